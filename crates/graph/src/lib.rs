@@ -1,0 +1,4 @@
+//! What is computed. Pure: no files, threads, clocks, prints or `unsafe`.
+#![forbid(unsafe_code)]
+
+pub mod dtype;

@@ -1,0 +1,3 @@
+//! The `gulliver` command.
+
+fn main() {}

@@ -1,0 +1,158 @@
+//! Tensors in ordinary host memory: what data loaders produce, what checkpoints hold, what a
+//! device is fed with and read into. Devices never borrow them; they copy.
+
+use gulliver_graph::dtype::DType;
+
+/// Elements of a [`HostTensor`], one vector per element type (f16 and bf16 as raw bits).
+#[derive(Clone, Debug, PartialEq)]
+pub enum HostData {
+    /// 32-bit floats.
+    F32(Vec<f32>),
+    /// f16 bit patterns.
+    F16(Vec<u16>),
+    /// bf16 bit patterns.
+    BF16(Vec<u16>),
+    /// 64-bit integers.
+    I64(Vec<i64>),
+    /// 32-bit integers.
+    I32(Vec<i32>),
+    /// Bytes.
+    U8(Vec<u8>),
+    /// One byte each, 0 or 1.
+    Bool(Vec<u8>),
+}
+
+/// A dense row-major tensor; the number of elements always equals the product of the shape.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HostTensor {
+    shape: Vec<usize>,
+    data: HostData,
+}
+
+macro_rules! each {
+    ($data:expr, $v:ident => $body:expr) => {
+        match $data {
+            HostData::F32($v) => $body,
+            HostData::F16($v) => $body,
+            HostData::BF16($v) => $body,
+            HostData::I64($v) => $body,
+            HostData::I32($v) => $body,
+            HostData::U8($v) => $body,
+            HostData::Bool($v) => $body,
+        }
+    };
+}
+
+impl HostTensor {
+    /// `None` if the element count does not match the shape.
+    pub fn new(shape: &[usize], data: HostData) -> Option<HostTensor> {
+        let count = shape.iter().try_fold(1usize, |a, &b| a.checked_mul(b))?;
+        let len = each!(&data, v => v.len());
+        (len == count).then(|| HostTensor { shape: shape.to_vec(), data })
+    }
+
+    /// All zero.
+    pub fn zeros(dtype: DType, shape: &[usize]) -> HostTensor {
+        let n = shape.iter().product();
+        let data = match dtype {
+            DType::F32 => HostData::F32(vec![0.0; n]),
+            DType::F16 => HostData::F16(vec![0; n]),
+            DType::BF16 => HostData::BF16(vec![0; n]),
+            DType::I64 => HostData::I64(vec![0; n]),
+            DType::I32 => HostData::I32(vec![0; n]),
+            DType::U8 => HostData::U8(vec![0; n]),
+            DType::Bool => HostData::Bool(vec![0; n]),
+        };
+        HostTensor { shape: shape.to_vec(), data }
+    }
+
+    /// From little-endian bytes; `None` if the length does not match.
+    pub fn from_le_bytes(dtype: DType, shape: &[usize], bytes: &[u8]) -> Option<HostTensor> {
+        macro_rules! read {
+            ($t:ty) => {
+                bytes
+                    .chunks_exact(size_of::<$t>())
+                    .map(|c| <$t>::from_le_bytes(c.try_into().unwrap()))
+                    .collect()
+            };
+        }
+        if !bytes.len().is_multiple_of(dtype.size()) {
+            return None;
+        }
+        let data = match dtype {
+            DType::F32 => HostData::F32(read!(f32)),
+            DType::F16 => HostData::F16(read!(u16)),
+            DType::BF16 => HostData::BF16(read!(u16)),
+            DType::I64 => HostData::I64(read!(i64)),
+            DType::I32 => HostData::I32(read!(i32)),
+            DType::U8 => HostData::U8(bytes.to_vec()),
+            DType::Bool => HostData::Bool(bytes.to_vec()),
+        };
+        HostTensor::new(shape, data)
+    }
+
+    /// Little-endian bytes, the form checkpoints and fingerprints use.
+    pub fn to_le_bytes(&self) -> Vec<u8> {
+        each!(&self.data, v => v.iter().flat_map(|x| x.to_le_bytes()).collect())
+    }
+
+    /// Extents, outermost first.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The elements.
+    pub fn data(&self) -> &HostData {
+        &self.data
+    }
+
+    /// The elements, to be changed in place; their number cannot change the shape's meaning.
+    pub fn data_mut(&mut self) -> &mut HostData {
+        &mut self.data
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        match &self.data {
+            HostData::F32(_) => DType::F32,
+            HostData::F16(_) => DType::F16,
+            HostData::BF16(_) => DType::BF16,
+            HostData::I64(_) => DType::I64,
+            HostData::I32(_) => DType::I32,
+            HostData::U8(_) => DType::U8,
+            HostData::Bool(_) => DType::Bool,
+        }
+    }
+
+    /// The elements if they are f32.
+    pub fn as_f32(&self) -> Option<&[f32]> {
+        match &self.data {
+            HostData::F32(v) => Some(v),
+            _ => None,
+        }
+    }
+
+    /// The elements if they are i64.
+    pub fn as_i64(&self) -> Option<&[i64]> {
+        match &self.data {
+            HostData::I64(v) => Some(v),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_round_trip_for_every_dtype() {
+        for dtype in DType::ALL {
+            let bytes: Vec<u8> = (0..6 * dtype.size() as u8).collect();
+            let t = HostTensor::from_le_bytes(dtype, &[2, 3], &bytes).unwrap();
+            assert_eq!((t.dtype(), t.to_le_bytes()), (dtype, bytes));
+            assert!(HostTensor::from_le_bytes(dtype, &[2, 4], &t.to_le_bytes()).is_none());
+            assert_eq!(HostTensor::zeros(dtype, &[2, 3]).to_le_bytes().len(), 6 * dtype.size());
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! Doing it: threads, clocks, files and `unsafe` live here and nowhere else.
+
+pub mod host;
