@@ -1,4 +1,6 @@
 //! What is computed. Pure: no files, threads, clocks, prints or `unsafe`.
 #![forbid(unsafe_code)]
 
+pub mod dim;
 pub mod dtype;
+pub mod spec;
