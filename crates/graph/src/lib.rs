@@ -2,3 +2,4 @@
 #![forbid(unsafe_code)]
 
 pub mod dtype;
+pub mod random;
