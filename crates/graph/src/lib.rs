@@ -1,6 +1,13 @@
 //! What is computed. Pure: no files, threads, clocks, prints or `unsafe`.
 #![forbid(unsafe_code)]
 
+pub mod autodiff;
+pub mod build;
 pub mod dim;
 pub mod dtype;
+pub mod graph;
+pub mod interpret;
+pub mod op;
+pub mod random;
 pub mod spec;
+pub mod tensor;

@@ -1,0 +1,174 @@
+//! Operators. Each is described once, in its own file, and has one row in the table below; whatever
+//! else the program knows of operators is derived from [`OpDef`].
+
+pub mod product;
+pub mod sample;
+
+use crate::build::Builder;
+use crate::dtype::DType;
+use crate::graph::{GraphError, Type, Value};
+use crate::spec::{Part, Spec, SpecError};
+use crate::tensor::Tensor;
+use sample::Sample;
+use serde::{Deserialize, Serialize};
+
+/// What the rest of the system may ask of an operator.
+pub trait OpDef {
+    /// The name in graph text and messages.
+    fn name(&self) -> &'static str;
+
+    /// One line for `gulliver ops`.
+    fn help(&self) -> &'static str;
+
+    /// How each output element reads the inputs. Checks attributes, number, types and ranks of the
+    /// inputs; whether their extents agree is the spec's own business.
+    fn spec(&self, ins: &[Type]) -> Result<Spec, OpError>;
+
+    /// Element types of the outputs; that of the first input unless the operator says otherwise.
+    fn dtypes(&self, ins: &[Type], outputs: usize) -> Vec<DType> {
+        vec![ins.first().map_or(DType::F32, |t| t.dtype); outputs]
+    }
+
+    /// Adds backward nodes; one gradient per input, `None` where there is none.
+    fn grad(&self, _g: &mut Builder, _at: &Backward) -> Result<Vec<Option<Value>>, GraphError> {
+        Err(GraphError::NotDifferentiable(self.name()))
+    }
+
+    /// The reference kernel: plain loops. Outputs come with their shapes, filled with zeros.
+    fn eval(&self, ins: &[&Tensor], outs: &mut [Tensor]);
+
+    /// Floating-point operations per point of the spec's loop nest.
+    fn flops_per_point(&self) -> u64 {
+        1
+    }
+
+    /// The operator that does one part of a cut, where it is not this very one.
+    fn part(&self, _part: &Part) -> Option<Op> {
+        None
+    }
+
+    /// Pairs (input, output) that may share one buffer: each element is read before it is written, and
+    /// no other element is read after.
+    fn in_place(&self) -> Vec<(usize, usize)> {
+        Vec::new()
+    }
+
+    /// Small cases for the tests that loop over the table.
+    fn samples() -> Vec<Sample>
+    where
+        Self: Sized;
+}
+
+/// What an operator's gradient is built from.
+pub struct Backward<'a> {
+    /// The forward node's inputs.
+    pub ins: &'a [Value],
+    /// The forward node's outputs.
+    pub outs: &'a [Value],
+    /// The gradient of the loss by each output, where there is one.
+    pub douts: &'a [Option<Value>],
+    /// Which inputs need a gradient; work for others would be wasted.
+    pub wants: &'a [bool],
+}
+
+impl Backward<'_> {
+    /// The gradient of the first output; a node is only asked when some output has one.
+    pub fn dout(&self) -> Result<Value, GraphError> {
+        self.douts[0].ok_or(GraphError::NotDifferentiable("an output other than the first"))
+    }
+}
+
+/// Why an operator cannot be applied.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum OpError {
+    /// Shapes disagree with the spec.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// Wrong element type.
+    #[error("input {input} is {got}, expected {expected}")]
+    DType {
+        /// Which input.
+        input: usize,
+        /// What the operator takes.
+        expected: &'static str,
+        /// What it was given.
+        got: DType,
+    },
+    /// The operator's own settings make no sense here.
+    #[error("{0}")]
+    Attribute(String),
+}
+
+/// An attribute error with a message.
+pub(crate) fn attribute<T>(message: impl Into<String>) -> Result<T, OpError> {
+    Err(OpError::Attribute(message.into()))
+}
+
+/// Checks the number of inputs and that all are float, save those listed with what they must be.
+pub(crate) fn check(ins: &[Type], count: usize, others: &[(usize, &[DType])]) -> Result<(), OpError> {
+    if ins.len() != count {
+        return Err(SpecError::Arity { expected: count, got: ins.len() }.into());
+    }
+    for (input, ty) in ins.iter().enumerate() {
+        let other = others.iter().find(|(i, _)| *i == input);
+        let fine = match other {
+            Some((_, allowed)) => allowed.contains(&ty.dtype),
+            None => ty.dtype.is_float(),
+        };
+        if !fine {
+            let expected = match other {
+                None => "a float type",
+                Some((_, d)) if d.contains(&DType::I64) => "an integer type",
+                Some(_) => "bool or u8",
+            };
+            return Err(OpError::DType { input, expected, got: ty.dtype });
+        }
+    }
+    Ok(())
+}
+
+/// Element types of indices and labels.
+pub(crate) const INTEGER: &[DType] = &[DType::I64, DType::I32, DType::U8];
+/// Element types of masks.
+pub(crate) const MASK: &[DType] = &[DType::Bool, DType::U8];
+
+macro_rules! operators {
+    ($($module:ident::$name:ident),* $(,)?) => {
+        $(pub mod $module;)*
+
+        /// Any operator. The only place where all of them are listed is the table that makes this.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum Op {
+            $(#[doc = concat!("See [`", stringify!($module), "`].")] $name($module::$name),)*
+        }
+
+        $(impl From<$module::$name> for Op {
+            fn from(op: $module::$name) -> Op {
+                Op::$name(op)
+            }
+        })*
+
+        impl Op {
+            /// The operator's definition.
+            pub fn def(&self) -> &dyn Definition {
+                match self {
+                    $(Op::$name(op) => op,)*
+                }
+            }
+
+            /// The small cases of every operator, for tests that loop over the table.
+            pub fn samples() -> Vec<Sample> {
+                let mut all = Vec::new();
+                $(all.extend($module::$name::samples());)*
+                all
+            }
+        }
+    };
+}
+
+operators! {
+    contract::Contract,
+    map::Map,
+    zip::Zip,
+}
