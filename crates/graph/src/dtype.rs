@@ -1,10 +1,12 @@
 //! Element types. f32 is what kernels compute in today; the others are carried everywhere so that
 //! a new precision is a kernel-table row.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The type of one element of a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum DType {
     /// 32-bit IEEE float.
     F32,

@@ -5,6 +5,7 @@ pub mod autodiff;
 pub mod build;
 pub mod dim;
 pub mod dtype;
+pub mod function;
 pub mod graph;
 pub mod interpret;
 pub mod op;

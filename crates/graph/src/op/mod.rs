@@ -3,8 +3,10 @@
 
 pub mod product;
 pub mod sample;
+pub mod special;
 
 use crate::build::Builder;
+use crate::dim::{Bindings, DimError};
 use crate::dtype::DType;
 use crate::graph::{GraphError, Type, Value};
 use crate::spec::{Part, Spec, SpecError};
@@ -29,9 +31,21 @@ pub trait OpDef {
         vec![ins.first().map_or(DType::F32, |t| t.dtype); outputs]
     }
 
+    /// How many outputs are results; the ones after them exist only for the backward pass and have no
+    /// gradient of their own.
+    fn results(&self) -> usize {
+        usize::MAX
+    }
+
     /// Adds backward nodes; one gradient per input, `None` where there is none.
     fn grad(&self, _g: &mut Builder, _at: &Backward) -> Result<Vec<Option<Value>>, GraphError> {
         Err(GraphError::NotDifferentiable(self.name()))
+    }
+
+    /// This operator with the sizes of one input put into its attributes, where its results depend on
+    /// them by more than its operands' shapes.
+    fn bind(&self, _sizes: &Bindings) -> Result<Option<Op>, DimError> {
+        Ok(None)
     }
 
     /// The reference kernel: plain loops. Outputs come with their shapes, filled with zeros.
@@ -151,7 +165,7 @@ macro_rules! operators {
 
         impl Op {
             /// The operator's definition.
-            pub fn def(&self) -> &dyn Definition {
+            pub fn def(&self) -> &dyn OpDef {
                 match self {
                     $(Op::$name(op) => op,)*
                 }
@@ -170,5 +184,14 @@ macro_rules! operators {
 operators! {
     contract::Contract,
     map::Map,
+    map_grad::MapGrad,
     zip::Zip,
+    select::Select,
+    cast::Cast,
+    reduce::Reduce,
+    reshape::Reshape,
+    transpose::Transpose,
+    expand::Expand,
+    fill::Fill,
+    size::Size,
 }

@@ -54,6 +54,8 @@ pub struct Part {
     pub inputs: Vec<Region>,
     /// What it writes of each output (all of it where partial results are combined).
     pub outputs: Vec<Region>,
+    /// Shapes of the whole outputs.
+    pub whole: Vec<Vec<usize>>,
     /// Per input and dimension, the padding of windows seen from inside the part.
     pub input_windows: Vec<Vec<Option<Window>>>,
     /// Per output and dimension, likewise for outputs that are windows.
@@ -140,6 +142,7 @@ impl Spec {
             range: range.clone(),
             inputs: Vec::new(),
             outputs: Vec::new(),
+            whole: outputs.iter().map(|s| s.to_vec()).collect(),
             input_windows: Vec::new(),
             output_windows: Vec::new(),
         };

@@ -1,0 +1,288 @@
+//! A graph: typed values, and nodes that make them, in an order in which they can run. Built through
+//! [`crate::build::Builder`], which infers every type from the operators' specs; read-only afterwards.
+
+use crate::dim::{Bindings, Dim, DimError, product};
+use crate::dtype::DType;
+use crate::op::{Op, OpError};
+use crate::spec::Spec;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A value of the graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Value(pub u32);
+
+/// A node of the graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct NodeId(pub u32);
+
+impl Value {
+    /// As an index into [`Graph::values`].
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl NodeId {
+    /// As an index into [`Graph::nodes`].
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Element type and shape.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Type {
+    /// Element type.
+    pub dtype: DType,
+    /// Extents, outermost first.
+    pub shape: Vec<Dim>,
+}
+
+impl Type {
+    /// An f32 type.
+    pub fn f32<D: Into<Dim> + Clone>(shape: &[D]) -> Type {
+        Type::new(DType::F32, shape)
+    }
+
+    /// Any type.
+    pub fn new<D: Into<Dim> + Clone>(dtype: DType, shape: &[D]) -> Type {
+        Type { dtype, shape: shape.iter().cloned().map(Into::into).collect() }
+    }
+
+    /// The number of dimensions.
+    pub fn rank(&self) -> usize {
+        self.shape.len()
+    }
+
+    /// Bytes of the value, as a formula of the input sizes.
+    pub fn bytes(&self) -> Dim {
+        product(&self.shape) * self.dtype.size()
+    }
+
+    /// The shape for these sizes.
+    pub fn bind(&self, sizes: &Bindings) -> Result<Vec<usize>, DimError> {
+        self.shape.iter().map(|d| d.bind(sizes)).collect()
+    }
+}
+
+impl fmt::Display for Type {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}[", self.dtype)?;
+        for (i, d) in self.shape.iter().enumerate() {
+            write!(f, "{}{d}", if i > 0 { "," } else { "" })?;
+        }
+        f.write_str("]")
+    }
+}
+
+impl fmt::Debug for Type {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// How a weight or state starts.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Init {
+    /// Every element this number.
+    Constant(f32),
+    /// Normal with mean zero and this standard deviation.
+    Normal(f32),
+    /// Normal around a mean: (mean, standard deviation).
+    NormalAround(f32, f32),
+    /// Uniform between minus and plus this bound.
+    Uniform(f32),
+}
+
+/// What an input of the graph is.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Comes with every batch, sliced along its first dimension into partials.
+    Data,
+    /// Trained.
+    Weight(Init),
+    /// Carried from step to step but not trained: running statistics, optimizer state.
+    State(Init),
+    /// A scalar set anew each step, with its default: learning rate, momentum, step number…
+    Hyper(f32),
+    /// Three integers (seed, step, partial) that key every random number of the step.
+    Random,
+}
+
+/// Where a value comes from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Origin {
+    /// From outside.
+    Input(Role),
+    /// From a node.
+    Node {
+        /// The node.
+        node: NodeId,
+        /// Which of its outputs.
+        output: usize,
+    },
+}
+
+/// What is known of a value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ValueInfo {
+    /// Unique for inputs; for results, the scope and operator that made it.
+    pub name: String,
+    /// Element type and shape.
+    pub ty: Type,
+    /// Where it comes from.
+    pub origin: Origin,
+}
+
+/// The part of a training step a node belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// From the data to the loss; runs once per partial.
+    Forward,
+    /// From the loss to the gradients; runs once per partial.
+    Backward,
+    /// From the summed gradients to the new weights; runs once per step.
+    Update,
+}
+
+/// One application of an operator.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// What is computed.
+    pub op: Op,
+    /// Operands.
+    pub ins: Vec<Value>,
+    /// Results.
+    pub outs: Vec<Value>,
+    /// Forward, backward or update.
+    pub phase: Phase,
+    /// Which objective of the step it belongs to (0 unless a model has several losses).
+    pub stage: u32,
+}
+
+/// Values and the nodes that make them, in topological order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Graph {
+    /// Every value.
+    pub values: Vec<ValueInfo>,
+    /// Every node; operands come before results.
+    pub nodes: Vec<Node>,
+    /// What the graph is run for, by name.
+    pub outputs: Vec<(String, Value)>,
+    /// (input, result): the result is the input's value in the next step.
+    pub carries: Vec<(Value, Value)>,
+}
+
+/// Why a graph cannot be built.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum GraphError {
+    /// An operator refused its inputs.
+    #[error("{name}: {op}({inputs}): {source}")]
+    Op {
+        /// Scope of the node.
+        name: String,
+        /// The operator.
+        op: &'static str,
+        /// Types of the inputs.
+        inputs: String,
+        /// What it said.
+        source: OpError,
+    },
+    /// No gradient is defined.
+    #[error("{0} has no gradient")]
+    NotDifferentiable(&'static str),
+    /// The loss must be one number.
+    #[error("the loss `{name}` has shape {shape}, expected a scalar; reduce it with mean or sum")]
+    LossNotScalar {
+        /// Its name.
+        name: String,
+        /// Its type.
+        shape: String,
+    },
+    /// Two inputs with one name, or a weight asked for with another shape.
+    #[error("input `{name}` exists with type {have}, asked for again with {want}")]
+    Redefined {
+        /// The name.
+        name: String,
+        /// First type.
+        have: String,
+        /// Second type.
+        want: String,
+    },
+    /// A model cannot be built with these settings.
+    #[error("{0}")]
+    Model(String),
+    /// A graph text cannot be read.
+    #[error("line {line}: {why}")]
+    Text {
+        /// Counted from one.
+        line: usize,
+        /// What is wrong there.
+        why: String,
+    },
+    /// The graph breaks a rule of its own.
+    #[error("invalid graph: {0}")]
+    Invalid(String),
+}
+
+impl Graph {
+    /// What is known of a value.
+    pub fn value(&self, v: Value) -> &ValueInfo {
+        &self.values[v.index()]
+    }
+
+    /// A value's type.
+    pub fn ty(&self, v: Value) -> &Type {
+        &self.values[v.index()].ty
+    }
+
+    /// Inputs in order of creation.
+    pub fn inputs(&self) -> impl Iterator<Item = (Value, Role, &ValueInfo)> {
+        self.values.iter().enumerate().filter_map(|(i, info)| match info.origin {
+            Origin::Input(role) => Some((Value(i as u32), role, info)),
+            Origin::Node { .. } => None,
+        })
+    }
+
+    /// The trained inputs.
+    pub fn weights(&self) -> impl Iterator<Item = (Value, &ValueInfo)> {
+        self.inputs().filter(|(_, role, _)| matches!(role, Role::Weight(_))).map(|(v, _, info)| (v, info))
+    }
+
+    /// The input of that name.
+    pub fn input(&self, name: &str) -> Option<Value> {
+        self.inputs().find(|(_, _, info)| info.name == name).map(|(v, _, _)| v)
+    }
+
+    /// The output of that name.
+    pub fn output(&self, name: &str) -> Option<Value> {
+        self.outputs.iter().find(|(n, _)| n == name).map(|(_, v)| *v)
+    }
+
+    /// Number of trained numbers, as a formula (a constant for every model whose weights have fixed shapes).
+    pub fn parameters(&self) -> Dim {
+        self.weights().fold(Dim::from(0), |sum, (_, info)| sum + product(&info.ty.shape))
+    }
+
+    /// The spec of a node; present for every node of a valid graph.
+    pub fn spec(&self, node: &Node) -> Result<Spec, OpError> {
+        let ins: Vec<Type> = node.ins.iter().map(|v| self.ty(*v).clone()).collect();
+        node.op.def().spec(&ins)
+    }
+
+    /// Floating-point operations of a node, as a formula of the input sizes.
+    pub fn flops(&self, node: &Node) -> Result<Dim, OpError> {
+        let spec = self.spec(node)?;
+        let ins: Vec<&[Dim]> = node.ins.iter().map(|v| self.ty(*v).shape.as_slice()).collect();
+        Ok(spec.points(&spec.extents(&ins)?) * node.op.def().flops_per_point() as i64)
+    }
+
+    /// Bytes a node reads and writes, as a formula of the input sizes.
+    pub fn bytes(&self, node: &Node) -> Dim {
+        node.ins.iter().chain(&node.outs).fold(Dim::from(0), |sum, v| sum + self.ty(*v).bytes())
+    }
+}
