@@ -12,3 +12,5 @@ pub mod op;
 pub mod random;
 pub mod spec;
 pub mod tensor;
+pub mod text;
+pub mod verify;

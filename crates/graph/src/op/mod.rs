@@ -61,8 +61,14 @@ pub trait OpDef {
         None
     }
 
+    /// Whether the output is the first input's bytes under another shape, so that no work is needed
+    /// where both can share a buffer.
+    fn is_view(&self) -> bool {
+        false
+    }
+
     /// Pairs (input, output) that may share one buffer: each element is read before it is written, and
-    /// no other element is read after.
+    /// no other element is read after. Holds where both have the same type; broadcast operands are not shared.
     fn in_place(&self) -> Vec<(usize, usize)> {
         Vec::new()
     }

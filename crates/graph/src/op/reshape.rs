@@ -129,8 +129,8 @@ impl OpDef for Reshape {
         Some(Reshape { shape: part.outputs[0].iter().map(|r| r.len().into()).collect() }.into())
     }
 
-    fn in_place(&self) -> Vec<(usize, usize)> {
-        vec![(0, 0)]
+    fn is_view(&self) -> bool {
+        true
     }
 
     fn samples() -> Vec<Sample> {
