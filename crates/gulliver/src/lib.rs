@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod interrupt;
+pub mod job;
 pub mod report;
 
 #[cfg(test)]
