@@ -48,8 +48,10 @@ fn scalar_event(tag: &str, step: u64, value: f32, wall_time: f64) -> Vec<u8> {
     [time_and_step(wall_time, step), length_delimited(5, &length_delimited(1, &point))].concat()
 }
 
+/// The first fields of every event; a step of 0 is the default and left out.
 fn time_and_step(wall_time: f64, step: u64) -> Vec<u8> {
-    [&[key(1, 1)][..], &wall_time.to_le_bytes(), &varint_field(2, step)].concat()
+    let step = if step == 0 { Vec::new() } else { varint_field(2, step) };
+    [&[key(1, 1)][..], &wall_time.to_le_bytes(), &step].concat()
 }
 
 /// A field number below 16 and its wire type: 0 varint, 1 eight bytes, 2 length first, 5 four bytes.
@@ -146,6 +148,8 @@ mod tests {
         board.scalar("train/loss", 5, 0.5, 1.7e9).unwrap();
         TensorBoard::create(&dir, 1.7e9, Some(5)).unwrap();
         let bytes = std::fs::read(dir.join("events.out.tfevents.1700000000.gulliver.0")).unwrap();
+        // Every file that TensorFlow writes starts so: 24 bytes follow, and the checksum of that.
+        assert_eq!(bytes[..13], *b"\x18\0\0\0\0\0\0\0\xa3\x7fK\"\x09");
         let mut rest = &bytes[..];
         let mut contents = Vec::new();
         while !rest.is_empty() {
