@@ -1,3 +1,9 @@
 //! Doing it: threads, clocks, files and `unsafe` live here and nowhere else.
 
+pub mod atomic;
+pub mod checkpoint;
 pub mod host;
+pub mod nearest;
+
+#[cfg(test)]
+mod test_dir;

@@ -1,0 +1,157 @@
+//! Job files: one TOML file says everything about a run. Read by hand rather than derived, because
+//! a mistake must be answered with file, line, field, what is allowed and what was probably meant.
+
+mod error;
+mod fields;
+mod sections;
+mod tree;
+mod write;
+
+pub use error::{JobError, Origin};
+pub use sections::{
+    Data, Devices, Length, Model, NormGroup, OPTIMIZERS, OnNan, Optimizer, SCHEDULES, Schedule, Train,
+};
+pub use tree::Value;
+
+use error::suggestion;
+use fields::Fields;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use tree::Section;
+
+const SECTIONS: [&str; 6] = ["model", "data", "train", "optimizer", "schedule", "devices"];
+
+/// Larger than any job and small enough to read by mistake.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// A complete run: every default is filled in and every path absolute.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// What is trained.
+    pub model: Model,
+    /// On what.
+    pub data: Data,
+    /// How long and how.
+    pub train: Train,
+    /// How weights change.
+    pub optimizer: Optimizer,
+    /// How the learning rate changes.
+    pub schedule: Schedule,
+    /// On which devices.
+    pub devices: Devices,
+    /// The file as the user named it.
+    file: String,
+    /// Where each dotted field was written.
+    origins: BTreeMap<String, Origin>,
+}
+
+impl PartialEq for Job {
+    /// Two jobs are equal if they say the same, wherever it was written.
+    fn eq(&self, other: &Job) -> bool {
+        let Job { model, data, train, optimizer, schedule, devices, file: _, origins: _ } = self;
+        (model, data, train) == (&other.model, &other.data, &other.train)
+            && (optimizer, schedule, devices) == (&other.optimizer, &other.schedule, &other.devices)
+    }
+}
+
+impl Job {
+    /// Reads a job from `text`. `file` is named in errors, and relative paths start in its
+    /// directory. Each of `sets` is the `section.field=value` of a `--set` flag and wins over the
+    /// file; its value is TOML or, failing that, text.
+    pub fn parse(text: &str, file: &str, sets: &[String]) -> Result<Job, JobError> {
+        let nowhere = Origin::File { file: file.to_string(), line: None };
+        let base = directory_of(file).map_err(|problem| whole_file(file, problem))?;
+        let mut sections = tree::parse(text, file)?;
+        tree::override_with(&mut sections, sets)?;
+        if let Some(unknown) = sections.iter().find(|section| !SECTIONS.contains(&section.name.as_str())) {
+            let hint = suggestion(&unknown.name, &SECTIONS, "sections are");
+            let problem = format!("unknown section{hint}");
+            return Err(JobError {
+                origin: unknown.origin.clone(),
+                field: error::one_line(&unknown.name),
+                problem,
+            });
+        }
+
+        let origins = sections.iter().flat_map(|section| {
+            section.entries.iter().map(|(key, item)| (format!("{}.{key}", section.name), item.origin.clone()))
+        });
+        let origins = origins.collect();
+        let mut fields = |name: &str| {
+            let index = sections.iter().position(|section| section.name == name);
+            let empty = || Section { name: name.to_string(), origin: nowhere.clone(), entries: Vec::new() };
+            Fields::new(index.map_or_else(empty, |index| sections.swap_remove(index)), &base)
+        };
+        let job = Job {
+            model: sections::model(fields("model"))?,
+            data: sections::data(fields("data"))?,
+            train: sections::train(fields("train"))?,
+            optimizer: sections::optimizer(fields("optimizer"))?,
+            schedule: sections::schedule(fields("schedule"))?,
+            devices: sections::devices(fields("devices"))?,
+            file: file.to_string(),
+            origins,
+        };
+        match job.schedule.min_lr {
+            Some(min_lr) if min_lr > job.optimizer.lr => {
+                let problem =
+                    format!("{min_lr} is above the learning rate {} of the optimizer", job.optimizer.lr);
+                Err(job.error("schedule.min_lr", problem))
+            }
+            _ => Ok(job),
+        }
+    }
+
+    /// Reads the job file at `path`; see [`Job::parse`].
+    pub fn load(path: &Path, sets: &[String]) -> Result<Job, JobError> {
+        let file = path.display().to_string();
+        let mut bytes = Vec::new();
+        File::open(path)
+            .and_then(|opened| opened.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes))
+            .map_err(|error| whole_file(&file, format!("cannot read the job file: {error}")))?;
+        if bytes.len() as u64 > MAX_FILE_BYTES {
+            return Err(whole_file(&file, format!("more than {MAX_FILE_BYTES} bytes; is this a job file?")));
+        }
+        let text = String::from_utf8(bytes).map_err(|error| {
+            let offset = error.utf8_error().valid_up_to();
+            let line = error.as_bytes()[..offset].iter().filter(|&&byte| byte == b'\n').count() + 1;
+            let origin = Origin::File { file: file.clone(), line: Some(line) };
+            JobError { origin, field: String::new(), problem: "not text in UTF-8".to_string() }
+        })?;
+        Job::parse(&text, &file, sets)
+    }
+
+    /// The whole job as a job file, defaults included; [`Job::parse`] gives the same job again.
+    pub fn to_toml(&self) -> String {
+        write::to_toml(self)
+    }
+
+    /// An error about a dotted field, such as `model.layers`, found after reading: it names the
+    /// place where the field was written, or the file if it was not.
+    pub fn error(&self, field: &str, problem: impl Into<String>) -> JobError {
+        let file = || Origin::File { file: self.file.clone(), line: None };
+        let origin = self.origins.get(field).cloned().unwrap_or_else(file);
+        JobError { origin, field: field.to_string(), problem: problem.into() }
+    }
+}
+
+fn whole_file(file: &str, problem: String) -> JobError {
+    let origin = Origin::File { file: file.to_string(), line: None };
+    JobError { origin, field: String::new(), problem }
+}
+
+/// The absolute directory of a job file. It must be text, because the job is written out as text.
+fn directory_of(file: &str) -> Result<PathBuf, String> {
+    let parent = Path::new(file).parent().filter(|parent| !parent.as_os_str().is_empty());
+    let directory = std::path::absolute(parent.unwrap_or(Path::new(".")))
+        .map_err(|error| format!("cannot find the current directory: {error}"))?;
+    match directory.to_str() {
+        Some(_) => Ok(directory),
+        None => Err("the path of its directory is not text in UTF-8".to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

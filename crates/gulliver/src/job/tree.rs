@@ -1,0 +1,169 @@
+//! From the text of a job file and `--set` flags to sections of values that know where they were
+//! written. Which sections and fields exist is not known here.
+
+use super::error::{JobError, Origin, one_line};
+use std::fmt;
+use toml::de::{DeTable, DeValue};
+
+/// A value of a job, of any type a field may have.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// `true` or `false`.
+    Bool(bool),
+    /// A whole number.
+    Int(i64),
+    /// A number with a point or exponent; always finite.
+    Float(f64),
+    /// Text in quotes.
+    Text(String),
+    /// Values in brackets.
+    List(Vec<Value>),
+}
+
+/// A value and where it was written.
+#[derive(Clone, Debug)]
+pub struct Item {
+    pub value: Value,
+    pub origin: Origin,
+    /// The text after `=` of a flag, where quotes may be left out.
+    pub raw: Option<String>,
+}
+
+/// A `[section]` with its entries in the order written.
+#[derive(Clone, Debug)]
+pub struct Section {
+    pub name: String,
+    pub origin: Origin,
+    pub entries: Vec<(String, Item)>,
+}
+
+impl fmt::Display for Value {
+    /// As TOML.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to_toml(self).fmt(f)
+    }
+}
+
+fn to_toml(value: &Value) -> toml::Value {
+    match value {
+        Value::Bool(b) => toml::Value::Boolean(*b),
+        Value::Int(n) => toml::Value::Integer(*n),
+        Value::Float(x) => toml::Value::Float(*x),
+        Value::Text(text) => toml::Value::String(text.clone()),
+        Value::List(items) => toml::Value::Array(items.iter().map(to_toml).collect()),
+    }
+}
+
+/// Reads the text of a job file. Errors: not TOML, something outside a section, values of types
+/// that no field has.
+pub fn parse(text: &str, file: &str) -> Result<Vec<Section>, JobError> {
+    let at = |offset: usize| Origin::File { file: file.to_string(), line: Some(line_of(text, offset)) };
+    let table = DeTable::parse(text).map_err(|error| {
+        let offset = error.span().map_or(text.len(), |span| span.start);
+        let line = text.lines().nth(line_of(text, offset) - 1).unwrap_or("").trim();
+        let problem = format!(
+            "not valid TOML: {} in `{}`",
+            one_line(error.message().trim_end_matches(", expected nothing")),
+            one_line(line)
+        );
+        JobError { origin: at(offset), field: String::new(), problem }
+    })?;
+
+    let mut sections = Vec::new();
+    for (key, value) in in_order(table.get_ref()) {
+        let name = key.get_ref().to_string();
+        let origin = at(key.span().start);
+        let DeValue::Table(content) = value.get_ref() else {
+            let problem = match value.get_ref() {
+                DeValue::Array(items) if items.iter().any(|item| item.get_ref().is_table()) => {
+                    "must be one section, in single brackets"
+                }
+                _ => "outside every section; put it below a line such as [train]",
+            };
+            return Err(JobError { origin, field: one_line(&name), problem: problem.to_string() });
+        };
+        let mut entries = Vec::new();
+        for (key, value) in in_order(content) {
+            let origin = at(key.span().start);
+            let field = key.get_ref().to_string();
+            let value = convert(value.get_ref()).map_err(|problem| JobError {
+                origin: origin.clone(),
+                field: one_line(&format!("{name}.{field}")),
+                problem,
+            })?;
+            entries.push((field, Item { value, origin, raw: None }));
+        }
+        sections.push(Section { name, origin, entries });
+    }
+    Ok(sections)
+}
+
+/// Applies `section.field=value` flags in order. A value that is not TOML is taken as text.
+pub fn override_with(sections: &mut Vec<Section>, sets: &[String]) -> Result<(), JobError> {
+    for set in sets {
+        let origin = Origin::Flag(set.clone());
+        let malformed = || JobError {
+            origin: origin.clone(),
+            field: String::new(),
+            problem: "must have the form section.field=value, such as train.batch=32".to_string(),
+        };
+        let (path, raw) = set.split_once('=').ok_or_else(malformed)?;
+        let (section, field) = path.trim().split_once('.').ok_or_else(malformed)?;
+        if section.is_empty() || field.is_empty() || field.contains('.') {
+            return Err(malformed());
+        }
+        let raw = raw.trim().to_string();
+        let value = match DeValue::parse(&raw) {
+            Ok(value) if !matches!(value.get_ref(), DeValue::Datetime(_)) => convert(value.get_ref())
+                .map_err(|problem| JobError {
+                    origin: origin.clone(),
+                    field: one_line(path.trim()),
+                    problem,
+                })?,
+            _ => Value::Text(raw.clone()),
+        };
+        let item = Item { value, origin: origin.clone(), raw: Some(raw) };
+        let index = sections.iter().position(|s| s.name == section).unwrap_or_else(|| {
+            sections.push(Section { name: section.to_string(), origin, entries: Vec::new() });
+            sections.len() - 1
+        });
+        let entries = &mut sections[index].entries;
+        entries.retain(|(name, _)| name != field);
+        entries.push((field.to_string(), item));
+    }
+    Ok(())
+}
+
+type Key<'a> = toml::Spanned<std::borrow::Cow<'a, str>>;
+
+/// The entries of a table as written; the parser sorts them by name.
+fn in_order<'t, 'i>(table: &'t DeTable<'i>) -> Vec<(&'t Key<'i>, &'t toml::Spanned<DeValue<'i>>)> {
+    let mut entries: Vec<_> = table.iter().collect();
+    entries.sort_by_key(|(key, _)| key.span().start);
+    entries
+}
+
+fn convert(value: &DeValue<'_>) -> Result<Value, String> {
+    Ok(match value {
+        DeValue::Boolean(b) => Value::Bool(*b),
+        DeValue::String(text) => Value::Text(text.to_string()),
+        DeValue::Integer(digits) => match i64::from_str_radix(digits.as_str(), digits.radix()) {
+            Ok(n) => Value::Int(n),
+            Err(_) => return Err(format!("{} is too large a number", one_line(digits.as_str()))),
+        },
+        DeValue::Float(digits) => match digits.as_str().parse::<f64>() {
+            Ok(x) if x.is_finite() => Value::Float(x),
+            _ => return Err(format!("must be a finite number, not {}", one_line(digits.as_str()))),
+        },
+        DeValue::Array(items) => {
+            Value::List(items.iter().map(|item| convert(item.get_ref())).collect::<Result<_, _>>()?)
+        }
+        DeValue::Datetime(date) => return Err(format!("no field takes a date; write \"{date}\" for text")),
+        DeValue::Table(_) => return Err("must be a single value or a list, not a table".to_string()),
+    })
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    let before = &text.as_bytes()[..offset.min(text.len())];
+    before.iter().filter(|&&byte| byte == b'\n').count() + 1
+}

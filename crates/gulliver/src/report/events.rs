@@ -1,0 +1,190 @@
+//! What happens during a run, as data: one event type feeds the terminal, the metric files and
+//! `--json`. Nothing here is printed or written.
+
+use serde::{Serialize, Serializer};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Metric values by name.
+pub type Metrics = BTreeMap<String, f64>;
+
+/// One thing that happened. As JSON it is an object whose `event` names the variant.
+///
+/// JSON has no non-finite numbers: they become the strings `"nan"`, `"inf"` and `"-inf"`, so that
+/// a program can tell a diverged run from a missing value.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// The plan is made and the first step is next.
+    Start {
+        /// The job file.
+        job: String,
+        /// Trainable numbers of the model.
+        parameters: u64,
+        /// What was decided.
+        plan: PlanSummary,
+        /// The last step already done: 0, or more in a resumed run.
+        from_step: u64,
+        /// The last step to do.
+        steps: u64,
+        /// Samples per step.
+        batch: u64,
+    },
+    /// A training step ended (not every step need be reported).
+    Step {
+        /// Its number, from 1.
+        step: u64,
+        /// The training loss.
+        #[serde(serialize_with = "number")]
+        loss: f64,
+        /// The learning rate used.
+        #[serde(serialize_with = "number")]
+        lr: f64,
+        /// Measured since the previous such event.
+        #[serde(serialize_with = "number")]
+        samples_per_second: f64,
+        /// Everything else measured on the training batch.
+        #[serde(serialize_with = "numbers")]
+        metrics: Metrics,
+    },
+    /// The model was evaluated.
+    Eval {
+        /// After this step.
+        step: u64,
+        /// What was measured.
+        #[serde(serialize_with = "numbers")]
+        metrics: Metrics,
+    },
+    /// A checkpoint is on disk.
+    Checkpoint {
+        /// After this step.
+        step: u64,
+        /// Its file.
+        path: PathBuf,
+    },
+    /// Something the user should know but that stops nothing.
+    Warning {
+        /// One line.
+        message: String,
+    },
+    /// The run ended as asked.
+    Done {
+        /// The last step done.
+        steps: u64,
+        /// The last training loss.
+        #[serde(serialize_with = "number")]
+        loss: f64,
+        /// The last evaluation.
+        #[serde(serialize_with = "numbers")]
+        metrics: Metrics,
+        /// Over the whole run.
+        #[serde(serialize_with = "number")]
+        samples_per_second: f64,
+        /// The most bytes in use at once, by tier.
+        peak_bytes: BTreeMap<String, u64>,
+        /// Bytes moved, by link.
+        link_bytes: BTreeMap<String, u64>,
+        /// Fingerprint of the final weights.
+        fingerprint: String,
+    },
+    /// The run ended otherwise.
+    Error {
+        /// One line.
+        message: String,
+    },
+}
+
+/// The plan in a few numbers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct PlanSummary {
+    /// One line: strategy, recomputation, swapping.
+    pub description: String,
+    /// Planned peak, by tier.
+    pub peak_bytes: BTreeMap<String, u64>,
+    /// Budget, by tier; a tier without one is absent.
+    pub budget_bytes: BTreeMap<String, u64>,
+}
+
+impl Event {
+    /// The event as one line of JSON, without the line break.
+    pub fn to_json(&self) -> String {
+        // Keys are strings and no value can refuse; a path that is not text is the only failure.
+        serde_json::to_string(self).unwrap_or_else(|error| {
+            serde_json::json!({"event": "error", "message": format!("cannot write an event: {error}")})
+                .to_string()
+        })
+    }
+}
+
+fn number<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    Number(*value).serialize(serializer)
+}
+
+fn numbers<S: Serializer>(metrics: &Metrics, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(metrics.iter().map(|(name, value)| (name, Number(*value))))
+}
+
+/// A float that is always valid JSON.
+struct Number(f64);
+
+impl Serialize for Number {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            value if value.is_nan() => serializer.serialize_str("nan"),
+            f64::INFINITY => serializer.serialize_str("inf"),
+            f64::NEG_INFINITY => serializer.serialize_str("-inf"),
+            value => serializer.serialize_f64(value),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_lines_of_json() {
+        let metrics = Metrics::from([("acc".into(), 0.5), ("worst".into(), f64::NEG_INFINITY)]);
+        for (event, expected) in [
+            (
+                Event::Step { step: 3, loss: f64::NAN, lr: 1e-3, samples_per_second: f64::INFINITY, metrics },
+                r#"{"event":"step","step":3,"loss":"nan","lr":0.001,"samples_per_second":"inf","metrics":{"acc":0.5,"worst":"-inf"}}"#,
+            ),
+            (Event::Eval { step: 3, metrics: Metrics::new() }, r#"{"event":"eval","step":3,"metrics":{}}"#),
+            (
+                Event::Checkpoint { step: 3, path: "a/b".into() },
+                r#"{"event":"checkpoint","step":3,"path":"a/b"}"#,
+            ),
+            (
+                Event::Warning { message: "two\nlines \"quoted\"".into() },
+                r#"{"event":"warning","message":"two\nlines \"quoted\""}"#,
+            ),
+            (
+                Event::Start {
+                    job: "j.toml".into(),
+                    parameters: 7,
+                    plan: PlanSummary::default(),
+                    from_step: 0,
+                    steps: 9,
+                    batch: 2,
+                },
+                r#"{"event":"start","job":"j.toml","parameters":7,"plan":{"description":"","peak_bytes":{},"budget_bytes":{}},"from_step":0,"steps":9,"batch":2}"#,
+            ),
+            (
+                Event::Done {
+                    steps: 9,
+                    loss: 0.25,
+                    metrics: Metrics::new(),
+                    samples_per_second: 10.0,
+                    peak_bytes: [("device".into(), 5)].into(),
+                    link_bytes: [("host-disk".into(), 6)].into(),
+                    fingerprint: "ab".into(),
+                },
+                r#"{"event":"done","steps":9,"loss":0.25,"metrics":{},"samples_per_second":10.0,"peak_bytes":{"device":5},"link_bytes":{"host-disk":6},"fingerprint":"ab"}"#,
+            ),
+            (Event::Error { message: "no".into() }, r#"{"event":"error","message":"no"}"#),
+        ] {
+            assert_eq!(event.to_json(), expected);
+        }
+    }
+}

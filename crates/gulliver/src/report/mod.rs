@@ -1,0 +1,8 @@
+//! What a run tells people and programs: events, the terminal, metric files, tables and units.
+
+pub mod events;
+pub mod metrics;
+pub mod progress;
+pub mod table;
+pub mod tensorboard;
+pub mod units;

@@ -1,0 +1,292 @@
+//! Events on the terminal: a progress bar for people watching, plain lines for logs, JSON lines for
+//! programs. Time left comes from the reported speed, so nothing here reads a clock.
+
+use super::events::{Event, Metrics};
+use super::units;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+/// How events are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// A bar on standard error, with everything but steps printed above it.
+    Bar,
+    /// One line per event.
+    Lines,
+    /// One JSON object per event.
+    Json,
+}
+
+impl Mode {
+    /// JSON if asked for, a bar if somebody is watching, plain lines otherwise.
+    pub fn choose(json: bool) -> Mode {
+        match json {
+            true => Mode::Json,
+            false if io::stdout().is_terminal() && io::stderr().is_terminal() => Mode::Bar,
+            false => Mode::Lines,
+        }
+    }
+}
+
+/// Shows events as they come.
+pub struct Reporter {
+    mode: Mode,
+    out: Box<dyn Write + Send>,
+    bar: ProgressBar,
+    steps: u64,
+    batch: u64,
+    memory: String,
+}
+
+impl Reporter {
+    /// Shows events on `out`; the bar itself is drawn on standard error.
+    pub fn new(mode: Mode, out: Box<dyn Write + Send>) -> Reporter {
+        Reporter { mode, out, bar: ProgressBar::hidden(), steps: 0, batch: 0, memory: String::new() }
+    }
+
+    /// Shows one event. Fails only if the output does (a closed pipe, a full disk).
+    pub fn report(&mut self, event: &Event) -> io::Result<()> {
+        if let Event::Start { plan, from_step, steps, batch, .. } = event {
+            (self.steps, self.batch) = (*steps, *batch);
+            self.memory = memory(&plan.peak_bytes, &plan.budget_bytes);
+            if self.mode == Mode::Bar {
+                self.bar = bar(*from_step, *steps);
+            }
+        }
+        match (self.mode, event) {
+            (Mode::Json, _) => self.print(&event.to_json()),
+            (Mode::Bar, Event::Step { step, loss, samples_per_second, .. }) => {
+                let left = self.time_left(*step, *samples_per_second);
+                let parts =
+                    [format!("loss {}", short(*loss)), speed(*samples_per_second), self.memory.clone(), left];
+                self.bar.set_position(*step);
+                self.bar.set_message(join(parts));
+                Ok(())
+            }
+            (Mode::Bar, Event::Done { .. } | Event::Error { .. }) => {
+                self.bar.finish_and_clear();
+                let line = self.line(event);
+                self.print(&line)
+            }
+            _ => {
+                let line = self.line(event);
+                self.print(&line)
+            }
+        }
+    }
+
+    fn print(&mut self, line: &str) -> io::Result<()> {
+        let out = &mut self.out;
+        self.bar.suspend(|| {
+            writeln!(out, "{line}")?;
+            out.flush()
+        })
+    }
+
+    /// The event in words.
+    fn line(&self, event: &Event) -> String {
+        match event {
+            Event::Start { job, parameters, plan, from_step, steps, batch } => {
+                let range = if *from_step == 0 {
+                    format!("{steps} steps")
+                } else {
+                    format!("steps {} to {steps}", from_step + 1)
+                };
+                let size = format!("{} parameters", units::count(*parameters));
+                format!(
+                    "{job}: {}",
+                    join([
+                        size,
+                        format!("{range} of {batch}"),
+                        plan.description.clone(),
+                        self.memory.clone()
+                    ])
+                )
+            }
+            Event::Step { step, loss, lr, samples_per_second, metrics } => join([
+                format!("step {step:>width$}/{}", self.steps, width = self.steps.to_string().len()),
+                format!("loss {}", short(*loss)),
+                values(metrics),
+                format!("lr {lr:.2e}"),
+                speed(*samples_per_second),
+                self.time_left(*step, *samples_per_second),
+            ]),
+            Event::Eval { step, metrics } => join([format!("eval {step}"), values(metrics)]),
+            Event::Checkpoint { path, .. } => format!("saved {}", path.display()),
+            Event::Warning { message } => format!("warning: {message}"),
+            Event::Done { steps, loss, metrics, samples_per_second, peak_bytes, fingerprint, .. } => join([
+                format!("done after {steps} steps"),
+                format!("loss {}", short(*loss)),
+                values(metrics),
+                speed(*samples_per_second),
+                memory(peak_bytes, &BTreeMap::new()),
+                format!("weights {:.16}", fingerprint),
+            ]),
+            Event::Error { message } => format!("error: {message}"),
+        }
+    }
+
+    /// Empty when the speed says nothing.
+    fn time_left(&self, step: u64, samples_per_second: f64) -> String {
+        let samples = self.steps.saturating_sub(step) as f64 * self.batch as f64;
+        match Duration::try_from_secs_f64((samples / samples_per_second).round()) {
+            Ok(left) if left > Duration::ZERO => format!("{} left", units::duration(left)),
+            _ => String::new(),
+        }
+    }
+}
+
+fn bar(from_step: u64, steps: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{wide_bar} {pos}/{len}  {msg}").expect("a constant template");
+    let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr()).with_style(style);
+    bar.set_position(from_step);
+    bar
+}
+
+/// `device 7.6 of 8.0 GiB` and so on for every tier, empty without any.
+fn memory(peak: &BTreeMap<String, u64>, budget: &BTreeMap<String, u64>) -> String {
+    let tiers = peak.iter().map(|(tier, &used)| match budget.get(tier) {
+        Some(&limit) => format!("{tier} {} of {}", units::bytes(used), units::bytes(limit)),
+        None => format!("{tier} {}", units::bytes(used)),
+    });
+    tiers.collect::<Vec<_>>().join(", ")
+}
+
+fn values(metrics: &Metrics) -> String {
+    metrics.iter().map(|(name, value)| format!("{name} {}", short(*value))).collect::<Vec<_>>().join("  ")
+}
+
+fn speed(samples_per_second: f64) -> String {
+    if samples_per_second.is_finite() { format!("{samples_per_second:.1} samples/s") } else { String::new() }
+}
+
+/// Four decimals, or an exponent where they would say nothing.
+fn short(value: f64) -> String {
+    let size = value.abs();
+    if value.is_finite() && size != 0.0 && !(1e-3..1e6).contains(&size) {
+        format!("{value:.3e}")
+    } else {
+        format!("{value:.4}")
+    }
+}
+
+/// The parts that are not empty, two spaces apart.
+fn join<const N: usize>(parts: [String; N]) -> String {
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("  ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::events::PlanSummary;
+    use super::*;
+    use std::sync::{Arc, Mutex};
+
+    #[derive(Clone, Default)]
+    struct Shared(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Shared {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn events() -> Vec<Event> {
+        let plan = PlanSummary {
+            description: "one device".into(),
+            peak_bytes: [("device".into(), 3 << 20)].into(),
+            budget_bytes: [("device".into(), 4 << 20)].into(),
+        };
+        let step = |step, loss, samples_per_second| Event::Step {
+            step,
+            loss,
+            lr: 1e-3,
+            samples_per_second,
+            metrics: Metrics::from([("acc".into(), 0.5)]),
+        };
+        vec![
+            Event::Start {
+                job: "j.toml".into(),
+                parameters: 12_345,
+                plan,
+                from_step: 0,
+                steps: 200,
+                batch: 16,
+            },
+            step(10, 2.5, 100.0),
+            step(20, f64::NAN, f64::NAN),
+            Event::Eval { step: 20, metrics: Metrics::from([("loss".into(), 1e-5)]) },
+            Event::Checkpoint { step: 20, path: "c/step.safetensors".into() },
+            Event::Warning { message: "slow".into() },
+            Event::Done {
+                steps: 200,
+                loss: 0.5,
+                metrics: Metrics::new(),
+                samples_per_second: 99.0,
+                peak_bytes: [("device".into(), 3 << 20)].into(),
+                link_bytes: BTreeMap::new(),
+                fingerprint: "0123456789abcdef0123".into(),
+            },
+            Event::Error { message: "no".into() },
+        ]
+    }
+
+    fn shown(mode: Mode) -> String {
+        let out = Shared::default();
+        let mut reporter = Reporter::new(mode, Box::new(out.clone()));
+        events().iter().for_each(|event| reporter.report(event).unwrap());
+        String::from_utf8(out.0.lock().unwrap().clone()).unwrap()
+    }
+
+    #[test]
+    fn plain_lines() {
+        assert_eq!(
+            shown(Mode::Lines),
+            "j.toml: 12.3k parameters  200 steps of 16  one device  device 3.0 MiB of 4.0 MiB\n\
+             step  10/200  loss 2.5000  acc 0.5000  lr 1.00e-3  100.0 samples/s  30.0 s left\n\
+             step  20/200  loss NaN  acc 0.5000  lr 1.00e-3\n\
+             eval 20  loss 1.000e-5\n\
+             saved c/step.safetensors\n\
+             warning: slow\n\
+             done after 200 steps  loss 0.5000  99.0 samples/s  device 3.0 MiB  weights 0123456789abcdef\n\
+             error: no\n"
+        );
+    }
+
+    #[test]
+    fn json_lines_parse() {
+        let text = shown(Mode::Json);
+        assert_eq!(text.lines().count(), events().len());
+        for line in text.lines() {
+            assert!(serde_json::from_str::<serde_json::Value>(line).unwrap()["event"].is_string());
+        }
+    }
+
+    #[test]
+    fn the_bar_prints_all_but_steps() {
+        let text = shown(Mode::Bar);
+        assert!(
+            !text.contains("step  10/200") && text.contains("eval 20") && text.contains("done after"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_closed_output_is_an_error() {
+        struct Closed;
+        impl Write for Closed {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::BrokenPipe.into())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let mut reporter = Reporter::new(Mode::Lines, Box::new(Closed));
+        assert!(reporter.report(&Event::Error { message: "x".into() }).is_err());
+    }
+}

@@ -1,0 +1,191 @@
+//! Round trips, an independent reader, and files damaged in every way that one byte can be.
+
+use super::*;
+use crate::test_dir::TestDir;
+use std::fs;
+
+fn sample() -> (BTreeMap<String, HostTensor>, BTreeMap<String, String>) {
+    let mut tensors = BTreeMap::new();
+    for (i, dtype) in DType::ALL.into_iter().enumerate() {
+        for (shape, suffix) in [(&[3usize, i + 1][..], "matrix"), (&[], "scalar"), (&[2, 0], "empty")] {
+            let count: usize = shape.iter().product();
+            let bytes: Vec<u8> = (0..count * dtype.size())
+                .map(|b| if dtype == DType::Bool { b % 2 } else { b } as u8)
+                .collect();
+            let tensor = HostTensor::from_le_bytes(dtype, shape, &bytes).unwrap();
+            tensors.insert(format!("{dtype}.{suffix}"), tensor);
+        }
+    }
+    let metadata = [("step", "100"), ("quote", "\"\\\n\u{1f980}"), ("", "")];
+    (tensors, metadata.map(|(k, v)| (k.to_string(), v.to_string())).into())
+}
+
+#[test]
+fn round_trip_of_every_dtype() {
+    let dir = TestDir::new("checkpoint-round-trip");
+    let path = dir.join("a.safetensors");
+    let (tensors, metadata) = sample();
+    let saved = save(&path, &tensors, &metadata).unwrap();
+    assert_eq!(saved, fingerprint(&tensors));
+    let loaded = load(&path).unwrap();
+    assert_eq!((&loaded.tensors, &loaded.metadata), (&tensors, &metadata));
+    let first = fs::read(&path).unwrap();
+    save(&path, &loaded.tensors, &loaded.metadata).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), first, "the same content gives the same bytes");
+
+    save(&path, &BTreeMap::new(), &BTreeMap::new()).unwrap();
+    assert!(load(&path).unwrap().tensors.is_empty());
+}
+
+#[test]
+fn the_reference_reader_agrees() {
+    let dir = TestDir::new("checkpoint-reference");
+    let path = dir.join("a.safetensors");
+    let (tensors, metadata) = sample();
+    save(&path, &tensors, &metadata).unwrap();
+    let bytes = fs::read(&path).unwrap();
+    let theirs = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    assert_eq!(theirs.len(), tensors.len());
+    for (name, tensor) in &tensors {
+        let view = theirs.tensor(name).unwrap();
+        assert_eq!((view.shape(), view.data()), (tensor.shape(), &tensor.to_le_bytes()[..]), "{name}");
+        assert_eq!(view.dtype().to_string(), tensor.dtype().name().to_uppercase());
+        let offset = view.data().as_ptr() as usize - bytes.as_ptr() as usize;
+        assert!(offset.is_multiple_of(tensor.dtype().size()), "{name} is not aligned");
+    }
+    let (_, header) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
+    assert_eq!(header.metadata().as_ref().unwrap()["step"], "100");
+}
+
+#[test]
+fn files_of_the_reference_writer_load() {
+    let dir = TestDir::new("checkpoint-foreign");
+    let path = dir.join("a.safetensors");
+    let view =
+        safetensors::tensor::TensorView::new(safetensors::Dtype::I32, vec![2], &[1, 0, 0, 0, 2, 0, 0, 0]);
+    fs::write(&path, safetensors::serialize([("w", view.unwrap())], None).unwrap()).unwrap();
+    let loaded = load(&path).unwrap();
+    assert_eq!(loaded.tensors["w"].data(), &HostData::I32(vec![1, 2]));
+    assert!(loaded.metadata.is_empty());
+}
+
+#[test]
+fn fingerprint_is_the_documented_hash() {
+    let tensor = HostTensor::new(&[1, 2], HostData::F32(vec![1.0, -0.0])).unwrap();
+    let mut bytes = b"w\0f32".to_vec();
+    bytes.extend([1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
+    bytes.extend([0, 0, 0x80, 0x3f, 0, 0, 0, 0x80]);
+    assert_eq!(fingerprint(&BTreeMap::from([("w".into(), tensor)])), hex(&Sha256::digest(&bytes)));
+    let long: Vec<f32> = (0..10_000).map(|i| i as f32).collect();
+    let mut streamed = Vec::new();
+    let Ok(()) = le_chunks(&HostData::F32(long.clone()), |c| {
+        streamed.extend_from_slice(c);
+        Ok::<(), Infallible>(())
+    });
+    assert_eq!(streamed, long.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>());
+}
+
+#[test]
+fn every_truncation_is_an_error() {
+    let dir = TestDir::new("checkpoint-truncated");
+    let path = dir.join("a.safetensors");
+    let (tensors, metadata) = sample();
+    save(&path, &tensors, &metadata).unwrap();
+    let whole = fs::read(&path).unwrap();
+    for length in 0..whole.len() {
+        fs::write(&path, &whole[..length]).unwrap();
+        let error = load(&path).expect_err("a truncated file loaded").to_string();
+        assert!(error.contains("a.safetensors: ") && !error.contains('\n'), "{error}");
+    }
+    fs::write(&path, [&whole[..], &[0]].concat()).unwrap();
+    assert!(load(&path).unwrap_err().to_string().contains("1 bytes after the last tensor"));
+}
+
+#[test]
+fn every_altered_byte_is_an_error_or_changes_nothing() {
+    let dir = TestDir::new("checkpoint-altered");
+    let path = dir.join("a.safetensors");
+    let tensor = HostTensor::new(&[2, 2], HostData::F32(vec![1.0, 2.0, 3.0, 4.0])).unwrap();
+    let tensors = BTreeMap::from([("weight".to_string(), tensor)]);
+    let metadata = BTreeMap::from([("step".to_string(), "7".to_string())]);
+    save(&path, &tensors, &metadata).unwrap();
+    let whole = fs::read(&path).unwrap();
+    let key = CHECKSUM.as_bytes();
+    let checksum_at = whole.windows(key.len()).position(|bytes| bytes == key).unwrap();
+    for position in 0..whole.len() {
+        for flip in [1u8, 2, 4, 8, 16, 32, 64, 128, 255] {
+            let mut bytes = whole.clone();
+            bytes[position] ^= flip;
+            fs::write(&path, &bytes).unwrap();
+            // The one thing the checksum cannot guard is its own key.
+            let in_checksum_key = (checksum_at..checksum_at + CHECKSUM.len()).contains(&position);
+            if let Ok(loaded) = load(&path) {
+                assert_eq!(loaded.tensors, tensors, "byte {position} ^ {flip}");
+                assert!(loaded.metadata == metadata || in_checksum_key, "byte {position} ^ {flip}");
+            }
+        }
+    }
+}
+
+#[test]
+fn absurd_files_do_not_allocate() {
+    let dir = TestDir::new("checkpoint-absurd");
+    let path = dir.join("a.safetensors");
+    let json =
+        br#"{"a":{"dtype":"I64","shape":[2305843009213693951],"data_offsets":[0,18446744073709551608]}}"#;
+    for bytes in [
+        [&u64::MAX.to_le_bytes()[..], b"{}"].concat(),
+        [&99_999_999u64.to_le_bytes()[..], b"{}"].concat(),
+        [&(json.len() as u64).to_le_bytes()[..], json].concat(),
+    ] {
+        fs::write(&path, bytes).unwrap();
+        assert!(matches!(load(&path), Err(CheckpointError::Corrupt { .. })));
+    }
+    assert!(matches!(load(&dir.join("missing")), Err(CheckpointError::Io { .. })));
+    assert!(load(&dir).is_err(), "a directory is not a checkpoint");
+}
+
+#[test]
+fn expectations_explain_themselves() {
+    let tensor = HostTensor::zeros(DType::F32, &[2, 3]);
+    let checkpoint = Checkpoint {
+        path: "a.safetensors".into(),
+        tensors: BTreeMap::from([("blocks.0.weight".into(), tensor.clone()), ("head.bias".into(), tensor)]),
+        metadata: BTreeMap::new(),
+    };
+    for (name, dtype, shape, expected) in [
+        ("head.bias", DType::F32, &[2usize, 3][..], ""),
+        (
+            "head.bias",
+            DType::F32,
+            &[3, 2],
+            "a.safetensors: tensor `head.bias` is f32 [2, 3], but the model needs f32 [3, 2]",
+        ),
+        (
+            "head.bias",
+            DType::I64,
+            &[2, 3],
+            "a.safetensors: tensor `head.bias` is f32 [2, 3], but the model needs i64 [2, 3]",
+        ),
+        (
+            "block.0.weight",
+            DType::F32,
+            &[2, 3],
+            "a.safetensors: no tensor `block.0.weight`; did you mean `blocks.0.weight`?",
+        ),
+        ("zzz", DType::F32, &[2, 3], "a.safetensors: no tensor `zzz`"),
+    ] {
+        let message =
+            expect(&checkpoint, name, dtype, shape).err().map(|e| e.to_string()).unwrap_or_default();
+        assert_eq!(message, expected);
+    }
+}
+
+#[test]
+fn the_reserved_name_is_refused() {
+    let dir = TestDir::new("checkpoint-reserved");
+    let path = dir.join("a.safetensors");
+    let tensors = BTreeMap::from([("__metadata__".to_string(), HostTensor::zeros(DType::U8, &[1]))]);
+    assert!(matches!(save(&path, &tensors, &BTreeMap::new()), Err(CheckpointError::Unsaveable { .. })));
+    assert!(!path.exists());
+}
