@@ -1,0 +1,85 @@
+//! Prints the speed of the matrix product against the measured peak of fused multiply-adds.
+
+use gulliver_run::kernel::gemm::{Output, gemm, scratch_len};
+use gulliver_run::kernel::isa::Isa;
+use gulliver_run::kernel::pack::Strided;
+use gulliver_run::kernel::tile::{Left, MR, NR, Right, Store, Target, multiply};
+use gulliver_run::team::Team;
+use std::time::Instant;
+
+/// Best time of one call in seconds over about `seconds` of repetition.
+fn best(seconds: f64, mut f: impl FnMut()) -> f64 {
+    let (start, mut best) = (Instant::now(), f64::INFINITY);
+    while start.elapsed().as_secs_f64() < seconds {
+        let one = Instant::now();
+        f();
+        best = best.min(one.elapsed().as_secs_f64());
+    }
+    best
+}
+
+/// One tile over and over on operands that never leave the first-level cache.
+fn peak() -> f64 {
+    let (k, rounds) = (4096, 100);
+    let (a, b, mut c) = ([1.0f32; MR], [1.0f32; NR], [0.0f32; MR * NR]);
+    let left = Left { ptr: a.as_ptr(), sliver: 0, row: 1, step: 0 };
+    let right = Right { ptr: b.as_ptr(), sliver: 0, step: 0 };
+    let target = Target::rows(c.as_mut_ptr(), NR);
+    let time = best(0.5, || {
+        for _ in 0..rounds {
+            // SAFETY: every index stays on the arrays above, as their steps are zero.
+            unsafe { multiply(Isa::detect(), 0..MR, 0..NR, k, left, right, target, Store::Set) };
+        }
+    });
+    std::hint::black_box(c);
+    (2 * MR * NR * k * rounds) as f64 / time / 1e9
+}
+
+fn main() {
+    let peak = peak();
+    println!("peak of one thread: {peak:.1} GFLOP/s");
+    println!("{:>6} {:>6} {:>6}  {:>3}  threads  GFLOP/s  of peak", "m", "n", "k", "op");
+    let sizes = [
+        [1024, 1024, 1024],
+        [512, 512, 512],
+        [256, 256, 256],
+        [128, 128, 128],
+        [64, 64, 64],
+        [16, 16, 16],
+        [8, 8, 8],
+        [64, 3136, 576],
+        [512, 49, 4608],
+        [64, 10, 128],
+        [1, 1024, 1024],
+        [32, 1000, 512],
+    ];
+    for threads in [1, 2] {
+        let team = Team::new(threads);
+        for [m, n, k] in sizes {
+            let (a, b, mut c) = (vec![0.5f32; m * k], vec![0.25f32; k * n], vec![0.0f32; m * n]);
+            let mut scratch = vec![0.0; scratch_len(m, n, k, threads)];
+            for (op, ta, tb) in [("nn", false, false), ("nt", false, true), ("tn", true, false)] {
+                let a = if ta {
+                    Strided { data: &a, outer: 1, reduced: m }
+                } else {
+                    Strided { data: &a, outer: k, reduced: 1 }
+                };
+                let b = if tb {
+                    Strided { data: &b, outer: k, reduced: 1 }
+                } else {
+                    Strided { data: &b, outer: 1, reduced: n }
+                };
+                let work = (2 * m * n * k) as f64;
+                let rounds = (2e5 / work).ceil() as usize;
+                let time = best(0.15, || {
+                    for _ in 0..rounds {
+                        gemm(&team, [m, n, k], &a, &b, Output::rows(&mut c, n), false, &mut scratch);
+                    }
+                });
+                let speed = work * rounds as f64 / time / 1e9;
+                let share = 100.0 * speed / peak / threads as f64;
+                println!("{m:>6} {n:>6} {k:>6}  {op:>3}  {threads:>7}  {speed:>7.1}  {share:>6.1}%");
+            }
+        }
+    }
+}
