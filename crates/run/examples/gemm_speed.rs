@@ -3,7 +3,6 @@
 use gulliver_run::kernel::gemm::{Output, gemm, scratch_len};
 use gulliver_run::kernel::isa::Isa;
 use gulliver_run::kernel::pack::Strided;
-use gulliver_run::kernel::tile::{Left, MR, NR, Right, Store, Target, multiply};
 use gulliver_run::team::Team;
 use std::time::Instant;
 
@@ -18,21 +17,31 @@ fn best(seconds: f64, mut f: impl FnMut()) -> f64 {
     best
 }
 
-/// One tile over and over on operands that never leave the first-level cache.
-fn peak() -> f64 {
-    let (k, rounds) = (4096, 100);
-    let (a, b, mut c) = ([1.0f32; MR], [1.0f32; NR], [0.0f32; MR * NR]);
-    let left = Left { ptr: a.as_ptr(), sliver: 0, row: 1, step: 0 };
-    let right = Right { ptr: b.as_ptr(), sliver: 0, step: 0 };
-    let target = Target::rows(c.as_mut_ptr(), NR);
-    let time = best(0.5, || {
-        for _ in 0..rounds {
-            // SAFETY: every index stays on the arrays above, as their steps are zero.
-            unsafe { multiply(Isa::detect(), 0..MR, 0..NR, k, left, right, target, Store::Set) };
+/// Twelve independent chains of multiply-adds in registers.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+fn chains(steps: usize) -> f32 {
+    use std::arch::x86_64::*;
+    let mut acc = [_mm256_setzero_ps(); 12];
+    let (x, y) = (_mm256_set1_ps(std::hint::black_box(0.5)), _mm256_set1_ps(std::hint::black_box(0.25)));
+    for _ in 0..steps {
+        for acc in &mut acc {
+            *acc = _mm256_fmadd_ps(x, y, *acc);
         }
-    });
-    std::hint::black_box(c);
-    (2 * MR * NR * k * rounds) as f64 / time / 1e9
+    }
+    acc.into_iter().map(|v| _mm256_cvtss_f32(v)).sum()
+}
+
+/// GFLOP/s of one thread at best; not known where there is no AVX2.
+fn peak() -> f64 {
+    #[cfg(target_arch = "x86_64")]
+    if Isa::detect().has_avx2() {
+        let steps = 100_000;
+        // SAFETY: detection found the instructions.
+        let time = best(0.5, || _ = std::hint::black_box(unsafe { chains(steps) }));
+        return (2 * 8 * 12 * steps) as f64 / time / 1e9;
+    }
+    f64::NAN
 }
 
 fn main() {

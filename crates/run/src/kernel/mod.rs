@@ -23,6 +23,7 @@
 
 pub mod gemm;
 pub mod isa;
+pub mod math;
 pub mod pack;
 pub mod tile;
 

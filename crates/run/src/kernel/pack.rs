@@ -1,6 +1,7 @@
 //! Operands of matrix products as the blocked algorithm wants them: slivers of a few outer indices,
 //! reduced index major. Anything that can write slivers can be multiplied without existing in memory.
 
+use crate::kernel::tile::{MR, NR};
 use std::ops::Range;
 
 /// A matrix operand seen as (outer index, reduced index): rows of A or columns of B.
@@ -39,22 +40,11 @@ impl Strided<'_> {
 
 impl Operand for Strided<'_> {
     fn pack(&self, outer: Range<usize>, reduced: Range<usize>, width: usize, dst: &mut [f32]) {
-        let len = reduced.len();
-        for (s, sliver) in dst.chunks_exact_mut(width * len).enumerate() {
-            let i0 = outer.start + s * width;
-            let n = width.min(outer.end - i0);
-            let base = i0 * self.outer + reduced.start * self.reduced;
-            if n < width {
-                sliver.fill(0.0);
-            }
-            if self.outer == 1 {
-                for (k, row) in sliver.chunks_exact_mut(width).enumerate() {
-                    let from = base + k * self.reduced;
-                    row[..n].copy_from_slice(&self.data[from..from + n]);
-                }
-            } else {
-                interleave(self, base, n, len, width, sliver);
-            }
+        match width {
+            // Known widths let the compiler turn the inner copies into a few vector moves.
+            NR => pack_strided(self, outer, reduced, NR, dst),
+            MR => pack_strided(self, outer, reduced, MR, dst),
+            _ => pack_strided(self, outer, reduced, width, dst),
         }
     }
 
@@ -63,23 +53,60 @@ impl Operand for Strided<'_> {
     }
 }
 
-/// Writes `n` runs over the reduced index side by side, four runs at a time: runs are read in order
-/// and each pass writes neighbouring places.
+#[inline(always)]
+fn pack_strided(of: &Strided<'_>, outer: Range<usize>, reduced: Range<usize>, width: usize, dst: &mut [f32]) {
+    let len = reduced.len();
+    if of.outer == 1 {
+        // Whole runs of memory are read in order; only the writes jump.
+        for k in 0..len {
+            let from = &of.data[(reduced.start + k) * of.reduced + outer.start..][..outer.len()];
+            let mut places = dst.chunks_exact_mut(width * len).map(|s| &mut s[k * width..(k + 1) * width]);
+            let parts = from.chunks_exact(width);
+            let tail = parts.remainder();
+            for (from, to) in parts.zip(&mut places) {
+                to.copy_from_slice(from);
+            }
+            if let Some(to) = places.next() {
+                to.fill(0.0);
+                to[..tail.len()].copy_from_slice(tail);
+            }
+        }
+        return;
+    }
+    for (s, sliver) in dst.chunks_exact_mut(width * len).enumerate() {
+        let i0 = outer.start + s * width;
+        let n = width.min(outer.end - i0);
+        if n < width {
+            sliver.fill(0.0);
+        }
+        interleave(of, i0 * of.outer + reduced.start * of.reduced, n, len, width, sliver);
+    }
+}
+
+/// Writes `n` runs over the reduced index side by side: a transposition, in squares of four by four
+/// where the runs are contiguous. Not inlined: with a known `width` the compiler finds worse code.
+#[inline(never)]
 fn interleave(from: &Strided<'_>, base: usize, n: usize, len: usize, width: usize, sliver: &mut [f32]) {
     let run = |i: usize| &from.data[base + i * from.outer..][..(len - 1) * from.reduced + 1];
-    let mut i = 0;
-    while i + 4 <= n {
-        let [a, b, c, d] = [run(i), run(i + 1), run(i + 2), run(i + 3)];
-        for (k, row) in sliver.chunks_exact_mut(width).enumerate() {
-            let k = k * from.reduced;
-            row[i..i + 4].copy_from_slice(&[a[k], b[k], c[k], d[k]]);
+    let square = if from.reduced == 1 { len / 4 * 4 } else { 0 };
+    for i in (0..n / 4 * 4).step_by(4) {
+        let runs = [run(i), run(i + 1), run(i + 2), run(i + 3)];
+        for (q, rows) in sliver[..square * width].chunks_exact_mut(4 * width).enumerate() {
+            let [a, b, c, d] = runs.map(|r| <[f32; 4]>::try_from(&r[q * 4..q * 4 + 4]).unwrap_or_default());
+            for k in 0..4 {
+                rows[k * width + i..k * width + i + 4].copy_from_slice(&[a[k], b[k], c[k], d[k]]);
+            }
         }
-        i += 4;
+        for k in square..len {
+            let at = k * from.reduced;
+            let row = &mut sliver[k * width + i..k * width + i + 4];
+            row.copy_from_slice(&[runs[0][at], runs[1][at], runs[2][at], runs[3][at]]);
+        }
     }
-    for i in i..n {
-        let a = run(i);
+    for i in n / 4 * 4..n {
+        let run = run(i);
         for (k, row) in sliver.chunks_exact_mut(width).enumerate() {
-            row[i] = a[k * from.reduced];
+            row[i] = run[k * from.reduced];
         }
     }
 }

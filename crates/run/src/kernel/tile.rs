@@ -111,16 +111,34 @@ pub unsafe fn multiply(
                     let mut whole = [0.0; 2 * MR * NR];
                     let to = Target::rows(whole.as_mut_ptr(), slivers * NR);
                     tile(isa, m, slivers, k, a, b, to, Store::Set);
-                    for (i, row) in whole.chunks_exact(slivers * NR).take(m).enumerate() {
-                        for (j, &v) in row[..n].iter().enumerate() {
-                            let p = corner.add(i * c.row + c.column(at + j));
-                            *p = if store == Store::Add { *p + v } else { v };
-                        }
-                    }
+                    scatter(&whole, slivers * NR, m, at..at + n, Target { ptr: corner, ..c }, store);
                 }
             }
         }
         j += slivers * NR;
+    }
+}
+
+/// Moves the columns `cols` of a finished tile, stored in rows of `width`, to the output run by run.
+///
+/// # Safety
+/// `c` is valid for `m` rows of these columns.
+unsafe fn scatter(whole: &[f32], width: usize, m: usize, cols: Range<usize>, c: Target, store: Store) {
+    let mut from = 0;
+    while from < cols.len() {
+        let at = cols.start + from;
+        let run = (cols.len() - from).min(c.inner - at % c.inner);
+        let to = c.column(at);
+        for (i, row) in whole.chunks_exact(width).take(m).enumerate() {
+            for (j, &v) in row[from..from + run].iter().enumerate() {
+                // SAFETY: inside the caller's bounds.
+                unsafe {
+                    let p = c.ptr.add(i * c.row + to + j);
+                    *p = if store == Store::Add { *p + v } else { v };
+                }
+            }
+        }
+        from += run;
     }
 }
 
