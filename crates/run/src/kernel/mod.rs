@@ -25,6 +25,7 @@ pub mod gemm;
 pub mod isa;
 pub mod math;
 pub mod pack;
+pub mod reduce;
 pub mod tile;
 
 /// Length of the blocks of the reduced index in matrix products.
