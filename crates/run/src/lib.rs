@@ -3,7 +3,8 @@
 pub mod atomic;
 pub mod checkpoint;
 pub mod host;
+pub mod kernel;
 pub mod nearest;
-
+pub mod team;
 #[cfg(test)]
 mod test_dir;

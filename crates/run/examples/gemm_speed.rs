@@ -1,0 +1,94 @@
+//! Prints the speed of the matrix product against the measured peak of fused multiply-adds.
+
+use gulliver_run::kernel::gemm::{Output, gemm, scratch_len};
+use gulliver_run::kernel::isa::Isa;
+use gulliver_run::kernel::pack::Strided;
+use gulliver_run::team::Team;
+use std::time::Instant;
+
+/// Best time of one call in seconds over about `seconds` of repetition.
+fn best(seconds: f64, mut f: impl FnMut()) -> f64 {
+    let (start, mut best) = (Instant::now(), f64::INFINITY);
+    while start.elapsed().as_secs_f64() < seconds {
+        let one = Instant::now();
+        f();
+        best = best.min(one.elapsed().as_secs_f64());
+    }
+    best
+}
+
+/// Twelve independent chains of multiply-adds in registers.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+fn chains(steps: usize) -> f32 {
+    use std::arch::x86_64::*;
+    let mut acc = [_mm256_setzero_ps(); 12];
+    let (x, y) = (_mm256_set1_ps(std::hint::black_box(0.5)), _mm256_set1_ps(std::hint::black_box(0.25)));
+    for _ in 0..steps {
+        for acc in &mut acc {
+            *acc = _mm256_fmadd_ps(x, y, *acc);
+        }
+    }
+    acc.into_iter().map(|v| _mm256_cvtss_f32(v)).sum()
+}
+
+/// GFLOP/s of one thread at best; not known where there is no AVX2.
+fn peak() -> f64 {
+    #[cfg(target_arch = "x86_64")]
+    if Isa::detect().has_avx2() {
+        let steps = 100_000;
+        // SAFETY: detection found the instructions.
+        let time = best(0.5, || _ = std::hint::black_box(unsafe { chains(steps) }));
+        return (2 * 8 * 12 * steps) as f64 / time / 1e9;
+    }
+    f64::NAN
+}
+
+fn main() {
+    let peak = peak();
+    println!("peak of one thread: {peak:.1} GFLOP/s");
+    println!("{:>6} {:>6} {:>6}  {:>3}  threads  GFLOP/s  of peak", "m", "n", "k", "op");
+    let sizes = [
+        [1024, 1024, 1024],
+        [512, 512, 512],
+        [256, 256, 256],
+        [128, 128, 128],
+        [64, 64, 64],
+        [16, 16, 16],
+        [8, 8, 8],
+        [64, 3136, 576],
+        [512, 49, 4608],
+        [64, 10, 128],
+        [1, 1024, 1024],
+        [32, 1000, 512],
+    ];
+    for threads in [1, 2] {
+        let team = Team::new(threads);
+        for [m, n, k] in sizes {
+            let (a, b, mut c) = (vec![0.5f32; m * k], vec![0.25f32; k * n], vec![0.0f32; m * n]);
+            let mut scratch = vec![0.0; scratch_len(m, n, k, threads)];
+            for (op, ta, tb) in [("nn", false, false), ("nt", false, true), ("tn", true, false)] {
+                let a = if ta {
+                    Strided { data: &a, outer: 1, reduced: m }
+                } else {
+                    Strided { data: &a, outer: k, reduced: 1 }
+                };
+                let b = if tb {
+                    Strided { data: &b, outer: k, reduced: 1 }
+                } else {
+                    Strided { data: &b, outer: 1, reduced: n }
+                };
+                let work = (2 * m * n * k) as f64;
+                let rounds = (2e5 / work).ceil() as usize;
+                let time = best(0.15, || {
+                    for _ in 0..rounds {
+                        gemm(&team, [m, n, k], &a, &b, Output::rows(&mut c, n), false, &mut scratch);
+                    }
+                });
+                let speed = work * rounds as f64 / time / 1e9;
+                let share = 100.0 * speed / peak / threads as f64;
+                println!("{m:>6} {n:>6} {k:>6}  {op:>3}  {threads:>7}  {speed:>7.1}  {share:>6.1}%");
+            }
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Operands of matrix products as the blocked algorithm wants them: slivers of a few outer indices,
+//! reduced index major. Anything that can write slivers can be multiplied without existing in memory.
+
+use crate::kernel::tile::{MR, NR};
+use std::ops::Range;
+
+/// A matrix operand seen as (outer index, reduced index): rows of A or columns of B.
+pub trait Operand: Sync {
+    /// Writes the elements of `outer` x `reduced` to `dst` in slivers of `width` outer indices:
+    /// element (i, k) at `(i' / width) * len * width + k' * width + i' % width`, where `i'` and `k'`
+    /// count from the range starts and `len` is the length of `reduced`. Places past the last outer
+    /// index are zeroed. `dst` holds exactly the slivers.
+    fn pack(&self, outer: Range<usize>, reduced: Range<usize>, width: usize, dst: &mut [f32]);
+
+    /// The operand itself if it is plain strided memory, so that packing can be skipped.
+    fn strided(&self) -> Option<Strided<'_>> {
+        None
+    }
+}
+
+/// Plain memory: element (i, k) at `i * outer + k * reduced`.
+#[derive(Clone, Copy, Debug)]
+pub struct Strided<'a> {
+    /// The elements.
+    pub data: &'a [f32],
+    /// Distance between outer indices.
+    pub outer: usize,
+    /// Distance between reduced indices.
+    pub reduced: usize,
+}
+
+impl Strided<'_> {
+    /// Whether all of `outer` x `reduced` lies inside the slice.
+    pub fn covers(&self, outer: usize, reduced: usize) -> bool {
+        outer == 0
+            || reduced == 0
+            || (outer - 1) * self.outer + (reduced - 1) * self.reduced < self.data.len()
+    }
+}
+
+impl Operand for Strided<'_> {
+    fn pack(&self, outer: Range<usize>, reduced: Range<usize>, width: usize, dst: &mut [f32]) {
+        match width {
+            // Known widths let the compiler turn the inner copies into a few vector moves.
+            NR => pack_strided(self, outer, reduced, NR, dst),
+            MR => pack_strided(self, outer, reduced, MR, dst),
+            _ => pack_strided(self, outer, reduced, width, dst),
+        }
+    }
+
+    fn strided(&self) -> Option<Strided<'_>> {
+        Some(*self)
+    }
+}
+
+#[inline(always)]
+fn pack_strided(of: &Strided<'_>, outer: Range<usize>, reduced: Range<usize>, width: usize, dst: &mut [f32]) {
+    let len = reduced.len();
+    if of.outer == 1 {
+        // Whole runs of memory are read in order; only the writes jump.
+        for k in 0..len {
+            let from = &of.data[(reduced.start + k) * of.reduced + outer.start..][..outer.len()];
+            let mut places = dst.chunks_exact_mut(width * len).map(|s| &mut s[k * width..(k + 1) * width]);
+            let parts = from.chunks_exact(width);
+            let tail = parts.remainder();
+            for (from, to) in parts.zip(&mut places) {
+                to.copy_from_slice(from);
+            }
+            if let Some(to) = places.next() {
+                to.fill(0.0);
+                to[..tail.len()].copy_from_slice(tail);
+            }
+        }
+        return;
+    }
+    for (s, sliver) in dst.chunks_exact_mut(width * len).enumerate() {
+        let i0 = outer.start + s * width;
+        let n = width.min(outer.end - i0);
+        if n < width {
+            sliver.fill(0.0);
+        }
+        interleave(of, i0 * of.outer + reduced.start * of.reduced, n, len, width, sliver);
+    }
+}
+
+/// Writes `n` runs over the reduced index side by side: a transposition, in squares of four by four
+/// where the runs are contiguous. Not inlined: with a known `width` the compiler finds worse code.
+#[inline(never)]
+fn interleave(from: &Strided<'_>, base: usize, n: usize, len: usize, width: usize, sliver: &mut [f32]) {
+    let run = |i: usize| &from.data[base + i * from.outer..][..(len - 1) * from.reduced + 1];
+    let square = if from.reduced == 1 { len / 4 * 4 } else { 0 };
+    for i in (0..n / 4 * 4).step_by(4) {
+        let runs = [run(i), run(i + 1), run(i + 2), run(i + 3)];
+        for (q, rows) in sliver[..square * width].chunks_exact_mut(4 * width).enumerate() {
+            let [a, b, c, d] = runs.map(|r| <[f32; 4]>::try_from(&r[q * 4..q * 4 + 4]).unwrap_or_default());
+            for k in 0..4 {
+                rows[k * width + i..k * width + i + 4].copy_from_slice(&[a[k], b[k], c[k], d[k]]);
+            }
+        }
+        for k in square..len {
+            let at = k * from.reduced;
+            let row = &mut sliver[k * width + i..k * width + i + 4];
+            row.copy_from_slice(&[runs[0][at], runs[1][at], runs[2][at], runs[3][at]]);
+        }
+    }
+    for i in n / 4 * 4..n {
+        let run = run(i);
+        for (k, row) in sliver.chunks_exact_mut(width).enumerate() {
+            row[i] = run[k * from.reduced];
+        }
+    }
+}

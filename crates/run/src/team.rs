@@ -1,0 +1,301 @@
+//! A fork-join team of threads owned by one device: fixed assignment of parts to threads, no work
+//! stealing, no allocation per run. It decides who computes, never what is computed.
+
+use crate::kernel::isa::Isa;
+use std::any::Any;
+use std::cell::UnsafeCell;
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle, Thread};
+
+/// Polls before a waiting thread goes to sleep: a few microseconds.
+const SPINS: u32 = 400;
+
+type Part<'a> = dyn Fn(usize) + Sync + 'a;
+
+/// What the workers are asked to do; valid from one epoch's start until `pending` is zero.
+struct Job {
+    work: *const Part<'static>,
+    parts: usize,
+    caller: Thread,
+}
+
+struct Shared {
+    threads: usize,
+    /// Incremented to start a run; `STOP` ends the workers.
+    epoch: AtomicU64,
+    /// Workers that have not finished the current run.
+    pending: AtomicUsize,
+    job: UnsafeCell<Option<Job>>,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+// SAFETY: `job` is written only by the caller holding `busy` while no worker runs, and read by workers
+// only between the release store of `epoch` and their decrement of `pending`. The pointer in it leads
+// to a `Sync` closure that outlives that interval, because `run` waits for `pending` to reach zero.
+unsafe impl Sync for Shared {}
+// SAFETY: as above; nothing in it is tied to the creating thread.
+unsafe impl Send for Shared {}
+
+const STOP: u64 = u64::MAX;
+
+/// A team of threads; the thread that calls [`Team::run`] works as its thread 0.
+pub struct Team {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+    busy: AtomicBool,
+    isa: Isa,
+}
+
+impl Team {
+    /// A team of `threads` (at least one) threads using the best instructions of this machine.
+    pub fn new(threads: usize) -> Team {
+        Team::with_isa(threads, Isa::detect())
+    }
+
+    /// A team using the given instructions; results are the same bits for every choice.
+    pub fn with_isa(threads: usize, isa: Isa) -> Team {
+        let threads = threads.max(1);
+        let shared = Arc::new(Shared {
+            threads,
+            epoch: AtomicU64::new(0),
+            pending: AtomicUsize::new(0),
+            job: UnsafeCell::new(None),
+            panic: Mutex::new(None),
+        });
+        let workers = (1..threads)
+            .map(|t| {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || work(&shared, t))
+            })
+            .collect();
+        Team { shared, workers, busy: AtomicBool::new(false), isa }
+    }
+
+    /// The number of threads, the caller included.
+    pub fn threads(&self) -> usize {
+        self.shared.threads
+    }
+
+    /// The instructions kernels given this team use.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// Calls `f(part)` once for every part in `0..parts`, thread `t` taking parts `t`, `t + threads`, …
+    /// and returns when all are done. If a part panics, the rest of that thread's parts are dropped
+    /// and the panic continues in the caller once every thread has finished. A call from inside a
+    /// part, or while another thread runs the team, is executed by the calling thread alone.
+    pub fn run(&self, parts: usize, f: &(dyn Fn(usize) + Sync)) {
+        let alone = self.shared.threads == 1 || parts <= 1;
+        if alone || self.busy.swap(true, Ordering::Acquire) {
+            return (0..parts).for_each(f);
+        }
+        let shared = &*self.shared;
+        // SAFETY: only the lifetime is changed; every worker is done with it before this call returns.
+        let work = unsafe { std::mem::transmute::<*const Part<'_>, *const Part<'static>>(f) };
+        // SAFETY: `busy` excludes other callers, and the workers are between runs.
+        unsafe { *shared.job.get() = Some(Job { work, parts, caller: thread::current() }) };
+        shared.pending.store(self.workers.len(), Ordering::Relaxed);
+        shared.epoch.fetch_add(1, Ordering::Release);
+        self.workers.iter().for_each(|w| w.thread().unpark());
+
+        let own = catch_unwind(AssertUnwindSafe(|| (0..parts).step_by(shared.threads).for_each(f)));
+        wait_until(|| shared.pending.load(Ordering::Acquire) == 0);
+        let theirs = shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.busy.store(false, Ordering::Release);
+        match (own, theirs) {
+            (Err(payload), _) | (Ok(()), Some(payload)) => resume_unwind(payload),
+            (Ok(()), None) => {}
+        }
+    }
+
+    /// Divides `0..len` into at most [`Team::threads`] non-empty contiguous ranges whose starts are
+    /// multiples of `align`, and calls `f` once for each.
+    pub fn split(&self, len: usize, align: usize, f: &(dyn Fn(Range<usize>) + Sync)) {
+        let parts = self.threads().min(len.div_ceil(align.max(1)));
+        self.run(parts, &|part| {
+            let range = share(len, align, parts, part);
+            if !range.is_empty() {
+                f(range);
+            }
+        });
+    }
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        self.shared.epoch.store(STOP, Ordering::Release);
+        for worker in self.workers.drain(..) {
+            worker.thread().unpark();
+            // A worker cannot panic: parts run inside `catch_unwind`.
+            let _ = worker.join();
+        }
+    }
+}
+
+/// Range number `part` of `0..len` cut into `parts` contiguous ranges with starts at multiples of
+/// `align`, as even as that allows; late ranges may be empty.
+pub fn share(len: usize, align: usize, parts: usize, part: usize) -> Range<usize> {
+    let align = align.max(1);
+    let units = len.div_ceil(align);
+    let cut = |p: usize| (units * p / parts.max(1) * align).min(len);
+    cut(part)..cut(part + 1)
+}
+
+fn work(shared: &Shared, t: usize) {
+    let mut seen = 0;
+    loop {
+        wait_until(|| shared.epoch.load(Ordering::Acquire) != seen);
+        seen = shared.epoch.load(Ordering::Acquire);
+        if seen == STOP {
+            return;
+        }
+        // SAFETY: the epoch changed, so the job is set and stays until this thread decrements `pending`.
+        let Some(job) = (unsafe { &*shared.job.get() }) else { continue };
+        // SAFETY: `run` keeps the closure alive until `pending` is zero.
+        let f = unsafe { &*job.work };
+        let parts = (t..job.parts).step_by(shared.threads);
+        let result = catch_unwind(AssertUnwindSafe(|| parts.for_each(f)));
+        if let Err(payload) = result {
+            shared.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(payload);
+        }
+        let caller = job.caller.clone();
+        if shared.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
+            caller.unpark();
+        }
+    }
+}
+
+/// Spins briefly, then sleeps between looks; whoever makes `ready` true must unpark this thread.
+fn wait_until(ready: impl Fn() -> bool) {
+    for _ in 0..SPINS {
+        if ready() {
+            return;
+        }
+        std::hint::spin_loop();
+    }
+    while !ready() {
+        thread::park();
+    }
+}
+
+/// One mutable slice handed to several threads that write disjoint ranges of it.
+pub struct SharedMut<'a, T> {
+    ptr: *mut T,
+    len: usize,
+    owner: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: it is a `&mut [T]` split by hand; `slice` puts disjointness on its callers.
+unsafe impl<T: Send> Sync for SharedMut<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Send for SharedMut<'_, T> {}
+
+impl<'a, T> SharedMut<'a, T> {
+    /// Borrows the slice for as long as any thread may write it.
+    pub fn new(slice: &'a mut [T]) -> SharedMut<'a, T> {
+        SharedMut { ptr: slice.as_mut_ptr(), len: slice.len(), owner: PhantomData }
+    }
+
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The first element; reading or writing through it is as `slice` says.
+    pub fn as_ptr(&self) -> *mut T {
+        self.ptr
+    }
+
+    /// The elements of `range`; panics if it is out of bounds.
+    ///
+    /// # Safety
+    /// No element of `range` is reachable through another slice while this one lives.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn slice(&self, range: Range<usize>) -> &mut [T] {
+        assert!(range.start <= range.end && range.end <= self.len, "range out of bounds");
+        // SAFETY: in bounds by the check above; unaliased by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.add(range.start), range.len()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_runs_once() {
+        for threads in 1..=4 {
+            let team = Team::new(threads);
+            for parts in [0, 1, 2, 3, 7, 100] {
+                let mut hits = vec![0u32; parts];
+                let shared = SharedMut::new(&mut hits);
+                for _ in 0..200 {
+                    // SAFETY: each part touches its own element.
+                    team.run(parts, &|p| unsafe { shared.slice(p..p + 1)[0] += 1 });
+                }
+                assert!(hits.iter().all(|&h| h == 200), "{threads} threads, {parts} parts");
+            }
+        }
+    }
+
+    #[test]
+    fn split_covers_and_aligns() {
+        for threads in 1..=5 {
+            let team = Team::new(threads);
+            for (len, align) in [(0, 4), (1, 4), (17, 4), (64, 16), (65, 16), (10, 1), (9, 0)] {
+                let seen = Mutex::new(Vec::new());
+                team.split(len, align, &|r| seen.lock().unwrap().push(r));
+                let mut seen = seen.into_inner().unwrap();
+                seen.sort_by_key(|r| r.start);
+                assert!(seen.len() <= threads);
+                let mut at = 0;
+                for r in seen {
+                    assert_eq!((r.start, r.start % align.max(1)), (at, 0));
+                    at = r.end;
+                }
+                assert_eq!(at, len);
+            }
+        }
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_team_survives() {
+        let team = Team::new(3);
+        for bad in 0..3 {
+            let result = catch_unwind(AssertUnwindSafe(|| {
+                team.run(3, &|p| assert!(p != bad, "part {bad} failed"));
+            }));
+            let message = *result.unwrap_err().downcast::<String>().unwrap();
+            assert_eq!(message, format!("part {bad} failed"));
+            let count = AtomicUsize::new(0);
+            team.run(9, &|_| _ = count.fetch_add(1, Ordering::Relaxed));
+            assert_eq!(count.into_inner(), 9);
+        }
+    }
+
+    #[test]
+    fn nested_and_concurrent_runs_complete() {
+        let team = Team::new(2);
+        let count = AtomicUsize::new(0);
+        thread::scope(|s| {
+            for _ in 0..2 {
+                s.spawn(|| {
+                    for _ in 0..50 {
+                        team.run(4, &|_| team.run(3, &|_| _ = count.fetch_add(1, Ordering::Relaxed)));
+                    }
+                });
+            }
+        });
+        assert_eq!(count.into_inner(), 2 * 50 * 12);
+    }
+}
