@@ -2,13 +2,41 @@
 //! device; storage shared over time. Recompute, swapping and cuts will be passes before the layout.
 
 use crate::layout::{Span, aligned, pack};
-use crate::lifetime::{Instance, Task, lifetimes, seen, summed};
+use crate::lifetime::{Instance, Task, lifetimes, seen};
 use crate::plan::{Buffer, BufferId, DevicePlan, InputPlace, OutputPlace, Place, Plan, Step};
 use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::graph::{Graph, Node, Role};
+use std::collections::HashMap;
+
+/// Where persistent values are in the device's arena: the same in every plan of a job, whatever the
+/// input sizes, and shared by the training and the evaluation graph.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Persistent {
+    /// Offset and size by input name.
+    pub places: HashMap<String, (u64, u64)>,
+    /// First byte after them.
+    pub end: u64,
+}
+
+impl Persistent {
+    /// Lays out the weights and states of a graph, in order.
+    pub fn of(graph: &Graph) -> Result<Persistent, DimError> {
+        let mut layout = Persistent::default();
+        for (_, role, info) in graph.inputs() {
+            if matches!(role, Role::Weight(_) | Role::State(_)) {
+                let bytes = info.ty.bytes().bind(&Bindings::new())? as u64;
+                layout.places.insert(info.name.clone(), (layout.end, bytes));
+                layout.end += aligned(bytes);
+            }
+        }
+        Ok(layout)
+    }
+}
 
 /// What a plan is made for.
 pub struct Options<'a> {
+    /// Where persistent values are.
+    pub persistent: &'a Persistent,
     /// Slices of the batch whose gradients are added in order.
     pub partials: u32,
     /// Hard limit of the device's arena, if there is one.
@@ -31,6 +59,9 @@ pub enum PlanError {
         /// Slices asked for.
         partials: u32,
     },
+    /// A weight or state that the job does not keep.
+    #[error("`{0}` has no place among the persistent values of this job")]
+    NotPersistent(String),
     /// Over the budget.
     #[error(
         "the plan needs {needed} bytes of device memory, the budget is {budget}; largest at the peak: {holders}; raise the budget, or lower train.batch or raise train.partials"
@@ -67,12 +98,13 @@ pub fn make(graph: &Graph, sizes: &Bindings, options: &Options) -> Result<Plan, 
     }
     let life = lifetimes(graph, partials, &bytes);
 
-    // Persistent storage first, so that it stays where it is when sizes change.
     let mut offsets = vec![0u64; life.storages.len()];
-    let mut base = 0;
     for (offset, storage) in offsets.iter_mut().zip(&life.storages).filter(|(_, s)| s.persistent) {
-        *offset = base;
-        base += aligned(storage.bytes);
+        let name = &graph.value(storage.value).name;
+        match options.persistent.places.get(name) {
+            Some(&(at, size)) if size == storage.bytes => *offset = at,
+            _ => return Err(PlanError::NotPersistent(name.clone())),
+        }
     }
     let mut spans = Vec::new();
     let mut moving = Vec::new();
@@ -93,7 +125,7 @@ pub fn make(graph: &Graph, sizes: &Bindings, options: &Options) -> Result<Plan, 
             spans.push(Span { bytes, start: t as u32, end: t as u32 });
         }
     }
-    let (packed, arena) = pack(&spans, base);
+    let (packed, arena) = pack(&spans, options.persistent.end);
     for (&i, &offset) in moving.iter().zip(&packed) {
         offsets[i] = offset;
     }
@@ -168,7 +200,6 @@ pub fn make(graph: &Graph, sizes: &Bindings, options: &Options) -> Result<Plan, 
         OutputPlace { name: name.clone(), value: *value, place }
     });
     let outputs = outputs.collect();
-    debug_assert_eq!(summed(graph).len(), graph.values.len());
     let plan = Plan {
         sizes: slice.iter().map(|(s, v)| (s.to_string(), v)).collect(),
         partials,

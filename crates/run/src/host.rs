@@ -96,6 +96,22 @@ impl HostTensor {
         each!(&self.data, v => v.iter().flat_map(|x| x.to_le_bytes()).collect())
     }
 
+    /// The elements as they lie in memory.
+    pub fn as_bytes(&self) -> &[u8] {
+        each!(&self.data, v => {
+            // SAFETY: every element type is plain numbers without padding.
+            unsafe { std::slice::from_raw_parts(v.as_ptr().cast(), std::mem::size_of_val(v.as_slice())) }
+        })
+    }
+
+    /// The elements as they lie in memory, to be changed; every bit pattern is a value.
+    pub fn as_bytes_mut(&mut self) -> &mut [u8] {
+        each!(&mut self.data, v => {
+            // SAFETY: every element type is plain numbers without padding, for which all bits are valid.
+            unsafe { std::slice::from_raw_parts_mut(v.as_mut_ptr().cast(), std::mem::size_of_val(v.as_slice())) }
+        })
+    }
+
     /// Extents, outermost first.
     pub fn shape(&self) -> &[usize] {
         &self.shape

@@ -1,9 +1,13 @@
 //! Doing it: threads, clocks, files and `unsafe` live here and nowhere else.
 
 pub mod atomic;
+pub mod call;
 pub mod checkpoint;
+pub mod executor;
 pub mod host;
 pub mod kernel;
+pub mod lower;
+pub mod memory;
 pub mod nearest;
 pub mod team;
 #[cfg(test)]

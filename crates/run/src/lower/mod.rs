@@ -1,0 +1,112 @@
+//! From operators to kernels: the table that says, for an operator with concrete shapes, which kernel
+//! runs it and how much scratch memory that takes. Operators without a row run on their reference
+//! kernel, and the plan's report says so.
+
+mod contract;
+mod elementwise;
+mod movement;
+mod reduce;
+mod reference;
+
+use crate::call::Call;
+use gulliver_graph::dim::{Bindings, DimError};
+use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::{Graph, Node, Value};
+use gulliver_graph::op::Op;
+
+/// Element type and concrete shape.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorType {
+    /// Element type.
+    pub dtype: DType,
+    /// Extents.
+    pub shape: Vec<usize>,
+}
+
+impl TensorType {
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Whether some extent is zero.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Why a kernel gave up: the data, not the program, is wrong.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum KernelError {
+    /// An index that points nowhere.
+    #[error("index {index} at position {position} is not below {bound}")]
+    Index {
+        /// The index.
+        index: i64,
+        /// Where it stands in its tensor.
+        position: usize,
+        /// What it must be below.
+        bound: usize,
+    },
+}
+
+/// A kernel with its shapes settled.
+pub type Run = Box<dyn Fn(&mut Call<'_>) -> Result<(), KernelError> + Send + Sync>;
+
+/// What is needed to run an operator.
+pub struct Lowered {
+    /// Does it.
+    pub run: Run,
+    /// Bytes of working memory.
+    pub scratch: u64,
+    /// No fast kernel exists; the reference kernel is used.
+    pub reference: bool,
+}
+
+impl Lowered {
+    /// A kernel without scratch.
+    fn plain(run: impl Fn(&mut Call<'_>) -> Result<(), KernelError> + Send + Sync + 'static) -> Lowered {
+        Lowered { run: Box::new(run), scratch: 0, reference: false }
+    }
+
+    /// A kernel that needs this many floats of scratch.
+    fn with_scratch(
+        floats: usize,
+        run: impl Fn(&mut Call<'_>) -> Result<(), KernelError> + Send + Sync + 'static,
+    ) -> Lowered {
+        Lowered { run: Box::new(run), scratch: (floats * size_of::<f32>()) as u64, reference: false }
+    }
+}
+
+/// The kernel for an operator whose sizes are bound.
+pub fn lower(op: &Op, ins: &[TensorType], outs: &[TensorType], threads: usize) -> Lowered {
+    let fast = match op {
+        Op::Contract(op) => contract::contract(op, ins, outs, threads),
+        Op::Map(op) => elementwise::map(op),
+        Op::MapGrad(op) => elementwise::map_grad(op),
+        Op::Zip(op) => elementwise::zip(op, ins, outs),
+        Op::Select(_) => elementwise::select(ins, outs),
+        Op::Cast(op) => elementwise::cast(op, ins),
+        Op::Reduce(op) => reduce::reduce(op, ins),
+        Op::Transpose(op) => movement::transpose(op, ins),
+        Op::Reshape(_) => movement::reshape(ins),
+        Op::Expand(_) => movement::expand(ins, outs),
+        Op::Fill(op) => movement::fill(op.value),
+        Op::Size(op) => op.of.as_const().and_then(|c| movement::fill(c as f32)),
+        #[allow(unreachable_patterns)]
+        _ => None,
+    };
+    fast.unwrap_or_else(|| reference::reference(op, ins, outs))
+}
+
+/// The kernel for a node of a graph, for these sizes.
+pub fn lower_node(graph: &Graph, node: &Node, sizes: &Bindings, threads: usize) -> Result<Lowered, DimError> {
+    let bind = |v: &Value| -> Result<TensorType, DimError> {
+        let ty = graph.ty(*v);
+        Ok(TensorType { dtype: ty.dtype, shape: ty.bind(sizes)? })
+    };
+    let ins = node.ins.iter().map(bind).collect::<Result<Vec<_>, _>>()?;
+    let outs = node.outs.iter().map(bind).collect::<Result<Vec<_>, _>>()?;
+    let bound = node.op.def().bind(sizes)?;
+    Ok(lower(bound.as_ref().unwrap_or(&node.op), &ins, &outs, threads))
+}
