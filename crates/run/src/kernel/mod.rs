@@ -21,10 +21,13 @@
 //! - **Attention**: see [`attention`].
 //! - **Functions** ([`math`]): fixed sequences of basic operations, the same on every machine.
 
+pub mod conv;
+mod depthwise;
 pub mod gemm;
 pub mod isa;
 pub mod math;
 pub mod pack;
+pub mod patch;
 pub mod reduce;
 pub mod tile;
 
