@@ -21,6 +21,7 @@
 //! - **Attention**: see [`attention`].
 //! - **Functions** ([`math`]): fixed sequences of basic operations, the same on every machine.
 
+pub mod attention;
 pub mod conv;
 mod depthwise;
 pub mod gemm;
