@@ -409,9 +409,9 @@ unsafe fn backward_head(
     pack_along(k, shape, s, keys_along);
     pack_along(q, shape, t, queries_along);
     pack_along(dout, shape, t, douts_along);
-    for i in 0..t {
+    for (i, delta) in delta.iter_mut().enumerate() {
         let at = i * shape.row()..i * shape.row() + d;
-        delta[i] = reduce::dot(isa, &dout[at.clone()], &o[at]);
+        *delta = reduce::dot(isa, &dout[at.clone()], &o[at]);
         // SAFETY: the row is this head's.
         unsafe { dq.slice(i, d) }.fill(0.0);
     }

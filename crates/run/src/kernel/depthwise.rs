@@ -112,7 +112,7 @@ fn run<const N: usize>(
                     acc[j] = weight.mul_add(values[j], acc[j]);
                 }
                 tap += 1;
-                if tap % K_BLOCK == 0 && tap < w.len() {
+                if tap.is_multiple_of(K_BLOCK) && tap < w.len() {
                     total = join(tap > K_BLOCK, total, acc);
                     acc = [0.0; N];
                 }
@@ -185,7 +185,7 @@ fn correlate_body(
             }
         }
         seen += 1;
-        if seen % K_BLOCK == 0 {
+        if seen.is_multiple_of(K_BLOCK) {
             flush(acc, total, seen > K_BLOCK);
         }
     }
@@ -206,24 +206,29 @@ simd! {
     fn correlate(s: &ConvShape, line: usize, rows: usize, x: &[f32], dy: &[f32], acc: &mut [f32], seen: usize) -> usize = correlate_body;
 }
 
+/// Floats of scratch [`forward`] needs.
 pub fn forward_scratch_len(s: &ConvShape, threads: usize) -> usize {
     threads * Plane::reading(s).len()
 }
 
+/// Floats of scratch [`input_grad`] needs.
 pub fn input_grad_scratch_len(s: &ConvShape, threads: usize) -> usize {
     threads * Plane::collecting(s).len()
 }
 
+/// Floats of scratch [`weight_grad`] needs.
 pub fn weight_grad_scratch_len(s: &ConvShape, threads: usize) -> usize {
     threads * Correlation::new(s).len()
 }
 
+/// As `conv::forward`.
 pub fn forward(team: &Team, s: &ConvShape, x: &[f32], w: &[f32], y: &mut [f32], scratch: &mut [f32]) {
     let window = Window { div: [1; 3], mul: [1, 1, s.stride[2]], ..s.reading() };
     let shift = s.pad.map(|p| -p);
     planes(team, s, &Plane::reading(s), (&window, shift), x, w, (y, s.output), scratch);
 }
 
+/// As `conv::input_grad`.
 pub fn input_grad(team: &Team, s: &ConvShape, dy: &[f32], w: &[f32], dx: &mut [f32], scratch: &mut [f32]) {
     let shift = std::array::from_fn(|a| s.pad[a] - reach(s, a) as isize);
     planes(team, s, &Plane::collecting(s), (&s.collecting(), shift), dy, w, (dx, s.input), scratch);
@@ -292,6 +297,7 @@ impl Correlation {
     }
 }
 
+/// As `conv::weight_grad`.
 pub fn weight_grad(team: &Team, s: &ConvShape, x: &[f32], dy: &[f32], dw: &mut [f32], scratch: &mut [f32]) {
     let taps = s.taps();
     let (out_len, in_len) = (s.output_len(), s.input_len());

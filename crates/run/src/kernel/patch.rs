@@ -24,7 +24,7 @@ impl Window {
     pub fn coordinate(&self, axis: usize, position: usize, shift: isize) -> Option<usize> {
         let t = usize::try_from((position * self.mul[axis]) as isize + shift).ok()?;
         let at = t / self.div[axis];
-        (t % self.div[axis] == 0 && at < self.source[axis]).then_some(at)
+        (t.is_multiple_of(self.div[axis]) && at < self.source[axis]).then_some(at)
     }
 
     /// Positions `from..` of the last axis read from one source line, as many as `dst` holds.
@@ -52,7 +52,7 @@ impl Window {
             _ => {
                 for (l, v) in dst.iter_mut().enumerate() {
                     let t = start + (l * mul) as isize;
-                    let hit = t >= 0 && t as usize % div == 0;
+                    let hit = t >= 0 && (t as usize).is_multiple_of(div);
                     *v = if hit { line.get(t as usize / div).copied().unwrap_or(0.0) } else { 0.0 };
                 }
             }
