@@ -15,7 +15,7 @@ pub struct Window {
     pub source: [usize; 3],
     /// Factor on the position.
     pub mul: [usize; 3],
-    /// Divisor.
+    /// Divisor; 1 along an axis whose factor is not.
     pub div: [usize; 3],
 }
 
@@ -31,32 +31,41 @@ impl Window {
     pub fn line(&self, line: &[f32], from: usize, shift: isize, dst: &mut [f32]) {
         let (mul, div) = (self.mul[2], self.div[2]);
         let start = (from * mul) as isize + shift;
-        match (mul, div) {
-            (1, 1) => {
-                let lead = (-start).clamp(0, dst.len() as isize) as usize;
-                let end = (line.len() as isize - start).clamp(lead as isize, dst.len() as isize) as usize;
-                let first = (start + lead as isize) as usize;
-                dst[..lead].fill(0.0);
-                dst[end..].fill(0.0);
-                if end > lead {
-                    dst[lead..end].copy_from_slice(&line[first..first + end - lead]);
-                }
-            }
-            (_, 1) => {
-                for (l, v) in dst.iter_mut().enumerate() {
-                    // A negative coordinate becomes huge and is out of range as well.
-                    let at = (start + (l * mul) as isize) as usize;
-                    *v = line.get(at).copied().unwrap_or(0.0);
-                }
-            }
-            _ => {
-                for (l, v) in dst.iter_mut().enumerate() {
-                    let t = start + (l * mul) as isize;
-                    let hit = t >= 0 && (t as usize).is_multiple_of(div);
-                    *v = if hit { line.get(t as usize / div).copied().unwrap_or(0.0) } else { 0.0 };
-                }
-            }
+        // Positions `lead..end` have coordinates `first, first + mul, …` (before division) in range.
+        let limit = (line.len() * div) as isize;
+        let up = |x: isize| (x.max(0) as usize).div_ceil(mul).min(dst.len());
+        let lead = up(-start);
+        let end = up(limit - start).max(lead);
+        let first = (start + (lead * mul) as isize).max(0) as usize;
+        dst[..lead].fill(0.0);
+        dst[end..].fill(0.0);
+        let dst = &mut dst[lead..end];
+        if dst.is_empty() {
+            return;
         }
+        if div == 1 {
+            match mul {
+                1 => dst.copy_from_slice(&line[first..first + dst.len()]),
+                2 => every(&line[first..], 2, dst),
+                _ => every(&line[first..], mul, dst),
+            }
+        } else {
+            debug_assert_eq!(mul, 1, "a window either multiplies or divides");
+            dst.fill(0.0);
+            let next = first.next_multiple_of(div);
+            let hits = dst.iter_mut().skip(next - first).step_by(div);
+            hits.zip(&line[(next / div).min(line.len())..]).for_each(|(v, &x)| *v = x);
+        }
+    }
+}
+
+/// Takes every `step`-th element.
+#[inline(always)]
+fn every(from: &[f32], step: usize, to: &mut [f32]) {
+    let last = (to.len() - 1) * step;
+    let from = &from[..=last];
+    for (to, from) in to.iter_mut().zip(from.chunks(step)) {
+        *to = from[0];
     }
 }
 
