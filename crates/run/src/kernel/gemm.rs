@@ -98,7 +98,25 @@ pub fn serial(
 ) {
     check(m, n, k, a, b, &c, scratch.len(), serial_scratch_len(m, n, k));
     // SAFETY: `check` covers all rows and columns, and C is borrowed exclusively.
-    unsafe { block(isa, 0..m, 0..n, k, a, b, c.target(), accumulate, scratch) };
+    unsafe { serial_to(isa, [m, n, k], a, b, c.target(), accumulate, scratch) };
+}
+
+/// [`serial`] into memory that other threads write elsewhere.
+///
+/// # Safety
+/// Strided operands cover their extents; every element of `c` is valid and nobody else touches it.
+#[allow(clippy::too_many_arguments)]
+pub(crate) unsafe fn serial_to(
+    isa: Isa,
+    [m, n, k]: [usize; 3],
+    a: &impl Operand,
+    b: &impl Operand,
+    c: Target,
+    accumulate: bool,
+    scratch: &mut [f32],
+) {
+    // SAFETY: the caller's promise.
+    unsafe { block(isa, 0..m, 0..n, k, a, b, c, accumulate, scratch) };
 }
 
 /// Rows and columns of the grid of parts: as many parts as pay off, as square as possible.

@@ -54,6 +54,7 @@ macro_rules! simd {
     ($($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:path;)+) => {$(
         $(#[$meta])*
         #[inline]
+        #[allow(clippy::too_many_arguments)]
         $vis fn $name(isa: $crate::kernel::isa::Isa, $($arg: $ty),*) $(-> $ret)? {
             #[cfg(target_arch = "x86_64")]
             if isa.has_avx2() {

@@ -4,7 +4,7 @@
 /// Adding this to a float of moderate size rounds it to an integer, kept in the low mantissa bits.
 const ROUND: f32 = 12_582_912.0;
 /// ln 2 split in two: the first part has few bits, so multiples of it up to 2^15 are exact.
-const LN2_HI: f32 = 0.693_359_375;
+const LN2_HI: f32 = 355.0 / 512.0;
 const LN2_LO: f32 = -2.121_944_4e-4;
 
 /// Horner's rule with fused multiply-adds, highest coefficient first.
@@ -63,7 +63,7 @@ pub fn ln(x: f32) -> f32 {
         f,
         [
             6.916_766e-2,
-            -1.179_172_0e-1,
+            -1.179_172e-1,
             1.187_336_4e-1,
             -1.238_406_9e-1,
             1.421_857_6e-1,

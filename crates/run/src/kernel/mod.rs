@@ -21,10 +21,14 @@
 //! - **Attention**: see [`attention`].
 //! - **Functions** ([`math`]): fixed sequences of basic operations, the same on every machine.
 
+pub mod attention;
+pub mod conv;
+mod depthwise;
 pub mod gemm;
 pub mod isa;
 pub mod math;
 pub mod pack;
+pub mod patch;
 pub mod reduce;
 pub mod tile;
 
@@ -46,7 +50,7 @@ pub(crate) mod testing {
             z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
             z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
             let unit = ((z >> 40) as f32) / (1u64 << 23) as f32 - 1.0;
-            if z % 23 == 0 { 0.0 } else { unit }
+            if z.is_multiple_of(23) { 0.0 } else { unit }
         };
         (0..len).map(value).collect()
     }

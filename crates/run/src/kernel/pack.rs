@@ -86,7 +86,14 @@ fn pack_strided(of: &Strided<'_>, outer: Range<usize>, reduced: Range<usize>, wi
 /// Writes `n` runs over the reduced index side by side: a transposition, in squares of four by four
 /// where the runs are contiguous. Not inlined: with a known `width` the compiler finds worse code.
 #[inline(never)]
-fn interleave(from: &Strided<'_>, base: usize, n: usize, len: usize, width: usize, sliver: &mut [f32]) {
+pub(crate) fn interleave(
+    from: &Strided<'_>,
+    base: usize,
+    n: usize,
+    len: usize,
+    width: usize,
+    sliver: &mut [f32],
+) {
     let run = |i: usize| &from.data[base + i * from.outer..][..(len - 1) * from.reduced + 1];
     let square = if from.reduced == 1 { len / 4 * 4 } else { 0 };
     for i in (0..n / 4 * 4).step_by(4) {

@@ -191,7 +191,7 @@ unsafe fn tile(isa: Isa, m: usize, slivers: usize, k: usize, a: Left, b: Right, 
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
-    use super::{Left, NR, Right, Store, Target};
+    use super::{Left, Right, Store, Target};
     use std::arch::x86_64::*;
 
     /// Keeps `M * S * 2` accumulators in registers: at most twelve.
@@ -206,27 +206,25 @@ mod avx2 {
         unsafe {
             for _ in 0..k {
                 let mut y = [[_mm256_setzero_ps(); 2]; S];
-                for s in 0..S {
-                    y[s] = [_mm256_loadu_ps(pb.add(s * b.sliver)), _mm256_loadu_ps(pb.add(s * b.sliver + 8))];
+                for (s, y) in y.iter_mut().enumerate() {
+                    let p = pb.add(s * b.sliver);
+                    *y = [_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))];
                 }
-                for i in 0..M {
+                for (i, acc) in acc.iter_mut().enumerate() {
                     let x = _mm256_broadcast_ss(&*pa.add(i * a.row));
-                    for s in 0..S {
-                        acc[i][s][0] = _mm256_fmadd_ps(x, y[s][0], acc[i][s][0]);
-                        acc[i][s][1] = _mm256_fmadd_ps(x, y[s][1], acc[i][s][1]);
+                    for (acc, y) in acc.iter_mut().zip(&y) {
+                        acc[0] = _mm256_fmadd_ps(x, y[0], acc[0]);
+                        acc[1] = _mm256_fmadd_ps(x, y[1], acc[1]);
                     }
                 }
                 pa = pa.wrapping_add(a.step);
                 pb = pb.wrapping_add(b.step);
             }
-            for i in 0..M {
-                for s in 0..S {
-                    for h in 0..2 {
-                        let p = c.ptr.add(i * c.row + s * NR + h * 8);
-                        let v = acc[i][s][h];
-                        let v = if store == Store::Add { _mm256_add_ps(_mm256_loadu_ps(p), v) } else { v };
-                        _mm256_storeu_ps(p, v);
-                    }
+            for (i, acc) in acc.iter().enumerate() {
+                for (h, &v) in acc.as_flattened().iter().enumerate() {
+                    let p = c.ptr.add(i * c.row + h * 8);
+                    let v = if store == Store::Add { _mm256_add_ps(_mm256_loadu_ps(p), v) } else { v };
+                    _mm256_storeu_ps(p, v);
                 }
             }
         }

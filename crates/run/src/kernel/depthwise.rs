@@ -1,0 +1,359 @@
+//! Convolution with one channel per group, straight from padded copies of single planes: too little
+//! reuse for a matrix product. Same sums, same order as `conv` defines.
+
+use crate::kernel::K_BLOCK;
+use crate::kernel::conv::ConvShape;
+use crate::kernel::isa::simd;
+use crate::kernel::pack::{Strided, interleave};
+use crate::kernel::patch::Window;
+use crate::team::{SharedMut, Team, share};
+
+/// Positions computed at once; lines of a plane have this much room behind them.
+const WIDE: usize = 32;
+/// Channels side by side in the weight gradient.
+const CHANNELS: usize = 8;
+
+/// A zero-padded copy of one channel and how positions and kernel positions walk it. A line is kept
+/// as `phases` lines of every `phases`-th element, so neighbouring positions read neighbours.
+#[derive(Clone, Copy)]
+struct Plane {
+    /// Extents of the copy: two outer axes, then elements of one phase.
+    extent: [usize; 3],
+    phases: usize,
+    /// Distance between positions along the two outer axes.
+    stride: [usize; 2],
+    /// Offset of kernel position 0 and change per kernel position, per axis.
+    first: [usize; 3],
+    slope: [isize; 3],
+}
+
+impl Plane {
+    fn reading(s: &ConvShape) -> Plane {
+        let span = |a: usize| s.output[a].saturating_sub(1) * s.stride[a] + reach(s, a) + 1;
+        Plane {
+            extent: [span(0), span(1), span(2).div_ceil(s.stride[2])],
+            phases: s.stride[2],
+            stride: [s.stride[0], s.stride[1]],
+            first: [0; 3],
+            slope: s.dilation.map(|d| d as isize),
+        }
+    }
+
+    /// The copy holds outputs spread out by the stride; kernel positions walk it backwards.
+    fn collecting(s: &ConvShape) -> Plane {
+        Plane {
+            extent: std::array::from_fn(|a| s.input[a] + reach(s, a)),
+            phases: 1,
+            stride: [1, 1],
+            first: std::array::from_fn(|a| reach(s, a)),
+            slope: s.dilation.map(|d| -(d as isize)),
+        }
+    }
+
+    fn line(&self) -> usize {
+        self.extent[2] + WIDE
+    }
+
+    fn len(&self) -> usize {
+        self.extent[0] * self.extent[1] * self.phases * self.line()
+    }
+
+    /// Copies the channel in; `shift` is the source coordinate of the copy's first element.
+    fn fill(&self, window: &Window, shift: [isize; 3], channel: &[f32], plane: &mut [f32]) {
+        let [_, h, w] = window.source;
+        for (row, lines) in plane.chunks_exact_mut(self.phases * self.line()).enumerate() {
+            let z = window.coordinate(0, row / self.extent[1], shift[0]);
+            let y = window.coordinate(1, row % self.extent[1], shift[1]);
+            let (Some(z), Some(y)) = (z, y) else {
+                lines.fill(0.0);
+                continue;
+            };
+            let from = &channel[(z * h + y) * w..][..w];
+            for (phase, line) in lines.chunks_exact_mut(self.line()).enumerate() {
+                window.line(from, 0, shift[2] + phase as isize, line);
+            }
+        }
+    }
+
+    /// Where kernel position `k` along `axis` reads, relative to the position.
+    #[inline(always)]
+    fn offset(&self, axis: usize, k: usize) -> usize {
+        (self.first[axis] as isize + k as isize * self.slope[axis]) as usize
+    }
+}
+
+/// Distance between the first and last kernel position.
+fn reach(s: &ConvShape, axis: usize) -> usize {
+    s.kernel[axis].saturating_sub(1) * s.dilation[axis]
+}
+
+/// `N` neighbouring positions of one line of the result.
+#[inline(always)]
+fn run<const N: usize>(
+    p: &Plane,
+    plane: &[f32],
+    w: &[f32],
+    kernel: [usize; 3],
+    at: [usize; 3],
+    out: &mut [f32],
+) {
+    let (mut total, mut acc) = ([0.0f32; N], [0.0f32; N]);
+    let (mut tap, line) = (0, p.line());
+    for kd in 0..kernel[0] {
+        let z = at[0] * p.stride[0] + p.offset(0, kd);
+        for kh in 0..kernel[1] {
+            let y = at[1] * p.stride[1] + p.offset(1, kh);
+            let lines = &plane[(z * p.extent[1] + y) * p.phases * line..][..p.phases * line];
+            for kw in 0..kernel[2] {
+                let x = p.offset(2, kw);
+                let from = x % p.phases * line + at[2] + x / p.phases;
+                let (values, weight) = (&lines[from..from + N], w[tap]);
+                for j in 0..N {
+                    acc[j] = weight.mul_add(values[j], acc[j]);
+                }
+                tap += 1;
+                if tap.is_multiple_of(K_BLOCK) && tap < w.len() {
+                    total = join(tap > K_BLOCK, total, acc);
+                    acc = [0.0; N];
+                }
+            }
+        }
+    }
+    total = join(tap > K_BLOCK, total, acc);
+    out.copy_from_slice(&total[..out.len()]);
+}
+
+/// Adds a finished block, or starts with it.
+#[inline(always)]
+fn join<const N: usize>(later: bool, mut total: [f32; N], block: [f32; N]) -> [f32; N] {
+    for j in 0..N {
+        total[j] = if later { total[j] + block[j] } else { block[j] };
+    }
+    total
+}
+
+#[inline(always)]
+fn convolve_body(
+    p: &Plane,
+    plane: &[f32],
+    w: &[f32],
+    kernel: [usize; 3],
+    extent: [usize; 3],
+    out: &mut [f32],
+) {
+    for (row, line) in out.chunks_exact_mut(extent[2]).enumerate() {
+        let (z, y) = (row / extent[1], row % extent[1]);
+        for (c, part) in line.chunks_mut(WIDE).enumerate() {
+            let at = [z, y, c * WIDE];
+            match part.len() {
+                ..=8 => run::<8>(p, plane, w, kernel, at, part),
+                9..=16 => run::<16>(p, plane, w, kernel, at, part),
+                _ => run::<WIDE>(p, plane, w, kernel, at, part),
+            }
+        }
+    }
+}
+
+/// Takes one image of [`CHANNELS`] interleaved channels into the sums over positions. `acc` holds the
+/// current block and then the total, `taps` x channels each; `seen` counts positions so far.
+#[inline(always)]
+fn correlate_body(
+    s: &ConvShape,
+    line: usize,
+    rows: usize,
+    x: &[f32],
+    dy: &[f32],
+    acc: &mut [f32],
+    mut seen: usize,
+) -> usize {
+    let (acc, total) = acc.split_at_mut(s.taps() * CHANNELS);
+    let [_, oh, ow] = s.output;
+    for (position, d) in dy.chunks_exact(CHANNELS).enumerate() {
+        let at = [position / (oh * ow), position / ow % oh, position % ow];
+        let at: [usize; 3] = std::array::from_fn(|a| at[a] * s.stride[a]);
+        let mut taps = acc.chunks_exact_mut(CHANNELS);
+        for kd in 0..s.kernel[0] {
+            for kh in 0..s.kernel[1] {
+                let row = (at[0] + kd * s.dilation[0]) * rows + at[1] + kh * s.dilation[1];
+                let values = &x[(row * line + at[2]) * CHANNELS..];
+                let values = values.chunks_exact(CHANNELS).step_by(s.dilation[2]);
+                for (v, acc) in values.zip(taps.by_ref().take(s.kernel[2])) {
+                    for l in 0..CHANNELS {
+                        acc[l] = d[l].mul_add(v[l], acc[l]);
+                    }
+                }
+            }
+        }
+        seen += 1;
+        if seen.is_multiple_of(K_BLOCK) {
+            flush(acc, total, seen > K_BLOCK);
+        }
+    }
+    seen
+}
+
+/// Adds the finished block to the total, or starts with it, and clears it.
+#[inline(always)]
+fn flush(acc: &mut [f32], total: &mut [f32], later: bool) {
+    for (a, t) in acc.iter_mut().zip(total) {
+        *t = if later { *t + *a } else { *a };
+        *a = 0.0;
+    }
+}
+
+simd! {
+    fn convolve(p: &Plane, plane: &[f32], w: &[f32], kernel: [usize; 3], extent: [usize; 3], out: &mut [f32]) = convolve_body;
+    fn correlate(s: &ConvShape, line: usize, rows: usize, x: &[f32], dy: &[f32], acc: &mut [f32], seen: usize) -> usize = correlate_body;
+}
+
+/// Floats of scratch [`forward`] needs.
+pub fn forward_scratch_len(s: &ConvShape, threads: usize) -> usize {
+    threads * Plane::reading(s).len()
+}
+
+/// Floats of scratch [`input_grad`] needs.
+pub fn input_grad_scratch_len(s: &ConvShape, threads: usize) -> usize {
+    threads * Plane::collecting(s).len()
+}
+
+/// Floats of scratch [`weight_grad`] needs.
+pub fn weight_grad_scratch_len(s: &ConvShape, threads: usize) -> usize {
+    threads * Correlation::new(s).len()
+}
+
+/// As `conv::forward`.
+pub fn forward(team: &Team, s: &ConvShape, x: &[f32], w: &[f32], y: &mut [f32], scratch: &mut [f32]) {
+    let window = Window { div: [1; 3], mul: [1, 1, s.stride[2]], ..s.reading() };
+    let shift = s.pad.map(|p| -p);
+    planes(team, s, &Plane::reading(s), (&window, shift), x, w, (y, s.output), scratch);
+}
+
+/// As `conv::input_grad`.
+pub fn input_grad(team: &Team, s: &ConvShape, dy: &[f32], w: &[f32], dx: &mut [f32], scratch: &mut [f32]) {
+    let shift = std::array::from_fn(|a| s.pad[a] - reach(s, a) as isize);
+    planes(team, s, &Plane::collecting(s), (&s.collecting(), shift), dy, w, (dx, s.input), scratch);
+}
+
+/// Every channel of every image: copy with padding, convolve.
+#[allow(clippy::too_many_arguments)]
+fn planes(
+    team: &Team,
+    s: &ConvShape,
+    plane: &Plane,
+    (window, shift): (&Window, [isize; 3]),
+    from: &[f32],
+    w: &[f32],
+    (to, extent): (&mut [f32], [usize; 3]),
+    scratch: &mut [f32],
+) {
+    let from_len: usize = window.source.iter().product();
+    let to_len: usize = extent.iter().product();
+    if to_len == 0 {
+        return;
+    }
+    if s.taps() == 0 {
+        return to.fill(0.0);
+    }
+    let (parts, each) = (team.threads(), plane.len());
+    let (to, scratch) = (SharedMut::new(to), SharedMut::new(scratch));
+    team.run(parts, &|part| {
+        // SAFETY: each part has its own stretch of scratch.
+        let copy = unsafe { scratch.slice(part * each..(part + 1) * each) };
+        for channel in share(s.n * s.groups, 1, parts, part) {
+            let taps = &w[channel % s.groups * s.taps()..][..s.taps()];
+            plane.fill(window, shift, &from[channel * from_len..(channel + 1) * from_len], copy);
+            // SAFETY: each channel belongs to one part.
+            let out = unsafe { to.slice(channel * to_len..(channel + 1) * to_len) };
+            convolve(team.isa(), plane, copy, taps, s.kernel, extent, out);
+        }
+    });
+}
+
+/// Scratch of the weight gradient for [`CHANNELS`] channels of one image.
+struct Correlation {
+    /// Extents of the padded, interleaved input.
+    extent: [usize; 3],
+    input: usize,
+    output: usize,
+    sums: usize,
+    lines: usize,
+}
+
+impl Correlation {
+    fn new(s: &ConvShape) -> Correlation {
+        let extent: [usize; 3] =
+            std::array::from_fn(|a| s.output[a].saturating_sub(1) * s.stride[a] + reach(s, a) + 1);
+        Correlation {
+            extent,
+            input: extent.iter().product::<usize>() * CHANNELS,
+            output: s.output_len() * CHANNELS,
+            sums: 2 * s.taps() * CHANNELS,
+            lines: extent[2] * CHANNELS,
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.input + self.output + self.sums + self.lines
+    }
+}
+
+/// As `conv::weight_grad`.
+pub fn weight_grad(team: &Team, s: &ConvShape, x: &[f32], dy: &[f32], dw: &mut [f32], scratch: &mut [f32]) {
+    let taps = s.taps();
+    let (out_len, in_len) = (s.output_len(), s.input_len());
+    if s.n * out_len * taps == 0 {
+        return dw.fill(0.0);
+    }
+    let layout = Correlation::new(s);
+    let (parts, each) = (team.threads(), layout.len());
+    let (dw, scratch) = (SharedMut::new(dw), SharedMut::new(scratch));
+    let [_, rows, line] = layout.extent;
+    let window = Window { mul: [1; 3], ..s.reading() };
+    team.run(parts, &|part| {
+        // SAFETY: each part has its own stretch of scratch.
+        let scratch = unsafe { scratch.slice(part * each..(part + 1) * each) };
+        let (input, rest) = scratch.split_at_mut(layout.input);
+        let (output, rest) = rest.split_at_mut(layout.output);
+        let (sums, lines) = rest.split_at_mut(layout.sums);
+        for bundle in share(s.groups.div_ceil(CHANNELS), 1, parts, part) {
+            let first = bundle * CHANNELS;
+            let count = CHANNELS.min(s.groups - first);
+            sums.fill(0.0);
+            lines.fill(0.0);
+            output.fill(0.0);
+            let mut seen = 0;
+            for image in 0..s.n {
+                let channel = image * s.groups + first;
+                let from = Strided { data: &dy[channel * out_len..], outer: out_len, reduced: 1 };
+                interleave(&from, 0, count, out_len, CHANNELS, output);
+                let channels = &x[channel * in_len..(channel + count) * in_len];
+                for (row, to) in input.chunks_exact_mut(line * CHANNELS).enumerate() {
+                    let z = window.coordinate(0, row / rows, -s.pad[0]);
+                    let y = window.coordinate(1, row % rows, -s.pad[1]);
+                    let (Some(z), Some(y)) = (z, y) else {
+                        to.fill(0.0);
+                        continue;
+                    };
+                    for (c, line) in lines.chunks_exact_mut(line).take(count).enumerate() {
+                        let at = c * in_len + (z * s.input[1] + y) * s.input[2];
+                        window.line(&channels[at..at + s.input[2]], 0, -s.pad[2], line);
+                    }
+                    let from = Strided { data: lines, outer: line, reduced: 1 };
+                    interleave(&from, 0, CHANNELS, line, CHANNELS, to);
+                }
+                seen = correlate(team.isa(), s, line, rows, input, output, sums, seen);
+            }
+            let (acc, total) = sums.split_at_mut(taps * CHANNELS);
+            if seen % K_BLOCK > 0 {
+                flush(acc, total, seen > K_BLOCK);
+            }
+            for c in 0..count {
+                // SAFETY: each channel belongs to one part.
+                let dw = unsafe { dw.slice((first + c) * taps..(first + c + 1) * taps) };
+                for (tap, dw) in dw.iter_mut().enumerate() {
+                    *dw = total[tap * CHANNELS + c];
+                }
+            }
+        }
+    });
+}
