@@ -46,7 +46,8 @@ pub(crate) fn for_each_line(t: &Tensor, axis: usize, mut f: impl FnMut(&[usize])
 pub(crate) fn log_sum_exp(x: impl Iterator<Item = f64> + Clone) -> f64 {
     let largest = x.clone().fold(f64::NEG_INFINITY, f64::max);
     if largest == f64::NEG_INFINITY {
-        return largest;
+        // Nothing, or only zeros to add up; a NaN among them must show.
+        return x.fold(largest, |sum, v| sum + v);
     }
     largest + x.map(|v| (v - largest).exp()).sum::<f64>().ln()
 }
