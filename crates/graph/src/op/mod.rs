@@ -5,6 +5,7 @@ pub mod moments;
 pub mod product;
 pub mod sample;
 pub mod special;
+pub mod update;
 
 use crate::build::Builder;
 use crate::dim::{Bindings, DimError};
@@ -206,6 +207,12 @@ operators! {
     cross_entropy_grad::CrossEntropyGrad,
     attention::Attention,
     attention_grad::AttentionGrad,
+    update_sgd::UpdateSgd,
+    update_adam::UpdateAdam,
+    update_adadelta::UpdateAdadelta,
+    update_adagrad::UpdateAdagrad,
+    update_rmsprop::UpdateRmsprop,
+    update_lion::UpdateLion,
     reshape::Reshape,
     transpose::Transpose,
     expand::Expand,
