@@ -12,3 +12,4 @@ pub mod op;
 pub mod random;
 pub mod spec;
 pub mod tensor;
+pub mod windows;

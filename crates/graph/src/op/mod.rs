@@ -4,6 +4,7 @@
 pub mod product;
 pub mod sample;
 pub mod special;
+pub mod window;
 
 use crate::build::Builder;
 use crate::dim::{Bindings, DimError};
@@ -194,4 +195,5 @@ operators! {
     expand::Expand,
     fill::Fill,
     size::Size,
+    conv::Conv,
 }
