@@ -16,3 +16,4 @@ pub mod spec;
 pub mod tensor;
 pub mod text;
 pub mod verify;
+pub mod windows;
