@@ -126,8 +126,9 @@ fn ln(x: f64) -> f64 {
     2.0 * s * series + exponent as f64 * std::f64::consts::LN_2
 }
 
-/// Sine and cosine of `turn` whole turns, `turn` in `[0, 1)`.
-fn sin_cos_turn(turn: f64) -> (f64, f64) {
+/// Sine and cosine of `turn` whole turns (1 is a full circle), the same bits on every machine.
+pub fn sin_cos_turn(turn: f64) -> (f64, f64) {
+    let turn = turn - turn.floor();
     let quarter = (turn * 4.0 + 0.5).floor();
     let a = (turn - quarter * 0.25) * std::f64::consts::TAU; // |a| <= pi / 4
     let z = a * a;
