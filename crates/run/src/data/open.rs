@@ -28,7 +28,7 @@ pub type Opened = (Arc<dyn Dataset>, Option<Arc<dyn Dataset>>);
 pub fn open(options: &DataOptions) -> Result<Opened, DataError> {
     let (train, validation) = match options.kind.as_str() {
         "text" => open_text(options)?,
-        "lines" => open_lines(options)?,
+        "lines" | "sentences" => open_lines(options)?,
         "idx" => open_idx(options)?,
         "cifar10" => open_cifar(Cifar::Ten, options)?,
         "cifar100" => open_cifar(Cifar::Hundred, options)?,
@@ -109,7 +109,7 @@ fn open_lines(options: &DataOptions) -> Result<Opened, DataError> {
     let read = |path: &Path, options: &DataOptions| -> Result<Sequences, DataError> {
         let bytes = file::text(path)?;
         let vocabulary = vocabulary(options, std::iter::once(utf8(path, &bytes)?))?;
-        Sequences::lines(path, bytes, vocabulary, options.max_length)
+        Sequences::lines(path, bytes, vocabulary, options.max_length, options.kind == "sentences")
     };
     let whole = read(path(options)?, options)?;
     if let Some(held) = &options.validation_path {
@@ -138,8 +138,11 @@ fn subsets(whole: Arc<dyn Dataset>, (train, validation): (Vec<u32>, Vec<u32>)) -
     (Arc::new(Subset { whole, indices: train }), Some(Arc::new(held)))
 }
 
+/// Mean and standard deviation per channel or column.
+type Statistics = (Vec<f32>, Vec<f32>);
+
 /// The stored mean and deviation, if both are given.
-fn stored(options: &DataOptions, channels: usize) -> Result<Option<(Vec<f32>, Vec<f32>)>, DataError> {
+fn stored(options: &DataOptions, channels: usize) -> Result<Option<Statistics>, DataError> {
     match (&options.mean, &options.std) {
         (None, None) => Ok(None),
         (Some(mean), Some(std)) if mean.len() == channels && std.len() == channels => {

@@ -16,6 +16,11 @@ pub const KINDS: &[(&str, &str, &[&str])] = &[
         &["path", "max_length", "vocabulary", "characters", "tokenizer", "validation_path"],
     ),
     (
+        "sentences",
+        "like lines, but a line also ends after a full stop and a space",
+        &["path", "max_length", "vocabulary", "characters", "tokenizer", "validation_path"],
+    ),
+    (
         "idx",
         "MNIST-like IDX files, plain or gzipped: a directory, or an image file and `labels`",
         &["path", "labels", "classes", "normalise", "mean", "std", "augment", "padding", "flip"],

@@ -1,5 +1,5 @@
-//! Texts of different lengths, padded into batches with a mask: one line each for language
-//! models, or labelled texts for classification.
+//! Texts of different lengths, padded into batches with a mask: one line or sentence each for
+//! language models, or labelled texts for classification.
 
 use std::path::{Path, PathBuf};
 
@@ -26,28 +26,24 @@ pub struct Sequences {
     spans: Vec<(usize, usize)>,
     /// Ids of x of every example, after truncation.
     lengths: Vec<u32>,
+    /// Ids read of each example: `max_length`, and the next one if that is to be predicted.
+    limit: usize,
     vocabulary: Vocabulary,
     labels: Option<Labels>,
 }
 
 impl Sequences {
-    /// Every line that is not blank is one example, its line break being the last token; lines too
-    /// short to have a next token are left out.
+    /// Every line that is not blank is one example, its line break being the last token; those too
+    /// short to have a next token are left out. With `sentences`, a line also ends after `.`, `!` or
+    /// `?` and a space.
     pub fn lines(
         path: &Path,
         bytes: Bytes,
         vocabulary: Vocabulary,
         max_length: usize,
+        sentences: bool,
     ) -> Result<Sequences, DataError> {
-        let text = utf8(path, &bytes)?;
-        let mut spans = Vec::new();
-        let mut start = 0;
-        for line in text.split_inclusive('\n') {
-            if !line.trim().is_empty() {
-                spans.push((start, start + line.len()));
-            }
-            start += line.len();
-        }
+        let spans = line_spans(utf8(path, &bytes)?, sentences);
         Sequences::new(path, bytes, spans, vocabulary, max_length, None)
     }
 
@@ -63,20 +59,21 @@ impl Sequences {
         if max_length == 0 {
             return Err(DataError::option("max_length", "must be at least 1"));
         }
+        let shift = usize::from(labels.is_none());
         let mut all = Sequences {
             path: path.into(),
             bytes,
             spans: Vec::new(),
             lengths: Vec::new(),
+            limit: max_length.saturating_add(shift),
             vocabulary,
             labels: None,
         };
         for span in spans {
             let ids = all.encode(span)?;
-            let shift = usize::from(labels.is_none());
             if labels.is_some() || ids.len() > 1 {
                 all.spans.push(span);
-                all.lengths.push((ids.len() - shift).min(max_length) as u32);
+                all.lengths.push((ids.len() - shift) as u32);
             }
         }
         if all.spans.is_empty() {
@@ -88,7 +85,8 @@ impl Sequences {
 
     fn encode(&self, (start, end): (usize, usize)) -> Result<Vec<u32>, DataError> {
         let text = utf8(&self.path, &self.bytes[start..end])?;
-        self.vocabulary.encode(text).map_err(|what| DataError::at(&self.path, start as u64, what))
+        let ids = self.vocabulary.encode_prefix(text, self.limit);
+        ids.map_err(|what| DataError::at(&self.path, start as u64, what))
     }
 }
 
@@ -135,6 +133,23 @@ impl Dataset for Sequences {
     }
 }
 
+fn line_spans(text: &str, sentences: bool) -> Vec<(usize, usize)> {
+    let bytes = text.as_bytes();
+    let mut spans = Vec::new();
+    let mut start = 0;
+    for end in 1..=bytes.len() {
+        let stop = sentences && bytes[end - 1] == b' ' && end >= 2 && b".!?".contains(&bytes[end - 2]);
+        if stop || end == bytes.len() || bytes[end - 1] == b'\n' {
+            // Both ends follow an ASCII byte or are an end of the text: never within a character.
+            if !text[start..end].trim().is_empty() {
+                spans.push((start, end));
+            }
+            start = end;
+        }
+    }
+    spans
+}
+
 /// Rows side by side as i64 `[b, t]`, filled with id 0 up to the longest (at least one column).
 pub fn pad(rows: &[&[u32]]) -> HostTensor {
     let width = rows.iter().map(|r| r.len()).max().unwrap_or(0).max(1);
@@ -165,8 +180,8 @@ mod tests {
 
     #[test]
     fn lines_are_padded_and_masked() {
-        let s =
-            Sequences::lines(Path::new("t"), owned("ab\n\n  \nabcdefgh\nc"), Vocabulary::Bytes, 4).unwrap();
+        let s = Sequences::lines(Path::new("t"), owned("ab\n\n  \nabcdefgh\nc"), Vocabulary::Bytes, 4, false)
+            .unwrap();
         assert_eq!((s.len(), s.length(0), s.length(1), s.length(2)), (2, Some(2), Some(4), None));
         let b = s.batch(&[0, 1]).unwrap();
         assert_eq!(b.get("x").unwrap().as_i64().unwrap(), [97, 98, 0, 0, 97, 98, 99, 100]);
@@ -178,10 +193,23 @@ mod tests {
     }
 
     #[test]
+    fn sentences_end_at_a_stop_and_a_space() {
+        let text = "Ün 3.5 ü. Zwei! \nDrei? \n\nvier";
+        for (sentences, expected) in [
+            (false, &["Ün 3.5 ü. Zwei! \n", "Drei? \n", "vier"][..]),
+            (true, &["Ün 3.5 ü. ", "Zwei! ", "Drei? ", "vier"]),
+        ] {
+            let found: Vec<&str> = line_spans(text, sentences).iter().map(|&(a, b)| &text[a..b]).collect();
+            assert_eq!(found, expected);
+        }
+        assert!(line_spans("", true).is_empty());
+    }
+
+    #[test]
     fn nothing_to_learn_is_an_error() {
         for text in ["", "\n\n", "a"] {
-            assert!(Sequences::lines(Path::new("t"), owned(text), Vocabulary::Bytes, 4).is_err());
+            assert!(Sequences::lines(Path::new("t"), owned(text), Vocabulary::Bytes, 4, false).is_err());
         }
-        assert!(Sequences::lines(Path::new("t"), owned("ab"), Vocabulary::Bytes, 0).is_err());
+        assert!(Sequences::lines(Path::new("t"), owned("ab"), Vocabulary::Bytes, 0, false).is_err());
     }
 }

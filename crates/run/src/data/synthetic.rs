@@ -14,12 +14,19 @@ pub(super) struct Draw {
     normal: Stream,
     uniforms: u64,
     normals: u64,
+    block: [f32; 4],
 }
 
 impl Draw {
     pub fn new(seed: u64, purpose: &str, index: u64) -> Draw {
         let stream = |kind: &str| Stream::new(seed, hash_name(purpose) ^ hash_name(kind), index);
-        Draw { uniform: stream("uniform"), normal: stream("normal"), uniforms: 0, normals: 0 }
+        Draw {
+            uniform: stream("uniform"),
+            normal: stream("normal"),
+            uniforms: 0,
+            normals: 0,
+            block: [0.0; 4],
+        }
     }
 
     /// Uniform between `low` and `high`.
@@ -35,8 +42,11 @@ impl Draw {
 
     /// Standard normal.
     pub fn normal(&mut self) -> f32 {
+        if self.normals.is_multiple_of(4) {
+            self.block = self.normal.normal_block(self.normals / 4);
+        }
         self.normals += 1;
-        self.normal.normal_at(self.normals)
+        self.block[((self.normals - 1) % 4) as usize]
     }
 }
 

@@ -104,10 +104,16 @@ impl Vocabulary {
 
     /// The ids of a text; otherwise what could not be encoded, in words.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
+        self.encode_prefix(text, usize::MAX)
+    }
+
+    /// The first `count` ids of a text, or fewer if it has fewer; reads no more of it than needed.
+    pub fn encode_prefix(&self, text: &str, count: usize) -> Result<Vec<u32>, String> {
         match self {
-            Vocabulary::Bytes => Ok(text.bytes().map(u32::from).collect()),
+            Vocabulary::Bytes => Ok(text.bytes().take(count).map(u32::from).collect()),
             Vocabulary::Chars(list) => text
                 .chars()
+                .take(count)
                 .map(|c| match list.binary_search(&c) {
                     Ok(id) => Ok(id as u32),
                     Err(_) => Err(format!("character {c:?} is not in the vocabulary")),
@@ -116,7 +122,7 @@ impl Vocabulary {
             #[cfg(feature = "tokenizer")]
             Vocabulary::Tokens(tokenizer) => tokenizer
                 .encode(text, false)
-                .map(|encoding| encoding.get_ids().to_vec())
+                .map(|encoding| encoding.get_ids().iter().copied().take(count).collect())
                 .map_err(|error| format!("the tokenizer failed: {error}")),
         }
     }
@@ -155,6 +161,7 @@ mod tests {
         let chars = Vocabulary::of_texts(["hello"].into_iter());
         assert_eq!(chars.characters().as_deref(), Some("ehlo"));
         assert_eq!(chars.encode("hole").unwrap(), [1, 3, 2, 0]);
+        assert_eq!(chars.encode_prefix("holx", 3).unwrap(), [1, 3, 2]);
         assert!(chars.encode("x").unwrap_err().contains("'x'"));
         assert_eq!(chars.decode(&[0, 9]), "e\u{fffd}");
         let restored = Vocabulary::from_characters(&chars.characters().unwrap()).unwrap();
