@@ -29,6 +29,9 @@ pub struct Augmented {
 impl Augmented {
     /// Errors unless "x" of `inner` is an image.
     pub fn new(inner: Arc<dyn Dataset>, augment: Augment) -> Result<Augmented, DataError> {
+        if augment.padding > 1 << 20 {
+            return Err(DataError::option("padding", format!("{} is absurdly large", augment.padding)));
+        }
         let shape = inner.info().shape;
         match shape.len() == 3 {
             true => Ok(Augmented { inner, augment }),

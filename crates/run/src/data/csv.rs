@@ -1,7 +1,7 @@
 //! Tables in CSV or TSV with a header line: numeric features with a label column, or a text column
 //! with a label column.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::file::{Bytes, map, utf8};
@@ -122,20 +122,18 @@ fn column(
     })
 }
 
-/// Distinct labels, ascending: by value when all are whole numbers, else as text.
-fn class_names(labels: &[String]) -> Vec<String> {
-    let distinct: BTreeSet<&String> = labels.iter().collect();
-    let mut names: Vec<String> = distinct.into_iter().cloned().collect();
+/// Classes in ascending order of their names: by value when all are whole numbers, else as text.
+fn to_classes(labels: &[String]) -> Labels {
+    let distinct: BTreeSet<&str> = labels.iter().map(String::as_str).collect();
+    let mut names: Vec<&str> = distinct.into_iter().collect();
     if names.iter().all(|n| n.parse::<i64>().is_ok()) {
         names.sort_by_key(|n| n.parse::<i64>().unwrap_or(0));
     }
-    names
-}
-
-fn to_classes(labels: &[String]) -> Labels {
-    let names = class_names(labels);
-    let ids = labels.iter().map(|l| names.iter().position(|n| n == l).unwrap_or(0) as u32).collect();
-    Labels { ids, names }
+    let id_of: BTreeMap<&str, u32> = names.iter().copied().zip(0..).collect();
+    Labels {
+        ids: labels.iter().map(|label| id_of[label.as_str()]).collect(),
+        names: names.iter().map(|name| name.to_string()).collect(),
+    }
 }
 
 /// What the label column means.

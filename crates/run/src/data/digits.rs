@@ -129,6 +129,7 @@ impl Digits {
         let mut draw = Draw::new(self.seed, "data.digits", self.first + i as u64);
         let digit = draw.below(10);
         let stroke = transformed(&mut draw, STROKES[digit]);
+        let segments: Vec<Segment> = stroke.windows(2).map(|ends| Segment::new(ends[0], ends[1])).collect();
         let thickness = draw.range(0.09, 0.2);
         let contrast = draw.range(0.5, 1.0);
         let noise = draw.range(0.05, 0.2);
@@ -137,8 +138,7 @@ impl Digits {
         for row in 0..self.size {
             for column in 0..self.size {
                 let at = ((column as f32 + 0.5) * pixel - 1.0, (row as f32 + 0.5) * pixel - 1.0);
-                let nearest =
-                    stroke.windows(2).map(|s| squared_distance(at, s[0], s[1])).fold(f32::MAX, f32::min);
+                let nearest = segments.iter().map(|s| s.squared_distance(at)).fold(f32::MAX, f32::min);
                 // One pixel of soft edge.
                 let ink = ((thickness - nearest.sqrt()) / pixel + 0.5).clamp(0.0, 1.0);
                 let grey = background + (contrast - background) * ink + noise * draw.normal();
@@ -167,13 +167,26 @@ fn transformed(draw: &mut Draw, stroke: &[(f32, f32)]) -> Vec<(f32, f32)> {
     stroke.iter().map(&mut place).collect()
 }
 
-fn squared_distance(p: (f32, f32), a: (f32, f32), b: (f32, f32)) -> f32 {
-    let (dx, dy) = (b.0 - a.0, b.1 - a.1);
-    let length = dx * dx + dy * dy;
-    let along = ((p.0 - a.0) * dx + (p.1 - a.1) * dy) / length.max(1e-12);
-    let along = along.clamp(0.0, 1.0);
-    let (x, y) = (p.0 - a.0 - along * dx, p.1 - a.1 - along * dy);
-    x * x + y * y
+struct Segment {
+    start: (f32, f32),
+    step: (f32, f32),
+    /// One over the squared length.
+    inverse: f32,
+}
+
+impl Segment {
+    fn new(start: (f32, f32), end: (f32, f32)) -> Segment {
+        let step = (end.0 - start.0, end.1 - start.1);
+        let squared = step.0 * step.0 + step.1 * step.1;
+        Segment { start, step, inverse: 1.0 / squared.max(1e-12) }
+    }
+
+    fn squared_distance(&self, point: (f32, f32)) -> f32 {
+        let (x, y) = (point.0 - self.start.0, point.1 - self.start.1);
+        let along = ((x * self.step.0 + y * self.step.1) * self.inverse).clamp(0.0, 1.0);
+        let (x, y) = (x - along * self.step.0, y - along * self.step.1);
+        x * x + y * y
+    }
 }
 
 impl Dataset for Digits {

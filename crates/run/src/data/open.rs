@@ -80,29 +80,31 @@ fn open_text(options: &DataOptions) -> Result<Opened, DataError> {
         let held = read(held, &with_characters(options, &train))?;
         return Ok((Arc::new(train), Some(Arc::new(windows(&held, 0..held.len())?))));
     }
-    split_text(text, options, stride)
+    let held = validation_count(text.len(), options.validation)?;
+    split_text(text, held, options, stride)
 }
 
-/// The end of the text is for validation, without sharing any token with the training part.
-fn split_text(text: Arc<Text>, options: &DataOptions, stride: usize) -> Result<Opened, DataError> {
-    let held = validation_count(text.len(), options.validation)?;
-    let cut = text.len() - held;
+/// The last `held` tokens are for validation; no token is in both parts.
+fn split_text(
+    text: Arc<Text>,
+    held: usize,
+    options: &DataOptions,
+    stride: usize,
+) -> Result<Opened, DataError> {
+    let cut = text.len().saturating_sub(held);
     let train = TextWindows::new(text.clone(), 0..cut, options.length, stride)?;
-    let validation = match held {
-        0 => None,
-        _ => {
-            let part =
-                TextWindows::new(text.clone(), cut..text.len(), options.length, stride).map_err(|_| {
-                    let what = format!(
-                        "{} of the text is shorter than one window of {}; hold out more, or use 0",
-                        options.validation, options.length
-                    );
-                    DataError::option("validation", what)
-                })?;
-            Some(Arc::new(part) as Arc<dyn Dataset>)
-        }
-    };
-    Ok((Arc::new(train), validation))
+    if held == 0 {
+        return Ok((Arc::new(train), None));
+    }
+    let validation =
+        TextWindows::new(text.clone(), cut..text.len(), options.length, stride).map_err(|_| {
+            let what = format!(
+                "{held} tokens are too few for a window of {}; hold out more, or use validation = 0",
+                options.length
+            );
+            DataError::option("validation", what)
+        })?;
+    Ok((Arc::new(train), Some(Arc::new(validation))))
 }
 
 fn open_lines(options: &DataOptions) -> Result<Opened, DataError> {
@@ -257,17 +259,26 @@ fn open_csv(options: &DataOptions) -> Result<Opened, DataError> {
 fn open_grammar(options: &DataOptions) -> Result<Opened, DataError> {
     let stride = options.stride.unwrap_or(options.length);
     let examples = options.examples.unwrap_or(10_000);
-    let bytes = examples.checked_mul(stride).and_then(|n| n.checked_add(options.length)?.checked_add(1));
-    let bytes = bytes.filter(|&n| n < 1 << 32).ok_or_else(|| {
+    let held = match options.validation {
+        0.0 => 0,
+        fraction => validation_count(examples.max(2), fraction)?,
+    };
+    let bytes = |windows: usize| match windows {
+        0 => Some(0),
+        _ => (windows - 1).checked_mul(stride)?.checked_add(options.length)?.checked_add(1),
+    };
+    let sizes = bytes(examples).zip(bytes(held)).filter(|(a, b)| a.max(b) < &(1 << 31));
+    let (train, held) = sizes.ok_or_else(|| {
         DataError::option(
             "examples",
-            format!("{examples} windows {stride} apart are more than 4 GiB of text"),
+            format!("{examples} windows {stride} apart are more than 2 GiB of text"),
         )
     })?;
-    let content = grammar_text(options.seed, bytes);
+    let mut content = grammar_text(options.seed, train + held);
+    content.truncate(train + held);
     let vocabulary = vocabulary(options, std::iter::once(content.as_str()))?;
     let text = Text::new(Path::new("built-in text"), Bytes::Owned(content.into_bytes()), vocabulary)?;
-    split_text(Arc::new(text), options, stride)
+    split_text(Arc::new(text), held, options, stride)
 }
 
 fn open_built_in(options: &DataOptions) -> Result<Opened, DataError> {
@@ -343,7 +354,7 @@ mod tests {
                 false => {
                     let (train, validation) = result.unwrap();
                     let validation = validation.unwrap();
-                    assert!(!validation.is_empty() && validation.len() < train.len());
+                    assert_eq!((train.len(), validation.len()), (40, 4), "{kind}");
                     assert_ne!(train.batch(&[0]).unwrap(), validation.batch(&[0]).unwrap(), "{kind}");
                     assert_eq!(train.info().shape, validation.info().shape);
                     assert!(
