@@ -118,32 +118,56 @@ fn ln(x: f64) -> f64 {
     }
     // ln m = 2 artanh s, |s| < 0.172
     let s = (m - 1.0) / (m + 1.0);
-    let z = s * s;
-    let mut series = 0.0;
-    for k in (0..12).rev() {
-        series = series * z + 1.0 / (2 * k + 1) as f64;
-    }
+    let series = polynomial(s * s, &ARTANH);
     2.0 * s * series + exponent as f64 * std::f64::consts::LN_2
 }
 
-/// Sine and cosine of `turn` whole turns, `turn` in `[0, 1)`.
-fn sin_cos_turn(turn: f64) -> (f64, f64) {
+/// Sine and cosine of `turn` whole turns (1 is a full circle), the same bits on every machine.
+pub fn sin_cos_turn(turn: f64) -> (f64, f64) {
+    let turn = turn - turn.floor();
     let quarter = (turn * 4.0 + 0.5).floor();
     let a = (turn - quarter * 0.25) * std::f64::consts::TAU; // |a| <= pi / 4
-    let z = a * a;
-    let (mut sine, mut cosine) = (1.0, 1.0);
-    for k in (1..=8).rev() {
-        let n = f64::from(2 * k);
-        sine = 1.0 - sine * z / (n * (n + 1.0));
-        cosine = 1.0 - cosine * z / (n * (n - 1.0));
-    }
-    sine *= a;
+    let sine = a * polynomial(a * a, &SINE);
+    let cosine = polynomial(a * a, &COSINE);
     match quarter as i64 & 3 {
         0 => (sine, cosine),
         1 => (cosine, -sine),
         2 => (-sine, -cosine),
         _ => (-cosine, sine),
     }
+}
+
+/// Taylor coefficients of artanh(s) / s in s².
+const ARTANH: [f64; 12] = {
+    let mut out = [0.0; 12];
+    let mut k = 0;
+    while k < 12 {
+        out[k] = 1.0 / (2 * k + 1) as f64;
+        k += 1;
+    }
+    out
+};
+
+/// Taylor coefficients of sin(a) / a in a².
+const SINE: [f64; 9] = alternating_factorials(1);
+
+/// Taylor coefficients of cos(a) in a².
+const COSINE: [f64; 9] = alternating_factorials(0);
+
+/// (-1)^k / (2k + first)!
+const fn alternating_factorials(first: usize) -> [f64; 9] {
+    let mut out = [1.0; 9];
+    let mut k = 1;
+    while k < 9 {
+        let n = 2 * k + first;
+        out[k] = -out[k - 1] / ((n - 1) * n) as f64;
+        k += 1;
+    }
+    out
+}
+
+fn polynomial<const N: usize>(x: f64, coefficients: &[f64; N]) -> f64 {
+    coefficients.iter().rev().fold(0.0, |sum, c| sum * x + c)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 pub mod atomic;
 pub mod call;
 pub mod checkpoint;
+pub mod data;
 pub mod executor;
 pub mod host;
 pub mod kernel;

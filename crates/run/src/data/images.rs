@@ -1,0 +1,199 @@
+//! A folder per class with PNG, JPEG or BMP images, decoded when a batch needs them, scaled so that
+//! the shorter side fits and cropped to a square.
+
+use std::path::{Path, PathBuf};
+
+use image::imageops::FilterType;
+
+use super::file::sorted;
+use super::{Batch, DataError, DataInfo, Dataset, check_indices, class_tensor, tensor};
+use crate::host::HostData;
+
+/// More pixels than this are refused before decoding.
+const MAX_PIXELS: u64 = 1 << 28;
+
+/// x `[b, channels, size, size]` f32 and y `[b]` i64.
+pub struct Images {
+    files: Vec<(PathBuf, u32)>,
+    class_names: Vec<String>,
+    size: usize,
+    channels: usize,
+    mean: Vec<f32>,
+    std: Vec<f32>,
+}
+
+impl Images {
+    /// Classes are the sub-folders in ascending order. `normalise` is the mean and deviation of each
+    /// channel of pixels scaled to 0..1.
+    pub fn open(
+        path: &Path,
+        size: usize,
+        channels: usize,
+        normalise: Option<(Vec<f32>, Vec<f32>)>,
+    ) -> Result<Images, DataError> {
+        if !(1..=4096).contains(&size) {
+            return Err(DataError::option("size", format!("{size} is not from 1 to 4096")));
+        }
+        if channels != 1 && channels != 3 {
+            return Err(DataError::option(
+                "channels",
+                format!("{channels}; images have 1 (grey) or 3 (colour)"),
+            ));
+        }
+        let (mean, std) = normalise.unwrap_or_default();
+        if mean.len() != std.len() || !(mean.is_empty() || mean.len() == channels) {
+            let what = format!("{} means and {} deviations for {channels} channels", mean.len(), std.len());
+            return Err(DataError::option("mean", what));
+        }
+        let mut files = Vec::new();
+        let mut class_names = Vec::new();
+        for folder in sorted(path)?.into_iter().filter(|p| p.is_dir()) {
+            let class = class_names.len() as u32;
+            class_names.push(folder.file_name().unwrap_or_default().to_string_lossy().into_owned());
+            files.extend(sorted(&folder)?.into_iter().filter(|p| is_image(p)).map(|p| (p, class)));
+        }
+        if files.is_empty() {
+            return Err(DataError::file(path, "has no folder per class with .png, .jpg or .bmp images"));
+        }
+        Ok(Images { files, class_names, size, channels, mean, std })
+    }
+
+    /// The pixels of one image, 0..1, `[channels, size, size]`, normalised.
+    fn decode(&self, path: &Path, out: &mut Vec<f32>) -> Result<(), DataError> {
+        let io = |source| DataError::Io { path: path.into(), source };
+        let bad = |error: image::ImageError| DataError::file(path, format!("cannot be decoded: {error}"));
+        let open = || image::ImageReader::open(path).and_then(|r| r.with_guessed_format()).map_err(io);
+        let (width, height) = open()?.into_dimensions().map_err(bad)?;
+        if width == 0 || height == 0 || u64::from(width) * u64::from(height) > MAX_PIXELS {
+            return Err(DataError::file(path, format!("{width} x {height} pixels are too few or too many")));
+        }
+        let whole = open()?.decode().map_err(bad)?;
+        let (size, short) = (self.size as u64, u64::from(width.min(height)));
+        let scale = |side: u32| (u64::from(side) * size).div_ceil(short).min(u64::from(u32::MAX)) as u32;
+        let (wide, high) = (scale(width), scale(height));
+        if u64::from(wide) * u64::from(high) > MAX_PIXELS {
+            return Err(DataError::file(
+                path,
+                format!("{width} x {height} is too narrow to scale to {size}"),
+            ));
+        }
+        let (left, top) = ((wide - size as u32) / 2, (high - size as u32) / 2);
+        let side = size as u32;
+        let pixels = match self.channels {
+            1 => {
+                let scaled = image::imageops::resize(&whole.into_luma8(), wide, high, FilterType::Triangle);
+                image::imageops::crop_imm(&scaled, left, top, side, side).to_image().into_raw()
+            }
+            _ => {
+                let scaled = image::imageops::resize(&whole.into_rgb8(), wide, high, FilterType::Triangle);
+                image::imageops::crop_imm(&scaled, left, top, side, side).to_image().into_raw()
+            }
+        };
+        for c in 0..self.channels {
+            let mean = self.mean.get(c).copied().unwrap_or(0.0);
+            let std = self.std.get(c).copied().unwrap_or(1.0);
+            out.extend(
+                pixels.iter().skip(c).step_by(self.channels).map(|&p| (f32::from(p) / 255.0 - mean) / std),
+            );
+        }
+        Ok(())
+    }
+}
+
+fn is_image(path: &Path) -> bool {
+    let extension = path.extension().map(|e| e.to_string_lossy().to_lowercase());
+    path.is_file() && extension.is_some_and(|e| ["png", "jpg", "jpeg", "bmp"].contains(&&*e))
+}
+
+/// The `train` folder and the first of `validation`, `val` and `test`, when both are there; else the
+/// folder itself.
+pub fn find(path: &Path) -> (PathBuf, Option<PathBuf>) {
+    let train = path.join("train");
+    let held = ["validation", "val", "test"].map(|name| path.join(name)).into_iter().find(|p| p.is_dir());
+    match train.is_dir() {
+        true => (train, held),
+        false => (path.into(), None),
+    }
+}
+
+impl Dataset for Images {
+    fn len(&self) -> usize {
+        self.files.len()
+    }
+
+    fn length(&self, _: usize) -> Option<usize> {
+        None
+    }
+
+    fn batch(&self, indices: &[usize]) -> Result<Batch, DataError> {
+        check_indices(indices, self.files.len())?;
+        let mut x = Vec::new();
+        for &i in indices {
+            self.decode(&self.files[i].0, &mut x)?;
+        }
+        let x = tensor(&[indices.len(), self.channels, self.size, self.size], HostData::F32(x));
+        let y = class_tensor(indices.iter().map(|&i| self.files[i].1));
+        Ok(Batch::of([("x", x), ("y", y)]))
+    }
+
+    fn info(&self) -> DataInfo {
+        DataInfo {
+            examples: self.files.len(),
+            classes: Some(self.class_names.len()),
+            shape: vec![self.channels, self.size, self.size],
+            class_names: self.class_names.clone(),
+            mean: self.mean.clone(),
+            std: self.std.clone(),
+            ..DataInfo::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::scratch::{Scratch, torture};
+    use image::{ImageFormat, RgbImage};
+
+    fn png(width: u32, height: u32, colour: [u8; 3]) -> Vec<u8> {
+        let mut out = std::io::Cursor::new(Vec::new());
+        RgbImage::from_pixel(width, height, image::Rgb(colour)).write_to(&mut out, ImageFormat::Png).unwrap();
+        out.into_inner()
+    }
+
+    #[test]
+    fn folders_become_classes_and_images_squares() {
+        let dir = Scratch::new();
+        dir.write("dog/b.png", &png(9, 5, [255, 0, 51]));
+        dir.write("dog/a.PNG", &png(4, 4, [0, 0, 0]));
+        dir.write("cat/c.png", &png(2, 7, [255, 255, 255]));
+        dir.write("cat/notes.txt", b"ignored");
+        let set = Images::open(&dir.0, 4, 3, None).unwrap();
+        assert_eq!(set.info().class_names, ["cat", "dog"]);
+        let b = set.batch(&[0, 1, 2]).unwrap();
+        let x = b.get("x").unwrap();
+        assert_eq!(x.shape(), [3, 3, 4, 4]);
+        let planes: Vec<f32> = x.as_f32().unwrap().chunks(16).map(|p| p.iter().sum::<f32>() / 16.0).collect();
+        let expected = [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.2];
+        assert!(planes.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6), "{planes:?}");
+        assert_eq!(b.get("y").unwrap().as_i64().unwrap(), [0, 1, 1]);
+        let grey = Images::open(&dir.0, 3, 1, Some((vec![0.5], vec![0.5]))).unwrap();
+        assert_eq!(grey.batch(&[0]).unwrap().get("x").unwrap().as_f32().unwrap(), [1.0; 9]);
+        assert_eq!(find(&dir.0), (dir.0.clone(), None));
+        assert!(Images::open(&dir.0.join("dog"), 4, 3, None).is_err());
+    }
+
+    #[test]
+    fn corrupt_images_are_errors_that_name_the_file() {
+        let dir = Scratch::new();
+        let good = png(3, 3, [1, 2, 3]);
+        torture(&good, |bytes| {
+            dir.write("a/x.png", bytes);
+            if let Err(error) = Images::open(&dir.0, 2, 3, None).unwrap().batch(&[0]) {
+                assert!(error.to_string().contains("x.png"), "{error}");
+            }
+        });
+        dir.write("a/x.png", b"not an image");
+        assert!(Images::open(&dir.0, 2, 3, None).unwrap().batch(&[0]).is_err());
+    }
+}

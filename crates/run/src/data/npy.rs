@@ -1,0 +1,367 @@
+//! NumPy arrays: .npy files and members of .npz archives. Rows stay in the file until a batch
+//! needs them.
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::file::{Bytes, map};
+use super::{Batch, DataError, DataInfo, Dataset, check_indices, tensor, zip};
+use crate::host::{HostData, HostTensor};
+
+/// Element types that are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Element {
+    /// 32-bit float.
+    F4,
+    /// 64-bit float, rounded to 32 bits in batches.
+    F8,
+    /// 32-bit integer.
+    I4,
+    /// 64-bit integer.
+    I8,
+    /// Byte.
+    U1,
+    /// Boolean.
+    B1,
+}
+
+impl Element {
+    fn parse(descr: &str) -> Option<Element> {
+        // "|" and "=" mean the byte order does not matter or is this machine's.
+        match descr.trim_start_matches(['<', '|', '=']) {
+            "f4" => Some(Element::F4),
+            "f8" => Some(Element::F8),
+            "i4" => Some(Element::I4),
+            "i8" => Some(Element::I8),
+            "u1" => Some(Element::U1),
+            "b1" => Some(Element::B1),
+            _ => None,
+        }
+    }
+
+    fn size(self) -> usize {
+        match self {
+            Element::F8 | Element::I8 => 8,
+            Element::F4 | Element::I4 => 4,
+            Element::U1 | Element::B1 => 1,
+        }
+    }
+}
+
+/// An array whose first axis is the example.
+pub struct Array {
+    /// Where it came from, for messages.
+    pub path: PathBuf,
+    /// Extents.
+    pub shape: Vec<usize>,
+    /// Element type.
+    pub element: Element,
+    bytes: Arc<Bytes>,
+    data: Range<usize>,
+}
+
+impl Array {
+    /// A .npy file, or the member `key` of a .npz archive.
+    pub fn open(path: &Path, key: &str) -> Result<Array, DataError> {
+        let bytes = Arc::new(map(path)?);
+        if !bytes.starts_with(b"PK") {
+            let all = 0..bytes.len();
+            return Array::parse(path.into(), bytes, all);
+        }
+        let members = zip::members(path, &bytes)?;
+        let wanted = format!("{key}.npy");
+        let Some(member) = members.iter().find(|m| m.name == wanted || m.name == key) else {
+            let names: Vec<&str> = members.iter().map(|m| m.name.trim_end_matches(".npy")).collect();
+            return Err(DataError::file(path, format!("has no array `{key}`; it has: {}", names.join(", "))));
+        };
+        let inner = PathBuf::from(format!("{}[{key}]", path.display()));
+        match zip::content(path, &bytes, member)? {
+            Cow::Borrowed(slice) => {
+                let start = slice.as_ptr() as usize - bytes.as_ptr() as usize;
+                let range = start..start + slice.len();
+                Array::parse(inner, bytes.clone(), range)
+            }
+            Cow::Owned(vec) => {
+                let all = 0..vec.len();
+                Array::parse(inner, Arc::new(Bytes::Owned(vec)), all)
+            }
+        }
+    }
+
+    fn parse(path: PathBuf, bytes: Arc<Bytes>, range: Range<usize>) -> Result<Array, DataError> {
+        let file = &bytes[range.clone()];
+        let bad = |offset: usize, what: &str| DataError::at(&path, offset as u64, what);
+        if !file.starts_with(b"\x93NUMPY") {
+            return Err(bad(0, "is not a .npy array"));
+        }
+        let (start, length) = match file.get(6..12) {
+            Some([1, _, a, b, ..]) => (10, u16::from_le_bytes([*a, *b]) as usize),
+            Some([2 | 3, _, a, b, c, d]) => (12, u32::from_le_bytes([*a, *b, *c, *d]) as usize),
+            Some(_) => return Err(bad(6, "unknown .npy version; 1 to 3 are read")),
+            None => return Err(bad(file.len(), "file ends within its header")),
+        };
+        let header = file
+            .get(start..)
+            .and_then(|rest| rest.get(..length))
+            .ok_or_else(|| bad(8, "header reaches beyond the end of the file"))?;
+        let header = std::str::from_utf8(header).map_err(|_| bad(start, "header is not text"))?;
+        let descr = field(header, "descr").map(|v| v.trim_matches(['\'', '"']));
+        let descr = descr.ok_or_else(|| bad(start, "header has no `descr`"))?;
+        if descr.starts_with('>') {
+            return Err(bad(start, "big-endian array; save it with `a.astype(a.dtype.newbyteorder('<'))`"));
+        }
+        let element = Element::parse(descr).ok_or_else(|| {
+            bad(start, &format!("element type `{descr}`; only f4, f8, i4, i8, u1 and b1 are read"))
+        })?;
+        match field(header, "fortran_order") {
+            Some("False") => {}
+            Some("True") => {
+                return Err(bad(start, "Fortran order; save it with `numpy.ascontiguousarray(a)`"));
+            }
+            _ => return Err(bad(start, "header has no `fortran_order`")),
+        }
+        let shape = field(header, "shape").and_then(parse_shape);
+        let shape = shape.ok_or_else(|| bad(start, "header has no readable `shape`"))?;
+        let promised = shape.iter().try_fold(element.size(), |a, &b| a.checked_mul(b)).unwrap_or(usize::MAX);
+        let data = range.start + start + length..range.end;
+        if promised != data.len() {
+            let what =
+                format!("shape {shape:?} promises {promised} bytes of data, the file has {}", data.len());
+            return Err(bad(start + length, &what));
+        }
+        if shape.is_empty() || shape.contains(&0) {
+            return Err(bad(start, &format!("shape {shape:?} has no examples")));
+        }
+        Ok(Array { path, shape, element, bytes, data })
+    }
+
+    /// Elements per example.
+    fn width(&self) -> usize {
+        self.shape[1..].iter().product()
+    }
+
+    fn row(&self, i: usize) -> &[u8] {
+        let size = self.width() * self.element.size();
+        &self.bytes[self.data.clone()][i * size..(i + 1) * size]
+    }
+
+    /// Values of one example as f64; exact for all types but large i8.
+    fn values(&self, i: usize) -> impl Iterator<Item = f64> {
+        let element = self.element;
+        self.row(i).chunks_exact(element.size()).map(move |c| match element {
+            Element::F4 => f32::from_le_bytes(c.try_into().unwrap()).into(),
+            Element::F8 => f64::from_le_bytes(c.try_into().unwrap()),
+            Element::I4 => i32::from_le_bytes(c.try_into().unwrap()).into(),
+            Element::I8 => i64::from_le_bytes(c.try_into().unwrap()) as f64,
+            Element::U1 | Element::B1 => c[0].into(),
+        })
+    }
+
+    /// Whole numbers stay whole (i64), unless `as_float`; everything else becomes f32.
+    fn gather(&self, indices: &[usize], as_float: bool) -> HostTensor {
+        let mut shape = self.shape.clone();
+        shape[0] = indices.len();
+        let count = indices.len() * self.width();
+        let floats = as_float || matches!(self.element, Element::F4 | Element::F8);
+        let data = if floats {
+            let mut out = Vec::with_capacity(count);
+            indices.iter().for_each(|&i| out.extend(self.values(i).map(|v| v as f32)));
+            HostData::F32(out)
+        } else {
+            let mut out = Vec::with_capacity(count);
+            indices.iter().for_each(|&i| match self.element {
+                Element::I8 => {
+                    out.extend(self.row(i).chunks_exact(8).map(|c| i64::from_le_bytes(c.try_into().unwrap())))
+                }
+                _ => out.extend(self.values(i).map(|v| v as i64)),
+            });
+            HostData::I64(out)
+        };
+        tensor(&shape, data)
+    }
+}
+
+/// The text of a value in the header's Python dictionary.
+fn field<'a>(header: &'a str, name: &str) -> Option<&'a str> {
+    let at = header.find(&format!("'{name}'"))? + name.len() + 2;
+    let value = header.get(at..)?.trim_start().strip_prefix(':')?.trim_start();
+    let end = match value.starts_with('(') {
+        true => value.find(')')? + 1,
+        false => value.find([',', '}'])?,
+    };
+    Some(value[..end].trim())
+}
+
+fn parse_shape(text: &str) -> Option<Vec<usize>> {
+    let inner = text.strip_prefix('(')?.strip_suffix(')')?;
+    inner.split(',').map(str::trim).filter(|n| !n.is_empty()).map(|n| n.parse().ok()).collect()
+}
+
+/// x and y of two arrays. Float and byte x becomes f32 (normalised by one mean and deviation, if
+/// given); integer x and y become i64.
+pub struct Arrays {
+    x: Array,
+    y: Array,
+    classes: Option<usize>,
+    /// Subtracted from x and then divided by; `None` for neither.
+    pub normalise: Option<(f32, f32)>,
+}
+
+impl Arrays {
+    /// Both must have as many examples. One integer per example in y counts as a class.
+    pub fn new(x: Array, y: Array, classes: Option<usize>) -> Result<Arrays, DataError> {
+        if x.shape[0] != y.shape[0] {
+            let what = format!("{} examples, but {} has {}", y.shape[0], x.path.display(), x.shape[0]);
+            return Err(DataError::file(&y.path, what));
+        }
+        let mut counted = None;
+        if y.shape.len() == 1 && !matches!(y.element, Element::F4 | Element::F8) {
+            let limit = classes.map_or(f64::from(u32::MAX), |n| n as f64);
+            let mut largest = 0.0f64;
+            for i in 0..y.shape[0] {
+                for label in y.values(i) {
+                    if !(0.0..limit).contains(&label) {
+                        let what = format!("label {label} of example {i} is not in 0..{limit}");
+                        return Err(DataError::file(&y.path, what));
+                    }
+                    largest = largest.max(label);
+                }
+            }
+            counted = classes.or(Some(largest as usize + 1));
+        }
+        Ok(Arrays { x, y, classes: counted, normalise: None })
+    }
+
+    /// Mean and standard deviation (1 when there is none) of all x of these examples.
+    pub fn statistics(&self, indices: impl Iterator<Item = usize> + Clone) -> (f32, f32) {
+        let values = || indices.clone().flat_map(|i| self.x.values(i));
+        let count = values().count().max(1) as f64;
+        let mean = values().sum::<f64>() / count;
+        let deviation = (values().map(|v| (v - mean) * (v - mean)).sum::<f64>() / count).sqrt();
+        (mean as f32, if deviation > 1e-12 { deviation as f32 } else { 1.0 })
+    }
+}
+
+impl Dataset for Arrays {
+    fn len(&self) -> usize {
+        self.x.shape[0]
+    }
+
+    fn length(&self, _: usize) -> Option<usize> {
+        None
+    }
+
+    fn batch(&self, indices: &[usize]) -> Result<Batch, DataError> {
+        check_indices(indices, self.len())?;
+        let mut x = self.x.gather(indices, self.x.element == Element::U1 || self.normalise.is_some());
+        if let (HostData::F32(values), Some((mean, std))) = (x.data_mut(), self.normalise) {
+            values.iter_mut().for_each(|v| *v = (*v - mean) / std);
+        }
+        Ok(Batch::of([("x", x), ("y", self.y.gather(indices, false))]))
+    }
+
+    fn info(&self) -> DataInfo {
+        DataInfo {
+            examples: self.len(),
+            classes: self.classes,
+            shape: self.x.shape[1..].to_vec(),
+            mean: self.normalise.map(|(mean, _)| mean).into_iter().collect(),
+            std: self.normalise.map(|(_, std)| std).into_iter().collect(),
+            ..DataInfo::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::scratch::{Scratch, torture};
+
+    fn npy(version: u8, descr: &str, fortran: bool, shape: &str, data: &[u8]) -> Vec<u8> {
+        let order = if fortran { "True" } else { "False" };
+        let header = format!("{{'descr': '{descr}', 'fortran_order': {order}, 'shape': {shape}, }}\n");
+        let mut out = b"\x93NUMPY".to_vec();
+        out.extend([version, 0]);
+        match version {
+            1 => out.extend((header.len() as u16).to_le_bytes()),
+            _ => out.extend((header.len() as u32).to_le_bytes()),
+        }
+        out.extend(header.bytes());
+        out.extend(data);
+        out
+    }
+
+    fn le<const N: usize>(values: &[[u8; N]]) -> Vec<u8> {
+        values.concat()
+    }
+
+    #[test]
+    fn every_element_type_is_read() {
+        let dir = Scratch::new();
+        let table: [(&str, Vec<u8>, HostData); 6] = [
+            ("<f4", le(&[1.5f32.to_le_bytes(), (-2f32).to_le_bytes()]), HostData::F32(vec![1.5, -2.0])),
+            ("<f8", le(&[1.5f64.to_le_bytes(), 0.1f64.to_le_bytes()]), HostData::F32(vec![1.5, 0.1])),
+            ("<i4", le(&[7i32.to_le_bytes(), (-1i32).to_le_bytes()]), HostData::I64(vec![7, -1])),
+            ("<i8", le(&[i64::MAX.to_le_bytes(), (-1i64).to_le_bytes()]), HostData::I64(vec![i64::MAX, -1])),
+            ("|u1", vec![255, 3], HostData::I64(vec![255, 3])),
+            ("|b1", vec![1, 0], HostData::I64(vec![1, 0])),
+        ];
+        for (descr, data, expected) in table {
+            for version in [1, 2] {
+                let path = dir.write("a.npy", &npy(version, descr, false, "(2,)", &data));
+                let array = Array::open(&path, "x").unwrap();
+                assert_eq!(array.gather(&[0, 1], false).data(), &expected, "{descr}");
+            }
+        }
+    }
+
+    #[test]
+    fn npz_members_form_batches() {
+        let dir = Scratch::new();
+        let x = npy(1, "<f4", false, "(3, 2)", &le(&[1f32, 2., 3., 4., 5., 6.].map(f32::to_le_bytes)));
+        let y = npy(1, "<i8", false, "(3,)", &le(&[0i64, 2, 1].map(i64::to_le_bytes)));
+        let path = dir.write("a.npz", &zip::tests::archive(&[("x.npy", &x), ("y.npy", &y)]));
+        let open = || Arrays::new(Array::open(&path, "x")?, Array::open(&path, "y")?, None);
+        let mut set = open().unwrap();
+        let b = set.batch(&[2, 0]).unwrap();
+        assert_eq!(b.get("x").unwrap().as_f32().unwrap(), [5., 6., 1., 2.]);
+        assert_eq!(b.get("y").unwrap().as_i64().unwrap(), [1, 0]);
+        assert_eq!((set.info().classes, set.info().shape), (Some(3), vec![2]));
+        set.normalise = Some(set.statistics(0..3));
+        assert_eq!(set.normalise.unwrap().0, 3.5);
+        assert!((set.batch(&[0]).unwrap().get("x").unwrap().as_f32().unwrap()[0] + 1.4638501).abs() < 1e-6);
+        let message = Array::open(&path, "z").err().unwrap().to_string();
+        assert!(message.contains("it has: x, y"), "{message}");
+        let few = Array::open(&path, "y").unwrap();
+        assert!(Arrays::new(few, Array::open(&path, "y").unwrap(), Some(2)).is_err());
+    }
+
+    #[test]
+    fn wrong_arrays_are_errors_with_advice() {
+        let dir = Scratch::new();
+        for (bytes, part) in [
+            (npy(1, "<f4", true, "(2,)", &[0; 8]), "ascontiguousarray"),
+            (npy(1, ">f4", false, "(2,)", &[0; 8]), "newbyteorder"),
+            (npy(1, "<c8", false, "(1,)", &[0; 8]), "`<c8`"),
+            (npy(1, "<f4", false, "(3,)", &[0; 8]), "promises 12 bytes"),
+            (npy(2, "<f4", false, "(9999999999, 9999999999)", &[0; 8]), "promises"),
+            (npy(9, "<f4", false, "(2,)", &[0; 8]), "version"),
+            (npy(1, "<f4", false, "()", &[0; 4]), "no examples"),
+            (npy(1, "<f4", false, "(0, 2)", &[]), "no examples"),
+        ] {
+            let message = Array::open(&dir.write("a.npy", &bytes), "x").err().unwrap().to_string();
+            assert!(message.contains(part), "{message}");
+        }
+        let plain = npy(1, "<f4", false, "(2,)", &[0; 8]);
+        let zipped = zip::tests::archive(&[("y.npy", &plain), ("x.npy", &plain)]);
+        for good in [plain, npy(2, "|u1", false, "(1, 2)", &[1, 2]), zipped] {
+            torture(&good, |bytes| {
+                if let Ok(array) = Array::open(&dir.write("a.npy", bytes), "x") {
+                    array.gather(&(0..array.shape[0]).collect::<Vec<_>>(), false);
+                }
+            });
+        }
+    }
+}

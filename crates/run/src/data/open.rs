@@ -1,0 +1,431 @@
+//! From options to data sets: one function that opens any kind, and one for each below it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::augment::{Augment, Augmented};
+use super::cifar::{self, Cifar};
+use super::csv::{Table, labelled_texts};
+use super::digits::Digits;
+use super::file::{self, Bytes, utf8};
+use super::images::{self, Images};
+use super::npy::{Array, Arrays};
+use super::options::{DataOptions, unknown_kind};
+use super::pixels::Pixels;
+use super::points::Points;
+use super::sequences::Sequences;
+use super::split::{Subset, split, validation_count};
+use super::synthetic::{Noise, Plane, Shape, Tokens, grammar_text};
+use super::text::{Text, TextWindows};
+use super::vocabulary::Vocabulary;
+use super::{DataError, Dataset, idx};
+
+/// Training data, and validation data if there is any.
+pub type Opened = (Arc<dyn Dataset>, Option<Arc<dyn Dataset>>);
+
+/// Opens data of any kind. Everything learned from data (characters, mean, deviation) is learned
+/// from the training part only, but for characters of a file that is split.
+pub fn open(options: &DataOptions) -> Result<Opened, DataError> {
+    let (train, validation) = match options.kind.as_str() {
+        "text" => open_text(options)?,
+        "lines" | "sentences" => open_lines(options)?,
+        "idx" => open_idx(options)?,
+        "cifar10" => open_cifar(Cifar::Ten, options)?,
+        "cifar100" => open_cifar(Cifar::Hundred, options)?,
+        "images" => open_images(options)?,
+        "npy" => open_npy(options)?,
+        "csv" => open_csv(options)?,
+        "csv-text" => open_csv_text(options)?,
+        "sequences" => open_grammar(options)?,
+        "digits" | "blobs" | "spirals" | "points" | "noise" | "tokens" => open_built_in(options)?,
+        other => return Err(DataError::option("kind", unknown_kind(other))),
+    };
+    if !options.augment {
+        return Ok((train, validation));
+    }
+    let augment = Augment { padding: options.padding, flip: options.flip, seed: options.seed };
+    Ok((Arc::new(Augmented::new(train, augment)?), validation))
+}
+
+fn path(options: &DataOptions) -> Result<&Path, DataError> {
+    options.path.as_deref().ok_or_else(|| {
+        DataError::option("path", format!("kind `{}` needs a file or directory", options.kind))
+    })
+}
+
+fn vocabulary<'a>(
+    options: &DataOptions,
+    texts: impl Iterator<Item = &'a str>,
+) -> Result<Vocabulary, DataError> {
+    Vocabulary::open(&options.vocabulary, options.characters.as_deref(), options.tokenizer.as_deref(), texts)
+}
+
+/// The characters to use for validation data: those of the training data.
+fn with_characters(options: &DataOptions, train: &dyn Dataset) -> DataOptions {
+    DataOptions { characters: train.info().characters, ..options.clone() }
+}
+
+fn open_text(options: &DataOptions) -> Result<Opened, DataError> {
+    let path = path(options)?;
+    let stride = options.stride.unwrap_or(options.length);
+    let read = |path: &Path, options: &DataOptions| -> Result<Arc<Text>, DataError> {
+        let bytes = file::text(path)?;
+        let vocabulary = vocabulary(options, std::iter::once(utf8(path, &bytes)?))?;
+        Ok(Arc::new(Text::new(path, bytes, vocabulary)?))
+    };
+    let text = read(path, options)?;
+    let windows = |text: &Arc<Text>, ids| TextWindows::new(text.clone(), ids, options.length, stride);
+    if let Some(held) = &options.validation_path {
+        let train = windows(&text, 0..text.len())?;
+        let held = read(held, &with_characters(options, &train))?;
+        return Ok((Arc::new(train), Some(Arc::new(windows(&held, 0..held.len())?))));
+    }
+    let held = validation_count(text.len(), options.validation)?;
+    split_text(text, held, options, stride)
+}
+
+/// The last `held` tokens are for validation; no token is in both parts.
+fn split_text(
+    text: Arc<Text>,
+    held: usize,
+    options: &DataOptions,
+    stride: usize,
+) -> Result<Opened, DataError> {
+    let cut = text.len().saturating_sub(held);
+    let train = TextWindows::new(text.clone(), 0..cut, options.length, stride)?;
+    if held == 0 {
+        return Ok((Arc::new(train), None));
+    }
+    let validation =
+        TextWindows::new(text.clone(), cut..text.len(), options.length, stride).map_err(|_| {
+            let what = format!(
+                "{held} tokens are too few for a window of {}; hold out more, or use validation = 0",
+                options.length
+            );
+            DataError::option("validation", what)
+        })?;
+    Ok((Arc::new(train), Some(Arc::new(validation))))
+}
+
+fn open_lines(options: &DataOptions) -> Result<Opened, DataError> {
+    let read = |path: &Path, options: &DataOptions| -> Result<Sequences, DataError> {
+        let bytes = file::text(path)?;
+        let vocabulary = vocabulary(options, std::iter::once(utf8(path, &bytes)?))?;
+        Sequences::lines(path, bytes, vocabulary, options.max_length, options.kind == "sentences")
+    };
+    let whole = read(path(options)?, options)?;
+    if let Some(held) = &options.validation_path {
+        let held = read(held, &with_characters(options, &whole))?;
+        return Ok((Arc::new(whole), Some(Arc::new(held))));
+    }
+    let parts = split(whole.len(), options.validation, options.seed)?;
+    Ok(subsets(Arc::new(whole), parts))
+}
+
+fn open_csv_text(options: &DataOptions) -> Result<Opened, DataError> {
+    let path = path(options)?;
+    let (bytes, spans, labels) =
+        labelled_texts(path, options.text_column.as_deref(), options.label_column.as_deref())?;
+    let vocabulary = vocabulary(options, std::iter::once(utf8(path, &bytes)?))?;
+    let whole = Sequences::new(path, bytes, spans, vocabulary, options.max_length, Some(labels))?;
+    let parts = split(whole.len(), options.validation, options.seed)?;
+    Ok(subsets(Arc::new(whole), parts))
+}
+
+fn subsets(whole: Arc<dyn Dataset>, (train, validation): (Vec<u32>, Vec<u32>)) -> Opened {
+    if validation.is_empty() {
+        return (whole, None);
+    }
+    let held = Subset { whole: whole.clone(), indices: validation };
+    (Arc::new(Subset { whole, indices: train }), Some(Arc::new(held)))
+}
+
+/// Mean and standard deviation per channel or column.
+type Statistics = (Vec<f32>, Vec<f32>);
+
+/// The stored mean and deviation, if both are given.
+fn stored(options: &DataOptions, channels: usize) -> Result<Option<Statistics>, DataError> {
+    match (&options.mean, &options.std) {
+        (None, None) => Ok(None),
+        (Some(mean), Some(std)) if mean.len() == channels && std.len() == channels => {
+            match std.iter().all(|s| *s > 0.0) {
+                true => Ok(Some((mean.clone(), std.clone()))),
+                false => Err(DataError::option("std", "must be positive")),
+            }
+        }
+        _ => Err(DataError::option("mean", format!("`mean` and `std` each need {channels} values"))),
+    }
+}
+
+fn pixel_sets(mut train: Pixels, test: Option<Pixels>, options: &DataOptions) -> Result<Opened, DataError> {
+    let fraction = if test.is_some() { 0.0 } else { options.validation };
+    let parts = split(train.len(), fraction, options.seed)?;
+    if options.normalise.unwrap_or(true) {
+        (train.mean, train.std) = match stored(options, train.shape[0])? {
+            Some(given) => given,
+            None => train.statistics(parts.0.iter().map(|&i| i as usize)),
+        };
+    }
+    let Some(mut test) = test else { return Ok(subsets(Arc::new(train), parts)) };
+    (test.mean, test.std) = (train.mean.clone(), train.std.clone());
+    Ok((Arc::new(train), Some(Arc::new(test))))
+}
+
+fn open_idx(options: &DataOptions) -> Result<Opened, DataError> {
+    let path = path(options)?;
+    let (train, test) = match (&options.labels, path.is_dir()) {
+        (Some(labels), _) => ((path.to_path_buf(), labels.clone()), None),
+        (None, true) => idx::find(path)?,
+        (None, false) => {
+            return Err(DataError::option("labels", "name the file of labels, or make `path` a directory"));
+        }
+    };
+    let train = idx::open(&train.0, &train.1, options.classes)?;
+    let test = match test {
+        Some((images, labels)) => Some((idx::open(&images, &labels, Some(train.classes))?, images)),
+        None => None,
+    };
+    if let Some((test, images)) = &test
+        && test.shape != train.shape
+    {
+        let what = format!("images of {:?}, but those for training are {:?}", test.shape, train.shape);
+        return Err(DataError::file(images, what));
+    }
+    pixel_sets(train, test.map(|(test, _)| test), options)
+}
+
+fn open_cifar(which: Cifar, options: &DataOptions) -> Result<Opened, DataError> {
+    let (train, test) = cifar::find(which, path(options)?)?;
+    let test = if test.is_empty() { None } else { Some(cifar::open(which, &test)?) };
+    pixel_sets(cifar::open(which, &train)?, test, options)
+}
+
+fn open_images(options: &DataOptions) -> Result<Opened, DataError> {
+    let (train, held) = images::find(path(options)?);
+    let held = options.validation_path.clone().or(held);
+    // Decoding everything to compute these would take longer than many a training run.
+    let customary = match options.channels {
+        1 => (vec![0.45], vec![0.225]),
+        _ => (vec![0.485, 0.456, 0.406], vec![0.229, 0.224, 0.225]),
+    };
+    let normalise = match options.normalise.unwrap_or(true) {
+        true => Some(stored(options, options.channels)?.unwrap_or(customary)),
+        false => None,
+    };
+    let open =
+        |path: &Path| Images::open(path, options.size.unwrap_or(64), options.channels, normalise.clone());
+    let whole = open(&train)?;
+    let Some(held) = held else {
+        let parts = split(whole.len(), options.validation, options.seed)?;
+        return Ok(subsets(Arc::new(whole), parts));
+    };
+    let validation = open(&held)?;
+    if validation.info().class_names != whole.info().class_names {
+        return Err(DataError::file(&held, format!("has other folders than {}", train.display())));
+    }
+    Ok((Arc::new(whole), Some(Arc::new(validation))))
+}
+
+fn open_npy(options: &DataOptions) -> Result<Opened, DataError> {
+    let path = path(options)?;
+    let x = Array::open(path, &options.x_key)?;
+    let y = Array::open(options.labels.as_deref().unwrap_or(path), &options.y_key)?;
+    if x.shape[0] > u32::MAX as usize {
+        return Err(DataError::file(path, "has more than 2^32 examples"));
+    }
+    let mut whole = Arrays::new(x, y, options.classes)?;
+    let parts = split(whole.len(), options.validation, options.seed)?;
+    if options.normalise.unwrap_or(false) {
+        whole.normalise = Some(match stored(options, 1)? {
+            Some((mean, std)) => (mean[0], std[0]),
+            None => whole.statistics(parts.0.iter().map(|&i| i as usize)),
+        });
+    }
+    Ok(subsets(Arc::new(whole), parts))
+}
+
+fn open_csv(options: &DataOptions) -> Result<Opened, DataError> {
+    let mut table = Table::open(path(options)?, options.label_column.as_deref(), options.regression)?;
+    let parts = split(table.len(), options.validation, options.seed)?;
+    if options.normalise.unwrap_or(true) {
+        match stored(options, table.columns.len())? {
+            Some((mean, std)) => table.set_statistics(&mean, &std)?,
+            None => table.standardise(&parts.0),
+        }
+    }
+    Ok(subsets(Arc::new(table), parts))
+}
+
+fn open_grammar(options: &DataOptions) -> Result<Opened, DataError> {
+    let stride = options.stride.unwrap_or(options.length);
+    let examples = options.examples.unwrap_or(10_000);
+    let held = match options.validation {
+        0.0 => 0,
+        fraction => validation_count(examples.max(2), fraction)?,
+    };
+    let bytes = |windows: usize| match windows {
+        0 => Some(0),
+        _ => (windows - 1).checked_mul(stride)?.checked_add(options.length)?.checked_add(1),
+    };
+    let sizes = bytes(examples).zip(bytes(held)).filter(|(a, b)| a.max(b) < &(1 << 31));
+    let (train, held) = sizes.ok_or_else(|| {
+        DataError::option(
+            "examples",
+            format!("{examples} windows {stride} apart are more than 2 GiB of text"),
+        )
+    })?;
+    let mut content = grammar_text(options.seed, train + held);
+    content.truncate(train + held);
+    let vocabulary = vocabulary(options, std::iter::once(content.as_str()))?;
+    let text = Text::new(Path::new("built-in text"), Bytes::Owned(content.into_bytes()), vocabulary)?;
+    split_text(Arc::new(text), held, options, stride)
+}
+
+fn open_built_in(options: &DataOptions) -> Result<Opened, DataError> {
+    let examples = options.examples.unwrap_or(10_000);
+    if examples == 0 || examples > u32::MAX as usize / 2 {
+        return Err(DataError::option("examples", format!("{examples} is not from 1 to 2^31")));
+    }
+    let sizes = [
+        ("size", options.size.unwrap_or(28), 1 << 12),
+        ("length", options.length, 1 << 24),
+        ("min_length", options.min_length.unwrap_or(options.length), options.length),
+        ("classes", options.classes.unwrap_or(10), 1 << 24),
+        ("tokens", options.tokens, 1 << 31),
+    ];
+    for (name, value, limit) in sizes {
+        if value == 0 || value > limit {
+            return Err(DataError::option(name, format!("{value} is not from 1 to {limit}")));
+        }
+    }
+    let elements = options.shape.iter().try_fold(1usize, |a, &b| a.checked_mul(b));
+    if !elements.is_some_and(|n| (1..=1 << 32).contains(&n)) {
+        return Err(DataError::option("shape", format!("{:?} has no elements or too many", options.shape)));
+    }
+    let held = match options.validation {
+        0.0 => 0,
+        fraction => validation_count(examples.max(2), fraction)?,
+    };
+    let train = built_in(options, 0, examples);
+    Ok((train, (held > 0).then(|| built_in(options, examples as u64, held))))
+}
+
+fn built_in(options: &DataOptions, first: u64, examples: usize) -> Arc<dyn Dataset> {
+    let DataOptions { seed, length, .. } = *options;
+    let classes = options.classes.unwrap_or(if options.kind == "noise" { 10 } else { 3 });
+    let plane = |shape| Plane { seed, first, examples, classes, shape };
+    match options.kind.as_str() {
+        "digits" => {
+            let (size, normalise) = (options.size.unwrap_or(28), options.normalise.unwrap_or(true));
+            Arc::new(Digits { seed, first, examples, size, normalise })
+        }
+        "blobs" => Arc::new(plane(Shape::Blobs)),
+        "spirals" => Arc::new(plane(Shape::Spirals)),
+        "points" => Arc::new(Points { seed, first, examples, points: length }),
+        "noise" => Arc::new(Noise { seed, first, examples, shape: options.shape.clone(), classes }),
+        _ => Arc::new(Tokens {
+            seed,
+            first,
+            examples,
+            vocabulary: options.tokens,
+            min_length: options.min_length.unwrap_or(length),
+            length,
+            classes: options.classes,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::options::KINDS;
+    use crate::data::scratch::Scratch;
+
+    fn of(kind: &str) -> DataOptions {
+        DataOptions { kind: kind.into(), ..DataOptions::default() }
+    }
+
+    #[test]
+    fn every_kind_is_known_and_says_what_it_needs() {
+        for (kind, _, used) in KINDS {
+            let result = open(&DataOptions { examples: Some(40), length: 8, ..of(kind) });
+            match used.contains(&"path") {
+                true => assert!(result.err().unwrap().to_string().contains("`path`"), "{kind}"),
+                false => {
+                    let (train, validation) = result.unwrap();
+                    let validation = validation.unwrap();
+                    assert_eq!((train.len(), validation.len()), (40, 4), "{kind}");
+                    assert_ne!(train.batch(&[0]).unwrap(), validation.batch(&[0]).unwrap(), "{kind}");
+                    assert_eq!(train.info().shape, validation.info().shape);
+                    assert!(
+                        open(&DataOptions { validation: 0.0, examples: Some(1), ..of(kind) })
+                            .unwrap()
+                            .1
+                            .is_none()
+                    );
+                    assert!(open(&DataOptions { validation: 1.5, ..of(kind) }).is_err());
+                }
+            }
+        }
+        assert!(open(&of("digit")).err().unwrap().to_string().contains("did you mean `digits`"));
+    }
+
+    #[test]
+    fn text_parts_do_not_overlap_and_share_characters() {
+        let dir = Scratch::new();
+        let content: String = ('a'..='z').chain('A'..='Z').collect();
+        let path = dir.write("t.txt", content.as_bytes());
+        let options = DataOptions {
+            path: Some(path),
+            length: 4,
+            stride: Some(1),
+            validation: 0.25,
+            vocabulary: "chars".into(),
+            ..of("text")
+        };
+        let (train, validation) = open(&options).unwrap();
+        let validation = validation.unwrap();
+        let ids = |set: &dyn Dataset| -> Vec<i64> {
+            let all: Vec<usize> = (0..set.len()).collect();
+            let b = set.batch(&all).unwrap();
+            [b.get("x").unwrap().as_i64().unwrap(), b.get("y").unwrap().as_i64().unwrap()].concat()
+        };
+        let (a, b) = (ids(&*train), ids(&*validation));
+        assert!(a.iter().all(|id| !b.contains(id)));
+        assert_eq!(train.info().vocabulary, Some(52));
+        let stored = DataOptions { characters: train.info().characters, ..options.clone() };
+        assert_eq!(ids(&*open(&stored).unwrap().0), a);
+        let separate = DataOptions { validation_path: Some(dir.write("v.txt", b"zzzzzzz")), ..options };
+        assert_eq!(open(&separate).unwrap().1.unwrap().info().vocabulary, Some(52));
+    }
+
+    #[test]
+    fn tables_are_standardised_by_the_training_part() {
+        let dir = Scratch::new();
+        let rows: String = (0..100).map(|i| format!("{i},{}\n", i % 3)).collect();
+        let path = dir.write("t.csv", format!("a,y\n{rows}").as_bytes());
+        let options = DataOptions { path: Some(path), label_column: Some("y".into()), ..of("csv") };
+        let (train, validation) = open(&options).unwrap();
+        assert_eq!((train.len(), validation.unwrap().len()), (90, 10));
+        let all: Vec<usize> = (0..90).collect();
+        let b = train.batch(&all).unwrap();
+        let sum: f32 = b.get("x").unwrap().as_f32().unwrap().iter().sum();
+        assert!(sum.abs() < 1e-3, "{sum}");
+        let given = DataOptions { mean: Some(vec![1.0]), std: Some(vec![2.0]), ..options.clone() };
+        assert_eq!(open(&given).unwrap().0.info().mean, [1.0]);
+        assert!(open(&DataOptions { mean: Some(vec![1.0]), std: None, ..options.clone() }).is_err());
+        let text = DataOptions { text_column: Some("a".into()), ..options };
+        let (texts, _) = open(&DataOptions { kind: "csv-text".into(), ..text }).unwrap();
+        assert_eq!((texts.info().classes, texts.length(0).is_some()), (Some(3), true));
+    }
+
+    #[test]
+    fn augmentation_wraps_the_training_part() {
+        let plain = DataOptions { examples: Some(20), ..of("digits") };
+        let (train, validation) = open(&DataOptions { augment: true, ..plain }).unwrap();
+        let validation = validation.unwrap();
+        assert_ne!(train.batch_in_epoch(&[0, 1], 0).unwrap(), train.batch_in_epoch(&[0, 1], 1).unwrap());
+        assert_eq!(validation.batch_in_epoch(&[0], 0).unwrap(), validation.batch(&[0]).unwrap());
+        assert!(open(&DataOptions { augment: true, ..of("blobs") }).is_err());
+    }
+}

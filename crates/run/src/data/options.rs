@@ -1,0 +1,257 @@
+//! What can be opened and how: the table of kinds and the options of all of them. Opens nothing.
+
+use std::path::PathBuf;
+
+/// Every kind of data: its name, one line of help, and the options it uses besides `validation` and
+/// `seed`, which all use.
+pub const KINDS: &[(&str, &str, &[&str])] = &[
+    (
+        "text",
+        "a UTF-8 file, or a directory of .txt files, cut into windows, for language models",
+        &["path", "length", "stride", "vocabulary", "characters", "tokenizer", "validation_path"],
+    ),
+    (
+        "lines",
+        "a UTF-8 file, or a directory of .txt files, each line a sequence of its own length, for language models",
+        &["path", "max_length", "vocabulary", "characters", "tokenizer", "validation_path"],
+    ),
+    (
+        "sentences",
+        "like lines, but a line also ends after a full stop and a space",
+        &["path", "max_length", "vocabulary", "characters", "tokenizer", "validation_path"],
+    ),
+    (
+        "idx",
+        "MNIST-like IDX files, plain or gzipped: a directory, or an image file and `labels`",
+        &["path", "labels", "classes", "normalise", "mean", "std", "augment", "padding", "flip"],
+    ),
+    (
+        "cifar10",
+        "CIFAR-10 in binary form: a directory or one file",
+        &["path", "normalise", "mean", "std", "augment", "padding", "flip"],
+    ),
+    (
+        "cifar100",
+        "CIFAR-100 in binary form: a directory or one file",
+        &["path", "normalise", "mean", "std", "augment", "padding", "flip"],
+    ),
+    (
+        "images",
+        "a folder per class with png, jpeg or bmp images, or such folders in train/ and validation/",
+        &[
+            "path",
+            "size",
+            "channels",
+            "normalise",
+            "mean",
+            "std",
+            "augment",
+            "padding",
+            "flip",
+            "validation_path",
+        ],
+    ),
+    (
+        "npy",
+        "NumPy arrays: one .npz, or one .npy for x and one in `labels` for y",
+        &[
+            "path",
+            "labels",
+            "x_key",
+            "y_key",
+            "classes",
+            "normalise",
+            "mean",
+            "std",
+            "augment",
+            "padding",
+            "flip",
+        ],
+    ),
+    (
+        "csv",
+        "numbers in a .csv or .tsv with a header; `label_column` is a class or, with `regression`, a number",
+        &["path", "label_column", "regression", "normalise", "mean", "std"],
+    ),
+    (
+        "csv-text",
+        "texts and classes in two columns of a .csv or .tsv with a header",
+        &["path", "text_column", "label_column", "max_length", "vocabulary", "characters", "tokenizer"],
+    ),
+    (
+        "digits",
+        "built in: drawn digits, 10 classes",
+        &["examples", "size", "normalise", "augment", "padding", "flip"],
+    ),
+    ("blobs", "built in: round clouds in the plane", &["examples", "classes"]),
+    ("spirals", "built in: spiral arms in the plane", &["examples", "classes"]),
+    ("points", "built in: point clouds of 8 solids; `length` is points per cloud", &["examples", "length"]),
+    (
+        "sequences",
+        "built in: text of a small grammar in windows; `examples` is the number of windows",
+        &["examples", "length", "stride", "vocabulary", "characters"],
+    ),
+    (
+        "noise",
+        "built in: random numbers of any `shape` with random classes",
+        &["examples", "shape", "classes"],
+    ),
+    (
+        "tokens",
+        "built in: random token ids; lengths vary from `min_length` to `length`",
+        &["examples", "length", "min_length", "tokens", "classes"],
+    ),
+];
+
+/// What to open and how. Options that a kind does not use (see [`KINDS`]) are ignored.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DataOptions {
+    /// One of [`KINDS`].
+    pub kind: String,
+    /// The file or directory.
+    pub path: Option<PathBuf>,
+    /// The file of labels, for kinds that keep them apart.
+    pub labels: Option<PathBuf>,
+    /// Validation data of its own, instead of a fraction of `path`.
+    pub validation_path: Option<PathBuf>,
+    /// Fraction held out for validation when there is no validation data of its own; 0 for none.
+    pub validation: f64,
+    /// Chooses the held-out examples, the built-in data and the augmentation.
+    pub seed: u64,
+    /// Examples of built-in data (validation comes on top); 10000 by default.
+    pub examples: Option<usize>,
+    /// Number of classes, when it is not to be counted.
+    pub classes: Option<usize>,
+    /// Tokens per window, or points per cloud.
+    pub length: usize,
+    /// Tokens from one window to the next; `length` by default.
+    pub stride: Option<usize>,
+    /// Shortest sequence of random tokens; `length` by default.
+    pub min_length: Option<usize>,
+    /// Longer sequences are truncated.
+    pub max_length: usize,
+    /// "bytes", "chars" or "tokenizer".
+    pub vocabulary: String,
+    /// The stored characters of an earlier run, for "chars"; collected from the text by default.
+    pub characters: Option<String>,
+    /// A `tokenizer.json`, for "tokenizer".
+    pub tokenizer: Option<PathBuf>,
+    /// Number of different random tokens.
+    pub tokens: usize,
+    /// Rows and columns of images; 28 by default for digits, 64 for files.
+    pub size: Option<usize>,
+    /// 1 for grey, 3 for colour.
+    pub channels: usize,
+    /// Shape of one example of noise.
+    pub shape: Vec<usize>,
+    /// Name of x in a .npz.
+    pub x_key: String,
+    /// Name of y in a .npz.
+    pub y_key: String,
+    /// Column that holds the text.
+    pub text_column: Option<String>,
+    /// Column that holds the class or number to predict.
+    pub label_column: Option<String>,
+    /// The label is a number, not a class.
+    pub regression: bool,
+    /// Whether x is shifted and scaled to mean 0 and deviation 1; on by default except for npy.
+    pub normalise: Option<bool>,
+    /// A stored mean per channel or column; computed from the training part by default.
+    pub mean: Option<Vec<f32>>,
+    /// A stored standard deviation, with `mean`.
+    pub std: Option<Vec<f32>>,
+    /// Whether training images are cropped and flipped at random.
+    pub augment: bool,
+    /// Pixels of padding before a random crop.
+    pub padding: usize,
+    /// Whether augmentation mirrors.
+    pub flip: bool,
+}
+
+impl Default for DataOptions {
+    fn default() -> DataOptions {
+        DataOptions {
+            kind: "digits".into(),
+            path: None,
+            labels: None,
+            validation_path: None,
+            validation: 0.1,
+            seed: 0,
+            examples: None,
+            classes: None,
+            length: 64,
+            stride: None,
+            min_length: None,
+            max_length: 512,
+            vocabulary: "bytes".into(),
+            characters: None,
+            tokenizer: None,
+            tokens: 1000,
+            size: None,
+            channels: 3,
+            shape: vec![16],
+            x_key: "x".into(),
+            y_key: "y".into(),
+            text_column: None,
+            label_column: None,
+            regression: false,
+            normalise: None,
+            mean: None,
+            std: None,
+            augment: false,
+            padding: 4,
+            flip: true,
+        }
+    }
+}
+
+/// What to say about a kind that does not exist: the closest one, or all.
+pub fn unknown_kind(name: &str) -> String {
+    let names: Vec<&str> = KINDS.iter().map(|(kind, ..)| *kind).collect();
+    let closest = names.iter().min_by_key(|kind| edit_distance(kind, name));
+    match closest.filter(|kind| edit_distance(kind, name) <= 2) {
+        Some(kind) => format!("unknown kind `{name}`; did you mean `{kind}`?"),
+        None => format!("unknown kind `{name}`; known are {}", names.join(", ")),
+    }
+}
+
+fn edit_distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, c) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, &d) in b.iter().enumerate() {
+            let best = (diagonal + usize::from(c != d)).min(row[j] + 1).min(row[j + 1] + 1);
+            diagonal = std::mem::replace(&mut row[j + 1], best);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_unique_and_their_options_exist() {
+        let fields = format!("{:?}", DataOptions::default());
+        for (i, (kind, help, used)) in KINDS.iter().enumerate() {
+            assert!(!help.is_empty() && KINDS[..i].iter().all(|(other, ..)| other != kind), "{kind}");
+            for option in *used {
+                assert!(fields.contains(&format!(" {option}: ")), "{kind}: {option}");
+            }
+        }
+    }
+
+    #[test]
+    fn close_names_are_suggested() {
+        for (name, part) in
+            [("digit", "did you mean `digits`"), ("csv_text", "`csv-text`"), ("quux", "known are text")]
+        {
+            assert!(unknown_kind(name).contains(part), "{name}");
+        }
+        for (a, b, distance) in [("", "abc", 3), ("kitten", "sitting", 3), ("same", "same", 0)] {
+            assert_eq!(edit_distance(a, b), distance);
+        }
+    }
+}

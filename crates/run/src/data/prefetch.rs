@@ -1,0 +1,135 @@
+//! Batches made ahead of time by one background thread, in order. The same batches, errors
+//! included, as making each when it is needed.
+
+use std::panic;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread::{self, JoinHandle};
+
+use super::{Batch, DataError, Dataset, Sampler};
+
+/// The batch of this step, made here and now.
+pub fn make(dataset: &dyn Dataset, sampler: &Sampler, step: u64) -> Result<Batch, DataError> {
+    dataset.batch_in_epoch(&sampler.indices(step), sampler.epoch(step))
+}
+
+/// An iterator over the batches of consecutive steps. Dropping it stops the thread after the
+/// batch it is working on.
+pub struct Prefetch {
+    receiver: Option<Receiver<Result<Batch, DataError>>>,
+    worker: Option<JoinHandle<()>>,
+}
+
+impl Prefetch {
+    /// Prepares the batches of `steps`, at most `depth` (at least 1) of them waiting, besides the
+    /// one being made.
+    pub fn new(
+        dataset: Arc<dyn Dataset>,
+        sampler: Arc<Sampler>,
+        steps: std::ops::Range<u64>,
+        depth: usize,
+    ) -> Prefetch {
+        let (sender, receiver) = sync_channel(depth.max(1));
+        let work = move || {
+            for step in steps {
+                if sender.send(make(&*dataset, &sampler, step)).is_err() {
+                    break;
+                }
+            }
+        };
+        let worker = thread::Builder::new()
+            .name("prefetch".into())
+            .spawn(work)
+            .expect("the system can start one more thread");
+        Prefetch { receiver: Some(receiver), worker: Some(worker) }
+    }
+}
+
+impl Iterator for Prefetch {
+    type Item = Result<Batch, DataError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let received = self.receiver.as_ref()?.recv().ok();
+        if received.is_none()
+            && let Some(worker) = self.worker.take()
+            && let Err(payload) = worker.join()
+        {
+            panic::resume_unwind(payload);
+        }
+        received
+    }
+}
+
+impl Drop for Prefetch {
+    fn drop(&mut self) {
+        // A worker blocked on a full channel wakes up only when the receiver is gone.
+        self.receiver = None;
+        if let Some(worker) = self.worker.take() {
+            let _ = worker.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::{DataInfo, class_tensor};
+
+    /// Fails for every batch that contains example 5.
+    struct Countdown;
+
+    impl Dataset for Countdown {
+        fn len(&self) -> usize {
+            20
+        }
+
+        fn length(&self, _: usize) -> Option<usize> {
+            None
+        }
+
+        fn batch(&self, indices: &[usize]) -> Result<Batch, DataError> {
+            self.batch_in_epoch(indices, 0)
+        }
+
+        fn batch_in_epoch(&self, indices: &[usize], epoch: u64) -> Result<Batch, DataError> {
+            match indices.contains(&5) {
+                true => Err(DataError::Index { index: 5, examples: 20 }),
+                false => Ok(Batch::of([(
+                    "y",
+                    class_tensor(indices.iter().map(|&i| i as u32 + epoch as u32 * 100)),
+                )])),
+            }
+        }
+
+        fn info(&self) -> DataInfo {
+            DataInfo::default()
+        }
+    }
+
+    fn show(result: Result<Batch, DataError>) -> Result<Batch, String> {
+        result.map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn same_batches_and_errors_as_without() {
+        let sampler = Arc::new(Sampler::new(20, 3, 2, true, false, None).unwrap());
+        let direct: Vec<_> = (4..40).map(|s| show(make(&Countdown, &sampler, s))).collect();
+        assert!(direct.iter().any(|r| r.is_err()));
+        for depth in [0, 1, 4, 100] {
+            let ahead: Vec<_> =
+                Prefetch::new(Arc::new(Countdown), sampler.clone(), 4..40, depth).map(show).collect();
+            assert_eq!(ahead, direct);
+        }
+    }
+
+    #[test]
+    fn dropping_early_does_not_hang() {
+        let sampler = Arc::new(Sampler::new(20, 3, 2, true, false, None).unwrap());
+        for taken in [0, 1, 5] {
+            let mut ahead = Prefetch::new(Arc::new(Countdown), sampler.clone(), 0..u64::MAX, 2);
+            for _ in 0..taken {
+                assert!(ahead.next().is_some());
+            }
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Texts of different lengths, padded into batches with a mask: one line or sentence each for
+//! language models, or labelled texts for classification.
+
+use std::path::{Path, PathBuf};
+
+use super::file::{Bytes, utf8};
+use super::vocabulary::Vocabulary;
+use super::{Batch, DataError, DataInfo, Dataset, check_indices, class_tensor, tensor};
+use crate::host::{HostData, HostTensor};
+
+/// Class ids and the names behind them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Labels {
+    /// One per example.
+    pub ids: Vec<u32>,
+    /// One per class.
+    pub names: Vec<String>,
+}
+
+/// Variable-length examples. With labels: x `[b, t]`, y `[b]`. Without: x `[b, t]` and y `[b, t]`,
+/// the same shifted by one. Always with "mask" and "length".
+pub struct Sequences {
+    path: PathBuf,
+    bytes: Bytes,
+    /// Byte range of every example.
+    spans: Vec<(usize, usize)>,
+    /// Ids of x of every example, after truncation.
+    lengths: Vec<u32>,
+    /// Ids read of each example: `max_length`, and the next one if that is to be predicted.
+    limit: usize,
+    vocabulary: Vocabulary,
+    labels: Option<Labels>,
+}
+
+impl Sequences {
+    /// Every line that is not blank is one example, its line break being the last token; those too
+    /// short to have a next token are left out. With `sentences`, a line also ends after `.`, `!` or
+    /// `?` and a space.
+    pub fn lines(
+        path: &Path,
+        bytes: Bytes,
+        vocabulary: Vocabulary,
+        max_length: usize,
+        sentences: bool,
+    ) -> Result<Sequences, DataError> {
+        let spans = line_spans(utf8(path, &bytes)?, sentences);
+        Sequences::new(path, bytes, spans, vocabulary, max_length, None)
+    }
+
+    /// Examples are these byte ranges of `bytes`. All are encoded once here, to learn the lengths.
+    pub fn new(
+        path: &Path,
+        bytes: Bytes,
+        spans: Vec<(usize, usize)>,
+        vocabulary: Vocabulary,
+        max_length: usize,
+        labels: Option<Labels>,
+    ) -> Result<Sequences, DataError> {
+        if max_length == 0 {
+            return Err(DataError::option("max_length", "must be at least 1"));
+        }
+        let shift = usize::from(labels.is_none());
+        let mut all = Sequences {
+            path: path.into(),
+            bytes,
+            spans: Vec::new(),
+            lengths: Vec::new(),
+            limit: max_length.saturating_add(shift),
+            vocabulary,
+            labels: None,
+        };
+        for span in spans {
+            let ids = all.encode(span)?;
+            if labels.is_some() || ids.len() > 1 {
+                all.spans.push(span);
+                all.lengths.push((ids.len() - shift) as u32);
+            }
+        }
+        if all.spans.is_empty() {
+            return Err(DataError::file(path, "has no text to learn from"));
+        }
+        all.labels = labels;
+        Ok(all)
+    }
+
+    fn encode(&self, (start, end): (usize, usize)) -> Result<Vec<u32>, DataError> {
+        let text = utf8(&self.path, &self.bytes[start..end])?;
+        let ids = self.vocabulary.encode_prefix(text, self.limit);
+        ids.map_err(|what| DataError::at(&self.path, start as u64, what))
+    }
+}
+
+impl Dataset for Sequences {
+    fn len(&self) -> usize {
+        self.spans.len()
+    }
+
+    fn length(&self, i: usize) -> Option<usize> {
+        self.lengths.get(i).map(|&n| n as usize)
+    }
+
+    fn batch(&self, indices: &[usize]) -> Result<Batch, DataError> {
+        check_indices(indices, self.spans.len())?;
+        let examples: Vec<Vec<u32>> =
+            indices.iter().map(|&i| self.encode(self.spans[i])).collect::<Result<_, _>>()?;
+        let lengths: Vec<usize> = indices.iter().map(|&i| self.lengths[i] as usize).collect();
+        let shift = usize::from(self.labels.is_none());
+        if examples.iter().zip(&lengths).any(|(ids, &n)| ids.len() < n + shift) {
+            return Err(DataError::file(&self.path, "the file was changed during the run"));
+        }
+        let rows = |from: usize| -> Vec<&[u32]> {
+            examples.iter().zip(&lengths).map(|(ids, &n)| &ids[from..from + n]).collect()
+        };
+        let x = pad(&rows(0));
+        let y = match &self.labels {
+            Some(labels) => class_tensor(indices.iter().map(|&i| labels.ids[i])),
+            None => pad(&rows(1)),
+        };
+        let (mask, length) = mask_and_length(&lengths);
+        Ok(Batch::of([("x", x), ("y", y), ("mask", mask), ("length", length)]))
+    }
+
+    fn info(&self) -> DataInfo {
+        DataInfo {
+            examples: self.spans.len(),
+            classes: self.labels.as_ref().map(|l| l.names.len()),
+            shape: vec![0],
+            vocabulary: Some(self.vocabulary.size()),
+            class_names: self.labels.as_ref().map(|l| l.names.clone()).unwrap_or_default(),
+            characters: self.vocabulary.characters(),
+            ..DataInfo::default()
+        }
+    }
+}
+
+fn line_spans(text: &str, sentences: bool) -> Vec<(usize, usize)> {
+    let bytes = text.as_bytes();
+    let mut spans = Vec::new();
+    let mut start = 0;
+    for end in 1..=bytes.len() {
+        let stop = sentences && bytes[end - 1] == b' ' && end >= 2 && b".!?".contains(&bytes[end - 2]);
+        if stop || end == bytes.len() || bytes[end - 1] == b'\n' {
+            // Both ends follow an ASCII byte or are an end of the text: never within a character.
+            if !text[start..end].trim().is_empty() {
+                spans.push((start, end));
+            }
+            start = end;
+        }
+    }
+    spans
+}
+
+/// Rows side by side as i64 `[b, t]`, filled with id 0 up to the longest (at least one column).
+pub fn pad(rows: &[&[u32]]) -> HostTensor {
+    let width = rows.iter().map(|r| r.len()).max().unwrap_or(0).max(1);
+    let mut out = vec![0i64; rows.len() * width];
+    for (line, row) in out.chunks_mut(width).zip(rows) {
+        for (to, &id) in line.iter_mut().zip(*row) {
+            *to = i64::from(id);
+        }
+    }
+    tensor(&[rows.len(), width], HostData::I64(out))
+}
+
+/// "mask" and "length" of rows padded by [`pad`].
+pub fn mask_and_length(lengths: &[usize]) -> (HostTensor, HostTensor) {
+    let width = lengths.iter().copied().max().unwrap_or(0).max(1);
+    let mask = lengths.iter().flat_map(|&n| (0..width).map(move |t| u8::from(t < n))).collect();
+    let length = lengths.iter().map(|&n| n as i64).collect();
+    (tensor(&[lengths.len(), width], HostData::Bool(mask)), tensor(&[lengths.len()], HostData::I64(length)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owned(text: &str) -> Bytes {
+        Bytes::Owned(text.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn lines_are_padded_and_masked() {
+        let s = Sequences::lines(Path::new("t"), owned("ab\n\n  \nabcdefgh\nc"), Vocabulary::Bytes, 4, false)
+            .unwrap();
+        assert_eq!((s.len(), s.length(0), s.length(1), s.length(2)), (2, Some(2), Some(4), None));
+        let b = s.batch(&[0, 1]).unwrap();
+        assert_eq!(b.get("x").unwrap().as_i64().unwrap(), [97, 98, 0, 0, 97, 98, 99, 100]);
+        assert_eq!(b.get("y").unwrap().as_i64().unwrap(), [98, 10, 0, 0, 98, 99, 100, 101]);
+        assert_eq!(b.get("mask").unwrap().data(), &HostData::Bool(vec![1, 1, 0, 0, 1, 1, 1, 1]));
+        assert_eq!(b.get("length").unwrap().as_i64().unwrap(), [2, 4]);
+        assert_eq!(s.batch(&[0]).unwrap().get("x").unwrap().shape(), [1, 2]);
+        assert!(s.batch(&[2]).is_err());
+    }
+
+    #[test]
+    fn sentences_end_at_a_stop_and_a_space() {
+        let text = "Ün 3.5 ü. Zwei! \nDrei? \n\nvier";
+        for (sentences, expected) in [
+            (false, &["Ün 3.5 ü. Zwei! \n", "Drei? \n", "vier"][..]),
+            (true, &["Ün 3.5 ü. ", "Zwei! ", "Drei? ", "vier"]),
+        ] {
+            let found: Vec<&str> = line_spans(text, sentences).iter().map(|&(a, b)| &text[a..b]).collect();
+            assert_eq!(found, expected);
+        }
+        assert!(line_spans("", true).is_empty());
+    }
+
+    #[test]
+    fn nothing_to_learn_is_an_error() {
+        for text in ["", "\n\n", "a"] {
+            assert!(Sequences::lines(Path::new("t"), owned(text), Vocabulary::Bytes, 4, false).is_err());
+        }
+        assert!(Sequences::lines(Path::new("t"), owned("ab"), Vocabulary::Bytes, 0, false).is_err());
+    }
+}

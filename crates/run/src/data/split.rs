@@ -1,0 +1,95 @@
+//! Training and validation parts of one data set.
+
+use std::sync::Arc;
+
+use gulliver_graph::random::{Stream, hash_name};
+
+use super::{Batch, DataError, DataInfo, Dataset, check_indices};
+
+/// The examples of another data set at these indices.
+pub struct Subset {
+    /// The whole set.
+    pub whole: Arc<dyn Dataset>,
+    /// Which of its examples, in this order.
+    pub indices: Vec<u32>,
+}
+
+impl Subset {
+    fn of(&self, indices: &[usize]) -> Result<Vec<usize>, DataError> {
+        check_indices(indices, self.indices.len())?;
+        Ok(indices.iter().map(|&i| self.indices[i] as usize).collect())
+    }
+}
+
+impl Dataset for Subset {
+    fn len(&self) -> usize {
+        self.indices.len()
+    }
+
+    fn length(&self, i: usize) -> Option<usize> {
+        self.whole.length(*self.indices.get(i)? as usize)
+    }
+
+    fn batch(&self, indices: &[usize]) -> Result<Batch, DataError> {
+        self.whole.batch(&self.of(indices)?)
+    }
+
+    fn batch_in_epoch(&self, indices: &[usize], epoch: u64) -> Result<Batch, DataError> {
+        self.whole.batch_in_epoch(&self.of(indices)?, epoch)
+    }
+
+    fn info(&self) -> DataInfo {
+        DataInfo { examples: self.len(), ..self.whole.info() }
+    }
+}
+
+/// How many of `examples` are for validation: the fraction, rounded, but at least one on each
+/// side; 0 when the fraction is 0.
+pub fn validation_count(examples: usize, fraction: f64) -> Result<usize, DataError> {
+    if !(0.0..1.0).contains(&fraction) {
+        return Err(DataError::option("validation", format!("{fraction} is not a fraction from 0 up to 1")));
+    }
+    if fraction == 0.0 {
+        return Ok(0);
+    }
+    if examples < 2 {
+        let what = format!("{examples} examples cannot be split; use validation = 0");
+        return Err(DataError::option("validation", what));
+    }
+    Ok(((examples as f64 * fraction).round() as usize).clamp(1, examples - 1))
+}
+
+/// Training and validation indices, each ascending: a random choice that depends only on the
+/// arguments.
+pub fn split(examples: usize, fraction: f64, seed: u64) -> Result<(Vec<u32>, Vec<u32>), DataError> {
+    let held = validation_count(examples, fraction)?;
+    let count = u32::try_from(examples)
+        .map_err(|_| DataError::option("path", format!("{examples} examples are more than 2^32")))?;
+    let mut order = Stream::new(seed, hash_name("data.split"), 0).permutation(count);
+    let mut validation = order.split_off(examples - held);
+    order.sort_unstable();
+    validation.sort_unstable();
+    Ok((order, validation))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_disjoint_complete_and_repeatable() {
+        for (n, fraction, held) in [(10, 0.1, 1), (10, 0.0, 0), (1000, 0.25, 250), (2, 0.01, 1), (2, 0.99, 1)]
+        {
+            let (train, validation) = split(n, fraction, 3).unwrap();
+            assert_eq!((train.len(), validation.len()), (n - held, held));
+            let mut all = [train.clone(), validation].concat();
+            all.sort_unstable();
+            assert_eq!(all, (0..n as u32).collect::<Vec<_>>());
+            assert_eq!(split(n, fraction, 3).unwrap().0, train);
+        }
+        assert_ne!(split(1000, 0.5, 1).unwrap(), split(1000, 0.5, 2).unwrap());
+        for (n, fraction) in [(1, 0.5), (0, 0.5), (10, 1.0), (10, -0.1), (10, f64::NAN)] {
+            assert!(split(n, fraction, 0).is_err());
+        }
+    }
+}

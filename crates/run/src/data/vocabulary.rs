@@ -1,0 +1,194 @@
+//! Text to token ids and back: bytes, characters, or (feature `tokenizer`) a tokenizer file.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::DataError;
+
+/// What a token id stands for.
+pub enum Vocabulary {
+    /// Ids are bytes: 256 of them, no text is unknown.
+    Bytes,
+    /// Ids are positions in this ascending list of characters.
+    Chars(Vec<char>),
+    /// Ids are those of a `tokenizer.json`.
+    #[cfg(feature = "tokenizer")]
+    Tokens(Box<tokenizers::Tokenizer>),
+}
+
+impl Vocabulary {
+    /// By the name used in options: "bytes", "chars" or "tokenizer". Characters are those given,
+    /// if any (a stored vocabulary), else those occurring in `texts`.
+    pub fn open<'a>(
+        name: &str,
+        characters: Option<&str>,
+        tokenizer: Option<&Path>,
+        texts: impl Iterator<Item = &'a str>,
+    ) -> Result<Vocabulary, DataError> {
+        match name {
+            "bytes" => Ok(Vocabulary::Bytes),
+            "chars" => match characters {
+                Some(given) => Vocabulary::from_characters(given),
+                None => Ok(Vocabulary::of_texts(texts)),
+            },
+            "tokenizer" => Vocabulary::from_tokenizer(tokenizer),
+            other => {
+                let what = format!("unknown vocabulary `{other}`: use bytes, chars or tokenizer");
+                Err(DataError::option("vocabulary", what))
+            }
+        }
+    }
+
+    /// All characters of these texts, ascending.
+    pub fn of_texts<'a>(texts: impl Iterator<Item = &'a str>) -> Vocabulary {
+        let mut ascii = [false; 128];
+        let mut other = BTreeSet::new();
+        for text in texts {
+            for c in text.chars() {
+                match ascii.get_mut(c as usize) {
+                    Some(seen) => *seen = true,
+                    None => {
+                        other.insert(c);
+                    }
+                }
+            }
+        }
+        let ascii = (0u8..128).map(char::from).filter(|&c| ascii[c as usize]);
+        Vocabulary::Chars(ascii.chain(other).collect())
+    }
+
+    /// Restores what [`Vocabulary::characters`] returned.
+    pub fn from_characters(characters: &str) -> Result<Vocabulary, DataError> {
+        let list: Vec<char> = characters.chars().collect();
+        if list.is_empty() || !list.is_sorted_by(|a, b| a < b) {
+            let what = "must be distinct characters in ascending order, as stored with the weights";
+            return Err(DataError::option("characters", what));
+        }
+        Ok(Vocabulary::Chars(list))
+    }
+
+    #[cfg(feature = "tokenizer")]
+    fn from_tokenizer(path: Option<&Path>) -> Result<Vocabulary, DataError> {
+        let path = path.ok_or_else(|| DataError::option("tokenizer", "name a tokenizer.json"))?;
+        let bytes = super::file::map(path)?;
+        let tokenizer = tokenizers::Tokenizer::from_bytes(&*bytes)
+            .map_err(|error| DataError::file(path, format!("is not a tokenizer: {error}")))?;
+        Ok(Vocabulary::Tokens(Box::new(tokenizer)))
+    }
+
+    #[cfg(not(feature = "tokenizer"))]
+    fn from_tokenizer(_: Option<&Path>) -> Result<Vocabulary, DataError> {
+        Err(DataError::option(
+            "vocabulary",
+            "this build has no tokenizers: rebuild with the feature `tokenizer`",
+        ))
+    }
+
+    /// Number of ids.
+    pub fn size(&self) -> usize {
+        match self {
+            Vocabulary::Bytes => 256,
+            Vocabulary::Chars(list) => list.len(),
+            #[cfg(feature = "tokenizer")]
+            Vocabulary::Tokens(tokenizer) => tokenizer.get_vocab_size(true),
+        }
+    }
+
+    /// All characters in the order of their ids, when ids are characters.
+    pub fn characters(&self) -> Option<String> {
+        match self {
+            Vocabulary::Chars(list) => Some(list.iter().collect()),
+            _ => None,
+        }
+    }
+
+    /// The ids of a text; otherwise what could not be encoded, in words.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
+        self.encode_prefix(text, usize::MAX)
+    }
+
+    /// The first `count` ids of a text, or fewer if it has fewer; reads no more of it than needed.
+    pub fn encode_prefix(&self, text: &str, count: usize) -> Result<Vec<u32>, String> {
+        match self {
+            Vocabulary::Bytes => Ok(text.bytes().take(count).map(u32::from).collect()),
+            Vocabulary::Chars(list) => text
+                .chars()
+                .take(count)
+                .map(|c| match list.binary_search(&c) {
+                    Ok(id) => Ok(id as u32),
+                    Err(_) => Err(format!("character {c:?} is not in the vocabulary")),
+                })
+                .collect(),
+            #[cfg(feature = "tokenizer")]
+            Vocabulary::Tokens(tokenizer) => tokenizer
+                .encode(text, false)
+                .map(|encoding| encoding.get_ids().iter().copied().take(count).collect())
+                .map_err(|error| format!("the tokenizer failed: {error}")),
+        }
+    }
+
+    /// The text of these ids; ids that mean nothing become U+FFFD.
+    pub fn decode(&self, ids: &[u32]) -> String {
+        match self {
+            Vocabulary::Bytes => {
+                let bytes: Vec<u8> = ids.iter().map(|&id| u8::try_from(id).unwrap_or(0xff)).collect();
+                String::from_utf8_lossy(&bytes).into_owned()
+            }
+            Vocabulary::Chars(list) => {
+                let replaced = char::REPLACEMENT_CHARACTER;
+                ids.iter().map(|&id| list.get(id as usize).copied().unwrap_or(replaced)).collect()
+            }
+            #[cfg(feature = "tokenizer")]
+            Vocabulary::Tokens(tokenizer) => {
+                tokenizer.decode(ids, false).unwrap_or_else(|_| char::REPLACEMENT_CHARACTER.to_string())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_round_trips() {
+        let text = "Größe, 大きさ\n";
+        for v in [Vocabulary::Bytes, Vocabulary::of_texts([text].into_iter())] {
+            let ids = v.encode(text).unwrap();
+            assert!(ids.iter().all(|&id| (id as usize) < v.size()));
+            assert_eq!(v.decode(&ids), text);
+        }
+        let chars = Vocabulary::of_texts(["hello"].into_iter());
+        assert_eq!(chars.characters().as_deref(), Some("ehlo"));
+        assert_eq!(chars.encode("hole").unwrap(), [1, 3, 2, 0]);
+        assert_eq!(chars.encode_prefix("holx", 3).unwrap(), [1, 3, 2]);
+        assert!(chars.encode("x").unwrap_err().contains("'x'"));
+        assert_eq!(chars.decode(&[0, 9]), "e\u{fffd}");
+        let restored = Vocabulary::from_characters(&chars.characters().unwrap()).unwrap();
+        assert_eq!(restored.encode("hello").unwrap(), chars.encode("hello").unwrap());
+    }
+
+    #[test]
+    fn wrong_vocabularies_are_errors() {
+        for bad in ["", "ba", "aa"] {
+            assert!(Vocabulary::from_characters(bad).is_err());
+        }
+        for name in ["words", "tokenizer"] {
+            assert!(Vocabulary::open(name, None, None, [].into_iter()).is_err());
+        }
+    }
+
+    #[cfg(feature = "tokenizer")]
+    #[test]
+    fn tokenizer_files_are_read() {
+        let json = r#"{"version":"1.0","truncation":null,"padding":null,"added_tokens":[],
+            "normalizer":null,"pre_tokenizer":{"type":"Whitespace"},"post_processor":null,"decoder":null,
+            "model":{"type":"WordLevel","vocab":{"[UNK]":0,"small":1,"giants":2},"unk_token":"[UNK]"}}"#;
+        let dir = crate::data::scratch::Scratch::new();
+        let path = dir.write("tokenizer.json", json.as_bytes());
+        let v = Vocabulary::open("tokenizer", None, Some(&path), [].into_iter()).unwrap();
+        assert_eq!((v.size(), v.encode("giants small other").unwrap()), (3, vec![2, 1, 0]));
+        let bad = dir.write("bad.json", b"{}");
+        assert!(Vocabulary::open("tokenizer", None, Some(&bad), [].into_iter()).is_err());
+    }
+}
