@@ -11,6 +11,8 @@ pub mod interpret;
 pub mod loss;
 pub mod normalize;
 pub mod op;
+pub mod optim;
 pub mod random;
+pub mod schedule;
 pub mod spec;
 pub mod tensor;
