@@ -8,6 +8,8 @@ pub mod dtype;
 pub mod function;
 pub mod graph;
 pub mod interpret;
+pub mod layer;
+pub mod model;
 pub mod op;
 pub mod random;
 pub mod spec;
