@@ -14,7 +14,9 @@ use gulliver_graph::spec::{Combine, Reduce};
 use gulliver_graph::tensor::{Tensor, positions};
 
 fn weighted_sum(outs: &[Tensor], weights: &[Tensor]) -> f64 {
-    let dot = |(a, b): (&Tensor, &Tensor)| a.data.iter().zip(&b.data).map(|(x, y)| x * y).sum::<f64>();
+    // What has no weight may be infinite.
+    let term = |(x, y): (&f64, &f64)| if *y == 0.0 { 0.0 } else { x * y };
+    let dot = |(a, b): (&Tensor, &Tensor)| a.data.iter().zip(&b.data).map(term).sum::<f64>();
     outs.iter().zip(weights).map(dot).sum()
 }
 

@@ -1,9 +1,11 @@
 //! Operators. Each is described once, in its own file, and has one row in the table below; whatever
 //! else the program knows of operators is derived from [`OpDef`].
 
+pub mod moments;
 pub mod product;
 pub mod sample;
 pub mod special;
+pub mod update;
 
 use crate::build::Builder;
 use crate::dim::{Bindings, DimError};
@@ -189,6 +191,28 @@ operators! {
     select::Select,
     cast::Cast,
     reduce::Reduce,
+    softmax::Softmax,
+    softmax_grad::SoftmaxGrad,
+    log_softmax::LogSoftmax,
+    log_softmax_grad::LogSoftmaxGrad,
+    layer_norm::LayerNorm,
+    layer_norm_grad::LayerNormGrad,
+    rms_norm::RmsNorm,
+    rms_norm_grad::RmsNormGrad,
+    group_norm::GroupNorm,
+    group_norm_grad::GroupNormGrad,
+    batch_norm::BatchNorm,
+    batch_norm_grad::BatchNormGrad,
+    cross_entropy::CrossEntropy,
+    cross_entropy_grad::CrossEntropyGrad,
+    attention::Attention,
+    attention_grad::AttentionGrad,
+    update_sgd::UpdateSgd,
+    update_adam::UpdateAdam,
+    update_adadelta::UpdateAdadelta,
+    update_adagrad::UpdateAdagrad,
+    update_rmsprop::UpdateRmsprop,
+    update_lion::UpdateLion,
     reshape::Reshape,
     transpose::Transpose,
     expand::Expand,

@@ -1,0 +1,63 @@
+//! Adadelta.
+
+use super::sample::Sample;
+use super::update::{self, Update};
+use super::{OpDef, OpError};
+use crate::graph::Type;
+use crate::spec::Spec;
+use crate::tensor::Tensor;
+use serde::{Deserialize, Serialize};
+
+/// Steps as large as earlier steps were, relative to the gradient: running means of the squares of
+/// both.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct UpdateAdadelta {}
+
+impl Update for UpdateAdadelta {
+    fn states(&self) -> Vec<&'static str> {
+        vec!["square_avg", "acc_delta"]
+    }
+
+    fn hypers(&self) -> Vec<&'static str> {
+        vec!["lr", "rho", "eps", "weight_decay"]
+    }
+
+    fn rule(&self, w: f64, g: f64, states: &mut [f64], hypers: &[f64]) -> f64 {
+        let [lr, rho, eps, weight_decay] = hypers[..] else { unreachable!("four hyper-parameters") };
+        let g = g + weight_decay * w;
+        states[0] = rho * states[0] + (1.0 - rho) * g * g;
+        let delta = (states[1] + eps).sqrt() / (states[0] + eps).sqrt() * g;
+        states[1] = rho * states[1] + (1.0 - rho) * delta * delta;
+        w - lr * delta
+    }
+}
+
+impl OpDef for UpdateAdadelta {
+    fn name(&self) -> &'static str {
+        "update_adadelta"
+    }
+
+    fn help(&self) -> &'static str {
+        "Adadelta: step sizes from the history of steps and gradients"
+    }
+
+    fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
+        update::spec(self, ins)
+    }
+
+    fn eval(&self, ins: &[&Tensor], outs: &mut [Tensor]) {
+        update::eval(self, ins, outs);
+    }
+
+    fn flops_per_point(&self) -> u64 {
+        18
+    }
+
+    fn in_place(&self) -> Vec<(usize, usize)> {
+        update::in_place(self)
+    }
+
+    fn samples() -> Vec<Sample> {
+        update::samples(UpdateAdadelta {}, &[1.0, 0.9, 1e-6, 0.01])
+    }
+}

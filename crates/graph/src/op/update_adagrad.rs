@@ -1,0 +1,63 @@
+//! Adagrad.
+
+use super::sample::Sample;
+use super::update::{self, Update};
+use super::{OpDef, OpError};
+use crate::graph::Type;
+use crate::spec::Spec;
+use crate::tensor::Tensor;
+use serde::{Deserialize, Serialize};
+
+/// Divides by the root of the sum of all squared gradients so far; the rate decays as
+/// `lr/(1 + (step - 1)·lr_decay)`, the step counted from one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct UpdateAdagrad {}
+
+impl Update for UpdateAdagrad {
+    fn states(&self) -> Vec<&'static str> {
+        vec!["sum"]
+    }
+
+    fn hypers(&self) -> Vec<&'static str> {
+        vec!["lr", "lr_decay", "eps", "weight_decay", "step"]
+    }
+
+    fn rule(&self, w: f64, g: f64, states: &mut [f64], hypers: &[f64]) -> f64 {
+        let [lr, lr_decay, eps, weight_decay, step] = hypers[..] else {
+            unreachable!("five hyper-parameters")
+        };
+        let g = g + weight_decay * w;
+        states[0] += g * g;
+        w - lr / (1.0 + (step - 1.0) * lr_decay) * g / (states[0].sqrt() + eps)
+    }
+}
+
+impl OpDef for UpdateAdagrad {
+    fn name(&self) -> &'static str {
+        "update_adagrad"
+    }
+
+    fn help(&self) -> &'static str {
+        "Adagrad: divides by the root of the sum of squared gradients"
+    }
+
+    fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
+        update::spec(self, ins)
+    }
+
+    fn eval(&self, ins: &[&Tensor], outs: &mut [Tensor]) {
+        update::eval(self, ins, outs);
+    }
+
+    fn flops_per_point(&self) -> u64 {
+        10
+    }
+
+    fn in_place(&self) -> Vec<(usize, usize)> {
+        update::in_place(self)
+    }
+
+    fn samples() -> Vec<Sample> {
+        update::samples(UpdateAdagrad {}, &[0.01, 0.1, 1e-10, 0.01, 3.0])
+    }
+}
