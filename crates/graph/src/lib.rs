@@ -16,3 +16,4 @@ pub mod op;
 pub mod random;
 pub mod spec;
 pub mod tensor;
+pub mod windows;

@@ -6,6 +6,7 @@ pub mod product;
 pub mod sample;
 pub mod special;
 pub mod update;
+pub mod window;
 
 use crate::build::Builder;
 use crate::dim::{Bindings, DimError};
@@ -218,4 +219,5 @@ operators! {
     expand::Expand,
     fill::Fill,
     size::Size,
+    conv::Conv,
 }
