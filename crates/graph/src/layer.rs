@@ -191,6 +191,36 @@ impl Builder {
         ])
     }
 
+    /// Layer `layer` of an LSTM over `[batch, length, in]`, starting from zeros: every hidden state
+    /// `[batch, length, hidden]`.
+    pub fn lstm_layer(&mut self, x: Value, layer: usize, hidden: usize) -> Built {
+        let input = self.fixed(x, 2)?;
+        let [w_ih, w_hh, b_ih, b_hh] = self.recurrent_weights(layer, 4, input, hidden)?;
+        let gates = self.project(x, w_ih)?;
+        let bias = self.add(b_ih, b_hh)?;
+        let gates = self.add(gates, bias)?;
+        let shape = [self.shape(x)[0].clone(), hidden.into()];
+        let zeros = self.fill(0.0, &shape)?;
+        Ok(self.lstm(gates, zeros, zeros, w_hh)?.0)
+    }
+
+    /// Layer `layer` of a GRU over `[batch, length, in]`, starting from zeros: every hidden state
+    /// `[batch, length, hidden]`.
+    pub fn gru_layer(&mut self, x: Value, layer: usize, hidden: usize) -> Built {
+        let input = self.fixed(x, 2)?;
+        let [w_ih, w_hh, b_ih, b_hh] = self.recurrent_weights(layer, 3, input, hidden)?;
+        let gates = self.project(x, w_ih)?;
+        // The reset gate multiplies the recurrent bias of the new state, so that one stays apart.
+        let outer = self.slice(b_hh, 0, 0, 2 * hidden)?;
+        let inner = self.slice(b_hh, 0, 2 * hidden, hidden)?;
+        let outer = self.pad(outer, &[(0, hidden)], 0.0)?;
+        let bias = self.add(b_ih, outer)?;
+        let gates = self.add(gates, bias)?;
+        let shape = [self.shape(x)[0].clone(), hidden.into()];
+        let zeros = self.fill(0.0, &shape)?;
+        self.gru(gates, zeros, w_hh, inner)
+    }
+
     /// `[batch, length, heads·d]` as `[batch, length, heads, d]`.
     pub fn heads(&mut self, x: Value, heads: usize) -> Built {
         let width = self.fixed(x, 2)?;

@@ -18,4 +18,5 @@ pub mod random;
 pub mod schedule;
 pub mod spec;
 pub mod tensor;
+pub mod training;
 pub mod windows;
