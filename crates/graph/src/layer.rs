@@ -237,9 +237,10 @@ impl Builder {
 
     /// `[batch, …]` as `[batch, everything else]`.
     pub fn flatten(&mut self, x: Value) -> Built {
-        let mut width = 1;
+        let mut width = 1usize;
         for axis in 1..self.rank(x) {
-            width *= self.fixed(x, axis)?;
+            let wider = width.checked_mul(self.fixed(x, axis)?);
+            width = wider.ok_or_else(|| GraphError::Model(format!("{} has too many elements", self.ty(x))))?;
         }
         let shape = [self.shape(x)[0].clone(), width.into()];
         self.reshape(x, &shape)

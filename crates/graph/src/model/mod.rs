@@ -19,7 +19,7 @@ use crate::build::Builder;
 use crate::dim::{Dim, product};
 use crate::dtype::DType;
 use crate::graph::{GraphError, Value};
-use param::{Param, ParamValue, Params, flag, float, int, ints, nearest, text};
+use param::{Param, ParamValue, Params, flag, int, ints, nearest, text};
 use std::fmt;
 
 /// One loss of a training step, and the weights it trains.
@@ -224,3 +224,137 @@ pub(crate) fn classified(g: &mut Builder, logits: Value, ignore: bool) -> Result
 
 /// The target of positions that do not count, as in PyTorch.
 pub const IGNORED: i64 = -100;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Graph;
+    use crate::training::evaluation_graph;
+
+    fn graph(name: &str, given: &[(&str, ParamValue)]) -> Graph {
+        let given: Vec<_> = given.iter().map(|(n, v)| (n.to_string(), v.clone())).collect();
+        let model = model(name, &given).unwrap_or_else(|e| panic!("{name}: {e}"));
+        evaluation_graph(&*model).unwrap_or_else(|e| panic!("{name}: {e}"))
+    }
+
+    fn count(graph: &Graph, prefix: &str) -> i64 {
+        let weights = graph.weights().filter(|(_, info)| info.name.starts_with(prefix));
+        weights.map(|(_, info)| product(&info.ty.shape).as_const().unwrap()).sum()
+    }
+
+    #[test]
+    fn parameter_counts_are_the_well_known_ones() {
+        let imagenet = [("stem", text("imagenet")), ("classes", int(1000)), ("size", int(224))];
+        let plain: &[(&str, ParamValue)] = &[];
+        for (name, given, expected) in [
+            ("mlp", plain, 1_863_690),
+            ("mlp-tiny", plain, 2_410),
+            ("resnet18", &imagenet, 11_689_512),
+            ("resnet18", plain, 11_173_962),
+            ("resnet34", plain, 21_797_672),
+            ("resnet50", plain, 25_557_032),
+            ("resnet101", plain, 44_549_160),
+            ("resnet152", plain, 60_192_808),
+            ("wide_resnet50_2", plain, 68_883_240),
+            ("wide_resnet101_2", plain, 126_886_696),
+            ("vgg11", plain, 132_863_336),
+            ("vgg13", plain, 133_047_848),
+            ("vgg16", plain, 138_357_544),
+            ("vgg19", plain, 143_667_240),
+            ("mobilenet_v2", plain, 3_504_872),
+            ("pointnet", plain, 811_048),
+            ("lstm", plain, 5_227_496),
+            ("gpt-nano", plain, 809_856),
+            ("gpt-mini", plain, 10_770_816),
+            ("gpt2", plain, 124_439_808),
+            ("gpt2-medium", plain, 354_823_168),
+            ("gpt2-large", plain, 774_030_080),
+            ("gpt2-xl", plain, 1_557_611_200),
+            // Hugging Face's BertForMaskedLM, which has no pooler.
+            ("bert-base", plain, 109_514_298),
+            ("bert-base", &[("head", text("classify"))], 109_482_240 + 2 * 769),
+            ("bert-tiny", &[("head", text("classify"))], 4_385_920 + 2 * 129),
+        ] {
+            assert_eq!(count(&graph(name, given), ""), expected, "{name} {given:?}");
+        }
+        let dcgan = graph("dcgan", &[]);
+        assert_eq!(count(&dcgan, "generator."), 3_576_704);
+        assert_eq!(count(&dcgan, "discriminator."), 2_765_568);
+    }
+
+    #[test]
+    fn the_largest_models_have_the_size_of_their_name() {
+        for (name, billions) in [("gpt-10b", 10), ("gpt-20b", 20), ("gpt-40b", 40)] {
+            let off = count(&graph(name, &[]), "") - billions * 1_000_000_000;
+            assert!(off.abs() < billions * 50_000_000, "{name}: {off}");
+        }
+    }
+
+    #[test]
+    fn weights_have_the_names_people_know() {
+        for (name, expected) in [
+            ("resnet50", "conv1.weight layer1.0.downsample.1.running_mean layer4.2.bn3.bias fc.bias"),
+            ("vgg16", "features.0.weight features.28.bias classifier.0.weight classifier.6.bias"),
+            ("mobilenet_v2", "features.0.0.weight features.1.conv.1.weight features.17.conv.2.weight"),
+            ("mobilenet_v2", "features.2.conv.1.1.running_var features.18.1.bias classifier.1.weight"),
+            ("gpt2", "wte.weight wpe.weight h.11.attn.c_attn.bias h.0.mlp.c_proj.weight ln_f.weight"),
+            ("bert-base", "bert.encoder.layer.11.attention.output.LayerNorm.weight cls.predictions.bias"),
+            ("lstm", "encoder.weight rnn.weight_ih_l0 rnn.bias_hh_l1 decoder.bias"),
+            ("dcgan", "generator.main.12.weight discriminator.main.11.weight discriminator.main.9.running_var"),
+        ] {
+            let graph = graph(name, &[]);
+            for input in expected.split_whitespace() {
+                assert!(graph.input(input).is_some(), "{name} has no {input}");
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_unique_and_settings_fit_their_family() {
+        for (i, row) in MODELS.iter().enumerate() {
+            assert!(MODELS[..i].iter().all(|other| other.name != row.name), "{}", row.name);
+            for (name, value) in row.settings {
+                assert!(row.params().iter().any(|p| p.name == *name && p.default == *value), "{}", row.name);
+            }
+        }
+    }
+
+    #[test]
+    fn mistakes_say_what_to_do() {
+        for (name, param, value, said) in [
+            ("resnet5", "size", int(3), "there is no model `resnet5`; did you mean `resnet50`?"),
+            ("gpt", "head", int(3), "model `gpt`: has no parameter `head`; did you mean `heads`?"),
+            ("gpt", "heads", int(3), "model `gpt`: 3 heads do not divide width 128"),
+            ("bert", "heads", int(7), "model `bert`: 7 heads do not divide width 128"),
+            ("bert", "head", text("x"), "model `bert`: parameter `head` must be `mlm` or `classify`, got `x`"),
+            ("mlp", "sizes", ints(&[3]), "model `mlp`: `sizes` needs at least the widths of input and output"),
+            ("resnet18", "factor", int(2), "model `resnet18`: `factor` widens bottlenecks; set `bottleneck` too"),
+            ("resnet18", "size", int(-1), "model `resnet18`: parameter `size` must be from 1 to 1048576, got -1"),
+            ("lstm", "cell", text("rnn"), "model `lstm`: parameter `cell` must be `lstm` or `gru`, got `rnn`"),
+            ("cnn", "size", int(3), "model `cnn`: images of size 3 vanish in two poolings; use 4 or more"),
+        ] {
+            assert_eq!(model(name, &[(param.into(), value)]).unwrap_err().to_string(), said);
+        }
+    }
+
+    #[test]
+    fn extreme_sizes_are_errors_not_panics() {
+        let families =
+            ["cnn", "resnet18", "vgg11", "mobilenet_v2", "dcgan", "pointnet", "cosmoflow", "lstm", "gpt", "bert"];
+        for row in MODELS.iter().filter(|row| families.contains(&row.name)) {
+            for p in row.params() {
+                for extreme in [i64::MIN, 0, 1, 1 << 20, i64::MAX] {
+                    let value = match p.default {
+                        // Many layers are slow to build, not wrong.
+                        ParamValue::Int(_) if p.name != "layers" => int(extreme),
+                        ParamValue::Float(_) => ParamValue::Float(extreme as f64),
+                        _ => continue,
+                    };
+                    if let Ok(model) = model(row.name, &[(p.name.into(), value)]) {
+                        let _ = evaluation_graph(&*model);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -110,7 +110,7 @@ pub struct Params {
 }
 
 /// Largest extent a model may have, far above any real one; keeps products of a few within 64 bits.
-const LARGEST: i64 = 1 << 24;
+const LARGEST: i64 = 1 << 20;
 
 impl Params {
     /// The table's defaults, then the settings in order; refuses unknown names and wrong kinds.
