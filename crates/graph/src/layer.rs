@@ -163,7 +163,7 @@ impl Builder {
     /// Rows of `weight` `[vocab, dim]` by id.
     pub fn embedding_layer(&mut self, ids: Value, vocab: usize, dim: usize, init: Init) -> Built {
         let table = self.weight("weight", &[vocab, dim], init)?;
-        self.embedding(ids, table)
+        self.embedding(table, ids, None)
     }
 
     /// `x` where positive, elsewhere `weight·x` with one slope per channel, starting at a quarter.
@@ -213,7 +213,7 @@ impl Builder {
         // The reset gate multiplies the recurrent bias of the new state, so that one stays apart.
         let outer = self.slice(b_hh, 0, 0, 2 * hidden)?;
         let inner = self.slice(b_hh, 0, 2 * hidden, hidden)?;
-        let outer = self.pad(outer, &[(0, hidden)], 0.0)?;
+        let outer = self.pad(outer, &[0], &[hidden as i64], 0.0)?;
         let bias = self.add(b_ih, outer)?;
         let gates = self.add(gates, bias)?;
         let shape = [self.shape(x)[0].clone(), hidden.into()];

@@ -120,7 +120,7 @@ impl Bert {
                 g.add(logits, bias)
             }),
             Head::Classes(classes) => {
-                let h = g.slice(h, 1, 0.into(), 1.into())?;
+                let h = g.slice(h, 1, 0, 1)?;
                 let h = g.reshape(h, &[Dim::symbol("batch"), self.width.into()])?;
                 let h = g.scope("bert.pooler.dense", |g| g.linear_from(h, self.width, START, ZERO))?;
                 let h = g.tanh(h)?;
@@ -140,15 +140,15 @@ impl Bert {
     ) -> Result<Value, GraphError> {
         let length = g.shape(x)[1].clone();
         let mut h = g.scope("embeddings", |g| -> Result<Value, GraphError> {
-            let words = g.scope("word_embeddings", |g| g.embedding(x, table))?;
+            let words = g.scope("word_embeddings", |g| g.embedding(table, x, None))?;
             let positions = g
                 .scope("position_embeddings", |g| g.weight("weight", &[self.context, self.width], START))?;
-            let positions = g.slice(positions, 0, 0.into(), length)?;
+            let positions = g.slice(positions, 0, 0, length)?;
             let types = g.scope("token_type_embeddings", |g| -> Result<Value, GraphError> {
                 let table = g.weight("weight", &[self.types, self.width], START)?;
                 match segments {
-                    Some(segments) => g.embedding(segments, table),
-                    None => g.slice(table, 0, 0.into(), 1.into()),
+                    Some(segments) => g.embedding(table, segments, None),
+                    None => g.slice(table, 0, 0, 1),
                 }
             })?;
             let h = g.add(words, positions)?;

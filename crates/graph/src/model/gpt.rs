@@ -91,9 +91,9 @@ impl Gpt {
         let x = tokens(g, "x")?;
         let table = g.scope("wte", |g| g.weight("weight", &[self.vocab, self.width], SMALL))?;
         let positions = g.scope("wpe", |g| g.weight("weight", &[self.context, self.width], SMALL))?;
-        let h = g.scope("wte", |g| g.embedding(x, table))?;
+        let h = g.scope("wte", |g| g.embedding(table, x, None))?;
         let length = g.shape(x)[1].clone();
-        let positions = g.slice(positions, 0, 0.into(), length)?;
+        let positions = g.slice(positions, 0, 0, length)?;
         let h = g.add(h, positions)?;
         let mut h = g.dropout(h, self.dropout)?;
         for layer in 0..self.layers {
@@ -110,7 +110,7 @@ impl Gpt {
         let h = g.scope("attn", |g| -> Result<Value, GraphError> {
             let qkv = g.scope("c_attn", |g| g.linear_from(h, 3 * self.width, SMALL, ZERO))?;
             let mut parts = Vec::with_capacity(3);
-            for part in g.split(qkv, 2, 3)? {
+            for part in g.split(qkv, 2, &[self.width; 3])? {
                 parts.push(g.heads(part, self.heads)?);
             }
             let o = g.attention(parts[0], parts[1], parts[2], None, true, None)?;

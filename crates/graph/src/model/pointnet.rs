@@ -4,7 +4,6 @@
 use super::param::{Param, Params, flag, float, int, param};
 use super::{Built, Family, Model, batch, classified, logits};
 use crate::build::Builder;
-use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::graph::{GraphError, Value};
 use crate::windows::ConvOptions;
@@ -122,9 +121,9 @@ fn off_rotation(g: &mut Builder, matrix: Value, k: usize) -> Result<Value, Graph
 /// The identity `[k, k]`: a column of ones padded to `k + 1` columns, read as rows of `k`.
 fn identity(g: &mut Builder, k: usize) -> Result<Value, GraphError> {
     let ones = g.fill(1.0, &[k, 1])?;
-    let wide = g.pad(ones, &[(0, 0), (0, k)], 0.0)?;
+    let wide = g.pad(ones, &[0, 0], &[0, k as i64], 0.0)?;
     let line = g.reshape(wide, &[k * (k + 1)])?;
-    let line = g.slice(line, 0, 0.into(), Dim::from(k * k))?;
+    let line = g.slice(line, 0, 0, k * k)?;
     g.reshape(line, &[k, k])
 }
 
