@@ -2,8 +2,8 @@
 //! weights are PyTorch's; the names stand under the current scope.
 
 use crate::build::Builder;
-use crate::windows::ConvOptions;
 use crate::graph::{GraphError, Init, Value};
+use crate::windows::ConvOptions;
 
 type Built = Result<Value, GraphError>;
 
@@ -224,7 +224,8 @@ impl Builder {
     /// `[batch, length, heads·d]` as `[batch, length, heads, d]`.
     pub fn heads(&mut self, x: Value, heads: usize) -> Built {
         let width = self.fixed(x, 2)?;
-        let shape = [self.shape(x)[0].clone(), self.shape(x)[1].clone(), heads.into(), (width / heads).into()];
+        let shape =
+            [self.shape(x)[0].clone(), self.shape(x)[1].clone(), heads.into(), (width / heads).into()];
         self.reshape(x, &shape)
     }
 
@@ -240,7 +241,8 @@ impl Builder {
         let mut width = 1usize;
         for axis in 1..self.rank(x) {
             let wider = width.checked_mul(self.fixed(x, axis)?);
-            width = wider.ok_or_else(|| GraphError::Model(format!("{} has too many elements", self.ty(x))))?;
+            width =
+                wider.ok_or_else(|| GraphError::Model(format!("{} has too many elements", self.ty(x))))?;
         }
         let shape = [self.shape(x)[0].clone(), width.into()];
         self.reshape(x, &shape)

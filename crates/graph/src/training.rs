@@ -30,7 +30,9 @@ pub fn training_graph(
     let objectives = model.objectives();
     if optimizers.len() != 1 && optimizers.len() != objectives.len() {
         let (have, want) = (optimizers.len(), objectives.len());
-        return Err(GraphError::Model(format!("{have} optimizers for {want} objectives; give one or {want}")));
+        return Err(GraphError::Model(format!(
+            "{have} optimizers for {want} objectives; give one or {want}"
+        )));
     }
     let mut g = Builder::new(true);
     for (k, objective) in objectives.iter().enumerate() {
@@ -131,9 +133,11 @@ mod tests {
 
     #[test]
     fn every_model_trains_evaluates_and_predicts() {
-        for row in MODELS.iter().filter(|row| !row.name.starts_with("gpt-") && !row.name.starts_with("gpt2-")) {
+        for row in MODELS.iter().filter(|row| !row.name.starts_with("gpt-") && !row.name.starts_with("gpt2-"))
+        {
             let model = model(row.name, &[]).unwrap();
-            let train = training_graph(&*model, &[adam()], None).unwrap_or_else(|e| panic!("{}: {e}", row.name));
+            let train =
+                training_graph(&*model, &[adam()], None).unwrap_or_else(|e| panic!("{}: {e}", row.name));
             let evaluation = evaluation_graph(&*model).unwrap();
             let forward = forward_graph(&*model).unwrap();
             assert_eq!(train.parameters(), evaluation.parameters(), "{}", row.name);

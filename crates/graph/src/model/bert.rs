@@ -141,8 +141,8 @@ impl Bert {
         let length = g.shape(x)[1].clone();
         let mut h = g.scope("embeddings", |g| -> Result<Value, GraphError> {
             let words = g.scope("word_embeddings", |g| g.embedding(table, x, None))?;
-            let positions = g
-                .scope("position_embeddings", |g| g.weight("weight", &[self.context, self.width], START))?;
+            let positions =
+                g.scope("position_embeddings", |g| g.weight("weight", &[self.context, self.width], START))?;
             let positions = g.slice(positions, 0, 0, length)?;
             let types = g.scope("token_type_embeddings", |g| -> Result<Value, GraphError> {
                 let table = g.weight("weight", &[self.types, self.width], START)?;

@@ -51,7 +51,10 @@ fn make(p: &Params) -> Result<Box<dyn Model>, GraphError> {
         dropout: p.rate("dropout")?,
     };
     if net.layers > 16 || net.size >> net.layers == 0 {
-        return wrong(&p.model, format!("{} layers halve a volume of size {} too often", net.layers, net.size));
+        return wrong(
+            &p.model,
+            format!("{} layers halve a volume of size {} too often", net.layers, net.size),
+        );
     }
     if net.hidden < 2 {
         return wrong(&p.model, "`hidden` must be 2 or more".into());

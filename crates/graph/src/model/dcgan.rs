@@ -52,7 +52,8 @@ impl Dcgan {
         let mut x = g.data("z", DType::F32, &[batch(), self.latent.into(), 1.into(), 1.into()])?;
         g.scope("generator.main", |g| {
             for (n, factor) in [8, 4, 2, 1].into_iter().enumerate() {
-                let options = if n == 0 { ConvOptions::new(2) } else { ConvOptions::new(2).stride(2).padding(1) };
+                let options =
+                    if n == 0 { ConvOptions::new(2) } else { ConvOptions::new(2).stride(2).padding(1) };
                 let out = factor * self.generator;
                 x = g.scope(3 * n, |g| g.conv_transpose_layer(x, out, &[4, 4], &options, START, None))?;
                 x = g.scope(3 * n + 1, |g| norm(g, x, track))?;
@@ -86,7 +87,8 @@ impl Dcgan {
 
 /// Batch normalisation whose gain starts near one, as the authors of DCGAN do.
 fn norm(g: &mut Builder, x: Value, track: bool) -> Result<Value, GraphError> {
-    let options = BatchNormOptions { track, gain: Init::NormalAround(1.0, 0.02), ..BatchNormOptions::default() };
+    let options =
+        BatchNormOptions { track, gain: Init::NormalAround(1.0, 0.02), ..BatchNormOptions::default() };
     g.batch_norm_with(x, &options)
 }
 

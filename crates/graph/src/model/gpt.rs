@@ -37,7 +37,13 @@ static PARAMS: &[Param] = &[
 
 type Settings = &'static [(&'static str, ParamValue)];
 
-const fn sizes(vocab: i64, width: i64, heads: i64, layers: i64, context: i64) -> [(&'static str, ParamValue); 5] {
+const fn sizes(
+    vocab: i64,
+    width: i64,
+    heads: i64,
+    layers: i64,
+    context: i64,
+) -> [(&'static str, ParamValue); 5] {
     [
         ("vocab", int(vocab)),
         ("width", int(width)),

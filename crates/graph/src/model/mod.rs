@@ -155,7 +155,12 @@ pub static MODELS: &[ModelRow] = &[
     row("vgg13", "VGG-13", &vgg::FAMILY, &[("convolutions", ints(&[2, 2, 2, 2, 2]))]),
     row("vgg16", "VGG-16", &vgg::FAMILY, &[("convolutions", ints(&[2, 2, 3, 3, 3]))]),
     row("vgg19", "VGG-19", &vgg::FAMILY, &[("convolutions", ints(&[2, 2, 4, 4, 4]))]),
-    row("mobilenet_v2", "MobileNet-V2: inverted residuals of depthwise convolutions", &mobilenet::FAMILY, &[]),
+    row(
+        "mobilenet_v2",
+        "MobileNet-V2: inverted residuals of depthwise convolutions",
+        &mobilenet::FAMILY,
+        &[],
+    ),
     row("dcgan", "generator and discriminator of 64x64 images, trained in turn", &dcgan::FAMILY, &[]),
     row("pointnet", "PointNet classifier of point clouds", &pointnet::FAMILY, &[]),
     row("cosmoflow", "3-D convolutions over a volume, regressing its parameters", &cosmoflow::FAMILY, &[]),
@@ -300,7 +305,10 @@ mod tests {
             ("gpt2", "wte.weight wpe.weight h.11.attn.c_attn.bias h.0.mlp.c_proj.weight ln_f.weight"),
             ("bert-base", "bert.encoder.layer.11.attention.output.LayerNorm.weight cls.predictions.bias"),
             ("lstm", "encoder.weight rnn.weight_ih_l0 rnn.bias_hh_l1 decoder.bias"),
-            ("dcgan", "generator.main.12.weight discriminator.main.11.weight discriminator.main.9.running_var"),
+            (
+                "dcgan",
+                "generator.main.12.weight discriminator.main.11.weight discriminator.main.9.running_var",
+            ),
         ] {
             let graph = graph(name, &[]);
             for input in expected.split_whitespace() {
@@ -326,11 +334,36 @@ mod tests {
             ("gpt", "head", int(3), "model `gpt`: has no parameter `head`; did you mean `heads`?"),
             ("gpt", "heads", int(3), "model `gpt`: 3 heads do not divide width 128"),
             ("bert", "heads", int(7), "model `bert`: 7 heads do not divide width 128"),
-            ("bert", "head", text("x"), "model `bert`: parameter `head` must be `mlm` or `classify`, got `x`"),
-            ("mlp", "sizes", ints(&[3]), "model `mlp`: `sizes` needs at least the widths of input and output"),
-            ("resnet18", "factor", int(2), "model `resnet18`: `factor` widens bottlenecks; set `bottleneck` too"),
-            ("resnet18", "size", int(-1), "model `resnet18`: parameter `size` must be from 1 to 1048576, got -1"),
-            ("lstm", "cell", text("rnn"), "model `lstm`: parameter `cell` must be `lstm` or `gru`, got `rnn`"),
+            (
+                "bert",
+                "head",
+                text("x"),
+                "model `bert`: parameter `head` must be `mlm` or `classify`, got `x`",
+            ),
+            (
+                "mlp",
+                "sizes",
+                ints(&[3]),
+                "model `mlp`: `sizes` needs at least the widths of input and output",
+            ),
+            (
+                "resnet18",
+                "factor",
+                int(2),
+                "model `resnet18`: `factor` widens bottlenecks; set `bottleneck` too",
+            ),
+            (
+                "resnet18",
+                "size",
+                int(-1),
+                "model `resnet18`: parameter `size` must be from 1 to 1048576, got -1",
+            ),
+            (
+                "lstm",
+                "cell",
+                text("rnn"),
+                "model `lstm`: parameter `cell` must be `lstm` or `gru`, got `rnn`",
+            ),
             ("cnn", "size", int(3), "model `cnn`: images of size 3 vanish in two poolings; use 4 or more"),
         ] {
             assert_eq!(model(name, &[(param.into(), value)]).unwrap_err().to_string(), said);
@@ -339,8 +372,18 @@ mod tests {
 
     #[test]
     fn extreme_sizes_are_errors_not_panics() {
-        let families =
-            ["cnn", "resnet18", "vgg11", "mobilenet_v2", "dcgan", "pointnet", "cosmoflow", "lstm", "gpt", "bert"];
+        let families = [
+            "cnn",
+            "resnet18",
+            "vgg11",
+            "mobilenet_v2",
+            "dcgan",
+            "pointnet",
+            "cosmoflow",
+            "lstm",
+            "gpt",
+            "bert",
+        ];
         for row in MODELS.iter().filter(|row| families.contains(&row.name)) {
             for p in row.params() {
                 for extreme in [i64::MIN, 0, 1, 1 << 20, i64::MAX] {

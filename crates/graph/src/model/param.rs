@@ -252,7 +252,10 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         let said = |e: Result<Params, GraphError>| e.unwrap_err().to_string();
-        assert_eq!(said(read("witdh", int(3))), "model `toy`: has no parameter `witdh`; did you mean `width`?");
+        assert_eq!(
+            said(read("witdh", int(3))),
+            "model `toy`: has no parameter `witdh`; did you mean `width`?"
+        );
         assert!(said(read("width", text("wide"))).contains("must be a whole number"));
         for bad in [0, -1, i64::MAX] {
             assert!(read("width", int(bad)).unwrap().size("width").is_err(), "{bad}");

@@ -99,7 +99,9 @@ impl ResNet {
         for (stage, &count) in self.blocks.iter().enumerate() {
             for k in 0..count {
                 let stride = if stage > 0 && k == 0 { 2 } else { 1 };
-                x = g.scope(format!("layer{}.{k}", stage + 1), |g| self.block(g, x, self.width << stage, stride))?;
+                x = g.scope(format!("layer{}.{k}", stage + 1), |g| {
+                    self.block(g, x, self.width << stage, stride)
+                })?;
             }
         }
         let x = g.mean(x, &[2, 3], false)?;
