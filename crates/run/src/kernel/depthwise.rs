@@ -106,7 +106,13 @@ fn run<const N: usize>(
             let lines = &plane[(z * p.extent[1] + y) * p.phases * line..][..p.phases * line];
             for kw in 0..kernel[2] {
                 let x = p.offset(2, kw);
-                let from = x % p.phases * line + at[2] + x / p.phases;
+                // Usual strides as constants: a division per kernel position would dominate.
+                let (phase, x) = match p.phases {
+                    1 => (0, x),
+                    2 => (x % 2, x / 2),
+                    n => (x % n, x / n),
+                };
+                let from = phase * line + at[2] + x;
                 let (values, weight) = (&lines[from..from + N], w[tap]);
                 for j in 0..N {
                     acc[j] = weight.mul_add(values[j], acc[j]);
@@ -154,48 +160,79 @@ fn convolve_body(
     }
 }
 
-/// Takes one image of [`CHANNELS`] interleaved channels into the sums over positions. `acc` holds the
-/// current block and then the total, `taps` x channels each; `seen` counts positions so far.
+/// One value of every channel of a bundle.
+type Bundle = [f32; CHANNELS];
+
+/// Takes one image of [`CHANNELS`] interleaved channels into the sums over positions: `x` padded, in
+/// `rows` lines of `line` per outermost coordinate. `acc` holds the current block and then the total,
+/// one bundle per kernel position each; `seen` counts positions so far.
 #[inline(always)]
 fn correlate_body(
     s: &ConvShape,
-    line: usize,
-    rows: usize,
-    x: &[f32],
-    dy: &[f32],
-    acc: &mut [f32],
+    [rows, line]: [usize; 2],
+    x: &[Bundle],
+    dy: &[Bundle],
+    acc: &mut [Bundle],
     mut seen: usize,
 ) -> usize {
-    let (acc, total) = acc.split_at_mut(s.taps() * CHANNELS);
-    let [_, oh, ow] = s.output;
-    for (position, d) in dy.chunks_exact(CHANNELS).enumerate() {
-        let at = [position / (oh * ow), position / ow % oh, position % ow];
-        let at: [usize; 3] = std::array::from_fn(|a| at[a] * s.stride[a]);
-        let mut taps = acc.chunks_exact_mut(CHANNELS);
-        for kd in 0..s.kernel[0] {
-            for kh in 0..s.kernel[1] {
-                let row = (at[0] + kd * s.dilation[0]) * rows + at[1] + kh * s.dilation[1];
-                let values = &x[(row * line + at[2]) * CHANNELS..];
-                let values = values.chunks_exact(CHANNELS).step_by(s.dilation[2]);
-                for (v, acc) in values.zip(taps.by_ref().take(s.kernel[2])) {
-                    for l in 0..CHANNELS {
-                        acc[l] = d[l].mul_add(v[l], acc[l]);
-                    }
-                }
+    let (acc, total) = acc.split_at_mut(s.taps());
+    let [_, kh, kw] = s.kernel;
+    let offset = |tap: usize| {
+        let [z, y, x] = [tap / (kh * kw), tap / kw % kh, tap % kw];
+        (z * s.dilation[0] * rows + y * s.dilation[1]) * line + x * s.dilation[2]
+    };
+    for (row, mut dy) in dy.chunks_exact(s.output[2]).enumerate() {
+        let (z, y) = (row / s.output[1], row % s.output[1]);
+        let mut from = &x[(z * s.stride[0] * rows + y * s.stride[1]) * line..];
+        while !dy.is_empty() {
+            let (run, rest) = dy.split_at(dy.len().min(K_BLOCK - seen % K_BLOCK));
+            let (mut tap, step) = (0, s.stride[2]);
+            while tap < acc.len() {
+                let at = &mut acc[tap..];
+                tap += match at.len() {
+                    9.. => chains::<9>(from, step, run, std::array::from_fn(|i| offset(tap + i)), at),
+                    3.. => chains::<3>(from, step, run, std::array::from_fn(|i| offset(tap + i)), at),
+                    _ => chains::<1>(from, step, run, [offset(tap)], at),
+                };
             }
-        }
-        seen += 1;
-        if seen.is_multiple_of(K_BLOCK) {
-            flush(acc, total, seen > K_BLOCK);
+            seen += run.len();
+            if seen.is_multiple_of(K_BLOCK) {
+                flush(acc, total, seen > K_BLOCK);
+            }
+            from = &from[(run.len() * s.stride[2]).min(from.len())..];
+            dy = rest;
         }
     }
     seen
 }
 
+/// The sums of `N` kernel positions over a run of neighbouring positions, in registers; returns `N`.
+#[inline(always)]
+fn chains<const N: usize>(
+    x: &[Bundle],
+    step: usize,
+    dy: &[Bundle],
+    offsets: [usize; N],
+    acc: &mut [Bundle],
+) -> usize {
+    let mut sums: [Bundle; N] = std::array::from_fn(|i| acc[i]);
+    let reads = offsets.map(|o| &x[o..o + (dy.len() - 1) * step + 1]);
+    for (p, d) in dy.iter().enumerate() {
+        for i in 0..N {
+            let v = &reads[i][p * step];
+            for l in 0..CHANNELS {
+                sums[i][l] = d[l].mul_add(v[l], sums[i][l]);
+            }
+        }
+    }
+    acc[..N].copy_from_slice(&sums);
+    N
+}
+
 /// Adds the finished block to the total, or starts with it, and clears it.
 #[inline(always)]
-fn flush(acc: &mut [f32], total: &mut [f32], later: bool) {
-    for (a, t) in acc.iter_mut().zip(total) {
+fn flush(acc: &mut [Bundle], total: &mut [Bundle], later: bool) {
+    for (a, t) in acc.as_flattened_mut().iter_mut().zip(total.as_flattened_mut()) {
         *t = if later { *t + *a } else { *a };
         *a = 0.0;
     }
@@ -203,7 +240,7 @@ fn flush(acc: &mut [f32], total: &mut [f32], later: bool) {
 
 simd! {
     fn convolve(p: &Plane, plane: &[f32], w: &[f32], kernel: [usize; 3], extent: [usize; 3], out: &mut [f32]) = convolve_body;
-    fn correlate(s: &ConvShape, line: usize, rows: usize, x: &[f32], dy: &[f32], acc: &mut [f32], seen: usize) -> usize = correlate_body;
+    fn correlate(s: &ConvShape, layout: [usize; 2], x: &[Bundle], dy: &[Bundle], acc: &mut [Bundle], seen: usize) -> usize = correlate_body;
 }
 
 /// Floats of scratch [`forward`] needs.
@@ -341,9 +378,10 @@ pub fn weight_grad(team: &Team, s: &ConvShape, x: &[f32], dy: &[f32], dw: &mut [
                     let from = Strided { data: lines, outer: line, reduced: 1 };
                     interleave(&from, 0, CHANNELS, line, CHANNELS, to);
                 }
-                seen = correlate(team.isa(), s, line, rows, input, output, sums, seen);
+                let (x, dy) = (input.as_chunks().0, output.as_chunks().0);
+                seen = correlate(team.isa(), s, [rows, line], x, dy, sums.as_chunks_mut().0, seen);
             }
-            let (acc, total) = sums.split_at_mut(taps * CHANNELS);
+            let (acc, total) = sums.as_chunks_mut().0.split_at_mut(taps);
             if seen % K_BLOCK > 0 {
                 flush(acc, total, seen > K_BLOCK);
             }
@@ -351,7 +389,7 @@ pub fn weight_grad(team: &Team, s: &ConvShape, x: &[f32], dy: &[f32], dw: &mut [
                 // SAFETY: each channel belongs to one part.
                 let dw = unsafe { dw.slice((first + c) * taps..(first + c + 1) * taps) };
                 for (tap, dw) in dw.iter_mut().enumerate() {
-                    *dw = total[tap * CHANNELS + c];
+                    *dw = total[tap][c];
                 }
             }
         }
