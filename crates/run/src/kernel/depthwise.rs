@@ -75,10 +75,12 @@ impl Plane {
         }
     }
 
-    /// Where kernel position `k` along `axis` reads, relative to the position.
-    #[inline(always)]
-    fn offset(&self, axis: usize, k: usize) -> usize {
-        (self.first[axis] as isize + k as isize * self.slope[axis]) as usize
+    /// Where a kernel position reads, relative to the position.
+    fn offset(&self, tap: usize, kernel: [usize; 3]) -> usize {
+        let tap = [tap / (kernel[1] * kernel[2]), tap / kernel[2] % kernel[1], tap % kernel[2]];
+        let at = |a: usize| (self.first[a] as isize + tap[a] as isize * self.slope[a]) as usize;
+        let lines = (at(0) * self.extent[1] + at(1)) * self.phases + at(2) % self.phases;
+        lines * self.line() + at(2) / self.phases
     }
 }
 
@@ -87,55 +89,19 @@ fn reach(s: &ConvShape, axis: usize) -> usize {
     s.kernel[axis].saturating_sub(1) * s.dilation[axis]
 }
 
-/// `N` neighbouring positions of one line of the result.
+/// One block of kernel positions at `N` neighbouring positions, read from `plane` on.
 #[inline(always)]
-fn run<const N: usize>(
-    p: &Plane,
-    plane: &[f32],
-    w: &[f32],
-    kernel: [usize; 3],
-    at: [usize; 3],
-    out: &mut [f32],
-) {
-    let (mut total, mut acc) = ([0.0f32; N], [0.0f32; N]);
-    let (mut tap, line) = (0, p.line());
-    for kd in 0..kernel[0] {
-        let z = at[0] * p.stride[0] + p.offset(0, kd);
-        for kh in 0..kernel[1] {
-            let y = at[1] * p.stride[1] + p.offset(1, kh);
-            let lines = &plane[(z * p.extent[1] + y) * p.phases * line..][..p.phases * line];
-            for kw in 0..kernel[2] {
-                let x = p.offset(2, kw);
-                // Usual strides as constants: a division per kernel position would dominate.
-                let (phase, x) = match p.phases {
-                    1 => (0, x),
-                    2 => (x % 2, x / 2),
-                    n => (x % n, x / n),
-                };
-                let from = phase * line + at[2] + x;
-                let (values, weight) = (&lines[from..from + N], w[tap]);
-                for j in 0..N {
-                    acc[j] = weight.mul_add(values[j], acc[j]);
-                }
-                tap += 1;
-                if tap.is_multiple_of(K_BLOCK) && tap < w.len() {
-                    total = join(tap > K_BLOCK, total, acc);
-                    acc = [0.0; N];
-                }
-            }
+fn run<const N: usize>(plane: &[f32], offsets: &[usize], w: &[f32], later: bool, out: &mut [f32]) {
+    let mut acc = [0.0f32; N];
+    for (&offset, &weight) in offsets.iter().zip(w) {
+        let values = &plane[offset..offset + N];
+        for j in 0..N {
+            acc[j] = weight.mul_add(values[j], acc[j]);
         }
     }
-    total = join(tap > K_BLOCK, total, acc);
-    out.copy_from_slice(&total[..out.len()]);
-}
-
-/// Adds a finished block, or starts with it.
-#[inline(always)]
-fn join<const N: usize>(later: bool, mut total: [f32; N], block: [f32; N]) -> [f32; N] {
-    for j in 0..N {
-        total[j] = if later { total[j] + block[j] } else { block[j] };
+    for (out, acc) in out.iter_mut().zip(acc) {
+        *out = if later { *out + acc } else { acc };
     }
-    total
 }
 
 #[inline(always)]
@@ -147,14 +113,22 @@ fn convolve_body(
     extent: [usize; 3],
     out: &mut [f32],
 ) {
-    for (row, line) in out.chunks_exact_mut(extent[2]).enumerate() {
-        let (z, y) = (row / extent[1], row % extent[1]);
-        for (c, part) in line.chunks_mut(WIDE).enumerate() {
-            let at = [z, y, c * WIDE];
-            match part.len() {
-                ..=8 => run::<8>(p, plane, w, kernel, at, part),
-                9..=16 => run::<16>(p, plane, w, kernel, at, part),
-                _ => run::<WIDE>(p, plane, w, kernel, at, part),
+    let mut offsets = [0; K_BLOCK];
+    for (block, w) in w.chunks(K_BLOCK).enumerate() {
+        for (tap, offset) in offsets[..w.len()].iter_mut().enumerate() {
+            *offset = p.offset(block * K_BLOCK + tap, kernel);
+        }
+        let (offsets, later) = (&offsets[..w.len()], block > 0);
+        for (row, line) in out.chunks_exact_mut(extent[2]).enumerate() {
+            let (z, y) = (row / extent[1] * p.stride[0], row % extent[1] * p.stride[1]);
+            let from = &plane[(z * p.extent[1] + y) * p.phases * p.line()..];
+            for (c, part) in line.chunks_mut(WIDE).enumerate() {
+                let from = &from[c * WIDE..];
+                match part.len() {
+                    ..=8 => run::<8>(from, offsets, w, later, part),
+                    9..=16 => run::<16>(from, offsets, w, later, part),
+                    _ => run::<WIDE>(from, offsets, w, later, part),
+                }
             }
         }
     }
