@@ -8,7 +8,7 @@ use crate::kernel::pack::{Strided, interleave};
 use crate::kernel::patch::Window;
 use crate::team::{SharedMut, Team, share};
 
-/// Positions computed at once; lines of a plane have this much room behind them.
+/// Most positions computed at once.
 const WIDE: usize = 32;
 /// Channels side by side in the weight gradient.
 const CHANNELS: usize = 8;
@@ -20,6 +20,8 @@ struct Plane {
     /// Extents of the copy: two outer axes, then elements of one phase.
     extent: [usize; 3],
     phases: usize,
+    /// Elements behind each line, read by a last run of positions that is not full.
+    room: usize,
     /// Distance between positions along the two outer axes.
     stride: [usize; 2],
     /// Offset of kernel position 0 and change per kernel position, per axis.
@@ -33,6 +35,7 @@ impl Plane {
         Plane {
             extent: [span(0), span(1), span(2).div_ceil(s.stride[2])],
             phases: s.stride[2],
+            room: room(s.output[2]),
             stride: [s.stride[0], s.stride[1]],
             first: [0; 3],
             slope: s.dilation.map(|d| d as isize),
@@ -44,6 +47,7 @@ impl Plane {
         Plane {
             extent: std::array::from_fn(|a| s.input[a] + reach(s, a)),
             phases: 1,
+            room: room(s.input[2]),
             stride: [1, 1],
             first: std::array::from_fn(|a| reach(s, a)),
             slope: s.dilation.map(|d| -(d as isize)),
@@ -51,7 +55,7 @@ impl Plane {
     }
 
     fn line(&self) -> usize {
-        self.extent[2] + WIDE
+        self.extent[2] + self.room
     }
 
     fn len(&self) -> usize {
@@ -82,6 +86,21 @@ impl Plane {
         let lines = (at(0) * self.extent[1] + at(1)) * self.phases + at(2) % self.phases;
         lines * self.line() + at(2) / self.phases
     }
+}
+
+/// How many positions are computed at once where `left` are left.
+fn run_len(left: usize) -> usize {
+    match left {
+        ..=8 => 8,
+        9..=16 => 16,
+        _ => WIDE,
+    }
+}
+
+/// Positions computed past the end of a line of `len`.
+fn room(len: usize) -> usize {
+    let left = len % WIDE;
+    if left == 0 { 0 } else { run_len(left) - left }
 }
 
 /// Distance between the first and last kernel position.
@@ -124,9 +143,9 @@ fn convolve_body(
             let from = &plane[(z * p.extent[1] + y) * p.phases * p.line()..];
             for (c, part) in line.chunks_mut(WIDE).enumerate() {
                 let from = &from[c * WIDE..];
-                match part.len() {
-                    ..=8 => run::<8>(from, offsets, w, later, part),
-                    9..=16 => run::<16>(from, offsets, w, later, part),
+                match run_len(part.len()) {
+                    8 => run::<8>(from, offsets, w, later, part),
+                    16 => run::<16>(from, offsets, w, later, part),
                     _ => run::<WIDE>(from, offsets, w, later, part),
                 }
             }
@@ -276,6 +295,9 @@ fn planes(
             // SAFETY: each channel belongs to one part.
             let out = unsafe { to.slice(channel * to_len..(channel + 1) * to_len) };
             convolve(team.isa(), plane, copy, taps, s.kernel, extent, out);
+            if window.div != [1; 3] {
+                out.iter_mut().for_each(|v| *v += 0.0);
+            }
         }
     });
 }
@@ -359,12 +381,10 @@ pub fn weight_grad(team: &Team, s: &ConvShape, x: &[f32], dy: &[f32], dw: &mut [
             if seen % K_BLOCK > 0 {
                 flush(acc, total, seen > K_BLOCK);
             }
-            for c in 0..count {
-                // SAFETY: each channel belongs to one part.
-                let dw = unsafe { dw.slice((first + c) * taps..(first + c + 1) * taps) };
-                for (tap, dw) in dw.iter_mut().enumerate() {
-                    *dw = total[tap][c];
-                }
+            // SAFETY: each channel belongs to one part.
+            let dw = unsafe { dw.slice(first * taps..(first + count) * taps) };
+            for (c, dw) in dw.chunks_exact_mut(taps).enumerate() {
+                dw.iter_mut().zip(&*total).for_each(|(dw, total)| *dw = total[c]);
             }
         }
     });
