@@ -20,6 +20,6 @@ pub mod schedule;
 pub mod spec;
 pub mod tensor;
 pub mod text;
-pub mod verify;
 pub mod training;
+pub mod verify;
 pub mod windows;

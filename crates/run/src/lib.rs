@@ -14,3 +14,4 @@ pub mod session;
 pub mod team;
 #[cfg(test)]
 mod test_dir;
+pub mod train;
