@@ -1,6 +1,7 @@
 //! Operators. Each is described once, in its own file, and has one row in the table below; whatever
 //! else the program knows of operators is derived from [`OpDef`].
 
+pub(crate) mod pool;
 pub mod product;
 pub mod sample;
 pub mod special;
@@ -155,7 +156,7 @@ macro_rules! operators {
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum Op {
-            $(#[doc = concat!("See [`", stringify!($module), "`].")] $name($module::$name),)*
+            $(#[doc = concat!("See [`", stringify!($module), "`](mod@", stringify!($module), ").")] $name($module::$name),)*
         }
 
         $(impl From<$module::$name> for Op {
