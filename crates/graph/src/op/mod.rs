@@ -2,6 +2,7 @@
 //! else the program knows of operators is derived from [`OpDef`].
 
 pub mod moments;
+pub(crate) mod pool;
 pub mod product;
 pub mod sample;
 pub mod special;
@@ -163,7 +164,7 @@ macro_rules! operators {
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum Op {
-            $(#[doc = concat!("See [`", stringify!($module), "`].")] $name($module::$name),)*
+            $(#[doc = concat!("See [`", stringify!($module), "`](mod@", stringify!($module), ").")] $name($module::$name),)*
         }
 
         $(impl From<$module::$name> for Op {
