@@ -78,7 +78,7 @@ impl Builder {
         self.stage = stage;
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         let mut path = self.scope.join(".");
         if !path.is_empty() && !name.is_empty() {
             path.push('.');

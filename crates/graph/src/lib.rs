@@ -16,3 +16,4 @@ pub mod random;
 pub mod schedule;
 pub mod spec;
 pub mod tensor;
+pub mod windows;

@@ -6,6 +6,7 @@ pub mod product;
 pub mod sample;
 pub mod special;
 pub mod update;
+pub mod window;
 
 use crate::build::Builder;
 use crate::dim::{Bindings, DimError};
@@ -218,4 +219,18 @@ operators! {
     expand::Expand,
     fill::Fill,
     size::Size,
+    conv::Conv,
+    max_pool::MaxPool,
+    max_pool_grad::MaxPoolGrad,
+    avg_pool::AvgPool,
+    avg_pool_grad::AvgPoolGrad,
+    adaptive_avg_pool::AdaptiveAvgPool,
+    adaptive_avg_pool_grad::AdaptiveAvgPoolGrad,
+    upsample::Upsample,
+    bilinear::Bilinear,
+    bilinear_grad::BilinearGrad,
+    pad::Pad,
+    slice::Slice,
+    slice_grad::SliceGrad,
+    concat::Concat,
 }

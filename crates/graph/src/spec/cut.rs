@@ -159,6 +159,8 @@ impl Spec {
                 .zip(shape.iter())
                 .map(|(i, &d)| match i {
                     Index::Affine { terms, .. } if terms[0].1 == axis => range.clone(),
+                    // Positions that no tap reaches are written too: they are zero.
+                    Index::Affine { .. } => 0..d,
                     _ => touched(i, d, &loops, extents),
                 })
                 .collect();
@@ -280,5 +282,12 @@ mod tests {
         assert_eq!(part.inputs[0], vec![2..5]);
         assert_eq!(part.outputs[0], vec![5..9]);
         assert_eq!(part.output_windows[0][0], Some(Window { low: 2, high: 1 }));
+    }
+
+    #[test]
+    fn scattered_outputs_are_written_where_nothing_lands() {
+        let spec: Spec = "n h, r -> n 2*h+r{20}".parse().unwrap();
+        let part = spec.part(spec.axis("n").unwrap(), 1..3, &[3, 8, 3], &[&[3, 8], &[3]], &[&[3, 20]]);
+        assert_eq!(part.outputs[0], vec![1..3, 0..20]);
     }
 }
