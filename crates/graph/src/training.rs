@@ -40,7 +40,8 @@ pub fn training_graph(
         g.enter(Phase::Forward, stage);
         let built = model.objective(k, &mut g)?;
         let weights = trained(&g, objective);
-        let grads = differentiate(&mut g, built.loss, &newest(&g, &weights), stage)?;
+        let current: Vec<Value> = weights.iter().map(|w| g.newest(*w)).collect();
+        let grads = differentiate(&mut g, built.loss, &current, stage)?;
         g.enter(Phase::Update, stage);
         // A weight that the loss does not reach stays as it is.
         let pairs = weights.iter().zip(grads).filter_map(|(w, grad)| grad.map(|grad| (*w, grad)));
@@ -81,10 +82,6 @@ pub fn forward_graph(model: &dyn Model) -> Result<Graph, GraphError> {
 fn trained(g: &Builder, objective: &Objective) -> Vec<Value> {
     let weights = g.graph().weights();
     weights.filter(|(_, info)| info.name.starts_with(objective.weights_prefix)).map(|(v, _)| v).collect()
-}
-
-fn newest(g: &Builder, weights: &[Value]) -> Vec<Value> {
-    weights.iter().map(|w| g.newest(*w)).collect()
 }
 
 fn update(

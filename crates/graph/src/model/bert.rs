@@ -2,7 +2,7 @@
 //! different lengths under a key padding mask. Weights are named as in Hugging Face's `BertFor…`.
 
 use super::param::{Param, ParamValue, Params, flag, float, int, param, text, wrong};
-use super::{Built, Family, Model, classified, logits, tokens};
+use super::{Built, Family, Model, Settings, classified, logits, tokens};
 use crate::build::Builder;
 use crate::dim::Dim;
 use crate::dtype::DType;
@@ -58,8 +58,6 @@ static PARAMS: &[Param] = &[
     param("classes", int(2), "classes of the classifying head"),
     param("dropout", float(0.1), "share dropped after embeddings and half blocks"),
 ];
-
-type Settings = &'static [(&'static str, ParamValue)];
 
 const fn sizes(width: i64, layers: i64) -> [(&'static str, ParamValue); 4] {
     [("width", int(width)), ("heads", int(width / 64)), ("layers", int(layers)), ("hidden", int(4 * width))]

@@ -2,7 +2,7 @@
 //! tied embeddings. Weights are named as in nanoGPT and laid out as in PyTorch's `Linear`.
 
 use super::param::{Param, ParamValue, Params, float, int, param, wrong};
-use super::{Built, Family, Model, classified, logits, tokens};
+use super::{Built, Family, Model, Settings, classified, logits, tokens};
 use crate::build::Builder;
 use crate::graph::{GraphError, Init, Value};
 
@@ -34,8 +34,6 @@ static PARAMS: &[Param] = &[
     param("context", int(64), "longest input"),
     param("dropout", float(0.0), "share dropped after embeddings and half blocks"),
 ];
-
-type Settings = &'static [(&'static str, ParamValue)];
 
 const fn sizes(
     vocab: i64,

@@ -1,7 +1,7 @@
 //! Fully connected layers with relu between them; parameters are named as in a PyTorch `Sequential`.
 
 use super::param::{Param, Params, ints, param, wrong};
-use super::{Built, Family, Model, batch, classified, logits};
+use super::{Built, Family, Model, Settings, batch, classified, logits};
 use crate::build::Builder;
 use crate::dtype::DType;
 use crate::graph::{GraphError, Value};
@@ -18,6 +18,9 @@ pub static FAMILY: Family = Family { params: PARAMS, make };
 
 static PARAMS: &[Param] =
     &[param("sizes", ints(&[784, 1024, 1024, 10]), "widths of input, hidden layers and output")];
+
+/// 64 inputs, 10 classes.
+pub static TINY: Settings = &[("sizes", ints(&[64, 32, 10]))];
 
 fn make(p: &Params) -> Result<Box<dyn Model>, GraphError> {
     let sizes = p.sizes("sizes")?;

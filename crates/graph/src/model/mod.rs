@@ -19,7 +19,7 @@ use crate::build::Builder;
 use crate::dim::{Dim, product};
 use crate::dtype::DType;
 use crate::graph::{GraphError, Value};
-use param::{Param, ParamValue, Params, flag, int, ints, nearest, text};
+use param::{Param, ParamValue, Params, nearest};
 use std::fmt;
 
 /// One loss of a training step, and the weights it trains.
@@ -73,8 +73,11 @@ pub struct ModelRow {
     /// Its family.
     pub family: &'static Family,
     /// Where it differs from the family's defaults.
-    pub settings: &'static [(&'static str, ParamValue)],
+    pub settings: Settings,
 }
+
+/// Values that replace a family's defaults.
+pub type Settings = &'static [(&'static str, ParamValue)];
 
 impl ModelRow {
     /// Its parameters, with this model's defaults.
@@ -104,7 +107,7 @@ const fn row(
     name: &'static str,
     help: &'static str,
     family: &'static Family,
-    settings: &'static [(&'static str, ParamValue)],
+    settings: Settings,
 ) -> ModelRow {
     ModelRow { name, help, family, settings }
 }
@@ -112,49 +115,29 @@ const fn row(
 /// Every model.
 pub static MODELS: &[ModelRow] = &[
     row("mlp", "fully connected layers with relu", &mlp::FAMILY, &[]),
-    row("mlp-tiny", "a small mlp", &mlp::FAMILY, &[("sizes", ints(&[64, 32, 10]))]),
+    row("mlp-tiny", "a small mlp", &mlp::FAMILY, mlp::TINY),
     row("cnn", "two convolutions and a linear layer", &cnn::FAMILY, &[]),
-    row(
-        "resnet18",
-        "ResNet-18, for 32x32 images unless told otherwise",
-        &resnet::FAMILY,
-        &[("stem", text("cifar")), ("classes", int(10)), ("size", int(32))],
-    ),
-    row("resnet34", "ResNet-34", &resnet::FAMILY, &[("blocks", ints(&[3, 4, 6, 3]))]),
-    row(
-        "resnet50",
-        "ResNet-50",
-        &resnet::FAMILY,
-        &[("blocks", ints(&[3, 4, 6, 3])), ("bottleneck", flag(true))],
-    ),
-    row(
-        "resnet101",
-        "ResNet-101",
-        &resnet::FAMILY,
-        &[("blocks", ints(&[3, 4, 23, 3])), ("bottleneck", flag(true))],
-    ),
-    row(
-        "resnet152",
-        "ResNet-152",
-        &resnet::FAMILY,
-        &[("blocks", ints(&[3, 8, 36, 3])), ("bottleneck", flag(true))],
-    ),
+    row("resnet18", "ResNet-18, for 32x32 images unless told otherwise", &resnet::FAMILY, resnet::RESNET18),
+    row("resnet34", "ResNet-34", &resnet::FAMILY, resnet::RESNET34),
+    row("resnet50", "ResNet-50", &resnet::FAMILY, resnet::RESNET50),
+    row("resnet101", "ResNet-101", &resnet::FAMILY, resnet::RESNET101),
+    row("resnet152", "ResNet-152", &resnet::FAMILY, resnet::RESNET152),
     row(
         "wide_resnet50_2",
         "ResNet-50 with inner convolutions twice as wide",
         &resnet::FAMILY,
-        &[("blocks", ints(&[3, 4, 6, 3])), ("bottleneck", flag(true)), ("factor", int(2))],
+        resnet::WIDE50,
     ),
     row(
         "wide_resnet101_2",
         "ResNet-101 with inner convolutions twice as wide",
         &resnet::FAMILY,
-        &[("blocks", ints(&[3, 4, 23, 3])), ("bottleneck", flag(true)), ("factor", int(2))],
+        resnet::WIDE101,
     ),
     row("vgg11", "VGG-11", &vgg::FAMILY, &[]),
-    row("vgg13", "VGG-13", &vgg::FAMILY, &[("convolutions", ints(&[2, 2, 2, 2, 2]))]),
-    row("vgg16", "VGG-16", &vgg::FAMILY, &[("convolutions", ints(&[2, 2, 3, 3, 3]))]),
-    row("vgg19", "VGG-19", &vgg::FAMILY, &[("convolutions", ints(&[2, 2, 4, 4, 4]))]),
+    row("vgg13", "VGG-13", &vgg::FAMILY, vgg::VGG13),
+    row("vgg16", "VGG-16", &vgg::FAMILY, vgg::VGG16),
+    row("vgg19", "VGG-19", &vgg::FAMILY, vgg::VGG19),
     row(
         "mobilenet_v2",
         "MobileNet-V2: inverted residuals of depthwise convolutions",
@@ -232,6 +215,7 @@ pub const IGNORED: i64 = -100;
 
 #[cfg(test)]
 mod tests {
+    use super::param::{int, ints, text};
     use super::*;
     use crate::graph::Graph;
     use crate::training::evaluation_graph;

@@ -2,7 +2,7 @@
 //! ImageNet (7x7 with stride 2, then a maximum) or of small images (3x3).
 
 use super::param::{Param, Params, flag, int, ints, param, text, wrong};
-use super::{Built, Family, Model, classified, images, logits};
+use super::{Built, Family, Model, Settings, classified, images, logits};
 use crate::build::Builder;
 use crate::graph::{GraphError, Init, Value};
 use crate::windows::ConvOptions;
@@ -50,6 +50,23 @@ static PARAMS: &[Param] = &[
     param("size", int(224), "height and width of the images"),
     param("classes", int(1000), "classes"),
 ];
+
+/// ResNet-18, as it is used for 32x32 images.
+pub static RESNET18: Settings = &[("stem", text("cifar")), ("classes", int(10)), ("size", int(32))];
+/// ResNet-34.
+pub static RESNET34: Settings = &[("blocks", ints(&[3, 4, 6, 3]))];
+/// ResNet-50.
+pub static RESNET50: Settings = &[("blocks", ints(&[3, 4, 6, 3])), ("bottleneck", flag(true))];
+/// ResNet-101.
+pub static RESNET101: Settings = &[("blocks", ints(&[3, 4, 23, 3])), ("bottleneck", flag(true))];
+/// ResNet-152.
+pub static RESNET152: Settings = &[("blocks", ints(&[3, 8, 36, 3])), ("bottleneck", flag(true))];
+/// ResNet-50 with twice the inner width.
+pub static WIDE50: Settings =
+    &[("blocks", ints(&[3, 4, 6, 3])), ("bottleneck", flag(true)), ("factor", int(2))];
+/// ResNet-101 with twice the inner width.
+pub static WIDE101: Settings =
+    &[("blocks", ints(&[3, 4, 23, 3])), ("bottleneck", flag(true)), ("factor", int(2))];
 
 fn make(p: &Params) -> Result<Box<dyn Model>, GraphError> {
     let net = ResNet {

@@ -1,7 +1,7 @@
 //! VGG networks with torchvision's weight names.
 
 use super::param::{Param, Params, float, int, ints, param, wrong};
-use super::{Built, Family, Model, classified, images, logits};
+use super::{Built, Family, Model, Settings, classified, images, logits};
 use crate::build::Builder;
 use crate::graph::{GraphError, Init, Value};
 use crate::windows::ConvOptions;
@@ -37,6 +37,13 @@ static PARAMS: &[Param] = &[
     param("classes", int(1000), "classes"),
     param("dropout", float(0.5), "share dropped after each hidden layer"),
 ];
+
+/// VGG-13.
+pub static VGG13: Settings = &[("convolutions", ints(&[2, 2, 2, 2, 2]))];
+/// VGG-16.
+pub static VGG16: Settings = &[("convolutions", ints(&[2, 2, 3, 3, 3]))];
+/// VGG-19.
+pub static VGG19: Settings = &[("convolutions", ints(&[2, 2, 4, 4, 4]))];
 
 fn make(p: &Params) -> Result<Box<dyn Model>, GraphError> {
     let vgg = Vgg {
