@@ -122,7 +122,9 @@ fn fit(name: &str, given: &[(String, ParamValue)], info: &DataInfo) -> Vec<(Stri
             ("classes", _) => info.classes.map(|n| ParamValue::Int(n as i64)),
             ("channels", _) if image => Some(ParamValue::Int(info.shape[0] as i64)),
             ("size", _) if image => Some(ParamValue::Int(info.shape[1] as i64)),
-            ("points", _) => info.shape.last().filter(|_| info.shape.len() == 2).map(|&n| ParamValue::Int(n as i64)),
+            ("points", _) => {
+                info.shape.last().filter(|_| info.shape.len() == 2).map(|&n| ParamValue::Int(n as i64))
+            }
             ("context", ParamValue::Int(default)) => {
                 let longest = info.shape.first().copied().unwrap_or(0) as i64;
                 (longest > *default).then_some(ParamValue::Int(longest))
@@ -160,7 +162,8 @@ fn check_partials(job: &Job, graph: &Graph) -> Result<(), CommandError> {
 
 /// What must be the same for a checkpoint to be continued.
 fn identity(job: &Job, settings: &[(String, ParamValue)], info: &DataInfo) -> BTreeMap<String, String> {
-    let settings: BTreeMap<&str, String> = settings.iter().map(|(n, v)| (n.as_str(), v.to_string())).collect();
+    let settings: BTreeMap<&str, String> =
+        settings.iter().map(|(n, v)| (n.as_str(), v.to_string())).collect();
     let settings: Vec<String> = settings.iter().map(|(n, v)| format!("{n}={v}")).collect();
     let entries = [
         ("model", format!("{} {}", job.model.name, settings.join(" ")).trim().to_string()),

@@ -58,7 +58,8 @@ fn show(out: &mut impl Write, row: &ModelRow, json: bool) -> Result<(), CommandE
     if json {
         let list = params.iter().map(|p| json!({"name": p.name, "default": p.default, "help": p.help}));
         let list: Vec<_> = list.collect();
-        let all = json!({"name": row.name, "help": row.help, "parameters": parameters(row)?, "settings": list});
+        let all =
+            json!({"name": row.name, "help": row.help, "parameters": parameters(row)?, "settings": list});
         writeln!(out, "{all}")?;
         return Ok(());
     }

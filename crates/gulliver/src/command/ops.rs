@@ -37,14 +37,17 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let mut out = std::io::stdout().lock();
     let rows = rows();
     if arguments.json {
-        let list = rows.iter().map(|(name, (help, specs))| json!({"name": name, "help": help, "specs": specs}));
+        let list =
+            rows.iter().map(|(name, (help, specs))| json!({"name": name, "help": help, "specs": specs}));
         writeln!(out, "{}", serde_json::Value::Array(list.collect()))?;
         return Ok(());
     }
     let columns = [Column::Left("operator"), Column::Left("for example"), Column::Left("what it is")];
     let cells: Vec<Vec<String>> = rows
         .iter()
-        .map(|(name, (help, specs))| vec![name.to_string(), specs.first().cloned().unwrap_or_default(), help.to_string()])
+        .map(|(name, (help, specs))| {
+            vec![name.to_string(), specs.first().cloned().unwrap_or_default(), help.to_string()]
+        })
         .collect();
     write!(out, "{}", table::render(&columns, &cells))?;
     Ok(())

@@ -62,7 +62,8 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
     make_dir(&checkpoints)?;
     write_file(&dir.join("job.toml"), job.to_toml().as_bytes())?;
 
-    let Setup { mut session, mut schedule, sources, options, parameters, fitted } = setup(&job, Some(&checkpoints))?;
+    let Setup { mut session, mut schedule, sources, options, parameters, fitted } =
+        setup(&job, Some(&checkpoints))?;
     for (name, value) in fitted {
         let message = format!("model.{name} = {value}, to fit the data");
         reporter.report(&Event::Warning { message })?;
@@ -76,7 +77,9 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
             reporter.report(&Event::Warning { message: format!("skipped: {skipped}") })?;
         }
         match newest.found {
-            Some((_, checkpoint)) => train::restore(&mut session, &mut schedule, &checkpoint, &options.identity)?,
+            Some((_, checkpoint)) => {
+                train::restore(&mut session, &mut schedule, &checkpoint, &options.identity)?
+            }
             None => 0,
         }
     } else {
@@ -85,7 +88,8 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
 
     let mut peak_bytes = BTreeMap::new();
     if options.steps > start {
-        let batch = prefetch::make(sources.train.as_ref(), &sources.sampler, start).map_err(CommandError::Data)?;
+        let batch =
+            prefetch::make(sources.train.as_ref(), &sources.sampler, start).map_err(CommandError::Data)?;
         let sizes = session.sizes(Which::Train, &batch)?;
         let plan = session.plan(Which::Train, &sizes)?;
         peak_bytes.insert("cpu0".to_string(), plan.live_peak());
