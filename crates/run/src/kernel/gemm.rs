@@ -42,8 +42,9 @@ impl<'a> Output<'a> {
         if m == 0 || n == 0 {
             return true;
         }
-        let last = (n - 1) / self.inner * self.outer + ((n - 1) % self.inner).max(self.inner.min(n) - 1);
-        (m - 1) * self.row + last < self.data.len()
+        // Whole runs are asked for, the last one too.
+        let last = ((n - 1) / self.inner).saturating_mul(self.outer).saturating_add(self.inner.min(n) - 1);
+        (m - 1).saturating_mul(self.row).saturating_add(last) < self.data.len()
     }
 }
 

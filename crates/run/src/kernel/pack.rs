@@ -39,9 +39,11 @@ pub struct Strided<'a> {
 impl Strided<'_> {
     /// Whether all of `outer` x `reduced` lies inside the slice.
     pub fn covers(&self, outer: usize, reduced: usize) -> bool {
-        outer == 0
-            || reduced == 0
-            || (outer - 1) * self.outer + (reduced - 1) * self.reduced < self.data.len()
+        if outer == 0 || reduced == 0 {
+            return true;
+        }
+        let (i, k) = ((outer - 1).saturating_mul(self.outer), (reduced - 1).saturating_mul(self.reduced));
+        i.saturating_add(k) < self.data.len()
     }
 }
 

@@ -191,7 +191,7 @@ unsafe fn tile(isa: Isa, m: usize, slivers: usize, k: usize, a: Left, b: Right, 
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
-    use super::{Left, Right, Store, Target};
+    use super::{Left, NR, Right, Store, Target};
     use std::arch::x86_64::*;
 
     /// Keeps `M * S * 2` accumulators in registers: at most twelve.
@@ -204,6 +204,12 @@ mod avx2 {
         let (mut pa, mut pb) = (a.ptr, b.ptr);
         // SAFETY: all addresses are elements the caller vouches for; stepping past the last is wrapping.
         unsafe {
+            // The output is needed after the sums; asking now hides its way from memory.
+            for i in 0..M {
+                let p = c.ptr.add(i * c.row);
+                _mm_prefetch::<_MM_HINT_T0>(p.cast());
+                _mm_prefetch::<_MM_HINT_T0>(p.add(S * NR - 1).cast());
+            }
             for _ in 0..k {
                 let mut y = [[_mm256_setzero_ps(); 2]; S];
                 for (s, y) in y.iter_mut().enumerate() {
