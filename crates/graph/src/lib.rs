@@ -15,6 +15,7 @@ pub mod normalize;
 pub mod op;
 pub mod optim;
 pub mod random;
+pub mod recurrent;
 pub mod schedule;
 pub mod spec;
 pub mod tensor;
