@@ -7,6 +7,7 @@ pub mod dim;
 pub mod dtype;
 pub mod function;
 pub mod graph;
+pub mod indexing;
 pub mod interpret;
 pub mod layer;
 pub mod loss;

@@ -3,7 +3,7 @@
 //! [`crate::build::Builder::avg_pool`].
 
 use super::avg_pool_grad::AvgPoolGrad;
-use super::max_pool::{PoolText, loop_extents, pool_cases, pool_indices, pool_source};
+use super::pool::{PoolText, loop_extents, pool_cases, pool_indices, pool_source};
 use super::product::locate;
 use super::sample::Sample;
 use super::window::PoolWindow;

@@ -1,7 +1,7 @@
 //! The gradient of average pooling: every element of a window receives an equal share.
 
 use super::avg_pool::AvgPool;
-use super::max_pool::{PoolText, loop_extents, pool_cases, pool_source, pool_targets, pool_targets_within};
+use super::pool::{PoolText, loop_extents, pool_cases, pool_source, pool_targets, pool_targets_within};
 use super::product::locate;
 use super::sample::Sample;
 use super::window::{PoolWindow, Target};

@@ -1,8 +1,9 @@
 //! The gradient of max pooling: each window's first largest element, in row-major order, receives all
 //! of the window's gradient.
 
-use super::max_pool::{
-    MaxPool, PoolText, loop_extents, pool_cases, pool_indices, pool_source, pool_targets, pool_targets_within,
+use super::max_pool::MaxPool;
+use super::pool::{
+    PoolText, loop_extents, pool_cases, pool_indices, pool_source, pool_targets, pool_targets_within,
 };
 use super::product::locate;
 use super::sample::{Sample, SampleInput};

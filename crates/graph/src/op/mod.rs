@@ -2,6 +2,7 @@
 //! else the program knows of operators is derived from [`OpDef`].
 
 pub mod moments;
+pub(crate) mod pool;
 pub mod product;
 pub mod sample;
 pub mod special;
@@ -157,7 +158,7 @@ macro_rules! operators {
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum Op {
-            $(#[doc = concat!("See [`", stringify!($module), "`].")] $name($module::$name),)*
+            $(#[doc = concat!("See [`", stringify!($module), "`](mod@", stringify!($module), ").")] $name($module::$name),)*
         }
 
         $(impl From<$module::$name> for Op {
@@ -237,4 +238,14 @@ operators! {
     slice::Slice,
     slice_grad::SliceGrad,
     concat::Concat,
+    gather::Gather,
+    scatter_add::ScatterAdd,
+    take::Take,
+    take_grad::TakeGrad,
+    cumsum::Cumsum,
+    argmax::Argmax,
+    top_k::TopK,
+    top_k_grad::TopKGrad,
+    iota::Iota,
+    dropout::Dropout,
 }

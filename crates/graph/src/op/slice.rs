@@ -77,7 +77,7 @@ impl OpDef for Slice {
     }
 
     fn part(&self, part: &Part) -> Option<Op> {
-        // A part's region begins with its first element, or with the whole's where others are cut.
+        // The region a part reads begins with its first element.
         let start = part.input_windows[0][self.axis].map_or(0, |w| -w.low) as usize;
         let len = part.outputs[0][self.axis].len().into();
         Some(Slice { axis: self.axis, start, len, step: self.step }.into())
