@@ -268,3 +268,80 @@ impl Builder {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dim::{Bindings, Dim};
+    use crate::dtype::DType;
+    use crate::graph::{Origin, Role};
+    use crate::interpret::interpret;
+    use crate::tensor::Tensor;
+
+    fn init_of(g: &Builder, name: &str) -> (String, Init) {
+        let info = g.graph().value(g.graph().input(name).unwrap_or_else(|| panic!("no {name}")));
+        match info.origin {
+            Origin::Input(Role::Weight(init) | Role::State(init)) => (info.ty.to_string(), init),
+            _ => panic!("{name} is no weight"),
+        }
+    }
+
+    #[test]
+    fn weights_have_pytorchs_shapes_and_first_values() {
+        let mut g = Builder::new(true);
+        let x = g.data("x", DType::F32, &[Dim::symbol("batch"), 8.into(), 6.into(), 6.into()]).unwrap();
+        let y =
+            g.scope("conv", |g| g.conv_layer(x, 12, &[3, 3], &ConvOptions::new(2).groups(4), true)).unwrap();
+        let y = g.scope("norm", |g| g.batch_norm_layer(y)).unwrap();
+        let y = g.scope("act", |g| g.prelu_layer(y)).unwrap();
+        let zero = Init::Constant(0.0);
+        let up = ConvOptions::new(2).stride(2);
+        let y = g.scope("up", |g| g.conv_transpose_layer(y, 5, &[2, 2], &up, zero, Some(zero))).unwrap();
+        assert_eq!(g.ty(y).to_string(), "f32[batch,5,8,8]");
+        let y = g.flatten(y).unwrap();
+        let y = g.scope("fc", |g| g.linear(y, 7, true)).unwrap();
+        assert_eq!(g.ty(y).to_string(), "f32[batch,7]");
+        for (name, ty, init) in [
+            ("conv.weight", "f32[12,2,3,3]", Init::Uniform(1.0 / 18f32.sqrt())),
+            ("conv.bias", "f32[12]", Init::Uniform(1.0 / 18f32.sqrt())),
+            ("norm.weight", "f32[12]", Init::Constant(1.0)),
+            ("norm.running_var", "f32[12]", Init::Constant(1.0)),
+            ("act.weight", "f32[12]", Init::Constant(0.25)),
+            ("up.weight", "f32[12,5,2,2]", zero),
+            ("fc.weight", "f32[7,320]", Init::Uniform(1.0 / 320f32.sqrt())),
+            ("fc.bias", "f32[7]", Init::Uniform(1.0 / 320f32.sqrt())),
+        ] {
+            assert_eq!(init_of(&g, name), (ty.to_string(), init), "{name}");
+        }
+    }
+
+    #[test]
+    fn evaluation_normalises_by_running_statistics() {
+        let mut g = Builder::new(false);
+        let x = g.data("x", DType::F32, &[2, 1, 2]).unwrap();
+        let y = g.batch_norm_layer(x).unwrap();
+        let values = interpret(g.graph(), &Bindings::new(), |v, shape| {
+            let data = match g.graph().value(v).name.as_str() {
+                "x" => vec![1.0, 2.0, 3.0, 5.0],
+                "weight" => vec![2.0],
+                "bias" => vec![0.5],
+                "running_mean" => vec![3.0],
+                _ => vec![4.0],
+            };
+            Tensor::new(shape, data)
+        })
+        .unwrap();
+        for (got, x) in values[y.index()].data.iter().zip([1.0, 2.0, 3.0, 5.0]) {
+            assert!((got - ((x - 3.0) / (4.0f64 + 1e-5).sqrt() * 2.0 + 0.5)).abs() < 1e-6, "{x}: {got}");
+        }
+        assert!(g.graph().carries.is_empty());
+    }
+
+    #[test]
+    fn extents_that_weights_need_must_be_fixed() {
+        let mut g = Builder::new(true);
+        let x = g.data("x", DType::F32, &[4.into(), Dim::symbol("length")]).unwrap();
+        let said = g.linear(x, 3, true).unwrap_err().to_string();
+        assert_eq!(said, "`x` f32[4,length] needs a fixed extent in dimension 1");
+    }
+}

@@ -5,8 +5,14 @@
 #[allow(dead_code)]
 mod fixture;
 
+use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::{Origin, Role, Value};
 use gulliver_graph::interpret::interpret;
+use gulliver_graph::model::model;
+use gulliver_graph::optim::Optimizer;
 use gulliver_graph::tensor::Tensor;
+use gulliver_graph::training::training_graph;
+use std::collections::HashMap;
 
 fn check(name: &str) {
     let fixture = fixture::read(name);
@@ -25,12 +31,16 @@ fn mlp() {
 
 #[test]
 fn convolutional_networks() {
-    ["cnn", "vgg11", "vgg13", "cosmoflow"].map(check);
+    for name in ["cnn", "vgg11", "vgg13", "cosmoflow"] {
+        check(name);
+    }
 }
 
 #[test]
 fn resnets() {
-    ["resnet18", "wide_resnet50_2"].map(check);
+    for name in ["resnet18", "wide_resnet50_2"] {
+        check(name);
+    }
 }
 
 #[test]
@@ -50,15 +60,69 @@ fn generator_and_discriminator_in_turn() {
 
 #[test]
 fn point_clouds() {
-    ["pointnet", "pointnet_transform"].map(check);
+    for name in ["pointnet", "pointnet_transform"] {
+        check(name);
+    }
 }
 
 #[test]
 fn recurrent_language_models() {
-    ["lstm", "gru"].map(check);
+    for name in ["lstm", "gru"] {
+        check(name);
+    }
 }
 
 #[test]
 fn transformers() {
-    ["gpt", "bert_mlm", "bert_classify"].map(check);
+    for name in ["gpt", "bert_mlm", "bert_classify"] {
+        check(name);
+    }
+}
+
+/// The reference kernels are slow; faster ones follow the whole run.
+const STEPS: usize = 4;
+
+#[test]
+fn the_first_losses_of_a_training_run() {
+    let fixture = fixture::read("gpt_training");
+    let training = fixture.training.as_ref().unwrap();
+    let ids = training.ids();
+    let given: Vec<_> = fixture.parameters.iter().map(|(n, v)| (n.clone(), v.clone())).collect();
+    let adamw = Optimizer::new("adamw", &training.settings()).unwrap();
+    let graph = training_graph(&*model("gpt", &given).unwrap(), &[adamw], None).unwrap();
+    let sizes = Bindings::new().with("batch", training.batch).with("length", training.length);
+    let mut carried: HashMap<Value, Tensor> = HashMap::new();
+    for (step, &expected) in training.losses.iter().take(STEPS).enumerate() {
+        let [x, y] = training.batch(&ids, step);
+        let values = interpret(&graph, &sizes, |v, shape| {
+            let info = graph.value(v);
+            let data = match (info.name.as_str(), carried.get(&v)) {
+                (_, Some(tensor)) => return tensor.clone(),
+                ("x", _) => x.clone(),
+                ("y", _) => y.clone(),
+                ("hyper.step", _) => vec![step as f64 + 1.0],
+                _ => match info.origin {
+                    Origin::Input(Role::Hyper(default)) => vec![f64::from(default)],
+                    _ => fixture.feed(&graph, v, shape),
+                },
+            };
+            Tensor::new(shape, data)
+        });
+        let mut values = values.unwrap();
+        let loss = values[graph.output("loss").unwrap().index()].data[0];
+        assert!((loss - expected).abs() <= 1e-4 * expected, "step {step}: loss {loss}, PyTorch {expected}");
+        carried = graph
+            .carries
+            .iter()
+            .map(|(v, next)| (*v, std::mem::replace(&mut values[next.index()], Tensor::scalar(0.0))))
+            .collect();
+    }
+}
+
+#[test]
+fn every_fixture_is_tested() {
+    let source = include_str!("torch.rs");
+    for name in fixture::names() {
+        assert!(source.contains(&format!("\"{name}\"")), "{name}");
+    }
 }
