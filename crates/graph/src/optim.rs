@@ -28,8 +28,11 @@ pub struct Row {
     /// same for all members of a fused array.
     pub choices: &'static [&'static str],
     /// The update for these switched-on settings; a momentum other than zero counts as one.
-    make: fn(&dyn Fn(&str) -> bool) -> Rule,
+    make: fn(Switches) -> Rule,
 }
+
+/// Whether a setting is switched on.
+type Switches<'a> = &'a dyn Fn(&str) -> bool;
 
 /// An update with the names of its operands.
 struct Rule {

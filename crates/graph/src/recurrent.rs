@@ -217,6 +217,36 @@ mod tests {
     }
 
     #[test]
+    fn scans_match_pytorch() {
+        // torch.nn.LSTM and GRU in double precision, with unit input weights, on these numbers.
+        let numbers = |shape: &[usize], k: usize| {
+            let count: usize = shape.iter().product();
+            Tensor::new(shape, (0..count).map(|i| (((i * 7 + k * 3) % 11) as f64 - 5.0) / 4.0).collect())
+        };
+        let eval = |op: crate::op::Op, ins: &[Tensor], outs: &[&[usize]]| -> Vec<f64> {
+            let mut outs: Vec<Tensor> = outs.iter().map(|s| Tensor::zeros(s)).collect();
+            op.def().eval(&ins.iter().collect::<Vec<_>>(), &mut outs);
+            outs.iter().take(op.def().results()).flat_map(|t| t.data.clone()).collect()
+        };
+        let state = |k| numbers(&[1, 2], k);
+        let ins = [numbers(&[1, 2, 8], 0), state(1), state(3), numbers(&[8, 2], 2)];
+        let lstm = eval(Lstm {}.into(), &ins, &[&[1, 2, 2], &[1, 2], &[1, 2, 8], &[1, 2, 2]]);
+        let expected = [
+            0.5446247312315604,
+            -0.08333655806133645,
+            0.2629650379985038,
+            0.022740970352121744,
+            0.40728755584672593,
+            0.03905538034171849,
+        ];
+        assert_close(&lstm, &expected);
+        let ins = [numbers(&[1, 2, 6], 0), state(1), numbers(&[6, 2], 2), numbers(&[2], 3)];
+        let gru = eval(Gru {}.into(), &ins, &[&[1, 2, 2], &[1, 2, 6], &[1, 2, 2]]);
+        let expected = [-0.2874050443283142, 0.17329352143993837, 0.07256881592968856, -0.1994365996592672];
+        assert_close(&gru, &expected);
+    }
+
+    #[test]
     fn the_last_cell_alone_has_a_gradient() {
         let shapes: [&[usize]; 4] = [&[2, 2, 4], &[2, 1], &[2, 1], &[4, 1]];
         let both = run(&shapes, |g, ins| Ok(vec![g.lstm(ins[0], ins[1], ins[2], ins[3])?.1]));

@@ -92,8 +92,11 @@ pub struct Row {
     pub help: &'static str,
     /// Numbers it takes, with defaults.
     pub params: &'static [(&'static str, f64)],
-    make: fn(&dyn Fn(&str) -> f64, &[u64]) -> Curve,
+    make: fn(Params, &[u64]) -> Curve,
 }
+
+/// The value of a parameter.
+type Params<'a> = &'a dyn Fn(&str) -> f64;
 
 /// Every schedule. `multi_step` also takes a list of milestones.
 pub const SCHEDULES: &[Row] = &[

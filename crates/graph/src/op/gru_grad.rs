@@ -41,10 +41,10 @@ impl OpDef for GruGrad {
         for b in 0..batch {
             let mut dh = vec![0.0; n];
             for t in (0..time).rev() {
-                for j in 0..n {
+                for (j, dh) in dh.iter_mut().enumerate() {
                     let [r, z, new] = [0, 1, 2].map(|q| gates.at(&[b, t, q * n + j]));
                     let before = if t == 0 { h0.at(&[b, j]) } else { y.at(&[b, t - 1, j]) };
-                    let d = dh[j] + dy.at(&[b, t, j]);
+                    let d = *dh + dy.at(&[b, t, j]);
                     let dnew = d * (1.0 - z) * (1.0 - new * new);
                     let dr = dnew * inner.at(&[b, t, j]) * r * (1.0 - r);
                     let dz = d * (before - new) * z * (1.0 - z);
@@ -53,7 +53,7 @@ impl OpDef for GruGrad {
                         *outs[1].at_mut(&[b, t, q * n + j]) = by_h;
                     }
                     outs[3].data[j] += dnew * r;
-                    dh[j] = d * z;
+                    *dh = d * z;
                 }
                 for (k, dh) in dh.iter_mut().enumerate() {
                     *dh += (0..3 * n).map(|row| outs[1].at(&[b, t, row]) * w.at(&[row, k])).sum::<f64>();
