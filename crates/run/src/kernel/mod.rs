@@ -27,12 +27,16 @@ pub mod conv;
 mod depthwise;
 pub mod gemm;
 pub mod isa;
+pub mod loss;
 pub mod math;
+pub mod norm;
 pub mod pack;
 pub mod patch;
 mod phase;
 pub mod reduce;
+pub mod softmax;
 pub mod tile;
+pub mod update;
 
 /// Length of the blocks of the reduced index in matrix products.
 pub const K_BLOCK: usize = 256;

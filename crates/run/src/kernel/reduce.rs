@@ -6,7 +6,7 @@ use crate::kernel::isa::{Isa, simd};
 use crate::team::{SharedMut, Team};
 
 /// Columns whose lanes are held at once: 16 lanes of 64 columns stay in the first-level cache.
-const COLUMNS: usize = 64;
+pub(super) const COLUMNS: usize = 64;
 
 /// The greater of two, NaN if either is; the first if equal.
 #[inline(always)]
@@ -21,13 +21,13 @@ fn lesser(a: f32, b: f32) -> f32 {
 }
 
 #[inline(always)]
-fn add(a: f32, b: f32) -> f32 {
+pub(super) fn add(a: f32, b: f32) -> f32 {
     a + b
 }
 
 /// The fixed tree: 16 lanes to 8, 4, 2, 1.
 #[inline(always)]
-fn tree(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
+pub(super) fn tree(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
     let mut half = LANES / 2;
     while half > 0 {
         for l in 0..half {
@@ -40,7 +40,12 @@ fn tree(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
 
 /// One slice; `step(lane, x)` takes an element in, `join` combines lanes.
 #[inline(always)]
-fn fold(x: &[f32], start: f32, step: impl Fn(f32, f32) -> f32, join: impl Fn(f32, f32) -> f32) -> f32 {
+pub(super) fn fold(
+    x: &[f32],
+    start: f32,
+    step: impl Fn(f32, f32) -> f32,
+    join: impl Fn(f32, f32) -> f32,
+) -> f32 {
     let mut lanes = [start; LANES];
     let chunks = x.chunks_exact(LANES);
     let rest = chunks.remainder();
@@ -111,15 +116,15 @@ pub fn dot(isa: Isa, x: &[f32], y: &[f32]) -> f32 {
 
 /// One row-major matrix read by columns.
 #[derive(Clone, Copy)]
-struct Matrix<'a> {
-    data: &'a [f32],
-    rows: usize,
-    cols: usize,
+pub(super) struct Matrix<'a> {
+    pub data: &'a [f32],
+    pub rows: usize,
+    pub cols: usize,
 }
 
 /// The columns from `c0` on, as many as `out` holds: `step(lane, row, column, element)`.
 #[inline(always)]
-fn fold_columns(
+pub(super) fn fold_columns(
     x: Matrix<'_>,
     c0: usize,
     out: &mut [f32],
@@ -177,10 +182,10 @@ fn min_columns_body(x: Matrix<'_>, c0: usize, out: &mut [f32]) {
 }
 
 simd! {
-    fn sum_range(x: Matrix<'_>, c0: usize, out: &mut [f32]) = sum_columns_body;
-    fn dot_range(x: Matrix<'_>, y: &[f32], c0: usize, out: &mut [f32]) = dot_columns_body;
-    fn sum_sq_diff_range(x: Matrix<'_>, mean: &[f32], c0: usize, out: &mut [f32]) = sum_sq_diff_columns_body;
-    fn max_range(x: Matrix<'_>, c0: usize, out: &mut [f32]) = max_columns_body;
+    pub(super) fn sum_range(x: Matrix<'_>, c0: usize, out: &mut [f32]) = sum_columns_body;
+    pub(super) fn dot_range(x: Matrix<'_>, y: &[f32], c0: usize, out: &mut [f32]) = dot_columns_body;
+    pub(super) fn sum_sq_diff_range(x: Matrix<'_>, mean: &[f32], c0: usize, out: &mut [f32]) = sum_sq_diff_columns_body;
+    pub(super) fn max_range(x: Matrix<'_>, c0: usize, out: &mut [f32]) = max_columns_body;
     fn min_range(x: Matrix<'_>, c0: usize, out: &mut [f32]) = min_columns_body;
 }
 

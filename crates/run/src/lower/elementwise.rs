@@ -3,7 +3,7 @@
 
 use super::{Lowered, TensorType};
 use crate::call::Call;
-use crate::kernel::isa::{Isa, simd};
+use crate::kernel::isa::simd;
 use crate::kernel::math;
 use crate::team::SharedMut;
 use gulliver_graph::dtype::DType;
@@ -29,10 +29,12 @@ pub(super) fn map(op: &Map) -> Option<Lowered> {
         ranges(call, y.len(), &|r| {
             // SAFETY: ranges are disjoint.
             let y = unsafe { y.slice(r.clone()) };
-            if let Some(x) = x {
-                y.copy_from_slice(&x[r]);
+            for (i, y) in y.chunks_mut(CHUNK).enumerate() {
+                if let Some(x) = x {
+                    y.copy_from_slice(&x[r.start + i * CHUNK..][..y.len()]);
+                }
+                map_chunk(isa, f, y);
             }
-            map_slice(isa, f, y);
         });
         Ok(())
     }))
@@ -42,10 +44,6 @@ pub(super) fn map(op: &Map) -> Option<Lowered> {
 const CHUNK: usize = 2048;
 
 simd! { fn map_chunk(f: Function, y: &mut [f32]) = map_body; }
-
-fn map_slice(isa: Isa, f: Function, y: &mut [f32]) {
-    y.chunks_mut(CHUNK).for_each(|y| map_chunk(isa, f, y));
-}
 
 #[inline(always)]
 fn each(y: &mut [f32], f: impl Fn(f32) -> f32) {
@@ -121,99 +119,77 @@ pub(super) fn map_grad(op: &MapGrad) -> Option<Lowered> {
         ranges(call, dx.len(), &|r| {
             // SAFETY: ranges are disjoint.
             let dx = unsafe { dx.slice(r.clone()) };
-            match (v, dy) {
-                (Some(v), Some(dy)) => {
-                    dx.copy_from_slice(&dy[r.clone()]);
-                    map_grad_slice(isa, f, &v[r], dx);
-                }
-                (Some(v), None) => map_grad_slice(isa, f, &v[r], dx),
-                (None, Some(dy)) => map_grad_flipped(isa, f, dx, &dy[r]),
-                (None, None) => unreachable!("one result cannot lie over two operands"),
-            }
+            map_grad_slice(isa, f, v.map(|v| &v[r.clone()]), dy.map(|dy| &dy[r.clone()]), dx);
         });
         Ok(())
     }))
 }
 
 simd! {
-    /// `dx` holds dy and becomes f'(v)·dy.
-    fn map_grad_slice(f: Function, v: &[f32], dx: &mut [f32]) = map_grad_body;
-    /// `dx` holds v and becomes f'(v)·dy.
-    fn map_grad_flipped(f: Function, dx: &mut [f32], dy: &[f32]) = map_grad_flipped_body;
+    /// `dx = f'(v)·dy`; an operand that is not given lies in `dx`.
+    fn map_grad_slice(f: Function, v: Option<&[f32]>, dy: Option<&[f32]>, dx: &mut [f32]) = map_grad_body;
 }
 
+/// One loop for one derivative `d`.
 #[inline(always)]
-fn derivative(f: Function) -> impl Fn(f32) -> f32 {
-    move |v| {
-        let step = |inside: bool| if inside { 1.0 } else { 0.0 };
-        match f {
-            Function::Neg => -1.0,
-            Function::Abs => step(v > 0.0) - step(v < 0.0),
-            Function::Square => 2.0 * v,
-            Function::Sqrt => 0.5 / v,
-            Function::Rsqrt => -0.5 * v * v * v,
-            Function::Reciprocal => -v * v,
-            Function::Exp => v,
-            Function::Log => 1.0 / v,
-            Function::Erf => std::f32::consts::FRAC_2_SQRT_PI * math::exp(-v * v),
-            Function::Tanh => (-v).mul_add(v, 1.0),
-            Function::Sigmoid => v * (1.0 - v),
-            Function::Softplus => math::sigmoid(v),
-            Function::Relu => step(v > 0.0),
-            Function::LeakyRelu { slope } => {
-                if v > 0.0 {
-                    1.0
-                } else {
-                    slope
-                }
+fn slopes(v: Option<&[f32]>, dy: Option<&[f32]>, dx: &mut [f32], d: impl Fn(f32) -> f32) {
+    match (v, dy) {
+        (Some(v), Some(dy)) => {
+            for ((dx, &v), &dy) in dx.iter_mut().zip(v).zip(dy) {
+                *dx = dy * d(v);
             }
-            Function::Elu { alpha } if alpha > 0.0 => {
-                if v > 0.0 {
-                    1.0
-                } else {
-                    v + alpha
-                }
-            }
-            Function::Elu { alpha } => {
-                if v > 0.0 {
-                    1.0
-                } else {
-                    alpha * math::exp(v)
-                }
-            }
-            Function::Gelu => math::gelu_grad(v),
-            Function::GeluTanh => math::gelu_tanh_grad(v),
-            Function::Silu => math::silu_grad(v),
-            Function::HardSwish => {
-                if v <= -3.0 {
-                    0.0
-                } else if v >= 3.0 {
-                    1.0
-                } else {
-                    (2.0 * v + 3.0) / 6.0
-                }
-            }
-            Function::HardSigmoid => step(v > -3.0 && v < 3.0) / 6.0,
-            Function::Clamp { low, high } => step(v >= low && v <= high),
-            Function::Pow { exponent } => exponent * power(v, exponent - 1.0),
-            Function::Affine { scale, .. } => scale,
         }
+        (Some(v), None) => {
+            for (dx, &v) in dx.iter_mut().zip(v) {
+                *dx *= d(v);
+            }
+        }
+        (None, Some(dy)) => {
+            for (dx, &dy) in dx.iter_mut().zip(dy) {
+                *dx = dy * d(*dx);
+            }
+        }
+        (None, None) => unreachable!("one result cannot lie over two operands"),
     }
 }
 
 #[inline(always)]
-fn map_grad_body(f: Function, v: &[f32], dx: &mut [f32]) {
-    let d = derivative(f);
-    for (dx, &v) in dx.iter_mut().zip(v) {
-        *dx *= d(v);
-    }
-}
-
-#[inline(always)]
-fn map_grad_flipped_body(f: Function, dx: &mut [f32], dy: &[f32]) {
-    let d = derivative(f);
-    for (dx, &dy) in dx.iter_mut().zip(dy) {
-        *dx = dy * d(*dx);
+fn map_grad_body(f: Function, v: Option<&[f32]>, dy: Option<&[f32]>, dx: &mut [f32]) {
+    let step = |inside: bool| if inside { 1.0 } else { 0.0 };
+    match f {
+        Function::Neg => slopes(v, dy, dx, |_| -1.0),
+        Function::Abs => slopes(v, dy, dx, |v| step(v > 0.0) - step(v < 0.0)),
+        Function::Square => slopes(v, dy, dx, |v| 2.0 * v),
+        Function::Sqrt => slopes(v, dy, dx, |v| 0.5 / v),
+        Function::Rsqrt => slopes(v, dy, dx, |v| -0.5 * v * v * v),
+        Function::Reciprocal => slopes(v, dy, dx, |v| -v * v),
+        Function::Exp => slopes(v, dy, dx, |v| v),
+        Function::Log => slopes(v, dy, dx, |v| 1.0 / v),
+        Function::Erf => {
+            slopes(v, dy, dx, |v| std::f32::consts::FRAC_2_SQRT_PI * math::exp(-v * v));
+        }
+        Function::Tanh => slopes(v, dy, dx, |v| (-v).mul_add(v, 1.0)),
+        Function::Sigmoid => slopes(v, dy, dx, |v| v * (1.0 - v)),
+        Function::Softplus => slopes(v, dy, dx, math::sigmoid),
+        Function::Relu => slopes(v, dy, dx, |v| step(v > 0.0)),
+        Function::LeakyRelu { slope } => slopes(v, dy, dx, |v| if v > 0.0 { 1.0 } else { slope }),
+        Function::Elu { alpha } if alpha > 0.0 => {
+            slopes(v, dy, dx, |v| if v > 0.0 { 1.0 } else { v + alpha });
+        }
+        Function::Elu { alpha } => {
+            slopes(v, dy, dx, |v| if v > 0.0 { 1.0 } else { alpha * math::exp(v) });
+        }
+        Function::Gelu => slopes(v, dy, dx, math::gelu_grad),
+        Function::GeluTanh => slopes(v, dy, dx, math::gelu_tanh_grad),
+        Function::Silu => slopes(v, dy, dx, math::silu_grad),
+        Function::HardSwish => slopes(v, dy, dx, |v| {
+            let inside = if v >= 3.0 { 1.0 } else { (2.0 * v + 3.0) / 6.0 };
+            if v <= -3.0 { 0.0 } else { inside }
+        }),
+        Function::HardSigmoid => slopes(v, dy, dx, |v| step(v > -3.0 && v < 3.0) / 6.0),
+        Function::Clamp { low, high } => slopes(v, dy, dx, |v| step(v >= low && v <= high)),
+        Function::Pow { exponent } => slopes(v, dy, dx, |v| exponent * power(v, exponent - 1.0)),
+        Function::Affine { scale, .. } => slopes(v, dy, dx, |_| scale),
     }
 }
 

@@ -2,11 +2,17 @@
 //! runs it and how much scratch memory that takes. Operators without a row run on their reference
 //! kernel, and the plan's report says so.
 
+mod attention;
 mod contract;
 mod elementwise;
+mod loss;
 mod movement;
+mod normalize;
 mod reduce;
 mod reference;
+mod softmax;
+mod update;
+mod windows;
 
 use crate::call::Call;
 use gulliver_graph::dim::{Bindings, DimError};
@@ -78,6 +84,11 @@ impl Lowered {
     }
 }
 
+/// Whether the fast kernels, which know one float type, can read all of these.
+fn all_f32(types: &[TensorType]) -> bool {
+    types.iter().all(|t| t.dtype == DType::F32)
+}
+
 /// The kernel for an operator whose sizes are bound.
 pub fn lower(op: &Op, ins: &[TensorType], outs: &[TensorType], threads: usize) -> Lowered {
     let fast = match op {
@@ -93,6 +104,29 @@ pub fn lower(op: &Op, ins: &[TensorType], outs: &[TensorType], threads: usize) -
         Op::Expand(_) => movement::expand(ins, outs),
         Op::Fill(op) => movement::fill(op.value),
         Op::Size(op) => op.of.as_const().and_then(|c| movement::fill(c as f32)),
+        Op::Softmax(op) => softmax::softmax(op.axis, ins),
+        Op::SoftmaxGrad(op) => softmax::softmax_grad(op.axis, ins),
+        Op::LogSoftmax(op) => softmax::log_softmax(op.axis, ins),
+        Op::LogSoftmaxGrad(op) => softmax::log_softmax_grad(op.axis, ins),
+        Op::LayerNorm(op) => normalize::layer_norm(op, ins),
+        Op::LayerNormGrad(_) => normalize::layer_norm_grad(ins),
+        Op::RmsNorm(op) => normalize::rms_norm(op, ins),
+        Op::RmsNormGrad(_) => normalize::rms_norm_grad(ins),
+        Op::GroupNorm(op) => normalize::group_norm(op, ins),
+        Op::GroupNormGrad(op) => normalize::group_norm_grad(op, ins),
+        Op::BatchNorm(op) => normalize::batch_norm(op, ins),
+        Op::BatchNormGrad(op) => normalize::batch_norm_grad(op, ins),
+        Op::CrossEntropy(op) => loss::cross_entropy(op, ins),
+        Op::CrossEntropyGrad(op) => loss::cross_entropy_grad(op, ins),
+        Op::UpdateSgd(op) => update::sgd(op, ins),
+        Op::UpdateAdam(op) => update::adam(op, ins),
+        Op::UpdateAdadelta(_) => update::adadelta(ins),
+        Op::UpdateAdagrad(_) => update::adagrad(ins),
+        Op::UpdateRmsprop(op) => update::rmsprop(op, ins),
+        Op::UpdateLion(_) => update::lion(ins),
+        Op::Attention(op) => attention::forward(op, ins, threads),
+        Op::AttentionGrad(op) => attention::backward(op, ins, threads),
+        Op::Conv(op) => windows::conv(op, ins, outs, threads),
         #[allow(unreachable_patterns)]
         _ => None,
     };

@@ -47,7 +47,8 @@ fn row(isa: Isa, kind: Kind, x: &[f32]) -> f32 {
     }
 }
 
-fn over_rows(call: &Call<'_>, k: usize, work: usize, f: &(dyn Fn(std::ops::Range<usize>) + Sync)) {
+/// Runs `f` on ranges of `0..k`, on one thread if there is little `work` in all.
+pub(super) fn over_rows(call: &Call<'_>, k: usize, work: usize, f: &(dyn Fn(std::ops::Range<usize>) + Sync)) {
     if work < 2 * GRAIN { f(0..k) } else { call.team.split(k, 1, f) }
 }
 

@@ -1,0 +1,289 @@
+//! The loops of layer, RMS, group and batch normalisation and of their gradients, on one contiguous run
+//! at a time. Gain and bias are one per element or one for the run; both give the same bits for the same
+//! numbers. Sums are in lane order; how runs are combined is the caller's business.
+//!
+//! `x̂ = (x - mean)·rstd`, `y = fma(x̂, gamma, beta)`, and with `d = fma(dy, gamma, -level)`,
+//! `dx = rstd·fma(-x̂, slope, d)`, where level and slope are the means of dy·gamma and dy·gamma·x̂.
+
+use crate::kernel::isa::{Isa, simd};
+use crate::kernel::reduce::{self, Matrix, add, fold_columns, tree};
+use crate::kernel::{LANES, math};
+
+/// Gain and bias along a run.
+#[derive(Clone, Copy, Debug)]
+pub enum Affine<'a> {
+    /// A gain and a bias per element.
+    Each(&'a [f32], &'a [f32]),
+    /// A gain per element and no bias.
+    EachGain(&'a [f32]),
+    /// The same gain and bias for all.
+    Same(f32, f32),
+}
+
+/// The gain along a run.
+#[derive(Clone, Copy, Debug)]
+pub enum Gain<'a> {
+    /// One per element.
+    Each(&'a [f32]),
+    /// The same for all.
+    Same(f32),
+}
+
+/// Mean and inverse standard deviation of the set a run belongs to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Moments {
+    /// The mean; zero for RMS normalisation.
+    pub mean: f32,
+    /// `1/√(variance + eps)`.
+    pub rstd: f32,
+}
+
+/// The means over a set of dy·gamma (zero for RMS normalisation) and of dy·gamma·x̂.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Slopes {
+    /// The mean of dy·gamma.
+    pub level: f32,
+    /// The mean of dy·gamma·x̂.
+    pub slope: f32,
+}
+
+#[inline(always)]
+fn normal(x: f32, m: Moments) -> f32 {
+    (x - m.mean) * m.rstd
+}
+
+#[inline(always)]
+fn normalize_body(x: &[f32], m: Moments, affine: Affine<'_>, y: &mut [f32]) {
+    match affine {
+        Affine::Each(gamma, beta) => {
+            for (((y, &x), &gamma), &beta) in y.iter_mut().zip(x).zip(gamma).zip(beta) {
+                *y = normal(x, m).mul_add(gamma, beta);
+            }
+        }
+        Affine::EachGain(gamma) => {
+            for ((y, &x), &gamma) in y.iter_mut().zip(x).zip(gamma) {
+                *y = normal(x, m) * gamma;
+            }
+        }
+        Affine::Same(gamma, beta) => {
+            for (y, &x) in y.iter_mut().zip(x) {
+                *y = normal(x, m).mul_add(gamma, beta);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn input_grad_body(x: &[f32], dy: &[f32], m: Moments, gamma: Gain<'_>, s: Slopes, dx: &mut [f32]) {
+    let element =
+        |x: f32, dy: f32, gamma: f32| m.rstd * (-normal(x, m)).mul_add(s.slope, dy.mul_add(gamma, -s.level));
+    match gamma {
+        Gain::Each(gamma) => {
+            for (((dx, &x), &dy), &gamma) in dx.iter_mut().zip(x).zip(dy).zip(gamma) {
+                *dx = element(x, dy, gamma);
+            }
+        }
+        Gain::Same(gamma) => {
+            for ((dx, &x), &dy) in dx.iter_mut().zip(x).zip(dy) {
+                *dx = element(x, dy, gamma);
+            }
+        }
+    }
+}
+
+/// Two sums over a run at once: of `term(i)` and of `term(i)·x̂`.
+#[inline(always)]
+fn two_sums(x: &[f32], m: Moments, term: impl Fn(usize) -> f32) -> [f32; 2] {
+    let (mut plain, mut weighted) = ([0.0f32; LANES], [0.0f32; LANES]);
+    let whole = x.len() / LANES * LANES;
+    for i in (0..whole).step_by(LANES) {
+        for l in 0..LANES {
+            let t = term(i + l);
+            plain[l] += t;
+            weighted[l] = t.mul_add(normal(x[i + l], m), weighted[l]);
+        }
+    }
+    for i in whole..x.len() {
+        let t = term(i);
+        plain[i - whole] += t;
+        weighted[i - whole] = t.mul_add(normal(x[i], m), weighted[i - whole]);
+    }
+    [tree(plain, add), tree(weighted, add)]
+}
+
+#[inline(always)]
+fn sums_body(x: &[f32], dy: &[f32], m: Moments) -> [f32; 2] {
+    let dy = &dy[..x.len()];
+    two_sums(x, m, |i| dy[i])
+}
+
+#[inline(always)]
+fn gained_sums_body(x: &[f32], dy: &[f32], gamma: &[f32], m: Moments) -> [f32; 2] {
+    let (dy, gamma) = (&dy[..x.len()], &gamma[..x.len()]);
+    two_sums(x, m, |i| dy[i] * gamma[i])
+}
+
+#[inline(always)]
+fn gather_body(x: &[f32], dy: &[f32], m: Moments, dgamma: &mut [f32], dbeta: &mut [f32]) {
+    for (((dgamma, dbeta), &x), &dy) in dgamma.iter_mut().zip(dbeta).zip(x).zip(dy) {
+        *dgamma = dy.mul_add(normal(x, m), *dgamma);
+        *dbeta += dy;
+    }
+}
+
+#[inline(always)]
+fn gather_gain_body(x: &[f32], dy: &[f32], m: Moments, dgamma: &mut [f32]) {
+    for ((dgamma, &x), &dy) in dgamma.iter_mut().zip(x).zip(dy) {
+        *dgamma = dy.mul_add(normal(x, m), *dgamma);
+    }
+}
+
+#[inline(always)]
+fn fold_lanes_body(lanes: &mut [f32], width: usize) {
+    let used = lanes.len() / width;
+    let mut half = LANES / 2;
+    while half > 0 {
+        for l in 0..half.min(used.saturating_sub(half)) {
+            let (low, high) = lanes.split_at_mut((l + half) * width);
+            for (a, &b) in low[l * width..][..width].iter_mut().zip(&high[..width]) {
+                *a += b;
+            }
+        }
+        half /= 2;
+    }
+    // What adding an unused lane does: a negative zero becomes a positive one.
+    if used < LANES {
+        lanes[..width].iter_mut().for_each(|a| *a += 0.0);
+    }
+}
+
+simd! {
+    /// `y = fma(x̂, gamma, beta)` along a run.
+    pub fn normalize(x: &[f32], m: Moments, affine: Affine<'_>, y: &mut [f32]) = normalize_body;
+    /// `dx` along a run.
+    pub fn input_grad(x: &[f32], dy: &[f32], m: Moments, gamma: Gain<'_>, s: Slopes, dx: &mut [f32]) = input_grad_body;
+    /// The sums of dy and of dy·x̂ over a run.
+    pub fn sums(x: &[f32], dy: &[f32], m: Moments) -> [f32; 2] = sums_body;
+    /// The sums of dy·gamma and of dy·gamma·x̂ over a run.
+    pub fn gained_sums(x: &[f32], dy: &[f32], gamma: &[f32], m: Moments) -> [f32; 2] = gained_sums_body;
+    /// Adds dy·x̂ to dgamma and dy to dbeta, element by element.
+    pub fn gather(x: &[f32], dy: &[f32], m: Moments, dgamma: &mut [f32], dbeta: &mut [f32]) = gather_body;
+    /// Adds dy·x̂ to dgamma, element by element.
+    pub fn gather_gain(x: &[f32], dy: &[f32], m: Moments, dgamma: &mut [f32]) = gather_gain_body;
+    /// Combines lanes of `width` elements each, the first of [`LANES`], by the fixed tree into lane 0.
+    pub fn fold_lanes(lanes: &mut [f32], width: usize) = fold_lanes_body;
+}
+
+/// Mean and inverse standard deviation of one run, in two passes over it.
+pub fn moments(isa: Isa, x: &[f32], eps: f32) -> Moments {
+    let count = x.len() as f32;
+    let mean = reduce::sum(isa, x) / count;
+    Moments { mean, rstd: math::rsqrt(reduce::sum_sq_diff(isa, x, mean) / count + eps) }
+}
+
+/// The inverse root mean square of one run, with a mean of zero.
+pub fn root_mean_square(isa: Isa, x: &[f32], eps: f32) -> Moments {
+    let square = reduce::sum_sq_diff(isa, x, 0.0) / x.len() as f32;
+    Moments { mean: 0.0, rstd: math::rsqrt(square + eps) }
+}
+
+/// Per-column numbers of one row of a matrix whose columns are normalised.
+#[derive(Clone, Copy, Debug)]
+pub struct Columns<'a> {
+    /// The means.
+    pub mean: &'a [f32],
+    /// The inverse standard deviations.
+    pub rstd: &'a [f32],
+    /// The gains.
+    pub gamma: &'a [f32],
+}
+
+#[inline(always)]
+fn normalize_row_body(x: &[f32], c: Columns<'_>, beta: &[f32], y: &mut [f32]) {
+    let n = y.len();
+    let (x, mean, rstd, gamma, beta) = (&x[..n], &c.mean[..n], &c.rstd[..n], &c.gamma[..n], &beta[..n]);
+    for i in 0..n {
+        let m = Moments { mean: mean[i], rstd: rstd[i] };
+        y[i] = normal(x[i], m).mul_add(gamma[i], beta[i]);
+    }
+}
+
+#[inline(always)]
+fn input_grad_row_body(x: &[f32], dy: &[f32], c: Columns<'_>, level: &[f32], slope: &[f32], dx: &mut [f32]) {
+    let n = dx.len();
+    let (x, dy, mean, rstd, gamma) = (&x[..n], &dy[..n], &c.mean[..n], &c.rstd[..n], &c.gamma[..n]);
+    let (level, slope) = (&level[..n], &slope[..n]);
+    for i in 0..n {
+        let m = Moments { mean: mean[i], rstd: rstd[i] };
+        dx[i] = m.rstd * (-normal(x[i], m)).mul_add(slope[i], dy[i].mul_add(gamma[i], -level[i]));
+    }
+}
+
+#[inline(always)]
+fn normal_dots_body(x: &[f32], dy: Matrix<'_>, c: Columns<'_>, c0: usize, out: &mut [f32]) {
+    let step = |acc: f32, v: f32, row: usize, column: usize| {
+        let m = Moments { mean: c.mean[column], rstd: c.rstd[column] };
+        v.mul_add(normal(x[row * dy.cols + column], m), acc)
+    };
+    fold_columns(dy, c0, out, 0.0, step, add);
+}
+
+simd! {
+    /// [`normalize`] of one row of a matrix whose columns are normalised.
+    pub fn normalize_row(x: &[f32], c: Columns<'_>, beta: &[f32], y: &mut [f32]) = normalize_row_body;
+    /// [`input_grad`] of one row of such a matrix, with the level and slope of each column.
+    pub fn input_grad_row(x: &[f32], dy: &[f32], c: Columns<'_>, level: &[f32], slope: &[f32], dx: &mut [f32]) = input_grad_row_body;
+    fn normal_dots_range(x: &[f32], dy: Matrix<'_>, c: Columns<'_>, c0: usize, out: &mut [f32]) = normal_dots_body;
+}
+
+/// Sums over the rows of dy·x̂ for the columns from `c0` on, as many as `out` holds, of two matrices as
+/// wide as the `c` are long.
+pub fn normal_dots(isa: Isa, x: &[f32], dy: &[f32], c: Columns<'_>, c0: usize, out: &mut [f32]) {
+    let cols = c.mean.len();
+    assert!(x.len() == dy.len() && c.rstd.len() == cols, "matrices of different sizes");
+    normal_dots_range(isa, x, Matrix { data: dy, rows: dy.len() / cols.max(1), cols }, c, c0, out);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::testing::{bits, noise};
+
+    #[test]
+    fn sums_have_the_bits_of_the_reductions() {
+        for len in [0, 1, 15, 16, 17, 100] {
+            let (x, dy, gamma) = (noise(len, 1), noise(len, 2), noise(len, 3));
+            let m = Moments { mean: 0.25, rstd: 1.5 };
+            let hat: Vec<f32> = x.iter().map(|&x| normal(x, m)).collect();
+            let gained: Vec<f32> = dy.iter().zip(&gamma).map(|(a, b)| a * b).collect();
+            for isa in Isa::all() {
+                let want = [reduce::sum(isa, &dy), reduce::dot(isa, &dy, &hat)];
+                assert_eq!(bits(&sums(isa, &x, &dy, m)), bits(&want), "{len} {isa:?}");
+                let want = [reduce::sum(isa, &gained), reduce::dot(isa, &gained, &hat)];
+                assert_eq!(bits(&gained_sums(isa, &x, &dy, &gamma, m)), bits(&want), "{len} {isa:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn lanes_fold_like_the_columns_of_a_matrix() {
+        let team = crate::team::Team::new(1);
+        for (rows, width) in [(1, 1), (3, 5), (16, 7), (9, 130)] {
+            let mut lanes = noise(rows * width, 4);
+            let mut want = vec![0.0; width];
+            reduce::sum_columns(&team, &lanes, rows, &mut want);
+            fold_lanes(team.isa(), &mut lanes, width);
+            assert_eq!(bits(&lanes[..width]), bits(&want), "{rows} x {width}");
+        }
+    }
+
+    #[test]
+    fn a_constant_row_and_a_far_mean_keep_their_variance() {
+        for isa in Isa::all() {
+            let m = moments(isa, &[3.0; 40], 1e-5);
+            assert_eq!((m.mean, m.rstd), (3.0, math::rsqrt(1e-5)));
+            let far: Vec<f32> = (0..64).map(|i| 4096.0 + (i % 2) as f32).collect();
+            assert_eq!(moments(isa, &far, 0.0), Moments { mean: 4096.5, rstd: 2.0 });
+        }
+    }
+}

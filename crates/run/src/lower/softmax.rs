@@ -1,0 +1,89 @@
+//! Softmax, its logarithm and their gradients: rows in parallel when the axis is last, otherwise one
+//! matrix per index before the axis.
+
+use super::reduce::over_rows;
+use super::{Lowered, TensorType, all_f32};
+use crate::call::Call;
+use crate::kernel::isa::Isa;
+use crate::kernel::softmax::{self as kernel, Held};
+use crate::team::SharedMut;
+
+/// In place on one row, or down the columns of a matrix this wide.
+type Forward = (fn(Isa, &mut [f32]), fn(Isa, &mut [f32], usize));
+type Gradient = (fn(Isa, Held, &[f32], &mut [f32]), fn(Isa, Held, &[f32], &mut [f32], usize));
+
+pub(super) fn softmax(axis: usize, ins: &[TensorType]) -> Option<Lowered> {
+    forward((kernel::softmax, kernel::softmax_columns), axis, ins)
+}
+
+pub(super) fn log_softmax(axis: usize, ins: &[TensorType]) -> Option<Lowered> {
+    forward((kernel::log_softmax, kernel::log_softmax_columns), axis, ins)
+}
+
+pub(super) fn softmax_grad(axis: usize, ins: &[TensorType]) -> Option<Lowered> {
+    gradient((kernel::softmax_grad, kernel::softmax_grad_columns), axis, ins)
+}
+
+pub(super) fn log_softmax_grad(axis: usize, ins: &[TensorType]) -> Option<Lowered> {
+    gradient((kernel::log_softmax_grad, kernel::log_softmax_grad_columns), axis, ins)
+}
+
+/// Elements of the matrix at one index before the axis, and its columns.
+fn around(axis: usize, shape: &[usize]) -> (usize, usize) {
+    let cols = shape[axis + 1..].iter().product();
+    (shape[axis] * cols, cols)
+}
+
+fn forward((row, columns): Forward, axis: usize, ins: &[TensorType]) -> Option<Lowered> {
+    let (size, cols) = around(axis, &ins[0].shape);
+    all_f32(ins).then(|| {
+        Lowered::plain(move |call| {
+            let isa = call.team.isa();
+            let x = (!call.in_place(0, 0)).then(|| call.input::<f32>(0));
+            each(call, size, &|y, at| {
+                if let Some(x) = x {
+                    y.copy_from_slice(&x[at..at + size]);
+                }
+                if cols == 1 { row(isa, y) } else { columns(isa, y, cols) }
+            });
+            Ok(())
+        })
+    })
+}
+
+fn gradient((row, columns): Gradient, axis: usize, ins: &[TensorType]) -> Option<Lowered> {
+    let (size, cols) = around(axis, &ins[0].shape);
+    all_f32(ins).then(|| {
+        Lowered::plain(move |call| {
+            let isa = call.team.isa();
+            let (held, other) = match call.in_place(0, 0) {
+                true => (Held::Result, call.input::<f32>(1)),
+                false => (Held::Gradient, call.input::<f32>(0)),
+            };
+            let apart = !call.in_place(0, 0) && !call.in_place(1, 0);
+            let dy = apart.then(|| call.input::<f32>(1));
+            each(call, size, &|dx, at| {
+                if let Some(dy) = dy {
+                    dx.copy_from_slice(&dy[at..at + size]);
+                }
+                let other = &other[at..at + size];
+                if cols == 1 { row(isa, held, other, dx) } else { columns(isa, held, other, dx, cols) }
+            });
+            Ok(())
+        })
+    })
+}
+
+/// Calls `f` with every stretch of `size` elements of the result and where it starts.
+fn each(call: &mut Call<'_>, size: usize, f: &(dyn Fn(&mut [f32], usize) + Sync)) {
+    let out = SharedMut::new(call.output::<f32>(0));
+    if out.is_empty() {
+        return;
+    }
+    over_rows(call, out.len() / size, out.len(), &|range| {
+        for i in range {
+            // SAFETY: stretches are disjoint.
+            f(unsafe { out.slice(i * size..(i + 1) * size) }, i * size);
+        }
+    });
+}
