@@ -2,9 +2,8 @@
 //! different lengths under a key padding mask. Weights are named as in Hugging Face's `BertFor…`.
 
 use super::param::{Param, ParamValue, Params, flag, float, int, param, text, wrong};
-use super::{Built, Family, Model, Settings, classified, logits, tokens};
+use super::{Built, Family, Model, Settings, batch, classified, logits, tokens};
 use crate::build::Builder;
-use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::graph::{GraphError, Init, Value};
 
@@ -88,7 +87,7 @@ fn make(p: &Params) -> Result<Box<dyn Model>, GraphError> {
         head: [Head::MaskedTokens, Head::Classes(classes)][p.choice("head", &["mlm", "classify"])?],
         dropout: p.rate("dropout")?,
     };
-    if bert.width % bert.heads != 0 {
+    if !bert.width.is_multiple_of(bert.heads) {
         return wrong(&p.model, format!("{} heads do not divide width {}", bert.heads, bert.width));
     }
     Ok(Box::new(bert))
@@ -103,7 +102,7 @@ impl Bert {
     /// `[batch, length, vocab]` of masked tokens or `[batch, classes]`.
     pub fn build(&self, g: &mut Builder) -> Result<Value, GraphError> {
         let x = tokens(g, "x")?;
-        let mask = g.data("mask", DType::Bool, &g.shape(x).to_vec())?;
+        let mask = g.data("mask", DType::Bool, &[batch(), g.shape(x)[1].clone()])?;
         let segments = if self.segments { Some(tokens(g, "segments")?) } else { None };
         let table = "bert.embeddings.word_embeddings";
         let table = g.scope(table, |g| g.weight("weight", &[self.vocab, self.width], START))?;
@@ -119,7 +118,7 @@ impl Bert {
             }),
             Head::Classes(classes) => {
                 let h = g.slice(h, 1, 0, 1)?;
-                let h = g.reshape(h, &[Dim::symbol("batch"), self.width.into()])?;
+                let h = g.reshape(h, &[batch(), self.width.into()])?;
                 let h = g.scope("bert.pooler.dense", |g| g.linear_from(h, self.width, START, ZERO))?;
                 let h = g.tanh(h)?;
                 let h = g.dropout(h, self.dropout)?;

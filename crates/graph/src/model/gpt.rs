@@ -79,7 +79,7 @@ fn make(p: &Params) -> Result<Box<dyn Model>, GraphError> {
         context: p.size("context")?,
         dropout: p.rate("dropout")?,
     };
-    if gpt.width % gpt.heads != 0 {
+    if !gpt.width.is_multiple_of(gpt.heads) {
         return wrong(&p.model, format!("{} heads do not divide width {}", gpt.heads, gpt.width));
     }
     Ok(Box::new(gpt))

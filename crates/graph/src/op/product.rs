@@ -26,9 +26,9 @@ pub fn sum_of_products(spec: &Spec, a: &Tensor, b: &Tensor, out: &mut Tensor) {
             out.data[k] += a.data[i] * b.data[j];
         }
         let Some(axis) = (0..loops.len()).rev().find(|&axis| loops[axis] + 1 < extents[axis]) else { break };
-        for inner in axis + 1..loops.len() {
-            walks.iter_mut().for_each(|w| w.step(inner, -(loops[inner] as i64)));
-            loops[inner] = 0;
+        for (inner, at) in loops.iter_mut().enumerate().skip(axis + 1) {
+            walks.iter_mut().for_each(|w| w.step(inner, -(*at as i64)));
+            *at = 0;
         }
         walks.iter_mut().for_each(|w| w.step(axis, 1));
         loops[axis] += 1;
