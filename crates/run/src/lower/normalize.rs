@@ -14,6 +14,7 @@ use gulliver_graph::op::group_norm::GroupNorm;
 use gulliver_graph::op::group_norm_grad::GroupNormGrad;
 use gulliver_graph::op::layer_norm::LayerNorm;
 use gulliver_graph::op::rms_norm::RmsNorm;
+use std::ops::Range;
 
 pub(super) fn layer_norm(op: &LayerNorm, ins: &[TensorType]) -> Option<Lowered> {
     let (width, eps) = (ins[1].len(), op.eps);
@@ -114,9 +115,8 @@ impl Rows<'_> {
         let (gain_lanes, bias_lanes) = (SharedMut::new(&mut *gains), SharedMut::new(&mut *biases));
         let isa = call.team.isa();
         over_rows(call, lanes, rows * width, &|mine| {
-            for base in (0..rows).step_by(LANES) {
-                for lane in mine.start..mine.end.min(rows - base) {
-                    let r = base + lane;
+            for lane in mine {
+                for r in (lane..rows).step_by(LANES) {
                     let at = r * width..(r + 1) * width;
                     // SAFETY: lanes, and so rows, are disjoint.
                     let (dx, gains) =
@@ -164,9 +164,27 @@ impl Extents {
     }
 
     /// The run of one channel of one sample.
-    fn run(self, sample: usize, channel: usize) -> std::ops::Range<usize> {
+    fn run(self, sample: usize, channel: usize) -> Range<usize> {
         let at = (sample * self.c + channel) * self.space;
         at..at + self.space
+    }
+
+    /// Divides the channels over the team and calls `f` with blocks of them, several where the run of
+    /// one would leave most of a page unread.
+    fn channel_blocks(self, call: &Call<'_>, f: &(dyn Fn(Range<usize>) + Sync)) {
+        const NEAR: usize = 1024;
+        let step = (NEAR / self.space.max(1)).max(1);
+        over_rows(call, self.c, self.len(), &|range| {
+            for first in range.clone().step_by(step) {
+                f(first..range.end.min(first + step));
+            }
+        });
+    }
+
+    /// Sample, then position in the block and channel, in the order of memory.
+    fn runs(self, block: &Range<usize>) -> impl Iterator<Item = (usize, (usize, usize))> {
+        let block = block.clone();
+        (0..self.n).flat_map(move |n| block.clone().enumerate().map(move |channel| (n, channel)))
     }
 }
 
@@ -266,19 +284,24 @@ pub(super) fn batch_norm(op: &BatchNorm, ins: &[TensorType]) -> Option<Lowered> 
         let [x, gamma, beta] = [0, 1, 2].map(|i| call.input::<f32>(i));
         let [y, mean, variance] = [0, 1, 2].map(|o| SharedMut::new(call.output::<f32>(o)));
         let count = (e.n * e.space) as f32;
-        over_rows(call, e.c, e.len(), &|range| {
-            for c in range {
-                // SAFETY: channels are disjoint.
-                let (mean, variance) = unsafe { (mean.slice(c..c + 1), variance.slice(c..c + 1)) };
-                mean[0] = (0..e.n).map(|n| reduce::sum(isa, &x[e.run(n, c)])).fold(0.0, |a, b| a + b) / count;
-                let spread = |n: usize| reduce::sum_sq_diff(isa, &x[e.run(n, c)], mean[0]);
-                variance[0] = (0..e.n).map(spread).fold(0.0, |a, b| a + b) / count;
-                let m = Moments { mean: mean[0], rstd: math::rsqrt(variance[0] + eps) };
-                for n in 0..e.n {
-                    // SAFETY: as above.
-                    let y = unsafe { y.slice(e.run(n, c)) };
-                    norm::normalize(isa, &x[e.run(n, c)], m, Affine::Same(gamma[c], beta[c]), y);
-                }
+        e.channel_blocks(call, &|block| {
+            // SAFETY: channels are disjoint.
+            let (mean, variance) = unsafe { (mean.slice(block.clone()), variance.slice(block.clone())) };
+            mean.fill(0.0);
+            variance.fill(0.0);
+            for (n, (i, c)) in e.runs(&block) {
+                mean[i] += reduce::sum(isa, &x[e.run(n, c)]);
+            }
+            mean.iter_mut().for_each(|m| *m /= count);
+            for (n, (i, c)) in e.runs(&block) {
+                variance[i] += reduce::sum_sq_diff(isa, &x[e.run(n, c)], mean[i]);
+            }
+            variance.iter_mut().for_each(|v| *v /= count);
+            for (n, (i, c)) in e.runs(&block) {
+                let m = Moments { mean: mean[i], rstd: math::rsqrt(variance[i] + eps) };
+                // SAFETY: as above.
+                let y = unsafe { y.slice(e.run(n, c)) };
+                norm::normalize(isa, &x[e.run(n, c)], m, Affine::Same(gamma[c], beta[c]), y);
             }
         });
         Ok(())
@@ -325,20 +348,24 @@ pub(super) fn batch_norm_grad(op: &BatchNormGrad, ins: &[TensorType]) -> Option<
         let [x, gamma, mean, variance, dy] = [0, 1, 2, 3, 4].map(|i| call.input::<f32>(i));
         let [dx, dgamma, dbeta] = [0, 1, 2].map(|o| SharedMut::new(call.output::<f32>(o)));
         let count = (e.n * e.space) as f32;
-        over_rows(call, e.c, e.len(), &|range| {
-            for c in range {
-                let m = Moments { mean: mean[c], rstd: math::rsqrt(variance[c] + eps) };
-                let pair = |n: usize| norm::sums(isa, &x[e.run(n, c)], &dy[e.run(n, c)], m);
-                let [level, slope] = (0..e.n).map(pair).fold([0.0; 2], |a, b| [a[0] + b[0], a[1] + b[1]]);
-                // SAFETY: channels are disjoint.
-                unsafe { (dgamma.slice(c..c + 1)[0], dbeta.slice(c..c + 1)[0]) = (slope, level) };
-                let slopes = Slopes { level: gamma[c] * level / count, slope: gamma[c] * slope / count };
-                for n in 0..e.n {
-                    let at = e.run(n, c);
-                    // SAFETY: as above.
-                    let dx = unsafe { dx.slice(at.clone()) };
-                    norm::input_grad(isa, &x[at.clone()], &dy[at], m, Gain::Same(gamma[c]), slopes, dx);
-                }
+        e.channel_blocks(call, &|block| {
+            // SAFETY: channels are disjoint.
+            let (dgamma, dbeta) = unsafe { (dgamma.slice(block.clone()), dbeta.slice(block.clone())) };
+            dgamma.fill(0.0);
+            dbeta.fill(0.0);
+            let moments = |c: usize| Moments { mean: mean[c], rstd: math::rsqrt(variance[c] + eps) };
+            for (n, (i, c)) in e.runs(&block) {
+                let [level, slope] = norm::sums(isa, &x[e.run(n, c)], &dy[e.run(n, c)], moments(c));
+                dbeta[i] += level;
+                dgamma[i] += slope;
+            }
+            for (n, (i, c)) in e.runs(&block) {
+                let level = gamma[c] * dbeta[i] / count;
+                let slopes = Slopes { level, slope: gamma[c] * dgamma[i] / count };
+                let at = e.run(n, c);
+                // SAFETY: as above.
+                let dx = unsafe { dx.slice(at.clone()) };
+                norm::input_grad(isa, &x[at.clone()], &dy[at], moments(c), Gain::Same(gamma[c]), slopes, dx);
             }
         });
         Ok(())
