@@ -81,7 +81,7 @@ impl Lowered {
 /// The kernel for an operator whose sizes are bound.
 pub fn lower(op: &Op, ins: &[TensorType], outs: &[TensorType], threads: usize) -> Lowered {
     let fast = match op {
-        Op::Contract(op) => contract::contract(op, ins, outs, threads),
+        Op::Contract(op) => Some(contract::contract(op, ins, outs, threads)),
         Op::Map(op) => elementwise::map(op),
         Op::MapGrad(op) => elementwise::map_grad(op),
         Op::Zip(op) => elementwise::zip(op, ins, outs),
