@@ -53,7 +53,8 @@ pub fn differentiate(
     Ok(wrt.iter().map(|v| grads[v.index()]).collect())
 }
 
-/// Which values depend on one of `wrt` through float values.
+/// Which values depend on one of `wrt` through float values and forward nodes: what an earlier objective
+/// of the step has updated is a constant to this one.
 fn dependents(g: &Builder, wrt: &[Value]) -> Vec<bool> {
     let graph = g.graph();
     let mut depends = vec![false; graph.values.len()];
@@ -61,7 +62,7 @@ fn dependents(g: &Builder, wrt: &[Value]) -> Vec<bool> {
         depends[v.index()] = true;
     }
     for node in &graph.nodes {
-        if node.ins.iter().any(|v| depends[v.index()]) {
+        if node.phase == Phase::Forward && node.ins.iter().any(|v| depends[v.index()]) {
             for out in &node.outs {
                 depends[out.index()] |= graph.ty(*out).dtype.is_float();
             }

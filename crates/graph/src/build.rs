@@ -5,6 +5,7 @@ use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError, Init, Node, NodeId, Origin, Phase, Role, Type, Value, ValueInfo};
 use crate::op::Op;
+use crate::random::hash_name;
 use std::collections::HashMap;
 
 /// A graph under construction.
@@ -18,6 +19,8 @@ pub struct Builder {
     phase: Phase,
     stage: u32,
     training: bool,
+    /// How many streams of random numbers each scope has asked for.
+    streams: HashMap<String, u64>,
 }
 
 impl Builder {
@@ -31,6 +34,7 @@ impl Builder {
             phase: Phase::Forward,
             stage: 0,
             training,
+            streams: HashMap::new(),
         }
     }
 
@@ -138,6 +142,15 @@ impl Builder {
         let value = self.input("random", Role::Random, Type::new(DType::I64, &[3]));
         self.scope = scope;
         value
+    }
+
+    /// Names a stream of random numbers that no other asker in the graph gets; it depends on the scope and
+    /// on how often the scope asked before, not on the rest of the graph.
+    pub fn stream(&mut self) -> u64 {
+        let path = self.path("");
+        let count = self.streams.entry(path.clone()).or_insert(0);
+        *count += 1;
+        hash_name(&format!("{path}#{count}"))
     }
 
     /// From now on, and in the next step, the input has this value.

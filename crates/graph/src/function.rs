@@ -7,6 +7,7 @@ use crate::dtype::DType;
 use crate::graph::{GraphError, Value};
 use crate::op::cast::Cast;
 use crate::op::contract::Contract;
+use crate::op::dropout::Dropout;
 use crate::op::expand::Expand;
 use crate::op::fill::Fill;
 use crate::op::map::{Function, Map};
@@ -163,6 +164,16 @@ impl Builder {
         let mut axes = axes.to_vec();
         axes.sort_unstable();
         self.push1(Reduce { kind, axes, keep }, &[x])
+    }
+
+    /// Drops elements at random with this probability while training; otherwise adds nothing.
+    pub fn dropout(&mut self, x: Value, rate: f32) -> Built {
+        if !self.training() || rate == 0.0 {
+            return Ok(x);
+        }
+        let stream = self.stream();
+        let random = self.random()?;
+        self.push1(Dropout { rate, stream, frame: None }, &[x, random])
     }
 
     /// Mean over axes.

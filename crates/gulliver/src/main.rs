@@ -1,3 +1,41 @@
-//! The `gulliver` command.
+//! The `gulliver` command: parses arguments, runs one command, prints its error in one line.
 
-fn main() {}
+use clap::{Parser, Subcommand};
+use gulliver::command::{self, CommandError};
+use std::process::ExitCode;
+
+/// Trains giant neural networks on small machines.
+#[derive(Parser)]
+#[command(version, arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Trains the model of a job file.
+    Train(command::train::Arguments),
+    /// Lists models, or the parameters of one.
+    Models(command::models::Arguments),
+    /// Lists operators.
+    Ops(command::ops::Arguments),
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Train(arguments) => command::train::run(&arguments),
+        Command::Models(arguments) => command::models::run(&arguments),
+        Command::Ops(arguments) => command::ops::run(&arguments),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(CommandError::Interrupted) => ExitCode::from(gulliver::interrupt::EXIT_CODE),
+        // Nobody reads us any more: not worth a word.
+        Err(CommandError::Output(e)) if e.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

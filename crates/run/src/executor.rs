@@ -8,7 +8,7 @@ use crate::memory::{Arena, OutOfMemory};
 use crate::team::Team;
 use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::dtype::DType;
-use gulliver_graph::graph::{Graph, Phase, Value};
+use gulliver_graph::graph::{Graph, Origin, Phase, Value};
 use gulliver_plan::plan::{Place, Plan, Step};
 use std::ops::Range;
 
@@ -32,6 +32,7 @@ pub struct Program {
 }
 
 struct Output {
+    stage: u32,
     dtype: DType,
     shape: Vec<usize>,
     slot: Slot,
@@ -185,7 +186,11 @@ impl Cpu {
         program.inputs = plan.inputs.iter().map(|i| (i.value, slot(&i.place))).collect();
         for o in &plan.outputs {
             let ty = graph.ty(o.value);
-            let output = Output { dtype: ty.dtype, shape: ty.bind(&sizes)?, slot: slot(&o.place) };
+            let stage = match graph.value(o.value).origin {
+                Origin::Node { node, .. } => graph.nodes[node.index()].stage,
+                Origin::Input(_) => 0,
+            };
+            let output = Output { stage, dtype: ty.dtype, shape: ty.bind(&sizes)?, slot: slot(&o.place) };
             program.outputs.push((o.name.clone(), output));
         }
         Ok(program)
@@ -265,6 +270,14 @@ impl Cpu {
             }
         }
         Ok(())
+    }
+
+    /// Losses of an objective: its outputs called `loss`, or `….loss`.
+    pub fn losses(&self, program: &Program, stage: u32) -> Vec<f32> {
+        let losses =
+            program.outputs.iter().filter(|(n, o)| o.stage == stage && n.rsplit('.').next() == Some("loss"));
+        // SAFETY: outputs lie in the arena and keep their bytes until the end of the step.
+        losses.flat_map(|(_, o)| unsafe { floats(&o.slot) }.to_vec()).collect()
     }
 
     /// An output of the last run.

@@ -10,6 +10,8 @@ pub mod kernel;
 pub mod lower;
 pub mod memory;
 pub mod nearest;
+pub mod session;
 pub mod team;
 #[cfg(test)]
 mod test_dir;
+pub mod train;

@@ -193,7 +193,8 @@ impl OpDef for Conv {
 
     fn samples() -> Vec<Sample> {
         let window = |stride, dilation, low, high| ConvWindow { stride, dilation, low, high };
-        let cases: [(Vec<ConvWindow>, usize, &[usize], &[usize]); 9] = [
+        type Case = (Vec<ConvWindow>, usize, &'static [usize], &'static [usize]);
+        let cases: [Case; 9] = [
             (vec![window(1, 1, 1, 1), window(1, 1, 1, 1)], 1, &[2, 3, 5, 4], &[4, 3, 3, 3]),
             (vec![window(2, 1, 1, 1), window(2, 1, 0, 1)], 1, &[1, 2, 8, 7], &[3, 2, 3, 2]),
             (vec![window(1, 2, 2, 1), window(3, 1, 0, 0)], 1, &[1, 2, 7, 8], &[2, 2, 3, 1]),

@@ -2,6 +2,7 @@
 //! else the program knows of operators is derived from [`OpDef`].
 
 pub mod moments;
+pub(crate) mod pool;
 pub mod product;
 pub mod sample;
 pub mod special;
@@ -163,7 +164,7 @@ macro_rules! operators {
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum Op {
-            $(#[doc = concat!("See [`", stringify!($module), "`].")] $name($module::$name),)*
+            $(#[doc = concat!("See [`", stringify!($module), "`](mod@", stringify!($module), ").")] $name($module::$name),)*
         }
 
         $(impl From<$module::$name> for Op {
@@ -214,6 +215,10 @@ operators! {
     cross_entropy_grad::CrossEntropyGrad,
     attention::Attention,
     attention_grad::AttentionGrad,
+    lstm::Lstm,
+    lstm_grad::LstmGrad,
+    gru::Gru,
+    gru_grad::GruGrad,
     update_sgd::UpdateSgd,
     update_adam::UpdateAdam,
     update_adadelta::UpdateAdadelta,
@@ -226,4 +231,27 @@ operators! {
     fill::Fill,
     size::Size,
     conv::Conv,
+    max_pool::MaxPool,
+    max_pool_grad::MaxPoolGrad,
+    avg_pool::AvgPool,
+    avg_pool_grad::AvgPoolGrad,
+    adaptive_avg_pool::AdaptiveAvgPool,
+    adaptive_avg_pool_grad::AdaptiveAvgPoolGrad,
+    upsample::Upsample,
+    bilinear::Bilinear,
+    bilinear_grad::BilinearGrad,
+    pad::Pad,
+    slice::Slice,
+    slice_grad::SliceGrad,
+    concat::Concat,
+    gather::Gather,
+    scatter_add::ScatterAdd,
+    take::Take,
+    take_grad::TakeGrad,
+    cumsum::Cumsum,
+    argmax::Argmax,
+    top_k::TopK,
+    top_k_grad::TopKGrad,
+    iota::Iota,
+    dropout::Dropout,
 }

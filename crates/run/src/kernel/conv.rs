@@ -4,7 +4,7 @@
 use crate::kernel::pack::{Operand, Strided};
 use crate::kernel::patch::{Patches, Runs, Window};
 use crate::kernel::tile::Target;
-use crate::kernel::{depthwise, gemm};
+use crate::kernel::{depthwise, gemm, phase};
 use crate::team::{SharedMut, Team, share};
 
 /// A convolution; one and two dimensions have leading extents of 1. Layouts, row-major:
@@ -136,6 +136,8 @@ pub fn forward_scratch_len(s: &ConvShape, threads: usize) -> usize {
 pub fn input_grad_scratch_len(s: &ConvShape, threads: usize) -> usize {
     if s.is_depthwise() {
         depthwise::input_grad_scratch_len(s, threads)
+    } else if phase::applies(s) {
+        phase::input_grad_scratch_len(s, threads)
     } else {
         product_len(s.input_grad_dims(), threads)
     }
@@ -167,11 +169,16 @@ pub fn forward(team: &Team, s: &ConvShape, x: &[f32], w: &[f32], y: &mut [f32], 
     grouped(team, s.groups, s.forward_dims(), operands, y, c, scratch);
 }
 
-/// dx, the gradient of x; inputs that no output reads get 0.
+/// dx, the gradient of x; inputs that no output reads get 0. With a stride, no result is -0.0, and a
+/// kernel position that cannot meet an input (as it lies between outputs) is as good as no term: an
+/// infinite weight there does no harm.
 pub fn input_grad(team: &Team, s: &ConvShape, dy: &[f32], w: &[f32], dx: &mut [f32], scratch: &mut [f32]) {
     s.check(dx.len(), w.len(), dy.len());
     if s.is_depthwise() {
         return depthwise::input_grad(team, s, dy, w, dx, scratch);
+    }
+    if phase::applies(s) {
+        return phase::input_grad(team, s, dy, w, dx, scratch);
     }
     let s = &s.simplified();
     let (taps, spatial) = (s.taps(), s.input_len());

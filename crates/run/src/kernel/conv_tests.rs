@@ -94,7 +94,7 @@ fn definition(s: &ConvShape, x: &[f32], w: &[f32], dy: &[f32]) -> [Vec<f32>; 3] 
                         sum.push(w[(oc * s.c + ic % s.c) * taps + k], v);
                     }
                 }
-                dx[xi(n, ic) + i] = sum.value();
+                dx[xi(n, ic) + i] = sum.value() + if s.stride == [1; 3] { -0.0 } else { 0.0 };
             }
         }
     }
@@ -129,7 +129,13 @@ fn run(team: &Team, s: &ConvShape, x: &[f32], w: &[f32], dy: &[f32]) -> [Vec<f32
 /// Two dimensions: (n, groups, c, o), input, kernel, output, stride, dilation, pad.
 type Row = ([usize; 4], [usize; 2], [usize; 2], [usize; 2], [usize; 2], [usize; 2], [isize; 2]);
 
-const ROWS: [Row; 21] = [
+const ROWS: [Row; 27] = [
+    ([1, 1, 3, 40], [9, 8], [3, 3], [5, 4], [2, 2], [1, 1], [1, 1]),
+    ([2, 1, 7, 33], [8, 8], [4, 4], [4, 4], [2, 2], [1, 1], [1, 1]),
+    ([2, 8, 2, 3], [6, 9], [3, 3], [3, 3], [2, 3], [1, 1], [1, 1]),
+    ([1, 1, 2, 3], [11, 12], [3, 4], [3, 3], [2, 4], [2, 2], [1, -1]),
+    ([1, 1, 2, 3], [9, 9], [2, 2], [3, 3], [3, 3], [1, 1], [0, 0]),
+    ([1, 1, 1, 1], [12, 12], [3, 3], [6, 6], [2, 2], [1, 1], [1, 1]),
     ([2, 1, 3, 8], [9, 9], [3, 3], [9, 9], [1, 1], [1, 1], [1, 1]),
     ([2, 1, 32, 7], [8, 7], [3, 3], [8, 7], [1, 1], [1, 1], [1, 1]),
     ([1, 1, 5, 6], [12, 11], [3, 3], [6, 6], [2, 2], [1, 1], [1, 1]),
@@ -188,8 +194,10 @@ fn shapes() -> Vec<ConvShape> {
 fn every_path_has_the_bits_of_the_definition() {
     let mut teams: Vec<_> = Isa::all().into_iter().map(|isa| Team::with_isa(1, isa)).collect();
     teams.extend([2, 3].map(Team::new));
-    for s in shapes() {
-        let (x, w, dy) = (noise(s.x_len(), 1), noise(s.w_len(), 2), noise(s.y_len(), 3));
+    // The second scale makes products underflow, to zeros of either sign.
+    for (s, scale) in shapes().into_iter().flat_map(|s| [(s, 1.0), (s, 3e-23)]) {
+        let scaled = |len, seed| noise(len, seed).into_iter().map(|v| v * scale).collect::<Vec<_>>();
+        let (x, w, dy) = (scaled(s.x_len(), 1), scaled(s.w_len(), 2), scaled(s.y_len(), 3));
         let want = definition(&s, &x, &w, &dy);
         for team in &teams {
             let got = run(team, &s, &x, &w, &dy);

@@ -8,7 +8,7 @@ use crate::kernel::pack::{Strided, interleave};
 use crate::kernel::patch::Window;
 use crate::team::{SharedMut, Team, share};
 
-/// Positions computed at once; lines of a plane have this much room behind them.
+/// Most positions computed at once.
 const WIDE: usize = 32;
 /// Channels side by side in the weight gradient.
 const CHANNELS: usize = 8;
@@ -20,6 +20,8 @@ struct Plane {
     /// Extents of the copy: two outer axes, then elements of one phase.
     extent: [usize; 3],
     phases: usize,
+    /// Elements behind each line, read by a last run of positions that is not full.
+    room: usize,
     /// Distance between positions along the two outer axes.
     stride: [usize; 2],
     /// Offset of kernel position 0 and change per kernel position, per axis.
@@ -33,6 +35,7 @@ impl Plane {
         Plane {
             extent: [span(0), span(1), span(2).div_ceil(s.stride[2])],
             phases: s.stride[2],
+            room: room(s.output[2]),
             stride: [s.stride[0], s.stride[1]],
             first: [0; 3],
             slope: s.dilation.map(|d| d as isize),
@@ -44,6 +47,7 @@ impl Plane {
         Plane {
             extent: std::array::from_fn(|a| s.input[a] + reach(s, a)),
             phases: 1,
+            room: room(s.input[2]),
             stride: [1, 1],
             first: std::array::from_fn(|a| reach(s, a)),
             slope: s.dilation.map(|d| -(d as isize)),
@@ -51,7 +55,7 @@ impl Plane {
     }
 
     fn line(&self) -> usize {
-        self.extent[2] + WIDE
+        self.extent[2] + self.room
     }
 
     fn len(&self) -> usize {
@@ -75,11 +79,28 @@ impl Plane {
         }
     }
 
-    /// Where kernel position `k` along `axis` reads, relative to the position.
-    #[inline(always)]
-    fn offset(&self, axis: usize, k: usize) -> usize {
-        (self.first[axis] as isize + k as isize * self.slope[axis]) as usize
+    /// Where a kernel position reads, relative to the position.
+    fn offset(&self, tap: usize, kernel: [usize; 3]) -> usize {
+        let tap = [tap / (kernel[1] * kernel[2]), tap / kernel[2] % kernel[1], tap % kernel[2]];
+        let at = |a: usize| (self.first[a] as isize + tap[a] as isize * self.slope[a]) as usize;
+        let lines = (at(0) * self.extent[1] + at(1)) * self.phases + at(2) % self.phases;
+        lines * self.line() + at(2) / self.phases
     }
+}
+
+/// How many positions are computed at once where `left` are left.
+fn run_len(left: usize) -> usize {
+    match left {
+        ..=8 => 8,
+        9..=16 => 16,
+        _ => WIDE,
+    }
+}
+
+/// Positions computed past the end of a line of `len`.
+fn room(len: usize) -> usize {
+    let left = len % WIDE;
+    if left == 0 { 0 } else { run_len(left) - left }
 }
 
 /// Distance between the first and last kernel position.
@@ -87,49 +108,19 @@ fn reach(s: &ConvShape, axis: usize) -> usize {
     s.kernel[axis].saturating_sub(1) * s.dilation[axis]
 }
 
-/// `N` neighbouring positions of one line of the result.
+/// One block of kernel positions at `N` neighbouring positions, read from `plane` on.
 #[inline(always)]
-fn run<const N: usize>(
-    p: &Plane,
-    plane: &[f32],
-    w: &[f32],
-    kernel: [usize; 3],
-    at: [usize; 3],
-    out: &mut [f32],
-) {
-    let (mut total, mut acc) = ([0.0f32; N], [0.0f32; N]);
-    let (mut tap, line) = (0, p.line());
-    for kd in 0..kernel[0] {
-        let z = at[0] * p.stride[0] + p.offset(0, kd);
-        for kh in 0..kernel[1] {
-            let y = at[1] * p.stride[1] + p.offset(1, kh);
-            let lines = &plane[(z * p.extent[1] + y) * p.phases * line..][..p.phases * line];
-            for kw in 0..kernel[2] {
-                let x = p.offset(2, kw);
-                let from = x % p.phases * line + at[2] + x / p.phases;
-                let (values, weight) = (&lines[from..from + N], w[tap]);
-                for j in 0..N {
-                    acc[j] = weight.mul_add(values[j], acc[j]);
-                }
-                tap += 1;
-                if tap.is_multiple_of(K_BLOCK) && tap < w.len() {
-                    total = join(tap > K_BLOCK, total, acc);
-                    acc = [0.0; N];
-                }
-            }
+fn run<const N: usize>(plane: &[f32], offsets: &[usize], w: &[f32], later: bool, out: &mut [f32]) {
+    let mut acc = [0.0f32; N];
+    for (&offset, &weight) in offsets.iter().zip(w) {
+        let values = &plane[offset..offset + N];
+        for j in 0..N {
+            acc[j] = weight.mul_add(values[j], acc[j]);
         }
     }
-    total = join(tap > K_BLOCK, total, acc);
-    out.copy_from_slice(&total[..out.len()]);
-}
-
-/// Adds a finished block, or starts with it.
-#[inline(always)]
-fn join<const N: usize>(later: bool, mut total: [f32; N], block: [f32; N]) -> [f32; N] {
-    for j in 0..N {
-        total[j] = if later { total[j] + block[j] } else { block[j] };
+    for (out, acc) in out.iter_mut().zip(acc) {
+        *out = if later { *out + acc } else { acc };
     }
-    total
 }
 
 #[inline(always)]
@@ -141,61 +132,100 @@ fn convolve_body(
     extent: [usize; 3],
     out: &mut [f32],
 ) {
-    for (row, line) in out.chunks_exact_mut(extent[2]).enumerate() {
-        let (z, y) = (row / extent[1], row % extent[1]);
-        for (c, part) in line.chunks_mut(WIDE).enumerate() {
-            let at = [z, y, c * WIDE];
-            match part.len() {
-                ..=8 => run::<8>(p, plane, w, kernel, at, part),
-                9..=16 => run::<16>(p, plane, w, kernel, at, part),
-                _ => run::<WIDE>(p, plane, w, kernel, at, part),
+    let mut offsets = [0; K_BLOCK];
+    for (block, w) in w.chunks(K_BLOCK).enumerate() {
+        for (tap, offset) in offsets[..w.len()].iter_mut().enumerate() {
+            *offset = p.offset(block * K_BLOCK + tap, kernel);
+        }
+        let (offsets, later) = (&offsets[..w.len()], block > 0);
+        for (row, line) in out.chunks_exact_mut(extent[2]).enumerate() {
+            let (z, y) = (row / extent[1] * p.stride[0], row % extent[1] * p.stride[1]);
+            let from = &plane[(z * p.extent[1] + y) * p.phases * p.line()..];
+            for (c, part) in line.chunks_mut(WIDE).enumerate() {
+                let from = &from[c * WIDE..];
+                match run_len(part.len()) {
+                    8 => run::<8>(from, offsets, w, later, part),
+                    16 => run::<16>(from, offsets, w, later, part),
+                    _ => run::<WIDE>(from, offsets, w, later, part),
+                }
             }
         }
     }
 }
 
-/// Takes one image of [`CHANNELS`] interleaved channels into the sums over positions. `acc` holds the
-/// current block and then the total, `taps` x channels each; `seen` counts positions so far.
+/// One value of every channel of a bundle.
+type Bundle = [f32; CHANNELS];
+
+/// Takes one image of [`CHANNELS`] interleaved channels into the sums over positions: `x` padded, in
+/// `rows` lines of `line` per outermost coordinate. `acc` holds the current block and then the total,
+/// one bundle per kernel position each; `seen` counts positions so far.
 #[inline(always)]
 fn correlate_body(
     s: &ConvShape,
-    line: usize,
-    rows: usize,
-    x: &[f32],
-    dy: &[f32],
-    acc: &mut [f32],
+    [rows, line]: [usize; 2],
+    x: &[Bundle],
+    dy: &[Bundle],
+    acc: &mut [Bundle],
     mut seen: usize,
 ) -> usize {
-    let (acc, total) = acc.split_at_mut(s.taps() * CHANNELS);
-    let [_, oh, ow] = s.output;
-    for (position, d) in dy.chunks_exact(CHANNELS).enumerate() {
-        let at = [position / (oh * ow), position / ow % oh, position % ow];
-        let at: [usize; 3] = std::array::from_fn(|a| at[a] * s.stride[a]);
-        let mut taps = acc.chunks_exact_mut(CHANNELS);
-        for kd in 0..s.kernel[0] {
-            for kh in 0..s.kernel[1] {
-                let row = (at[0] + kd * s.dilation[0]) * rows + at[1] + kh * s.dilation[1];
-                let values = &x[(row * line + at[2]) * CHANNELS..];
-                let values = values.chunks_exact(CHANNELS).step_by(s.dilation[2]);
-                for (v, acc) in values.zip(taps.by_ref().take(s.kernel[2])) {
-                    for l in 0..CHANNELS {
-                        acc[l] = d[l].mul_add(v[l], acc[l]);
-                    }
-                }
+    let (acc, total) = acc.split_at_mut(s.taps());
+    let [_, kh, kw] = s.kernel;
+    let offset = |tap: usize| {
+        let [z, y, x] = [tap / (kh * kw), tap / kw % kh, tap % kw];
+        (z * s.dilation[0] * rows + y * s.dilation[1]) * line + x * s.dilation[2]
+    };
+    for (row, mut dy) in dy.chunks_exact(s.output[2]).enumerate() {
+        let (z, y) = (row / s.output[1], row % s.output[1]);
+        let mut from = &x[(z * s.stride[0] * rows + y * s.stride[1]) * line..];
+        while !dy.is_empty() {
+            let (run, rest) = dy.split_at(dy.len().min(K_BLOCK - seen % K_BLOCK));
+            let (mut tap, step) = (0, s.stride[2]);
+            while tap < acc.len() {
+                let at = &mut acc[tap..];
+                tap += match at.len() {
+                    9.. => chains::<9>(from, step, run, std::array::from_fn(|i| offset(tap + i)), at),
+                    3.. => chains::<3>(from, step, run, std::array::from_fn(|i| offset(tap + i)), at),
+                    _ => chains::<1>(from, step, run, [offset(tap)], at),
+                };
             }
-        }
-        seen += 1;
-        if seen.is_multiple_of(K_BLOCK) {
-            flush(acc, total, seen > K_BLOCK);
+            seen += run.len();
+            if seen.is_multiple_of(K_BLOCK) {
+                flush(acc, total, seen > K_BLOCK);
+            }
+            from = &from[(run.len() * s.stride[2]).min(from.len())..];
+            dy = rest;
         }
     }
     seen
 }
 
+/// The sums of `N` kernel positions over a run of neighbouring positions, in registers; returns `N`.
+#[inline(always)]
+fn chains<const N: usize>(
+    x: &[Bundle],
+    step: usize,
+    dy: &[Bundle],
+    offsets: [usize; N],
+    acc: &mut [Bundle],
+) -> usize {
+    let mut sums: [Bundle; N] = std::array::from_fn(|i| acc[i]);
+    let reads = offsets.map(|o| &x[o..o + (dy.len() - 1) * step + 1]);
+    for (p, d) in dy.iter().enumerate() {
+        for i in 0..N {
+            let v = &reads[i][p * step];
+            for l in 0..CHANNELS {
+                sums[i][l] = d[l].mul_add(v[l], sums[i][l]);
+            }
+        }
+    }
+    acc[..N].copy_from_slice(&sums);
+    N
+}
+
 /// Adds the finished block to the total, or starts with it, and clears it.
 #[inline(always)]
-fn flush(acc: &mut [f32], total: &mut [f32], later: bool) {
-    for (a, t) in acc.iter_mut().zip(total) {
+fn flush(acc: &mut [Bundle], total: &mut [Bundle], later: bool) {
+    for (a, t) in acc.as_flattened_mut().iter_mut().zip(total.as_flattened_mut()) {
         *t = if later { *t + *a } else { *a };
         *a = 0.0;
     }
@@ -203,7 +233,7 @@ fn flush(acc: &mut [f32], total: &mut [f32], later: bool) {
 
 simd! {
     fn convolve(p: &Plane, plane: &[f32], w: &[f32], kernel: [usize; 3], extent: [usize; 3], out: &mut [f32]) = convolve_body;
-    fn correlate(s: &ConvShape, line: usize, rows: usize, x: &[f32], dy: &[f32], acc: &mut [f32], seen: usize) -> usize = correlate_body;
+    fn correlate(s: &ConvShape, layout: [usize; 2], x: &[Bundle], dy: &[Bundle], acc: &mut [Bundle], seen: usize) -> usize = correlate_body;
 }
 
 /// Floats of scratch [`forward`] needs.
@@ -265,6 +295,9 @@ fn planes(
             // SAFETY: each channel belongs to one part.
             let out = unsafe { to.slice(channel * to_len..(channel + 1) * to_len) };
             convolve(team.isa(), plane, copy, taps, s.kernel, extent, out);
+            if window.div != [1; 3] {
+                out.iter_mut().for_each(|v| *v += 0.0);
+            }
         }
     });
 }
@@ -341,18 +374,17 @@ pub fn weight_grad(team: &Team, s: &ConvShape, x: &[f32], dy: &[f32], dw: &mut [
                     let from = Strided { data: lines, outer: line, reduced: 1 };
                     interleave(&from, 0, CHANNELS, line, CHANNELS, to);
                 }
-                seen = correlate(team.isa(), s, line, rows, input, output, sums, seen);
+                let (x, dy) = (input.as_chunks().0, output.as_chunks().0);
+                seen = correlate(team.isa(), s, [rows, line], x, dy, sums.as_chunks_mut().0, seen);
             }
-            let (acc, total) = sums.split_at_mut(taps * CHANNELS);
+            let (acc, total) = sums.as_chunks_mut().0.split_at_mut(taps);
             if seen % K_BLOCK > 0 {
                 flush(acc, total, seen > K_BLOCK);
             }
-            for c in 0..count {
-                // SAFETY: each channel belongs to one part.
-                let dw = unsafe { dw.slice((first + c) * taps..(first + c + 1) * taps) };
-                for (tap, dw) in dw.iter_mut().enumerate() {
-                    *dw = total[tap * CHANNELS + c];
-                }
+            // SAFETY: each channel belongs to one part.
+            let dw = unsafe { dw.slice(first * taps..(first + count) * taps) };
+            for (c, dw) in dw.chunks_exact_mut(taps).enumerate() {
+                dw.iter_mut().zip(&*total).for_each(|(dw, total)| *dw = total[c]);
             }
         }
     });

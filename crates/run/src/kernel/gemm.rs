@@ -14,7 +14,7 @@ const MC: usize = 16 * MR;
 /// Columns of B packed at a time.
 const NC: usize = 48 * NR;
 /// Below this many multiply-adds per thread, waking another one costs more than it saves.
-const PART: usize = 1 << 16;
+const PART: usize = 1 << 17;
 
 /// Where the product goes: element (i, j) at `i * row + (j / inner) * outer + j % inner`, so that
 /// columns may be (image, position) pairs of a tensor with rows in between, or at any distance. The
@@ -209,9 +209,9 @@ unsafe fn block(
     for j0 in cols.clone().step_by(NC) {
         let cols = j0..cols.end.min(j0 + NC);
         // With nothing to reduce, one empty block still sets C to zero.
-        for k0 in (0..k.max(1)).step_by(K_BLOCK) {
-            let ks = k0..k.min(k0 + K_BLOCK);
-            let store = if accumulate || k0 > 0 { Store::Add } else { Store::Set };
+        let mut ks = 0..if k > 0 { k.min(a.block_end(0)) } else { 0 };
+        loop {
+            let store = if accumulate || ks.start > 0 { Store::Add } else { Store::Set };
             let (b_pack, a_pack) = scratch.split_at_mut(cols.len().next_multiple_of(NR) * ks.len());
             // Slivers read in place must be whole, so a last partial one is packed all the same.
             let here = if b_here.is_some() { cols.len() / NR * NR } else { 0 };
@@ -249,6 +249,10 @@ unsafe fn block(
                     tile::multiply(isa, rows, packed.clone(), ks.len(), left, right_packed, c, store);
                 }
             }
+            if ks.end == k {
+                break;
+            }
+            ks = ks.end..k.min(a.block_end(ks.end));
         }
     }
 }

@@ -17,7 +17,8 @@
 //!   then `l + 4`, `l + 2`, `l + 1`. Down the rows of a matrix, `j` is the row index.
 //! - **Convolutions**: a padded or missed tap multiplies an exact `+0.0` and stays in its place in
 //!   the sum. Forward reduces (channel, kernel position), the input gradient (output channel, kernel
-//!   position), the weight gradient (image, output position), each flattened in that order.
+//!   position), the weight gradient (image, output position), each flattened in that order. A strided
+//!   input gradient ends with adding `+0.0`, which lets kernels leave out the zeros between outputs.
 //! - **Attention**: see [`attention`].
 //! - **Functions** ([`math`]): fixed sequences of basic operations, the same on every machine.
 
@@ -29,6 +30,7 @@ pub mod isa;
 pub mod math;
 pub mod pack;
 pub mod patch;
+mod phase;
 pub mod reduce;
 pub mod tile;
 

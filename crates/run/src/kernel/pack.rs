@@ -1,6 +1,7 @@
 //! Operands of matrix products as the blocked algorithm wants them: slivers of a few outer indices,
 //! reduced index major. Anything that can write slivers can be multiplied without existing in memory.
 
+use crate::kernel::K_BLOCK;
 use crate::kernel::tile::{MR, NR};
 use std::ops::Range;
 
@@ -11,6 +12,12 @@ pub trait Operand: Sync {
     /// count from the range starts and `len` is the length of `reduced`. Places past the last outer
     /// index are zeroed. `dst` holds exactly the slivers.
     fn pack(&self, outer: Range<usize>, reduced: Range<usize>, width: usize, dst: &mut [f32]);
+
+    /// Where the block of the reduced index that starts at `from` ends (it may end sooner with the
+    /// index itself); the left operand decides.
+    fn block_end(&self, from: usize) -> usize {
+        from + K_BLOCK
+    }
 
     /// The operand itself if it is plain strided memory, so that packing can be skipped.
     fn strided(&self) -> Option<Strided<'_>> {

@@ -1,0 +1,69 @@
+//! The smallest useful image classifier: two convolutions and a linear layer.
+
+use super::param::{Param, Params, int, param, wrong};
+use super::{Built, Family, Model, classified, images, logits};
+use crate::build::Builder;
+use crate::graph::{GraphError, Value};
+use crate::windows::ConvOptions;
+
+/// Sizes of the network.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cnn {
+    /// Colour channels.
+    pub channels: usize,
+    /// Height and width of the images.
+    pub size: usize,
+    /// Channels of the first convolution; the second has twice as many.
+    pub width: usize,
+    /// Classes.
+    pub classes: usize,
+}
+
+/// Parameters of the family.
+pub static FAMILY: Family = Family { params: PARAMS, make };
+
+static PARAMS: &[Param] = &[
+    param("channels", int(1), "colour channels"),
+    param("size", int(28), "height and width of the images, from 4 up"),
+    param("width", int(16), "channels of the first convolution"),
+    param("classes", int(10), "classes"),
+];
+
+fn make(p: &Params) -> Result<Box<dyn Model>, GraphError> {
+    let cnn = Cnn {
+        channels: p.size("channels")?,
+        size: p.size("size")?,
+        width: p.size("width")?,
+        classes: p.size("classes")?,
+    };
+    if cnn.size < 4 {
+        return wrong(&p.model, format!("images of size {} vanish in two poolings; use 4 or more", cnn.size));
+    }
+    Ok(Box::new(cnn))
+}
+
+impl Cnn {
+    /// From the images `x` to the logits `[batch, classes]`.
+    pub fn build(&self, g: &mut Builder) -> Result<Value, GraphError> {
+        let mut x = images(g, self.channels, self.size)?;
+        for (name, out) in [("conv1", self.width), ("conv2", 2 * self.width)] {
+            let options = ConvOptions::new(2).padding(1);
+            x = g.scope(name, |g| g.conv_layer(x, out, &[3, 3], &options, true))?;
+            x = g.relu(x)?;
+            x = g.max_pool(x, &[2, 2], &[2, 2], &[0, 0])?;
+        }
+        let x = g.flatten(x)?;
+        g.scope("fc", |g| g.linear(x, self.classes, true))
+    }
+}
+
+impl Model for Cnn {
+    fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
+        let x = self.build(g)?;
+        classified(g, x, false)
+    }
+
+    fn forward(&self, g: &mut Builder) -> Result<Vec<(String, Value)>, GraphError> {
+        Ok(logits(self.build(g)?))
+    }
+}

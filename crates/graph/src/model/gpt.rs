@@ -1,0 +1,146 @@
+//! GPT: a causal transformer with learned positions, normalisation before each block, tanh gelu and
+//! tied embeddings. Weights are named as in nanoGPT and laid out as in PyTorch's `Linear`.
+
+use super::param::{Param, ParamValue, Params, float, int, param, wrong};
+use super::{Built, Family, Model, Settings, classified, logits, tokens};
+use crate::build::Builder;
+use crate::graph::{GraphError, Init, Value};
+
+/// Sizes of a GPT.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gpt {
+    /// Number of tokens.
+    pub vocab: usize,
+    /// Width of the residual stream.
+    pub width: usize,
+    /// Attention heads; divides the width.
+    pub heads: usize,
+    /// Blocks.
+    pub layers: usize,
+    /// Longest input.
+    pub context: usize,
+    /// Share dropped after the embeddings and each half block.
+    pub dropout: f32,
+}
+
+/// Parameters of the family.
+pub static FAMILY: Family = Family { params: PARAMS, make };
+
+static PARAMS: &[Param] = &[
+    param("vocab", int(65), "number of tokens"),
+    param("width", int(128), "width of the residual stream"),
+    param("heads", int(4), "attention heads; must divide the width"),
+    param("layers", int(4), "transformer blocks"),
+    param("context", int(64), "longest input"),
+    param("dropout", float(0.0), "share dropped after embeddings and half blocks"),
+];
+
+const fn sizes(
+    vocab: i64,
+    width: i64,
+    heads: i64,
+    layers: i64,
+    context: i64,
+) -> [(&'static str, ParamValue); 5] {
+    [
+        ("vocab", int(vocab)),
+        ("width", int(width)),
+        ("heads", int(heads)),
+        ("layers", int(layers)),
+        ("context", int(context)),
+    ]
+}
+
+/// For characters, 0.8 million parameters.
+pub static NANO: Settings = &sizes(65, 128, 4, 4, 64);
+/// For characters, 11 million parameters.
+pub static MINI: Settings = &sizes(65, 384, 6, 6, 256);
+/// GPT-2, the smallest.
+pub static GPT2: Settings = &sizes(50257, 768, 12, 12, 1024);
+/// GPT-2 medium.
+pub static MEDIUM: Settings = &sizes(50257, 1024, 16, 24, 1024);
+/// GPT-2 large.
+pub static LARGE: Settings = &sizes(50257, 1280, 20, 36, 1024);
+/// GPT-2 XL.
+pub static XL: Settings = &sizes(50257, 1600, 25, 48, 1024);
+/// 10 billion parameters.
+pub static B10: Settings = &sizes(50257, 4096, 32, 48, 1024);
+/// 20 billion parameters.
+pub static B20: Settings = &sizes(50257, 4096, 32, 96, 1024);
+/// 40 billion parameters.
+pub static B40: Settings = &sizes(50257, 5120, 40, 128, 1024);
+
+fn make(p: &Params) -> Result<Box<dyn Model>, GraphError> {
+    let gpt = Gpt {
+        vocab: p.size("vocab")?,
+        width: p.size("width")?,
+        heads: p.size("heads")?,
+        layers: p.size("layers")?,
+        context: p.size("context")?,
+        dropout: p.rate("dropout")?,
+    };
+    if gpt.width % gpt.heads != 0 {
+        return wrong(&p.model, format!("{} heads do not divide width {}", gpt.heads, gpt.width));
+    }
+    Ok(Box::new(gpt))
+}
+
+const SMALL: Init = Init::Normal(0.02);
+const ZERO: Option<Init> = Some(Init::Constant(0.0));
+const EPS: f32 = 1e-5;
+
+impl Gpt {
+    /// From the tokens `x` to logits `[batch, length, vocab]`.
+    pub fn build(&self, g: &mut Builder) -> Result<Value, GraphError> {
+        let x = tokens(g, "x")?;
+        let table = g.scope("wte", |g| g.weight("weight", &[self.vocab, self.width], SMALL))?;
+        let positions = g.scope("wpe", |g| g.weight("weight", &[self.context, self.width], SMALL))?;
+        let h = g.scope("wte", |g| g.embedding(table, x, None))?;
+        let length = g.shape(x)[1].clone();
+        let positions = g.slice(positions, 0, 0, length)?;
+        let h = g.add(h, positions)?;
+        let mut h = g.dropout(h, self.dropout)?;
+        for layer in 0..self.layers {
+            h = g.scope(format!("h.{layer}"), |g| self.block(g, h))?;
+        }
+        let h = g.scope("ln_f", |g| g.layer_norm_layer(h, EPS))?;
+        g.scope("lm_head", |g| g.project(h, table))
+    }
+
+    fn block(&self, g: &mut Builder, x: Value) -> Result<Value, GraphError> {
+        // Each block adds to the residual stream twice; this keeps its variance near one at the start.
+        let last = Init::Normal(0.02 / (2.0 * self.layers as f32).sqrt());
+        let h = g.scope("ln_1", |g| g.layer_norm_layer(x, EPS))?;
+        let h = g.scope("attn", |g| -> Result<Value, GraphError> {
+            let qkv = g.scope("c_attn", |g| g.linear_from(h, 3 * self.width, SMALL, ZERO))?;
+            let mut parts = Vec::with_capacity(3);
+            for part in g.split(qkv, 2, &[self.width; 3])? {
+                parts.push(g.heads(part, self.heads)?);
+            }
+            let o = g.attention(parts[0], parts[1], parts[2], None, true, None)?;
+            let o = g.merge_heads(o)?;
+            g.scope("c_proj", |g| g.linear_from(o, self.width, last, ZERO))
+        })?;
+        let h = g.dropout(h, self.dropout)?;
+        let x = g.add(x, h)?;
+        let h = g.scope("ln_2", |g| g.layer_norm_layer(x, EPS))?;
+        let h = g.scope("mlp", |g| -> Result<Value, GraphError> {
+            let u = g.scope("c_fc", |g| g.linear_from(h, 4 * self.width, SMALL, ZERO))?;
+            let u = g.gelu_tanh(u)?;
+            g.scope("c_proj", |g| g.linear_from(u, self.width, last, ZERO))
+        })?;
+        let h = g.dropout(h, self.dropout)?;
+        g.add(x, h)
+    }
+}
+
+impl Model for Gpt {
+    fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
+        let x = self.build(g)?;
+        classified(g, x, false)
+    }
+
+    fn forward(&self, g: &mut Builder) -> Result<Vec<(String, Value)>, GraphError> {
+        Ok(logits(self.build(g)?))
+    }
+}

@@ -1,0 +1,56 @@
+//! Fully connected layers with relu between them; parameters are named as in a PyTorch `Sequential`.
+
+use super::param::{Param, Params, ints, param, wrong};
+use super::{Built, Family, Model, Settings, batch, classified, logits};
+use crate::build::Builder;
+use crate::dtype::DType;
+use crate::graph::{GraphError, Value};
+
+/// The widths of input, hidden layers and output.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mlp {
+    /// At least two.
+    pub sizes: Vec<usize>,
+}
+
+/// Parameters of the family.
+pub static FAMILY: Family = Family { params: PARAMS, make };
+
+static PARAMS: &[Param] =
+    &[param("sizes", ints(&[784, 1024, 1024, 10]), "widths of input, hidden layers and output")];
+
+/// 64 inputs, 10 classes.
+pub static TINY: Settings = &[("sizes", ints(&[64, 32, 10]))];
+
+fn make(p: &Params) -> Result<Box<dyn Model>, GraphError> {
+    let sizes = p.sizes("sizes")?;
+    if sizes.len() < 2 {
+        return wrong(&p.model, "`sizes` needs at least the widths of input and output".into());
+    }
+    Ok(Box::new(Mlp { sizes }))
+}
+
+impl Mlp {
+    /// From `x` to the logits `[batch, classes]`.
+    pub fn build(&self, g: &mut Builder) -> Result<Value, GraphError> {
+        let mut x = g.data("x", DType::F32, &[batch(), self.sizes[0].into()])?;
+        for (i, &out) in self.sizes[1..].iter().enumerate() {
+            if i > 0 {
+                x = g.relu(x)?;
+            }
+            x = g.scope(2 * i, |g| g.linear(x, out, true))?;
+        }
+        Ok(x)
+    }
+}
+
+impl Model for Mlp {
+    fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
+        let x = self.build(g)?;
+        classified(g, x, false)
+    }
+
+    fn forward(&self, g: &mut Builder) -> Result<Vec<(String, Value)>, GraphError> {
+        Ok(logits(self.build(g)?))
+    }
+}

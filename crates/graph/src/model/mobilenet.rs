@@ -1,0 +1,143 @@
+//! MobileNet-V2: inverted residuals around depthwise convolutions, with torchvision's weight names.
+
+use super::param::{Param, Params, float, int, param};
+use super::{Built, Family, Model, classified, images, logits};
+use crate::build::Builder;
+use crate::graph::{GraphError, Init, Value};
+use crate::op::map::Function;
+use crate::windows::ConvOptions;
+
+/// Shape of a MobileNet-V2.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MobileNetV2 {
+    /// Multiplies the channels of every layer.
+    pub width: f32,
+    /// Height and width of the images.
+    pub size: usize,
+    /// Classes.
+    pub classes: usize,
+    /// Share dropped before the classifier.
+    pub dropout: f32,
+}
+
+/// Parameters of the family.
+pub static FAMILY: Family = Family { params: PARAMS, make };
+
+static PARAMS: &[Param] = &[
+    param("width", float(1.0), "multiplies the channels of every layer"),
+    param("size", int(224), "height and width of the images"),
+    param("classes", int(1000), "classes"),
+    param("dropout", float(0.2), "share dropped before the classifier"),
+];
+
+fn make(p: &Params) -> Result<Box<dyn Model>, GraphError> {
+    Ok(Box::new(MobileNetV2 {
+        width: p.number("width", 0.01, 100.0)?,
+        size: p.size("size")?,
+        classes: p.size("classes")?,
+        dropout: p.rate("dropout")?,
+    }))
+}
+
+/// (expansion, channels, blocks, stride) of each stage.
+const STAGES: [(usize, usize, usize, usize); 7] = [
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+];
+
+/// The multiple of eight next to `channels`, never less than nine tenths of it.
+fn round_channels(channels: f32) -> usize {
+    let rounded = ((channels + 4.0) as usize / 8 * 8).max(8);
+    if (rounded as f32) < 0.9 * channels { rounded + 8 } else { rounded }
+}
+
+/// A square convolution: its kernel and stride, and whether each channel is convolved alone.
+struct Shape {
+    kernel: usize,
+    stride: usize,
+    depthwise: bool,
+}
+
+const POINT: Shape = Shape { kernel: 1, stride: 1, depthwise: false };
+
+impl MobileNetV2 {
+    /// From the images `x` to the logits `[batch, classes]`.
+    pub fn build(&self, g: &mut Builder) -> Result<Value, GraphError> {
+        let channels = |c: usize| round_channels(c as f32 * self.width);
+        let x = images(g, 3, self.size)?;
+        let stem = Shape { kernel: 3, stride: 2, depthwise: false };
+        let mut x = g.scope("features.0", |g| conv_norm_clamp(g, x, channels(32), stem))?;
+        let mut layer = 1;
+        for (expand, out, count, stride) in STAGES {
+            for k in 0..count {
+                let stride = if k == 0 { stride } else { 1 };
+                let name = format!("features.{layer}.conv");
+                x = g.scope(name, |g| inverted_residual(g, x, channels(out), stride, expand))?;
+                layer += 1;
+            }
+        }
+        let last = round_channels(1280.0 * self.width.max(1.0));
+        let x = g.scope(format!("features.{layer}"), |g| conv_norm_clamp(g, x, last, POINT))?;
+        let x = g.mean(x, &[2, 3], false)?;
+        let x = g.dropout(x, self.dropout)?;
+        let (start, zero) = (Init::Normal(0.01), Some(Init::Constant(0.0)));
+        g.scope("classifier.1", |g| g.linear_from(x, self.classes, start, zero))
+    }
+}
+
+fn inverted_residual(
+    g: &mut Builder,
+    x: Value,
+    out: usize,
+    stride: usize,
+    expand: usize,
+) -> Result<Value, GraphError> {
+    let channels = g.fixed(x, 1)?;
+    let hidden = channels * expand;
+    let (mut y, mut layer) = (x, 0);
+    if expand != 1 {
+        y = g.scope(layer, |g| conv_norm_clamp(g, y, hidden, POINT))?;
+        layer += 1;
+    }
+    let depthwise = Shape { kernel: 3, stride, depthwise: true };
+    y = g.scope(layer, |g| conv_norm_clamp(g, y, hidden, depthwise))?;
+    y = conv_norm(g, y, layer + 1, out, POINT)?;
+    if stride == 1 && channels == out { g.add(x, y) } else { Ok(y) }
+}
+
+/// Convolution `0` and normalisation `1`, then relu up to six.
+fn conv_norm_clamp(g: &mut Builder, x: Value, out: usize, shape: Shape) -> Result<Value, GraphError> {
+    let x = conv_norm(g, x, 0, out, shape)?;
+    g.map(Function::Clamp { low: 0.0, high: 6.0 }, x)
+}
+
+/// Convolution `first` without bias, and normalisation `first + 1`.
+fn conv_norm(
+    g: &mut Builder,
+    x: Value,
+    first: usize,
+    out: usize,
+    Shape { kernel, stride, depthwise }: Shape,
+) -> Result<Value, GraphError> {
+    let options = ConvOptions::new(2).stride(stride).padding(kernel / 2);
+    let options = options.groups(if depthwise { out } else { 1 });
+    let start = Init::Normal((2.0 / (out * kernel * kernel) as f32).sqrt());
+    let x = g.scope(first, |g| g.conv_layer_from(x, out, &[kernel, kernel], &options, start, None))?;
+    g.scope(first + 1, |g| g.batch_norm_layer(x))
+}
+
+impl Model for MobileNetV2 {
+    fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
+        let x = self.build(g)?;
+        classified(g, x, false)
+    }
+
+    fn forward(&self, g: &mut Builder) -> Result<Vec<(String, Value)>, GraphError> {
+        Ok(logits(self.build(g)?))
+    }
+}

@@ -1,0 +1,387 @@
+//! Ready models. Each family is a plain struct of parameters in its own file; the table below gives the
+//! names people know them by. Data inputs are called `x` and `y` (`mask`, `segments` and `z` where a
+//! model takes them), the batch is the size `batch`, the length of text the size `length`.
+
+pub mod bert;
+pub mod cnn;
+pub mod cosmoflow;
+pub mod dcgan;
+pub mod gpt;
+pub mod mlp;
+pub mod mobilenet;
+pub mod param;
+pub mod pointnet;
+pub mod recurrent;
+pub mod resnet;
+pub mod vgg;
+
+use crate::build::Builder;
+use crate::dim::{Dim, product};
+use crate::dtype::DType;
+use crate::graph::{GraphError, Value};
+use param::{Param, ParamValue, Params, nearest};
+use std::fmt;
+
+/// One loss of a training step, and the weights it trains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Objective {
+    /// Its name; the single one of most models is called `loss`.
+    pub name: &'static str,
+    /// It trains the weights whose names start so.
+    pub weights_prefix: &'static str,
+}
+
+/// What building an objective gives.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Built {
+    /// What is minimised, a scalar.
+    pub loss: Value,
+    /// What else is worth knowing, by name: `logits`; `correct` and `count` as scalars to be summed.
+    pub metrics: Vec<(String, Value)>,
+}
+
+/// A model that can be trained.
+pub trait Model: fmt::Debug + Send + Sync {
+    /// The objectives trained in turn within one step.
+    fn objectives(&self) -> Vec<Objective> {
+        vec![Objective { name: "loss", weights_prefix: "" }]
+    }
+
+    /// Builds objective `k` from the data and the newest weights.
+    fn objective(&self, k: usize, g: &mut Builder) -> Result<Built, GraphError>;
+
+    /// Builds the predictions alone, by name, from all data but the targets.
+    fn forward(&self, g: &mut Builder) -> Result<Vec<(String, Value)>, GraphError>;
+}
+
+/// Models that differ in their parameters only.
+#[derive(Debug)]
+pub struct Family {
+    /// Its parameters with their defaults.
+    pub params: &'static [Param],
+    /// Makes the model; refuses values that make no sense together.
+    pub make: fn(&Params) -> Result<Box<dyn Model>, GraphError>,
+}
+
+/// A model by name.
+#[derive(Debug)]
+pub struct ModelRow {
+    /// The name in job files.
+    pub name: &'static str,
+    /// One line for people.
+    pub help: &'static str,
+    /// Its family.
+    pub family: &'static Family,
+    /// Where it differs from the family's defaults.
+    pub settings: Settings,
+}
+
+/// Values that replace a family's defaults.
+pub type Settings = &'static [(&'static str, ParamValue)];
+
+impl ModelRow {
+    /// Its parameters, with this model's defaults.
+    pub fn params(&self) -> Vec<Param> {
+        let mut params = self.family.params.to_vec();
+        for p in &mut params {
+            if let Some((_, value)) = self.settings.iter().find(|(name, _)| *name == p.name) {
+                p.default = value.clone();
+            }
+        }
+        params
+    }
+}
+
+/// The model of this name with these parameters; the rest keep their defaults.
+pub fn model(name: &str, given: &[(String, ParamValue)]) -> Result<Box<dyn Model>, GraphError> {
+    let Some(row) = MODELS.iter().find(|row| row.name == name) else {
+        let near = nearest(name, MODELS.iter().map(|row| row.name));
+        return Err(GraphError::Model(format!("there is no model `{name}`; did you mean `{near}`?")));
+    };
+    let presets = row.settings.iter().map(|(name, value)| (*name, value));
+    let given = given.iter().map(|(name, value)| (name.as_str(), value));
+    (row.family.make)(&Params::new(name, row.family.params, presets.chain(given))?)
+}
+
+const fn row(
+    name: &'static str,
+    help: &'static str,
+    family: &'static Family,
+    settings: Settings,
+) -> ModelRow {
+    ModelRow { name, help, family, settings }
+}
+
+/// Every model.
+pub static MODELS: &[ModelRow] = &[
+    row("mlp", "fully connected layers with relu", &mlp::FAMILY, &[]),
+    row("mlp-tiny", "a small mlp", &mlp::FAMILY, mlp::TINY),
+    row("cnn", "two convolutions and a linear layer", &cnn::FAMILY, &[]),
+    row("resnet18", "ResNet-18, for 32x32 images unless told otherwise", &resnet::FAMILY, resnet::RESNET18),
+    row("resnet34", "ResNet-34", &resnet::FAMILY, resnet::RESNET34),
+    row("resnet50", "ResNet-50", &resnet::FAMILY, resnet::RESNET50),
+    row("resnet101", "ResNet-101", &resnet::FAMILY, resnet::RESNET101),
+    row("resnet152", "ResNet-152", &resnet::FAMILY, resnet::RESNET152),
+    row(
+        "wide_resnet50_2",
+        "ResNet-50 with inner convolutions twice as wide",
+        &resnet::FAMILY,
+        resnet::WIDE50,
+    ),
+    row(
+        "wide_resnet101_2",
+        "ResNet-101 with inner convolutions twice as wide",
+        &resnet::FAMILY,
+        resnet::WIDE101,
+    ),
+    row("vgg11", "VGG-11", &vgg::FAMILY, &[]),
+    row("vgg13", "VGG-13", &vgg::FAMILY, vgg::VGG13),
+    row("vgg16", "VGG-16", &vgg::FAMILY, vgg::VGG16),
+    row("vgg19", "VGG-19", &vgg::FAMILY, vgg::VGG19),
+    row(
+        "mobilenet_v2",
+        "MobileNet-V2: inverted residuals of depthwise convolutions",
+        &mobilenet::FAMILY,
+        &[],
+    ),
+    row("dcgan", "generator and discriminator of 64x64 images, trained in turn", &dcgan::FAMILY, &[]),
+    row("pointnet", "PointNet classifier of point clouds", &pointnet::FAMILY, &[]),
+    row("cosmoflow", "3-D convolutions over a volume, regressing its parameters", &cosmoflow::FAMILY, &[]),
+    row("lstm", "LSTM (or GRU) language model", &recurrent::FAMILY, &[]),
+    row("gpt", "GPT: causal transformer language model", &gpt::FAMILY, &[]),
+    row("gpt-nano", "GPT with 0.8 million parameters", &gpt::FAMILY, gpt::NANO),
+    row("gpt-mini", "GPT with 11 million parameters", &gpt::FAMILY, gpt::MINI),
+    row("gpt2", "GPT-2, 124 million parameters", &gpt::FAMILY, gpt::GPT2),
+    row("gpt2-medium", "GPT-2 medium, 355 million parameters", &gpt::FAMILY, gpt::MEDIUM),
+    row("gpt2-large", "GPT-2 large, 774 million parameters", &gpt::FAMILY, gpt::LARGE),
+    row("gpt2-xl", "GPT-2 XL, 1.6 billion parameters", &gpt::FAMILY, gpt::XL),
+    row("gpt-10b", "GPT with 10 billion parameters", &gpt::FAMILY, gpt::B10),
+    row("gpt-20b", "GPT with 20 billion parameters", &gpt::FAMILY, gpt::B20),
+    row("gpt-40b", "GPT with 40 billion parameters", &gpt::FAMILY, gpt::B40),
+    row("bert", "BERT encoder, of bert-tiny's size unless told otherwise", &bert::FAMILY, &[]),
+    row("bert-tiny", "BERT with 2 layers of width 128", &bert::FAMILY, bert::TINY),
+    row("bert-mini", "BERT with 4 layers of width 256", &bert::FAMILY, bert::MINI),
+    row("bert-small", "BERT with 4 layers of width 512", &bert::FAMILY, bert::SMALL),
+    row("bert-base", "BERT with 12 layers of width 768", &bert::FAMILY, bert::BASE),
+    row("bert-large", "BERT with 24 layers of width 1024", &bert::FAMILY, bert::LARGE),
+];
+
+/// The size called `batch`.
+pub(crate) fn batch() -> Dim {
+    Dim::symbol("batch")
+}
+
+/// Images `x` `[batch, channels, size, size]`.
+pub(crate) fn images(g: &mut Builder, channels: usize, size: usize) -> Result<Value, GraphError> {
+    g.data("x", DType::F32, &[batch(), channels.into(), size.into(), size.into()])
+}
+
+/// Token ids `name` `[batch, length]`.
+pub(crate) fn tokens(g: &mut Builder, name: &str) -> Result<Value, GraphError> {
+    g.data(name, DType::I64, &[batch(), Dim::symbol("length")])
+}
+
+/// Predictions called `logits`.
+pub(crate) fn logits(value: Value) -> Vec<(String, Value)> {
+    vec![("logits".into(), value)]
+}
+
+/// Cross entropy of logits `[…, classes]` against the classes `y` `[…]`, with how many were right out of
+/// how many. With `ignore`, targets of [`IGNORED`] do not count.
+pub(crate) fn classified(g: &mut Builder, logits: Value, ignore: bool) -> Result<Built, GraphError> {
+    let shape = g.shape(logits).to_vec();
+    let (rows, last) = (&shape[..shape.len() - 1], shape.len() - 1);
+    let y = g.data("y", DType::I64, rows)?;
+    let loss = g.cross_entropy(logits, y, ignore.then_some(IGNORED), 0.0)?;
+    let guess = g.argmax(logits, last)?;
+    let hits = g.equal(guess, y)?;
+    let hits = g.cast_f32(hits)?;
+    let correct = g.sum_all(hits)?;
+    let count = if ignore {
+        let target = g.cast_f32(y)?;
+        let ignored = g.scalar(IGNORED as f32)?;
+        let counted = g.not_equal(target, ignored)?;
+        let counted = g.cast_f32(counted)?;
+        g.sum_all(counted)?
+    } else {
+        g.size(product(rows))?
+    };
+    let metrics = vec![("logits".into(), logits), ("correct".into(), correct), ("count".into(), count)];
+    Ok(Built { loss, metrics })
+}
+
+/// The target of positions that do not count, as in PyTorch.
+pub const IGNORED: i64 = -100;
+
+#[cfg(test)]
+mod tests {
+    use super::param::{int, ints, text};
+    use super::*;
+    use crate::graph::Graph;
+    use crate::training::evaluation_graph;
+
+    fn graph(name: &str, given: &[(&str, ParamValue)]) -> Graph {
+        let given: Vec<_> = given.iter().map(|(n, v)| (n.to_string(), v.clone())).collect();
+        let model = model(name, &given).unwrap_or_else(|e| panic!("{name}: {e}"));
+        evaluation_graph(&*model).unwrap_or_else(|e| panic!("{name}: {e}"))
+    }
+
+    fn count(graph: &Graph, prefix: &str) -> i64 {
+        let weights = graph.weights().filter(|(_, info)| info.name.starts_with(prefix));
+        weights.map(|(_, info)| product(&info.ty.shape).as_const().unwrap()).sum()
+    }
+
+    #[test]
+    fn parameter_counts_are_the_well_known_ones() {
+        let imagenet = [("stem", text("imagenet")), ("classes", int(1000)), ("size", int(224))];
+        let plain: &[(&str, ParamValue)] = &[];
+        for (name, given, expected) in [
+            ("mlp", plain, 1_863_690),
+            ("mlp-tiny", plain, 2_410),
+            ("resnet18", &imagenet, 11_689_512),
+            ("resnet18", plain, 11_173_962),
+            ("resnet34", plain, 21_797_672),
+            ("resnet50", plain, 25_557_032),
+            ("resnet101", plain, 44_549_160),
+            ("resnet152", plain, 60_192_808),
+            ("wide_resnet50_2", plain, 68_883_240),
+            ("wide_resnet101_2", plain, 126_886_696),
+            ("vgg11", plain, 132_863_336),
+            ("vgg13", plain, 133_047_848),
+            ("vgg16", plain, 138_357_544),
+            ("vgg19", plain, 143_667_240),
+            ("mobilenet_v2", plain, 3_504_872),
+            ("pointnet", plain, 811_048),
+            ("lstm", plain, 5_227_496),
+            ("gpt-nano", plain, 809_856),
+            ("gpt-mini", plain, 10_770_816),
+            ("gpt2", plain, 124_439_808),
+            ("gpt2-medium", plain, 354_823_168),
+            ("gpt2-large", plain, 774_030_080),
+            ("gpt2-xl", plain, 1_557_611_200),
+            // Hugging Face's BertForMaskedLM, which has no pooler.
+            ("bert-base", plain, 109_514_298),
+            ("bert-base", &[("head", text("classify"))], 109_482_240 + 2 * 769),
+            ("bert-tiny", &[("head", text("classify"))], 4_385_920 + 2 * 129),
+        ] {
+            assert_eq!(count(&graph(name, given), ""), expected, "{name} {given:?}");
+        }
+        let dcgan = graph("dcgan", &[]);
+        assert_eq!(count(&dcgan, "generator."), 3_576_704);
+        assert_eq!(count(&dcgan, "discriminator."), 2_765_568);
+    }
+
+    #[test]
+    fn the_largest_models_have_the_size_of_their_name() {
+        for (name, billions) in [("gpt-10b", 10), ("gpt-20b", 20), ("gpt-40b", 40)] {
+            let off = count(&graph(name, &[]), "") - billions * 1_000_000_000;
+            assert!(off.abs() < billions * 50_000_000, "{name}: {off}");
+        }
+    }
+
+    #[test]
+    fn weights_have_the_names_people_know() {
+        for (name, expected) in [
+            ("resnet50", "conv1.weight layer1.0.downsample.1.running_mean layer4.2.bn3.bias fc.bias"),
+            ("vgg16", "features.0.weight features.28.bias classifier.0.weight classifier.6.bias"),
+            ("mobilenet_v2", "features.0.0.weight features.1.conv.1.weight features.17.conv.2.weight"),
+            ("mobilenet_v2", "features.2.conv.1.1.running_var features.18.1.bias classifier.1.weight"),
+            ("gpt2", "wte.weight wpe.weight h.11.attn.c_attn.bias h.0.mlp.c_proj.weight ln_f.weight"),
+            ("bert-base", "bert.encoder.layer.11.attention.output.LayerNorm.weight cls.predictions.bias"),
+            ("lstm", "encoder.weight rnn.weight_ih_l0 rnn.bias_hh_l1 decoder.bias"),
+            (
+                "dcgan",
+                "generator.main.12.weight discriminator.main.11.weight discriminator.main.9.running_var",
+            ),
+        ] {
+            let graph = graph(name, &[]);
+            for input in expected.split_whitespace() {
+                assert!(graph.input(input).is_some(), "{name} has no {input}");
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_unique_and_settings_fit_their_family() {
+        for (i, row) in MODELS.iter().enumerate() {
+            assert!(MODELS[..i].iter().all(|other| other.name != row.name), "{}", row.name);
+            for (name, value) in row.settings {
+                assert!(row.params().iter().any(|p| p.name == *name && p.default == *value), "{}", row.name);
+            }
+        }
+    }
+
+    #[test]
+    fn mistakes_say_what_to_do() {
+        for (name, param, value, said) in [
+            ("resnet5", "size", int(3), "there is no model `resnet5`; did you mean `resnet50`?"),
+            ("gpt", "head", int(3), "model `gpt`: has no parameter `head`; did you mean `heads`?"),
+            ("gpt", "heads", int(3), "model `gpt`: 3 heads do not divide width 128"),
+            ("bert", "heads", int(7), "model `bert`: 7 heads do not divide width 128"),
+            (
+                "bert",
+                "head",
+                text("x"),
+                "model `bert`: parameter `head` must be `mlm` or `classify`, got `x`",
+            ),
+            (
+                "mlp",
+                "sizes",
+                ints(&[3]),
+                "model `mlp`: `sizes` needs at least the widths of input and output",
+            ),
+            (
+                "resnet18",
+                "factor",
+                int(2),
+                "model `resnet18`: `factor` widens bottlenecks; set `bottleneck` too",
+            ),
+            (
+                "resnet18",
+                "size",
+                int(-1),
+                "model `resnet18`: parameter `size` must be from 1 to 1048576, got -1",
+            ),
+            (
+                "lstm",
+                "cell",
+                text("rnn"),
+                "model `lstm`: parameter `cell` must be `lstm` or `gru`, got `rnn`",
+            ),
+            ("cnn", "size", int(3), "model `cnn`: images of size 3 vanish in two poolings; use 4 or more"),
+        ] {
+            assert_eq!(model(name, &[(param.into(), value)]).unwrap_err().to_string(), said);
+        }
+    }
+
+    #[test]
+    fn extreme_sizes_are_errors_not_panics() {
+        let families = [
+            "cnn",
+            "resnet18",
+            "vgg11",
+            "mobilenet_v2",
+            "dcgan",
+            "pointnet",
+            "cosmoflow",
+            "lstm",
+            "gpt",
+            "bert",
+        ];
+        for row in MODELS.iter().filter(|row| families.contains(&row.name)) {
+            for p in row.params() {
+                for extreme in [i64::MIN, 0, 1, 1 << 20, i64::MAX] {
+                    let value = match p.default {
+                        // Many layers are slow to build, not wrong.
+                        ParamValue::Int(_) if p.name != "layers" => int(extreme),
+                        ParamValue::Float(_) => ParamValue::Float(extreme as f64),
+                        _ => continue,
+                    };
+                    if let Ok(model) = model(row.name, &[(p.name.into(), value)]) {
+                        let _ = evaluation_graph(&*model);
+                    }
+                }
+            }
+        }
+    }
+}

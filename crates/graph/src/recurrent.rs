@@ -1,0 +1,237 @@
+//! Recurrent layers without their weights, as methods of [`Builder`]: whole sequences in one operator,
+//! and single steps composed of primitives.
+
+use crate::build::Builder;
+use crate::dim::Dim;
+use crate::graph::{GraphError, Value};
+use crate::op::concat::Concat;
+use crate::op::gru::Gru;
+use crate::op::lstm::Lstm;
+use crate::op::slice::Slice;
+
+type Built = Result<Value, GraphError>;
+
+impl Builder {
+    /// An LSTM over a sequence: gx `[b, t, 4h]` is inputs times weights plus all biases, gates in the
+    /// order input, forget, cell, output; h0 and c0 `[b, h]`, w_hh `[4h, h]`. Every hidden state
+    /// `[b, t, h]`, of which the last is the final one, and the last cell `[b, h]`.
+    pub fn lstm(
+        &mut self,
+        gx: Value,
+        h0: Value,
+        c0: Value,
+        w_hh: Value,
+    ) -> Result<(Value, Value), GraphError> {
+        let outs = self.push(Lstm {}, &[gx, h0, c0, w_hh])?;
+        Ok((outs[0], outs[1]))
+    }
+
+    /// A GRU over a sequence: gx `[b, t, 3h]` is inputs times weights plus all biases but b_hn, gates in
+    /// the order reset, update, new; h0 `[b, h]`, w_hh `[3h, h]`, b_hn `[h]`. Every hidden state
+    /// `[b, t, h]`.
+    pub fn gru(&mut self, gx: Value, h0: Value, w_hh: Value, b_hn: Value) -> Built {
+        self.push1(Gru {}, &[gx, h0, w_hh, b_hn])
+    }
+
+    /// One LSTM step from gx `[b, 4h]`, h and c `[b, h]`: the new h and c.
+    pub fn lstm_cell(
+        &mut self,
+        gx: Value,
+        h: Value,
+        c: Value,
+        w_hh: Value,
+    ) -> Result<(Value, Value), GraphError> {
+        let gh = self.contract("b k, j k -> b j", h, w_hh)?;
+        let gates = self.add(gx, gh)?;
+        let mut part = |gate: usize| self.gate(gates, gate, c);
+        let (i, f, g, o) = (part(0)?, part(1)?, part(2)?, part(3)?);
+        let (i, f, g, o) = (self.sigmoid(i)?, self.sigmoid(f)?, self.tanh(g)?, self.sigmoid(o)?);
+        let kept = self.mul(f, c)?;
+        let added = self.mul(i, g)?;
+        let c = self.add(kept, added)?;
+        let squashed = self.tanh(c)?;
+        Ok((self.mul(o, squashed)?, c))
+    }
+
+    /// One GRU step from gx `[b, 3h]` and h `[b, h]`: the new h.
+    pub fn gru_cell(&mut self, gx: Value, h: Value, w_hh: Value, b_hn: Value) -> Built {
+        let gh = self.contract("b k, j k -> b j", h, w_hh)?;
+        let mut gate = |side: Value, gate: usize| self.gate(side, gate, h);
+        let x = [gate(gx, 0)?, gate(gx, 1)?, gate(gx, 2)?];
+        let s = [gate(gh, 0)?, gate(gh, 1)?, gate(gh, 2)?];
+        let r = self.add(x[0], s[0])?;
+        let r = self.sigmoid(r)?;
+        let z = self.add(x[1], s[1])?;
+        let z = self.sigmoid(z)?;
+        let inner = self.add(s[2], b_hn)?;
+        let inner = self.mul(r, inner)?;
+        let new = self.add(x[2], inner)?;
+        let new = self.tanh(new)?;
+        // (1 - z)·n + z·h
+        let change = self.sub(h, new)?;
+        let change = self.mul(z, change)?;
+        self.add(new, change)
+    }
+
+    /// Gate number `gate` of `[b, gates·h]`, as wide as `state` `[b, h]`.
+    fn gate(&mut self, gates: Value, gate: usize, state: Value) -> Built {
+        let width = self.shape(state).get(1).and_then(Dim::as_const).and_then(|h| usize::try_from(h).ok());
+        let Some(width) = width else {
+            let ty = self.ty(state);
+            return Err(GraphError::Model(format!(
+                "a recurrent cell needs a state [b, h] of fixed h, got {ty}"
+            )));
+        };
+        self.push1(Slice { axis: 1, start: gate * width, len: width.into(), step: 1 }, &[gates])
+    }
+
+    /// The state before each step, `[b, t, h]`: h0 `[b, h]`, then all of y `[b, t, h]` but the last.
+    pub(crate) fn previous_states(&mut self, h0: Value, y: Value) -> Built {
+        let [b, t, h] = self.shape(y) else {
+            let ty = self.ty(y);
+            return Err(GraphError::Model(format!("hidden states must be [b, t, h], got {ty}")));
+        };
+        let (first, len) = ([b.clone(), Dim::from(1), h.clone()], t - 1);
+        let first = self.reshape(h0, &first)?;
+        if len == Dim::from(0) {
+            return Ok(first);
+        }
+        let rest = self.push1(Slice { axis: 1, start: 0, len, step: 1 }, &[y])?;
+        self.push1(Concat { axis: 1 }, &[first, rest])
+    }
+
+    /// A gradient, or zeros of the shape of `like` where there is none.
+    pub(crate) fn or_zeros(&mut self, grad: Option<Value>, like: Value) -> Built {
+        match grad {
+            Some(grad) => Ok(grad),
+            None => {
+                let shape = self.shape(like).to_vec();
+                self.fill(0.0, &shape)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::autodiff::differentiate;
+    use crate::dim::Bindings;
+    use crate::graph::Init;
+    use crate::interpret::interpret;
+    use crate::random::Stream;
+    use crate::tensor::Tensor;
+
+    const BATCH: usize = 3;
+    const TIME: usize = 4;
+    const HIDDEN: usize = 5;
+
+    /// Values of a function of weights of these shapes, and its gradients by them, flattened.
+    fn run(
+        shapes: &[&[usize]],
+        build: impl Fn(&mut Builder, &[Value]) -> Result<Vec<Value>, GraphError>,
+    ) -> Vec<f64> {
+        let mut g = Builder::new(true);
+        let ins: Vec<Value> = (0..shapes.len())
+            .map(|i| g.weight(&format!("in{i}"), shapes[i], Init::Constant(0.0)).unwrap())
+            .collect();
+        let outs = build(&mut g, &ins).unwrap();
+        // A sum of squares, so that the gradients differ from element to element.
+        let mut loss = g.scalar(0.0).unwrap();
+        for &out in &outs {
+            let squares = g.square(out).unwrap();
+            let sum = g.sum_all(squares).unwrap();
+            loss = g.add(loss, sum).unwrap();
+        }
+        let grads = differentiate(&mut g, loss, &ins, 0).unwrap();
+        let values = interpret(&g.finish(), &Bindings::new(), |v, shape| {
+            if shape.is_empty() {
+                return Tensor::scalar(1.0);
+            }
+            let stream = Stream::new(5, v.index() as u64, 0);
+            let count = shape.iter().product::<usize>() as u64;
+            Tensor::new(shape, (0..count).map(|i| f64::from(stream.normal_at(i))).collect())
+        })
+        .unwrap();
+        let all = outs.into_iter().chain(grads.into_iter().map(|d| d.expect("every input matters")));
+        all.flat_map(|v| values[v.index()].data.clone()).collect()
+    }
+
+    /// Gates of one step, `[b, gates·h]`, of gx `[b, t, gates·h]`.
+    fn at_step(g: &mut Builder, gx: Value, t: usize, gates: usize) -> Built {
+        let step = g.push1(Slice { axis: 1, start: t, len: 1.into(), step: 1 }, &[gx])?;
+        g.reshape(step, &[BATCH, gates * HIDDEN])
+    }
+
+    /// Steps `[b, h]` side by side, `[b, t, h]`.
+    fn sequence(g: &mut Builder, steps: &[Value]) -> Built {
+        let steps: Vec<Value> =
+            steps.iter().map(|&h| g.reshape(h, &[BATCH, 1, HIDDEN])).collect::<Result<_, _>>()?;
+        g.push1(Concat { axis: 1 }, &steps)
+    }
+
+    fn assert_close(scan: &[f64], unrolled: &[f64]) {
+        assert_eq!(scan.len(), unrolled.len());
+        for (a, b) in scan.iter().zip(unrolled) {
+            assert!((a - b).abs() <= 1e-10 * (1.0 + b.abs()), "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn lstm_scan_equals_unrolled_cells() {
+        let shapes: [&[usize]; 4] =
+            [&[BATCH, TIME, 4 * HIDDEN], &[BATCH, HIDDEN], &[BATCH, HIDDEN], &[4 * HIDDEN, HIDDEN]];
+        let scan = run(&shapes, |g, ins| {
+            let (y, c) = g.lstm(ins[0], ins[1], ins[2], ins[3])?;
+            Ok(vec![y, c])
+        });
+        let unrolled = run(&shapes, |g, ins| {
+            let (mut h, mut c) = (ins[1], ins[2]);
+            let mut steps = Vec::new();
+            for t in 0..TIME {
+                let gx = at_step(g, ins[0], t, 4)?;
+                (h, c) = g.lstm_cell(gx, h, c, ins[3])?;
+                steps.push(h);
+            }
+            Ok(vec![sequence(g, &steps)?, c])
+        });
+        assert_close(&scan, &unrolled);
+    }
+
+    #[test]
+    fn gru_scan_equals_unrolled_cells() {
+        let shapes: [&[usize]; 4] =
+            [&[BATCH, TIME, 3 * HIDDEN], &[BATCH, HIDDEN], &[3 * HIDDEN, HIDDEN], &[HIDDEN]];
+        let scan = run(&shapes, |g, ins| Ok(vec![g.gru(ins[0], ins[1], ins[2], ins[3])?]));
+        let unrolled = run(&shapes, |g, ins| {
+            let mut h = ins[1];
+            let mut steps = Vec::new();
+            for t in 0..TIME {
+                let gx = at_step(g, ins[0], t, 3)?;
+                h = g.gru_cell(gx, h, ins[2], ins[3])?;
+                steps.push(h);
+            }
+            Ok(vec![sequence(g, &steps)?])
+        });
+        assert_close(&scan, &unrolled);
+    }
+
+    #[test]
+    fn the_last_cell_alone_has_a_gradient() {
+        let shapes: [&[usize]; 4] = [&[2, 2, 4], &[2, 1], &[2, 1], &[4, 1]];
+        let both = run(&shapes, |g, ins| Ok(vec![g.lstm(ins[0], ins[1], ins[2], ins[3])?.1]));
+        assert!(both.iter().all(|v| v.is_finite()));
+    }
+
+    #[test]
+    fn a_recurrent_weight_of_the_wrong_size_is_refused() {
+        let mut g = Builder::new(true);
+        let mut weight = |name: &str, shape: &[usize]| g.weight(name, shape, Init::Constant(0.0)).unwrap();
+        let gx = weight("gx", &[2, 3, 8]);
+        let h0 = weight("h0", &[2, 3]);
+        let c0 = weight("c0", &[2, 2]);
+        let w = weight("w", &[8, 3]);
+        let error = g.lstm(gx, h0, c0, w).unwrap_err().to_string();
+        assert!(error.contains("w_hh has 8 rows, expected 4 gates of 3"), "{error}");
+    }
+}

@@ -1,0 +1,172 @@
+//! From a model to the graph of a whole training step: forward, backward and update of each of its
+//! objectives in turn; and to the graphs for evaluation and prediction.
+
+use crate::autodiff::differentiate;
+use crate::build::Builder;
+use crate::graph::{Graph, GraphError, Phase, Value};
+use crate::model::{Built, Model, Objective};
+use crate::optim::{Optimizer, clip_by_norm, clip_by_value};
+
+/// How gradients are limited before the update.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Clip {
+    /// All gradients of an objective together to this norm, which becomes the output `grad_norm`.
+    /// Infinity only watches it.
+    Norm(f32),
+    /// Each element to this size.
+    Value(f32),
+}
+
+/// The graph of one training step. There is one optimizer for all objectives of the model, or one for
+/// each, whose inputs are then named under the objective's name.
+///
+/// Outputs are `loss`, `grad_norm` if clipped by norm, and the model's scalar metrics; those of models
+/// with several objectives are named under the objective's name (`generator.loss`).
+pub fn training_graph(
+    model: &dyn Model,
+    optimizers: &[Optimizer],
+    clip: Option<Clip>,
+) -> Result<Graph, GraphError> {
+    let objectives = model.objectives();
+    if optimizers.len() != 1 && optimizers.len() != objectives.len() {
+        let (have, want) = (optimizers.len(), objectives.len());
+        return Err(GraphError::Model(format!(
+            "{have} optimizers for {want} objectives; give one or {want}"
+        )));
+    }
+    let mut g = Builder::new(true);
+    for (k, objective) in objectives.iter().enumerate() {
+        let stage = k as u32;
+        g.enter(Phase::Forward, stage);
+        let built = model.objective(k, &mut g)?;
+        let weights = trained(&g, objective);
+        let current: Vec<Value> = weights.iter().map(|w| g.newest(*w)).collect();
+        let grads = differentiate(&mut g, built.loss, &current, stage)?;
+        g.enter(Phase::Update, stage);
+        // A weight that the loss does not reach stays as it is.
+        let pairs = weights.iter().zip(grads).filter_map(|(w, grad)| grad.map(|grad| (*w, grad)));
+        let (weights, grads): (Vec<Value>, Vec<Value>) = pairs.unzip();
+        let scope = if optimizers.len() > 1 { objective.name } else { "" };
+        let optimizer = &optimizers[k.min(optimizers.len() - 1)];
+        let norm = under(&mut g, scope, |g| update(g, optimizer, clip, &weights, grads))?;
+        g.enter(Phase::Forward, stage);
+        name_outputs(&mut g, objective, objectives.len(), &built, true);
+        if let Some(norm) = norm {
+            g.output(&output_name(objective, objectives.len(), "grad_norm"), norm);
+        }
+    }
+    Ok(g.finish())
+}
+
+/// Losses and metrics without training: running statistics, no dropout, nothing carried.
+pub fn evaluation_graph(model: &dyn Model) -> Result<Graph, GraphError> {
+    let objectives = model.objectives();
+    let mut g = Builder::new(false);
+    for (k, objective) in objectives.iter().enumerate() {
+        g.enter(Phase::Forward, k as u32);
+        let built = model.objective(k, &mut g)?;
+        name_outputs(&mut g, objective, objectives.len(), &built, false);
+    }
+    Ok(g.finish())
+}
+
+/// Predictions alone; needs no targets.
+pub fn forward_graph(model: &dyn Model) -> Result<Graph, GraphError> {
+    let mut g = Builder::new(false);
+    for (name, value) in model.forward(&mut g)? {
+        g.output(&name, value);
+    }
+    Ok(g.finish())
+}
+
+fn trained(g: &Builder, objective: &Objective) -> Vec<Value> {
+    let weights = g.graph().weights();
+    weights.filter(|(_, info)| info.name.starts_with(objective.weights_prefix)).map(|(v, _)| v).collect()
+}
+
+fn update(
+    g: &mut Builder,
+    optimizer: &Optimizer,
+    clip: Option<Clip>,
+    weights: &[Value],
+    grads: Vec<Value>,
+) -> Result<Option<Value>, GraphError> {
+    let (grads, norm) = match clip {
+        Some(Clip::Norm(max)) => clip_by_norm(g, &grads, max).map(|(grads, norm)| (grads, Some(norm)))?,
+        Some(Clip::Value(max)) => (clip_by_value(g, &grads, max)?, None),
+        None => (grads, None),
+    };
+    for (&weight, &grad) in weights.iter().zip(&grads) {
+        optimizer.apply(g, weight, grad)?;
+    }
+    Ok(norm)
+}
+
+fn under<T>(g: &mut Builder, scope: &str, f: impl FnOnce(&mut Builder) -> T) -> T {
+    if scope.is_empty() { f(g) } else { g.scope(scope, f) }
+}
+
+fn name_outputs(g: &mut Builder, objective: &Objective, objectives: usize, built: &Built, scalars: bool) {
+    g.output(&output_name(objective, objectives, "loss"), built.loss);
+    for (name, value) in &built.metrics {
+        if !scalars || g.rank(*value) == 0 {
+            g.output(&output_name(objective, objectives, name), *value);
+        }
+    }
+}
+
+fn output_name(objective: &Objective, objectives: usize, name: &str) -> String {
+    if objectives == 1 { name.to_string() } else { format!("{}.{name}", objective.name) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{MODELS, model};
+
+    fn adam() -> Optimizer {
+        Optimizer::new("adam", &[]).unwrap()
+    }
+
+    #[test]
+    fn every_model_trains_evaluates_and_predicts() {
+        for row in MODELS.iter().filter(|row| !row.name.starts_with("gpt-") && !row.name.starts_with("gpt2-"))
+        {
+            let model = model(row.name, &[]).unwrap();
+            let train =
+                training_graph(&*model, &[adam()], None).unwrap_or_else(|e| panic!("{}: {e}", row.name));
+            let evaluation = evaluation_graph(&*model).unwrap();
+            let forward = forward_graph(&*model).unwrap();
+            assert_eq!(train.parameters(), evaluation.parameters(), "{}", row.name);
+            let carried = |v| train.carries.iter().any(|(input, _)| *input == v);
+            assert!(train.weights().all(|(v, _)| carried(v)), "{}: every weight is trained", row.name);
+            assert!(evaluation.carries.is_empty() && forward.carries.is_empty(), "{}", row.name);
+            assert!(forward.input("y").is_none() && !forward.outputs.is_empty(), "{}", row.name);
+        }
+    }
+
+    #[test]
+    fn outputs_are_named_by_objective() {
+        let names = |g: &Graph| g.outputs.iter().map(|(n, _)| n.clone()).collect::<Vec<_>>();
+        let mlp = model("mlp-tiny", &[]).unwrap();
+        let graph = training_graph(&*mlp, &[adam()], Some(Clip::Norm(1.0))).unwrap();
+        assert_eq!(names(&graph), ["loss", "correct", "count", "grad_norm"]);
+        assert_eq!(names(&evaluation_graph(&*mlp).unwrap()), ["loss", "logits", "correct", "count"]);
+        let dcgan = model("dcgan", &[]).unwrap();
+        let graph = training_graph(&*dcgan, &[adam(), adam()], None).unwrap();
+        assert_eq!(
+            names(&graph),
+            ["discriminator.loss", "discriminator.real", "discriminator.fake", "generator.loss"]
+        );
+        assert!(graph.input("generator.hyper.lr").is_some() && graph.input("hyper.lr").is_none());
+        assert!(training_graph(&*mlp, &[], None).is_err());
+    }
+
+    #[test]
+    fn update_nodes_are_in_their_phase() {
+        let mlp = model("mlp-tiny", &[]).unwrap();
+        let graph = training_graph(&*mlp, &[adam()], Some(Clip::Value(0.5))).unwrap();
+        let updates = graph.nodes.iter().filter(|n| n.op.def().name().contains("adam"));
+        assert!(updates.clone().count() == 4 && updates.clone().all(|n| n.phase == Phase::Update));
+    }
+}

@@ -1,0 +1,57 @@
+//! The commands. Each is a file with its arguments and a `run` function.
+
+pub mod models;
+pub mod ops;
+pub mod train;
+
+use crate::job::JobError;
+use gulliver_graph::graph::GraphError;
+use gulliver_run::checkpoint::CheckpointError;
+use gulliver_run::data::DataError;
+use gulliver_run::session::SessionError;
+use gulliver_run::train::TrainError;
+use std::io;
+use std::path::PathBuf;
+
+/// Why a command failed, in one line.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// The job file.
+    #[error(transparent)]
+    Job(#[from] JobError),
+    /// The model.
+    #[error("model: {0}")]
+    Graph(#[from] GraphError),
+    /// The data.
+    #[error("data: {0}")]
+    Data(#[from] DataError),
+    /// Plan or device.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// A checkpoint.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// Training.
+    #[error(transparent)]
+    Train(#[from] TrainError),
+    /// A file of the run directory.
+    #[error("{path}: {source}", path = .path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What happened.
+        source: io::Error,
+    },
+    /// The run directory is taken.
+    #[error("{dir} already holds a run; pass --resume to go on with it, or another --out", dir = .0.display())]
+    DirectoryTaken(PathBuf),
+    /// Standard output.
+    #[error("cannot write output: {0}")]
+    Output(#[from] io::Error),
+    /// Something asked for does not exist.
+    #[error("{0}")]
+    Unknown(String),
+    /// Stopped by a signal, after a checkpoint.
+    #[error("interrupted")]
+    Interrupted,
+}

@@ -1,0 +1,183 @@
+//! From a job to everything training needs: data opened, model built to fit it, optimizer, schedule and
+//! session ready. Nothing is trained here.
+
+use crate::command::CommandError;
+use crate::job::{Job, Length, NormGroup};
+use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::Graph;
+use gulliver_graph::model::param::ParamValue;
+use gulliver_graph::model::{MODELS, Model, model};
+use gulliver_graph::op::Op;
+use gulliver_graph::optim::Optimizer;
+use gulliver_graph::schedule::Schedule;
+use gulliver_graph::training::{Clip, evaluation_graph, training_graph};
+use gulliver_run::data::{self, Buckets, DataInfo, Sampler};
+use gulliver_run::session::{Session, SessionOptions};
+use gulliver_run::train::{Sources, TrainOptions};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Ready to train.
+pub struct Setup {
+    /// Values on the device.
+    pub session: Session,
+    /// Learning rate over time.
+    pub schedule: Schedule,
+    /// Batches.
+    pub sources: Sources,
+    /// How long and how often.
+    pub options: TrainOptions,
+    /// Trained numbers.
+    pub parameters: u64,
+    /// Settings of the model that the data decided, for people to see.
+    pub fitted: Vec<(String, ParamValue)>,
+}
+
+/// Sets a job up; checkpoints go below `checkpoints`.
+pub fn setup(job: &Job, checkpoints: Option<&Path>) -> Result<Setup, CommandError> {
+    let mut options = job.data.options.clone();
+    options.seed = job.train.seed;
+    let (train, validation) = data::open(&options)?;
+    let info = train.info();
+
+    let given = job.model.params();
+    let fitted = fit(&job.model.name, &given, &info);
+    let settings: Vec<(String, ParamValue)> = given.iter().chain(&fitted).cloned().collect();
+    let model = model(&job.model.name, &settings).map_err(|e| job.error("model", e.to_string()))?;
+    let optimizer = optimizer(job)?;
+    let clip = match (job.train.clip_norm, job.train.clip_value) {
+        (Some(norm), _) => Some(Clip::Norm(norm as f32)),
+        (None, Some(value)) => Some(Clip::Value(value as f32)),
+        (None, None) => None,
+    };
+    let graph = training_graph(model.as_ref(), std::slice::from_ref(&optimizer), clip)?;
+    let evaluation = evaluation_graph(model.as_ref())?;
+    check_partials(job, &graph)?;
+    let parameters = graph.parameters().bind(&Bindings::new()).unwrap_or(0) as u64;
+
+    let params: Vec<(&str, f64)> = job.schedule.params.iter().map(|(n, v)| (n.as_str(), *v)).collect();
+    let schedule = Schedule::new(&job.schedule.name, &params, &job.schedule.milestones, job.schedule.warmup)
+        .map_err(|e| job.error("schedule", e.to_string()))?;
+
+    let batch = job.train.batch as usize;
+    let buckets = if job.data.buckets { Buckets::of(train.as_ref()) } else { None };
+    let sampler = Sampler::new(train.len(), batch, job.train.seed, job.data.shuffle, true, buckets)?;
+    let steps = match job.train.length {
+        Length::Steps(steps) => steps,
+        Length::Epochs(epochs) => epochs.saturating_mul(sampler.steps_per_epoch()),
+    };
+    let validation = match validation {
+        Some(set) if !set.is_empty() => {
+            let sampler = Sampler::new(set.len(), batch.min(set.len()), job.train.seed, false, false, None)?;
+            Some((set, sampler))
+        }
+        _ => None,
+    };
+    let sources = Sources { train, sampler: Arc::new(sampler), validation };
+    let threads = match job.devices.threads {
+        0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
+        n => n as usize,
+    };
+    let session = Session::new(
+        graph,
+        Some(evaluation),
+        SessionOptions { threads, memory: job.devices.memory, partials: job.train.partials as u32 },
+        job.train.seed,
+    )?;
+    let options = TrainOptions {
+        steps,
+        seed: job.train.seed,
+        eval_every: job.train.eval_every,
+        checkpoint_every: job.train.checkpoint_every,
+        keep_checkpoints: job.train.keep_checkpoints as usize,
+        log_every: job.train.log_every,
+        on_nan: job.train.on_nan,
+        base_lr: job.optimizer.lr,
+        perplexity: info.vocabulary.is_some() && info.classes.is_none(),
+        checkpoints: checkpoints.map(Path::to_path_buf),
+        identity: identity(job, &settings, &info),
+    };
+    Ok(Setup { session, schedule, sources, options, parameters, fitted })
+}
+
+fn optimizer(job: &Job) -> Result<Optimizer, CommandError> {
+    let settings = job.optimizer.settings.iter().map(|(name, value)| (name.as_str(), *value as f32));
+    let mut settings: Vec<(&str, f32)> = settings.collect();
+    settings.push(("lr", job.optimizer.lr as f32));
+    Optimizer::new(&job.optimizer.name, &settings).map_err(|e| job.error("optimizer", e.to_string()).into())
+}
+
+/// Settings the job leaves open and the data answers: vocabulary, classes, image size…
+fn fit(name: &str, given: &[(String, ParamValue)], info: &DataInfo) -> Vec<(String, ParamValue)> {
+    let Some(row) = MODELS.iter().find(|row| row.name == name) else { return Vec::new() };
+    let image = matches!(info.shape.as_slice(), [_, h, w] if h == w && *h > 0);
+    let mut fitted = Vec::new();
+    for param in row.params() {
+        if given.iter().any(|(n, _)| n == param.name) {
+            continue;
+        }
+        let answer = match (param.name, &param.default) {
+            ("vocab", _) => info.vocabulary.map(|n| ParamValue::Int(n as i64)),
+            ("classes", _) => info.classes.map(|n| ParamValue::Int(n as i64)),
+            ("channels", _) if image => Some(ParamValue::Int(info.shape[0] as i64)),
+            ("size", _) if image => Some(ParamValue::Int(info.shape[1] as i64)),
+            ("points", _) => {
+                info.shape.last().filter(|_| info.shape.len() == 2).map(|&n| ParamValue::Int(n as i64))
+            }
+            ("context", ParamValue::Int(default)) => {
+                let longest = info.shape.first().copied().unwrap_or(0) as i64;
+                (longest > *default).then_some(ParamValue::Int(longest))
+            }
+            ("sizes", ParamValue::Ints(default)) => {
+                let mut sizes = default.to_vec();
+                let input: usize = info.shape.iter().product();
+                if let (Some(first), true) = (sizes.first_mut(), input > 0) {
+                    *first = input as i64;
+                }
+                if let (Some(last), Some(classes)) = (sizes.last_mut(), info.classes) {
+                    *last = classes as i64;
+                }
+                Some(ParamValue::Ints(sizes.into()))
+            }
+            _ => None,
+        };
+        if let Some(value) = answer.filter(|v| *v != param.default) {
+            fitted.push((param.name.to_string(), value));
+        }
+    }
+    fitted
+}
+
+/// Statistics over a batch mean the whole batch, unless the job says that a partial is the group.
+fn check_partials(job: &Job, graph: &Graph) -> Result<(), CommandError> {
+    let batch_statistics = graph.nodes.iter().any(|n| matches!(n.op, Op::BatchNorm(_)));
+    if job.train.partials > 1 && batch_statistics && job.train.norm_group == NormGroup::Batch {
+        let problem = "this model normalises over the batch, and its statistics cannot yet be shared between partials; \
+                       set train.norm_group = \"partial\" to normalise over each partial, or use partials = 1";
+        return Err(job.error("train.partials", problem).into());
+    }
+    Ok(())
+}
+
+/// What must be the same for a checkpoint to be continued.
+fn identity(job: &Job, settings: &[(String, ParamValue)], info: &DataInfo) -> BTreeMap<String, String> {
+    let settings: BTreeMap<&str, String> =
+        settings.iter().map(|(n, v)| (n.as_str(), v.to_string())).collect();
+    let settings: Vec<String> = settings.iter().map(|(n, v)| format!("{n}={v}")).collect();
+    let entries = [
+        ("model", format!("{} {}", job.model.name, settings.join(" ")).trim().to_string()),
+        ("optimizer", job.optimizer.name.clone()),
+        ("data.kind", job.data.options.kind.clone()),
+        ("data.examples", info.examples.to_string()),
+        ("train.batch", job.train.batch.to_string()),
+        ("train.partials", job.train.partials.to_string()),
+        ("train.seed", job.train.seed.to_string()),
+    ];
+    entries.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
+}
+
+/// A model as a job would build it, without data; for tools that only need its graph.
+pub fn build_model(job: &Job) -> Result<Box<dyn Model>, CommandError> {
+    model(&job.model.name, &job.model.params()).map_err(|e| job.error("model", e.to_string()).into())
+}

@@ -1,0 +1,190 @@
+//! The input gradient of a strided convolution without multiplying by the zeros between outputs:
+//! input positions with equal remainders meet the same kernel positions, so each set of remainders is
+//! an unstrided problem of its own.
+
+use crate::kernel::conv::ConvShape;
+use crate::kernel::pack::Operand;
+use crate::kernel::patch::{Patches, Window};
+use crate::kernel::{K_BLOCK, gemm};
+use crate::team::{SharedMut, Team};
+use std::ops::Range;
+
+/// Results computed before they are spread over dx; more images at a time fill the tiles better.
+const STAGE: usize = 1 << 16;
+
+/// Along one axis: the input positions `first + stride * p` and the kernel positions
+/// `tap + tap_step * q` that meet. They read output `p + shift + slope * q`.
+#[derive(Clone, Copy, Debug)]
+struct Meeting {
+    first: usize,
+    positions: usize,
+    tap: usize,
+    tap_step: usize,
+    taps: usize,
+    shift: isize,
+    slope: isize,
+}
+
+impl Meeting {
+    /// The positions with `(i + pad) % stride == remainder`.
+    fn new(s: &ConvShape, axis: usize, remainder: usize) -> Meeting {
+        let (stride, dilation, pad) = (s.stride[axis], s.dilation[axis], s.pad[axis]);
+        let first = (remainder as isize - pad).rem_euclid(stride as isize) as usize;
+        let mut meets = (0..s.kernel[axis]).filter(|k| k * dilation % stride == remainder);
+        let (tap, next) = (meets.next(), meets.next());
+        let taps = tap.map_or(0, |_| 1) + next.map_or(0, |_| 1) + meets.count();
+        let tap = tap.unwrap_or(0);
+        let tap_step = next.map_or(1, |n| n - tap);
+        Meeting {
+            first,
+            positions: s.input[axis].saturating_sub(first).div_ceil(stride),
+            tap,
+            tap_step,
+            taps,
+            shift: (first as isize + pad - (tap * dilation) as isize) / stride as isize,
+            slope: -((tap_step * dilation / stride) as isize),
+        }
+    }
+}
+
+/// The weights of one group as the left operand: row is the input channel, reduced (output channel,
+/// kernel position that meets).
+struct Weights<'a> {
+    data: &'a [f32],
+    shape: &'a ConvShape,
+    meet: [Meeting; 3],
+}
+
+impl Weights<'_> {
+    fn meeting(&self) -> usize {
+        self.meet.iter().map(|m| m.taps).product()
+    }
+
+    /// The kernel position, among all, of one that meets.
+    fn tap(&self, q: usize) -> usize {
+        let [_, y, x] = self.meet;
+        let q = [q / (y.taps * x.taps), q / x.taps % y.taps, q % x.taps];
+        (0..3).fold(0, |tap, a| tap * self.shape.kernel[a] + self.meet[a].tap + self.meet[a].tap_step * q[a])
+    }
+}
+
+impl Operand for Weights<'_> {
+    fn pack(&self, outer: Range<usize>, reduced: Range<usize>, width: usize, dst: &mut [f32]) {
+        let (taps, each, len) = (self.shape.taps(), self.meeting(), reduced.len());
+        dst.fill(0.0);
+        for (k, r) in reduced.enumerate() {
+            let base = r / each * self.shape.c * taps + self.tap(r % each);
+            for (i, c) in outer.clone().enumerate() {
+                dst[(i / width * len + k) * width + i % width] = self.data[base + c * taps];
+            }
+        }
+    }
+
+    /// Blocks are counted among all kernel positions, also those that do not meet.
+    fn block_end(&self, from: usize) -> usize {
+        let (taps, each) = (self.shape.taps(), self.meeting());
+        let full = from / each * taps + self.tap(from % each);
+        let end = (full / K_BLOCK + 1) * K_BLOCK;
+        end / taps * each + (0..each).take_while(|&q| self.tap(q) < end % taps).count()
+    }
+}
+
+/// Whether this way applies: some stride leaves gaps.
+pub fn applies(s: &ConvShape) -> bool {
+    s.stride != [1; 3]
+}
+
+/// The largest number of positions in one set of remainders.
+fn most_positions(s: &ConvShape) -> usize {
+    (0..3).map(|a| s.input[a].div_ceil(s.stride[a])).product()
+}
+
+/// How many images are computed at a time.
+fn images(s: &ConvShape) -> usize {
+    (STAGE / (s.c * most_positions(s)).max(1)).clamp(1, s.n.max(1))
+}
+
+/// Floats of scratch [`input_grad`] needs.
+pub fn input_grad_scratch_len(s: &ConvShape, threads: usize) -> usize {
+    let columns = images(s) * most_positions(s);
+    s.c * columns + gemm::scratch_len(s.c, columns, s.o * s.taps(), threads)
+}
+
+/// As `conv::input_grad`.
+pub fn input_grad(team: &Team, s: &ConvShape, dy: &[f32], w: &[f32], dx: &mut [f32], scratch: &mut [f32]) {
+    if dx.is_empty() {
+        return;
+    }
+    let (stage, scratch) = scratch.split_at_mut(s.c * images(s) * most_positions(s));
+    let dx = SharedMut::new(dx);
+    let [sz, sy, sx] = s.stride;
+    for remainders in 0..sz * sy * sx {
+        let remainder = [remainders / (sy * sx), remainders / sx % sy, remainders % sx];
+        let meet: [Meeting; 3] = std::array::from_fn(|a| Meeting::new(s, a, remainder[a]));
+        for group in 0..s.groups {
+            let data = &w[group * s.o * s.c * s.taps()..];
+            let weights = Weights { data, shape: s, meet };
+            for first in (0..s.n).step_by(images(s)) {
+                let images = images(s).min(s.n - first);
+                let patches = Patches {
+                    data: &dy[(first * s.groups + group) * s.o * s.output_len()..],
+                    image: s.groups * s.o * s.output_len(),
+                    window: Window {
+                        positions: meet.map(|m| m.positions),
+                        source: s.output,
+                        mul: [1; 3],
+                        div: [1; 3],
+                    },
+                    kernel: meet.map(|m| m.taps),
+                    shift: meet.map(|m| m.shift),
+                    slope: meet.map(|m| m.slope),
+                    positions_reduced: false,
+                };
+                let columns = images * meet.iter().map(|m| m.positions).product::<usize>();
+                if columns == 0 {
+                    continue;
+                }
+                let dims = [s.c, columns, s.o * weights.meeting()];
+                let to = gemm::Output::rows(&mut stage[..s.c * columns], columns);
+                gemm::gemm(team, dims, &weights, &patches, to, false, scratch);
+                let stage = &stage[..s.c * columns];
+                team.split(s.c, 1, &|channels| {
+                    // SAFETY: each channel belongs to one part.
+                    unsafe { spread(s, &meet, stage, columns, channels, [first, images, group], &dx) };
+                });
+            }
+        }
+    }
+}
+
+/// Puts staged results of some channels in their places.
+///
+/// # Safety
+/// Nobody else touches these channels of dx.
+unsafe fn spread(
+    s: &ConvShape,
+    meet: &[Meeting; 3],
+    stage: &[f32],
+    columns: usize,
+    channels: Range<usize>,
+    [first, images, group]: [usize; 3],
+    dx: &SharedMut<'_, f32>,
+) {
+    let [mz, my, mx] = meet;
+    let len = s.input_len();
+    for c in channels {
+        let mut rows = stage[c * columns..(c + 1) * columns].chunks_exact(mx.positions);
+        for image in first..first + images {
+            let at = ((image * s.groups + group) * s.c + c) * len;
+            // SAFETY: the caller's promise.
+            let plane = unsafe { dx.slice(at..at + len) };
+            for (z, y) in (0..mz.positions).flat_map(|z| (0..my.positions).map(move |y| (z, y))) {
+                let row = (mz.first + z * s.stride[0]) * s.input[1] + my.first + y * s.stride[1];
+                let line = &mut plane[row * s.input[2] + mx.first..(row + 1) * s.input[2]];
+                let places = line.iter_mut().step_by(s.stride[2]);
+                // Adding zero drops the sign of a zero, the one trace of terms left out.
+                places.zip(rows.next().unwrap_or_default()).for_each(|(to, &v)| *to = v + 0.0);
+            }
+        }
+    }
+}

@@ -1,0 +1,474 @@
+//! A job's values on a device: weights and states that stay, and a program per input size, made when a
+//! size is first met. Knows nothing of data sets, schedules or files.
+
+use crate::data::Batch;
+use crate::executor::{Cpu, Program, RunError};
+use crate::host::{HostData, HostTensor};
+use crate::lower::lower_node;
+use gulliver_graph::dim::{Bindings, Dim};
+use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::{Graph, Init, Role, Value};
+use gulliver_graph::random::{Stream, hash_name};
+use gulliver_plan::make::{BATCH, Options, Persistent, PlanError, make};
+use gulliver_plan::plan::Plan;
+use gulliver_plan::verify::{Broken, verify};
+use std::collections::{BTreeMap, HashMap};
+
+/// Which graph of a job a program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Which {
+    /// Training.
+    Train,
+    /// Evaluation.
+    Evaluate,
+}
+
+/// Where and how a job runs.
+#[derive(Clone, Debug)]
+pub struct SessionOptions {
+    /// Threads of the device.
+    pub threads: usize,
+    /// Hard limit of device memory; without one the device grows as plans need it.
+    pub memory: Option<u64>,
+    /// Slices of a training batch whose gradients are added in order.
+    pub partials: u32,
+}
+
+/// Why a session cannot do what it is asked.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// No plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// A plan that does not pass verification: a defect of this program.
+    #[error("the plan is broken ({0}); please report this")]
+    Broken(#[from] Broken),
+    /// The device failed.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The batch lacks something the model reads.
+    #[error("the data has no `{wanted}`, which the model reads; it has {found}")]
+    MissingField {
+        /// The model's input.
+        wanted: String,
+        /// What the batch has.
+        found: String,
+    },
+}
+
+impl From<gulliver_graph::dim::DimError> for SessionError {
+    fn from(e: gulliver_graph::dim::DimError) -> SessionError {
+        SessionError::Plan(PlanError::Size(e))
+    }
+}
+
+/// Bytes over the links of the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ledger {
+    /// From host to device.
+    pub to_device: u64,
+    /// From device to host.
+    pub to_host: u64,
+}
+
+struct Loaded {
+    program: Program,
+    plan: Plan,
+}
+
+/// See the top of this file.
+pub struct Session {
+    train: Graph,
+    evaluate: Option<Graph>,
+    options: SessionOptions,
+    persistent: Persistent,
+    cpu: Cpu,
+    loaded: HashMap<(Which, Bindings), Loaded>,
+    ledger: Ledger,
+}
+
+/// What one step gave.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// Scalar outputs by name, averaged (losses, norms) or summed (counts) over the partials.
+    pub scalars: BTreeMap<String, f64>,
+    /// If a loss was not finite: the name of the first value that was not.
+    pub not_finite: Option<String>,
+}
+
+/// What keys the random numbers of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// The job's seed.
+    pub seed: u64,
+    /// The step, counted from zero.
+    pub step: u64,
+}
+
+impl Session {
+    /// A session with all weights and states at their first values.
+    pub fn new(
+        train: Graph,
+        evaluate: Option<Graph>,
+        options: SessionOptions,
+        seed: u64,
+    ) -> Result<Session, SessionError> {
+        let persistent = Persistent::of(&train)?;
+        let bytes = options.memory.unwrap_or(persistent.end).max(persistent.end);
+        if let Some(budget) = options.memory.filter(|&m| m < persistent.end) {
+            let holders = "weights and optimizer state".into();
+            return Err(PlanError::DoesNotFit { needed: persistent.end, budget, holders }.into());
+        }
+        let cpu = Cpu::new(options.threads, bytes).map_err(RunError::from)?;
+        let (loaded, ledger) = (HashMap::new(), Ledger::default());
+        let mut session = Session { train, evaluate, options, persistent, cpu, loaded, ledger };
+        session.initialise(seed);
+        Ok(session)
+    }
+
+    fn initialise(&mut self, seed: u64) {
+        let inputs: Vec<(String, Init, Vec<usize>)> = self.persistent_inputs();
+        for (name, init, shape) in inputs {
+            let tensor = initial(seed, &name, init, &shape);
+            let (offset, _) = self.persistent.places[&name];
+            self.cpu.write(offset, tensor.as_bytes());
+        }
+    }
+
+    fn persistent_inputs(&self) -> Vec<(String, Init, Vec<usize>)> {
+        let inputs = self.train.inputs().filter_map(|(_, role, info)| match role {
+            Role::Weight(init) | Role::State(init) => {
+                let shape = info.ty.bind(&Bindings::new()).expect("persistent values have fixed shapes");
+                Some((info.name.clone(), init, shape))
+            }
+            _ => None,
+        });
+        inputs.collect()
+    }
+
+    /// The training graph.
+    pub fn graph(&self) -> &Graph {
+        &self.train
+    }
+
+    /// Bytes moved so far.
+    pub fn ledger(&self) -> Ledger {
+        self.ledger
+    }
+
+    /// Most bytes of device memory in use at once so far.
+    pub fn peak(&self) -> u64 {
+        self.cpu.peak()
+    }
+
+    /// Names, types and shapes of everything that a checkpoint must hold.
+    pub fn layout(&self) -> Vec<(String, DType, Vec<usize>)> {
+        self.persistent_inputs().into_iter().map(|(name, _, shape)| (name, DType::F32, shape)).collect()
+    }
+
+    /// Copies of all weights and states.
+    pub fn tensors(&mut self) -> BTreeMap<String, HostTensor> {
+        let mut all = BTreeMap::new();
+        for (name, dtype, shape) in self.layout() {
+            let mut tensor = HostTensor::zeros(dtype, &shape);
+            let (offset, bytes) = self.persistent.places[&name];
+            self.cpu.read(offset, tensor.as_bytes_mut());
+            self.ledger.to_host += bytes;
+            all.insert(name, tensor);
+        }
+        all
+    }
+
+    /// Replaces a weight or state; false if there is none of that name and shape.
+    pub fn set(&mut self, name: &str, tensor: &HostTensor) -> bool {
+        let Some(&(offset, bytes)) = self.persistent.places.get(name) else { return false };
+        if tensor.as_bytes().len() as u64 != bytes {
+            return false;
+        }
+        self.cpu.write(offset, tensor.as_bytes());
+        self.ledger.to_device += bytes;
+        true
+    }
+
+    /// The plan for inputs of these sizes, making and verifying it if it is new.
+    pub fn plan(&mut self, which: Which, sizes: &Bindings) -> Result<&Plan, SessionError> {
+        self.load(which, sizes)?;
+        Ok(&self.loaded[&(which, sizes.clone())].plan)
+    }
+
+    /// Operators of loaded programs that run on reference kernels.
+    pub fn slow_operators(&self) -> Vec<&'static str> {
+        let mut all: Vec<&'static str> = self.loaded.values().flat_map(|l| l.program.slow.clone()).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    fn graph_of(&self, which: Which) -> &Graph {
+        match (which, &self.evaluate) {
+            (Which::Evaluate, Some(graph)) => graph,
+            _ => &self.train,
+        }
+    }
+
+    fn load(&mut self, which: Which, sizes: &Bindings) -> Result<(), SessionError> {
+        let key = (which, sizes.clone());
+        if self.loaded.contains_key(&key) {
+            return Ok(());
+        }
+        let threads = self.options.threads;
+        let scratch = |graph: &Graph, node: &gulliver_graph::graph::Node, sizes: &Bindings| {
+            Ok(lower_node(graph, node, sizes, threads)?.scratch)
+        };
+        let partials = if which == Which::Train { self.options.partials } else { 1 };
+        let options = Options {
+            partials,
+            memory: self.options.memory,
+            persistent: &self.persistent,
+            scratch: &scratch,
+        };
+        let graph = self.graph_of(which);
+        let plan = make(graph, sizes, &options)?;
+        verify(graph, &plan)?;
+        if plan.devices[0].arena > self.cpu.bytes() {
+            self.loaded.clear();
+            self.cpu.grow(plan.devices[0].arena, self.persistent.end).map_err(RunError::from)?;
+        }
+        let program = self.cpu.load(self.graph_of(which), &plan)?;
+        self.loaded.insert(key, Loaded { program, plan });
+        Ok(())
+    }
+
+    /// The sizes that make the graph's data inputs fit a batch.
+    pub fn sizes(&self, which: Which, batch: &Batch) -> Result<Bindings, SessionError> {
+        let mut sizes = Bindings::new();
+        let graph = self.graph_of(which);
+        let rows = batch.fields.first().and_then(|(_, t)| t.shape().first()).copied().unwrap_or(0);
+        sizes.set(BATCH, rows);
+        for (value, _, info) in graph.inputs().filter(|(_, role, _)| *role == Role::Data) {
+            let Some(tensor) = batch.get(&info.name) else { continue };
+            let shape = fitted(tensor.shape(), info.ty.rank());
+            for (dim, &extent) in info.ty.shape.iter().zip(&shape) {
+                if let Some(symbol) = dim.as_symbol() {
+                    sizes.set(symbol, extent);
+                }
+            }
+            check_input(graph, value, tensor, &shape, &sizes)?;
+        }
+        Ok(sizes)
+    }
+
+    /// Loads the program for a batch and feeds everything but the random keys.
+    fn prepare(
+        &mut self,
+        which: Which,
+        batch: &Batch,
+        key: Key,
+        hyper: &dyn Fn(&str) -> Option<f32>,
+    ) -> Result<Bindings, SessionError> {
+        let sizes = self.sizes(which, batch)?;
+        self.load(which, &sizes)?;
+        let partials = if which == Which::Train { self.options.partials } else { 1 };
+        let graph = match (which, &self.evaluate) {
+            (Which::Evaluate, Some(graph)) => graph,
+            _ => &self.train,
+        };
+        let program = &self.loaded[&(which, sizes.clone())].program;
+        for (value, role, info) in graph.inputs() {
+            let mut feed = |bytes: &[u8]| -> Result<(), SessionError> {
+                self.ledger.to_device += bytes.len() as u64;
+                Ok(self.cpu.feed(graph, program, value, bytes)?)
+            };
+            match role {
+                Role::Data => match batch.get(&info.name) {
+                    Some(tensor) => feed(tensor.as_bytes())?,
+                    // Inputs that are noise by nature, such as a generator's.
+                    None if info.name == "z" => {
+                        let shape = info.ty.bind(&sizes)?;
+                        feed(noise(key, &info.name, &shape).as_bytes())?;
+                    }
+                    None => {
+                        let found: Vec<String> = batch.fields.iter().map(|(n, _)| format!("`{n}`")).collect();
+                        let found = found.join(", ");
+                        return Err(SessionError::MissingField { wanted: info.name.clone(), found });
+                    }
+                },
+                Role::Hyper(default) => feed(&hyper(&info.name).unwrap_or(default).to_le_bytes())?,
+                Role::Random => {
+                    let rows = (0..partials).flat_map(|p| [key.seed as i64, key.step as i64, i64::from(p)]);
+                    let keys: Vec<u8> = rows.flat_map(i64::to_le_bytes).collect();
+                    feed(&keys)?;
+                }
+                Role::Weight(_) | Role::State(_) => {}
+            }
+        }
+        Ok(sizes)
+    }
+
+    /// One training step. If a loss is not finite, its objective leaves weights and states as they were;
+    /// updates of objectives before it in the same step stay.
+    pub fn step(
+        &mut self,
+        batch: &Batch,
+        key: Key,
+        hyper: &dyn Fn(&str) -> Option<f32>,
+    ) -> Result<Outcome, SessionError> {
+        let partials = f64::from(self.options.partials);
+        let loss_scale = Some((1.0 / partials) as f32);
+        let with_scale = |name: &str| if name == "loss_scale" { loss_scale } else { hyper(name) };
+        let sizes = self.prepare(Which::Train, batch, key, &with_scale)?;
+        let undo = self.forward_states();
+        let loaded = &self.loaded[&(Which::Train, sizes.clone())];
+        let mut done = 0;
+        for (stage, &update) in loaded.program.updates().iter().enumerate() {
+            self.cpu.run(&self.train, &loaded.program, done..update, None)?;
+            done = update;
+            if !self.cpu.losses(&loaded.program, stage as u32).iter().all(|x| x.is_finite()) {
+                let name = self.diagnose(&sizes, &undo, update)?;
+                return Ok(Outcome { scalars: BTreeMap::new(), not_finite: Some(name) });
+            }
+        }
+        let end = loaded.program.len();
+        self.cpu.run(&self.train, &loaded.program, done..end, None)?;
+        let mut scalars = BTreeMap::new();
+        for name in loaded.program.output_names() {
+            let Some(tensor) = self.cpu.output(&loaded.program, name) else { continue };
+            if let ([], Some(&[x])) = (tensor.shape(), tensor.as_f32()) {
+                self.ledger.to_host += 4;
+                // Counts are sums over the partials; a loss is defined as their mean.
+                let mean = name.ends_with("loss");
+                scalars.insert(name.to_string(), f64::from(x) / if mean { partials } else { 1.0 });
+            }
+        }
+        Ok(Outcome { scalars, not_finite: None })
+    }
+
+    /// States that the forward pass changes, as they are now.
+    fn forward_states(&self) -> Vec<(u64, Vec<u8>)> {
+        let forward = self.train.carries.iter().filter(|(_, next)| !self.is_update(*next));
+        let copies = forward.map(|(input, _)| {
+            let (offset, bytes) = self.persistent.places[&self.train.value(*input).name];
+            let mut copy = vec![0; bytes as usize];
+            self.cpu.read(offset, &mut copy);
+            (offset, copy)
+        });
+        copies.collect()
+    }
+
+    fn is_update(&self, value: Value) -> bool {
+        use gulliver_graph::graph::{Origin, Phase};
+        match self.train.value(value).origin {
+            Origin::Node { node, .. } => self.train.nodes[node.index()].phase == Phase::Update,
+            Origin::Input(_) => false,
+        }
+    }
+
+    /// Undoes what the forward pass changed and runs it again, looking at every value.
+    fn diagnose(
+        &mut self,
+        sizes: &Bindings,
+        undo: &[(u64, Vec<u8>)],
+        until: usize,
+    ) -> Result<String, SessionError> {
+        for (offset, bytes) in undo {
+            self.cpu.write(*offset, bytes);
+        }
+        let bad_weight = self.tensors().iter().find(|(_, t)| !finite(t)).map(|(name, _)| name.clone());
+        if let Some(name) = bad_weight {
+            return Ok(name);
+        }
+        let mut first = None;
+        let loaded = &self.loaded[&(Which::Train, sizes.clone())];
+        let mut watch = |value: Value, data: &[f32]| {
+            if first.is_none() && data.iter().any(|x| !x.is_finite()) {
+                first = Some(value);
+            }
+        };
+        self.cpu.run(&self.train, &loaded.program, 0..until, Some(&mut watch))?;
+        for (offset, bytes) in undo {
+            self.cpu.write(*offset, bytes);
+        }
+        Ok(first.map_or("loss".into(), |v| self.train.value(v).name.clone()))
+    }
+
+    /// Scalars of the evaluation graph for a batch.
+    pub fn evaluate(&mut self, batch: &Batch, key: Key) -> Result<BTreeMap<String, f64>, SessionError> {
+        let sizes = self.prepare(Which::Evaluate, batch, key, &|_| None)?;
+        let graph = self.evaluate.as_ref().unwrap_or(&self.train);
+        let loaded = &self.loaded[&(Which::Evaluate, sizes)];
+        self.cpu.run(graph, &loaded.program, 0..loaded.program.len(), None)?;
+        let mut scalars = BTreeMap::new();
+        for name in loaded.program.output_names() {
+            let Some(tensor) = self.cpu.output(&loaded.program, name) else { continue };
+            if let ([], Some(&[x])) = (tensor.shape(), tensor.as_f32()) {
+                self.ledger.to_host += 4;
+                scalars.insert(name.to_string(), f64::from(x));
+            }
+        }
+        Ok(scalars)
+    }
+}
+
+fn finite(t: &HostTensor) -> bool {
+    t.as_f32().is_none_or(|v| v.iter().all(|x| x.is_finite()))
+}
+
+/// A batch's shape as a model with fewer dimensions reads it: images as rows of pixels.
+fn fitted(shape: &[usize], rank: usize) -> Vec<usize> {
+    if shape.len() <= rank || rank == 0 {
+        return shape.to_vec();
+    }
+    let mut out = shape[..rank - 1].to_vec();
+    out.push(shape[rank - 1..].iter().product());
+    out
+}
+
+fn check_input(
+    graph: &Graph,
+    value: Value,
+    tensor: &HostTensor,
+    shape: &[usize],
+    sizes: &Bindings,
+) -> Result<(), RunError> {
+    let info = graph.value(value);
+    let fits = info.ty.rank() == shape.len()
+        && info
+            .ty
+            .shape
+            .iter()
+            .zip(shape)
+            .all(|(dim, &extent): (&Dim, &usize)| dim.bind(sizes) == Ok(extent));
+    let same_width =
+        info.ty.dtype == tensor.dtype() || (info.ty.dtype.size() == 1 && tensor.dtype().size() == 1);
+    if fits && same_width {
+        return Ok(());
+    }
+    let got = format!("{}{:?}", tensor.dtype(), tensor.shape());
+    Err(RunError::Input { name: info.name.clone(), expected: info.ty.to_string(), got })
+}
+
+fn noise(key: Key, name: &str, shape: &[usize]) -> HostTensor {
+    let stream = Stream::new(key.seed, hash_name(name), key.step);
+    let count: usize = shape.iter().product();
+    let data = (0..count as u64).map(|i| stream.normal_at(i)).collect();
+    HostTensor::new(shape, HostData::F32(data)).expect("as many as the shape says")
+}
+
+/// The first value of a weight or state: a function of seed, name and position alone.
+pub fn initial(seed: u64, name: &str, init: Init, shape: &[usize]) -> HostTensor {
+    let stream = Stream::new(seed, hash_name(name), 0);
+    let count: usize = shape.iter().product();
+    let normal = |mean: f32, std: f32| -> Vec<f32> {
+        let blocks = (0..count.div_ceil(4) as u64).flat_map(|b| stream.normal_block(b));
+        blocks.take(count).map(|x| mean + std * x).collect()
+    };
+    let data = match init {
+        Init::Constant(c) => vec![c; count],
+        Init::Normal(std) => normal(0.0, std),
+        Init::NormalAround(mean, std) => normal(mean, std),
+        Init::Uniform(bound) => {
+            (0..count as u64).map(|i| (2.0 * stream.uniform_at(i) - 1.0) * bound).collect()
+        }
+    };
+    HostTensor::new(shape, HostData::F32(data)).expect("as many as the shape says")
+}

@@ -1,0 +1,408 @@
+//! The training loop: batches in, steps, evaluations and checkpoints out. What it tells the world goes
+//! through one callback; when to stop early comes through one flag.
+
+use crate::checkpoint::{self, Checkpoint, CheckpointError};
+use crate::data::{DataError, Dataset, Prefetch, Sampler, prefetch};
+use crate::session::{Key, Ledger, Session, SessionError};
+use gulliver_graph::schedule::Schedule;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// What to do when a loss is not finite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnNan {
+    /// Stop with an error.
+    Stop,
+    /// Leave the weights as they are and go on with the next batch.
+    Skip,
+}
+
+/// How long and how often.
+#[derive(Clone, Debug)]
+pub struct TrainOptions {
+    /// Steps in all, those before a resume included.
+    pub steps: u64,
+    /// Keys everything random.
+    pub seed: u64,
+    /// Steps between evaluations; 0 evaluates at the end only.
+    pub eval_every: u64,
+    /// Steps between checkpoints; 0 writes one at the end only.
+    pub checkpoint_every: u64,
+    /// Checkpoints that are kept.
+    pub keep_checkpoints: usize,
+    /// Steps between reports.
+    pub log_every: u64,
+    /// What to do when a loss is not finite.
+    pub on_nan: OnNan,
+    /// Learning rate before the schedule.
+    pub base_lr: f64,
+    /// Whether losses are per token, so that a perplexity makes sense.
+    pub perplexity: bool,
+    /// Where checkpoints go; nowhere if not given.
+    pub checkpoints: Option<PathBuf>,
+    /// Stored with every checkpoint, and compared when one is resumed.
+    pub identity: BTreeMap<String, String>,
+}
+
+/// Data to train and evaluate on.
+pub struct Sources {
+    /// Training examples.
+    pub train: Arc<dyn Dataset>,
+    /// Which of them make up each step's batch.
+    pub sampler: Arc<Sampler>,
+    /// Validation examples, if there are any.
+    pub validation: Option<(Arc<dyn Dataset>, Sampler)>,
+}
+
+/// Something the world may want to know.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Notice {
+    /// A step was done.
+    Step {
+        /// Steps done.
+        step: u64,
+        /// Training loss.
+        loss: f64,
+        /// Learning rate.
+        lr: f64,
+        /// Samples a second since the last report.
+        samples_per_second: f64,
+        /// Other scalars.
+        metrics: BTreeMap<String, f64>,
+    },
+    /// The validation set was gone through.
+    Evaluation {
+        /// Steps done.
+        step: u64,
+        /// Loss, accuracy, perplexity…
+        metrics: BTreeMap<String, f64>,
+    },
+    /// A checkpoint was written.
+    Checkpoint {
+        /// Steps done.
+        step: u64,
+        /// Where.
+        path: PathBuf,
+    },
+    /// Something is not as it should be.
+    Warning(String),
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Done {
+    /// Steps done in all.
+    pub steps: u64,
+    /// The last training loss.
+    pub loss: f64,
+    /// The last evaluation.
+    pub metrics: BTreeMap<String, f64>,
+    /// Training samples a second over the run, evaluation and checkpoints not counted.
+    pub samples_per_second: f64,
+    /// Most bytes of device memory in use at once.
+    pub peak: u64,
+    /// Bytes over the links.
+    pub ledger: Ledger,
+    /// SHA-256 of all weights and states.
+    pub fingerprint: String,
+    /// Stopped by the flag before all steps were done.
+    pub interrupted: bool,
+}
+
+/// Why training stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    /// The data.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// Plan or device.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// A checkpoint.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The loss is not a number.
+    #[error(
+        "step {step}: the loss is not finite; the first value that is not is `{value}`; lower the learning rate, clip gradients (train.clip_norm), or pass --on-nan skip"
+    )]
+    NotFinite {
+        /// The step, counted from one.
+        step: u64,
+        /// The first value that is not finite.
+        value: String,
+    },
+    /// A checkpoint of another job.
+    #[error("{path}: was written by a job with {field} = {found}, this one has {field} = {wanted}; resume with the same job, or start anew in another --out directory", path = .path.display())]
+    OtherJob {
+        /// The checkpoint.
+        path: PathBuf,
+        /// What differs.
+        field: String,
+        /// In the checkpoint.
+        found: String,
+        /// In the job.
+        wanted: String,
+    },
+    /// A checkpoint without something it needs.
+    #[error("{path}: has no `{field}`; it was not written by gulliver train", path = .path.display())]
+    NotOurs {
+        /// The checkpoint.
+        path: PathBuf,
+        /// What is missing.
+        field: String,
+    },
+}
+
+/// Puts a checkpoint's values into the session and its memory into the schedule; the steps it had done.
+pub fn restore(
+    session: &mut Session,
+    schedule: &mut Schedule,
+    checkpoint: &Checkpoint,
+    identity: &BTreeMap<String, String>,
+) -> Result<u64, TrainError> {
+    let path = &checkpoint.path;
+    let field = |name: &str| {
+        checkpoint
+            .metadata
+            .get(name)
+            .ok_or_else(|| TrainError::NotOurs { path: path.clone(), field: name.into() })
+    };
+    let steps = field("step")?
+        .parse()
+        .map_err(|_| TrainError::NotOurs { path: path.clone(), field: "step".into() })?;
+    for (name, wanted) in identity {
+        let found = field(name)?;
+        if found != wanted {
+            let (found, wanted) = (found.clone(), wanted.clone());
+            return Err(TrainError::OtherJob { path: path.clone(), field: name.clone(), found, wanted });
+        }
+    }
+    for (name, dtype, shape) in session.layout() {
+        let tensor = checkpoint::expect(checkpoint, &name, dtype, &shape)?;
+        session.set(&name, tensor);
+    }
+    let remembered = field("schedule")?;
+    *schedule = schedule_from(remembered)
+        .ok_or_else(|| TrainError::NotOurs { path: path.clone(), field: "schedule".into() })?;
+    Ok(steps)
+}
+
+fn schedule_from(text: &str) -> Option<Schedule> {
+    serde_json::from_str(text).ok()
+}
+
+/// Puts weights from a file into the session, leaving states as they are. Every weight must be there.
+pub fn load_weights(session: &mut Session, checkpoint: &Checkpoint) -> Result<(), TrainError> {
+    let weights: Vec<String> = session.graph().weights().map(|(_, info)| info.name.clone()).collect();
+    for (name, dtype, shape) in session.layout() {
+        let needed = weights.contains(&name);
+        if needed || checkpoint.tensors.contains_key(&name) {
+            let tensor = checkpoint::expect(checkpoint, &name, dtype, &shape)?;
+            session.set(&name, tensor);
+        }
+    }
+    Ok(())
+}
+
+/// Goes through a data set without training: loss averaged over what it counts, accuracy, perplexity.
+pub fn evaluate(
+    session: &mut Session,
+    dataset: &Arc<dyn Dataset>,
+    sampler: &Sampler,
+    seed: u64,
+    perplexity: bool,
+    stop: &AtomicBool,
+) -> Result<BTreeMap<String, f64>, TrainError> {
+    let (mut sums, mut weight) = (BTreeMap::<String, f64>::new(), 0.0);
+    for step in 0..sampler.steps_per_epoch() {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let batch = prefetch::make(dataset.as_ref(), sampler, step)?;
+        let rows = batch.fields.first().and_then(|(_, t)| t.shape().first()).copied().unwrap_or(0);
+        let scalars = session.evaluate(&batch, Key { seed, step })?;
+        let count = scalars.get("count").copied().unwrap_or(rows as f64);
+        weight += count;
+        for (name, x) in scalars {
+            let share = if name.ends_with("loss") { x * count } else { x };
+            *sums.entry(name).or_default() += share;
+        }
+    }
+    let mut metrics = BTreeMap::new();
+    for (name, sum) in &sums {
+        if name.ends_with("loss") {
+            metrics.insert(name.clone(), sum / weight);
+        }
+    }
+    if let (Some(correct), Some(count)) = (sums.get("correct"), sums.get("count")) {
+        metrics.insert("accuracy".into(), correct / count);
+    }
+    if let (Some(loss), true) = (metrics.get("loss").copied(), perplexity) {
+        metrics.insert("perplexity".into(), loss.exp());
+    }
+    Ok(metrics)
+}
+
+/// Trains from step `start` to the end.
+pub fn train(
+    session: &mut Session,
+    schedule: &mut Schedule,
+    sources: &Sources,
+    options: &TrainOptions,
+    start: u64,
+    stop: &AtomicBool,
+    notify: &mut dyn FnMut(Notice),
+) -> Result<Done, TrainError> {
+    let steps = options.steps.max(start);
+    let batches = Prefetch::new(sources.train.clone(), sources.sampler.clone(), start..steps, 2);
+    let mut run = Progress::new(start);
+    let mut interrupted = false;
+    for (step, batch) in (start..steps).zip(batches) {
+        if stop.load(Ordering::Relaxed) {
+            interrupted = true;
+            break;
+        }
+        let batch = batch?;
+        let rows = batch.fields.first().and_then(|(_, t)| t.shape().first()).copied().unwrap_or(0);
+        let lr = schedule.lr(options.base_lr, step, steps);
+        let began = Instant::now();
+        let hyper = |name: &str| match name.rsplit('.').next() {
+            Some("lr") => Some(lr as f32),
+            Some("step") => Some((step + 1) as f32),
+            _ => None,
+        };
+        let outcome = session.step(&batch, Key { seed: options.seed, step }, &hyper)?;
+        run.account(rows, began.elapsed());
+        run.steps = step + 1;
+        match outcome.not_finite {
+            Some(value) if options.on_nan == OnNan::Stop => {
+                return Err(TrainError::NotFinite { step: step + 1, value });
+            }
+            Some(value) => {
+                let message = format!("step {}: `{value}` is not finite; the step is skipped", step + 1);
+                notify(Notice::Warning(message));
+            }
+            None => run.learned(outcome.scalars),
+        }
+        let due = |every: u64| every > 0 && (step + 1).is_multiple_of(every);
+        if due(options.log_every) || step + 1 == steps {
+            notify(run.step_notice(lr));
+        }
+        if due(options.eval_every) && step + 1 < steps {
+            run.evaluate(session, schedule, sources, options, stop, notify)?;
+        }
+        if due(options.checkpoint_every) && step + 1 < steps {
+            save(session, schedule, options, step + 1, notify)?;
+        }
+    }
+    if !interrupted {
+        run.evaluate(session, schedule, sources, options, stop, notify)?;
+    }
+    let fingerprint = match save(session, schedule, options, run.steps, notify)? {
+        Some(fingerprint) => fingerprint,
+        None => checkpoint::fingerprint(&session.tensors()),
+    };
+    Ok(Done {
+        steps: run.steps,
+        loss: run.loss,
+        metrics: run.metrics,
+        samples_per_second: run.samples as f64 / run.busy.as_secs_f64().max(1e-9),
+        peak: session.peak(),
+        ledger: session.ledger(),
+        fingerprint,
+        interrupted,
+    })
+}
+
+struct Progress {
+    steps: u64,
+    loss: f64,
+    scalars: BTreeMap<String, f64>,
+    metrics: BTreeMap<String, f64>,
+    samples: u64,
+    busy: Duration,
+    recent: (u64, Duration),
+}
+
+impl Progress {
+    fn new(steps: u64) -> Progress {
+        Progress {
+            steps,
+            loss: f64::NAN,
+            scalars: BTreeMap::new(),
+            metrics: BTreeMap::new(),
+            samples: 0,
+            busy: Duration::ZERO,
+            recent: (0, Duration::ZERO),
+        }
+    }
+
+    fn account(&mut self, rows: usize, time: Duration) {
+        self.samples += rows as u64;
+        self.busy += time;
+        self.recent = (self.recent.0 + rows as u64, self.recent.1 + time);
+    }
+
+    fn learned(&mut self, mut scalars: BTreeMap<String, f64>) {
+        // Models with several objectives report each loss; their sum stands for the whole.
+        let losses: Vec<f64> = scalars.iter().filter(|(n, _)| n.ends_with("loss")).map(|(_, x)| *x).collect();
+        self.loss = losses.iter().sum();
+        scalars.remove("loss");
+        if let (Some(correct), Some(count)) = (scalars.remove("correct"), scalars.remove("count")) {
+            scalars.insert("accuracy".into(), correct / count);
+        }
+        self.scalars = scalars;
+    }
+
+    fn step_notice(&mut self, lr: f64) -> Notice {
+        let (samples, time) = std::mem::take(&mut self.recent);
+        Notice::Step {
+            step: self.steps,
+            loss: self.loss,
+            lr,
+            samples_per_second: samples as f64 / time.as_secs_f64().max(1e-9),
+            metrics: self.scalars.clone(),
+        }
+    }
+
+    fn evaluate(
+        &mut self,
+        session: &mut Session,
+        schedule: &mut Schedule,
+        sources: &Sources,
+        options: &TrainOptions,
+        stop: &AtomicBool,
+        notify: &mut dyn FnMut(Notice),
+    ) -> Result<(), TrainError> {
+        let mut watched = self.loss;
+        if let Some((dataset, sampler)) = &sources.validation {
+            self.metrics = evaluate(session, dataset, sampler, options.seed, options.perplexity, stop)?;
+            watched = self.metrics.get("loss").copied().unwrap_or(watched);
+            notify(Notice::Evaluation { step: self.steps, metrics: self.metrics.clone() });
+        }
+        schedule.observe(watched);
+        Ok(())
+    }
+}
+
+/// Writes a checkpoint, if there is a place for it; its fingerprint.
+fn save(
+    session: &mut Session,
+    schedule: &Schedule,
+    options: &TrainOptions,
+    step: u64,
+    notify: &mut dyn FnMut(Notice),
+) -> Result<Option<String>, TrainError> {
+    let Some(dir) = &options.checkpoints else { return Ok(None) };
+    let path = checkpoint::step_path(dir, step);
+    let mut metadata = options.identity.clone();
+    metadata.insert("step".into(), step.to_string());
+    metadata.insert("schedule".into(), serde_json::to_string(schedule).unwrap_or_default());
+    let fingerprint = checkpoint::save(&path, &session.tensors(), &metadata)?;
+    checkpoint::prune(dir, options.keep_checkpoints)?;
+    notify(Notice::Checkpoint { step, path });
+    Ok(Some(fingerprint))
+}

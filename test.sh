@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Sets up what the tests need on a fresh machine (Rust, a C compiler and apt are assumed) and runs all
+# of them: format, lints, documentation, tests.
+set -eu
+cd "$(dirname "$0")"
+
+need() { command -v "$1" >/dev/null 2>&1 || { echo "test.sh: $1 is missing; $2" >&2; exit 1; }; }
+need cargo "install Rust (rustup)"
+need cc "install a C compiler (apt-get install gcc)"
+
+# Real data for the tests that read it; without it they say so and read only built-in data.
+fashion=/usr/share/datasets/fashion-mnist
+if [ ! -d "$fashion" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+    (apt-get update -qq && apt-get install -qq -y dataset-fashion-mnist) >/dev/null 2>&1 ||
+        echo "test.sh: dataset-fashion-mnist could not be installed; its tests will be skipped"
+fi
+
+echo "== format"
+cargo fmt --all -- --check
+echo "== lints"
+cargo clippy --workspace --all-targets --locked -- -D warnings
+echo "== documentation"
+RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
+echo "== rooms: data walks one way"
+deps() { cargo tree --package "$1" --edges normal --depth 1 --prefix none --format '{p}' --locked | tail -n +2 | cut -d' ' -f1; }
+refuse() { if deps "$1" | grep -qx "$2"; then echo "test.sh: $1 must not depend on $2" >&2; exit 1; fi; }
+for room in gulliver-plan gulliver-run gulliver; do refuse gulliver-graph "$room"; done
+for room in gulliver-run gulliver; do refuse gulliver-plan "$room"; done
+refuse gulliver-run gulliver
+for printer in clap indicatif; do refuse gulliver-run "$printer"; done
+echo "== tests"
+cargo test --workspace --locked
