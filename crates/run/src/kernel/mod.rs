@@ -31,7 +31,11 @@ pub mod math;
 pub mod pack;
 pub mod patch;
 mod phase;
+pub mod pool;
+pub mod random;
+pub mod recurrent;
 pub mod reduce;
+pub mod scan;
 pub mod tile;
 
 /// Length of the blocks of the reduced index in matrix products.
