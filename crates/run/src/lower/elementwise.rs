@@ -20,6 +20,11 @@ pub(super) fn ranges(call: &Call<'_>, len: usize, f: &(dyn Fn(std::ops::Range<us
     if len < 2 * GRAIN { f(0..len) } else { call.team.split(len, 64, f) }
 }
 
+/// Runs `f` on ranges of `0..units`, each of about `work` elements, on one thread if there is little to do.
+pub(super) fn units(call: &Call<'_>, units: usize, work: usize, f: &(dyn Fn(std::ops::Range<usize>) + Sync)) {
+    if units * work < 2 * GRAIN { f(0..units) } else { call.team.split(units, 1, f) }
+}
+
 pub(super) fn map(op: &Map) -> Option<Lowered> {
     let f = op.0;
     Some(Lowered::plain(move |call| {
