@@ -2,6 +2,13 @@
 
 use super::*;
 use crate::test_dir::TestDir;
+use gulliver_graph::hyper::range;
+use gulliver_graph::model::MODELS;
+use gulliver_graph::model::param::ParamValue;
+use gulliver_graph::optim::OPTIMIZERS;
+use gulliver_graph::schedule::SCHEDULES;
+use gulliver_run::data::{DataOptions, KINDS};
+use gulliver_run::train::OnNan;
 use proptest::prelude::*;
 
 const SMALLEST: &str = "[model]\nname = \"gpt\"\n[data]\nkind = \"text\"\n";
@@ -9,18 +16,20 @@ const SMALLEST: &str = "[model]\nname = \"gpt\"\n[data]\nkind = \"text\"\n";
 const FULL: &str = r#"
 # Everything at once.
 [model]
-name = "gpt"
+name = "bert"
 layers = 4
 dropout = 0.1
-sizes = [1, [2.5, "three"], true]
+head = "classify"
 [data]
-kind = "text"
-path = "corpus.txt"
+kind = "npy"
+path = "x.npy"
 labels = "/abs/labels"
-x = "x.npy"
-y = "targets"
-validation = 0.1
-shape = [3, 32, 32]
+x_key = "x.0"
+validation = 0.2
+classes = 7
+mean = [0.1, -1e-7]
+std = 2
+buckets = true
 shuffle = false
 [train]
 epochs = 3
@@ -33,8 +42,8 @@ norm_group = "partial"
 weights = "../w.safetensors"
 [optimizer]
 name = "lion"
-lr = 1e-300
-betas = [0.9, 0.99]
+lr = 1e-30
+betas = [0.9, 0.95]
 [schedule]
 name = "multi-step"
 milestones = [10, 20]
@@ -49,109 +58,151 @@ fn parse(text: &str, sets: &[&str]) -> Result<Job, JobError> {
     Job::parse(text, "jobs/job.toml", &sets)
 }
 
+fn map(entries: &[(&str, f64)]) -> BTreeMap<String, f64> {
+    entries.iter().map(|(name, x)| (name.to_string(), *x)).collect()
+}
+
 #[test]
 fn defaults_fill_the_smallest_job() {
     let job = parse(SMALLEST, &[]).unwrap();
-    assert_eq!((job.model.name.as_str(), job.data.kind.as_str()), ("gpt", "text"));
+    assert_eq!((job.model.name.as_str(), job.model.params().len()), ("gpt", 0));
+    let options = DataOptions { kind: "text".into(), ..DataOptions::default() };
+    assert_eq!(job.data, Data { options, buckets: false, shuffle: true });
     assert_eq!((&job.train, &job.devices), (&Train::default(), &Devices::default()));
-    assert_eq!((job.optimizer.name.as_str(), job.optimizer.lr), ("adamw", 1e-3));
-    assert_eq!(job.schedule.name, "constant");
-    for (name, lr, _) in OPTIMIZERS {
-        assert_eq!(parse(SMALLEST, &[&format!("optimizer.name={name}")]).unwrap().optimizer.lr, lr);
-    }
+    let settings =
+        map(&[("beta1", 0.9), ("beta2", 0.999), ("eps", 1e-8), ("weight_decay", 0.01), ("amsgrad", 0.0)]);
+    assert_eq!(job.optimizer, Optimizer { name: "adamw".into(), lr: 1e-3, settings });
+    let constant = Schedule { name: "constant".into(), warmup: 0, params: map(&[]), milestones: vec![] };
+    assert_eq!(job.schedule, constant);
 }
 
 #[test]
 fn every_field_is_read() {
     let job = parse(FULL, &[]).unwrap();
     let jobs = std::env::current_dir().unwrap().join("jobs");
-    assert_eq!(job.model.parameters["layers"], Value::Int(4));
-    assert_eq!(job.model.parameters["sizes"].to_string(), "[1, [2.5, \"three\"], true]");
-    assert_eq!(job.data.path, Some(jobs.join("corpus.txt")));
-    assert_eq!(job.data.labels, Some("/abs/labels".into()));
-    assert_eq!(job.data.x.as_deref(), jobs.join("x.npy").to_str());
-    assert_eq!(job.data.y.as_deref(), Some("targets"));
-    assert_eq!(job.data.shape, Some(vec![3, 32, 32]));
-    assert_eq!(job.train.length, Length::Epochs(3));
+    let params = [
+        ("dropout".to_string(), ParamValue::Float(0.1)),
+        ("head".to_string(), ParamValue::Text("classify".into())),
+        ("layers".to_string(), ParamValue::Int(4)),
+    ];
+    assert_eq!(job.model.params(), params);
+    let options = DataOptions {
+        kind: "npy".into(),
+        path: Some(jobs.join("x.npy")),
+        labels: Some("/abs/labels".into()),
+        x_key: "x.0".into(),
+        validation: 0.2,
+        seed: 7,
+        classes: Some(7),
+        mean: Some(vec![0.1, -1e-7]),
+        std: Some(vec![2.0]),
+        ..DataOptions::default()
+    };
+    assert_eq!(job.data, Data { options, buckets: true, shuffle: false });
+    assert_eq!((job.train.length, job.train.clip_norm), (Length::Epochs(3), Some(1.0)));
     assert_eq!((job.train.on_nan, job.train.norm_group), (OnNan::Skip, NormGroup::Partial));
     assert_eq!(job.train.weights, Some(jobs.join("../w.safetensors")));
-    assert_eq!(job.optimizer.betas, Some([0.9, 0.99]));
+    let settings = map(&[("beta1", 0.9), ("beta2", 0.95), ("weight_decay", 0.0)]);
+    assert_eq!(job.optimizer, Optimizer { name: "lion".into(), lr: 1e-30, settings });
+    assert_eq!((&job.schedule.params, &job.schedule.milestones), (&map(&[("gamma", 0.5)]), &vec![10, 20]));
     assert_eq!(job.devices, Devices { threads: 2, memory: Some(256 << 20) });
+}
+
+/// Sets the fields, and checks that this changes the job and survives writing.
+fn check_set(base: &[String], field: &str, value: &str) {
+    let without = Job::parse(SMALLEST, "j.toml", base).unwrap();
+    let sets = [base, &[format!("{field}={value}")]].concat();
+    let job = Job::parse(SMALLEST, "j.toml", &sets).unwrap_or_else(|error| panic!("{error}"));
+    assert_ne!(job, without, "{sets:?} changes nothing");
+    // From another directory: a run directory keeps the job of a file that lies elsewhere.
+    let written = job.to_toml();
+    assert_eq!(Job::parse(&written, "/elsewhere/job.toml", &[]).unwrap(), job, "{sets:?}\n{written}");
 }
 
 #[test]
 fn written_jobs_read_back_equal() {
-    let odd = "[model]\nname = \"a\\nb\\\"'\"\ntext = '''x\n\"\"\"'''\n[data]\nkind = \"\u{1f980}\\u0001\"\n";
+    let odd = "[model]\nname = 'bert'\nhead = \"a\\nb\\\"'\"\n[data]\nkind = 'text'\n\
+               characters = \"\"\"\u{1f980}\\u0001'\n\"\"\"\n";
     for text in [SMALLEST, FULL, odd] {
         let job = parse(text, &[]).unwrap();
         let written = job.to_toml();
-        // From another directory: a run directory keeps the job of a file that lies elsewhere.
         assert_eq!(Job::parse(&written, "/elsewhere/job.toml", &[]).unwrap(), job, "{written}");
     }
-    let mut sets: Vec<String> = Vec::new();
-    for (name, _, options) in OPTIMIZERS {
-        for option in options {
-            let value = match *option {
-                "betas" => "[0.5,0.25]",
-                "nesterov" | "centered" => "true",
-                _ => "0.125",
-            };
-            sets = vec![format!("optimizer.name={name}"), format!("optimizer.{option}={value}")];
-            let job = Job::parse(SMALLEST, "j.toml", &sets).unwrap();
-            assert_eq!(Job::parse(&job.to_toml(), "j.toml", &[]).unwrap(), job, "{sets:?}");
-            assert!(job.to_toml().contains(&format!("\n{option} = ")), "{option} is not written");
-        }
-    }
-    for (name, options) in SCHEDULES {
-        for option in options {
-            let value = match *option {
-                "milestones" => "[1,2]",
-                "min_lr" => "0.0005",
-                "gamma" | "factor" | "max_lr" => "0.5",
-                _ => "3",
-            };
-            sets = vec![format!("schedule.name={name}"), format!("schedule.{option}={value}")];
-            let job = Job::parse(SMALLEST, "j.toml", &sets).unwrap();
-            assert_eq!(Job::parse(&job.to_toml(), "j.toml", &[]).unwrap(), job, "{sets:?}");
-            assert!(job.to_toml().contains(&format!("\n{option} = ")), "{option} is not written");
-        }
-    }
-    assert!(!sets.is_empty());
 }
 
-/// Every data option survives writing: a field forgotten in `write.rs` fails here.
+/// What the tables have can be set and survives writing, model by model and kind by kind.
 #[test]
-fn every_data_option_is_written() {
-    for set in [
-        "path=p",
-        "labels=l",
-        "split=s",
-        "length=1",
-        "stride=1",
-        "mode=m",
-        "vocabulary=v",
-        "tokenizer=t",
-        "max_length=1",
-        "size=1",
-        "channels=1",
-        "classes=1",
-        "examples=1",
-        "points=1",
-        "validation=0.5",
-        "text_column=a",
-        "label_column=b",
-        "x=x",
-        "y=y",
-        "normalise=true",
-        "augment=true",
-        "buckets=true",
-        "shuffle=true",
-        "shape=3",
-    ] {
-        let job = parse(SMALLEST, &[&format!("data.{set}")]).unwrap();
-        assert_ne!(job, parse(SMALLEST, &[]).unwrap(), "{set}");
-        assert_eq!(parse(&job.to_toml(), &[]).unwrap(), job, "{set}");
+fn every_row_of_every_table_is_read_and_written() {
+    for row in OPTIMIZERS {
+        let base = [format!("optimizer.name={}", row.name), "optimizer.lr=0.25".into()];
+        for (hyper, _) in row.hypers {
+            check_set(&base, &format!("optimizer.{hyper}"), "0.125");
+        }
+        for choice in row.choices {
+            let base = match *choice {
+                "nesterov" => [&base[..], &["optimizer.momentum=0.5".to_string()]].concat(),
+                _ => base.to_vec(),
+            };
+            check_set(&base, &format!("optimizer.{choice}"), "true");
+        }
+        let lr = Job::parse(SMALLEST, "j.toml", &base[..1]).unwrap().optimizer.lr;
+        assert_eq!(lr as f32, row.hypers[0].1, "{}", row.name);
+        assert!(lr.to_string().len() < 8, "{lr} is not the number that was written");
     }
+    for row in SCHEDULES {
+        let name = format!("schedule.name={}", row.name);
+        let base = match row.name {
+            "multi-step" => vec![name, "schedule.milestones=[1,2]".into()],
+            "linear-warmup" => vec![name, "schedule.warmup=9".into()],
+            _ => vec![name],
+        };
+        check_set(&base, "schedule.warmup", "3");
+        for (param, _) in row.params {
+            let value = match *param {
+                "min_lr" => "0.0005",
+                _ if range(param).contains(0.5) => "0.5",
+                _ => "3",
+            };
+            check_set(&base, &format!("schedule.{param}"), value);
+        }
+    }
+    for (kind, _, options) in KINDS {
+        for option in [options, &["validation", "buckets", "shuffle"][..]].concat() {
+            let value = match option {
+                "validation" => "0.25",
+                "mean" | "std" => "[0.1, 3]",
+                "shape" => "[3, 4]",
+                "regression" | "normalise" | "augment" | "buckets" => "true",
+                "flip" | "shuffle" => "false",
+                _ => "5",
+            };
+            check_set(&[format!("data.kind={kind}")], &format!("data.{option}"), value);
+        }
+    }
+    for row in MODELS {
+        for param in row.params() {
+            let value = match &param.default {
+                ParamValue::Bool(_) => "true",
+                ParamValue::Int(_) => "77",
+                ParamValue::Float(_) => "1",
+                ParamValue::Text(_) => "true",
+                ParamValue::Ints(_) => "[7, 8]",
+            };
+            check_set(&[format!("model.name={}", row.name)], &format!("model.{}", param.name), value);
+        }
+    }
+}
+
+#[test]
+fn the_jobs_that_come_with_gulliver_are_read() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../jobs");
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        Job::load(&path, &[]).unwrap_or_else(|error| panic!("{error}"));
+        names.push(path.file_name().unwrap().to_string_lossy().into_owned());
+    }
+    assert!(names.contains(&"quickstart.toml".to_string()), "{names:?}");
 }
 
 #[test]
@@ -160,17 +211,18 @@ fn flags_override_the_file() {
         "train.batch=32",
         "optimizer.lr = 1e-4",
         "devices.memory=1GiB",
-        "model.name=\"mlp\"",
-        "model.wide=true",
+        "model.name=\"bert-base\"",
+        "data.path=here.npy",
     ];
     let job = parse(FULL, &sets).unwrap();
     assert_eq!((job.train.batch, job.optimizer.lr, job.devices.memory), (32, 1e-4, Some(1 << 30)));
-    assert_eq!((job.model.name.as_str(), &job.model.parameters["wide"]), ("mlp", &Value::Bool(true)));
+    assert_eq!(job.model.name, "bert-base");
+    assert_eq!(job.data.options.path, Some(std::env::current_dir().unwrap().join("here.npy")));
     assert_eq!(parse(FULL, &["train.batch=4", "train.batch=8"]).unwrap().train.batch, 8);
     // Text needs no quotes on the command line, whatever it looks like.
     for text in ["chars", "2024", "true", "1979-05-27", "a=b", "[x", "with space"] {
-        let job = parse(SMALLEST, &[&format!("data.mode={text}")]).unwrap();
-        assert_eq!(job.data.mode.as_deref(), Some(text));
+        let job = parse(SMALLEST, &[&format!("data.characters={text}")]).unwrap();
+        assert_eq!(job.data.options.characters.as_deref(), Some(text));
     }
 }
 
@@ -225,8 +277,31 @@ fn wrong_jobs_are_explained() {
             "job.toml:6: optimizer.name: unknown value \"adm\"; did you mean `adam`?",
         ),
         (
+            "[train]\nclip_norm = 1\nclip_value = 1",
+            "job.toml:7: train.clip_value: clip_norm and clip_value both limit the gradient; keep one",
+        ),
+        (
             "[optimizer]\nname = \"sgd\"\nbetas = [0.9, 0.99]",
-            "job.toml:7: optimizer.betas: sgd has no such option; it has lr, momentum, nesterov, weight_decay",
+            "job.toml:7: optimizer.betas: sgd has no such option; it has lr, momentum, dampening, weight_decay, nesterov",
+        ),
+        ("[optimizer]\nbeta = 0.9", "job.toml:6: optimizer.beta: unknown field; did you mean `beta1`?"),
+        ("[optimizer]\nbetass = 0.9", "job.toml:6: optimizer.betass: unknown field; did you mean `betas`?"),
+        (
+            "[optimizer]\nzzz = 0.9",
+            "job.toml:6: optimizer.zzz: unknown field; adamw has lr, beta1, beta2, eps, weight_decay, amsgrad, betas",
+        ),
+        (
+            "[optimizer]\nbeta2 = 0.9\nbetas = [0.9, 0.99]",
+            "job.toml:7: optimizer.betas: betas already says beta1 and beta2; keep one form",
+        ),
+        (
+            "[optimizer]\nbeta1 = 0.99999999999",
+            "job.toml:6: optimizer.beta1: must be a number from 0 to below 1, not 0.99999999999",
+        ),
+        ("[optimizer]\namsgrad = 1", "job.toml:6: optimizer.amsgrad: must be true or false, not 1"),
+        (
+            "[optimizer]\nname = \"sgd\"\nnesterov = true",
+            "job.toml:5: optimizer: nesterov needs a momentum other than zero",
         ),
         (
             "[optimizer]\nbetas = [0.9, 1.0]",
@@ -234,11 +309,27 @@ fn wrong_jobs_are_explained() {
         ),
         (
             "[schedule]\nname = \"cosine\"\ngamma = 0.5",
-            "job.toml:7: schedule.gamma: cosine has no such option; it has warmup, min_lr",
+            "job.toml:7: schedule.gamma: cosine has no such option; it has min_lr, warmup",
         ),
         (
             "[schedule]\nname = \"multi-step\"\nmilestones = [20, 10]",
-            "job.toml:7: schedule.milestones: the steps must increase",
+            "job.toml:7: schedule.milestones: the milestones of schedule multi-step must increase",
+        ),
+        (
+            "[schedule]\nname = \"multi-step\"",
+            "job.toml:5: schedule.milestones: milestones belong to the schedule multi-step, which needs at least one",
+        ),
+        (
+            "[schedule]\nname = \"linear-warmup\"\nwarmup = 0",
+            "job.toml:7: schedule.warmup: schedule linear-warmup needs a warmup of at least 1 step",
+        ),
+        (
+            "[schedule]\nname = \"one_cycle\"",
+            "job.toml:6: schedule.name: unknown value \"one_cycle\"; did you mean `one-cycle`?",
+        ),
+        (
+            "[schedule]\nname = \"step\"\nevery = 1.5",
+            "job.toml:7: schedule.every: must be a whole number of at least 1, not 1.5",
         ),
         (
             "[schedule]\nname = \"cosine\"\nmin_lr = 0.1",
@@ -265,10 +356,48 @@ fn wrong_jobs_are_explained() {
             "\n[model]\nnaem = 'x'",
             "job.toml:2: model.name: missing; add a line such as name = \"mlp\" (is `naem` meant?)",
         ),
-        ("[model]\nname = 'x'", "job.toml: data.kind: missing; add a line such as kind = \"text\""),
+        ("[model]\nname = 'gpt'", "job.toml: data.kind: missing; add a line such as kind = \"text\""),
         (
-            "[model]\nname = 'x'\n'a b' = 1",
-            "job.toml:3: model.a b: parameter names are letters, digits, _ and -",
+            "[model]\nname = 'resnet5'",
+            "job.toml:2: model.name: unknown value \"resnet5\"; did you mean `resnet50`?",
+        ),
+        (
+            "[model]\nname = 'gpt'\nhead = 1",
+            "job.toml:3: model.head: gpt has no such parameter; did you mean `heads`?",
+        ),
+        (
+            "[model]\nname = 'gpt'\n'a b' = 1",
+            "job.toml:3: model.a b: gpt has no such parameter; it has vocab, width, heads, layers, context, dropout",
+        ),
+        ("[model]\nname = 'gpt'\nlayers = 1.5", "job.toml:3: model.layers: must be a whole number, not 1.5"),
+        (
+            "[model]\nname = 'mlp'\nsizes = [1, 'x']",
+            "job.toml:3: model.sizes: must be a list of whole numbers, not [1, \"x\"]",
+        ),
+        ("[model]\nname = 'bert'\nhead = 3", "job.toml:3: model.head: must be a word, not 3"),
+        (
+            "[model]\nname = 'gpt'\n[data]\nkind = 'csv_text'",
+            "job.toml:4: data.kind: unknown value \"csv_text\"; did you mean `csv-text`?",
+        ),
+        (
+            "[model]\nname = 'gpt'\n[data]\nkind = 'blobs'\npath = 'x'",
+            "job.toml:5: data.path: blobs has no such option; it has examples, classes, validation, buckets, shuffle",
+        ),
+        (
+            "[model]\nname = 'gpt'\n[data]\nkind = 'blobs'\nclases = 3",
+            "job.toml:5: data.clases: unknown field; did you mean `classes`?",
+        ),
+        (
+            "[model]\nname = 'gpt'\n[data]\nkind = 'blobs'\nseed = 3",
+            "job.toml:5: data.seed: unknown field; blobs has examples, classes, validation, buckets, shuffle",
+        ),
+        (
+            "[model]\nname = 'gpt'\n[data]\nkind = 'blobs'\nvalidation = 1",
+            "job.toml:5: data.validation: must be a number from 0 to below 1, not 1",
+        ),
+        (
+            "[model]\nname = 'gpt'\n[data]\nkind = 'idx'\nmean = [0.5, 'x']",
+            "job.toml:5: data.mean: must be a list, each a finite number, not [0.5, \"x\"]",
         ),
         ("[[model]]\nname = 'x'", "job.toml:1: model: must be one section, in single brackets"),
     ] {
@@ -301,6 +430,7 @@ fn later_errors_find_their_line() {
         ("model.layers", "jobs/job.toml:5: model.layers: too many"),
         ("model.dropout", "--set model.dropout=2: model.dropout: too many"),
         ("model.heads", "jobs/job.toml: model.heads: too many"),
+        ("model", "jobs/job.toml:3: model: too many"),
     ] {
         assert_eq!(job.error(field, "too many").to_string(), expected);
     }
@@ -311,7 +441,7 @@ fn files_are_loaded_or_explained() {
     let dir = TestDir::new("job-load");
     let path = dir.join("job.toml");
     std::fs::write(&path, FULL).unwrap();
-    assert_eq!(Job::load(&path, &[]).unwrap().data.path, Some(dir.join("corpus.txt")));
+    assert_eq!(Job::load(&path, &[]).unwrap().data.options.path, Some(dir.join("x.npy")));
     for (content, expected) in [
         (&b"[model]\n\xff"[..], ":2: not text in UTF-8"),
         (&vec![b'#'; MAX_FILE_BYTES as usize + 1], ": more than 1048576 bytes; is this a job file?"),
@@ -377,7 +507,7 @@ proptest! {
     #[test]
     fn any_text_and_flag_is_read_or_refused(text in "\\PC{0,80}", section in "[a-z]{0,9}", value in "\\PC{0,20}") {
         check(&text);
-        let sets = [format!("{section}.{text}={value}"), format!("data.mode={value}"), value.clone()];
+        let sets = [format!("{section}.{text}={value}"), format!("data.characters={value}"), value.clone()];
         for set in &sets {
             match Job::parse(SMALLEST, "job.toml", std::slice::from_ref(set)) {
                 Ok(job) => prop_assert_eq!(Job::parse(&job.to_toml(), "job.toml", &[]).unwrap(), job),
