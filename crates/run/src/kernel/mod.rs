@@ -19,6 +19,8 @@
 //!   the sum. Forward reduces (channel, kernel position), the input gradient (output channel, kernel
 //!   position), the weight gradient (image, output position), each flattened in that order.
 //! - **Attention**: see [`attention`].
+//! - **Softmax, losses, normalisation** ([`softmax`], [`loss`], [`norm`]): sums over a row or run are
+//!   reductions; what several samples contribute to a channel is added in order of the samples.
 //! - **Functions** ([`math`]): fixed sequences of basic operations, the same on every machine.
 
 pub mod attention;
