@@ -3,6 +3,7 @@
 //! kernel, and the plan's report says so.
 
 mod attention;
+mod channel_norm;
 mod contract;
 mod elementwise;
 mod index;
@@ -117,10 +118,10 @@ pub fn lower(op: &Op, ins: &[TensorType], outs: &[TensorType], threads: usize) -
         Op::LayerNormGrad(_) => normalize::layer_norm_grad(ins),
         Op::RmsNorm(op) => normalize::rms_norm(op, ins),
         Op::RmsNormGrad(_) => normalize::rms_norm_grad(ins),
-        Op::GroupNorm(op) => normalize::group_norm(op, ins),
-        Op::GroupNormGrad(op) => normalize::group_norm_grad(op, ins),
-        Op::BatchNorm(op) => normalize::batch_norm(op, ins),
-        Op::BatchNormGrad(op) => normalize::batch_norm_grad(op, ins),
+        Op::GroupNorm(op) => channel_norm::group_norm(op, ins),
+        Op::GroupNormGrad(op) => channel_norm::group_norm_grad(op, ins),
+        Op::BatchNorm(op) => channel_norm::batch_norm(op, ins),
+        Op::BatchNormGrad(op) => channel_norm::batch_norm_grad(op, ins),
         Op::CrossEntropy(op) => loss::cross_entropy(op, ins),
         Op::CrossEntropyGrad(op) => loss::cross_entropy_grad(op, ins),
         Op::UpdateSgd(op) => update::sgd(op, ins),
