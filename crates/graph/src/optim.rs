@@ -4,6 +4,7 @@
 use crate::build::Builder;
 use crate::dim::Dim;
 use crate::graph::{GraphError, Init, Role, Type, Value};
+use crate::hyper::range;
 use crate::op::Op;
 use crate::op::update::Update;
 use crate::op::update_adadelta::UpdateAdadelta;
@@ -123,6 +124,10 @@ impl Optimizer {
         if let Some((other, _)) = settings.iter().find(|(s, _)| !known.contains(s)) {
             let all = names(known);
             return Err(GraphError::Model(format!("{name} has no setting `{other}`; it has {all}")));
+        }
+        if let Some((other, x)) = settings.iter().find(|(s, x)| !range(s).contains(f64::from(*x))) {
+            let allowed = range(other).allowed;
+            return Err(GraphError::Model(format!("{name}: {other} must be {allowed}, not {x}")));
         }
         let value = |setting: &str| {
             let default = row.hypers.iter().find(|h| h.0 == setting).map_or(0.0, |h| h.1);
@@ -350,6 +355,7 @@ mod tests {
             "lion has no setting `eps`; it has lr, beta1, beta2, weight_decay"
         );
         assert!(error("sgd", &[("nesterov", 1.0)]).contains("momentum"));
+        assert_eq!(error("adam", &[("beta1", 1.0)]), "adam: beta1 must be a number from 0 to below 1, not 1");
         assert!(error("adam", &[("step", 3.0)]).contains("no setting `step`"));
     }
 

@@ -2,6 +2,7 @@
 //! linear warm-up before any of them. Only the plateau schedule remembers, in a state that serialises.
 
 use crate::graph::GraphError;
+use crate::hyper::range;
 use serde::{Deserialize, Serialize};
 use std::f64::consts::PI;
 
@@ -98,7 +99,13 @@ pub struct Row {
 /// The value of a parameter.
 type Params<'a> = &'a dyn Fn(&str) -> f64;
 
-/// Every schedule. `multi_step` also takes a list of milestones.
+/// The schedule that also takes a list of milestones.
+pub const MULTI_STEP: &str = "multi-step";
+
+/// The schedule that is nothing without a warm-up.
+pub const LINEAR_WARMUP: &str = "linear-warmup";
+
+/// Every schedule.
 pub const SCHEDULES: &[Row] = &[
     Row { name: "constant", help: "the base rate", params: &[], make: |_, _| Curve::Constant },
     Row {
@@ -108,7 +115,7 @@ pub const SCHEDULES: &[Row] = &[
         make: |p, _| Curve::Step { every: p("every") as u64, gamma: p("gamma") },
     },
     Row {
-        name: "multi_step",
+        name: MULTI_STEP,
         help: "times gamma at each milestone",
         params: &[("gamma", 0.1)],
         make: |p, milestones| Curve::MultiStep { milestones: milestones.to_vec(), gamma: p("gamma") },
@@ -126,13 +133,19 @@ pub const SCHEDULES: &[Row] = &[
         make: |p, _| Curve::Cosine { min_lr: p("min_lr") },
     },
     Row {
-        name: "one_cycle",
+        name: LINEAR_WARMUP,
+        help: "the base rate after a warm-up, which it needs",
+        params: &[],
+        make: |_, _| Curve::Constant,
+    },
+    Row {
+        name: "one-cycle",
         help: "up to the base rate and far down again, along cosines",
         params: &[("rise", 0.3), ("div", 25.0), ("final_div", 1e4)],
         make: |p, _| Curve::OneCycle { rise: p("rise"), div: p("div"), final_div: p("final_div") },
     },
     Row {
-        name: "plateau",
+        name: "reduce-on-plateau",
         help: "times factor when the observed metric stops falling",
         params: &[
             ("factor", 0.1),
@@ -170,12 +183,19 @@ impl Schedule {
                 let has = if all.is_empty() { "it has none".into() } else { format!("it has {all}") };
                 return fail(format!("schedule {name} has no parameter `{param}`; {has}"));
             }
-            if !value.is_finite() || *value < 0.0 {
-                return fail(format!("schedule {name}: {param} is {value}, expected a number from 0"));
+            if !range(param).contains(*value) {
+                let allowed = range(param).allowed;
+                return fail(format!("schedule {name}: {param} must be {allowed}, not {value}"));
             }
         }
-        if (name == "multi_step") == milestones.is_empty() {
-            return fail("milestones belong to the schedule multi_step, which needs at least one".into());
+        if (name == MULTI_STEP) == milestones.is_empty() {
+            return fail(format!("milestones belong to the schedule {MULTI_STEP}, which needs at least one"));
+        }
+        if !milestones.is_sorted_by(|a, b| a < b) {
+            return fail(format!("the milestones of schedule {name} must increase"));
+        }
+        if name == LINEAR_WARMUP && warmup == 0 {
+            return fail(format!("schedule {name} needs a warmup of at least 1 step"));
         }
         let value = |param: &str| {
             let default = row.params.iter().find(|p| p.0 == param).map_or(0.0, |p| p.1);
@@ -283,7 +303,7 @@ mod tests {
             &[0.1, 0.1, 0.05, 0.05, 0.025],
         );
         assert_close(
-            &rates(&new("multi_step", &[("gamma", 0.1)], &[1, 3]), 5),
+            &rates(&new("multi-step", &[("gamma", 0.1)], &[1, 3]), 5),
             &[0.1, 0.01, 0.01, 0.001, 0.001],
         );
         assert_close(&rates(&new("exponential", &[("gamma", 0.5)], &[]), 4), &[0.1, 0.05, 0.025, 0.0125]);
@@ -305,7 +325,7 @@ mod tests {
         assert_close(&[cosine.lr(0.1, 8, 8), cosine.lr(0.1, 50, 8)], &[0.01, 0.01]);
         // torch.optim.lr_scheduler.OneCycleLR(max_lr=0.1, total_steps=10)
         assert_close(
-            &rates(&new("one_cycle", &[], &[]), 10),
+            &rates(&new("one-cycle", &[], &[]), 10),
             &[
                 0.004,
                 0.052,
@@ -324,9 +344,9 @@ mod tests {
     #[test]
     fn warmup_precedes_every_curve() {
         for row in SCHEDULES {
-            let milestones: &[u64] = if row.name == "multi_step" { &[3] } else { &[] };
-            let plain = Schedule::new(row.name, &[], milestones, 0).unwrap();
+            let milestones: &[u64] = if row.name == MULTI_STEP { &[3] } else { &[] };
             let warm = Schedule::new(row.name, &[], milestones, 4).unwrap();
+            let plain = Schedule { warmup: 0, ..warm.clone() };
             assert_close(&rates(&warm, 12)[..4], &[0.025, 0.05, 0.075, 0.1]);
             assert_close(&rates(&warm, 12)[4..], &rates(&plain, 8));
             for total in [0, 1, 2, 3] {
@@ -344,7 +364,7 @@ mod tests {
         let metrics = [1.0, 0.9, 0.895, 0.9, 0.9, 0.9, 0.9, 0.5, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6];
         let expected =
             [0.1, 0.1, 0.1, 0.05, 0.05, 0.05, 0.025, 0.025, 0.025, 0.02, 0.02, 0.02, 0.02, 0.02, 0.02];
-        let mut schedule = Schedule::new("plateau", &params, &[], 0).unwrap();
+        let mut schedule = Schedule::new("reduce-on-plateau", &params, &[], 0).unwrap();
         for (metric, expected) in metrics.into_iter().zip(expected) {
             schedule.observe(metric);
             let text = serde_json::to_string(&schedule).unwrap();
@@ -362,8 +382,15 @@ mod tests {
         };
         assert!(error("linear", &[], &[]).starts_with("no schedule `linear`; there are constant, step"));
         assert!(error("cosine", &[("gamma", 0.1)], &[]).ends_with("it has min_lr"));
-        assert!(error("step", &[("gamma", f64::NAN)], &[]).contains("gamma is NaN"));
-        assert!(error("multi_step", &[], &[]).contains("at least one"));
-        assert!(error("cosine", &[], &[3]).contains("multi_step"));
+        assert!(
+            error("step", &[("gamma", f64::NAN)], &[]).ends_with("gamma must be a number above 0, not NaN")
+        );
+        assert!(error("multi-step", &[], &[]).contains("at least one"));
+        assert!(error("cosine", &[], &[3]).contains("multi-step"));
+        assert!(error("multi-step", &[], &[3, 3]).ends_with("must increase"));
+        assert!(error("linear-warmup", &[], &[]).contains("warmup of at least 1"));
+        assert!(
+            error("step", &[("every", 0.5)], &[]).ends_with("must be a whole number of at least 1, not 0.5")
+        );
     }
 }

@@ -8,8 +8,8 @@ pub use dir::{Newest, latest, list, prune, step_path};
 
 use crate::atomic::write_atomic;
 use crate::host::{HostData, HostTensor};
-use crate::nearest::nearest;
 use gulliver_graph::dtype::DType;
+use gulliver_graph::nearest::nearest;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::convert::Infallible;

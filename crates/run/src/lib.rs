@@ -9,7 +9,6 @@ pub mod host;
 pub mod kernel;
 pub mod lower;
 pub mod memory;
-pub mod nearest;
 pub mod session;
 pub mod team;
 #[cfg(test)]

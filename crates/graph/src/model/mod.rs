@@ -19,7 +19,8 @@ use crate::build::Builder;
 use crate::dim::{Dim, product};
 use crate::dtype::DType;
 use crate::graph::{GraphError, Value};
-use param::{Param, ParamValue, Params, nearest};
+use crate::nearest::suggestion;
+use param::{Param, ParamValue, Params};
 use std::fmt;
 
 /// One loss of a training step, and the weights it trains.
@@ -95,8 +96,8 @@ impl ModelRow {
 /// The model of this name with these parameters; the rest keep their defaults.
 pub fn model(name: &str, given: &[(String, ParamValue)]) -> Result<Box<dyn Model>, GraphError> {
     let Some(row) = MODELS.iter().find(|row| row.name == name) else {
-        let near = nearest(name, MODELS.iter().map(|row| row.name));
-        return Err(GraphError::Model(format!("there is no model `{name}`; did you mean `{near}`?")));
+        let hint = suggestion(name, MODELS.iter().map(|row| row.name), "there are");
+        return Err(GraphError::Model(format!("there is no model `{name}`{hint}")));
     };
     let presets = row.settings.iter().map(|(name, value)| (*name, value));
     let given = given.iter().map(|(name, value)| (name.as_str(), value));

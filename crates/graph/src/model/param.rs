@@ -2,6 +2,7 @@
 //! family's table and read back by type.
 
 use crate::graph::GraphError;
+use crate::nearest::suggestion;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -36,7 +37,7 @@ impl ParamValue {
     }
 
     /// This value as the kind of `like`, if it can be: a whole number is a number, too.
-    fn fitted(&self, like: &ParamValue) -> Option<ParamValue> {
+    pub fn fitted(&self, like: &ParamValue) -> Option<ParamValue> {
         match (like, self) {
             (ParamValue::Float(_), ParamValue::Int(i)) => Some(ParamValue::Float(*i as f64)),
             _ if std::mem::discriminant(like) == std::mem::discriminant(self) => Some(self.clone()),
@@ -123,8 +124,8 @@ impl Params {
             table.iter().map(|p| (p.name, p.default.clone())).collect();
         for (name, value) in settings {
             let Some(row) = table.iter().find(|p| p.name == name) else {
-                let near = nearest(name, table.iter().map(|p| p.name));
-                return wrong(model, format!("has no parameter `{name}`; did you mean `{near}`?"));
+                let hint = suggestion(name, table.iter().map(|p| p.name), "it has");
+                return wrong(model, format!("has no parameter `{name}`{hint}"));
             };
             let Some(value) = value.fitted(&row.default) else {
                 let kind = row.default.kind();
@@ -204,25 +205,6 @@ impl Params {
 /// An error about a model's settings.
 pub(crate) fn wrong<T>(model: &str, why: String) -> Result<T, GraphError> {
     Err(GraphError::Model(format!("model `{model}`: {why}")))
-}
-
-/// The candidate with the fewest single-letter changes from `name`; empty if there is none.
-pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> &'a str {
-    candidates.into_iter().min_by_key(|c| distance(name, c)).unwrap_or("")
-}
-
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.bytes().enumerate() {
-            let change = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]

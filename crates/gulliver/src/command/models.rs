@@ -6,7 +6,7 @@ use crate::report::units;
 use clap::Args;
 use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::model::{MODELS, ModelRow, model};
-use gulliver_graph::nearest::nearest;
+use gulliver_graph::nearest::suggestion;
 use gulliver_graph::training::evaluation_graph;
 use serde_json::json;
 use std::io::Write;
@@ -32,8 +32,8 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let mut out = std::io::stdout().lock();
     if let Some(name) = &arguments.name {
         let Some(row) = MODELS.iter().find(|row| row.name == name) else {
-            let near = nearest(name, MODELS.iter().map(|row| row.name), 1).join("");
-            return Err(CommandError::Unknown(format!("there is no model `{name}`; did you mean `{near}`?")));
+            let hint = suggestion(name, MODELS.iter().map(|row| row.name), "there are");
+            return Err(CommandError::Unknown(format!("there is no model `{name}`{hint}")));
         };
         return show(&mut out, row, arguments.json);
     }

@@ -38,14 +38,6 @@ impl fmt::Display for Origin {
     }
 }
 
-/// `; did you mean ...?` for the nearest of `names`, or all of them after `otherwise`.
-pub fn suggestion(wanted: &str, names: &[&str], otherwise: &str) -> String {
-    match gulliver_run::nearest::nearest(wanted, names.iter().copied(), 1).first() {
-        Some(name) => format!("; did you mean `{name}`?"),
-        None => format!("; {otherwise} {}", names.join(", ")),
-    }
-}
-
 /// `text` without line breaks and other control characters, cut to a readable length.
 pub fn one_line(text: &str) -> String {
     const LONGEST: usize = 60;

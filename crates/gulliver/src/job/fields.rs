@@ -1,9 +1,11 @@
 //! Takes the fields out of a section one by one, checking type and range, and complains about the
 //! ones nobody took. Every error names the place, the field, the value and what is allowed.
 
-use super::error::{JobError, Origin, one_line, suggestion};
+use super::error::{JobError, Origin, one_line};
 use super::tree::{Item, Section, Value};
 use crate::report::units;
+use gulliver_graph::hyper::Range;
+use gulliver_graph::nearest::{nearest, suggestion};
 use std::path::{Path, PathBuf};
 
 /// The fields of one section that are still to be read.
@@ -13,20 +15,6 @@ pub struct Fields<'a> {
     base: &'a Path,
     taken: Vec<&'static str>,
 }
-
-/// A range of real numbers: its description and its test.
-pub type Range = (&'static str, fn(f64) -> bool);
-
-/// Above zero.
-pub const POSITIVE: Range = ("a number above 0", |x| x > 0.0);
-/// Zero or above.
-pub const NOT_NEGATIVE: Range = ("a number of at least 0", |x| x >= 0.0);
-/// At least one.
-pub const AT_LEAST_ONE: Range = ("a number of at least 1", |x| x >= 1.0);
-/// From zero to below one: momenta, fractions.
-pub const BELOW_ONE: Range = ("a number from 0 to below 1", |x| (0.0..1.0).contains(&x));
-/// Between zero and one: factors that shrink.
-pub const INSIDE_ONE: Range = ("a number above 0 and below 1", |x| x > 0.0 && x < 1.0);
 
 /// The largest whole number a job file can hold.
 pub const MAX: u64 = i64::MAX as u64;
@@ -40,6 +28,11 @@ impl<'a> Fields<'a> {
     /// An error about the field `key` at `origin`.
     pub fn error(&self, key: &str, origin: Origin, problem: String) -> JobError {
         JobError { origin, field: one_line(&format!("{}.{key}", self.section.name)), problem }
+    }
+
+    /// An error about the section as a whole.
+    pub fn whole_error(&self, problem: String) -> JobError {
+        JobError { origin: self.section.origin.clone(), field: self.section.name.clone(), problem }
     }
 
     /// Where `key` was written; the section's own place if it was not.
@@ -61,24 +54,37 @@ impl<'a> Fields<'a> {
     /// A list of whole numbers, each from `least` to `most`; one number may stand without brackets.
     pub fn wholes(&mut self, key: &'static str, least: u64, most: u64) -> Result<Option<Vec<u64>>, JobError> {
         let allowed = format!("a list, each {}", whole_range(least, most));
-        self.read(key, &allowed, |item| match &item.value {
-            Value::List(items) => items.iter().map(|value| whole(value, least, most)).collect(),
-            value => Some(vec![whole(value, least, most)?]),
-        })
+        self.read(key, &allowed, |item| each(&item.value, |value| whole(value, least, most)))
     }
 
-    /// A number in `range`; whole numbers count.
+    /// A size or count from `least`.
+    pub fn size(&mut self, key: &'static str, least: u64) -> Result<Option<usize>, JobError> {
+        self.read(key, &whole_range(least, MAX), |item| size(&item.value, least))
+    }
+
+    /// A list of sizes, each from `least`; one may stand without brackets.
+    pub fn sizes(&mut self, key: &'static str, least: u64) -> Result<Option<Vec<usize>>, JobError> {
+        let allowed = format!("a list, each {}", whole_range(least, MAX));
+        self.read(key, &allowed, |item| each(&item.value, |value| size(value, least)))
+    }
+
+    /// A number in `range`, also after rounding to single precision; whole numbers count.
     pub fn real(&mut self, key: &'static str, range: Range) -> Result<Option<f64>, JobError> {
-        self.read(key, range.0, |item| real(&item.value).filter(|&x| range.1(x)))
+        self.read(key, range.allowed, |item| real(&item.value, range))
+    }
+
+    /// A list of numbers in `range` in single precision; one may stand without brackets.
+    pub fn reals(&mut self, key: &'static str, range: Range) -> Result<Option<Vec<f32>>, JobError> {
+        let allowed = format!("a list, each {}", range.allowed);
+        self.read(key, &allowed, |item| each(&item.value, |value| Some(real(value, range)? as f32)))
     }
 
     /// A pair of numbers in `range`.
     pub fn real_pair(&mut self, key: &'static str, range: Range) -> Result<Option<[f64; 2]>, JobError> {
-        let allowed = format!("two numbers such as [0.9, 0.99], each {}", range.0);
+        let allowed = format!("two numbers such as [0.9, 0.99], each {}", range.allowed);
         self.read(key, &allowed, |item| match &item.value {
             Value::List(items) if items.len() == 2 => {
-                let pair = [real(&items[0])?, real(&items[1])?];
-                pair.iter().all(|&x| range.1(x)).then_some(pair)
+                Some([real(&items[0], range)?, real(&items[1], range)?])
             }
             _ => None,
         })
@@ -97,21 +103,16 @@ impl<'a> Fields<'a> {
         self.read(key, "text in quotes", |item| text(item).filter(|text| !text.is_empty()))
     }
 
-    /// A path, made absolute.
+    /// A path, made absolute: in a file it starts at the file's directory, in a flag where people are.
     pub fn path(&mut self, key: &'static str) -> Result<Option<PathBuf>, JobError> {
         let base = self.base;
-        let allowed = "a path in quotes";
-        self.read(key, allowed, |item| text(item).filter(|path| !path.is_empty()).map(|path| base.join(path)))
-    }
-
-    /// An array: a `.npy` file, made absolute, or a name within another file, kept as it is.
-    pub fn array(&mut self, key: &'static str) -> Result<Option<String>, JobError> {
-        let base = self.base;
-        let array = self.text(key)?;
-        Ok(array.map(|name| match name.ends_with(".npy") {
-            true => base.join(name).to_string_lossy().into_owned(),
-            false => name,
-        }))
+        self.read(key, "a path in quotes", |item| {
+            let path = text(item).filter(|path| !path.is_empty())?;
+            match item.raw {
+                Some(_) => std::path::absolute(path).ok().filter(|path| path.to_str().is_some()),
+                None => Some(base.join(path)),
+            }
+        })
     }
 
     /// One of `names`.
@@ -125,7 +126,7 @@ impl<'a> Fields<'a> {
         match names.iter().find(|name| **name == given) {
             Some(name) => Ok(Some(name)),
             None => {
-                let hint = suggestion(&given, names, "choose one of");
+                let hint = suggestion(&given, names.iter().copied(), "choose one of");
                 Err(self.error(key, origin, format!("unknown value \"{}\"{hint}", one_line(&given))))
             }
         }
@@ -146,7 +147,7 @@ impl<'a> Fields<'a> {
     /// The error for a required field that is not there.
     pub fn missing(&self, key: &str, example: &str) -> JobError {
         let present: Vec<&str> = self.section.entries.iter().map(|(name, _)| name.as_str()).collect();
-        let near = gulliver_run::nearest::nearest(key, present, 1);
+        let near = nearest(key, present, 1);
         let hint = near.first().map_or(String::new(), |name| format!(" (is `{}` meant?)", one_line(name)));
         let problem = format!("missing; add a line such as {example}{hint}");
         self.error(key, self.section.origin.clone(), problem)
@@ -157,26 +158,28 @@ impl<'a> Fields<'a> {
         std::mem::take(&mut self.section.entries)
     }
 
-    /// Refuses the options that `owner`, a choice of this section, does not have but others do.
+    /// Refuses every entry but `options`, those of `owner`, a choice of this section already taken.
+    /// `all` are the options of the other choices, too.
     pub fn only<'n>(
         &self,
         owner: &str,
-        options: &[&str],
-        all: impl Iterator<Item = &'n &'n str>,
+        options: &[&'n str],
+        all: impl IntoIterator<Item = &'n str>,
     ) -> Result<(), JobError> {
-        for &key in all {
-            if !options.contains(&key) && self.has(key) {
-                let problem = format!("{owner} has no such option; it has {}", options.join(", "));
-                return Err(self.error(key, self.origin(key), problem));
-            }
-        }
-        Ok(())
+        let wrong = self.section.entries.iter().find(|(key, _)| !options.contains(&key.as_str()));
+        let Some((key, item)) = wrong else { return Ok(()) };
+        let problem = if all.into_iter().any(|other| other == key) {
+            format!("{owner} has no such option; it has {}", options.join(", "))
+        } else {
+            format!("unknown field{}", suggestion(key, options.iter().copied(), &format!("{owner} has")))
+        };
+        Err(self.error(key, item.origin.clone(), problem))
     }
 
     /// Ends the section: an entry that was not taken is an unknown field.
     pub fn finish(self) -> Result<(), JobError> {
         let Some((name, item)) = self.section.entries.first() else { return Ok(()) };
-        let hint = suggestion(name, &self.taken, &format!("[{}] has", self.section.name));
+        let hint = suggestion(name, self.taken.iter().copied(), &format!("[{}] has", self.section.name));
         Err(self.error(name, item.origin.clone(), format!("unknown field{hint}")))
     }
 
@@ -217,16 +220,30 @@ fn whole_range(least: u64, most: u64) -> String {
     }
 }
 
-fn real(value: &Value) -> Option<f64> {
+fn size(value: &Value, least: u64) -> Option<usize> {
+    whole(value, least, MAX).and_then(|n| usize::try_from(n).ok())
+}
+
+/// Numbers are single precision in the end, so what rounds out of the range is out of it.
+fn real(value: &Value, range: Range) -> Option<f64> {
+    let x = match value {
+        Value::Int(n) => *n as f64,
+        Value::Float(x) => *x,
+        _ => return None,
+    };
+    (range.contains(x) && range.contains(f64::from(x as f32))).then_some(x)
+}
+
+/// The elements of a list, or the one value that is not a list.
+fn each<T>(value: &Value, convert: impl Fn(&Value) -> Option<T>) -> Option<Vec<T>> {
     match value {
-        Value::Int(n) => Some(*n as f64),
-        Value::Float(x) => Some(*x),
-        _ => None,
+        Value::List(items) => items.iter().map(convert).collect(),
+        value => Some(vec![convert(value)?]),
     }
 }
 
 /// Text; on the command line anything is text where text is wanted.
-fn text(item: &Item) -> Option<String> {
+pub fn text(item: &Item) -> Option<String> {
     match (&item.value, &item.raw) {
         (Value::Text(text), _) => Some(text.clone()),
         (_, raw) => raw.clone(),

@@ -1,20 +1,19 @@
 //! Job files: one TOML file says everything about a run. Read by hand rather than derived, because
 //! a mistake must be answered with file, line, field, what is allowed and what was probably meant.
 
+mod data;
 mod error;
 mod fields;
 mod sections;
 mod tree;
 mod write;
 
+pub use data::Data;
 pub use error::{JobError, Origin};
-pub use sections::{
-    Data, Devices, Length, Model, NormGroup, OPTIMIZERS, OnNan, Optimizer, SCHEDULES, Schedule, Train,
-};
-pub use tree::Value;
+pub use sections::{Devices, Length, Model, NormGroup, Optimizer, Schedule, Train};
 
-use error::suggestion;
 use fields::Fields;
+use gulliver_graph::nearest::suggestion;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
@@ -43,7 +42,7 @@ pub struct Job {
     pub devices: Devices,
     /// The file as the user named it.
     file: String,
-    /// Where each dotted field was written.
+    /// Where each section and each dotted field was written.
     origins: BTreeMap<String, Origin>,
 }
 
@@ -59,14 +58,15 @@ impl PartialEq for Job {
 impl Job {
     /// Reads a job from `text`. `file` is named in errors, and relative paths start in its
     /// directory. Each of `sets` is the `section.field=value` of a `--set` flag and wins over the
-    /// file; its value is TOML or, failing that, text.
+    /// file; its value is TOML or, failing that, text, and a relative path in it starts in the
+    /// current directory.
     pub fn parse(text: &str, file: &str, sets: &[String]) -> Result<Job, JobError> {
         let nowhere = Origin::File { file: file.to_string(), line: None };
         let base = directory_of(file).map_err(|problem| whole_file(file, problem))?;
         let mut sections = tree::parse(text, file)?;
         tree::override_with(&mut sections, sets)?;
         if let Some(unknown) = sections.iter().find(|section| !SECTIONS.contains(&section.name.as_str())) {
-            let hint = suggestion(&unknown.name, &SECTIONS, "sections are");
+            let hint = suggestion(&unknown.name, SECTIONS, "sections are");
             let problem = format!("unknown section{hint}");
             return Err(JobError {
                 origin: unknown.origin.clone(),
@@ -75,18 +75,21 @@ impl Job {
             });
         }
 
-        let origins = sections.iter().flat_map(|section| {
-            section.entries.iter().map(|(key, item)| (format!("{}.{key}", section.name), item.origin.clone()))
-        });
-        let origins = origins.collect();
+        let mut origins = BTreeMap::new();
+        for section in &sections {
+            origins.insert(section.name.clone(), section.origin.clone());
+            for (key, item) in &section.entries {
+                origins.insert(format!("{}.{key}", section.name), item.origin.clone());
+            }
+        }
         let mut fields = |name: &str| {
             let index = sections.iter().position(|section| section.name == name);
             let empty = || Section { name: name.to_string(), origin: nowhere.clone(), entries: Vec::new() };
             Fields::new(index.map_or_else(empty, |index| sections.swap_remove(index)), &base)
         };
-        let job = Job {
+        let mut job = Job {
             model: sections::model(fields("model"))?,
-            data: sections::data(fields("data"))?,
+            data: data::read(fields("data"))?,
             train: sections::train(fields("train"))?,
             optimizer: sections::optimizer(fields("optimizer"))?,
             schedule: sections::schedule(fields("schedule"))?,
@@ -94,8 +97,9 @@ impl Job {
             file: file.to_string(),
             origins,
         };
-        match job.schedule.min_lr {
-            Some(min_lr) if min_lr > job.optimizer.lr => {
+        job.data.options.seed = job.train.seed;
+        match job.schedule.params.get("min_lr") {
+            Some(&min_lr) if min_lr > job.optimizer.lr => {
                 let problem =
                     format!("{min_lr} is above the learning rate {} of the optimizer", job.optimizer.lr);
                 Err(job.error("schedule.min_lr", problem))
@@ -128,8 +132,8 @@ impl Job {
         write::to_toml(self)
     }
 
-    /// An error about a dotted field, such as `model.layers`, found after reading: it names the
-    /// place where the field was written, or the file if it was not.
+    /// An error about a section or a dotted field, such as `model.layers`, found after reading: it
+    /// names the place where that was written, or the file if it was not.
     pub fn error(&self, field: &str, problem: impl Into<String>) -> JobError {
         let file = || Origin::File { file: self.file.clone(), line: None };
         let origin = self.origins.get(field).cloned().unwrap_or_else(file);

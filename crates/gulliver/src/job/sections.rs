@@ -1,53 +1,34 @@
-//! The sections of a job: their fields, defaults and limits. A field is read here and written in
-//! `write.rs`, nowhere else.
+//! The sections of a job but `[data]`: their fields, defaults and limits. A field is read here and
+//! written in `write.rs`; what models, optimizers and schedules there are, and what they take, is in
+//! their tables.
 
-use super::error::JobError;
-use super::fields::{AT_LEAST_ONE, BELOW_ONE, Fields, INSIDE_ONE, MAX, NOT_NEGATIVE, POSITIVE};
-use super::tree::Value;
+use super::error::{JobError, one_line};
+use super::fields::{self, Fields, MAX};
+use super::tree::{Item, Value};
+use gulliver_graph::hyper::{BELOW_ONE, POSITIVE, range};
+use gulliver_graph::model::MODELS;
+use gulliver_graph::model::param::ParamValue;
+use gulliver_graph::nearest::suggestion;
+use gulliver_graph::optim::{self, OPTIMIZERS};
+use gulliver_graph::schedule::{self, MULTI_STEP, SCHEDULES};
+use gulliver_run::train::OnNan;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// `[model]`: a row of the model table and its parameters, which only the model can check.
+/// `[model]`: a row of [`MODELS`] and the parameters that are not left to the row or the data.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
     /// The row.
     pub name: String,
-    /// Every other key of the section.
-    pub parameters: BTreeMap<String, Value>,
+    /// Known to the model and of the right kind; whether they go together only the model can say.
+    pub parameters: BTreeMap<String, ParamValue>,
 }
 
-/// `[data]`: where examples come from. Which options a kind uses, and their defaults, is the
-/// kind's business; paths are absolute.
-#[derive(Clone, Debug, Default, PartialEq)]
-#[allow(missing_docs, reason = "the options are documented with the kinds of data that use them")]
-pub struct Data {
-    pub kind: String,
-    pub path: Option<PathBuf>,
-    pub labels: Option<PathBuf>,
-    pub split: Option<String>,
-    pub length: Option<u64>,
-    pub stride: Option<u64>,
-    pub mode: Option<String>,
-    pub vocabulary: Option<String>,
-    pub tokenizer: Option<PathBuf>,
-    pub max_length: Option<u64>,
-    pub size: Option<u64>,
-    pub channels: Option<u64>,
-    pub classes: Option<u64>,
-    pub examples: Option<u64>,
-    pub points: Option<u64>,
-    /// The fraction of examples kept for evaluation.
-    pub validation: Option<f64>,
-    pub text_column: Option<String>,
-    pub label_column: Option<String>,
-    /// An array file, or the name of an array within `path`.
-    pub x: Option<String>,
-    pub y: Option<String>,
-    pub normalise: Option<bool>,
-    pub augment: Option<bool>,
-    pub buckets: Option<bool>,
-    pub shuffle: Option<bool>,
-    pub shape: Option<Vec<u64>>,
+impl Model {
+    /// The parameters as [`gulliver_graph::model::model`] wants them.
+    pub fn params(&self) -> Vec<(String, ParamValue)> {
+        self.parameters.iter().map(|(name, value)| (name.clone(), value.clone())).collect()
+    }
 }
 
 /// How long to train.
@@ -57,15 +38,6 @@ pub enum Length {
     Steps(u64),
     /// This many times through the data.
     Epochs(u64),
-}
-
-/// What to do when the loss or a gradient is not a number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnNan {
-    /// End the run with an error.
-    Stop,
-    /// Leave the step out and warn.
-    Skip,
 }
 
 /// What batch statistics are over.
@@ -128,37 +100,28 @@ impl Default for Train {
     }
 }
 
-/// `[optimizer]`; what is absent has the optimizer's own default.
+/// `[optimizer]`: a row of [`OPTIMIZERS`] with all its settings.
 #[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs, reason = "the options are the well-known hyper-parameters of these names")]
 pub struct Optimizer {
+    /// The row.
     pub name: String,
+    /// The learning rate before the schedule.
     pub lr: f64,
-    pub betas: Option<[f64; 2]>,
-    pub eps: Option<f64>,
-    pub momentum: Option<f64>,
-    pub nesterov: Option<bool>,
-    pub weight_decay: Option<f64>,
-    pub rho: Option<f64>,
-    pub alpha: Option<f64>,
-    pub centered: Option<bool>,
+    /// Every other setting of the row; what can be switched on is 1 or 0.
+    pub settings: BTreeMap<String, f64>,
 }
 
-/// `[schedule]` of the learning rate; what is absent has the schedule's own default.
+/// `[schedule]` of the learning rate: a row of [`SCHEDULES`] with all its parameters.
 #[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs, reason = "the options are the well-known hyper-parameters of these names")]
 pub struct Schedule {
+    /// The row.
     pub name: String,
-    pub warmup: Option<u64>,
-    pub step_size: Option<u64>,
-    pub gamma: Option<f64>,
-    pub milestones: Option<Vec<u64>>,
-    pub min_lr: Option<f64>,
-    pub max_lr: Option<f64>,
-    pub patience: Option<u64>,
-    pub factor: Option<f64>,
-    pub div: Option<f64>,
-    pub final_div: Option<f64>,
+    /// Steps of linear growth before it.
+    pub warmup: u64,
+    /// Every parameter of the row.
+    pub params: BTreeMap<String, f64>,
+    /// Steps at which the rate drops, if the row takes them.
+    pub milestones: Vec<u64>,
 }
 
 /// `[devices]`.
@@ -170,73 +133,41 @@ pub struct Devices {
     pub memory: Option<u64>,
 }
 
-/// Optimizers: name, default learning rate, options.
-pub const OPTIMIZERS: [(&str, f64, &[&str]); 7] = [
-    ("sgd", 0.01, &["momentum", "nesterov", "weight_decay"]),
-    ("adam", 1e-3, &["betas", "eps", "weight_decay"]),
-    ("adamw", 1e-3, &["betas", "eps", "weight_decay"]),
-    ("adadelta", 1.0, &["rho", "eps", "weight_decay"]),
-    ("adagrad", 0.01, &["eps", "weight_decay"]),
-    ("rmsprop", 0.01, &["alpha", "eps", "momentum", "centered", "weight_decay"]),
-    ("lion", 1e-4, &["betas", "weight_decay"]),
-];
-
-/// Schedules: name, options.
-pub const SCHEDULES: [(&str, &[&str]); 8] = [
-    ("constant", &["warmup"]),
-    ("step", &["step_size", "gamma", "warmup"]),
-    ("multi-step", &["milestones", "gamma", "warmup"]),
-    ("exponential", &["gamma", "warmup"]),
-    ("cosine", &["warmup", "min_lr"]),
-    ("linear-warmup", &["warmup", "min_lr"]),
-    ("one-cycle", &["max_lr", "warmup", "div", "final_div"]),
-    ("reduce-on-plateau", &["factor", "patience", "min_lr", "warmup"]),
-];
-
 pub fn model(mut fields: Fields<'_>) -> Result<Model, JobError> {
-    let name = fields.text("name")?.ok_or_else(|| fields.missing("name", "name = \"mlp\""))?;
+    let names: Vec<&str> = MODELS.iter().map(|row| row.name).collect();
+    let name = fields.choice("name", &names)?.ok_or_else(|| fields.missing("name", "name = \"mlp\""))?;
+    let row = MODELS.iter().find(|row| row.name == name);
+    let known = row.map(|row| row.params()).unwrap_or_default();
     let mut parameters = BTreeMap::new();
     for (key, item) in fields.rest() {
-        if key.is_empty() || !key.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c)) {
-            let problem = "parameter names are letters, digits, _ and -".to_string();
+        let Some(param) = known.iter().find(|param| param.name == key) else {
+            let hint = suggestion(&key, known.iter().map(|param| param.name), "it has");
+            return Err(fields.error(&key, item.origin, format!("{name} has no such parameter{hint}")));
+        };
+        let Some(value) = parameter(&item, &param.default) else {
+            let given = one_line(&item.value.to_string());
+            let problem = format!("must be {}, not {given}", param.default.kind());
             return Err(fields.error(&key, item.origin, problem));
-        }
-        parameters.insert(key, item.value);
+        };
+        parameters.insert(key, value);
     }
-    Ok(Model { name, parameters })
+    Ok(Model { name: name.to_string(), parameters })
 }
 
-pub fn data(mut fields: Fields<'_>) -> Result<Data, JobError> {
-    let kind = fields.text("kind")?.ok_or_else(|| fields.missing("kind", "kind = \"text\""))?;
-    let data = Data {
-        kind,
-        path: fields.path("path")?,
-        labels: fields.path("labels")?,
-        split: fields.text("split")?,
-        length: fields.whole("length", 1, MAX)?,
-        stride: fields.whole("stride", 1, MAX)?,
-        mode: fields.text("mode")?,
-        vocabulary: fields.text("vocabulary")?,
-        tokenizer: fields.path("tokenizer")?,
-        max_length: fields.whole("max_length", 1, MAX)?,
-        size: fields.whole("size", 1, MAX)?,
-        channels: fields.whole("channels", 1, MAX)?,
-        classes: fields.whole("classes", 1, MAX)?,
-        examples: fields.whole("examples", 1, MAX)?,
-        points: fields.whole("points", 1, MAX)?,
-        validation: fields.real("validation", BELOW_ONE)?,
-        text_column: fields.text("text_column")?,
-        label_column: fields.text("label_column")?,
-        x: fields.array("x")?,
-        y: fields.array("y")?,
-        normalise: fields.flag("normalise")?,
-        augment: fields.flag("augment")?,
-        buckets: fields.flag("buckets")?,
-        shuffle: fields.flag("shuffle")?,
-        shape: fields.wholes("shape", 1, MAX)?,
+/// The value of a model's parameter, if it is of the kind of `like`.
+fn parameter(item: &Item, like: &ParamValue) -> Option<ParamValue> {
+    let value = match &item.value {
+        _ if matches!(like, ParamValue::Text(_)) => ParamValue::Text(fields::text(item)?.into()),
+        Value::Bool(b) => ParamValue::Bool(*b),
+        Value::Int(n) => ParamValue::Int(*n),
+        Value::Float(x) => ParamValue::Float(*x),
+        Value::List(items) => {
+            let whole = |value: &Value| if let Value::Int(n) = value { Some(*n) } else { None };
+            ParamValue::Ints(items.iter().map(whole).collect::<Option<Vec<i64>>>()?.into())
+        }
+        Value::Text(_) => return None,
     };
-    fields.finish()?;
-    Ok(data)
+    value.fitted(like)
 }
 
 pub fn train(mut fields: Fields<'_>) -> Result<Train, JobError> {
@@ -258,6 +189,13 @@ pub fn train(mut fields: Fields<'_>) -> Result<Train, JobError> {
         let problem = format!("a batch of {batch} cannot be cut into {partials} equal slices");
         return Err(fields.error("partials", partials_origin, problem));
     }
+    let clip_origin = fields.origin("clip_value");
+    let clip_norm = fields.real("clip_norm", POSITIVE)?;
+    let clip_value = fields.real("clip_value", POSITIVE)?;
+    if clip_norm.is_some() && clip_value.is_some() {
+        let problem = "clip_norm and clip_value both limit the gradient; keep one".to_string();
+        return Err(fields.error("clip_value", clip_origin, problem));
+    }
     let train = Train {
         length,
         batch,
@@ -266,8 +204,8 @@ pub fn train(mut fields: Fields<'_>) -> Result<Train, JobError> {
         eval_every: fields.whole("eval_every", 0, MAX)?.unwrap_or(default.eval_every),
         checkpoint_every: fields.whole("checkpoint_every", 0, MAX)?.unwrap_or(default.checkpoint_every),
         keep_checkpoints: fields.whole("keep_checkpoints", 1, MAX)?.unwrap_or(default.keep_checkpoints),
-        clip_norm: fields.real("clip_norm", POSITIVE)?,
-        clip_value: fields.real("clip_value", POSITIVE)?,
+        clip_norm,
+        clip_value,
         on_nan: match fields.choice("on_nan", &["stop", "skip"])? {
             Some("skip") => OnNan::Skip,
             _ => default.on_nan,
@@ -284,48 +222,74 @@ pub fn train(mut fields: Fields<'_>) -> Result<Train, JobError> {
 }
 
 pub fn optimizer(mut fields: Fields<'_>) -> Result<Optimizer, JobError> {
-    let name = fields.choice("name", &OPTIMIZERS.map(|row| row.0))?.unwrap_or("adamw");
-    let (_, lr, options) = OPTIMIZERS.into_iter().find(|row| row.0 == name).expect("a choice is a row");
-    fields.only(name, &[&["lr"], options].concat(), OPTIMIZERS.iter().flat_map(|row| row.2))?;
-    let optimizer = Optimizer {
-        name: name.to_string(),
-        lr: fields.real("lr", POSITIVE)?.unwrap_or(lr),
-        betas: fields.real_pair("betas", BELOW_ONE)?,
-        eps: fields.real("eps", POSITIVE)?,
-        momentum: fields.real("momentum", BELOW_ONE)?,
-        nesterov: fields.flag("nesterov")?,
-        weight_decay: fields.real("weight_decay", NOT_NEGATIVE)?,
-        rho: fields.real("rho", BELOW_ONE)?,
-        alpha: fields.real("alpha", BELOW_ONE)?,
-        centered: fields.flag("centered")?,
+    let rows: Vec<&str> = OPTIMIZERS.iter().map(|row| row.name).collect();
+    let name = fields.choice("name", &rows)?.unwrap_or("adamw");
+    let row = OPTIMIZERS.iter().find(|row| row.name == name).expect("a choice is a row");
+    let settings_of = |row: &'static optim::Row| -> Vec<&'static str> {
+        let mut names: Vec<&str> =
+            row.hypers.iter().map(|h| h.0).chain(row.choices.iter().copied()).collect();
+        if names.contains(&"beta1") {
+            names.push("betas");
+        }
+        names
     };
+    fields.only(name, &settings_of(row), OPTIMIZERS.iter().flat_map(settings_of))?;
+
+    let betas_origin = fields.origin("betas");
+    if fields.has("betas") && (fields.has("beta1") || fields.has("beta2")) {
+        let problem = "betas already says beta1 and beta2; keep one form".to_string();
+        return Err(fields.error("betas", betas_origin, problem));
+    }
+    let betas = fields.real_pair("betas", BELOW_ONE)?;
+    let mut settings = BTreeMap::new();
+    for &(hyper, default) in row.hypers {
+        let value = match (fields.real(hyper, range(hyper))?, hyper, betas) {
+            (Some(x), _, _) => x,
+            (None, "beta1", Some([x, _])) | (None, "beta2", Some([_, x])) => x,
+            _ => decimal(default),
+        };
+        settings.insert(hyper.to_string(), value);
+    }
+    for &choice in row.choices {
+        let on = fields.flag(choice)?.unwrap_or(false);
+        settings.insert(choice.to_string(), f64::from(u8::from(on)));
+    }
+    let singles: Vec<(&str, f32)> = settings.iter().map(|(name, x)| (name.as_str(), *x as f32)).collect();
+    optim::Optimizer::new(name, &singles).map_err(|error| fields.whole_error(error.to_string()))?;
     fields.finish()?;
-    Ok(optimizer)
+    let lr = settings.remove("lr").unwrap_or_default();
+    Ok(Optimizer { name: name.to_string(), lr, settings })
+}
+
+/// The number that a default in single precision was written as.
+fn decimal(x: f32) -> f64 {
+    x.to_string().parse().unwrap_or(f64::from(x))
 }
 
 pub fn schedule(mut fields: Fields<'_>) -> Result<Schedule, JobError> {
-    let name = fields.choice("name", &SCHEDULES.map(|row| row.0))?.unwrap_or("constant");
-    let (_, options) = SCHEDULES.into_iter().find(|row| row.0 == name).expect("a choice is a row");
-    fields.only(name, options, SCHEDULES.iter().flat_map(|row| row.1))?;
-    let milestones_origin = fields.origin("milestones");
-    let schedule = Schedule {
-        name: name.to_string(),
-        warmup: fields.whole("warmup", 0, MAX)?,
-        step_size: fields.whole("step_size", 1, MAX)?,
-        gamma: fields.real("gamma", POSITIVE)?,
-        milestones: fields.wholes("milestones", 1, MAX)?,
-        min_lr: fields.real("min_lr", NOT_NEGATIVE)?,
-        max_lr: fields.real("max_lr", POSITIVE)?,
-        patience: fields.whole("patience", 0, MAX)?,
-        factor: fields.real("factor", INSIDE_ONE)?,
-        div: fields.real("div", AT_LEAST_ONE)?,
-        final_div: fields.real("final_div", AT_LEAST_ONE)?,
+    let rows: Vec<&str> = SCHEDULES.iter().map(|row| row.name).collect();
+    let name = fields.choice("name", &rows)?.unwrap_or("constant");
+    let row = SCHEDULES.iter().find(|row| row.name == name).expect("a choice is a row");
+    let options_of = |row: &'static schedule::Row| -> Vec<&'static str> {
+        let lists = if row.name == MULTI_STEP { &["milestones"][..] } else { &[] };
+        row.params.iter().map(|p| p.0).chain(lists.iter().copied()).chain(["warmup"]).collect()
     };
-    if schedule.milestones.as_ref().is_some_and(|steps| !steps.is_sorted_by(|a, b| a < b)) {
-        return Err(fields.error("milestones", milestones_origin, "the steps must increase".to_string()));
+    fields.only(name, &options_of(row), SCHEDULES.iter().flat_map(options_of))?;
+
+    // With every number in its range, only these can still be wrong.
+    let doubtful = if name == MULTI_STEP { "milestones" } else { "warmup" };
+    let origin = fields.origin(doubtful);
+    let warmup = fields.whole("warmup", 0, MAX)?.unwrap_or(0);
+    let milestones = fields.wholes("milestones", 1, MAX)?.unwrap_or_default();
+    let mut params = BTreeMap::new();
+    for &(param, default) in row.params {
+        params.insert(param.to_string(), fields.real(param, range(param))?.unwrap_or(default));
     }
+    let given: Vec<(&str, f64)> = params.iter().map(|(name, x)| (name.as_str(), *x)).collect();
+    schedule::Schedule::new(name, &given, &milestones, warmup)
+        .map_err(|error| fields.error(doubtful, origin, error.to_string()))?;
     fields.finish()?;
-    Ok(schedule)
+    Ok(Schedule { name: name.to_string(), warmup, params, milestones })
 }
 
 pub fn devices(mut fields: Fields<'_>) -> Result<Devices, JobError> {

@@ -1,8 +1,13 @@
 //! A job as the text of a job file, with every default filled in: what a run directory keeps.
 
-use super::sections::{Length, NormGroup, OnNan};
-use super::{Job, Value};
+use super::sections::{Length, NormGroup};
+use super::tree::Value;
+use super::{Job, data};
 use crate::report::units;
+use gulliver_graph::hyper::range;
+use gulliver_graph::model::param::ParamValue;
+use gulliver_graph::optim::OPTIMIZERS;
+use gulliver_run::train::OnNan;
 use std::path::Path;
 
 /// The complete job; reading the text gives the same job again.
@@ -12,54 +17,19 @@ pub fn to_toml(job: &Job) -> String {
     out.section("model");
     out.text("name", &job.model.name);
     for (key, value) in &job.model.parameters {
-        out.value(key, value.clone());
+        out.value(key, parameter(value));
     }
 
-    let data = &job.data;
     out.section("data");
-    out.text("kind", &data.kind);
-    for (key, path) in [("path", &data.path), ("labels", &data.labels), ("tokenizer", &data.tokenizer)] {
-        out.path(key, path.as_deref());
+    for (key, value) in data::write(&job.data) {
+        out.value(key, value);
     }
-    for (key, text) in [
-        ("split", &data.split),
-        ("mode", &data.mode),
-        ("vocabulary", &data.vocabulary),
-        ("text_column", &data.text_column),
-        ("label_column", &data.label_column),
-        ("x", &data.x),
-        ("y", &data.y),
-    ] {
-        text.iter().for_each(|text| out.text(key, text));
-    }
-    for (key, n) in [
-        ("length", data.length),
-        ("stride", data.stride),
-        ("max_length", data.max_length),
-        ("size", data.size),
-        ("channels", data.channels),
-        ("classes", data.classes),
-        ("examples", data.examples),
-        ("points", data.points),
-    ] {
-        out.whole(key, n);
-    }
-    out.real("validation", data.validation);
-    for (key, flag) in [
-        ("normalise", data.normalise),
-        ("augment", data.augment),
-        ("buckets", data.buckets),
-        ("shuffle", data.shuffle),
-    ] {
-        out.flag(key, flag);
-    }
-    out.wholes("shape", data.shape.as_deref());
 
     let train = &job.train;
     out.section("train");
     match train.length {
-        Length::Steps(n) => out.whole("steps", Some(n)),
-        Length::Epochs(n) => out.whole("epochs", Some(n)),
+        Length::Steps(n) => out.whole("steps", n),
+        Length::Epochs(n) => out.whole("epochs", n),
     }
     for (key, n) in [
         ("batch", train.batch),
@@ -70,7 +40,7 @@ pub fn to_toml(job: &Job) -> String {
         ("keep_checkpoints", train.keep_checkpoints),
         ("log_every", train.log_every),
     ] {
-        out.whole(key, Some(n));
+        out.whole(key, n);
     }
     out.real("clip_norm", train.clip_norm);
     out.real("clip_value", train.clip_value);
@@ -79,50 +49,43 @@ pub fn to_toml(job: &Job) -> String {
     out.path("weights", train.weights.as_deref());
 
     let optimizer = &job.optimizer;
+    let choices = OPTIMIZERS.iter().find(|row| row.name == optimizer.name).map_or(&[][..], |row| row.choices);
     out.section("optimizer");
     out.text("name", &optimizer.name);
     out.real("lr", Some(optimizer.lr));
-    if let Some(betas) = optimizer.betas {
-        out.value("betas", Value::List(betas.map(Value::Float).to_vec()));
+    for (key, &x) in &optimizer.settings {
+        let flag = choices.contains(&key.as_str());
+        out.value(key, if flag { Value::Bool(x != 0.0) } else { Value::Float(x) });
     }
-    for (key, x) in [
-        ("eps", optimizer.eps),
-        ("momentum", optimizer.momentum),
-        ("weight_decay", optimizer.weight_decay),
-        ("rho", optimizer.rho),
-        ("alpha", optimizer.alpha),
-    ] {
-        out.real(key, x);
-    }
-    out.flag("nesterov", optimizer.nesterov);
-    out.flag("centered", optimizer.centered);
 
     let schedule = &job.schedule;
     out.section("schedule");
     out.text("name", &schedule.name);
-    for (key, n) in
-        [("warmup", schedule.warmup), ("step_size", schedule.step_size), ("patience", schedule.patience)]
-    {
-        out.whole(key, n);
+    out.whole("warmup", schedule.warmup);
+    for (key, &x) in &schedule.params {
+        out.value(key, if range(key).whole { Value::Int(x as i64) } else { Value::Float(x) });
     }
-    out.wholes("milestones", schedule.milestones.as_deref());
-    for (key, x) in [
-        ("gamma", schedule.gamma),
-        ("min_lr", schedule.min_lr),
-        ("max_lr", schedule.max_lr),
-        ("factor", schedule.factor),
-        ("div", schedule.div),
-        ("final_div", schedule.final_div),
-    ] {
-        out.real(key, x);
+    if !schedule.milestones.is_empty() {
+        let steps = schedule.milestones.iter().map(|&step| Value::Int(step as i64));
+        out.value("milestones", Value::List(steps.collect()));
     }
 
     out.section("devices");
-    out.whole("threads", Some(job.devices.threads));
+    out.whole("threads", job.devices.threads);
     if let Some(memory) = job.devices.memory {
         out.text("memory", &units::exact_bytes(memory));
     }
     out.text
+}
+
+fn parameter(value: &ParamValue) -> Value {
+    match value {
+        ParamValue::Bool(b) => Value::Bool(*b),
+        ParamValue::Int(n) => Value::Int(*n),
+        ParamValue::Float(x) => Value::Float(*x),
+        ParamValue::Text(text) => Value::Text(text.to_string()),
+        ParamValue::Ints(list) => Value::List(list.iter().map(|n| Value::Int(*n)).collect()),
+    }
 }
 
 struct Writer {
@@ -148,21 +111,11 @@ impl Writer {
         path.iter().for_each(|path| self.text(key, &path.to_string_lossy()));
     }
 
-    fn whole(&mut self, key: &str, n: Option<u64>) {
-        n.iter().for_each(|n| self.value(key, Value::Int(*n as i64)));
-    }
-
-    fn wholes(&mut self, key: &str, list: Option<&[u64]>) {
-        list.iter().for_each(|list| {
-            self.value(key, Value::List(list.iter().map(|&n| Value::Int(n as i64)).collect()));
-        });
+    fn whole(&mut self, key: &str, n: u64) {
+        self.value(key, Value::Int(n as i64));
     }
 
     fn real(&mut self, key: &str, x: Option<f64>) {
         x.iter().for_each(|x| self.value(key, Value::Float(*x)));
-    }
-
-    fn flag(&mut self, key: &str, flag: Option<bool>) {
-        flag.iter().for_each(|flag| self.value(key, Value::Bool(*flag)));
     }
 }

@@ -1,5 +1,6 @@
 //! From options to data sets: one function that opens any kind, and one for each below it.
 
+use gulliver_graph::nearest::suggestion;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use super::digits::Digits;
 use super::file::{self, Bytes, utf8};
 use super::images::{self, Images};
 use super::npy::{Array, Arrays};
-use super::options::{DataOptions, unknown_kind};
+use super::options::{DataOptions, KINDS};
 use super::pixels::Pixels;
 use super::points::Points;
 use super::sequences::Sequences;
@@ -38,7 +39,10 @@ pub fn open(options: &DataOptions) -> Result<Opened, DataError> {
         "csv-text" => open_csv_text(options)?,
         "sequences" => open_grammar(options)?,
         "digits" | "blobs" | "spirals" | "points" | "noise" | "tokens" => open_built_in(options)?,
-        other => return Err(DataError::option("kind", unknown_kind(other))),
+        other => {
+            let hint = suggestion(other, KINDS.iter().map(|(kind, ..)| *kind), "known are");
+            return Err(DataError::option("kind", format!("unknown kind `{other}`{hint}")));
+        }
     };
     if !options.augment {
         return Ok((train, validation));

@@ -205,29 +205,6 @@ impl Default for DataOptions {
     }
 }
 
-/// What to say about a kind that does not exist: the closest one, or all.
-pub fn unknown_kind(name: &str) -> String {
-    let names: Vec<&str> = KINDS.iter().map(|(kind, ..)| *kind).collect();
-    let closest = names.iter().min_by_key(|kind| edit_distance(kind, name));
-    match closest.filter(|kind| edit_distance(kind, name) <= 2) {
-        Some(kind) => format!("unknown kind `{name}`; did you mean `{kind}`?"),
-        None => format!("unknown kind `{name}`; known are {}", names.join(", ")),
-    }
-}
-
-fn edit_distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, c) in a.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, &d) in b.iter().enumerate() {
-            let best = (diagonal + usize::from(c != d)).min(row[j] + 1).min(row[j + 1] + 1);
-            diagonal = std::mem::replace(&mut row[j + 1], best);
-        }
-    }
-    row[b.len()]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -240,18 +217,6 @@ mod tests {
             for option in *used {
                 assert!(fields.contains(&format!(" {option}: ")), "{kind}: {option}");
             }
-        }
-    }
-
-    #[test]
-    fn close_names_are_suggested() {
-        for (name, part) in
-            [("digit", "did you mean `digits`"), ("csv_text", "`csv-text`"), ("quux", "known are text")]
-        {
-            assert!(unknown_kind(name).contains(part), "{name}");
-        }
-        for (a, b, distance) in [("", "abc", 3), ("kitten", "sitting", 3), ("same", "same", 0)] {
-            assert_eq!(edit_distance(a, b), distance);
         }
     }
 }

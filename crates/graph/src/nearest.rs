@@ -1,4 +1,5 @@
-//! Suggestions for mistyped names: the edit distance between words and the names nearest to one.
+//! Suggestions for mistyped names: the edit distance between words, the names nearest to one, and what
+//! to say about them.
 
 /// How many single-character insertions, deletions, replacements and swaps of neighbours turn `a`
 /// into `b`, compared without regard to ASCII case.
@@ -43,6 +44,16 @@ pub fn nearest<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>, count
     near.into_iter().take(count).map(|(_, name)| name).collect()
 }
 
+/// What to say after naming something unknown: "; did you mean `…`?" with the nearest of `names`, or
+/// "; `otherwise` …" with all of them.
+pub fn suggestion<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>, otherwise: &str) -> String {
+    let names: Vec<&str> = names.into_iter().collect();
+    match nearest(wanted, names.iter().copied(), 1).first() {
+        Some(name) => format!("; did you mean `{name}`?"),
+        None => format!("; {otherwise} {}", names.join(", ")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,5 +89,7 @@ mod tests {
             assert_eq!(nearest(wanted, names, 1), expected, "{wanted}");
         }
         assert!(nearest(&"x".repeat(10_000), names, 3).is_empty());
+        assert_eq!(suggestion("sed", names, "there are"), "; did you mean `seed`?");
+        assert_eq!(suggestion("momentum", ["a", "b"], "there are"), "; there are a, b");
     }
 }

@@ -1,0 +1,121 @@
+//! `[data]`: the options of [`DataOptions`] as fields. Which of them a kind has, and what they mean, is
+//! said there and in [`KINDS`].
+
+use super::error::JobError;
+use super::fields::Fields;
+use super::tree::Value;
+use gulliver_graph::hyper::{ANY, BELOW_ONE};
+use gulliver_run::data::{DataOptions, KINDS};
+use std::path::PathBuf;
+
+/// `[data]`: where examples come from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Data {
+    /// What to open; paths are absolute and the seed is that of `[train]`.
+    pub options: DataOptions,
+    /// Whether the examples of a batch are of similar length.
+    pub buckets: bool,
+    /// Whether training examples come in a new random order every epoch.
+    pub shuffle: bool,
+}
+
+/// Options that every kind has.
+const COMMON: [&str; 3] = ["validation", "buckets", "shuffle"];
+
+fn options_of(kind: &str) -> Vec<&'static str> {
+    let own = KINDS.iter().find(|row| row.0 == kind).map_or(&[][..], |row| row.2);
+    [own, &COMMON].concat()
+}
+
+pub fn read(mut fields: Fields<'_>) -> Result<Data, JobError> {
+    let kinds: Vec<&str> = KINDS.iter().map(|row| row.0).collect();
+    let kind = fields.choice("kind", &kinds)?.ok_or_else(|| fields.missing("kind", "kind = \"text\""))?;
+    fields.only(kind, &options_of(kind), KINDS.iter().flat_map(|row| row.2.iter().copied()))?;
+    let default = DataOptions::default();
+    let options = DataOptions {
+        kind: kind.to_string(),
+        path: fields.path("path")?,
+        labels: fields.path("labels")?,
+        validation_path: fields.path("validation_path")?,
+        validation: fields.real("validation", BELOW_ONE)?.unwrap_or(default.validation),
+        seed: default.seed,
+        examples: fields.size("examples", 1)?,
+        classes: fields.size("classes", 1)?,
+        length: fields.size("length", 1)?.unwrap_or(default.length),
+        stride: fields.size("stride", 1)?,
+        min_length: fields.size("min_length", 1)?,
+        max_length: fields.size("max_length", 1)?.unwrap_or(default.max_length),
+        vocabulary: fields.text("vocabulary")?.unwrap_or(default.vocabulary),
+        characters: fields.text("characters")?,
+        tokenizer: fields.path("tokenizer")?,
+        tokens: fields.size("tokens", 1)?.unwrap_or(default.tokens),
+        size: fields.size("size", 1)?,
+        channels: fields.size("channels", 1)?.unwrap_or(default.channels),
+        shape: fields.sizes("shape", 1)?.unwrap_or(default.shape),
+        x_key: fields.text("x_key")?.unwrap_or(default.x_key),
+        y_key: fields.text("y_key")?.unwrap_or(default.y_key),
+        text_column: fields.text("text_column")?,
+        label_column: fields.text("label_column")?,
+        regression: fields.flag("regression")?.unwrap_or(default.regression),
+        normalise: fields.flag("normalise")?,
+        mean: fields.reals("mean", ANY)?,
+        std: fields.reals("std", ANY)?,
+        augment: fields.flag("augment")?.unwrap_or(default.augment),
+        padding: fields.size("padding", 0)?.unwrap_or(default.padding),
+        flip: fields.flag("flip")?.unwrap_or(default.flip),
+    };
+    let buckets = fields.flag("buckets")?.unwrap_or(false);
+    let shuffle = fields.flag("shuffle")?.unwrap_or(true);
+    fields.finish()?;
+    Ok(Data { options, buckets, shuffle })
+}
+
+/// The fields that the kind has and that are set, `kind` first.
+pub fn write(data: &Data) -> Vec<(&'static str, Value)> {
+    let o = &data.options;
+    let text = |text: &str| Some(Value::Text(text.to_string()));
+    // Paths of a job came from text, so nothing is lost.
+    let path = |path: &Option<PathBuf>| path.as_ref().map(|path| Value::Text(path.to_string_lossy().into()));
+    let size = |n: usize| Some(Value::Int(n as i64));
+    let reals = |list: &Option<Vec<f32>>| {
+        let list = list.as_ref()?.iter();
+        Some(Value::List(list.map(|x| Value::Float(f64::from(*x))).collect()))
+    };
+    let flag = |flag: bool| Some(Value::Bool(flag));
+    let fields = [
+        ("kind", text(&o.kind)),
+        ("path", path(&o.path)),
+        ("labels", path(&o.labels)),
+        ("validation_path", path(&o.validation_path)),
+        ("validation", Some(Value::Float(o.validation))),
+        ("examples", o.examples.and_then(size)),
+        ("classes", o.classes.and_then(size)),
+        ("length", size(o.length)),
+        ("stride", o.stride.and_then(size)),
+        ("min_length", o.min_length.and_then(size)),
+        ("max_length", size(o.max_length)),
+        ("vocabulary", text(&o.vocabulary)),
+        ("characters", o.characters.as_deref().and_then(text)),
+        ("tokenizer", path(&o.tokenizer)),
+        ("tokens", size(o.tokens)),
+        ("size", o.size.and_then(size)),
+        ("channels", size(o.channels)),
+        ("shape", Some(Value::List(o.shape.iter().map(|&n| Value::Int(n as i64)).collect()))),
+        ("x_key", text(&o.x_key)),
+        ("y_key", text(&o.y_key)),
+        ("text_column", o.text_column.as_deref().and_then(text)),
+        ("label_column", o.label_column.as_deref().and_then(text)),
+        ("regression", flag(o.regression)),
+        ("normalise", o.normalise.and_then(flag)),
+        ("mean", reals(&o.mean)),
+        ("std", reals(&o.std)),
+        ("augment", flag(o.augment)),
+        ("padding", size(o.padding)),
+        ("flip", flag(o.flip)),
+        ("buckets", flag(data.buckets)),
+        ("shuffle", flag(data.shuffle)),
+    ];
+    let options = options_of(&o.kind);
+    let known = |key: &str| key == "kind" || options.contains(&key);
+    fields.into_iter().filter(|(key, _)| known(key)).filter_map(|(key, value)| Some((key, value?))).collect()
+}
