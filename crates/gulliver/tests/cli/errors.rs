@@ -54,7 +54,7 @@ fn wrong_jobs() {
         ("digits.toml", &["train.partials=3"], &["train.partials", "8", "3"]),
         ("digits.toml", &["optimizer.name=adan"], &["optimizer.name", "`adam`"]),
         ("digits.toml", &["schedule.name=cycle"], &["schedule.name"]),
-        ("digits.toml", &["trane.steps=3"], &["trane", "`train`"]),
+        ("digits.toml", &["trane.steps=3"], &["trane", "sections are model, data, train"]),
         ("digits.toml", &["train.batch=-1"], &["train.batch", "-1"]),
         ("digits.toml", &["model.size=16"], &["x", "16", "12"]),
         ("digits.toml", &["model.classes=9"], &["model.classes", "9", "10 classes"]),
@@ -133,7 +133,7 @@ fn wrong_data() {
         ("idx.toml", vec![0, 0, 8, 3, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255], &["bad"]),
         ("text.toml", b"short".to_vec(), &["bad", "too few"]),
         ("text.toml", b"\xc3(".repeat(100), &["bad: at byte 0", "UTF-8"]),
-        ("text.toml", vec![], &["bad"]),
+        ("text.toml", vec![], &["bad: is empty"]),
     ];
     for (job, bytes, parts) in table {
         place.write("bad", bytes);
