@@ -39,6 +39,11 @@ impl Stream {
         Stream { key: [a, b], salt: [c, d] }
     }
 
+    /// The key and the upper half of the counter of every block, for kernels that make many at once.
+    pub fn key_and_salt(&self) -> ([u32; 2], [u32; 2]) {
+        (self.key, self.salt)
+    }
+
     /// Words `4 * block` to `4 * block + 3`, for readers that walk in order.
     pub fn block(&self, block: u64) -> [u32; 4] {
         let [lo, hi] = halves(block);

@@ -41,7 +41,7 @@ fn convolutional_networks() {
 
 #[test]
 fn resnets() {
-    for name in ["resnet18", "wide_resnet50_2"] {
+    for name in ["resnet18", "wide_bottleneck"] {
         check(name);
     }
 }

@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(CommandError::Interrupted) => ExitCode::from(gulliver::interrupt::EXIT_CODE),
+        Err(CommandError::Interrupted) => ExitCode::from(gulliver::interrupt::EXIT_CODE as u8),
         // Nobody reads us any more: not worth a word.
         Err(CommandError::Output(e)) if e.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {

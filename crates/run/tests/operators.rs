@@ -13,6 +13,13 @@ use gulliver_run::kernel::isa::Isa;
 use gulliver_run::lower::{TensorType, lower};
 use gulliver_run::team::Team;
 
+mod samples;
+
+/// The operators' own samples, and some that keep several threads busy.
+fn samples() -> Vec<Sample> {
+    Op::samples().into_iter().chain(samples::large()).collect()
+}
+
 fn host(t: &Tensor, dtype: DType) -> HostTensor {
     let data = match dtype {
         DType::F32 => HostData::F32(t.data.iter().map(|&x| x as f32).collect()),
@@ -77,7 +84,7 @@ fn same_bits(a: &Tensor, b: &Tensor) -> bool {
 #[test]
 fn kernels_match_the_reference() {
     let team = Team::new(1);
-    for sample in Op::samples() {
+    for sample in samples() {
         for seed in [1, 2] {
             let inputs = sample.tensors(seed);
             let (fast, plain) = (run(&sample, &inputs, &team, None), sample.eval(&inputs));
@@ -98,7 +105,7 @@ fn threads_and_instructions_do_not_change_bits() {
     let one = Team::with_isa(1, Isa::portable());
     let teams: Vec<Team> =
         (1..=3).flat_map(|n| Isa::all().into_iter().map(move |isa| Team::with_isa(n, isa))).collect();
-    for sample in Op::samples() {
+    for sample in samples() {
         let inputs = sample.tensors(4);
         let plain = run(&sample, &inputs, &one, None);
         for team in &teams {
@@ -113,7 +120,7 @@ fn threads_and_instructions_do_not_change_bits() {
 fn cuts_along_output_axes_keep_bits() {
     let team = Team::new(2);
     let mut checked = 0;
-    for sample in Op::samples() {
+    for sample in samples() {
         let inputs = sample.tensors(6);
         let whole = run(&sample, &inputs, &team, None);
         for (cut, parts) in sample.cuts(&[2, 3]) {
@@ -148,7 +155,7 @@ fn cuts_along_output_axes_keep_bits() {
 fn results_over_operands_keep_bits() {
     let team = Team::new(2);
     let mut checked = 0;
-    for sample in Op::samples() {
+    for sample in samples() {
         let inputs = sample.tensors(8);
         let apart = run(&sample, &inputs, &team, None);
         let dtypes = sample.op.def().dtypes(&sample.types(), apart.len());

@@ -46,7 +46,7 @@ impl Stretch {
     }
 
     /// The input positions and weights of output `i`, clamped into an input of this extent.
-    fn reads(&self, i: usize, extent: usize) -> [(usize, f64); 2] {
+    pub fn reads(&self, i: usize, extent: usize) -> [(usize, f64); 2] {
         let place = |r: usize| (i / self.factor + r) as i64 - self.low;
         self.taps(i).map(|(r, weight)| (place(r).clamp(0, extent as i64 - 1) as usize, weight))
     }

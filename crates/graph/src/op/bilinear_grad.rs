@@ -22,7 +22,7 @@ pub struct BilinearGrad {
 }
 
 /// The element of dx that neighbour `r` of output `i` stands for, if it is here.
-fn lands(s: &Stretch, i: usize, r: usize, extent: usize) -> Option<usize> {
+pub fn lands(s: &Stretch, i: usize, r: usize, extent: usize) -> Option<usize> {
     let (mut place, last) = ((i / s.factor + r) as i64 - s.low, extent as i64 - 1);
     if s.low == 1 {
         place = place.max(0);

@@ -91,6 +91,16 @@ impl OpDef for Contract {
             Sample::normal(Contract::new("b m k, b k n -> b m n"), &[&[3, 4, 5], &[3, 5, 2]]),
             Sample::normal(Contract::new("b t h d, b s h d -> b h t s"), &[&[2, 3, 2, 4], &[2, 5, 2, 4]]),
             Sample::normal(Contract::new("b t d, o d -> b t o"), &[&[2, 3, 4], &[6, 4]]),
+            // Reduced axes that are not one stride apart.
+            Sample::normal(Contract::new("b m t, b n t -> m n"), &[&[7, 4, 45], &[7, 19, 45]]),
+            Sample::normal(Contract::new("t m b, b t n -> n m"), &[&[5, 3, 6], &[6, 5, 4]]),
+            Sample::normal(Contract::new("b h t d, s b h d -> t s"), &[&[2, 3, 5, 4], &[6, 2, 3, 4]]),
+            Sample::normal(Contract::new("i j k, k i j -> []"), &[&[3, 4, 5], &[5, 3, 4]]),
+            // Results whose last axis is a batch axis, and whose rows and columns alternate.
+            Sample::normal(Contract::new("b m k, b n k -> m n b"), &[&[5, 4, 9], &[5, 3, 9]]),
+            Sample::normal(Contract::new("b k, k b n -> n b"), &[&[4, 6], &[6, 4, 7]]),
+            Sample::normal(Contract::new("b k, k b -> b"), &[&[9, 6], &[6, 9]]),
+            Sample::normal(Contract::new("i k j, l n k -> l i n j"), &[&[3, 8, 4], &[2, 5, 8]]),
             Sample::normal(Contract::new("m, n -> m n"), &[&[4], &[3]]),
             Sample::normal(Contract::new("k, k -> []"), &[&[40], &[40]]),
         ]

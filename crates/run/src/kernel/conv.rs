@@ -248,7 +248,7 @@ fn grouped<A: Operand, B: Operand>(
         for g in 0..groups {
             let (a, b) = operands(g);
             let data = &mut out[g * c.group..];
-            let to = gemm::Output { data, row: c.row, inner: c.inner, outer: c.outer };
+            let to = gemm::Output::runs(data, c.row, c.inner, c.outer);
             gemm::gemm(team, dims, &a, &b, to, false, scratch);
         }
         return;

@@ -6,6 +6,7 @@ use crate::kernel::isa::Isa;
 use crate::kernel::pack::{Operand, Strided};
 use crate::kernel::tile::{self, Left, MR, NR, Right, Store, Target};
 use crate::team::{SharedMut, Team, share};
+use std::marker::PhantomData;
 use std::ops::Range;
 
 /// Rows of A packed at a time: with a block of the reduced index they stay in the second-level cache.
@@ -16,26 +17,48 @@ const NC: usize = 48 * NR;
 const PART: usize = 1 << 17;
 
 /// Where the product goes: element (i, j) at `i * row + (j / inner) * outer + j % inner`, so that
-/// columns may be (image, position) pairs of a tensor with rows in between.
+/// columns may be (image, position) pairs of a tensor with rows in between, or at any distance. The
+/// elements not addressed are left alone.
 pub struct Output<'a> {
-    /// The elements; those not addressed are left alone.
-    pub data: &'a mut [f32],
-    /// Distance between rows.
-    pub row: usize,
-    /// Columns in one contiguous run.
-    pub inner: usize,
-    /// Distance between runs.
-    pub outer: usize,
+    /// Element (0, 0), to be reached only as the constructors promise.
+    ptr: *mut f32,
+    /// Elements from there to the end of the memory.
+    len: usize,
+    row: usize,
+    inner: usize,
+    outer: usize,
+    owner: PhantomData<&'a mut [f32]>,
 }
 
 impl<'a> Output<'a> {
-    /// Rows of `n` contiguous columns at distance `row`.
+    /// Rows of contiguous columns at distance `row`.
     pub fn rows(data: &'a mut [f32], row: usize) -> Output<'a> {
-        Output { data, row, inner: usize::MAX, outer: 0 }
+        Output::runs(data, row, usize::MAX, 0)
+    }
+
+    /// Columns in contiguous runs of `inner`, `outer` apart; rows at distance `row`.
+    pub fn runs(data: &'a mut [f32], row: usize, inner: usize, outer: usize) -> Output<'a> {
+        Output { ptr: data.as_mut_ptr(), len: data.len(), row, inner, outer, owner: PhantomData }
+    }
+
+    /// As [`Output::runs`], starting at element `at` of memory in which other threads write elsewhere.
+    ///
+    /// # Safety
+    /// Until the product is done, nobody else reaches the elements it addresses.
+    pub unsafe fn shared(
+        data: &'a SharedMut<'_, f32>,
+        at: usize,
+        row: usize,
+        inner: usize,
+        outer: usize,
+    ) -> Output<'a> {
+        assert!(at <= data.len(), "output starts outside its memory");
+        let ptr = data.as_ptr().wrapping_add(at);
+        Output { ptr, len: data.len() - at, row, inner, outer, owner: PhantomData }
     }
 
     fn target(self) -> Target {
-        Target { ptr: self.data.as_mut_ptr(), row: self.row, inner: self.inner, outer: self.outer }
+        Target { ptr: self.ptr, row: self.row, inner: self.inner, outer: self.outer }
     }
 
     fn covers(&self, m: usize, n: usize) -> bool {
@@ -44,7 +67,7 @@ impl<'a> Output<'a> {
         }
         // Whole runs are asked for, the last one too.
         let last = ((n - 1) / self.inner).saturating_mul(self.outer).saturating_add(self.inner.min(n) - 1);
-        (m - 1).saturating_mul(self.row).saturating_add(last) < self.data.len()
+        (m - 1).saturating_mul(self.row).saturating_add(last) < self.len
     }
 }
 
@@ -98,7 +121,7 @@ pub fn serial(
     scratch: &mut [f32],
 ) {
     check(m, n, k, a, b, &c, scratch.len(), serial_scratch_len(m, n, k));
-    // SAFETY: `check` covers all rows and columns, and C is borrowed exclusively.
+    // SAFETY: `check` covers all rows and columns, and the elements of C are this product's alone.
     unsafe { serial_to(isa, [m, n, k], a, b, c.target(), accumulate, scratch) };
 }
 
@@ -358,7 +381,7 @@ mod tests {
         definition(m, n, k, a, b, &mut want, false);
         let mut c = vec![0.0; m * n];
         let mut scratch = vec![0.0; serial_scratch_len(m, n, k)];
-        let out = Output { data: &mut c, row: 7, inner: 7, outer: 35 };
+        let out = Output::runs(&mut c, 7, 7, 35);
         serial(Isa::detect(), [m, n, k], &a, &b, out, false, &mut scratch);
         for i in 0..m {
             for j in 0..n {

@@ -20,6 +20,8 @@
 //!   position), the weight gradient (image, output position), each flattened in that order. A strided
 //!   input gradient ends with adding `+0.0`, which lets kernels leave out the zeros between outputs.
 //! - **Attention**: see [`attention`].
+//! - **Softmax, losses, normalisation** ([`softmax`], [`loss`], [`norm`]): sums over a row or run are
+//!   reductions; what several samples contribute to a channel is added in order of the samples.
 //! - **Functions** ([`math`]): fixed sequences of basic operations, the same on every machine.
 
 pub mod attention;
@@ -33,7 +35,11 @@ pub mod norm;
 pub mod pack;
 pub mod patch;
 mod phase;
+pub mod pool;
+pub mod random;
+pub mod recurrent;
 pub mod reduce;
+pub mod scan;
 pub mod softmax;
 pub mod tile;
 pub mod update;

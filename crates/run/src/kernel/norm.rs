@@ -91,36 +91,35 @@ fn input_grad_body(x: &[f32], dy: &[f32], m: Moments, gamma: Gain<'_>, s: Slopes
     }
 }
 
-/// Two sums over a run at once: of `term(i)` and of `term(i)·x̂`.
+/// Two sums over a run at once: of `d` and of `d·x̂`, where `d = weight(dy, gamma)`.
 #[inline(always)]
-fn two_sums(x: &[f32], m: Moments, term: impl Fn(usize) -> f32) -> [f32; 2] {
+fn two_sums(x: &[f32], dy: &[f32], gamma: &[f32], m: Moments, weight: impl Fn(f32, f32) -> f32) -> [f32; 2] {
     let (mut plain, mut weighted) = ([0.0f32; LANES], [0.0f32; LANES]);
-    let whole = x.len() / LANES * LANES;
-    for i in (0..whole).step_by(LANES) {
+    let (xs, dys, gammas) = (x.chunks_exact(LANES), dy.chunks_exact(LANES), gamma.chunks_exact(LANES));
+    let rest = xs.remainder().iter().zip(dys.remainder()).zip(gammas.remainder());
+    for ((x, dy), gamma) in xs.zip(dys).zip(gammas) {
         for l in 0..LANES {
-            let t = term(i + l);
-            plain[l] += t;
-            weighted[l] = t.mul_add(normal(x[i + l], m), weighted[l]);
+            let d = weight(dy[l], gamma[l]);
+            plain[l] += d;
+            weighted[l] = d.mul_add(normal(x[l], m), weighted[l]);
         }
     }
-    for i in whole..x.len() {
-        let t = term(i);
-        plain[i - whole] += t;
-        weighted[i - whole] = t.mul_add(normal(x[i], m), weighted[i - whole]);
+    for (l, ((&x, &dy), &gamma)) in rest.enumerate() {
+        let d = weight(dy, gamma);
+        plain[l] += d;
+        weighted[l] = d.mul_add(normal(x, m), weighted[l]);
     }
     [tree(plain, add), tree(weighted, add)]
 }
 
 #[inline(always)]
 fn sums_body(x: &[f32], dy: &[f32], m: Moments) -> [f32; 2] {
-    let dy = &dy[..x.len()];
-    two_sums(x, m, |i| dy[i])
+    two_sums(x, dy, dy, m, |dy, _| dy)
 }
 
 #[inline(always)]
 fn gained_sums_body(x: &[f32], dy: &[f32], gamma: &[f32], m: Moments) -> [f32; 2] {
-    let (dy, gamma) = (&dy[..x.len()], &gamma[..x.len()]);
-    two_sums(x, m, |i| dy[i] * gamma[i])
+    two_sums(x, dy, gamma, m, |dy, gamma| dy * gamma)
 }
 
 #[inline(always)]
@@ -221,9 +220,12 @@ fn input_grad_row_body(x: &[f32], dy: &[f32], c: Columns<'_>, level: &[f32], slo
 
 #[inline(always)]
 fn normal_dots_body(x: &[f32], dy: Matrix<'_>, c: Columns<'_>, c0: usize, out: &mut [f32]) {
-    let step = |acc: f32, v: f32, row: usize, column: usize| {
-        let m = Moments { mean: c.mean[column], rstd: c.rstd[column] };
-        v.mul_add(normal(x[row * dy.cols + column], m), acc)
+    let step = |lanes: &mut [f32], row: &[f32], r: usize, column: usize| {
+        let x = &x[r * dy.cols + column..];
+        let moments = c.mean[column..].iter().zip(&c.rstd[column..]);
+        for (((lane, &dy), &x), (&mean, &rstd)) in lanes.iter_mut().zip(row).zip(x).zip(moments) {
+            *lane = dy.mul_add(normal(x, Moments { mean, rstd }), *lane);
+        }
     };
     fold_columns(dy, c0, out, 0.0, step, add);
 }

@@ -62,6 +62,51 @@ impl Operand for Strided<'_> {
     }
 }
 
+/// Plain memory whose reduced index is a nest of loops: element (i, k) at `i * outer` plus, for every
+/// loop, its distance times its position, where the positions are the digits of `k`, slowest first.
+#[derive(Clone, Copy, Debug)]
+pub struct Nested<'a> {
+    /// The elements.
+    pub data: &'a [f32],
+    /// Distance between outer indices.
+    pub outer: usize,
+    /// Extent and distance of each loop.
+    pub loops: &'a [(usize, usize)],
+}
+
+impl Operand for Nested<'_> {
+    fn pack(&self, outer: Range<usize>, reduced: Range<usize>, width: usize, dst: &mut [f32]) {
+        let (above, (run, step)) = match self.loops {
+            [above @ .., innermost] => (above, *innermost),
+            [] => (&[][..], (1, 0)),
+        };
+        for (s, mut sliver) in dst.chunks_exact_mut(width * reduced.len()).enumerate() {
+            let first = outer.start + s * width;
+            let outer = first..outer.end.min(first + width);
+            let mut k = reduced.start;
+            while k < reduced.end {
+                let within = k % run..run.min(k % run + reduced.end - k);
+                let digits = above.iter().rev();
+                let start = digits.fold((k / run, 0), |(k, at), (e, step)| (k / e, at + k % e * step)).1;
+                let (part, rest) = sliver.split_at_mut(within.len() * width);
+                k += within.len();
+                let line = Strided { data: &self.data[start..], outer: self.outer, reduced: step };
+                line.pack(outer.clone(), within, width, part);
+                sliver = rest;
+            }
+        }
+    }
+
+    fn strided(&self) -> Option<Strided<'_>> {
+        let reduced = match self.loops {
+            [] => 0,
+            [(_, step)] => *step,
+            _ => return None,
+        };
+        Some(Strided { data: self.data, outer: self.outer, reduced })
+    }
+}
+
 #[inline(always)]
 fn pack_strided(of: &Strided<'_>, outer: Range<usize>, reduced: Range<usize>, width: usize, dst: &mut [f32]) {
     let len = reduced.len();
@@ -123,6 +168,40 @@ pub(crate) fn interleave(
         let run = run(i);
         for (k, row) in sliver.chunks_exact_mut(width).enumerate() {
             row[i] = run[k * from.reduced];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::testing::noise;
+
+    #[test]
+    fn nests_of_loops_pack_element_by_element() {
+        let data = noise(600, 1);
+        let nests: [&[(usize, usize)]; 5] =
+            [&[], &[(7, 3)], &[(3, 1), (5, 40)], &[(2, 100), (3, 30), (4, 1)], &[(4, 0), (3, 2)]];
+        for loops in nests {
+            let total: usize = loops.iter().map(|l| l.0).product();
+            for (outer, width) in [(1, MR), (20, MR), (1, NR), (9, NR)] {
+                let nest = Nested { data: &data, outer, loops };
+                for (rows, ks) in [(0..5, 0..total), (2..20, 0..total), (3..19, total / 3..total)] {
+                    let mut dst = vec![f32::NAN; rows.len().next_multiple_of(width) * ks.len()];
+                    nest.pack(rows.clone(), ks.clone(), width, &mut dst);
+                    for (slot, &got) in dst.iter().enumerate() {
+                        let (i, within) = (slot / (ks.len() * width) * width, slot % (ks.len() * width));
+                        let (i, mut k) = (i + within % width, ks.start + within / width);
+                        let mut at = (rows.start + i) * outer;
+                        for &(extent, step) in loops.iter().rev() {
+                            at += k % extent * step;
+                            k /= extent;
+                        }
+                        let want = if i < rows.len() { data[at] } else { 0.0 };
+                        assert_eq!(got.to_bits(), want.to_bits(), "{loops:?} {rows:?} {ks:?} {slot}");
+                    }
+                }
+            }
         }
     }
 }

@@ -5,8 +5,10 @@ use crate::kernel::LANES;
 use crate::kernel::isa::{Isa, simd};
 use crate::team::{SharedMut, Team};
 
-/// Columns whose lanes are held at once: 16 lanes of 64 columns stay in the first-level cache.
-pub(super) const COLUMNS: usize = 64;
+/// Columns whose lanes are held at once: 16 lanes of 256 columns stay in the first-level cache.
+pub(super) const COLUMNS: usize = 256;
+/// Columns a thread takes at a time.
+const STRIPE: usize = 64;
 
 /// The greater of two, NaN if either is; the first if equal.
 #[inline(always)]
@@ -122,14 +124,15 @@ pub(super) struct Matrix<'a> {
     pub cols: usize,
 }
 
-/// The columns from `c0` on, as many as `out` holds: `step(lane, row, column, element)`.
+/// The columns from `c0` on, as many as `out` holds: `step(lanes, elements, row, column)` takes a stretch
+/// of a row, which starts at that column, into the lanes of its columns.
 #[inline(always)]
 pub(super) fn fold_columns(
     x: Matrix<'_>,
     c0: usize,
     out: &mut [f32],
     start: f32,
-    step: impl Fn(f32, f32, usize, usize) -> f32,
+    step: impl Fn(&mut [f32], &[f32], usize, usize),
     join: impl Fn(f32, f32) -> f32,
 ) {
     for (block, out) in out.chunks_mut(COLUMNS).enumerate() {
@@ -137,10 +140,7 @@ pub(super) fn fold_columns(
         let mut lanes = [[start; COLUMNS]; LANES];
         for r in 0..x.rows {
             let row = &x.data[r * x.cols + c0..][..width];
-            let lane = &mut lanes[r % LANES][..width];
-            for (j, (lane, &v)) in lane.iter_mut().zip(row).enumerate() {
-                *lane = step(*lane, v, r, c0 + j);
-            }
+            step(&mut lanes[r % LANES][..width], row, r, c0);
         }
         let mut half = LANES / 2;
         while half > 0 {
@@ -156,29 +156,47 @@ pub(super) fn fold_columns(
     }
 }
 
+/// `lane = f(lane, element)` along a stretch.
+#[inline(always)]
+fn take(lanes: &mut [f32], row: &[f32], f: impl Fn(f32, f32) -> f32) {
+    for (lane, &v) in lanes.iter_mut().zip(row) {
+        *lane = f(*lane, v);
+    }
+}
+
 #[inline(always)]
 fn sum_columns_body(x: Matrix<'_>, c0: usize, out: &mut [f32]) {
-    fold_columns(x, c0, out, 0.0, |acc, v, _, _| acc + v, add);
+    fold_columns(x, c0, out, 0.0, |lanes, row, _, _| take(lanes, row, add), add);
 }
 
 #[inline(always)]
 fn dot_columns_body(x: Matrix<'_>, y: &[f32], c0: usize, out: &mut [f32]) {
-    fold_columns(x, c0, out, 0.0, |acc, v, r, c| v.mul_add(y[r * x.cols + c], acc), add);
+    let step = |lanes: &mut [f32], row: &[f32], r: usize, c: usize| {
+        for ((lane, &v), &y) in lanes.iter_mut().zip(row).zip(&y[r * x.cols + c..]) {
+            *lane = v.mul_add(y, *lane);
+        }
+    };
+    fold_columns(x, c0, out, 0.0, step, add);
 }
 
 #[inline(always)]
 fn sum_sq_diff_columns_body(x: Matrix<'_>, mean: &[f32], c0: usize, out: &mut [f32]) {
-    fold_columns(x, c0, out, 0.0, |acc, v, _, c| (v - mean[c]).mul_add(v - mean[c], acc), add);
+    let step = |lanes: &mut [f32], row: &[f32], _: usize, c: usize| {
+        for ((lane, &v), &mean) in lanes.iter_mut().zip(row).zip(&mean[c..]) {
+            *lane = (v - mean).mul_add(v - mean, *lane);
+        }
+    };
+    fold_columns(x, c0, out, 0.0, step, add);
 }
 
 #[inline(always)]
 fn max_columns_body(x: Matrix<'_>, c0: usize, out: &mut [f32]) {
-    fold_columns(x, c0, out, f32::NEG_INFINITY, |acc, v, _, _| greater(acc, v), greater);
+    fold_columns(x, c0, out, f32::NEG_INFINITY, |lanes, row, _, _| take(lanes, row, greater), greater);
 }
 
 #[inline(always)]
 fn min_columns_body(x: Matrix<'_>, c0: usize, out: &mut [f32]) {
-    fold_columns(x, c0, out, f32::INFINITY, |acc, v, _, _| lesser(acc, v), lesser);
+    fold_columns(x, c0, out, f32::INFINITY, |lanes, row, _, _| take(lanes, row, lesser), lesser);
 }
 
 simd! {
@@ -200,7 +218,7 @@ fn columns(
     let matrix = Matrix { data: x, rows, cols: out.len() };
     assert_eq!(x.len(), rows * out.len(), "matrix is not {rows} rows of {} columns", out.len());
     let out = SharedMut::new(out);
-    team.split(out.len(), COLUMNS, &|range| {
+    team.split(out.len(), STRIPE, &|range| {
         // SAFETY: the team's ranges are disjoint.
         f(team.isa(), matrix, range.start, unsafe { out.slice(range) });
     });

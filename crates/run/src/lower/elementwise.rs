@@ -20,6 +20,11 @@ pub(super) fn ranges(call: &Call<'_>, len: usize, f: &(dyn Fn(std::ops::Range<us
     if len < 2 * GRAIN { f(0..len) } else { call.team.split(len, 64, f) }
 }
 
+/// Runs `f` on ranges of `0..units`, each of about `work` elements, on one thread if there is little to do.
+pub(super) fn units(call: &Call<'_>, units: usize, work: usize, f: &(dyn Fn(std::ops::Range<usize>) + Sync)) {
+    if units * work < 2 * GRAIN { f(0..units) } else { call.team.split(units, 1, f) }
+}
+
 pub(super) fn map(op: &Map) -> Option<Lowered> {
     let f = op.0;
     Some(Lowered::plain(move |call| {
@@ -29,21 +34,16 @@ pub(super) fn map(op: &Map) -> Option<Lowered> {
         ranges(call, y.len(), &|r| {
             // SAFETY: ranges are disjoint.
             let y = unsafe { y.slice(r.clone()) };
-            for (i, y) in y.chunks_mut(CHUNK).enumerate() {
-                if let Some(x) = x {
-                    y.copy_from_slice(&x[r.start + i * CHUNK..][..y.len()]);
-                }
-                map_chunk(isa, f, y);
-            }
+            map_slice(isa, f, x.map(|x| &x[r]), y);
         });
         Ok(())
     }))
 }
 
-/// Elements copied before a function is applied in place, so that they are still in the nearest cache.
-const CHUNK: usize = 2048;
-
-simd! { fn map_chunk(f: Function, y: &mut [f32]) = map_body; }
+simd! {
+    /// `y = f(x)`; an operand that is not given lies in `y`.
+    fn map_slice(f: Function, x: Option<&[f32]>, y: &mut [f32]) = map_body;
+}
 
 #[inline(always)]
 fn each(y: &mut [f32], f: impl Fn(f32) -> f32) {
@@ -52,33 +52,46 @@ fn each(y: &mut [f32], f: impl Fn(f32) -> f32) {
     }
 }
 
+/// One loop for one function.
 #[inline(always)]
-fn map_body(f: Function, y: &mut [f32]) {
+fn values(x: Option<&[f32]>, y: &mut [f32], f: impl Fn(f32) -> f32) {
+    match x {
+        Some(x) => {
+            for (y, &x) in y.iter_mut().zip(x) {
+                *y = f(x);
+            }
+        }
+        None => each(y, f),
+    }
+}
+
+#[inline(always)]
+fn map_body(f: Function, x: Option<&[f32]>, y: &mut [f32]) {
     match f {
-        Function::Neg => each(y, |x| -x),
-        Function::Abs => each(y, f32::abs),
-        Function::Square => each(y, |x| x * x),
-        Function::Sqrt => each(y, f32::sqrt),
-        Function::Rsqrt => each(y, math::rsqrt),
-        Function::Reciprocal => each(y, |x| 1.0 / x),
-        Function::Exp => each(y, math::exp),
-        Function::Log => each(y, math::ln),
-        Function::Erf => each(y, math::erf),
-        Function::Tanh => each(y, math::tanh),
-        Function::Sigmoid => each(y, math::sigmoid),
-        Function::Softplus => each(y, math::softplus),
+        Function::Neg => values(x, y, |x| -x),
+        Function::Abs => values(x, y, f32::abs),
+        Function::Square => values(x, y, |x| x * x),
+        Function::Sqrt => values(x, y, f32::sqrt),
+        Function::Rsqrt => values(x, y, math::rsqrt),
+        Function::Reciprocal => values(x, y, |x| 1.0 / x),
+        Function::Exp => values(x, y, math::exp),
+        Function::Log => values(x, y, math::ln),
+        Function::Erf => values(x, y, math::erf),
+        Function::Tanh => values(x, y, math::tanh),
+        Function::Sigmoid => values(x, y, math::sigmoid),
+        Function::Softplus => values(x, y, math::softplus),
         // NaN passes: a diverging run must not look healthy.
-        Function::Relu => each(y, |x| if x <= 0.0 { 0.0 } else { x }),
-        Function::LeakyRelu { slope } => each(y, |x| if x > 0.0 { x } else { x * slope }),
-        Function::Elu { alpha } => each(y, |x| if x > 0.0 { x } else { alpha * (math::exp(x) - 1.0) }),
-        Function::Gelu => each(y, math::gelu),
-        Function::GeluTanh => each(y, math::gelu_tanh),
-        Function::Silu => each(y, math::silu),
-        Function::HardSwish => each(y, |x| x * clamp(x + 3.0, 0.0, 6.0) / 6.0),
-        Function::HardSigmoid => each(y, |x| clamp(x + 3.0, 0.0, 6.0) / 6.0),
-        Function::Clamp { low, high } => each(y, |x| clamp(x, low, high)),
-        Function::Pow { exponent } => each(y, |x| power(x, exponent)),
-        Function::Affine { scale, shift } => each(y, |x| x.mul_add(scale, shift)),
+        Function::Relu => values(x, y, |x| if x <= 0.0 { 0.0 } else { x }),
+        Function::LeakyRelu { slope } => values(x, y, |x| if x > 0.0 { x } else { x * slope }),
+        Function::Elu { alpha } => values(x, y, |x| if x > 0.0 { x } else { alpha * (math::exp(x) - 1.0) }),
+        Function::Gelu => values(x, y, math::gelu),
+        Function::GeluTanh => values(x, y, math::gelu_tanh),
+        Function::Silu => values(x, y, math::silu),
+        Function::HardSwish => values(x, y, |x| x * clamp(x + 3.0, 0.0, 6.0) / 6.0),
+        Function::HardSigmoid => values(x, y, |x| clamp(x + 3.0, 0.0, 6.0) / 6.0),
+        Function::Clamp { low, high } => values(x, y, |x| clamp(x, low, high)),
+        Function::Pow { exponent } => values(x, y, |x| power(x, exponent)),
+        Function::Affine { scale, shift } => values(x, y, |x| x.mul_add(scale, shift)),
     }
 }
 

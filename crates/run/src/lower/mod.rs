@@ -3,13 +3,19 @@
 //! kernel, and the plan's report says so.
 
 mod attention;
+mod channel_norm;
 mod contract;
 mod elementwise;
+mod index;
 mod loss;
 mod movement;
 mod normalize;
+mod pool;
+mod random;
+mod recurrent;
 mod reduce;
 mod reference;
+mod scan;
 mod softmax;
 mod update;
 mod windows;
@@ -92,7 +98,7 @@ fn all_f32(types: &[TensorType]) -> bool {
 /// The kernel for an operator whose sizes are bound.
 pub fn lower(op: &Op, ins: &[TensorType], outs: &[TensorType], threads: usize) -> Lowered {
     let fast = match op {
-        Op::Contract(op) => contract::contract(op, ins, outs, threads),
+        Op::Contract(op) => Some(contract::contract(op, ins, outs, threads)),
         Op::Map(op) => elementwise::map(op),
         Op::MapGrad(op) => elementwise::map_grad(op),
         Op::Zip(op) => elementwise::zip(op, ins, outs),
@@ -112,10 +118,10 @@ pub fn lower(op: &Op, ins: &[TensorType], outs: &[TensorType], threads: usize) -
         Op::LayerNormGrad(_) => normalize::layer_norm_grad(ins),
         Op::RmsNorm(op) => normalize::rms_norm(op, ins),
         Op::RmsNormGrad(_) => normalize::rms_norm_grad(ins),
-        Op::GroupNorm(op) => normalize::group_norm(op, ins),
-        Op::GroupNormGrad(op) => normalize::group_norm_grad(op, ins),
-        Op::BatchNorm(op) => normalize::batch_norm(op, ins),
-        Op::BatchNormGrad(op) => normalize::batch_norm_grad(op, ins),
+        Op::GroupNorm(op) => channel_norm::group_norm(op, ins),
+        Op::GroupNormGrad(op) => channel_norm::group_norm_grad(op, ins),
+        Op::BatchNorm(op) => channel_norm::batch_norm(op, ins),
+        Op::BatchNormGrad(op) => channel_norm::batch_norm_grad(op, ins),
         Op::CrossEntropy(op) => loss::cross_entropy(op, ins),
         Op::CrossEntropyGrad(op) => loss::cross_entropy_grad(op, ins),
         Op::UpdateSgd(op) => update::sgd(op, ins),
@@ -127,8 +133,33 @@ pub fn lower(op: &Op, ins: &[TensorType], outs: &[TensorType], threads: usize) -
         Op::Attention(op) => attention::forward(op, ins, threads),
         Op::AttentionGrad(op) => attention::backward(op, ins, threads),
         Op::Conv(op) => windows::conv(op, ins, outs, threads),
-        #[allow(unreachable_patterns)]
-        _ => None,
+        Op::Pad(op) => movement::pad(op, ins, outs),
+        Op::Slice(op) => movement::slice(op, ins, outs),
+        Op::SliceGrad(op) => movement::slice_grad(op, ins, outs),
+        Op::Concat(op) => movement::concat(op, ins, outs),
+        Op::Upsample(op) => movement::upsample(op, ins),
+        Op::Iota(op) => movement::iota(op, outs),
+        Op::MaxPool(op) => pool::max_pool(op, ins, outs),
+        Op::MaxPoolGrad(op) => pool::max_pool_grad(op, ins, outs),
+        Op::AvgPool(op) => pool::avg_pool(op, ins, outs),
+        Op::AvgPoolGrad(op) => pool::avg_pool_grad(op, ins, outs),
+        Op::AdaptiveAvgPool(_) => pool::adaptive_avg_pool(ins, outs),
+        Op::AdaptiveAvgPoolGrad(_) => pool::adaptive_avg_pool_grad(ins, outs),
+        Op::Bilinear(op) => pool::bilinear(op, ins, outs, threads),
+        Op::BilinearGrad(op) => pool::bilinear_grad(op, ins, outs, threads),
+        Op::Gather(_) => index::gather(ins),
+        Op::ScatterAdd(op) => index::scatter_add(op, ins, outs),
+        Op::Take(_) => index::take(ins),
+        Op::TakeGrad(_) => index::spread(1, ins, outs),
+        Op::TopKGrad(_) => index::spread(*ins[0].shape.last().unwrap_or(&1), ins, outs),
+        Op::Cumsum(op) => scan::cumsum(op, ins),
+        Op::Argmax(op) => scan::argmax(op, ins),
+        Op::TopK(op) => scan::top_k(op, ins, threads),
+        Op::Dropout(op) => random::dropout(op, ins),
+        Op::Lstm(_) => recurrent::lstm(ins, threads),
+        Op::LstmGrad(_) => recurrent::lstm_grad(ins, threads),
+        Op::Gru(_) => recurrent::gru(ins, threads),
+        Op::GruGrad(_) => recurrent::gru_grad(ins, threads),
     };
     fast.unwrap_or_else(|| reference::reference(op, ins, outs))
 }

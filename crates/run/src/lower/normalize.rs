@@ -1,17 +1,12 @@
-//! Layer, RMS, group and batch normalisation and their gradients: statistics and results of a set while
-//! it is in the cache, sets in parallel. Gradients of gain and bias are sums over rows in lane order
-//! (layer, RMS), or per-sample sums added in order of the samples (group, batch).
+//! Layer and RMS normalisation and their gradients: statistics and results of a row while it is in the
+//! cache, rows in parallel. Gradients of gain and bias are sums over rows in lane order.
 
 use super::reduce::over_rows;
 use super::{Lowered, TensorType, all_f32};
 use crate::call::Call;
-use crate::kernel::norm::{self, Affine, Columns, Gain, Moments, Slopes};
-use crate::kernel::{LANES, math, reduce};
+use crate::kernel::LANES;
+use crate::kernel::norm::{self, Affine, Gain, Moments, Slopes};
 use crate::team::SharedMut;
-use gulliver_graph::op::batch_norm::BatchNorm;
-use gulliver_graph::op::batch_norm_grad::BatchNormGrad;
-use gulliver_graph::op::group_norm::GroupNorm;
-use gulliver_graph::op::group_norm_grad::GroupNormGrad;
 use gulliver_graph::op::layer_norm::LayerNorm;
 use gulliver_graph::op::rms_norm::RmsNorm;
 
@@ -114,9 +109,8 @@ impl Rows<'_> {
         let (gain_lanes, bias_lanes) = (SharedMut::new(&mut *gains), SharedMut::new(&mut *biases));
         let isa = call.team.isa();
         over_rows(call, lanes, rows * width, &|mine| {
-            for base in (0..rows).step_by(LANES) {
-                for lane in mine.start..mine.end.min(rows - base) {
-                    let r = base + lane;
+            for lane in mine {
+                for r in (lane..rows).step_by(LANES) {
                     let at = r * width..(r + 1) * width;
                     // SAFETY: lanes, and so rows, are disjoint.
                     let (dx, gains) =
@@ -144,234 +138,4 @@ impl Rows<'_> {
             dbeta.copy_from_slice(&biases[..width]);
         }
     }
-}
-
-/// Extents of `x[n, c, spatial…]`.
-#[derive(Clone, Copy)]
-struct Extents {
-    n: usize,
-    c: usize,
-    space: usize,
-}
-
-impl Extents {
-    fn of(x: &TensorType) -> Extents {
-        Extents { n: x.shape[0], c: x.shape[1], space: x.shape[2..].iter().product() }
-    }
-
-    fn len(self) -> usize {
-        self.n * self.c * self.space
-    }
-
-    /// The run of one channel of one sample.
-    fn run(self, sample: usize, channel: usize) -> std::ops::Range<usize> {
-        let at = (sample * self.c + channel) * self.space;
-        at..at + self.space
-    }
-}
-
-pub(super) fn group_norm(op: &GroupNorm, ins: &[TensorType]) -> Option<Lowered> {
-    let (e, groups, eps) = (Extents::of(&ins[0]), op.groups, op.eps);
-    let channels = e.c / groups;
-    all_f32(ins).then(|| {
-        Lowered::plain(move |call| {
-            let isa = call.team.isa();
-            let [x, gamma, beta] = [0, 1, 2].map(|i| call.input::<f32>(i));
-            let [y, mean, rstd] = [0, 1, 2].map(|o| SharedMut::new(call.output::<f32>(o)));
-            over_rows(call, e.n * groups, e.len(), &|range| {
-                for set in range {
-                    let (sample, first) = (set / groups, set % groups * channels);
-                    let size = channels * e.space;
-                    let m = norm::moments(isa, &x[set * size..(set + 1) * size], eps);
-                    // SAFETY: sets are disjoint.
-                    let (mean, rstd) = unsafe { (mean.slice(set..set + 1), rstd.slice(set..set + 1)) };
-                    (mean[0], rstd[0]) = (m.mean, m.rstd);
-                    for c in first..first + channels {
-                        let at = e.run(sample, c);
-                        // SAFETY: as above.
-                        let y = unsafe { y.slice(at.clone()) };
-                        norm::normalize(isa, &x[at], m, Affine::Same(gamma[c], beta[c]), y);
-                    }
-                }
-            });
-            Ok(())
-        })
-    })
-}
-
-pub(super) fn group_norm_grad(op: &GroupNormGrad, ins: &[TensorType]) -> Option<Lowered> {
-    let (e, groups) = (Extents::of(&ins[0]), op.groups);
-    let channels = e.c / groups;
-    all_f32(ins).then(|| {
-        Lowered::with_scratch(2 * e.n * e.c, move |call| {
-            let isa = call.team.isa();
-            let [x, gamma, mean, rstd, dy] = [0, 1, 2, 3, 4].map(|i| call.input::<f32>(i));
-            let dx = SharedMut::new(call.output::<f32>(0));
-            let (dgamma, dbeta) = (call.output::<f32>(1), call.output::<f32>(2));
-            // Per sample and channel the sums of dy and of dy·x̂.
-            let sums = call.scratch::<f32>();
-            let shared = SharedMut::new(&mut *sums);
-            over_rows(call, e.n * groups, e.len(), &|range| {
-                for set in range {
-                    let (sample, first) = (set / groups, set % groups * channels);
-                    let m = Moments { mean: mean[set], rstd: rstd[set] };
-                    let (mut level, mut slope) = (0.0, 0.0);
-                    for c in first..first + channels {
-                        let at = e.run(sample, c);
-                        let pair = norm::sums(isa, &x[at.clone()], &dy[at], m);
-                        level = gamma[c].mul_add(pair[0], level);
-                        slope = gamma[c].mul_add(pair[1], slope);
-                        let slot = 2 * (sample * e.c + c);
-                        // SAFETY: sets are disjoint.
-                        unsafe { shared.slice(slot..slot + 2) }.copy_from_slice(&pair);
-                    }
-                    let count = (channels * e.space) as f32;
-                    let slopes = Slopes { level: level / count, slope: slope / count };
-                    for c in first..first + channels {
-                        let at = e.run(sample, c);
-                        // SAFETY: as above.
-                        let dx = unsafe { dx.slice(at.clone()) };
-                        norm::input_grad(isa, &x[at.clone()], &dy[at], m, Gain::Same(gamma[c]), slopes, dx);
-                    }
-                }
-            });
-            dgamma.fill(0.0);
-            dbeta.fill(0.0);
-            for sums in sums.chunks_exact(2 * e.c.max(1)) {
-                for ((dgamma, dbeta), pair) in
-                    dgamma.iter_mut().zip(dbeta.iter_mut()).zip(sums.chunks_exact(2))
-                {
-                    *dbeta += pair[0];
-                    *dgamma += pair[1];
-                }
-            }
-            Ok(())
-        })
-    })
-}
-
-pub(super) fn batch_norm(op: &BatchNorm, ins: &[TensorType]) -> Option<Lowered> {
-    let (e, eps) = (Extents::of(&ins[0]), op.eps);
-    if !all_f32(ins) {
-        return None;
-    }
-    if e.space == 1 {
-        return Some(Lowered::with_scratch(e.c, move |call| {
-            batch_norm_columns(call, e, eps);
-            Ok(())
-        }));
-    }
-    Some(Lowered::plain(move |call| {
-        let isa = call.team.isa();
-        let [x, gamma, beta] = [0, 1, 2].map(|i| call.input::<f32>(i));
-        let [y, mean, variance] = [0, 1, 2].map(|o| SharedMut::new(call.output::<f32>(o)));
-        let count = (e.n * e.space) as f32;
-        over_rows(call, e.c, e.len(), &|range| {
-            for c in range {
-                // SAFETY: channels are disjoint.
-                let (mean, variance) = unsafe { (mean.slice(c..c + 1), variance.slice(c..c + 1)) };
-                mean[0] = (0..e.n).map(|n| reduce::sum(isa, &x[e.run(n, c)])).fold(0.0, |a, b| a + b) / count;
-                let spread = |n: usize| reduce::sum_sq_diff(isa, &x[e.run(n, c)], mean[0]);
-                variance[0] = (0..e.n).map(spread).fold(0.0, |a, b| a + b) / count;
-                let m = Moments { mean: mean[0], rstd: math::rsqrt(variance[0] + eps) };
-                for n in 0..e.n {
-                    // SAFETY: as above.
-                    let y = unsafe { y.slice(e.run(n, c)) };
-                    norm::normalize(isa, &x[e.run(n, c)], m, Affine::Same(gamma[c], beta[c]), y);
-                }
-            }
-        });
-        Ok(())
-    }))
-}
-
-/// Without positions: the columns of a matrix.
-fn batch_norm_columns(call: &mut Call<'_>, e: Extents, eps: f32) {
-    let [x, gamma, beta] = [0, 1, 2].map(|i| call.input::<f32>(i));
-    let (y, mean, variance) = (call.output::<f32>(0), call.output::<f32>(1), call.output::<f32>(2));
-    let rstd = call.scratch::<f32>();
-    reduce::sum_columns(call.team, x, e.n, mean);
-    mean.iter_mut().for_each(|m| *m /= e.n as f32);
-    reduce::sum_sq_diff_columns(call.team, x, mean, e.n, variance);
-    for (variance, rstd) in variance.iter_mut().zip(&mut *rstd) {
-        *variance /= e.n as f32;
-        *rstd = math::rsqrt(*variance + eps);
-    }
-    let columns = Columns { mean, rstd, gamma };
-    let (y, isa) = (SharedMut::new(y), call.team.isa());
-    over_rows(call, e.n, e.len(), &|range| {
-        for n in range {
-            let at = n * e.c..(n + 1) * e.c;
-            // SAFETY: rows are disjoint.
-            let y = unsafe { y.slice(at.clone()) };
-            norm::normalize_row(isa, &x[at], columns, beta, y);
-        }
-    });
-}
-
-pub(super) fn batch_norm_grad(op: &BatchNormGrad, ins: &[TensorType]) -> Option<Lowered> {
-    let (e, eps) = (Extents::of(&ins[0]), op.eps);
-    if !all_f32(ins) {
-        return None;
-    }
-    if e.space == 1 {
-        return Some(Lowered::with_scratch(3 * e.c, move |call| {
-            batch_norm_grad_columns(call, e, eps);
-            Ok(())
-        }));
-    }
-    Some(Lowered::plain(move |call| {
-        let isa = call.team.isa();
-        let [x, gamma, mean, variance, dy] = [0, 1, 2, 3, 4].map(|i| call.input::<f32>(i));
-        let [dx, dgamma, dbeta] = [0, 1, 2].map(|o| SharedMut::new(call.output::<f32>(o)));
-        let count = (e.n * e.space) as f32;
-        over_rows(call, e.c, e.len(), &|range| {
-            for c in range {
-                let m = Moments { mean: mean[c], rstd: math::rsqrt(variance[c] + eps) };
-                let pair = |n: usize| norm::sums(isa, &x[e.run(n, c)], &dy[e.run(n, c)], m);
-                let [level, slope] = (0..e.n).map(pair).fold([0.0; 2], |a, b| [a[0] + b[0], a[1] + b[1]]);
-                // SAFETY: channels are disjoint.
-                unsafe { (dgamma.slice(c..c + 1)[0], dbeta.slice(c..c + 1)[0]) = (slope, level) };
-                let slopes = Slopes { level: gamma[c] * level / count, slope: gamma[c] * slope / count };
-                for n in 0..e.n {
-                    let at = e.run(n, c);
-                    // SAFETY: as above.
-                    let dx = unsafe { dx.slice(at.clone()) };
-                    norm::input_grad(isa, &x[at.clone()], &dy[at], m, Gain::Same(gamma[c]), slopes, dx);
-                }
-            }
-        });
-        Ok(())
-    }))
-}
-
-/// Without positions: the columns of a matrix.
-fn batch_norm_grad_columns(call: &mut Call<'_>, e: Extents, eps: f32) {
-    let [x, gamma, mean, variance, dy] = [0, 1, 2, 3, 4].map(|i| call.input::<f32>(i));
-    let (dx, dgamma, dbeta) = (call.output::<f32>(0), call.output::<f32>(1), call.output::<f32>(2));
-    let (rstd, rest) = call.scratch::<f32>().split_at_mut(e.c);
-    let (level, slope) = rest.split_at_mut(e.c);
-    for (rstd, variance) in rstd.iter_mut().zip(variance) {
-        *rstd = math::rsqrt(variance + eps);
-    }
-    let (isa, columns) = (call.team.isa(), Columns { mean, rstd, gamma });
-    reduce::sum_columns(call.team, dy, e.n, dbeta);
-    let sums = SharedMut::new(&mut *dgamma);
-    over_rows(call, e.c, e.len(), &|range| {
-        // SAFETY: ranges are disjoint.
-        norm::normal_dots(isa, x, dy, columns, range.start, unsafe { sums.slice(range.clone()) });
-    });
-    for c in 0..e.c {
-        level[c] = gamma[c] * dbeta[c] / e.n as f32;
-        slope[c] = gamma[c] * dgamma[c] / e.n as f32;
-    }
-    let dx = SharedMut::new(dx);
-    over_rows(call, e.n, e.len(), &|range| {
-        for n in range {
-            let at = n * e.c..(n + 1) * e.c;
-            // SAFETY: rows are disjoint.
-            let dx = unsafe { dx.slice(at.clone()) };
-            norm::input_grad_row(isa, &x[at.clone()], &dy[at], columns, level, slope, dx);
-        }
-    });
 }

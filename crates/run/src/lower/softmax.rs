@@ -5,12 +5,15 @@ use super::reduce::over_rows;
 use super::{Lowered, TensorType, all_f32};
 use crate::call::Call;
 use crate::kernel::isa::Isa;
-use crate::kernel::softmax::{self as kernel, Held};
+use crate::kernel::softmax as kernel;
 use crate::team::SharedMut;
 
-/// In place on one row, or down the columns of a matrix this wide.
-type Forward = (fn(Isa, &mut [f32]), fn(Isa, &mut [f32], usize));
-type Gradient = (fn(Isa, Held, &[f32], &mut [f32]), fn(Isa, Held, &[f32], &mut [f32], usize));
+/// On one row, or down the columns of a matrix this wide.
+type Forward = (fn(Isa, Option<&[f32]>, &mut [f32]), fn(Isa, Option<&[f32]>, &mut [f32], usize));
+type Gradient = (
+    fn(Isa, Option<&[f32]>, Option<&[f32]>, &mut [f32]),
+    fn(Isa, Option<&[f32]>, Option<&[f32]>, &mut [f32], usize),
+);
 
 pub(super) fn softmax(axis: usize, ins: &[TensorType]) -> Option<Lowered> {
     forward((kernel::softmax, kernel::softmax_columns), axis, ins)
@@ -41,10 +44,8 @@ fn forward((row, columns): Forward, axis: usize, ins: &[TensorType]) -> Option<L
             let isa = call.team.isa();
             let x = (!call.in_place(0, 0)).then(|| call.input::<f32>(0));
             each(call, size, &|y, at| {
-                if let Some(x) = x {
-                    y.copy_from_slice(&x[at..at + size]);
-                }
-                if cols == 1 { row(isa, y) } else { columns(isa, y, cols) }
+                let x = x.map(|x| &x[at..at + size]);
+                if cols == 1 { row(isa, x, y) } else { columns(isa, x, y, cols) }
             });
             Ok(())
         })
@@ -56,18 +57,10 @@ fn gradient((row, columns): Gradient, axis: usize, ins: &[TensorType]) -> Option
     all_f32(ins).then(|| {
         Lowered::plain(move |call| {
             let isa = call.team.isa();
-            let (held, other) = match call.in_place(0, 0) {
-                true => (Held::Result, call.input::<f32>(1)),
-                false => (Held::Gradient, call.input::<f32>(0)),
-            };
-            let apart = !call.in_place(0, 0) && !call.in_place(1, 0);
-            let dy = apart.then(|| call.input::<f32>(1));
+            let [y, dy] = [0, 1].map(|i| (!call.in_place(i, 0)).then(|| call.input::<f32>(i)));
             each(call, size, &|dx, at| {
-                if let Some(dy) = dy {
-                    dx.copy_from_slice(&dy[at..at + size]);
-                }
-                let other = &other[at..at + size];
-                if cols == 1 { row(isa, held, other, dx) } else { columns(isa, held, other, dx, cols) }
+                let [y, dy] = [y, dy].map(|x| x.map(|x| &x[at..at + size]));
+                if cols == 1 { row(isa, y, dy, dx) } else { columns(isa, y, dy, dx, cols) }
             });
             Ok(())
         })

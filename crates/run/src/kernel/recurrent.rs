@@ -1,0 +1,361 @@
+//! Recurrent layers over whole sequences, forward and backward: per step one matrix product with the
+//! recurrent weight and one pass over the gates. Sequences are [batch, time, …], states [batch, hidden].
+//! Panics if a slice is too short for its extents.
+
+use crate::kernel::gemm::{Output, gemm, scratch_len};
+use crate::kernel::isa::simd;
+use crate::kernel::math::{sigmoid, tanh};
+use crate::kernel::pack::Strided;
+use crate::kernel::reduce;
+use crate::team::{SharedMut, Team};
+
+/// Extents of a recurrent layer.
+#[derive(Clone, Copy, Debug)]
+pub struct Extents {
+    /// Sequences.
+    pub batch: usize,
+    /// Steps.
+    pub time: usize,
+    /// Width of the state.
+    pub hidden: usize,
+    /// Gates: 4 of an LSTM, 3 of a GRU.
+    pub gates: usize,
+}
+
+impl Extents {
+    fn wide(&self) -> usize {
+        self.gates * self.hidden
+    }
+
+    /// Floats of scratch [`lstm`] and [`gru`] need with a team of `threads`.
+    pub fn scratch(&self, threads: usize) -> usize {
+        let product = scratch_len(self.batch, self.wide(), self.hidden, threads);
+        self.wide() * (self.hidden + self.batch) + product
+    }
+
+    /// Floats of scratch [`lstm_grad`] and [`gru_grad`] need with a team of `threads`.
+    pub fn grad_scratch(&self, threads: usize) -> usize {
+        self.wide() + scratch_len(self.batch, self.hidden, self.wide(), threads)
+    }
+
+    /// Where step `t` of sequence `b` starts among steps of `width` elements.
+    fn at(&self, b: usize, t: usize, width: usize) -> usize {
+        (b * self.time + t) * width
+    }
+
+    /// Runs `f(b)` for every sequence, over threads if a step has enough elements.
+    fn each(&self, team: &Team, f: &(dyn Fn(usize) + Sync)) {
+        if self.batch * self.wide() < 8192 {
+            (0..self.batch).for_each(f);
+        } else {
+            team.split(self.batch, 1, &|range| range.for_each(f));
+        }
+    }
+}
+
+/// Elements of a state worked on at a time, in arrays of their own so that nothing can overlap.
+const CHUNK: usize = 64;
+
+#[inline(always)]
+fn load(from: &[f32], at: usize, n: usize) -> [f32; CHUNK] {
+    let mut to = [0.0; CHUNK];
+    to[..n].copy_from_slice(&from[at..at + n]);
+    to
+}
+
+/// Calls `f(start, length)` for the chunks of a state.
+#[inline(always)]
+fn chunks(hidden: usize, mut f: impl FnMut(usize, usize)) {
+    for at in (0..hidden).step_by(CHUNK) {
+        f(at, CHUNK.min(hidden - at));
+    }
+}
+
+#[inline(always)]
+fn lstm_gates_body(gates: &mut [f32], before: &[f32], cell: &mut [f32], y: &mut [f32]) {
+    let h = y.len();
+    chunks(h, |at, n| {
+        let [mut i, mut f, mut g, mut o] = [0, 1, 2, 3].map(|q| load(gates, q * h + at, n));
+        let (mut c, mut out) = (load(before, at, n), [0.0; CHUNK]);
+        for l in 0..CHUNK {
+            i[l] = sigmoid(i[l]);
+            f[l] = sigmoid(f[l]);
+            g[l] = tanh(g[l]);
+            o[l] = sigmoid(o[l]);
+            c[l] = f[l].mul_add(c[l], i[l] * g[l]);
+            out[l] = o[l] * tanh(c[l]);
+        }
+        for (q, gate) in [&i, &f, &g, &o].into_iter().enumerate() {
+            gates[q * h + at..][..n].copy_from_slice(&gate[..n]);
+        }
+        cell[at..at + n].copy_from_slice(&c[..n]);
+        y[at..at + n].copy_from_slice(&out[..n]);
+    });
+}
+
+#[inline(always)]
+fn lstm_gates_grad_body(
+    gates: &[f32],
+    cell: &[f32],
+    before: &[f32],
+    dy: &[f32],
+    dh: &[f32],
+    dc: &mut [f32],
+    dgates: &mut [f32],
+) {
+    let h = dc.len();
+    chunks(h, |at, n| {
+        let [mut i, mut f, mut g, mut o] = [0, 1, 2, 3].map(|q| load(gates, q * h + at, n));
+        let (c, before) = (load(cell, at, n), load(before, at, n));
+        let (dy, dh, mut dcell) = (load(dy, at, n), load(dh, at, n), load(dc, at, n));
+        for l in 0..CHUNK {
+            let squashed = tanh(c[l]);
+            let dh = dh[l] + dy[l];
+            let d = (dh * o[l]).mul_add((-squashed).mul_add(squashed, 1.0), dcell[l]);
+            let (gi, gf, gg, go) = (i[l], f[l], g[l], o[l]);
+            dcell[l] = d * gf;
+            i[l] = d * gg * gi * (1.0 - gi);
+            f[l] = d * before[l] * gf * (1.0 - gf);
+            g[l] = d * gi * (-gg).mul_add(gg, 1.0);
+            o[l] = dh * squashed * go * (1.0 - go);
+        }
+        for (q, gate) in [&i, &f, &g, &o].into_iter().enumerate() {
+            dgates[q * h + at..][..n].copy_from_slice(&gate[..n]);
+        }
+        dc[at..at + n].copy_from_slice(&dcell[..n]);
+    });
+}
+
+#[inline(always)]
+fn gru_gates_body(
+    gx: &[f32],
+    gh: &[f32],
+    bias: &[f32],
+    before: &[f32],
+    gates: &mut [f32],
+    inner: &mut [f32],
+    y: &mut [f32],
+) {
+    let h = y.len();
+    chunks(h, |at, n| {
+        let [mut r, mut z, mut new] = [0, 1, 2].map(|q| load(gx, q * h + at, n));
+        let [hr, hz, mut hn] = [0, 1, 2].map(|q| load(gh, q * h + at, n));
+        let (bias, mut state) = (load(bias, at, n), load(before, at, n));
+        for l in 0..CHUNK {
+            r[l] = sigmoid(r[l] + hr[l]);
+            z[l] = sigmoid(z[l] + hz[l]);
+            hn[l] += bias[l];
+            new[l] = tanh(r[l].mul_add(hn[l], new[l]));
+            state[l] = z[l].mul_add(state[l] - new[l], new[l]);
+        }
+        for (q, gate) in [&r, &z, &new].into_iter().enumerate() {
+            gates[q * h + at..][..n].copy_from_slice(&gate[..n]);
+        }
+        inner[at..at + n].copy_from_slice(&hn[..n]);
+        y[at..at + n].copy_from_slice(&state[..n]);
+    });
+}
+
+#[inline(always)]
+fn gru_gates_grad_body(
+    gates: &[f32],
+    inner: &[f32],
+    before: &[f32],
+    dy: &[f32],
+    dh: &mut [f32],
+    dgx: &mut [f32],
+    dgh: &mut [f32],
+) {
+    let h = dh.len();
+    chunks(h, |at, n| {
+        let [mut r, mut z, mut new] = [0, 1, 2].map(|q| load(gates, q * h + at, n));
+        let (inner, before, dy) = (load(inner, at, n), load(before, at, n), load(dy, at, n));
+        let (mut dstate, mut reset) = (load(dh, at, n), [0.0; CHUNK]);
+        for l in 0..CHUNK {
+            let (gr, gz, gn) = (r[l], z[l], new[l]);
+            let d = dstate[l] + dy[l];
+            let dnew = d * (1.0 - gz) * (-gn).mul_add(gn, 1.0);
+            dstate[l] = d * gz;
+            r[l] = dnew * inner[l] * gr * (1.0 - gr);
+            z[l] = d * (before[l] - gn) * gz * (1.0 - gz);
+            new[l] = dnew;
+            reset[l] = dnew * gr;
+        }
+        for (q, gate) in [&r, &z, &new].into_iter().enumerate() {
+            dgx[q * h + at..][..n].copy_from_slice(&gate[..n]);
+        }
+        for (q, gate) in [&r, &z, &reset].into_iter().enumerate() {
+            dgh[q * h + at..][..n].copy_from_slice(&gate[..n]);
+        }
+        dh[at..at + n].copy_from_slice(&dstate[..n]);
+    });
+}
+
+simd! {
+    /// One step of one sequence: `gates` before their functions become the gates.
+    fn lstm_gates(gates: &mut [f32], before: &[f32], cell: &mut [f32], y: &mut [f32]) = lstm_gates_body;
+    /// `dc` is the gradient by this step's cell and becomes that by the one before.
+    fn lstm_gates_grad(gates: &[f32], cell: &[f32], before: &[f32], dy: &[f32], dh: &[f32], dc: &mut [f32], dgates: &mut [f32]) = lstm_gates_grad_body;
+    /// One step of one sequence.
+    fn gru_gates(gx: &[f32], gh: &[f32], bias: &[f32], before: &[f32], gates: &mut [f32], inner: &mut [f32], y: &mut [f32]) = gru_gates_body;
+    /// `dh` is the gradient by this step's state and becomes what passes to the one before beside the gates.
+    fn gru_gates_grad(gates: &[f32], inner: &[f32], before: &[f32], dy: &[f32], dh: &mut [f32], dgx: &mut [f32], dgh: &mut [f32]) = gru_gates_grad_body;
+}
+
+/// The weight [rows, cols] with its columns first, so that products read it in order at every step.
+fn transposed(w: &[f32], cols: usize, to: &mut [f32]) {
+    let rows = w.len().checked_div(cols).unwrap_or(0);
+    for (c, to) in to.chunks_exact_mut(rows.max(1)).enumerate() {
+        to.iter_mut().enumerate().for_each(|(r, to)| *to = w[r * cols + c]);
+    }
+}
+
+/// An LSTM: `gx` holds the gates' inputs [b, t, 4h] in the order input, forget, cell, output; `w` is
+/// [4h, h]. Writes the states `y`, the last cell, the gates after their functions and the cells.
+#[allow(clippy::too_many_arguments)]
+pub fn lstm(
+    team: &Team,
+    e: Extents,
+    [gx, h0, c0, w]: [&[f32]; 4],
+    y: &mut [f32],
+    last: &mut [f32],
+    gates: &mut [f32],
+    cells: &mut [f32],
+    scratch: &mut [f32],
+) {
+    let (h, wide, isa) = (e.hidden, e.wide(), team.isa());
+    let (weight, scratch) = scratch.split_at_mut(wide * h);
+    transposed(w, h, weight);
+    let right = Strided { data: weight, outer: 1, reduced: wide };
+    gates.copy_from_slice(gx);
+    for t in 0..e.time {
+        let left = previous(e, h0, y, t);
+        let to = Output::rows(&mut gates[t * wide..], e.time * wide);
+        gemm(team, [e.batch, wide, h], &left, &right, to, true, scratch);
+        let [ys, gs, cs] = [&mut *y, &mut *gates, &mut *cells].map(SharedMut::new);
+        e.each(team, &|b| {
+            let (small, large) = (e.at(b, t, h), e.at(b, t, wide));
+            // SAFETY: the steps of a sequence are disjoint, and one thread has all of this sequence.
+            let (y, cell, gates) = unsafe {
+                (ys.slice(small..small + h), cs.slice(small..small + h), gs.slice(large..large + wide))
+            };
+            // SAFETY: as above; this is the step before.
+            let before = if t == 0 { &c0[b * h..][..h] } else { unsafe { &*cs.slice(small - h..small) } };
+            lstm_gates(isa, gates, before, cell, y);
+        });
+    }
+    for b in 0..e.batch {
+        let at = e.at(b, e.time, h);
+        let from = if e.time == 0 { &c0[b * h..][..h] } else { &cells[at - h..at] };
+        last[b * h..(b + 1) * h].copy_from_slice(from);
+    }
+}
+
+/// The states before step `t` as the left operand of a product.
+fn previous<'a>(e: Extents, h0: &'a [f32], y: &'a [f32], t: usize) -> Strided<'a> {
+    match t.checked_sub(1) {
+        None => Strided { data: h0, outer: e.hidden, reduced: 1 },
+        Some(t) => Strided { data: &y[t * e.hidden..], outer: e.time * e.hidden, reduced: 1 },
+    }
+}
+
+/// The gradient of [`lstm`]: writes `dgx` [b, t, 4h], `dh0` and `dc0`.
+#[allow(clippy::too_many_arguments)]
+pub fn lstm_grad(
+    team: &Team,
+    e: Extents,
+    [dy, dlast, w, gates, cells, c0]: [&[f32]; 6],
+    dgx: &mut [f32],
+    dh0: &mut [f32],
+    dc0: &mut [f32],
+    scratch: &mut [f32],
+) {
+    let (h, wide, isa) = (e.hidden, e.wide(), team.isa());
+    let right = Strided { data: w, outer: 1, reduced: h };
+    dh0.fill(0.0);
+    dc0.copy_from_slice(dlast);
+    for t in (0..e.time).rev() {
+        let [ds, dcs] = [&mut *dgx, &mut *dc0].map(SharedMut::new);
+        let dh = &*dh0;
+        e.each(team, &|b| {
+            let (small, large) = (e.at(b, t, h), e.at(b, t, wide));
+            // SAFETY: the steps and states of a sequence belong to one thread.
+            let (dgx, dc) = unsafe { (ds.slice(large..large + wide), dcs.slice(b * h..(b + 1) * h)) };
+            let before = if t == 0 { &c0[b * h..][..h] } else { &cells[small - h..small] };
+            let (gates, cell) = (&gates[large..large + wide], &cells[small..small + h]);
+            lstm_gates_grad(isa, gates, cell, before, &dy[small..small + h], &dh[b * h..][..h], dc, dgx);
+        });
+        let left = Strided { data: &dgx[t * wide..], outer: e.time * wide, reduced: 1 };
+        gemm(team, [e.batch, h, wide], &left, &right, Output::rows(dh0, h), false, scratch);
+    }
+}
+
+/// A GRU: `gx` holds the gates' inputs [b, t, 3h] in the order reset, update, new; `w` is [3h, h]. Writes
+/// the states `y`, the gates after their functions, and what the reset gate multiplies.
+#[allow(clippy::too_many_arguments)]
+pub fn gru(
+    team: &Team,
+    e: Extents,
+    [gx, h0, w, bias]: [&[f32]; 4],
+    y: &mut [f32],
+    gates: &mut [f32],
+    inner: &mut [f32],
+    scratch: &mut [f32],
+) {
+    let (h, wide, isa) = (e.hidden, e.wide(), team.isa());
+    let (weight, scratch) = scratch.split_at_mut(wide * h);
+    let (gh, scratch) = scratch.split_at_mut(wide * e.batch);
+    transposed(w, h, weight);
+    let right = Strided { data: weight, outer: 1, reduced: wide };
+    for t in 0..e.time {
+        let left = previous(e, h0, y, t);
+        gemm(team, [e.batch, wide, h], &left, &right, Output::rows(gh, wide), false, scratch);
+        let [ys, gs, ns] = [&mut *y, &mut *gates, &mut *inner].map(SharedMut::new);
+        let gh = &*gh;
+        e.each(team, &|b| {
+            let (small, large) = (e.at(b, t, h), e.at(b, t, wide));
+            // SAFETY: the steps of a sequence are disjoint, and one thread has all of this sequence.
+            let (y, inner, gates) = unsafe {
+                (ys.slice(small..small + h), ns.slice(small..small + h), gs.slice(large..large + wide))
+            };
+            // SAFETY: as above; this is the step before.
+            let before = if t == 0 { &h0[b * h..][..h] } else { unsafe { &*ys.slice(small - h..small) } };
+            gru_gates(isa, &gx[large..large + wide], &gh[b * wide..][..wide], bias, before, gates, inner, y);
+        });
+    }
+}
+
+/// The gradient of [`gru`]: writes `dgx` and the gradient by w·h, both [b, t, 3h], `dh0` and `dbias`.
+#[allow(clippy::too_many_arguments)]
+pub fn gru_grad(
+    team: &Team,
+    e: Extents,
+    [dy, w, gates, inner, h0, y]: [&[f32]; 6],
+    dgx: &mut [f32],
+    dgh: &mut [f32],
+    dh0: &mut [f32],
+    dbias: &mut [f32],
+    scratch: &mut [f32],
+) {
+    let (h, wide, isa) = (e.hidden, e.wide(), team.isa());
+    let (sums, scratch) = scratch.split_at_mut(wide);
+    let right = Strided { data: w, outer: 1, reduced: h };
+    dh0.fill(0.0);
+    for t in (0..e.time).rev() {
+        let [xs, hs, dhs] = [&mut *dgx, &mut *dgh, &mut *dh0].map(SharedMut::new);
+        e.each(team, &|b| {
+            let (small, large) = (e.at(b, t, h), e.at(b, t, wide));
+            // SAFETY: the steps and states of a sequence belong to one thread.
+            let (dgx, dgh, dh) = unsafe {
+                (xs.slice(large..large + wide), hs.slice(large..large + wide), dhs.slice(b * h..(b + 1) * h))
+            };
+            let before = if t == 0 { &h0[b * h..][..h] } else { &y[small - h..small] };
+            let (gates, inner) = (&gates[large..large + wide], &inner[small..small + h]);
+            gru_gates_grad(isa, gates, inner, before, &dy[small..small + h], dh, dgx, dgh);
+        });
+        let left = Strided { data: &dgh[t * wide..], outer: e.time * wide, reduced: 1 };
+        gemm(team, [e.batch, h, wide], &left, &right, Output::rows(dh0, h), true, scratch);
+    }
+    reduce::sum_columns(team, dgh, e.batch * e.time, sums);
+    dbias.copy_from_slice(&sums[wide - h..]);
+}

@@ -1,0 +1,216 @@
+//! Pooling and resampling of images: planes and their rows divided over threads.
+
+use super::elementwise::{GRAIN, units};
+use super::{Lowered, TensorType};
+use crate::kernel::isa::Isa;
+use crate::kernel::pool::{self, Landing, Taps, Windows};
+use crate::team::{SharedMut, share};
+use gulliver_graph::dtype::DType;
+use gulliver_graph::op::adaptive_avg_pool::adaptive_range;
+use gulliver_graph::op::avg_pool::AvgPool;
+use gulliver_graph::op::avg_pool_grad::AvgPoolGrad;
+use gulliver_graph::op::bilinear::{Bilinear, Stretch};
+use gulliver_graph::op::bilinear_grad::{BilinearGrad, lands};
+use gulliver_graph::op::max_pool::MaxPool;
+use gulliver_graph::op::max_pool_grad::MaxPoolGrad;
+use gulliver_graph::op::window::{PoolWindow, Target};
+use std::ops::Range;
+
+/// Three extents from the spatial dimensions of a shape [n, c, …].
+fn spatial(shape: &[usize]) -> [usize; 3] {
+    let mut extents = [1; 3];
+    extents[5 - shape.len()..].copy_from_slice(&shape[2..]);
+    extents
+}
+
+fn windows(window: &[PoolWindow], source: &[usize], positions: &[usize]) -> Windows {
+    let mut w = Windows {
+        source: spatial(source),
+        positions: spatial(positions),
+        kernel: [1; 3],
+        stride: [1; 3],
+        low: [0; 3],
+    };
+    for (axis, window) in (3 - window.len()..).zip(window) {
+        w.kernel[axis] = window.kernel;
+        w.stride[axis] = window.stride;
+        w.low[axis] = window.low as isize;
+    }
+    w
+}
+
+fn lows(into: &[Target]) -> [isize; 3] {
+    let mut low = [0; 3];
+    for (axis, target) in (3 - into.len()..).zip(into) {
+        low[axis] = target.low as isize;
+    }
+    low
+}
+
+/// Runs `f(plane of x, row, row of y)` for every row of a result [n, c, …].
+fn by_rows(
+    ins: &[TensorType],
+    outs: &[TensorType],
+    taps: usize,
+    f: impl Fn(Isa, &[f32], usize, &mut [f32]) + Send + Sync + 'static,
+) -> Option<Lowered> {
+    if ins[0].dtype != DType::F32 {
+        return None;
+    }
+    let from: usize = spatial(&ins[0].shape).iter().product();
+    let [depth, height, width] = spatial(&outs[0].shape);
+    let (rows, planes) = (depth * height, outs[0].shape[0] * outs[0].shape[1]);
+    Some(Lowered::plain(move |call| {
+        let isa = call.team.isa();
+        let x = call.input::<f32>(0);
+        let y = SharedMut::new(call.output::<f32>(0));
+        units(call, planes * rows, width * taps, &|range| {
+            for unit in range {
+                let (plane, row) = (unit / rows, unit % rows);
+                // SAFETY: rows are disjoint.
+                let y = unsafe { y.slice(unit * width..(unit + 1) * width) };
+                f(isa, &x[plane * from..(plane + 1) * from], row, y);
+            }
+        });
+        Ok(())
+    }))
+}
+
+pub(super) fn max_pool(op: &MaxPool, ins: &[TensorType], outs: &[TensorType]) -> Option<Lowered> {
+    let w = windows(&op.window, &ins[0].shape, &outs[0].shape);
+    let taps = w.kernel.iter().product();
+    by_rows(ins, outs, taps, move |isa, x, row, y| pool::max_row(isa, &w, x, row, y))
+}
+
+pub(super) fn avg_pool(op: &AvgPool, ins: &[TensorType], outs: &[TensorType]) -> Option<Lowered> {
+    let w = windows(&op.window, &ins[0].shape, &outs[0].shape);
+    let (taps, divisor) = (w.kernel.iter().product(), op.divisor);
+    by_rows(ins, outs, taps, move |isa, x, row, y| pool::mean_row(isa, &w, x, row, divisor, y))
+}
+
+pub(super) fn avg_pool_grad(op: &AvgPoolGrad, ins: &[TensorType], outs: &[TensorType]) -> Option<Lowered> {
+    let mut w = windows(&op.window, &outs[0].shape, &ins[0].shape);
+    w.low = lows(&op.into);
+    let (taps, divisor) = (w.kernel.iter().product(), op.divisor);
+    by_rows(ins, outs, taps, move |isa, dy, row, dx| {
+        pool::mean_row_grad(isa, &w, dy, row, divisor, dx);
+    })
+}
+
+/// Runs `f(planes of the operands, plane of the result)` for every plane.
+fn by_planes<const N: usize>(
+    ins: &[TensorType],
+    outs: &[TensorType],
+    f: impl Fn([&[f32]; N], &mut [f32]) + Send + Sync + 'static,
+) -> Option<Lowered> {
+    if ins[0].dtype != DType::F32 {
+        return None;
+    }
+    let plane = |ty: &TensorType| ty.shape[2..].iter().product::<usize>();
+    let from: [usize; N] = std::array::from_fn(|i| plane(&ins[i]));
+    let (to, planes) = (plane(&outs[0]), outs[0].shape[0] * outs[0].shape[1]);
+    let work = from.iter().fold(to, |most, &len| most.max(len));
+    Some(Lowered::plain(move |call| {
+        let operands: [&[f32]; N] = std::array::from_fn(|i| call.input::<f32>(i));
+        let y = SharedMut::new(call.output::<f32>(0));
+        units(call, planes, work, &|range| {
+            for p in range {
+                // SAFETY: planes are disjoint.
+                let y = unsafe { y.slice(p * to..(p + 1) * to) };
+                f(std::array::from_fn(|i| &operands[i][p * from[i]..(p + 1) * from[i]]), y);
+            }
+        });
+        Ok(())
+    }))
+}
+
+pub(super) fn max_pool_grad(op: &MaxPoolGrad, ins: &[TensorType], outs: &[TensorType]) -> Option<Lowered> {
+    let w = windows(&op.window, &ins[0].shape, &ins[1].shape);
+    let into = Landing { size: spatial(&outs[0].shape), low: lows(&op.into) };
+    by_planes(ins, outs, move |[x, y, dy], dx| pool::max_grad(&w, &into, x, y, dy, dx))
+}
+
+/// What each adaptive output averages, along three axes.
+fn boxes(from: [usize; 3], to: [usize; 3]) -> [Vec<Range<usize>>; 3] {
+    std::array::from_fn(|a| (0..to[a]).map(|i| adaptive_range(i, from[a], to[a])).collect())
+}
+
+pub(super) fn adaptive_avg_pool(ins: &[TensorType], outs: &[TensorType]) -> Option<Lowered> {
+    let source = spatial(&ins[0].shape);
+    let boxes = boxes(source, spatial(&outs[0].shape));
+    by_planes(ins, outs, move |[x], y| pool::box_mean(&boxes, source, x, y))
+}
+
+pub(super) fn adaptive_avg_pool_grad(ins: &[TensorType], outs: &[TensorType]) -> Option<Lowered> {
+    let source = spatial(&outs[0].shape);
+    let boxes = boxes(source, spatial(&ins[0].shape));
+    by_planes(ins, outs, move |[dy], dx| pool::box_mean_grad(&boxes, source, dy, dx))
+}
+
+pub(super) fn bilinear(
+    op: &Bilinear,
+    ins: &[TensorType],
+    outs: &[TensorType],
+    threads: usize,
+) -> Option<Lowered> {
+    let taps = |s: &Stretch, d: usize| -> Vec<Taps> {
+        let read = |i| s.reads(i, ins[0].shape[d]).map(|(at, weight)| (at, weight as f32)).to_vec();
+        (0..outs[0].shape[d]).map(read).collect()
+    };
+    resample(taps(&op.rows, 2), taps(&op.columns, 3), ins, outs, threads)
+}
+
+pub(super) fn bilinear_grad(
+    op: &BilinearGrad,
+    ins: &[TensorType],
+    outs: &[TensorType],
+    threads: usize,
+) -> Option<Lowered> {
+    let taps = |s: &Stretch, d: usize| {
+        let extent = outs[0].shape[d];
+        let mut all: Vec<Taps> = vec![Vec::new(); extent];
+        for i in 0..ins[0].shape[d] {
+            for (r, weight) in s.taps(i) {
+                if let Some(at) = lands(s, i, r, extent) {
+                    all[at].push((i, weight as f32));
+                }
+            }
+        }
+        all
+    };
+    resample(taps(&op.rows, 2), taps(&op.columns, 3), ins, outs, threads)
+}
+
+fn resample(
+    rows: Vec<Taps>,
+    columns: Vec<Taps>,
+    ins: &[TensorType],
+    outs: &[TensorType],
+    threads: usize,
+) -> Option<Lowered> {
+    if ins[0].dtype != DType::F32 {
+        return None;
+    }
+    let (from, width) = (ins[0].shape[2] * ins[0].shape[3], ins[0].shape[3]);
+    let (height, to) = (outs[0].shape[2], outs[0].shape[3]);
+    let planes = outs[0].shape[0] * outs[0].shape[1];
+    Some(Lowered::with_scratch(width * threads, move |call| {
+        let isa = call.team.isa();
+        let x = call.input::<f32>(0);
+        let y = SharedMut::new(call.output::<f32>(0));
+        let lines = SharedMut::new(call.scratch::<f32>());
+        let parts = if planes * height * to < 2 * GRAIN { 1 } else { call.team.threads() };
+        call.team.run(parts, &|part| {
+            // SAFETY: each part has its own line.
+            let line = unsafe { lines.slice(part * width..(part + 1) * width) };
+            for unit in share(planes * height, 1, parts, part) {
+                let (plane, row) = (unit / height, unit % height);
+                // SAFETY: rows are disjoint.
+                let y = unsafe { y.slice(unit * to..(unit + 1) * to) };
+                let x = &x[plane * from..(plane + 1) * from];
+                pool::resample_row(isa, &rows[row], &columns, x, line, y);
+            }
+        });
+        Ok(())
+    }))
+}

@@ -1,0 +1,137 @@
+//! Samples large enough that kernels divide them over threads and into blocks, where the operators' own
+//! samples are too small for that.
+
+use gulliver_graph::op::adaptive_avg_pool::AdaptiveAvgPool;
+use gulliver_graph::op::adaptive_avg_pool_grad::AdaptiveAvgPoolGrad;
+use gulliver_graph::op::argmax::Argmax;
+use gulliver_graph::op::avg_pool::AvgPool;
+use gulliver_graph::op::avg_pool_grad::AvgPoolGrad;
+use gulliver_graph::op::bilinear::{Bilinear, Stretch};
+use gulliver_graph::op::bilinear_grad::BilinearGrad;
+use gulliver_graph::op::concat::Concat;
+use gulliver_graph::op::contract::Contract;
+use gulliver_graph::op::cumsum::Cumsum;
+use gulliver_graph::op::dropout::Dropout;
+use gulliver_graph::op::gather::Gather;
+use gulliver_graph::op::gru::Gru;
+use gulliver_graph::op::gru_grad::GruGrad;
+use gulliver_graph::op::lstm::Lstm;
+use gulliver_graph::op::lstm_grad::LstmGrad;
+use gulliver_graph::op::max_pool::MaxPool;
+use gulliver_graph::op::max_pool_grad::MaxPoolGrad;
+use gulliver_graph::op::pad::Pad;
+use gulliver_graph::op::sample::{Fill, Sample, SampleInput};
+use gulliver_graph::op::scatter_add::ScatterAdd;
+use gulliver_graph::op::slice::Slice;
+use gulliver_graph::op::slice_grad::SliceGrad;
+use gulliver_graph::op::take_grad::TakeGrad;
+use gulliver_graph::op::top_k::TopK;
+use gulliver_graph::op::upsample::Upsample;
+use gulliver_graph::op::window::{PoolWindow, Target};
+
+/// The large samples.
+pub fn large() -> Vec<Sample> {
+    let mut all = products();
+    all.extend(pools());
+    all.extend(movement());
+    all.extend(indexed());
+    all.extend(recurrent());
+    all
+}
+
+fn products() -> Vec<Sample> {
+    let line = |line: &str, a: &[usize], b: &[usize]| Sample::normal(Contract::new(line), &[a, b]);
+    vec![
+        line("b m t, b n t -> m n", &[6, 50, 60], &[6, 45, 60]),
+        line("b m k, b n k -> m n b", &[5, 40, 70], &[5, 33, 70]),
+        line("b m k, b k n -> b m n", &[3, 40, 50], &[3, 50, 33]),
+        line("i k j, l n k -> l i n j", &[7, 40, 20], &[5, 18, 40]),
+    ]
+}
+
+fn pools() -> Vec<Sample> {
+    let window = vec![PoolWindow { kernel: 3, stride: 2, low: 1, high: 1 }; 2];
+    let (x, y): ([usize; 4], [usize; 4]) = ([2, 3, 40, 50], [2, 3, 20, 25]);
+    let into = vec![Target { low: 1, size: x[2].into() }, Target { low: 1, size: x[3].into() }];
+    let few = |shape: &[usize]| SampleInput { fill: Fill::Below(3), ..SampleInput::normal(shape) };
+    let back = MaxPoolGrad { window: window.clone(), into: into.clone() };
+    let (rows, columns) = (Stretch::new(2), Stretch::new(3));
+    vec![
+        Sample::normal(MaxPool { window: window.clone() }, &[&x]),
+        Sample::new(back, vec![few(&x), few(&y), SampleInput::normal(&y)]),
+        Sample::normal(AvgPool { window: window.clone(), divisor: 9.0 }, &[&x]),
+        Sample::normal(AvgPoolGrad { window, divisor: 9.0, into }, &[&y]),
+        Sample::normal(AdaptiveAvgPool { size: vec![7, 6] }, &[&x]),
+        Sample::normal(AdaptiveAvgPoolGrad { size: vec![40.into(), 50.into()] }, &[&[2, 3, 7, 6]]),
+        Sample::normal(Upsample { factor: vec![2, 3] }, &[&[2, 3, 20, 20]]),
+        Sample::normal(Bilinear { rows, columns }, &[&[2, 3, 20, 20]]),
+        Sample::normal(BilinearGrad { rows, columns, size: [40.into(), 50.into()] }, &[&[1, 3, 80, 150]]),
+    ]
+}
+
+fn movement() -> Vec<Sample> {
+    let pad = Pad { low: vec![1, -2, 3], high: vec![0, 5, -1], value: 0.5 };
+    let grad = |axis, start, step, size: usize| SliceGrad { axis, start, step, size: size.into() };
+    let slice = |axis, start, len: usize, step| Slice { axis, start, len: len.into(), step };
+    let random = SampleInput::below(&[3], 1000);
+    vec![
+        Sample::normal(pad, &[&[4, 60, 50]]),
+        Sample::normal(Pad { low: vec![9000], high: vec![3], value: 1.0 }, &[&[900]]),
+        Sample::normal(slice(0, 5, 300, 1), &[&[310, 40]]),
+        Sample::normal(slice(1, 3, 60, 2), &[&[3, 130, 50]]),
+        Sample::normal(grad(0, 5, 1, 310), &[&[300, 40]]),
+        Sample::normal(grad(1, 3, 2, 130), &[&[3, 60, 50]]),
+        Sample::normal(Concat { axis: 0 }, &[&[150, 70], &[100, 70]]),
+        Sample::normal(Concat { axis: 1 }, &[&[4, 50, 50], &[4, 1, 50], &[4, 40, 50]]),
+        Sample::normal(Cumsum { axis: 1, reverse: true }, &[&[5, 50, 40]]),
+        Sample::normal(Argmax { axis: 1 }, &[&[5, 50, 40]]),
+        Sample::normal(Argmax { axis: 1 }, &[&[50, 200]]),
+        Sample::normal(TopK { k: 7 }, &[&[50, 200]]),
+        Sample::new(
+            Dropout { rate: 0.4, stream: 5, frame: None },
+            vec![SampleInput::normal(&[2, 2, 17_000]), random],
+        ),
+    ]
+}
+
+fn indexed() -> Vec<Sample> {
+    let n = SampleInput::normal;
+    let below = |shape: &[usize], bound| SampleInput::below(shape, bound);
+    let scatter = |rows: usize| ScatterAdd { rows: rows.into(), padding: Some(1) };
+    vec![
+        Sample::new(Gather { padding: None }, vec![n(&[90, 70]), below(&[150], 90)]),
+        Sample::new(scatter(40), vec![below(&[60], 40), n(&[60, 200])]),
+        Sample::new(scatter(900), vec![below(&[1000], 900), n(&[1000, 8])]),
+        Sample::new(TakeGrad { size: 100.into() }, vec![below(&[90], 100), n(&[90])]),
+    ]
+}
+
+fn recurrent() -> Vec<Sample> {
+    let n = SampleInput::normal;
+    let small = |shape: &[usize]| SampleInput::uniform(shape, -0.1, 0.1);
+    let mut all = Vec::new();
+    for (b, t, h) in [(40, 3, 60), (9, 2, 300)] {
+        let gates = |count: usize| SampleInput::uniform(&[b, t, count * h], 0.1, 0.9);
+        let (sequence, state) = (n(&[b, t, h]), n(&[b, h]));
+        all.extend([
+            Sample::new(Lstm {}, vec![n(&[b, t, 4 * h]), state.clone(), state.clone(), small(&[4 * h, h])]),
+            Sample::new(
+                LstmGrad {},
+                vec![
+                    sequence.clone(),
+                    state.clone(),
+                    small(&[4 * h, h]),
+                    gates(4),
+                    sequence.clone(),
+                    state.clone(),
+                ],
+            ),
+            Sample::new(Gru {}, vec![n(&[b, t, 3 * h]), state.clone(), small(&[3 * h, h]), n(&[h])]),
+            Sample::new(
+                GruGrad {},
+                vec![sequence.clone(), small(&[3 * h, h]), gates(3), sequence.clone(), state, sequence],
+            ),
+        ]);
+    }
+    all
+}
