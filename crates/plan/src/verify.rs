@@ -7,7 +7,8 @@
 //!    sum over all partials where one is due;
 //! 4. a result shares bytes with an operand only where the operator allows it;
 //! 5. partial results are added in order, each once;
-//! 6. at the end every output is there, and every carried input holds its next value.
+//! 6. an input carried in the forward pass is, in a later partial, what the one before it left;
+//! 7. at the end every output is there, and every carried input holds its next value.
 
 use crate::plan::{BufferId, Place, Plan, Step};
 use gulliver_graph::dim::Bindings;
@@ -184,10 +185,13 @@ impl Checker<'_> {
         for (v, place) in node.ins.iter().zip(ins) {
             let all = node.phase == Phase::Update && self.per_partial(*v);
             let held = self.read(place).map_err(|why| format!("{label}: {why}"))?;
-            let wanted = Held {
-                value: self.shown(*v),
-                partial: if self.per_partial(*v) && !all { partial } else { 0 },
-                summed: if all { self.plan.partials } else { 1 },
+            let wanted = match self.carried_before(*v, node.stage, partial) {
+                Some(held) => held,
+                None => Held {
+                    value: self.shown(*v),
+                    partial: if self.per_partial(*v) && !all { partial } else { 0 },
+                    summed: if all { self.plan.partials } else { 1 },
+                },
             };
             if held != wanted || place.bytes != self.bytes(*v)? {
                 return Err(format!("{label} wants {wanted:?} and finds {held:?}"));
@@ -218,6 +222,19 @@ impl Checker<'_> {
         }
         self.runs[id] += 1;
         Ok(())
+    }
+
+    /// What an input holds if an earlier partial of this objective, or an earlier objective, has carried
+    /// it already in the forward pass.
+    fn carried_before(&self, v: Value, stage: u32, partial: u32) -> Option<Held> {
+        let next = self.graph.carries.iter().find(|(input, _)| *input == v)?.1;
+        let Origin::Node { node, .. } = self.graph.value(next).origin else { return None };
+        let carrier = self.graph.nodes[node.index()].stage;
+        if !self.per_partial(next) || carrier > stage || (carrier == stage && partial == 0) {
+            return None;
+        }
+        let last = if carrier == stage { partial - 1 } else { self.plan.partials - 1 };
+        Some(Held { value: self.shown(next), partial: last, summed: 1 })
     }
 
     fn read(&self, place: &Place) -> Result<Held, String> {
