@@ -275,8 +275,9 @@ impl Checker<'_> {
         for (input, next) in &self.graph.carries {
             let place = self.plan.inputs.iter().find(|i| i.value == *input).map(|i| i.place);
             let held = self.read(&place.ok_or("a carried input has no place")?)?;
-            if held.value != self.shown(*next) {
-                return Err(format!("%{} ends as %{}, not as its next value", input.0, held.value.0));
+            let last = if self.per_partial(*next) { self.plan.partials - 1 } else { 0 };
+            if held != (Held { value: self.shown(*next), partial: last, summed: 1 }) {
+                return Err(format!("%{} ends as {held:?}, not as its next value", input.0));
             }
         }
         Ok(())
