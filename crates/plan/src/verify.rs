@@ -12,7 +12,8 @@
 
 use crate::plan::{BufferId, Place, Plan, Step};
 use gulliver_graph::dim::Bindings;
-use gulliver_graph::graph::{Graph, Node, Origin, Phase, Role, Value};
+use gulliver_graph::graph::{Graph, Node, Origin, Phase, Role, Value, ValueInfo};
+use std::collections::HashMap;
 
 /// What some bytes hold.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,14 +39,19 @@ struct Checker<'a> {
     graph: &'a Graph,
     plan: &'a Plan,
     live: Vec<BufferId>,
-    held: Vec<(Place, Held)>,
+    /// What is where, by buffer.
+    held: HashMap<BufferId, Vec<(Place, Held)>>,
+    /// Bytes of one instance of every value.
+    bytes: Vec<u64>,
     runs: Vec<u32>,
 }
 
 /// Checks everything listed at the top of this file.
 pub fn verify(graph: &Graph, plan: &Plan) -> Result<(), Broken> {
-    let mut c = Checker { graph, plan, live: Vec::new(), held: Vec::new(), runs: vec![0; graph.nodes.len()] };
     let broken = |step: usize, why: String| Broken { step, why };
+    let bytes = sizes_in_bytes(graph, plan).map_err(|why| broken(0, why))?;
+    let runs = vec![0; graph.nodes.len()];
+    let mut c = Checker { graph, plan, live: Vec::new(), held: HashMap::new(), bytes, runs };
     c.sizes().map_err(|why| broken(0, why))?;
     let mut fed = false;
     for (i, step) in plan.steps.iter().enumerate() {
@@ -81,16 +87,6 @@ impl Checker<'_> {
         v
     }
 
-    fn bytes(&self, v: Value) -> Result<u64, String> {
-        let mut sizes = Bindings::new();
-        for (symbol, value) in &self.plan.sizes {
-            sizes.set(symbol, *value);
-        }
-        let ty = self.graph.ty(v);
-        let shape = ty.bind(&sizes).map_err(|e| e.to_string())?;
-        Ok(shape.iter().product::<usize>() as u64 * ty.dtype.size() as u64)
-    }
-
     fn sizes(&self) -> Result<(), String> {
         for (i, b) in self.plan.buffers.iter().enumerate() {
             let device =
@@ -101,7 +97,7 @@ impl Checker<'_> {
         }
         for input in &self.plan.inputs {
             let copies = if self.per_partial(input.value) { u64::from(self.plan.partials) } else { 1 };
-            if input.place.bytes != self.bytes(input.value)? * copies {
+            if input.place.bytes != self.bytes[input.value.index()] * copies {
                 return Err(format!("input %{} has the wrong number of bytes", input.value.0));
             }
         }
@@ -113,7 +109,7 @@ impl Checker<'_> {
             let input = self.plan.inputs.iter().find(|i| i.value == v);
             let place = input.ok_or_else(|| format!("input `{}` has no place", info.name))?.place;
             let copies = if self.per_partial(v) { self.plan.partials } else { 1 };
-            let bytes = self.bytes(v)?;
+            let bytes = self.bytes[v.index()];
             for partial in 0..copies {
                 let start = place.start + u64::from(partial) * bytes;
                 self.write(
@@ -131,7 +127,7 @@ impl Checker<'_> {
             Step::Free(b) => {
                 let at = self.live.iter().position(|l| l == b);
                 self.live.swap_remove(at.ok_or(format!("buffer {} is freed but not in use", b.0))?);
-                self.held.retain(|(p, _)| p.buffer != *b);
+                self.held.remove(b);
                 Ok(())
             }
             Step::Run { node, partial, ins, outs, scratch } => {
@@ -193,7 +189,7 @@ impl Checker<'_> {
                     summed: if all { self.plan.partials } else { 1 },
                 },
             };
-            if held != wanted || place.bytes != self.bytes(*v)? {
+            if held != wanted || place.bytes != self.bytes[v.index()] {
                 return Err(format!("{label} wants {wanted:?} and finds {held:?}"));
             }
         }
@@ -214,7 +210,7 @@ impl Checker<'_> {
             return Err(format!("{label} has scratch space over an operand, or none"));
         }
         for (v, place) in node.outs.iter().zip(outs) {
-            if place.bytes != self.bytes(*v)? {
+            if place.bytes != self.bytes[v.index()] {
                 return Err(format!("{label} writes %{} with the wrong number of bytes", v.0));
             }
             let partial = if node.phase == Phase::Update { 0 } else { partial };
@@ -238,7 +234,7 @@ impl Checker<'_> {
     }
 
     fn read(&self, place: &Place) -> Result<Held, String> {
-        let found = self.held.iter().find(|(p, _)| p == place);
+        let found = self.held.get(&place.buffer).and_then(|all| all.iter().find(|(p, _)| p == place));
         found.map(|(_, h)| *h).ok_or_else(|| format!("nothing complete is at {place:?}"))
     }
 
@@ -248,8 +244,9 @@ impl Checker<'_> {
         if !inside || !self.live.contains(&place.buffer) {
             return Err(format!("writes outside a buffer in use: {place:?}"));
         }
-        self.held.retain(|(p, _)| !overlap(p, &place) && *p != place);
-        self.held.push((place, held));
+        let all = self.held.entry(place.buffer).or_default();
+        all.retain(|(p, _)| !overlap(p, &place) && *p != place);
+        all.push((place, held));
         Ok(())
     }
 
@@ -282,6 +279,19 @@ impl Checker<'_> {
         }
         Ok(())
     }
+}
+
+fn sizes_in_bytes(graph: &Graph, plan: &Plan) -> Result<Vec<u64>, String> {
+    let mut sizes = Bindings::new();
+    for (symbol, value) in &plan.sizes {
+        sizes.set(symbol, *value);
+    }
+    let bytes = |info: &ValueInfo| -> Result<u64, String> {
+        let shape = info.ty.bind(&sizes).map_err(|e| e.to_string())?;
+        let elements = shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d as u64));
+        elements.and_then(|n| n.checked_mul(info.ty.dtype.size() as u64)).ok_or("a value is too large".into())
+    };
+    graph.values.iter().map(bytes).collect()
 }
 
 fn overlap(a: &Place, b: &Place) -> bool {
