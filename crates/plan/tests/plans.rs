@@ -95,7 +95,7 @@ fn the_verifier_notices_tampering() {
     let (mut noticed, mut tried) = (0, 0);
     for (name, graph, sizes) in graphs() {
         let good = plan(&graph, &sizes, 2, None).unwrap();
-        for i in (0..good.steps.len()).step_by(7) {
+        for i in (0..good.steps.len()).step_by(31) {
             let mut variants: Vec<(&str, Plan)> = Vec::new();
             let mut missing = good.clone();
             missing.steps.remove(i);
@@ -130,5 +130,5 @@ fn the_verifier_notices_tampering() {
             }
         }
     }
-    assert!(noticed > 300 && noticed * 10 > tried * 9, "{noticed} of {tried} noticed");
+    assert!(noticed > 100 && noticed * 10 > tried * 9, "{noticed} of {tried} noticed");
 }
