@@ -199,6 +199,11 @@ fn check_partials(job: &Job, graph: &Graph) -> Result<(), CommandError> {
                        set train.norm_group = \"partial\" to normalise over each partial, or use partials = 1";
         return Err(job.error("train.partials", problem).into());
     }
+    let objectives = graph.nodes.iter().map(|n| n.stage).max().unwrap_or(0) + 1;
+    if job.train.partials > 1 && batch_statistics && objectives > 1 {
+        let problem = "running statistics of a model with several objectives are not kept over partials; use partials = 1";
+        return Err(job.error("train.partials", problem).into());
+    }
     Ok(())
 }
 
