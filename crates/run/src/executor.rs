@@ -52,6 +52,9 @@ unsafe impl Send for Program {}
 // SAFETY: as above.
 unsafe impl Sync for Program {}
 
+/// Sees the f32 results of a run, one after the other.
+pub type Watch<'a> = &'a mut dyn FnMut(Value, &[f32]);
+
 /// Why a step failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RunError {
@@ -229,7 +232,7 @@ impl Cpu {
         graph: &Graph,
         program: &Program,
         range: Range<usize>,
-        mut watch: Option<&mut dyn FnMut(Value, &[f32])>,
+        mut watch: Option<Watch<'_>>,
     ) -> Result<(), RunError> {
         if range.start == 0 {
             self.live = 0;

@@ -43,7 +43,8 @@ pub(super) fn contract(op: &Contract, ins: &[TensorType], outs: &[TensorType], t
     let batches: usize = batch.iter().map(|x| x.extent).product();
     let [gm, gn, gk] = shape;
     // Many small products are divided over threads whole; few large ones are divided inside.
-    let whole = batches >= threads && (batches > 1) && (gm * gn * gk < 1 << 22 || batches % threads == 0);
+    let whole =
+        batches >= threads && (batches > 1) && (gm * gn * gk < 1 << 22 || batches.is_multiple_of(threads));
     let each = gemm::serial_scratch_len(gm, gn, gk);
     let scratch = if whole { each * threads } else { gemm::scratch_len(gm, gn, gk, threads) };
     let (inner, outer) = if n.c == 1 || gn == 1 { (usize::MAX, 0) } else { (1, n.c) };
