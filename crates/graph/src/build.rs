@@ -184,7 +184,7 @@ impl Builder {
             name: self.path(""),
             op: def.name(),
             inputs: types.iter().map(Type::to_string).collect::<Vec<_>>().join(", "),
-            source,
+            source: Box::new(source),
         })?;
         let dtypes = def.dtypes(&types, shapes.len());
         let name = self.path(def.name());

@@ -190,7 +190,7 @@ pub enum GraphError {
         /// Types of the inputs.
         inputs: String,
         /// What it said.
-        source: OpError,
+        source: Box<OpError>,
     },
     /// No gradient is defined.
     #[error("{0} has no gradient")]

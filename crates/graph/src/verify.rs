@@ -82,7 +82,7 @@ fn result_types(graph: &Graph, node: &Node) -> Result<Vec<Type>, GraphError> {
         name: node.outs.first().map_or(String::new(), |v| graph.value(*v).name.clone()),
         op: def.name(),
         inputs: ins.iter().map(Type::to_string).collect::<Vec<_>>().join(", "),
-        source,
+        source: Box::new(source),
     })?;
     let dtypes = def.dtypes(&ins, shapes.len());
     Ok(shapes.into_iter().zip(dtypes).map(|(shape, dtype)| Type { dtype, shape }).collect())

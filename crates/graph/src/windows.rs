@@ -193,7 +193,7 @@ impl Builder {
     /// The error of a settings mistake that is found before an operator is applied.
     pub(crate) fn refuse(&self, op: &'static str, ins: &[Value], message: String) -> GraphError {
         let inputs = ins.iter().map(|v| self.ty(*v).to_string()).collect::<Vec<_>>().join(", ");
-        GraphError::Op { name: self.path(""), op, inputs, source: OpError::Attribute(message) }
+        GraphError::Op { name: self.path(""), op, inputs, source: OpError::Attribute(message).into() }
     }
 }
 

@@ -85,7 +85,12 @@ pub fn setup(job: &Job, checkpoints: Option<&Path>) -> Result<Setup, CommandErro
     let session = Session::new(
         graph,
         Some(evaluation),
-        SessionOptions { threads, memory: job.devices.memory, partials: job.train.partials as u32 },
+        SessionOptions {
+            threads,
+            memory: job.devices.memory,
+            partials: job.train.partials as u32,
+            ..SessionOptions::default()
+        },
         job.train.seed,
     )?;
     let options = TrainOptions {

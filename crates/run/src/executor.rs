@@ -3,7 +3,7 @@
 
 use crate::call::{Call, Slot};
 use crate::host::HostTensor;
-use crate::lower::{KernelError, Run, lower_node};
+use crate::lower::{KernelError, Kernels, Run, lower_node};
 use crate::memory::{Arena, OutOfMemory};
 use crate::team::Team;
 use gulliver_graph::dim::{Bindings, DimError};
@@ -51,6 +51,9 @@ enum Instruction {
 unsafe impl Send for Program {}
 // SAFETY: as above.
 unsafe impl Sync for Program {}
+
+/// Sees the f32 results of a run, one after the other.
+pub type Watch<'a> = &'a mut dyn FnMut(Value, &[f32]);
 
 /// Why a step failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -134,8 +137,8 @@ impl Cpu {
         unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
     }
 
-    /// Settles kernels and addresses of a verified plan.
-    pub fn load(&self, graph: &Graph, plan: &Plan) -> Result<Program, RunError> {
+    /// Settles kernels and addresses of a verified plan; `kernels` are those of operators from outside.
+    pub fn load(&self, graph: &Graph, plan: &Plan, kernels: &Kernels) -> Result<Program, RunError> {
         let needed = plan.devices.iter().map(|d| d.arena).max().unwrap_or(0);
         if needed > self.arena.bytes() {
             return Err(RunError::Arena { needed, available: self.arena.bytes() });
@@ -168,7 +171,7 @@ impl Cpu {
                         stage = Some(node.stage);
                         program.updates.push(program.instructions.len());
                     }
-                    let lowered = lower_node(graph, node, &sizes, self.threads())?;
+                    let lowered = lower_node(graph, node, &sizes, self.threads(), kernels)?;
                     if lowered.reference && !program.slow.contains(&node.op.def().name()) {
                         program.slow.push(node.op.def().name());
                     }
@@ -229,7 +232,7 @@ impl Cpu {
         graph: &Graph,
         program: &Program,
         range: Range<usize>,
-        mut watch: Option<&mut dyn FnMut(Value, &[f32])>,
+        mut watch: Option<Watch<'_>>,
     ) -> Result<(), RunError> {
         if range.start == 0 {
             self.live = 0;

@@ -4,7 +4,7 @@
 use crate::data::Batch;
 use crate::executor::{Cpu, Program, RunError};
 use crate::host::{HostData, HostTensor};
-use crate::lower::lower_node;
+use crate::lower::{Kernels, lower_node};
 use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, Init, Role, Value};
@@ -32,6 +32,16 @@ pub struct SessionOptions {
     pub memory: Option<u64>,
     /// Slices of a training batch whose gradients are added in order.
     pub partials: u32,
+    /// Fast kernels of operators from outside.
+    pub kernels: Kernels,
+}
+
+impl Default for SessionOptions {
+    /// All cores, no limit, the batch in one piece.
+    fn default() -> SessionOptions {
+        let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+        SessionOptions { threads, memory: None, partials: 1, kernels: Kernels::default() }
+    }
 }
 
 /// Why a session cannot do what it is asked.
@@ -216,9 +226,9 @@ impl Session {
         if self.loaded.contains_key(&key) {
             return Ok(());
         }
-        let threads = self.options.threads;
+        let (threads, kernels) = (self.options.threads, &self.options.kernels);
         let scratch = |graph: &Graph, node: &gulliver_graph::graph::Node, sizes: &Bindings| {
-            Ok(lower_node(graph, node, sizes, threads)?.scratch)
+            Ok(lower_node(graph, node, sizes, threads, kernels)?.scratch)
         };
         let partials = if which == Which::Train { self.options.partials } else { 1 };
         let options = Options {
@@ -234,7 +244,7 @@ impl Session {
             self.loaded.clear();
             self.cpu.grow(plan.devices[0].arena, self.persistent.end).map_err(RunError::from)?;
         }
-        let program = self.cpu.load(self.graph_of(which), &plan)?;
+        let program = self.cpu.load(self.graph_of(which), &plan, &self.options.kernels)?;
         self.loaded.insert(key, Loaded { program, plan });
         Ok(())
     }

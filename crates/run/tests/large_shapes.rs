@@ -29,7 +29,7 @@ use gulliver_graph::op::window::ConvWindow;
 use gulliver_graph::tensor::Tensor;
 use gulliver_run::call::{Call, Slot};
 use gulliver_run::kernel::isa::Isa;
-use gulliver_run::lower::{KernelError, TensorType, lower};
+use gulliver_run::lower::{KernelError, Kernels, TensorType, lower};
 use gulliver_run::team::Team;
 
 /// One operand: floats, labels or a mask.
@@ -64,7 +64,7 @@ fn run(sample: &Sample, inputs: &[Tensor], team: &Team, over: bool) -> Result<Ve
         sample.inputs.iter().map(|i| TensorType { dtype: i.dtype, shape: i.shape.clone() }).collect();
     let outs: Vec<TensorType> =
         sample.output_shapes().into_iter().map(|shape| TensorType { dtype: DType::F32, shape }).collect();
-    let lowered = lower(&sample.op, &ins, &outs, team.threads());
+    let lowered = lower(&sample.op, &ins, &outs, team.threads(), &Kernels::default());
     assert!(!lowered.reference, "{:?} has no kernel of its own", sample.op);
     let mut operands: Vec<Buffer> = inputs.iter().zip(&ins).map(|(t, ty)| Buffer::of(t, ty.dtype)).collect();
     let mut results: Vec<Vec<f32>> = outs.iter().map(|ty| vec![f32::NAN; ty.len()]).collect();

@@ -10,7 +10,7 @@ use gulliver_graph::tensor::Tensor;
 use gulliver_run::call::{Call, Slot};
 use gulliver_run::host::{HostData, HostTensor};
 use gulliver_run::kernel::isa::Isa;
-use gulliver_run::lower::{TensorType, lower};
+use gulliver_run::lower::{Kernels, TensorType, lower};
 use gulliver_run::team::Team;
 
 mod samples;
@@ -52,7 +52,7 @@ fn run(sample: &Sample, inputs: &[Tensor], team: &Team, over: Option<(usize, usi
     let dtypes = sample.op.def().dtypes(&types, shapes.len());
     let outs: Vec<TensorType> =
         shapes.into_iter().zip(dtypes).map(|(shape, dtype)| TensorType { dtype, shape }).collect();
-    let lowered = lower(&sample.op, &ins, &outs, team.threads());
+    let lowered = lower(&sample.op, &ins, &outs, team.threads(), &Kernels::default());
     let mut operands: Vec<HostTensor> = inputs.iter().zip(&ins).map(|(t, ty)| host(t, ty.dtype)).collect();
     // Results start as garbage: a kernel must write every element.
     let mut results: Vec<HostTensor> = outs.iter().map(|ty| HostTensor::zeros(ty.dtype, &ty.shape)).collect();

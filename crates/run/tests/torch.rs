@@ -16,7 +16,7 @@ use gulliver_plan::verify::verify;
 use gulliver_run::data::Batch;
 use gulliver_run::executor::Cpu;
 use gulliver_run::host::{HostData, HostTensor};
-use gulliver_run::lower::lower_node;
+use gulliver_run::lower::{Kernels, lower_node};
 use gulliver_run::session::{Key, Session, SessionOptions};
 
 const THREADS: usize = 2;
@@ -39,13 +39,14 @@ fn execute(
     feed: impl Fn(gulliver_graph::graph::Value, &[usize]) -> Vec<f64>,
 ) -> impl Fn(&str) -> Vec<f64> {
     let persistent = Persistent::of(graph).unwrap();
-    let scratch =
-        |g: &Graph, n: &gulliver_graph::graph::Node, s: &Bindings| Ok(lower_node(g, n, s, THREADS)?.scratch);
+    let scratch = |g: &Graph, n: &gulliver_graph::graph::Node, s: &Bindings| {
+        Ok(lower_node(g, n, s, THREADS, &Kernels::default())?.scratch)
+    };
     let options = Options { partials: 1, memory: None, persistent: &persistent, scratch: &scratch };
     let plan = make(graph, sizes, &options).unwrap();
     verify(graph, &plan).unwrap();
     let mut cpu = Cpu::new(THREADS, plan.devices[0].arena).unwrap();
-    let program = cpu.load(graph, &plan).unwrap();
+    let program = cpu.load(graph, &plan, &Kernels::default()).unwrap();
     for (value, _, info) in graph.inputs() {
         let shape = info.ty.bind(sizes).unwrap();
         let t = tensor(info.ty.dtype, &shape, &feed(value, &shape));
@@ -86,7 +87,7 @@ fn training_runs() {
         let model = model(&fixture.model, &given).unwrap();
         let optimizer = Optimizer::new("adamw", &training.settings()).unwrap();
         let graph = training_graph(model.as_ref(), &[optimizer], None).unwrap();
-        let options = SessionOptions { threads: THREADS, memory: None, partials: 1 };
+        let options = SessionOptions { threads: THREADS, ..SessionOptions::default() };
         let mut session = Session::new(graph, None, options, 0).unwrap();
         for weight in &fixture.weights {
             let t = tensor(DType::F32, &weight.shape, &weight.data());

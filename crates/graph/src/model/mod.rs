@@ -168,28 +168,28 @@ pub static MODELS: &[ModelRow] = &[
 ];
 
 /// The size called `batch`.
-pub(crate) fn batch() -> Dim {
+pub fn batch() -> Dim {
     Dim::symbol("batch")
 }
 
 /// Images `x` `[batch, channels, size, size]`.
-pub(crate) fn images(g: &mut Builder, channels: usize, size: usize) -> Result<Value, GraphError> {
+pub fn images(g: &mut Builder, channels: usize, size: usize) -> Result<Value, GraphError> {
     g.data("x", DType::F32, &[batch(), channels.into(), size.into(), size.into()])
 }
 
 /// Token ids `name` `[batch, length]`.
-pub(crate) fn tokens(g: &mut Builder, name: &str) -> Result<Value, GraphError> {
+pub fn tokens(g: &mut Builder, name: &str) -> Result<Value, GraphError> {
     g.data(name, DType::I64, &[batch(), Dim::symbol("length")])
 }
 
 /// Predictions called `logits`.
-pub(crate) fn logits(value: Value) -> Vec<(String, Value)> {
+pub fn logits(value: Value) -> Vec<(String, Value)> {
     vec![("logits".into(), value)]
 }
 
 /// Cross entropy of logits `[…, classes]` against the classes `y` `[…]`, with how many were right out of
 /// how many. With `ignore`, targets of [`IGNORED`] do not count.
-pub(crate) fn classified(g: &mut Builder, logits: Value, ignore: bool) -> Result<Built, GraphError> {
+pub fn classified(g: &mut Builder, logits: Value, ignore: bool) -> Result<Built, GraphError> {
     let shape = g.shape(logits).to_vec();
     let (rows, last) = (&shape[..shape.len() - 1], shape.len() - 1);
     let y = g.data("y", DType::I64, rows)?;

@@ -129,12 +129,12 @@ pub enum OpError {
 }
 
 /// An attribute error with a message.
-pub(crate) fn attribute<T>(message: impl Into<String>) -> Result<T, OpError> {
+pub fn attribute<T>(message: impl Into<String>) -> Result<T, OpError> {
     Err(OpError::Attribute(message.into()))
 }
 
 /// Checks the number of inputs and that all are float, save those listed with what they must be.
-pub(crate) fn check(ins: &[Type], count: usize, others: &[(usize, &[DType])]) -> Result<(), OpError> {
+pub fn check(ins: &[Type], count: usize, others: &[(usize, &[DType])]) -> Result<(), OpError> {
     if ins.len() != count {
         return Err(SpecError::Arity { expected: count, got: ins.len() }.into());
     }
@@ -157,9 +157,9 @@ pub(crate) fn check(ins: &[Type], count: usize, others: &[(usize, &[DType])]) ->
 }
 
 /// Element types of indices and labels.
-pub(crate) const INTEGER: &[DType] = &[DType::I64, DType::I32, DType::U8];
+pub const INTEGER: &[DType] = &[DType::I64, DType::I32, DType::U8];
 /// Element types of masks.
-pub(crate) const MASK: &[DType] = &[DType::Bool, DType::U8];
+pub const MASK: &[DType] = &[DType::Bool, DType::U8];
 
 macro_rules! operators {
     ($($module:ident::$name:ident),* $(,)?) => {
@@ -259,4 +259,5 @@ operators! {
     top_k_grad::TopKGrad,
     iota::Iota,
     dropout::Dropout,
+    custom::Custom,
 }

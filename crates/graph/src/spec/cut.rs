@@ -119,9 +119,8 @@ impl Spec {
         if !self.scattered(axis) {
             return extents[axis.0];
         }
-        let dims = self.outputs.iter().zip(outputs).flat_map(|(ix, shape)| ix.iter().zip(shape.iter()));
-        let found =
-            dims.filter(|(i, _)| matches!(i, Index::Affine { terms, .. } if terms[0].1 == axis)).next();
+        let mut dims = self.outputs.iter().zip(outputs).flat_map(|(ix, shape)| ix.iter().zip(shape.iter()));
+        let found = dims.find(|(i, _)| matches!(i, Index::Affine { terms, .. } if terms[0].1 == axis));
         found.map_or(extents[axis.0], |(_, &extent)| extent)
     }
 

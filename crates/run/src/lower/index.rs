@@ -158,7 +158,7 @@ fn spread_as<I: Integer>(k: usize, width: usize) -> Lowered {
 
 #[cfg(test)]
 mod tests {
-    use super::super::lower;
+    use super::super::{Kernels, lower};
     use super::*;
     use crate::call::{Call, Slot};
     use crate::team::Team;
@@ -188,7 +188,7 @@ mod tests {
         let run = |(op, at, other, result): &(Op, usize, TensorType, TensorType), ids: &mut [i64]| {
             let mut ins = vec![other.clone()];
             ins.insert(*at, index.clone());
-            let lowered = lower(op, &ins, std::slice::from_ref(result), 1);
+            let lowered = lower(op, &ins, std::slice::from_ref(result), 1, &Kernels::default());
             assert!(!lowered.reference);
             let (mut x, mut y) = (vec![1.0f32; other.len()], vec![7.0f32; result.len()]);
             let mut slots = vec![slot(&mut x)];

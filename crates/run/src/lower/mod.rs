@@ -5,6 +5,7 @@
 mod attention;
 mod channel_norm;
 mod contract;
+mod custom;
 mod elementwise;
 mod index;
 mod loss;
@@ -21,6 +22,7 @@ mod update;
 mod windows;
 
 use crate::call::Call;
+pub use custom::Kernels;
 use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, Node, Value};
@@ -77,12 +79,12 @@ pub struct Lowered {
 
 impl Lowered {
     /// A kernel without scratch.
-    fn plain(run: impl Fn(&mut Call<'_>) -> Result<(), KernelError> + Send + Sync + 'static) -> Lowered {
+    pub fn plain(run: impl Fn(&mut Call<'_>) -> Result<(), KernelError> + Send + Sync + 'static) -> Lowered {
         Lowered { run: Box::new(run), scratch: 0, reference: false }
     }
 
     /// A kernel that needs this many floats of scratch.
-    fn with_scratch(
+    pub fn with_scratch(
         floats: usize,
         run: impl Fn(&mut Call<'_>) -> Result<(), KernelError> + Send + Sync + 'static,
     ) -> Lowered {
@@ -95,8 +97,8 @@ fn all_f32(types: &[TensorType]) -> bool {
     types.iter().all(|t| t.dtype == DType::F32)
 }
 
-/// The kernel for an operator whose sizes are bound.
-pub fn lower(op: &Op, ins: &[TensorType], outs: &[TensorType], threads: usize) -> Lowered {
+/// The kernel for an operator whose sizes are bound; `kernels` has those of operators from outside.
+pub fn lower(op: &Op, ins: &[TensorType], outs: &[TensorType], threads: usize, kernels: &Kernels) -> Lowered {
     let fast = match op {
         Op::Contract(op) => Some(contract::contract(op, ins, outs, threads)),
         Op::Map(op) => elementwise::map(op),
@@ -160,12 +162,19 @@ pub fn lower(op: &Op, ins: &[TensorType], outs: &[TensorType], threads: usize) -
         Op::LstmGrad(_) => recurrent::lstm_grad(ins, threads),
         Op::Gru(_) => recurrent::gru(ins, threads),
         Op::GruGrad(_) => recurrent::gru_grad(ins, threads),
+        Op::Custom(op) => kernels.lower(op, ins, outs, threads),
     };
     fast.unwrap_or_else(|| reference::reference(op, ins, outs))
 }
 
 /// The kernel for a node of a graph, for these sizes.
-pub fn lower_node(graph: &Graph, node: &Node, sizes: &Bindings, threads: usize) -> Result<Lowered, DimError> {
+pub fn lower_node(
+    graph: &Graph,
+    node: &Node,
+    sizes: &Bindings,
+    threads: usize,
+    kernels: &Kernels,
+) -> Result<Lowered, DimError> {
     let bind = |v: &Value| -> Result<TensorType, DimError> {
         let ty = graph.ty(*v);
         Ok(TensorType { dtype: ty.dtype, shape: ty.bind(sizes)? })
@@ -173,5 +182,5 @@ pub fn lower_node(graph: &Graph, node: &Node, sizes: &Bindings, threads: usize) 
     let ins = node.ins.iter().map(bind).collect::<Result<Vec<_>, _>>()?;
     let outs = node.outs.iter().map(bind).collect::<Result<Vec<_>, _>>()?;
     let bound = node.op.def().bind(sizes)?;
-    Ok(lower(bound.as_ref().unwrap_or(&node.op), &ins, &outs, threads))
+    Ok(lower(bound.as_ref().unwrap_or(&node.op), &ins, &outs, threads, kernels))
 }
