@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// The exit code of a run that was told twice to stop.
+/// The exit code of a run that was told to stop.
 pub const EXIT_CODE: i32 = 130;
 
 /// Returns a flag that becomes true at the first SIGINT or SIGTERM, so that a run can save a

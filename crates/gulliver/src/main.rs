@@ -30,11 +30,16 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(CommandError::Interrupted) => ExitCode::from(gulliver::interrupt::EXIT_CODE as u8),
+        Err(error @ CommandError::Interrupted { .. }) => {
+            eprintln!("{error}");
+            ExitCode::from(gulliver::interrupt::EXIT_CODE as u8)
+        }
         // Nobody reads us any more: not worth a word.
         Err(CommandError::Output(e)) if e.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error}");
+            // Names out of files may hold anything; an error is one line.
+            let line = error.to_string().replace(char::is_control, " ");
+            eprintln!("error: {line}");
             ExitCode::FAILURE
         }
     }

@@ -11,7 +11,7 @@ use gulliver_graph::op::Op;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::schedule::Schedule;
 use gulliver_graph::training::{Clip, evaluation_graph, training_graph};
-use gulliver_run::data::{self, Buckets, DataInfo, Sampler};
+use gulliver_run::data::{self, Buckets, DataInfo, Dataset, Sampler};
 use gulliver_run::session::{Session, SessionOptions};
 use gulliver_run::train::{Sources, TrainOptions};
 use std::collections::BTreeMap;
@@ -42,8 +42,11 @@ pub fn setup(job: &Job, checkpoints: Option<&Path>) -> Result<Setup, CommandErro
     let info = train.info();
 
     let given = job.model.params();
-    let fitted = fit(&job.model.name, &given, &info);
+    let longest = [Some(&train), validation.as_ref()].into_iter().flatten().map(|set| longest(set.as_ref()));
+    let longest = longest.max().unwrap_or(0);
+    let fitted = fit(&job.model.name, &given, &info, longest);
     let settings: Vec<(String, ParamValue)> = given.iter().chain(&fitted).cloned().collect();
+    check_fit(job, &given, &info, longest)?;
     let model = model(&job.model.name, &settings).map_err(|e| job.error("model", e.to_string()))?;
     let optimizer = optimizer(job)?;
     let clip = match (job.train.clip_norm, job.train.clip_value) {
@@ -114,7 +117,12 @@ fn optimizer(job: &Job) -> Result<Optimizer, CommandError> {
 }
 
 /// Settings the job leaves open and the data answers: vocabulary, classes, image size…
-fn fit(name: &str, given: &[(String, ParamValue)], info: &DataInfo) -> Vec<(String, ParamValue)> {
+fn fit(
+    name: &str,
+    given: &[(String, ParamValue)],
+    info: &DataInfo,
+    longest: usize,
+) -> Vec<(String, ParamValue)> {
     let Some(row) = MODELS.iter().find(|row| row.name == name) else { return Vec::new() };
     let image = matches!(info.shape.as_slice(), [_, h, w] if h == w && *h > 0);
     let mut fitted = Vec::new();
@@ -131,8 +139,7 @@ fn fit(name: &str, given: &[(String, ParamValue)], info: &DataInfo) -> Vec<(Stri
                 info.shape.last().filter(|_| info.shape.len() == 2).map(|&n| ParamValue::Int(n as i64))
             }
             ("context", ParamValue::Int(default)) => {
-                let longest = info.shape.first().copied().unwrap_or(0) as i64;
-                (longest > *default).then_some(ParamValue::Int(longest))
+                (longest as i64 > *default).then_some(ParamValue::Int(longest as i64))
             }
             ("sizes", ParamValue::Ints(default)) => {
                 let mut sizes = default.to_vec();
@@ -154,12 +161,52 @@ fn fit(name: &str, given: &[(String, ParamValue)], info: &DataInfo) -> Vec<(Stri
     fitted
 }
 
+/// Tokens of the longest sequence; 0 for what is not sequences of tokens.
+fn longest(set: &dyn Dataset) -> usize {
+    let info = set.info();
+    match (info.vocabulary, info.shape.first()) {
+        (None, _) | (_, None) => 0,
+        (_, Some(0)) => (0..set.len()).filter_map(|i| set.length(i)).max().unwrap_or(0),
+        (_, Some(&length)) => length,
+    }
+}
+
+/// What the job says of the model must be enough for the data.
+fn check_fit(
+    job: &Job,
+    given: &[(String, ParamValue)],
+    info: &DataInfo,
+    longest: usize,
+) -> Result<(), CommandError> {
+    for (name, value) in given {
+        let (has, needed, what) = match (name.as_str(), value) {
+            ("vocab", ParamValue::Int(n)) => (*n, info.vocabulary, "different tokens"),
+            ("classes", ParamValue::Int(n)) => (*n, info.classes, "classes"),
+            ("context", ParamValue::Int(n)) => (*n, Some(longest), "tokens in its longest sequence"),
+            ("sizes", ParamValue::Ints(sizes)) => {
+                (sizes.last().copied().unwrap_or(0), info.classes, "classes")
+            }
+            _ => continue,
+        };
+        if let Some(needed) = needed.filter(|&needed| needed as i64 > has) {
+            let problem = format!("{has} is too few: the data has {needed} {what}");
+            return Err(job.error(&format!("model.{name}"), problem).into());
+        }
+    }
+    Ok(())
+}
+
 /// Statistics over a batch mean the whole batch, unless the job says that a partial is the group.
 fn check_partials(job: &Job, graph: &Graph) -> Result<(), CommandError> {
     let batch_statistics = graph.nodes.iter().any(|n| matches!(n.op, Op::BatchNorm(_)));
     if job.train.partials > 1 && batch_statistics && job.train.norm_group == NormGroup::Batch {
         let problem = "this model normalises over the batch, and its statistics cannot yet be shared between partials; \
                        set train.norm_group = \"partial\" to normalise over each partial, or use partials = 1";
+        return Err(job.error("train.partials", problem).into());
+    }
+    let objectives = graph.nodes.iter().map(|n| n.stage).max().unwrap_or(0) + 1;
+    if job.train.partials > 1 && batch_statistics && objectives > 1 {
+        let problem = "running statistics of a model with several objectives are not kept over partials; use partials = 1";
         return Err(job.error("train.partials", problem).into());
     }
     Ok(())

@@ -5,7 +5,7 @@ use crate::layout::{Span, aligned, pack};
 use crate::lifetime::{Instance, Task, lifetimes, seen};
 use crate::plan::{Buffer, BufferId, DevicePlan, InputPlace, OutputPlace, Place, Plan, Step};
 use gulliver_graph::dim::{Bindings, DimError};
-use gulliver_graph::graph::{Graph, Node, Role};
+use gulliver_graph::graph::{Graph, Node, Role, Value};
 use std::collections::HashMap;
 
 /// Where persistent values are in the device's arena: the same in every plan of a job, whatever the
@@ -59,6 +59,14 @@ pub enum PlanError {
         /// Slices asked for.
         partials: u32,
     },
+    /// An operator that symbolic shapes promised, and these sizes break.
+    #[error("{node}: {why}; the input is too long for this model, or the model too small for it")]
+    Shape {
+        /// The node.
+        node: String,
+        /// What does not fit.
+        why: String,
+    },
     /// A weight or state that the job does not keep.
     #[error("`{0}` has no place among the persistent values of this job")]
     NotPersistent(String),
@@ -90,11 +98,20 @@ pub fn make(graph: &Graph, sizes: &Bindings, options: &Options) -> Result<Plan, 
         slice.set(BATCH, batch / partials as usize);
     }
     let mut bytes = Vec::with_capacity(graph.values.len());
+    let mut shapes = Vec::with_capacity(graph.values.len());
     for info in &graph.values {
-        let elements = info.ty.bind(&slice)?.iter().try_fold(1u64, |n, &d| n.checked_mul(d as u64));
+        let shape = info.ty.bind(&slice)?;
+        let elements = shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d as u64));
+        shapes.push(shape);
         let total = elements.and_then(|n| n.checked_mul(info.ty.dtype.size() as u64));
         let overflow = || DimError::OutOfRange { dim: info.ty.to_string(), value: "too large".into() };
         bytes.push(total.ok_or_else(overflow)?);
+    }
+    for node in &graph.nodes {
+        let concrete =
+            |values: &[Value]| values.iter().map(|v| shapes[v.index()].as_slice()).collect::<Vec<_>>();
+        let fits = node.op.def().fits(&concrete(&node.ins), &concrete(&node.outs));
+        fits.map_err(|why| PlanError::Shape { node: graph.value(node.outs[0]).name.clone(), why })?;
     }
     let life = lifetimes(graph, partials, &bytes);
 

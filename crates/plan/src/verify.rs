@@ -7,11 +7,13 @@
 //!    sum over all partials where one is due;
 //! 4. a result shares bytes with an operand only where the operator allows it;
 //! 5. partial results are added in order, each once;
-//! 6. at the end every output is there, and every carried input holds its next value.
+//! 6. an input carried in the forward pass is, in a later partial, what the one before it left;
+//! 7. at the end every output is there, and every carried input holds its next value.
 
 use crate::plan::{BufferId, Place, Plan, Step};
 use gulliver_graph::dim::Bindings;
-use gulliver_graph::graph::{Graph, Node, Origin, Phase, Role, Value};
+use gulliver_graph::graph::{Graph, Node, Origin, Phase, Role, Value, ValueInfo};
+use std::collections::HashMap;
 
 /// What some bytes hold.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,14 +39,19 @@ struct Checker<'a> {
     graph: &'a Graph,
     plan: &'a Plan,
     live: Vec<BufferId>,
-    held: Vec<(Place, Held)>,
+    /// What is where, by buffer.
+    held: HashMap<BufferId, Vec<(Place, Held)>>,
+    /// Bytes of one instance of every value.
+    bytes: Vec<u64>,
     runs: Vec<u32>,
 }
 
 /// Checks everything listed at the top of this file.
 pub fn verify(graph: &Graph, plan: &Plan) -> Result<(), Broken> {
-    let mut c = Checker { graph, plan, live: Vec::new(), held: Vec::new(), runs: vec![0; graph.nodes.len()] };
     let broken = |step: usize, why: String| Broken { step, why };
+    let bytes = sizes_in_bytes(graph, plan).map_err(|why| broken(0, why))?;
+    let runs = vec![0; graph.nodes.len()];
+    let mut c = Checker { graph, plan, live: Vec::new(), held: HashMap::new(), bytes, runs };
     c.sizes().map_err(|why| broken(0, why))?;
     let mut fed = false;
     for (i, step) in plan.steps.iter().enumerate() {
@@ -80,16 +87,6 @@ impl Checker<'_> {
         v
     }
 
-    fn bytes(&self, v: Value) -> Result<u64, String> {
-        let mut sizes = Bindings::new();
-        for (symbol, value) in &self.plan.sizes {
-            sizes.set(symbol, *value);
-        }
-        let ty = self.graph.ty(v);
-        let shape = ty.bind(&sizes).map_err(|e| e.to_string())?;
-        Ok(shape.iter().product::<usize>() as u64 * ty.dtype.size() as u64)
-    }
-
     fn sizes(&self) -> Result<(), String> {
         for (i, b) in self.plan.buffers.iter().enumerate() {
             let device =
@@ -100,7 +97,7 @@ impl Checker<'_> {
         }
         for input in &self.plan.inputs {
             let copies = if self.per_partial(input.value) { u64::from(self.plan.partials) } else { 1 };
-            if input.place.bytes != self.bytes(input.value)? * copies {
+            if input.place.bytes != self.bytes[input.value.index()] * copies {
                 return Err(format!("input %{} has the wrong number of bytes", input.value.0));
             }
         }
@@ -112,7 +109,7 @@ impl Checker<'_> {
             let input = self.plan.inputs.iter().find(|i| i.value == v);
             let place = input.ok_or_else(|| format!("input `{}` has no place", info.name))?.place;
             let copies = if self.per_partial(v) { self.plan.partials } else { 1 };
-            let bytes = self.bytes(v)?;
+            let bytes = self.bytes[v.index()];
             for partial in 0..copies {
                 let start = place.start + u64::from(partial) * bytes;
                 self.write(
@@ -130,7 +127,7 @@ impl Checker<'_> {
             Step::Free(b) => {
                 let at = self.live.iter().position(|l| l == b);
                 self.live.swap_remove(at.ok_or(format!("buffer {} is freed but not in use", b.0))?);
-                self.held.retain(|(p, _)| p.buffer != *b);
+                self.held.remove(b);
                 Ok(())
             }
             Step::Run { node, partial, ins, outs, scratch } => {
@@ -184,12 +181,15 @@ impl Checker<'_> {
         for (v, place) in node.ins.iter().zip(ins) {
             let all = node.phase == Phase::Update && self.per_partial(*v);
             let held = self.read(place).map_err(|why| format!("{label}: {why}"))?;
-            let wanted = Held {
-                value: self.shown(*v),
-                partial: if self.per_partial(*v) && !all { partial } else { 0 },
-                summed: if all { self.plan.partials } else { 1 },
+            let wanted = match self.carried_before(*v, node.stage, partial) {
+                Some(held) => held,
+                None => Held {
+                    value: self.shown(*v),
+                    partial: if self.per_partial(*v) && !all { partial } else { 0 },
+                    summed: if all { self.plan.partials } else { 1 },
+                },
             };
-            if held != wanted || place.bytes != self.bytes(*v)? {
+            if held != wanted || place.bytes != self.bytes[v.index()] {
                 return Err(format!("{label} wants {wanted:?} and finds {held:?}"));
             }
         }
@@ -210,7 +210,7 @@ impl Checker<'_> {
             return Err(format!("{label} has scratch space over an operand, or none"));
         }
         for (v, place) in node.outs.iter().zip(outs) {
-            if place.bytes != self.bytes(*v)? {
+            if place.bytes != self.bytes[v.index()] {
                 return Err(format!("{label} writes %{} with the wrong number of bytes", v.0));
             }
             let partial = if node.phase == Phase::Update { 0 } else { partial };
@@ -220,8 +220,21 @@ impl Checker<'_> {
         Ok(())
     }
 
+    /// What an input holds if an earlier partial of this objective, or an earlier objective, has carried
+    /// it already in the forward pass.
+    fn carried_before(&self, v: Value, stage: u32, partial: u32) -> Option<Held> {
+        let next = self.graph.carries.iter().find(|(input, _)| *input == v)?.1;
+        let Origin::Node { node, .. } = self.graph.value(next).origin else { return None };
+        let carrier = self.graph.nodes[node.index()].stage;
+        if !self.per_partial(next) || carrier > stage || (carrier == stage && partial == 0) {
+            return None;
+        }
+        let last = if carrier == stage { partial - 1 } else { self.plan.partials - 1 };
+        Some(Held { value: self.shown(next), partial: last, summed: 1 })
+    }
+
     fn read(&self, place: &Place) -> Result<Held, String> {
-        let found = self.held.iter().find(|(p, _)| p == place);
+        let found = self.held.get(&place.buffer).and_then(|all| all.iter().find(|(p, _)| p == place));
         found.map(|(_, h)| *h).ok_or_else(|| format!("nothing complete is at {place:?}"))
     }
 
@@ -231,8 +244,9 @@ impl Checker<'_> {
         if !inside || !self.live.contains(&place.buffer) {
             return Err(format!("writes outside a buffer in use: {place:?}"));
         }
-        self.held.retain(|(p, _)| !overlap(p, &place) && *p != place);
-        self.held.push((place, held));
+        let all = self.held.entry(place.buffer).or_default();
+        all.retain(|(p, _)| !overlap(p, &place) && *p != place);
+        all.push((place, held));
         Ok(())
     }
 
@@ -258,12 +272,26 @@ impl Checker<'_> {
         for (input, next) in &self.graph.carries {
             let place = self.plan.inputs.iter().find(|i| i.value == *input).map(|i| i.place);
             let held = self.read(&place.ok_or("a carried input has no place")?)?;
-            if held.value != self.shown(*next) {
-                return Err(format!("%{} ends as %{}, not as its next value", input.0, held.value.0));
+            let last = if self.per_partial(*next) { self.plan.partials - 1 } else { 0 };
+            if held != (Held { value: self.shown(*next), partial: last, summed: 1 }) {
+                return Err(format!("%{} ends as {held:?}, not as its next value", input.0));
             }
         }
         Ok(())
     }
+}
+
+fn sizes_in_bytes(graph: &Graph, plan: &Plan) -> Result<Vec<u64>, String> {
+    let mut sizes = Bindings::new();
+    for (symbol, value) in &plan.sizes {
+        sizes.set(symbol, *value);
+    }
+    let bytes = |info: &ValueInfo| -> Result<u64, String> {
+        let shape = info.ty.bind(&sizes).map_err(|e| e.to_string())?;
+        let elements = shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d as u64));
+        elements.and_then(|n| n.checked_mul(info.ty.dtype.size() as u64)).ok_or("a value is too large".into())
+    };
+    graph.values.iter().map(bytes).collect()
 }
 
 fn overlap(a: &Place, b: &Place) -> bool {

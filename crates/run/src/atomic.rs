@@ -28,6 +28,19 @@ where
     sync_directory(directory_of(path))
 }
 
+/// Removes the unfinished files that killed processes left in `dir`. Nobody may be writing there.
+pub fn remove_unfinished(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with('.') && name.ends_with(UNFINISHED) && entry.file_type()?.is_file() {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
 fn write_through<F>(file: File, write: F) -> io::Result<()>
 where
     F: FnOnce(&mut BufWriter<File>) -> io::Result<()>,
@@ -128,6 +141,10 @@ mod tests {
         write_atomic(&dir.join("a.txt"), |f| f.write_all(b"ours")).unwrap();
         assert_eq!(fs::read_to_string(dir.join(".a.txt.0.tmp")).unwrap(), "theirs");
         assert_eq!(names(&dir), [".a.txt.0.tmp", "a.txt"]);
+        fs::write(dir.join("b.tmp"), "not hidden").unwrap();
+        fs::write(dir.join(".b"), "not unfinished").unwrap();
+        remove_unfinished(&dir).unwrap();
+        assert_eq!(names(&dir), [".b", "a.txt", "b.tmp"]);
     }
 
     #[test]

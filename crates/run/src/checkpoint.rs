@@ -68,6 +68,14 @@ pub enum CheckpointError {
         /// Names in the file that resemble it, nearest first.
         near: Vec<String>,
     },
+    /// A tensor holds numbers nobody can go on with.
+    #[error("{}: tensor `{name}` holds a number that is not finite; use an earlier checkpoint", path.display())]
+    NotFinite {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+    },
     /// A tensor is there but is not what the model needs.
     #[error("{}: tensor `{name}` is {found}, but the model needs {needed}", path.display())]
     Mismatch {
@@ -158,8 +166,8 @@ pub fn load(path: &Path) -> Result<Checkpoint, CheckpointError> {
     Ok(Checkpoint { path: path.to_path_buf(), tensors, metadata })
 }
 
-/// The tensor `name`, if it has this element type and shape; otherwise an error that says what is
-/// there instead.
+/// The tensor `name`, if it has this element type and shape and every number is finite; otherwise an
+/// error that says what is there instead.
 pub fn expect<'a>(
     checkpoint: &'a Checkpoint,
     name: &str,
@@ -181,6 +189,9 @@ pub fn expect<'a>(
             found: format!("{} {:?}", tensor.dtype(), tensor.shape()),
             needed: format!("{dtype} {shape:?}"),
         });
+    }
+    if !tensor.is_finite() {
+        return Err(CheckpointError::NotFinite { path: checkpoint.path.clone(), name: name.to_string() });
     }
     Ok(tensor)
 }

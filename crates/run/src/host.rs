@@ -140,6 +140,16 @@ impl HostTensor {
         }
     }
 
+    /// Whether no element is infinite or not a number.
+    pub fn is_finite(&self) -> bool {
+        match &self.data {
+            HostData::F32(v) => v.iter().all(|x| x.is_finite()),
+            HostData::F16(v) => v.iter().all(|&x| half::f16::from_bits(x).is_finite()),
+            HostData::BF16(v) => v.iter().all(|&x| half::bf16::from_bits(x).is_finite()),
+            _ => true,
+        }
+    }
+
     /// The elements if they are f32.
     pub fn as_f32(&self) -> Option<&[f32]> {
         match &self.data {

@@ -297,6 +297,11 @@ impl Session {
                         let shape = info.ty.bind(&sizes)?;
                         feed(noise(key, &info.name, &shape).as_bytes())?;
                     }
+                    // Data without padding need not say so.
+                    None if info.name == "mask" => {
+                        let count = info.ty.bind(&sizes)?.iter().product();
+                        feed(&vec![1; count])?;
+                    }
                     None => {
                         let found: Vec<String> = batch.fields.iter().map(|(n, _)| format!("`{n}`")).collect();
                         let found = found.join(", ");
@@ -383,7 +388,7 @@ impl Session {
         for (offset, bytes) in undo {
             self.cpu.write(*offset, bytes);
         }
-        let bad_weight = self.tensors().iter().find(|(_, t)| !finite(t)).map(|(name, _)| name.clone());
+        let bad_weight = self.tensors().iter().find(|(_, t)| !t.is_finite()).map(|(name, _)| name.clone());
         if let Some(name) = bad_weight {
             return Ok(name);
         }
@@ -417,10 +422,6 @@ impl Session {
         }
         Ok(scalars)
     }
-}
-
-fn finite(t: &HostTensor) -> bool {
-    t.as_f32().is_none_or(|v| v.iter().all(|x| x.is_finite()))
 }
 
 /// A batch's shape as a model with fewer dimensions reads it: images as rows of pixels.

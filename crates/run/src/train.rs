@@ -57,6 +57,19 @@ pub struct Sources {
     pub validation: Option<(Arc<dyn Dataset>, Sampler)>,
 }
 
+impl Sources {
+    /// Goes through the validation examples, if there are any. Not to be interrupted: a schedule that
+    /// watched half of them would not be the schedule of an uninterrupted run.
+    fn evaluate(
+        &self,
+        session: &mut Session,
+        options: &TrainOptions,
+    ) -> Result<Option<BTreeMap<String, f64>>, TrainError> {
+        let Some((dataset, sampler)) = &self.validation else { return Ok(None) };
+        evaluate(session, dataset, sampler, options.seed, options.perplexity).map(Some)
+    }
+}
+
 /// Something the world may want to know.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Notice {
@@ -124,9 +137,9 @@ pub enum TrainError {
     /// A checkpoint.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// The loss is not a number.
+    /// The loss, or something an update made, is not a number.
     #[error(
-        "step {step}: the loss is not finite; the first value that is not is `{value}`; lower the learning rate, clip gradients (train.clip_norm), or pass --on-nan skip"
+        "step {step}: the loss or a weight is not finite; the first value that is not is `{value}`; lower the learning rate, clip gradients (train.clip_norm), or pass --on-nan skip"
     )]
     NotFinite {
         /// The step, counted from one.
@@ -214,13 +227,9 @@ pub fn evaluate(
     sampler: &Sampler,
     seed: u64,
     perplexity: bool,
-    stop: &AtomicBool,
 ) -> Result<BTreeMap<String, f64>, TrainError> {
     let (mut sums, mut weight) = (BTreeMap::<String, f64>::new(), 0.0);
     for step in 0..sampler.steps_per_epoch() {
-        if stop.load(Ordering::Relaxed) {
-            break;
-        }
         let batch = prefetch::make(dataset.as_ref(), sampler, step)?;
         let rows = batch.fields.first().and_then(|(_, t)| t.shape().first()).copied().unwrap_or(0);
         let scalars = session.evaluate(&batch, Key { seed, step })?;
@@ -292,19 +301,23 @@ pub fn train(
             notify(run.step_notice(lr));
         }
         if due(options.eval_every) && step + 1 < steps {
-            run.evaluate(session, schedule, sources, options, stop, notify)?;
+            run.evaluate(session, schedule, sources, options, notify)?;
         }
         if due(options.checkpoint_every) && step + 1 < steps {
             save(session, schedule, options, step + 1, notify)?;
         }
     }
-    if !interrupted {
-        run.evaluate(session, schedule, sources, options, stop, notify)?;
+    let mut saved = None;
+    if start == steps {
+        // All was done, evaluated and saved by the run before: only tell what it came to.
+        run.metrics = sources.evaluate(session, options)?.unwrap_or_default();
+    } else {
+        if !interrupted {
+            run.evaluate(session, schedule, sources, options, notify)?;
+        }
+        saved = save(session, schedule, options, run.steps, notify)?;
     }
-    let fingerprint = match save(session, schedule, options, run.steps, notify)? {
-        Some(fingerprint) => fingerprint,
-        None => checkpoint::fingerprint(&session.tensors()),
-    };
+    let fingerprint = saved.unwrap_or_else(|| checkpoint::fingerprint(&session.tensors()));
     Ok(Done {
         steps: run.steps,
         loss: run.loss,
@@ -374,12 +387,11 @@ impl Progress {
         schedule: &mut Schedule,
         sources: &Sources,
         options: &TrainOptions,
-        stop: &AtomicBool,
         notify: &mut dyn FnMut(Notice),
     ) -> Result<(), TrainError> {
         let mut watched = self.loss;
-        if let Some((dataset, sampler)) = &sources.validation {
-            self.metrics = evaluate(session, dataset, sampler, options.seed, options.perplexity, stop)?;
+        if let Some(metrics) = sources.evaluate(session, options)? {
+            self.metrics = metrics;
             watched = self.metrics.get("loss").copied().unwrap_or(watched);
             notify(Notice::Evaluation { step: self.steps, metrics: self.metrics.clone() });
         }
@@ -388,7 +400,8 @@ impl Progress {
     }
 }
 
-/// Writes a checkpoint, if there is a place for it; its fingerprint.
+/// Writes a checkpoint, if there is a place for it; its fingerprint. What is not finite is never written:
+/// the checkpoint before it stays the newest.
 fn save(
     session: &mut Session,
     schedule: &Schedule,
@@ -401,8 +414,16 @@ fn save(
     let mut metadata = options.identity.clone();
     metadata.insert("step".into(), step.to_string());
     metadata.insert("schedule".into(), serde_json::to_string(schedule).unwrap_or_default());
-    let fingerprint = checkpoint::save(&path, &session.tensors(), &metadata)?;
-    checkpoint::prune(dir, options.keep_checkpoints)?;
+    let tensors = session.tensors();
+    if let Some((value, _)) = tensors.iter().find(|(_, tensor)| !tensor.is_finite()) {
+        if options.on_nan == OnNan::Stop {
+            return Err(TrainError::NotFinite { step, value: value.clone() });
+        }
+        notify(Notice::Warning(format!("step {step}: `{value}` is not finite; no checkpoint is written")));
+        return Ok(None);
+    }
+    let fingerprint = checkpoint::save(&path, &tensors, &metadata)?;
+    checkpoint::prune(dir, options.keep_checkpoints, step)?;
     notify(Notice::Checkpoint { step, path });
     Ok(Some(fingerprint))
 }

@@ -85,14 +85,7 @@ fn training_runs() {
         runs += 1;
         let given: Vec<_> = fixture.parameters.iter().map(|(n, v)| (n.clone(), v.clone())).collect();
         let model = model(&fixture.model, &given).unwrap();
-        let hypers = [
-            ("lr", training.lr),
-            ("beta1", training.beta1),
-            ("beta2", training.beta2),
-            ("eps", training.eps),
-            ("weight_decay", training.weight_decay),
-        ];
-        let optimizer = Optimizer::new("adamw", &hypers).unwrap();
+        let optimizer = Optimizer::new("adamw", &training.settings()).unwrap();
         let graph = training_graph(model.as_ref(), &[optimizer], None).unwrap();
         let options = SessionOptions { threads: THREADS, ..SessionOptions::default() };
         let mut session = Session::new(graph, None, options, 0).unwrap();

@@ -53,6 +53,11 @@ pub trait OpDef {
         Ok(None)
     }
 
+    /// Whether concrete shapes fit, where symbolic ones could not tell; the message says what does not.
+    fn fits(&self, _ins: &[&[usize]], _outs: &[&[usize]]) -> Result<(), String> {
+        Ok(())
+    }
+
     /// The reference kernel: plain loops. Outputs come with their shapes, filled with zeros.
     fn eval(&self, ins: &[&Tensor], outs: &mut [Tensor]);
 

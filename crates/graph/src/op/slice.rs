@@ -64,6 +64,15 @@ impl OpDef for Slice {
         Ok(vec![Some(g.push1(op, &[at.dout()?])?)])
     }
 
+    fn fits(&self, ins: &[&[usize]], outs: &[&[usize]]) -> Result<(), String> {
+        let (have, len) = (ins[0][self.axis], outs[0][self.axis]);
+        let end = if len == 0 { 0 } else { self.start + (len - 1) * self.step + 1 };
+        if end <= have {
+            return Ok(());
+        }
+        Err(format!("needs {end} positions along dimension {}, there are {have}", self.axis))
+    }
+
     fn eval(&self, ins: &[&Tensor], outs: &mut [Tensor]) {
         let shape = outs[0].shape.clone();
         for (y, mut p) in outs[0].data.iter_mut().zip(positions(&shape)) {

@@ -52,6 +52,11 @@ pub enum CommandError {
     #[error("{0}")]
     Unknown(String),
     /// Stopped by a signal, after a checkpoint.
-    #[error("interrupted")]
-    Interrupted,
+    #[error("interrupted after step {step} of {steps}; pass --resume to go on")]
+    Interrupted {
+        /// The last step done.
+        step: u64,
+        /// The last step to do.
+        steps: u64,
+    },
 }

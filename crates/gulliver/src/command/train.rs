@@ -8,7 +8,7 @@ use crate::report::metrics::MetricFiles;
 use crate::report::progress::{Mode, Reporter};
 use crate::setup::{Setup, setup};
 use clap::Args;
-use gulliver_run::atomic::write_atomic;
+use gulliver_run::atomic::{remove_unfinished, write_atomic};
 use gulliver_run::checkpoint;
 use gulliver_run::data::prefetch;
 use gulliver_run::session::Which;
@@ -59,33 +59,32 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
     let job = load_job(arguments)?;
     let dir = run_directory(arguments)?;
     let checkpoints = dir.join("checkpoints");
-    make_dir(&checkpoints)?;
-    write_file(&dir.join("job.toml"), job.to_toml().as_bytes())?;
-
     let Setup { mut session, mut schedule, sources, options, parameters, fitted } =
         setup(&job, Some(&checkpoints))?;
     for (name, value) in fitted {
         let message = format!("model.{name} = {value}, to fit the data");
         reporter.report(&Event::Warning { message })?;
     }
-    if let Some(path) = &job.train.weights {
-        train::load_weights(&mut session, &checkpoint::load(path)?)?;
-    }
-    let start = if arguments.resume {
-        let newest = checkpoint::latest(&checkpoints)?;
-        for skipped in newest.skipped {
+    let mut newest = None;
+    if arguments.resume {
+        let latest = checkpoint::latest(&checkpoints)?;
+        for skipped in latest.skipped {
             reporter.report(&Event::Warning { message: format!("skipped: {skipped}") })?;
         }
-        match newest.found {
-            Some((_, checkpoint)) => {
-                train::restore(&mut session, &mut schedule, &checkpoint, &options.identity)?
-            }
-            None => 0,
+        newest = latest.found;
+    }
+    let start = match (newest, &job.train.weights) {
+        (Some((_, checkpoint)), _) => {
+            train::restore(&mut session, &mut schedule, &checkpoint, &options.identity)?
         }
-    } else {
-        0
+        (None, Some(weights)) => {
+            train::load_weights(&mut session, &checkpoint::load(weights)?)?;
+            0
+        }
+        (None, None) => 0,
     };
 
+    // Only a job that can run takes the directory, and only one that can go on touches what is there.
     let mut peak_bytes = BTreeMap::new();
     if options.steps > start {
         let batch =
@@ -94,8 +93,12 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
         let plan = session.plan(Which::Train, &sizes)?;
         peak_bytes.insert("cpu0".to_string(), plan.live_peak());
         let json = serde_json::to_vec(plan).map_err(io::Error::from)?;
+        take(&dir)?;
         write_file(&dir.join("plan.json"), &json)?;
+    } else {
+        take(&dir)?;
     }
+    write_file(&dir.join("job.toml"), job.to_toml().as_bytes())?;
     for name in session.slow_operators() {
         reporter.report(&Event::Warning { message: format!("operator {name} has no fast kernel yet") })?;
     }
@@ -120,14 +123,19 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
     if let Some(e) = failure {
         return Err(e.into());
     }
+    if done.interrupted {
+        return Err(CommandError::Interrupted { step: done.steps, steps });
+    }
     let weights = dir.join("weights.safetensors");
-    let model_only = session.tensors().into_iter().filter(|(name, _)| !is_optimizer_state(name)).collect();
-    checkpoint::save(&weights, &model_only, &BTreeMap::from([("format".to_string(), "pt".to_string())]))?;
-    let interrupted = done.interrupted;
+    let model_only: BTreeMap<_, _> =
+        session.tensors().into_iter().filter(|(name, _)| !is_optimizer_state(name)).collect();
+    if model_only.values().all(|tensor| tensor.is_finite()) {
+        checkpoint::save(&weights, &model_only, &BTreeMap::from([("format".to_string(), "pt".to_string())]))?;
+    }
     let event = finished(done);
     metrics.record(&event, now())?;
     reporter.report(&event)?;
-    if interrupted { Err(CommandError::Interrupted) } else { Ok(()) }
+    Ok(())
 }
 
 fn is_optimizer_state(name: &str) -> bool {
@@ -153,9 +161,9 @@ fn load_job(arguments: &Arguments) -> Result<Job, CommandError> {
 
 /// The directory asked for, or a new one below `runs/` named after the job file.
 fn run_directory(arguments: &Arguments) -> Result<PathBuf, CommandError> {
-    let taken = |dir: &Path| dir.join("job.toml").exists();
     if let Some(dir) = &arguments.out {
-        if taken(dir) && !arguments.resume {
+        let taken = dir.join("job.toml").exists() || !checkpoint::list(&dir.join("checkpoints"))?.is_empty();
+        if taken && !arguments.resume {
             return Err(CommandError::DirectoryTaken(dir.clone()));
         }
         return Ok(dir.clone());
@@ -165,8 +173,14 @@ fn run_directory(arguments: &Arguments) -> Result<PathBuf, CommandError> {
     Ok((1..).map(name).find(|dir| !dir.exists()).unwrap_or_else(|| name(1)))
 }
 
-fn make_dir(dir: &Path) -> Result<(), CommandError> {
-    fs::create_dir_all(dir).map_err(|source| CommandError::File { path: dir.to_path_buf(), source })
+/// Makes the run directory, without what a killed process may have left unfinished in it.
+fn take(dir: &Path) -> Result<(), CommandError> {
+    for dir in [dir, &dir.join("checkpoints")] {
+        fs::create_dir_all(dir)
+            .and_then(|()| remove_unfinished(dir))
+            .map_err(|source| CommandError::File { path: dir.to_path_buf(), source })?;
+    }
+    Ok(())
 }
 
 fn write_file(path: &Path, bytes: &[u8]) -> Result<(), CommandError> {

@@ -170,7 +170,7 @@ fn every_row_of_every_table_is_read_and_written() {
     for (kind, _, options) in KINDS {
         for option in [options, &["validation", "buckets", "shuffle"][..]].concat() {
             let value = match option {
-                "validation" => "0.25",
+                "validation" | "masked" => "0.25",
                 "mean" | "std" => "[0.1, 3]",
                 "shape" => "[3, 4]",
                 "regression" | "normalise" | "augment" | "buckets" => "true",

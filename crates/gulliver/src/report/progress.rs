@@ -13,7 +13,7 @@ use std::time::Duration;
 pub enum Mode {
     /// A bar on standard error, with everything but steps printed above it.
     Bar,
-    /// One line per event.
+    /// One line per event, but for errors.
     Lines,
     /// One JSON object per event.
     Json,
@@ -46,7 +46,7 @@ impl Reporter {
         Reporter { mode, out, bar: ProgressBar::hidden(), steps: 0, batch: 0, memory: String::new() }
     }
 
-    /// Shows one event. Fails only if the output does (a closed pipe, a full disk).
+    /// Shows one event; an error is shown to programs only. Fails only if the output does (a closed pipe, a full disk).
     pub fn report(&mut self, event: &Event) -> io::Result<()> {
         if let Event::Start { plan, from_step, steps, batch, .. } = event {
             (self.steps, self.batch) = (*steps, *batch);
@@ -65,7 +65,12 @@ impl Reporter {
                 self.bar.set_message(join(parts));
                 Ok(())
             }
-            (Mode::Bar, Event::Done { .. } | Event::Error { .. }) => {
+            // People read errors once, on standard error, where the command ends.
+            (_, Event::Error { .. }) => {
+                self.bar.finish_and_clear();
+                Ok(())
+            }
+            (Mode::Bar, Event::Done { .. }) => {
                 self.bar.finish_and_clear();
                 let line = self.line(event);
                 self.print(&line)
@@ -116,14 +121,18 @@ impl Reporter {
             Event::Eval { step, metrics } => join([format!("eval {step}"), values(metrics)]),
             Event::Checkpoint { path, .. } => format!("saved {}", path.display()),
             Event::Warning { message } => format!("warning: {message}"),
-            Event::Done { steps, loss, metrics, samples_per_second, peak_bytes, fingerprint, .. } => join([
-                format!("done after {steps} steps"),
-                format!("loss {}", short(*loss)),
-                values(metrics),
-                speed(*samples_per_second),
-                memory(peak_bytes, &BTreeMap::new()),
-                format!("weights {:.16}", fingerprint),
-            ]),
+            Event::Done { steps, loss, metrics, samples_per_second, peak_bytes, fingerprint, .. } => {
+                let validation =
+                    if metrics.is_empty() { "".into() } else { format!("validation {}", values(metrics)) };
+                let line = join([
+                    format!("done after {steps} steps"),
+                    if loss.is_nan() { "".into() } else { format!("train loss {}", short(*loss)) },
+                    validation,
+                    speed(*samples_per_second),
+                    memory(peak_bytes, &BTreeMap::new()),
+                ]);
+                format!("{line}\nfingerprint {fingerprint}")
+            }
             Event::Error { message } => format!("error: {message}"),
         }
     }
@@ -225,7 +234,7 @@ mod tests {
             Event::Done {
                 steps: 200,
                 loss: 0.5,
-                metrics: Metrics::new(),
+                metrics: Metrics::from([("accuracy".into(), 0.75)]),
                 samples_per_second: 99.0,
                 peak_bytes: [("device".into(), 3 << 20)].into(),
                 link_bytes: BTreeMap::new(),
@@ -252,8 +261,8 @@ mod tests {
              eval 20  loss 1.000e-5\n\
              saved c/step.safetensors\n\
              warning: slow\n\
-             done after 200 steps  loss 0.5000  99.0 samples/s  device 3.0 MiB  weights 0123456789abcdef\n\
-             error: no\n"
+             done after 200 steps  train loss 0.5000  validation accuracy 0.7500  99.0 samples/s  device 3.0 MiB\n\
+             fingerprint 0123456789abcdef0123\n"
         );
     }
 
@@ -287,6 +296,6 @@ mod tests {
             }
         }
         let mut reporter = Reporter::new(Mode::Lines, Box::new(Closed));
-        assert!(reporter.report(&Event::Error { message: "x".into() }).is_err());
+        assert!(reporter.report(&Event::Warning { message: "x".into() }).is_err());
     }
 }

@@ -51,12 +51,14 @@ pub fn latest(dir: &Path) -> Result<Newest, CheckpointError> {
     Ok(Newest { found: None, skipped })
 }
 
-/// Removes all checkpoints in `dir` but the newest `keep` (at least one is kept), and the
-/// unfinished files of saves that were killed; returns what it removed. Only the process that
-/// writes to `dir` may call this, and not during a save.
-pub fn prune(dir: &Path, keep: usize) -> Result<Vec<PathBuf>, CheckpointError> {
-    let mut steps = list(dir)?;
+/// After a save of step `saved`: removes all checkpoints in `dir` but that and the `keep - 1` before it,
+/// and the unfinished files of saves that were killed; returns what it removed. Those of later steps go
+/// too: the run went back before them because they could not be read. Only the process that writes to
+/// `dir` may call this, and not during a save.
+pub fn prune(dir: &Path, keep: usize, saved: u64) -> Result<Vec<PathBuf>, CheckpointError> {
+    let (mut steps, later): (Vec<_>, Vec<_>) = list(dir)?.into_iter().partition(|(step, _)| *step <= saved);
     steps.truncate(steps.len().saturating_sub(keep.max(1)));
+    steps.extend(later);
     let unfinished = names(dir)?
         .into_iter()
         .filter(|name| name.starts_with(&format!(".{PREFIX}")) && name.ends_with(UNFINISHED))
@@ -137,11 +139,14 @@ mod tests {
         }
         fs::write(dir.join(".step-00000007.safetensors.0.tmp"), "killed").unwrap();
         fs::write(dir.join("keep.me"), "").unwrap();
-        assert_eq!(prune(&dir, 2).unwrap().len(), 2);
+        assert_eq!(prune(&dir, 2, 100).unwrap().len(), 2);
         assert_eq!(steps(&dir), [20, 100]);
-        assert!(prune(&dir, 2).unwrap().is_empty());
-        prune(&dir, 0).unwrap();
-        assert_eq!(steps(&dir), [100]);
+        assert!(prune(&dir, 2, 100).unwrap().is_empty());
+        save_step(&dir, 30);
+        prune(&dir, 2, 30).unwrap();
+        assert_eq!(steps(&dir), [20, 30]);
+        prune(&dir, 0, 30).unwrap();
+        assert_eq!(steps(&dir), [30]);
         assert!(dir.join("keep.me").exists());
     }
 }

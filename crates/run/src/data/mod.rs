@@ -13,6 +13,7 @@ pub mod digits;
 pub mod file;
 pub mod idx;
 pub mod images;
+pub mod masked;
 pub mod npy;
 pub mod open;
 pub mod options;

@@ -159,6 +159,20 @@ impl Array {
         })
     }
 
+    /// Errors for the first number that is not finite once it is single precision.
+    fn check_finite(&self) -> Result<(), DataError> {
+        if !matches!(self.element, Element::F4 | Element::F8) {
+            return Ok(());
+        }
+        for i in 0..self.shape[0] {
+            if let Some((at, value)) = self.values(i).enumerate().find(|(_, v)| !(*v as f32).is_finite()) {
+                let what = format!("number {at} of example {i} is {value}; all must be finite");
+                return Err(DataError::file(&self.path, what));
+            }
+        }
+        Ok(())
+    }
+
     /// Whole numbers stay whole (i64), unless `as_float`; everything else becomes f32.
     fn gather(&self, indices: &[usize], as_float: bool) -> HostTensor {
         let mut shape = self.shape.clone();
@@ -210,12 +224,14 @@ pub struct Arrays {
 }
 
 impl Arrays {
-    /// Both must have as many examples. One integer per example in y counts as a class.
+    /// Both must have as many examples, and only finite numbers in single precision. One integer per example in y counts as a class.
     pub fn new(x: Array, y: Array, classes: Option<usize>) -> Result<Arrays, DataError> {
         if x.shape[0] != y.shape[0] {
             let what = format!("{} examples, but {} has {}", y.shape[0], x.path.display(), x.shape[0]);
             return Err(DataError::file(&y.path, what));
         }
+        x.check_finite()?;
+        y.check_finite()?;
         let mut counted = None;
         if y.shape.len() == 1 && !matches!(y.element, Element::F4 | Element::F8) {
             let limit = classes.map_or(f64::from(u32::MAX), |n| n as f64);
@@ -352,6 +368,15 @@ mod tests {
             (npy(1, "<f4", false, "(0, 2)", &[]), "no examples"),
         ] {
             let message = Array::open(&dir.write("a.npy", &bytes), "x").err().unwrap().to_string();
+            assert!(message.contains(part), "{message}");
+        }
+        for (descr, data, part) in [
+            ("<f4", le(&[1f32, 2., 3., f32::NAN].map(f32::to_le_bytes)), "number 1 of example 1 is NaN"),
+            ("<f8", le(&[1., 1e300, 3., 4.].map(f64::to_le_bytes)), "number 1 of example 0 is 1000"),
+        ] {
+            let open =
+                || Array::open(&dir.write("x.npy", &npy(1, descr, false, "(2, 2)", &data)), "x").unwrap();
+            let message = Arrays::new(open(), open(), None).err().unwrap().to_string();
             assert!(message.contains(part), "{message}");
         }
         let plain = npy(1, "<f4", false, "(2,)", &[0; 8]);

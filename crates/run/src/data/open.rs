@@ -10,6 +10,7 @@ use super::csv::{Table, labelled_texts};
 use super::digits::Digits;
 use super::file::{self, Bytes, utf8};
 use super::images::{self, Images};
+use super::masked::Masked;
 use super::npy::{Array, Arrays};
 use super::options::{DataOptions, KINDS};
 use super::pixels::Pixels;
@@ -44,6 +45,11 @@ pub fn open(options: &DataOptions) -> Result<Opened, DataError> {
             return Err(DataError::option("kind", format!("unknown kind `{other}`{hint}")));
         }
     };
+    if options.masked != 0.0 {
+        let mask =
+            |set| Masked::new(set, options.masked, options.seed).map(|set| Arc::new(set) as Arc<dyn Dataset>);
+        return Ok((mask(train)?, validation.map(mask).transpose()?));
+    }
     if !options.augment {
         return Ok((train, validation));
     }

@@ -8,17 +8,17 @@ pub const KINDS: &[(&str, &str, &[&str])] = &[
     (
         "text",
         "a UTF-8 file, or a directory of .txt files, cut into windows, for language models",
-        &["path", "length", "stride", "vocabulary", "characters", "tokenizer", "validation_path"],
+        &["path", "length", "stride", "vocabulary", "characters", "tokenizer", "validation_path", "masked"],
     ),
     (
         "lines",
         "a UTF-8 file, or a directory of .txt files, each line a sequence of its own length, for language models",
-        &["path", "max_length", "vocabulary", "characters", "tokenizer", "validation_path"],
+        &["path", "max_length", "vocabulary", "characters", "tokenizer", "validation_path", "masked"],
     ),
     (
         "sentences",
         "like lines, but a line also ends after a full stop and a space",
-        &["path", "max_length", "vocabulary", "characters", "tokenizer", "validation_path"],
+        &["path", "max_length", "vocabulary", "characters", "tokenizer", "validation_path", "masked"],
     ),
     (
         "idx",
@@ -89,7 +89,7 @@ pub const KINDS: &[(&str, &str, &[&str])] = &[
     (
         "sequences",
         "built in: text of a small grammar in windows; `examples` is the number of windows",
-        &["examples", "length", "stride", "vocabulary", "characters"],
+        &["examples", "length", "stride", "vocabulary", "characters", "masked"],
     ),
     (
         "noise",
@@ -99,7 +99,7 @@ pub const KINDS: &[(&str, &str, &[&str])] = &[
     (
         "tokens",
         "built in: random token ids; lengths vary from `min_length` to `length`",
-        &["examples", "length", "min_length", "tokens", "classes"],
+        &["examples", "length", "min_length", "tokens", "classes", "masked"],
     ),
 ];
 
@@ -136,6 +136,8 @@ pub struct DataOptions {
     pub characters: Option<String>,
     /// A `tokenizer.json`, for "tokenizer".
     pub tokenizer: Option<PathBuf>,
+    /// Share of the tokens that are hidden and to be predicted, for masked language models; 0 for none.
+    pub masked: f64,
     /// Number of different random tokens.
     pub tokens: usize,
     /// Rows and columns of images; 28 by default for digits, 64 for files.
@@ -186,6 +188,7 @@ impl Default for DataOptions {
             vocabulary: "bytes".into(),
             characters: None,
             tokenizer: None,
+            masked: 0.0,
             tokens: 1000,
             size: None,
             channels: 3,

@@ -10,7 +10,7 @@ use crate::host::HostData;
 /// Names of the solids in the order of their class ids.
 pub const SOLIDS: [&str; 8] = ["sphere", "cube", "cylinder", "cone", "torus", "pyramid", "disc", "helix"];
 
-/// Point clouds: x `[b, points, 3]` f32, y `[b]`.
+/// Point clouds: x `[b, 3, points]` f32, y `[b]`.
 pub struct Points {
     /// Source of the clouds.
     pub seed: u64,
@@ -29,11 +29,15 @@ impl Points {
         let scale = [0; 3].map(|_| draw.range(0.7, 1.1));
         let (sine, cosine) = sin_cos_turn(draw.range(0.0, 1.0).into());
         let (sine, cosine) = (sine as f32, cosine as f32);
-        for _ in 0..self.points {
+        let start = out.len();
+        out.resize(start + 3 * self.points, 0.0);
+        for n in start..start + self.points {
             let [x, y, z] = surface(&mut draw, solid);
             let [x, y, z] = [x * scale[0], y * scale[1], z * scale[2]];
             let turned = [cosine * x - sine * y, sine * x + cosine * y, z];
-            out.extend(turned.map(|v| v + 0.02 * draw.normal()));
+            for (axis, v) in turned.into_iter().enumerate() {
+                out[n + axis * self.points] = v + 0.02 * draw.normal();
+            }
         }
         solid as u32
     }
@@ -97,7 +101,7 @@ impl Dataset for Points {
         check_indices(indices, self.examples)?;
         let mut x = Vec::with_capacity(indices.len() * self.points * 3);
         let solids: Vec<u32> = indices.iter().map(|&i| self.cloud(i, &mut x)).collect();
-        let x = tensor(&[indices.len(), self.points, 3], HostData::F32(x));
+        let x = tensor(&[indices.len(), 3, self.points], HostData::F32(x));
         Ok(Batch::of([("x", x), ("y", class_tensor(solids.into_iter()))]))
     }
 
@@ -105,7 +109,7 @@ impl Dataset for Points {
         DataInfo {
             examples: self.examples,
             classes: Some(SOLIDS.len()),
-            shape: vec![self.points, 3],
+            shape: vec![3, self.points],
             class_names: SOLIDS.map(String::from).to_vec(),
             ..DataInfo::default()
         }
@@ -125,6 +129,7 @@ mod tests {
         assert!(x.iter().all(|v| v.abs() < 1.8));
         let y = b.get("y").unwrap().as_i64().unwrap();
         assert!((0..8).all(|solid| y.contains(&solid)));
+        assert_eq!(b.get("x").unwrap().shape(), [100, 3, 64]);
         assert_eq!(set.batch(&[9]).unwrap().get("x").unwrap().as_f32().unwrap(), &x[9 * 192..10 * 192]);
     }
 }

@@ -3,6 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
+use gulliver_graph::model::IGNORED;
+
 use super::file::{Bytes, utf8};
 use super::vocabulary::Vocabulary;
 use super::{Batch, DataError, DataInfo, Dataset, check_indices, class_tensor, tensor};
@@ -18,7 +20,7 @@ pub struct Labels {
 }
 
 /// Variable-length examples. With labels: x `[b, t]`, y `[b]`. Without: x `[b, t]` and y `[b, t]`,
-/// the same shifted by one. Always with "mask" and "length".
+/// the same shifted by one and [`IGNORED`] where x is padded. Always with "mask" and "length".
 pub struct Sequences {
     path: PathBuf,
     bytes: Bytes,
@@ -111,10 +113,10 @@ impl Dataset for Sequences {
         let rows = |from: usize| -> Vec<&[u32]> {
             examples.iter().zip(&lengths).map(|(ids, &n)| &ids[from..from + n]).collect()
         };
-        let x = pad(&rows(0));
+        let x = pad(&rows(0), 0);
         let y = match &self.labels {
             Some(labels) => class_tensor(indices.iter().map(|&i| labels.ids[i])),
-            None => pad(&rows(1)),
+            None => pad(&rows(1), IGNORED),
         };
         let (mask, length) = mask_and_length(&lengths);
         Ok(Batch::of([("x", x), ("y", y), ("mask", mask), ("length", length)]))
@@ -150,10 +152,10 @@ fn line_spans(text: &str, sentences: bool) -> Vec<(usize, usize)> {
     spans
 }
 
-/// Rows side by side as i64 `[b, t]`, filled with id 0 up to the longest (at least one column).
-pub fn pad(rows: &[&[u32]]) -> HostTensor {
+/// Rows side by side as i64 `[b, t]`, filled up to the longest (at least one column).
+pub fn pad(rows: &[&[u32]], filling: i64) -> HostTensor {
     let width = rows.iter().map(|r| r.len()).max().unwrap_or(0).max(1);
-    let mut out = vec![0i64; rows.len() * width];
+    let mut out = vec![filling; rows.len() * width];
     for (line, row) in out.chunks_mut(width).zip(rows) {
         for (to, &id) in line.iter_mut().zip(*row) {
             *to = i64::from(id);
@@ -185,7 +187,7 @@ mod tests {
         assert_eq!((s.len(), s.length(0), s.length(1), s.length(2)), (2, Some(2), Some(4), None));
         let b = s.batch(&[0, 1]).unwrap();
         assert_eq!(b.get("x").unwrap().as_i64().unwrap(), [97, 98, 0, 0, 97, 98, 99, 100]);
-        assert_eq!(b.get("y").unwrap().as_i64().unwrap(), [98, 10, 0, 0, 98, 99, 100, 101]);
+        assert_eq!(b.get("y").unwrap().as_i64().unwrap(), [98, 10, -100, -100, 98, 99, 100, 101]);
         assert_eq!(b.get("mask").unwrap().data(), &HostData::Bool(vec![1, 1, 0, 0, 1, 1, 1, 1]));
         assert_eq!(b.get("length").unwrap().as_i64().unwrap(), [2, 4]);
         assert_eq!(s.batch(&[0]).unwrap().get("x").unwrap().shape(), [1, 2]);

@@ -2,6 +2,7 @@
 //! plane, random inputs for benchmarks, and text of a small grammar. Digits and solids have files
 //! of their own.
 
+use gulliver_graph::model::IGNORED;
 use gulliver_graph::random::{Stream, hash_name, sin_cos_turn};
 
 use super::sequences::{mask_and_length, pad};
@@ -216,13 +217,13 @@ impl Dataset for Tokens {
             all.iter().zip(&lengths).map(|(ids, &n)| &ids[shift..shift + n]).collect()
         };
         let y = match self.classes {
-            None => pad(&rows(1)),
+            None => pad(&rows(1), IGNORED),
             Some(classes) => class_tensor(indices.iter().map(|&i| {
                 let mut draw = Draw::new(self.seed, "data.tokens.class", self.first + i as u64);
                 draw.below(classes) as u32
             })),
         };
-        let mut batch = Batch::of([("x", pad(&rows(0))), ("y", y)]);
+        let mut batch = Batch::of([("x", pad(&rows(0), 0)), ("y", y)]);
         if self.min_length < self.length {
             let (mask, length) = mask_and_length(&lengths);
             batch.fields.extend(Batch::of([("mask", mask), ("length", length)]).fields);

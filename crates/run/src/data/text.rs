@@ -26,7 +26,7 @@ pub struct Text {
 }
 
 impl Text {
-    /// Checks the whole text once: it must be UTF-8 and within the vocabulary. `path` is for messages.
+    /// Checks the whole text once: it must be UTF-8, within the vocabulary and not empty. `path` is for messages.
     pub fn new(path: &Path, bytes: Bytes, vocabulary: Vocabulary) -> Result<Text, DataError> {
         let text = utf8(path, &bytes)?;
         let (mut len, mut anchors, mut tokens) = (bytes.len(), Vec::new(), Vec::new());
@@ -54,6 +54,9 @@ impl Text {
                 }
                 len = tokens.len();
             }
+        }
+        if len == 0 {
+            return Err(DataError::file(path, "is empty; there is no text to learn from"));
         }
         tokens.shrink_to_fit();
         Ok(Text { path: path.into(), bytes, vocabulary, len, anchors, tokens })

@@ -21,12 +21,6 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// The source coordinate that a tap reads along one axis.
-    fn read(&self, axis: usize, position: usize, tap: usize) -> Option<usize> {
-        let at = (position * self.stride[axis] + tap) as isize - self.low[axis];
-        usize::try_from(at).ok().filter(|&at| at < self.source[axis])
-    }
-
     /// The position whose tap reads a source coordinate along one axis.
     fn reader(&self, axis: usize, at: usize, tap: usize) -> Option<usize> {
         let at = usize::try_from(at as isize + self.low[axis] - tap as isize).ok()?;
@@ -34,11 +28,12 @@ impl Windows {
         (at.is_multiple_of(self.stride[axis]) && position < self.positions[axis]).then_some(position)
     }
 
-    /// The taps of a window that lie inside the source along one axis.
-    fn taps(&self, axis: usize, position: usize) -> Range<usize> {
+    /// The source coordinates of a window along one axis.
+    #[inline(always)]
+    fn span(&self, axis: usize, position: usize) -> Range<usize> {
         let start = (position * self.stride[axis]) as isize - self.low[axis];
-        let limit = |x: isize| x.clamp(0, self.kernel[axis] as isize) as usize;
-        limit(-start)..limit(self.source[axis] as isize - start)
+        let limit = |x: isize| x.clamp(0, self.source[axis] as isize) as usize;
+        limit(start)..limit(start + self.kernel[axis] as isize)
     }
 
     /// Along the last axis, the positions whose tap lies inside the source and what the first reads.
@@ -51,19 +46,22 @@ impl Windows {
     }
 }
 
-/// Takes every `stride`-th element of `from` into the elements of `to`.
+/// Takes every `stride`-th element of `from` into the elements of `to`, of which there is at least one.
 #[inline(always)]
 fn take_in(from: &[f32], stride: usize, to: &mut [f32], step: impl Fn(f32, f32) -> f32) {
+    // All but the last have a whole stride after them, which makes known strides vectorise.
+    let Some((last, others)) = to.split_last_mut() else { return };
+    *last = step(*last, from[others.len() * stride]);
     if stride == 1 {
-        for (to, &from) in to.iter_mut().zip(from) {
+        for (to, &from) in others.iter_mut().zip(from) {
             *to = step(*to, from);
         }
     } else if stride == 2 {
-        for (to, from) in to.iter_mut().zip(from.chunks(2)) {
+        for (to, from) in others.iter_mut().zip(from.chunks_exact(2)) {
             *to = step(*to, from[0]);
         }
     } else {
-        for (to, from) in to.iter_mut().zip(from.chunks(stride)) {
+        for (to, from) in others.iter_mut().zip(from.chunks_exact(stride)) {
             *to = step(*to, from[0]);
         }
     }
@@ -73,8 +71,8 @@ fn take_in(from: &[f32], stride: usize, to: &mut [f32], step: impl Fn(f32, f32) 
 #[inline(always)]
 fn fold_row(w: &Windows, x: &[f32], row: usize, y: &mut [f32], step: impl Fn(f32, f32) -> f32) {
     let (z, r) = (row / w.positions[1], row % w.positions[1]);
-    for z in w.taps(0, z).filter_map(|tap| w.read(0, z, tap)) {
-        for r in w.taps(1, r).filter_map(|tap| w.read(1, r, tap)) {
+    for z in w.span(0, z) {
+        for r in w.span(1, r) {
             let line = &x[(z * w.source[1] + r) * w.source[2]..][..w.source[2]];
             for tap in 0..w.kernel[2] {
                 let (range, first) = w.inside(tap);
@@ -96,7 +94,9 @@ fn max_row_body(w: &Windows, x: &[f32], row: usize, y: &mut [f32]) {
 fn mean_row_body(w: &Windows, x: &[f32], row: usize, divisor: f32, y: &mut [f32]) {
     y.fill(0.0);
     fold_row(w, x, row, y, |sum, x| sum + x);
-    y.iter_mut().for_each(|y| *y /= divisor);
+    for y in y {
+        *y /= divisor;
+    }
 }
 
 #[inline(always)]
@@ -113,14 +113,20 @@ fn mean_row_grad_body(w: &Windows, dy: &[f32], row: usize, divisor: f32, dx: &mu
                 }
                 let dx = &mut dx[first..];
                 if w.stride[2] == 1 {
-                    dx.iter_mut().zip(&line[range]).for_each(|(dx, dy)| *dx += dy);
+                    for (dx, dy) in dx.iter_mut().zip(&line[range]) {
+                        *dx += dy;
+                    }
                 } else {
-                    dx.chunks_mut(w.stride[2]).zip(&line[range]).for_each(|(dx, dy)| dx[0] += dy);
+                    for (dx, dy) in dx.chunks_mut(w.stride[2]).zip(&line[range]) {
+                        dx[0] += dy;
+                    }
                 }
             }
         }
     }
-    dx.iter_mut().for_each(|dx| *dx /= divisor);
+    for dx in dx {
+        *dx /= divisor;
+    }
 }
 
 simd! {
@@ -142,45 +148,45 @@ pub struct Landing {
 }
 
 /// The gradient of max pooling for one plane: `dy` of each window, windows in row-major order, goes to
-/// its first tap that equals `y`, if that one lands.
+/// its first element that equals `y`, if that one lands.
 pub fn max_grad(w: &Windows, into: &Landing, x: &[f32], y: &[f32], dy: &[f32], dx: &mut [f32]) {
     dx.fill(0.0);
-    let land = |axis: usize, p: usize, tap: usize| {
-        let at = (p * w.stride[axis] + tap) as isize - into.low[axis];
-        usize::try_from(at).ok().filter(|&at| at < into.size[axis])
+    let [_, height, width] = w.source;
+    let shift: [isize; 3] = std::array::from_fn(|a| w.low[a] - into.low[a]);
+    let here = into.size == w.source && shift == [0; 3];
+    let land = |axis: usize, at: usize| {
+        usize::try_from(at as isize + shift[axis]).ok().filter(|&at| at < into.size[axis])
     };
-    let place = |p: [usize; 3], tap: [usize; 3]| {
-        let [z, r, c] = [land(0, p[0], tap[0])?, land(1, p[1], tap[1])?, land(2, p[2], tap[2])?];
+    let place = |at: usize| {
+        let (z, r, c) = (land(0, at / width / height)?, land(1, at / width % height)?, land(2, at % width)?);
         Some((z * into.size[1] + r) * into.size[2] + c)
     };
     let [_, rows, cols] = w.positions;
-    for line in 0..w.positions[0] * rows {
-        let (pz, pr) = (line / rows, line % rows);
-        for pc in 0..cols {
-            let (y, dy) = (y[line * cols + pc], dy[line * cols + pc]);
-            let hit = first_tap(w, x, [pz, pr, pc], |x| x == y || (x.is_nan() && y.is_nan()));
-            if let Some(at) = hit.and_then(|tap| place([pz, pr, pc], tap)) {
+    let windows = y.chunks_exact(cols.max(1)).zip(dy.chunks_exact(cols.max(1)));
+    for (line, (y, dy)) in windows.enumerate() {
+        let (z, r) = (w.span(0, line / rows), w.span(1, line % rows));
+        for (p, (&y, &dy)) in y.iter().zip(dy).enumerate() {
+            let c = w.span(2, p);
+            let mut first = usize::MAX;
+            // Backwards and without leaving early: where the largest is cannot be predicted.
+            for z in z.clone().rev() {
+                for r in r.clone().rev() {
+                    let start = (z * height + r) * width;
+                    for c in c.clone().rev() {
+                        let x = x[start + c];
+                        let equal = (x == y) | (x.is_nan() & y.is_nan());
+                        first = if equal { start + c } else { first };
+                    }
+                }
+            }
+            if first == usize::MAX {
+                continue;
+            }
+            if let Some(at) = if here { Some(first) } else { place(first) } {
                 dx[at] += dy;
             }
         }
     }
-}
-
-/// The first tap of a window, in row-major order, whose element passes.
-#[inline(always)]
-fn first_tap(w: &Windows, x: &[f32], p: [usize; 3], passes: impl Fn(f32) -> bool) -> Option<[usize; 3]> {
-    let last = w.taps(2, p[2]);
-    for q in w.taps(0, p[0]) {
-        for r in w.taps(1, p[1]) {
-            let (z, row) = (w.read(0, p[0], q)?, w.read(1, p[1], r)?);
-            let from = w.read(2, p[2], last.start)?;
-            let line = &x[(z * w.source[1] + row) * w.source[2] + from..][..last.len()];
-            if let Some(s) = line.iter().position(|&x| passes(x)) {
-                return Some([q, r, last.start + s]);
-            }
-        }
-    }
-    None
 }
 
 /// The average of each box of one plane; `boxes` lists the ranges along each axis.
@@ -226,8 +232,30 @@ fn each_box(
     }
 }
 
-/// A linear combination of a few source elements along one axis: pairs of position and weight.
-pub type Taps = Vec<(usize, f32)>;
+/// Linear combinations of a few source elements along one axis: per result, pairs of position and weight.
+#[derive(Clone, Debug, Default)]
+pub struct Mixes {
+    taps: Vec<(usize, f32)>,
+    ends: Vec<usize>,
+}
+
+impl Mixes {
+    /// From the pairs of every result, in the order in which they are to be added.
+    pub fn new(mixes: impl Iterator<Item = Vec<(usize, f32)>>) -> Mixes {
+        let mut all = Mixes::default();
+        for taps in mixes {
+            all.taps.extend(taps);
+            all.ends.push(all.taps.len());
+        }
+        all
+    }
+
+    /// The pairs of one result.
+    fn of(&self, i: usize) -> &[(usize, f32)] {
+        let start = i.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.taps[start..self.ends[i]]
+    }
+}
 
 /// `to` = Σ weight · line, in order, each a fused multiply-add from zero.
 #[inline(always)]
@@ -240,20 +268,40 @@ fn mix_body(taps: &[(usize, f32)], x: &[f32], width: usize, to: &mut [f32]) {
     }
 }
 
-simd! { fn mix(taps: &[(usize, f32)], x: &[f32], width: usize, to: &mut [f32]) = mix_body; }
+#[inline(always)]
+fn mix_within_body(mixes: &Mixes, line: &[f32], to: &mut [f32]) {
+    let mut start = 0;
+    for (to, &end) in to.iter_mut().zip(&mixes.ends) {
+        *to = match &mixes.taps[start..end] {
+            // Two taps are what upsampling has.
+            &[(a, u), (b, v)] => line[b].mul_add(v, line[a].mul_add(u, 0.0)),
+            taps => {
+                let mut sum = 0.0;
+                for &(at, weight) in taps {
+                    sum = line[at].mul_add(weight, sum);
+                }
+                sum
+            }
+        };
+        start = end;
+    }
+}
 
-/// One row of a separable resampling of a plane: lines of `width` are mixed into `line` by `rows`, and
-/// its elements by `columns`, in the order of the taps.
+simd! {
+    fn mix(taps: &[(usize, f32)], x: &[f32], width: usize, to: &mut [f32]) = mix_body;
+    fn mix_within(mixes: &Mixes, line: &[f32], to: &mut [f32]) = mix_within_body;
+}
+
+/// Row `row` of a separable resampling of a plane: its lines are mixed into `line` by `rows`, and the
+/// elements of that by `columns`.
 pub fn resample_row(
     isa: Isa,
-    rows: &[(usize, f32)],
-    columns: &[Taps],
+    (rows, columns): (&Mixes, &Mixes),
+    row: usize,
     x: &[f32],
     line: &mut [f32],
     to: &mut [f32],
 ) {
-    mix(isa, rows, x, line.len(), line);
-    for (to, taps) in to.iter_mut().zip(columns) {
-        *to = taps.iter().fold(0.0, |sum, &(at, weight)| line[at].mul_add(weight, sum));
-    }
+    mix(isa, rows.of(row), x, line.len(), line);
+    mix_within(isa, columns, line, to);
 }

@@ -4,20 +4,23 @@
 use crate::kernel::isa::{Isa, simd};
 use gulliver_graph::random::Stream;
 
-/// Blocks made at once, of four words each.
-const BLOCKS: usize = 16;
+/// Blocks made at once, of four words each. Loops of this length are vectorised rather than unrolled.
+const BLOCKS: usize = 64;
 const WORDS: usize = 4 * BLOCKS;
 
-/// Words `4 * block` and on, for the key and salt of a stream.
+/// Words `4 * first` and on, for the key and salt of a stream; `blocks` times four of them.
 #[inline(always)]
-fn words([key, salt]: [[u32; 2]; 2], block: u64) -> [u32; WORDS] {
-    let count = |i: usize| block.wrapping_add(i as u64);
-    let mut a: [u32; BLOCKS] = std::array::from_fn(|i| count(i) as u32);
-    let mut b: [u32; BLOCKS] = std::array::from_fn(|i| (count(i) >> 32) as u32);
+fn words([key, salt]: [[u32; 2]; 2], first: u64, blocks: usize) -> [u32; WORDS] {
+    let (mut a, mut b) = ([0; BLOCKS], [0; BLOCKS]);
     let (mut c, mut d) = ([salt[0]; BLOCKS], [salt[1]; BLOCKS]);
+    for i in 0..BLOCKS {
+        let count = first.wrapping_add(i as u64);
+        (a[i], b[i]) = (count as u32, (count >> 32) as u32);
+    }
     let [mut k0, mut k1] = key;
+    let blocks = blocks.min(BLOCKS);
     for _ in 0..10 {
-        for i in 0..BLOCKS {
+        for i in 0..blocks {
             let p0 = u64::from(a[i]) * 0xD251_1F53;
             let p1 = u64::from(c[i]) * 0xCD9E_8D57;
             a[i] = (p1 >> 32) as u32 ^ b[i] ^ k0;
@@ -29,8 +32,11 @@ fn words([key, salt]: [[u32; 2]; 2], block: u64) -> [u32; WORDS] {
         k1 = k1.wrapping_add(0xBB67_AE85);
     }
     let mut out = [0; WORDS];
-    for (i, out) in out.chunks_exact_mut(4).enumerate() {
-        out.copy_from_slice(&[a[i], b[i], c[i], d[i]]);
+    for i in 0..BLOCKS {
+        out[4 * i] = a[i];
+        out[4 * i + 1] = b[i];
+        out[4 * i + 2] = c[i];
+        out[4 * i + 3] = d[i];
     }
     out
 }
@@ -41,10 +47,11 @@ fn keep_body(key: [[u32; 2]; 2], first: u64, rate: f32, scale: f32, y: &mut [f32
     while done < y.len() {
         let at = first.wrapping_add(done as u64);
         let skip = (at % 4) as usize;
-        let words = words(key, at / 4);
         let n = (WORDS - skip).min(y.len() - done);
+        let words = words(key, at / 4, (skip + n).div_ceil(4));
         for (y, word) in y[done..done + n].iter_mut().zip(&words[skip..]) {
-            let uniform = (word >> 8) as f32 * (1.0 / (1 << 24) as f32);
+            // Through a signed integer, for which there is an instruction.
+            let uniform = (word >> 8) as i32 as f32 * (1.0 / (1 << 24) as f32);
             *y = if uniform >= rate { *y * scale } else { 0.0 };
         }
         done += n;

@@ -53,7 +53,8 @@ impl Extents {
     }
 }
 
-/// Elements of a state worked on at a time, in arrays of their own so that nothing can overlap.
+/// Elements of a state worked on at a time, in arrays of their own so that nothing can overlap. The
+/// bodies below are loops without closures: those might be compiled apart, for lesser instructions.
 const CHUNK: usize = 64;
 
 #[inline(always)]
@@ -63,34 +64,40 @@ fn load(from: &[f32], at: usize, n: usize) -> [f32; CHUNK] {
     to
 }
 
-/// Calls `f(start, length)` for the chunks of a state.
+/// Applies a function in a loop of its own, which the compiler vectorises where it gives up on several.
 #[inline(always)]
-fn chunks(hidden: usize, mut f: impl FnMut(usize, usize)) {
-    for at in (0..hidden).step_by(CHUNK) {
-        f(at, CHUNK.min(hidden - at));
+fn apply(f: impl Fn(f32) -> f32, x: &mut [f32; CHUNK]) {
+    for x in x {
+        *x = f(*x);
     }
 }
 
 #[inline(always)]
 fn lstm_gates_body(gates: &mut [f32], before: &[f32], cell: &mut [f32], y: &mut [f32]) {
     let h = y.len();
-    chunks(h, |at, n| {
-        let [mut i, mut f, mut g, mut o] = [0, 1, 2, 3].map(|q| load(gates, q * h + at, n));
-        let (mut c, mut out) = (load(before, at, n), [0.0; CHUNK]);
+    for at in (0..h).step_by(CHUNK) {
+        let n = CHUNK.min(h - at);
+        let (mut i, mut f) = (load(gates, at, n), load(gates, h + at, n));
+        let (mut g, mut o) = (load(gates, 2 * h + at, n), load(gates, 3 * h + at, n));
+        apply(sigmoid, &mut i);
+        apply(sigmoid, &mut f);
+        apply(sigmoid, &mut o);
+        apply(tanh, &mut g);
+        let mut c = load(before, at, n);
         for l in 0..CHUNK {
-            i[l] = sigmoid(i[l]);
-            f[l] = sigmoid(f[l]);
-            g[l] = tanh(g[l]);
-            o[l] = sigmoid(o[l]);
             c[l] = f[l].mul_add(c[l], i[l] * g[l]);
-            out[l] = o[l] * tanh(c[l]);
+        }
+        let mut out = c;
+        apply(tanh, &mut out);
+        for l in 0..CHUNK {
+            out[l] *= o[l];
         }
         for (q, gate) in [&i, &f, &g, &o].into_iter().enumerate() {
             gates[q * h + at..][..n].copy_from_slice(&gate[..n]);
         }
         cell[at..at + n].copy_from_slice(&c[..n]);
         y[at..at + n].copy_from_slice(&out[..n]);
-    });
+    }
 }
 
 #[inline(always)]
@@ -104,13 +111,15 @@ fn lstm_gates_grad_body(
     dgates: &mut [f32],
 ) {
     let h = dc.len();
-    chunks(h, |at, n| {
-        let [mut i, mut f, mut g, mut o] = [0, 1, 2, 3].map(|q| load(gates, q * h + at, n));
-        let (c, before) = (load(cell, at, n), load(before, at, n));
+    for at in (0..h).step_by(CHUNK) {
+        let n = CHUNK.min(h - at);
+        let (mut i, mut f) = (load(gates, at, n), load(gates, h + at, n));
+        let (mut g, mut o) = (load(gates, 2 * h + at, n), load(gates, 3 * h + at, n));
+        let (mut squashed, before) = (load(cell, at, n), load(before, at, n));
         let (dy, dh, mut dcell) = (load(dy, at, n), load(dh, at, n), load(dc, at, n));
+        apply(tanh, &mut squashed);
         for l in 0..CHUNK {
-            let squashed = tanh(c[l]);
-            let dh = dh[l] + dy[l];
+            let (squashed, dh) = (squashed[l], dh[l] + dy[l]);
             let d = (dh * o[l]).mul_add((-squashed).mul_add(squashed, 1.0), dcell[l]);
             let (gi, gf, gg, go) = (i[l], f[l], g[l], o[l]);
             dcell[l] = d * gf;
@@ -123,7 +132,7 @@ fn lstm_gates_grad_body(
             dgates[q * h + at..][..n].copy_from_slice(&gate[..n]);
         }
         dc[at..at + n].copy_from_slice(&dcell[..n]);
-    });
+    }
 }
 
 #[inline(always)]
@@ -137,15 +146,25 @@ fn gru_gates_body(
     y: &mut [f32],
 ) {
     let h = y.len();
-    chunks(h, |at, n| {
-        let [mut r, mut z, mut new] = [0, 1, 2].map(|q| load(gx, q * h + at, n));
-        let [hr, hz, mut hn] = [0, 1, 2].map(|q| load(gh, q * h + at, n));
+    for at in (0..h).step_by(CHUNK) {
+        let n = CHUNK.min(h - at);
+        let (mut r, mut z) = (load(gx, at, n), load(gx, h + at, n));
+        let mut new = load(gx, 2 * h + at, n);
+        let (hr, hz) = (load(gh, at, n), load(gh, h + at, n));
+        let mut hn = load(gh, 2 * h + at, n);
         let (bias, mut state) = (load(bias, at, n), load(before, at, n));
         for l in 0..CHUNK {
-            r[l] = sigmoid(r[l] + hr[l]);
-            z[l] = sigmoid(z[l] + hz[l]);
+            r[l] += hr[l];
+            z[l] += hz[l];
             hn[l] += bias[l];
-            new[l] = tanh(r[l].mul_add(hn[l], new[l]));
+        }
+        apply(sigmoid, &mut r);
+        apply(sigmoid, &mut z);
+        for l in 0..CHUNK {
+            new[l] = r[l].mul_add(hn[l], new[l]);
+        }
+        apply(tanh, &mut new);
+        for l in 0..CHUNK {
             state[l] = z[l].mul_add(state[l] - new[l], new[l]);
         }
         for (q, gate) in [&r, &z, &new].into_iter().enumerate() {
@@ -153,7 +172,7 @@ fn gru_gates_body(
         }
         inner[at..at + n].copy_from_slice(&hn[..n]);
         y[at..at + n].copy_from_slice(&state[..n]);
-    });
+    }
 }
 
 #[inline(always)]
@@ -167,8 +186,10 @@ fn gru_gates_grad_body(
     dgh: &mut [f32],
 ) {
     let h = dh.len();
-    chunks(h, |at, n| {
-        let [mut r, mut z, mut new] = [0, 1, 2].map(|q| load(gates, q * h + at, n));
+    for at in (0..h).step_by(CHUNK) {
+        let n = CHUNK.min(h - at);
+        let (mut r, mut z) = (load(gates, at, n), load(gates, h + at, n));
+        let mut new = load(gates, 2 * h + at, n);
         let (inner, before, dy) = (load(inner, at, n), load(before, at, n), load(dy, at, n));
         let (mut dstate, mut reset) = (load(dh, at, n), [0.0; CHUNK]);
         for l in 0..CHUNK {
@@ -188,7 +209,7 @@ fn gru_gates_grad_body(
             dgh[q * h + at..][..n].copy_from_slice(&gate[..n]);
         }
         dh[at..at + n].copy_from_slice(&dstate[..n]);
-    });
+    }
 }
 
 simd! {

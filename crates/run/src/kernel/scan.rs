@@ -11,6 +11,15 @@ const COLUMNS: usize = 16;
 #[inline(always)]
 fn running_sums_body(x: &[f32], width: usize, reverse: bool, y: &mut [f32]) {
     let rows = x.len().checked_div(width).unwrap_or(0);
+    if width == 1 {
+        let mut sum = 0.0f64;
+        for r in 0..rows {
+            let r = if reverse { rows - 1 - r } else { r };
+            sum += f64::from(x[r]);
+            y[r] = sum as f32;
+        }
+        return;
+    }
     for c0 in (0..width).step_by(COLUMNS) {
         let n = COLUMNS.min(width - c0);
         let mut sums = [0.0f64; COLUMNS];
@@ -30,14 +39,16 @@ fn running_sums_body(x: &[f32], width: usize, reverse: bool, y: &mut [f32]) {
 fn largest_body(x: &[f32], width: usize, y: &mut [i64]) {
     for (block, y) in y.chunks_mut(COLUMNS).enumerate() {
         let c0 = block * COLUMNS;
-        let mut best = [(f32::NEG_INFINITY, 0); COLUMNS];
+        let (mut most, mut place) = ([f32::NEG_INFINITY; COLUMNS], [0i64; COLUMNS]);
         for (r, row) in x.chunks_exact(width).enumerate() {
-            for (best, &x) in best.iter_mut().zip(&row[c0..c0 + y.len()]) {
-                let better = x > best.0 || (x.is_nan() && !best.0.is_nan());
-                *best = if better { (x, r as i64) } else { *best };
+            let columns = row[c0..c0 + y.len()].iter().zip(&mut most).zip(&mut place);
+            for ((&x, most), place) in columns {
+                let better = (x > *most) | (x.is_nan() & !most.is_nan());
+                *most = if better { x } else { *most };
+                *place = if better { r as i64 } else { *place };
             }
         }
-        y.iter_mut().zip(best).for_each(|(y, best)| *y = best.1);
+        y.copy_from_slice(&place[..y.len()]);
     }
 }
 

@@ -220,31 +220,50 @@ fn slice_as<T: Element>(
 }
 
 pub(super) fn slice_grad(op: &SliceGrad, ins: &[TensorType], outs: &[TensorType]) -> Option<Lowered> {
+    if ins[0].dtype != DType::F32 {
+        return None;
+    }
     let [before, extent, after] = around(&outs[0].shape, op.axis);
     let (start, step, len) = (op.start, op.step as i64, ins[0].shape[op.axis]);
-    let source = move |i: usize| {
-        let at = i as i64 - start;
-        let from = usize::try_from(at / step).ok().filter(|&from| from < len);
-        from.filter(|_| at >= 0 && at % step == 0)
-    };
-    (ins[0].dtype == DType::F32).then(|| {
-        Lowered::plain(move |call| {
-            let dy = call.input::<f32>(0);
-            let dx = SharedMut::new(call.output::<f32>(0));
-            blocks(call, before, extent, &|block, range| {
-                let to = (block * extent + range.start) * after..(block * extent + range.end) * after;
+    Some(Lowered::plain(move |call| {
+        let dy = call.input::<f32>(0);
+        let dx = SharedMut::new(call.output::<f32>(0));
+        if step == 1 {
+            let (run, from) = (extent * after, len * after);
+            blocks(call, before, run, &|block, range| {
                 // SAFETY: blocks and ranges within them are disjoint.
-                let dx = unsafe { dx.slice(to) };
-                for (dx, i) in dx.chunks_exact_mut(after.max(1)).zip(range) {
-                    match source(i) {
-                        Some(from) => dx.copy_from_slice(&dy[(block * len + from) * after..][..after]),
-                        None => dx.fill(0.0),
-                    }
-                }
+                let dx = unsafe { dx.slice(block * run + range.start..block * run + range.end) };
+                surround(&dy[block * from..][..from], start * after as i64, range.start, 0.0, dx);
             });
-            Ok(())
-        })
-    })
+            return Ok(());
+        }
+        blocks(call, before, extent, &|block, range| {
+            let to = (block * extent + range.start) * after..(block * extent + range.end) * after;
+            // SAFETY: blocks and ranges within them are disjoint.
+            let dx = unsafe { dx.slice(to) };
+            dx.fill(0.0);
+            let skipped = (range.start as i64 - start).max(0) as u64;
+            let first = skipped.div_ceil(step as u64) as i64;
+            for i in (first..len as i64).take_while(|i| start + i * step < range.end as i64) {
+                let to = ((start + i * step) as usize - range.start) * after;
+                let from = (block * len + i as usize) * after;
+                dx[to..to + after].copy_from_slice(&dy[from..from + after]);
+            }
+        });
+        Ok(())
+    }))
+}
+
+/// Writes the elements from `at` on of a run that has `x` from `shift` on and `value` elsewhere.
+fn surround(x: &[f32], shift: i64, at: usize, value: f32, y: &mut [f32]) {
+    let inside = |end: i64| (end - at as i64).clamp(0, y.len() as i64) as usize;
+    let (lead, end) = (inside(shift), inside(shift + x.len() as i64));
+    y[..lead].fill(value);
+    y[end..].fill(value);
+    if lead < end {
+        let first = ((at + lead) as i64 - shift) as usize;
+        y[lead..end].copy_from_slice(&x[first..first + end - lead]);
+    }
 }
 
 pub(super) fn pad(op: &Pad, ins: &[TensorType], outs: &[TensorType]) -> Option<Lowered> {
@@ -277,15 +296,9 @@ pub(super) fn pad(op: &Pad, ins: &[TensorType], outs: &[TensorType]) -> Option<L
         blocks(call, rows, run, &|row, range| {
             // SAFETY: rows and ranges within them are disjoint.
             let y = unsafe { y.slice(row * run + range.start..row * run + range.end) };
-            let Some(at) = source(row) else { return y.fill(value) };
-            // Elements `lead..end` of the range are inside the operand's run.
-            let inside = |x: i64| (x - range.start as i64).clamp(0, range.len() as i64) as usize;
-            let (lead, end) = (inside(shift), inside(shift + from_run as i64));
-            y[..lead].fill(value);
-            y[end..].fill(value);
-            if lead < end {
-                let first = at + ((range.start + lead) as i64 - shift) as usize;
-                y[lead..end].copy_from_slice(&x[first..first + end - lead]);
+            match source(row) {
+                Some(at) => surround(&x[at..at + from_run], shift, range.start, value, y),
+                None => y.fill(value),
             }
         });
         Ok(())

@@ -3,7 +3,7 @@
 use super::elementwise::{GRAIN, units};
 use super::{Lowered, TensorType};
 use crate::kernel::isa::Isa;
-use crate::kernel::pool::{self, Landing, Taps, Windows};
+use crate::kernel::pool::{self, Landing, Mixes, Windows};
 use crate::team::{SharedMut, share};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::op::adaptive_avg_pool::adaptive_range;
@@ -153,11 +153,11 @@ pub(super) fn bilinear(
     outs: &[TensorType],
     threads: usize,
 ) -> Option<Lowered> {
-    let taps = |s: &Stretch, d: usize| -> Vec<Taps> {
+    let mixes = |s: &Stretch, d: usize| {
         let read = |i| s.reads(i, ins[0].shape[d]).map(|(at, weight)| (at, weight as f32)).to_vec();
-        (0..outs[0].shape[d]).map(read).collect()
+        Mixes::new((0..outs[0].shape[d]).map(read))
     };
-    resample(taps(&op.rows, 2), taps(&op.columns, 3), ins, outs, threads)
+    resample(mixes(&op.rows, 2), mixes(&op.columns, 3), ins, outs, threads)
 }
 
 pub(super) fn bilinear_grad(
@@ -166,9 +166,9 @@ pub(super) fn bilinear_grad(
     outs: &[TensorType],
     threads: usize,
 ) -> Option<Lowered> {
-    let taps = |s: &Stretch, d: usize| {
+    let mixes = |s: &Stretch, d: usize| {
         let extent = outs[0].shape[d];
-        let mut all: Vec<Taps> = vec![Vec::new(); extent];
+        let mut all = vec![Vec::new(); extent];
         for i in 0..ins[0].shape[d] {
             for (r, weight) in s.taps(i) {
                 if let Some(at) = lands(s, i, r, extent) {
@@ -176,14 +176,14 @@ pub(super) fn bilinear_grad(
                 }
             }
         }
-        all
+        Mixes::new(all.into_iter())
     };
-    resample(taps(&op.rows, 2), taps(&op.columns, 3), ins, outs, threads)
+    resample(mixes(&op.rows, 2), mixes(&op.columns, 3), ins, outs, threads)
 }
 
 fn resample(
-    rows: Vec<Taps>,
-    columns: Vec<Taps>,
+    rows: Mixes,
+    columns: Mixes,
     ins: &[TensorType],
     outs: &[TensorType],
     threads: usize,
@@ -208,7 +208,7 @@ fn resample(
                 // SAFETY: rows are disjoint.
                 let y = unsafe { y.slice(unit * to..(unit + 1) * to) };
                 let x = &x[plane * from..(plane + 1) * from];
-                pool::resample_row(isa, &rows[row], &columns, x, line, y);
+                pool::resample_row(isa, (&rows, &columns), row, x, line, y);
             }
         });
         Ok(())

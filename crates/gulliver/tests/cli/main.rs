@@ -1,0 +1,12 @@
+//! The real program, end to end: the same bits however a run is cut, interrupted or threaded; events
+//! that programs can rely on; and errors in one line whatever is wrong.
+
+mod bits;
+mod damage;
+mod errors;
+mod events;
+mod files;
+mod finite;
+mod process;
+mod resume;
+mod signals;

@@ -1,0 +1,134 @@
+//! Plans of whole training graphs: every one passes the verifier, tampered ones do not, and storage is
+//! shared over time.
+
+use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::Graph;
+use gulliver_graph::model::model;
+use gulliver_graph::model::param::ParamValue;
+use gulliver_graph::optim::Optimizer;
+use gulliver_graph::training::{Clip, training_graph};
+use gulliver_plan::make::{Options, Persistent, PlanError, make};
+use gulliver_plan::plan::{Plan, Step};
+use gulliver_plan::verify::verify;
+
+/// Small models of every kind of graph: plain, residual with running statistics, attention, recurrent,
+/// two objectives.
+fn graphs() -> Vec<(&'static str, Graph, Bindings)> {
+    let int = |v: i64| ParamValue::Int(v);
+    let rows: Vec<(&str, Vec<(&str, ParamValue)>)> = vec![
+        ("mlp-tiny", vec![]),
+        ("resnet18", vec![("width", int(4)), ("size", int(16))]),
+        (
+            "gpt",
+            vec![
+                ("width", int(16)),
+                ("heads", int(2)),
+                ("layers", int(2)),
+                ("dropout", ParamValue::Float(0.1)),
+            ],
+        ),
+        ("lstm", vec![("width", int(8)), ("vocab", int(20))]),
+        ("dcgan", vec![("generator", int(2)), ("discriminator", int(2))]),
+    ];
+    let sizes = Bindings::new().with("batch", 12).with("length", 6);
+    let build = |(name, params): (&'static str, Vec<(&str, ParamValue)>)| {
+        let params: Vec<(String, ParamValue)> = params.into_iter().map(|(n, v)| (n.to_string(), v)).collect();
+        let optimizer = Optimizer::new("adamw", &[]).unwrap();
+        let graph =
+            training_graph(model(name, &params).unwrap().as_ref(), &[optimizer], Some(Clip::Norm(1.0)));
+        (name, graph.unwrap(), sizes.clone())
+    };
+    rows.into_iter().map(build).collect()
+}
+
+fn plan(graph: &Graph, sizes: &Bindings, partials: u32, memory: Option<u64>) -> Result<Plan, PlanError> {
+    let persistent = Persistent::of(graph).unwrap();
+    // Scratch of an odd size on every third node.
+    let scratch = |_: &Graph, node: &gulliver_graph::graph::Node, _: &Bindings| {
+        Ok(if node.outs[0].0 % 3 == 0 { 100 } else { 0 })
+    };
+    make(graph, sizes, &Options { partials, memory, persistent: &persistent, scratch: &scratch })
+}
+
+#[test]
+fn plans_of_every_graph_pass_the_verifier() {
+    for (name, graph, sizes) in graphs() {
+        for partials in [1, 2, 3, 6] {
+            let plan = plan(&graph, &sizes, partials, None).unwrap();
+            verify(&graph, &plan).unwrap_or_else(|e| panic!("{name} with {partials} partials: {e}"));
+            let text = serde_json::to_string(&plan).unwrap();
+            assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), plan, "{name}");
+            assert!(plan.live_peak() <= plan.devices[0].arena, "{name}");
+        }
+    }
+}
+
+#[test]
+fn partials_need_less_memory() {
+    for (name, graph, sizes) in graphs() {
+        let arena = |partials| {
+            let plan = plan(&graph, &sizes, partials, None).unwrap();
+            plan.devices[0].arena - plan.persistent_bytes()
+        };
+        if name != "mlp-tiny" && name != "lstm" {
+            assert!(arena(6) < arena(1), "{name}: {} against {}", arena(6), arena(1));
+        }
+    }
+}
+
+#[test]
+fn budgets_are_hard_and_errors_name_the_holders() {
+    let (_, graph, sizes) = graphs().remove(1);
+    let needed = plan(&graph, &sizes, 1, None).unwrap().devices[0].arena;
+    assert!(plan(&graph, &sizes, 1, Some(needed)).is_ok());
+    let error = plan(&graph, &sizes, 1, Some(needed - 1)).unwrap_err();
+    let PlanError::DoesNotFit { needed: n, holders, .. } = &error else { panic!("{error}") };
+    assert!(*n == needed && holders.split(", ").count() == 3, "{error}");
+    assert!(matches!(plan(&graph, &sizes, 5, None), Err(PlanError::Partials { batch: 12, partials: 5 })));
+    let unbound = plan(&graph, &Bindings::new(), 1, None).unwrap_err();
+    assert_eq!(unbound.to_string(), "size `batch` is not bound");
+}
+
+/// Every single tampering with a step is noticed.
+#[test]
+fn the_verifier_notices_tampering() {
+    let (mut noticed, mut tried) = (0, 0);
+    for (name, graph, sizes) in graphs() {
+        let good = plan(&graph, &sizes, 2, None).unwrap();
+        for i in (0..good.steps.len()).step_by(31) {
+            let mut variants: Vec<(&str, Plan)> = Vec::new();
+            let mut missing = good.clone();
+            missing.steps.remove(i);
+            variants.push(("removed", missing));
+            if i + 1 < good.steps.len() {
+                let mut twice = good.clone();
+                twice.steps.insert(i, good.steps[i].clone());
+                variants.push(("doubled", twice));
+            }
+            if let Step::Run { ins, outs, .. } = &good.steps[i] {
+                let mut wrong = good.clone();
+                if let (Step::Run { ins: target, .. }, [_, ..]) = (&mut wrong.steps[i], ins.as_slice()) {
+                    target[0].start += 4;
+                    variants.push(("input moved", wrong));
+                }
+                let mut moved = good.clone();
+                moved.buffers[outs[0].buffer.0 as usize].offset = moved.devices[0].arena;
+                variants.push(("buffer beyond the arena", moved));
+            }
+            for (what, plan) in variants {
+                // Keeping a buffer that nobody overlaps, or copying the same bytes twice, breaks nothing.
+                let harmless = match good.steps[i] {
+                    Step::Free(_) => what == "removed",
+                    Step::Copy { .. } => what == "doubled",
+                    _ => false,
+                };
+                tried += 1;
+                match verify(&graph, &plan) {
+                    Err(_) => noticed += 1,
+                    Ok(()) => assert!(harmless, "{name}: step {i} {what}: {:?}", good.steps[i]),
+                }
+            }
+        }
+    }
+    assert!(noticed > 100 && noticed * 10 > tried * 9, "{noticed} of {tried} noticed");
+}

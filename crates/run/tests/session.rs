@@ -1,0 +1,99 @@
+//! Sessions: slices of a batch, changing input sizes, hard budgets and memory against length.
+
+use gulliver_graph::dim::Bindings;
+use gulliver_graph::model::model;
+use gulliver_graph::model::param::ParamValue;
+use gulliver_graph::optim::Optimizer;
+use gulliver_graph::random::Stream;
+use gulliver_graph::training::training_graph;
+use gulliver_run::checkpoint::fingerprint;
+use gulliver_run::data::Batch;
+use gulliver_run::host::{HostData, HostTensor};
+use gulliver_run::session::{Key, Session, SessionError, SessionOptions, Which};
+
+fn gpt(dropout: f64, partials: u32, memory: Option<u64>) -> Result<Session, SessionError> {
+    let params = [("width", 32), ("heads", 2), ("layers", 2), ("vocab", 40), ("context", 4096)];
+    let mut params: Vec<(String, ParamValue)> =
+        params.iter().map(|(n, v)| (n.to_string(), ParamValue::Int(*v))).collect();
+    params.push(("dropout".into(), ParamValue::Float(dropout)));
+    let optimizer = Optimizer::new("adam", &[]).unwrap();
+    let graph = training_graph(model("gpt", &params).unwrap().as_ref(), &[optimizer], None).unwrap();
+    Session::new(graph, None, SessionOptions { threads: 2, memory, partials, ..Default::default() }, 7)
+}
+
+fn text(step: u64, batch: usize, length: usize) -> Batch {
+    let stream = Stream::new(3, 1, step);
+    let ids = |shift: u64| {
+        let data = (0..(batch * length) as u64).map(|i| stream.below(i + shift, 40) as i64).collect();
+        HostTensor::new(&[batch, length], HostData::I64(data)).unwrap()
+    };
+    Batch { fields: vec![("x".into(), ids(0)), ("y".into(), ids(1))] }
+}
+
+fn losses(session: &mut Session, steps: u64) -> Vec<f64> {
+    let step = |s: u64, session: &mut Session| {
+        let hyper = |name: &str| name.ends_with("step").then_some((s + 1) as f32);
+        session.step(&text(s, 8, 12), Key { seed: 7, step: s }, &hyper).unwrap().scalars["loss"]
+    };
+    (0..steps).map(|s| step(s, session)).collect()
+}
+
+#[test]
+fn partials_give_the_same_gradient_but_for_rounding() {
+    for dropout in [0.0, 0.3] {
+        let whole = losses(&mut gpt(dropout, 1, None).unwrap(), 6);
+        for partials in [2, 4, 8] {
+            let sliced = losses(&mut gpt(dropout, partials, None).unwrap(), 6);
+            for (a, b) in whole.iter().zip(&sliced) {
+                assert!((a - b).abs() < 2e-5, "{partials} partials, dropout {dropout}: {whole:?} {sliced:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn changing_sizes_and_growing_memory_keep_the_weights() {
+    let lengths = [8, 40, 8, 100, 16, 40];
+    let run = |memory: Option<u64>| {
+        let mut session = gpt(0.1, 2, memory).unwrap();
+        for (s, &length) in lengths.iter().enumerate() {
+            let step = |name: &str| name.ends_with("step").then_some((s + 1) as f32);
+            let outcome = session.step(&text(s as u64, 4, length), Key { seed: 1, step: s as u64 }, &step);
+            assert!(outcome.unwrap().not_finite.is_none());
+        }
+        fingerprint(&session.tensors())
+    };
+    assert_eq!(run(None), run(Some(64 << 20)), "a device that grows and one that is large from the start");
+}
+
+#[test]
+fn measured_peak_is_the_planned_one() {
+    let mut session = gpt(0.1, 2, None).unwrap();
+    losses(&mut session, 2);
+    let sizes = Bindings::new().with("batch", 8).with("length", 12);
+    let planned = session.plan(Which::Train, &sizes).unwrap().live_peak();
+    assert_eq!(session.peak(), planned);
+}
+
+#[test]
+fn memory_grows_linearly_with_length() {
+    let mut session = gpt(0.0, 1, None).unwrap();
+    let mut moving = |length: usize| {
+        let sizes = Bindings::new().with("batch", 1).with("length", length);
+        let plan = session.plan(Which::Train, &sizes).unwrap();
+        (plan.devices[0].arena - plan.persistent_bytes()) as f64
+    };
+    let (short, middle, long) = (moving(512), moving(1024), moving(2048));
+    assert!(middle < 2.05 * short && long < 2.05 * middle, "{short} {middle} {long}");
+}
+
+#[test]
+fn budgets_too_small_are_refused_before_the_first_step() {
+    let mut needed = gpt(0.0, 1, None).unwrap();
+    let sizes = Bindings::new().with("batch", 8).with("length", 12);
+    let arena = needed.plan(Which::Train, &sizes).unwrap().devices[0].arena;
+    assert!(gpt(0.0, 1, Some(arena)).unwrap().plan(Which::Train, &sizes).is_ok());
+    let error = gpt(0.0, 1, Some(arena - 64)).unwrap().plan(Which::Train, &sizes).unwrap_err();
+    assert!(error.to_string().contains(&format!("needs {arena} bytes")), "{error}");
+    assert!(gpt(0.0, 1, Some(1000)).is_err());
+}
