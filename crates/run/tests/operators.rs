@@ -43,15 +43,19 @@ fn wide(t: &HostTensor) -> Tensor {
     Tensor::new(t.shape(), data)
 }
 
-/// Runs the sample's operator on its kernel; `over` writes an output over an input.
-fn run(sample: &Sample, inputs: &[Tensor], team: &Team, over: Option<(usize, usize)>) -> Vec<Tensor> {
-    let types = sample.types();
+/// Types of operands and results.
+fn types(sample: &Sample) -> (Vec<TensorType>, Vec<TensorType>) {
     let ins: Vec<TensorType> =
         sample.inputs.iter().map(|i| TensorType { dtype: i.dtype, shape: i.shape.clone() }).collect();
     let shapes = sample.output_shapes();
-    let dtypes = sample.op.def().dtypes(&types, shapes.len());
-    let outs: Vec<TensorType> =
-        shapes.into_iter().zip(dtypes).map(|(shape, dtype)| TensorType { dtype, shape }).collect();
+    let dtypes = sample.op.def().dtypes(&sample.types(), shapes.len());
+    let outs = shapes.into_iter().zip(dtypes).map(|(shape, dtype)| TensorType { dtype, shape }).collect();
+    (ins, outs)
+}
+
+/// Runs the sample's operator on its kernel; `over` writes an output over an input.
+fn run(sample: &Sample, inputs: &[Tensor], team: &Team, over: Option<(usize, usize)>) -> Vec<Tensor> {
+    let (ins, outs) = types(sample);
     let lowered = lower(&sample.op, &ins, &outs, team.threads(), &Kernels::default());
     let mut operands: Vec<HostTensor> = inputs.iter().zip(&ins).map(|(t, ty)| host(t, ty.dtype)).collect();
     // Results start as garbage: a kernel must write every element.
@@ -79,6 +83,20 @@ fn run(sample: &Sample, inputs: &[Tensor], team: &Team, over: Option<(usize, usi
 
 fn same_bits(a: &Tensor, b: &Tensor) -> bool {
     a.shape == b.shape && a.data.iter().zip(&b.data).all(|(x, y)| x.to_bits() == y.to_bits())
+}
+
+/// Operators that need no fast kernel: what they make is small or made once.
+fn may_be_slow(op: &Op) -> bool {
+    matches!(op, Op::Cast(cast) if !cast.to.is_float())
+}
+
+#[test]
+fn every_operator_has_a_fast_kernel() {
+    for sample in samples().iter().filter(|s| !may_be_slow(&s.op)) {
+        let (ins, outs) = types(sample);
+        let lowered = lower(&sample.op, &ins, &outs, 2, &Kernels::default());
+        assert!(!lowered.reference, "{:?} of {ins:?} runs on its reference kernel", sample.op);
+    }
 }
 
 #[test]

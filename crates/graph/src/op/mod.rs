@@ -6,6 +6,7 @@ pub(crate) mod pool;
 pub mod product;
 pub mod sample;
 pub mod special;
+pub mod test_bench;
 pub mod update;
 pub mod window;
 
