@@ -46,7 +46,7 @@ fn plan(graph: &Graph, sizes: &Bindings, partials: u32, memory: Option<u64>) -> 
     let persistent = Persistent::of(graph).unwrap();
     // Scratch of an odd size on every third node.
     let scratch = |_: &Graph, node: &gulliver_graph::graph::Node, _: &Bindings| {
-        Ok(if node.outs[0].0 % 3 == 0 { 100 } else { 0 })
+        Ok(if node.outs[0].0.is_multiple_of(3) { 100 } else { 0 })
     };
     make(graph, sizes, &Options { partials, memory, persistent: &persistent, scratch: &scratch })
 }
