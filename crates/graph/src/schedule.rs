@@ -165,6 +165,11 @@ pub const SCHEDULES: &[Row] = &[
 ];
 
 impl Schedule {
+    /// The base rate from the first step to the last.
+    pub fn constant() -> Schedule {
+        Schedule { warmup: 0, curve: Curve::Constant, state: PlateauState::default() }
+    }
+
     /// The schedule of a row of [`SCHEDULES`]; `params` override its defaults.
     pub fn new(
         name: &str,

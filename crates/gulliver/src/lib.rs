@@ -1,9 +1,17 @@
 //! Talking to people: the library façade, job files, reports and the command line.
+//!
+//! As a library: a model becomes a [`graph`], the graph a [`plan`], and the plan is [`run`]. Everyday
+//! names are in the [`prelude`]; `examples/` has a model and an operator of one's own.
 #![forbid(unsafe_code)]
+
+pub use gulliver_graph as graph;
+pub use gulliver_plan as plan;
+pub use gulliver_run as run;
 
 pub mod command;
 pub mod interrupt;
 pub mod job;
+pub mod prelude;
 pub mod report;
 pub mod setup;
 

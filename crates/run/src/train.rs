@@ -2,6 +2,7 @@
 //! through one callback; when to stop early comes through one flag.
 
 use crate::checkpoint::{self, Checkpoint, CheckpointError};
+use crate::data::open::Opened;
 use crate::data::{DataError, Dataset, Prefetch, Sampler, prefetch};
 use crate::session::{Key, Ledger, Session, SessionError};
 use gulliver_graph::schedule::Schedule;
@@ -47,6 +48,25 @@ pub struct TrainOptions {
     pub identity: BTreeMap<String, String>,
 }
 
+impl Default for TrainOptions {
+    /// A thousand steps at a rate of 0.001, evaluated at the end; no checkpoints.
+    fn default() -> TrainOptions {
+        TrainOptions {
+            steps: 1000,
+            seed: 0,
+            eval_every: 0,
+            checkpoint_every: 0,
+            keep_checkpoints: 1,
+            log_every: 10,
+            on_nan: OnNan::Stop,
+            base_lr: 1e-3,
+            perplexity: false,
+            checkpoints: None,
+            identity: BTreeMap::new(),
+        }
+    }
+}
+
 /// Data to train and evaluate on.
 pub struct Sources {
     /// Training examples.
@@ -58,6 +78,19 @@ pub struct Sources {
 }
 
 impl Sources {
+    /// Opened data in batches of `batch`; training examples in a new random order every epoch.
+    pub fn new((train, validation): Opened, batch: usize, seed: u64) -> Result<Sources, DataError> {
+        let sampler = Arc::new(Sampler::new(train.len(), batch, seed, true, true, None)?);
+        let validation = match validation {
+            Some(set) if !set.is_empty() => {
+                let sampler = Sampler::new(set.len(), batch.min(set.len()), seed, false, false, None)?;
+                Some((set, sampler))
+            }
+            _ => None,
+        };
+        Ok(Sources { train, sampler, validation })
+    }
+
     /// Goes through the validation examples, if there are any. Not to be interrupted: a schedule that
     /// watched half of them would not be the schedule of an uninterrupted run.
     fn evaluate(

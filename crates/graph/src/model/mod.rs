@@ -3,6 +3,7 @@
 //! model takes them), the batch is the size `batch`, the length of text the size `length`.
 
 pub mod bert;
+pub mod classifier;
 pub mod cnn;
 pub mod cosmoflow;
 pub mod dcgan;

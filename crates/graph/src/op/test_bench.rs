@@ -24,6 +24,11 @@ pub enum Broken {
     Wrong(String),
 }
 
+/// Everything below; how many numbers, regions and outputs were compared.
+pub fn all(sample: &Sample) -> Result<usize, Broken> {
+    Ok(gradient(sample)? + reads(sample)? + cuts(sample)?)
+}
+
 fn wrong<T>(sample: &Sample, why: impl std::fmt::Display) -> Result<T, Broken> {
     Err(Broken::Wrong(format!("{:?}: {why}", sample.op)))
 }
