@@ -6,6 +6,7 @@ pub mod interrupt;
 pub mod job;
 pub mod report;
 pub mod setup;
+pub mod workload;
 
 #[cfg(test)]
 mod test_dir;
