@@ -41,9 +41,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         g.scope("out", |g| g.linear(x, 3, true))
     });
     println!("{} comparisons are fine", test_bench::all(&Softsign::samples()[0])?);
-    let fast = Kernels::default().with(|&Softsign(k), _ins, _outs, _threads| {
-        Some(Lowered::map(move |x| x / (1.0 + k * x.abs())))
-    });
+    let fast = Kernels::default()
+        .with(|&Softsign(k), _ins, _outs, _threads| Some(Lowered::map(move |x| x / (1.0 + k * x.abs()))));
     let blobs = DataOptions { kind: "blobs".into(), classes: Some(3), ..DataOptions::default() };
     let batch = data::open(&blobs)?.0.batch(&Vec::from_iter(0..256))?;
     for kernels in [Kernels::default(), fast] {
@@ -52,7 +51,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for step in 0..100 {
             session.step(&batch, Key { seed: 0, step }, &|_| None)?;
         }
-        println!("{:?}, on reference kernels: {:?}", session.evaluate(&batch, Key { seed: 0, step: 0 })?, session.slow_operators());
+        println!(
+            "{:?}, on reference kernels: {:?}",
+            session.evaluate(&batch, Key { seed: 0, step: 0 })?,
+            session.slow_operators()
+        );
     }
     Ok(())
 }

@@ -14,6 +14,7 @@ pub mod job;
 pub mod prelude;
 pub mod report;
 pub mod setup;
+pub mod workload;
 
 #[cfg(test)]
 mod test_dir;

@@ -16,6 +16,8 @@ struct Arguments {
 enum Command {
     /// Trains the model of a job file.
     Train(command::train::Arguments),
+    /// Measures training speed and memory on the reference workloads.
+    Bench(command::bench::Arguments),
     /// Lists models, or the parameters of one.
     Models(command::models::Arguments),
     /// Lists operators.
@@ -25,6 +27,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Train(arguments) => command::train::run(&arguments),
+        Command::Bench(arguments) => command::bench::run(&arguments),
         Command::Models(arguments) => command::models::run(&arguments),
         Command::Ops(arguments) => command::ops::run(&arguments),
     };

@@ -179,13 +179,15 @@ impl Checker<'_> {
             return Err(format!("{label} has the wrong number of operands"));
         }
         for (v, place) in node.ins.iter().zip(ins) {
-            let all = node.phase == Phase::Update && self.per_partial(*v);
+            // A view of what exists once, such as a weight, exists once too.
+            let root = self.shown(*v);
+            let all = node.phase == Phase::Update && self.per_partial(root);
             let held = self.read(place).map_err(|why| format!("{label}: {why}"))?;
-            let wanted = match self.carried_before(*v, node.stage, partial) {
+            let wanted = match self.carried_before(root, node.stage, partial) {
                 Some(held) => held,
                 None => Held {
-                    value: self.shown(*v),
-                    partial: if self.per_partial(*v) && !all { partial } else { 0 },
+                    value: root,
+                    partial: if self.per_partial(root) && !all { partial } else { 0 },
                     summed: if all { self.plan.partials } else { 1 },
                 },
             };

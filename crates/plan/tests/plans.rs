@@ -11,12 +11,13 @@ use gulliver_plan::make::{Options, Persistent, PlanError, make};
 use gulliver_plan::plan::{Plan, Step};
 use gulliver_plan::verify::verify;
 
-/// Small models of every kind of graph: plain, residual with running statistics, attention, recurrent,
+/// Small models of every kind of graph: plain, with views of weights, residual with running statistics, attention, recurrent,
 /// two objectives.
 fn graphs() -> Vec<(&'static str, Graph, Bindings)> {
     let int = |v: i64| ParamValue::Int(v);
     let rows: Vec<(&str, Vec<(&str, ParamValue)>)> = vec![
         ("mlp-tiny", vec![]),
+        ("cnn", vec![("width", int(8)), ("size", int(8))]),
         ("resnet18", vec![("width", int(4)), ("size", int(16))]),
         (
             "gpt",
@@ -45,7 +46,7 @@ fn plan(graph: &Graph, sizes: &Bindings, partials: u32, memory: Option<u64>) -> 
     let persistent = Persistent::of(graph).unwrap();
     // Scratch of an odd size on every third node.
     let scratch = |_: &Graph, node: &gulliver_graph::graph::Node, _: &Bindings| {
-        Ok(if node.outs[0].0 % 3 == 0 { 100 } else { 0 })
+        Ok(if node.outs[0].0.is_multiple_of(3) { 100 } else { 0 })
     };
     make(graph, sizes, &Options { partials, memory, persistent: &persistent, scratch: &scratch })
 }

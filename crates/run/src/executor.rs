@@ -8,9 +8,10 @@ use crate::memory::{Arena, OutOfMemory};
 use crate::team::Team;
 use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::dtype::DType;
-use gulliver_graph::graph::{Graph, Origin, Phase, Value};
+use gulliver_graph::graph::{Graph, NodeId, Origin, Phase, Value};
 use gulliver_plan::plan::{Place, Plan, Step};
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
 /// A group of threads with memory of its own.
 pub struct Cpu {
@@ -51,6 +52,17 @@ enum Instruction {
 unsafe impl Send for Program {}
 // SAFETY: as above.
 unsafe impl Sync for Program {}
+
+/// What one instruction of a program does, for those who time it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Runs a node.
+    Node(NodeId),
+    /// Copies so many bytes.
+    Copy(u64),
+    /// Adds so many bytes to as many.
+    Add(u64),
+}
 
 /// Sees the f32 results of a run, one after the other.
 pub type Watch<'a> = &'a mut dyn FnMut(Value, &[f32]);
@@ -273,6 +285,27 @@ impl Cpu {
             }
         }
         Ok(())
+    }
+
+    /// Runs the whole program, timing each instruction that does something.
+    pub fn profile(&mut self, graph: &Graph, program: &Program) -> Result<Vec<(Work, Duration)>, RunError> {
+        let mut times = Vec::new();
+        for i in 0..program.len() {
+            let start = Instant::now();
+            self.run(graph, program, i..i + 1, None)?;
+            let time = start.elapsed();
+            let work = match &program.instructions[i] {
+                Instruction::Alloc(_) | Instruction::Free(_) => continue,
+                Instruction::Run { first, .. } => match graph.value(*first).origin {
+                    Origin::Node { node, .. } => Work::Node(node),
+                    Origin::Input(_) => continue,
+                },
+                Instruction::Copy { from, .. } => Work::Copy(from.bytes as u64),
+                Instruction::Add { from, .. } => Work::Add(from.bytes as u64),
+            };
+            times.push((work, time));
+        }
+        Ok(times)
     }
 
     /// Losses of an objective: its outputs called `loss`, or `….loss`.

@@ -9,6 +9,7 @@ pub mod host;
 pub mod kernel;
 pub mod lower;
 pub mod memory;
+pub mod probe;
 pub mod session;
 pub mod team;
 #[cfg(test)]

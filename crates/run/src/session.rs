@@ -2,7 +2,7 @@
 //! size is first met. Knows nothing of data sets, schedules or files.
 
 use crate::data::Batch;
-use crate::executor::{Cpu, Program, RunError};
+use crate::executor::{Cpu, Program, RunError, Work};
 use crate::host::{HostData, HostTensor};
 use crate::lower::{Kernels, lower_node};
 use gulliver_graph::dim::{Bindings, Dim};
@@ -13,6 +13,7 @@ use gulliver_plan::make::{BATCH, Options, Persistent, PlanError, make};
 use gulliver_plan::plan::Plan;
 use gulliver_plan::verify::{Broken, verify};
 use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
 /// Which graph of a job a program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -356,6 +357,19 @@ impl Session {
             }
         }
         Ok(Outcome { scalars, not_finite: None })
+    }
+
+    /// One training step that looks at no loss and times each instruction, in order.
+    pub fn profile(
+        &mut self,
+        batch: &Batch,
+        key: Key,
+        hyper: &dyn Fn(&str) -> Option<f32>,
+    ) -> Result<Vec<(Work, Duration)>, SessionError> {
+        let loss_scale = Some((1.0 / f64::from(self.options.partials)) as f32);
+        let with_scale = |name: &str| if name == "loss_scale" { loss_scale } else { hyper(name) };
+        let sizes = self.prepare(Which::Train, batch, key, &with_scale)?;
+        Ok(self.cpu.profile(&self.train, &self.loaded[&(Which::Train, sizes)].program)?)
     }
 
     /// States that the forward pass changes, as they are now.

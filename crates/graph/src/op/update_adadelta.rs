@@ -2,10 +2,6 @@
 
 use super::sample::Sample;
 use super::update::{self, Update};
-use super::{OpDef, OpError};
-use crate::graph::Type;
-use crate::spec::Spec;
-use crate::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
 /// Steps as large as earlier steps were, relative to the gradient: running means of the squares of
@@ -14,6 +10,18 @@ use serde::{Deserialize, Serialize};
 pub struct UpdateAdadelta {}
 
 impl Update for UpdateAdadelta {
+    fn name(&self) -> &'static str {
+        "update_adadelta"
+    }
+
+    fn help(&self) -> &'static str {
+        "Adadelta: step sizes from the history of steps and gradients"
+    }
+
+    fn flops_per_point(&self) -> u64 {
+        18
+    }
+
     fn states(&self) -> Vec<&'static str> {
         vec!["square_avg", "acc_delta"]
     }
@@ -29,32 +37,6 @@ impl Update for UpdateAdadelta {
         let delta = (states[1] + eps).sqrt() / (states[0] + eps).sqrt() * g;
         states[1] = rho * states[1] + (1.0 - rho) * delta * delta;
         w - lr * delta
-    }
-}
-
-impl OpDef for UpdateAdadelta {
-    fn name(&self) -> &'static str {
-        "update_adadelta"
-    }
-
-    fn help(&self) -> &'static str {
-        "Adadelta: step sizes from the history of steps and gradients"
-    }
-
-    fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
-        update::spec(self, ins)
-    }
-
-    fn eval(&self, ins: &[&Tensor], outs: &mut [Tensor]) {
-        update::eval(self, ins, outs);
-    }
-
-    fn flops_per_point(&self) -> u64 {
-        18
-    }
-
-    fn in_place(&self) -> Vec<(usize, usize)> {
-        update::in_place(self)
     }
 
     fn samples() -> Vec<Sample> {

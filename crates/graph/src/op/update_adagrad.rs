@@ -2,10 +2,6 @@
 
 use super::sample::Sample;
 use super::update::{self, Update};
-use super::{OpDef, OpError};
-use crate::graph::Type;
-use crate::spec::Spec;
-use crate::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
 /// Divides by the root of the sum of all squared gradients so far; the rate decays as
@@ -14,6 +10,18 @@ use serde::{Deserialize, Serialize};
 pub struct UpdateAdagrad {}
 
 impl Update for UpdateAdagrad {
+    fn name(&self) -> &'static str {
+        "update_adagrad"
+    }
+
+    fn help(&self) -> &'static str {
+        "Adagrad: divides by the root of the sum of squared gradients"
+    }
+
+    fn flops_per_point(&self) -> u64 {
+        10
+    }
+
     fn states(&self) -> Vec<&'static str> {
         vec!["sum"]
     }
@@ -29,32 +37,6 @@ impl Update for UpdateAdagrad {
         let g = g + weight_decay * w;
         states[0] += g * g;
         w - lr / (1.0 + (step - 1.0) * lr_decay) * g / (states[0].sqrt() + eps)
-    }
-}
-
-impl OpDef for UpdateAdagrad {
-    fn name(&self) -> &'static str {
-        "update_adagrad"
-    }
-
-    fn help(&self) -> &'static str {
-        "Adagrad: divides by the root of the sum of squared gradients"
-    }
-
-    fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
-        update::spec(self, ins)
-    }
-
-    fn eval(&self, ins: &[&Tensor], outs: &mut [Tensor]) {
-        update::eval(self, ins, outs);
-    }
-
-    fn flops_per_point(&self) -> u64 {
-        10
-    }
-
-    fn in_place(&self) -> Vec<(usize, usize)> {
-        update::in_place(self)
     }
 
     fn samples() -> Vec<Sample> {

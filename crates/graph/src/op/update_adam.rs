@@ -2,10 +2,6 @@
 
 use super::sample::Sample;
 use super::update::{self, Update};
-use super::{OpDef, OpError};
-use crate::graph::Type;
-use crate::spec::Spec;
-use crate::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
 /// `m` and `v` are running means of the gradient and its square, both corrected for starting at zero;
@@ -19,6 +15,18 @@ pub struct UpdateAdam {
 }
 
 impl Update for UpdateAdam {
+    fn name(&self) -> &'static str {
+        "update_adam"
+    }
+
+    fn help(&self) -> &'static str {
+        "Adam, or AdamW when the weight decay is decoupled"
+    }
+
+    fn flops_per_point(&self) -> u64 {
+        16
+    }
+
     fn states(&self) -> Vec<&'static str> {
         if self.amsgrad {
             vec!["exp_avg", "exp_avg_sq", "max_exp_avg_sq"]
@@ -49,32 +57,6 @@ impl Update for UpdateAdam {
         }
         let denominator = (square / (1.0 - beta2.powf(step))).sqrt() + eps;
         w - lr / (1.0 - beta1.powf(step)) * states[0] / denominator
-    }
-}
-
-impl OpDef for UpdateAdam {
-    fn name(&self) -> &'static str {
-        "update_adam"
-    }
-
-    fn help(&self) -> &'static str {
-        "Adam, or AdamW when the weight decay is decoupled"
-    }
-
-    fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
-        update::spec(self, ins)
-    }
-
-    fn eval(&self, ins: &[&Tensor], outs: &mut [Tensor]) {
-        update::eval(self, ins, outs);
-    }
-
-    fn flops_per_point(&self) -> u64 {
-        16
-    }
-
-    fn in_place(&self) -> Vec<(usize, usize)> {
-        update::in_place(self)
     }
 
     fn samples() -> Vec<Sample> {

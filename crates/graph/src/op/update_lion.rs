@@ -2,10 +2,6 @@
 
 use super::sample::Sample;
 use super::update::{self, Update};
-use super::{OpDef, OpError};
-use crate::graph::Type;
-use crate::spec::Spec;
-use crate::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
 /// Moves every weight by `lr` in the direction `sign(beta1·m + (1 - beta1)·g)`; the momentum m follows
@@ -14,6 +10,18 @@ use serde::{Deserialize, Serialize};
 pub struct UpdateLion {}
 
 impl Update for UpdateLion {
+    fn name(&self) -> &'static str {
+        "update_lion"
+    }
+
+    fn help(&self) -> &'static str {
+        "Lion: steps of one size in the direction of a momentum's sign"
+    }
+
+    fn flops_per_point(&self) -> u64 {
+        10
+    }
+
     fn states(&self) -> Vec<&'static str> {
         vec!["exp_avg"]
     }
@@ -29,32 +37,6 @@ impl Update for UpdateLion {
         let sign = if direction == 0.0 { 0.0 } else { direction.signum() };
         states[0] = beta2 * states[0] + (1.0 - beta2) * g;
         w - lr * weight_decay * w - lr * sign
-    }
-}
-
-impl OpDef for UpdateLion {
-    fn name(&self) -> &'static str {
-        "update_lion"
-    }
-
-    fn help(&self) -> &'static str {
-        "Lion: steps of one size in the direction of a momentum's sign"
-    }
-
-    fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
-        update::spec(self, ins)
-    }
-
-    fn eval(&self, ins: &[&Tensor], outs: &mut [Tensor]) {
-        update::eval(self, ins, outs);
-    }
-
-    fn flops_per_point(&self) -> u64 {
-        10
-    }
-
-    fn in_place(&self) -> Vec<(usize, usize)> {
-        update::in_place(self)
     }
 
     fn samples() -> Vec<Sample> {

@@ -2,10 +2,6 @@
 
 use super::sample::Sample;
 use super::update::{self, Update};
-use super::{OpDef, OpError};
-use crate::graph::Type;
-use crate::spec::Spec;
-use crate::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
 /// Divides by the root of a running mean of squared gradients.
@@ -18,6 +14,18 @@ pub struct UpdateRmsprop {
 }
 
 impl Update for UpdateRmsprop {
+    fn name(&self) -> &'static str {
+        "update_rmsprop"
+    }
+
+    fn help(&self) -> &'static str {
+        "RMSprop, centered or not, with momentum or not"
+    }
+
+    fn flops_per_point(&self) -> u64 {
+        16
+    }
+
     fn states(&self) -> Vec<&'static str> {
         let mut states = vec!["square_avg"];
         states.extend(self.centered.then_some("grad_avg"));
@@ -49,32 +57,6 @@ impl Update for UpdateRmsprop {
         let buffer = &mut states[1 + usize::from(self.centered)];
         *buffer = hypers[4] * *buffer + step;
         w - lr * *buffer
-    }
-}
-
-impl OpDef for UpdateRmsprop {
-    fn name(&self) -> &'static str {
-        "update_rmsprop"
-    }
-
-    fn help(&self) -> &'static str {
-        "RMSprop, centered or not, with momentum or not"
-    }
-
-    fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
-        update::spec(self, ins)
-    }
-
-    fn eval(&self, ins: &[&Tensor], outs: &mut [Tensor]) {
-        update::eval(self, ins, outs);
-    }
-
-    fn flops_per_point(&self) -> u64 {
-        16
-    }
-
-    fn in_place(&self) -> Vec<(usize, usize)> {
-        update::in_place(self)
     }
 
     fn samples() -> Vec<Sample> {

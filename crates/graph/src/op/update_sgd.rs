@@ -2,10 +2,6 @@
 
 use super::sample::Sample;
 use super::update::{self, Update};
-use super::{OpDef, OpError};
-use crate::graph::Type;
-use crate::spec::Spec;
-use crate::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
 /// `b = momentum·b + (1 - dampening)·g`, `w -= lr·b`, with the decayed gradient `g + weight_decay·w`
@@ -19,6 +15,18 @@ pub struct UpdateSgd {
 }
 
 impl Update for UpdateSgd {
+    fn name(&self) -> &'static str {
+        "update_sgd"
+    }
+
+    fn help(&self) -> &'static str {
+        "stochastic gradient descent, with momentum and nesterov"
+    }
+
+    fn flops_per_point(&self) -> u64 {
+        if self.momentum { 8 } else { 4 }
+    }
+
     fn states(&self) -> Vec<&'static str> {
         if self.momentum { vec!["momentum_buffer"] } else { vec![] }
     }
@@ -43,32 +51,6 @@ impl Update for UpdateSgd {
             false => *buffer,
         };
         w - lr * direction
-    }
-}
-
-impl OpDef for UpdateSgd {
-    fn name(&self) -> &'static str {
-        "update_sgd"
-    }
-
-    fn help(&self) -> &'static str {
-        "stochastic gradient descent, with momentum and nesterov"
-    }
-
-    fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
-        update::spec(self, ins)
-    }
-
-    fn eval(&self, ins: &[&Tensor], outs: &mut [Tensor]) {
-        update::eval(self, ins, outs);
-    }
-
-    fn flops_per_point(&self) -> u64 {
-        if self.momentum { 8 } else { 4 }
-    }
-
-    fn in_place(&self) -> Vec<(usize, usize)> {
-        update::in_place(self)
     }
 
     fn samples() -> Vec<Sample> {

@@ -1,5 +1,6 @@
 //! The commands. Each is a file with its arguments and a `run` function.
 
+pub mod bench;
 pub mod models;
 pub mod ops;
 pub mod train;

@@ -83,6 +83,19 @@ impl Lowered {
         Lowered { run: Box::new(run), scratch: 0, reference: false }
     }
 
+    /// An element-wise function of one f32 operand; for operators from outside.
+    pub fn map(f: impl Fn(f32) -> f32 + Send + Sync + 'static) -> Lowered {
+        Lowered::plain(move |call| {
+            let x = (!call.in_place(0, 0)).then(|| call.input::<f32>(0));
+            let y = call.output::<f32>(0);
+            if let Some(x) = x {
+                y.copy_from_slice(x);
+            }
+            y.iter_mut().for_each(|y| *y = f(*y));
+            Ok(())
+        })
+    }
+
     /// A kernel that needs this many floats of scratch.
     pub fn with_scratch(
         floats: usize,

@@ -1,0 +1,129 @@
+//! What this machine can do at best, measured with loops that do nothing else: fused multiply-adds in
+//! registers and copies through memory. Also the memory this process has taken.
+
+use crate::kernel::isa::Isa;
+use crate::team::{SharedMut, Team, share};
+use std::hint::black_box;
+use std::time::Instant;
+
+/// Independent chains of multiply-adds: enough to hide the latency of two units.
+const CHAINS: usize = 12;
+/// Numbers in a chain's register.
+const WIDTH: usize = 8;
+/// Multiply-adds of each chain in one repetition.
+const STEPS: usize = 100_000;
+
+/// Floating-point operations per second of the team's threads together, a fused multiply-add being two.
+/// Repeats for about `seconds` and takes the fastest repetition, as others use the machine too.
+pub fn multiply_adds(team: &Team, seconds: f64) -> f64 {
+    let work = 2 * CHAINS * WIDTH * STEPS * team.threads();
+    let isa = team.isa();
+    let time = fastest(seconds, || {
+        team.run(team.threads(), &|_| {
+            black_box(chains(isa, STEPS));
+        });
+    });
+    work as f64 / time
+}
+
+/// Bytes read plus bytes written per second when the team's threads together copy `bytes` from one
+/// buffer to another; choose a size beyond the caches. Repeats for about `seconds`, fastest repetition.
+pub fn copies(team: &Team, bytes: usize, seconds: f64) -> f64 {
+    let len = bytes / size_of::<f32>();
+    let (from, mut to) = (vec![1.0f32; len], vec![0.0f32; len]);
+    let threads = team.threads();
+    let time = fastest(seconds, || {
+        let to = SharedMut::new(&mut to);
+        team.run(threads, &|part| {
+            let range = share(len, WIDTH, threads, part);
+            // SAFETY: the parts' ranges are disjoint.
+            unsafe { to.slice(range.clone()) }.copy_from_slice(&from[range]);
+        });
+    });
+    black_box(&to);
+    (2 * len * size_of::<f32>()) as f64 / time
+}
+
+/// Most bytes of physical memory this process has held at once, where the system tells.
+pub fn peak_resident() -> Option<u64> {
+    high_water(&std::fs::read_to_string("/proc/self/status").ok()?)
+}
+
+/// The line `VmHWM: 123 kB`, in bytes.
+fn high_water(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// Shortest time of one call, at least one, over about `seconds` of repetition.
+fn fastest(seconds: f64, mut f: impl FnMut()) -> f64 {
+    let (start, mut best) = (Instant::now(), f64::INFINITY);
+    loop {
+        let one = Instant::now();
+        f();
+        best = best.min(one.elapsed().as_secs_f64());
+        if start.elapsed().as_secs_f64() >= seconds {
+            return best;
+        }
+    }
+}
+
+fn chains(isa: Isa, steps: usize) -> f32 {
+    #[cfg(target_arch = "x86_64")]
+    if isa.has_avx2() {
+        // SAFETY: an `Isa` with AVX2 exists only where detection found AVX2 and FMA.
+        return unsafe { chains_avx2(steps) };
+    }
+    let _ = isa;
+    let (x, y) = (black_box(0.5f32), black_box(0.25f32));
+    let mut sums = [[0.0f32; WIDTH]; CHAINS];
+    for _ in 0..steps {
+        for sum in sums.as_flattened_mut() {
+            *sum = x.mul_add(y, *sum);
+        }
+    }
+    sums.as_flattened().iter().sum()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+fn chains_avx2(steps: usize) -> f32 {
+    use std::arch::x86_64::{_mm256_cvtss_f32, _mm256_fmadd_ps, _mm256_set1_ps, _mm256_setzero_ps};
+    let (x, y) = (_mm256_set1_ps(black_box(0.5)), _mm256_set1_ps(black_box(0.25)));
+    let mut sums = [_mm256_setzero_ps(); CHAINS];
+    for _ in 0..steps {
+        for sum in &mut sums {
+            *sum = _mm256_fmadd_ps(x, y, *sum);
+        }
+    }
+    sums.into_iter().map(|sum| _mm256_cvtss_f32(sum)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_positive_numbers() {
+        for isa in Isa::all() {
+            let team = Team::with_isa(2, isa);
+            for rate in [multiply_adds(&team, 0.0), copies(&team, 1 << 16, 0.0)] {
+                assert!(rate.is_finite() && rate > 0.0, "{isa:?}: {rate}");
+            }
+        }
+    }
+
+    #[test]
+    fn high_water_is_read_from_the_status() {
+        for (status, expected) in [
+            ("Name:\tx\nVmHWM:\t    1234 kB\nVmRSS:\t 99 kB\n", Some(1234 * 1024)),
+            ("VmHWM: 0 kB", Some(0)),
+            ("VmRSS:\t 99 kB\n", None),
+            ("VmHWM: many kB", None),
+            ("VmHWM: 18446744073709551615 kB", None),
+            ("", None),
+        ] {
+            assert_eq!(high_water(status), expected, "{status:?}");
+        }
+    }
+}
