@@ -4,40 +4,22 @@
 use gulliver::prelude::*;
 use std::sync::atomic::AtomicBool;
 
-/// Reads 16x16 images of ten classes.
-#[derive(Debug)]
-struct Net {
-    width: usize,
-}
-
-impl Net {
-    fn build(&self, g: &mut Builder) -> Result<Value, GraphError> {
-        let mut x = images(g, 1, 16)?;
-        for (name, channels) in [("block1", self.width), ("block2", 2 * self.width)] {
-            let same = ConvOptions::new(2).padding(1);
-            x = g.scope(name, |g| g.conv_layer(x, channels, &[3, 3], &same, false))?;
-            x = g.scope(format!("{name}.norm"), |g| g.batch_norm_layer(x))?;
-            x = g.relu(x)?;
-            x = g.max_pool(x, &[2, 2], &[2, 2], &[0, 0])?;
-        }
-        let x = g.flatten(x)?;
-        g.scope("fc", |g| g.linear(x, 10, true))
+/// From 16x16 images to the logits of ten classes.
+fn net(g: &mut Builder) -> Result<Value, GraphError> {
+    let mut x = images(g, 1, 16)?;
+    for (name, channels) in [("block1", 8), ("block2", 16)] {
+        let same = ConvOptions::new(2).padding(1);
+        x = g.scope(name, |g| g.conv_layer(x, channels, &[3, 3], &same, false))?;
+        x = g.scope(format!("{name}.norm"), |g| g.batch_norm_layer(x))?;
+        x = g.relu(x)?;
+        x = g.max_pool(x, &[2, 2], &[2, 2], &[0, 0])?;
     }
-}
-
-impl Model for Net {
-    fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
-        let x = self.build(g)?;
-        classified(g, x, false)
-    }
-
-    fn forward(&self, g: &mut Builder) -> Result<Vec<(String, Value)>, GraphError> {
-        Ok(logits(self.build(g)?))
-    }
+    let x = g.flatten(x)?;
+    g.scope("fc", |g| g.linear(x, 10, true))
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (net, batch, seed) = (Net { width: 8 }, 32, 0);
+    let (net, batch, seed) = (Classifier(net), 32, 0);
     let graph = training_graph(&net, &[Optimizer::new("adamw", &[])?], None)?;
     println!("{} parameters, {} nodes", graph.parameters(), graph.nodes.len());
 
