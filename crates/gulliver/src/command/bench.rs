@@ -1,226 +1,249 @@
-//! `gulliver bench`: training speed and memory on the reference workloads, beside what the machine can do
-//! at best.
+//! `gulliver bench`: speed and memory of the reference workloads on this machine, or where the time of
+//! a step goes. Comparing with other programs is the business of `bench/compare`.
+
+mod measure;
+mod profile;
 
 use super::CommandError;
 use crate::report::table::{self, Column};
 use crate::report::units;
-use crate::workload::{WORKLOADS, Workload, step_flops};
+use crate::workload::{WORKLOADS, Workload};
 use clap::Args;
 use gulliver_graph::nearest::suggestion;
-use gulliver_run::executor::Work;
 use gulliver_run::probe;
-use gulliver_run::session::{Key, Session, SessionOptions};
 use gulliver_run::team::Team;
-use serde_json::json;
-use std::collections::BTreeMap;
-use std::io::Write;
+use measure::{Measured, Runner, measure};
+use serde_json::{Value, json};
+use std::io::{self, Write};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Measures training speed and memory on the reference workloads.
 #[derive(Args)]
 pub struct Arguments {
-    /// Which to run; all of them if none is named.
+    /// Which workloads; all if none is named.
+    #[arg(value_name = "WORKLOAD")]
     workloads: Vec<String>,
-    /// Threads; all cores by default.
+    /// Threads; all cores unless told otherwise.
     #[arg(long)]
     threads: Option<usize>,
-    /// Seconds of steps for each workload.
-    #[arg(long, default_value_t = 6.0)]
+    /// How long each workload runs, after two steps to warm up.
+    #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// As JSON, one line per workload.
+    /// JSON lines: `first_step` and `workload` per workload, then `machine`.
     #[arg(long)]
     json: bool,
-    /// Shows where the time of one step goes, by operator.
+    /// Leaves out the measurement of the machine's own speed.
+    #[arg(long)]
+    no_probe: bool,
+    /// Shows where the time of a step goes, by operator.
     #[arg(long)]
     profile: bool,
+    /// With --profile: tells operators apart by the shapes of their operands too.
+    #[arg(long, requires = "profile")]
+    shapes: bool,
 }
 
-/// What was measured of one workload.
-struct Measured {
-    workload: &'static Workload,
-    first_step: Duration,
-    steps: Vec<Duration>,
-    flops: u64,
-    arena: u64,
-}
+/// Copied by the probe of memory speed: beyond the caches of most machines.
+const COPIED: usize = 128 << 20;
+/// How long each probe runs, in seconds.
+const PROBE: f64 = 0.5;
 
-impl Measured {
-    fn quantile(&self, share: f64) -> f64 {
-        let mut sorted: Vec<f64> = self.steps.iter().map(Duration::as_secs_f64).collect();
-        sorted.sort_by(f64::total_cmp);
-        sorted[((sorted.len() - 1) as f64 * share).round() as usize]
-    }
+/// What the machine can do at best.
+struct Machine {
+    flops_per_second: f64,
+    copy_bytes_per_second: f64,
 }
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
-    let began = Instant::now();
-    let names: Vec<&str> = WORKLOADS.iter().map(|w| w.name).collect();
-    let mut chosen: Vec<&'static Workload> = Vec::new();
-    for name in &arguments.workloads {
-        let found = WORKLOADS.iter().find(|w| w.name == name);
-        let unknown = || {
-            format!(
-                "there is no workload `{name}`; {}",
-                suggestion(name, names.iter().copied(), &names.join(", "))
-            )
-        };
-        chosen.push(found.ok_or_else(|| CommandError::Unknown(unknown()))?);
+    let start = Instant::now();
+    let chosen = choose(&arguments.workloads)?;
+    let cores = || std::thread::available_parallelism().map_or(1, |n| n.get());
+    let threads = arguments.threads.unwrap_or_else(cores).clamp(1, 1024);
+    if !arguments.seconds.is_finite() || !(0.0..=1e6).contains(&arguments.seconds) {
+        return Err(CommandError::Unknown(format!("--seconds {}: expected 0 to 1000000", arguments.seconds)));
     }
-    if chosen.is_empty() {
-        chosen = WORKLOADS.iter().collect();
-    }
-    let threads = match arguments.threads {
-        Some(0) => return Err(CommandError::Unknown("--threads must be at least 1".into())),
-        Some(n) => n,
-        None => std::thread::available_parallelism().map_or(1, |n| n.get()),
-    };
-    let mut out = std::io::stdout().lock();
+    let mut out = io::stdout().lock();
     if arguments.profile {
-        for workload in chosen {
-            profile(&mut out, workload, threads)?;
+        return chosen.iter().try_for_each(|workload| show_profile(&mut out, arguments, workload, threads));
+    }
+    let mut all = Vec::new();
+    for workload in &chosen {
+        // Peak memory and starting time belong to a process: each workload has one of its own.
+        all.push(if chosen.len() == 1 {
+            let mut first = |seconds: f64| match arguments.json {
+                true => line(&json!({"event": "first_step", "workload": workload.name, "seconds": seconds})),
+                false => Ok(()),
+            };
+            measure(workload, threads, arguments.seconds, start, &mut first)?
+        } else {
+            measure_apart(workload, threads, arguments.seconds)?
+        });
+        if let (true, Some(measured)) = (arguments.json, all.last()) {
+            writeln!(
+                out,
+                "{}",
+                tagged("workload", serde_json::to_value(measured).map_err(io::Error::from)?)
+            )?;
+            out.flush()?;
         }
-        return Ok(());
     }
-    // One workload in a process of its own, as the peer's program runs, starts without the probes.
-    let mut measured = Vec::new();
-    for workload in chosen {
-        measured.push(measure(workload, threads, arguments.seconds, began)?);
+    // Last, as its buffers would count as the workload's memory.
+    let machine = (!arguments.no_probe).then(|| probe_machine(threads));
+    match (arguments.json, &machine) {
+        (true, Some(m)) => {
+            let event = json!({"event": "machine", "threads": threads, "flops_per_second": m.flops_per_second,
+                "copy_bytes_per_second": m.copy_bytes_per_second});
+            writeln!(out, "{event}")?;
+        }
+        (true, None) => {}
+        (false, _) => show(&mut out, &all, machine.as_ref(), threads)?,
     }
-    let resident = probe::peak_resident().unwrap_or(0);
+    Ok(())
+}
+
+fn choose(names: &[String]) -> Result<Vec<&'static Workload>, CommandError> {
+    if names.is_empty() {
+        return Ok(WORKLOADS.iter().collect());
+    }
+    let find = |name: &String| {
+        WORKLOADS.iter().find(|w| w.name == name).ok_or_else(|| {
+            let hint = suggestion(name, WORKLOADS.iter().map(|w| w.name), "there are");
+            CommandError::Unknown(format!("there is no workload `{name}`{hint}"))
+        })
+    };
+    names.iter().map(find).collect()
+}
+
+fn probe_machine(threads: usize) -> Machine {
     let team = Team::new(threads);
-    let peak = probe::multiply_adds(&team, 0.5);
-    let copy = probe::copies(&team, 256 << 20, 0.5);
-    if arguments.json {
-        for m in &measured {
-            let step = m.quantile(0.5);
-            let line = json!({
-                "workload": m.workload.name, "threads": threads, "parameters": m.workload.parameters,
-                "samples_per_second": m.workload.batch as f64 / step, "steps": m.steps.len(),
-                "step_ms": {"median": step * 1e3, "low": m.quantile(0.1) * 1e3, "high": m.quantile(0.9) * 1e3},
-                "gflops": m.flops as f64 / step / 1e9, "peak_gflops": peak / 1e9, "copy_gb_per_second": copy / 1e9,
-                "arena_bytes": m.arena, "resident_bytes": resident,
-                "first_step_seconds": m.first_step.as_secs_f64(),
-            });
-            writeln!(out, "{line}")?;
-        }
-        return Ok(());
+    Machine {
+        flops_per_second: probe::multiply_adds(&team, PROBE),
+        copy_bytes_per_second: probe::copies(&team, COPIED, PROBE),
     }
-    let cells: Vec<Vec<String>> = measured.iter().map(|m| cells(m, peak)).collect();
+}
+
+/// One line of JSON, seen at once by whoever reads.
+fn line(value: &Value) -> io::Result<()> {
+    let mut out = io::stdout();
+    writeln!(out, "{value}")?;
+    out.flush()
+}
+
+fn tagged(event: &str, mut value: Value) -> Value {
+    if let Some(object) = value.as_object_mut() {
+        object.insert("event".into(), event.into());
+    }
+    value
+}
+
+/// Runs this command for one workload in a process of its own.
+fn measure_apart(workload: &Workload, threads: usize, seconds: f64) -> Result<Measured, CommandError> {
+    let failed = |problem: String| CommandError::Bench { workload: workload.name.into(), problem };
+    let output = Command::new(std::env::current_exe()?)
+        .args(["bench", workload.name, "--json", "--no-probe"])
+        .args(["--threads", &threads.to_string(), "--seconds", &seconds.to_string()])
+        .stderr(Stdio::inherit())
+        .output()?;
+    if !output.status.success() {
+        return Err(failed(format!("its process ended with {}", output.status)));
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let event = events.into_iter().find(|event| event["event"] == "workload");
+    event
+        .and_then(|event| serde_json::from_value(event).ok())
+        .ok_or_else(|| failed("its process gave no result".into()))
+}
+
+fn show(out: &mut impl Write, all: &[Measured], machine: Option<&Machine>, threads: usize) -> io::Result<()> {
     let columns = [
         Column::Left("workload"),
         Column::Right("parameters"),
         Column::Right("samples/s"),
         Column::Right("step ms"),
-        Column::Right("10-90 %"),
+        Column::Right("spread"),
         Column::Right("GFLOP/s"),
         Column::Right("of peak"),
-        Column::Right("memory"),
+        Column::Right("arena"),
+        Column::Right("resident"),
+        Column::Right("first step"),
     ];
-    write!(out, "{}", table::render(&columns, &cells))?;
-    let (peak, copy) = (peak / 1e9, copy / 1e9);
-    writeln!(
-        out,
-        "{threads} threads: peak {peak:.0} GFLOP/s, copy {copy:.1} GB/s; process {}",
-        units::bytes(resident)
-    )?;
+    let cells = all.iter().map(|m| {
+        let share = machine.map(|machine| 100.0 * m.flops_per_second / machine.flops_per_second);
+        vec![
+            m.workload.clone(),
+            units::count(m.parameters),
+            format!("{:.1}", m.samples_per_second),
+            format!("{:.3}", 1e3 * m.step_seconds),
+            format!("{:.3}–{:.3}", 1e3 * m.step_seconds_low, 1e3 * m.step_seconds_high),
+            format!("{:.1}", m.flops_per_second / 1e9),
+            share.map_or("-".into(), |share| format!("{share:.1}%")),
+            units::bytes(m.peak_bytes),
+            m.resident_bytes.map_or("-".into(), units::bytes),
+            units::duration(Duration::from_secs_f64(m.first_step_seconds)),
+        ]
+    });
+    write!(out, "{}", table::render(&columns, &cells.collect::<Vec<_>>()))?;
+    if let Some(machine) = machine {
+        let (flops, bytes) = (machine.flops_per_second / 1e9, machine.copy_bytes_per_second / 1e9);
+        writeln!(out, "this machine at best, {threads} threads: {flops:.1} GFLOP/s, copies {bytes:.1} GB/s")?;
+    }
     Ok(())
 }
 
-fn cells(m: &Measured, peak: f64) -> Vec<String> {
-    let step = m.quantile(0.5);
-    let rate = m.flops as f64 / step;
-    vec![
-        m.workload.name.to_string(),
-        units::count(m.workload.parameters),
-        format!("{:.1}", m.workload.batch as f64 / step),
-        format!("{:.2}", step * 1e3),
-        format!("{:.2}-{:.2}", m.quantile(0.1) * 1e3, m.quantile(0.9) * 1e3),
-        format!("{:.1}", rate / 1e9),
-        format!("{:.0} %", 100.0 * rate / peak),
-        units::bytes(m.arena),
-    ]
-}
-
-fn hyper(step: u64) -> impl Fn(&str) -> Option<f32> {
-    move |name| name.ends_with("step").then_some((step + 1) as f32)
-}
-
-/// Two steps to warm up, then steps for so many seconds, at least three.
-fn measure(
+fn show_profile(
+    out: &mut impl Write,
+    arguments: &Arguments,
     workload: &'static Workload,
     threads: usize,
-    seconds: f64,
-    began: Instant,
-) -> Result<Measured, CommandError> {
-    let graph = workload.graph()?;
-    let flops = step_flops(&graph, &workload.sizes())?;
-    let batch = workload.data(&graph)?;
-    let mut session = Session::new(graph, None, SessionOptions { threads, ..SessionOptions::default() }, 0)?;
-    let mut step = |number: u64| -> Result<Duration, CommandError> {
-        let start = Instant::now();
-        session.step(&batch, Key { seed: 0, step: number }, &hyper(number))?;
-        Ok(start.elapsed())
-    };
-    step(0)?;
-    let first_step = began.elapsed();
-    step(1)?;
-    let start = Instant::now();
-    let mut steps = Vec::new();
-    while steps.len() < 3 || start.elapsed().as_secs_f64() < seconds {
-        steps.push(step(2 + steps.len() as u64)?);
+) -> Result<(), CommandError> {
+    let mut runner = Runner::new(workload, threads)?;
+    let profile = profile::profile(&mut runner, arguments.seconds, arguments.shapes)?;
+    if arguments.json {
+        let value = serde_json::to_value(&profile).map_err(io::Error::from)?;
+        writeln!(out, "{}", tagged("profile", value))?;
+    } else {
+        write!(out, "{}", profile.render())?;
     }
-    Ok(Measured { workload, first_step, steps, flops, arena: session.peak() })
+    Ok(())
 }
 
-/// Time of one warm step by operator, most first.
-fn profile(out: &mut impl Write, workload: &Workload, threads: usize) -> Result<(), CommandError> {
-    let graph = workload.graph()?;
-    let batch = workload.data(&graph)?;
-    let nodes = graph.clone();
-    let mut session = Session::new(graph, None, SessionOptions { threads, ..SessionOptions::default() }, 0)?;
-    let mut times = Vec::new();
-    for step in 0..3 {
-        times = session.profile(&batch, Key { seed: 0, step }, &hyper(step))?;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workloads_are_chosen_by_name() {
+        assert_eq!(choose(&[]).unwrap().len(), WORKLOADS.len());
+        let chosen = choose(&["gpt2".into(), "mlp".into()]).unwrap();
+        assert_eq!(chosen.iter().map(|w| w.name).collect::<Vec<_>>(), ["gpt2", "mlp"]);
+        let error = choose(&["gpt-min".into()]).unwrap_err().to_string();
+        assert_eq!(error, "there is no workload `gpt-min`; did you mean `gpt-mini`?");
     }
-    let total: f64 = times.iter().map(|(_, t)| t.as_secs_f64()).sum();
-    let mut rows: BTreeMap<&str, (u64, f64, f64, f64)> = BTreeMap::new();
-    for (work, time) in times {
-        let (name, flops, bytes) = match work {
-            Work::Node(id) => {
-                let node = &nodes.nodes[id.index()];
-                let flops = nodes.flops(node).ok().and_then(|f| f.bind(&workload.sizes()).ok()).unwrap_or(0);
-                let bytes = nodes.bytes(node).bind(&workload.sizes()).unwrap_or(0);
-                (node.op.def().name(), flops as f64, bytes as f64)
-            }
-            Work::Copy(bytes) => ("(copy)", 0.0, 2.0 * bytes as f64),
-            Work::Add(bytes) => ("(add)", bytes as f64 / 4.0, 3.0 * bytes as f64),
+
+    #[test]
+    fn a_measurement_fills_the_table_and_its_json() {
+        let workload = choose(&["mlp-tiny".into()]).unwrap()[0];
+        let mut first = None;
+        let mut note = |seconds| {
+            first = Some(seconds);
+            Ok(())
         };
-        let row = rows.entry(name).or_default();
-        *row = (row.0 + 1, row.1 + time.as_secs_f64(), row.2 + flops, row.3 + bytes);
+        let measured = measure(workload, 1, 0.0, Instant::now(), &mut note).unwrap();
+        assert_eq!(first, Some(measured.first_step_seconds));
+        assert_eq!((measured.parameters, measured.steps), (2_410, 1));
+        assert!(measured.peak_bytes >= 3 * 4 * measured.parameters);
+        let event = tagged("workload", serde_json::to_value(&measured).unwrap());
+        assert_eq!(event["event"], "workload");
+        assert_eq!(serde_json::from_value::<Measured>(event).unwrap(), measured);
+
+        let mut text = Vec::new();
+        let machine = Machine { flops_per_second: 1e9, copy_bytes_per_second: 2e9 };
+        show(&mut text, &[measured], Some(&machine), 1).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert_eq!(text.lines().count(), 3, "{text}");
+        assert!(text.ends_with("at best, 1 threads: 1.0 GFLOP/s, copies 2.0 GB/s\n"), "{text}");
     }
-    let mut rows: Vec<_> = rows.into_iter().collect();
-    rows.sort_by(|a, b| b.1.1.total_cmp(&a.1.1));
-    let cell = |(name, (calls, time, flops, bytes)): (&str, (u64, f64, f64, f64))| {
-        vec![
-            name.to_string(),
-            calls.to_string(),
-            format!("{:.3}", time * 1e3),
-            format!("{:.1} %", 100.0 * time / total),
-            format!("{:.1}", flops / time / 1e9),
-            format!("{:.1}", bytes / time / 1e9),
-        ]
-    };
-    let cells: Vec<Vec<String>> = rows.into_iter().map(cell).collect();
-    let columns = [
-        Column::Left("operator"),
-        Column::Right("calls"),
-        Column::Right("ms"),
-        Column::Right("of step"),
-        Column::Right("GFLOP/s"),
-        Column::Right("GB/s"),
-    ];
-    writeln!(out, "{}, {threads} threads, {:.2} ms", workload.name, total * 1e3)?;
-    write!(out, "{}", table::render(&columns, &cells))?;
-    Ok(())
 }
