@@ -49,6 +49,14 @@ pub enum CommandError {
     /// Standard output.
     #[error("cannot write output: {0}")]
     Output(#[from] io::Error),
+    /// A measurement went wrong.
+    #[error("{workload}: {problem}")]
+    Bench {
+        /// The workload that was being measured.
+        workload: String,
+        /// What happened.
+        problem: String,
+    },
     /// Something asked for does not exist.
     #[error("{0}")]
     Unknown(String),

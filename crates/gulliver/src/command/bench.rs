@@ -1,0 +1,249 @@
+//! `gulliver bench`: speed and memory of the reference workloads on this machine, or where the time of
+//! a step goes. Comparing with other programs is the business of `bench/compare`.
+
+mod measure;
+mod profile;
+
+use super::CommandError;
+use crate::report::table::{self, Column};
+use crate::report::units;
+use crate::workload::{WORKLOADS, Workload};
+use clap::Args;
+use gulliver_graph::nearest::suggestion;
+use gulliver_run::probe;
+use gulliver_run::team::Team;
+use measure::{Measured, Runner, measure};
+use serde_json::{Value, json};
+use std::io::{self, Write};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Measures training speed and memory on the reference workloads.
+#[derive(Args)]
+pub struct Arguments {
+    /// Which workloads; all if none is named.
+    #[arg(value_name = "WORKLOAD")]
+    workloads: Vec<String>,
+    /// Threads; all cores unless told otherwise.
+    #[arg(long)]
+    threads: Option<usize>,
+    /// How long each workload runs, after two steps to warm up.
+    #[arg(long, default_value_t = 3.0)]
+    seconds: f64,
+    /// JSON lines: `first_step` and `workload` per workload, then `machine`.
+    #[arg(long)]
+    json: bool,
+    /// Leaves out the measurement of the machine's own speed.
+    #[arg(long)]
+    no_probe: bool,
+    /// Shows where the time of a step goes, by operator.
+    #[arg(long)]
+    profile: bool,
+    /// With --profile: tells operators apart by the shapes of their operands too.
+    #[arg(long, requires = "profile")]
+    shapes: bool,
+}
+
+/// Copied by the probe of memory speed: beyond the caches of most machines.
+const COPIED: usize = 128 << 20;
+/// How long each probe runs, in seconds.
+const PROBE: f64 = 0.5;
+
+/// What the machine can do at best.
+struct Machine {
+    flops_per_second: f64,
+    copy_bytes_per_second: f64,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
+    let start = Instant::now();
+    let chosen = choose(&arguments.workloads)?;
+    let cores = || std::thread::available_parallelism().map_or(1, |n| n.get());
+    let threads = arguments.threads.unwrap_or_else(cores).clamp(1, 1024);
+    if !arguments.seconds.is_finite() || !(0.0..=1e6).contains(&arguments.seconds) {
+        return Err(CommandError::Unknown(format!("--seconds {}: expected 0 to 1000000", arguments.seconds)));
+    }
+    let mut out = io::stdout().lock();
+    if arguments.profile {
+        return chosen.iter().try_for_each(|workload| show_profile(&mut out, arguments, workload, threads));
+    }
+    let mut all = Vec::new();
+    for workload in &chosen {
+        // Peak memory and starting time belong to a process: each workload has one of its own.
+        all.push(if chosen.len() == 1 {
+            let mut first = |seconds: f64| match arguments.json {
+                true => line(&json!({"event": "first_step", "workload": workload.name, "seconds": seconds})),
+                false => Ok(()),
+            };
+            measure(workload, threads, arguments.seconds, start, &mut first)?
+        } else {
+            measure_apart(workload, threads, arguments.seconds)?
+        });
+        if let (true, Some(measured)) = (arguments.json, all.last()) {
+            writeln!(
+                out,
+                "{}",
+                tagged("workload", serde_json::to_value(measured).map_err(io::Error::from)?)
+            )?;
+            out.flush()?;
+        }
+    }
+    // Last, as its buffers would count as the workload's memory.
+    let machine = (!arguments.no_probe).then(|| probe_machine(threads));
+    match (arguments.json, &machine) {
+        (true, Some(m)) => {
+            let event = json!({"event": "machine", "threads": threads, "flops_per_second": m.flops_per_second,
+                "copy_bytes_per_second": m.copy_bytes_per_second});
+            writeln!(out, "{event}")?;
+        }
+        (true, None) => {}
+        (false, _) => show(&mut out, &all, machine.as_ref(), threads)?,
+    }
+    Ok(())
+}
+
+fn choose(names: &[String]) -> Result<Vec<&'static Workload>, CommandError> {
+    if names.is_empty() {
+        return Ok(WORKLOADS.iter().collect());
+    }
+    let find = |name: &String| {
+        WORKLOADS.iter().find(|w| w.name == name).ok_or_else(|| {
+            let hint = suggestion(name, WORKLOADS.iter().map(|w| w.name), "there are");
+            CommandError::Unknown(format!("there is no workload `{name}`{hint}"))
+        })
+    };
+    names.iter().map(find).collect()
+}
+
+fn probe_machine(threads: usize) -> Machine {
+    let team = Team::new(threads);
+    Machine {
+        flops_per_second: probe::multiply_adds(&team, PROBE),
+        copy_bytes_per_second: probe::copies(&team, COPIED, PROBE),
+    }
+}
+
+/// One line of JSON, seen at once by whoever reads.
+fn line(value: &Value) -> io::Result<()> {
+    let mut out = io::stdout();
+    writeln!(out, "{value}")?;
+    out.flush()
+}
+
+fn tagged(event: &str, mut value: Value) -> Value {
+    if let Some(object) = value.as_object_mut() {
+        object.insert("event".into(), event.into());
+    }
+    value
+}
+
+/// Runs this command for one workload in a process of its own.
+fn measure_apart(workload: &Workload, threads: usize, seconds: f64) -> Result<Measured, CommandError> {
+    let failed = |problem: String| CommandError::Bench { workload: workload.name.into(), problem };
+    let output = Command::new(std::env::current_exe()?)
+        .args(["bench", workload.name, "--json", "--no-probe"])
+        .args(["--threads", &threads.to_string(), "--seconds", &seconds.to_string()])
+        .stderr(Stdio::inherit())
+        .output()?;
+    if !output.status.success() {
+        return Err(failed(format!("its process ended with {}", output.status)));
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let event = events.into_iter().find(|event| event["event"] == "workload");
+    event
+        .and_then(|event| serde_json::from_value(event).ok())
+        .ok_or_else(|| failed("its process gave no result".into()))
+}
+
+fn show(out: &mut impl Write, all: &[Measured], machine: Option<&Machine>, threads: usize) -> io::Result<()> {
+    let columns = [
+        Column::Left("workload"),
+        Column::Right("parameters"),
+        Column::Right("samples/s"),
+        Column::Right("step ms"),
+        Column::Right("spread"),
+        Column::Right("GFLOP/s"),
+        Column::Right("of peak"),
+        Column::Right("arena"),
+        Column::Right("resident"),
+        Column::Right("first step"),
+    ];
+    let cells = all.iter().map(|m| {
+        let share = machine.map(|machine| 100.0 * m.flops_per_second / machine.flops_per_second);
+        vec![
+            m.workload.clone(),
+            units::count(m.parameters),
+            format!("{:.1}", m.samples_per_second),
+            format!("{:.3}", 1e3 * m.step_seconds),
+            format!("{:.3}–{:.3}", 1e3 * m.step_seconds_low, 1e3 * m.step_seconds_high),
+            format!("{:.1}", m.flops_per_second / 1e9),
+            share.map_or("-".into(), |share| format!("{share:.1}%")),
+            units::bytes(m.peak_bytes),
+            m.resident_bytes.map_or("-".into(), units::bytes),
+            units::duration(Duration::from_secs_f64(m.first_step_seconds)),
+        ]
+    });
+    write!(out, "{}", table::render(&columns, &cells.collect::<Vec<_>>()))?;
+    if let Some(machine) = machine {
+        let (flops, bytes) = (machine.flops_per_second / 1e9, machine.copy_bytes_per_second / 1e9);
+        writeln!(out, "this machine at best, {threads} threads: {flops:.1} GFLOP/s, copies {bytes:.1} GB/s")?;
+    }
+    Ok(())
+}
+
+fn show_profile(
+    out: &mut impl Write,
+    arguments: &Arguments,
+    workload: &'static Workload,
+    threads: usize,
+) -> Result<(), CommandError> {
+    let mut runner = Runner::new(workload, threads)?;
+    let profile = profile::profile(&mut runner, arguments.seconds, arguments.shapes)?;
+    if arguments.json {
+        let value = serde_json::to_value(&profile).map_err(io::Error::from)?;
+        writeln!(out, "{}", tagged("profile", value))?;
+    } else {
+        write!(out, "{}", profile.render())?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workloads_are_chosen_by_name() {
+        assert_eq!(choose(&[]).unwrap().len(), WORKLOADS.len());
+        let chosen = choose(&["gpt2".into(), "mlp".into()]).unwrap();
+        assert_eq!(chosen.iter().map(|w| w.name).collect::<Vec<_>>(), ["gpt2", "mlp"]);
+        let error = choose(&["gpt-min".into()]).unwrap_err().to_string();
+        assert_eq!(error, "there is no workload `gpt-min`; did you mean `gpt-mini`?");
+    }
+
+    #[test]
+    fn a_measurement_fills_the_table_and_its_json() {
+        let workload = choose(&["mlp-tiny".into()]).unwrap()[0];
+        let mut first = None;
+        let mut note = |seconds| {
+            first = Some(seconds);
+            Ok(())
+        };
+        let measured = measure(workload, 1, 0.0, Instant::now(), &mut note).unwrap();
+        assert_eq!(first, Some(measured.first_step_seconds));
+        assert_eq!((measured.parameters, measured.steps), (2_410, 1));
+        assert!(measured.peak_bytes >= 3 * 4 * measured.parameters);
+        let event = tagged("workload", serde_json::to_value(&measured).unwrap());
+        assert_eq!(event["event"], "workload");
+        assert_eq!(serde_json::from_value::<Measured>(event).unwrap(), measured);
+
+        let mut text = Vec::new();
+        let machine = Machine { flops_per_second: 1e9, copy_bytes_per_second: 2e9 };
+        show(&mut text, &[measured], Some(&machine), 1).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert_eq!(text.lines().count(), 3, "{text}");
+        assert!(text.ends_with("at best, 1 threads: 1.0 GFLOP/s, copies 2.0 GB/s\n"), "{text}");
+    }
+}

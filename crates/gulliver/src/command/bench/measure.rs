@@ -1,0 +1,171 @@
+//! Trains one workload on one fixed batch and measures it: as the peer's program does, two steps to
+//! warm up and then as many as fit the time.
+
+use crate::command::CommandError;
+use crate::workload::{Workload, step_flops};
+use gulliver_graph::dim::Bindings;
+use gulliver_run::data::Batch;
+use gulliver_run::probe;
+use gulliver_run::session::{Key, Session, SessionError, SessionOptions, Which};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::time::Instant;
+
+/// Steps before the clock runs.
+pub const WARM_UP: u64 = 2;
+
+/// What was measured of one workload.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// Its name.
+    pub workload: String,
+    /// Threads used.
+    pub threads: usize,
+    /// Trained numbers.
+    pub parameters: u64,
+    /// Samples of a step.
+    pub batch: usize,
+    /// Steps measured.
+    pub steps: u64,
+    /// Over all of them.
+    pub samples_per_second: f64,
+    /// Median time of a step.
+    pub step_seconds: f64,
+    /// A tenth of the steps were as fast as this.
+    pub step_seconds_low: f64,
+    /// A tenth of the steps were as slow as this.
+    pub step_seconds_high: f64,
+    /// Floating-point operations of a step by its graph.
+    pub step_flops: u64,
+    /// Those per second, at the median.
+    pub flops_per_second: f64,
+    /// Most bytes of device memory in use at once.
+    pub peak_bytes: u64,
+    /// Bytes of device memory the plan lays out.
+    pub arena_bytes: u64,
+    /// Most physical memory the process held.
+    pub resident_bytes: Option<u64>,
+    /// From the command's start to the end of the first step.
+    pub first_step_seconds: f64,
+    /// The loss of the last step.
+    pub loss: f64,
+}
+
+/// A workload being trained.
+pub struct Runner {
+    /// Which.
+    pub workload: &'static Workload,
+    /// Its values.
+    pub session: Session,
+    /// What every step is fed with.
+    pub batch: Batch,
+    /// Steps so far.
+    pub done: u64,
+}
+
+impl Runner {
+    /// Ready for the first step.
+    pub fn new(workload: &'static Workload, threads: usize) -> Result<Runner, CommandError> {
+        let graph = workload.graph()?;
+        let batch = workload.data(&graph)?;
+        let options = SessionOptions { threads, ..SessionOptions::default() };
+        Ok(Runner { workload, session: Session::new(graph, None, options, 0)?, batch, done: 0 })
+    }
+
+    /// One step; its loss.
+    pub fn step(&mut self) -> Result<f64, CommandError> {
+        let (key, hyper) = self.next();
+        let outcome = self.session.step(&self.batch, key, &hyper)?;
+        if let Some(value) = outcome.not_finite {
+            let problem = format!("step {}: `{value}` is not finite", self.done);
+            return Err(CommandError::Bench { workload: self.workload.name.into(), problem });
+        }
+        Ok(outcome.scalars.get("loss").copied().unwrap_or(f64::NAN))
+    }
+
+    /// Counts a step; its key, and its hyper-parameters beyond the defaults.
+    pub fn next(&mut self) -> (Key, impl Fn(&str) -> Option<f32> + use<>) {
+        let key = Key { seed: 0, step: self.done };
+        self.done += 1;
+        let number = self.done as f32;
+        (key, move |name: &str| (name.rsplit('.').next() == Some("step")).then_some(number))
+    }
+
+    /// Sizes of a step.
+    pub fn sizes(&self) -> Result<Bindings, SessionError> {
+        self.session.sizes(Which::Train, &self.batch)
+    }
+}
+
+/// Measures a workload for `seconds`, at least one step. `first` is told when the first step is done, in
+/// seconds since `start`.
+pub fn measure(
+    workload: &'static Workload,
+    threads: usize,
+    seconds: f64,
+    start: Instant,
+    first: &mut dyn FnMut(f64) -> io::Result<()>,
+) -> Result<Measured, CommandError> {
+    let mut runner = Runner::new(workload, threads)?;
+    runner.step()?;
+    let first_step_seconds = start.elapsed().as_secs_f64();
+    first(first_step_seconds)?;
+    for _ in 1..WARM_UP {
+        runner.step()?;
+    }
+    let mut times = Vec::new();
+    let begin = Instant::now();
+    let (mut before, mut loss) = (0.0, f64::NAN);
+    while times.is_empty() || before < seconds {
+        loss = runner.step()?;
+        let now = begin.elapsed().as_secs_f64();
+        times.push(now - before);
+        before = now;
+    }
+    times.sort_by(f64::total_cmp);
+
+    let sizes = runner.sizes()?;
+    let step_flops = step_flops(runner.session.graph(), &sizes)?;
+    let step_seconds = quantile(&times, 0.5);
+    let arena_bytes = runner.session.plan(Which::Train, &sizes)?.devices.iter().map(|d| d.arena).sum();
+    Ok(Measured {
+        workload: workload.name.into(),
+        threads,
+        parameters: runner.session.graph().parameters().bind(&Bindings::new()).unwrap_or(0) as u64,
+        batch: workload.batch,
+        steps: times.len() as u64,
+        samples_per_second: (times.len() * workload.batch) as f64 / before,
+        step_seconds,
+        step_seconds_low: quantile(&times, 0.1),
+        step_seconds_high: quantile(&times, 0.9),
+        step_flops,
+        flops_per_second: step_flops as f64 / step_seconds,
+        peak_bytes: runner.session.peak(),
+        arena_bytes,
+        resident_bytes: probe::peak_resident(),
+        first_step_seconds,
+        loss,
+    })
+}
+
+/// The element of sorted numbers (not empty) that this share of them does not exceed.
+fn quantile(sorted: &[f64], share: f64) -> f64 {
+    sorted[((sorted.len() - 1) as f64 * share).round() as usize]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_elements() {
+        for (sorted, low, middle, high) in [
+            (vec![3.0], 3.0, 3.0, 3.0),
+            (vec![1.0, 2.0, 3.0], 1.0, 2.0, 3.0),
+            ((0..=100).map(f64::from).collect(), 10.0, 50.0, 90.0),
+        ] {
+            let got = [0.1, 0.5, 0.9].map(|share| quantile(&sorted, share));
+            assert_eq!(got, [low, middle, high], "{sorted:?}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Documents made from the tables. A test fails if one differs from what the tables say;
+//! `UPDATE_EXPECT=1 cargo test -p gulliver --test docs` writes them anew.
+
+use gulliver::graph::dim::Bindings;
+use gulliver::graph::model::{MODELS, model};
+use gulliver::graph::op::Op;
+use gulliver::graph::optim::OPTIMIZERS;
+use gulliver::graph::schedule::SCHEDULES;
+use gulliver::graph::spec::{Combine, Reduce, Spec};
+use gulliver::graph::training::evaluation_graph;
+use gulliver::run::data::KINDS;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+fn check(name: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        std::fs::write(&path, text).unwrap();
+        return;
+    }
+    let have = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(have == text, "docs/{name} is out of date; UPDATE_EXPECT=1 cargo test -p gulliver --test docs");
+}
+
+/// The legal cuts of a spec: axis, halo, and how the parts are put together.
+fn cuts(spec: &Spec) -> String {
+    let one = |cut: &gulliver::graph::spec::Cut| {
+        let combine = |c: &Combine| match c {
+            Combine::Concat(_) => "side by side",
+            Combine::Reduce(Reduce::Sum) => "sum",
+            Combine::Reduce(Reduce::Max) => "max",
+            Combine::Reduce(Reduce::Min) => "min",
+        };
+        let mut how: Vec<&str> = cut.outputs.iter().map(combine).collect();
+        how.dedup();
+        let halo = if cut.halo { ", halo" } else { "" };
+        format!("{} ({}{halo})", spec.axes[cut.axis.0].name, how.join(" and "))
+    };
+    let all: Vec<String> = spec.cuts().iter().map(one).collect();
+    if all.is_empty() { "none".into() } else { all.join(", ") }
+}
+
+#[test]
+fn operators() {
+    let mut rows: BTreeMap<&str, (&str, Vec<Spec>, bool)> = BTreeMap::new();
+    for sample in Op::samples() {
+        let def = sample.op.def();
+        let row = rows.entry(def.name()).or_insert((def.help(), Vec::new(), !def.in_place().is_empty()));
+        let spec = def.spec(&sample.types()).unwrap();
+        if !row.1.contains(&spec) {
+            row.1.push(spec);
+        }
+    }
+    let mut text = format!(
+        "# Operators\n\nMade from the operator table: {} operators. The spec language is described in\n\
+         [crates/graph/src/spec/mod.rs](../crates/graph/src/spec/mod.rs). A cut whose parts lie side by side gives\n\
+         the same bits as the whole; a cut that leaves sums re-associates them.\n",
+        rows.len()
+    );
+    for (name, (help, specs, in_place)) in rows {
+        text += &format!(
+            "\n## {name}\n\n{help}.{}\n\n",
+            if in_place { " May be written over an operand." } else { "" }
+        );
+        for spec in specs.iter().take(3) {
+            text += &format!("- `{spec}`: cuts {}\n", cuts(spec));
+        }
+    }
+    check("operators.md", &text);
+}
+
+#[test]
+fn models() {
+    let mut text = String::from(
+        "# Models\n\nMade from the model table. `gulliver models NAME` prints the same for one.\n",
+    );
+    for row in MODELS {
+        let graph = evaluation_graph(model(row.name, &[]).unwrap().as_ref()).unwrap();
+        let count = graph.parameters().bind(&Bindings::new()).unwrap();
+        text += &format!(
+            "\n## {}\n\n{}; {count} parameters.\n\n| setting | default | what it is |\n|---|---|---|\n",
+            row.name, row.help
+        );
+        for p in row.params() {
+            text += &format!("| {} | {} | {} |\n", p.name, p.default, p.help);
+        }
+    }
+    check("models.md", &text);
+}
+
+#[test]
+fn training() {
+    let mut text = String::from(
+        "# Optimizers and schedules\n\nMade from their tables; the defaults are PyTorch's.\n\n## Optimizers\n\n\
+         | name | what it is | settings | switches |\n|---|---|---|---|\n",
+    );
+    for row in OPTIMIZERS {
+        let settings: Vec<String> = row.hypers.iter().map(|(n, v)| format!("{n} = {v}")).collect();
+        text += &format!(
+            "| {} | {} | {} | {} |\n",
+            row.name,
+            row.help,
+            settings.join(", "),
+            row.choices.join(", ")
+        );
+    }
+    text += "\n## Schedules\n\nEvery schedule also takes `warmup`: steps of linear growth before it.\n\n\
+             | name | what it is | settings |\n|---|---|---|\n";
+    for row in SCHEDULES {
+        let settings: Vec<String> = row.params.iter().map(|(n, v)| format!("{n} = {v}")).collect();
+        text += &format!("| {} | {} | {} |\n", row.name, row.help, settings.join(", "));
+    }
+    check("training.md", &text);
+}
+
+#[test]
+fn data() {
+    let mut text = String::from(
+        "# Data\n\nMade from the table of kinds. Every kind also takes `validation` (share held out), `shuffle` and\n\
+         `buckets` (batches of like length).\n\n| kind | what it is | options |\n|---|---|---|\n",
+    );
+    for (name, help, options) in KINDS {
+        text += &format!("| {name} | {help} | {} |\n", options.join(", "));
+    }
+    check("data.md", &text);
+}
