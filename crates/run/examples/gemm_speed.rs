@@ -1,4 +1,5 @@
-//! Prints the speed of the matrix product against the measured peak of fused multiply-adds.
+//! Prints the speed of the matrix product against the measured peak of fused multiply-adds: for a table
+//! of sizes, or for the `M N K` given as arguments.
 
 use gulliver_run::kernel::gemm::{Output, gemm, scratch_len};
 use gulliver_run::kernel::isa::Isa;
@@ -48,7 +49,8 @@ fn main() {
     let peak = peak();
     println!("peak of one thread: {peak:.1} GFLOP/s");
     println!("{:>6} {:>6} {:>6}  {:>3}  threads  GFLOP/s  of peak", "m", "n", "k", "op");
-    let sizes = [
+    let asked: Vec<usize> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).collect();
+    let table = vec![
         [1024, 1024, 1024],
         [512, 512, 512],
         [256, 256, 256],
@@ -62,9 +64,10 @@ fn main() {
         [1, 1024, 1024],
         [32, 1000, 512],
     ];
+    let sizes = if let [m, n, k] = asked[..] { vec![[m, n, k]] } else { table };
     for threads in [1, 2] {
         let team = Team::new(threads);
-        for [m, n, k] in sizes {
+        for &[m, n, k] in &sizes {
             let (a, b, mut c) = (vec![0.5f32; m * k], vec![0.25f32; k * n], vec![0.0f32; m * n]);
             let mut scratch = vec![0.0; scratch_len(m, n, k, threads)];
             for (op, ta, tb) in [("nn", false, false), ("nt", false, true), ("tn", true, false)] {

@@ -1,9 +1,11 @@
 //! Convolution in one to three dimensions and its two gradients as matrix products over patches that
-//! are gathered while packing, never stored. One channel per group goes to `depthwise`.
+//! are never stored: `gather` where the channels of the result fill vectors, else products of patches
+//! read while packing. One channel per group goes to `depthwise`.
 
 use crate::kernel::pack::{Operand, Strided};
 use crate::kernel::patch::{Patches, Runs, Window};
 use crate::kernel::tile::Target;
+use crate::kernel::gather::{self, Grid, Images, Places};
 use crate::kernel::{depthwise, gemm, phase};
 use crate::team::{SharedMut, Team, share};
 
@@ -110,6 +112,30 @@ impl ConvShape {
         Window { positions: self.input, source: self.output, mul: [1; 3], div: self.stride }
     }
 
+    /// Outputs reading the input, as [`Grid`].
+    fn reading_grid(&self) -> Grid {
+        Grid {
+            positions: self.output,
+            source: self.input,
+            step: self.stride,
+            taps: self.kernel,
+            first: self.pad.map(|p| -p),
+            slope: self.dilation.map(|d| d as isize),
+        }
+    }
+
+    /// Inputs collecting from outputs, as [`Grid`]; without strides.
+    fn collecting_grid(&self) -> Grid {
+        Grid {
+            positions: self.input,
+            source: self.output,
+            step: [1; 3],
+            taps: self.kernel,
+            first: self.pad,
+            slope: self.dilation.map(|d| -(d as isize)),
+        }
+    }
+
     fn input_patches<'a>(&self, x: &'a [f32], positions_reduced: bool) -> Patches<'a> {
         Patches {
             data: x,
@@ -123,10 +149,18 @@ impl ConvShape {
     }
 }
 
+/// Whether so many channels of a result fill vectors well enough.
+pub(crate) fn fills_vectors(channels: usize) -> bool {
+    channels >= 12
+}
+
 /// Floats of scratch [`forward`] needs.
 pub fn forward_scratch_len(s: &ConvShape, threads: usize) -> usize {
     if s.is_depthwise() {
         depthwise::forward_scratch_len(s, threads)
+    } else if fills_vectors(s.o) {
+        let s = &s.simplified();
+        gather::over_channels_scratch_len(&s.reading_grid(), s.n, s.c, s.o, threads)
     } else {
         product_len(s.forward_dims(), threads)
     }
@@ -138,6 +172,9 @@ pub fn input_grad_scratch_len(s: &ConvShape, threads: usize) -> usize {
         depthwise::input_grad_scratch_len(s, threads)
     } else if phase::applies(s) {
         phase::input_grad_scratch_len(s, threads)
+    } else if fills_vectors(s.c) {
+        let s = &s.simplified();
+        gather::over_channels_scratch_len(&s.collecting_grid(), s.n, s.o, s.c, threads)
     } else {
         product_len(s.input_grad_dims(), threads)
     }
@@ -147,6 +184,9 @@ pub fn input_grad_scratch_len(s: &ConvShape, threads: usize) -> usize {
 pub fn weight_grad_scratch_len(s: &ConvShape, threads: usize) -> usize {
     if s.is_depthwise() {
         depthwise::weight_grad_scratch_len(s, threads)
+    } else if fills_vectors(s.o) {
+        let s = &s.simplified();
+        gather::over_positions_scratch_len(&s.reading_grid(), s.n, s.c, s.o, threads)
     } else {
         product_len(s.weight_grad_dims(), threads)
     }
@@ -161,6 +201,18 @@ pub fn forward(team: &Team, s: &ConvShape, x: &[f32], w: &[f32], y: &mut [f32], 
     let s = &s.simplified();
     let (k, spatial) = (s.c * s.taps(), s.output_len());
     let channels = s.o * spatial;
+    if fills_vectors(s.o) {
+        let places = Places::whole(s.groups * channels, s.output);
+        let y = SharedMut::new(y);
+        for g in 0..s.groups {
+            let data = &x[(g * s.c * s.input_len()).min(x.len())..];
+            let images = Images { data, image: s.groups * s.c * s.input_len(), n: s.n, channels: s.c };
+            let right = Strided { data: &w[g * s.o * k..], outer: k, reduced: 1 };
+            let to = places.from(g * channels);
+            gather::sum_over_channels(team, &s.reading_grid(), images, &right, s.o, &y, &to, scratch);
+        }
+        return;
+    }
     let operands = |g: usize| {
         let a = Strided { data: &w[g * s.o * k..], outer: k, reduced: 1 };
         (a, s.input_patches(&x[g * s.c * s.input_len()..], false))
@@ -183,9 +235,23 @@ pub fn input_grad(team: &Team, s: &ConvShape, dy: &[f32], w: &[f32], dx: &mut [f
     let s = &s.simplified();
     let (taps, spatial) = (s.taps(), s.input_len());
     let channels = s.c * spatial;
+    let weights = |g: usize| {
+        Runs { data: &w[g * s.o * s.c * taps..], outer: taps, run: taps, distance: s.c * taps }
+    };
+    if fills_vectors(s.c) {
+        let places = Places::whole(s.groups * channels, s.input);
+        let dx = SharedMut::new(dx);
+        for g in 0..s.groups {
+            let data = &dy[(g * s.o * s.output_len()).min(dy.len())..];
+            let images = Images { data, image: s.groups * s.o * s.output_len(), n: s.n, channels: s.o };
+            let to = places.from(g * channels);
+            let grid = s.collecting_grid();
+            gather::sum_over_channels(team, &grid, images, &weights(g), s.c, &dx, &to, scratch);
+        }
+        return;
+    }
     let operands = |g: usize| {
-        let data = &w[g * s.o * s.c * taps..];
-        let a = Runs { data, outer: taps, run: taps, distance: s.c * taps };
+        let a = weights(g);
         let b = Patches {
             data: &dy[g * s.o * s.output_len()..],
             image: s.groups * s.o * s.output_len(),
@@ -209,11 +275,19 @@ pub fn weight_grad(team: &Team, s: &ConvShape, x: &[f32], dy: &[f32], dw: &mut [
     }
     let s = &s.simplified();
     let (k, spatial) = (s.c * s.taps(), s.output_len());
-    let operands = |g: usize| {
-        let data = &dy[g * s.o * spatial..];
-        let a = Runs { data, outer: spatial, run: spatial, distance: s.groups * s.o * spatial };
-        (a, s.input_patches(&x[g * s.c * s.input_len()..], true))
+    let outputs = |g: usize| {
+        let data = &dy[(g * s.o * spatial).min(dy.len())..];
+        Runs { data, outer: spatial, run: spatial, distance: s.groups * s.o * spatial }
     };
+    if fills_vectors(s.o) {
+        for (g, dw) in dw.chunks_exact_mut((s.o * k).max(1)).enumerate() {
+            let data = &x[(g * s.c * s.input_len()).min(x.len())..];
+            let images = Images { data, image: s.groups * s.c * s.input_len(), n: s.n, channels: s.c };
+            gather::sum_over_positions(team, &s.reading_grid(), images, &outputs(g), s.o, dw, scratch);
+        }
+        return;
+    }
+    let operands = |g: usize| (outputs(g), s.input_patches(&x[g * s.c * s.input_len()..], true));
     let c = Columns { row: k, inner: usize::MAX, outer: 0, group: s.o * k };
     grouped(team, s.groups, s.weight_grad_dims(), operands, dw, c, scratch);
 }

@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 /// Rows of A packed at a time: with a block of the reduced index they stay in the second-level cache.
-const MC: usize = 16 * MR;
+const MC: usize = 32 * MR;
 /// Columns of B packed at a time.
 const NC: usize = 48 * NR;
 /// Below this many multiply-adds per thread, waking another one costs more than it saves.

@@ -32,6 +32,7 @@
 pub mod attention;
 pub mod conv;
 mod depthwise;
+mod gather;
 pub mod gemm;
 pub mod isa;
 pub mod loss;

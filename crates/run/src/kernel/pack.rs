@@ -107,22 +107,29 @@ impl Operand for Nested<'_> {
     }
 }
 
+/// Neighbours packed before the next reduced index: rows of memory are read in runs of some cache lines,
+/// and the places written stay few.
+const ABREAST: usize = 96;
+
 #[inline(always)]
 fn pack_strided(of: &Strided<'_>, outer: Range<usize>, reduced: Range<usize>, width: usize, dst: &mut [f32]) {
     let len = reduced.len();
     if of.outer == 1 {
-        // Whole runs of memory are read in order; only the writes jump.
-        for k in 0..len {
-            let from = &of.data[(reduced.start + k) * of.reduced + outer.start..][..outer.len()];
-            let mut places = dst.chunks_exact_mut(width * len).map(|s| &mut s[k * width..(k + 1) * width]);
-            let parts = from.chunks_exact(width);
-            let tail = parts.remainder();
-            for (from, to) in parts.zip(&mut places) {
-                to.copy_from_slice(from);
-            }
-            if let Some(to) = places.next() {
-                to.fill(0.0);
-                to[..tail.len()].copy_from_slice(tail);
+        let abreast = ABREAST / width * width;
+        for (g, group) in dst.chunks_mut(abreast * len).enumerate() {
+            let first = outer.start + g * abreast;
+            let outer = first..outer.end.min(first + abreast);
+            let whole = outer.len() / width;
+            for k in 0..len {
+                let from = &of.data[(reduced.start + k) * of.reduced..][outer.clone()];
+                for (s, from) in from.chunks_exact(width).enumerate() {
+                    group[(s * len + k) * width..][..width].copy_from_slice(from);
+                }
+                if whole * width < outer.len() {
+                    let (tail, to) = (&from[whole * width..], &mut group[(whole * len + k) * width..][..width]);
+                    to.fill(0.0);
+                    to[..tail.len()].copy_from_slice(tail);
+                }
             }
         }
         return;
@@ -138,8 +145,7 @@ fn pack_strided(of: &Strided<'_>, outer: Range<usize>, reduced: Range<usize>, wi
 }
 
 /// Writes `n` runs over the reduced index side by side: a transposition, in squares of four by four
-/// where the runs are contiguous. Not inlined: with a known `width` the compiler finds worse code.
-#[inline(never)]
+/// where the runs are contiguous.
 pub(crate) fn interleave(
     from: &Strided<'_>,
     base: usize,
@@ -152,12 +158,7 @@ pub(crate) fn interleave(
     let square = if from.reduced == 1 { len / 4 * 4 } else { 0 };
     for i in (0..n / 4 * 4).step_by(4) {
         let runs = [run(i), run(i + 1), run(i + 2), run(i + 3)];
-        for (q, rows) in sliver[..square * width].chunks_exact_mut(4 * width).enumerate() {
-            let [a, b, c, d] = runs.map(|r| <[f32; 4]>::try_from(&r[q * 4..q * 4 + 4]).unwrap_or_default());
-            for k in 0..4 {
-                rows[k * width + i..k * width + i + 4].copy_from_slice(&[a[k], b[k], c[k], d[k]]);
-            }
-        }
+        squares(runs, &mut sliver[..square * width], i, width);
         for k in square..len {
             let at = k * from.reduced;
             let row = &mut sliver[k * width + i..k * width + i + 4];
@@ -170,6 +171,34 @@ pub(crate) fn interleave(
             row[i] = run[k * from.reduced];
         }
     }
+}
+
+/// Element k of the runs to columns `i..i + 4` of row k, for as many rows of `width` as `rows` has: a
+/// multiple of four.
+fn squares(runs: [&[f32]; 4], rows: &mut [f32], i: usize, width: usize) {
+    for (q, rows) in rows.chunks_exact_mut(4 * width).enumerate() {
+        let square = runs.map(|r| <[f32; 4]>::try_from(&r[q * 4..q * 4 + 4]).unwrap_or_default());
+        for (k, row) in transposed(square).into_iter().enumerate() {
+            rows[k * width + i..k * width + i + 4].copy_from_slice(&row);
+        }
+    }
+}
+
+/// The transpose of a square.
+#[inline(always)]
+pub(crate) fn transposed(rows: [[f32; 4]; 4]) -> [[f32; 4]; 4] {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::*;
+        // SAFETY: these instructions belong to the architecture; sizes are four floats each.
+        unsafe {
+            let [mut a, mut b, mut c, mut d] = rows.map(|r| _mm_loadu_ps(r.as_ptr()));
+            _MM_TRANSPOSE4_PS(&mut a, &mut b, &mut c, &mut d);
+            std::mem::transmute::<[__m128; 4], [[f32; 4]; 4]>([a, b, c, d])
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    std::array::from_fn(|k| rows.map(|r| r[k]))
 }
 
 #[cfg(test)]

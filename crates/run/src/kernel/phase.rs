@@ -2,7 +2,8 @@
 //! input positions with equal remainders meet the same kernel positions, so each set of remainders is
 //! an unstrided problem of its own.
 
-use crate::kernel::conv::ConvShape;
+use crate::kernel::conv::{ConvShape, fills_vectors};
+use crate::kernel::gather::{self, Grid, Images, Places};
 use crate::kernel::pack::Operand;
 use crate::kernel::patch::{Patches, Window};
 use crate::kernel::{K_BLOCK, gemm};
@@ -74,8 +75,10 @@ impl Operand for Weights<'_> {
         dst.fill(0.0);
         for (k, r) in reduced.enumerate() {
             let base = r / each * self.shape.c * taps + self.tap(r % each);
-            for (i, c) in outer.clone().enumerate() {
-                dst[(i / width * len + k) * width + i % width] = self.data[base + c * taps];
+            for (s, first) in outer.clone().step_by(width).enumerate() {
+                let lanes = width.min(outer.end - first);
+                let from = self.data[base + first * taps..].iter().step_by(taps);
+                dst[(s * len + k) * width..][..lanes].iter_mut().zip(from).for_each(|(to, &v)| *to = v);
             }
         }
     }
@@ -104,8 +107,33 @@ fn images(s: &ConvShape) -> usize {
     (STAGE / (s.c * most_positions(s)).max(1)).clamp(1, s.n.max(1))
 }
 
+/// The meetings of every set of remainders.
+fn meetings(s: &ConvShape) -> impl Iterator<Item = [Meeting; 3]> {
+    let [sz, sy, sx] = s.stride;
+    (0..sz * sy * sx).map(move |r| {
+        let remainder = [r / (sy * sx), r / sx % sy, r % sx];
+        std::array::from_fn(|a| Meeting::new(s, a, remainder[a]))
+    })
+}
+
+/// How inputs with some remainders read the outputs.
+fn grid(s: &ConvShape, meet: &[Meeting; 3]) -> Grid {
+    Grid {
+        positions: meet.map(|m| m.positions),
+        source: s.output,
+        step: [1; 3],
+        taps: meet.map(|m| m.taps),
+        first: meet.map(|m| m.shift),
+        slope: meet.map(|m| m.slope),
+    }
+}
+
 /// Floats of scratch [`input_grad`] needs.
 pub fn input_grad_scratch_len(s: &ConvShape, threads: usize) -> usize {
+    if fills_vectors(s.c) {
+        let each = |m| gather::over_channels_scratch_len(&grid(s, &m), s.n, s.o, s.c, threads);
+        return meetings(s).map(each).max().unwrap_or(0);
+    }
     let columns = images(s) * most_positions(s);
     s.c * columns + gemm::scratch_len(s.c, columns, s.o * s.taps(), threads)
 }
@@ -115,12 +143,25 @@ pub fn input_grad(team: &Team, s: &ConvShape, dy: &[f32], w: &[f32], dx: &mut [f
     if dx.is_empty() {
         return;
     }
-    let (stage, scratch) = scratch.split_at_mut(s.c * images(s) * most_positions(s));
     let dx = SharedMut::new(dx);
-    let [sz, sy, sx] = s.stride;
-    for remainders in 0..sz * sy * sx {
-        let remainder = [remainders / (sy * sx), remainders / sx % sy, remainders % sx];
-        let meet: [Meeting; 3] = std::array::from_fn(|a| Meeting::new(s, a, remainder[a]));
+    if fills_vectors(s.c) {
+        for (meet, group) in meetings(s).flat_map(|m| (0..s.groups).map(move |g| (m, g))) {
+            let data = &dy[(group * s.o * s.output_len()).min(dy.len())..];
+            let images = Images { data, image: s.groups * s.o * s.output_len(), n: s.n, channels: s.o };
+            let weights = Weights { data: &w[group * s.o * s.c * s.taps()..], shape: s, meet };
+            let places = Places {
+                start: group * s.c * s.input_len(),
+                image: s.groups * s.c * s.input_len(),
+                extents: s.input,
+                first: meet.map(|m| m.first),
+                stride: s.stride,
+            };
+            gather::sum_over_channels(team, &grid(s, &meet), images, &weights, s.c, &dx, &places, scratch);
+        }
+        return;
+    }
+    let (stage, scratch) = scratch.split_at_mut(s.c * images(s) * most_positions(s));
+    for meet in meetings(s) {
         for group in 0..s.groups {
             let data = &w[group * s.o * s.c * s.taps()..];
             let weights = Weights { data, shape: s, meet };

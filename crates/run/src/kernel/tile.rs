@@ -96,26 +96,76 @@ pub unsafe fn multiply(
         };
         let n = (cols.len() - j).min(slivers * NR);
         let at = cols.start + j;
-        let in_place = n == slivers * NR && at % c.inner + n <= c.inner;
         let b = Right { ptr: b.ptr.wrapping_add(j / NR * b.sliver), ..b };
-        for i in (0..rows.len()).step_by(MR) {
-            let m = (rows.len() - i).min(MR);
-            let a = Left { ptr: a.ptr.wrapping_add(i / MR * a.sliver), ..a };
-            let corner = c.ptr.wrapping_add((rows.start + i) * c.row);
-            // SAFETY: the tile lies inside the operands and the block the caller vouches for.
-            unsafe {
-                if in_place {
-                    let to = Target { ptr: corner.add(c.column(at)), ..c };
-                    tile(isa, m, slivers, k, a, b, to, store);
-                } else {
+        let corner = c.ptr.wrapping_add(rows.start * c.row);
+        // SAFETY: the strip lies inside the operands and the block the caller vouches for.
+        unsafe {
+            if n == slivers * NR && at % c.inner + n <= c.inner {
+                let to = Target { ptr: corner.add(c.column(at)), ..c };
+                strip(isa, rows.len(), slivers, k, a, b, to, store);
+            } else {
+                for i in (0..rows.len()).step_by(MR) {
+                    let m = (rows.len() - i).min(MR);
                     let mut whole = [0.0; 2 * MR * NR];
                     let to = Target::rows(whole.as_mut_ptr(), slivers * NR);
-                    tile(isa, m, slivers, k, a, b, to, Store::Set);
+                    let a = Left { ptr: a.ptr.wrapping_add(i / MR * a.sliver), ..a };
+                    strip(isa, m, slivers, k, a, b, to, Store::Set);
+                    let corner = corner.wrapping_add(i * c.row);
                     scatter(&whole, slivers * NR, m, at..at + n, Target { ptr: corner, ..c }, store);
                 }
             }
         }
         j += slivers * NR;
+    }
+}
+
+/// `c (+)= a · b` where the rows of `a` lie anywhere: element (i, k) at `base + rows[i] + steps[k]`.
+/// `panel` is one packed sliver of the right operand, `c` has rows of [`NR`].
+///
+/// # Safety
+/// Every such element is valid, `panel` has `steps.len()` rows of [`NR`], and so has `c` `rows.len()`,
+/// which overlap neither operand.
+pub unsafe fn gathered(
+    isa: Isa,
+    base: *const f32,
+    rows: &[usize],
+    steps: &[usize],
+    panel: *const f32,
+    c: *mut f32,
+    store: Store,
+) {
+    #[cfg(target_arch = "x86_64")]
+    if isa.has_avx2() {
+        // SAFETY: the instructions exist by the proof in `isa`; bounds are the caller's.
+        return unsafe { avx2::gathered(base, rows, steps, panel, c, store) };
+    }
+    let _ = isa;
+    for (i, row) in rows.iter().enumerate() {
+        let mut acc = [0.0f32; NR];
+        // SAFETY: inside the caller's bounds.
+        unsafe {
+            for (k, step) in steps.iter().enumerate() {
+                let x = *base.add(row + step);
+                for (j, acc) in acc.iter_mut().enumerate() {
+                    *acc = x.mul_add(*panel.add(k * NR + j), *acc);
+                }
+            }
+            finish(&acc, c.add(i * NR), store);
+        }
+    }
+}
+
+/// Stores or adds finished sums.
+///
+/// # Safety
+/// `to` is valid for as many elements.
+unsafe fn finish(acc: &[f32], to: *mut f32, store: Store) {
+    for (j, &acc) in acc.iter().enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let p = to.add(j);
+            *p = if store == Store::Add { *p + acc } else { acc };
+        }
     }
 }
 
@@ -142,28 +192,21 @@ unsafe fn scatter(whole: &[f32], width: usize, m: usize, cols: Range<usize>, c: 
     }
 }
 
-/// One tile of `m` rows and `slivers` whole slivers.
+/// All of `m` rows and `slivers` whole slivers, tile by tile.
 ///
 /// # Safety
 /// As [`multiply`].
 #[allow(clippy::too_many_arguments)]
 #[inline]
-unsafe fn tile(isa: Isa, m: usize, slivers: usize, k: usize, a: Left, b: Right, c: Target, store: Store) {
+unsafe fn strip(isa: Isa, m: usize, slivers: usize, k: usize, a: Left, b: Right, c: Target, store: Store) {
     #[cfg(target_arch = "x86_64")]
     if isa.has_avx2() {
         // SAFETY: the instructions exist by the proof in `isa`; bounds are the caller's.
         return unsafe {
-            match (m, slivers) {
-                (1, 4) => avx2::tile::<1, 4>(k, a, b, c, store),
-                (1, 2) => avx2::tile::<1, 2>(k, a, b, c, store),
-                (2, 2) => avx2::tile::<2, 2>(k, a, b, c, store),
-                (3, 2) => avx2::tile::<3, 2>(k, a, b, c, store),
-                (1, _) => avx2::tile::<1, 1>(k, a, b, c, store),
-                (2, _) => avx2::tile::<2, 1>(k, a, b, c, store),
-                (3, _) => avx2::tile::<3, 1>(k, a, b, c, store),
-                (4, _) => avx2::tile::<4, 1>(k, a, b, c, store),
-                (5, _) => avx2::tile::<5, 1>(k, a, b, c, store),
-                _ => avx2::tile::<6, 1>(k, a, b, c, store),
+            match slivers {
+                4 => avx2::strip::<4>(m, k, a, b, c, store),
+                2 => avx2::strip::<2>(m, k, a, b, c, store),
+                _ => avx2::strip::<1>(m, k, a, b, c, store),
             }
         };
     }
@@ -171,19 +214,17 @@ unsafe fn tile(isa: Isa, m: usize, slivers: usize, k: usize, a: Left, b: Right, 
     for s in 0..slivers {
         for i in 0..m {
             let mut acc = [0.0f32; NR];
+            let row = a.ptr.wrapping_add(i / MR * a.sliver + i % MR * a.row);
             // SAFETY: inside the caller's bounds.
             unsafe {
                 for k in 0..k {
-                    let x = *a.ptr.add(i * a.row + k * a.step);
+                    let x = *row.add(k * a.step);
                     let y = b.ptr.add(s * b.sliver + k * b.step);
                     for (j, acc) in acc.iter_mut().enumerate() {
                         *acc = x.mul_add(*y.add(j), *acc);
                     }
                 }
-                for (j, &acc) in acc.iter().enumerate() {
-                    let p = c.ptr.add(i * c.row + s * NR + j);
-                    *p = if store == Store::Add { *p + acc } else { acc };
-                }
+                finish(&acc, c.ptr.add(i * c.row + s * NR), store);
             }
         }
     }
@@ -191,43 +232,185 @@ unsafe fn tile(isa: Isa, m: usize, slivers: usize, k: usize, a: Left, b: Right, 
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
-    use super::{Left, NR, Right, Store, Target};
+    use super::{Left, MR, NR, Right, Store, Target};
     use std::arch::x86_64::*;
 
-    /// Keeps `M * S * 2` accumulators in registers: at most twelve.
+    type Sums<const M: usize, const S: usize> = [[[__m256; 2]; S]; M];
+
+    /// As [`super::strip`].
     ///
     /// # Safety
-    /// As [`super::tile`], on a machine with AVX2 and FMA.
+    /// As there, on a machine with AVX2 and FMA; at most `12 / 2 / S` rows in a tile.
     #[target_feature(enable = "avx2,fma")]
-    pub unsafe fn tile<const M: usize, const S: usize>(k: usize, a: Left, b: Right, c: Target, store: Store) {
-        let mut acc = [[[_mm256_setzero_ps(); 2]; S]; M];
-        let (mut pa, mut pb) = (a.ptr, b.ptr);
-        // SAFETY: all addresses are elements the caller vouches for; stepping past the last is wrapping.
+    pub unsafe fn strip<const S: usize>(m: usize, k: usize, a: Left, b: Right, c: Target, store: Store) {
+        for i in (0..m).step_by(MR) {
+            let a = Left { ptr: a.ptr.wrapping_add(i / MR * a.sliver), ..a };
+            let c = Target { ptr: c.ptr.wrapping_add(i * c.row), ..c };
+            // SAFETY: the caller's promise.
+            unsafe {
+                match (m - i, S) {
+                    (1, _) => tile::<1, S>(k, a, b, c, store),
+                    (2, 1 | 2) => tile::<2, S>(k, a, b, c, store),
+                    (3, 1 | 2) => tile::<3, S>(k, a, b, c, store),
+                    (4, 1) => tile::<4, S>(k, a, b, c, store),
+                    (5, 1) => tile::<5, S>(k, a, b, c, store),
+                    (6.., 1) if a.row == 1 && a.step == MR => packed::<S>(k, a, b, c, store),
+                    (6.., 1) => tile::<6, S>(k, a, b, c, store),
+                    _ => unreachable!("a tile of {} rows and {S} slivers", m - i),
+                }
+            }
+        }
+    }
+
+    /// One tile whose rows lie at a distance.
+    ///
+    /// # Safety
+    /// As [`strip`].
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn tile<const M: usize, const S: usize>(k: usize, a: Left, b: Right, c: Target, store: Store) {
+        let rows: [*const f32; M] = std::array::from_fn(|i| a.ptr.wrapping_add(i * a.row));
+        let mut acc: Sums<M, S> = [[[_mm256_setzero_ps(); 2]; S]; M];
+        ask_for::<M, S>(c);
+        let mut y = b.ptr;
+        for k in 0..k {
+            // SAFETY: element k of rows the caller vouches for; stepping past the last is wrapping.
+            unsafe { multiply_add(&mut acc, y, b.sliver, |i| *rows[i].add(k * a.step)) };
+            y = y.wrapping_add(b.step);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { put(&acc, c, store) };
+    }
+
+    /// One full tile of a packed left operand: [`MR`] rows side by side.
+    ///
+    /// # Safety
+    /// As [`strip`].
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn packed<const S: usize>(k: usize, a: Left, b: Right, c: Target, store: Store) {
+        let mut acc: Sums<MR, S> = [[[_mm256_setzero_ps(); 2]; S]; MR];
+        ask_for::<MR, S>(c);
+        let (mut x, mut y) = (a.ptr, b.ptr);
+        for _ in 0..k / 4 {
+            for u in 0..4 {
+                // SAFETY: elements the caller vouches for; stepping past the last is wrapping.
+                unsafe { multiply_add(&mut acc, y.wrapping_add(u * b.step), b.sliver, |i| *x.add(u * MR + i)) };
+            }
+            (x, y) = (x.wrapping_add(4 * MR), y.wrapping_add(4 * b.step));
+        }
+        for _ in 0..k % 4 {
+            // SAFETY: as above.
+            unsafe { multiply_add(&mut acc, y, b.sliver, |i| *x.add(i)) };
+            (x, y) = (x.wrapping_add(MR), y.wrapping_add(b.step));
+        }
+        // SAFETY: the caller's promise.
+        unsafe { put(&acc, c, store) };
+    }
+
+    /// As [`super::gathered`].
+    ///
+    /// # Safety
+    /// As there, on a machine with AVX2 and FMA.
+    #[target_feature(enable = "avx2,fma")]
+    pub unsafe fn gathered(
+        base: *const f32,
+        rows: &[usize],
+        steps: &[usize],
+        panel: *const f32,
+        c: *mut f32,
+        store: Store,
+    ) {
+        for (i, rows) in rows.chunks(MR).enumerate() {
+            let c = c.wrapping_add(i * MR * NR);
+            // SAFETY: the caller's promise.
+            unsafe {
+                match rows.len() {
+                    1 => gathered_tile::<1>(base, rows, steps, panel, c, store),
+                    2 => gathered_tile::<2>(base, rows, steps, panel, c, store),
+                    3 => gathered_tile::<3>(base, rows, steps, panel, c, store),
+                    4 => gathered_tile::<4>(base, rows, steps, panel, c, store),
+                    5 => gathered_tile::<5>(base, rows, steps, panel, c, store),
+                    _ => gathered_tile::<6>(base, rows, steps, panel, c, store),
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`gathered`], with `M` rows.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn gathered_tile<const M: usize>(
+        base: *const f32,
+        rows: &[usize],
+        steps: &[usize],
+        panel: *const f32,
+        c: *mut f32,
+        store: Store,
+    ) {
+        let rows: [*const f32; M] = std::array::from_fn(|i| base.wrapping_add(rows[i]));
+        let mut acc: Sums<M, 1> = [[[_mm256_setzero_ps(); 2]; 1]; M];
+        let mut y = panel;
+        for &step in steps {
+            // SAFETY: elements the caller vouches for; stepping past the last is wrapping.
+            unsafe { multiply_add(&mut acc, y, 0, |i| *rows[i].add(step)) };
+            y = y.wrapping_add(NR);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { put(&acc, Target::rows(c, NR), store) };
+    }
+
+    /// The output is needed after the sums; asking now hides its way from memory.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    fn ask_for<const M: usize, const S: usize>(c: Target) {
+        for i in 0..M {
+            let p = c.ptr.wrapping_add(i * c.row);
+            _mm_prefetch::<_MM_HINT_T0>(p.cast());
+            _mm_prefetch::<_MM_HINT_T0>(p.wrapping_add(S * NR - 1).cast());
+        }
+    }
+
+    /// One reduced index: every row's element times `S` slivers of the right operand at `y`.
+    ///
+    /// # Safety
+    /// `y` is valid for the slivers, and `x` may be called for every row.
+    #[inline(always)]
+    unsafe fn multiply_add<const M: usize, const S: usize>(
+        acc: &mut Sums<M, S>,
+        y: *const f32,
+        sliver: usize,
+        x: impl Fn(usize) -> f32,
+    ) {
+        // SAFETY: callers have AVX2 and FMA; addresses are theirs to vouch for.
         unsafe {
-            // The output is needed after the sums; asking now hides its way from memory.
-            for i in 0..M {
-                let p = c.ptr.add(i * c.row);
-                _mm_prefetch::<_MM_HINT_T0>(p.cast());
-                _mm_prefetch::<_MM_HINT_T0>(p.add(S * NR - 1).cast());
+            let mut ys = [[_mm256_setzero_ps(); 2]; S];
+            for (s, ys) in ys.iter_mut().enumerate() {
+                let p = y.wrapping_add(s * sliver);
+                *ys = [_mm256_loadu_ps(p), _mm256_loadu_ps(p.wrapping_add(8))];
             }
-            for _ in 0..k {
-                let mut y = [[_mm256_setzero_ps(); 2]; S];
-                for (s, y) in y.iter_mut().enumerate() {
-                    let p = pb.add(s * b.sliver);
-                    *y = [_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))];
+            for (i, acc) in acc.iter_mut().enumerate() {
+                let x = _mm256_set1_ps(x(i));
+                for (acc, y) in acc.iter_mut().zip(&ys) {
+                    acc[0] = _mm256_fmadd_ps(x, y[0], acc[0]);
+                    acc[1] = _mm256_fmadd_ps(x, y[1], acc[1]);
                 }
-                for (i, acc) in acc.iter_mut().enumerate() {
-                    let x = _mm256_broadcast_ss(&*pa.add(i * a.row));
-                    for (acc, y) in acc.iter_mut().zip(&y) {
-                        acc[0] = _mm256_fmadd_ps(x, y[0], acc[0]);
-                        acc[1] = _mm256_fmadd_ps(x, y[1], acc[1]);
-                    }
-                }
-                pa = pa.wrapping_add(a.step);
-                pb = pb.wrapping_add(b.step);
             }
-            for (i, acc) in acc.iter().enumerate() {
-                for (h, &v) in acc.as_flattened().iter().enumerate() {
+        }
+    }
+
+    /// Stores or adds the sums of a tile.
+    ///
+    /// # Safety
+    /// `c` is valid for `M` rows of `S` slivers.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn put<const M: usize, const S: usize>(acc: &Sums<M, S>, c: Target, store: Store) {
+        for (i, acc) in acc.iter().enumerate() {
+            for (h, &v) in acc.as_flattened().iter().enumerate() {
+                // SAFETY: the caller's promise.
+                unsafe {
                     let p = c.ptr.add(i * c.row + h * 8);
                     let v = if store == Store::Add { _mm256_add_ps(_mm256_loadu_ps(p), v) } else { v };
                     _mm256_storeu_ps(p, v);

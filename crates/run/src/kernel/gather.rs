@@ -1,0 +1,547 @@
+//! Matrix products whose left operand is a grid of positions reading channels of an image through the
+//! taps of a window. It is multiplied where it lies, or from a small copy with the zeros around it, so
+//! nothing is repeated per tap. The right operand's columns, the channels of the result, fill vectors.
+
+use crate::kernel::K_BLOCK;
+use crate::kernel::isa::Isa;
+use crate::kernel::pack::{Operand, transposed};
+use crate::kernel::tile::{self, NR, Store};
+use crate::team::{SharedMut, Team, share};
+use std::ops::Range;
+
+/// Most positions whose results are held back before they are put in their places.
+const POSITIONS: usize = 768;
+/// Floats of the copy of a source above which fewer positions are taken at a time.
+const COPY: usize = 1 << 18;
+/// Rows (channel, tap) multiplied in one go by [`sum_over_positions`].
+const ROWS: usize = 384;
+
+/// Along each axis, position `p` reads through tap `t` the coordinate `p * step + first + t * slope`
+/// of the source, and zero outside it.
+#[derive(Clone, Copy, Debug)]
+pub struct Grid {
+    /// Extents of the positions.
+    pub positions: [usize; 3],
+    /// Extents of a channel of the source.
+    pub source: [usize; 3],
+    /// Change of the coordinate per position.
+    pub step: [usize; 3],
+    /// Extents of the taps.
+    pub taps: [usize; 3],
+    /// Coordinate of position 0 through tap 0.
+    pub first: [isize; 3],
+    /// Change of the coordinate per tap.
+    pub slope: [isize; 3],
+}
+
+/// The source of a grid: channel `c` of image `n` starts at `n * image + c * plane`.
+#[derive(Clone, Copy)]
+pub struct Images<'a> {
+    /// The elements, from the first channel of the group.
+    pub data: &'a [f32],
+    /// Distance between images.
+    pub image: usize,
+    /// Images.
+    pub n: usize,
+    /// Channels.
+    pub channels: usize,
+}
+
+/// Where position `p` of channel `c` of image `n` of a result lies: at `start + n * image` plus channels
+/// of `extents`, in which it has the coordinate `first + stride * p`.
+#[derive(Clone, Copy, Debug)]
+pub struct Places {
+    /// Channel 0 of image 0.
+    pub start: usize,
+    /// Distance between images.
+    pub image: usize,
+    /// Extents of a channel.
+    pub extents: [usize; 3],
+    /// Coordinate of position 0.
+    pub first: [usize; 3],
+    /// Distance between positions.
+    pub stride: [usize; 3],
+}
+
+impl Places {
+    /// Every position of every channel.
+    pub fn whole(image: usize, extents: [usize; 3]) -> Places {
+        Places { start: 0, image, extents, first: [0; 3], stride: [1; 3] }
+    }
+
+    /// As these, further on.
+    pub fn from(self, start: usize) -> Places {
+        Places { start, ..self }
+    }
+}
+
+/// Part of a source with coordinates from `low`, zeros where it reaches outside.
+#[derive(Clone, Copy, Debug)]
+struct Region {
+    low: [isize; 3],
+    extents: [usize; 3],
+}
+
+impl Region {
+    fn len(&self) -> usize {
+        self.extents.iter().product()
+    }
+
+    /// Copies one channel.
+    fn copy(&self, source: [usize; 3], plane: &[f32], to: &mut [f32]) {
+        let [_, ey, ex] = self.extents;
+        let inside = |a: usize, p: usize| {
+            usize::try_from(self.low[a] + p as isize).ok().filter(|&at| at < source[a])
+        };
+        let lead = (-self.low[2]).clamp(0, ex as isize) as usize;
+        let end = (source[2] as isize - self.low[2]).clamp(lead as isize, ex as isize) as usize;
+        for (row, to) in to.chunks_exact_mut(ex.max(1)).enumerate() {
+            match (inside(0, row / ey), inside(1, row % ey)) {
+                (Some(z), Some(y)) if lead < end => {
+                    let from = (z * source[1] + y) * source[2];
+                    let from = (from as isize + self.low[2] + lead as isize) as usize;
+                    to[..lead].fill(0.0);
+                    to[lead..end].copy_from_slice(&plane[from..from + end - lead]);
+                    to[end..].fill(0.0);
+                }
+                _ => to.fill(0.0),
+            }
+        }
+    }
+}
+
+fn unflatten(i: usize, e: [usize; 3]) -> [usize; 3] {
+    [i / (e[1] * e[2]), i / e[2] % e[1], i % e[2]]
+}
+
+impl Grid {
+    fn count(&self) -> usize {
+        self.positions.iter().product()
+    }
+
+    fn tap_count(&self) -> usize {
+        self.taps.iter().product()
+    }
+
+    /// Change of the coordinate from the first to the last tap.
+    fn reach(&self, axis: usize) -> isize {
+        self.taps[axis].saturating_sub(1) as isize * self.slope[axis]
+    }
+
+    /// The region that a box of positions reads.
+    fn region(&self, corner: [usize; 3], extents: [usize; 3]) -> Region {
+        let low = |a: usize| (corner[a] * self.step[a]) as isize + self.first[a] + self.reach(a).min(0);
+        let extent = |a: usize| (extents[a] - 1) * self.step[a] + self.reach(a).unsigned_abs() + 1;
+        Region { low: std::array::from_fn(low), extents: std::array::from_fn(extent) }
+    }
+
+    /// Whether no position reads outside the source, so that nothing need be copied.
+    fn inside(&self) -> bool {
+        self.count() == 0 || {
+            let all = self.region([0; 3], self.positions);
+            (0..3).all(|a| all.low[a] >= 0 && all.low[a] as usize + all.extents[a] <= self.source[a])
+        }
+    }
+
+    /// What the smallest box with all of a range of flattened positions reads.
+    fn tight(&self, range: &Range<usize>) -> Region {
+        let (low, high) = (unflatten(range.start, self.positions), unflatten(range.end - 1, self.positions));
+        let (mut corner, mut extents) = ([0; 3], self.positions);
+        for a in 0..3 {
+            if low[..a] == high[..a] {
+                (corner[a], extents[a]) = (low[a], high[a] + 1 - low[a]);
+            }
+        }
+        self.region(corner, extents)
+    }
+
+    /// As [`Grid::tight`] with whole rows, so that regions of several images have one pitch.
+    fn slab(&self, range: &Range<usize>) -> Region {
+        let flat = |a: usize| self.positions[a] == 1 && self.taps[a] == 1;
+        let axis = (0..2).take_while(|&a| flat(a)).count();
+        let row: usize = self.positions[axis + 1..].iter().product();
+        let (mut corner, mut extents) = ([0; 3], self.positions);
+        corner[axis] = range.start / row;
+        extents[axis] = (range.end - 1) / row + 1 - corner[axis];
+        self.region(corner, extents)
+    }
+
+    /// Where a position reads through the tap nearest to the start of its region.
+    fn position_offset(&self, region: &Region, position: usize) -> usize {
+        let p = unflatten(position, self.positions);
+        (0..3).fold(0, |at, a| {
+            let coordinate = (p[a] * self.step[a]) as isize + self.first[a] + self.reach(a).min(0);
+            at * region.extents[a] + (coordinate - region.low[a]) as usize
+        })
+    }
+
+    /// How far a tap lies from the one nearest to the start.
+    fn tap_offset(&self, extents: [usize; 3], tap: usize) -> usize {
+        let t = unflatten(tap, self.taps);
+        (0..3).fold(0, |at, a| {
+            at * extents[a] + (t[a] as isize * self.slope[a] - self.reach(a).min(0)) as usize
+        })
+    }
+}
+
+/// What some (image, position) pairs read: where it lies, or a copy. A channel of the copy holds the
+/// regions of the images one after the other.
+struct Source<'a> {
+    grid: &'a Grid,
+    data: &'a [f32],
+    pairs: Range<usize>,
+    /// Distance between images where they lie.
+    image: Option<usize>,
+    /// Distance between channels.
+    plane: usize,
+    /// Extents that give a region its pitch.
+    extents: [usize; 3],
+}
+
+/// The images of a range of pairs, each with its range of positions.
+fn by_image(count: usize, pairs: &Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> {
+    let pairs = pairs.clone();
+    let images = pairs.start / count..pairs.end.div_ceil(count).max(pairs.start / count);
+    images.map(move |i| {
+        (i, pairs.start.max(i * count) - i * count..pairs.end.min((i + 1) * count) - i * count)
+    })
+}
+
+/// The regions that pairs read, image by image, each with the place in a channel where it starts.
+fn regions(grid: &Grid, pairs: &Range<usize>) -> impl Iterator<Item = (usize, Region, usize)> {
+    let single = pairs.start / grid.count() == (pairs.end - 1) / grid.count();
+    by_image(grid.count(), pairs).scan(0, move |at, (image, positions)| {
+        let region = if single { grid.tight(&positions) } else { grid.slab(&positions) };
+        let start = *at;
+        *at += region.len();
+        Some((image, region, start))
+    })
+}
+
+/// Floats of one channel of a copy.
+fn plane_len(grid: &Grid, pairs: &Range<usize>) -> usize {
+    if grid.inside() { 0 } else { regions(grid, pairs).map(|(_, r, _)| r.len()).sum() }
+}
+
+impl<'a> Source<'a> {
+    fn new(
+        grid: &'a Grid,
+        images: Images<'a>,
+        pairs: Range<usize>,
+        channels: Range<usize>,
+        copy: &'a mut [f32],
+    ) -> Source<'a> {
+        let plane = grid.source.iter().product();
+        if grid.inside() {
+            let data = &images.data[pairs.start / grid.count() * images.image + channels.start * plane..];
+            return Source { grid, data, pairs, image: Some(images.image), plane, extents: grid.source };
+        }
+        let len = plane_len(grid, &pairs);
+        let mut extents = [0; 3];
+        for (image, region, start) in regions(grid, &pairs) {
+            extents = region.extents;
+            for (j, c) in channels.clone().enumerate() {
+                let from = &images.data[image * images.image + c * plane..][..plane];
+                region.copy(grid.source, from, &mut copy[j * len + start..][..region.len()]);
+            }
+        }
+        Source { grid, data: &copy[..channels.len() * len], pairs, image: None, plane: len, extents }
+    }
+
+    /// Offsets of all pairs through the tap nearest to the start.
+    fn pair_offsets(&self, to: &mut [usize]) {
+        let (grid, px) = (self.grid, self.grid.positions[2]);
+        let whole = Region { low: [0; 3], extents: self.extents };
+        let mut places = to.iter_mut();
+        let mut regions = regions(grid, &self.pairs);
+        for (i, (_, mut positions)) in by_image(grid.count(), &self.pairs).enumerate() {
+            let (region, start) = match (self.image, regions.next()) {
+                (None, Some((_, region, start))) => (region, start),
+                (image, _) => (whole, i * image.unwrap_or(0)),
+            };
+            // One row of positions at a time: neighbours are a step apart.
+            while !positions.is_empty() {
+                let run = (px - positions.start % px).min(positions.len());
+                let at = start + grid.position_offset(&region, positions.start);
+                for (i, to) in places.by_ref().take(run).enumerate() {
+                    *to = at + i * grid.step[2];
+                }
+                positions.start += run;
+            }
+        }
+    }
+
+    /// Offsets of (channel, tap) pairs, flattened in that order.
+    fn tap_offsets(&self, pairs: Range<usize>, to: &mut [usize]) {
+        let taps = self.grid.tap_count().max(1);
+        let (mut channel, mut tap) = (pairs.start / taps, pairs.start % taps);
+        for to in &mut to[..pairs.len()] {
+            *to = channel * self.plane + self.grid.tap_offset(self.extents, tap);
+            tap += 1;
+            if tap == taps {
+                (channel, tap) = (channel + 1, 0);
+            }
+        }
+    }
+
+    /// `sums (+)=` what lies at `rows[i] + steps[k]` times row k of the panel, rows of [`NR`].
+    fn multiply(&self, isa: Isa, rows: &[usize], steps: &[usize], panel: &[f32], sums: &mut [f32], store: Store) {
+        let furthest = rows.iter().max().zip(steps.iter().max()).map_or(0, |(row, step)| row + step);
+        assert!(steps.is_empty() || furthest < self.data.len(), "a position reads outside its image");
+        assert!(panel.len() >= steps.len() * NR && sums.len() >= rows.len() * NR, "rows of {NR} are missing");
+        let base = self.data.as_ptr();
+        // SAFETY: the checks above; panel, sums and source are slices of their own.
+        unsafe { tile::gathered(isa, base, rows, steps, panel.as_ptr(), sums.as_mut_ptr(), store) };
+    }
+}
+
+/// Pairs taken at a time: as many for every thread, in whole rows.
+fn chunk_len(grid: &Grid, n: usize, channels: usize, threads: usize) -> usize {
+    let (total, px) = ((n * grid.count()).max(1), grid.positions[2].max(1));
+    let read = channels.max(1) * grid.step.iter().product::<usize>();
+    let most = if grid.inside() { POSITIONS } else { POSITIONS.min(COPY / read) };
+    let unit = if px <= most { px } else { 1 };
+    let chunks = total.div_ceil((most / unit * unit).max(1)).next_multiple_of(threads);
+    total.div_ceil(unit).div_ceil(chunks) * unit
+}
+
+/// Floats of one channel of the largest copy when pairs are taken `len` at a time.
+fn largest_plane(grid: &Grid, total: usize, len: usize) -> usize {
+    // Chunks repeat once they start at the same position of an image.
+    let chunks = total.div_ceil(len).min(grid.count().max(1));
+    (0..chunks).map(|i| plane_len(grid, &(i * len..total.min((i + 1) * len)))).max().unwrap_or(0)
+}
+
+/// Floats of one thread's copy and sums in [`sum_over_channels`].
+fn over_channels_each(grid: &Grid, n: usize, channels: usize, threads: usize) -> [usize; 2] {
+    let len = chunk_len(grid, n, channels, threads);
+    [channels * largest_plane(grid, n * grid.count(), len), len * NR]
+}
+
+/// Floats of scratch [`sum_over_channels`] needs for a source of `n` images.
+pub fn over_channels_scratch_len(grid: &Grid, n: usize, channels: usize, columns: usize, threads: usize) -> usize {
+    let each: usize = over_channels_each(grid, n, channels, threads).iter().sum();
+    columns.next_multiple_of(NR) * channels * grid.tap_count() + threads * each
+}
+
+/// For every image, position and column `j`: the sum over (channel, tap) of what the position reads
+/// times `right`'s element (j, (channel, tap)), put in its place. Blocks of the sum are `right`'s. Adds
+/// `+0.0` at the end unless the places are a whole channel each.
+#[allow(clippy::too_many_arguments)]
+pub fn sum_over_channels(
+    team: &Team,
+    grid: &Grid,
+    images: Images<'_>,
+    right: &impl Operand,
+    columns: usize,
+    out: &SharedMut<'_, f32>,
+    places: &Places,
+    scratch: &mut [f32],
+) {
+    let (k, total) = (images.channels * grid.tap_count(), images.n * grid.count());
+    if total * columns == 0 {
+        return;
+    }
+    let threads = team.threads();
+    let panels = columns.div_ceil(NR);
+    let (packed, scratch) = scratch.split_at_mut(panels * k * NR);
+    if k > 0 {
+        let packed = SharedMut::new(packed);
+        team.run(panels, &|p| {
+            // SAFETY: each panel belongs to one part.
+            let panel = unsafe { packed.slice(p * k * NR..(p + 1) * k * NR) };
+            right.pack(p * NR..columns.min((p + 1) * NR), 0..k, NR, panel);
+        });
+    }
+    let packed = &*packed;
+    let len = chunk_len(grid, images.n, images.channels, threads);
+    let [copy, sums] = over_channels_each(grid, images.n, images.channels, threads);
+    let chunks = total.div_ceil(len);
+    // If there are too few chunks, columns are divided, and every part makes its own copy.
+    let across = if chunks >= threads { 1 } else { threads.min(panels) };
+    let parts = if across == 1 { threads.min(chunks) } else { across };
+    let each = copy + sums;
+    assert!(scratch.len() >= parts * each, "scratch has {} floats, {} needed", scratch.len(), parts * each);
+    let scratch = SharedMut::new(scratch);
+    team.run(parts, &|part| {
+        // SAFETY: each part has its own stretch of scratch.
+        let (copy, sums) = unsafe { scratch.slice(part * each..(part + 1) * each) }.split_at_mut(copy);
+        let (mine, panels) = match across {
+            1 => (share(chunks, 1, parts, part), 0..panels),
+            _ => (0..chunks, share(panels, 1, parts, part)),
+        };
+        let (mut rows, mut steps) = ([0; POSITIONS], [0; K_BLOCK]);
+        for pairs in mine.map(|i| i * len..total.min((i + 1) * len)) {
+            let source = Source::new(grid, images, pairs.clone(), 0..images.channels, copy);
+            let rows = &mut rows[..pairs.len()];
+            source.pair_offsets(rows);
+            for p in panels.clone() {
+                let panel = &packed[p * k * NR..(p + 1) * k * NR];
+                // With nothing to add up, one empty block still sets the sums to zero.
+                let mut ks = 0..if k > 0 { k.min(right.block_end(0)) } else { 0 };
+                loop {
+                    let steps = &mut steps[..ks.len()];
+                    source.tap_offsets(ks.clone(), steps);
+                    let store = if ks.start > 0 { Store::Add } else { Store::Set };
+                    source.multiply(team.isa(), rows, steps, &panel[ks.start * NR..], sums, store);
+                    if ks.end == k {
+                        break;
+                    }
+                    ks = ks.end..k.min(right.block_end(ks.end));
+                }
+                let lanes = p * NR..columns.min((p + 1) * NR);
+                // SAFETY: each (image, position, column) belongs to one part.
+                unsafe { put(sums, grid, &pairs, lanes, out, places) };
+            }
+        }
+    });
+}
+
+/// Puts sums, rows of [`NR`] per pair, in their places.
+///
+/// # Safety
+/// Nobody else touches these elements of `out`.
+unsafe fn put(
+    mut sums: &[f32],
+    grid: &Grid,
+    pairs: &Range<usize>,
+    lanes: Range<usize>,
+    out: &SharedMut<'_, f32>,
+    places: &Places,
+) {
+    let px = grid.positions[2];
+    let plane: usize = places.extents.iter().product();
+    let whole = places.stride == [1; 3] && places.extents == grid.positions;
+    for (image, mut positions) in by_image(grid.count(), pairs) {
+        let base = places.start + image * places.image + lanes.start * plane;
+        if whole {
+            let (these, rest) = sums.split_at(positions.len() * NR);
+            sums = rest;
+            // SAFETY: the caller's promise.
+            unsafe { put_columns(these, lanes.len(), out, base + positions.start, plane) };
+            continue;
+        }
+        while !positions.is_empty() {
+            let run = (px - positions.start % px).min(positions.len());
+            let (these, rest) = sums.split_at(run * NR);
+            sums = rest;
+            let p = unflatten(positions.start, grid.positions);
+            let at = (0..3).fold(0, |at, a| at * places.extents[a] + places.first[a] + places.stride[a] * p[a]);
+            let reach = (run - 1) * places.stride[2] + 1;
+            for lane in 0..lanes.len() {
+                let start = base + lane * plane + at;
+                // SAFETY: the caller's promise.
+                let line = unsafe { out.slice(start..start + reach) };
+                let sums = these[lane..].iter().step_by(NR);
+                // Adding zero drops the sign of a zero, the one trace of terms left out.
+                line.iter_mut().step_by(places.stride[2]).zip(sums).for_each(|(to, &v)| *to = v + 0.0);
+            }
+            positions.start += run;
+        }
+    }
+}
+
+/// Turns rows of [`NR`] sums into columns: lane `j` becomes a contiguous run at `at + j * distance`.
+///
+/// # Safety
+/// Nobody else touches these runs.
+unsafe fn put_columns(sums: &[f32], lanes: usize, out: &SharedMut<'_, f32>, at: usize, distance: usize) {
+    let count = sums.len() / NR;
+    let square = count / 4 * 4;
+    for first in (0..lanes).step_by(4) {
+        let width = (lanes - first).min(4);
+        // SAFETY: the caller's promise.
+        let mut runs: [&mut [f32]; 4] = std::array::from_fn(|j| {
+            let start = at + (first + j) * distance;
+            if j < width { unsafe { out.slice(start..start + count) } } else { &mut [] }
+        });
+        for i in (0..square).step_by(4) {
+            let rows = std::array::from_fn(|r| {
+                <[f32; 4]>::try_from(&sums[(i + r) * NR + first..][..4]).unwrap_or_default()
+            });
+            for (run, values) in runs.iter_mut().take(width).zip(transposed(rows)) {
+                run[i..i + 4].copy_from_slice(&values);
+            }
+        }
+        for (j, run) in runs.iter_mut().take(width).enumerate() {
+            for i in square..count {
+                run[i] = sums[i * NR + first + j];
+            }
+        }
+    }
+}
+
+/// Threads along channels and along columns of [`sum_over_positions`].
+fn split(channels: usize, columns: usize, threads: usize) -> (usize, usize) {
+    let panels = columns.div_ceil(NR);
+    if channels >= 4 * threads || panels < threads { (threads.min(channels).max(1), 1) } else { (1, threads) }
+}
+
+/// Floats of one thread's copy, panel and sums in [`sum_over_positions`].
+fn over_positions_each(grid: &Grid, n: usize, channels: usize, columns: usize, threads: usize) -> [usize; 3] {
+    let (tc, tj) = split(channels, columns, threads);
+    let (channels, panels) = (channels.div_ceil(tc), columns.div_ceil(NR).div_ceil(tj));
+    let copy = channels * largest_plane(grid, n * grid.count(), K_BLOCK);
+    [copy, K_BLOCK * NR, panels * channels * grid.tap_count() * NR]
+}
+
+/// Floats of scratch [`sum_over_positions`] needs for a source of `n` images.
+pub fn over_positions_scratch_len(grid: &Grid, n: usize, channels: usize, columns: usize, threads: usize) -> usize {
+    threads * over_positions_each(grid, n, channels, columns, threads).iter().sum::<usize>()
+}
+
+/// For every column `j` and (channel, tap): the sum over (image, position) of what the position reads
+/// times `right`'s element (j, (image, position)); `out[j, (channel, tap)]`.
+pub fn sum_over_positions(
+    team: &Team,
+    grid: &Grid,
+    images: Images<'_>,
+    right: &impl Operand,
+    columns: usize,
+    out: &mut [f32],
+    scratch: &mut [f32],
+) {
+    let (taps, total) = (grid.tap_count(), images.n * grid.count());
+    let width = images.channels * taps;
+    if total * width == 0 {
+        out[..columns * width].fill(0.0);
+        return;
+    }
+    let (tc, tj) = split(images.channels, columns, team.threads());
+    let lens = over_positions_each(grid, images.n, images.channels, columns, team.threads());
+    let each: usize = lens.iter().sum();
+    assert!(scratch.len() >= tc * tj * each, "scratch has {} floats, {} needed", scratch.len(), tc * tj * each);
+    let (scratch, out) = (SharedMut::new(scratch), SharedMut::new(out));
+    team.run(tc * tj, &|part| {
+        let channels = share(images.channels, 1, tc, part / tj);
+        let panels = share(columns.div_ceil(NR), 1, tj, part % tj);
+        // SAFETY: each part has its own stretch of scratch.
+        let scratch = unsafe { scratch.slice(part * each..(part + 1) * each) };
+        let (copy, rest) = scratch.split_at_mut(lens[0]);
+        let (panel, sums) = rest.split_at_mut(lens[1]);
+        let height = channels.len() * taps;
+        let (mut rows, mut steps) = ([0; ROWS], [0; K_BLOCK]);
+        for start in (0..total).step_by(K_BLOCK) {
+            let pairs = start..total.min(start + K_BLOCK);
+            let source = Source::new(grid, images, pairs.clone(), channels.clone(), copy);
+            let steps = &mut steps[..pairs.len()];
+            source.pair_offsets(steps);
+            let store = if start > 0 { Store::Add } else { Store::Set };
+            for (p, sums) in panels.clone().zip(sums.chunks_exact_mut(height * NR)) {
+                let panel = &mut panel[..pairs.len() * NR];
+                right.pack(p * NR..columns.min((p + 1) * NR), pairs.clone(), NR, panel);
+                for (i, sums) in sums.chunks_mut(ROWS * NR).enumerate() {
+                    let rows = &mut rows[..sums.len() / NR];
+                    source.tap_offsets(i * ROWS..i * ROWS + rows.len(), rows);
+                    source.multiply(team.isa(), rows, steps, panel, sums, store);
+                }
+            }
+        }
+        for (p, sums) in panels.zip(sums.chunks_exact(height * NR)) {
+            let lanes = NR.min(columns - p * NR);
+            let at = p * NR * width + channels.start * taps;
+            // SAFETY: each (channel, column) belongs to one part.
+            unsafe { put_columns(sums, lanes, &out, at, width) };
+        }
+    });
+}
