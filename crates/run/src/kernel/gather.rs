@@ -13,6 +13,8 @@ use std::ops::Range;
 const POSITIONS: usize = 768;
 /// Floats of the copy of a source above which fewer positions are taken at a time.
 const COPY: usize = 1 << 18;
+/// Floats of a channel that is read where it lies.
+const NEAR: usize = 400;
 /// Rows (channel, tap) multiplied in one go by [`sum_over_positions`].
 const ROWS: usize = 384;
 
@@ -135,11 +137,13 @@ impl Grid {
         Region { low: std::array::from_fn(low), extents: std::array::from_fn(extent) }
     }
 
-    /// Whether no position reads outside the source, so that nothing need be copied.
-    fn inside(&self) -> bool {
+    /// Whether the source is read where it lies: no position reads outside, and neighbouring channels
+    /// are not so far apart that each takes a page and a place in the cache of its own.
+    fn in_place(&self) -> bool {
         self.count() == 0 || {
             let all = self.region([0; 3], self.positions);
-            (0..3).all(|a| all.low[a] >= 0 && all.low[a] as usize + all.extents[a] <= self.source[a])
+            let inside = |a: usize| all.low[a] >= 0 && all.low[a] as usize + all.extents[a] <= self.source[a];
+            (0..3).all(inside) && self.source.iter().product::<usize>() <= NEAR
         }
     }
 
@@ -218,9 +222,12 @@ fn regions(grid: &Grid, pairs: &Range<usize>) -> impl Iterator<Item = (usize, Re
     })
 }
 
-/// Floats of one channel of a copy.
+/// Floats of one channel of a copy: an odd number of cache lines, so that the same place in many channels
+/// does not fall on one place of the cache.
 fn plane_len(grid: &Grid, pairs: &Range<usize>) -> usize {
-    if grid.inside() { 0 } else { regions(grid, pairs).map(|(_, r, _)| r.len()).sum() }
+    const LINE: usize = 16;
+    let len: usize = regions(grid, pairs).map(|(_, r, _)| r.len()).sum();
+    if grid.in_place() { 0 } else { (len.div_ceil(LINE) | 1) * LINE }
 }
 
 impl<'a> Source<'a> {
@@ -232,7 +239,7 @@ impl<'a> Source<'a> {
         copy: &'a mut [f32],
     ) -> Source<'a> {
         let plane = grid.source.iter().product();
-        if grid.inside() {
+        if grid.in_place() {
             let data = &images.data[pairs.start / grid.count() * images.image + channels.start * plane..];
             return Source { grid, data, pairs, image: Some(images.image), plane, extents: grid.source };
         }
@@ -299,7 +306,7 @@ impl<'a> Source<'a> {
 fn chunk_len(grid: &Grid, n: usize, channels: usize, threads: usize) -> usize {
     let (total, px) = ((n * grid.count()).max(1), grid.positions[2].max(1));
     let read = channels.max(1) * grid.step.iter().product::<usize>();
-    let most = if grid.inside() { POSITIONS } else { POSITIONS.min(COPY / read) };
+    let most = if grid.in_place() { POSITIONS } else { POSITIONS.min(COPY / read) };
     let unit = if px <= most { px } else { 1 };
     let chunks = total.div_ceil((most / unit * unit).max(1)).next_multiple_of(threads);
     total.div_ceil(unit).div_ceil(chunks) * unit

@@ -169,6 +169,9 @@ pub struct Runs<'a> {
 
 impl Operand for Runs<'_> {
     fn pack(&self, outer: Range<usize>, reduced: Range<usize>, width: usize, dst: &mut [f32]) {
+        if let Some(strided) = self.strided() {
+            return strided.pack(outer, reduced, width, dst);
+        }
         let len = reduced.len();
         for (s, mut sliver) in dst.chunks_exact_mut(width * len).enumerate() {
             let first = outer.start + s * width;
