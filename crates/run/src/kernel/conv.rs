@@ -2,10 +2,10 @@
 //! are never stored: `gather` where the channels of the result fill vectors, else products of patches
 //! read while packing. One channel per group goes to `depthwise`.
 
+use crate::kernel::gather::{self, Grid, Images, Places};
 use crate::kernel::pack::{Operand, Strided};
 use crate::kernel::patch::{Patches, Runs, Window};
 use crate::kernel::tile::Target;
-use crate::kernel::gather::{self, Grid, Images, Places};
 use crate::kernel::{depthwise, gemm, phase};
 use crate::team::{SharedMut, Team, share};
 
@@ -235,9 +235,8 @@ pub fn input_grad(team: &Team, s: &ConvShape, dy: &[f32], w: &[f32], dx: &mut [f
     let s = &s.simplified();
     let (taps, spatial) = (s.taps(), s.input_len());
     let channels = s.c * spatial;
-    let weights = |g: usize| {
-        Runs { data: &w[g * s.o * s.c * taps..], outer: taps, run: taps, distance: s.c * taps }
-    };
+    let weights =
+        |g: usize| Runs { data: &w[g * s.o * s.c * taps..], outer: taps, run: taps, distance: s.c * taps };
     if fills_vectors(s.c) {
         let places = Places::whole(s.groups * channels, s.input);
         let dx = SharedMut::new(dx);

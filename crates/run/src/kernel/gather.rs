@@ -92,9 +92,8 @@ impl Region {
     /// Copies one channel.
     fn copy(&self, source: [usize; 3], plane: &[f32], to: &mut [f32]) {
         let [_, ey, ex] = self.extents;
-        let inside = |a: usize, p: usize| {
-            usize::try_from(self.low[a] + p as isize).ok().filter(|&at| at < source[a])
-        };
+        let inside =
+            |a: usize, p: usize| usize::try_from(self.low[a] + p as isize).ok().filter(|&at| at < source[a]);
         let lead = (-self.low[2]).clamp(0, ex as isize) as usize;
         let end = (source[2] as isize - self.low[2]).clamp(lead as isize, ex as isize) as usize;
         for (row, to) in to.chunks_exact_mut(ex.max(1)).enumerate() {
@@ -206,9 +205,8 @@ struct Source<'a> {
 fn by_image(count: usize, pairs: &Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> {
     let pairs = pairs.clone();
     let images = pairs.start / count..pairs.end.div_ceil(count).max(pairs.start / count);
-    images.map(move |i| {
-        (i, pairs.start.max(i * count) - i * count..pairs.end.min((i + 1) * count) - i * count)
-    })
+    images
+        .map(move |i| (i, pairs.start.max(i * count) - i * count..pairs.end.min((i + 1) * count) - i * count))
 }
 
 /// The regions that pairs read, image by image, each with the place in a channel where it starts.
@@ -292,7 +290,15 @@ impl<'a> Source<'a> {
     }
 
     /// `sums (+)=` what lies at `rows[i] + steps[k]` times row k of the panel, rows of [`NR`].
-    fn multiply(&self, isa: Isa, rows: &[usize], steps: &[usize], panel: &[f32], sums: &mut [f32], store: Store) {
+    fn multiply(
+        &self,
+        isa: Isa,
+        rows: &[usize],
+        steps: &[usize],
+        panel: &[f32],
+        sums: &mut [f32],
+        store: Store,
+    ) {
         let furthest = rows.iter().max().zip(steps.iter().max()).map_or(0, |(row, step)| row + step);
         assert!(steps.is_empty() || furthest < self.data.len(), "a position reads outside its image");
         assert!(panel.len() >= steps.len() * NR && sums.len() >= rows.len() * NR, "rows of {NR} are missing");
@@ -326,7 +332,13 @@ fn over_channels_each(grid: &Grid, n: usize, channels: usize, threads: usize) ->
 }
 
 /// Floats of scratch [`sum_over_channels`] needs for a source of `n` images.
-pub fn over_channels_scratch_len(grid: &Grid, n: usize, channels: usize, columns: usize, threads: usize) -> usize {
+pub fn over_channels_scratch_len(
+    grid: &Grid,
+    n: usize,
+    channels: usize,
+    columns: usize,
+    threads: usize,
+) -> usize {
     let each: usize = over_channels_each(grid, n, channels, threads).iter().sum();
     columns.next_multiple_of(NR) * channels * grid.tap_count() + threads * each
 }
@@ -433,7 +445,8 @@ unsafe fn put(
             let (these, rest) = sums.split_at(run * NR);
             sums = rest;
             let p = unflatten(positions.start, grid.positions);
-            let at = (0..3).fold(0, |at, a| at * places.extents[a] + places.first[a] + places.stride[a] * p[a]);
+            let at =
+                (0..3).fold(0, |at, a| at * places.extents[a] + places.first[a] + places.stride[a] * p[a]);
             let reach = (run - 1) * places.stride[2] + 1;
             for lane in 0..lanes.len() {
                 let start = base + lane * plane + at;
@@ -493,7 +506,13 @@ fn over_positions_each(grid: &Grid, n: usize, channels: usize, columns: usize, t
 }
 
 /// Floats of scratch [`sum_over_positions`] needs for a source of `n` images.
-pub fn over_positions_scratch_len(grid: &Grid, n: usize, channels: usize, columns: usize, threads: usize) -> usize {
+pub fn over_positions_scratch_len(
+    grid: &Grid,
+    n: usize,
+    channels: usize,
+    columns: usize,
+    threads: usize,
+) -> usize {
     threads * over_positions_each(grid, n, channels, columns, threads).iter().sum::<usize>()
 }
 
@@ -517,7 +536,12 @@ pub fn sum_over_positions(
     let (tc, tj) = split(images.channels, columns, team.threads());
     let lens = over_positions_each(grid, images.n, images.channels, columns, team.threads());
     let each: usize = lens.iter().sum();
-    assert!(scratch.len() >= tc * tj * each, "scratch has {} floats, {} needed", scratch.len(), tc * tj * each);
+    assert!(
+        scratch.len() >= tc * tj * each,
+        "scratch has {} floats, {} needed",
+        scratch.len(),
+        tc * tj * each
+    );
     let (scratch, out) = (SharedMut::new(scratch), SharedMut::new(out));
     team.run(tc * tj, &|part| {
         let channels = share(images.channels, 1, tc, part / tj);

@@ -143,6 +143,55 @@ pub(crate) unsafe fn serial_to(
     unsafe { block(isa, 0..m, 0..n, k, a, b, c, accumulate, scratch) };
 }
 
+/// The right operand of many products, packed once.
+pub struct Panels<'a> {
+    data: &'a [f32],
+    n: usize,
+    k: usize,
+}
+
+impl<'a> Panels<'a> {
+    /// Floats of memory for `n` columns and `k` reduced indices.
+    pub fn len(n: usize, k: usize) -> usize {
+        n.next_multiple_of(NR) * k
+    }
+
+    /// Packs `b` into `data`, which has [`Panels::len`] floats.
+    pub fn pack(team: &Team, n: usize, k: usize, b: &impl Operand, data: &'a mut [f32]) -> Panels<'a> {
+        assert_eq!(data.len(), Panels::len(n, k), "memory for the panels of {k} x {n}");
+        let memory = SharedMut::new(data);
+        team.split(n, NR, &|cols| {
+            let range = cols.start * k..cols.end.next_multiple_of(NR) * k;
+            if !range.is_empty() {
+                // SAFETY: parts start at multiples of a panel and share none.
+                b.pack(cols, 0..k, NR, unsafe { memory.slice(range) });
+            }
+        });
+        Panels { data, n, k }
+    }
+
+    /// C = A·B, or C = C + A·B if `accumulate`, where A is `m` rows read where they lie; best for few.
+    pub fn multiply(&self, team: &Team, m: usize, a: Strided<'_>, c: Output<'_>, accumulate: bool) {
+        let (n, k) = (self.n, self.k);
+        assert!(a.covers(m, k), "left operand is smaller than {m} x {k}");
+        assert!(c.inner > 0 && c.covers(m, n), "output is smaller than {m} x {n}");
+        let target = &Shared(c.target());
+        let multiply = |cols: Range<usize>| {
+            for start in (0..k.max(1)).step_by(K_BLOCK) {
+                let len = K_BLOCK.min(k - start);
+                let store = if accumulate || start > 0 { Store::Add } else { Store::Set };
+                let ptr = a.data.as_ptr().wrapping_add(start * a.reduced);
+                let left = Left { ptr, sliver: MR * a.outer, row: a.outer, step: a.reduced };
+                let ptr = self.data.as_ptr().wrapping_add(cols.start * k + start * NR);
+                let right = Right { ptr, sliver: NR * k, step: NR };
+                // SAFETY: the operands cover the product as checked; parts write disjoint columns.
+                unsafe { tile::multiply(team.isa(), 0..m, cols.clone(), len, left, right, target.0, store) };
+            }
+        };
+        if m * n * k < 2 * PART { multiply(0..n) } else { team.split(n, NR, &multiply) }
+    }
+}
+
 /// Rows and columns of the grid of parts: as many parts as pay off, as square as possible.
 fn grid(threads: usize, m: usize, n: usize, k: usize) -> (usize, usize) {
     let work = m.saturating_mul(n).saturating_mul(k.max(1));
@@ -327,6 +376,24 @@ mod tests {
                         assert_eq!(bits(&c), bits(&want), "{what:?}");
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn panels_packed_once_give_the_same_bits() {
+        let teams = teams();
+        for [m, n, k] in SIZES {
+            let (x, y, start) = (noise(m * k, 1), noise(k * n, 2), noise(m * n, 3));
+            let (a, b) =
+                (Strided { data: &x, outer: k, reduced: 1 }, Strided { data: &y, outer: k, reduced: 1 });
+            for (team, add) in teams.iter().flat_map(|t| [(t, false), (t, true)]) {
+                let (mut want, mut got) = (start.clone(), start.clone());
+                definition(m, n, k, a, b, &mut want, add);
+                let mut memory = vec![f32::NAN; Panels::len(n, k)];
+                let panels = Panels::pack(team, n, k, &b, &mut memory);
+                panels.multiply(team, m, a, Output::rows(&mut got, n), add);
+                assert_eq!(bits(&got), bits(&want), "{:?} {add} {}", (m, n, k), team.threads());
             }
         }
     }

@@ -126,7 +126,8 @@ fn pack_strided(of: &Strided<'_>, outer: Range<usize>, reduced: Range<usize>, wi
                     group[(s * len + k) * width..][..width].copy_from_slice(from);
                 }
                 if whole * width < outer.len() {
-                    let (tail, to) = (&from[whole * width..], &mut group[(whole * len + k) * width..][..width]);
+                    let (tail, to) =
+                        (&from[whole * width..], &mut group[(whole * len + k) * width..][..width]);
                     to.fill(0.0);
                     to[..tail.len()].copy_from_slice(tail);
                 }

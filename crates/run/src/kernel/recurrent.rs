@@ -2,7 +2,7 @@
 //! recurrent weight and one pass over the gates. Sequences are [batch, time, …], states [batch, hidden].
 //! Panics if a slice is too short for its extents.
 
-use crate::kernel::gemm::{Output, gemm, scratch_len};
+use crate::kernel::gemm::{Output, Panels};
 use crate::kernel::isa::simd;
 use crate::kernel::math::{sigmoid, tanh};
 use crate::kernel::pack::Strided;
@@ -27,15 +27,14 @@ impl Extents {
         self.gates * self.hidden
     }
 
-    /// Floats of scratch [`lstm`] and [`gru`] need with a team of `threads`.
-    pub fn scratch(&self, threads: usize) -> usize {
-        let product = scratch_len(self.batch, self.wide(), self.hidden, threads);
-        self.wide() * (self.hidden + self.batch) + product
+    /// Floats of scratch [`lstm`] and [`gru`] need.
+    pub fn scratch(&self) -> usize {
+        Panels::len(self.wide(), self.hidden) + self.wide() * self.batch
     }
 
-    /// Floats of scratch [`lstm_grad`] and [`gru_grad`] need with a team of `threads`.
-    pub fn grad_scratch(&self, threads: usize) -> usize {
-        self.wide() + scratch_len(self.batch, self.hidden, self.wide(), threads)
+    /// Floats of scratch [`lstm_grad`] and [`gru_grad`] need.
+    pub fn grad_scratch(&self) -> usize {
+        self.wide() + Panels::len(self.hidden, self.wide())
     }
 
     /// Where step `t` of sequence `b` starts among steps of `width` elements.
@@ -223,12 +222,15 @@ simd! {
     fn gru_gates_grad(gates: &[f32], inner: &[f32], before: &[f32], dy: &[f32], dh: &mut [f32], dgx: &mut [f32], dgh: &mut [f32]) = gru_gates_grad_body;
 }
 
-/// The weight [rows, cols] with its columns first, so that products read it in order at every step.
-fn transposed(w: &[f32], cols: usize, to: &mut [f32]) {
+/// The recurrent weight [rows, cols] packed for products with its transpose, or with itself.
+fn panels<'a>(team: &Team, w: &[f32], cols: usize, transposed: bool, memory: &'a mut [f32]) -> Panels<'a> {
     let rows = w.len().checked_div(cols).unwrap_or(0);
-    for (c, to) in to.chunks_exact_mut(rows.max(1)).enumerate() {
-        to.iter_mut().enumerate().for_each(|(r, to)| *to = w[r * cols + c]);
+    if transposed {
+        let right = Strided { data: w, outer: cols, reduced: 1 };
+        return Panels::pack(team, rows, cols, &right, &mut memory[..Panels::len(rows, cols)]);
     }
+    let right = Strided { data: w, outer: 1, reduced: cols };
+    Panels::pack(team, cols, rows, &right, &mut memory[..Panels::len(cols, rows)])
 }
 
 /// An LSTM: `gx` holds the gates' inputs [b, t, 4h] in the order input, forget, cell, output; `w` is
@@ -245,14 +247,12 @@ pub fn lstm(
     scratch: &mut [f32],
 ) {
     let (h, wide, isa) = (e.hidden, e.wide(), team.isa());
-    let (weight, scratch) = scratch.split_at_mut(wide * h);
-    transposed(w, h, weight);
-    let right = Strided { data: weight, outer: 1, reduced: wide };
+    let right = panels(team, w, h, true, scratch);
     gates.copy_from_slice(gx);
     for t in 0..e.time {
         let left = previous(e, h0, y, t);
         let to = Output::rows(&mut gates[t * wide..], e.time * wide);
-        gemm(team, [e.batch, wide, h], &left, &right, to, true, scratch);
+        right.multiply(team, e.batch, left, to, true);
         let [ys, gs, cs] = [&mut *y, &mut *gates, &mut *cells].map(SharedMut::new);
         e.each(team, &|b| {
             let (small, large) = (e.at(b, t, h), e.at(b, t, wide));
@@ -292,7 +292,7 @@ pub fn lstm_grad(
     scratch: &mut [f32],
 ) {
     let (h, wide, isa) = (e.hidden, e.wide(), team.isa());
-    let right = Strided { data: w, outer: 1, reduced: h };
+    let right = panels(team, w, h, false, scratch);
     dh0.fill(0.0);
     dc0.copy_from_slice(dlast);
     for t in (0..e.time).rev() {
@@ -307,7 +307,7 @@ pub fn lstm_grad(
             lstm_gates_grad(isa, gates, cell, before, &dy[small..small + h], &dh[b * h..][..h], dc, dgx);
         });
         let left = Strided { data: &dgx[t * wide..], outer: e.time * wide, reduced: 1 };
-        gemm(team, [e.batch, h, wide], &left, &right, Output::rows(dh0, h), false, scratch);
+        right.multiply(team, e.batch, left, Output::rows(dh0, h), false);
     }
 }
 
@@ -324,13 +324,11 @@ pub fn gru(
     scratch: &mut [f32],
 ) {
     let (h, wide, isa) = (e.hidden, e.wide(), team.isa());
-    let (weight, scratch) = scratch.split_at_mut(wide * h);
     let (gh, scratch) = scratch.split_at_mut(wide * e.batch);
-    transposed(w, h, weight);
-    let right = Strided { data: weight, outer: 1, reduced: wide };
+    let right = panels(team, w, h, true, scratch);
     for t in 0..e.time {
         let left = previous(e, h0, y, t);
-        gemm(team, [e.batch, wide, h], &left, &right, Output::rows(gh, wide), false, scratch);
+        right.multiply(team, e.batch, left, Output::rows(gh, wide), false);
         let [ys, gs, ns] = [&mut *y, &mut *gates, &mut *inner].map(SharedMut::new);
         let gh = &*gh;
         e.each(team, &|b| {
@@ -360,7 +358,7 @@ pub fn gru_grad(
 ) {
     let (h, wide, isa) = (e.hidden, e.wide(), team.isa());
     let (sums, scratch) = scratch.split_at_mut(wide);
-    let right = Strided { data: w, outer: 1, reduced: h };
+    let right = panels(team, w, h, false, scratch);
     dh0.fill(0.0);
     for t in (0..e.time).rev() {
         let [xs, hs, dhs] = [&mut *dgx, &mut *dgh, &mut *dh0].map(SharedMut::new);
@@ -375,7 +373,7 @@ pub fn gru_grad(
             gru_gates_grad(isa, gates, inner, before, &dy[small..small + h], dh, dgx, dgh);
         });
         let left = Strided { data: &dgh[t * wide..], outer: e.time * wide, reduced: 1 };
-        gemm(team, [e.batch, h, wide], &left, &right, Output::rows(dh0, h), true, scratch);
+        right.multiply(team, e.batch, left, Output::rows(dh0, h), true);
     }
     reduce::sum_columns(team, dgh, e.batch * e.time, sums);
     dbias.copy_from_slice(&sums[wide - h..]);

@@ -295,7 +295,9 @@ mod avx2 {
         for _ in 0..k / 4 {
             for u in 0..4 {
                 // SAFETY: elements the caller vouches for; stepping past the last is wrapping.
-                unsafe { multiply_add(&mut acc, y.wrapping_add(u * b.step), b.sliver, |i| *x.add(u * MR + i)) };
+                unsafe {
+                    multiply_add(&mut acc, y.wrapping_add(u * b.step), b.sliver, |i| *x.add(u * MR + i))
+                };
             }
             (x, y) = (x.wrapping_add(4 * MR), y.wrapping_add(4 * b.step));
         }

@@ -171,10 +171,10 @@ pub fn lower(op: &Op, ins: &[TensorType], outs: &[TensorType], threads: usize, k
         Op::Argmax(op) => scan::argmax(op, ins),
         Op::TopK(op) => scan::top_k(op, ins, threads),
         Op::Dropout(op) => random::dropout(op, ins),
-        Op::Lstm(_) => recurrent::lstm(ins, threads),
-        Op::LstmGrad(_) => recurrent::lstm_grad(ins, threads),
-        Op::Gru(_) => recurrent::gru(ins, threads),
-        Op::GruGrad(_) => recurrent::gru_grad(ins, threads),
+        Op::Lstm(_) => recurrent::lstm(ins),
+        Op::LstmGrad(_) => recurrent::lstm_grad(ins),
+        Op::Gru(_) => recurrent::gru(ins),
+        Op::GruGrad(_) => recurrent::gru_grad(ins),
         Op::Custom(op) => kernels.lower(op, ins, outs, threads),
     };
     fast.unwrap_or_else(|| reference::reference(op, ins, outs))

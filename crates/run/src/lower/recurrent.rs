@@ -14,9 +14,9 @@ fn extents(ins: &[TensorType], sequence: usize, weight: usize) -> Option<Extents
     Some(Extents { batch, time, hidden, gates: wide.checked_div(hidden)? })
 }
 
-pub(super) fn lstm(ins: &[TensorType], threads: usize) -> Option<Lowered> {
+pub(super) fn lstm(ins: &[TensorType]) -> Option<Lowered> {
     let e = extents(ins, 0, 3)?;
-    Some(Lowered::with_scratch(e.scratch(threads), move |call| {
+    Some(Lowered::with_scratch(e.scratch(), move |call| {
         let operands = std::array::from_fn(|i| call.input(i));
         let [y, last, gates, cells] = std::array::from_fn(|o| call.output(o));
         recurrent::lstm(call.team, e, operands, y, last, gates, cells, call.scratch());
@@ -24,9 +24,9 @@ pub(super) fn lstm(ins: &[TensorType], threads: usize) -> Option<Lowered> {
     }))
 }
 
-pub(super) fn lstm_grad(ins: &[TensorType], threads: usize) -> Option<Lowered> {
+pub(super) fn lstm_grad(ins: &[TensorType]) -> Option<Lowered> {
     let e = extents(ins, 0, 2)?;
-    Some(Lowered::with_scratch(e.grad_scratch(threads), move |call| {
+    Some(Lowered::with_scratch(e.grad_scratch(), move |call| {
         let operands = std::array::from_fn(|i| call.input(i));
         let [dgx, dh0, dc0] = std::array::from_fn(|o| call.output(o));
         recurrent::lstm_grad(call.team, e, operands, dgx, dh0, dc0, call.scratch());
@@ -34,9 +34,9 @@ pub(super) fn lstm_grad(ins: &[TensorType], threads: usize) -> Option<Lowered> {
     }))
 }
 
-pub(super) fn gru(ins: &[TensorType], threads: usize) -> Option<Lowered> {
+pub(super) fn gru(ins: &[TensorType]) -> Option<Lowered> {
     let e = extents(ins, 0, 2)?;
-    Some(Lowered::with_scratch(e.scratch(threads), move |call| {
+    Some(Lowered::with_scratch(e.scratch(), move |call| {
         let operands = std::array::from_fn(|i| call.input(i));
         let [y, gates, inner] = std::array::from_fn(|o| call.output(o));
         recurrent::gru(call.team, e, operands, y, gates, inner, call.scratch());
@@ -44,9 +44,9 @@ pub(super) fn gru(ins: &[TensorType], threads: usize) -> Option<Lowered> {
     }))
 }
 
-pub(super) fn gru_grad(ins: &[TensorType], threads: usize) -> Option<Lowered> {
+pub(super) fn gru_grad(ins: &[TensorType]) -> Option<Lowered> {
     let e = extents(ins, 0, 1)?;
-    Some(Lowered::with_scratch(e.grad_scratch(threads), move |call| {
+    Some(Lowered::with_scratch(e.grad_scratch(), move |call| {
         let operands = std::array::from_fn(|i| call.input(i));
         let [dgx, dgh, dh0, dbias] = std::array::from_fn(|o| call.output(o));
         recurrent::gru_grad(call.team, e, operands, dgx, dgh, dh0, dbias, call.scratch());
