@@ -125,14 +125,9 @@ impl Cpu {
         self.peak
     }
 
-    /// Gives the device more memory, keeping the first `keep` bytes. Programs loaded before are void.
-    pub fn grow(&mut self, bytes: u64, keep: u64) -> Result<(), OutOfMemory> {
-        let arena = Arena::new(bytes, "cpu0")?;
-        let keep = keep.min(self.arena.bytes()).min(bytes);
-        // SAFETY: both blocks have at least `keep` bytes and are distinct.
-        unsafe { std::ptr::copy_nonoverlapping(self.arena.at(0, keep), arena.at(0, keep), keep as usize) };
-        self.arena = arena;
-        Ok(())
+    /// Gives the device more memory, keeping what is there. Programs loaded before are void.
+    pub fn grow(&mut self, bytes: u64) -> Result<(), OutOfMemory> {
+        self.arena.grow(bytes)
     }
 
     /// Copies bytes into the arena.
@@ -140,6 +135,13 @@ impl Cpu {
         let to = self.arena.at(offset, bytes.len() as u64);
         // SAFETY: `at` checked the range, and host memory is not in the arena.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+    }
+
+    /// Copies numbers into the arena.
+    pub fn write_floats(&mut self, offset: u64, floats: &[f32]) {
+        let to = self.arena.at(offset, size_of_val(floats) as u64);
+        // SAFETY: `at` checked the range, and host memory is not in the arena.
+        unsafe { std::ptr::copy_nonoverlapping(floats.as_ptr().cast(), to, size_of_val(floats)) };
     }
 
     /// Copies bytes out of the arena.

@@ -3,12 +3,12 @@
 
 use crate::data::Batch;
 use crate::executor::{Cpu, Program, RunError, Work};
-use crate::host::{HostData, HostTensor};
+use crate::host::HostTensor;
+use crate::initial::{noise, pieces};
 use crate::lower::{Kernels, lower_node};
 use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, Init, Role, Value};
-use gulliver_graph::random::{Stream, hash_name};
 use gulliver_plan::make::{BATCH, Options, Persistent, PlanError, make};
 use gulliver_plan::plan::Plan;
 use gulliver_plan::verify::{Broken, verify};
@@ -138,11 +138,15 @@ impl Session {
     }
 
     fn initialise(&mut self, seed: u64) {
-        let inputs: Vec<(String, Init, Vec<usize>)> = self.persistent_inputs();
-        for (name, init, shape) in inputs {
-            let tensor = initial(seed, &name, init, &shape);
+        for (name, init, shape) in self.persistent_inputs() {
             let (offset, _) = self.persistent.places[&name];
-            self.cpu.write(offset, tensor.as_bytes());
+            // A new device is all zeros.
+            if !matches!(init, Init::Constant(c) if c.to_bits() == 0) {
+                let place = |first: usize| offset + (first * size_of::<f32>()) as u64;
+                pieces(seed, &name, init, shape.iter().product(), |first, piece| {
+                    self.cpu.write_floats(place(first), piece);
+                });
+            }
         }
     }
 
@@ -243,7 +247,7 @@ impl Session {
         verify(graph, &plan)?;
         if plan.devices[0].arena > self.cpu.bytes() {
             self.loaded.clear();
-            self.cpu.grow(plan.devices[0].arena, self.persistent.end).map_err(RunError::from)?;
+            self.cpu.grow(plan.devices[0].arena).map_err(RunError::from)?;
         }
         let program = self.cpu.load(self.graph_of(which), &plan, &self.options.kernels)?;
         self.loaded.insert(key, Loaded { program, plan });
@@ -296,7 +300,7 @@ impl Session {
                     // Inputs that are noise by nature, such as a generator's.
                     None if info.name == "z" => {
                         let shape = info.ty.bind(&sizes)?;
-                        feed(noise(key, &info.name, &shape).as_bytes())?;
+                        feed(noise(key.seed, key.step, &info.name, &shape).as_bytes())?;
                     }
                     // Data without padding need not say so.
                     None if info.name == "mask" => {
@@ -470,30 +474,4 @@ fn check_input(
     }
     let got = format!("{}{:?}", tensor.dtype(), tensor.shape());
     Err(RunError::Input { name: info.name.clone(), expected: info.ty.to_string(), got })
-}
-
-fn noise(key: Key, name: &str, shape: &[usize]) -> HostTensor {
-    let stream = Stream::new(key.seed, hash_name(name), key.step);
-    let count: usize = shape.iter().product();
-    let data = (0..count as u64).map(|i| stream.normal_at(i)).collect();
-    HostTensor::new(shape, HostData::F32(data)).expect("as many as the shape says")
-}
-
-/// The first value of a weight or state: a function of seed, name and position alone.
-pub fn initial(seed: u64, name: &str, init: Init, shape: &[usize]) -> HostTensor {
-    let stream = Stream::new(seed, hash_name(name), 0);
-    let count: usize = shape.iter().product();
-    let normal = |mean: f32, std: f32| -> Vec<f32> {
-        let blocks = (0..count.div_ceil(4) as u64).flat_map(|b| stream.normal_block(b));
-        blocks.take(count).map(|x| mean + std * x).collect()
-    };
-    let data = match init {
-        Init::Constant(c) => vec![c; count],
-        Init::Normal(std) => normal(0.0, std),
-        Init::NormalAround(mean, std) => normal(mean, std),
-        Init::Uniform(bound) => {
-            (0..count as u64).map(|i| (2.0 * stream.uniform_at(i) - 1.0) * bound).collect()
-        }
-    };
-    HostTensor::new(shape, HostData::F32(data)).expect("as many as the shape says")
 }
