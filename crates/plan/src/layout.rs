@@ -1,9 +1,7 @@
 //! Offsets: buffers with lifetimes are packed into an arena by walking through time and giving each the
 //! free piece that fits it best. Long-lived buffers take the low end of a piece and short-lived ones the
-//! high end, so that what comes and goes does not leave holes between what stays. Several ideas of what
-//! is long-lived and how high the arena is are tried, and the lowest arena wins; n log n each.
-
-use std::collections::{BTreeMap, BTreeSet};
+//! high end, so that what comes and goes does not leave holes between what stays; the largest may be placed
+//! before all others, largest first. Several ways are tried until one loses next to nothing.
 
 /// Offsets are multiples of this many bytes: a cache line, and every vector register.
 pub const ALIGN: u64 = 64;
@@ -24,37 +22,84 @@ pub fn aligned(bytes: u64) -> u64 {
     bytes.div_ceil(ALIGN) * ALIGN
 }
 
-/// Buffers that live at most this long are short-lived; zero treats all alike.
-const SHORT: [u32; 5] = [0, 4, 12, 40, 200];
-/// Heights of the arena that are tried for each, between what is needed and the best so far.
-const TRIES: u32 = 3;
+/// Ways to walk, in the order they are tried: buffers that live less than so many tasks are short-lived
+/// (none are, for zero), and so many of the largest are placed before all others.
+const WAYS: [(u32, usize); 10] =
+    [(12, 0), (12, 4), (0, 0), (12, 16), (40, 0), (0, 16), (12, 64), (0, 64), (12, 256), (0, 256)];
+/// A layout that loses at most this share of what is needed is good enough to stop.
+const GOOD: u64 = 200;
 
 /// An offset per span, from `base` up, and the end of the arena.
 pub fn pack(spans: &[Span], base: u64) -> (Vec<u64>, u64) {
     let events = Events::of(spans);
     let needed = events.live_peak(spans);
+    let large = largest(spans, WAYS.iter().map(|w| w.1).max().unwrap_or(0));
     let mut best = (vec![0; spans.len()], u64::MAX);
-    'search: for short in SHORT {
-        let mut height = needed;
-        for _ in 0..TRIES {
-            let found = walk(spans, &events, short, height);
-            let top = found.1;
-            if top < best.1 {
-                best = found;
-            }
-            if best.1 == needed {
-                break 'search;
-            }
-            // A little more room may let both ends meet without an overhang.
-            if top <= height || short == 0 {
-                break;
-            }
-            height = aligned(height + (best.1 - height) / 2);
+    for (short, grounded) in WAYS {
+        let ground = Ground::of(spans, &large[..grounded.min(large.len())]);
+        let found = walk(spans, &events, short, needed, &ground);
+        if found.1 < best.1 {
+            best = found;
+        }
+        if best.1 - needed <= needed / GOOD {
+            break;
         }
     }
     let (mut offsets, top) = best;
     offsets.iter_mut().for_each(|o| *o += base);
     (offsets, base + top)
+}
+
+/// The largest spans, largest first.
+fn largest(spans: &[Span], count: usize) -> Vec<u32> {
+    let mut all: Vec<u32> = (0..spans.len() as u32).filter(|&i| spans[i as usize].bytes > 0).collect();
+    let key = |&i: &u32| (std::cmp::Reverse(spans[i as usize].bytes), i);
+    if count < all.len() {
+        all.select_nth_unstable_by_key(count, key);
+        all.truncate(count);
+    }
+    all.sort_by_key(key);
+    all
+}
+
+/// Large spans that are placed first, each as low as those before it allow.
+#[derive(Default)]
+struct Ground {
+    /// (start, end, span), lowest first.
+    placed: Vec<(u64, u64, usize)>,
+}
+
+impl Ground {
+    fn of(spans: &[Span], large: &[u32]) -> Ground {
+        let mut ground = Ground::default();
+        let mut beside = Vec::new();
+        for &i in large {
+            let i = i as usize;
+            ground.beside(spans, i, &mut beside);
+            let size = aligned(spans[i].bytes);
+            let mut at = 0;
+            for &(start, end) in &beside {
+                if start >= at + size {
+                    break;
+                }
+                at = at.max(end);
+            }
+            let p = ground.placed.partition_point(|other| other.0 <= at);
+            ground.placed.insert(p, (at, at + size, i));
+        }
+        ground
+    }
+
+    /// Start and end of those in use at some time when span `i` is, lowest first.
+    fn beside(&self, spans: &[Span], i: usize, out: &mut Vec<(u64, u64)>) {
+        let span = spans[i];
+        out.clear();
+        for &(start, end, other) in &self.placed {
+            if spans[other].start <= span.end && span.start <= spans[other].end {
+                out.push((start, end));
+            }
+        }
+    }
 }
 
 /// Most aligned bytes in use at once: no layout needs less.
@@ -102,91 +147,121 @@ impl Events {
 }
 
 /// One walk through time: offsets and the height reached.
-fn walk(spans: &[Span], events: &Events, short: u32, height: u64) -> (Vec<u64>, u64) {
-    let mut offsets = vec![0u64; spans.len()];
+fn walk(spans: &[Span], events: &Events, short: u32, height: u64, ground: &Ground) -> (Vec<u64>, u64) {
+    let mut offsets = vec![0; spans.len()];
+    let mut grounded = vec![false; spans.len()];
+    let mut reached = 0;
+    for &(start, end, i) in &ground.placed {
+        (offsets[i], grounded[i]) = (start, true);
+        reached = reached.max(end);
+    }
     let mut free = Free::new(if short == 0 { 0 } else { height });
+    let mut beside = Vec::new();
     events.each(spans, |i, comes| {
+        if grounded[i] {
+            return;
+        }
         let bytes = aligned(spans[i].bytes);
         if comes {
-            offsets[i] = free.take(bytes, spans[i].end - spans[i].start < short);
+            ground.beside(spans, i, &mut beside);
+            offsets[i] = free.take(bytes, spans[i].end - spans[i].start < short, &beside);
+            reached = reached.max(offsets[i] + bytes);
         } else {
             free.give(offsets[i], bytes);
         }
     });
-    (offsets, free.reached)
+    (offsets, reached)
 }
 
-/// The free pieces of the arena. Beyond `top` all is free.
+/// The free pieces below `top`, by offset; beyond it all is free. They are few, as what is given back
+/// joins its neighbours.
 struct Free {
-    by_offset: BTreeMap<u64, u64>,
-    by_size: BTreeSet<(u64, u64)>,
+    pieces: Vec<(u64, u64)>,
     top: u64,
-    reached: u64,
 }
 
 impl Free {
     fn new(height: u64) -> Free {
-        let mut free = Free { by_offset: BTreeMap::new(), by_size: BTreeSet::new(), top: height, reached: 0 };
-        if height > 0 {
-            free.insert(0, height);
-        }
-        free
+        Free { pieces: if height > 0 { vec![(0, height)] } else { Vec::new() }, top: height }
     }
 
-    fn insert(&mut self, offset: u64, bytes: u64) {
-        self.by_offset.insert(offset, bytes);
-        self.by_size.insert((bytes, offset));
-    }
-
-    fn remove(&mut self, offset: u64, bytes: u64) {
-        self.by_offset.remove(&offset);
-        self.by_size.remove(&(bytes, offset));
-    }
-
-    /// The piece that fits best, or else new room at the top; `high` takes its upper end.
-    fn take(&mut self, bytes: u64, high: bool) -> u64 {
-        let found = self.by_size.range((bytes, 0)..).next().copied();
-        let at = match found {
-            Some((size, offset)) => {
-                self.remove(offset, size);
-                let rest = size - bytes;
-                let (at, left) = if high { (offset + rest, offset) } else { (offset, offset + bytes) };
-                if rest > 0 {
-                    self.insert(left, rest);
-                }
-                at
-            }
-            None => {
-                // A free piece that ends at the top is the beginning of the new room.
-                let last = self.by_offset.last_key_value().map(|(o, b)| (*o, *b));
-                let at = match last {
-                    Some((offset, size)) if offset + size == self.top => {
-                        self.remove(offset, size);
-                        offset
-                    }
-                    _ => self.top,
-                };
-                self.top = at + bytes;
-                at
+    /// Room for so many bytes outside of what is taken (lowest first): in the gap that fits best, or
+    /// else new room at the top; `high` takes the upper end of a gap.
+    fn take(&mut self, bytes: u64, high: bool, taken: &[(u64, u64)]) -> u64 {
+        // Room of the gap, its piece and its ends.
+        let mut best: Option<(u64, usize, u64, u64)> = None;
+        let mut consider = |p: usize, start: u64, end: u64| {
+            let room = end.saturating_sub(start);
+            if room >= bytes && best.is_none_or(|(least, ..)| room < least) {
+                best = Some((room, p, start, end));
             }
         };
-        self.reached = self.reached.max(at + bytes);
+        let mut first = 0;
+        for (p, &(start, end)) in self.pieces.iter().enumerate() {
+            let mut from = start;
+            while taken.get(first).is_some_and(|t| t.1 <= start) {
+                first += 1;
+            }
+            for &(low, high) in taken[first..].iter().take_while(|t| t.0 < end) {
+                consider(p, from, low);
+                from = from.max(high);
+            }
+            consider(p, from, end);
+        }
+        if let Some((_, p, start, end)) = best {
+            let at = if high { end - bytes } else { start };
+            self.cut(p, at, at + bytes);
+            return at;
+        }
+        // A free piece that ends at the top is the beginning of the new room.
+        let open = self.pieces.last().filter(|(_, end)| *end == self.top).map(|p| p.0);
+        let start = open.unwrap_or(self.top);
+        let mut at = start;
+        for &(low, high) in taken {
+            if high > at && low < at + bytes {
+                at = high;
+            }
+        }
+        if open.is_some() {
+            self.pieces.pop();
+        }
+        if at > start {
+            self.pieces.push((start, at));
+        }
+        self.top = at + bytes;
         at
     }
 
+    /// Takes bytes out of a piece.
+    fn cut(&mut self, p: usize, from: u64, to: u64) {
+        let (start, end) = self.pieces[p];
+        match (start < from, to < end) {
+            (true, true) => {
+                self.pieces[p].1 = from;
+                self.pieces.insert(p + 1, (to, end));
+            }
+            (true, false) => self.pieces[p].1 = from,
+            (false, true) => self.pieces[p].0 = to,
+            (false, false) => {
+                self.pieces.remove(p);
+            }
+        }
+    }
+
     fn give(&mut self, offset: u64, bytes: u64) {
-        let (mut start, mut end) = (offset, offset + bytes);
-        if let Some((&before, &size)) = self.by_offset.range(..offset).next_back()
-            && before + size == offset
-        {
-            self.remove(before, size);
-            start = before;
+        let end = offset + bytes;
+        let p = self.pieces.partition_point(|piece| piece.0 < offset);
+        let joins_before = p > 0 && self.pieces[p - 1].1 == offset;
+        let joins_after = self.pieces.get(p).is_some_and(|piece| piece.0 == end);
+        match (joins_before, joins_after) {
+            (true, true) => {
+                self.pieces[p - 1].1 = self.pieces[p].1;
+                self.pieces.remove(p);
+            }
+            (true, false) => self.pieces[p - 1].1 = end,
+            (false, true) => self.pieces[p].0 = offset,
+            (false, false) => self.pieces.insert(p, (offset, end)),
         }
-        if let Some(&size) = self.by_offset.get(&end) {
-            self.remove(end, size);
-            end += size;
-        }
-        self.insert(start, end - start);
     }
 }
 

@@ -140,8 +140,8 @@ fn settle(graph: &Graph, kinds: &Kinds, sizes: &Bindings, options: &Options) -> 
     Ok(Sizes { slice, bytes, scratch })
 }
 
-/// Most bytes in use at once.
-fn peak(tasks: &[Task], life: &Lifetimes, bytes: &[u64], scratch: impl Fn(usize) -> u64) -> u64 {
+/// Most aligned bytes in use at once in one order of the tasks.
+pub fn peak(tasks: &[Task], life: &Lifetimes, bytes: &[u64], scratch: impl Fn(usize) -> u64) -> u64 {
     let size = |s: &crate::lifetime::Storage| aligned(bytes[s.value.index()]).saturating_mul(s.copies.into());
     let mut freed = vec![0u64; tasks.len() + 1];
     let mut taken = vec![0u64; tasks.len() + 1];

@@ -362,8 +362,9 @@ impl Checker<'_> {
         for (name, v) in &self.graph.outputs {
             let out = self.plan.outputs.iter().find(|o| o.name == *name && o.value == *v);
             let held = self.read(&out.ok_or(format!("output `{name}` has no place"))?.place)?;
-            let summed = if self.per_partial(*v) { self.plan.partials } else { 1 };
-            if held != (Held { value: self.shown(*v), partial: 0, summed }) {
+            let root = self.shown(*v);
+            let summed = if self.per_partial(root) { self.plan.partials } else { 1 };
+            if held != (Held { value: root, partial: 0, summed }) {
                 return Err(format!("output `{name}` is {held:?}"));
             }
         }
