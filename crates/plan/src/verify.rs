@@ -386,9 +386,10 @@ fn sizes_in_bytes(graph: &Graph, plan: &Plan) -> Result<Vec<u64>, String> {
         sizes.set(symbol, *value);
     }
     let bytes = |info: &ValueInfo| -> Result<u64, String> {
-        let shape = info.ty.bind(&sizes).map_err(|e| e.to_string())?;
-        let elements = shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d as u64));
-        elements.and_then(|n| n.checked_mul(info.ty.dtype.size() as u64)).ok_or("a value is too large".into())
+        info.ty.shape.iter().try_fold(info.ty.dtype.size() as u64, |bytes, dim| {
+            let extent = dim.bind(&sizes).map_err(|e| e.to_string())?;
+            bytes.checked_mul(extent as u64).ok_or_else(|| "a value is too large".to_string())
+        })
     };
     graph.values.iter().map(bytes).collect()
 }
