@@ -16,6 +16,8 @@ pub struct Builder {
     named: HashMap<String, Value>,
     /// What `weight` and `state` hand out: the newest value of a carried input.
     current: HashMap<Value, Value>,
+    /// The input whose newest value a value is.
+    carried: HashMap<Value, Value>,
     phase: Phase,
     stage: u32,
     training: bool,
@@ -31,6 +33,7 @@ impl Builder {
             scope: Vec::new(),
             named: HashMap::new(),
             current: HashMap::new(),
+            carried: HashMap::new(),
             phase: Phase::Forward,
             stage: 0,
             training,
@@ -155,10 +158,13 @@ impl Builder {
 
     /// From now on, and in the next step, the input has this value.
     pub fn carry(&mut self, input: Value, next: Value) {
-        let root = self.current.iter().find(|(_, v)| **v == input).map_or(input, |(root, _)| *root);
-        self.graph.carries.retain(|(i, _)| *i != root);
+        let root = self.carried.get(&input).copied().unwrap_or(input);
+        if let Some(before) = self.current.insert(root, next) {
+            self.carried.remove(&before);
+            self.graph.carries.retain(|(i, _)| *i != root);
+        }
         self.graph.carries.push((root, next));
-        self.current.insert(root, next);
+        self.carried.insert(next, root);
     }
 
     /// The newest value of a carried input.

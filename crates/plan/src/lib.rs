@@ -1,11 +1,15 @@
 //! When and where. Pure: no files, threads, clocks, prints or `unsafe`.
 //!
-//! [`make::make`] turns a graph and the sizes of one input into a [`plan::Plan`]: a flat list of steps
-//! with every byte placed. [`verify::verify`] checks a plan without sharing code with the planner.
+//! An [`outline::Outline`] is what all plans of a graph have in common; with the sizes of one input it
+//! gives a [`plan::Plan`]: a flat list of steps with every byte placed. [`make::make`] does both. [`verify::verify`] checks a plan without sharing code with the planner.
 #![forbid(unsafe_code)]
 
+pub mod arrange;
+pub mod kind;
 pub mod layout;
 pub mod lifetime;
 pub mod make;
+pub mod order;
+pub mod outline;
 pub mod plan;
 pub mod verify;

@@ -1,8 +1,9 @@
-//! The planner. Today it makes the plain plan: everything resident, nodes in the graph's order, one
-//! device; storage shared over time. Recompute, swapping and cuts will be passes before the layout.
+//! The planner: an outline and the sizes of an input become a plan. Everything is resident, on one
+//! device, with storage shared over time. Recompute, swapping and cuts will be passes before the layout.
 
 use crate::layout::{Span, aligned, pack};
-use crate::lifetime::{Instance, Task, lifetimes, seen};
+use crate::order::{Instance, Task};
+use crate::outline::Outline;
 use crate::plan::{Buffer, BufferId, DevicePlan, InputPlace, OutputPlace, Place, Plan, Step};
 use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::graph::{Graph, Node, Role, Value};
@@ -41,7 +42,8 @@ pub struct Options<'a> {
     pub partials: u32,
     /// Hard limit of the device's arena, if there is one.
     pub memory: Option<u64>,
-    /// Working memory of the kernel that will run a node, for the sizes of one partial.
+    /// Working memory of the kernel that will run a node, for the sizes of one partial. Nodes of one
+    /// kind need the same.
     pub scratch: &'a dyn Fn(&Graph, &Node, &Bindings) -> Result<u64, DimError>,
 }
 
@@ -89,148 +91,129 @@ pub const BATCH: &str = "batch";
 
 /// Plans one step of a graph for inputs of these sizes (of the whole batch).
 pub fn make(graph: &Graph, sizes: &Bindings, options: &Options) -> Result<Plan, PlanError> {
-    let partials = options.partials.max(1);
-    let mut slice = sizes.clone();
-    if let Some(batch) = sizes.get(BATCH) {
-        if batch == 0 || batch % partials as usize != 0 {
-            return Err(PlanError::Partials { batch, partials });
-        }
-        slice.set(BATCH, batch / partials as usize);
-    }
-    let mut bytes = Vec::with_capacity(graph.values.len());
-    let mut shapes = Vec::with_capacity(graph.values.len());
-    for info in &graph.values {
-        let shape = info.ty.bind(&slice)?;
-        let elements = shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d as u64));
-        shapes.push(shape);
-        let total = elements.and_then(|n| n.checked_mul(info.ty.dtype.size() as u64));
-        let overflow = || DimError::OutOfRange { dim: info.ty.to_string(), value: "too large".into() };
-        bytes.push(total.ok_or_else(overflow)?);
-    }
-    for node in &graph.nodes {
-        let concrete =
-            |values: &[Value]| values.iter().map(|v| shapes[v.index()].as_slice()).collect::<Vec<_>>();
-        let fits = node.op.def().fits(&concrete(&node.ins), &concrete(&node.outs));
-        fits.map_err(|why| PlanError::Shape { node: graph.value(node.outs[0]).name.clone(), why })?;
-    }
-    let life = lifetimes(graph, partials, &bytes);
+    Outline::new(graph, sizes, options)?.plan(graph, sizes, options)
+}
 
-    let mut offsets = vec![0u64; life.storages.len()];
-    for (offset, storage) in offsets.iter_mut().zip(&life.storages).filter(|(_, s)| s.persistent) {
-        let name = &graph.value(storage.value).name;
-        match options.persistent.places.get(name) {
-            Some(&(at, size)) if size == storage.bytes => *offset = at,
-            _ => return Err(PlanError::NotPersistent(name.clone())),
+impl Outline {
+    /// The plan for inputs of these sizes (of the whole batch). Graph and partials must be those the
+    /// outline was made for.
+    pub fn plan(&self, graph: &Graph, sizes: &Bindings, options: &Options) -> Result<Plan, PlanError> {
+        let sizes = self.sizes(graph, sizes, options)?;
+        let bytes = |v: Value| sizes.bytes[self.kinds.type_of[v.index()] as usize];
+        let storages = &self.life.storages;
+        let mut buffers: Vec<Buffer> = Vec::with_capacity(storages.len() + self.tasks.len());
+        for s in storages {
+            let total = bytes(s.value) * u64::from(s.copies);
+            buffers.push(Buffer { device: 0, offset: 0, bytes: total, value: Some(s.value) });
         }
-    }
-    let mut spans = Vec::new();
-    let mut moving = Vec::new();
-    for (i, s) in life.storages.iter().enumerate().filter(|(_, s)| !s.persistent) {
-        spans.push(Span { bytes: s.bytes, start: s.start, end: s.end });
-        moving.push(i);
-    }
-    let mut scratch = Vec::new();
-    for (t, task) in life.tasks.iter().enumerate() {
-        let Task::Run(id, _) = *task else { continue };
-        let node = &graph.nodes[id.index()];
-        if node.op.def().is_view() {
-            continue;
+        let mut spans = Vec::with_capacity(buffers.capacity());
+        let mut moving = Vec::with_capacity(buffers.capacity());
+        for (i, s) in storages.iter().enumerate() {
+            if !s.persistent {
+                spans.push(Span { bytes: buffers[i].bytes, start: s.start, end: s.end });
+                moving.push(i);
+                continue;
+            }
+            let name = &graph.value(s.value).name;
+            match options.persistent.places.get(name) {
+                Some(&(at, size)) if size == buffers[i].bytes => buffers[i].offset = at,
+                _ => return Err(PlanError::NotPersistent(name.clone())),
+            }
         }
-        let bytes = (options.scratch)(graph, node, &slice)?;
-        if bytes > 0 {
-            scratch.push((t, spans.len()));
-            spans.push(Span { bytes, start: t as u32, end: t as u32 });
+        let mut scratch_of = vec![None; self.tasks.len()];
+        for (t, task) in self.tasks.iter().enumerate() {
+            let Task::Run(id, _) = *task else { continue };
+            let bytes = sizes.scratch[self.kinds.kind_of[id.index()] as usize];
+            if bytes > 0 {
+                scratch_of[t] = Some(BufferId(buffers.len() as u32));
+                moving.push(buffers.len());
+                spans.push(Span { bytes, start: t as u32, end: t as u32 });
+                buffers.push(Buffer { device: 0, offset: 0, bytes, value: None });
+            }
         }
-    }
-    let (packed, arena) = pack(&spans, options.persistent.end);
-    for (&i, &offset) in moving.iter().zip(&packed) {
-        offsets[i] = offset;
-    }
-    let mut buffers: Vec<Buffer> = life
-        .storages
-        .iter()
-        .zip(&offsets)
-        .map(|(s, &offset)| Buffer { device: 0, offset, bytes: s.bytes, value: Some(s.value) })
-        .collect();
-    let mut scratch_of = vec![None; life.tasks.len()];
-    for (t, span) in scratch {
-        scratch_of[t] = Some(BufferId(buffers.len() as u32));
-        buffers.push(Buffer { device: 0, offset: packed[span], bytes: spans[span].bytes, value: None });
+        let (offsets, arena) = pack(&spans, options.persistent.end);
+        for (&i, &offset) in moving.iter().zip(&offsets) {
+            buffers[i].offset = offset;
+        }
+
+        let place = |i: Instance| {
+            let (home, bytes) = (self.life.home(i), bytes(i.value));
+            Place { buffer: BufferId(home.storage), start: bytes * u64::from(home.slice), bytes }
+        };
+        let whole = |id: BufferId| Place { buffer: id, start: 0, bytes: buffers[id.0 as usize].bytes };
+        let inputs = graph.inputs().map(|(value, role, _)| {
+            let home = self.life.home(Instance { value, partial: 0 });
+            let persistent = matches!(role, Role::Weight(_) | Role::State(_));
+            InputPlace { value, place: whole(BufferId(home.storage)), persistent }
+        });
+        let inputs = inputs.collect();
+        let outputs = graph.outputs.iter().map(|(name, value)| OutputPlace {
+            name: name.clone(),
+            value: *value,
+            place: place(self.readers.seen(*value, 0)),
+        });
+        let outputs = outputs.collect();
+        let steps = self.steps(graph, &scratch_of, place, whole);
+        let mut plan = Plan {
+            sizes: sizes.slice.iter().map(|(s, v)| (s.to_string(), v)).collect(),
+            partials: self.partials,
+            devices: vec![DevicePlan { name: "cpu0".into(), arena, live: 0 }],
+            buffers,
+            inputs,
+            outputs,
+            steps,
+        };
+        plan.devices[0].live = plan.live_peak();
+        match options.memory {
+            Some(budget) if arena > budget => {
+                Err(PlanError::DoesNotFit { needed: arena, budget, holders: holders(graph, &plan) })
+            }
+            _ => Ok(plan),
+        }
     }
 
-    let place = |i: Instance| {
-        let (home, start) = life.homes[&i];
-        Place { buffer: BufferId(home as u32), start, bytes: bytes[i.value.index()] }
-    };
-    let whole = |id: BufferId| Place { buffer: id, start: 0, bytes: buffers[id.0 as usize].bytes };
-    let mut steps = Vec::new();
-    // Inputs are there before the first task; results from the task that makes them.
-    steps.extend(
-        (0..life.storages.len()).filter(|&s| life.storages[s].input).map(|s| Step::Alloc(BufferId(s as u32))),
-    );
-    let mut starts: Vec<Vec<u32>> = vec![Vec::new(); life.tasks.len() + 1];
-    let mut ends: Vec<Vec<u32>> = vec![Vec::new(); life.tasks.len() + 1];
-    for (i, s) in life.storages.iter().enumerate() {
-        if !s.input {
-            starts[s.start as usize].push(i as u32);
-        }
-        ends[s.end as usize].push(i as u32);
-    }
-    for (t, task) in life.tasks.iter().enumerate() {
-        steps.extend(starts[t].iter().map(|&s| Step::Alloc(BufferId(s))));
-        match *task {
-            Task::Run(id, partial) => {
-                let node = &graph.nodes[id.index()];
-                if !node.op.def().is_view() {
+    fn steps(
+        &self,
+        graph: &Graph,
+        scratch_of: &[Option<BufferId>],
+        place: impl Fn(Instance) -> Place,
+        whole: impl Fn(BufferId) -> Place,
+    ) -> Vec<Step> {
+        let storages = &self.life.storages;
+        let mut steps = Vec::with_capacity(self.tasks.len() * 3 + storages.len());
+        // Inputs are there before the first task; results from the task that makes them.
+        let inputs = (0..storages.len()).filter(|&s| storages[s].input);
+        steps.extend(inputs.map(|s| Step::Alloc(BufferId(s as u32))));
+        for (t, task) in self.tasks.iter().enumerate() {
+            steps.extend(self.starts.of(t).iter().map(|&s| Step::Alloc(BufferId(s))));
+            match *task {
+                Task::Run(id, partial) => {
+                    let node = &graph.nodes[id.index()];
+                    let at = |v: &Value| place(self.readers.seen(*v, partial));
                     steps.extend(scratch_of[t].map(Step::Alloc));
                     steps.push(Step::Run {
                         node: id,
                         partial,
-                        ins: node.ins.iter().map(|v| place(seen(graph, *v, partial))).collect(),
-                        outs: node.outs.iter().map(|v| place(seen(graph, *v, partial))).collect(),
-                        scratch: scratch_of[t].map(whole),
+                        ins: node.ins.iter().map(at).collect(),
+                        outs: node.outs.iter().map(at).collect(),
+                        scratch: scratch_of[t].map(&whole),
                     });
                     steps.extend(scratch_of[t].map(Step::Free));
                 }
-            }
-            Task::Accumulate(value, partial) => {
-                let from = place(Instance { value, partial });
-                steps.push(Step::Add { from, into: place(Instance { value, partial: 0 }) });
-            }
-            Task::Carry(input, next) => {
-                let (from, to) = (place(next), place(Instance { value: input, partial: 0 }));
-                if from != to {
-                    steps.push(Step::Copy { from, to });
+                Task::Accumulate(value, partial) => {
+                    let from = place(Instance { value, partial });
+                    steps.push(Step::Add { from, into: place(Instance { value, partial: 0 }) });
+                }
+                Task::Carry(input, next) => {
+                    let (from, to) = (place(next), place(Instance { value: input, partial: 0 }));
+                    if from != to {
+                        steps.push(Step::Copy { from, to });
+                    }
                 }
             }
+            steps.extend(self.ends.of(t).iter().map(|&s| Step::Free(BufferId(s))));
         }
-        steps.extend(ends[t].iter().map(|&s| Step::Free(BufferId(s))));
-    }
-    let inputs = graph.inputs().map(|(value, role, _)| {
-        let (home, _) = life.homes[&Instance { value, partial: 0 }];
-        let persistent = matches!(role, Role::Weight(_) | Role::State(_));
-        InputPlace { value, place: whole(BufferId(home as u32)), persistent }
-    });
-    let inputs = inputs.collect();
-    let outputs = graph.outputs.iter().map(|(name, value)| {
-        let place = place(Instance { value: *value, partial: 0 });
-        OutputPlace { name: name.clone(), value: *value, place }
-    });
-    let outputs = outputs.collect();
-    let plan = Plan {
-        sizes: slice.iter().map(|(s, v)| (s.to_string(), v)).collect(),
-        partials,
-        devices: vec![DevicePlan { name: "cpu0".into(), arena }],
-        buffers,
-        inputs,
-        outputs,
-        steps,
-    };
-    match options.memory {
-        Some(budget) if arena > budget => {
-            Err(PlanError::DoesNotFit { needed: arena, budget, holders: holders(graph, &plan) })
-        }
-        _ => Ok(plan),
+        steps
     }
 }
 

@@ -76,6 +76,8 @@ pub struct DevicePlan {
     pub name: String,
     /// Bytes of its arena; the executor allocates exactly this.
     pub arena: u64,
+    /// Most bytes in use at once; no arena could be smaller, and the rest is lost to layout.
+    pub live: u64,
 }
 
 /// Where an input is fed or carried.

@@ -8,12 +8,17 @@
 //! 4. a result shares bytes with an operand only where the operator allows it;
 //! 5. partial results are added in order, each once;
 //! 6. an input carried in the forward pass is, in a later partial, what the one before it left;
-//! 7. at the end every output is there, and every carried input holds its next value.
+//! 7. at the end every output is there, and every carried input holds its next value;
+//! 8. no update of an objective runs before its losses are known, so that nothing is changed by a step
+//!    that has failed;
+//! 9. the most bytes in use at once are what the plan says they are.
+//!
+//! The time it takes grows with the number of steps alone.
 
 use crate::plan::{BufferId, Place, Plan, Step};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Node, Origin, Phase, Role, Value, ValueInfo};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 /// What some bytes hold.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,20 +43,90 @@ pub struct Broken {
 struct Checker<'a> {
     graph: &'a Graph,
     plan: &'a Plan,
-    live: Vec<BufferId>,
+    facts: Facts,
+    /// Which buffers are in use.
+    live: Vec<bool>,
+    /// First byte to (end, buffer) of those in use that have bytes, by device.
+    occupied: Vec<BTreeMap<u64, (u64, BufferId)>>,
+    /// Bytes in use, and most of them so far, by device.
+    used: Vec<(u64, u64)>,
     /// What is where, by buffer.
-    held: HashMap<BufferId, Vec<(Place, Held)>>,
-    /// Bytes of one instance of every value.
-    bytes: Vec<u64>,
+    held: Vec<Vec<(Place, Held)>>,
     runs: Vec<u32>,
+}
+
+/// What the graph says, by value.
+struct Facts {
+    /// Bytes of one instance.
+    bytes: Vec<u64>,
+    /// The value whose bytes a chain of views shows.
+    shown: Vec<Value>,
+    /// Computed or fed once per partial.
+    per_partial: Vec<bool>,
+    /// The next value of a carried input.
+    next: Vec<Option<Value>>,
+    /// Where an input is.
+    input: Vec<Option<Place>>,
+    /// Places of the losses of each objective.
+    losses: Vec<Vec<(Place, Held)>>,
+}
+
+impl Facts {
+    fn of(graph: &Graph, plan: &Plan) -> Result<Facts, String> {
+        let count = graph.values.len();
+        let mut shown: Vec<Value> = (0..count as u32).map(Value).collect();
+        for node in graph.nodes.iter().filter(|n| n.op.def().is_view()) {
+            shown[node.outs[0].index()] = shown[node.ins[0].index()];
+        }
+        let per_partial = graph.values.iter().map(|info| match info.origin {
+            Origin::Input(role) => matches!(role, Role::Data | Role::Random),
+            Origin::Node { node, .. } => graph.nodes[node.index()].phase != Phase::Update,
+        });
+        let mut facts = Facts {
+            bytes: sizes_in_bytes(graph, plan)?,
+            shown,
+            per_partial: per_partial.collect(),
+            next: vec![None; count],
+            input: vec![None; count],
+            losses: Vec::new(),
+        };
+        for (input, next) in &graph.carries {
+            facts.next[input.index()] = Some(*next);
+        }
+        for input in &plan.inputs {
+            let known = facts.input.get_mut(input.value.index());
+            *known.ok_or("an input that the graph does not have")? = Some(input.place);
+        }
+        for out in &plan.outputs {
+            let info = graph.values.get(out.value.index()).ok_or("an output that the graph does not have")?;
+            let (Origin::Node { node, .. }, Some("loss")) = (info.origin, out.name.rsplit('.').next()) else {
+                continue;
+            };
+            let stage = graph.nodes[node.index()].stage as usize;
+            if facts.losses.len() <= stage {
+                facts.losses.resize(stage + 1, Vec::new());
+            }
+            let root = facts.shown[out.value.index()];
+            let summed = if facts.per_partial[root.index()] { plan.partials } else { 1 };
+            facts.losses[stage].push((out.place, Held { value: root, partial: 0, summed }));
+        }
+        Ok(facts)
+    }
 }
 
 /// Checks everything listed at the top of this file.
 pub fn verify(graph: &Graph, plan: &Plan) -> Result<(), Broken> {
     let broken = |step: usize, why: String| Broken { step, why };
-    let bytes = sizes_in_bytes(graph, plan).map_err(|why| broken(0, why))?;
-    let runs = vec![0; graph.nodes.len()];
-    let mut c = Checker { graph, plan, live: Vec::new(), held: HashMap::new(), bytes, runs };
+    let mut c = Checker {
+        graph,
+        plan,
+        facts: Facts::of(graph, plan).map_err(|why| broken(0, why))?,
+        live: vec![false; plan.buffers.len()],
+        occupied: vec![BTreeMap::new(); plan.devices.len()],
+        used: vec![(0, 0); plan.devices.len()],
+        held: vec![Vec::new(); plan.buffers.len()],
+        runs: vec![0; graph.nodes.len()],
+    };
     c.sizes().map_err(|why| broken(0, why))?;
     let mut fed = false;
     for (i, step) in plan.steps.iter().enumerate() {
@@ -69,22 +144,11 @@ pub fn verify(graph: &Graph, plan: &Plan) -> Result<(), Broken> {
 
 impl Checker<'_> {
     fn per_partial(&self, v: Value) -> bool {
-        match self.graph.value(v).origin {
-            Origin::Input(role) => matches!(role, Role::Data | Role::Random),
-            Origin::Node { node, .. } => self.graph.nodes[node.index()].phase != Phase::Update,
-        }
+        self.facts.per_partial[v.index()]
     }
 
-    /// The value whose bytes a chain of views shows.
-    fn shown(&self, mut v: Value) -> Value {
-        while let Origin::Node { node, .. } = self.graph.value(v).origin {
-            let node = &self.graph.nodes[node.index()];
-            if !node.op.def().is_view() {
-                break;
-            }
-            v = node.ins[0];
-        }
-        v
+    fn shown(&self, v: Value) -> Value {
+        self.facts.shown[v.index()]
     }
 
     fn sizes(&self) -> Result<(), String> {
@@ -97,7 +161,7 @@ impl Checker<'_> {
         }
         for input in &self.plan.inputs {
             let copies = if self.per_partial(input.value) { u64::from(self.plan.partials) } else { 1 };
-            if input.place.bytes != self.bytes[input.value.index()] * copies {
+            if Some(input.place.bytes) != self.facts.bytes[input.value.index()].checked_mul(copies) {
                 return Err(format!("input %{} has the wrong number of bytes", input.value.0));
             }
         }
@@ -106,10 +170,10 @@ impl Checker<'_> {
 
     fn feed(&mut self) -> Result<(), String> {
         for (v, _, info) in self.graph.inputs() {
-            let input = self.plan.inputs.iter().find(|i| i.value == v);
-            let place = input.ok_or_else(|| format!("input `{}` has no place", info.name))?.place;
+            let place = self.facts.input[v.index()];
+            let place = place.ok_or_else(|| format!("input `{}` has no place", info.name))?;
             let copies = if self.per_partial(v) { self.plan.partials } else { 1 };
-            let bytes = self.bytes[v.index()];
+            let bytes = self.facts.bytes[v.index()];
             for partial in 0..copies {
                 let start = place.start + u64::from(partial) * bytes;
                 self.write(
@@ -124,12 +188,7 @@ impl Checker<'_> {
     fn step(&mut self, step: &Step) -> Result<(), String> {
         match step {
             Step::Alloc(b) => self.alloc(*b),
-            Step::Free(b) => {
-                let at = self.live.iter().position(|l| l == b);
-                self.live.swap_remove(at.ok_or(format!("buffer {} is freed but not in use", b.0))?);
-                self.held.remove(b);
-                Ok(())
-            }
+            Step::Free(b) => self.free(*b),
             Step::Run { node, partial, ins, outs, scratch } => {
                 let n =
                     self.graph.nodes.get(node.index()).ok_or(format!("node {} does not exist", node.0))?;
@@ -152,16 +211,42 @@ impl Checker<'_> {
         }
     }
 
+    fn in_use(&self, b: BufferId) -> bool {
+        self.live.get(b.0 as usize).copied().unwrap_or(false)
+    }
+
     fn alloc(&mut self, b: BufferId) -> Result<(), String> {
         let new = self.plan.buffers.get(b.0 as usize).ok_or(format!("buffer {} does not exist", b.0))?;
-        for l in &self.live {
-            let old = self.plan.buffer(*l);
-            let apart = old.offset + old.bytes <= new.offset || new.offset + new.bytes <= old.offset;
-            if *l == b || (old.device == new.device && !apart && old.bytes > 0 && new.bytes > 0) {
-                return Err(format!("buffers {} and {} overlap", l.0, b.0));
-            }
+        if self.in_use(b) {
+            return Err(format!("buffer {} is taken twice", b.0));
         }
-        self.live.push(b);
+        // `sizes` has checked device and end of every buffer.
+        let (device, end) = (new.device as usize, new.offset + new.bytes);
+        if new.bytes > 0 {
+            let below = self.occupied[device].range(..end).next_back();
+            if let Some((_, (_, old))) = below.filter(|(_, (old_end, _))| *old_end > new.offset) {
+                return Err(format!("buffers {} and {} overlap", old.0, b.0));
+            }
+            self.occupied[device].insert(new.offset, (end, b));
+        }
+        let (now, most) = &mut self.used[device];
+        *now += new.bytes;
+        *most = (*most).max(*now);
+        self.live[b.0 as usize] = true;
+        Ok(())
+    }
+
+    fn free(&mut self, b: BufferId) -> Result<(), String> {
+        if !self.in_use(b) {
+            return Err(format!("buffer {} is freed but not in use", b.0));
+        }
+        let old = self.plan.buffer(b);
+        if old.bytes > 0 {
+            self.occupied[old.device as usize].remove(&old.offset);
+        }
+        self.used[old.device as usize].0 -= old.bytes;
+        self.live[b.0 as usize] = false;
+        self.held[b.0 as usize].clear();
         Ok(())
     }
 
@@ -174,15 +259,22 @@ impl Checker<'_> {
         outs: &[Place],
         scratch: Option<&Place>,
     ) -> Result<(), String> {
-        let label = format!("node {id} ({})", node.op.def().name());
+        let label = || format!("node {id} ({})", node.op.def().name());
+        if node.phase == Phase::Update {
+            for (place, wanted) in self.facts.losses.get(node.stage as usize).into_iter().flatten() {
+                if self.read(place).ok() != Some(*wanted) {
+                    return Err(format!("{} updates before the loss is known", label()));
+                }
+            }
+        }
         if ins.len() != node.ins.len() || outs.len() != node.outs.len() {
-            return Err(format!("{label} has the wrong number of operands"));
+            return Err(format!("{} has the wrong number of operands", label()));
         }
         for (v, place) in node.ins.iter().zip(ins) {
             // A view of what exists once, such as a weight, exists once too.
             let root = self.shown(*v);
             let all = node.phase == Phase::Update && self.per_partial(root);
-            let held = self.read(place).map_err(|why| format!("{label}: {why}"))?;
+            let held = self.read(place).map_err(|why| format!("{}: {why}", label()))?;
             let wanted = match self.carried_before(root, node.stage, partial) {
                 Some(held) => held,
                 None => Held {
@@ -191,29 +283,27 @@ impl Checker<'_> {
                     summed: if all { self.plan.partials } else { 1 },
                 },
             };
-            if held != wanted || place.bytes != self.bytes[v.index()] {
-                return Err(format!("{label} wants {wanted:?} and finds {held:?}"));
+            if held != wanted || place.bytes != self.facts.bytes[v.index()] {
+                return Err(format!("{} wants {wanted:?} and finds {held:?}", label()));
             }
         }
         for (o, out) in outs.iter().enumerate() {
             let shared = ins.iter().enumerate().filter(|(_, place)| overlap(place, out));
             for (i, place) in shared {
                 if place != out || !node.op.def().in_place().contains(&(i, o)) {
-                    return Err(format!("{label} writes output {o} over input {i}"));
+                    return Err(format!("{} writes output {o} over input {i}", label()));
                 }
             }
             if outs[..o].iter().chain(scratch).any(|other| overlap(other, out)) {
-                return Err(format!("{label} writes output {o} over another"));
+                return Err(format!("{} writes output {o} over another", label()));
             }
         }
-        if scratch
-            .is_some_and(|s| ins.iter().any(|place| overlap(place, s)) || !self.live.contains(&s.buffer))
-        {
-            return Err(format!("{label} has scratch space over an operand, or none"));
+        if scratch.is_some_and(|s| ins.iter().any(|place| overlap(place, s)) || !self.in_use(s.buffer)) {
+            return Err(format!("{} has scratch space over an operand, or none", label()));
         }
         for (v, place) in node.outs.iter().zip(outs) {
-            if place.bytes != self.bytes[v.index()] {
-                return Err(format!("{label} writes %{} with the wrong number of bytes", v.0));
+            if place.bytes != self.facts.bytes[v.index()] {
+                return Err(format!("{} writes %{} with the wrong number of bytes", label(), v.0));
             }
             let partial = if node.phase == Phase::Update { 0 } else { partial };
             self.write(*place, Held { value: *v, partial, summed: 1 })?;
@@ -225,7 +315,7 @@ impl Checker<'_> {
     /// What an input holds if an earlier partial of this objective, or an earlier objective, has carried
     /// it already in the forward pass.
     fn carried_before(&self, v: Value, stage: u32, partial: u32) -> Option<Held> {
-        let next = self.graph.carries.iter().find(|(input, _)| *input == v)?.1;
+        let next = self.facts.next[v.index()]?;
         let Origin::Node { node, .. } = self.graph.value(next).origin else { return None };
         let carrier = self.graph.nodes[node.index()].stage;
         if !self.per_partial(next) || carrier > stage || (carrier == stage && partial == 0) {
@@ -236,17 +326,18 @@ impl Checker<'_> {
     }
 
     fn read(&self, place: &Place) -> Result<Held, String> {
-        let found = self.held.get(&place.buffer).and_then(|all| all.iter().find(|(p, _)| p == place));
+        let all = self.held.get(place.buffer.0 as usize);
+        let found = all.and_then(|all| all.iter().find(|(p, _)| p == place));
         found.map(|(_, h)| *h).ok_or_else(|| format!("nothing complete is at {place:?}"))
     }
 
     fn write(&mut self, place: Place, held: Held) -> Result<(), String> {
         let buffer = self.plan.buffers.get(place.buffer.0 as usize).ok_or("writes to no buffer")?;
         let inside = place.start.checked_add(place.bytes).is_some_and(|end| end <= buffer.bytes);
-        if !inside || !self.live.contains(&place.buffer) {
+        if !inside || !self.in_use(place.buffer) {
             return Err(format!("writes outside a buffer in use: {place:?}"));
         }
-        let all = self.held.entry(place.buffer).or_default();
+        let all = &mut self.held[place.buffer.0 as usize];
         all.retain(|(p, _)| !overlap(p, &place) && *p != place);
         all.push((place, held));
         Ok(())
@@ -263,16 +354,22 @@ impl Checker<'_> {
                 return Err(format!("node {id} ran {} times, expected {expected}", self.runs[id]));
             }
         }
+        for (device, (_, most)) in self.plan.devices.iter().zip(&self.used) {
+            if device.live != *most {
+                return Err(format!("{} uses {most} bytes at once, not {}", device.name, device.live));
+            }
+        }
         for (name, v) in &self.graph.outputs {
             let out = self.plan.outputs.iter().find(|o| o.name == *name && o.value == *v);
             let held = self.read(&out.ok_or(format!("output `{name}` has no place"))?.place)?;
-            let summed = if self.per_partial(*v) { self.plan.partials } else { 1 };
-            if held != (Held { value: self.shown(*v), partial: 0, summed }) {
+            let root = self.shown(*v);
+            let summed = if self.per_partial(root) { self.plan.partials } else { 1 };
+            if held != (Held { value: root, partial: 0, summed }) {
                 return Err(format!("output `{name}` is {held:?}"));
             }
         }
         for (input, next) in &self.graph.carries {
-            let place = self.plan.inputs.iter().find(|i| i.value == *input).map(|i| i.place);
+            let place = self.facts.input[input.index()];
             let held = self.read(&place.ok_or("a carried input has no place")?)?;
             let last = if self.per_partial(*next) { self.plan.partials - 1 } else { 0 };
             if held != (Held { value: self.shown(*next), partial: last, summed: 1 }) {
@@ -289,9 +386,10 @@ fn sizes_in_bytes(graph: &Graph, plan: &Plan) -> Result<Vec<u64>, String> {
         sizes.set(symbol, *value);
     }
     let bytes = |info: &ValueInfo| -> Result<u64, String> {
-        let shape = info.ty.bind(&sizes).map_err(|e| e.to_string())?;
-        let elements = shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d as u64));
-        elements.and_then(|n| n.checked_mul(info.ty.dtype.size() as u64)).ok_or("a value is too large".into())
+        info.ty.shape.iter().try_fold(info.ty.dtype.size() as u64, |bytes, dim| {
+            let extent = dim.bind(&sizes).map_err(|e| e.to_string())?;
+            bytes.checked_mul(extent as u64).ok_or_else(|| "a value is too large".to_string())
+        })
     };
     graph.values.iter().map(bytes).collect()
 }

@@ -9,6 +9,7 @@ use crate::team::Team;
 use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, NodeId, Origin, Phase, Value};
+use gulliver_plan::kind::Kinds;
 use gulliver_plan::plan::{Place, Plan, Step};
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -24,8 +25,13 @@ pub struct Cpu {
 /// A plan made ready for one device.
 pub struct Program {
     instructions: Vec<Instruction>,
-    /// Where the update of each objective starts.
-    updates: Vec<usize>,
+    /// The kernel of each kind of node; kinds that are views have none.
+    kernels: Vec<Option<Run>>,
+    /// Operands, results and scratch of all instructions, one after the other.
+    slots: Vec<Slot>,
+    /// The first update of each objective that has one.
+    updates: Vec<(u32, usize)>,
+    /// By value, in order.
     inputs: Vec<(Value, Slot)>,
     outputs: Vec<(String, Output)>,
     /// Names of operators that have no fast kernel.
@@ -42,9 +48,23 @@ struct Output {
 enum Instruction {
     Alloc(u64),
     Free(u64),
-    Run { kernel: Run, ins: Box<[Slot]>, outs: Box<[Slot]>, scratch: Option<Slot>, first: Value },
-    Copy { from: Slot, to: Slot },
-    Add { from: Slot, into: Slot },
+    /// From `slots` on: so many operands, so many results, and scratch if there is any.
+    Run {
+        kernel: u32,
+        slots: u32,
+        ins: u32,
+        outs: u32,
+        scratch: bool,
+        first: Value,
+    },
+    Copy {
+        from: Slot,
+        to: Slot,
+    },
+    Add {
+        from: Slot,
+        into: Slot,
+    },
 }
 
 // SAFETY: slots point into the device's arena, which outlives its programs' use; programs are run
@@ -125,14 +145,9 @@ impl Cpu {
         self.peak
     }
 
-    /// Gives the device more memory, keeping the first `keep` bytes. Programs loaded before are void.
-    pub fn grow(&mut self, bytes: u64, keep: u64) -> Result<(), OutOfMemory> {
-        let arena = Arena::new(bytes, "cpu0")?;
-        let keep = keep.min(self.arena.bytes()).min(bytes);
-        // SAFETY: both blocks have at least `keep` bytes and are distinct.
-        unsafe { std::ptr::copy_nonoverlapping(self.arena.at(0, keep), arena.at(0, keep), keep as usize) };
-        self.arena = arena;
-        Ok(())
+    /// Gives the device more memory, keeping what is there. Programs loaded before are void.
+    pub fn grow(&mut self, bytes: u64) -> Result<(), OutOfMemory> {
+        self.arena.grow(bytes)
     }
 
     /// Copies bytes into the arena.
@@ -142,6 +157,13 @@ impl Cpu {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
 
+    /// Copies numbers into the arena.
+    pub fn write_floats(&mut self, offset: u64, floats: &[f32]) {
+        let to = self.arena.at(offset, size_of_val(floats) as u64);
+        // SAFETY: `at` checked the range, and host memory is not in the arena.
+        unsafe { std::ptr::copy_nonoverlapping(floats.as_ptr().cast(), to, size_of_val(floats)) };
+    }
+
     /// Copies bytes out of the arena.
     pub fn read(&self, offset: u64, bytes: &mut [u8]) {
         let from = self.arena.at(offset, bytes.len() as u64);
@@ -149,8 +171,15 @@ impl Cpu {
         unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
     }
 
-    /// Settles kernels and addresses of a verified plan; `kernels` are those of operators from outside.
-    pub fn load(&self, graph: &Graph, plan: &Plan, kernels: &Kernels) -> Result<Program, RunError> {
+    /// Settles kernels and addresses of a verified plan. `kinds` are those of the graph; `kernels` are
+    /// those of operators from outside.
+    pub fn load(
+        &self,
+        graph: &Graph,
+        kinds: &Kinds,
+        plan: &Plan,
+        kernels: &Kernels,
+    ) -> Result<Program, RunError> {
         let needed = plan.devices.iter().map(|d| d.arena).max().unwrap_or(0);
         if needed > self.arena.bytes() {
             return Err(RunError::Arena { needed, available: self.arena.bytes() });
@@ -164,34 +193,46 @@ impl Cpu {
             bytes: p.bytes as usize,
         };
         let mut program = Program {
-            instructions: Vec::new(),
+            instructions: Vec::with_capacity(plan.steps.len()),
+            kernels: Vec::with_capacity(kinds.nodes.len()),
+            slots: Vec::new(),
             updates: Vec::new(),
             inputs: Vec::new(),
             outputs: Vec::new(),
             slow: Vec::new(),
         };
-        let mut stage = None;
+        for id in &kinds.nodes {
+            let node = &graph.nodes[id.index()];
+            if node.op.def().is_view() {
+                program.kernels.push(None);
+                continue;
+            }
+            let lowered = lower_node(graph, node, &sizes, self.threads(), kernels)?;
+            if lowered.reference && !program.slow.contains(&node.op.def().name()) {
+                program.slow.push(node.op.def().name());
+            }
+            program.kernels.push(Some(lowered.run));
+        }
         for step in &plan.steps {
             let instruction = match step {
                 Step::Alloc(b) => Instruction::Alloc(plan.buffer(*b).bytes),
                 Step::Free(b) => Instruction::Free(plan.buffer(*b).bytes),
                 Step::Copy { from, to } => Instruction::Copy { from: slot(from), to: slot(to) },
                 Step::Add { from, into } => Instruction::Add { from: slot(from), into: slot(into) },
-                Step::Run { node, ins, outs, scratch, .. } => {
-                    let node = &graph.nodes[node.index()];
-                    if node.phase == Phase::Update && stage != Some(node.stage) {
-                        stage = Some(node.stage);
-                        program.updates.push(program.instructions.len());
+                Step::Run { node: id, ins, outs, scratch, .. } => {
+                    let node = &graph.nodes[id.index()];
+                    let known = program.updates.last().is_some_and(|(stage, _)| *stage == node.stage);
+                    if node.phase == Phase::Update && !known {
+                        program.updates.push((node.stage, program.instructions.len()));
                     }
-                    let lowered = lower_node(graph, node, &sizes, self.threads(), kernels)?;
-                    if lowered.reference && !program.slow.contains(&node.op.def().name()) {
-                        program.slow.push(node.op.def().name());
-                    }
+                    let slots = program.slots.len() as u32;
+                    program.slots.extend(ins.iter().chain(outs).chain(scratch).map(slot));
                     Instruction::Run {
-                        kernel: lowered.run,
-                        ins: ins.iter().map(slot).collect(),
-                        outs: outs.iter().map(slot).collect(),
-                        scratch: scratch.as_ref().map(slot),
+                        kernel: kinds.kind_of[id.index()],
+                        slots,
+                        ins: ins.len() as u32,
+                        outs: outs.len() as u32,
+                        scratch: scratch.is_some(),
                         first: node.outs[0],
                     }
                 }
@@ -199,6 +240,7 @@ impl Cpu {
             program.instructions.push(instruction);
         }
         program.inputs = plan.inputs.iter().map(|i| (i.value, slot(&i.place))).collect();
+        program.inputs.sort_by_key(|(value, _)| *value);
         for o in &plan.outputs {
             let ty = graph.ty(o.value);
             let stage = match graph.value(o.value).origin {
@@ -219,7 +261,8 @@ impl Cpu {
         value: Value,
         bytes: &[u8],
     ) -> Result<(), RunError> {
-        let slot = program.inputs.iter().find(|(v, _)| *v == value).map(|(_, s)| *s);
+        let at = program.inputs.binary_search_by_key(&value, |(v, _)| *v);
+        let slot = at.ok().map(|i| program.inputs[i].1);
         match slot {
             Some(slot) if slot.bytes == bytes.len() => {
                 // SAFETY: the slot lies in the arena, which nothing else uses while we have `&mut self`.
@@ -256,10 +299,15 @@ impl Cpu {
                     self.peak = self.peak.max(self.live);
                 }
                 Instruction::Free(bytes) => self.live -= bytes,
-                Instruction::Run { kernel, ins, outs, scratch, first } => {
+                Instruction::Run { kernel, slots, ins, outs, scratch, first } => {
+                    let operands = &program.slots[*slots as usize..];
+                    let (ins, rest) = operands.split_at(*ins as usize);
+                    let (outs, rest) = rest.split_at(*outs as usize);
+                    let scratch = scratch.then(|| rest[0]);
+                    let kernel = program.kernels[*kernel as usize].as_ref().expect("views never run");
                     // SAFETY: slots lie in the arena; the plan was verified to give results and scratch
                     // bytes of their own, or exactly those of an operand where the operator allows it.
-                    let mut call = unsafe { Call::new(&self.team, ins, outs, *scratch) };
+                    let mut call = unsafe { Call::new(&self.team, ins, outs, scratch) };
                     kernel(&mut call).map_err(|source| RunError::Kernel {
                         value: graph.value(*first).name.clone(),
                         source,
@@ -338,8 +386,9 @@ impl Program {
         self.instructions.is_empty()
     }
 
-    /// Where the update of each objective starts.
-    pub fn updates(&self) -> &[usize] {
+    /// Objective and instruction of the first update of each: what comes before changes no weight and
+    /// makes the objective's loss known.
+    pub fn updates(&self) -> &[(u32, usize)] {
         &self.updates
     }
 

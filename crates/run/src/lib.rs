@@ -6,6 +6,7 @@ pub mod checkpoint;
 pub mod data;
 pub mod executor;
 pub mod host;
+pub mod initial;
 pub mod kernel;
 pub mod lower;
 pub mod memory;

@@ -1,16 +1,16 @@
-//! A device's memory: one block of exactly the planned size. Offsets come from the plan.
+//! A device's memory: one block of exactly the planned size. Offsets come from the plan. Pages are
+//! taken from the system when they are first touched, and a block grows without being copied.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::ptr::NonNull;
+use memmap2::MmapMut;
 
-/// Alignment of the arena; offsets in it are multiples of it.
-const ALIGN: usize = gulliver_plan::layout::ALIGN as usize;
-
-/// An owned, zeroed, aligned block of bytes, shared by raw pointer with kernels.
+/// An owned, zeroed, page-aligned block of bytes, shared by raw pointer with kernels.
 #[derive(Debug)]
 pub struct Arena {
-    start: NonNull<u8>,
+    /// Nothing is mapped for a block of no bytes.
+    map: Option<MmapMut>,
+    start: *mut u8,
     bytes: usize,
+    device: String,
 }
 
 // SAFETY: the arena is plain memory; all access goes through pointers whose users uphold exclusivity.
@@ -33,13 +33,29 @@ impl Arena {
     pub fn new(bytes: u64, device: &str) -> Result<Arena, OutOfMemory> {
         let failed = || OutOfMemory { bytes, device: device.to_string() };
         let size = usize::try_from(bytes).map_err(|_| failed())?;
-        if size == 0 {
-            return Ok(Arena { start: NonNull::<[u8; ALIGN]>::dangling().cast(), bytes: 0 });
+        let mut map = match size {
+            0 => None,
+            _ => Some(mapped(size).ok_or_else(failed)?),
+        };
+        let start = first_byte(&mut map);
+        Ok(Arena { map, start, bytes: size, device: device.to_string() })
+    }
+
+    /// Makes the block larger: bytes keep their contents and offsets, new ones are zero. Pointers handed
+    /// out before are void. Does nothing if it is as large already.
+    pub fn grow(&mut self, bytes: u64) -> Result<(), OutOfMemory> {
+        let failed = || OutOfMemory { bytes, device: self.device.clone() };
+        let size = usize::try_from(bytes).map_err(|_| failed())?;
+        if size <= self.bytes {
+            return Ok(());
         }
-        let layout = Layout::from_size_align(size, ALIGN).map_err(|_| failed())?;
-        // SAFETY: the layout has a size above zero.
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(failed)?;
-        Ok(Arena { start, bytes: size })
+        match &mut self.map {
+            Some(map) => extend(map, size).ok_or_else(failed)?,
+            None => self.map = Some(mapped(size).ok_or_else(failed)?),
+        }
+        self.start = first_byte(&mut self.map);
+        self.bytes = size;
+        Ok(())
     }
 
     /// Size in bytes.
@@ -52,16 +68,67 @@ impl Arena {
         let end = offset.checked_add(len).expect("an offset of a verified plan");
         assert!(end <= self.bytes as u64, "bytes {offset}..{end} of an arena of {}", self.bytes);
         // SAFETY: the offset is within the block, or one past its end for empty places.
-        unsafe { self.start.as_ptr().add(offset as usize) }
+        unsafe { self.start.add(offset as usize) }
     }
 }
 
-impl Drop for Arena {
-    fn drop(&mut self) {
-        if self.bytes > 0 {
-            let layout = Layout::from_size_align(self.bytes, ALIGN).expect("the layout it was made with");
-            // SAFETY: allocated in `new` with this layout.
-            unsafe { dealloc(self.start.as_ptr(), layout) };
+/// The start of a map; for none, an address that is aligned and never read.
+fn first_byte(map: &mut Option<MmapMut>) -> *mut u8 {
+    #[repr(align(64))]
+    struct Aligned;
+    const _: () = assert!(align_of::<Aligned>() == gulliver_plan::layout::ALIGN as usize);
+    map.as_mut().map_or(std::ptr::NonNull::<Aligned>::dangling().as_ptr().cast(), |m| m.as_mut_ptr())
+}
+
+fn mapped(size: usize) -> Option<MmapMut> {
+    // The system maps whole pages; sizes near the end of the address space would overflow there.
+    isize::try_from(size).ok()?;
+    MmapMut::map_anon(size).ok()
+}
+
+#[cfg(target_os = "linux")]
+fn extend(map: &mut MmapMut, size: usize) -> Option<()> {
+    isize::try_from(size).ok()?;
+    // SAFETY: pointers into the old map are void by the contract of `grow`; new pages are zero.
+    unsafe { map.remap(size, memmap2::RemapOptions::new().may_move(true)) }.ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn extend(map: &mut MmapMut, size: usize) -> Option<()> {
+    let mut larger = mapped(size)?;
+    larger[..map.len()].copy_from_slice(map);
+    *map = larger;
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn growing_keeps_contents_and_adds_zeros() {
+        for first in [0u64, 1, 4096, 1 << 20] {
+            let mut arena = Arena::new(first, "cpu0").unwrap();
+            // SAFETY: the bytes are inside the arena, and nothing else uses it.
+            unsafe { std::slice::from_raw_parts_mut(arena.at(0, first), first as usize) }.fill(7);
+            for size in [first / 2, first + 100, 3 << 20] {
+                arena.grow(size).unwrap();
+                assert!(arena.bytes() == size.max(first).max(arena.bytes()));
+                let bytes = arena.bytes() as usize;
+                // SAFETY: as above.
+                let all = unsafe { std::slice::from_raw_parts(arena.at(0, bytes as u64), bytes) };
+                let (kept, new) = all.split_at(first as usize);
+                assert!(kept.iter().all(|&b| b == 7) && new.iter().all(|&b| b == 0), "{first} to {size}");
+                assert!((all.as_ptr() as u64).is_multiple_of(gulliver_plan::layout::ALIGN));
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_machine_has_not_is_an_error() {
+        for bytes in [u64::MAX, u64::MAX / 2, 1 << 62] {
+            assert_eq!(Arena::new(bytes, "cpu0").unwrap_err(), OutOfMemory { bytes, device: "cpu0".into() });
+            assert_eq!(Arena::new(64, "cpu1").unwrap().grow(bytes).unwrap_err().device, "cpu1");
         }
     }
 }

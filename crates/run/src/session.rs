@@ -3,13 +3,14 @@
 
 use crate::data::Batch;
 use crate::executor::{Cpu, Program, RunError, Work};
-use crate::host::{HostData, HostTensor};
+use crate::host::HostTensor;
+use crate::initial::{noise, pieces};
 use crate::lower::{Kernels, lower_node};
 use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::dtype::DType;
-use gulliver_graph::graph::{Graph, Init, Role, Value};
-use gulliver_graph::random::{Stream, hash_name};
-use gulliver_plan::make::{BATCH, Options, Persistent, PlanError, make};
+use gulliver_graph::graph::{Graph, Init, Origin, Phase, Role, Value};
+use gulliver_plan::make::{BATCH, Options, Persistent, PlanError};
+use gulliver_plan::outline::Outline;
 use gulliver_plan::plan::Plan;
 use gulliver_plan::verify::{Broken, verify};
 use std::collections::{BTreeMap, HashMap};
@@ -87,12 +88,34 @@ struct Loaded {
     plan: Plan,
 }
 
+/// A graph with what does not depend on the sizes of a batch.
+struct Side {
+    graph: Graph,
+    /// Inputs that every step is fed with.
+    fed: Vec<Value>,
+    partials: u32,
+    /// Made for the first sizes met, as they decide which order needs least memory.
+    outline: Option<Outline>,
+}
+
+impl Side {
+    fn new(graph: Graph, partials: u32) -> Side {
+        let fed = graph.inputs().filter(|(_, role, _)| !matches!(role, Role::Weight(_) | Role::State(_)));
+        let fed = fed.map(|(value, ..)| value).collect();
+        Side { graph, fed, partials, outline: None }
+    }
+}
+
 /// See the top of this file.
 pub struct Session {
-    train: Graph,
-    evaluate: Option<Graph>,
+    train: Side,
+    evaluate: Option<Side>,
     options: SessionOptions,
     persistent: Persistent,
+    /// Offset and size of the states that the forward pass changes.
+    forward: Vec<(u64, usize)>,
+    /// What they were before the step.
+    undo: Vec<u8>,
     cpu: Cpu,
     loaded: HashMap<(Which, Bindings), Loaded>,
     ledger: Ledger,
@@ -131,23 +154,37 @@ impl Session {
             return Err(PlanError::DoesNotFit { needed: persistent.end, budget, holders }.into());
         }
         let cpu = Cpu::new(options.threads, bytes).map_err(RunError::from)?;
-        let (loaded, ledger) = (HashMap::new(), Ledger::default());
-        let mut session = Session { train, evaluate, options, persistent, cpu, loaded, ledger };
+        let forward = forward_states(&train, &persistent);
+        let mut session = Session {
+            undo: vec![0; forward.iter().map(|(_, bytes)| bytes).sum()],
+            forward,
+            train: Side::new(train, options.partials),
+            evaluate: evaluate.map(|graph| Side::new(graph, 1)),
+            options,
+            persistent,
+            cpu,
+            loaded: HashMap::new(),
+            ledger: Ledger::default(),
+        };
         session.initialise(seed);
         Ok(session)
     }
 
     fn initialise(&mut self, seed: u64) {
-        let inputs: Vec<(String, Init, Vec<usize>)> = self.persistent_inputs();
-        for (name, init, shape) in inputs {
-            let tensor = initial(seed, &name, init, &shape);
+        for (name, init, shape) in self.persistent_inputs() {
             let (offset, _) = self.persistent.places[&name];
-            self.cpu.write(offset, tensor.as_bytes());
+            // A new device is all zeros.
+            if !matches!(init, Init::Constant(c) if c.to_bits() == 0) {
+                let place = |first: usize| offset + (first * size_of::<f32>()) as u64;
+                pieces(seed, &name, init, shape.iter().product(), |first, piece| {
+                    self.cpu.write_floats(place(first), piece);
+                });
+            }
         }
     }
 
     fn persistent_inputs(&self) -> Vec<(String, Init, Vec<usize>)> {
-        let inputs = self.train.inputs().filter_map(|(_, role, info)| match role {
+        let inputs = self.train.graph.inputs().filter_map(|(_, role, info)| match role {
             Role::Weight(init) | Role::State(init) => {
                 let shape = info.ty.bind(&Bindings::new()).expect("persistent values have fixed shapes");
                 Some((info.name.clone(), init, shape))
@@ -159,7 +196,7 @@ impl Session {
 
     /// The training graph.
     pub fn graph(&self) -> &Graph {
-        &self.train
+        &self.train.graph
     }
 
     /// Bytes moved so far.
@@ -179,15 +216,19 @@ impl Session {
 
     /// Copies of all weights and states.
     pub fn tensors(&mut self) -> BTreeMap<String, HostTensor> {
-        let mut all = BTreeMap::new();
-        for (name, dtype, shape) in self.layout() {
-            let mut tensor = HostTensor::zeros(dtype, &shape);
-            let (offset, bytes) = self.persistent.places[&name];
-            self.cpu.read(offset, tensor.as_bytes_mut());
-            self.ledger.to_host += bytes;
-            all.insert(name, tensor);
-        }
-        all
+        let layout = self.layout();
+        layout
+            .into_iter()
+            .map(|(name, dtype, shape)| (name.clone(), self.copy(&name, dtype, &shape)))
+            .collect()
+    }
+
+    fn copy(&mut self, name: &str, dtype: DType, shape: &[usize]) -> HostTensor {
+        let mut tensor = HostTensor::zeros(dtype, shape);
+        let (offset, bytes) = self.persistent.places[name];
+        self.cpu.read(offset, tensor.as_bytes_mut());
+        self.ledger.to_host += bytes;
+        tensor
     }
 
     /// Replaces a weight or state; false if there is none of that name and shape.
@@ -215,9 +256,9 @@ impl Session {
         all
     }
 
-    fn graph_of(&self, which: Which) -> &Graph {
+    fn side(&self, which: Which) -> &Side {
         match (which, &self.evaluate) {
-            (Which::Evaluate, Some(graph)) => graph,
+            (Which::Evaluate, Some(side)) => side,
             _ => &self.train,
         }
     }
@@ -231,21 +272,36 @@ impl Session {
         let scratch = |graph: &Graph, node: &gulliver_graph::graph::Node, sizes: &Bindings| {
             Ok(lower_node(graph, node, sizes, threads, kernels)?.scratch)
         };
-        let partials = if which == Which::Train { self.options.partials } else { 1 };
+        let side = match (which, &mut self.evaluate) {
+            (Which::Evaluate, Some(side)) => side,
+            _ => &mut self.train,
+        };
         let options = Options {
-            partials,
+            partials: side.partials,
             memory: self.options.memory,
             persistent: &self.persistent,
             scratch: &scratch,
         };
-        let graph = self.graph_of(which);
-        let plan = make(graph, sizes, &options)?;
-        verify(graph, &plan)?;
+        let new = side.outline.is_none();
+        let outline = match side.outline.take() {
+            Some(outline) => outline,
+            None => Outline::new(&side.graph, sizes, &options)?,
+        };
+        let outline = side.outline.insert(outline);
+        let plan = match outline.plan(&side.graph, sizes, &options) {
+            // What is best for other sizes may not be good enough for these.
+            Err(PlanError::DoesNotFit { .. }) if !new => {
+                *outline = Outline::new(&side.graph, sizes, &options)?;
+                outline.plan(&side.graph, sizes, &options)?
+            }
+            made => made?,
+        };
+        verify(&side.graph, &plan)?;
         if plan.devices[0].arena > self.cpu.bytes() {
             self.loaded.clear();
-            self.cpu.grow(plan.devices[0].arena, self.persistent.end).map_err(RunError::from)?;
+            self.cpu.grow(plan.devices[0].arena).map_err(RunError::from)?;
         }
-        let program = self.cpu.load(self.graph_of(which), &plan, &self.options.kernels)?;
+        let program = self.cpu.load(&side.graph, &outline.kinds, &plan, &self.options.kernels)?;
         self.loaded.insert(key, Loaded { program, plan });
         Ok(())
     }
@@ -253,7 +309,7 @@ impl Session {
     /// The sizes that make the graph's data inputs fit a batch.
     pub fn sizes(&self, which: Which, batch: &Batch) -> Result<Bindings, SessionError> {
         let mut sizes = Bindings::new();
-        let graph = self.graph_of(which);
+        let graph = &self.side(which).graph;
         let rows = batch.fields.first().and_then(|(_, t)| t.shape().first()).copied().unwrap_or(0);
         sizes.set(BATCH, rows);
         for (value, _, info) in graph.inputs().filter(|(_, role, _)| *role == Role::Data) {
@@ -279,13 +335,14 @@ impl Session {
     ) -> Result<Bindings, SessionError> {
         let sizes = self.sizes(which, batch)?;
         self.load(which, &sizes)?;
-        let partials = if which == Which::Train { self.options.partials } else { 1 };
-        let graph = match (which, &self.evaluate) {
-            (Which::Evaluate, Some(graph)) => graph,
+        let Side { graph, fed, partials, .. } = match (which, &self.evaluate) {
+            (Which::Evaluate, Some(side)) => side,
             _ => &self.train,
         };
         let program = &self.loaded[&(which, sizes.clone())].program;
-        for (value, role, info) in graph.inputs() {
+        for &value in fed {
+            let info = graph.value(value);
+            let Origin::Input(role) = info.origin else { continue };
             let mut feed = |bytes: &[u8]| -> Result<(), SessionError> {
                 self.ledger.to_device += bytes.len() as u64;
                 Ok(self.cpu.feed(graph, program, value, bytes)?)
@@ -296,7 +353,7 @@ impl Session {
                     // Inputs that are noise by nature, such as a generator's.
                     None if info.name == "z" => {
                         let shape = info.ty.bind(&sizes)?;
-                        feed(noise(key, &info.name, &shape).as_bytes())?;
+                        feed(noise(key.seed, key.step, &info.name, &shape).as_bytes())?;
                     }
                     // Data without padding need not say so.
                     None if info.name == "mask" => {
@@ -311,7 +368,7 @@ impl Session {
                 },
                 Role::Hyper(default) => feed(&hyper(&info.name).unwrap_or(default).to_le_bytes())?,
                 Role::Random => {
-                    let rows = (0..partials).flat_map(|p| [key.seed as i64, key.step as i64, i64::from(p)]);
+                    let rows = (0..*partials).flat_map(|p| [key.seed as i64, key.step as i64, i64::from(p)]);
                     let keys: Vec<u8> = rows.flat_map(i64::to_le_bytes).collect();
                     feed(&keys)?;
                 }
@@ -333,19 +390,19 @@ impl Session {
         let loss_scale = Some((1.0 / partials) as f32);
         let with_scale = |name: &str| if name == "loss_scale" { loss_scale } else { hyper(name) };
         let sizes = self.prepare(Which::Train, batch, key, &with_scale)?;
-        let undo = self.forward_states();
+        self.remember();
         let loaded = &self.loaded[&(Which::Train, sizes.clone())];
         let mut done = 0;
-        for (stage, &update) in loaded.program.updates().iter().enumerate() {
-            self.cpu.run(&self.train, &loaded.program, done..update, None)?;
+        for &(stage, update) in loaded.program.updates() {
+            self.cpu.run(&self.train.graph, &loaded.program, done..update, None)?;
             done = update;
-            if !self.cpu.losses(&loaded.program, stage as u32).iter().all(|x| x.is_finite()) {
-                let name = self.diagnose(&sizes, &undo, update)?;
+            if !self.cpu.losses(&loaded.program, stage).iter().all(|x| x.is_finite()) {
+                let name = self.diagnose(&sizes, update)?;
                 return Ok(Outcome { scalars: BTreeMap::new(), not_finite: Some(name) });
             }
         }
         let end = loaded.program.len();
-        self.cpu.run(&self.train, &loaded.program, done..end, None)?;
+        self.cpu.run(&self.train.graph, &loaded.program, done..end, None)?;
         let mut scalars = BTreeMap::new();
         for name in loaded.program.output_names() {
             let Some(tensor) = self.cpu.output(&loaded.program, name) else { continue };
@@ -369,42 +426,35 @@ impl Session {
         let loss_scale = Some((1.0 / f64::from(self.options.partials)) as f32);
         let with_scale = |name: &str| if name == "loss_scale" { loss_scale } else { hyper(name) };
         let sizes = self.prepare(Which::Train, batch, key, &with_scale)?;
-        Ok(self.cpu.profile(&self.train, &self.loaded[&(Which::Train, sizes)].program)?)
+        Ok(self.cpu.profile(&self.train.graph, &self.loaded[&(Which::Train, sizes)].program)?)
     }
 
-    /// States that the forward pass changes, as they are now.
-    fn forward_states(&self) -> Vec<(u64, Vec<u8>)> {
-        let forward = self.train.carries.iter().filter(|(_, next)| !self.is_update(*next));
-        let copies = forward.map(|(input, _)| {
-            let (offset, bytes) = self.persistent.places[&self.train.value(*input).name];
-            let mut copy = vec![0; bytes as usize];
-            self.cpu.read(offset, &mut copy);
-            (offset, copy)
-        });
-        copies.collect()
+    /// Notes the states that the forward pass changes.
+    fn remember(&mut self) {
+        let mut rest = self.undo.as_mut_slice();
+        for &(offset, bytes) in &self.forward {
+            let (state, others) = rest.split_at_mut(bytes);
+            self.cpu.read(offset, state);
+            rest = others;
+        }
     }
 
-    fn is_update(&self, value: Value) -> bool {
-        use gulliver_graph::graph::{Origin, Phase};
-        match self.train.value(value).origin {
-            Origin::Node { node, .. } => self.train.nodes[node.index()].phase == Phase::Update,
-            Origin::Input(_) => false,
+    fn undo(&mut self) {
+        let mut rest = self.undo.as_slice();
+        for &(offset, bytes) in &self.forward {
+            let (state, others) = rest.split_at(bytes);
+            self.cpu.write(offset, state);
+            rest = others;
         }
     }
 
     /// Undoes what the forward pass changed and runs it again, looking at every value.
-    fn diagnose(
-        &mut self,
-        sizes: &Bindings,
-        undo: &[(u64, Vec<u8>)],
-        until: usize,
-    ) -> Result<String, SessionError> {
-        for (offset, bytes) in undo {
-            self.cpu.write(*offset, bytes);
-        }
-        let bad_weight = self.tensors().iter().find(|(_, t)| !t.is_finite()).map(|(name, _)| name.clone());
-        if let Some(name) = bad_weight {
-            return Ok(name);
+    fn diagnose(&mut self, sizes: &Bindings, until: usize) -> Result<String, SessionError> {
+        self.undo();
+        for (name, dtype, shape) in self.layout() {
+            if !self.copy(&name, dtype, &shape).is_finite() {
+                return Ok(name);
+            }
         }
         let mut first = None;
         let loaded = &self.loaded[&(Which::Train, sizes.clone())];
@@ -413,17 +463,15 @@ impl Session {
                 first = Some(value);
             }
         };
-        self.cpu.run(&self.train, &loaded.program, 0..until, Some(&mut watch))?;
-        for (offset, bytes) in undo {
-            self.cpu.write(*offset, bytes);
-        }
-        Ok(first.map_or("loss".into(), |v| self.train.value(v).name.clone()))
+        self.cpu.run(&self.train.graph, &loaded.program, 0..until, Some(&mut watch))?;
+        self.undo();
+        Ok(first.map_or("loss".into(), |v| self.train.graph.value(v).name.clone()))
     }
 
     /// Scalars of the evaluation graph for a batch.
     pub fn evaluate(&mut self, batch: &Batch, key: Key) -> Result<BTreeMap<String, f64>, SessionError> {
         let sizes = self.prepare(Which::Evaluate, batch, key, &|_| None)?;
-        let graph = self.evaluate.as_ref().unwrap_or(&self.train);
+        let graph = &self.evaluate.as_ref().unwrap_or(&self.train).graph;
         let loaded = &self.loaded[&(Which::Evaluate, sizes)];
         self.cpu.run(graph, &loaded.program, 0..loaded.program.len(), None)?;
         let mut scalars = BTreeMap::new();
@@ -436,6 +484,16 @@ impl Session {
         }
         Ok(scalars)
     }
+}
+
+/// Offset and size of the states that forward nodes carry.
+fn forward_states(graph: &Graph, persistent: &Persistent) -> Vec<(u64, usize)> {
+    let forward = graph.carries.iter().filter(|(_, next)| match graph.value(*next).origin {
+        Origin::Node { node, .. } => graph.nodes[node.index()].phase != Phase::Update,
+        Origin::Input(_) => true,
+    });
+    let place = |(input, _): &(Value, Value)| persistent.places[&graph.value(*input).name];
+    forward.map(place).map(|(offset, bytes)| (offset, bytes as usize)).collect()
 }
 
 /// A batch's shape as a model with fewer dimensions reads it: images as rows of pixels.
@@ -470,30 +528,4 @@ fn check_input(
     }
     let got = format!("{}{:?}", tensor.dtype(), tensor.shape());
     Err(RunError::Input { name: info.name.clone(), expected: info.ty.to_string(), got })
-}
-
-fn noise(key: Key, name: &str, shape: &[usize]) -> HostTensor {
-    let stream = Stream::new(key.seed, hash_name(name), key.step);
-    let count: usize = shape.iter().product();
-    let data = (0..count as u64).map(|i| stream.normal_at(i)).collect();
-    HostTensor::new(shape, HostData::F32(data)).expect("as many as the shape says")
-}
-
-/// The first value of a weight or state: a function of seed, name and position alone.
-pub fn initial(seed: u64, name: &str, init: Init, shape: &[usize]) -> HostTensor {
-    let stream = Stream::new(seed, hash_name(name), 0);
-    let count: usize = shape.iter().product();
-    let normal = |mean: f32, std: f32| -> Vec<f32> {
-        let blocks = (0..count.div_ceil(4) as u64).flat_map(|b| stream.normal_block(b));
-        blocks.take(count).map(|x| mean + std * x).collect()
-    };
-    let data = match init {
-        Init::Constant(c) => vec![c; count],
-        Init::Normal(std) => normal(0.0, std),
-        Init::NormalAround(mean, std) => normal(mean, std),
-        Init::Uniform(bound) => {
-            (0..count as u64).map(|i| (2.0 * stream.uniform_at(i) - 1.0) * bound).collect()
-        }
-    };
-    HostTensor::new(shape, HostData::F32(data)).expect("as many as the shape says")
 }

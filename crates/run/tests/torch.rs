@@ -11,6 +11,7 @@ use gulliver_graph::graph::Graph;
 use gulliver_graph::model::model;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
+use gulliver_plan::kind::Kinds;
 use gulliver_plan::make::{Options, Persistent, make};
 use gulliver_plan::verify::verify;
 use gulliver_run::data::Batch;
@@ -46,7 +47,7 @@ fn execute(
     let plan = make(graph, sizes, &options).unwrap();
     verify(graph, &plan).unwrap();
     let mut cpu = Cpu::new(THREADS, plan.devices[0].arena).unwrap();
-    let program = cpu.load(graph, &plan, &Kernels::default()).unwrap();
+    let program = cpu.load(graph, &Kinds::of(graph), &plan, &Kernels::default()).unwrap();
     for (value, _, info) in graph.inputs() {
         let shape = info.ty.bind(sizes).unwrap();
         let t = tensor(info.ty.dtype, &shape, &feed(value, &shape));

@@ -3,6 +3,7 @@
 
 mod measure;
 mod profile;
+mod scaling;
 
 use super::CommandError;
 use crate::report::table::{self, Column};
@@ -42,6 +43,9 @@ pub struct Arguments {
     /// With --profile: tells operators apart by the shapes of their operands too.
     #[arg(long, requires = "profile")]
     shapes: bool,
+    /// Shows instead how the cost of planning and running grows with layers, samples and nodes.
+    #[arg(long, conflicts_with_all = ["workloads", "profile"])]
+    scaling: bool,
 }
 
 /// Copied by the probe of memory speed: beyond the caches of most machines.
@@ -65,6 +69,9 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
         return Err(CommandError::Unknown(format!("--seconds {}: expected 0 to 1000000", arguments.seconds)));
     }
     let mut out = io::stdout().lock();
+    if arguments.scaling {
+        return show_scaling(&mut out, arguments, threads);
+    }
     if arguments.profile {
         return chosen.iter().try_for_each(|workload| show_profile(&mut out, arguments, workload, threads));
     }
@@ -206,6 +213,23 @@ fn show_profile(
         writeln!(out, "{}", tagged("profile", value))?;
     } else {
         write!(out, "{}", profile.render())?;
+    }
+    Ok(())
+}
+
+fn show_scaling(out: &mut impl Write, arguments: &Arguments, threads: usize) -> Result<(), CommandError> {
+    let mut rows = Vec::new();
+    scaling::measure(threads, arguments.seconds, |row| {
+        if arguments.json {
+            let value = serde_json::to_value(row).map_err(io::Error::from)?;
+            writeln!(out, "{}", tagged("scaling", value))?;
+            out.flush()?;
+        }
+        rows.push(row.clone());
+        Ok(())
+    })?;
+    if !arguments.json {
+        write!(out, "{}", scaling::render(&rows))?;
     }
     Ok(())
 }

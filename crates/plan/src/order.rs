@@ -1,0 +1,277 @@
+//! When: the order of everything that happens in a step. Forward nodes keep the graph's order; backward
+//! and update nodes may move, as long as no update comes before its objective's loss. An order never
+//! changes a result, so whoever plans may take the one that needs the least memory.
+
+use crate::arrange::{Scene, arrange};
+use gulliver_graph::graph::{Graph, NodeId, Origin, Phase, Role, Value};
+
+/// One occurrence of a value in a step: computed values exist once per partial, all else once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Instance {
+    /// The value.
+    pub value: Value,
+    /// The slice of the batch; 0 for what exists once.
+    pub partial: u32,
+}
+
+/// Something that happens, in order. Views do not happen: they are where their operand is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Task {
+    /// A node runs for one partial.
+    Run(NodeId, u32),
+    /// A partial result is added to the sum over the partials.
+    Accumulate(Value, u32),
+    /// A carried input takes its next value.
+    Carry(Value, Instance),
+}
+
+/// How backward and update nodes are put in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// As in the graph, all updates last.
+    Plain,
+    /// As in the graph, each update as soon as its gradient is there and nothing reads the weight.
+    UpdateEarly,
+    /// What frees most, or takes least, comes first.
+    LeastGrowth,
+}
+
+/// Every rule, simplest first.
+pub const RULES: [Rule; 3] = [Rule::Plain, Rule::UpdateEarly, Rule::LeastGrowth];
+
+/// Who reads what, by the value whose bytes are read: a view's are its operand's.
+pub struct Readers {
+    /// The value whose bytes a value shows.
+    pub root: Vec<Value>,
+    /// Whether a root exists once per partial.
+    pub repeats: Vec<bool>,
+    /// Whether the sum of a root over the partials is wanted: by the update, or as output.
+    pub summed: Vec<bool>,
+    /// Whether a root is an output.
+    pub output: Vec<bool>,
+    first: Vec<u32>,
+    nodes: Vec<NodeId>,
+}
+
+impl Readers {
+    /// In time linear in the graph.
+    pub fn of(graph: &Graph) -> Readers {
+        let count = graph.values.len();
+        let mut root: Vec<Value> = (0..count as u32).map(Value).collect();
+        for node in graph.nodes.iter().filter(|n| n.op.def().is_view()) {
+            root[node.outs[0].index()] = root[node.ins[0].index()];
+        }
+        let repeats = |v: Value| match graph.value(v).origin {
+            Origin::Node { node, .. } => graph.nodes[node.index()].phase != Phase::Update,
+            Origin::Input(role) => matches!(role, Role::Data | Role::Random),
+        };
+        let mut summed = vec![false; count];
+        for v in graph.nodes.iter().filter(|n| n.phase == Phase::Update).flat_map(|n| &n.ins) {
+            summed[root[v.index()].index()] |= repeats(*v);
+        }
+        let mut output = vec![false; count];
+        for (_, v) in &graph.outputs {
+            let v = root[v.index()];
+            output[v.index()] = true;
+            summed[v.index()] |= repeats(v);
+        }
+        // Lists of readers, one after the other: counted, then filled.
+        let reads = |visit: &mut dyn FnMut(usize, NodeId)| {
+            for (id, node) in graph.nodes.iter().enumerate().filter(|(_, n)| !n.op.def().is_view()) {
+                for (i, v) in node.ins.iter().enumerate() {
+                    let v = root[v.index()];
+                    if node.ins[..i].iter().all(|w| root[w.index()] != v) {
+                        visit(v.index(), NodeId(id as u32));
+                    }
+                }
+            }
+        };
+        let mut first = vec![0u32; count + 1];
+        reads(&mut |v, _| first[v + 1] += 1);
+        for v in 0..count {
+            first[v + 1] += first[v];
+        }
+        let mut nodes = vec![NodeId(0); first[count] as usize];
+        let mut next = first.clone();
+        reads(&mut |v, id| {
+            nodes[next[v] as usize] = id;
+            next[v] += 1;
+        });
+        let repeats = (0..count as u32).map(|v| repeats(Value(v))).collect();
+        Readers { root, repeats, summed, output, first, nodes }
+    }
+
+    /// The nodes that read a root, each once, in the graph's order.
+    pub fn of_root(&self, root: Value) -> &[NodeId] {
+        &self.nodes[self.first[root.index()] as usize..self.first[root.index() + 1] as usize]
+    }
+
+    /// The instance of a value that a node sees when it runs for a partial.
+    pub fn seen(&self, v: Value, partial: u32) -> Instance {
+        let value = self.root[v.index()];
+        Instance { value, partial: if self.repeats[value.index()] { partial } else { 0 } }
+    }
+}
+
+/// All that happens in a step. `bytes` is the size of one instance of each value, which only the rule
+/// of least growth looks at.
+pub fn tasks(graph: &Graph, readers: &Readers, partials: u32, rule: Rule, bytes: &[u64]) -> Vec<Task> {
+    let stages = graph.nodes.iter().map(|n| n.stage as usize + 1).max().unwrap_or(0);
+    let mut forward: Vec<Vec<NodeId>> = vec![Vec::new(); stages];
+    let mut rest: Vec<Vec<NodeId>> = vec![Vec::new(); stages];
+    for (id, node) in graph.nodes.iter().enumerate().filter(|(_, n)| !n.op.def().is_view()) {
+        let stage = node.stage as usize;
+        let early = node.phase == Phase::Forward && rest[stage].is_empty();
+        if early { &mut forward[stage] } else { &mut rest[stage] }.push(NodeId(id as u32));
+    }
+    let mut out = Emitter::new(graph, readers, partials);
+    for (stage, (forward, rest)) in forward.iter().zip(&rest).enumerate() {
+        let is_update = |id: &NodeId| graph.nodes[id.index()].phase == Phase::Update;
+        let last = partials - 1;
+        for partial in 0..last {
+            forward
+                .iter()
+                .chain(rest.iter().filter(|id| !is_update(id)))
+                .for_each(|&id| out.run(id, partial));
+            out.forward_carries(stage as u32, partial);
+        }
+        forward.iter().for_each(|&id| out.run(id, last));
+        // A loss that only later nodes make must still come before every update.
+        let late_loss = rest.iter().any(|id| {
+            let node = &graph.nodes[id.index()];
+            node.phase == Phase::Forward && node.outs.iter().any(|v| readers.output[v.index()])
+        });
+        let order = match rule {
+            Rule::UpdateEarly | Rule::LeastGrowth if !late_loss => {
+                let bytes = (rule == Rule::LeastGrowth).then_some(bytes);
+                let (remaining, carries) = (&out.remaining, &out.update);
+                let sums_exist = partials > 1;
+                arrange(&Scene { graph, readers, sums_exist, remaining, carries, bytes }, rest)
+            }
+            _ => {
+                let (updates, others): (Vec<NodeId>, Vec<NodeId>) = rest.iter().partition(|id| is_update(id));
+                others.into_iter().chain(updates).collect()
+            }
+        };
+        let mut before = order.iter().filter(|id| !is_update(id)).count();
+        if before == 0 {
+            out.forward_carries(stage as u32, last);
+        }
+        for &id in &order {
+            if is_update(&id) {
+                out.run(id, 0);
+                out.update_carries(id);
+            } else {
+                out.run(id, last);
+                before -= 1;
+                if before == 0 {
+                    out.forward_carries(stage as u32, last);
+                }
+            }
+        }
+        out.late_carries(false);
+    }
+    out.late_carries(true);
+    out.tasks
+}
+
+/// Writes tasks down and keeps count of what is still to be read.
+struct Emitter<'a> {
+    graph: &'a Graph,
+    readers: &'a Readers,
+    partials: u32,
+    tasks: Vec<Task>,
+    /// Readers of each root that have not run for the last time.
+    remaining: Vec<u32>,
+    /// Carried by forward nodes: (stage, input, next).
+    forward: Vec<(u32, Value, Value)>,
+    /// Carried by update nodes: (input, next) by node.
+    update: Vec<Vec<(Value, Value)>>,
+    /// Carries that wait for the last reader of the old value.
+    late: Vec<(Value, Value)>,
+    /// Carries of what no update node makes.
+    last: Vec<(Value, Value)>,
+}
+
+impl<'a> Emitter<'a> {
+    fn new(graph: &'a Graph, readers: &'a Readers, partials: u32) -> Emitter<'a> {
+        let (mut forward, mut update, mut last) =
+            (Vec::new(), vec![Vec::new(); graph.nodes.len()], Vec::new());
+        let producer = |v: Value| match graph.value(v).origin {
+            Origin::Node { node, .. } => Some((node, &graph.nodes[node.index()])),
+            Origin::Input(_) => None,
+        };
+        for &(input, next) in &graph.carries {
+            let Some((_, node)) = producer(next) else { continue };
+            // A view is carried when what it shows is made.
+            match producer(readers.root[next.index()]) {
+                _ if node.phase != Phase::Update => forward.push((node.stage, input, next)),
+                Some((id, node)) if node.phase == Phase::Update => update[id.index()].push((input, next)),
+                _ => last.push((input, next)),
+            }
+        }
+        let count = |v: usize| readers.of_root(Value(v as u32)).len() as u32;
+        let remaining = (0..graph.values.len()).map(count).collect();
+        let (tasks, late) = (Vec::new(), Vec::new());
+        Emitter { graph, readers, partials, tasks, remaining, forward, update, late, last }
+    }
+
+    fn run(&mut self, id: NodeId, partial: u32) {
+        let node = &self.graph.nodes[id.index()];
+        self.tasks.push(Task::Run(id, partial));
+        if node.phase == Phase::Update || partial + 1 == self.partials {
+            for_each_root(self.readers, &node.ins, |v| self.remaining[v.index()] -= 1);
+        }
+        if node.phase != Phase::Update && partial > 0 {
+            let sums = node.outs.iter().filter(|v| self.readers.summed[v.index()]);
+            self.tasks.extend(sums.map(|v| Task::Accumulate(*v, partial)));
+        }
+    }
+
+    fn carry(&mut self, input: Value, next: Value, partial: u32) {
+        self.tasks.push(Task::Carry(input, self.readers.seen(next, partial)));
+    }
+
+    fn forward_carries(&mut self, stage: u32, partial: u32) {
+        for i in 0..self.forward.len() {
+            let (of, input, next) = self.forward[i];
+            if of == stage {
+                self.carry(input, next, partial);
+            }
+        }
+    }
+
+    fn update_carries(&mut self, id: NodeId) {
+        for (input, next) in std::mem::take(&mut self.update[id.index()]) {
+            if self.remaining[input.index()] == 0 {
+                self.carry(input, next, 0);
+            } else {
+                self.late.push((input, next));
+            }
+        }
+    }
+
+    /// At the end of an objective, those whose old value nobody reads any more; at the end, all.
+    fn late_carries(&mut self, all: bool) {
+        if all {
+            self.late.append(&mut self.last);
+        }
+        for (input, next) in std::mem::take(&mut self.late) {
+            if all || self.remaining[input.index()] == 0 {
+                self.carry(input, next, 0);
+            } else {
+                self.late.push((input, next));
+            }
+        }
+    }
+}
+
+/// Calls `f` once for each value whose bytes the operands show.
+pub(crate) fn for_each_root(readers: &Readers, ins: &[Value], mut f: impl FnMut(Value)) {
+    for (i, v) in ins.iter().enumerate() {
+        let v = readers.root[v.index()];
+        if ins[..i].iter().all(|w| readers.root[w.index()] != v) {
+            f(v);
+        }
+    }
+}

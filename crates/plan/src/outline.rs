@@ -1,0 +1,165 @@
+//! What a plan is whatever the sizes of the input: the order of the tasks, what shares storage and for
+//! how long, and the kinds of sizes there are. Made once; a plan for new sizes only fills in bytes and
+//! offsets.
+
+use crate::kind::Kinds;
+use crate::layout::aligned;
+use crate::lifetime::{Lifetimes, lifetimes};
+use crate::make::{BATCH, Options, PlanError};
+use crate::order::{RULES, Readers, Rule, Task, tasks};
+use gulliver_graph::dim::{Bindings, DimError};
+use gulliver_graph::graph::{Graph, Value};
+
+/// See the top of this file.
+pub struct Outline {
+    /// Slices of the batch.
+    pub partials: u32,
+    /// How backward and update nodes are ordered.
+    pub rule: Rule,
+    /// What happens.
+    pub tasks: Vec<Task>,
+    /// Where it happens.
+    pub life: Lifetimes,
+    /// Who reads what.
+    pub readers: Readers,
+    /// What repeats.
+    pub kinds: Kinds,
+    /// Storages by their first task, inputs excepted.
+    pub starts: Groups,
+    /// Storages by their last task; the number of tasks stands for the end of the step.
+    pub ends: Groups,
+}
+
+/// Numbers in groups, one group after the other.
+pub struct Groups {
+    first: Vec<u32>,
+    members: Vec<u32>,
+}
+
+impl Groups {
+    /// Puts member `i` into the group `group_of` gives it, if any, in order.
+    fn new(groups: usize, members: usize, group_of: impl Fn(usize) -> Option<u32>) -> Groups {
+        let mut first = vec![0u32; groups + 1];
+        for g in (0..members).filter_map(&group_of) {
+            first[g as usize + 1] += 1;
+        }
+        for g in 0..groups {
+            first[g + 1] += first[g];
+        }
+        let mut next = first.clone();
+        let mut all = vec![0; first[groups] as usize];
+        for i in 0..members {
+            if let Some(g) = group_of(i) {
+                all[next[g as usize] as usize] = i as u32;
+                next[g as usize] += 1;
+            }
+        }
+        Groups { first, members: all }
+    }
+
+    /// The members of a group.
+    pub fn of(&self, group: usize) -> &[u32] {
+        &self.members[self.first[group] as usize..self.first[group + 1] as usize]
+    }
+}
+
+/// The sizes of one input, put into every kind of an outline.
+pub struct Sizes {
+    /// Sizes of one partial.
+    pub slice: Bindings,
+    /// Bytes of one instance, by kind of type.
+    pub bytes: Vec<u64>,
+    /// Working memory by kind of node.
+    pub scratch: Vec<u64>,
+}
+
+impl Outline {
+    /// Chooses the order that needs least memory for inputs of these sizes (of the whole batch), never
+    /// more than the graph's own; it serves inputs of any size.
+    pub fn new(graph: &Graph, sizes: &Bindings, options: &Options) -> Result<Outline, PlanError> {
+        let (kinds, readers) = (Kinds::of(graph), Readers::of(graph));
+        let partials = options.partials.max(1);
+        let sizes = settle(graph, &kinds, sizes, options)?;
+        let bytes: Vec<u64> = kinds.type_of.iter().map(|&k| sizes.bytes[k as usize]).collect();
+        let mut best: Option<(u64, Rule, Vec<Task>, Lifetimes)> = None;
+        for rule in RULES {
+            let tasks = tasks(graph, &readers, partials, rule, &bytes);
+            let life = lifetimes(graph, &readers, &tasks, partials);
+            let peak = peak(&tasks, &life, &bytes, |node| sizes.scratch[kinds.kind_of[node] as usize]);
+            if best.as_ref().is_none_or(|(least, ..)| peak < *least) {
+                best = Some((peak, rule, tasks, life));
+            }
+        }
+        let (_, rule, tasks, life) = best.expect("there are rules");
+        let storages = &life.storages;
+        let starts = Groups::new(tasks.len() + 1, storages.len(), |i| {
+            (!storages[i].input).then_some(storages[i].start)
+        });
+        let ends = Groups::new(tasks.len() + 1, storages.len(), |i| Some(storages[i].end));
+        Ok(Outline { partials, rule, tasks, life, readers, kinds, starts, ends })
+    }
+
+    /// Puts the sizes of an input (of the whole batch) into every kind.
+    pub fn sizes(&self, graph: &Graph, sizes: &Bindings, options: &Options) -> Result<Sizes, PlanError> {
+        settle(graph, &self.kinds, sizes, options)
+    }
+}
+
+fn settle(graph: &Graph, kinds: &Kinds, sizes: &Bindings, options: &Options) -> Result<Sizes, PlanError> {
+    let partials = options.partials.max(1);
+    let mut slice = sizes.clone();
+    if let Some(batch) = sizes.get(BATCH) {
+        if batch == 0 || batch % partials as usize != 0 {
+            return Err(PlanError::Partials { batch, partials });
+        }
+        slice.set(BATCH, batch / partials as usize);
+    }
+    let mut bytes = Vec::with_capacity(kinds.types.len());
+    let mut shapes = Vec::with_capacity(kinds.types.len());
+    for ty in &kinds.types {
+        let shape = ty.bind(&slice)?;
+        let elements = shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d as u64));
+        // All partials of a value lie in one buffer.
+        let total = elements.and_then(|n| n.checked_mul(ty.dtype.size() as u64));
+        let fits = total.filter(|n| n.checked_mul(u64::from(partials)).is_some_and(|n| n <= i64::MAX as u64));
+        let overflow = || DimError::OutOfRange { dim: ty.to_string(), value: "too large".into() };
+        bytes.push(fits.ok_or_else(overflow)?);
+        shapes.push(shape);
+    }
+    let mut scratch = Vec::with_capacity(kinds.nodes.len());
+    let shape = |v: &Value| shapes[kinds.type_of[v.index()] as usize].as_slice();
+    for id in &kinds.nodes {
+        let node = &graph.nodes[id.index()];
+        let (ins, outs): (Vec<_>, Vec<_>) =
+            (node.ins.iter().map(shape).collect(), node.outs.iter().map(shape).collect());
+        let fits = node.op.def().fits(&ins, &outs);
+        fits.map_err(|why| PlanError::Shape { node: graph.value(node.outs[0]).name.clone(), why })?;
+        let view = node.op.def().is_view();
+        scratch.push(if view { 0 } else { (options.scratch)(graph, node, &slice)? });
+    }
+    Ok(Sizes { slice, bytes, scratch })
+}
+
+/// Most aligned bytes in use at once in one order of the tasks.
+pub fn peak(tasks: &[Task], life: &Lifetimes, bytes: &[u64], scratch: impl Fn(usize) -> u64) -> u64 {
+    let size = |s: &crate::lifetime::Storage| aligned(bytes[s.value.index()]).saturating_mul(s.copies.into());
+    let mut freed = vec![0u64; tasks.len() + 1];
+    let mut taken = vec![0u64; tasks.len() + 1];
+    for s in &life.storages {
+        let start = &mut taken[s.start as usize];
+        *start = start.saturating_add(size(s));
+        let end = &mut freed[s.end as usize];
+        *end = end.saturating_add(size(s));
+    }
+    let (mut now, mut peak) = (0u64, 0);
+    for (t, task) in tasks.iter().enumerate() {
+        now = now.saturating_add(taken[t]);
+        let more = match task {
+            Task::Run(id, _) => scratch(id.index()),
+            _ => 0,
+        };
+        peak = peak.max(now.saturating_add(more));
+        now = now.saturating_sub(freed[t]);
+    }
+    peak.max(now)
+}

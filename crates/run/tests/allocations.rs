@@ -1,0 +1,69 @@
+//! What a step allocates in the steady state does not grow with the number of nodes it runs.
+
+use gulliver_graph::build::Builder;
+use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::Graph;
+use gulliver_run::data::Batch;
+use gulliver_run::host::{HostData, HostTensor};
+use gulliver_run::session::{Key, Session, SessionOptions};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+struct Counting;
+
+static COUNT: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: everything is left to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        COUNT.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller's contract.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Nodes of several kinds, with and without scratch and in place, again and again.
+fn graph(rounds: usize) -> Graph {
+    let mut g = Builder::new(false);
+    let mut x = g.data("x", DType::F32, &["batch", "batch"]).unwrap();
+    for _ in 0..rounds {
+        let turned = g.transpose(x, &[1, 0]).unwrap();
+        let product = g.matmul(turned, x).unwrap();
+        let sum = g.add(product, x).unwrap();
+        x = g.softmax(sum, 1).unwrap();
+    }
+    let result = g.sum_all(x).unwrap();
+    g.output("result", result);
+    g.finish()
+}
+
+fn allocations(rounds: usize, threads: usize) -> u64 {
+    let options = SessionOptions { threads, ..SessionOptions::default() };
+    let mut session = Session::new(graph(rounds), None, options, 0).unwrap();
+    let x = HostTensor::new(&[8, 8], HostData::F32(vec![0.5; 64])).unwrap();
+    let batch = Batch { fields: vec![("x".into(), x)] };
+    let mut step = |step| session.step(&batch, Key { seed: 0, step }, &|_| None).unwrap();
+    step(0);
+    step(1);
+    let before = COUNT.load(Ordering::Relaxed);
+    step(2);
+    COUNT.load(Ordering::Relaxed) - before
+}
+
+// One test, as other threads would be counted too.
+#[test]
+fn nodes_allocate_nothing() {
+    for threads in [1, 2] {
+        let (few, many) = (allocations(2, threads), allocations(500, threads));
+        assert_eq!(few, many, "{threads} threads");
+        assert!(few < 40, "{few} allocations for a step");
+    }
+}
