@@ -206,7 +206,9 @@ fn passes(len: usize) -> Vec<Pass> {
     rows_and_columns(&mut add, len);
     pools(&mut add, len);
     let x = [len];
-    for f in [Function::Relu, Function::Exp, Function::Tanh, Function::Gelu, Function::GeluTanh, Function::Silu] {
+    for f in
+        [Function::Relu, Function::Exp, Function::Tanh, Function::Gelu, Function::GeluTanh, Function::Silu]
+    {
         let name = format!("{f:?}").to_lowercase();
         add(&name, Map(f).into(), vec![n(&x)]);
         add(&format!("{name} grad"), MapGrad(f).into(), vec![n(&x), n(&x)]);
@@ -245,14 +247,24 @@ fn main() {
         .map(|team| (probe::copies(team, mebibytes << 20, 1.0), probe::multiply_adds(team, 0.3)))
         .collect();
     for (team, (copies, peak)) in teams.iter().zip(&peaks) {
-        println!("{} threads: copies {:.1} GB/s, peak {:.1} GFLOP/s", team.threads(), copies / 1e9, peak / 1e9);
+        println!(
+            "{} threads: copies {:.1} GB/s, peak {:.1} GFLOP/s",
+            team.threads(),
+            copies / 1e9,
+            peak / 1e9
+        );
     }
     for pass in passes(mebibytes << 18).iter().filter(|pass| pass.name.contains(&part)) {
         print!("{:<44}", pass.name);
         for (team, (copies, peak)) in teams.iter().zip(&peaks) {
             let (time, bytes) = measure(pass, team);
             let (done, best) = if pass.flops > 0.0 { (pass.flops, peak) } else { (bytes, copies) };
-            print!("  {:>8.2} ms {:>6.1} G/s {:>4.0} %", time * 1e3, done / time / 1e9, 100.0 * done / time / best);
+            print!(
+                "  {:>8.2} ms {:>6.1} G/s {:>4.0} %",
+                time * 1e3,
+                done / time / 1e9,
+                100.0 * done / time / best
+            );
         }
         println!();
     }

@@ -12,7 +12,7 @@
 use crate::kernel::isa::{Isa, simd};
 use crate::kernel::pack::{Operand, Strided};
 use crate::kernel::tile::{Left, MR, NR, Right, Store, Target, multiply};
-use crate::kernel::{K_BLOCK, LANES, math, reduce};
+use crate::kernel::{K_BLOCK, math, reduce};
 use crate::team::{SharedMut, Team, share};
 use std::ops::Range;
 
@@ -288,70 +288,36 @@ impl Veil {
     }
 }
 
-/// One row of scores to weights: returns the new maximum, the factor for what came before, and the
-/// sum of the weights. Of the tile's `W` keys those from `seen` on and those with `hide` are hidden.
+/// Rows of scores, of which the first `W` keys of the tile count, times the scale; those from `seen` on
+/// and those behind the veil become -infinity.
 #[inline(always)]
-fn soften_row<const W: usize>(
-    row: &mut [f32; W],
-    hide: Option<&[f32; TILE]>,
-    seen: usize,
-    scale: f32,
-    m: f32,
-) -> [f32; 3] {
-    if let Some(hide) = hide {
-        for j in 0..W {
-            let t = row[j] * scale;
-            row[j] = if j < seen && hide[j] == 0.0 { t } else { f32::NEG_INFINITY };
-        }
-    } else {
+fn scale_rows<const W: usize>(tile: &mut [f32], veil: &Veil, seen: &[usize], scale: f32) {
+    for (row, &seen) in tile.chunks_exact_mut(TILE).zip(seen) {
+        let Some(row) = row.first_chunk_mut::<W>() else { continue };
         for x in row.iter_mut() {
             *x *= scale;
         }
-    }
-    // A NaN may hide from the maximum but not from the sum.
-    let mut lanes = [m; LANES];
-    for t in row.chunks_exact(LANES) {
-        for l in 0..LANES {
-            lanes[l] = if t[l] > lanes[l] { t[l] } else { lanes[l] };
+        if !veil.clear || seen < W {
+            for j in 0..W {
+                row[j] = if j < seen && veil.hide[j] == 0.0 { row[j] } else { f32::NEG_INFINITY };
+            }
         }
     }
-    let most = reduce::tree(lanes, |a, b| if b > a { b } else { a });
-    for x in row.iter_mut() {
-        *x = math::exp_normal(*x - most);
-    }
-    // Hidden keys add exact zeros, so the sum over whole slivers is the sum over the tile's keys.
-    let mut lanes = [0.0f32; LANES];
-    for t in row.chunks_exact(LANES) {
-        for l in 0..LANES {
-            lanes[l] += t[l];
-        }
-    }
-    [most, math::exp_normal(m - most), reduce::tree(lanes, reduce::add)]
 }
 
-/// Rows of scores, `W` keys of each tile row, to weights; `state` has a row's maximum and sum and gets
-/// the factor for what came before. Rows that see nothing keep everything but become zero.
+/// Weights relative to the maximum of each row; the hidden become zero.
 #[inline(always)]
-fn soften_rows<const W: usize>(
-    tile: &mut [f32],
-    veil: &Veil,
-    seen: &[usize],
-    scale: f32,
-    state: &mut [[f32; 3]],
-) {
-    for ((row, &seen), state) in tile.chunks_exact_mut(TILE).zip(seen).zip(state) {
+fn weigh_rows<const W: usize>(tile: &mut [f32], most: &[f32; MR]) {
+    for (row, &most) in tile.chunks_exact_mut(TILE).zip(most) {
         let Some(row) = row.first_chunk_mut::<W>() else { continue };
-        if veil.first >= seen {
-            row.fill(0.0);
-            state[2] = 1.0;
-            continue;
+        for x in row.iter_mut() {
+            *x = math::exp_normal(*x - most);
         }
-        let hide = (!veil.clear || seen < W).then_some(&veil.hide);
-        let [most, factor, sum] = soften_row(row, hide, seen, scale, state[0]);
-        *state = [most, state[1].mul_add(factor, sum), factor];
     }
 }
 
+/// A panel of scores to weights; `state` has a row's maximum and sum and gets the factor for what came
+/// before. Rows that see nothing keep their state and become zero.
 #[inline(always)]
 fn soften_body(
     tile: &mut [f32],
@@ -362,9 +328,31 @@ fn soften_body(
     state: &mut [[f32; 3]],
 ) {
     match width.div_ceil(NR) {
-        1 => soften_rows::<NR>(tile, veil, seen, scale, state),
-        2 => soften_rows::<{ 2 * NR }>(tile, veil, seen, scale, state),
-        _ => soften_rows::<TILE>(tile, veil, seen, scale, state),
+        1 => scale_rows::<NR>(tile, veil, seen, scale),
+        2 => scale_rows::<{ 2 * NR }>(tile, veil, seen, scale),
+        _ => scale_rows::<TILE>(tile, veil, seen, scale),
+    }
+    let wide = width.next_multiple_of(NR);
+    // Zero is larger than what a row that sees nothing has, so that its weights become zero.
+    let mut most = [0.0; MR];
+    for ((most, state), row) in most.iter_mut().zip(&*state).zip(tile.chunks_exact(TILE)) {
+        // A NaN may hide from the maximum but not from the sum.
+        let greater = |a: f32, b: f32| if b > a { b } else { a };
+        let found = reduce::fold(&row[..wide], state[0], greater, greater);
+        *most = if found == f32::NEG_INFINITY { 0.0 } else { found };
+    }
+    match width.div_ceil(NR) {
+        1 => weigh_rows::<NR>(tile, &most),
+        2 => weigh_rows::<{ 2 * NR }>(tile, &most),
+        _ => weigh_rows::<TILE>(tile, &most),
+    }
+    for (((&most, state), row), &seen) in most.iter().zip(state).zip(tile.chunks_exact(TILE)).zip(seen) {
+        // Hidden keys add exact zeros, so the sum over whole slivers is the sum over the tile's keys.
+        let sum = reduce::fold(&row[..wide], 0.0, reduce::add, reduce::add);
+        let factor = math::exp_normal(state[0] - most);
+        if veil.first < seen {
+            *state = [most, state[1].mul_add(factor, sum), factor];
+        }
     }
 }
 
