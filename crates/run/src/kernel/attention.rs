@@ -4,14 +4,15 @@
 //! Order of sums, for tiles of [`TILE`] keys and queries counted from 0. Scores are matrix products
 //! over the head dimension. Forward, a query takes its key tiles in order: `m' = max(m, tile)`,
 //! `c = exp(m - m')`, `p = exp(score - m')`, `l = fma(l, c, sum p)` with the sum in lane order, and
-//! `o = fma(o, c, P·V)` with one chain over the tile; a tile without a visible key is passed over. At
+//! `o = fma(o, c, P·V + 0.0)` with one chain over the tile; a tile without a visible key is passed over. At
 //! the end `o / l` and `lse = m + ln l`. Backward, the gradient of a query adds one chain per key
-//! tile, that of a key one chain per query tile, in order from +0.0. Hidden keys have weight exactly 0.
+//! tile, that of a key one chain per query tile, in order from +0.0. Hidden keys have weight exactly 0:
+//! adding +0.0 to what may be -0.0 lets kernels leave them out.
 
 use crate::kernel::isa::{Isa, simd};
 use crate::kernel::pack::{Operand, Strided};
 use crate::kernel::tile::{Left, MR, NR, Right, Store, Target, multiply};
-use crate::kernel::{K_BLOCK, LANES, math, reduce};
+use crate::kernel::{K_BLOCK, math, reduce};
 use crate::team::{SharedMut, Team, share};
 use std::ops::Range;
 
@@ -60,13 +61,13 @@ impl AttentionShape {
         self.s.next_multiple_of(NR) * self.d
     }
 
-    /// Elements of slivers of the head dimension over `len` rows.
+    /// Elements of slivers of the head dimension over `len` rows; none where the rows serve as they are.
     fn along(&self, len: usize) -> usize {
-        self.d.next_multiple_of(NR) * len
+        if self.d.is_multiple_of(NR) { 0 } else { self.d.next_multiple_of(NR) * len }
     }
 
     fn forward_each(&self) -> usize {
-        self.across() + self.along(self.s) + TILE * TILE + TILE * self.d
+        self.across() + self.along(self.s) + MR * TILE + MR * self.d
     }
 
     fn backward_each(&self) -> usize {
@@ -211,115 +212,245 @@ fn pack_across(x: &[f32], shape: &AttentionShape, len: usize, to: &mut [f32]) {
     }
 }
 
-/// Packs `len` rows of a head as the right operand of products over those rows.
-fn pack_along(x: &[f32], shape: &AttentionShape, len: usize, to: &mut [f32]) {
-    if len * shape.d > 0 {
+/// The rows of a head as the right operand of products over those rows, from row 0 on: in place where
+/// the head dimension is whole slivers, otherwise packed to `to`.
+fn along<'a>(x: &'a [f32], shape: &AttentionShape, len: usize, to: &'a mut [f32]) -> Along<'a> {
+    if shape.d.is_multiple_of(NR) {
+        return Along { data: x, sliver: NR, step: shape.row() };
+    }
+    if len > 0 {
         Strided { data: x, outer: 1, reduced: shape.row() }.pack(0..shape.d, 0..len, NR, to);
+    }
+    Along { data: to, sliver: len * NR, step: NR }
+}
+
+/// See [`along`].
+#[derive(Clone, Copy)]
+struct Along<'a> {
+    data: &'a [f32],
+    sliver: usize,
+    step: usize,
+}
+
+impl Along<'_> {
+    /// From a row on.
+    fn from(self, row: usize) -> Right {
+        Right { ptr: self.data.as_ptr().wrapping_add(row * self.step), sliver: self.sliver, step: self.step }
     }
 }
 
-/// Products of the rows `queries` of `x` with the packed keys `keys`, to a tile.
+/// Products of the rows `queries` of `x` with packed keys from `key` on, in whole slivers that cover
+/// `count` of them, to rows of a tile.
 ///
 /// # Safety
-/// `x` starts at row 0 of a head with `shape.t` rows, `across` was packed for `shape.s` keys, and the
-/// tile holds [`TILE`] rows of [`TILE`].
+/// `x` starts at row 0 of a head with `shape.t` rows, `across` was packed for `shape.s` keys, `key` is
+/// the first of a tile of at least `count` keys, and `to` has [`TILE`] elements per query.
 unsafe fn scores(
     isa: Isa,
     shape: &AttentionShape,
     x: &[f32],
     across: &[f32],
     queries: Range<usize>,
-    keys: Range<usize>,
-    tile: &mut [f32],
+    (key, count): (usize, usize),
+    to: &mut [f32],
 ) {
     let (row, wide) = (shape.row(), shape.s.next_multiple_of(NR));
-    let to = Target::rows(tile.as_mut_ptr(), TILE);
+    let to = Target::rows(to.as_mut_ptr(), TILE);
     for d0 in (0..shape.d.max(1)).step_by(K_BLOCK) {
         let len = shape.d.min(d0 + K_BLOCK) - d0;
         let store = if d0 == 0 { Store::Set } else { Store::Add };
         let ptr = x.as_ptr().wrapping_add(queries.start * row + d0);
         let a = Left { ptr, sliver: MR * row, row, step: 1 };
-        let ptr = across.as_ptr().wrapping_add(d0 * wide + keys.start * len);
+        let ptr = across.as_ptr().wrapping_add(d0 * wide + key * len);
         let b = Right { ptr, sliver: NR * len, step: NR };
-        // SAFETY: the caller's promise; tiles start at whole slivers.
-        unsafe { multiply(isa, 0..queries.len(), 0..keys.len(), len, a, b, to, store) };
+        // SAFETY: the caller's promise; tiles start at whole slivers, and the last sliver is padded.
+        unsafe { multiply(isa, 0..queries.len(), 0..count.next_multiple_of(NR), len, a, b, to, store) };
     }
 }
 
-/// The keys of one tile that the mask shows, as 1 or 0, and the first of them.
-fn shown(mask: Option<&[u8]>, keys: &Range<usize>) -> ([f32; TILE], usize) {
-    let mut keep = [0.0; TILE];
-    for (j, keep) in keys.clone().zip(&mut keep) {
-        *keep = if mask.is_none_or(|m| m[j] != 0) { 1.0 } else { 0.0 };
-    }
-    (keep, keep.iter().position(|&k| k > 0.0).unwrap_or(TILE))
+/// What hides keys of one tile: added to a score it changes nothing or makes it -infinity.
+struct Veil {
+    hide: [f32; TILE],
+    /// The first visible key, or [`TILE`].
+    first: usize,
+    /// Whether the mask hides none.
+    clear: bool,
 }
 
-/// One row of scores to weights: returns the new maximum, the factor for what came before, and the
-/// sum of the weights. `seen` is how many keys of the tile may be seen.
+impl Veil {
+    fn new(mask: Option<&[u8]>, keys: &Range<usize>) -> Veil {
+        let mut hide = [f32::NEG_INFINITY; TILE];
+        for (j, hide) in keys.clone().zip(&mut hide) {
+            *hide = if mask.is_none_or(|m| m[j] != 0) { 0.0 } else { f32::NEG_INFINITY };
+        }
+        let first = hide.iter().position(|&h| h == 0.0).unwrap_or(TILE);
+        Veil { hide, first, clear: hide[..keys.len()].iter().all(|&h| h == 0.0) }
+    }
+}
+
+/// Rows of scores, of which the first `W` keys of the tile count, times the scale; those from `seen` on
+/// and those behind the veil become -infinity.
 #[inline(always)]
-fn soften_body(row: &mut [f32], keep: &[f32; TILE], seen: usize, scale: f32, m: f32) -> (f32, f32, f32) {
-    let (mut t, mut lanes) = ([f32::NEG_INFINITY; TILE], [m; LANES]);
-    for (j, &x) in row.iter().enumerate() {
-        t[j] = if j < seen && keep[j] > 0.0 { x * scale } else { f32::NEG_INFINITY };
-    }
-    for t in t.chunks_exact(LANES) {
-        for l in 0..LANES {
-            lanes[l] = if t[l] > lanes[l] || t[l].is_nan() { t[l] } else { lanes[l] };
+fn scale_rows<const W: usize>(tile: &mut [f32], veil: &Veil, seen: &[usize], scale: f32) {
+    for (row, &seen) in tile.chunks_exact_mut(TILE).zip(seen) {
+        let Some(row) = row.first_chunk_mut::<W>() else { continue };
+        for x in row.iter_mut() {
+            *x *= scale;
+        }
+        if !veil.clear || seen < W {
+            for j in 0..W {
+                row[j] = if j < seen && veil.hide[j] == 0.0 { row[j] } else { f32::NEG_INFINITY };
+            }
         }
     }
-    let most = lanes.into_iter().fold(m, |a, b| if b > a || b.is_nan() { b } else { a });
-    for j in 0..TILE {
-        let p = math::exp(t[j] - most);
-        t[j] = if j < seen && j < row.len() && keep[j] > 0.0 { p } else { 0.0 };
-    }
-    row.copy_from_slice(&t[..row.len()]);
-    // Hidden keys add exact zeros, so the sum over the whole tile is the sum over its keys.
-    let mut lanes = [0.0f32; LANES];
-    for t in t.chunks_exact(LANES) {
-        for l in 0..LANES {
-            lanes[l] += t[l];
+}
+
+/// Weights relative to the maximum of each row; the hidden become zero.
+#[inline(always)]
+fn weigh_rows<const W: usize>(tile: &mut [f32], most: &[f32; MR]) {
+    for (row, &most) in tile.chunks_exact_mut(TILE).zip(most) {
+        let Some(row) = row.first_chunk_mut::<W>() else { continue };
+        for x in row.iter_mut() {
+            *x = math::exp_normal(*x - most);
         }
     }
-    for half in [8, 4, 2, 1] {
-        for l in 0..half {
-            lanes[l] += lanes[l + half];
+}
+
+/// A panel of scores to weights; `state` has a row's maximum and sum and gets the factor for what came
+/// before. Rows that see nothing keep their state and become zero.
+#[inline(always)]
+fn soften_body(
+    tile: &mut [f32],
+    width: usize,
+    veil: &Veil,
+    seen: &[usize],
+    scale: f32,
+    state: &mut [[f32; 3]],
+) {
+    match width.div_ceil(NR) {
+        1 => scale_rows::<NR>(tile, veil, seen, scale),
+        2 => scale_rows::<{ 2 * NR }>(tile, veil, seen, scale),
+        _ => scale_rows::<TILE>(tile, veil, seen, scale),
+    }
+    let wide = width.next_multiple_of(NR);
+    // Zero is larger than what a row that sees nothing has, so that its weights become zero.
+    let mut most = [0.0; MR];
+    for ((most, state), row) in most.iter_mut().zip(&*state).zip(tile.chunks_exact(TILE)) {
+        // A NaN may hide from the maximum but not from the sum.
+        let greater = |a: f32, b: f32| if b > a { b } else { a };
+        let found = reduce::fold(&row[..wide], state[0], greater, greater);
+        *most = if found == f32::NEG_INFINITY { 0.0 } else { found };
+    }
+    match width.div_ceil(NR) {
+        1 => weigh_rows::<NR>(tile, &most),
+        2 => weigh_rows::<{ 2 * NR }>(tile, &most),
+        _ => weigh_rows::<TILE>(tile, &most),
+    }
+    for (((&most, state), row), &seen) in most.iter().zip(state).zip(tile.chunks_exact(TILE)).zip(seen) {
+        // Hidden keys add exact zeros, so the sum over whole slivers is the sum over the tile's keys.
+        let sum = reduce::fold(&row[..wide], 0.0, reduce::add, reduce::add);
+        let factor = math::exp_normal(state[0] - most);
+        if veil.first < seen {
+            *state = [most, state[1].mul_add(factor, sum), factor];
         }
     }
-    (most, math::exp(m - most), lanes[0])
 }
 
 #[inline(always)]
 fn rescale_body(o: &mut [f32], factor: f32, more: &[f32]) {
     for (o, &x) in o.iter_mut().zip(more) {
-        *o = o.mul_add(factor, x);
+        *o = o.mul_add(factor, x + 0.0);
+    }
+}
+
+#[inline(always)]
+fn divide_body(o: &mut [f32], by: f32) {
+    for o in o {
+        *o /= by;
     }
 }
 
 /// One row of scores and of output products to weights and score gradients.
 #[inline(always)]
+fn slopes_row<const W: usize>(
+    p: &mut [f32; W],
+    ds: &mut [f32; W],
+    hide: Option<&[f32; TILE]>,
+    seen: usize,
+    scale: f32,
+    [lse, delta]: [f32; 2],
+) {
+    for j in 0..W {
+        let weight = math::exp_normal(p[j] * scale - lse);
+        let slope = weight * (ds[j] - delta) * scale;
+        (p[j], ds[j]) = (weight, slope);
+    }
+    if let Some(hide) = hide {
+        for j in 0..W {
+            let visible = j < seen && hide[j] == 0.0;
+            p[j] = if visible { p[j] } else { 0.0 };
+            ds[j] = if visible { ds[j] } else { 0.0 };
+        }
+    }
+}
+
+#[inline(always)]
+fn slopes_rows<const W: usize>(
+    p: &mut [f32],
+    ds: &mut [f32],
+    veil: &Veil,
+    seen: &[usize],
+    scale: f32,
+    saved: &[[f32; 2]],
+) {
+    let rows = p.chunks_exact_mut(TILE).zip(ds.chunks_exact_mut(TILE));
+    for (((p, ds), &seen), &saved) in rows.zip(seen).zip(saved) {
+        // Products over queries may take in keys that no query of this panel sees.
+        p[W..].fill(0.0);
+        ds[W..].fill(0.0);
+        let (Some(p), Some(ds)) = (p.first_chunk_mut::<W>(), ds.first_chunk_mut::<W>()) else { continue };
+        let hide = (!veil.clear || seen < W).then_some(&veil.hide);
+        slopes_row(p, ds, hide, seen, scale, saved);
+    }
+}
+
+#[inline(always)]
 fn slopes_body(
     p: &mut [f32],
     ds: &mut [f32],
-    keep: &[f32; TILE],
-    seen: usize,
+    width: usize,
+    veil: &Veil,
+    seen: &[usize],
     scale: f32,
-    lse: f32,
-    delta: f32,
+    saved: &[[f32; 2]],
 ) {
-    for (j, (p, ds)) in p.iter_mut().zip(ds).enumerate() {
-        let visible = j < seen && keep[j] > 0.0;
-        let weight = math::exp(*p * scale - lse);
-        let slope = weight * (*ds - delta) * scale;
-        *p = if visible { weight } else { 0.0 };
-        *ds = if visible { slope } else { 0.0 };
+    match width.div_ceil(NR) {
+        1 => slopes_rows::<NR>(p, ds, veil, seen, scale, saved),
+        2 => slopes_rows::<{ 2 * NR }>(p, ds, veil, seen, scale, saved),
+        _ => slopes_rows::<TILE>(p, ds, veil, seen, scale, saved),
     }
 }
 
 simd! {
-    fn soften(row: &mut [f32], keep: &[f32; TILE], seen: usize, scale: f32, m: f32) -> (f32, f32, f32) = soften_body;
+    fn soften(tile: &mut [f32], width: usize, veil: &Veil, seen: &[usize], scale: f32, state: &mut [[f32; 3]]) = soften_body;
     fn rescale(o: &mut [f32], factor: f32, more: &[f32]) = rescale_body;
-    fn slopes(p: &mut [f32], ds: &mut [f32], keep: &[f32; TILE], seen: usize, scale: f32, lse: f32, delta: f32) = slopes_body;
+    fn divide(o: &mut [f32], by: f32) = divide_body;
+    fn slopes(p: &mut [f32], ds: &mut [f32], width: usize, veil: &Veil, seen: &[usize], scale: f32, saved: &[[f32; 2]]) = slopes_body;
+}
+
+/// Rows of a tile that are treated alike: their keys are hidden in whole slivers where possible.
+fn panels(rows: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let rows = rows.clone();
+    rows.clone().step_by(MR).map(move |i| i..rows.end.min(i + MR))
+}
+
+/// How many keys of the tile at `j0` each row of a panel may see.
+fn seen_in_tile(shape: &AttentionShape, panel: &Range<usize>, j0: usize) -> [usize; MR] {
+    let mut seen = [0; MR];
+    for (seen, i) in seen.iter_mut().zip(panel.clone()) {
+        *seen = shape.seen_by(i).saturating_sub(j0).min(TILE);
+    }
+    seen
 }
 
 /// # Safety
@@ -338,44 +469,47 @@ unsafe fn forward_head(
     let (s, d) = (shape.s, shape.d);
     let (keys_across, rest) = scratch.split_at_mut(shape.across());
     let (values, rest) = rest.split_at_mut(shape.along(s));
-    let (p, pv) = rest.split_at_mut(TILE * TILE);
+    let (p, pv) = rest.split_at_mut(MR * TILE);
     pack_across(tail(k, head.key), shape, s, keys_across);
-    pack_along(tail(v, head.key), shape, s, values);
+    let values = along(tail(v, head.key), shape, s, values);
     let q = tail(q, head.query);
     for i0 in (0..shape.t).step_by(TILE) {
         let queries = i0..shape.t.min(i0 + TILE);
-        let (mut m, mut l) = ([f32::NEG_INFINITY; TILE], [0.0f32; TILE]);
+        // Per query the maximum, the sum and the factor of the last tile.
+        let mut states = [[f32::NEG_INFINITY, 0.0, 1.0]; TILE];
         for i in queries.clone() {
             // SAFETY: the row is this head's.
             unsafe { o.slice(i, d) }.fill(0.0);
         }
         for j0 in (0..shape.seen_by(queries.end - 1)).step_by(TILE) {
             let keys = j0..s.min(j0 + TILE);
-            let (keep, first) = shown(mask, &keys);
-            // SAFETY: packed above for these keys; the tile is large enough.
-            unsafe { scores(isa, shape, q, keys_across, queries.clone(), keys.clone(), p) };
-            let seen = |i: usize| shape.seen_by(i).saturating_sub(j0).min(TILE);
-            let mut factor = [1.0; TILE];
-            for (r, i) in queries.clone().enumerate().filter(|&(_, i)| first < seen(i)) {
-                let row = &mut p[r * TILE..r * TILE + keys.len()];
-                let (most, c, sum) = soften(isa, row, &keep, seen(i), shape.scale, m[r]);
-                (m[r], l[r], factor[r]) = (most, l[r].mul_add(c, sum), c);
-            }
-            let a = Left { ptr: p.as_ptr(), sliver: MR * TILE, row: TILE, step: 1 };
-            let b = Right { ptr: values.as_ptr().wrapping_add(j0 * NR), sliver: s * NR, step: NR };
-            let to = Target::rows(pv.as_mut_ptr(), d);
-            // SAFETY: the weights fill these rows; values are packed in slivers over all keys.
-            unsafe { multiply(isa, 0..queries.len(), 0..d, keys.len(), a, b, to, Store::Set) };
-            for (r, i) in queries.clone().enumerate().filter(|&(_, i)| first < seen(i)) {
-                // SAFETY: the row is this head's.
-                rescale(isa, unsafe { o.slice(i, d) }, factor[r], &pv[r * d..(r + 1) * d]);
+            let veil = Veil::new(mask, &keys);
+            for panel in panels(&queries) {
+                let (seen, rows) = (seen_in_tile(shape, &panel, j0), panel.len());
+                // The last row of a panel sees most.
+                let width = keys.len().min(seen[rows - 1]);
+                if veil.first >= width {
+                    continue;
+                }
+                let state = &mut states[panel.start - i0..][..rows];
+                // SAFETY: packed above for these keys; the rows of weights are whole tile rows.
+                unsafe { scores(isa, shape, q, keys_across, panel.clone(), (j0, width), p) };
+                soften(isa, &mut p[..rows * TILE], width, &veil, &seen[..rows], shape.scale, state);
+                let a = Left { ptr: p.as_ptr(), sliver: 0, row: TILE, step: 1 };
+                let to = Target::rows(pv.as_mut_ptr(), d);
+                // SAFETY: the weights fill these rows; values are slivers over all keys.
+                unsafe { multiply(isa, 0..rows, 0..d, width, a, values.from(j0), to, Store::Set) };
+                for (r, i) in panel.enumerate().filter(|&(r, _)| veil.first < seen[r]) {
+                    // SAFETY: the row is this head's.
+                    rescale(isa, unsafe { o.slice(i, d) }, state[r][2], &pv[r * d..(r + 1) * d]);
+                }
             }
         }
-        for (r, i) in queries.enumerate() {
-            lse[i] = if l[r] == 0.0 { f32::NEG_INFINITY } else { m[r] + math::ln(l[r]) };
-            if l[r] != 0.0 {
+        for (i, [most, sum, _]) in queries.zip(states) {
+            lse[i] = if sum == 0.0 { f32::NEG_INFINITY } else { most + math::ln(sum) };
+            if sum != 0.0 {
                 // SAFETY: the row is this head's.
-                unsafe { o.slice(i, d) }.iter_mut().for_each(|o| *o /= l[r]);
+                divide(isa, unsafe { o.slice(i, d) }, sum);
             }
         }
     }
@@ -406,9 +540,9 @@ unsafe fn backward_head(
     let [k, v] = [k, v].map(|x| tail(x, head.key));
     pack_across(k, shape, s, keys_across);
     pack_across(v, shape, s, values_across);
-    pack_along(k, shape, s, keys_along);
-    pack_along(q, shape, t, queries_along);
-    pack_along(dout, shape, t, douts_along);
+    let keys_along = along(k, shape, s, keys_along);
+    let queries_along = along(q, shape, t, queries_along);
+    let douts_along = along(dout, shape, t, douts_along);
     for (i, delta) in delta.iter_mut().enumerate() {
         let at = i * shape.row()..i * shape.row() + d;
         *delta = reduce::dot(isa, &dout[at.clone()], &o[at]);
@@ -427,34 +561,51 @@ unsafe fn backward_head(
     }
     for j0 in (0..s).step_by(TILE) {
         let keys = j0..s.min(j0 + TILE);
-        let (keep, first) = shown(mask, &keys);
+        let veil = Veil::new(mask, &keys);
         for i0 in (0..t).step_by(TILE) {
             let queries = i0..t.min(i0 + TILE);
             // A tile nobody sees would add exact zeros to sums that are never -0.0.
-            if first == TILE || j0 + first >= shape.seen_by(queries.end - 1) {
+            if veil.first == TILE || j0 + veil.first >= shape.seen_by(queries.end - 1) {
                 continue;
             }
-            // SAFETY: packed above; tiles are large enough; the gradient rows are this head's.
-            unsafe {
-                scores(isa, shape, q, keys_across, queries.clone(), keys.clone(), p);
-                scores(isa, shape, dout, values_across, queries.clone(), keys.clone(), ds);
-                for (r, i) in queries.clone().enumerate() {
-                    let at = r * TILE..r * TILE + keys.len();
-                    let seen = shape.seen_by(i).saturating_sub(j0);
-                    slopes(isa, &mut p[at.clone()], &mut ds[at], &keep, seen, shape.scale, lse[i], delta[i]);
+            for panel in panels(&queries) {
+                let (seen, rows) = (seen_in_tile(shape, &panel, j0), panel.len());
+                let width = keys.len().min(seen[rows - 1]);
+                if width == 0 {
+                    continue;
                 }
-                let (m, n) = (queries.len(), keys.len());
-                let by_row = Left { ptr: ds.as_ptr(), sliver: MR * TILE, row: TILE, step: 1 };
-                let along = |x: &[f32], from: usize, len: usize| Right {
-                    ptr: x[from * NR..].as_ptr(),
-                    sliver: len * NR,
-                    step: NR,
-                };
-                let add = Store::Add;
-                multiply(isa, 0..m, 0..d, n, by_row, along(keys_along, j0, s), dq.target(i0), add);
-                let by_column = |x: &[f32]| Left { ptr: x.as_ptr(), sliver: MR, row: 1, step: TILE };
-                multiply(isa, 0..n, 0..d, m, by_column(ds), along(queries_along, i0, t), dk.target(j0), add);
-                multiply(isa, 0..n, 0..d, m, by_column(p), along(douts_along, i0, t), dv.target(j0), add);
+                let at = (panel.start - i0) * TILE..(panel.end - i0) * TILE;
+                let (p, ds) = (&mut p[at.clone()], &mut ds[at]);
+                let mut saved = [[0.0; 2]; MR];
+                for (saved, i) in saved.iter_mut().zip(panel.clone()) {
+                    *saved = [lse[i], delta[i]];
+                }
+                // SAFETY: packed above; the rows are whole tile rows; the gradient rows are this head's.
+                unsafe {
+                    scores(isa, shape, q, keys_across, panel.clone(), (j0, width), p);
+                    scores(isa, shape, dout, values_across, panel.clone(), (j0, width), ds);
+                    slopes(isa, p, ds, width, &veil, &seen[..rows], shape.scale, &saved);
+                    let by_row = Left { ptr: ds.as_ptr(), sliver: 0, row: TILE, step: 1 };
+                    let to = dq.target(panel.start);
+                    multiply(isa, 0..rows, 0..d, width, by_row, keys_along.from(j0), to, Store::Add);
+                }
+            }
+            for panel in panels(&keys) {
+                // The queries that see the first key of the panel and all after them; the panels of
+                // queries before have nothing there.
+                let from = queries.clone().position(|i| shape.seen_by(i) > panel.start);
+                let Some(from) = from else { break };
+                let from = from / MR * MR;
+                let (rows, len) = (panel.len(), queries.len() - from);
+                let at = from * TILE + panel.start - j0;
+                let by_column = |x: &[f32]| Left { ptr: x[at..].as_ptr(), sliver: 0, row: 1, step: TILE };
+                // SAFETY: as above; slivers of queries cover these rows.
+                unsafe {
+                    let (to, b) = (dk.target(panel.start), queries_along.from(i0 + from));
+                    multiply(isa, 0..rows, 0..d, len, by_column(ds), b, to, Store::Add);
+                    let (to, b) = (dv.target(panel.start), douts_along.from(i0 + from));
+                    multiply(isa, 0..rows, 0..d, len, by_column(p), b, to, Store::Add);
+                }
             }
         }
     }

@@ -2,7 +2,7 @@
 //! caller's promise; a class that is not there panics.
 
 use crate::kernel::isa::{Isa, simd};
-use crate::kernel::math::exp;
+use crate::kernel::math::exp_normal;
 use crate::kernel::reduce;
 use crate::kernel::softmax::log_sum_exp;
 
@@ -21,26 +21,34 @@ pub fn cross_entropy(isa: Isa, x: &[f32], target: Option<usize>, smoothing: f32)
     ((1.0 - smoothing) * hit + smoothing * spread, lse)
 }
 
-/// `x` becomes `drow·(e^(x - lse) - (1-s)·[target] - s/c)`, or 0 without a target.
+/// `dx = drow·(e^(x - lse) - (1-s)·[target] - s/c)`, or 0 without a target; logits that are not given lie
+/// in `dx`.
 pub fn cross_entropy_grad(
     isa: Isa,
-    x: &mut [f32],
+    x: Option<&[f32]>,
+    dx: &mut [f32],
     target: Option<usize>,
     smoothing: f32,
     lse: f32,
     drow: f32,
 ) {
-    let Some(target) = target else { return x.fill(0.0) };
-    let share = smoothing / x.len() as f32;
-    let hit = drow * (exp(x[target] - lse) - (1.0 - smoothing) - share);
-    probabilities(isa, x, lse, share, drow);
-    x[target] = hit;
+    let Some(target) = target else { return dx.fill(0.0) };
+    let share = smoothing / dx.len() as f32;
+    let hit = drow * (exp_normal(x.unwrap_or(dx)[target] - lse) - (1.0 - smoothing) - share);
+    probabilities(isa, x, dx, lse, share, drow);
+    dx[target] = hit;
 }
 
 #[inline(always)]
-fn probabilities_body(x: &mut [f32], lse: f32, share: f32, drow: f32) {
-    for x in x {
-        *x = drow * (exp(*x - lse) - share);
+fn probabilities_body(x: Option<&[f32]>, dx: &mut [f32], lse: f32, share: f32, drow: f32) {
+    let slope = |x: f32| drow * (exp_normal(x - lse) - share);
+    match x {
+        Some(x) => {
+            for (dx, &x) in dx.iter_mut().zip(x) {
+                *dx = slope(x);
+            }
+        }
+        None => dx.iter_mut().for_each(|dx| *dx = slope(*dx)),
     }
 }
 
@@ -50,14 +58,14 @@ fn sum_of_differences_body(x: &[f32], from: f32) -> f32 {
 }
 
 simd! {
-    fn probabilities(x: &mut [f32], lse: f32, share: f32, drow: f32) = probabilities_body;
+    fn probabilities(x: Option<&[f32]>, dx: &mut [f32], lse: f32, share: f32, drow: f32) = probabilities_body;
     fn sum_of_differences(x: &[f32], from: f32) -> f32 = sum_of_differences_body;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::testing::noise;
+    use crate::kernel::testing::{bits, noise};
 
     #[test]
     fn losses_and_gradients_are_those_of_the_definition() {
@@ -76,7 +84,10 @@ mod tests {
                 assert!((f64::from(loss) - want).abs() < 2e-6 * want.abs().max(1.0), "{loss} {want}");
                 assert!((f64::from(got) - lse).abs() < 1e-6 * lse.abs().max(1.0));
                 let mut dx = x.clone();
-                cross_entropy_grad(isa, &mut dx, Some(target), smoothing, got, 2.0);
+                cross_entropy_grad(isa, None, &mut dx, Some(target), smoothing, got, 2.0);
+                let mut apart = vec![f32::NAN; classes];
+                cross_entropy_grad(isa, Some(&x), &mut apart, Some(target), smoothing, got, 2.0);
+                assert_eq!(bits(&apart), bits(&dx), "{classes} classes");
                 for (i, dx) in dx.iter().enumerate() {
                     let hit = if i == target { 1.0 - s } else { 0.0 };
                     let want = 2.0 * ((wide[i] - f64::from(got)).exp() - hit - s / classes as f64);
@@ -90,7 +101,7 @@ mod tests {
     fn rows_without_a_target_count_for_nothing() {
         let mut x = [1.0, f32::INFINITY, f32::NAN];
         assert_eq!(cross_entropy(Isa::detect(), &x, None, 0.5).0, 0.0);
-        cross_entropy_grad(Isa::detect(), &mut x, None, 0.5, f32::NAN, f32::NAN);
+        cross_entropy_grad(Isa::detect(), None, &mut x, None, 0.5, f32::NAN, f32::NAN);
         assert_eq!(x, [0.0; 3]);
     }
 

@@ -32,20 +32,33 @@ fn pow2(n: i32) -> f32 {
     f32::from_bits((n.wrapping_add(127) as u32) << 23)
 }
 
-/// e^x, within 1 ulp; overflows to infinity and underflows through the denormals to zero.
+/// e^x = p·2^n as p and n plus [`ROUND`], for x within ±104.
 #[inline(always)]
-pub fn exp(x: f32) -> f32 {
-    let x = limit(x, -104.0, 89.0);
+fn exp_parts(x: f32) -> (f32, f32) {
     let shifted = x.mul_add(std::f32::consts::LOG2_E, ROUND);
     let n = shifted - ROUND;
     let r = n.mul_add(-LN2_HI, x);
     let r = n.mul_add(-LN2_LO, r);
     let p = poly(r, [1.395_052_4e-3, 8.368_908e-3, 4.166_620_6e-2, 1.666_651_8e-1, 0.5]);
-    let p = (r * r).mul_add(p, r) + 1.0;
+    ((r * r).mul_add(p, r) + 1.0, shifted)
+}
+
+/// e^x, within 1 ulp; overflows to infinity and underflows through the denormals to zero.
+#[inline(always)]
+pub fn exp(x: f32) -> f32 {
+    let (p, shifted) = exp_parts(limit(x, -104.0, 89.0));
     // Two factors, because the exponent may lie outside the range of one.
     let n = (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
     let half = n >> 1;
     p * pow2(half) * pow2(n.wrapping_sub(half))
+}
+
+/// [`exp`] at less cost: the same bits from -87.3 to 88.3, zero below -87.7, infinity above 88.4.
+#[inline(always)]
+pub fn exp_normal(x: f32) -> f32 {
+    let (p, shifted) = exp_parts(limit(x, -88.0, 88.5));
+    // The low bits hold n from -127, whose power of two becomes 0, to 128, where it is infinity.
+    p * f32::from_bits((shifted.to_bits() << 23).wrapping_add(1.0f32.to_bits()))
 }
 
 /// The natural logarithm, within 2 ulp; -infinity at zero, NaN below.
@@ -97,7 +110,8 @@ pub fn tanh(x: f32) -> f32 {
     let p =
         poly(z, [2.147_273_6e-3, -8.182_397e-3, 2.170_286e-2, -5.394_718_4e-2, 1.333_321e-1, -3.333_333e-1]);
     let small = (a * z).mul_add(p, a);
-    let large = 1.0 - 2.0 / (exp(2.0 * a) + 1.0);
+    // Beyond 9.1 the result is 1 to the last bit.
+    let large = 1.0 - 2.0 / (exp_normal(2.0 * limit(a, 0.0, 9.1)) + 1.0);
     let y = if a < 0.625 { small } else { large };
     y.copysign(x)
 }
@@ -136,7 +150,7 @@ pub fn erf(x: f32) -> f32 {
             -1.880_364_4e-4,
         ],
     );
-    let large = 1.0 - exp(-q);
+    let large = 1.0 - exp_normal(-q);
     let y = if a < 1.0 { small } else { large };
     y.copysign(x)
 }
@@ -144,22 +158,30 @@ pub fn erf(x: f32) -> f32 {
 /// 1 / (1 + e^-x).
 #[inline(always)]
 pub fn sigmoid(x: f32) -> f32 {
-    1.0 / (1.0 + exp(-x))
+    1.0 / (1.0 + exp_normal(-x))
 }
 
 /// Derivative of [`sigmoid`] by its argument.
 #[inline(always)]
 pub fn sigmoid_grad(x: f32) -> f32 {
     // Symmetric, so the argument with the accurate complement serves both sides.
-    let e = exp(-x.abs());
+    let e = exp_normal(-x.abs());
     let s = 1.0 / (1.0 + e);
     e * s * s
+}
+
+/// [`sigmoid`] and its derivative from one exponential.
+#[inline(always)]
+fn sigmoid_and_grad(x: f32) -> (f32, f32) {
+    let e = exp_normal(-x.abs());
+    let s = 1.0 / (1.0 + e);
+    (if x < 0.0 { e * s } else { s }, e * s * s)
 }
 
 /// Derivative of [`tanh`] by its argument.
 #[inline(always)]
 pub fn tanh_grad(x: f32) -> f32 {
-    let e = exp(-2.0 * x.abs());
+    let e = exp_normal(-2.0 * x.abs());
     let s = 1.0 / (1.0 + e);
     4.0 * e * s * s
 }
@@ -168,7 +190,7 @@ pub fn tanh_grad(x: f32) -> f32 {
 #[inline(always)]
 pub fn softplus(x: f32) -> f32 {
     let positive = if x < 0.0 { 0.0 } else { x };
-    positive + ln_1p_unit(exp(-x.abs()))
+    positive + ln_1p_unit(exp_normal(-x.abs()))
 }
 
 /// x · sigmoid(x).
@@ -183,7 +205,8 @@ pub fn silu(x: f32) -> f32 {
 #[inline(always)]
 pub fn silu_grad(x: f32) -> f32 {
     let x = limit(x, -128.0, 128.0);
-    x.mul_add(sigmoid_grad(x), sigmoid(x))
+    let (value, slope) = sigmoid_and_grad(x);
+    x.mul_add(slope, value)
 }
 
 /// x · Φ(x) with the error function.
@@ -199,28 +222,28 @@ pub fn gelu_grad(x: f32) -> f32 {
     const INV_SQRT_TAU: f32 = 0.398_942_3;
     let x = limit(x, -16.0, 16.0);
     let cdf = 0.5 * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2));
-    let pdf = INV_SQRT_TAU * exp(-0.5 * x * x);
+    let pdf = INV_SQRT_TAU * exp_normal(-0.5 * x * x);
     x.mul_add(pdf, cdf)
 }
 
-const GELU_SCALE: f32 = 0.797_884_6;
+/// Twice √(2/π), because `(1 + tanh u)/2` is the sigmoid of `2u`.
+const GELU_SCALE: f32 = 1.595_769_1;
 const GELU_CUBIC: f32 = 0.044_715;
 
 /// The tanh approximation of [`gelu`]: x/2 · (1 + tanh(√(2/π)(x + 0.044715 x³))).
 #[inline(always)]
 pub fn gelu_tanh(x: f32) -> f32 {
     let x = limit(x, -16.0, f32::INFINITY);
-    let inner = GELU_SCALE * (GELU_CUBIC * x * x).mul_add(x, x);
-    0.5 * x * (1.0 + tanh(inner))
+    x * sigmoid(GELU_SCALE * (GELU_CUBIC * x * x).mul_add(x, x))
 }
 
 /// Derivative of [`gelu_tanh`].
 #[inline(always)]
 pub fn gelu_tanh_grad(x: f32) -> f32 {
     let x = limit(x, -16.0, 16.0);
-    let inner = GELU_SCALE * (GELU_CUBIC * x * x).mul_add(x, x);
-    let slope = GELU_SCALE * (3.0 * GELU_CUBIC * x).mul_add(x, 1.0);
-    (0.5 * x * tanh_grad(inner)).mul_add(slope, 0.5 * (1.0 + tanh(inner)))
+    let square = GELU_CUBIC * x * x;
+    let (value, slope) = sigmoid_and_grad(GELU_SCALE * square.mul_add(x, x));
+    (x * slope).mul_add(GELU_SCALE * square.mul_add(3.0, 1.0), value)
 }
 
 /// 1 / √x.
@@ -330,6 +353,19 @@ mod tests {
     }
 
     #[test]
+    fn the_cheaper_exponential_is_the_exact_one_for_normal_results() {
+        for x in sweep() {
+            let (got, want) = (exp_normal(x), exp(x));
+            match x {
+                -87.3..=88.3 => assert_eq!(got.to_bits(), want.to_bits(), "{x:e}"),
+                ..-87.7 => assert_eq!(got, 0.0, "{x:e}"),
+                88.4.. => assert_eq!(got, f32::INFINITY, "{x:e}"),
+                _ => assert!(want.is_nan() == got.is_nan(), "{x:e}"),
+            }
+        }
+    }
+
+    #[test]
     fn infinities() {
         let inf = f32::INFINITY;
         type Row = (&'static str, fn(f32) -> f32, f32, f32);
@@ -370,12 +406,12 @@ mod tests {
 
     #[test]
     fn every_instruction_set_gives_the_same_bits() {
-        slices!(exp ln tanh erf sigmoid sigmoid_grad tanh_grad softplus silu silu_grad gelu gelu_grad gelu_tanh gelu_tanh_grad rsqrt);
+        slices!(exp exp_normal ln tanh erf sigmoid sigmoid_grad tanh_grad softplus silu silu_grad gelu gelu_grad gelu_tanh gelu_tanh_grad rsqrt);
         type Row = (&'static str, fn(Isa, &[f32], &mut [f32]));
         macro_rules! rows {
             ($($f:ident)+) => { [$((stringify!($f), $f as fn(Isa, &[f32], &mut [f32]))),+] };
         }
-        let rows: [Row; 15] = rows!(exp ln tanh erf sigmoid sigmoid_grad tanh_grad softplus silu silu_grad gelu gelu_grad gelu_tanh gelu_tanh_grad rsqrt);
+        let rows: [Row; 16] = rows!(exp exp_normal ln tanh erf sigmoid sigmoid_grad tanh_grad softplus silu silu_grad gelu gelu_grad gelu_tanh gelu_tanh_grad rsqrt);
         let x: Vec<f32> = sweep().step_by(17).filter(|x| !x.is_nan()).collect();
         for (name, f) in rows {
             let results = Isa::all().into_iter().map(|isa| {

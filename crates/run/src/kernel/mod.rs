@@ -19,14 +19,17 @@
 //!   the sum. Forward reduces (channel, kernel position), the input gradient (output channel, kernel
 //!   position), the weight gradient (image, output position), each flattened in that order. A strided
 //!   input gradient ends with adding `+0.0`, which lets kernels leave out the zeros between outputs.
-//! - **Pooling and resampling** ([`pool`]): a window's elements in row-major order, those outside
-//!   skipped; an element's gradient from its windows by ascending tap (averages) or ascending window
-//!   (maxima, boxes). Divisions come last, once.
+//! - **Pooling and resampling** ([`pool`]): a window's lines element by element in order, then along the
+//!   line, those outside skipped; an element's gradient in the same way from its windows by ascending
+//!   tap (averages) or ascending window (maxima, boxes). Neighbouring elements of a box are reductions,
+//!   added in order. Divisions come last, once.
 //! - **Recurrent layers** ([`recurrent`]): matrix products as above, gates element by element.
 //! - **Running sums** ([`scan`]) in double precision along the axis, rounded once per element.
 //! - **Attention**: see [`attention`].
 //! - **Softmax, losses, normalisation** ([`softmax`], [`loss`], [`norm`]): sums over a row or run are
-//!   reductions; what several samples contribute to a channel is added in order of the samples.
+//!   reductions; what several samples contribute to a channel is added in order of the samples, except
+//!   that in batch normalisation the lanes of a channel go on from sample to sample, for the moments
+//!   in double precision.
 //! - **Functions** ([`math`]): fixed sequences of basic operations, the same on every machine.
 
 pub mod attention;

@@ -1,6 +1,7 @@
 //! The loops of layer, RMS, group and batch normalisation and of their gradients, on one contiguous run
-//! at a time. Gain and bias are one per element or one for the run; both give the same bits for the same
-//! numbers. Sums are in lane order; how runs are combined is the caller's business.
+//! at a time, or on one run for each of several channels. Gain and bias are one per element or one for the
+//! run; both give the same bits for the same numbers. Sums are in lane order; how runs are combined is the
+//! caller's business, except that the lanes of a channel go on from run to run.
 //!
 //! `x̂ = (x - mean)·rstd`, `y = fma(x̂, gamma, beta)`, and with `d = fma(dy, gamma, -level)`,
 //! `dx = rstd·fma(-x̂, slope, d)`, where level and slope are the means of dy·gamma and dy·gamma·x̂.
@@ -122,18 +123,39 @@ fn gained_sums_body(x: &[f32], dy: &[f32], gamma: &[f32], m: Moments) -> [f32; 2
     two_sums(x, dy, gamma, m, |dy, gamma| dy * gamma)
 }
 
+/// [`input_grad`] of a row with a gain per element, which also adds dy·x̂ to dgamma and dy to dbeta.
 #[inline(always)]
-fn gather_body(x: &[f32], dy: &[f32], m: Moments, dgamma: &mut [f32], dbeta: &mut [f32]) {
-    for (((dgamma, dbeta), &x), &dy) in dgamma.iter_mut().zip(dbeta).zip(x).zip(dy) {
-        *dgamma = dy.mul_add(normal(x, m), *dgamma);
-        *dbeta += dy;
-    }
-}
-
-#[inline(always)]
-fn gather_gain_body(x: &[f32], dy: &[f32], m: Moments, dgamma: &mut [f32]) {
-    for ((dgamma, &x), &dy) in dgamma.iter_mut().zip(x).zip(dy) {
-        *dgamma = dy.mul_add(normal(x, m), *dgamma);
+fn row_grad_body(
+    x: &[f32],
+    dy: &[f32],
+    m: Moments,
+    gamma: &[f32],
+    s: Slopes,
+    dx: &mut [f32],
+    dgamma: &mut [f32],
+    dbeta: Option<&mut [f32]>,
+) {
+    let n = dx.len();
+    let (x, dy, gamma, dgamma) = (&x[..n], &dy[..n], &gamma[..n], &mut dgamma[..n]);
+    let hat = |i: usize| normal(x[i], m);
+    let slope = |i: usize, hat: f32| m.rstd * (-hat).mul_add(s.slope, dy[i].mul_add(gamma[i], -s.level));
+    match dbeta {
+        Some(dbeta) => {
+            let dbeta = &mut dbeta[..n];
+            for i in 0..n {
+                let hat = hat(i);
+                dx[i] = slope(i, hat);
+                dgamma[i] = dy[i].mul_add(hat, dgamma[i]);
+                dbeta[i] += dy[i];
+            }
+        }
+        None => {
+            for i in 0..n {
+                let hat = hat(i);
+                dx[i] = slope(i, hat);
+                dgamma[i] = dy[i].mul_add(hat, dgamma[i]);
+            }
+        }
     }
 }
 
@@ -165,12 +187,135 @@ simd! {
     pub fn sums(x: &[f32], dy: &[f32], m: Moments) -> [f32; 2] = sums_body;
     /// The sums of dy·gamma and of dy·gamma·x̂ over a run.
     pub fn gained_sums(x: &[f32], dy: &[f32], gamma: &[f32], m: Moments) -> [f32; 2] = gained_sums_body;
-    /// Adds dy·x̂ to dgamma and dy to dbeta, element by element.
-    pub fn gather(x: &[f32], dy: &[f32], m: Moments, dgamma: &mut [f32], dbeta: &mut [f32]) = gather_body;
-    /// Adds dy·x̂ to dgamma, element by element.
-    pub fn gather_gain(x: &[f32], dy: &[f32], m: Moments, dgamma: &mut [f32]) = gather_gain_body;
+    /// [`input_grad`] of a row with a gain per element, which also adds dy·x̂ to dgamma and dy to dbeta.
+    pub fn row_grad(x: &[f32], dy: &[f32], m: Moments, gamma: &[f32], s: Slopes, dx: &mut [f32], dgamma: &mut [f32], dbeta: Option<&mut [f32]>) = row_grad_body;
     /// Combines lanes of `width` elements each, the first of [`LANES`], by the fixed tree into lane 0.
     pub fn fold_lanes(lanes: &mut [f32], width: usize) = fold_lanes_body;
+}
+
+/// Sums and sums of squares of one channel in double precision, by lanes that go on from run to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Totals {
+    sum: [f64; LANES],
+    square: [f64; LANES],
+}
+
+impl Totals {
+    /// Of nothing.
+    pub const ZERO: Totals = Totals { sum: [0.0; LANES], square: [0.0; LANES] };
+
+    /// Mean and variance of `count` elements.
+    pub fn moments(&self, count: usize) -> (f32, f32) {
+        let total = |lanes: &[f64; LANES]| {
+            let mut lanes = *lanes;
+            for half in [8, 4, 2, 1] {
+                for l in 0..half {
+                    lanes[l] += lanes[l + half];
+                }
+            }
+            lanes[0]
+        };
+        let (sum, count) = (total(&self.sum), count as f64);
+        let mean = sum / count;
+        let variance = (-mean).mul_add(sum, total(&self.square)) / count;
+        // What rounding made negative is zero; a NaN stays.
+        (mean as f32, if variance < 0.0 { 0.0 } else { variance as f32 })
+    }
+}
+
+/// Sums of dy and of dy·x̂ of one channel, by lanes that go on from run to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Pairs {
+    plain: [f32; LANES],
+    weighted: [f32; LANES],
+}
+
+impl Pairs {
+    /// Of nothing.
+    pub const ZERO: Pairs = Pairs { plain: [0.0; LANES], weighted: [0.0; LANES] };
+
+    /// Both sums.
+    pub fn sums(&self) -> [f32; 2] {
+        [tree(self.plain, add), tree(self.weighted, add)]
+    }
+}
+
+#[inline(always)]
+fn add_totals_body(x: &[f32], space: usize, totals: &mut [Totals]) {
+    for (x, to) in x.chunks_exact(space).zip(totals) {
+        let mut t = *to;
+        let chunks = x.chunks_exact(LANES);
+        let rest = chunks.remainder();
+        for x in chunks {
+            for l in 0..LANES {
+                let x = f64::from(x[l]);
+                t.sum[l] += x;
+                t.square[l] = x.mul_add(x, t.square[l]);
+            }
+        }
+        for (l, &x) in rest.iter().enumerate() {
+            let x = f64::from(x);
+            t.sum[l] += x;
+            t.square[l] = x.mul_add(x, t.square[l]);
+        }
+        *to = t;
+    }
+}
+
+#[inline(always)]
+fn add_pairs_body(x: &[f32], dy: &[f32], space: usize, moments: &[Moments], pairs: &mut [Pairs]) {
+    for (((x, dy), to), &m) in x.chunks_exact(space).zip(dy.chunks_exact(space)).zip(pairs).zip(moments) {
+        let mut t = *to;
+        let (xs, dys) = (x.chunks_exact(LANES), dy.chunks_exact(LANES));
+        let rest = xs.remainder().iter().zip(dys.remainder());
+        for (x, dy) in xs.zip(dys) {
+            for l in 0..LANES {
+                t.plain[l] += dy[l];
+                t.weighted[l] = dy[l].mul_add(normal(x[l], m), t.weighted[l]);
+            }
+        }
+        for (l, (&x, &dy)) in rest.enumerate() {
+            t.plain[l] += dy;
+            t.weighted[l] = dy.mul_add(normal(x, m), t.weighted[l]);
+        }
+        *to = t;
+    }
+}
+
+#[inline(always)]
+fn normalize_runs_body(x: &[f32], space: usize, channels: &[(Moments, f32, f32)], y: &mut [f32]) {
+    for ((x, y), &(m, gamma, beta)) in x.chunks_exact(space).zip(y.chunks_exact_mut(space)).zip(channels) {
+        for (y, &x) in y.iter_mut().zip(x) {
+            *y = normal(x, m).mul_add(gamma, beta);
+        }
+    }
+}
+
+#[inline(always)]
+fn input_grad_runs_body(
+    x: &[f32],
+    dy: &[f32],
+    space: usize,
+    channels: &[(Moments, f32, Slopes)],
+    dx: &mut [f32],
+) {
+    let runs = x.chunks_exact(space).zip(dy.chunks_exact(space)).zip(dx.chunks_exact_mut(space));
+    for (((x, dy), dx), &(m, gamma, s)) in runs.zip(channels) {
+        for ((dx, &x), &dy) in dx.iter_mut().zip(x).zip(dy) {
+            *dx = m.rstd * (-normal(x, m)).mul_add(s.slope, dy.mul_add(gamma, -s.level));
+        }
+    }
+}
+
+simd! {
+    /// Takes one run of `space` elements for each channel into its totals.
+    pub fn add_totals(x: &[f32], space: usize, totals: &mut [Totals]) = add_totals_body;
+    /// Takes one run of `space` elements for each channel into its sums of dy and dy·x̂.
+    pub fn add_pairs(x: &[f32], dy: &[f32], space: usize, moments: &[Moments], pairs: &mut [Pairs]) = add_pairs_body;
+    /// [`normalize`] of one run for each channel, given its moments, gain and bias.
+    pub fn normalize_runs(x: &[f32], space: usize, channels: &[(Moments, f32, f32)], y: &mut [f32]) = normalize_runs_body;
+    /// [`input_grad`] of one run for each channel, given its moments, gain and slopes.
+    pub fn input_grad_runs(x: &[f32], dy: &[f32], space: usize, channels: &[(Moments, f32, Slopes)], dx: &mut [f32]) = input_grad_runs_body;
 }
 
 /// Mean and inverse standard deviation of one run, in two passes over it.

@@ -1,8 +1,9 @@
 //! Pooling of single planes with up to three spatial dimensions; a missing dimension has extent one.
-//! Taps outside the source are skipped. An element takes in its taps, or receives from its windows'
-//! taps, in row-major order of the taps; sums are divided once, at the end.
+//! Taps outside the source are skipped. A row of windows first takes in its lines, element by element, and
+//! then the taps along the line; gradients go the same way back. Sums are divided once, at the end.
 
 use crate::kernel::isa::{Isa, simd};
+use crate::kernel::reduce;
 use std::ops::Range;
 
 /// How windows lie over a source: position `p` reads `p * stride + tap - low` along each axis.
@@ -37,105 +38,212 @@ impl Windows {
     }
 
     /// Along the last axis, the positions whose tap lies inside the source and what the first reads.
-    fn inside(&self, tap: usize) -> (Range<usize>, usize) {
+    pub fn inside(&self, tap: usize) -> (Range<usize>, usize) {
         let (stride, shift) = (self.stride[2], tap as isize - self.low[2]);
         let up = |x: isize| (x.max(0) as usize).div_ceil(stride).min(self.positions[2]);
         let lead = up(-shift);
         let range = lead..up(self.source[2] as isize - shift).max(lead);
         (range, ((lead * stride) as isize + shift).max(0) as usize)
     }
+
+    /// Elements of a line as the windows along it see it, padding included, and a stride more.
+    pub fn line_len(&self) -> usize {
+        self.positions[2] * self.stride[2] + self.kernel[2]
+    }
+
+    /// The part of such a line that is source, and where in the source it starts.
+    fn within_line(&self) -> (Range<usize>, usize) {
+        let place = |x: isize| x.clamp(0, self.line_len() as isize) as usize;
+        let range = place(self.low[2])..place(self.low[2] + self.source[2] as isize);
+        let start = range.start as isize - self.low[2];
+        if range.is_empty() { (0..0, 0) } else { (range, start as usize) }
+    }
 }
 
-/// Takes every `stride`-th element of `from` into the elements of `to`, of which there is at least one.
+/// Takes `lines` of a plane, `width` elements from `start` on of each, into `to`, element by element.
 #[inline(always)]
-fn take_in(from: &[f32], stride: usize, to: &mut [f32], step: impl Fn(f32, f32) -> f32) {
-    // All but the last have a whole stride after them, which makes known strides vectorise.
-    let Some((last, others)) = to.split_last_mut() else { return };
-    *last = step(*last, from[others.len() * stride]);
-    if stride == 1 {
-        for (to, &from) in others.iter_mut().zip(from) {
-            *to = step(*to, from);
+fn take_lines(
+    plane: &[f32],
+    mut lines: impl Iterator<Item = usize>,
+    start: usize,
+    to: &mut [f32],
+    first: f32,
+    step: impl Fn(f32, f32) -> f32,
+) {
+    let n = to.len();
+    let line = |at: usize| &plane[at + start..][..n];
+    match (lines.next(), lines.next()) {
+        (None, _) => to.fill(first),
+        (Some(a), None) => to.copy_from_slice(line(a)),
+        (Some(a), Some(b)) => {
+            for ((to, &a), &b) in to.iter_mut().zip(line(a)).zip(line(b)) {
+                *to = step(a, b);
+            }
         }
-    } else if stride == 2 {
-        for (to, from) in others.iter_mut().zip(from.chunks_exact(2)) {
-            *to = step(*to, from[0]);
-        }
-    } else {
-        for (to, from) in others.iter_mut().zip(from.chunks_exact(stride)) {
-            *to = step(*to, from[0]);
+    }
+    for at in lines {
+        for (to, &x) in to.iter_mut().zip(line(at)) {
+            *to = step(*to, x);
         }
     }
 }
 
-/// One row of positions: all their taps, taken in one after another.
+/// Takes the windows along a line into `y`.
 #[inline(always)]
-fn fold_row(w: &Windows, x: &[f32], row: usize, y: &mut [f32], step: impl Fn(f32, f32) -> f32) {
-    let (z, r) = (row / w.positions[1], row % w.positions[1]);
-    for z in w.span(0, z) {
-        for r in w.span(1, r) {
-            let line = &x[(z * w.source[1] + r) * w.source[2]..][..w.source[2]];
-            for tap in 0..w.kernel[2] {
-                let (range, first) = w.inside(tap);
-                if !range.is_empty() {
-                    take_in(&line[first..], w.stride[2], &mut y[range], &step);
+fn take_windows(
+    kernel: usize,
+    stride: usize,
+    line: &[f32],
+    y: &mut [f32],
+    first: f32,
+    step: impl Fn(f32, f32) -> f32,
+) {
+    match (kernel, stride) {
+        (2, 2) => {
+            for (y, a) in y.iter_mut().zip(line.chunks_exact(2)) {
+                *y = step(step(first, a[0]), a[1]);
+            }
+        }
+        (3, 2) => {
+            for ((y, a), b) in y.iter_mut().zip(line.chunks_exact(2)).zip(line[2..].chunks_exact(2)) {
+                *y = step(step(step(first, a[0]), a[1]), b[0]);
+            }
+        }
+        (3, 1) => {
+            for (((y, &a), &b), &c) in y.iter_mut().zip(line).zip(&line[1..]).zip(&line[2..]) {
+                *y = step(step(step(first, a), b), c);
+            }
+        }
+        _ => {
+            y.fill(first);
+            for tap in 0..kernel {
+                for (y, &x) in y.iter_mut().zip(line[tap..].iter().step_by(stride)) {
+                    *y = step(*y, x);
                 }
             }
         }
     }
 }
 
+/// Rows of positions of one plane; `line` holds [`Windows::line_len`] elements.
 #[inline(always)]
-fn max_row_body(w: &Windows, x: &[f32], row: usize, y: &mut [f32]) {
-    y.fill(f32::NEG_INFINITY);
-    fold_row(w, x, row, y, |most, x| if most >= x || most.is_nan() { most } else { x });
+fn fold_rows(
+    w: &Windows,
+    x: &[f32],
+    rows: Range<usize>,
+    line: &mut [f32],
+    y: &mut [f32],
+    first: f32,
+    step: impl Fn(f32, f32) -> f32,
+) {
+    line.fill(first);
+    let (within, start) = w.within_line();
+    for (row, y) in rows.zip(y.chunks_exact_mut(w.positions[2].max(1))) {
+        let (z, r) = (w.span(0, row / w.positions[1]), w.span(1, row % w.positions[1]));
+        let lines = z.flat_map(|z| r.clone().map(move |r| (z * w.source[1] + r) * w.source[2]));
+        take_lines(x, lines, start, &mut line[within.clone()], first, &step);
+        take_windows(w.kernel[2], w.stride[2], line, y, first, &step);
+    }
 }
 
 #[inline(always)]
-fn mean_row_body(w: &Windows, x: &[f32], row: usize, divisor: f32, y: &mut [f32]) {
-    y.fill(0.0);
-    fold_row(w, x, row, y, |sum, x| sum + x);
+fn max_rows_body(w: &Windows, x: &[f32], rows: Range<usize>, line: &mut [f32], y: &mut [f32]) {
+    let larger = |most: f32, x: f32| if most >= x || most.is_nan() { most } else { x };
+    fold_rows(w, x, rows, line, y, f32::NEG_INFINITY, larger);
+}
+
+#[inline(always)]
+fn mean_rows_body(w: &Windows, x: &[f32], rows: Range<usize>, divisor: f32, line: &mut [f32], y: &mut [f32]) {
+    fold_rows(w, x, rows, line, y, 0.0, |sum, x| sum + x);
     for y in y {
         *y /= divisor;
     }
 }
 
+/// Gives each position's number to its window along a line.
 #[inline(always)]
-fn mean_row_grad_body(w: &Windows, dy: &[f32], row: usize, divisor: f32, dx: &mut [f32]) {
-    dx.fill(0.0);
-    let (z, r) = (row / w.source[1], row % w.source[1]);
-    for z in (0..w.kernel[0]).filter_map(|tap| w.reader(0, z, tap)) {
-        for r in (0..w.kernel[1]).filter_map(|tap| w.reader(1, r, tap)) {
-            let line = &dy[(z * w.positions[1] + r) * w.positions[2]..][..w.positions[2]];
-            for tap in 0..w.kernel[2] {
-                let (range, first) = w.inside(tap);
-                if range.is_empty() {
-                    continue;
-                }
-                let dx = &mut dx[first..];
-                if w.stride[2] == 1 {
-                    for (dx, dy) in dx.iter_mut().zip(&line[range]) {
-                        *dx += dy;
-                    }
-                } else {
-                    for (dx, dy) in dx.chunks_mut(w.stride[2]).zip(&line[range]) {
-                        dx[0] += dy;
-                    }
-                }
+fn spread(kernel: usize, stride: usize, from: &[f32], line: &mut [f32]) {
+    if (kernel, stride) == (2, 2) {
+        line[2 * from.len()..].fill(0.0);
+        for (line, &x) in line.chunks_exact_mut(2).zip(from) {
+            (line[0], line[1]) = (0.0 + x, 0.0 + x);
+        }
+        return;
+    }
+    line.fill(0.0);
+    for tap in 0..kernel {
+        if stride == 1 {
+            for (line, &x) in line[tap..].iter_mut().zip(from) {
+                *line += x;
+            }
+        } else {
+            for (line, &x) in line[tap..].iter_mut().step_by(stride).zip(from) {
+                *line += x;
             }
         }
     }
-    for dx in dx {
-        *dx /= divisor;
+}
+
+#[inline(always)]
+fn mean_rows_grad_body(
+    w: &Windows,
+    dy: &[f32],
+    rows: Range<usize>,
+    divisor: f32,
+    line: &mut [f32],
+    dx: &mut [f32],
+) {
+    let (from, line) = line.split_at_mut(w.positions[2]);
+    let (within, start) = w.within_line();
+    for (row, dx) in rows.zip(dx.chunks_exact_mut(w.source[2].max(1))) {
+        let (z, r) = (row / w.source[1], row % w.source[1]);
+        let rows =
+            |axis: usize, at: usize| (0..w.kernel[axis]).filter_map(move |tap| w.reader(axis, at, tap));
+        let lines =
+            rows(0, z).flat_map(|z| rows(1, r).map(move |r| (z * w.positions[1] + r) * w.positions[2]));
+        take_lines(dy, lines, 0, from, 0.0, |sum, x| sum + x);
+        spread(w.kernel[2], w.stride[2], from, line);
+        dx.fill(0.0);
+        for (dx, &sum) in dx[start..].iter_mut().zip(&line[within.clone()]) {
+            *dx = sum / divisor;
+        }
     }
 }
 
 simd! {
-    /// The largest element of each window of one row of positions, NaN if any is.
-    pub fn max_row(w: &Windows, x: &[f32], row: usize, y: &mut [f32]) = max_row_body;
-    /// The sum of each window of one row of positions over `divisor`.
-    pub fn mean_row(w: &Windows, x: &[f32], row: usize, divisor: f32, y: &mut [f32]) = mean_row_body;
-    /// One row of the source's gradient for [`mean_row`].
-    pub fn mean_row_grad(w: &Windows, dy: &[f32], row: usize, divisor: f32, dx: &mut [f32]) = mean_row_grad_body;
+    /// The largest element of each window of rows of positions of one plane, NaN if any is; `line` holds
+    /// [`Windows::line_len`] elements.
+    pub fn max_rows(w: &Windows, x: &[f32], rows: Range<usize>, line: &mut [f32], y: &mut [f32]) = max_rows_body;
+    /// The sum of each window of rows of positions over `divisor`; `line` as for [`max_rows`].
+    pub fn mean_rows(w: &Windows, x: &[f32], rows: Range<usize>, divisor: f32, line: &mut [f32], y: &mut [f32]) = mean_rows_body;
+    /// Rows of the source's gradient for [`mean_rows`]; `line` holds an element per position along the
+    /// last axis more than there.
+    pub fn mean_rows_grad(w: &Windows, dy: &[f32], rows: Range<usize>, divisor: f32, line: &mut [f32], dx: &mut [f32]) = mean_rows_grad_body;
+    fn seek(x: &[f32], stride: usize, at: i32, y: &[f32], place: &mut [i32]) = seek_body;
+}
+
+/// Writes `at` and on to the places of those `y` that equal every `stride`-th element of `x`.
+#[inline(always)]
+fn seek_body(x: &[f32], stride: usize, at: i32, y: &[f32], place: &mut [i32]) {
+    let equal = |x: f32, y: f32| (x == y) | (x.is_nan() & y.is_nan());
+    let step = stride as i32;
+    // All but the last have a whole stride after them, which makes known strides vectorise.
+    let Some(n) = place.len().checked_sub(1) else { return };
+    if equal(x[n * stride], y[n]) {
+        place[n] = at + n as i32 * step;
+    }
+    macro_rules! others {
+        ($x:expr) => {
+            for (i, ((place, y), x)) in place[..n].iter_mut().zip(y).zip($x).enumerate() {
+                *place = if equal(x[0], *y) { at + i as i32 * step } else { *place };
+            }
+        };
+    }
+    match stride {
+        1 => others!(x.chunks_exact(1)),
+        2 => others!(x.chunks_exact(2)),
+        _ => others!(x.chunks_exact(stride)),
+    }
 }
 
 /// Where a gradient lands if not where its windows read: the same windows over another extent.
@@ -148,16 +256,27 @@ pub struct Landing {
 }
 
 /// The gradient of max pooling for one plane: `dy` of each window, windows in row-major order, goes to
-/// its first element that equals `y`, if that one lands.
-pub fn max_grad(w: &Windows, into: &Landing, x: &[f32], y: &[f32], dy: &[f32], dx: &mut [f32]) {
+/// its first element that equals `y`, if that one lands. `taps` is [`Windows::inside`] of every tap, and
+/// `place` has an element per position along the last axis. Panics if the plane has 2^31 elements or more.
+#[allow(clippy::too_many_arguments)]
+pub fn max_grad(
+    isa: Isa,
+    w: &Windows,
+    taps: &[(Range<usize>, usize)],
+    into: &Landing,
+    [x, y, dy]: [&[f32]; 3],
+    place: &mut [i32],
+    dx: &mut [f32],
+) {
     dx.fill(0.0);
+    assert!(i32::try_from(x.len()).is_ok(), "a plane too large");
     let [_, height, width] = w.source;
     let shift: [isize; 3] = std::array::from_fn(|a| w.low[a] - into.low[a]);
     let here = into.size == w.source && shift == [0; 3];
     let land = |axis: usize, at: usize| {
         usize::try_from(at as isize + shift[axis]).ok().filter(|&at| at < into.size[axis])
     };
-    let place = |at: usize| {
+    let lands = |at: usize| {
         let (z, r, c) = (land(0, at / width / height)?, land(1, at / width % height)?, land(2, at % width)?);
         Some((z * into.size[1] + r) * into.size[2] + c)
     };
@@ -165,24 +284,18 @@ pub fn max_grad(w: &Windows, into: &Landing, x: &[f32], y: &[f32], dy: &[f32], d
     let windows = y.chunks_exact(cols.max(1)).zip(dy.chunks_exact(cols.max(1)));
     for (line, (y, dy)) in windows.enumerate() {
         let (z, r) = (w.span(0, line / rows), w.span(1, line % rows));
-        for (p, (&y, &dy)) in y.iter().zip(dy).enumerate() {
-            let c = w.span(2, p);
-            let mut first = usize::MAX;
-            // Backwards and without leaving early: where the largest is cannot be predicted.
-            for z in z.clone().rev() {
-                for r in r.clone().rev() {
-                    let start = (z * height + r) * width;
-                    for c in c.clone().rev() {
-                        let x = x[start + c];
-                        let equal = (x == y) | (x.is_nan() & y.is_nan());
-                        first = if equal { start + c } else { first };
-                    }
-                }
+        place.fill(-1);
+        // Backwards, so that the first place stays.
+        for line in z.flat_map(|z| r.clone().map(move |r| z * height + r)).rev() {
+            let start = line * width;
+            for (range, first) in taps.iter().rev().filter(|(range, _)| !range.is_empty()) {
+                let (at, y) = (start + first, &y[range.clone()]);
+                seek(isa, &x[at..start + width], w.stride[2], at as i32, y, &mut place[range.clone()]);
             }
-            if first == usize::MAX {
-                continue;
-            }
-            if let Some(at) = if here { Some(first) } else { place(first) } {
+        }
+        for (&place, &dy) in place.iter().zip(dy) {
+            let Ok(at) = usize::try_from(place) else { continue };
+            if let Some(at) = if here { Some(at) } else { lands(at) } {
                 dx[at] += dy;
             }
         }
@@ -190,11 +303,11 @@ pub fn max_grad(w: &Windows, into: &Landing, x: &[f32], y: &[f32], dy: &[f32], d
 }
 
 /// The average of each box of one plane; `boxes` lists the ranges along each axis.
-pub fn box_mean(boxes: &[Vec<Range<usize>>; 3], source: [usize; 3], x: &[f32], y: &mut [f32]) {
+pub fn box_mean(isa: Isa, boxes: &[Vec<Range<usize>>; 3], source: [usize; 3], x: &[f32], y: &mut [f32]) {
     let mut y = y.iter_mut();
     each_box(boxes, source, |lines, count| {
         let mut sum = 0.0;
-        lines(&mut |line| x[line].iter().for_each(|x| sum += x));
+        lines(&mut |line| sum += reduce::sum(isa, &x[line]));
         if let Some(y) = y.next() {
             *y = sum / count as f32;
         }
@@ -211,7 +324,8 @@ pub fn box_mean_grad(boxes: &[Vec<Range<usize>>; 3], source: [usize; 3], dy: &[f
     });
 }
 
-/// Calls `f` for every box with a function that visits the box's lines, and its number of elements.
+/// Calls `f` for every box with a function that visits the runs of neighbouring elements in the box, and
+/// its number of elements.
 fn each_box(
     boxes: &[Vec<Range<usize>>; 3],
     source: [usize; 3],
@@ -220,13 +334,18 @@ fn each_box(
     for z in &boxes[0] {
         for r in &boxes[1] {
             for c in &boxes[2] {
-                let lines = |visit: &mut dyn FnMut(Range<usize>)| {
+                let runs = |visit: &mut dyn FnMut(Range<usize>)| {
+                    if c.len() == source[2] && (r.len() == source[1] || z.len() == 1) {
+                        let start = (z.start * source[1] + r.start) * source[2];
+                        visit(start..start + z.len() * r.len() * c.len());
+                        return;
+                    }
                     for (z, r) in z.clone().flat_map(|z| r.clone().map(move |r| (z, r))) {
                         let start = (z * source[1] + r) * source[2];
                         visit(start + c.start..start + c.end);
                     }
                 };
-                f(&lines, z.len() * r.len() * c.len());
+                f(&runs, z.len() * r.len() * c.len());
             }
         }
     }
@@ -304,4 +423,83 @@ pub fn resample_row(
 ) {
     mix(isa, rows.of(row), x, line.len(), line);
     mix_within(isa, columns, line, to);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::testing::{bits, noise};
+
+    /// Windows with their source [height, width], kernel, stride and padding along both axes.
+    fn windows() -> Vec<Windows> {
+        let row = |[h, w]: [usize; 2], [k, l]: [usize; 2], stride: [usize; 2], low: [isize; 2], positions| {
+            let [p, q]: [usize; 2] = positions;
+            Windows {
+                source: [1, h, w],
+                positions: [1, p, q],
+                kernel: [1, k, l],
+                stride: [1, stride[0], stride[1]],
+                low: [0, low[0], low[1]],
+            }
+        };
+        vec![
+            row([8, 40], [2, 2], [2, 2], [0, 0], [4, 20]),
+            row([6, 5], [2, 2], [2, 2], [0, 0], [3, 2]),
+            row([9, 41], [3, 3], [2, 2], [1, 1], [5, 21]),
+            row([7, 19], [3, 3], [1, 1], [1, 1], [7, 19]),
+            row([7, 30], [4, 5], [3, 3], [-1, 2], [2, 9]),
+            row([5, 6], [1, 7], [1, 2], [0, 7], [5, 5]),
+        ]
+    }
+
+    /// What a window reads, by tap, in row-major order.
+    fn reads(w: &Windows, row: usize, column: usize) -> Vec<usize> {
+        let (r, c) = (w.span(1, row), w.span(2, column));
+        r.flat_map(|r| c.clone().map(move |c| r * w.source[2] + c)).collect()
+    }
+
+    #[test]
+    fn pools_are_those_of_the_definition_for_any_rows() {
+        for (w, isa) in windows().iter().flat_map(|w| Isa::all().into_iter().map(move |isa| (w, isa))) {
+            let [_, height, width] = w.source;
+            let [_, rows, cols] = w.positions;
+            let mut x: Vec<f32> = noise(height * width, 3).iter().map(|x| (x * 4.0).round()).collect();
+            x[width + 3] = f32::NAN;
+            let dy = noise(rows * cols, 4);
+            let mut line = vec![f32::NAN; w.line_len() + cols];
+            let line_len = w.line_len();
+            let (mut most, mut mean) = (vec![0.0; rows * cols], vec![0.0; rows * cols]);
+            for (r, y) in most.chunks_mut(cols).enumerate() {
+                max_rows(isa, w, &x, r..r + 1, &mut line[..line_len], y);
+            }
+            mean_rows(isa, w, &x, 0..rows, 3.0, &mut line[..line_len], &mut mean);
+            let (mut by_max, mut by_mean) = (vec![0.0f32; x.len()], vec![0.0f64; x.len()]);
+            for (p, &dy) in dy.iter().enumerate() {
+                let at = reads(w, p / cols, p % cols);
+                let values: Vec<f32> = at.iter().map(|&at| x[at]).collect();
+                let nan = values.iter().any(|v| v.is_nan());
+                let best = values.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
+                assert!(if nan { most[p].is_nan() } else { most[p] == best }, "{w:?} {p}");
+                let sum: f32 = values.iter().sum();
+                assert!(if nan { mean[p].is_nan() } else { (mean[p] - sum / 3.0).abs() < 1e-5 }, "{w:?} {p}");
+                let first = values.iter().position(|&v| if nan { v.is_nan() } else { v == best });
+                if let Some(first) = first {
+                    by_max[at[first]] += dy;
+                }
+                at.iter().for_each(|&at| by_mean[at] += f64::from(dy) / 3.0);
+            }
+            let (mut place, mut dx) = (vec![0; cols], vec![f32::NAN; x.len()]);
+            let taps: Vec<_> = (0..w.kernel[2]).map(|tap| w.inside(tap)).collect();
+            let into = Landing { size: w.source, low: w.low };
+            max_grad(isa, w, &taps, &into, [&x, &most, &dy], &mut place, &mut dx);
+            assert_eq!(bits(&dx), bits(&by_max), "{w:?}");
+            let mut whole = vec![f32::NAN; x.len()];
+            mean_rows_grad(isa, w, &dy, 0..height, 3.0, &mut line, &mut whole);
+            for (r, dx) in dx.chunks_mut(width).enumerate() {
+                mean_rows_grad(isa, w, &dy, r..r + 1, 3.0, &mut line, dx);
+            }
+            assert_eq!(bits(&dx), bits(&whole), "{w:?}");
+            assert!(dx.iter().zip(&by_mean).all(|(a, b)| (f64::from(*a) - b).abs() < 1e-5), "{w:?}");
+        }
+    }
 }

@@ -5,8 +5,11 @@ use crate::kernel::LANES;
 use crate::kernel::isa::{Isa, simd};
 use crate::team::{SharedMut, Team};
 
-/// Columns whose lanes are held at once: 16 lanes of 256 columns stay in the first-level cache.
-pub(super) const COLUMNS: usize = 256;
+/// Columns whose lanes are held at once: long stretches of a row, 16 lanes of which stay in the
+/// second-level cache.
+pub(super) const COLUMNS: usize = 1024;
+/// The same for matrices with few columns.
+const FEW: usize = 64;
 /// Columns a thread takes at a time.
 const STRIPE: usize = 64;
 
@@ -135,9 +138,25 @@ pub(super) fn fold_columns(
     step: impl Fn(&mut [f32], &[f32], usize, usize),
     join: impl Fn(f32, f32) -> f32,
 ) {
-    for (block, out) in out.chunks_mut(COLUMNS).enumerate() {
-        let (c0, width) = (c0 + block * COLUMNS, out.len());
-        let mut lanes = [[start; COLUMNS]; LANES];
+    if out.len() <= FEW {
+        fold_blocks::<FEW>(x, c0, out, start, step, join);
+    } else {
+        fold_blocks::<COLUMNS>(x, c0, out, start, step, join);
+    }
+}
+
+#[inline(always)]
+fn fold_blocks<const BLOCK: usize>(
+    x: Matrix<'_>,
+    c0: usize,
+    out: &mut [f32],
+    start: f32,
+    step: impl Fn(&mut [f32], &[f32], usize, usize),
+    join: impl Fn(f32, f32) -> f32,
+) {
+    for (block, out) in out.chunks_mut(BLOCK).enumerate() {
+        let (c0, width) = (c0 + block * BLOCK, out.len());
+        let mut lanes = [[start; BLOCK]; LANES];
         for r in 0..x.rows {
             let row = &x.data[r * x.cols + c0..][..width];
             step(&mut lanes[r % LANES][..width], row, r, c0);
@@ -146,7 +165,7 @@ pub(super) fn fold_columns(
         while half > 0 {
             let (low, high) = lanes.split_at_mut(half);
             for (low, high) in low.iter_mut().zip(high) {
-                for (a, &b) in low.iter_mut().zip(high.iter()) {
+                for (a, &b) in low[..width].iter_mut().zip(high.iter()) {
                     *a = join(*a, b);
                 }
             }
@@ -306,7 +325,7 @@ mod tests {
         let mut teams: Vec<_> = Isa::all().into_iter().map(|isa| Team::with_isa(1, isa)).collect();
         teams.extend([2, 3].map(Team::new));
         for rows in [0, 1, 16, 17, 50, 200] {
-            for cols in [0, 1, 7, 64, 65, 300] {
+            for cols in [0, 1, 7, 64, 65, 1100] {
                 let (x, y) = (noise(rows * cols, 1), noise(rows * cols, 2));
                 let mean = vec![0.3; cols];
                 for team in &teams {

@@ -4,8 +4,8 @@
 use crate::kernel::isa::{Isa, simd};
 use crate::kernel::reduce;
 
-/// Columns handled side by side.
-const COLUMNS: usize = 16;
+/// Columns handled side by side: long stretches of a row, whose state stays in the nearest cache.
+const COLUMNS: usize = 512;
 
 /// Running sums down the rows of `x`, `width` columns each, or up if `reverse`; the first is `0 + x`.
 #[inline(always)]
@@ -39,36 +39,51 @@ fn running_sums_body(x: &[f32], width: usize, reverse: bool, y: &mut [f32]) {
 fn largest_body(x: &[f32], width: usize, y: &mut [i64]) {
     for (block, y) in y.chunks_mut(COLUMNS).enumerate() {
         let c0 = block * COLUMNS;
-        let (mut most, mut place) = ([f32::NEG_INFINITY; COLUMNS], [0i64; COLUMNS]);
+        let (mut most, mut place) = ([f32::NEG_INFINITY; COLUMNS], [0u32; COLUMNS]);
         for (r, row) in x.chunks_exact(width).enumerate() {
             let columns = row[c0..c0 + y.len()].iter().zip(&mut most).zip(&mut place);
             for ((&x, most), place) in columns {
                 let better = (x > *most) | (x.is_nan() & !most.is_nan());
                 *most = if better { x } else { *most };
-                *place = if better { r as i64 } else { *place };
+                *place = if better { r as u32 } else { *place };
             }
         }
-        y.copy_from_slice(&place[..y.len()]);
+        for (y, &place) in y.iter_mut().zip(&place) {
+            *y = i64::from(place);
+        }
     }
+}
+
+/// The first element equal to `most`, or the first NaN if that is one.
+#[inline(always)]
+fn first_body(x: &[f32], most: f32) -> usize {
+    /// Elements looked at together before looking for the place.
+    const STRETCH: usize = 64;
+    let hit = |x: f32| (x == most) | (x.is_nan() & most.is_nan());
+    let found = x.chunks(STRETCH).position(|x| x.iter().fold(false, |any, &x| any | hit(x)));
+    let start = found.map_or(0, |stretch| stretch * STRETCH);
+    start + x[start..].iter().position(|&x| hit(x)).unwrap_or(0)
 }
 
 simd! {
     /// Running sums down the rows of `x`, `width` columns each, or up if `reverse`.
     pub fn running_sums(x: &[f32], width: usize, reverse: bool, y: &mut [f32]) = running_sums_body;
     fn largest_of_columns(x: &[f32], width: usize, y: &mut [i64]) = largest_body;
+    fn first(x: &[f32], most: f32) -> usize = first_body;
 }
 
 /// The row of the largest element of each column of a matrix with as many columns as `y`: the first of
-/// several, the first NaN if there is one, 0 of nothing.
+/// several, the first NaN if there is one, 0 of nothing. Panics if there are 2^32 rows or more.
 pub fn largest(isa: Isa, x: &[f32], y: &mut [i64]) {
     match y {
         [] => {}
         [y] => {
-            let most = reduce::max(isa, x);
-            let first = x.iter().position(|&x| x == most || (x.is_nan() && most.is_nan()));
-            *y = first.unwrap_or(0) as i64;
+            *y = first(isa, x, reduce::max(isa, x)) as i64;
         }
-        _ => largest_of_columns(isa, x, y.len(), y),
+        _ => {
+            assert!(u32::try_from(x.len() / y.len()).is_ok(), "more rows than can be counted");
+            largest_of_columns(isa, x, y.len(), y);
+        }
     }
 }
 
@@ -134,9 +149,8 @@ mod tests {
 
     #[test]
     fn columns_do_not_depend_on_their_neighbours() {
-        let (rows, width) = (23, 37);
-        let x = noise(rows * width, 5);
-        for isa in Isa::all() {
+        for (isa, rows, width) in Isa::all().into_iter().flat_map(|isa| [(isa, 23, 37), (isa, 200, 600)]) {
+            let x = noise(rows * width, 5);
             for reverse in [false, true] {
                 let mut y = vec![0.0; x.len()];
                 running_sums(isa, &x, width, reverse, &mut y);

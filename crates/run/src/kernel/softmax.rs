@@ -4,7 +4,7 @@
 
 use crate::kernel::LANES;
 use crate::kernel::isa::{Isa, simd};
-use crate::kernel::math::{exp, ln};
+use crate::kernel::math::{exp_normal, ln};
 use crate::kernel::reduce::{
     self, COLUMNS, Matrix, add, dot_range, fold_columns, max_range, sum_range, tree,
 };
@@ -29,12 +29,22 @@ fn add_lanes(lanes: &mut [f32; LANES], x: &[f32]) {
 #[inline(always)]
 fn exp_sum_body(x: &[f32], shift: f32) -> f32 {
     let (mut lanes, mut block) = ([0.0; LANES], [0.0; BLOCK]);
-    for x in x.chunks(BLOCK) {
-        let block = &mut block[..x.len()];
+    let blocks = x.chunks_exact(BLOCK);
+    let rest = blocks.remainder();
+    for x in blocks {
         for (e, &x) in block.iter_mut().zip(x) {
-            *e = exp(x - shift);
+            *e = exp_normal(x - shift);
         }
-        add_lanes(&mut lanes, block);
+        add_lanes(&mut lanes, &block);
+    }
+    // Filled up with what adds exact zeros, so that no element is handled alone.
+    let mut last = [f32::NEG_INFINITY; LANES];
+    for x in rest.chunks(LANES) {
+        last[x.len()..].fill(f32::NEG_INFINITY);
+        last[..x.len()].copy_from_slice(x);
+        for (lane, &x) in lanes.iter_mut().zip(&last) {
+            *lane += exp_normal(x - shift);
+        }
     }
     tree(lanes, add)
 }
@@ -42,7 +52,7 @@ fn exp_sum_body(x: &[f32], shift: f32) -> f32 {
 #[inline(always)]
 fn exp_block(x: &[f32], shift: f32, y: &mut [f32]) {
     for (y, &x) in y.iter_mut().zip(x) {
-        *y = exp(x - shift);
+        *y = exp_normal(x - shift);
     }
 }
 
@@ -52,7 +62,7 @@ fn softmax_body(x: Option<&[f32]>, largest: f32, y: &mut [f32]) {
     for (i, y) in y.chunks_mut(BLOCK).enumerate() {
         match x {
             Some(x) => exp_block(&x[i * BLOCK..], largest, y),
-            None => y.iter_mut().for_each(|y| *y = exp(*y - largest)),
+            None => y.iter_mut().for_each(|y| *y = exp_normal(*y - largest)),
         }
         add_lanes(&mut lanes, y);
     }
@@ -104,7 +114,7 @@ fn softmax_grad_body(y: Option<&[f32]>, dy: Option<&[f32]>, dot: f32, dx: &mut [
 
 #[inline(always)]
 fn log_softmax_grad_body(y: Option<&[f32]>, dy: Option<&[f32]>, sum: f32, dx: &mut [f32]) {
-    pairs(y, dy, dx, |y, dy| (-exp(y)).mul_add(sum, dy));
+    pairs(y, dy, dx, |y, dy| (-exp_normal(y)).mul_add(sum, dy));
 }
 
 simd! {
@@ -151,7 +161,7 @@ pub fn log_softmax_grad(isa: Isa, y: Option<&[f32]>, dy: Option<&[f32]>, dx: &mu
 fn exp_columns_body(y: &mut [f32], cols: usize, c0: usize, largest: &[f32]) {
     for row in y.chunks_exact_mut(cols) {
         for (y, &largest) in row[c0..][..largest.len()].iter_mut().zip(largest) {
-            *y = exp(*y - largest);
+            *y = exp_normal(*y - largest);
         }
     }
 }
@@ -178,7 +188,7 @@ fn subtract_columns_body(y: &mut [f32], cols: usize, c0: usize, largest: &[f32],
 fn exp_sum_columns_body(x: Matrix<'_>, c0: usize, largest: &[f32], out: &mut [f32]) {
     let step = |lanes: &mut [f32], row: &[f32], _: usize, c: usize| {
         for ((lane, &v), &largest) in lanes.iter_mut().zip(row).zip(&largest[c - c0..]) {
-            *lane += exp(v - largest);
+            *lane += exp_normal(v - largest);
         }
     };
     fold_columns(x, c0, out, 0.0, step, add);
@@ -199,7 +209,7 @@ fn grad_columns_body(
         let (y, dy) = (y.map(|y| &y[at..]), dy.map(|dy| &dy[at..]));
         for (j, (dx, &sum)) in dx[c0..].iter_mut().zip(sums).enumerate() {
             let (y, dy) = (y.map_or(*dx, |y| y[j]), dy.map_or(*dx, |dy| dy[j]));
-            *dx = if log { (-exp(y)).mul_add(sum, dy) } else { y * (dy - sum) };
+            *dx = if log { (-exp_normal(y)).mul_add(sum, dy) } else { y * (dy - sum) };
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Weight updates: one pass over a weight, its gradient and the optimizer's states, all but the gradient
-//! changed where they are. Coefficients are derived from the hyper-parameters once, in double precision.
+//! Weight updates: one pass over a weight, its gradient and the optimizer's states, which are changed where
+//! they are or written elsewhere. Coefficients are derived from the hyper-parameters once, in double precision.
 
 use crate::kernel::isa::simd;
 
@@ -268,7 +268,45 @@ fn apply_body(rule: &Rule, w: &mut [f32], g: &[f32], states: &mut [&mut [f32]]) 
     }
 }
 
+/// Elements that are read, updated and written at a time.
+const PIECE: usize = 64;
+
+/// Most arrays an update changes: the weight and three states.
+pub const MOST: usize = 4;
+
+#[inline(always)]
+fn apply_apart_body(rule: &Rule, from: &[Option<&[f32]>], g: &[f32], to: &mut [&mut [f32]]) {
+    let mut pieces = [[0.0f32; PIECE]; MOST];
+    for at in (0..g.len()).step_by(PIECE) {
+        let len = PIECE.min(g.len() - at);
+        let fetch = |len: usize, piece: &mut [f32; PIECE], from: &Option<&[f32]>, to: &[f32]| {
+            piece[..len].copy_from_slice(&from.unwrap_or(to)[at..at + len]);
+        };
+        for ((piece, from), to) in pieces.iter_mut().zip(from).zip(&*to) {
+            // A known length becomes a few vector moves.
+            if len == PIECE { fetch(PIECE, piece, from, to) } else { fetch(len, piece, from, to) }
+        }
+        let [w, a, b, c] = &mut pieces;
+        let mut states: [&mut [f32]; MOST - 1] = [a, b, c];
+        if len == PIECE {
+            apply_body(rule, w, &g[at..at + PIECE], &mut states);
+        } else {
+            apply_body(rule, &mut w[..len], &g[at..], &mut states);
+        }
+        for (piece, to) in pieces.iter().zip(&mut *to) {
+            if len == PIECE {
+                to[at..at + PIECE].copy_from_slice(piece);
+            } else {
+                to[at..at + len].copy_from_slice(&piece[..len]);
+            }
+        }
+    }
+}
+
 simd! {
+    /// [`apply`] to a weight and states, in this order, whose new values go to `to`; those not given by
+    /// `from` lie there. Panics if there are more than [`MOST`], or if one is shorter than `g`.
+    pub fn apply_apart(rule: &Rule, from: &[Option<&[f32]>], g: &[f32], to: &mut [&mut [f32]]) = apply_apart_body;
     /// Updates the weight `w` and its states from the gradient `g`. Panics if there are fewer states than
     /// the rule has, or if one of them or `g` is shorter than `w`.
     pub fn apply(rule: &Rule, w: &mut [f32], g: &[f32], states: &mut [&mut [f32]]) = apply_body;
@@ -277,6 +315,8 @@ simd! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel::isa::Isa;
+    use crate::kernel::testing::{bits, noise};
 
     #[test]
     fn powers_are_those_of_repeated_multiplication() {
@@ -292,11 +332,51 @@ mod tests {
     }
 
     #[test]
+    fn values_written_elsewhere_have_the_bits_of_those_changed_in_place() {
+        let adam = Adam::new([1e-2, 0.9, 0.99, 1e-8, 0.1, 3.0], false);
+        let c = Rmsprop { lr: 0.1, alpha: 0.9, take: 0.1, eps: 1e-6, decay: 0.01 };
+        let rules = [
+            (Rule::Sgd(Sgd { lr: 0.1, decay: 0.01 }), 0),
+            (Rule::Rmsprop(c), 1),
+            (Rule::Adam(adam), 2),
+            (Rule::Amsgrad(adam), 3),
+        ];
+        for (isa, (rule, states)) in Isa::all().into_iter().flat_map(|isa| rules.map(|rule| (isa, rule))) {
+            for len in [0, 1, 63, 64, 65, 200] {
+                let g = noise(len, 9);
+                let old: Vec<Vec<f32>> =
+                    (0..=states).map(|s| noise(len, s).iter().map(|x| x.abs()).collect()).collect();
+                let mut want = old.clone();
+                let (w, rest) = want.split_at_mut(1);
+                apply(
+                    isa,
+                    &rule,
+                    &mut w[0],
+                    &g,
+                    &mut rest.iter_mut().map(|s| &mut s[..]).collect::<Vec<_>>(),
+                );
+                // Every mixture of values in place and apart.
+                for apart in 0..1 << old.len() {
+                    let is_apart = |i: usize| apart >> i & 1 == 1;
+                    let from: Vec<Option<&[f32]>> =
+                        old.iter().enumerate().map(|(i, x)| is_apart(i).then_some(&x[..])).collect();
+                    let mut got: Vec<Vec<f32>> = (old.iter().enumerate())
+                        .map(|(i, x)| if is_apart(i) { vec![f32::NAN; len] } else { x.clone() })
+                        .collect();
+                    let mut to: Vec<&mut [f32]> = got.iter_mut().map(|x| &mut x[..]).collect();
+                    apply_apart(isa, &rule, &from, &g, &mut to);
+                    assert_eq!(bits(&got.concat()), bits(&want.concat()), "{rule:?} {len} {apart:b}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn a_small_decoupled_decay_is_not_rounded_away() {
         let adam = Adam::new([1e-3, 0.9, 0.999, 1e-8, 1e-4, 1.0], true);
         let mut w = [1.0f32; 5];
         let (mut m, mut v) = ([0.0; 5], [0.0; 5]);
-        apply(crate::kernel::isa::Isa::detect(), &Rule::Adam(adam), &mut w, &[0.0; 5], &mut [&mut m, &mut v]);
+        apply(Isa::detect(), &Rule::Adam(adam), &mut w, &[0.0; 5], &mut [&mut m, &mut v]);
         assert_eq!(w, [(1.0 - 1e-7) as f32; 5]);
     }
 }

@@ -1,11 +1,11 @@
-//! Group and batch normalisation and their gradients: each channel of each sample is one run. Sums over
-//! several samples take the samples in order, except that without positions a batch is a matrix whose
-//! columns are summed in lane order.
+//! Group and batch normalisation and their gradients: each channel of each sample is one run. Sums of batch
+//! normalisation go on by lanes from sample to sample, those of others take the samples in order; without
+//! positions a batch is a matrix whose columns are summed in lane order.
 
 use super::reduce::over_rows;
 use super::{Lowered, TensorType, all_f32};
 use crate::call::Call;
-use crate::kernel::norm::{self, Affine, Columns, Gain, Moments, Slopes};
+use crate::kernel::norm::{self, Affine, Columns, Gain, Moments, Pairs, Slopes, Totals};
 use crate::kernel::{math, reduce};
 use crate::team::SharedMut;
 use gulliver_graph::op::batch_norm::BatchNorm;
@@ -37,11 +37,11 @@ impl Extents {
         at..at + self.space
     }
 
-    /// Divides the channels over the team and calls `f` with blocks of them, several where the run of
-    /// one would leave most of a page unread.
+    /// Divides the channels over the team and calls `f` with blocks of at most [`BLOCK`] of them, several
+    /// where the run of one would leave most of a page unread.
     fn channel_blocks(self, call: &Call<'_>, f: &(dyn Fn(Range<usize>) + Sync)) {
         const NEAR: usize = 1024;
-        let step = (NEAR / self.space.max(1)).max(1);
+        let step = (NEAR / self.space.max(1)).clamp(1, BLOCK);
         over_rows(call, self.c, self.len(), &|range| {
             for first in range.clone().step_by(step) {
                 f(first..range.end.min(first + step));
@@ -49,12 +49,15 @@ impl Extents {
         });
     }
 
-    /// Sample, then position in the block and channel, in the order of memory.
-    fn runs(self, block: &Range<usize>) -> impl Iterator<Item = (usize, (usize, usize))> {
+    /// Where the runs of a block of channels lie, sample by sample.
+    fn runs(self, block: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
         let block = block.clone();
-        (0..self.n).flat_map(move |n| block.clone().enumerate().map(move |channel| (n, channel)))
+        (0..self.n).map(move |n| self.run(n, block.start).start..self.run(n, block.end).start)
     }
 }
+
+/// Most channels whose statistics are gathered at once.
+const BLOCK: usize = 64;
 
 pub(super) fn group_norm(op: &GroupNorm, ins: &[TensorType]) -> Option<Lowered> {
     let (e, groups, eps) = (Extents::of(&ins[0]), op.groups, op.eps);
@@ -168,8 +171,7 @@ fn group_norm_grad_rows(call: &mut Call<'_>, e: Extents, groups: usize) {
                 let [level, slope] = norm::gained_sums(isa, x, dy, gamma, m).map(|s| s / channels as f32);
                 // SAFETY: as above.
                 let dx = unsafe { dx.slice(at) };
-                norm::input_grad(isa, x, dy, m, Gain::Each(gamma), Slopes { level, slope }, dx);
-                norm::gather(isa, x, dy, m, dgamma, dbeta);
+                norm::row_grad(isa, x, dy, m, gamma, Slopes { level, slope }, dx, dgamma, Some(&mut *dbeta));
             }
         }
     });
@@ -190,25 +192,24 @@ pub(super) fn batch_norm(op: &BatchNorm, ins: &[TensorType]) -> Option<Lowered> 
         let isa = call.team.isa();
         let [x, gamma, beta] = [0, 1, 2].map(|i| call.input::<f32>(i));
         let [y, mean, variance] = [0, 1, 2].map(|o| SharedMut::new(call.output::<f32>(o)));
-        let count = (e.n * e.space) as f32;
         e.channel_blocks(call, &|block| {
             // SAFETY: channels are disjoint.
             let (mean, variance) = unsafe { (mean.slice(block.clone()), variance.slice(block.clone())) };
-            mean.fill(0.0);
-            variance.fill(0.0);
-            for (n, (i, c)) in e.runs(&block) {
-                mean[i] += reduce::sum(isa, &x[e.run(n, c)]);
+            let mut totals = [Totals::ZERO; BLOCK];
+            let totals = &mut totals[..block.len()];
+            for at in e.runs(&block).filter(|at| !at.is_empty()) {
+                norm::add_totals(isa, &x[at], e.space, totals);
             }
-            mean.iter_mut().for_each(|m| *m /= count);
-            for (n, (i, c)) in e.runs(&block) {
-                variance[i] += reduce::sum_sq_diff(isa, &x[e.run(n, c)], mean[i]);
+            let mut channels = [(Moments { mean: 0.0, rstd: 0.0 }, 0.0, 0.0); BLOCK];
+            for (i, c) in block.clone().enumerate() {
+                (mean[i], variance[i]) = totals[i].moments(e.n * e.space);
+                let rstd = math::rsqrt(variance[i] + eps);
+                channels[i] = (Moments { mean: mean[i], rstd }, gamma[c], beta[c]);
             }
-            variance.iter_mut().for_each(|v| *v /= count);
-            for (n, (i, c)) in e.runs(&block) {
-                let m = Moments { mean: mean[i], rstd: math::rsqrt(variance[i] + eps) };
+            for at in e.runs(&block).filter(|at| !at.is_empty()) {
                 // SAFETY: as above.
-                let y = unsafe { y.slice(e.run(n, c)) };
-                norm::normalize(isa, &x[e.run(n, c)], m, Affine::Same(gamma[c], beta[c]), y);
+                let y = unsafe { y.slice(at.clone()) };
+                norm::normalize_runs(isa, &x[at], e.space, &channels[..block.len()], y);
             }
         });
         Ok(())
@@ -258,21 +259,26 @@ pub(super) fn batch_norm_grad(op: &BatchNormGrad, ins: &[TensorType]) -> Option<
         e.channel_blocks(call, &|block| {
             // SAFETY: channels are disjoint.
             let (dgamma, dbeta) = unsafe { (dgamma.slice(block.clone()), dbeta.slice(block.clone())) };
-            dgamma.fill(0.0);
-            dbeta.fill(0.0);
-            let moments = |c: usize| Moments { mean: mean[c], rstd: math::rsqrt(variance[c] + eps) };
-            for (n, (i, c)) in e.runs(&block) {
-                let [level, slope] = norm::sums(isa, &x[e.run(n, c)], &dy[e.run(n, c)], moments(c));
-                dbeta[i] += level;
-                dgamma[i] += slope;
+            let mut moments = [Moments { mean: 0.0, rstd: 0.0 }; BLOCK];
+            for (m, c) in moments.iter_mut().zip(block.clone()) {
+                *m = Moments { mean: mean[c], rstd: math::rsqrt(variance[c] + eps) };
             }
-            for (n, (i, c)) in e.runs(&block) {
+            let mut pairs = [Pairs::ZERO; BLOCK];
+            for at in e.runs(&block).filter(|at| !at.is_empty()) {
+                let pairs = &mut pairs[..block.len()];
+                norm::add_pairs(isa, &x[at.clone()], &dy[at], e.space, &moments, pairs);
+            }
+            let mut channels = [(moments[0], 0.0, Slopes { level: 0.0, slope: 0.0 }); BLOCK];
+            for (i, c) in block.clone().enumerate() {
+                [dbeta[i], dgamma[i]] = pairs[i].sums();
                 let level = gamma[c] * dbeta[i] / count;
-                let slopes = Slopes { level, slope: gamma[c] * dgamma[i] / count };
-                let at = e.run(n, c);
+                channels[i] = (moments[i], gamma[c], Slopes { level, slope: gamma[c] * dgamma[i] / count });
+            }
+            for at in e.runs(&block).filter(|at| !at.is_empty()) {
                 // SAFETY: as above.
                 let dx = unsafe { dx.slice(at.clone()) };
-                norm::input_grad(isa, &x[at.clone()], &dy[at], moments(c), Gain::Same(gamma[c]), slopes, dx);
+                let channels = &channels[..block.len()];
+                norm::input_grad_runs(isa, &x[at.clone()], &dy[at], e.space, channels, dx);
             }
         });
         Ok(())

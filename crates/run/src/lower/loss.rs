@@ -47,10 +47,8 @@ pub(super) fn cross_entropy_grad(op: &CrossEntropyGrad, ins: &[TensorType]) -> O
                     let at = r * classes..(r + 1) * classes;
                     // SAFETY: rows are disjoint.
                     let dx = unsafe { dx.slice(at.clone()) };
-                    if let Some(x) = x {
-                        dx.copy_from_slice(&x[at]);
-                    }
-                    loss::cross_entropy_grad(isa, dx, targets.class(r), smoothing, lse[r], drow[r]);
+                    let x = x.map(|x| &x[at]);
+                    loss::cross_entropy_grad(isa, x, dx, targets.class(r), smoothing, lse[r], drow[r]);
                 }
             });
             Ok(())

@@ -95,7 +95,7 @@ pub(super) fn transpose(op: &Transpose, ins: &[TensorType]) -> Option<Lowered> {
 }
 
 /// Rows of the result gathered at a time, so that operand cache lines are used whole.
-const TILE: usize = 16;
+const TILE: usize = 32;
 
 fn transpose_as<T: Element>(mut dims: Vec<(usize, usize)>) -> Lowered {
     let (inner, step) = dims.pop().unwrap_or((1, 1));
@@ -132,9 +132,15 @@ fn transpose_as<T: Element>(mut dims: Vec<(usize, usize)>) -> Lowered {
                 let first = (block * rows + r.start) * inner;
                 // SAFETY: tiles of rows are disjoint.
                 let y = unsafe { y.slice(first..first + r.len() * inner) };
-                for i in 0..inner {
-                    for (j, row) in r.clone().enumerate() {
-                        y[j * inner + i] = x[from + row * row_step + i * step];
+                // In squares, whose lines of both sides stay in the cache and its page table.
+                for i0 in (0..inner).step_by(TILE) {
+                    let columns = i0..inner.min(i0 + TILE);
+                    for (row, y) in r.clone().zip(y.chunks_exact_mut(inner)) {
+                        let x = &x[from + row * row_step + i0 * step..];
+                        let y = &mut y[columns.clone()];
+                        for (y, x) in y.iter_mut().zip(x.iter().step_by(step)) {
+                            *y = *x;
+                        }
                     }
                 }
             }

@@ -5,7 +5,7 @@ use super::reduce::over_rows;
 use super::{Lowered, TensorType, all_f32};
 use crate::call::Call;
 use crate::kernel::LANES;
-use crate::kernel::norm::{self, Affine, Gain, Moments, Slopes};
+use crate::kernel::norm::{self, Affine, Moments, Slopes};
 use crate::team::SharedMut;
 use gulliver_graph::op::layer_norm::LayerNorm;
 use gulliver_graph::op::rms_norm::RmsNorm;
@@ -109,26 +109,22 @@ impl Rows<'_> {
         let (gain_lanes, bias_lanes) = (SharedMut::new(&mut *gains), SharedMut::new(&mut *biases));
         let isa = call.team.isa();
         over_rows(call, lanes, rows * width, &|mine| {
-            for lane in mine {
-                for r in (lane..rows).step_by(LANES) {
-                    let at = r * width..(r + 1) * width;
-                    // SAFETY: lanes, and so rows, are disjoint.
-                    let (dx, gains) =
-                        unsafe { (dx.slice(at.clone()), gain_lanes.slice(lane * width..(lane + 1) * width)) };
-                    let (x, dy) = (&self.x[at.clone()], &self.dy[at]);
-                    let m = Moments { mean: self.mean.map_or(0.0, |mean| mean[r]), rstd: self.rstd[r] };
-                    let [level, slope] =
-                        norm::gained_sums(isa, x, dy, self.gamma, m).map(|s| s / width as f32);
-                    let level = if self.mean.is_some() { level } else { 0.0 };
-                    norm::input_grad(isa, x, dy, m, Gain::Each(self.gamma), Slopes { level, slope }, dx);
-                    if self.mean.is_some() {
-                        // SAFETY: as above.
-                        let biases = unsafe { bias_lanes.slice(lane * width..(lane + 1) * width) };
-                        norm::gather(isa, x, dy, m, gains, biases);
-                    } else {
-                        norm::gather_gain(isa, x, dy, m, gains);
-                    }
+            // In the order of memory: the thread's lanes of each group of rows.
+            let groups = (0..rows).step_by(LANES);
+            for (r, lane) in groups.flat_map(|r| mine.clone().map(move |lane| (r + lane, lane))) {
+                if r >= rows {
+                    break;
                 }
+                let (at, own) = (r * width..(r + 1) * width, lane * width..(lane + 1) * width);
+                // SAFETY: lanes, and so rows, are disjoint.
+                let (dx, gains) = unsafe { (dx.slice(at.clone()), gain_lanes.slice(own.clone())) };
+                let (x, dy) = (&self.x[at.clone()], &self.dy[at]);
+                let m = Moments { mean: self.mean.map_or(0.0, |mean| mean[r]), rstd: self.rstd[r] };
+                let [level, slope] = norm::gained_sums(isa, x, dy, self.gamma, m).map(|s| s / width as f32);
+                let level = if self.mean.is_some() { level } else { 0.0 };
+                // SAFETY: as above.
+                let biases = self.mean.map(|_| unsafe { bias_lanes.slice(own) });
+                norm::row_grad(isa, x, dy, m, self.gamma, Slopes { level, slope }, dx, gains, biases);
             }
         });
         norm::fold_lanes(isa, gains, width);

@@ -1,7 +1,8 @@
 //! Pooling and resampling of images: planes and their rows divided over threads.
 
-use super::elementwise::{GRAIN, units};
+use super::elementwise::GRAIN;
 use super::{Lowered, TensorType};
+use crate::call::{Call, Element};
 use crate::kernel::isa::Isa;
 use crate::kernel::pool::{self, Landing, Mixes, Windows};
 use crate::team::{SharedMut, share};
@@ -47,12 +48,29 @@ fn lows(into: &[Target]) -> [isize; 3] {
     low
 }
 
-/// Runs `f(plane of x, row, row of y)` for every row of a result [n, c, …].
+/// Divides `units` of about `work` elements over the team and calls `f` with ranges of them, each thread
+/// with `each` elements of scratch.
+fn with_lines<T: Element>(
+    call: &mut Call<'_>,
+    units: usize,
+    work: usize,
+    each: usize,
+    f: &(dyn Fn(&mut [T], Range<usize>) + Sync),
+) {
+    let lines = SharedMut::new(call.scratch::<T>());
+    let parts = if units * work < 2 * GRAIN { 1 } else { call.team.threads() };
+    call.team.run(parts, &|part| {
+        // SAFETY: each part has its own stretch of scratch.
+        f(unsafe { lines.slice(part * each..(part + 1) * each) }, share(units, 1, parts, part));
+    });
+}
+
+/// Runs `f(plane of x, rows, line, rows of y)` for all rows of a result [n, c, …].
 fn by_rows(
     ins: &[TensorType],
     outs: &[TensorType],
-    taps: usize,
-    f: impl Fn(Isa, &[f32], usize, &mut [f32]) + Send + Sync + 'static,
+    (taps, line, threads): (usize, usize, usize),
+    f: impl Fn(Isa, &[f32], Range<usize>, &mut [f32], &mut [f32]) + Send + Sync + 'static,
 ) -> Option<Lowered> {
     if ins[0].dtype != DType::F32 {
         return None;
@@ -60,48 +78,70 @@ fn by_rows(
     let from: usize = spatial(&ins[0].shape).iter().product();
     let [depth, height, width] = spatial(&outs[0].shape);
     let (rows, planes) = (depth * height, outs[0].shape[0] * outs[0].shape[1]);
-    Some(Lowered::plain(move |call| {
+    Some(Lowered::with_scratch(line * threads, move |call| {
         let isa = call.team.isa();
         let x = call.input::<f32>(0);
         let y = SharedMut::new(call.output::<f32>(0));
-        units(call, planes * rows, width * taps, &|range| {
-            for unit in range {
-                let (plane, row) = (unit / rows, unit % rows);
+        with_lines(call, planes * rows, width * taps, line, &|line, range| {
+            let mut at = range.start;
+            while at < range.end {
+                let plane = at / rows;
+                let end = range.end.min((plane + 1) * rows);
                 // SAFETY: rows are disjoint.
-                let y = unsafe { y.slice(unit * width..(unit + 1) * width) };
-                f(isa, &x[plane * from..(plane + 1) * from], row, y);
+                let y = unsafe { y.slice(at * width..end * width) };
+                f(isa, &x[plane * from..(plane + 1) * from], at - plane * rows..end - plane * rows, line, y);
+                at = end;
             }
         });
         Ok(())
     }))
 }
 
-pub(super) fn max_pool(op: &MaxPool, ins: &[TensorType], outs: &[TensorType]) -> Option<Lowered> {
+pub(super) fn max_pool(
+    op: &MaxPool,
+    ins: &[TensorType],
+    outs: &[TensorType],
+    threads: usize,
+) -> Option<Lowered> {
     let w = windows(&op.window, &ins[0].shape, &outs[0].shape);
-    let taps = w.kernel.iter().product();
-    by_rows(ins, outs, taps, move |isa, x, row, y| pool::max_row(isa, &w, x, row, y))
+    let work = (w.kernel.iter().product(), w.line_len(), threads);
+    by_rows(ins, outs, work, move |isa, x, rows, line, y| pool::max_rows(isa, &w, x, rows, line, y))
 }
 
-pub(super) fn avg_pool(op: &AvgPool, ins: &[TensorType], outs: &[TensorType]) -> Option<Lowered> {
+pub(super) fn avg_pool(
+    op: &AvgPool,
+    ins: &[TensorType],
+    outs: &[TensorType],
+    threads: usize,
+) -> Option<Lowered> {
     let w = windows(&op.window, &ins[0].shape, &outs[0].shape);
-    let (taps, divisor) = (w.kernel.iter().product(), op.divisor);
-    by_rows(ins, outs, taps, move |isa, x, row, y| pool::mean_row(isa, &w, x, row, divisor, y))
-}
-
-pub(super) fn avg_pool_grad(op: &AvgPoolGrad, ins: &[TensorType], outs: &[TensorType]) -> Option<Lowered> {
-    let mut w = windows(&op.window, &outs[0].shape, &ins[0].shape);
-    w.low = lows(&op.into);
-    let (taps, divisor) = (w.kernel.iter().product(), op.divisor);
-    by_rows(ins, outs, taps, move |isa, dy, row, dx| {
-        pool::mean_row_grad(isa, &w, dy, row, divisor, dx);
+    let (work, divisor) = ((w.kernel.iter().product(), w.line_len(), threads), op.divisor);
+    by_rows(ins, outs, work, move |isa, x, rows, line, y| {
+        pool::mean_rows(isa, &w, x, rows, divisor, line, y);
     })
 }
 
-/// Runs `f(planes of the operands, plane of the result)` for every plane.
+pub(super) fn avg_pool_grad(
+    op: &AvgPoolGrad,
+    ins: &[TensorType],
+    outs: &[TensorType],
+    threads: usize,
+) -> Option<Lowered> {
+    let mut w = windows(&op.window, &outs[0].shape, &ins[0].shape);
+    w.low = lows(&op.into);
+    let line = w.positions[2] + w.line_len();
+    let (work, divisor) = ((w.kernel.iter().product(), line, threads), op.divisor);
+    by_rows(ins, outs, work, move |isa, dy, rows, line, dx| {
+        pool::mean_rows_grad(isa, &w, dy, rows, divisor, line, dx);
+    })
+}
+
+/// Runs `f(planes of the operands, line, plane of the result)` for every plane.
 fn by_planes<const N: usize>(
     ins: &[TensorType],
     outs: &[TensorType],
-    f: impl Fn([&[f32]; N], &mut [f32]) + Send + Sync + 'static,
+    (line, threads): (usize, usize),
+    f: impl Fn(Isa, [&[f32]; N], &mut [i32], &mut [f32]) + Send + Sync + 'static,
 ) -> Option<Lowered> {
     if ins[0].dtype != DType::F32 {
         return None;
@@ -110,24 +150,33 @@ fn by_planes<const N: usize>(
     let from: [usize; N] = std::array::from_fn(|i| plane(&ins[i]));
     let (to, planes) = (plane(&outs[0]), outs[0].shape[0] * outs[0].shape[1]);
     let work = from.iter().fold(to, |most, &len| most.max(len));
-    Some(Lowered::plain(move |call| {
+    Some(Lowered::with_scratch(line * threads, move |call| {
+        let isa = call.team.isa();
         let operands: [&[f32]; N] = std::array::from_fn(|i| call.input::<f32>(i));
         let y = SharedMut::new(call.output::<f32>(0));
-        units(call, planes, work, &|range| {
+        with_lines(call, planes, work, line, &|line, range| {
             for p in range {
                 // SAFETY: planes are disjoint.
                 let y = unsafe { y.slice(p * to..(p + 1) * to) };
-                f(std::array::from_fn(|i| &operands[i][p * from[i]..(p + 1) * from[i]]), y);
+                f(isa, std::array::from_fn(|i| &operands[i][p * from[i]..(p + 1) * from[i]]), line, y);
             }
         });
         Ok(())
     }))
 }
 
-pub(super) fn max_pool_grad(op: &MaxPoolGrad, ins: &[TensorType], outs: &[TensorType]) -> Option<Lowered> {
+pub(super) fn max_pool_grad(
+    op: &MaxPoolGrad,
+    ins: &[TensorType],
+    outs: &[TensorType],
+    threads: usize,
+) -> Option<Lowered> {
     let w = windows(&op.window, &ins[0].shape, &ins[1].shape);
     let into = Landing { size: spatial(&outs[0].shape), low: lows(&op.into) };
-    by_planes(ins, outs, move |[x, y, dy], dx| pool::max_grad(&w, &into, x, y, dy, dx))
+    let taps: Vec<_> = (0..w.kernel[2]).map(|tap| w.inside(tap)).collect();
+    by_planes(ins, outs, (w.positions[2], threads), move |isa, operands, place, dx| {
+        pool::max_grad(isa, &w, &taps, &into, operands, place, dx);
+    })
 }
 
 /// What each adaptive output averages, along three axes.
@@ -138,13 +187,13 @@ fn boxes(from: [usize; 3], to: [usize; 3]) -> [Vec<Range<usize>>; 3] {
 pub(super) fn adaptive_avg_pool(ins: &[TensorType], outs: &[TensorType]) -> Option<Lowered> {
     let source = spatial(&ins[0].shape);
     let boxes = boxes(source, spatial(&outs[0].shape));
-    by_planes(ins, outs, move |[x], y| pool::box_mean(&boxes, source, x, y))
+    by_planes(ins, outs, (0, 0), move |isa, [x], _, y| pool::box_mean(isa, &boxes, source, x, y))
 }
 
 pub(super) fn adaptive_avg_pool_grad(ins: &[TensorType], outs: &[TensorType]) -> Option<Lowered> {
     let source = spatial(&outs[0].shape);
     let boxes = boxes(source, spatial(&ins[0].shape));
-    by_planes(ins, outs, move |[dy], dx| pool::box_mean_grad(&boxes, source, dy, dx))
+    by_planes(ins, outs, (0, 0), move |_, [dy], _, dx| pool::box_mean_grad(&boxes, source, dy, dx))
 }
 
 pub(super) fn bilinear(
@@ -198,12 +247,8 @@ fn resample(
         let isa = call.team.isa();
         let x = call.input::<f32>(0);
         let y = SharedMut::new(call.output::<f32>(0));
-        let lines = SharedMut::new(call.scratch::<f32>());
-        let parts = if planes * height * to < 2 * GRAIN { 1 } else { call.team.threads() };
-        call.team.run(parts, &|part| {
-            // SAFETY: each part has its own line.
-            let line = unsafe { lines.slice(part * width..(part + 1) * width) };
-            for unit in share(planes * height, 1, parts, part) {
+        with_lines(call, planes * height, to, width, &|line, range| {
+            for unit in range {
                 let (plane, row) = (unit / height, unit % height);
                 // SAFETY: rows are disjoint.
                 let y = unsafe { y.slice(unit * to..(unit + 1) * to) };

@@ -1,10 +1,9 @@
-//! Weight updates: hyper-parameters are read once, then weight and states are changed in one pass,
-//! first copied, a little at a time, where they are not in place already.
+//! Weight updates: hyper-parameters are read once, then weight and states are updated in one pass.
 
 use super::elementwise::ranges;
 use super::{Lowered, TensorType, all_f32};
 use crate::call::Call;
-use crate::kernel::update::{self, Adadelta, Adagrad, Adam, Lion, Momentum, Rmsprop, Rule, Sgd};
+use crate::kernel::update::{self, Adadelta, Adagrad, Adam, Lion, MOST, Momentum, Rmsprop, Rule, Sgd};
 use crate::team::SharedMut;
 use gulliver_graph::op::update_adam::UpdateAdam;
 use gulliver_graph::op::update_rmsprop::UpdateRmsprop;
@@ -76,12 +75,6 @@ pub(super) fn lion(ins: &[TensorType]) -> Option<Lowered> {
     })
 }
 
-/// Elements copied before they are updated: a few arrays of them stay in the nearest cache.
-const CHUNK: usize = 1024;
-
-/// Most arrays an update changes: the weight and three states.
-const MOST: usize = 4;
-
 /// The update with `H` hyper-parameters after the weight, the gradient and the states.
 fn rows<const H: usize>(
     ins: &[TensorType],
@@ -109,22 +102,20 @@ fn run(call: &mut Call<'_>, states: usize, rule: &Rule) {
         from[o] = (!call.in_place(operand, o)).then(|| call.input::<f32>(operand));
         to[o] = Some(SharedMut::new(call.output::<f32>(o)));
     }
+    let apart = from.iter().any(Option::is_some);
     ranges(call, g.len(), &|range| {
-        let mut at = range.start;
-        while at < range.end {
-            let part = at..range.end.min(at + CHUNK);
-            at = part.end;
-            let mut arrays: [&mut [f32]; MOST] = std::array::from_fn(|o| {
-                let Some(to) = &to[o] else { return &mut [] as &mut [f32] };
-                // SAFETY: ranges, and parts of them, are disjoint.
-                let to = unsafe { to.slice(part.clone()) };
-                if let Some(from) = from[o] {
-                    to.copy_from_slice(&from[part.clone()]);
-                }
-                to
-            });
+        let mut arrays: [&mut [f32]; MOST] = std::array::from_fn(|o| match &to[o] {
+            // SAFETY: ranges are disjoint.
+            Some(to) => unsafe { to.slice(range.clone()) },
+            None => &mut [],
+        });
+        let g = &g[range.clone()];
+        if apart {
+            let from = from.map(|from| from.map(|from: &[f32]| &from[range.clone()]));
+            update::apply_apart(isa, rule, &from[..=states], g, &mut arrays[..=states]);
+        } else {
             let (w, states) = arrays.split_at_mut(1);
-            update::apply(isa, rule, w[0], &g[part], states);
+            update::apply(isa, rule, w[0], g, states);
         }
     });
 }
