@@ -1,8 +1,10 @@
 //! Plans of whole training graphs: every one passes the verifier, tampered ones do not, and storage is
 //! shared over time.
 
+use gulliver_graph::build::Builder;
 use gulliver_graph::dim::Bindings;
-use gulliver_graph::graph::Graph;
+use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::{Graph, Init, Phase};
 use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
@@ -202,4 +204,32 @@ fn the_verifier_notices_tampering() {
         }
     }
     assert!(noticed > 100 && noticed * 10 > tried * 9, "{noticed} of {tried} noticed");
+}
+
+#[test]
+fn updates_wait_for_the_loss_and_the_peak_is_checked() {
+    let mut g = Builder::new(true);
+    let x = g.data("x", DType::F32, &["batch"]).unwrap();
+    let w = g.weight("w", &[3], Init::Constant(1.0)).unwrap();
+    let loss = g.sum_all(x).unwrap();
+    g.output("loss", loss);
+    g.enter(Phase::Update, 0);
+    let next = g.neg(w).unwrap();
+    g.carry(w, next);
+    let graph = g.finish();
+    let good = plan(&graph, &Bindings::new().with("batch", 4), 2, None).unwrap();
+    verify(&graph, &good).unwrap();
+
+    let mut early = good.clone();
+    let is_run = |step: &Step| matches!(step, Step::Run { .. });
+    let (first, last) =
+        (good.steps.iter().position(is_run).unwrap(), good.steps.iter().rposition(is_run).unwrap());
+    let update = early.steps.remove(last);
+    early.steps.insert(first, update);
+    let error = verify(&graph, &early).unwrap_err().to_string();
+    assert!(error.contains("before the loss is known"), "{error}");
+
+    let mut boast = good.clone();
+    boast.devices[0].live -= 4;
+    assert!(verify(&graph, &boast).is_err());
 }
