@@ -4,7 +4,7 @@
 
 use crate::kind::Kinds;
 use crate::layout::aligned;
-use crate::lifetime::{Lifetimes, lifetimes};
+use crate::lifetime::{Lifetimes, Storage, lifetimes};
 use crate::make::{BATCH, Options, PlanError};
 use crate::order::{RULES, Readers, Rule, Task, tasks};
 use gulliver_graph::dim::{Bindings, DimError};
@@ -77,20 +77,37 @@ impl Outline {
     /// Chooses the order that needs least memory for inputs of these sizes (of the whole batch), never
     /// more than the graph's own; it serves inputs of any size.
     pub fn new(graph: &Graph, sizes: &Bindings, options: &Options) -> Result<Outline, PlanError> {
+        Outline::best(graph, sizes, options, &RULES)
+    }
+
+    /// The outline with one rule of order.
+    pub fn with_rule(
+        graph: &Graph,
+        sizes: &Bindings,
+        options: &Options,
+        rule: Rule,
+    ) -> Result<Outline, PlanError> {
+        Outline::best(graph, sizes, options, &[rule])
+    }
+
+    fn best(
+        graph: &Graph,
+        sizes: &Bindings,
+        options: &Options,
+        rules: &[Rule],
+    ) -> Result<Outline, PlanError> {
         let (kinds, readers) = (Kinds::of(graph), Readers::of(graph));
         let partials = options.partials.max(1);
         let sizes = settle(graph, &kinds, sizes, options)?;
         let bytes: Vec<u64> = kinds.type_of.iter().map(|&k| sizes.bytes[k as usize]).collect();
-        let mut best: Option<(u64, Rule, Vec<Task>, Lifetimes)> = None;
-        for rule in RULES {
+        let candidates = rules.iter().map(|&rule| {
             let tasks = tasks(graph, &readers, partials, rule, &bytes);
             let life = lifetimes(graph, &readers, &tasks, partials);
             let peak = peak(&tasks, &life, &bytes, |node| sizes.scratch[kinds.kind_of[node] as usize]);
-            if best.as_ref().is_none_or(|(least, ..)| peak < *least) {
-                best = Some((peak, rule, tasks, life));
-            }
-        }
-        let (_, rule, tasks, life) = best.expect("there are rules");
+            (peak, rule, tasks, life)
+        });
+        let best = candidates.min_by_key(|(peak, ..)| *peak);
+        let (_, rule, tasks, life) = best.expect("at least one rule is given");
         let storages = &life.storages;
         let starts = Groups::new(tasks.len() + 1, storages.len(), |i| {
             (!storages[i].input).then_some(storages[i].start)
@@ -141,8 +158,8 @@ fn settle(graph: &Graph, kinds: &Kinds, sizes: &Bindings, options: &Options) -> 
 }
 
 /// Most aligned bytes in use at once in one order of the tasks.
-pub fn peak(tasks: &[Task], life: &Lifetimes, bytes: &[u64], scratch: impl Fn(usize) -> u64) -> u64 {
-    let size = |s: &crate::lifetime::Storage| aligned(bytes[s.value.index()]).saturating_mul(s.copies.into());
+fn peak(tasks: &[Task], life: &Lifetimes, bytes: &[u64], scratch: impl Fn(usize) -> u64) -> u64 {
+    let size = |s: &Storage| aligned(bytes[s.value.index()]).saturating_mul(s.copies.into());
     let mut freed = vec![0u64; tasks.len() + 1];
     let mut taken = vec![0u64; tasks.len() + 1];
     for s in &life.storages {

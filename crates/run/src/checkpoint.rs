@@ -11,6 +11,7 @@ use crate::host::{HostData, HostTensor};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::nearest::nearest;
 use sha2::{Digest, Sha256};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fs::File;
@@ -94,6 +95,12 @@ fn did_you_mean(near: &[String]) -> String {
     if near.is_empty() { String::new() } else { format!("; did you mean `{}`?", near.join("` or `")) }
 }
 
+/// Name, element type and shape of a tensor.
+pub type Described = (String, DType, Vec<usize>);
+
+/// Gives a tensor by its place in a list of descriptions; it may be asked for several times.
+pub type Reader<'r, 'a> = &'r mut dyn FnMut(usize) -> Cow<'a, HostTensor>;
+
 /// Writes `tensors` and `metadata` to `path`, replacing a file there only once all is on disk, and
 /// returns the [`fingerprint`] of the tensors.
 ///
@@ -105,22 +112,45 @@ pub fn save(
     tensors: &BTreeMap<String, HostTensor>,
     metadata: &BTreeMap<String, String>,
 ) -> Result<String, CheckpointError> {
+    let (layout, all) = described(tensors);
+    save_from(path, &layout, &mut |i| Cow::Borrowed(all[i]), metadata)
+}
+
+/// As [`save`], with tensors that are read one at a time, so that no copy of all of them is needed.
+pub fn save_from(
+    path: &Path,
+    layout: &[Described],
+    read: Reader<'_, '_>,
+    metadata: &BTreeMap<String, String>,
+) -> Result<String, CheckpointError> {
     let unsaveable = |cause: String| CheckpointError::Unsaveable { path: path.to_path_buf(), cause };
     let mut metadata = metadata.clone();
     metadata.remove(CHECKSUM);
-    let hasher = hash_tensors(tensors);
+    let hasher = hash_tensors(layout, read);
     metadata.insert(CHECKSUM.to_string(), checksum(hasher.clone(), &metadata));
 
     // Wide elements first keeps every tensor aligned to its element size, which PyTorch needs.
-    let mut order: Vec<(&String, &HostTensor)> = tensors.iter().collect();
-    order.sort_by_key(|(_, tensor)| std::cmp::Reverse(tensor.dtype().size()));
-    let header = header::encode(&order, &metadata).map_err(unsaveable)?;
+    let mut order = by_name(layout);
+    order.sort_by_key(|&i| std::cmp::Reverse(layout[i].1.size()));
+    let described: Vec<&Described> = order.iter().map(|&i| &layout[i]).collect();
+    let header = header::encode(&described, &metadata).map_err(unsaveable)?;
     write_atomic(path, |file| {
         file.write_all(&header)?;
-        order.iter().try_for_each(|(_, tensor)| le_chunks(tensor.data(), |chunk| file.write_all(chunk)))
+        order.iter().try_for_each(|&i| le_chunks(read(i).data(), |chunk| file.write_all(chunk)))
     })
     .map_err(|source| CheckpointError::Io { path: path.to_path_buf(), source })?;
     Ok(hex(&hasher.finalize()))
+}
+
+fn described(tensors: &BTreeMap<String, HostTensor>) -> (Vec<Described>, Vec<&HostTensor>) {
+    let describe = |(name, t): (&String, &HostTensor)| (name.clone(), t.dtype(), t.shape().to_vec());
+    (tensors.iter().map(describe).collect(), tensors.values().collect())
+}
+
+fn by_name(layout: &[Described]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..layout.len()).collect();
+    order.sort_by_key(|&i| &layout[i].0);
+    order
 }
 
 /// Reads a checkpoint or any safetensors file whose element types Gulliver has.
@@ -159,7 +189,7 @@ pub fn load(path: &Path) -> Result<Checkpoint, CheckpointError> {
 
     let mut metadata = header.metadata;
     if let Some(stored) = metadata.remove(CHECKSUM)
-        && stored != checksum(hash_tensors(&tensors), &metadata)
+        && stored != checksum(hash_all(&tensors), &metadata)
     {
         return Err(corrupt("checksum mismatch: the content changed after it was saved".into()));
     }
@@ -200,19 +230,30 @@ pub fn expect<'a>(
 /// element type, the shape as little-endian u64s, the elements in little-endian bytes. Equal
 /// fingerprints mean equal bits.
 pub fn fingerprint(tensors: &BTreeMap<String, HostTensor>) -> String {
-    hex(&hash_tensors(tensors).finalize())
+    hex(&hash_all(tensors).finalize())
 }
 
-fn hash_tensors(tensors: &BTreeMap<String, HostTensor>) -> Sha256 {
+/// As [`fingerprint`], of tensors that are read one at a time.
+pub fn fingerprint_from(layout: &[Described], read: Reader<'_, '_>) -> String {
+    hex(&hash_tensors(layout, read).finalize())
+}
+
+fn hash_all(tensors: &BTreeMap<String, HostTensor>) -> Sha256 {
+    let (layout, all) = described(tensors);
+    hash_tensors(&layout, &mut |i| Cow::Borrowed(all[i]))
+}
+
+fn hash_tensors(layout: &[Described], read: Reader<'_, '_>) -> Sha256 {
     let mut hasher = Sha256::new();
-    for (name, tensor) in tensors {
+    for i in by_name(layout) {
+        let (name, dtype, shape) = &layout[i];
         hasher.update(name);
         hasher.update([0]);
-        hasher.update(tensor.dtype().name());
-        for &extent in tensor.shape() {
+        hasher.update(dtype.name());
+        for &extent in shape {
             hasher.update((extent as u64).to_le_bytes());
         }
-        let Ok(()) = le_chunks(tensor.data(), |chunk| {
+        let Ok(()) = le_chunks(read(i).data(), |chunk| {
             hasher.update(chunk);
             Ok::<(), Infallible>(())
         });

@@ -1,6 +1,7 @@
 //! A job's values on a device: weights and states that stay, and a program per input size, made when a
 //! size is first met. Knows nothing of data sets, schedules or files.
 
+use crate::checkpoint::Described;
 use crate::data::Batch;
 use crate::executor::{Cpu, Program, RunError, Work};
 use crate::host::HostTensor;
@@ -210,21 +211,18 @@ impl Session {
     }
 
     /// Names, types and shapes of everything that a checkpoint must hold.
-    pub fn layout(&self) -> Vec<(String, DType, Vec<usize>)> {
+    pub fn layout(&self) -> Vec<Described> {
         self.persistent_inputs().into_iter().map(|(name, _, shape)| (name, DType::F32, shape)).collect()
     }
 
     /// Copies of all weights and states.
     pub fn tensors(&mut self) -> BTreeMap<String, HostTensor> {
-        let layout = self.layout();
-        layout
-            .into_iter()
-            .map(|(name, dtype, shape)| (name.clone(), self.copy(&name, dtype, &shape)))
-            .collect()
+        self.layout().into_iter().map(|one| (one.0.clone(), self.tensor(&one))).collect()
     }
 
-    fn copy(&mut self, name: &str, dtype: DType, shape: &[usize]) -> HostTensor {
-        let mut tensor = HostTensor::zeros(dtype, shape);
+    /// A copy of a weight or state, as [`Session::layout`] describes it.
+    pub fn tensor(&mut self, (name, dtype, shape): &Described) -> HostTensor {
+        let mut tensor = HostTensor::zeros(*dtype, shape);
         let (offset, bytes) = self.persistent.places[name];
         self.cpu.read(offset, tensor.as_bytes_mut());
         self.ledger.to_host += bytes;
@@ -451,9 +449,9 @@ impl Session {
     /// Undoes what the forward pass changed and runs it again, looking at every value.
     fn diagnose(&mut self, sizes: &Bindings, until: usize) -> Result<String, SessionError> {
         self.undo();
-        for (name, dtype, shape) in self.layout() {
-            if !self.copy(&name, dtype, &shape).is_finite() {
-                return Ok(name);
+        for one in self.layout() {
+            if !self.tensor(&one).is_finite() {
+                return Ok(one.0);
             }
         }
         let mut first = None;

@@ -6,6 +6,7 @@ use crate::data::open::Opened;
 use crate::data::{DataError, Dataset, Prefetch, Sampler, prefetch};
 use crate::session::{Key, Ledger, Session, SessionError};
 use gulliver_graph::schedule::Schedule;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -350,7 +351,10 @@ pub fn train(
         }
         saved = save(session, schedule, options, run.steps, notify)?;
     }
-    let fingerprint = saved.unwrap_or_else(|| checkpoint::fingerprint(&session.tensors()));
+    let fingerprint = saved.unwrap_or_else(|| {
+        let layout = session.layout();
+        checkpoint::fingerprint_from(&layout, &mut |i| Cow::Owned(session.tensor(&layout[i])))
+    });
     Ok(Done {
         steps: run.steps,
         loss: run.loss,
@@ -447,15 +451,17 @@ fn save(
     let mut metadata = options.identity.clone();
     metadata.insert("step".into(), step.to_string());
     metadata.insert("schedule".into(), serde_json::to_string(schedule).unwrap_or_default());
-    let tensors = session.tensors();
-    if let Some((value, _)) = tensors.iter().find(|(_, tensor)| !tensor.is_finite()) {
+    // One tensor at a time: a copy of all would double the memory of a run.
+    let layout = session.layout();
+    if let Some((value, ..)) = layout.iter().find(|one| !session.tensor(one).is_finite()) {
         if options.on_nan == OnNan::Stop {
             return Err(TrainError::NotFinite { step, value: value.clone() });
         }
         notify(Notice::Warning(format!("step {step}: `{value}` is not finite; no checkpoint is written")));
         return Ok(None);
     }
-    let fingerprint = checkpoint::save(&path, &tensors, &metadata)?;
+    let mut read = |i: usize| Cow::Owned(session.tensor(&layout[i]));
+    let fingerprint = checkpoint::save_from(&path, &layout, &mut read, &metadata)?;
     checkpoint::prune(dir, options.keep_checkpoints, step)?;
     notify(Notice::Checkpoint { step, path });
     Ok(Some(fingerprint))

@@ -36,7 +36,7 @@ fn graph(rounds: usize) -> Graph {
     let mut x = g.data("x", DType::F32, &["batch", "batch"]).unwrap();
     for _ in 0..rounds {
         let turned = g.transpose(x, &[1, 0]).unwrap();
-        let product = g.matmul(turned, x).unwrap();
+        let product = g.contract("m k, k n -> m n", turned, x).unwrap();
         let sum = g.add(product, x).unwrap();
         x = g.softmax(sum, 1).unwrap();
     }

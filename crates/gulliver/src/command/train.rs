@@ -13,6 +13,7 @@ use gulliver_run::checkpoint;
 use gulliver_run::data::prefetch;
 use gulliver_run::session::Which;
 use gulliver_run::train::{self, Done, Notice, OnNan};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
@@ -127,10 +128,12 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
         return Err(CommandError::Interrupted { step: done.steps, steps });
     }
     let weights = dir.join("weights.safetensors");
-    let model_only: BTreeMap<_, _> =
-        session.tensors().into_iter().filter(|(name, _)| !is_optimizer_state(name)).collect();
-    if model_only.values().all(|tensor| tensor.is_finite()) {
-        checkpoint::save(&weights, &model_only, &BTreeMap::from([("format".to_string(), "pt".to_string())]))?;
+    let mut model_only = session.layout();
+    model_only.retain(|(name, ..)| !is_optimizer_state(name));
+    if model_only.iter().all(|one| session.tensor(one).is_finite()) {
+        let format = BTreeMap::from([("format".to_string(), "pt".to_string())]);
+        let mut read = |i: usize| Cow::Owned(session.tensor(&model_only[i]));
+        checkpoint::save_from(&weights, &model_only, &mut read, &format)?;
     }
     let event = finished(done);
     metrics.record(&event, now())?;

@@ -1,7 +1,7 @@
 //! The safetensors header: a length, then JSON that places every tensor in the bytes behind it.
 //! Decoding trusts nothing: offsets must tile the data exactly and agree with shapes.
 
-use crate::host::HostTensor;
+use super::Described;
 use gulliver_graph::dtype::DType;
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -43,20 +43,17 @@ fn dtype_name(dtype: DType) -> String {
 }
 
 /// The bytes before the data, the length included, for tensors laid out one after another.
-pub fn encode(
-    tensors: &[(&String, &HostTensor)],
-    metadata: &BTreeMap<String, String>,
-) -> Result<Vec<u8>, String> {
+pub fn encode(tensors: &[&Described], metadata: &BTreeMap<String, String>) -> Result<Vec<u8>, String> {
     let mut entries = Vec::with_capacity(tensors.len());
     let mut start = 0u64;
-    for (name, tensor) in tensors {
+    for (name, dtype, shape) in tensors {
         if *name == METADATA {
             return Err(format!("a tensor may not be named `{METADATA}`"));
         }
-        let elements: usize = tensor.shape().iter().product();
-        let end = start + (elements * tensor.dtype().size()) as u64;
-        let shape = tensor.shape().iter().map(|&extent| extent as u64).collect();
-        entries.push((*name, Entry { dtype: dtype_name(tensor.dtype()), shape, data_offsets: (start, end) }));
+        let elements: usize = shape.iter().product();
+        let end = start + (elements * dtype.size()) as u64;
+        let shape = shape.iter().map(|&extent| extent as u64).collect();
+        entries.push((name, Entry { dtype: dtype_name(*dtype), shape, data_offsets: (start, end) }));
         start = end;
     }
 

@@ -68,7 +68,7 @@ pub fn measure(
         done(&row("samples", samples, &|| gpt(4, 256), &tokens(samples), threads, seconds)?)?;
     }
     for nodes in NODES {
-        done(&row("nodes", nodes, &|| chain(nodes), &pair(), 1, seconds)?)?;
+        done(&row("nodes", nodes, &|| chain(nodes), &square(), 1, seconds)?)?;
     }
     Ok(())
 }
@@ -88,7 +88,7 @@ fn tokens(samples: usize) -> Batch {
     Batch { fields: vec![("x".into(), ids(0)), ("y".into(), ids(3))] }
 }
 
-/// Two numbers that change places again and again.
+/// A few numbers that change places again and again.
 fn chain(nodes: usize) -> Result<Graph, GraphError> {
     let mut g = Builder::new(false);
     let mut x = g.data("x", DType::F32, &["batch", "batch"])?;
@@ -99,8 +99,8 @@ fn chain(nodes: usize) -> Result<Graph, GraphError> {
     Ok(g.finish())
 }
 
-fn pair() -> Batch {
-    let x = HostTensor::new(&[1, 1], HostData::F32(vec![1.0])).expect("as many as the shape says");
+fn square() -> Batch {
+    let x = HostTensor::new(&[4, 4], HostData::F32(vec![1.0; 16])).expect("as many as the shape says");
     Batch { fields: vec![("x".into(), x)] }
 }
 
@@ -206,7 +206,7 @@ mod tests {
     fn every_kind_of_row_can_be_measured() {
         let rows = [
             row("layers", 1, &|| gpt(1, 16), &tokens(2), 1, 0.0).unwrap(),
-            row("nodes", 10, &|| chain(10), &pair(), 1, 0.0).unwrap(),
+            row("nodes", 10, &|| chain(10), &square(), 1, 0.0).unwrap(),
         ];
         assert!(rows[0].nodes > 50 && rows[1].nodes == 10);
         for row in &rows {

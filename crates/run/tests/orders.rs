@@ -1,0 +1,98 @@
+//! The order of a step decides how much memory it needs, never what it computes.
+
+use gulliver_graph::dim::Bindings;
+use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::{Graph, Node, Role};
+use gulliver_graph::model::model;
+use gulliver_graph::model::param::ParamValue;
+use gulliver_graph::optim::Optimizer;
+use gulliver_graph::random::Stream;
+use gulliver_graph::training::{Clip, training_graph};
+use gulliver_plan::make::{Options, Persistent};
+use gulliver_plan::order::{RULES, Rule};
+use gulliver_plan::outline::Outline;
+use gulliver_plan::verify::verify;
+use gulliver_run::executor::Cpu;
+use gulliver_run::initial::pieces;
+use gulliver_run::lower::{Kernels, lower_node};
+
+const THREADS: usize = 2;
+const BATCH: usize = 8;
+const LENGTH: usize = 6;
+
+fn graph(name: &str, params: &[(&str, i64)], clip: Option<Clip>) -> Graph {
+    let params: Vec<_> = params.iter().map(|(n, v)| (n.to_string(), ParamValue::Int(*v))).collect();
+    let optimizer = Optimizer::new("adamw", &[]).unwrap();
+    training_graph(model(name, &params).unwrap().as_ref(), &[optimizer], clip).unwrap()
+}
+
+/// Weights, states and outputs after two steps in this order.
+fn results(graph: &Graph, rule: Rule, partials: u32) -> (Vec<u8>, Vec<Vec<u8>>) {
+    let persistent = Persistent::of(graph).unwrap();
+    let scratch =
+        |g: &Graph, n: &Node, s: &Bindings| Ok(lower_node(g, n, s, THREADS, &Kernels::default())?.scratch);
+    let options = Options { partials, memory: None, persistent: &persistent, scratch: &scratch };
+    let sizes = Bindings::new().with("batch", BATCH).with("length", LENGTH);
+    let outline = Outline::with_rule(graph, &sizes, &options, rule).unwrap();
+    let plan = outline.plan(graph, &sizes, &options).unwrap();
+    verify(graph, &plan).unwrap();
+    let mut cpu = Cpu::new(THREADS, plan.devices[0].arena).unwrap();
+    let program = cpu.load(graph, &outline.kinds, &plan, &Kernels::default()).unwrap();
+    for (_, role, info) in graph.inputs() {
+        if let Role::Weight(init) | Role::State(init) = role {
+            let (offset, bytes) = persistent.places[&info.name];
+            let write = |first: usize, piece: &[f32]| cpu.write_floats(offset + 4 * first as u64, piece);
+            pieces(5, &info.name, init, bytes as usize / 4, write);
+        }
+    }
+    let mut outputs = Vec::new();
+    for step in 0..2i64 {
+        for (value, role, info) in graph.inputs() {
+            let stream = Stream::new(9, u64::from(value.0), step as u64);
+            let bytes: Vec<u8> = match role {
+                Role::Weight(_) | Role::State(_) => continue,
+                Role::Hyper(default) => default.to_le_bytes().to_vec(),
+                Role::Random => {
+                    (0..i64::from(partials)).flat_map(|p| [3, step, p]).flat_map(i64::to_le_bytes).collect()
+                }
+                Role::Data => {
+                    let count: usize = info.ty.bind(&sizes).unwrap().iter().product();
+                    let all = 0..count as u64;
+                    match info.ty.dtype {
+                        DType::F32 => all.flat_map(|i| stream.normal_at(i).to_le_bytes()).collect(),
+                        _ => all.flat_map(|i| (stream.below(i, 10) as i64).to_le_bytes()).collect(),
+                    }
+                }
+            };
+            cpu.feed(graph, &program, value, &bytes).unwrap();
+        }
+        cpu.run(graph, &program, 0..program.len(), None).unwrap();
+        let names: Vec<String> = program.output_names().map(str::to_string).collect();
+        outputs.extend(names.iter().map(|n| cpu.output(&program, n).unwrap().as_bytes().to_vec()));
+    }
+    let mut kept = vec![0; persistent.end as usize];
+    cpu.read(0, &mut kept);
+    (kept, outputs)
+}
+
+#[test]
+fn every_order_gives_the_same_bits() {
+    for (name, params) in [
+        ("mlp-tiny", &[][..]),
+        ("resnet18", &[("width", 4), ("size", 16)]),
+        ("gpt", &[("width", 16), ("heads", 2), ("layers", 2)]),
+        ("lstm", &[("width", 8), ("vocab", 20)]),
+        ("dcgan", &[("generator", 2), ("discriminator", 2)]),
+    ] {
+        for clip in [None, Some(Clip::Norm(0.5)), Some(Clip::Value(0.01))] {
+            let graph = graph(name, params, clip);
+            for partials in [1, 2] {
+                let plain = results(&graph, Rule::Plain, partials);
+                for rule in RULES {
+                    let other = results(&graph, rule, partials);
+                    assert!(plain == other, "{name}, {rule:?}, {clip:?}, {partials} partials");
+                }
+            }
+        }
+    }
+}
