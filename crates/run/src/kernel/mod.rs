@@ -27,11 +27,15 @@
 //! - **Attention**: see [`attention`].
 //! - **Softmax, losses, normalisation** ([`softmax`], [`loss`], [`norm`]): sums over a row or run are
 //!   reductions; what several samples contribute to a channel is added in order of the samples.
+//! - **Chains** ([`elementwise`], [`chain`]): element by element what the operators alone give; what is
+//!   reduced of them has the order of a reduction of the whole.
 //! - **Functions** ([`math`]): fixed sequences of basic operations, the same on every machine.
 
 pub mod attention;
+pub mod chain;
 pub mod conv;
 mod depthwise;
+pub mod elementwise;
 pub mod gemm;
 pub mod isa;
 pub mod loss;
