@@ -19,6 +19,8 @@ use std::ops::Range;
 
 /// Elements of a block: 4 KiB of floats, so that the blocks of several values share the first cache.
 const BLOCK: usize = 1024;
+/// Elements of a block of a short loop.
+const LEAST_BLOCK: usize = 256;
 /// Elements of a block of a single operator, which keeps nothing.
 const LONG_BLOCK: usize = 16 * 1024;
 /// Runs shorter than this are put together in a block even for a single operator.
@@ -169,7 +171,9 @@ pub(super) fn chain(op: &Chain, ins: &[TensorType], outs: &[TensorType], threads
     let flat = |i: usize| op.steps.iter().any(|step| step.of.contains(&i) && !zips(step));
     let laid_out = (0..ins.len()).any(|i| !walks[i].whole && flat(i));
     let together = !(alone && unit >= SHORT_RUN || runs_only);
-    let most = if alone && !together && !laid_out { LONG_BLOCK } else { BLOCK };
+    // Where there is little to do, temporaries stay a fraction of the values they stand for.
+    let block = BLOCK.min((len / 4).max(LEAST_BLOCK));
+    let most = if alone && !together && !laid_out { LONG_BLOCK } else { block };
     let blocks = Blocks::new(len, unit, most, together);
 
     let Places { steps, copies, results, temporaries } = Places::of(op, &types, ins, outs);
