@@ -66,7 +66,7 @@ impl Bytes {
     /// # Safety
     /// The first `count` elements are valid and nobody writes them while the slice lives.
     unsafe fn slice<'a, T>(self, count: usize) -> &'a [T] {
-        debug_assert!(count * size_of::<T>() <= self.len);
+        assert!(count * size_of::<T>() <= self.len, "{count} elements of {} bytes", self.len);
         // SAFETY: the caller's promise; addresses come from typed slices of the same element size or larger.
         unsafe { std::slice::from_raw_parts(self.start.cast(), count) }
     }
@@ -74,7 +74,7 @@ impl Bytes {
     /// # Safety
     /// The first `count` elements are valid and nobody else touches them while the slice lives.
     unsafe fn slice_mut<'a, T>(self, count: usize) -> &'a mut [T] {
-        debug_assert!(count * size_of::<T>() <= self.len);
+        assert!(count * size_of::<T>() <= self.len, "{count} elements of {} bytes", self.len);
         // SAFETY: the caller's promise, as above.
         unsafe { std::slice::from_raw_parts_mut(self.start.cast(), count) }
     }
