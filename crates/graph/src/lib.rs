@@ -3,6 +3,7 @@
 
 pub mod autodiff;
 pub mod build;
+pub mod chain;
 pub mod dim;
 pub mod dtype;
 pub mod function;

@@ -1,8 +1,9 @@
 //! From a model to the graph of a whole training step: forward, backward and update of each of its
-//! objectives in turn; and to the graphs for evaluation and prediction.
+//! objectives in turn; and to the graphs for evaluation and prediction. Element-wise operators are fused.
 
 use crate::autodiff::differentiate;
 use crate::build::Builder;
+use crate::chain::fuse_elementwise;
 use crate::graph::{Graph, GraphError, Phase, Value};
 use crate::model::{Built, Model, Objective};
 use crate::optim::{Optimizer, clip_by_norm, clip_by_value};
@@ -23,6 +24,15 @@ pub enum Clip {
 /// Outputs are `loss`, `grad_norm` if clipped by norm, and the model's scalar metrics; those of models
 /// with several objectives are named under the objective's name (`generator.loss`).
 pub fn training_graph(
+    model: &dyn Model,
+    optimizers: &[Optimizer],
+    clip: Option<Clip>,
+) -> Result<Graph, GraphError> {
+    Ok(fuse_elementwise(&plain_training_graph(model, optimizers, clip)?))
+}
+
+/// [`training_graph`] before fusion, with every operator a node of its own. Both give the same bits.
+pub fn plain_training_graph(
     model: &dyn Model,
     optimizers: &[Optimizer],
     clip: Option<Clip>,
@@ -67,7 +77,7 @@ pub fn evaluation_graph(model: &dyn Model) -> Result<Graph, GraphError> {
         let built = model.objective(k, &mut g)?;
         name_outputs(&mut g, objective, objectives.len(), &built, false);
     }
-    Ok(g.finish())
+    Ok(fuse_elementwise(&g.finish()))
 }
 
 /// Predictions alone; needs no targets.
@@ -76,7 +86,7 @@ pub fn forward_graph(model: &dyn Model) -> Result<Graph, GraphError> {
     for (name, value) in model.forward(&mut g)? {
         g.output(&name, value);
     }
-    Ok(g.finish())
+    Ok(fuse_elementwise(&g.finish()))
 }
 
 fn trained(g: &Builder, objective: &Objective) -> Vec<Value> {

@@ -4,10 +4,11 @@ use gulliver_graph::graph::GraphError;
 use gulliver_graph::op::Op;
 use gulliver_graph::op::test_bench::{Broken, cuts, gradient, reads};
 
-/// Operators without a gradient: those that are gradients themselves, and weight updates.
+/// Operators without a gradient: those that are gradients themselves, weight updates, and chains, which are
+/// made after differentiation.
 fn needs_no_gradient(op: &Op) -> bool {
     let name = op.def().name();
-    name.ends_with("_grad") || name.starts_with("update_")
+    name.ends_with("_grad") || name.starts_with("update_") || name == "chain"
 }
 
 #[test]

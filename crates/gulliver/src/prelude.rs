@@ -2,6 +2,7 @@
 //! operator. Everything else is in [`crate::graph`], [`crate::plan`] and [`crate::run`].
 
 pub use gulliver_graph::build::Builder;
+pub use gulliver_graph::chain::fuse_elementwise;
 pub use gulliver_graph::dim::{Bindings, Dim};
 pub use gulliver_graph::dtype::DType;
 pub use gulliver_graph::graph::{Graph, GraphError, Init, Type, Value};
@@ -15,7 +16,9 @@ pub use gulliver_graph::optim::Optimizer;
 pub use gulliver_graph::schedule::Schedule;
 pub use gulliver_graph::spec::{Spec, expand_ellipsis};
 pub use gulliver_graph::tensor::Tensor;
-pub use gulliver_graph::training::{Clip, evaluation_graph, forward_graph, training_graph};
+pub use gulliver_graph::training::{
+    Clip, evaluation_graph, forward_graph, plain_training_graph, training_graph,
+};
 pub use gulliver_graph::windows::ConvOptions;
 pub use gulliver_run::data::{self, DataOptions, Dataset};
 pub use gulliver_run::lower::{Kernels, Lowered, TensorType};

@@ -7,7 +7,7 @@ use gulliver_graph::graph::{Graph, GraphError, Role};
 use gulliver_graph::model::model;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::random::{Stream, hash_name};
-use gulliver_graph::training::training_graph;
+use gulliver_graph::training::{plain_training_graph, training_graph};
 use gulliver_run::data::Batch;
 use gulliver_run::host::{HostData, HostTensor};
 
@@ -69,11 +69,19 @@ impl Workload {
 
     /// The graph of a training step.
     pub fn graph(&self) -> Result<Graph, GraphError> {
-        let optimizer = match self.optimizer {
-            Rule::Adam => Optimizer::new("adam", &[("lr", 1e-3)])?,
-            Rule::Momentum => Optimizer::new("sgd", &[("lr", 0.01), ("momentum", 0.9)])?,
-        };
-        training_graph(model(self.name, &[])?.as_ref(), &[optimizer], None)
+        training_graph(model(self.name, &[])?.as_ref(), &[self.rule()?], None)
+    }
+
+    /// The graph of a training step before fusion.
+    pub fn plain_graph(&self) -> Result<Graph, GraphError> {
+        plain_training_graph(model(self.name, &[])?.as_ref(), &[self.rule()?], None)
+    }
+
+    fn rule(&self) -> Result<Optimizer, GraphError> {
+        match self.optimizer {
+            Rule::Adam => Optimizer::new("adam", &[("lr", 1e-3)]),
+            Rule::Momentum => Optimizer::new("sgd", &[("lr", 0.01), ("momentum", 0.9)]),
+        }
     }
 
     /// The batch every step uses: standard normal numbers, and integers below `labels`.

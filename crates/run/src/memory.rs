@@ -83,7 +83,12 @@ fn first_byte(map: &mut Option<MmapMut>) -> *mut u8 {
 fn mapped(size: usize) -> Option<MmapMut> {
     // The system maps whole pages; sizes near the end of the address space would overflow there.
     isize::try_from(size).ok()?;
-    MmapMut::map_anon(size).ok()
+    let map = MmapMut::map_anon(size).ok()?;
+    // Matrices are walked across their rows, a page at a step: large pages spare most look-ups. A system
+    // that has none is as good as before.
+    #[cfg(target_os = "linux")]
+    let _ = map.advise(memmap2::Advice::HugePage);
+    Some(map)
 }
 
 #[cfg(target_os = "linux")]

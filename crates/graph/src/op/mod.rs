@@ -205,6 +205,7 @@ operators! {
     select::Select,
     cast::Cast,
     reduce::Reduce,
+    chain::Chain,
     softmax::Softmax,
     softmax_grad::SoftmaxGrad,
     log_softmax::LogSoftmax,

@@ -10,6 +10,8 @@ use crate::report::table::{self, Column};
 use crate::report::units;
 use crate::workload::{WORKLOADS, Workload};
 use clap::Args;
+use gulliver_graph::chain;
+use gulliver_graph::dim::DimError;
 use gulliver_graph::nearest::suggestion;
 use gulliver_run::probe;
 use gulliver_run::team::Team;
@@ -46,6 +48,9 @@ pub struct Arguments {
     /// Shows instead how the cost of planning and running grows with layers, samples and nodes.
     #[arg(long, conflicts_with_all = ["workloads", "profile"])]
     scaling: bool,
+    /// Measures nothing; shows what element-wise fusion does to the graph: before, after, and every chain.
+    #[arg(long, conflicts_with_all = ["profile", "json"])]
+    fusion: bool,
 }
 
 /// Copied by the probe of memory speed: beyond the caches of most machines.
@@ -71,6 +76,9 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let mut out = io::stdout().lock();
     if arguments.scaling {
         return show_scaling(&mut out, arguments, threads);
+    }
+    if arguments.fusion {
+        return chosen.iter().try_for_each(|workload| show_fusion(&mut out, workload));
     }
     if arguments.profile {
         return chosen.iter().try_for_each(|workload| show_profile(&mut out, arguments, workload, threads));
@@ -200,6 +208,15 @@ fn show(out: &mut impl Write, all: &[Measured], machine: Option<&Machine>, threa
     Ok(())
 }
 
+fn show_fusion(out: &mut impl Write, workload: &'static Workload) -> Result<(), CommandError> {
+    let (before, after) = (workload.plain_graph()?, workload.graph()?);
+    let problem =
+        |e: DimError| CommandError::Bench { workload: workload.name.into(), problem: e.to_string() };
+    let text = chain::explain(&before, &after, &workload.sizes()).map_err(problem)?;
+    writeln!(out, "{}\n{text}", workload.name)?;
+    Ok(())
+}
+
 fn show_profile(
     out: &mut impl Write,
     arguments: &Arguments,
@@ -245,6 +262,19 @@ mod tests {
         assert_eq!(chosen.iter().map(|w| w.name).collect::<Vec<_>>(), ["gpt2", "mlp"]);
         let error = choose(&["gpt-min".into()]).unwrap_err().to_string();
         assert_eq!(error, "there is no workload `gpt-min`; did you mean `gpt-mini`?");
+    }
+
+    #[test]
+    fn fusion_is_shown_before_and_after() {
+        let workload = choose(&["mlp-tiny".into()]).unwrap()[0];
+        let mut text = Vec::new();
+        show_fusion(&mut text, workload).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let [name, before, after, chain, program, ..] = text.lines().collect::<Vec<_>>()[..] else {
+            panic!("{text}")
+        };
+        assert!(name == "mlp-tiny" && before.starts_with("before ") && after.starts_with("after "), "{text}");
+        assert!(chain.contains("f32[batch,32]") && program.contains("b = relu(a) -> b"), "{text}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! kernel, and the plan's report says so.
 
 mod attention;
+mod chain;
 mod channel_norm;
 mod contract;
 mod custom;
@@ -114,11 +115,10 @@ fn all_f32(types: &[TensorType]) -> bool {
 pub fn lower(op: &Op, ins: &[TensorType], outs: &[TensorType], threads: usize, kernels: &Kernels) -> Lowered {
     let fast = match op {
         Op::Contract(op) => Some(contract::contract(op, ins, outs, threads)),
-        Op::Map(op) => elementwise::map(op),
-        Op::MapGrad(op) => elementwise::map_grad(op),
-        Op::Zip(op) => elementwise::zip(op, ins, outs),
-        Op::Select(_) => elementwise::select(ins, outs),
-        Op::Cast(op) => elementwise::cast(op, ins),
+        Op::Map(_) | Op::MapGrad(_) | Op::Zip(_) | Op::Select(_) | Op::Cast(_) => {
+            elementwise::single(op, ins, outs, threads)
+        }
+        Op::Chain(op) => chain::chain(op, ins, outs, threads),
         Op::Reduce(op) => reduce::reduce(op, ins),
         Op::Transpose(op) => movement::transpose(op, ins),
         Op::Reshape(_) => movement::reshape(ins),

@@ -1,6 +1,6 @@
 //! Operators that only move elements.
 
-use super::elementwise::{Broadcast, GRAIN, ranges, units};
+use super::elementwise::{GRAIN, Walk, ranges, units};
 use super::scan::around;
 use super::{Lowered, TensorType};
 use crate::call::{Call, Element};
@@ -49,23 +49,17 @@ fn copy<T: Element>() -> Lowered {
 }
 
 pub(super) fn expand(ins: &[TensorType], outs: &[TensorType]) -> Option<Lowered> {
-    let walk = Broadcast::new(&[&ins[0].shape], &outs[0].shape);
+    let walk = Walk::new(&ins[0].shape, &outs[0].shape);
     Some(by_width!(ins[0].dtype, expand_as(walk)))
 }
 
-fn expand_as<T: Element>(walk: Broadcast) -> Lowered {
-    let repeated = walk.repeats_within_run(0);
+fn expand_as<T: Element>(walk: Walk) -> Lowered {
     Lowered::plain(move |call| {
         let x = call.input::<T>(0);
         let y = SharedMut::new(call.output::<T>(0));
-        walk.each(call, &|at, len, s| {
-            // SAFETY: runs are disjoint.
-            let y = unsafe { y.slice(at..at + len) };
-            if repeated {
-                y.fill(x[s[0]]);
-            } else {
-                y.copy_from_slice(&x[s[0]..s[0] + len]);
-            }
+        ranges(call, y.len(), &|r| {
+            // SAFETY: ranges are disjoint.
+            walk.gather(x, r.start, unsafe { y.slice(r) });
         });
         Ok(())
     })

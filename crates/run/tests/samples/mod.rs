@@ -1,6 +1,7 @@
 //! Samples large enough that kernels divide them over threads and into blocks, where the operators' own
 //! samples are too small for that.
 
+use gulliver_graph::dtype::DType;
 use gulliver_graph::op::adaptive_avg_pool::AdaptiveAvgPool;
 use gulliver_graph::op::adaptive_avg_pool_grad::AdaptiveAvgPoolGrad;
 use gulliver_graph::op::argmax::Argmax;
@@ -8,6 +9,7 @@ use gulliver_graph::op::avg_pool::AvgPool;
 use gulliver_graph::op::avg_pool_grad::AvgPoolGrad;
 use gulliver_graph::op::bilinear::{Bilinear, Stretch};
 use gulliver_graph::op::bilinear_grad::BilinearGrad;
+use gulliver_graph::op::chain::{Apply, Kept, chain, keep, sum};
 use gulliver_graph::op::concat::Concat;
 use gulliver_graph::op::contract::Contract;
 use gulliver_graph::op::cumsum::Cumsum;
@@ -17,17 +19,21 @@ use gulliver_graph::op::gru::Gru;
 use gulliver_graph::op::gru_grad::GruGrad;
 use gulliver_graph::op::lstm::Lstm;
 use gulliver_graph::op::lstm_grad::LstmGrad;
+use gulliver_graph::op::map::{Function, Map};
 use gulliver_graph::op::max_pool::MaxPool;
 use gulliver_graph::op::max_pool_grad::MaxPoolGrad;
 use gulliver_graph::op::pad::Pad;
+use gulliver_graph::op::reduce::{Kind, Reduce};
 use gulliver_graph::op::sample::{Fill, Sample, SampleInput};
 use gulliver_graph::op::scatter_add::ScatterAdd;
+use gulliver_graph::op::select::Select;
 use gulliver_graph::op::slice::Slice;
 use gulliver_graph::op::slice_grad::SliceGrad;
 use gulliver_graph::op::take_grad::TakeGrad;
 use gulliver_graph::op::top_k::TopK;
 use gulliver_graph::op::upsample::Upsample;
 use gulliver_graph::op::window::{PoolWindow, Target};
+use gulliver_graph::op::zip::{Binary, Zip};
 
 /// The large samples.
 pub fn large() -> Vec<Sample> {
@@ -36,7 +42,64 @@ pub fn large() -> Vec<Sample> {
     all.extend(movement());
     all.extend(indexed());
     all.extend(recurrent());
+    all.extend(chains());
     all
+}
+
+/// Blocks of rows, rows of several blocks, short and long runs of broadcast operands, results over operands.
+fn chains() -> Vec<Sample> {
+    let (add, mul) = (Apply::Zip(Binary::Add), Apply::Zip(Binary::Mul));
+    let steps = |last: Apply| {
+        [(add, [0, 1].as_slice()), (mul, &[3, 2]), (Apply::Map(Function::Tanh), &[4]), (last, &[5, 0])]
+    };
+    let results = |axes: &[usize]| match axes {
+        [] => vec![keep(3), keep(6)],
+        _ => vec![keep(6), sum(5, axes), sum(6, axes)],
+    };
+    let plain =
+        |axes: &[usize], shapes: [&[usize]; 3]| Sample::normal(chain(3, &steps(add), results(axes)), &shapes);
+    let tested: [(Apply, &[usize]); 4] = [
+        (Apply::Zip(Binary::Less), &[0, 1]),
+        (Apply::Select, &[3, 2, 0]),
+        (Apply::Cast(DType::F32), &[3]),
+        (Apply::MapGrad(Function::Gelu), &[4, 5]),
+    ];
+    let tested = |axes: &[usize]| {
+        let reduced = (!axes.is_empty()).then(|| sum(6, axes));
+        chain(3, &tested, [keep(3), keep(6)].into_iter().chain(reduced).collect())
+    };
+    let largest = Kept { value: 2, reduce: Some(Reduce { kind: Kind::Max, axes: vec![1], keep: true }) };
+    let square = [(Apply::Map(Function::Square), [0].as_slice())];
+    let difference: [(Apply, &[usize]); 1] = [(Apply::Zip(Binary::Sub), &[0, 1])];
+    vec![
+        plain(&[], [&[40, 300], &[300], &[40, 300]]),
+        plain(&[], [&[7, 5, 700], &[5, 1], &[7, 1, 1]]),
+        plain(&[], [&[3, 9000], &[], &[3, 1]]),
+        plain(&[], [&[500, 3, 9], &[3, 1], &[9]]),
+        plain(&[0], [&[133, 90], &[90], &[133, 90]]),
+        plain(&[0], [&[35, 5000], &[5000], &[35, 1]]),
+        plain(&[0, 1], [&[5, 37, 66], &[5, 37, 66], &[37, 1]]),
+        plain(&[1], [&[40, 300], &[300], &[40, 300]]),
+        plain(&[1], [&[4, 5003], &[4, 1], &[4, 5003]]),
+        plain(&[0, 2], [&[6, 7, 250], &[7, 1], &[6, 7, 250]]),
+        plain(&[0, 2], [&[3, 2, 2100], &[2, 1], &[3, 2, 1]]),
+        Sample::normal(tested(&[]), &[&[60, 200], &[60, 1], &[60, 200]]),
+        Sample::normal(tested(&[0]), &[&[60, 200], &[60, 200], &[]]),
+        Sample::normal(tested(&[1]), &[&[60, 200], &[200], &[60, 1]]),
+        Sample::normal(chain(2, &difference, vec![keep(2), largest]), &[&[30, 1500], &[30, 1]]),
+        Sample::normal(chain(1, &square, vec![sum(1, &[0, 1])]), &[&[30, 1501]]),
+        Sample::normal(Zip(Binary::GreaterEqual), &[&[90, 200], &[90, 1]]),
+        Sample::normal(Zip(Binary::Mul), &[&[90, 20, 11], &[20, 1]]),
+        Sample::normal(Map(Function::Relu), &[&[50_000]]),
+        Sample::new(
+            Zip(Binary::Equal),
+            vec![SampleInput::below(&[90, 200], 3), SampleInput::below(&[200], 3)],
+        ),
+        Sample::new(
+            Select {},
+            vec![SampleInput::mask(&[90, 1]), SampleInput::normal(&[]), SampleInput::normal(&[90, 200])],
+        ),
+    ]
 }
 
 fn products() -> Vec<Sample> {
