@@ -7,7 +7,7 @@ mod traffic;
 
 pub use traffic::{Traffic, explain, traffic};
 
-use crate::dim::{Dim, product};
+use crate::dim::Dim;
 use crate::graph::{Graph, Node, NodeId, Origin, Value};
 use crate::op::Op;
 use crate::op::chain::Apply;
@@ -140,7 +140,7 @@ impl<'a> Window<'a> {
             if !matches!(node.op, Op::Reduce(_)) {
                 let whole = uses.ins[id].iter().filter(|v| graph.ty(**v).shape == shape);
                 candidates.extend(whole.filter_map(|v| reader.get(v)).map(|&node| window.owner[&node]));
-                if product(&shape).as_const().is_some_and(|n| n <= SMALL) {
+                if few_elements(&shape) {
                     candidates.extend(small.get(&shape).map(|&node| window.owner[&node]));
                     small.insert(shape, id);
                 }
@@ -286,4 +286,10 @@ fn rebuild(graph: &Graph, uses: &Uses, units: &[Unit]) -> Graph {
         outputs: graph.outputs.iter().map(|(name, v)| (name.clone(), new(v))).collect(),
         carries: graph.carries.iter().map(|(input, next)| (new(input), new(next))).collect(),
     }
+}
+
+/// Whether a shape is known to have at most [`SMALL`] elements.
+fn few_elements(shape: &[Dim]) -> bool {
+    let elements = shape.iter().try_fold(1i64, |n, d| n.checked_mul(d.as_const()?));
+    elements.is_some_and(|n| n <= SMALL)
 }
