@@ -193,33 +193,23 @@ simd! {
     pub fn fold_lanes(lanes: &mut [f32], width: usize) = fold_lanes_body;
 }
 
-/// Sums and sums of squares of one channel in double precision, by lanes that go on from run to run.
+/// Sums of one channel in double precision, by lanes that go on from run to run.
 #[derive(Clone, Copy, Debug)]
-pub struct Totals {
-    sum: [f64; LANES],
-    square: [f64; LANES],
-}
+pub struct Totals([f64; LANES]);
 
 impl Totals {
     /// Of nothing.
-    pub const ZERO: Totals = Totals { sum: [0.0; LANES], square: [0.0; LANES] };
+    pub const ZERO: Totals = Totals([0.0; LANES]);
 
-    /// Mean and variance of `count` elements.
-    pub fn moments(&self, count: usize) -> (f32, f32) {
-        let total = |lanes: &[f64; LANES]| {
-            let mut lanes = *lanes;
-            for half in [8, 4, 2, 1] {
-                for l in 0..half {
-                    lanes[l] += lanes[l + half];
-                }
+    /// The mean of `count` elements.
+    pub fn mean(&self, count: usize) -> f32 {
+        let mut lanes = self.0;
+        for half in [8, 4, 2, 1] {
+            for l in 0..half {
+                lanes[l] += lanes[l + half];
             }
-            lanes[0]
-        };
-        let (sum, count) = (total(&self.sum), count as f64);
-        let mean = sum / count;
-        let variance = (-mean).mul_add(sum, total(&self.square)) / count;
-        // What rounding made negative is zero; a NaN stays.
-        (mean as f32, if variance < 0.0 { 0.0 } else { variance as f32 })
+        }
+        (lanes[0] / count as f64) as f32
     }
 }
 
@@ -240,25 +230,37 @@ impl Pairs {
     }
 }
 
+/// Takes `f` of every element of a run into its lane.
+#[inline(always)]
+fn add_to_lanes(x: &[f32], totals: &mut Totals, f: impl Fn(f32) -> f64) {
+    let mut lanes = totals.0;
+    let chunks = x.chunks_exact(LANES);
+    let rest = chunks.remainder();
+    for x in chunks {
+        for l in 0..LANES {
+            lanes[l] += f(x[l]);
+        }
+    }
+    for (lane, &x) in lanes.iter_mut().zip(rest) {
+        *lane += f(x);
+    }
+    totals.0 = lanes;
+}
+
 #[inline(always)]
 fn add_totals_body(x: &[f32], space: usize, totals: &mut [Totals]) {
-    for (x, to) in x.chunks_exact(space).zip(totals) {
-        let mut t = *to;
-        let chunks = x.chunks_exact(LANES);
-        let rest = chunks.remainder();
-        for x in chunks {
-            for l in 0..LANES {
-                let x = f64::from(x[l]);
-                t.sum[l] += x;
-                t.square[l] = x.mul_add(x, t.square[l]);
-            }
-        }
-        for (l, &x) in rest.iter().enumerate() {
-            let x = f64::from(x);
-            t.sum[l] += x;
-            t.square[l] = x.mul_add(x, t.square[l]);
-        }
-        *to = t;
+    for (x, totals) in x.chunks_exact(space).zip(totals) {
+        add_to_lanes(x, totals, f64::from);
+    }
+}
+
+#[inline(always)]
+fn add_squares_body(x: &[f32], space: usize, means: &[f32], totals: &mut [Totals]) {
+    for ((x, totals), &mean) in x.chunks_exact(space).zip(totals).zip(means) {
+        add_to_lanes(x, totals, |x| {
+            let d = f64::from(x - mean);
+            d * d
+        });
     }
 }
 
@@ -310,6 +312,8 @@ fn input_grad_runs_body(
 simd! {
     /// Takes one run of `space` elements for each channel into its totals.
     pub fn add_totals(x: &[f32], space: usize, totals: &mut [Totals]) = add_totals_body;
+    /// As [`add_totals`], of the squares of the distances from each channel's mean.
+    pub fn add_squares(x: &[f32], space: usize, means: &[f32], totals: &mut [Totals]) = add_squares_body;
     /// Takes one run of `space` elements for each channel into its sums of dy and dy·x̂.
     pub fn add_pairs(x: &[f32], dy: &[f32], space: usize, moments: &[Moments], pairs: &mut [Pairs]) = add_pairs_body;
     /// [`normalize`] of one run for each channel, given its moments, gain and bias.

@@ -195,14 +195,14 @@ pub(super) fn batch_norm(op: &BatchNorm, ins: &[TensorType]) -> Option<Lowered> 
         e.channel_blocks(call, &|block| {
             // SAFETY: channels are disjoint.
             let (mean, variance) = unsafe { (mean.slice(block.clone()), variance.slice(block.clone())) };
-            let mut totals = [Totals::ZERO; BLOCK];
-            let totals = &mut totals[..block.len()];
-            for at in e.runs(&block).filter(|at| !at.is_empty()) {
-                norm::add_totals(isa, &x[at], e.space, totals);
-            }
+            let (mut sums, mut squares) = ([Totals::ZERO; BLOCK], [Totals::ZERO; BLOCK]);
+            let runs = || e.runs(&block).filter(|at| !at.is_empty());
+            runs().for_each(|at| norm::add_totals(isa, &x[at], e.space, &mut sums));
+            mean.iter_mut().zip(&sums).for_each(|(mean, sum)| *mean = sum.mean(e.n * e.space));
+            runs().for_each(|at| norm::add_squares(isa, &x[at], e.space, mean, &mut squares));
             let mut channels = [(Moments { mean: 0.0, rstd: 0.0 }, 0.0, 0.0); BLOCK];
             for (i, c) in block.clone().enumerate() {
-                (mean[i], variance[i]) = totals[i].moments(e.n * e.space);
+                variance[i] = squares[i].mean(e.n * e.space);
                 let rstd = math::rsqrt(variance[i] + eps);
                 channels[i] = (Moments { mean: mean[i], rstd }, gamma[c], beta[c]);
             }
