@@ -7,7 +7,7 @@ mod traffic;
 
 pub use traffic::{Traffic, explain, traffic};
 
-use crate::dim::{Dim, product};
+use crate::dim::Dim;
 use crate::graph::{Graph, Node, NodeId, Origin, Value};
 use crate::op::Op;
 use crate::op::chain::Apply;
@@ -140,7 +140,7 @@ impl<'a> Window<'a> {
             if !matches!(node.op, Op::Reduce(_)) {
                 let whole = uses.ins[id].iter().filter(|v| graph.ty(**v).shape == shape);
                 candidates.extend(whole.filter_map(|v| reader.get(v)).map(|&node| window.owner[&node]));
-                if product(&shape).as_const().is_some_and(|n| n <= SMALL) {
+                if is_small(&shape) {
                     candidates.extend(small.get(&shape).map(|&node| window.owner[&node]));
                     small.insert(shape, id);
                 }
@@ -224,6 +224,12 @@ impl<'a> Window<'a> {
         }
         result
     }
+}
+
+/// Whether there are few elements, whatever the input sizes.
+fn is_small(shape: &[Dim]) -> bool {
+    let elements = shape.iter().try_fold(1i64, |n, extent| n.checked_mul(extent.as_const()?));
+    elements.is_some_and(|n| n <= SMALL)
 }
 
 /// What a node loops over, if it can be part of a chain.
