@@ -140,7 +140,7 @@ impl<'a> Window<'a> {
             if !matches!(node.op, Op::Reduce(_)) {
                 let whole = uses.ins[id].iter().filter(|v| graph.ty(**v).shape == shape);
                 candidates.extend(whole.filter_map(|v| reader.get(v)).map(|&node| window.owner[&node]));
-                if few_elements(&shape) {
+                if is_small(&shape) {
                     candidates.extend(small.get(&shape).map(|&node| window.owner[&node]));
                     small.insert(shape, id);
                 }
@@ -226,6 +226,12 @@ impl<'a> Window<'a> {
     }
 }
 
+/// Whether there are few elements, whatever the input sizes.
+fn is_small(shape: &[Dim]) -> bool {
+    let elements = shape.iter().try_fold(1i64, |n, extent| n.checked_mul(extent.as_const()?));
+    elements.is_some_and(|n| n <= SMALL)
+}
+
 /// What a node loops over, if it can be part of a chain.
 fn loop_shape(graph: &Graph, node: &Node) -> Option<Vec<Dim>> {
     let of = match &node.op {
@@ -286,10 +292,4 @@ fn rebuild(graph: &Graph, uses: &Uses, units: &[Unit]) -> Graph {
         outputs: graph.outputs.iter().map(|(name, v)| (name.clone(), new(v))).collect(),
         carries: graph.carries.iter().map(|(input, next)| (new(input), new(next))).collect(),
     }
-}
-
-/// Whether a shape is known to have at most [`SMALL`] elements.
-fn few_elements(shape: &[Dim]) -> bool {
-    let elements = shape.iter().try_fold(1i64, |n, d| n.checked_mul(d.as_const()?));
-    elements.is_some_and(|n| n <= SMALL)
 }
