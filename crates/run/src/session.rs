@@ -395,6 +395,8 @@ impl Session {
             self.cpu.run(&self.train.graph, &loaded.program, done..update, None)?;
             done = update;
             if !self.cpu.losses(&loaded.program, stage).iter().all(|x| x.is_finite()) {
+                // What the batch was fed into may have been used for other things since.
+                self.prepare(Which::Train, batch, key, &with_scale)?;
                 let name = self.diagnose(&sizes, update)?;
                 return Ok(Outcome { scalars: BTreeMap::new(), not_finite: Some(name) });
             }
@@ -446,7 +448,8 @@ impl Session {
         }
     }
 
-    /// Undoes what the forward pass changed and runs it again, looking at every value.
+    /// Undoes what the forward pass changed and runs it again, looking at every value. The batch must have
+    /// been fed anew.
     fn diagnose(&mut self, sizes: &Bindings, until: usize) -> Result<String, SessionError> {
         self.undo();
         for one in self.layout() {
@@ -461,7 +464,14 @@ impl Session {
                 first = Some(value);
             }
         };
+        // Updates of earlier objectives are run again, and must not count twice.
+        let mut kept = Vec::new();
+        if loaded.program.updates().iter().any(|(_, at)| *at < until) {
+            kept.resize(self.persistent.end as usize, 0);
+            self.cpu.read(0, &mut kept);
+        }
         self.cpu.run(&self.train.graph, &loaded.program, 0..until, Some(&mut watch))?;
+        self.cpu.write(0, &kept);
         self.undo();
         Ok(first.map_or("loss".into(), |v| self.train.graph.value(v).name.clone()))
     }

@@ -1,6 +1,9 @@
 //! Sessions: slices of a batch, changing input sizes, hard budgets and memory against length.
 
+use gulliver_graph::build::Builder;
 use gulliver_graph::dim::Bindings;
+use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::{Init, Phase};
 use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
@@ -96,4 +99,29 @@ fn budgets_too_small_are_refused_before_the_first_step() {
     let error = gpt(0.0, 1, Some(arena - 64)).unwrap().plan(Which::Train, &sizes).unwrap_err();
     assert!(error.to_string().contains(&format!("needs {arena} bytes")), "{error}");
     assert!(gpt(0.0, 1, Some(1000)).is_err());
+}
+
+#[test]
+fn an_objective_that_fails_changes_nothing_and_those_before_it_once() {
+    let mut g = Builder::new(true);
+    let x = g.data("x", DType::F32, &["batch"]).unwrap();
+    for (stage, name) in ["first", "second"].into_iter().enumerate() {
+        g.enter(Phase::Forward, stage as u32);
+        let w = g.weight(name, &[2], Init::Constant(1.0)).unwrap();
+        // The second takes the root of numbers below zero.
+        let y = if stage == 0 { x } else { g.sqrt(x).unwrap() };
+        let loss = g.sum_all(y).unwrap();
+        g.output(&format!("{name}.loss"), loss);
+        g.enter(Phase::Update, stage as u32);
+        let next = g.affine(w, 1.0, 1.0).unwrap();
+        g.carry(w, next);
+    }
+    let mut session = Session::new(g.finish(), None, SessionOptions::default(), 0).unwrap();
+    let x = HostTensor::new(&[4], HostData::F32(vec![-1.0; 4])).unwrap();
+    let batch = Batch { fields: vec![("x".into(), x)] };
+    let outcome = session.step(&batch, Key { seed: 0, step: 0 }, &|_| None).unwrap();
+    assert_eq!(outcome.not_finite.as_deref(), Some("map"));
+    let tensors = session.tensors();
+    assert_eq!(tensors["first"].as_f32(), Some(&[2.0, 2.0][..]));
+    assert_eq!(tensors["second"].as_f32(), Some(&[1.0, 1.0][..]));
 }
