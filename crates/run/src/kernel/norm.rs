@@ -9,6 +9,7 @@
 use crate::kernel::isa::{Isa, simd};
 use crate::kernel::reduce::{self, Matrix, add, fold_columns, tree};
 use crate::kernel::{LANES, math};
+use std::ops::Range;
 
 /// Gain and bias along a run.
 #[derive(Clone, Copy, Debug)]
@@ -19,15 +20,6 @@ pub enum Affine<'a> {
     EachGain(&'a [f32]),
     /// The same gain and bias for all.
     Same(f32, f32),
-}
-
-/// The gain along a run.
-#[derive(Clone, Copy, Debug)]
-pub enum Gain<'a> {
-    /// One per element.
-    Each(&'a [f32]),
-    /// The same for all.
-    Same(f32),
 }
 
 /// Mean and inverse standard deviation of the set a run belongs to.
@@ -75,55 +67,30 @@ fn normalize_body(x: &[f32], m: Moments, affine: Affine<'_>, y: &mut [f32]) {
 }
 
 #[inline(always)]
-fn input_grad_body(x: &[f32], dy: &[f32], m: Moments, gamma: Gain<'_>, s: Slopes, dx: &mut [f32]) {
-    let element =
-        |x: f32, dy: f32, gamma: f32| m.rstd * (-normal(x, m)).mul_add(s.slope, dy.mul_add(gamma, -s.level));
-    match gamma {
-        Gain::Each(gamma) => {
-            for (((dx, &x), &dy), &gamma) in dx.iter_mut().zip(x).zip(dy).zip(gamma) {
-                *dx = element(x, dy, gamma);
-            }
-        }
-        Gain::Same(gamma) => {
-            for ((dx, &x), &dy) in dx.iter_mut().zip(x).zip(dy) {
-                *dx = element(x, dy, gamma);
-            }
-        }
-    }
-}
-
-/// Two sums over a run at once: of `d` and of `d·x̂`, where `d = weight(dy, gamma)`.
-#[inline(always)]
-fn two_sums(x: &[f32], dy: &[f32], gamma: &[f32], m: Moments, weight: impl Fn(f32, f32) -> f32) -> [f32; 2] {
-    let (mut plain, mut weighted) = ([0.0f32; LANES], [0.0f32; LANES]);
-    let (xs, dys, gammas) = (x.chunks_exact(LANES), dy.chunks_exact(LANES), gamma.chunks_exact(LANES));
-    let rest = xs.remainder().iter().zip(dys.remainder()).zip(gammas.remainder());
-    for ((x, dy), gamma) in xs.zip(dys).zip(gammas) {
-        for l in 0..LANES {
-            let d = weight(dy[l], gamma[l]);
-            plain[l] += d;
-            weighted[l] = d.mul_add(normal(x[l], m), weighted[l]);
-        }
-    }
-    for (l, ((&x, &dy), &gamma)) in rest.enumerate() {
-        let d = weight(dy, gamma);
-        plain[l] += d;
-        weighted[l] = d.mul_add(normal(x, m), weighted[l]);
-    }
-    [tree(plain, add), tree(weighted, add)]
-}
-
-#[inline(always)]
 fn sums_body(x: &[f32], dy: &[f32], m: Moments) -> [f32; 2] {
-    two_sums(x, dy, dy, m, |dy, _| dy)
+    let mut pairs = [Pairs::ZERO];
+    add_pairs_body(x, dy, x.len(), &[m], &mut pairs);
+    pairs[0].sums()
 }
 
 #[inline(always)]
 fn gained_sums_body(x: &[f32], dy: &[f32], gamma: &[f32], m: Moments) -> [f32; 2] {
-    two_sums(x, dy, gamma, m, |dy, gamma| dy * gamma)
+    let (xs, rest) = x.as_chunks::<LANES>();
+    let dys = &dy.as_chunks::<LANES>().0[..xs.len()];
+    let gammas = &gamma.as_chunks::<LANES>().0[..xs.len()];
+    let mut t = Pairs::ZERO;
+    let gained = |dy: &[f32; LANES], gamma: &[f32; LANES]| std::array::from_fn(|l| dy[l] * gamma[l]);
+    for i in 0..xs.len() {
+        add_to_pairs(&mut t, &xs[i], &gained(&dys[i], &gammas[i]), m);
+    }
+    if !rest.is_empty() {
+        let [x, dy, gamma] = [x, dy, gamma].map(|of| filled(of, x.len() - rest.len()..x.len()));
+        add_to_pairs(&mut t, &x, &gained(&dy, &gamma), m);
+    }
+    t.sums()
 }
 
-/// [`input_grad`] of a row with a gain per element, which also adds dy·x̂ to dgamma and dy to dbeta.
+/// `dx` of a row with a gain per element, which also adds dy·x̂ to dgamma and dy to dbeta.
 #[inline(always)]
 fn row_grad_body(
     x: &[f32],
@@ -181,13 +148,11 @@ fn fold_lanes_body(lanes: &mut [f32], width: usize) {
 simd! {
     /// `y = fma(x̂, gamma, beta)` along a run.
     pub fn normalize(x: &[f32], m: Moments, affine: Affine<'_>, y: &mut [f32]) = normalize_body;
-    /// `dx` along a run.
-    pub fn input_grad(x: &[f32], dy: &[f32], m: Moments, gamma: Gain<'_>, s: Slopes, dx: &mut [f32]) = input_grad_body;
     /// The sums of dy and of dy·x̂ over a run.
     pub fn sums(x: &[f32], dy: &[f32], m: Moments) -> [f32; 2] = sums_body;
     /// The sums of dy·gamma and of dy·gamma·x̂ over a run.
     pub fn gained_sums(x: &[f32], dy: &[f32], gamma: &[f32], m: Moments) -> [f32; 2] = gained_sums_body;
-    /// [`input_grad`] of a row with a gain per element, which also adds dy·x̂ to dgamma and dy to dbeta.
+    /// `dx` of a row with a gain per element, which also adds dy·x̂ to dgamma and dy to dbeta.
     pub fn row_grad(x: &[f32], dy: &[f32], m: Moments, gamma: &[f32], s: Slopes, dx: &mut [f32], dgamma: &mut [f32], dbeta: Option<&mut [f32]>) = row_grad_body;
     /// Combines lanes of `width` elements each, the first of [`LANES`], by the fixed tree into lane 0.
     pub fn fold_lanes(lanes: &mut [f32], width: usize) = fold_lanes_body;
@@ -230,65 +195,115 @@ impl Pairs {
     }
 }
 
-/// Takes `f` of every element of a run into its lane.
+/// The elements `at` of `x`, fewer than there are lanes, filled up with zeros, which add nothing.
 #[inline(always)]
-fn add_to_lanes(x: &[f32], totals: &mut Totals, f: impl Fn(f32) -> f64) {
-    let mut lanes = totals.0;
-    let chunks = x.chunks_exact(LANES);
-    let rest = chunks.remainder();
-    for x in chunks {
-        for l in 0..LANES {
-            lanes[l] += f(x[l]);
+fn filled(x: &[f32], at: Range<usize>) -> [f32; LANES] {
+    let mut all = [0.0; LANES];
+    match x.get(at.start..at.start + LANES) {
+        // Reading on and choosing is faster than copying a few.
+        Some(more) => {
+            let n = at.len() as u32;
+            for l in 0..LANES {
+                all[l] = if (l as u32) < n { more[l] } else { 0.0 };
+            }
         }
+        None => all[..at.len()].copy_from_slice(&x[at]),
     }
-    for (lane, &x) in lanes.iter_mut().zip(rest) {
-        *lane += f(x);
-    }
-    totals.0 = lanes;
+    all
 }
 
 #[inline(always)]
 fn add_totals_body(x: &[f32], space: usize, totals: &mut [Totals]) {
-    for (x, totals) in x.chunks_exact(space).zip(totals) {
-        add_to_lanes(x, totals, f64::from);
+    for c in 0..totals.len() {
+        let (start, end) = (c * space, (c + 1) * space);
+        let (whole, rest) = x[start..end].as_chunks::<LANES>();
+        let mut t = totals[c].0;
+        for x in whole {
+            for l in 0..LANES {
+                t[l] += f64::from(x[l]);
+            }
+        }
+        if !rest.is_empty() {
+            let x = filled(x, end - rest.len()..end);
+            for l in 0..LANES {
+                t[l] += f64::from(x[l]);
+            }
+        }
+        totals[c].0 = t;
     }
 }
 
 #[inline(always)]
 fn add_squares_body(x: &[f32], space: usize, means: &[f32], totals: &mut [Totals]) {
-    for ((x, totals), &mean) in x.chunks_exact(space).zip(totals).zip(means) {
-        add_to_lanes(x, totals, |x| {
+    for (c, &mean) in means.iter().enumerate() {
+        let (start, end) = (c * space, (c + 1) * space);
+        let (whole, rest) = x[start..end].as_chunks::<LANES>();
+        let mut t = totals[c].0;
+        for x in whole {
+            for l in 0..LANES {
+                let d = f64::from(x[l] - mean);
+                t[l] = d.mul_add(d, t[l]);
+            }
+        }
+        for (t, &x) in t.iter_mut().zip(rest) {
             let d = f64::from(x - mean);
-            d * d
-        });
+            *t = d.mul_add(d, *t);
+        }
+        totals[c].0 = t;
+    }
+}
+
+#[inline(always)]
+fn add_to_pairs(t: &mut Pairs, x: &[f32; LANES], dy: &[f32; LANES], m: Moments) {
+    for l in 0..LANES {
+        t.plain[l] += dy[l];
+        t.weighted[l] = dy[l].mul_add(normal(x[l], m), t.weighted[l]);
     }
 }
 
 #[inline(always)]
 fn add_pairs_body(x: &[f32], dy: &[f32], space: usize, moments: &[Moments], pairs: &mut [Pairs]) {
-    for (((x, dy), to), &m) in x.chunks_exact(space).zip(dy.chunks_exact(space)).zip(pairs).zip(moments) {
-        let mut t = *to;
-        let (xs, dys) = (x.chunks_exact(LANES), dy.chunks_exact(LANES));
-        let rest = xs.remainder().iter().zip(dys.remainder());
-        for (x, dy) in xs.zip(dys) {
-            for l in 0..LANES {
-                t.plain[l] += dy[l];
-                t.weighted[l] = dy[l].mul_add(normal(x[l], m), t.weighted[l]);
-            }
+    for c in 0..pairs.len() {
+        let (start, end) = (c * space, (c + 1) * space);
+        let (xs, rest) = x[start..end].as_chunks::<LANES>();
+        let dys = &dy[start..end].as_chunks::<LANES>().0[..xs.len()];
+        let (mut t, m) = (pairs[c], moments[c]);
+        for i in 0..xs.len() {
+            add_to_pairs(&mut t, &xs[i], &dys[i], m);
         }
-        for (l, (&x, &dy)) in rest.enumerate() {
-            t.plain[l] += dy;
-            t.weighted[l] = dy.mul_add(normal(x, m), t.weighted[l]);
+        if !rest.is_empty() {
+            let rest = end - rest.len()..end;
+            add_to_pairs(&mut t, &filled(x, rest.clone()), &filled(dy, rest), m);
         }
-        *to = t;
+        pairs[c] = t;
     }
+}
+
+/// Runs shorter than this go by whole lanes, because loops of known length cost nothing to start.
+const SHORT: usize = 64;
+
+/// How many elements of a run go by lanes.
+#[inline(always)]
+fn by_lanes(space: usize) -> usize {
+    if space < SHORT { space / LANES * LANES } else { 0 }
 }
 
 #[inline(always)]
 fn normalize_runs_body(x: &[f32], space: usize, channels: &[(Moments, f32, f32)], y: &mut [f32]) {
-    for ((x, y), &(m, gamma, beta)) in x.chunks_exact(space).zip(y.chunks_exact_mut(space)).zip(channels) {
-        for (y, &x) in y.iter_mut().zip(x) {
-            *y = normal(x, m).mul_add(gamma, beta);
+    let whole = by_lanes(space);
+    for (c, &(m, gamma, beta)) in channels.iter().enumerate() {
+        let element = |x: f32| normal(x, m).mul_add(gamma, beta);
+        let at = c * space..(c + 1) * space;
+        let ((xs, x), (ys, y)) = (x[at.clone()].split_at(whole), y[at].split_at_mut(whole));
+        let (xs, ys) = (xs.as_chunks::<LANES>().0, ys.as_chunks_mut::<LANES>().0);
+        let (xs, x) = (&xs[..ys.len()], &x[..y.len()]);
+        for i in 0..ys.len() {
+            for l in 0..LANES {
+                ys[i][l] = element(xs[i][l]);
+            }
+        }
+        for i in 0..y.len() {
+            y[i] = element(x[i]);
         }
     }
 }
@@ -301,10 +316,23 @@ fn input_grad_runs_body(
     channels: &[(Moments, f32, Slopes)],
     dx: &mut [f32],
 ) {
-    let runs = x.chunks_exact(space).zip(dy.chunks_exact(space)).zip(dx.chunks_exact_mut(space));
-    for (((x, dy), dx), &(m, gamma, s)) in runs.zip(channels) {
-        for ((dx, &x), &dy) in dx.iter_mut().zip(x).zip(dy) {
-            *dx = m.rstd * (-normal(x, m)).mul_add(s.slope, dy.mul_add(gamma, -s.level));
+    let whole = by_lanes(space);
+    for (c, &(m, gamma, s)) in channels.iter().enumerate() {
+        let element =
+            |x: f32, dy: f32| m.rstd * (-normal(x, m)).mul_add(s.slope, dy.mul_add(gamma, -s.level));
+        let at = c * space..(c + 1) * space;
+        let ((xs, x), (dys, dy)) = (x[at.clone()].split_at(whole), dy[at.clone()].split_at(whole));
+        let (dxs, dx) = dx[at].split_at_mut(whole);
+        let dxs = dxs.as_chunks_mut::<LANES>().0;
+        let [xs, dys] = [xs, dys].map(|of| &of.as_chunks::<LANES>().0[..dxs.len()]);
+        let (x, dy) = (&x[..dx.len()], &dy[..dx.len()]);
+        for i in 0..dxs.len() {
+            for l in 0..LANES {
+                dxs[i][l] = element(xs[i][l], dys[i][l]);
+            }
+        }
+        for i in 0..dx.len() {
+            dx[i] = element(x[i], dy[i]);
         }
     }
 }
@@ -318,7 +346,7 @@ simd! {
     pub fn add_pairs(x: &[f32], dy: &[f32], space: usize, moments: &[Moments], pairs: &mut [Pairs]) = add_pairs_body;
     /// [`normalize`] of one run for each channel, given its moments, gain and bias.
     pub fn normalize_runs(x: &[f32], space: usize, channels: &[(Moments, f32, f32)], y: &mut [f32]) = normalize_runs_body;
-    /// [`input_grad`] of one run for each channel, given its moments, gain and slopes.
+    /// `dx` of one run for each channel, given its moments, gain and slopes.
     pub fn input_grad_runs(x: &[f32], dy: &[f32], space: usize, channels: &[(Moments, f32, Slopes)], dx: &mut [f32]) = input_grad_runs_body;
 }
 
@@ -382,7 +410,7 @@ fn normal_dots_body(x: &[f32], dy: Matrix<'_>, c: Columns<'_>, c0: usize, out: &
 simd! {
     /// [`normalize`] of one row of a matrix whose columns are normalised.
     pub fn normalize_row(x: &[f32], c: Columns<'_>, beta: &[f32], y: &mut [f32]) = normalize_row_body;
-    /// [`input_grad`] of one row of such a matrix, with the level and slope of each column.
+    /// `dx` of one row of such a matrix, with the level and slope of each column.
     pub fn input_grad_row(x: &[f32], dy: &[f32], c: Columns<'_>, level: &[f32], slope: &[f32], dx: &mut [f32]) = input_grad_row_body;
     fn normal_dots_range(x: &[f32], dy: Matrix<'_>, c: Columns<'_>, c0: usize, out: &mut [f32]) = normal_dots_body;
 }
@@ -413,6 +441,46 @@ mod tests {
                 let want = [reduce::sum(isa, &gained), reduce::dot(isa, &gained, &hat)];
                 assert_eq!(bits(&gained_sums(isa, &x, &dy, &gamma, m)), bits(&want), "{len} {isa:?}");
             }
+        }
+    }
+
+    #[test]
+    fn runs_of_several_channels_have_the_bits_of_each_alone() {
+        let slopes = Slopes { level: 0.1, slope: -0.3 };
+        for space in [1, 7, 16, 49, 100] {
+            let (x, dy) = (noise(3 * space, 1), noise(3 * space, 2));
+            let m = [0.25, 0.5, -1.0].map(|mean| Moments { mean, rstd: 1.5 });
+            let mut seen = Vec::new();
+            for isa in Isa::all() {
+                let (mut totals, mut squares, mut pairs) =
+                    ([Totals::ZERO; 3], [Totals::ZERO; 3], [Pairs::ZERO; 3]);
+                add_totals(isa, &x, space, &mut totals);
+                let means = totals.map(|t| t.mean(space));
+                add_squares(isa, &x, space, &means, &mut squares);
+                let variances = squares.map(|t| t.mean(space));
+                add_pairs(isa, &x, &dy, space, &m, &mut pairs);
+                let (mut y, mut dx) = (vec![0.0; 3 * space], vec![0.0; 3 * space]);
+                normalize_runs(isa, &x, space, &m.map(|m| (m, 0.7, 0.2)), &mut y);
+                input_grad_runs(isa, &x, &dy, space, &m.map(|m| (m, 0.7, slopes)), &mut dx);
+                for c in 0..3 {
+                    let at = c * space..(c + 1) * space;
+                    let (x, dy) = (&x[at.clone()], &dy[at.clone()]);
+                    assert_eq!(bits(&pairs[c].sums()), bits(&sums(isa, x, dy, m[c])), "{space} {isa:?}");
+                    let mut alone = vec![0.0; space];
+                    normalize(isa, x, m[c], Affine::Same(0.7, 0.2), &mut alone);
+                    assert_eq!(bits(&alone), bits(&y[at.clone()]), "{space} {isa:?}");
+                    let (mut dgamma, gamma) = (vec![0.0; space], vec![0.7; space]);
+                    row_grad(isa, x, dy, m[c], &gamma, slopes, &mut alone, &mut dgamma, None);
+                    assert_eq!(bits(&alone), bits(&dx[at]), "{space} {isa:?}");
+                    let wide = x.iter().map(|&x| f64::from(x));
+                    let mean = wide.clone().sum::<f64>() / space as f64;
+                    let variance = wide.map(|x| (x - mean).powi(2)).sum::<f64>() / space as f64;
+                    assert!((f64::from(means[c]) - mean).abs() < 1e-7);
+                    assert!((f64::from(variances[c]) - variance).abs() < 1e-7);
+                }
+                seen.push([bits(&means), bits(&variances)]);
+            }
+            assert!(seen.windows(2).all(|w| w[0] == w[1]), "{space}");
         }
     }
 

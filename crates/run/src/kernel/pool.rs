@@ -22,11 +22,14 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// The position whose tap reads a source coordinate along one axis.
-    fn reader(&self, axis: usize, at: usize, tap: usize) -> Option<usize> {
-        let at = usize::try_from(at as isize + self.low[axis] - tap as isize).ok()?;
-        let position = at / self.stride[axis];
-        (at.is_multiple_of(self.stride[axis]) && position < self.positions[axis]).then_some(position)
+    /// The positions whose windows read a source coordinate along one axis, by ascending tap.
+    #[inline(always)]
+    fn readers(&self, axis: usize, at: usize) -> impl Iterator<Item = usize> + Clone + use<> {
+        let (stride, taps) = (self.stride[axis] as isize, self.kernel[axis] as isize);
+        let last = at as isize + self.low[axis];
+        let up = |x: isize| if x <= 0 { 0 } else { (x + stride - 1) / stride };
+        let end = up(last + 1).min(self.positions[axis] as isize);
+        (up(last + 1 - taps) as usize..end as usize).rev()
     }
 
     /// The source coordinates of a window along one axis.
@@ -76,8 +79,9 @@ fn take_lines(
         (None, _) => to.fill(first),
         (Some(a), None) => to.copy_from_slice(line(a)),
         (Some(a), Some(b)) => {
-            for ((to, &a), &b) in to.iter_mut().zip(line(a)).zip(line(b)) {
-                *to = step(a, b);
+            let (a, b) = (line(a), line(b));
+            for i in 0..n {
+                to[i] = step(a[i], b[i]);
             }
         }
     }
@@ -98,20 +102,25 @@ fn take_windows(
     first: f32,
     step: impl Fn(f32, f32) -> f32,
 ) {
+    // Indices into slices of known lengths, as chains of iterators are left as calls.
+    let n = y.len();
     match (kernel, stride) {
         (2, 2) => {
-            for (y, a) in y.iter_mut().zip(line.chunks_exact(2)) {
-                *y = step(step(first, a[0]), a[1]);
+            let pairs = &line.as_chunks::<2>().0[..n];
+            for i in 0..n {
+                y[i] = step(step(first, pairs[i][0]), pairs[i][1]);
             }
         }
         (3, 2) => {
-            for ((y, a), b) in y.iter_mut().zip(line.chunks_exact(2)).zip(line[2..].chunks_exact(2)) {
-                *y = step(step(step(first, a[0]), a[1]), b[0]);
+            let (pairs, next) = (&line.as_chunks::<2>().0[..n], &line[2..].as_chunks::<2>().0[..n]);
+            for i in 0..n {
+                y[i] = step(step(step(first, pairs[i][0]), pairs[i][1]), next[i][0]);
             }
         }
         (3, 1) => {
-            for (((y, &a), &b), &c) in y.iter_mut().zip(line).zip(&line[1..]).zip(&line[2..]) {
-                *y = step(step(step(first, a), b), c);
+            let (a, b, c) = (&line[..n], &line[1..][..n], &line[2..][..n]);
+            for i in 0..n {
+                y[i] = step(step(step(first, a[i]), b[i]), c[i]);
             }
         }
         _ => {
@@ -165,8 +174,9 @@ fn mean_rows_body(w: &Windows, x: &[f32], rows: Range<usize>, divisor: f32, line
 fn spread(kernel: usize, stride: usize, from: &[f32], line: &mut [f32]) {
     if (kernel, stride) == (2, 2) {
         line[2 * from.len()..].fill(0.0);
-        for (line, &x) in line.chunks_exact_mut(2).zip(from) {
-            (line[0], line[1]) = (0.0 + x, 0.0 + x);
+        let pairs = &mut line.as_chunks_mut::<2>().0[..from.len()];
+        for i in 0..from.len() {
+            pairs[i] = [0.0 + from[i]; 2];
         }
         return;
     }
@@ -193,18 +203,17 @@ fn mean_rows_grad_body(
     line: &mut [f32],
     dx: &mut [f32],
 ) {
-    let (from, line) = line.split_at_mut(w.positions[2]);
+    let (from, wide) = line.split_at_mut(w.positions[2]);
     let (within, start) = w.within_line();
     for (row, dx) in rows.zip(dx.chunks_exact_mut(w.source[2].max(1))) {
         let (z, r) = (row / w.source[1], row % w.source[1]);
-        let rows =
-            |axis: usize, at: usize| (0..w.kernel[axis]).filter_map(move |tap| w.reader(axis, at, tap));
-        let lines =
-            rows(0, z).flat_map(|z| rows(1, r).map(move |r| (z * w.positions[1] + r) * w.positions[2]));
+        let rows = w.readers(1, r);
+        let line = |z: usize, r: usize| (z * w.positions[1] + r) * w.positions[2];
+        let lines = w.readers(0, z).flat_map(|z| rows.clone().map(move |r| line(z, r)));
         take_lines(dy, lines, 0, from, 0.0, |sum, x| sum + x);
-        spread(w.kernel[2], w.stride[2], from, line);
+        spread(w.kernel[2], w.stride[2], from, wide);
         dx.fill(0.0);
-        for (dx, &sum) in dx[start..].iter_mut().zip(&line[within.clone()]) {
+        for (dx, &sum) in dx[start..].iter_mut().zip(&wide[within.clone()]) {
             *dx = sum / divisor;
         }
     }
@@ -219,30 +228,45 @@ simd! {
     /// Rows of the source's gradient for [`mean_rows`]; `line` holds an element per position along the
     /// last axis more than there.
     pub fn mean_rows_grad(w: &Windows, dy: &[f32], rows: Range<usize>, divisor: f32, line: &mut [f32], dx: &mut [f32]) = mean_rows_grad_body;
-    fn seek(x: &[f32], stride: usize, at: i32, y: &[f32], place: &mut [i32]) = seek_body;
+    /// The gradient of max pooling for one plane: `dy` of each window, windows in row-major order, goes to
+    /// its first element that equals `y`, if that one lands. `taps` is [`Windows::inside`] of every tap, and
+    /// `place` has an element per position along the last axis. Panics if the plane has 2^31 - 1 elements or more.
+    pub fn max_grad(w: &Windows, taps: &[(Range<usize>, usize)], into: &Landing, planes: [&[f32]; 3], place: &mut [i32], dx: &mut [f32]) = max_grad_body;
 }
 
-/// Writes `at` and on to the places of those `y` that equal every `stride`-th element of `x`.
+/// No place yet: later than all.
+const NOWHERE: i32 = i32::MAX;
+
+/// Moves the places of those `y` that equal every `stride`-th element of `x` to `at` and on, if sooner.
 #[inline(always)]
-fn seek_body(x: &[f32], stride: usize, at: i32, y: &[f32], place: &mut [i32]) {
-    let equal = |x: f32, y: f32| (x == y) | (x.is_nan() & y.is_nan());
-    let step = stride as i32;
-    // All but the last have a whole stride after them, which makes known strides vectorise.
-    let Some(n) = place.len().checked_sub(1) else { return };
-    if equal(x[n * stride], y[n]) {
-        place[n] = at + n as i32 * step;
+fn seek(x: &[f32], stride: usize, at: i32, y: &[f32], place: &mut [i32]) {
+    let sooner = |place: i32, x: f32, y: f32, at: i32| {
+        place.min(if (x == y) | (x.is_nan() & y.is_nan()) { at } else { NOWHERE })
+    };
+    // The last may lack a whole stride after it, which the others need to vectorise.
+    let n = place.len().min(x.len() / stride);
+    if let Some(last) = place.get_mut(n) {
+        *last = sooner(*last, x[n * stride], y[n], at + (n * stride) as i32);
     }
-    macro_rules! others {
-        ($x:expr) => {
-            for (i, ((place, y), x)) in place[..n].iter_mut().zip(y).zip($x).enumerate() {
-                *place = if equal(x[0], *y) { at + i as i32 * step } else { *place };
-            }
-        };
-    }
+    let (place, y) = (&mut place[..n], &y[..n]);
     match stride {
-        1 => others!(x.chunks_exact(1)),
-        2 => others!(x.chunks_exact(2)),
-        _ => others!(x.chunks_exact(stride)),
+        1 => {
+            let x = &x[..n];
+            for i in 0..n {
+                place[i] = sooner(place[i], x[i], y[i], at + i as i32);
+            }
+        }
+        2 => {
+            let x = &x.as_chunks::<2>().0[..n];
+            for i in 0..n {
+                place[i] = sooner(place[i], x[i][0], y[i], at + 2 * i as i32);
+            }
+        }
+        _ => {
+            for i in 0..n {
+                place[i] = sooner(place[i], x[i * stride], y[i], at + (i * stride) as i32);
+            }
+        }
     }
 }
 
@@ -255,12 +279,8 @@ pub struct Landing {
     pub low: [isize; 3],
 }
 
-/// The gradient of max pooling for one plane: `dy` of each window, windows in row-major order, goes to
-/// its first element that equals `y`, if that one lands. `taps` is [`Windows::inside`] of every tap, and
-/// `place` has an element per position along the last axis. Panics if the plane has 2^31 elements or more.
-#[allow(clippy::too_many_arguments)]
-pub fn max_grad(
-    isa: Isa,
+#[inline(always)]
+fn max_grad_body(
     w: &Windows,
     taps: &[(Range<usize>, usize)],
     into: &Landing,
@@ -269,7 +289,7 @@ pub fn max_grad(
     dx: &mut [f32],
 ) {
     dx.fill(0.0);
-    assert!(i32::try_from(x.len()).is_ok(), "a plane too large");
+    assert!(x.len() < NOWHERE as usize, "a plane too large");
     let [_, height, width] = w.source;
     let shift: [isize; 3] = std::array::from_fn(|a| w.low[a] - into.low[a]);
     let here = into.size == w.source && shift == [0; 3];
@@ -284,18 +304,19 @@ pub fn max_grad(
     let windows = y.chunks_exact(cols.max(1)).zip(dy.chunks_exact(cols.max(1)));
     for (line, (y, dy)) in windows.enumerate() {
         let (z, r) = (w.span(0, line / rows), w.span(1, line % rows));
-        place.fill(-1);
-        // Backwards, so that the first place stays.
-        for line in z.flat_map(|z| r.clone().map(move |r| z * height + r)).rev() {
+        place.fill(NOWHERE);
+        for line in z.flat_map(|z| r.clone().map(move |r| z * height + r)) {
             let start = line * width;
-            for (range, first) in taps.iter().rev().filter(|(range, _)| !range.is_empty()) {
+            for (range, first) in taps.iter().filter(|(range, _)| !range.is_empty()) {
                 let (at, y) = (start + first, &y[range.clone()]);
-                seek(isa, &x[at..start + width], w.stride[2], at as i32, y, &mut place[range.clone()]);
+                seek(&x[at..start + width], w.stride[2], at as i32, y, &mut place[range.clone()]);
             }
         }
         for (&place, &dy) in place.iter().zip(dy) {
-            let Ok(at) = usize::try_from(place) else { continue };
-            if let Some(at) = if here { Some(at) } else { lands(at) } {
+            if place == NOWHERE {
+                continue;
+            }
+            if let Some(at) = if here { Some(place as usize) } else { lands(place as usize) } {
                 dx[at] += dy;
             }
         }

@@ -34,18 +34,28 @@ fn running_sums_body(x: &[f32], width: usize, reverse: bool, y: &mut [f32]) {
     }
 }
 
+/// An integer that is ordered as the numbers are, with equal zeros and all NaN largest.
+#[inline(always)]
+fn rank(x: f32) -> i32 {
+    let bits = (x + 0.0).to_bits() as i32;
+    let rank = bits ^ ((bits >> 31) & i32::MAX);
+    if x.is_nan() { i32::MAX } else { rank }
+}
+
 /// The row of the largest element of each column: the first of several, the first NaN if there is one.
 #[inline(always)]
 fn largest_body(x: &[f32], width: usize, y: &mut [i64]) {
     for (block, y) in y.chunks_mut(COLUMNS).enumerate() {
         let c0 = block * COLUMNS;
-        let (mut most, mut place) = ([f32::NEG_INFINITY; COLUMNS], [0u32; COLUMNS]);
+        let (mut most, mut place) = ([i32::MIN; COLUMNS], [0u32; COLUMNS]);
         for (r, row) in x.chunks_exact(width).enumerate() {
-            let columns = row[c0..c0 + y.len()].iter().zip(&mut most).zip(&mut place);
-            for ((&x, most), place) in columns {
-                let better = (x > *most) | (x.is_nan() & !most.is_nan());
-                *most = if better { x } else { *most };
-                *place = if better { r as u32 } else { *place };
+            let row = &row[c0..c0 + y.len()];
+            let (most, place, r) = (&mut most[..row.len()], &mut place[..row.len()], r as u32);
+            for i in 0..row.len() {
+                // Maxima of integers, because choices would become slow conditional stores.
+                let rank = rank(row[i]);
+                place[i] = place[i].max(if rank > most[i] { r } else { 0 });
+                most[i] = most[i].max(rank);
             }
         }
         for (y, &place) in y.iter_mut().zip(&place) {

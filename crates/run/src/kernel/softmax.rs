@@ -28,22 +28,19 @@ fn add_lanes(lanes: &mut [f32; LANES], x: &[f32]) {
 
 #[inline(always)]
 fn exp_sum_body(x: &[f32], shift: f32) -> f32 {
-    let (mut lanes, mut block) = ([0.0; LANES], [0.0; BLOCK]);
-    let blocks = x.chunks_exact(BLOCK);
-    let rest = blocks.remainder();
-    for x in blocks {
-        for (e, &x) in block.iter_mut().zip(x) {
-            *e = exp_normal(x - shift);
+    let (whole, rest) = x.as_chunks::<LANES>();
+    let mut lanes = [0.0; LANES];
+    for x in whole {
+        for l in 0..LANES {
+            lanes[l] += exp_normal(x[l] - shift);
         }
-        add_lanes(&mut lanes, &block);
     }
-    // Filled up with what adds exact zeros, so that no element is handled alone.
-    let mut last = [f32::NEG_INFINITY; LANES];
-    for x in rest.chunks(LANES) {
-        last[x.len()..].fill(f32::NEG_INFINITY);
-        last[..x.len()].copy_from_slice(x);
-        for (lane, &x) in lanes.iter_mut().zip(&last) {
-            *lane += exp_normal(x - shift);
+    if !rest.is_empty() {
+        // Filled up with what adds exact zeros, so that no element is handled alone.
+        let mut last = [f32::NEG_INFINITY; LANES];
+        last[..rest.len()].copy_from_slice(rest);
+        for l in 0..LANES {
+            lanes[l] += exp_normal(last[l] - shift);
         }
     }
     tree(lanes, add)

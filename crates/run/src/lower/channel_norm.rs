@@ -5,7 +5,7 @@
 use super::reduce::over_rows;
 use super::{Lowered, TensorType, all_f32};
 use crate::call::Call;
-use crate::kernel::norm::{self, Affine, Columns, Gain, Moments, Pairs, Slopes, Totals};
+use crate::kernel::norm::{self, Affine, Columns, Moments, Pairs, Slopes, Totals};
 use crate::kernel::{math, reduce};
 use crate::team::SharedMut;
 use gulliver_graph::op::batch_norm::BatchNorm;
@@ -118,24 +118,34 @@ pub(super) fn group_norm_grad(op: &GroupNormGrad, ins: &[TensorType]) -> Option<
             for set in range {
                 let (sample, first) = (set / groups, set % groups * channels);
                 let m = Moments { mean: mean[set], rstd: rstd[set] };
-                let gains = || (first..).zip(&gamma[first..first + channels]);
                 let slot = 2 * (sample * e.c + first);
                 // SAFETY: sets are disjoint.
                 let sums = unsafe { shared.slice(slot..slot + 2 * channels) };
+                let blocks =
+                    || (first..first + channels).step_by(BLOCK).map(|c| c..(c + BLOCK).min(first + channels));
+                let at =
+                    |block: &Range<usize>| e.run(sample, block.start).start..e.run(sample, block.end - 1).end;
+                for block in blocks() {
+                    let mut pairs = [Pairs::ZERO; BLOCK];
+                    let pairs = &mut pairs[..block.len()];
+                    norm::add_pairs(isa, &x[at(&block)], &dy[at(&block)], e.space, &[m; BLOCK], pairs);
+                    let to = sums[2 * (block.start - first)..].chunks_exact_mut(2);
+                    to.zip(pairs).for_each(|(to, pair)| to.copy_from_slice(&pair.sums()));
+                }
                 let (mut level, mut slope) = (0.0, 0.0);
-                for ((c, &gamma), pair) in gains().zip(sums.chunks_exact_mut(2)) {
-                    let at = e.run(sample, c);
-                    pair.copy_from_slice(&norm::sums(isa, &x[at.clone()], &dy[at], m));
+                for (&gamma, pair) in gamma[first..].iter().zip(sums.chunks_exact(2)) {
                     level = gamma.mul_add(pair[0], level);
                     slope = gamma.mul_add(pair[1], slope);
                 }
                 let count = (channels * e.space) as f32;
                 let slopes = Slopes { level: level / count, slope: slope / count };
-                for (c, &gamma) in gains() {
-                    let at = e.run(sample, c);
+                for block in blocks() {
+                    let mut each = [(m, 0.0, slopes); BLOCK];
+                    each.iter_mut().zip(&gamma[block.clone()]).for_each(|(each, &gamma)| each.1 = gamma);
                     // SAFETY: as above.
-                    let dx = unsafe { dx.slice(at.clone()) };
-                    norm::input_grad(isa, &x[at.clone()], &dy[at], m, Gain::Same(gamma), slopes, dx);
+                    let dx = unsafe { dx.slice(at(&block)) };
+                    let each = &each[..block.len()];
+                    norm::input_grad_runs(isa, &x[at(&block)], &dy[at(&block)], e.space, each, dx);
                 }
             }
         });
@@ -158,21 +168,23 @@ fn group_norm_grad_rows(call: &mut Call<'_>, e: Extents, groups: usize) {
     let [x, gamma, mean, rstd, dy] = [0, 1, 2, 3, 4].map(|i| call.input::<f32>(i));
     let [dx, dgamma, dbeta] = [0, 1, 2].map(|o| SharedMut::new(call.output::<f32>(o)));
     over_rows(call, groups, e.len(), &|range| {
-        for group in range {
-            let own = group * channels..(group + 1) * channels;
-            // SAFETY: groups are disjoint.
-            let (dgamma, dbeta) = unsafe { (dgamma.slice(own.clone()), dbeta.slice(own.clone())) };
-            dgamma.fill(0.0);
-            dbeta.fill(0.0);
-            for set in (group..e.n * groups).step_by(groups) {
-                let at = set * channels..(set + 1) * channels;
-                let (x, dy, gamma) = (&x[at.clone()], &dy[at.clone()], &gamma[own.clone()]);
-                let m = Moments { mean: mean[set], rstd: rstd[set] };
-                let [level, slope] = norm::gained_sums(isa, x, dy, gamma, m).map(|s| s / channels as f32);
-                // SAFETY: as above.
-                let dx = unsafe { dx.slice(at) };
-                norm::row_grad(isa, x, dy, m, gamma, Slopes { level, slope }, dx, dgamma, Some(&mut *dbeta));
-            }
+        let own = range.start * channels..range.end * channels;
+        // SAFETY: groups are disjoint.
+        let (dgamma, dbeta) = unsafe { (dgamma.slice(own.clone()), dbeta.slice(own)) };
+        dgamma.fill(0.0);
+        dbeta.fill(0.0);
+        for (n, group) in (0..e.n).flat_map(|n| range.clone().map(move |group| (n, group))) {
+            let set = n * groups + group;
+            let at = set * channels..(set + 1) * channels;
+            let gamma = &gamma[group * channels..(group + 1) * channels];
+            let own = (group - range.start) * channels..(group + 1 - range.start) * channels;
+            let (dgamma, dbeta) = (&mut dgamma[own.clone()], &mut dbeta[own]);
+            let (x, dy) = (&x[at.clone()], &dy[at.clone()]);
+            let m = Moments { mean: mean[set], rstd: rstd[set] };
+            let [level, slope] = norm::gained_sums(isa, x, dy, gamma, m).map(|s| s / channels as f32);
+            // SAFETY: as above.
+            let dx = unsafe { dx.slice(at) };
+            norm::row_grad(isa, x, dy, m, gamma, Slopes { level, slope }, dx, dgamma, Some(dbeta));
         }
     });
 }
@@ -197,7 +209,7 @@ pub(super) fn batch_norm(op: &BatchNorm, ins: &[TensorType]) -> Option<Lowered> 
             let (mean, variance) = unsafe { (mean.slice(block.clone()), variance.slice(block.clone())) };
             let (mut sums, mut squares) = ([Totals::ZERO; BLOCK], [Totals::ZERO; BLOCK]);
             let runs = || e.runs(&block).filter(|at| !at.is_empty());
-            runs().for_each(|at| norm::add_totals(isa, &x[at], e.space, &mut sums));
+            runs().for_each(|at| norm::add_totals(isa, &x[at], e.space, &mut sums[..block.len()]));
             mean.iter_mut().zip(&sums).for_each(|(mean, sum)| *mean = sum.mean(e.n * e.space));
             runs().for_each(|at| norm::add_squares(isa, &x[at], e.space, mean, &mut squares));
             let mut channels = [(Moments { mean: 0.0, rstd: 0.0 }, 0.0, 0.0); BLOCK];
