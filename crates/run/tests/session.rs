@@ -120,7 +120,7 @@ fn an_objective_that_fails_changes_nothing_and_those_before_it_once() {
     let x = HostTensor::new(&[4], HostData::F32(vec![-1.0; 4])).unwrap();
     let batch = Batch { fields: vec![("x".into(), x)] };
     let outcome = session.step(&batch, Key { seed: 0, step: 0 }, &|_| None).unwrap();
-    assert_eq!(outcome.not_finite.as_deref(), Some("map"));
+    assert_eq!(outcome.not_finite.as_deref(), Some("sqrt"));
     let tensors = session.tensors();
     assert_eq!(tensors["first"].as_f32(), Some(&[2.0, 2.0][..]));
     assert_eq!(tensors["second"].as_f32(), Some(&[1.0, 1.0][..]));
