@@ -2,6 +2,9 @@
 //! PyTorch.
 //!
 //! usage: candle-train WORKLOAD [--threads N] [--seconds S] [--check]
+//!
+//! candle's own matrix multiply is used; its `mkl` feature needs Intel's libraries on the machine. The optimizer
+//! with momentum is written here, and in `model.rs` what candle's layers cannot differentiate.
 
 mod model;
 #[path = "../../peer.rs"]
