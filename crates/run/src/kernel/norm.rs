@@ -92,6 +92,7 @@ fn gained_sums_body(x: &[f32], dy: &[f32], gamma: &[f32], m: Moments) -> [f32; 2
 
 /// `dx` of a row with a gain per element, which also adds dy·x̂ to dgamma and dy to dbeta.
 #[inline(always)]
+#[allow(clippy::too_many_arguments)]
 fn row_grad_body(
     x: &[f32],
     dy: &[f32],
@@ -169,8 +170,8 @@ impl Totals {
     /// Of nothing.
     pub const ZERO: Totals = Totals { sum: [0.0; LANES], square: [0.0; LANES] };
 
-    /// Mean and variance of `count` elements.
-    pub fn moments(&self, count: usize) -> (f32, f32) {
+    /// Of `count` elements the moments, each rounded once, and the variance.
+    pub fn moments(&self, count: usize, eps: f32) -> (Moments, f32) {
         let total = |lanes: &[f64; LANES]| {
             let mut lanes = *lanes;
             for half in [8, 4, 2, 1] {
@@ -184,7 +185,9 @@ impl Totals {
         let mean = sum / count;
         let variance = (-mean).mul_add(sum, total(&self.square)) / count;
         // What rounding made negative is zero; a NaN stays.
-        (mean as f32, if variance < 0.0 { 0.0 } else { variance as f32 })
+        let variance = if variance < 0.0 { 0.0 } else { variance };
+        let rstd = 1.0 / (variance + f64::from(eps)).sqrt();
+        (Moments { mean: mean as f32, rstd: rstd as f32 }, variance as f32)
     }
 }
 
@@ -233,17 +236,17 @@ fn add_to_totals(t: &mut Totals, x: &[f32; LANES]) {
 
 #[inline(always)]
 fn add_totals_body(x: &[f32], space: usize, totals: &mut [Totals]) {
-    for c in 0..totals.len() {
+    for (c, to) in totals.iter_mut().enumerate() {
         let (start, end) = (c * space, (c + 1) * space);
         let (whole, rest) = x[start..end].as_chunks::<LANES>();
-        let mut t = totals[c];
-        for i in 0..whole.len() {
-            add_to_totals(&mut t, &whole[i]);
+        let mut t = *to;
+        for x in whole {
+            add_to_totals(&mut t, x);
         }
         if !rest.is_empty() {
             add_to_totals(&mut t, &filled(x, end - rest.len()..end));
         }
-        totals[c] = t;
+        *to = t;
     }
 }
 
@@ -463,13 +466,14 @@ mod tests {
                     let wide = x.iter().map(|&x| f64::from(x));
                     let mean = wide.clone().sum::<f64>() / space as f64;
                     let variance = wide.map(|x| (x - mean).powi(2)).sum::<f64>() / space as f64;
-                    let got = totals[c].moments(space);
-                    assert!(
-                        (f64::from(got.0) - mean).abs() < 1e-7 && (f64::from(got.1) - variance).abs() < 1e-7
-                    );
+                    let (got, around) = totals[c].moments(space, 0.5);
+                    let rstd = 1.0 / (variance + 0.5).sqrt();
+                    for (got, want) in [(got.mean, mean), (got.rstd, rstd), (around, variance)] {
+                        assert!((f64::from(got) - want).abs() < 1e-7, "{space} {isa:?}: {got} {want}");
+                    }
                 }
-                let moments = totals.map(|t| t.moments(space));
-                seen.push(moments.map(|(mean, variance)| [mean.to_bits(), variance.to_bits()]));
+                let moments = totals.map(|t| t.moments(space, 0.5));
+                seen.push(moments.map(|(m, variance)| [m.mean, m.rstd, variance].map(f32::to_bits)));
             }
             assert!(seen.windows(2).all(|w| w[0] == w[1]), "{space}");
         }

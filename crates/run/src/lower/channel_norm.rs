@@ -214,9 +214,9 @@ pub(super) fn batch_norm(op: &BatchNorm, ins: &[TensorType]) -> Option<Lowered> 
             }
             let mut channels = [(Moments { mean: 0.0, rstd: 0.0 }, 0.0, 0.0); BLOCK];
             for (i, c) in block.clone().enumerate() {
-                (mean[i], variance[i]) = totals[i].moments(e.n * e.space);
-                let rstd = math::rsqrt(variance[i] + eps);
-                channels[i] = (Moments { mean: mean[i], rstd }, gamma[c], beta[c]);
+                let (m, around) = totals[i].moments(e.n * e.space, eps);
+                (mean[i], variance[i]) = (m.mean, around);
+                channels[i] = (m, gamma[c], beta[c]);
             }
             for at in e.runs(&block).filter(|at| !at.is_empty()) {
                 // SAFETY: as above.
