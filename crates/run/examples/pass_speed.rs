@@ -253,7 +253,7 @@ fn main() {
                 let possible = if pass.flops > 0.0 {
                     probe::multiply_adds(team, 0.1)
                 } else {
-                    probe::copies(team, mebibytes << 20, 0.15)
+                    probe::copies(team, mebibytes << 20, 0.4)
                 };
                 best = best.max(possible);
                 let (seconds, moved) = measure(pass, team);

@@ -298,8 +298,8 @@ fn scale_rows<const W: usize>(tile: &mut [f32], veil: &Veil, seen: &[usize], sca
             *x *= scale;
         }
         if !veil.clear || seen < W {
-            for j in 0..W {
-                row[j] = if j < seen && veil.hide[j] == 0.0 { row[j] } else { f32::NEG_INFINITY };
+            for (j, (x, &hide)) in row.iter_mut().zip(&veil.hide).enumerate() {
+                *x = if j < seen && hide == 0.0 { *x } else { f32::NEG_INFINITY };
             }
         }
     }

@@ -470,10 +470,11 @@ unsafe fn put_columns(sums: &[f32], lanes: usize, out: &SharedMut<'_, f32>, at: 
     let square = count / 4 * 4;
     for first in (0..lanes).step_by(4) {
         let width = (lanes - first).min(4);
-        // SAFETY: the caller's promise.
         let mut runs: [&mut [f32]; 4] = std::array::from_fn(|j| {
             let start = at + (first + j) * distance;
-            if j < width { unsafe { out.slice(start..start + count) } } else { &mut [] }
+            let run = if j < width { start..start + count } else { 0..0 };
+            // SAFETY: the caller's promise; runs of lanes there are none of are empty.
+            unsafe { out.slice(run) }
         });
         for i in (0..square).step_by(4) {
             let rows = std::array::from_fn(|r| {

@@ -227,7 +227,7 @@ pub fn gelu_grad(x: f32) -> f32 {
 }
 
 /// Twice √(2/π), because `(1 + tanh u)/2` is the sigmoid of `2u`.
-const GELU_SCALE: f32 = 1.595_769_1;
+const GELU_SCALE: f32 = 2.0 * 0.797_884_6;
 const GELU_CUBIC: f32 = 0.044_715;
 
 /// The tanh approximation of [`gelu`]: x/2 · (1 + tanh(√(2/π)(x + 0.044715 x³))).

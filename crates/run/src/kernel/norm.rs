@@ -92,6 +92,7 @@ fn gained_sums_body(x: &[f32], dy: &[f32], gamma: &[f32], m: Moments) -> [f32; 2
 
 /// `dx` of a row with a gain per element, which also adds dy·x̂ to dgamma and dy to dbeta.
 #[inline(always)]
+#[allow(clippy::too_many_arguments)]
 fn row_grad_body(
     x: &[f32],
     dy: &[f32],
@@ -214,10 +215,10 @@ fn filled(x: &[f32], at: Range<usize>) -> [f32; LANES] {
 
 #[inline(always)]
 fn add_totals_body(x: &[f32], space: usize, totals: &mut [Totals]) {
-    for c in 0..totals.len() {
+    for (c, to) in totals.iter_mut().enumerate() {
         let (start, end) = (c * space, (c + 1) * space);
         let (whole, rest) = x[start..end].as_chunks::<LANES>();
-        let mut t = totals[c].0;
+        let mut t = to.0;
         for x in whole {
             for l in 0..LANES {
                 t[l] += f64::from(x[l]);
@@ -229,7 +230,7 @@ fn add_totals_body(x: &[f32], space: usize, totals: &mut [Totals]) {
                 t[l] += f64::from(x[l]);
             }
         }
-        totals[c].0 = t;
+        to.0 = t;
     }
 }
 
