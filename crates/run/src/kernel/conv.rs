@@ -2,7 +2,8 @@
 //! are never stored: `gather` where the channels of the result fill vectors, else products of patches
 //! read while packing. One channel per group goes to `depthwise`.
 
-use crate::kernel::gather::{self, Grid, Images, Places};
+use crate::kernel::gather::{self, Places};
+use crate::kernel::grid::{Grid, Images};
 use crate::kernel::pack::{Operand, Strided};
 use crate::kernel::patch::{Patches, Runs, Window};
 use crate::kernel::tile::Target;

@@ -41,6 +41,7 @@ mod depthwise;
 pub mod elementwise;
 mod gather;
 pub mod gemm;
+mod grid;
 pub mod isa;
 pub mod loss;
 pub mod math;

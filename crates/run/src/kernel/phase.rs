@@ -3,7 +3,8 @@
 //! an unstrided problem of its own.
 
 use crate::kernel::conv::{ConvShape, fills_vectors};
-use crate::kernel::gather::{self, Grid, Images, Places};
+use crate::kernel::gather::{self, Places};
+use crate::kernel::grid::{Grid, Images};
 use crate::kernel::pack::Operand;
 use crate::kernel::patch::{Patches, Window};
 use crate::kernel::{K_BLOCK, gemm};
