@@ -1,6 +1,7 @@
 //! Fusion of element-wise operators, graph to graph: nodes that stand beside each other and work element by
-//! element on values of one shape become one [`Chain`], with the sums taken of them. A chain runs where its
-//! nodes ran, so nothing lives longer; each element goes through the same arithmetic, so no bit changes.
+//! element on values of one shape become one [`Chain`](crate::op::chain::Chain), with the sums taken of
+//! them. A chain runs where its nodes ran, so nothing lives longer; each element goes through the same
+//! arithmetic, so no bit changes.
 
 mod assemble;
 mod traffic;
