@@ -18,7 +18,7 @@ use std::collections::HashMap;
 /// Neighbours are looked at in stretches of at most this many nodes, which keeps the pass linear.
 const WINDOW: usize = 256;
 /// Unrelated work on no more elements than this is put together to save calls.
-const SMALL: i64 = 1 << 14;
+const SMALL: i64 = 1 << 6;
 
 /// The same graph with chains in place of runs of element-wise nodes.
 pub fn fuse_elementwise(graph: &Graph) -> Graph {

@@ -2,7 +2,7 @@
 //! that leaves least memory in use runs first. Deterministic, in n log n time.
 
 use crate::order::{Readers, for_each_root};
-use gulliver_graph::graph::{Graph, NodeId, Origin, Phase, Value};
+use gulliver_graph::graph::{Graph, Node, NodeId, Origin, Phase, Value};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
@@ -20,6 +20,8 @@ pub struct Scene<'a> {
     pub carries: &'a [Vec<(Value, Value)>],
     /// Bytes of one instance of every value; without them nodes keep the graph's order, updates first.
     pub bytes: Option<&'a [u64]>,
+    /// What only updates read waits while anything else can run, unless it frees memory.
+    pub gradients_late: bool,
 }
 
 /// The nodes in the order in which they are to run. An update that overwrites a weight waits for the
@@ -27,6 +29,9 @@ pub struct Scene<'a> {
 pub fn arrange(scene: &Scene, nodes: &[NodeId]) -> Vec<NodeId> {
     Arranger::new(scene, nodes).order()
 }
+
+/// What runs first has the smallest: whether it should wait, and bytes.
+type Key = (bool, i64);
 
 struct Arranger<'a> {
     scene: &'a Scene<'a>,
@@ -39,7 +44,7 @@ struct Arranger<'a> {
     blocked: Vec<u32>,
     /// The update that overwrites an input, and how many readers it leaves: itself or none.
     writer: Vec<Option<(NodeId, u32)>>,
-    heap: BinaryHeap<Reverse<(i64, u32)>>,
+    heap: BinaryHeap<Reverse<(Key, u32)>>,
     /// Nodes whose operands are there but that would overwrite what others read.
     waiting: BTreeSet<NodeId>,
     left: usize,
@@ -172,11 +177,11 @@ impl<'a> Arranger<'a> {
     }
 
     /// Bytes more in use after the node than before it, where that decides; updates come at once.
-    fn key(&self, id: NodeId) -> i64 {
+    fn key(&self, id: NodeId) -> Key {
         let scene = self.scene;
         let node = &scene.graph.nodes[id.index()];
         let Some(bytes) = scene.bytes else {
-            return if node.phase == Phase::Update { -1 } else { i64::from(id.0) };
+            return (false, if node.phase == Phase::Update { -1 } else { i64::from(id.0) });
         };
         let size = |v: Value| i64::try_from(bytes[v.index()]).unwrap_or(i64::MAX / 1024);
         let mut growth = 0i64;
@@ -193,7 +198,12 @@ impl<'a> Arranger<'a> {
                 growth = growth.saturating_sub(size(v));
             }
         });
-        growth
+        (scene.gradients_late && growth > 0 && self.only_updates_read(node), growth)
+    }
+
+    fn only_updates_read(&self, node: &Node) -> bool {
+        let update = |id: &NodeId| self.scene.graph.nodes[id.index()].phase == Phase::Update;
+        node.outs.iter().all(|v| self.scene.readers.of_root(*v).iter().all(update))
     }
 
     /// Whether a result is gone again right after it is made: nobody reads it, or one update that can

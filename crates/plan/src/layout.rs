@@ -30,7 +30,7 @@ const WAYS: [(u32, usize); 10] =
 const GOOD: u64 = 200;
 /// With so few spans it pays to try again with the highest placed first, so many times.
 const FEW: usize = 256;
-const RETRIES: usize = 24;
+const RETRIES: usize = 80;
 
 /// An offset per span, from `base` up, and the end of the arena.
 pub fn pack(spans: &[Span], base: u64) -> (Vec<u64>, u64) {

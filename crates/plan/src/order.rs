@@ -34,10 +34,12 @@ pub enum Rule {
     UpdateEarly,
     /// What frees most, or takes least, comes first.
     LeastGrowth,
+    /// The same, but what only updates read waits while anything else can run, unless it frees memory.
+    GradientsLate,
 }
 
 /// Every rule, simplest first.
-pub const RULES: [Rule; 3] = [Rule::Plain, Rule::UpdateEarly, Rule::LeastGrowth];
+pub const RULES: [Rule; 4] = [Rule::Plain, Rule::UpdateEarly, Rule::LeastGrowth, Rule::GradientsLate];
 
 /// Who reads what, by the value whose bytes are read: a view's are its operand's.
 pub struct Readers {
@@ -113,8 +115,8 @@ impl Readers {
     }
 }
 
-/// All that happens in a step. `bytes` is the size of one instance of each value, which only the rule
-/// of least growth looks at.
+/// All that happens in a step. `bytes` is the size of one instance of each value, which only the
+/// rules that weigh memory look at.
 pub fn tasks(graph: &Graph, readers: &Readers, partials: u32, rule: Rule, bytes: &[u64]) -> Vec<Task> {
     let stages = graph.nodes.iter().map(|n| n.stage as usize + 1).max().unwrap_or(0);
     let mut forward: Vec<Vec<NodeId>> = vec![Vec::new(); stages];
@@ -142,11 +144,17 @@ pub fn tasks(graph: &Graph, readers: &Readers, partials: u32, rule: Rule, bytes:
             node.phase == Phase::Forward && node.outs.iter().any(|v| readers.output[v.index()])
         });
         let order = match rule {
-            Rule::UpdateEarly | Rule::LeastGrowth if !late_loss => {
-                let bytes = (rule == Rule::LeastGrowth).then_some(bytes);
-                let (remaining, carries) = (&out.remaining, &out.update);
-                let sums_exist = partials > 1;
-                arrange(&Scene { graph, readers, sums_exist, remaining, carries, bytes }, rest)
+            Rule::UpdateEarly | Rule::LeastGrowth | Rule::GradientsLate if !late_loss => {
+                let scene = Scene {
+                    graph,
+                    readers,
+                    sums_exist: partials > 1,
+                    remaining: &out.remaining,
+                    carries: &out.update,
+                    bytes: (rule != Rule::UpdateEarly).then_some(bytes),
+                    gradients_late: rule == Rule::GradientsLate,
+                };
+                arrange(&scene, rest)
             }
             _ => {
                 let (updates, others): (Vec<NodeId>, Vec<NodeId>) = rest.iter().partition(|id| is_update(id));

@@ -82,7 +82,7 @@ fn arena(graph: &Graph, threads: usize, partials: u32, sizes: &Bindings) -> u64 
 }
 
 #[test]
-fn every_model_trains_to_the_same_bits_in_hardly_more_memory() {
+fn every_model_trains_to_the_same_bits_in_no_more_memory() {
     let sizes = Bindings::new().with("batch", 4).with("length", 7);
     for (i, row) in MODELS.iter().enumerate() {
         let model = model(row.name, &small(row)).unwrap_or_else(|e| panic!("{}: {e}", row.name));
@@ -96,8 +96,8 @@ fn every_model_trains_to_the_same_bits_in_hardly_more_memory() {
         for threads in [1, 2] {
             let (before, after) =
                 (arena(&plain, threads, partials, &sizes), arena(&fused, threads, partials, &sizes));
-            // In models this small, scratch and where the packing happens to end weigh more than tensors.
-            let spare = before / 10;
+            // Models this small: a few lanes of scratch, and where the packing happens to end.
+            let spare = before / 100;
             assert!(
                 after <= before + spare,
                 "{} with {threads} threads: {before} -> {after} bytes",
