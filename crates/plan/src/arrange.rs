@@ -67,7 +67,7 @@ impl<'a> Arranger<'a> {
         nodes.iter().for_each(|id| a.open[id.index()] = true);
         for &id in nodes {
             let ins = &scene.graph.nodes[id.index()].ins;
-            for_each_root(scene.readers, ins, |v| {
+            for_each_root(&scene.readers.root, ins, |v| {
                 a.missing[id.index()] += u32::from(a.producer(v).is_some_and(|p| a.open[p.index()]));
             });
             for &(input, _) in &scene.carries[id.index()] {
@@ -134,7 +134,7 @@ impl<'a> Arranger<'a> {
         let node = &scene.graph.nodes[id.index()];
         self.open[id.index()] = false;
         self.left -= 1;
-        for_each_root(scene.readers, &node.ins, |v| {
+        for_each_root(&scene.readers.root, &node.ins, |v| {
             self.remaining[v.index()] -= 1;
             let readers = self.remaining[v.index()];
             if let Some((writer, itself)) = self.writer[v.index()]
@@ -169,7 +169,7 @@ impl<'a> Arranger<'a> {
     /// A gradient whose update can follow at once takes room only for a moment.
     fn offer_gradient_of(&mut self, update: NodeId) {
         let scene = self.scene;
-        for_each_root(scene.readers, &scene.graph.nodes[update.index()].ins, |v| {
+        for_each_root(&scene.readers.root, &scene.graph.nodes[update.index()].ins, |v| {
             if let Some(producer) = self.producer(v) {
                 self.offer(producer);
             }
@@ -192,7 +192,7 @@ impl<'a> Arranger<'a> {
                 growth = growth.saturating_add(size(v));
             }
         }
-        for_each_root(scene.readers, &node.ins, |v| {
+        for_each_root(&scene.readers.root, &node.ins, |v| {
             let last = self.remaining[v.index()] == 1 && !scene.readers.output[v.index()];
             if last && self.producer(v).is_some() {
                 growth = growth.saturating_sub(size(v));

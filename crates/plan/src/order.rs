@@ -80,12 +80,7 @@ impl Readers {
         // Lists of readers, one after the other: counted, then filled.
         let reads = |visit: &mut dyn FnMut(usize, NodeId)| {
             for (id, node) in graph.nodes.iter().enumerate().filter(|(_, n)| !n.op.def().is_view()) {
-                for (i, v) in node.ins.iter().enumerate() {
-                    let v = root[v.index()];
-                    if node.ins[..i].iter().all(|w| root[w.index()] != v) {
-                        visit(v.index(), NodeId(id as u32));
-                    }
-                }
+                for_each_root(&root, &node.ins, |v| visit(v.index(), NodeId(id as u32)));
             }
         };
         let mut first = vec![0u32; count + 1];
@@ -228,7 +223,7 @@ impl<'a> Emitter<'a> {
         let node = &self.graph.nodes[id.index()];
         self.tasks.push(Task::Run(id, partial));
         if node.phase == Phase::Update || partial + 1 == self.partials {
-            for_each_root(self.readers, &node.ins, |v| self.remaining[v.index()] -= 1);
+            for_each_root(&self.readers.root, &node.ins, |v| self.remaining[v.index()] -= 1);
         }
         if node.phase != Phase::Update && partial > 0 {
             let sums = node.outs.iter().filter(|v| self.readers.summed[v.index()]);
@@ -275,10 +270,10 @@ impl<'a> Emitter<'a> {
 }
 
 /// Calls `f` once for each value whose bytes the operands show.
-pub(crate) fn for_each_root(readers: &Readers, ins: &[Value], mut f: impl FnMut(Value)) {
+pub(crate) fn for_each_root(root: &[Value], ins: &[Value], mut f: impl FnMut(Value)) {
     for (i, v) in ins.iter().enumerate() {
-        let v = readers.root[v.index()];
-        if ins[..i].iter().all(|w| readers.root[w.index()] != v) {
+        let v = root[v.index()];
+        if ins[..i].iter().all(|w| root[w.index()] != v) {
             f(v);
         }
     }
