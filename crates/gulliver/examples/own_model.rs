@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let mut session = Session::new(graph, Some(evaluation_graph(&net)?), SessionOptions::default(), seed)?;
     let plan = session.plan(Which::Train, &Bindings::new().with("batch", batch))?;
-    println!("{} steps in {} bytes", plan.steps.len(), plan.devices[0].arena);
+    println!("{} steps in {} bytes", plan.steps.len(), plan.spaces[0].bytes);
 
     let digits = DataOptions { size: Some(16), examples: Some(3200), ..DataOptions::default() };
     let sources = Sources::new(data::open(&digits)?, batch, seed)?;

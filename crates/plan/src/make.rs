@@ -4,30 +4,48 @@
 use crate::layout::{Span, aligned, pack};
 use crate::order::{Instance, Task};
 use crate::outline::Outline;
-use crate::plan::{Buffer, BufferId, DevicePlan, InputPlace, OutputPlace, Place, Plan, Step};
+use crate::plan::{Act, Buffer, BufferId, InputPlace, OutputPlace, Place, Plan, Space, Step, TIERS, Tier};
 use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::graph::{Graph, Node, Role, Value};
 use std::collections::HashMap;
 
-/// Where persistent values are in the device's arena: the same in every plan of a job, whatever the
-/// input sizes, and shared by the training and the evaluation graph.
+/// Where a persistent value is between steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Home {
+    /// In which kind of memory.
+    pub tier: Tier,
+    /// First byte there.
+    pub offset: u64,
+    /// Number of bytes.
+    pub bytes: u64,
+}
+
+/// Where persistent values are between steps: the same in every plan of a job, whatever the input sizes,
+/// and shared by the training and the evaluation graph.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Persistent {
-    /// Offset and size by input name.
-    pub places: HashMap<String, (u64, u64)>,
-    /// First byte after them.
-    pub end: u64,
+    /// By input name.
+    pub homes: HashMap<String, Home>,
+    /// First byte after them in each tier.
+    pub ends: [u64; TIERS.len()],
 }
 
 impl Persistent {
-    /// Lays out the weights and states of a graph, in order.
+    /// Lays out the weights and states of a graph on the device, in order.
     pub fn of(graph: &Graph) -> Result<Persistent, DimError> {
+        Persistent::with(graph, |_| Tier::Device)
+    }
+
+    /// Lays out the weights and states of a graph, each in its tier, in order.
+    pub fn with(graph: &Graph, tier: impl Fn(Value) -> Tier) -> Result<Persistent, DimError> {
         let mut layout = Persistent::default();
-        for (_, role, info) in graph.inputs() {
+        for (v, role, info) in graph.inputs() {
             if matches!(role, Role::Weight(_) | Role::State(_)) {
                 let bytes = info.ty.bytes().bind(&Bindings::new())? as u64;
-                layout.places.insert(info.name.clone(), (layout.end, bytes));
-                layout.end += aligned(bytes);
+                let tier = tier(v);
+                let end = &mut layout.ends[tier as usize];
+                layout.homes.insert(info.name.clone(), Home { tier, offset: *end, bytes });
+                *end += aligned(bytes);
             }
         }
         Ok(layout)
@@ -104,7 +122,7 @@ impl Outline {
         let mut buffers: Vec<Buffer> = Vec::with_capacity(storages.len() + self.tasks.len());
         for s in storages {
             let total = bytes(s.value) * u64::from(s.copies);
-            buffers.push(Buffer { device: 0, offset: 0, bytes: total, value: Some(s.value) });
+            buffers.push(Buffer { space: 0, offset: 0, bytes: total, value: Some(s.value) });
         }
         let mut spans = Vec::with_capacity(buffers.capacity());
         let mut moving = Vec::with_capacity(buffers.capacity());
@@ -115,8 +133,8 @@ impl Outline {
                 continue;
             }
             let name = &graph.value(s.value).name;
-            match options.persistent.places.get(name) {
-                Some(&(at, size)) if size == buffers[i].bytes => buffers[i].offset = at,
+            match options.persistent.homes.get(name) {
+                Some(home) if home.bytes == buffers[i].bytes => buffers[i].offset = home.offset,
                 _ => return Err(PlanError::NotPersistent(name.clone())),
             }
         }
@@ -128,10 +146,10 @@ impl Outline {
                 scratch_of[t] = Some(BufferId(buffers.len() as u32));
                 moving.push(buffers.len());
                 spans.push(Span { bytes, start: t as u32, end: t as u32 });
-                buffers.push(Buffer { device: 0, offset: 0, bytes, value: None });
+                buffers.push(Buffer { space: 0, offset: 0, bytes, value: None });
             }
         }
-        let (offsets, arena) = pack(&spans, options.persistent.end);
+        let (offsets, arena) = pack(&spans, options.persistent.ends[0]);
         for (&i, &offset) in moving.iter().zip(&offsets) {
             buffers[i].offset = offset;
         }
@@ -157,13 +175,16 @@ impl Outline {
         let mut plan = Plan {
             sizes: sizes.slice.iter().map(|(s, v)| (s.to_string(), v)).collect(),
             partials: self.partials,
-            devices: vec![DevicePlan { name: "cpu0".into(), arena, live: 0 }],
+            spaces: spaces([arena, 0, 0]),
             buffers,
             inputs,
             outputs,
             steps,
+            decisions: Vec::new(),
         };
-        plan.devices[0].live = plan.live_peak();
+        for (space, live) in plan.live_peaks().into_iter().enumerate() {
+            plan.spaces[space].live = live;
+        }
         match options.memory {
             Some(budget) if arena > budget => {
                 Err(PlanError::DoesNotFit { needed: arena, budget, holders: holders(graph, &plan) })
@@ -183,38 +204,49 @@ impl Outline {
         let mut steps = Vec::with_capacity(self.tasks.len() * 3 + storages.len());
         // Inputs are there before the first task; results from the task that makes them.
         let inputs = (0..storages.len()).filter(|&s| storages[s].input);
-        steps.extend(inputs.map(|s| Step::Alloc(BufferId(s as u32))));
+        steps.extend(inputs.map(|s| Act::Alloc(BufferId(s as u32)).into()));
         for (t, task) in self.tasks.iter().enumerate() {
-            steps.extend(self.starts.of(t).iter().map(|&s| Step::Alloc(BufferId(s))));
+            steps.extend(self.starts.of(t).iter().map(|&s| Act::Alloc(BufferId(s)).into()));
             match *task {
                 Task::Run(id, partial) => {
                     let node = &graph.nodes[id.index()];
                     let at = |v: &Value| place(self.readers.seen(*v, partial));
-                    steps.extend(scratch_of[t].map(Step::Alloc));
-                    steps.push(Step::Run {
+                    steps.extend(scratch_of[t].map(|b| Act::Alloc(b).into()));
+                    steps.push(Step::from(Act::Run {
                         node: id,
                         partial,
                         ins: node.ins.iter().map(at).collect(),
                         outs: node.outs.iter().map(at).collect(),
                         scratch: scratch_of[t].map(&whole),
-                    });
-                    steps.extend(scratch_of[t].map(Step::Free));
+                    }));
+                    steps.extend(scratch_of[t].map(|b| Act::Free(b).into()));
                 }
                 Task::Accumulate(value, partial) => {
                     let from = place(Instance { value, partial });
-                    steps.push(Step::Add { from, into: place(Instance { value, partial: 0 }) });
+                    steps.push(Act::Add { from, into: place(Instance { value, partial: 0 }) }.into());
                 }
                 Task::Carry(input, next) => {
                     let (from, to) = (place(next), place(Instance { value: input, partial: 0 }));
                     if from != to {
-                        steps.push(Step::Copy { from, to });
+                        steps.push(Act::Copy { from, to }.into());
                     }
                 }
             }
-            steps.extend(self.ends.of(t).iter().map(|&s| Step::Free(BufferId(s))));
+            steps.extend(self.ends.of(t).iter().map(|&s| Act::Free(BufferId(s)).into()));
         }
         steps
     }
+}
+
+/// The spaces of a plan for one device.
+fn spaces(bytes: [u64; TIERS.len()]) -> Vec<Space> {
+    let name = |tier| match tier {
+        Tier::Device => "cpu0",
+        Tier::Host => "host",
+        Tier::Disk => "disk",
+    };
+    let space = |tier| Space { name: String::from(name(tier)), tier, bytes: bytes[tier as usize], live: 0 };
+    TIERS.map(space).into()
 }
 
 /// The largest buffers in use when most bytes are.
@@ -222,8 +254,8 @@ fn holders(graph: &Graph, plan: &Plan) -> String {
     let mut live: Vec<BufferId> = Vec::new();
     let (mut now, mut most, mut at_peak) = (0u64, 0u64, Vec::new());
     for step in &plan.steps {
-        match step {
-            Step::Alloc(b) => {
+        match &step.act {
+            Act::Alloc(b) => {
                 live.push(*b);
                 now += plan.buffer(*b).bytes;
                 if now > most {
@@ -231,7 +263,7 @@ fn holders(graph: &Graph, plan: &Plan) -> String {
                     at_peak = live.clone();
                 }
             }
-            Step::Free(b) => {
+            Act::Free(b) => {
                 live.retain(|x| x != b);
                 now -= plan.buffer(*b).bytes;
             }

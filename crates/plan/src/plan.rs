@@ -1,5 +1,8 @@
-//! The plan: a document. A flat list of steps, every buffer with its device, offset and size. It
+//! The plan: a document. A flat list of steps, every buffer with its space, offset and size. It
 //! serialises, is verified by [`crate::verify`], and is obeyed by an executor that decides nothing.
+//!
+//! Done one after the other, the steps are right. Steps of different [streams](Stream) may be done at the
+//! same time: a step starts when those before it in its stream and those it names are done.
 
 use gulliver_graph::graph::{NodeId, Value};
 use serde::{Deserialize, Serialize};
@@ -8,12 +11,44 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct BufferId(pub u32);
 
-/// A fixed piece of a device's arena, in use from its `Alloc` to its `Free` step.
+/// A kind of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tier {
+    /// Where kernels work.
+    Device,
+    /// Beside the device.
+    Host,
+    /// A file.
+    Disk,
+}
+
+/// Every tier, by its number; a plan for one device has a space of each, in this order.
+pub const TIERS: [Tier; 3] = [Tier::Device, Tier::Host, Tier::Disk];
+
+/// What does steps one after the other, beside the other streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stream {
+    /// Kernels.
+    Compute,
+    /// From host to device.
+    In,
+    /// From device to host.
+    Out,
+    /// From and to disk.
+    Disk,
+}
+
+/// Every stream, by its number.
+pub const STREAMS: [Stream; 4] = [Stream::Compute, Stream::In, Stream::Out, Stream::Disk];
+
+/// A fixed piece of a space, in use from its `Alloc` to its `Free` step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Buffer {
-    /// Index into [`Plan::devices`].
-    pub device: u32,
-    /// First byte in the device's arena.
+    /// Index into [`Plan::spaces`].
+    pub space: u32,
+    /// First byte in the space.
     pub offset: u64,
     /// Number of bytes.
     pub bytes: u64,
@@ -32,15 +67,33 @@ pub struct Place {
     pub bytes: u64,
 }
 
-/// One instruction. Steps happen in order.
+/// One instruction.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    /// What it does.
+    #[serde(flatten)]
+    pub act: Act,
+    /// Steps of other streams that must be done before it starts, by their index; all come before it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<u32>,
+}
+
+impl From<Act> for Step {
+    /// A step that waits for nothing but its stream.
+    fn from(act: Act) -> Step {
+        Step { act, after: Vec::new() }
+    }
+}
+
+/// What a step does.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Step {
+pub enum Act {
     /// The buffer is in use from here; its contents are undefined.
     Alloc(BufferId),
     /// The buffer is no longer in use.
     Free(BufferId),
-    /// Runs a node. Views run nowhere: their value is where their operand is.
+    /// Runs a node, for the first time or again. Views run nowhere: their value is where their operand is.
     Run {
         /// The node.
         node: NodeId,
@@ -53,8 +106,15 @@ pub enum Step {
         /// Working memory of the kernel.
         scratch: Option<Place>,
     },
-    /// Copies bytes.
+    /// Copies bytes within the device.
     Copy {
+        /// From here.
+        from: Place,
+        /// To there.
+        to: Place,
+    },
+    /// Copies bytes between spaces.
+    Move {
         /// From here.
         from: Place,
         /// To there.
@@ -69,15 +129,48 @@ pub enum Step {
     },
 }
 
-/// A device as the plan sees it.
+/// A stretch of memory as the plan sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DevicePlan {
+pub struct Space {
     /// Its name.
     pub name: String,
-    /// Bytes of its arena; the executor allocates exactly this.
-    pub arena: u64,
+    /// Of which kind.
+    pub tier: Tier,
+    /// Its size; the executor allocates exactly this.
+    pub bytes: u64,
     /// Most bytes in use at once; no arena could be smaller, and the rest is lost to layout.
     pub live: u64,
+}
+
+/// What is done with a value while nothing reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Choice {
+    /// It stays where it is.
+    Keep,
+    /// It is forgotten and computed again.
+    Recompute,
+    /// It waits in host memory.
+    Host,
+    /// It waits on disk.
+    Disk,
+}
+
+/// A choice and its reason, for one value between two of its uses.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Decision {
+    /// The value.
+    pub value: Value,
+    /// Which slice of the batch.
+    pub partial: u32,
+    /// Bytes that are free meanwhile.
+    pub bytes: u64,
+    /// What is done.
+    pub choice: Choice,
+    /// Seconds it was thought to cost.
+    pub seconds: f64,
+    /// What would have been done otherwise, and its seconds, if anything could.
+    pub instead: Option<(Choice, f64)>,
 }
 
 /// Where an input is fed or carried.
@@ -109,8 +202,8 @@ pub struct Plan {
     pub sizes: Vec<(String, usize)>,
     /// Slices of the batch whose gradients are added, in order.
     pub partials: u32,
-    /// Devices and their arenas.
-    pub devices: Vec<DevicePlan>,
+    /// Memory, by tier.
+    pub spaces: Vec<Space>,
     /// Every buffer.
     pub buffers: Vec<Buffer>,
     /// Where inputs are.
@@ -119,6 +212,9 @@ pub struct Plan {
     pub outputs: Vec<OutputPlace>,
     /// What happens.
     pub steps: Vec<Step>,
+    /// Why values do not simply stay; empty if all do.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub decisions: Vec<Decision>,
 }
 
 impl Plan {
@@ -127,20 +223,35 @@ impl Plan {
         &self.buffers[id.0 as usize]
     }
 
-    /// Most bytes in use at once: what the arena would be if no byte of it were lost to layout.
-    pub fn live_peak(&self) -> u64 {
-        let (mut live, mut peak) = (0u64, 0u64);
+    /// The stream of an act; what only says which buffers are in use is in none.
+    pub fn stream(&self, act: &Act) -> Option<Stream> {
+        let tier = |place: &Place| self.spaces[self.buffer(place.buffer).space as usize].tier;
+        match act {
+            Act::Alloc(_) | Act::Free(_) => None,
+            Act::Run { .. } | Act::Copy { .. } | Act::Add { .. } => Some(Stream::Compute),
+            Act::Move { from, to } => Some(match (tier(from), tier(to)) {
+                (Tier::Disk, _) | (_, Tier::Disk) => Stream::Disk,
+                (Tier::Host, _) => Stream::In,
+                _ => Stream::Out,
+            }),
+        }
+    }
+
+    /// Most bytes in use at once in each space: what it would have if no byte were lost to layout.
+    pub fn live_peaks(&self) -> Vec<u64> {
+        let (mut live, mut peaks) = (vec![0u64; self.spaces.len()], vec![0u64; self.spaces.len()]);
         for step in &self.steps {
-            match step {
-                Step::Alloc(b) => {
-                    live += self.buffer(*b).bytes;
-                    peak = peak.max(live);
+            match &step.act {
+                Act::Alloc(b) => {
+                    let Buffer { space, bytes, .. } = *self.buffer(*b);
+                    live[space as usize] += bytes;
+                    peaks[space as usize] = peaks[space as usize].max(live[space as usize]);
                 }
-                Step::Free(b) => live -= self.buffer(*b).bytes,
+                Act::Free(b) => live[self.buffer(*b).space as usize] -= self.buffer(*b).bytes,
                 _ => {}
             }
         }
-        peak
+        peaks
     }
 
     /// Bytes that stay from step to step.

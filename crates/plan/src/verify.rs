@@ -1,8 +1,8 @@
 //! Checks a plan against its graph without sharing code with the planner. What holds for a plan that
 //! passes:
 //!
-//! 1. buffers in use at the same time on one device never overlap, and lie within its arena;
-//! 2. every node runs exactly once per partial (once, for updates), views excepted;
+//! 1. buffers in use at the same time in one space never overlap, and lie within it;
+//! 2. every node runs at least once per partial, updates exactly once, views never;
 //! 3. every operand is, at that moment, completely there: the right value, of the right partial, and a
 //!    sum over all partials where one is due;
 //! 4. a result shares bytes with an operand only where the operator allows it;
@@ -11,13 +11,19 @@
 //! 7. at the end every output is there, and every carried input holds its next value;
 //! 8. no update of an objective runs before its losses are known, so that nothing is changed by a step
 //!    that has failed;
-//! 9. the most bytes in use at once are what the plan says they are.
+//! 9. the most bytes in use at once are what the plan says they are;
+//! 10. kernels work on device memory only, and moves lead from one space to another;
+//! 11. all this is so whenever streams do their steps, as long as a step waits for what it names: of two
+//!     steps that touch the same bytes, one of them to write, the later one waits for the earlier.
 //!
 //! The time it takes grows with the number of steps alone.
 
-use crate::plan::{BufferId, Place, Plan, Step};
+mod race;
+
+use crate::plan::{Act, BufferId, Place, Plan, Step, Tier};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Node, Origin, Phase, Role, Value, ValueInfo};
+use race::Race;
 use std::collections::BTreeMap;
 
 /// What some bytes hold.
@@ -46,13 +52,15 @@ struct Checker<'a> {
     facts: Facts,
     /// Which buffers are in use.
     live: Vec<bool>,
-    /// First byte to (end, buffer) of those in use that have bytes, by device.
+    /// First byte to (end, buffer) of those in use that have bytes, by space.
     occupied: Vec<BTreeMap<u64, (u64, BufferId)>>,
-    /// Bytes in use, and most of them so far, by device.
+    /// Bytes in use, and most of them so far, by space.
     used: Vec<(u64, u64)>,
     /// What is where, by buffer.
     held: Vec<Vec<(Place, Held)>>,
+    /// How often each node ran for each partial.
     runs: Vec<u32>,
+    race: Race,
 }
 
 /// What the graph says, by value.
@@ -122,19 +130,20 @@ pub fn verify(graph: &Graph, plan: &Plan) -> Result<(), Broken> {
         plan,
         facts: Facts::of(graph, plan).map_err(|why| broken(0, why))?,
         live: vec![false; plan.buffers.len()],
-        occupied: vec![BTreeMap::new(); plan.devices.len()],
-        used: vec![(0, 0); plan.devices.len()],
+        occupied: vec![BTreeMap::new(); plan.spaces.len()],
+        used: vec![(0, 0); plan.spaces.len()],
         held: vec![Vec::new(); plan.buffers.len()],
-        runs: vec![0; graph.nodes.len()],
+        runs: vec![0; graph.nodes.len() * plan.partials as usize],
+        race: Race::new(plan),
     };
     c.sizes().map_err(|why| broken(0, why))?;
     let mut fed = false;
     for (i, step) in plan.steps.iter().enumerate() {
-        if !fed && !matches!(step, Step::Alloc(_)) {
+        if !fed && !matches!(step.act, Act::Alloc(_)) {
             c.feed().map_err(|why| broken(i, why))?;
             fed = true;
         }
-        c.step(step).map_err(|why| broken(i, why))?;
+        c.step(&step.act).and_then(|()| c.order(i, step)).map_err(|why| broken(i, why))?;
     }
     if !fed {
         c.feed().map_err(|why| broken(plan.steps.len(), why))?;
@@ -153,10 +162,9 @@ impl Checker<'_> {
 
     fn sizes(&self) -> Result<(), String> {
         for (i, b) in self.plan.buffers.iter().enumerate() {
-            let device =
-                self.plan.devices.get(b.device as usize).ok_or(format!("buffer {i} has no device"))?;
-            if b.offset.checked_add(b.bytes).is_none_or(|end| end > device.arena) {
-                return Err(format!("buffer {i} ends beyond the arena of {}", device.name));
+            let space = self.plan.spaces.get(b.space as usize).ok_or(format!("buffer {i} is in no space"))?;
+            if b.offset.checked_add(b.bytes).is_none_or(|end| end > space.bytes) {
+                return Err(format!("buffer {i} ends beyond {}", space.name));
             }
         }
         for input in &self.plan.inputs {
@@ -185,23 +193,23 @@ impl Checker<'_> {
         Ok(())
     }
 
-    fn step(&mut self, step: &Step) -> Result<(), String> {
-        match step {
-            Step::Alloc(b) => self.alloc(*b),
-            Step::Free(b) => self.free(*b),
-            Step::Run { node, partial, ins, outs, scratch } => {
+    fn step(&mut self, act: &Act) -> Result<(), String> {
+        match act {
+            Act::Alloc(b) => self.alloc(*b),
+            Act::Free(b) => self.free(*b),
+            Act::Run { node, partial, ins, outs, scratch } => {
                 let n =
                     self.graph.nodes.get(node.index()).ok_or(format!("node {} does not exist", node.0))?;
                 self.run(n, node.index(), *partial, ins, outs, scratch.as_ref())
             }
-            Step::Copy { from, to } => {
+            Act::Copy { from, to } | Act::Move { from, to } => {
                 let held = self.read(from)?;
                 if from.bytes != to.bytes {
                     return Err("copies between places of different size".into());
                 }
                 self.write(*to, held)
             }
-            Step::Add { from, into } => {
+            Act::Add { from, into } => {
                 let (part, sum) = (self.read(from)?, self.read(into)?);
                 if part.value != sum.value || part.summed != 1 || part.partial != sum.partial + sum.summed {
                     return Err(format!("adds partial {} of %{} out of order", part.partial, part.value.0));
@@ -209,6 +217,41 @@ impl Checker<'_> {
                 self.write(*into, Held { summed: sum.summed + 1, ..sum })
             }
         }
+    }
+
+    /// Rules 10 and 11 for a step that has passed the others, so that its buffers exist and are in use.
+    fn order(&mut self, index: usize, step: &Step) -> Result<(), String> {
+        let plan = self.plan;
+        let space = |p: &Place| plan.buffer(p.buffer).space;
+        let tier = |p: &Place| plan.spaces[space(p) as usize].tier;
+        let (reads, writes): (Vec<&Place>, Vec<&Place>) = match &step.act {
+            Act::Alloc(_) | Act::Free(_) if step.after.is_empty() => return Ok(()),
+            Act::Alloc(_) | Act::Free(_) => return Err("a mark waits for a step".into()),
+            Act::Run { ins, outs, scratch, .. } => {
+                (ins.iter().collect(), outs.iter().chain(scratch).collect())
+            }
+            Act::Copy { from, to } | Act::Move { from, to } => (vec![from], vec![to]),
+            Act::Add { from, into } => (vec![from, into], vec![into]),
+        };
+        match &step.act {
+            Act::Move { from, to } if space(from) == space(to) => {
+                return Err("moves within one space".into());
+            }
+            Act::Move { .. } => {}
+            _ if reads.iter().chain(&writes).any(|p| tier(p) != Tier::Device) => {
+                return Err("works on bytes that are not on the device".into());
+            }
+            _ => {}
+        }
+        let stream = plan.stream(&step.act).ok_or("no stream")?;
+        self.race.start(index, stream, &step.after)?;
+        for place in reads {
+            self.race.touch(index, stream, place.buffer, false)?;
+        }
+        for place in writes {
+            self.race.touch(index, stream, place.buffer, true)?;
+        }
+        Ok(())
     }
 
     fn in_use(&self, b: BufferId) -> bool {
@@ -220,16 +263,17 @@ impl Checker<'_> {
         if self.in_use(b) {
             return Err(format!("buffer {} is taken twice", b.0));
         }
-        // `sizes` has checked device and end of every buffer.
-        let (device, end) = (new.device as usize, new.offset + new.bytes);
+        // `sizes` has checked space and end of every buffer.
+        let (space, end) = (new.space as usize, new.offset + new.bytes);
         if new.bytes > 0 {
-            let below = self.occupied[device].range(..end).next_back();
+            let below = self.occupied[space].range(..end).next_back();
             if let Some((_, (_, old))) = below.filter(|(_, (old_end, _))| *old_end > new.offset) {
                 return Err(format!("buffers {} and {} overlap", old.0, b.0));
             }
-            self.occupied[device].insert(new.offset, (end, b));
+            self.occupied[space].insert(new.offset, (end, b));
+            self.race.take(space, new.offset..end, b);
         }
-        let (now, most) = &mut self.used[device];
+        let (now, most) = &mut self.used[space];
         *now += new.bytes;
         *most = (*most).max(*now);
         self.live[b.0 as usize] = true;
@@ -242,9 +286,10 @@ impl Checker<'_> {
         }
         let old = self.plan.buffer(b);
         if old.bytes > 0 {
-            self.occupied[old.device as usize].remove(&old.offset);
+            self.occupied[old.space as usize].remove(&old.offset);
+            self.race.leave(old.space as usize, old.offset..old.offset + old.bytes, b);
         }
-        self.used[old.device as usize].0 -= old.bytes;
+        self.used[old.space as usize].0 -= old.bytes;
         self.live[b.0 as usize] = false;
         self.held[b.0 as usize].clear();
         Ok(())
@@ -308,7 +353,9 @@ impl Checker<'_> {
             let partial = if node.phase == Phase::Update { 0 } else { partial };
             self.write(*place, Held { value: *v, partial, summed: 1 })?;
         }
-        self.runs[id] += 1;
+        let slot =
+            id * self.plan.partials as usize + if node.phase == Phase::Update { 0 } else { partial as usize };
+        *self.runs.get_mut(slot).ok_or_else(|| format!("{} runs for partial {partial}", label()))? += 1;
         Ok(())
     }
 
@@ -345,18 +392,20 @@ impl Checker<'_> {
 
     fn end(&self) -> Result<(), String> {
         for (id, node) in self.graph.nodes.iter().enumerate() {
-            let expected = match node.phase {
-                _ if node.op.def().is_view() => 0,
-                Phase::Update => 1,
-                _ => self.plan.partials,
+            let partials = self.plan.partials as usize;
+            let runs = &self.runs[id * partials..][..partials];
+            let right = match node.phase {
+                _ if node.op.def().is_view() => runs.iter().all(|&n| n == 0),
+                Phase::Update => runs[0] == 1,
+                _ => runs.iter().all(|&n| n > 0),
             };
-            if self.runs[id] != expected {
-                return Err(format!("node {id} ran {} times, expected {expected}", self.runs[id]));
+            if !right {
+                return Err(format!("node {id} ran {runs:?} times"));
             }
         }
-        for (device, (_, most)) in self.plan.devices.iter().zip(&self.used) {
-            if device.live != *most {
-                return Err(format!("{} uses {most} bytes at once, not {}", device.name, device.live));
+        for (space, (_, most)) in self.plan.spaces.iter().zip(&self.used) {
+            if space.live != *most {
+                return Err(format!("{} uses {most} bytes at once, not {}", space.name, space.live));
             }
         }
         for (name, v) in &self.graph.outputs {

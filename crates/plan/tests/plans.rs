@@ -12,7 +12,7 @@ use gulliver_graph::training::{Clip, training_graph};
 use gulliver_plan::make::{Options, Persistent, PlanError, make};
 use gulliver_plan::order::{RULES, Rule};
 use gulliver_plan::outline::Outline;
-use gulliver_plan::plan::{Plan, Step};
+use gulliver_plan::plan::{Act, Plan, Step};
 use gulliver_plan::verify::verify;
 
 /// Small models of every kind of graph: plain, with views of weights, residual with running statistics, attention, recurrent,
@@ -63,7 +63,7 @@ fn plans_of_every_graph_pass_the_verifier() {
             verify(&graph, &plan).unwrap_or_else(|e| panic!("{name} with {partials} partials: {e}"));
             let text = serde_json::to_string(&plan).unwrap();
             assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), plan, "{name}");
-            assert!(plan.live_peak() <= plan.devices[0].arena, "{name}");
+            assert!(plan.live_peaks()[0] <= plan.spaces[0].bytes, "{name}");
         }
     }
 }
@@ -100,7 +100,7 @@ fn the_chosen_order_needs_no_more_and_the_layout_loses_little() {
             };
             let plan = outline.plan(&graph, &sizes, &options).unwrap();
             verify(&graph, &plan).unwrap_or_else(|e| panic!("{name}, {rule:?}: {e}"));
-            let device = &plan.devices[0];
+            let device = &plan.spaces[0];
             let moving = (device.live - plan.persistent_bytes()) as f64 / f64::from(1 << 20);
             match rule {
                 Some(Rule::Plain) => {
@@ -109,10 +109,10 @@ fn the_chosen_order_needs_no_more_and_the_layout_loses_little() {
                 None => assert!(moving <= chosen, "{name}: {moving}"),
                 _ => {}
             }
-            let (lost, share) = (device.arena - device.live, if rule.is_none() { 50 } else { 20 });
+            let (lost, share) = (device.bytes - device.live, if rule.is_none() { 50 } else { 20 });
             let moving = device.live - plan.persistent_bytes();
             assert!(lost * share <= moving + (share << 16), "{name}, {rule:?}: loses {lost} of {moving}");
-            arenas.push(device.arena);
+            arenas.push(device.bytes);
         }
         let (best, ruled) = arenas.split_last().unwrap();
         assert!(*best <= ruled.iter().min().unwrap() + (1 << 20), "{name}: {arenas:?}");
@@ -142,7 +142,7 @@ fn partials_need_less_memory() {
     for (name, graph, sizes) in graphs() {
         let arena = |partials| {
             let plan = plan(&graph, &sizes, partials, None).unwrap();
-            plan.devices[0].arena - plan.persistent_bytes()
+            plan.spaces[0].bytes - plan.persistent_bytes()
         };
         if name != "mlp-tiny" && name != "lstm" {
             assert!(arena(6) < arena(1), "{name}: {} against {}", arena(6), arena(1));
@@ -153,7 +153,7 @@ fn partials_need_less_memory() {
 #[test]
 fn budgets_are_hard_and_errors_name_the_holders() {
     let (_, graph, sizes) = graphs().remove(1);
-    let needed = plan(&graph, &sizes, 1, None).unwrap().devices[0].arena;
+    let needed = plan(&graph, &sizes, 1, None).unwrap().spaces[0].bytes;
     assert!(plan(&graph, &sizes, 1, Some(needed)).is_ok());
     let error = plan(&graph, &sizes, 1, Some(needed - 1)).unwrap_err();
     let PlanError::DoesNotFit { needed: n, holders, .. } = &error else { panic!("{error}") };
@@ -166,7 +166,7 @@ fn budgets_are_hard_and_errors_name_the_holders() {
 /// Every single tampering with a step is noticed.
 #[test]
 fn the_verifier_notices_tampering() {
-    let (mut noticed, mut tried) = (0, 0);
+    let mut noticed = 0;
     for (name, graph, sizes) in graphs() {
         let good = plan(&graph, &sizes, 2, None).unwrap();
         for i in (0..good.steps.len()).step_by(31) {
@@ -179,32 +179,36 @@ fn the_verifier_notices_tampering() {
                 twice.steps.insert(i, good.steps[i].clone());
                 variants.push(("doubled", twice));
             }
-            if let Step::Run { ins, outs, .. } = &good.steps[i] {
+            if let Act::Run { ins, outs, .. } = &good.steps[i].act {
                 let mut wrong = good.clone();
-                if let (Step::Run { ins: target, .. }, [_, ..]) = (&mut wrong.steps[i], ins.as_slice()) {
+                if let (Act::Run { ins: target, .. }, [_, ..]) = (&mut wrong.steps[i].act, ins.as_slice()) {
                     target[0].start += 4;
                     variants.push(("input moved", wrong));
                 }
                 let mut moved = good.clone();
-                moved.buffers[outs[0].buffer.0 as usize].offset = moved.devices[0].arena;
+                moved.buffers[outs[0].buffer.0 as usize].offset = moved.spaces[0].bytes;
                 variants.push(("buffer beyond the arena", moved));
             }
             for (what, plan) in variants {
-                // Keeping a buffer that nobody overlaps, or copying the same bytes twice, breaks nothing.
-                let harmless = match good.steps[i] {
-                    Step::Free(_) => what == "removed",
-                    Step::Copy { .. } => what == "doubled",
+                // Keeping a buffer that nobody overlaps, copying the same bytes twice, or computing the same
+                // again from operands that are still there, breaks nothing.
+                let harmless = match &good.steps[i].act {
+                    Act::Free(_) => what == "removed",
+                    Act::Copy { .. } => what == "doubled",
+                    Act::Run { node, ins, outs, .. } => {
+                        let update = graph.nodes[node.index()].phase == Phase::Update;
+                        what == "doubled" && !update && outs.iter().all(|out| !ins.contains(out))
+                    }
                     _ => false,
                 };
-                tried += 1;
-                match verify(&graph, &plan) {
-                    Err(_) => noticed += 1,
-                    Ok(()) => assert!(harmless, "{name}: step {i} {what}: {:?}", good.steps[i]),
+                if !harmless {
+                    noticed += 1;
+                    assert!(verify(&graph, &plan).is_err(), "{name}: step {i} {what}: {:?}", good.steps[i]);
                 }
             }
         }
     }
-    assert!(noticed > 100 && noticed * 10 > tried * 9, "{noticed} of {tried} noticed");
+    assert!(noticed > 100, "{noticed}");
 }
 
 #[test]
@@ -222,7 +226,7 @@ fn updates_wait_for_the_loss_and_the_peak_is_checked() {
     verify(&graph, &good).unwrap();
 
     let mut early = good.clone();
-    let is_run = |step: &Step| matches!(step, Step::Run { .. });
+    let is_run = |step: &Step| matches!(step.act, Act::Run { .. });
     let (first, last) =
         (good.steps.iter().position(is_run).unwrap(), good.steps.iter().rposition(is_run).unwrap());
     let update = early.steps.remove(last);
@@ -231,6 +235,6 @@ fn updates_wait_for_the_loss_and_the_peak_is_checked() {
     assert!(error.contains("before the loss is known"), "{error}");
 
     let mut boast = good.clone();
-    boast.devices[0].live -= 4;
+    boast.spaces[0].live -= 4;
     assert!(verify(&graph, &boast).is_err());
 }

@@ -10,7 +10,7 @@ use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, NodeId, Origin, Phase, Value};
 use gulliver_plan::kind::Kinds;
-use gulliver_plan::plan::{Place, Plan, Step};
+use gulliver_plan::plan::{Act, Place, Plan};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -180,7 +180,7 @@ impl Cpu {
         plan: &Plan,
         kernels: &Kernels,
     ) -> Result<Program, RunError> {
-        let needed = plan.devices.iter().map(|d| d.arena).max().unwrap_or(0);
+        let needed = plan.spaces.iter().map(|s| s.bytes).max().unwrap_or(0);
         if needed > self.arena.bytes() {
             return Err(RunError::Arena { needed, available: self.arena.bytes() });
         }
@@ -214,12 +214,14 @@ impl Cpu {
             program.kernels.push(Some(lowered.run));
         }
         for step in &plan.steps {
-            let instruction = match step {
-                Step::Alloc(b) => Instruction::Alloc(plan.buffer(*b).bytes),
-                Step::Free(b) => Instruction::Free(plan.buffer(*b).bytes),
-                Step::Copy { from, to } => Instruction::Copy { from: slot(from), to: slot(to) },
-                Step::Add { from, into } => Instruction::Add { from: slot(from), into: slot(into) },
-                Step::Run { node: id, ins, outs, scratch, .. } => {
+            let instruction = match &step.act {
+                Act::Alloc(b) => Instruction::Alloc(plan.buffer(*b).bytes),
+                Act::Free(b) => Instruction::Free(plan.buffer(*b).bytes),
+                Act::Copy { from, to } | Act::Move { from, to } => {
+                    Instruction::Copy { from: slot(from), to: slot(to) }
+                }
+                Act::Add { from, into } => Instruction::Add { from: slot(from), into: slot(into) },
+                Act::Run { node: id, ins, outs, scratch, .. } => {
                     let node = &graph.nodes[id.index()];
                     let known = program.updates.last().is_some_and(|(stage, _)| *stage == node.stage);
                     if node.phase == Phase::Update && !known {

@@ -10,7 +10,7 @@ use crate::lower::{Kernels, lower_node};
 use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, Init, Origin, Phase, Role, Value};
-use gulliver_plan::make::{BATCH, Options, Persistent, PlanError};
+use gulliver_plan::make::{BATCH, Home, Options, Persistent, PlanError};
 use gulliver_plan::outline::Outline;
 use gulliver_plan::plan::Plan;
 use gulliver_plan::verify::{Broken, verify};
@@ -149,10 +149,10 @@ impl Session {
         seed: u64,
     ) -> Result<Session, SessionError> {
         let persistent = Persistent::of(&train)?;
-        let bytes = options.memory.unwrap_or(persistent.end).max(persistent.end);
-        if let Some(budget) = options.memory.filter(|&m| m < persistent.end) {
+        let bytes = options.memory.unwrap_or(persistent.ends[0]).max(persistent.ends[0]);
+        if let Some(budget) = options.memory.filter(|&m| m < persistent.ends[0]) {
             let holders = "weights and optimizer state".into();
-            return Err(PlanError::DoesNotFit { needed: persistent.end, budget, holders }.into());
+            return Err(PlanError::DoesNotFit { needed: persistent.ends[0], budget, holders }.into());
         }
         let cpu = Cpu::new(options.threads, bytes).map_err(RunError::from)?;
         let forward = forward_states(&train, &persistent);
@@ -173,7 +173,7 @@ impl Session {
 
     fn initialise(&mut self, seed: u64) {
         for (name, init, shape) in self.persistent_inputs() {
-            let (offset, _) = self.persistent.places[&name];
+            let offset = self.persistent.homes[&name].offset;
             // A new device is all zeros.
             if !matches!(init, Init::Constant(c) if c.to_bits() == 0) {
                 let place = |first: usize| offset + (first * size_of::<f32>()) as u64;
@@ -223,7 +223,7 @@ impl Session {
     /// A copy of a weight or state, as [`Session::layout`] describes it.
     pub fn tensor(&mut self, (name, dtype, shape): &Described) -> HostTensor {
         let mut tensor = HostTensor::zeros(*dtype, shape);
-        let (offset, bytes) = self.persistent.places[name];
+        let Home { offset, bytes, .. } = self.persistent.homes[name];
         self.cpu.read(offset, tensor.as_bytes_mut());
         self.ledger.to_host += bytes;
         tensor
@@ -231,7 +231,7 @@ impl Session {
 
     /// Replaces a weight or state; false if there is none of that name and shape.
     pub fn set(&mut self, name: &str, tensor: &HostTensor) -> bool {
-        let Some(&(offset, bytes)) = self.persistent.places.get(name) else { return false };
+        let Some(&Home { offset, bytes, .. }) = self.persistent.homes.get(name) else { return false };
         if tensor.as_bytes().len() as u64 != bytes {
             return false;
         }
@@ -295,9 +295,9 @@ impl Session {
             made => made?,
         };
         verify(&side.graph, &plan)?;
-        if plan.devices[0].arena > self.cpu.bytes() {
+        if plan.spaces[0].bytes > self.cpu.bytes() {
             self.loaded.clear();
-            self.cpu.grow(plan.devices[0].arena).map_err(RunError::from)?;
+            self.cpu.grow(plan.spaces[0].bytes).map_err(RunError::from)?;
         }
         let program = self.cpu.load(&side.graph, &outline.kinds, &plan, &self.options.kernels)?;
         self.loaded.insert(key, Loaded { program, plan });
@@ -467,7 +467,7 @@ impl Session {
         // Updates of earlier objectives are run again, and must not count twice.
         let mut kept = Vec::new();
         if loaded.program.updates().iter().any(|(_, at)| *at < until) {
-            kept.resize(self.persistent.end as usize, 0);
+            kept.resize(self.persistent.ends[0] as usize, 0);
             self.cpu.read(0, &mut kept);
         }
         self.cpu.run(&self.train.graph, &loaded.program, 0..until, Some(&mut watch))?;
@@ -500,8 +500,8 @@ fn forward_states(graph: &Graph, persistent: &Persistent) -> Vec<(u64, usize)> {
         Origin::Node { node, .. } => graph.nodes[node.index()].phase != Phase::Update,
         Origin::Input(_) => true,
     });
-    let place = |(input, _): &(Value, Value)| persistent.places[&graph.value(*input).name];
-    forward.map(place).map(|(offset, bytes)| (offset, bytes as usize)).collect()
+    let home = |(input, _): &(Value, Value)| persistent.homes[&graph.value(*input).name];
+    forward.map(home).map(|home| (home.offset, home.bytes as usize)).collect()
 }
 
 /// A batch's shape as a model with fewer dimensions reads it: images as rows of pixels.

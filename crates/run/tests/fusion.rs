@@ -78,7 +78,7 @@ fn train(graph: &Graph, threads: usize, partials: u32, sizes: &Bindings) -> (Str
 
 /// Bytes of device memory that a step needs.
 fn arena(graph: &Graph, threads: usize, partials: u32, sizes: &Bindings) -> u64 {
-    session(graph, threads, partials).plan(Which::Train, sizes).unwrap().devices[0].arena
+    session(graph, threads, partials).plan(Which::Train, sizes).unwrap().spaces[0].bytes
 }
 
 #[test]

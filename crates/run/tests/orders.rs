@@ -8,7 +8,7 @@ use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::random::Stream;
 use gulliver_graph::training::{Clip, training_graph};
-use gulliver_plan::make::{Options, Persistent};
+use gulliver_plan::make::{Home, Options, Persistent};
 use gulliver_plan::order::{RULES, Rule};
 use gulliver_plan::outline::Outline;
 use gulliver_plan::verify::verify;
@@ -36,11 +36,11 @@ fn results(graph: &Graph, rule: Rule, partials: u32) -> (Vec<u8>, Vec<Vec<u8>>) 
     let outline = Outline::with_rule(graph, &sizes, &options, rule).unwrap();
     let plan = outline.plan(graph, &sizes, &options).unwrap();
     verify(graph, &plan).unwrap();
-    let mut cpu = Cpu::new(THREADS, plan.devices[0].arena).unwrap();
+    let mut cpu = Cpu::new(THREADS, plan.spaces[0].bytes).unwrap();
     let program = cpu.load(graph, &outline.kinds, &plan, &Kernels::default()).unwrap();
     for (_, role, info) in graph.inputs() {
         if let Role::Weight(init) | Role::State(init) = role {
-            let (offset, bytes) = persistent.places[&info.name];
+            let Home { offset, bytes, .. } = persistent.homes[&info.name];
             let write = |first: usize, piece: &[f32]| cpu.write_floats(offset + 4 * first as u64, piece);
             pieces(5, &info.name, init, bytes as usize / 4, write);
         }
@@ -70,7 +70,7 @@ fn results(graph: &Graph, rule: Rule, partials: u32) -> (Vec<u8>, Vec<Vec<u8>>) 
         let names: Vec<String> = program.output_names().map(str::to_string).collect();
         outputs.extend(names.iter().map(|n| cpu.output(&program, n).unwrap().as_bytes().to_vec()));
     }
-    let mut kept = vec![0; persistent.end as usize];
+    let mut kept = vec![0; persistent.ends[0] as usize];
     cpu.read(0, &mut kept);
     (kept, outputs)
 }

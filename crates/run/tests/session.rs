@@ -74,7 +74,7 @@ fn measured_peak_is_the_planned_one() {
     let mut session = gpt(0.1, 2, None).unwrap();
     losses(&mut session, 2);
     let sizes = Bindings::new().with("batch", 8).with("length", 12);
-    let planned = session.plan(Which::Train, &sizes).unwrap().live_peak();
+    let planned = session.plan(Which::Train, &sizes).unwrap().spaces[0].live;
     assert_eq!(session.peak(), planned);
 }
 
@@ -84,7 +84,7 @@ fn memory_grows_linearly_with_length() {
     let mut moving = |length: usize| {
         let sizes = Bindings::new().with("batch", 1).with("length", length);
         let plan = session.plan(Which::Train, &sizes).unwrap();
-        (plan.devices[0].arena - plan.persistent_bytes()) as f64
+        (plan.spaces[0].bytes - plan.persistent_bytes()) as f64
     };
     let (short, middle, long) = (moving(512), moving(1024), moving(2048));
     assert!(middle < 2.05 * short && long < 2.05 * middle, "{short} {middle} {long}");
@@ -94,7 +94,7 @@ fn memory_grows_linearly_with_length() {
 fn budgets_too_small_are_refused_before_the_first_step() {
     let mut needed = gpt(0.0, 1, None).unwrap();
     let sizes = Bindings::new().with("batch", 8).with("length", 12);
-    let arena = needed.plan(Which::Train, &sizes).unwrap().devices[0].arena;
+    let arena = needed.plan(Which::Train, &sizes).unwrap().spaces[0].bytes;
     assert!(gpt(0.0, 1, Some(arena)).unwrap().plan(Which::Train, &sizes).is_ok());
     let error = gpt(0.0, 1, Some(arena - 64)).unwrap().plan(Which::Train, &sizes).unwrap_err();
     assert!(error.to_string().contains(&format!("needs {arena} bytes")), "{error}");

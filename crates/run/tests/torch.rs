@@ -46,7 +46,7 @@ fn execute(
     let options = Options { partials: 1, memory: None, persistent: &persistent, scratch: &scratch };
     let plan = make(graph, sizes, &options).unwrap();
     verify(graph, &plan).unwrap();
-    let mut cpu = Cpu::new(THREADS, plan.devices[0].arena).unwrap();
+    let mut cpu = Cpu::new(THREADS, plan.spaces[0].bytes).unwrap();
     let program = cpu.load(graph, &Kinds::of(graph), &plan, &Kernels::default()).unwrap();
     for (value, _, info) in graph.inputs() {
         let shape = info.ty.bind(sizes).unwrap();

@@ -92,7 +92,7 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
             prefetch::make(sources.train.as_ref(), &sources.sampler, start).map_err(CommandError::Data)?;
         let sizes = session.sizes(Which::Train, &batch)?;
         let plan = session.plan(Which::Train, &sizes)?;
-        peak_bytes.insert("cpu0".to_string(), plan.live_peak());
+        peak_bytes.insert("cpu0".to_string(), plan.live_peaks()[0]);
         let json = serde_json::to_vec(plan).map_err(io::Error::from)?;
         take(&dir)?;
         write_file(&dir.join("plan.json"), &json)?;

@@ -127,7 +127,7 @@ pub fn measure(
     let sizes = runner.sizes()?;
     let step_flops = step_flops(runner.session.graph(), &sizes)?;
     let step_seconds = quantile(&times, 0.5);
-    let arena_bytes = runner.session.plan(Which::Train, &sizes)?.devices.iter().map(|d| d.arena).sum();
+    let arena_bytes = runner.session.plan(Which::Train, &sizes)?.spaces.iter().map(|s| s.bytes).sum();
     Ok(Measured {
         workload: workload.name.into(),
         threads,

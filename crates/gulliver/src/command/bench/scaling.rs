@@ -135,7 +135,7 @@ fn row(
         step += 1;
         session.step(batch, Key { seed: 0, step }, &|_| None).map(drop)
     })?;
-    let device = &plan.devices[0];
+    let device = &plan.spaces[0];
     Ok(Row {
         axis,
         count,
@@ -145,7 +145,7 @@ fn row(
         plan_seconds,
         verify_seconds,
         step_seconds,
-        layout_waste: (device.arena - device.live) as f64 / device.live.max(1) as f64,
+        layout_waste: (device.bytes - device.live) as f64 / device.live.max(1) as f64,
     })
 }
 
