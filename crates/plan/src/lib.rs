@@ -12,4 +12,5 @@ pub mod make;
 pub mod order;
 pub mod outline;
 pub mod plan;
+pub mod script;
 pub mod verify;

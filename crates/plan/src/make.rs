@@ -2,9 +2,10 @@
 //! device, with storage shared over time. Recompute, swapping and cuts will be passes before the layout.
 
 use crate::layout::{Span, aligned, pack};
-use crate::order::{Instance, Task};
-use crate::outline::Outline;
+use crate::lifetime::Lifetimes;
+use crate::outline::{Groups, Outline, Sizes};
 use crate::plan::{Act, Buffer, BufferId, InputPlace, OutputPlace, Place, Plan, Space, Step, TIERS, Tier};
+use crate::script::{Script, VersionId, What};
 use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::graph::{Graph, Node, Role, Value};
 use std::collections::HashMap;
@@ -117,65 +118,88 @@ impl Outline {
     /// outline was made for.
     pub fn plan(&self, graph: &Graph, sizes: &Bindings, options: &Options) -> Result<Plan, PlanError> {
         let sizes = self.sizes(graph, sizes, options)?;
+        let plan = self.lay(graph, &self.script, &self.life, &sizes, options)?;
+        let needed = plan.spaces[Tier::Device as usize].bytes;
+        match options.memory {
+            Some(budget) if needed > budget => {
+                Err(PlanError::DoesNotFit { needed, budget, holders: holders(graph, &plan) })
+            }
+            _ => Ok(plan),
+        }
+    }
+
+    /// Gives everything its bytes and offsets.
+    pub(crate) fn lay(
+        &self,
+        graph: &Graph,
+        script: &Script,
+        life: &Lifetimes,
+        sizes: &Sizes,
+        options: &Options,
+    ) -> Result<Plan, PlanError> {
         let bytes = |v: Value| sizes.bytes[self.kinds.type_of[v.index()] as usize];
-        let storages = &self.life.storages;
-        let mut buffers: Vec<Buffer> = Vec::with_capacity(storages.len() + self.tasks.len());
-        for s in storages {
-            let total = bytes(s.value) * u64::from(s.copies);
-            buffers.push(Buffer { space: 0, offset: 0, bytes: total, value: Some(s.value) });
-        }
-        let mut spans = Vec::with_capacity(buffers.capacity());
-        let mut moving = Vec::with_capacity(buffers.capacity());
+        let storages = &life.storages;
+        let mut buffers: Vec<Buffer> = Vec::with_capacity(storages.len() + script.acts.len());
+        let mut spans: [Vec<Span>; TIERS.len()] = Default::default();
+        let mut moving: [Vec<usize>; TIERS.len()] = Default::default();
         for (i, s) in storages.iter().enumerate() {
-            if !s.persistent {
-                spans.push(Span { bytes: buffers[i].bytes, start: s.start, end: s.end });
-                moving.push(i);
-                continue;
+            let total = bytes(s.value) * u64::from(s.copies);
+            let space = s.tier as usize;
+            let mut buffer = Buffer { space: space as u32, offset: 0, bytes: total, value: Some(s.value) };
+            if s.persistent {
+                let name = &graph.value(s.value).name;
+                match options.persistent.homes.get(name) {
+                    Some(home) if home.bytes == total && home.tier == s.tier => buffer.offset = home.offset,
+                    _ => return Err(PlanError::NotPersistent(name.clone())),
+                }
+            } else {
+                spans[space].push(Span { bytes: total, start: s.start, end: s.end });
+                moving[space].push(i);
             }
-            let name = &graph.value(s.value).name;
-            match options.persistent.homes.get(name) {
-                Some(home) if home.bytes == buffers[i].bytes => buffers[i].offset = home.offset,
-                _ => return Err(PlanError::NotPersistent(name.clone())),
-            }
+            buffers.push(buffer);
         }
-        let mut scratch_of = vec![None; self.tasks.len()];
-        for (t, task) in self.tasks.iter().enumerate() {
-            let Task::Run(id, _) = *task else { continue };
+        let mut scratch_of = vec![None; script.acts.len()];
+        for (t, act) in script.acts.iter().enumerate() {
+            let What::Run(id, _) = act.what else { continue };
             let bytes = sizes.scratch[self.kinds.kind_of[id.index()] as usize];
             if bytes > 0 {
                 scratch_of[t] = Some(BufferId(buffers.len() as u32));
-                moving.push(buffers.len());
-                spans.push(Span { bytes, start: t as u32, end: t as u32 });
+                moving[0].push(buffers.len());
+                spans[0].push(Span { bytes, start: t as u32, end: t as u32 });
                 buffers.push(Buffer { space: 0, offset: 0, bytes, value: None });
             }
         }
-        let (offsets, arena) = pack(&spans, options.persistent.ends[0]);
-        for (&i, &offset) in moving.iter().zip(&offsets) {
-            buffers[i].offset = offset;
+        let mut ends = options.persistent.ends;
+        for space in 0..TIERS.len() {
+            let (offsets, end) = pack(&spans[space], ends[space]);
+            ends[space] = end;
+            for (&i, &offset) in moving[space].iter().zip(&offsets) {
+                buffers[i].offset = offset;
+            }
         }
-
-        let place = |i: Instance| {
-            let (home, bytes) = (self.life.home(i), bytes(i.value));
+        let place = |v: VersionId| {
+            let (home, bytes) = (life.homes[v as usize], bytes(script.versions[v as usize].of.value));
             Place { buffer: BufferId(home.storage), start: bytes * u64::from(home.slice), bytes }
         };
         let whole = |id: BufferId| Place { buffer: id, start: 0, bytes: buffers[id.0 as usize].bytes };
-        let inputs = graph.inputs().map(|(value, role, _)| {
-            let home = self.life.home(Instance { value, partial: 0 });
-            let persistent = matches!(role, Role::Weight(_) | Role::State(_));
-            InputPlace { value, place: whole(BufferId(home.storage)), persistent }
+        // The first storages are those of the inputs, in order.
+        let inputs = graph.inputs().enumerate().map(|(storage, (value, role, _))| InputPlace {
+            value,
+            place: whole(BufferId(storage as u32)),
+            persistent: matches!(role, Role::Weight(_) | Role::State(_)),
         });
         let inputs = inputs.collect();
-        let outputs = graph.outputs.iter().map(|(name, value)| OutputPlace {
+        let outputs = graph.outputs.iter().zip(&script.outputs).map(|((name, value), v)| OutputPlace {
             name: name.clone(),
             value: *value,
-            place: place(self.readers.seen(*value, 0)),
+            place: place(*v),
         });
         let outputs = outputs.collect();
-        let steps = self.steps(graph, &scratch_of, place, whole);
+        let steps = steps(graph, script, life, &scratch_of, place, whole);
         let mut plan = Plan {
             sizes: sizes.slice.iter().map(|(s, v)| (s.to_string(), v)).collect(),
             partials: self.partials,
-            spaces: spaces([arena, 0, 0]),
+            spaces: spaces(ends),
             buffers,
             inputs,
             outputs,
@@ -185,57 +209,53 @@ impl Outline {
         for (space, live) in plan.live_peaks().into_iter().enumerate() {
             plan.spaces[space].live = live;
         }
-        match options.memory {
-            Some(budget) if arena > budget => {
-                Err(PlanError::DoesNotFit { needed: arena, budget, holders: holders(graph, &plan) })
-            }
-            _ => Ok(plan),
-        }
+        Ok(plan)
     }
+}
 
-    fn steps(
-        &self,
-        graph: &Graph,
-        scratch_of: &[Option<BufferId>],
-        place: impl Fn(Instance) -> Place,
-        whole: impl Fn(BufferId) -> Place,
-    ) -> Vec<Step> {
-        let storages = &self.life.storages;
-        let mut steps = Vec::with_capacity(self.tasks.len() * 3 + storages.len());
-        // Inputs are there before the first task; results from the task that makes them.
-        let inputs = (0..storages.len()).filter(|&s| storages[s].input);
-        steps.extend(inputs.map(|s| Act::Alloc(BufferId(s as u32)).into()));
-        for (t, task) in self.tasks.iter().enumerate() {
-            steps.extend(self.starts.of(t).iter().map(|&s| Act::Alloc(BufferId(s)).into()));
-            match *task {
-                Task::Run(id, partial) => {
-                    let node = &graph.nodes[id.index()];
-                    let at = |v: &Value| place(self.readers.seen(*v, partial));
-                    steps.extend(scratch_of[t].map(|b| Act::Alloc(b).into()));
-                    steps.push(Step::from(Act::Run {
-                        node: id,
-                        partial,
-                        ins: node.ins.iter().map(at).collect(),
-                        outs: node.outs.iter().map(at).collect(),
-                        scratch: scratch_of[t].map(&whole),
-                    }));
-                    steps.extend(scratch_of[t].map(|b| Act::Free(b).into()));
-                }
-                Task::Accumulate(value, partial) => {
-                    let from = place(Instance { value, partial });
-                    steps.push(Act::Add { from, into: place(Instance { value, partial: 0 }) }.into());
-                }
-                Task::Carry(input, next) => {
-                    let (from, to) = (place(next), place(Instance { value: input, partial: 0 }));
-                    if from != to {
-                        steps.push(Act::Copy { from, to }.into());
-                    }
+fn steps(
+    graph: &Graph,
+    script: &Script,
+    life: &Lifetimes,
+    scratch_of: &[Option<BufferId>],
+    place: impl Fn(VersionId) -> Place,
+    whole: impl Fn(BufferId) -> Place,
+) -> Vec<Step> {
+    let storages = &life.storages;
+    let acts = script.acts.len();
+    // Inputs are there before the first act; all else from the act that makes it.
+    let starts = Groups::new(acts + 1, storages.len(), |i| (!storages[i].input).then_some(storages[i].start));
+    let ends = Groups::new(acts + 1, storages.len(), |i| Some(storages[i].end));
+    let mut steps: Vec<Step> = Vec::with_capacity(acts * 3 + storages.len());
+    let inputs = (0..storages.len()).filter(|&s| storages[s].input);
+    steps.extend(inputs.map(|s| Act::Alloc(BufferId(s as u32)).into()));
+    for t in 0..acts {
+        steps.extend(starts.of(t).iter().map(|&s| Act::Alloc(BufferId(s)).into()));
+        let (ins, outs) = script.sides(graph, t);
+        let at = |versions: &[VersionId]| -> Vec<Place> { versions.iter().map(|v| place(*v)).collect() };
+        match script.acts[t].what {
+            What::Run(node, partial) => {
+                steps.extend(scratch_of[t].map(|b| Act::Alloc(b).into()));
+                let scratch = scratch_of[t].map(&whole);
+                steps.push(Act::Run { node, partial, ins: at(ins), outs: at(outs), scratch }.into());
+                steps.extend(scratch_of[t].map(|b| Act::Free(b).into()));
+            }
+            What::Add => steps.push(Act::Add { from: place(ins[0]), into: place(ins[1]) }.into()),
+            What::Carry => {
+                let [next, input] = [0, 1].map(|i| script.refs(t)[i]);
+                let (from, to) = (place(next), place(input));
+                let tier = |v: VersionId| script.versions[v as usize].tier;
+                if tier(next) != tier(input) {
+                    steps.push(Act::Move { from, to }.into());
+                } else if from != to {
+                    steps.push(Act::Copy { from, to }.into());
                 }
             }
-            steps.extend(self.ends.of(t).iter().map(|&s| Act::Free(BufferId(s)).into()));
+            What::Move => steps.push(Act::Move { from: place(ins[0]), to: place(outs[0]) }.into()),
         }
-        steps
+        steps.extend(ends.of(t).iter().map(|&s| Act::Free(BufferId(s)).into()));
     }
+    steps
 }
 
 /// The spaces of a plan for one device.

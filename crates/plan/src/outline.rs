@@ -6,7 +6,9 @@ use crate::kind::Kinds;
 use crate::layout::aligned;
 use crate::lifetime::{Lifetimes, Storage, lifetimes};
 use crate::make::{BATCH, Options, PlanError};
-use crate::order::{RULES, Readers, Rule, Task, tasks};
+use crate::order::{RULES, Readers, Rule, tasks};
+use crate::plan::Tier;
+use crate::script::{Script, What};
 use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::graph::{Graph, Value};
 
@@ -16,18 +18,14 @@ pub struct Outline {
     pub partials: u32,
     /// How backward and update nodes are ordered.
     pub rule: Rule,
-    /// What happens.
-    pub tasks: Vec<Task>,
-    /// Where it happens.
+    /// What happens if everything stays on the device.
+    pub script: Script,
+    /// What then shares storage.
     pub life: Lifetimes,
     /// Who reads what.
     pub readers: Readers,
     /// What repeats.
     pub kinds: Kinds,
-    /// Storages by their first task, inputs excepted.
-    pub starts: Groups,
-    /// Storages by their last task; the number of tasks stands for the end of the step.
-    pub ends: Groups,
 }
 
 /// Numbers in groups, one group after the other.
@@ -38,7 +36,7 @@ pub struct Groups {
 
 impl Groups {
     /// Puts member `i` into the group `group_of` gives it, if any, in order.
-    fn new(groups: usize, members: usize, group_of: impl Fn(usize) -> Option<u32>) -> Groups {
+    pub(crate) fn new(groups: usize, members: usize, group_of: impl Fn(usize) -> Option<u32>) -> Groups {
         let mut first = vec![0u32; groups + 1];
         for g in (0..members).filter_map(&group_of) {
             first[g as usize + 1] += 1;
@@ -102,18 +100,14 @@ impl Outline {
         let bytes: Vec<u64> = kinds.type_of.iter().map(|&k| sizes.bytes[k as usize]).collect();
         let candidates = rules.iter().map(|&rule| {
             let tasks = tasks(graph, &readers, partials, rule, &bytes);
-            let life = lifetimes(graph, &readers, &tasks, partials);
-            let peak = peak(&tasks, &life, &bytes, |node| sizes.scratch[kinds.kind_of[node] as usize]);
-            (peak, rule, tasks, life)
+            let script = Script::of(graph, &readers, &tasks, partials);
+            let life = lifetimes(graph, &readers, &script, partials);
+            let peak = peak(&script, &life, &bytes, |node| sizes.scratch[kinds.kind_of[node] as usize]);
+            (peak, rule, script, life)
         });
         let best = candidates.min_by_key(|(peak, ..)| *peak);
-        let (_, rule, tasks, life) = best.expect("at least one rule is given");
-        let storages = &life.storages;
-        let starts = Groups::new(tasks.len() + 1, storages.len(), |i| {
-            (!storages[i].input).then_some(storages[i].start)
-        });
-        let ends = Groups::new(tasks.len() + 1, storages.len(), |i| Some(storages[i].end));
-        Ok(Outline { partials, rule, tasks, life, readers, kinds, starts, ends })
+        let (_, rule, script, life) = best.expect("at least one rule is given");
+        Ok(Outline { partials, rule, script, life, readers, kinds })
     }
 
     /// Puts the sizes of an input (of the whole batch) into every kind.
@@ -157,26 +151,31 @@ fn settle(graph: &Graph, kinds: &Kinds, sizes: &Bindings, options: &Options) -> 
     Ok(Sizes { slice, bytes, scratch })
 }
 
-/// Most aligned bytes in use at once in one order of the tasks.
-fn peak(tasks: &[Task], life: &Lifetimes, bytes: &[u64], scratch: impl Fn(usize) -> u64) -> u64 {
+/// Aligned bytes of device memory in use during each act, scratch space included.
+pub fn profile(script: &Script, life: &Lifetimes, bytes: &[u64], scratch: impl Fn(usize) -> u64) -> Vec<u64> {
     let size = |s: &Storage| aligned(bytes[s.value.index()]).saturating_mul(s.copies.into());
-    let mut freed = vec![0u64; tasks.len() + 1];
-    let mut taken = vec![0u64; tasks.len() + 1];
-    for s in &life.storages {
+    let end = script.acts.len();
+    let (mut freed, mut taken) = (vec![0u64; end + 1], vec![0u64; end + 1]);
+    for s in life.storages.iter().filter(|s| s.tier == Tier::Device) {
         let start = &mut taken[s.start as usize];
         *start = start.saturating_add(size(s));
         let end = &mut freed[s.end as usize];
         *end = end.saturating_add(size(s));
     }
-    let (mut now, mut peak) = (0u64, 0);
-    for (t, task) in tasks.iter().enumerate() {
+    let mut now = 0u64;
+    let during = script.acts.iter().enumerate().map(|(t, act)| {
         now = now.saturating_add(taken[t]);
-        let more = match task {
-            Task::Run(id, _) => scratch(id.index()),
+        let more = match act.what {
+            What::Run(id, _) => scratch(id.index()),
             _ => 0,
         };
-        peak = peak.max(now.saturating_add(more));
+        let during = now.saturating_add(more);
         now = now.saturating_sub(freed[t]);
-    }
-    peak.max(now)
+        during
+    });
+    during.collect()
+}
+
+fn peak(script: &Script, life: &Lifetimes, bytes: &[u64], scratch: impl Fn(usize) -> u64) -> u64 {
+    profile(script, life, bytes, scratch).into_iter().max().unwrap_or(0)
 }
