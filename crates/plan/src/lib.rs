@@ -5,12 +5,19 @@
 #![forbid(unsafe_code)]
 
 pub mod arrange;
+pub mod budget;
+pub mod cost;
 pub mod kind;
 pub mod layout;
 pub mod lifetime;
 pub mod make;
 pub mod order;
 pub mod outline;
+pub mod overlap;
 pub mod plan;
+pub mod rewrite;
 pub mod script;
+pub mod simulate;
+pub mod squeeze;
 pub mod verify;
+pub mod wait;

@@ -1,6 +1,7 @@
 //! The planner: an outline and the sizes of an input become a plan. Everything is resident, on one
 //! device, with storage shared over time. Recompute, swapping and cuts will be passes before the layout.
 
+use crate::cost::{Beside, Links, Rates};
 use crate::layout::{Span, aligned, pack};
 use crate::lifetime::Lifetimes;
 use crate::outline::{Groups, Outline, Sizes};
@@ -54,6 +55,7 @@ impl Persistent {
 }
 
 /// What a plan is made for.
+#[derive(Clone, Copy)]
 pub struct Options<'a> {
     /// Where persistent values are.
     pub persistent: &'a Persistent,
@@ -61,9 +63,36 @@ pub struct Options<'a> {
     pub partials: u32,
     /// Hard limit of the device's arena, if there is one.
     pub memory: Option<u64>,
+    /// Hard limits of the other tiers.
+    pub beside: Beside,
+    /// Whether values may be computed again.
+    pub recompute: bool,
     /// Working memory of the kernel that will run a node, for the sizes of one partial. Nodes of one
     /// kind need the same.
     pub scratch: &'a dyn Fn(&Graph, &Node, &Bindings) -> Result<u64, DimError>,
+    /// How fast kernels are.
+    pub rates: Rates,
+    /// How fast links are.
+    pub links: Links,
+    /// The share of the time of moves that is thought not to be hidden behind kernels.
+    pub unhidden: f64,
+}
+
+impl<'a> Options<'a> {
+    /// No limits, the batch in one piece, kernels that need no working memory.
+    pub fn new(persistent: &'a Persistent) -> Options<'a> {
+        Options {
+            persistent,
+            partials: 1,
+            memory: None,
+            beside: Beside { host: None, disk: None },
+            recompute: true,
+            scratch: &|_, _, _| Ok(0),
+            rates: Rates::default(),
+            links: Links::default(),
+            unhidden: 0.3,
+        }
+    }
 }
 
 /// Why there is no plan.
@@ -91,6 +120,23 @@ pub enum PlanError {
     /// A weight or state that the job does not keep.
     #[error("`{0}` has no place among the persistent values of this job")]
     NotPersistent(String),
+    /// Another tier is over its budget.
+    #[error(
+        "the plan needs {needed} bytes of {tier}, the budget is {budget}; raise it, or that of the device"
+    )]
+    TierFull {
+        /// Which.
+        tier: String,
+        /// Bytes needed.
+        needed: u64,
+        /// Bytes allowed.
+        budget: u64,
+    },
+    /// Weights and states have nowhere to be.
+    #[error(
+        "weights and optimizer state fit neither on the device nor beside it; raise devices.host_memory or devices.disk"
+    )]
+    NoRoom,
     /// Over the budget.
     #[error(
         "the plan needs {needed} bytes of device memory, the budget is {budget}; largest at the peak: {holders}; raise the budget, or lower train.batch or raise train.partials"
@@ -114,20 +160,6 @@ pub fn make(graph: &Graph, sizes: &Bindings, options: &Options) -> Result<Plan, 
 }
 
 impl Outline {
-    /// The plan for inputs of these sizes (of the whole batch). Graph and partials must be those the
-    /// outline was made for.
-    pub fn plan(&self, graph: &Graph, sizes: &Bindings, options: &Options) -> Result<Plan, PlanError> {
-        let sizes = self.sizes(graph, sizes, options)?;
-        let plan = self.lay(graph, &self.script, &self.life, &sizes, options)?;
-        let needed = plan.spaces[Tier::Device as usize].bytes;
-        match options.memory {
-            Some(budget) if needed > budget => {
-                Err(PlanError::DoesNotFit { needed, budget, holders: holders(graph, &plan) })
-            }
-            _ => Ok(plan),
-        }
-    }
-
     /// Gives everything its bytes and offsets.
     pub(crate) fn lay(
         &self,
@@ -270,7 +302,7 @@ fn spaces(bytes: [u64; TIERS.len()]) -> Vec<Space> {
 }
 
 /// The largest buffers in use when most bytes are.
-fn holders(graph: &Graph, plan: &Plan) -> String {
+pub(crate) fn holders(graph: &Graph, plan: &Plan) -> String {
     let mut live: Vec<BufferId> = Vec::new();
     let (mut now, mut most, mut at_peak) = (0u64, 0u64, Vec::new());
     for step in &plan.steps {

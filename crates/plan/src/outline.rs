@@ -9,8 +9,8 @@ use crate::make::{BATCH, Options, PlanError};
 use crate::order::{RULES, Readers, Rule, tasks};
 use crate::plan::Tier;
 use crate::script::{Script, What};
-use gulliver_graph::dim::{Bindings, DimError};
-use gulliver_graph::graph::{Graph, Value};
+use gulliver_graph::dim::{Bindings, Dim, DimError};
+use gulliver_graph::graph::{Graph, Node, Value};
 
 /// See the top of this file.
 pub struct Outline {
@@ -26,6 +26,8 @@ pub struct Outline {
     pub readers: Readers,
     /// What repeats.
     pub kinds: Kinds,
+    /// Floating-point operations and bytes of every kind of node.
+    work: Vec<(Dim, Dim)>,
 }
 
 /// Numbers in groups, one group after the other.
@@ -69,6 +71,8 @@ pub struct Sizes {
     pub bytes: Vec<u64>,
     /// Working memory by kind of node.
     pub scratch: Vec<u64>,
+    /// Seconds by kind of node.
+    pub seconds: Vec<f64>,
 }
 
 impl Outline {
@@ -107,13 +111,29 @@ impl Outline {
         });
         let best = candidates.min_by_key(|(peak, ..)| *peak);
         let (_, rule, script, life) = best.expect("at least one rule is given");
-        Ok(Outline { partials, rule, script, life, readers, kinds })
+        let work = kinds.nodes.iter().map(|id| work(graph, &graph.nodes[id.index()])).collect();
+        Ok(Outline { partials, rule, script, life, readers, kinds, work })
     }
 
     /// Puts the sizes of an input (of the whole batch) into every kind.
     pub fn sizes(&self, graph: &Graph, sizes: &Bindings, options: &Options) -> Result<Sizes, PlanError> {
-        settle(graph, &self.kinds, sizes, options)
+        let mut sizes = settle(graph, &self.kinds, sizes, options)?;
+        for (flops, bytes) in &self.work {
+            let [flops, bytes] = [flops, bytes].map(|dim| dim.bind(&sizes.slice).unwrap_or(0) as f64);
+            sizes.seconds.push(options.rates.seconds(flops, bytes));
+        }
+        Ok(sizes)
     }
+
+    /// Seconds of a node.
+    pub fn seconds(&self, sizes: &Sizes, node: usize) -> f64 {
+        sizes.seconds[self.kinds.kind_of[node] as usize]
+    }
+}
+
+fn work(graph: &Graph, node: &Node) -> (Dim, Dim) {
+    // An operator that will not say how much it computes is judged by its bytes.
+    (graph.flops(node).unwrap_or(Dim::from(0)), graph.bytes(node))
 }
 
 fn settle(graph: &Graph, kinds: &Kinds, sizes: &Bindings, options: &Options) -> Result<Sizes, PlanError> {
@@ -148,7 +168,7 @@ fn settle(graph: &Graph, kinds: &Kinds, sizes: &Bindings, options: &Options) -> 
         let view = node.op.def().is_view();
         scratch.push(if view { 0 } else { (options.scratch)(graph, node, &slice)? });
     }
-    Ok(Sizes { slice, bytes, scratch })
+    Ok(Sizes { slice, bytes, scratch, seconds: Vec::new() })
 }
 
 /// Aligned bytes of device memory in use during each act, scratch space included.

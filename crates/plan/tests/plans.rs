@@ -52,7 +52,7 @@ fn plan(graph: &Graph, sizes: &Bindings, partials: u32, memory: Option<u64>) -> 
     let scratch = |_: &Graph, node: &gulliver_graph::graph::Node, _: &Bindings| {
         Ok(if node.outs[0].0.is_multiple_of(3) { 100 } else { 0 })
     };
-    make(graph, sizes, &Options { partials, memory, persistent: &persistent, scratch: &scratch })
+    make(graph, sizes, &Options { partials, memory, scratch: &scratch, ..Options::new(&persistent) })
 }
 
 #[test]
@@ -90,8 +90,7 @@ fn the_chosen_order_needs_no_more_and_the_layout_loses_little() {
         let graph = training_graph(model(name, &[]).unwrap().as_ref(), &[optimizer], None).unwrap();
         let persistent = Persistent::of(&graph).unwrap();
         let sizes = Bindings::new().with("batch", batch).with("length", length);
-        let options =
-            Options { partials: 1, memory: None, persistent: &persistent, scratch: &|_, _, _| Ok(0) };
+        let options = Options::new(&persistent);
         let mut arenas = Vec::new();
         for rule in RULES.map(Some).into_iter().chain([None]) {
             let outline = match rule {
@@ -124,8 +123,7 @@ fn the_chosen_order_needs_no_more_and_the_layout_loses_little() {
 fn an_outline_serves_every_size() {
     for (name, graph, sizes) in graphs() {
         let persistent = Persistent::of(&graph).unwrap();
-        let options =
-            Options { partials: 2, memory: None, persistent: &persistent, scratch: &|_, _, _| Ok(0) };
+        let options = Options { partials: 2, ..Options::new(&persistent) };
         for rule in RULES {
             let outline = Outline::with_rule(&graph, &sizes, &options, rule).unwrap();
             for (batch, length) in [(2, 1), (4, 7), (40, 6)] {

@@ -277,8 +277,8 @@ impl Session {
         let options = Options {
             partials: side.partials,
             memory: self.options.memory,
-            persistent: &self.persistent,
             scratch: &scratch,
+            ..Options::new(&self.persistent)
         };
         let new = side.outline.is_none();
         let outline = match side.outline.take() {

@@ -31,7 +31,7 @@ fn results(graph: &Graph, rule: Rule, partials: u32) -> (Vec<u8>, Vec<Vec<u8>>) 
     let persistent = Persistent::of(graph).unwrap();
     let scratch =
         |g: &Graph, n: &Node, s: &Bindings| Ok(lower_node(g, n, s, THREADS, &Kernels::default())?.scratch);
-    let options = Options { partials, memory: None, persistent: &persistent, scratch: &scratch };
+    let options = Options { partials, scratch: &scratch, ..Options::new(&persistent) };
     let sizes = Bindings::new().with("batch", BATCH).with("length", LENGTH);
     let outline = Outline::with_rule(graph, &sizes, &options, rule).unwrap();
     let plan = outline.plan(graph, &sizes, &options).unwrap();

@@ -43,7 +43,7 @@ fn execute(
     let scratch = |g: &Graph, n: &gulliver_graph::graph::Node, s: &Bindings| {
         Ok(lower_node(g, n, s, THREADS, &Kernels::default())?.scratch)
     };
-    let options = Options { partials: 1, memory: None, persistent: &persistent, scratch: &scratch };
+    let options = Options { scratch: &scratch, ..Options::new(&persistent) };
     let plan = make(graph, sizes, &options).unwrap();
     verify(graph, &plan).unwrap();
     let mut cpu = Cpu::new(THREADS, plan.spaces[0].bytes).unwrap();

@@ -118,7 +118,7 @@ fn row(
     let scratch = |g: &Graph, n: &Node, s: &Bindings| Ok(lower_node(g, n, s, threads, &kernels)?.scratch);
     let failed = |e: PlanError| CommandError::Bench { workload: axis.into(), problem: e.to_string() };
     let persistent = Persistent::of(&graph).map_err(|e| failed(e.into()))?;
-    let options = Options { partials: 1, memory: None, persistent: &persistent, scratch: &scratch };
+    let options = Options { scratch: &scratch, ..Options::new(&persistent) };
     let (samples, length) = (batch.fields[0].1.shape()[0], LENGTH);
     let sizes = Bindings::new().with("batch", samples).with("length", length);
     let outline = Outline::new(&graph, &sizes, &options).map_err(failed)?;

@@ -1,0 +1,464 @@
+//! What stays on the device and what does not, so that no act needs more than the budget: for every value
+//! between two of its uses, keep it, compute it again, or let it wait in another tier, whichever frees
+//! the bytes at least cost. Where most is wanting the cheapest seconds per byte are spent first; then
+//! what turned out not to be needed is taken back.
+
+use crate::layout::aligned;
+use crate::lifetime::{Lifetimes, lifetimes};
+use crate::order::Readers;
+use crate::outline::profile;
+use crate::plan::{Choice, Decision, Tier};
+use crate::rewrite::{Base, Choices, NEVER, rewrite};
+use crate::script::{Script, VersionId, What};
+
+/// Smaller values stay: they free next to nothing, and each costs an act.
+const TINY: u64 = 256;
+/// Rounds of choosing and looking at the result.
+const ROUNDS: usize = 64;
+
+/// What the choice is made with.
+pub struct Terms<'a> {
+    /// Who reads what.
+    pub readers: &'a Readers,
+    /// Slices of the batch.
+    pub partials: u32,
+    /// Bytes of one instance of each value.
+    pub bytes: &'a [u64],
+    /// Working memory by node.
+    pub scratch: &'a dyn Fn(usize) -> u64,
+    /// Seconds by act of the base.
+    pub seconds: &'a [f64],
+    /// Seconds to let a byte wait in host memory and have it back, and likewise on disk; none where there
+    /// is no such tier. Only what cannot be hidden behind kernels should count.
+    pub away: [Option<(Choice, f64)>; 2],
+    /// Whether values may be computed again.
+    pub recompute: bool,
+    /// Bytes of the other tiers, host first.
+    pub room: [u64; 2],
+}
+
+/// What was chosen, and the script that carries it out.
+pub struct Chosen {
+    /// What is done with every version.
+    pub choices: Choices,
+    /// With what reason.
+    pub decisions: Vec<Decision>,
+    /// The script.
+    pub script: Script,
+    /// Where its versions live.
+    pub life: Lifetimes,
+    /// Device bytes in use during each of its acts.
+    pub profile: Vec<u64>,
+}
+
+/// The budget cannot be met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Short {
+    /// Bytes that would be enough.
+    pub enough: u64,
+}
+
+/// A way to free bytes: a version between two of its uses, or a weight or state whenever it is not used.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    version: VersionId,
+    /// Index into [`Base::uses`].
+    gap: usize,
+    /// Acts between which the bytes are free, both exclusive.
+    from: u32,
+    to: u32,
+    bytes: u64,
+    taken: bool,
+    barred: bool,
+}
+
+/// Chooses from `choices` on, which may already say something, until no act needs more than `target`.
+pub fn fit(base: &Base, terms: &Terms, choices: Choices, target: u64) -> Result<Chosen, Short> {
+    let mut search = Search::new(base, terms, choices, target);
+    let mut best: Option<Chosen> = None;
+    let mut least = u64::MAX;
+    for _ in 0..ROUNDS {
+        let mut now = search.look();
+        let peak = now.profile.iter().copied().max().unwrap_or(0);
+        if peak <= target {
+            best = Some(now);
+            break;
+        }
+        least = least.min(peak);
+        if !search.choose() && !search.let_go(&mut now) {
+            return Err(Short { enough: least });
+        }
+    }
+    let Some(found) = best else { return Err(Short { enough: least }) };
+    let taken = search.choices.clone();
+    if search.take_back() {
+        let lean = search.look();
+        if lean.profile.iter().all(|&bytes| bytes <= target) {
+            return Ok(search.explain(lean));
+        }
+        search.choices = taken;
+    }
+    Ok(search.explain(found))
+}
+
+struct Search<'a> {
+    base: &'a Base<'a>,
+    terms: &'a Terms<'a>,
+    choices: Choices,
+    target: u64,
+    candidates: Vec<Candidate>,
+    /// Bytes wanting at each act of the base; negative where some are to spare.
+    over: Vec<i64>,
+    /// Sums of what is wanting before each act.
+    wanting: Vec<f64>,
+    /// How many outputs of an act are to be computed again.
+    reran: Vec<u32>,
+    /// Bytes in use in host memory and on disk at each act.
+    beside: [Vec<u64>; 2],
+    seen: Vec<u32>,
+    mark: u32,
+    stack: Vec<VersionId>,
+}
+
+impl<'a> Search<'a> {
+    fn new(base: &'a Base<'a>, terms: &'a Terms<'a>, choices: Choices, target: u64) -> Search<'a> {
+        let acts = base.script.acts.len();
+        let mut search = Search {
+            base,
+            terms,
+            choices,
+            target,
+            candidates: Vec::new(),
+            over: vec![0; acts],
+            wanting: vec![0.0; acts + 1],
+            reran: vec![0; acts],
+            beside: [vec![0; acts + 1], vec![0; acts + 1]],
+            seen: vec![0; acts],
+            mark: 0,
+            stack: Vec::new(),
+        };
+        for v in 0..base.script.versions.len() as u32 {
+            search.offer(v);
+        }
+        search
+    }
+
+    fn offer(&mut self, v: VersionId) {
+        let (base, i) = (self.base, v as usize);
+        let version = base.script.versions[i];
+        let bytes = aligned(self.terms.bytes[version.of.value.index()]);
+        if bytes < TINY {
+            return;
+        }
+        let home = self.choices.homes[i];
+        if version.input && (!base.persistent[i] || home == Tier::Device) {
+            return;
+        }
+        let uses = base.uses(v);
+        for (k, pair) in uses.windows(2).enumerate() {
+            let gap = base.first[i] as usize + k;
+            let (from, to) = (pair[0], pair[1]);
+            let taken = self.choices.gaps[gap] != Choice::Keep;
+            if to - from > 1 {
+                self.candidates.push(Candidate { version: v, gap, from, to, bytes, taken, barred: false });
+                if taken {
+                    self.count(self.candidates.len() - 1, true);
+                }
+            }
+        }
+        if base.persistent[i] {
+            let all = 0..=base.script.acts.len() as u32;
+            self.hold(home, all, bytes, true);
+        }
+    }
+
+    /// Takes note of a choice, or of its withdrawal.
+    fn count(&mut self, candidate: usize, add: bool) {
+        let c = self.candidates[candidate];
+        let tier = match self.choices.gaps[c.gap] {
+            Choice::Recompute => {
+                let act = &mut self.reran[self.base.producer[c.version as usize] as usize];
+                *act = if add { *act + 1 } else { act.saturating_sub(1) };
+                return;
+            }
+            Choice::Host => Tier::Host,
+            Choice::Disk => Tier::Disk,
+            Choice::Keep => return,
+        };
+        if !self.base.persistent[c.version as usize] {
+            self.hold(tier, c.from..=c.to, c.bytes, add);
+        }
+    }
+
+    fn hold(&mut self, tier: Tier, acts: std::ops::RangeInclusive<u32>, bytes: u64, add: bool) {
+        let held = match tier {
+            Tier::Device => return,
+            Tier::Host => &mut self.beside[0],
+            Tier::Disk => &mut self.beside[1],
+        };
+        for t in acts {
+            let held = &mut held[t as usize];
+            *held = if add { *held + bytes } else { held.saturating_sub(bytes) };
+        }
+    }
+
+    /// Carries out the choices, barring what cannot be, and sees what is wanting.
+    fn look(&mut self) -> Chosen {
+        let (base, terms) = (self.base, self.terms);
+        let script = loop {
+            match rewrite(base, &self.choices) {
+                Ok(script) => break script,
+                Err(impossible) => self.bar(impossible.gap),
+            }
+        };
+        let life = lifetimes(base.graph, terms.readers, &script, terms.partials);
+        let profile = profile(&script, &life, terms.bytes, terms.scratch);
+        self.over.fill(i64::MIN / 2);
+        for (act, &bytes) in script.acts.iter().zip(&profile) {
+            let over = &mut self.over[act.base as usize];
+            *over = (*over).max(bytes as i64 - self.target as i64);
+        }
+        Chosen { choices: self.choices.clone(), decisions: Vec::new(), script, life, profile }
+    }
+
+    /// A value that was let go cannot be had back in time: it stays.
+    fn bar(&mut self, gap: usize) {
+        match self.candidates.iter().position(|c| c.gap == gap && c.taken) {
+            Some(at) => {
+                self.count(at, false);
+                (self.candidates[at].taken, self.candidates[at].barred) = (false, true);
+                self.choices.gaps[gap] = Choice::Keep;
+            }
+            // It is not this value but what it is made of that is missing: nothing is computed again.
+            None => {
+                for at in 0..self.candidates.len() {
+                    let c = self.candidates[at];
+                    if self.choices.gaps[c.gap] == Choice::Recompute {
+                        self.count(at, false);
+                        (self.candidates[at].taken, self.candidates[at].barred) = (false, true);
+                        self.choices.gaps[c.gap] = Choice::Keep;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Chooses until nothing seems to be wanting; false if there was nothing to choose.
+    fn choose(&mut self) -> bool {
+        let mut progress = false;
+        let mut costs: Vec<Option<(Choice, f64)>> = vec![None; self.candidates.len()];
+        loop {
+            let mut sum = 0.0;
+            let (mut worst, mut most) = (0, 0);
+            for (t, &over) in self.over.iter().enumerate() {
+                self.wanting[t] = sum;
+                if over > 0 {
+                    sum += over as f64;
+                    if over > most {
+                        (worst, most) = (t as u32, over);
+                    }
+                }
+            }
+            self.wanting[self.over.len()] = sum;
+            if most <= 0 {
+                return progress;
+            }
+            let Some((at, choice)) = self.cheapest(worst, most as f64, &mut costs) else { return progress };
+            progress = true;
+            let c = self.candidates[at];
+            self.candidates[at].taken = true;
+            self.choices.gaps[c.gap] = choice;
+            self.count(at, true);
+            for over in &mut self.over[c.from as usize + 1..c.to as usize] {
+                *over -= c.bytes as i64;
+            }
+        }
+    }
+
+    /// The candidate that covers an act and frees what is wanting at least cost, and how.
+    fn cheapest(
+        &mut self,
+        worst: u32,
+        most: f64,
+        costs: &mut [Option<(Choice, f64)>],
+    ) -> Option<(usize, Choice)> {
+        let mut best: Option<(f64, usize, Choice)> = None;
+        for at in 0..self.candidates.len() {
+            let c = self.candidates[at];
+            if c.taken || c.barred || c.from >= worst || worst >= c.to {
+                continue;
+            }
+            let gain = self.wanting[c.to as usize] - self.wanting[c.from as usize + 1];
+            let gain = gain * (c.bytes as f64 / most).min(1.0);
+            let rank = |seconds: f64| (seconds + 1e-9) / gain;
+            if let (Some((_, known)), Some((least, ..))) = (costs[at], best)
+                && rank(known) >= least
+            {
+                continue;
+            }
+            // What it costs changes with what else is chosen; it is looked at again if it may win.
+            let Some((choice, seconds)) = self.price(&c) else { continue };
+            costs[at] = Some((choice, seconds));
+            if best.is_none_or(|(least, ..)| rank(seconds) < least) {
+                best = Some((rank(seconds), at, choice));
+            }
+        }
+        best.map(|(_, at, choice)| (at, choice))
+    }
+
+    /// The cheapest way to free a candidate's bytes.
+    fn price(&mut self, c: &Candidate) -> Option<(Choice, f64)> {
+        let mut best: Option<(Choice, f64)> = None;
+        for (choice, seconds) in self.prices(c).into_iter().flatten() {
+            if best.is_none_or(|(_, least)| seconds < least) {
+                best = Some((choice, seconds));
+            }
+        }
+        best
+    }
+
+    /// Every way to free a candidate's bytes: by computing it again, in host memory, on disk.
+    fn prices(&mut self, c: &Candidate) -> [Option<(Choice, f64)>; 3] {
+        let mut all = [None; 3];
+        if self.terms.recompute && self.base.again[c.version as usize] {
+            all[0] = self.again(c).map(|seconds| (Choice::Recompute, seconds));
+        }
+        let persistent = self.base.persistent[c.version as usize];
+        for (place, away) in self.terms.away.iter().enumerate() {
+            let Some((choice, seconds)) = *away else { continue };
+            if persistent {
+                let tier = self.choices.homes[c.version as usize];
+                let there = matches!((tier, choice), (Tier::Host, Choice::Host) | (Tier::Disk, Choice::Disk));
+                // It is there already; it only has to be fetched.
+                all[place + 1] = there.then_some((choice, 0.5 * seconds * c.bytes as f64));
+                continue;
+            }
+            let held = &self.beside[place][c.from as usize..=c.to as usize];
+            let fits = held.iter().all(|h| h + c.bytes <= self.terms.room[place]);
+            all[place + 1] = fits.then_some((choice, seconds * c.bytes as f64));
+        }
+        all
+    }
+
+    /// Seconds to compute a version again just before it is used, given what is chosen so far.
+    fn again(&mut self, c: &Candidate) -> Option<f64> {
+        self.mark += 1;
+        let base = self.base;
+        let mut seconds = 0.0;
+        self.stack.clear();
+        self.stack.push(c.version);
+        while let Some(v) = self.stack.pop() {
+            let act = base.producer[v as usize];
+            if act == NEVER || !base.again[v as usize] {
+                return None;
+            }
+            if std::mem::replace(&mut self.seen[act as usize], self.mark) == self.mark {
+                continue;
+            }
+            if self.reran[act as usize] > 0 {
+                continue;
+            }
+            seconds += self.terms.seconds[act as usize];
+            for &r in base.script.sides(base.graph, act as usize).0 {
+                if base.overwritten[r as usize] < c.to {
+                    return None;
+                }
+                if !base.script.versions[r as usize].input && !base.spans(r, c.to) {
+                    self.stack.push(r);
+                }
+            }
+        }
+        Some(seconds)
+    }
+
+    /// If too much is brought back at once for the sake of one value, the largest of it is let go again.
+    fn let_go(&mut self, now: &mut Chosen) -> bool {
+        let Some((worst, _)) = now.profile.iter().enumerate().max_by_key(|(_, bytes)| **bytes) else {
+            return false;
+        };
+        let at = now.script.acts[worst].base;
+        let mut largest: Option<(u64, usize)> = None;
+        for c in self.candidates.iter().filter(|c| c.taken && c.from < at && at < c.to) {
+            let v = c.version as usize;
+            let again = self.choices.gaps[c.gap] == Choice::Recompute;
+            if again && !self.choices.fleeting[v] && largest.is_none_or(|(bytes, _)| c.bytes > bytes) {
+                largest = Some((c.bytes, v));
+            }
+        }
+        if let Some((_, v)) = largest {
+            self.choices.fleeting[v] = true;
+        }
+        largest.is_some()
+    }
+
+    /// Withdraws choices that are not needed, the dearest first; whether there were any.
+    fn take_back(&mut self) -> bool {
+        let mut dear: Vec<(f64, usize)> = Vec::new();
+        for at in 0..self.candidates.len() {
+            let c = self.candidates[at];
+            if c.taken {
+                let seconds = match self.choices.gaps[c.gap] {
+                    Choice::Recompute => self.terms.seconds[self.base.producer[c.version as usize] as usize],
+                    choice => {
+                        let price = self.terms.away.iter().flatten().find(|(other, _)| *other == choice);
+                        price.map_or(0.0, |(_, seconds)| seconds * c.bytes as f64)
+                    }
+                };
+                dear.push((seconds, at));
+            }
+        }
+        dear.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        let mut any = false;
+        for (_, at) in dear {
+            let c = self.candidates[at];
+            let spare = &mut self.over[c.from as usize + 1..c.to as usize];
+            if spare.iter().all(|over| over + c.bytes as i64 <= 0) {
+                spare.iter_mut().for_each(|over| *over += c.bytes as i64);
+                self.count(at, false);
+                self.candidates[at].taken = false;
+                self.choices.gaps[c.gap] = Choice::Keep;
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Gives every choice its reason.
+    fn explain(&mut self, mut chosen: Chosen) -> Chosen {
+        chosen.choices = self.choices.clone();
+        for at in 0..self.candidates.len() {
+            let c = self.candidates[at];
+            let choice = self.choices.gaps[c.gap];
+            if choice == Choice::Keep {
+                continue;
+            }
+            let act = self.base.producer[c.version as usize];
+            if act != NEVER {
+                self.reran[act as usize] = 0;
+            }
+            let prices = self.prices(&c);
+            let seconds = prices.iter().flatten().find(|p| p.0 == choice).map_or(0.0, |p| p.1);
+            let others = prices.into_iter().flatten().filter(|p| p.0 != choice);
+            let of = self.base.script.versions[c.version as usize].of;
+            chosen.decisions.push(Decision {
+                value: of.value,
+                partial: of.partial,
+                bytes: c.bytes,
+                choice,
+                seconds,
+                instead: others.min_by(|a, b| a.1.total_cmp(&b.1)),
+            });
+        }
+        chosen
+    }
+}
+
+/// Seconds of every act of a script: kernels by `node`, sums and copies by their bytes.
+pub fn seconds(script: &Script, bytes: &[u64], node: impl Fn(usize) -> f64) -> Vec<f64> {
+    let copied = |v: VersionId| bytes[script.versions[v as usize].of.value.index()] as f64 / 8e9;
+    let of = |t: usize| match script.acts[t].what {
+        What::Run(id, _) => node(id.index()),
+        What::Add | What::Carry | What::Move => copied(script.refs(t)[0]),
+    };
+    (0..script.acts.len()).map(of).collect()
+}

@@ -1,0 +1,98 @@
+//! How long a plan takes, without running it: each stream does its steps in order, each step as soon as
+//! what it waits for is done.
+
+use crate::cost::Links;
+use crate::plan::{Act, Place, Plan, STREAMS, Stream, Tier};
+use gulliver_graph::graph::NodeId;
+use serde::Serialize;
+
+/// What a simulated step comes to.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Timing {
+    /// Seconds from the first step to the last.
+    pub seconds: f64,
+    /// Seconds each stream is at work.
+    pub busy: [f64; STREAMS.len()],
+    /// Seconds spent on computing what was computed before.
+    pub again: f64,
+    /// Bytes moved.
+    pub moved: Moved,
+}
+
+/// Bytes over each link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Moved {
+    /// From host to device.
+    pub to_device: u64,
+    /// From device to host.
+    pub to_host: u64,
+    /// From disk.
+    pub disk_read: u64,
+    /// To disk.
+    pub disk_written: u64,
+}
+
+/// Bytes over each link when a plan runs once.
+pub fn moved(plan: &Plan) -> Moved {
+    let mut moved = Moved::default();
+    for step in &plan.steps {
+        if let Act::Move { from, to } = &step.act {
+            *count(&mut moved, tier(plan, from), tier(plan, to)) += from.bytes;
+        }
+    }
+    moved
+}
+
+fn tier(plan: &Plan, place: &Place) -> Tier {
+    plan.spaces[plan.buffer(place.buffer).space as usize].tier
+}
+
+fn count(moved: &mut Moved, from: Tier, to: Tier) -> &mut u64 {
+    match (from, to) {
+        (Tier::Disk, _) => &mut moved.disk_read,
+        (_, Tier::Disk) => &mut moved.disk_written,
+        (Tier::Host, _) => &mut moved.to_device,
+        _ => &mut moved.to_host,
+    }
+}
+
+/// Seconds a byte takes from tier to tier.
+pub fn per_byte(links: &Links, from: Tier, to: Tier) -> f64 {
+    1.0 / match (from, to) {
+        (Tier::Disk, _) => links.disk_read,
+        (_, Tier::Disk) => links.disk_write,
+        (Tier::Host, _) => links.to_device,
+        _ => links.to_host,
+    }
+}
+
+/// Times a plan whose kernels take so many seconds.
+pub fn simulate(plan: &Plan, node: impl Fn(NodeId) -> f64, links: &Links) -> Timing {
+    let mut timing = Timing { moved: moved(plan), ..Timing::default() };
+    let mut free = [0.0f64; STREAMS.len()];
+    let mut done = vec![0.0f64; plan.steps.len()];
+    let mut ran = std::collections::HashSet::new();
+    // Bytes read and written a second by copies and sums on the device.
+    let pass = links.to_device;
+    for (i, step) in plan.steps.iter().enumerate() {
+        let seconds = match &step.act {
+            Act::Alloc(_) | Act::Free(_) => continue,
+            Act::Run { node: id, partial, .. } => {
+                let seconds = node(*id);
+                if !ran.insert((*id, *partial)) {
+                    timing.again += seconds;
+                }
+                seconds
+            }
+            Act::Copy { from, .. } | Act::Add { from, .. } => from.bytes as f64 / pass,
+            Act::Move { from, to } => from.bytes as f64 * per_byte(links, tier(plan, from), tier(plan, to)),
+        };
+        let stream = plan.stream(&step.act).unwrap_or(Stream::Compute) as usize;
+        let ready = step.after.iter().map(|&other| done[other as usize]).fold(free[stream], f64::max);
+        done[i] = ready + seconds;
+        free[stream] = done[i];
+        timing.busy[stream] += seconds;
+        timing.seconds = timing.seconds.max(done[i]);
+    }
+    timing
+}

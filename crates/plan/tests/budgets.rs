@@ -1,0 +1,135 @@
+//! Plans under budgets: every model, made small, from the least that will do to more than is needed, with
+//! the other tiers and without. What a plan says is checked by the verifier; here, that there is a plan.
+
+use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::Graph;
+use gulliver_graph::model::model;
+use gulliver_graph::model::param::ParamValue;
+use gulliver_graph::optim::Optimizer;
+use gulliver_graph::training::training_graph;
+use gulliver_plan::cost::Beside;
+use gulliver_plan::make::{Options, Persistent, PlanError};
+use gulliver_plan::outline::Outline;
+use gulliver_plan::plan::{Choice, Plan};
+use gulliver_plan::simulate::{moved, simulate};
+use gulliver_plan::verify::verify;
+
+const NO_OTHER: Beside = Beside { host: Some(0), disk: None };
+
+fn graph(name: &str, settings: &[(&str, i64)], optimizer: &str) -> Graph {
+    let settings: Vec<(String, ParamValue)> =
+        settings.iter().map(|(n, v)| (n.to_string(), ParamValue::Int(*v))).collect();
+    let optimizer = Optimizer::new(optimizer, &[]).unwrap();
+    training_graph(model(name, &settings).unwrap().as_ref(), &[optimizer], None).unwrap()
+}
+
+fn models() -> Vec<(&'static str, Graph, Bindings)> {
+    let sizes = |batch| Bindings::new().with("batch", batch).with("length", 32);
+    vec![
+        ("mlp", graph("mlp", &[], "sgd"), sizes(256)),
+        (
+            "gpt",
+            graph(
+                "gpt",
+                &[("width", 32), ("layers", 6), ("heads", 2), ("vocab", 50), ("context", 32)],
+                "adam",
+            ),
+            sizes(8),
+        ),
+        (
+            "bert",
+            graph(
+                "bert",
+                &[("hidden", 32), ("layers", 4), ("heads", 2), ("vocab", 50), ("context", 32)],
+                "adam",
+            ),
+            sizes(4),
+        ),
+        ("resnet18", graph("resnet18", &[("width", 8), ("size", 16)], "sgd"), sizes(8)),
+        ("lstm", graph("lstm", &[("width", 24), ("layers", 2), ("vocab", 50)], "sgd"), sizes(4)),
+    ]
+}
+
+fn least(plan: &Plan, what: Choice) -> usize {
+    plan.decisions.iter().filter(|d| d.choice == what).count()
+}
+
+#[test]
+fn every_budget_from_the_least_up_has_a_verified_plan() {
+    for (name, graph, sizes) in models() {
+        for (beside, partials) in [(NO_OTHER, 1), (Beside { host: None, disk: None }, 2), (NO_OTHER, 2)] {
+            let persistent = Persistent::of(&graph).unwrap();
+            let options = Options { beside, partials, ..Options::new(&persistent) };
+            let outline = Outline::new(&graph, &sizes, &options).unwrap();
+            let all = outline.plan(&graph, &sizes, &options).unwrap();
+            let whole = all.spaces[0].bytes;
+            let smallest = outline.smallest(&graph, &sizes, &options).unwrap();
+            println!("{name} {partials} {beside:?}: {whole} to {smallest}");
+            assert!(smallest <= whole, "{name}: {smallest} of {whole}");
+            for part in 0..=8 {
+                let memory = Some(smallest + (whole - smallest) * part / 8);
+                let options = Options { memory, ..options };
+                let plan =
+                    outline.plan(&graph, &sizes, &options).unwrap_or_else(|e| panic!("{name} {part}: {e}"));
+                verify(&graph, &plan).unwrap_or_else(|e| panic!("{name} {part}: {e}"));
+                assert!(plan.spaces[0].bytes <= memory.unwrap());
+                let outline = &outline;
+                let s = outline.sizes(&graph, &sizes, &options).unwrap();
+                let timing = simulate(&plan, |id| outline.seconds(&s, id.index()), &options.links);
+                println!(
+                    "   {part}: {} recomputed, {} moved, {:.3e} s again of {:.3e}; {:?}",
+                    least(&plan, Choice::Recompute),
+                    least(&plan, Choice::Host),
+                    timing.again,
+                    timing.seconds,
+                    moved(&plan)
+                );
+            }
+            let options = Options { memory: Some(smallest / 2), ..options };
+            match outline.plan(&graph, &sizes, &options) {
+                Err(PlanError::DoesNotFit { needed, budget, .. }) => assert!(needed > budget),
+                other => panic!("{name}: {:?}", other.map(|p| p.spaces)),
+            }
+        }
+    }
+}
+
+#[test]
+fn weights_and_states_leave_the_device_when_they_must() {
+    for (name, graph, sizes) in models() {
+        for beside in [
+            Beside { host: None, disk: None },
+            Beside { host: Some(0), disk: Some(1 << 30) },
+            Beside { host: Some(100_000), disk: Some(1 << 30) },
+        ] {
+            let here = Persistent::of(&graph).unwrap();
+            let options = Options { beside, ..Options::new(&here) };
+            let outline = Outline::new(&graph, &sizes, &options).unwrap();
+            let state = here.ends[0];
+            let mut budget = outline.plan(&graph, &sizes, &options).unwrap().spaces[0].bytes;
+            let mut fitted = 0;
+            for _ in 0..10 {
+                budget = budget * 4 / 5;
+                let options = Options { memory: Some(budget), ..options };
+                let persistent = match outline.settle(&graph, &sizes, &options) {
+                    Ok(persistent) => persistent,
+                    Err(PlanError::DoesNotFit { needed, .. }) => {
+                        println!(
+                            "{name} {beside:?}: {budget} is too little, {needed} might do; state {state}"
+                        );
+                        break;
+                    }
+                    Err(e) => panic!("{name}: {e}"),
+                };
+                fitted += 1;
+                let options = Options { persistent: &persistent, ..options };
+                let plan =
+                    outline.plan(&graph, &sizes, &options).unwrap_or_else(|e| panic!("{name} {budget}: {e}"));
+                verify(&graph, &plan).unwrap_or_else(|e| panic!("{name} {budget}: {e}"));
+                assert!(plan.spaces[0].bytes <= budget);
+                println!("{name}: {budget} of state {state}: {:?} {:?}", persistent.ends, moved(&plan));
+            }
+            assert!(fitted > 0, "{name} {fitted}");
+        }
+    }
+}
