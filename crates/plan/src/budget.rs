@@ -16,6 +16,11 @@ const TINY: u64 = 256;
 /// Rounds of choosing and looking at the result.
 const ROUNDS: usize = 64;
 
+/// Far-reaching candidates that are tried before giving up.
+const TRIES: usize = 16;
+/// Seconds, so small that they only tell candidates apart that cost nothing.
+const MARK: f64 = 1e-9;
+
 /// What the choice is made with.
 pub struct Terms<'a> {
     /// Who reads what.
@@ -28,6 +33,8 @@ pub struct Terms<'a> {
     pub scratch: &'a dyn Fn(usize) -> u64,
     /// Seconds by act of the base.
     pub seconds: &'a [f64],
+    /// Seconds by node.
+    pub node: &'a dyn Fn(usize) -> f64,
     /// Seconds to let a byte wait in host memory and have it back, and likewise on disk; none where there
     /// is no such tier. Only what cannot be hidden behind kernels should count.
     pub away: [Option<(Choice, f64)>; 2],
@@ -73,19 +80,43 @@ struct Candidate {
 }
 
 /// Chooses from `choices` on, which may already say something, until no act needs more than `target`.
-pub fn fit(base: &Base, terms: &Terms, choices: Choices, target: u64) -> Result<Chosen, Short> {
-    let mut search = Search::new(base, terms, choices, target);
+/// Two ways of looking at costs are tried, and the better result is taken.
+pub fn fit(base: &Base, terms: &Terms, choices: &Choices, target: u64) -> Result<Chosen, Short> {
+    let mut best: Result<(f64, Chosen), Short> = Err(Short { enough: u64::MAX });
+    for near in [false, true] {
+        let found = fit_one(base, terms, choices.clone(), target, near);
+        best = match (best, found) {
+            (Ok(a), Ok(b)) => Ok(if b.0 < a.0 { b } else { a }),
+            (Ok(found), Err(_)) | (Err(_), Ok(found)) => Ok(found),
+            (Err(a), Err(b)) => Err(Short { enough: a.enough.min(b.enough) }),
+        };
+        if !terms.recompute {
+            break;
+        }
+    }
+    best.map(|(_, chosen)| chosen)
+}
+
+/// One way: `near` prefers to leave alone what would have others computed sooner than they are needed.
+fn fit_one(
+    base: &Base,
+    terms: &Terms,
+    choices: Choices,
+    target: u64,
+    near: bool,
+) -> Result<(f64, Chosen), Short> {
+    let mut search = Search::new(base, terms, choices, target, near);
     let mut best: Option<Chosen> = None;
     let mut least = u64::MAX;
     for _ in 0..ROUNDS {
-        let mut now = search.look();
+        let now = search.look();
         let peak = now.profile.iter().copied().max().unwrap_or(0);
         if peak <= target {
             best = Some(now);
             break;
         }
         least = least.min(peak);
-        if !search.choose() && !search.let_go(&mut now) {
+        if !search.choose() && !search.reach_back() && !search.let_go(&now) {
             return Err(Short { enough: least });
         }
     }
@@ -94,11 +125,11 @@ pub fn fit(base: &Base, terms: &Terms, choices: Choices, target: u64) -> Result<
     if search.take_back() {
         let lean = search.look();
         if lean.profile.iter().all(|&bytes| bytes <= target) {
-            return Ok(search.explain(lean));
+            return Ok((search.cost(&lean.script), search.explain(lean)));
         }
         search.choices = taken;
     }
-    Ok(search.explain(found))
+    Ok((search.cost(&found.script), search.explain(found)))
 }
 
 struct Search<'a> {
@@ -113,15 +144,28 @@ struct Search<'a> {
     wanting: Vec<f64>,
     /// How many outputs of an act are to be computed again.
     reran: Vec<u32>,
+    /// The act before which that happens first.
+    revived: Vec<u32>,
     /// Bytes in use in host memory and on disk at each act.
     beside: [Vec<u64>; 2],
+    /// Whether no computation may reach back over others that are done again later, so that a longer
+    /// stretch of the graph would be computed at once.
+    near: bool,
+    /// The least each candidate cost when it was last looked at.
+    costs: Vec<Option<f64>>,
     seen: Vec<u32>,
     mark: u32,
     stack: Vec<VersionId>,
 }
 
 impl<'a> Search<'a> {
-    fn new(base: &'a Base<'a>, terms: &'a Terms<'a>, choices: Choices, target: u64) -> Search<'a> {
+    fn new(
+        base: &'a Base<'a>,
+        terms: &'a Terms<'a>,
+        choices: Choices,
+        target: u64,
+        near: bool,
+    ) -> Search<'a> {
         let acts = base.script.acts.len();
         let mut search = Search {
             base,
@@ -132,7 +176,10 @@ impl<'a> Search<'a> {
             over: vec![0; acts],
             wanting: vec![0.0; acts + 1],
             reran: vec![0; acts],
+            revived: vec![NEVER; acts],
             beside: [vec![0; acts + 1], vec![0; acts + 1]],
+            near,
+            costs: Vec::new(),
             seen: vec![0; acts],
             mark: 0,
             stack: Vec::new(),
@@ -140,6 +187,7 @@ impl<'a> Search<'a> {
         for v in 0..base.script.versions.len() as u32 {
             search.offer(v);
         }
+        search.costs.resize(search.candidates.len(), None);
         search
     }
 
@@ -177,8 +225,12 @@ impl<'a> Search<'a> {
         let c = self.candidates[candidate];
         let tier = match self.choices.gaps[c.gap] {
             Choice::Recompute => {
-                let act = &mut self.reran[self.base.producer[c.version as usize] as usize];
-                *act = if add { *act + 1 } else { act.saturating_sub(1) };
+                let act = self.base.producer[c.version as usize] as usize;
+                self.reran[act] = if add { self.reran[act] + 1 } else { self.reran[act].saturating_sub(1) };
+                self.revived[act] = match self.reran[act] {
+                    0 => NEVER,
+                    _ => self.revived[act].min(c.to),
+                };
                 return;
             }
             Choice::Host => Tier::Host,
@@ -246,75 +298,82 @@ impl<'a> Search<'a> {
     /// Chooses until nothing seems to be wanting; false if there was nothing to choose.
     fn choose(&mut self) -> bool {
         let mut progress = false;
-        let mut costs: Vec<Option<(Choice, f64)>> = vec![None; self.candidates.len()];
-        loop {
-            let mut sum = 0.0;
-            let (mut worst, mut most) = (0, 0);
-            for (t, &over) in self.over.iter().enumerate() {
-                self.wanting[t] = sum;
-                if over > 0 {
-                    sum += over as f64;
-                    if over > most {
-                        (worst, most) = (t as u32, over);
-                    }
+        self.costs.clear();
+        self.costs.resize(self.candidates.len(), None);
+        while self.one().is_some() {
+            progress = true;
+        }
+        progress
+    }
+
+    /// Takes the best candidate where most is wanting, if anything is and there is one.
+    fn one(&mut self) -> Option<usize> {
+        let mut sum = 0.0;
+        let (mut worst, mut most) = (0, 0);
+        for (t, &over) in self.over.iter().enumerate() {
+            self.wanting[t] = sum;
+            if over > 0 {
+                sum += over as f64;
+                if over > most {
+                    (worst, most) = (t as u32, over);
                 }
             }
-            self.wanting[self.over.len()] = sum;
-            if most <= 0 {
-                return progress;
-            }
-            let Some((at, choice)) = self.cheapest(worst, most as f64, &mut costs) else { return progress };
-            progress = true;
-            let c = self.candidates[at];
-            self.candidates[at].taken = true;
-            self.choices.gaps[c.gap] = choice;
-            self.count(at, true);
-            for over in &mut self.over[c.from as usize + 1..c.to as usize] {
-                *over -= c.bytes as i64;
-            }
         }
+        self.wanting[self.over.len()] = sum;
+        if most <= 0 {
+            return None;
+        }
+        let (at, choice) = self.cheapest(worst, most as f64)?;
+        let c = self.candidates[at];
+        let back = self.back(&c, choice) as usize;
+        self.candidates[at].taken = true;
+        self.choices.gaps[c.gap] = choice;
+        self.count(at, true);
+        for over in &mut self.over[c.from as usize + 1..back] {
+            *over -= c.bytes as i64;
+        }
+        Some(at)
     }
 
     /// The candidate that covers an act and frees what is wanting at least cost, and how.
-    fn cheapest(
-        &mut self,
-        worst: u32,
-        most: f64,
-        costs: &mut [Option<(Choice, f64)>],
-    ) -> Option<(usize, Choice)> {
+    fn cheapest(&mut self, worst: u32, most: f64) -> Option<(usize, Choice)> {
         let mut best: Option<(f64, usize, Choice)> = None;
         for at in 0..self.candidates.len() {
             let c = self.candidates[at];
             if c.taken || c.barred || c.from >= worst || worst >= c.to {
                 continue;
             }
-            let gain = self.wanting[c.to as usize] - self.wanting[c.from as usize + 1];
-            let gain = gain * (c.bytes as f64 / most).min(1.0);
-            let rank = |seconds: f64| (seconds + 1e-9) / gain;
-            if let (Some((_, known)), Some((least, ..))) = (costs[at], best)
-                && rank(known) >= least
+            let useful = (c.bytes as f64 / most).min(1.0);
+            let gain = |search: &Search, back: u32| {
+                (search.wanting[back as usize] - search.wanting[c.from as usize + 1]) * useful
+            };
+            // What it costs changes with what else is chosen; it is looked at again if it may win.
+            if let (Some(known), Some((least, ..))) = (self.costs[at], best)
+                && (known + MARK) / gain(self, c.to) >= least
             {
                 continue;
             }
-            // What it costs changes with what else is chosen; it is looked at again if it may win.
-            let Some((choice, seconds)) = self.price(&c) else { continue };
-            costs[at] = Some((choice, seconds));
-            if best.is_none_or(|(least, ..)| rank(seconds) < least) {
-                best = Some((rank(seconds), at, choice));
+            let prices = self.prices(&c);
+            self.costs[at] = prices.iter().flatten().map(|p| p.1).reduce(f64::min);
+            for (choice, seconds) in prices.into_iter().flatten() {
+                let back = self.back(&c, choice);
+                let rank = (seconds + MARK) / gain(self, back);
+                if worst < back && best.is_none_or(|(least, ..)| rank < least) {
+                    best = Some((rank, at, choice));
+                }
             }
         }
         best.map(|(_, at, choice)| (at, choice))
     }
 
-    /// The cheapest way to free a candidate's bytes.
-    fn price(&mut self, c: &Candidate) -> Option<(Choice, f64)> {
-        let mut best: Option<(Choice, f64)> = None;
-        for (choice, seconds) in self.prices(c).into_iter().flatten() {
-            if best.is_none_or(|(_, least)| seconds < least) {
-                best = Some((choice, seconds));
-            }
+    /// The act before which a candidate's bytes are needed again: that of its next use, or sooner if it
+    /// is computed again and something else is that is made of it.
+    fn back(&self, c: &Candidate, choice: Choice) -> u32 {
+        if choice != Choice::Recompute {
+            return c.to;
         }
-        best
+        let before = self.base.uses(c.version).iter().take_while(|&&act| act <= c.from);
+        before.map(|&act| self.revived[act as usize]).fold(c.to, u32::min).max(c.from + 1)
     }
 
     /// Every way to free a candidate's bytes: by computing it again, in host memory, on disk.
@@ -344,6 +403,7 @@ impl<'a> Search<'a> {
     fn again(&mut self, c: &Candidate) -> Option<f64> {
         self.mark += 1;
         let base = self.base;
+        let back = self.back(c, Choice::Recompute);
         let mut seconds = 0.0;
         self.stack.clear();
         self.stack.push(c.version);
@@ -355,15 +415,23 @@ impl<'a> Search<'a> {
             if std::mem::replace(&mut self.seen[act as usize], self.mark) == self.mark {
                 continue;
             }
+            // What is there again by then, costs nothing; what would be had back sooner takes room sooner.
             if self.reran[act as usize] > 0 {
-                continue;
+                if !self.near || self.revived[act as usize] <= back {
+                    continue;
+                }
+                if v != c.version {
+                    return None;
+                }
             }
             seconds += self.terms.seconds[act as usize];
             for &r in base.script.sides(base.graph, act as usize).0 {
-                if base.overwritten[r as usize] < c.to {
+                if base.overwritten[r as usize] < back {
                     return None;
                 }
-                if !base.script.versions[r as usize].input && !base.spans(r, c.to) {
+                let gone =
+                    self.near && self.reran.get(base.producer[r as usize] as usize).is_some_and(|n| *n > 0);
+                if !base.script.versions[r as usize].input && (gone || !base.spans(r, back)) {
                     self.stack.push(r);
                 }
             }
@@ -371,8 +439,33 @@ impl<'a> Search<'a> {
         Some(seconds)
     }
 
+    /// Where nothing near is left to choose: the cheapest that does help, however far it reaches back.
+    fn reach_back(&mut self) -> bool {
+        let wanting = |over: &[i64]| over.iter().map(|&over| over.max(0)).sum::<i64>();
+        let before = wanting(&self.over);
+        let over = self.over.clone();
+        for _ in 0..TRIES {
+            let near = std::mem::replace(&mut self.near, false);
+            self.costs.fill(None);
+            let found = self.one();
+            self.near = near;
+            let Some(at) = found else { return false };
+            self.look();
+            if self.candidates[at].taken && wanting(&self.over) < before {
+                return true;
+            }
+            if self.candidates[at].taken {
+                self.count(at, false);
+            }
+            (self.candidates[at].taken, self.candidates[at].barred) = (false, true);
+            self.choices.gaps[self.candidates[at].gap] = Choice::Keep;
+            self.over.clone_from(&over);
+        }
+        false
+    }
+
     /// If too much is brought back at once for the sake of one value, the largest of it is let go again.
-    fn let_go(&mut self, now: &mut Chosen) -> bool {
+    fn let_go(&mut self, now: &Chosen) -> bool {
         let Some((worst, _)) = now.profile.iter().enumerate().max_by_key(|(_, bytes)| **bytes) else {
             return false;
         };
@@ -421,6 +514,24 @@ impl<'a> Search<'a> {
             }
         }
         any
+    }
+
+    /// Seconds of kernels and moves of a script.
+    fn cost(&self, script: &Script) -> f64 {
+        let away = |tier: Tier| {
+            let choice = if tier == Tier::Host { Choice::Host } else { Choice::Disk };
+            self.terms.away.iter().flatten().find(|(other, _)| *other == choice).map_or(0.0, |(_, s)| 0.5 * s)
+        };
+        let one = |(t, act): (usize, &crate::script::Act)| match act.what {
+            What::Run(id, _) => (self.terms.node)(id.index()),
+            What::Move => {
+                let [from, to] = [0, 1].map(|i| script.versions[script.refs(t)[i] as usize]);
+                let bytes = self.terms.bytes[from.of.value.index()] as f64;
+                bytes * away(if from.tier == Tier::Device { to.tier } else { from.tier })
+            }
+            What::Add | What::Carry => 0.0,
+        };
+        script.acts.iter().enumerate().map(one).sum()
     }
 
     /// Gives every choice its reason.

@@ -132,6 +132,9 @@ pub enum PlanError {
         /// Bytes allowed.
         budget: u64,
     },
+    /// Choices that cannot be carried out.
+    #[error("`{0}` cannot be computed again where it is needed")]
+    Impossible(String),
     /// Weights and states have nowhere to be.
     #[error(
         "weights and optimizer state fit neither on the device nor beside it; raise devices.host_memory or devices.disk"
@@ -261,16 +264,16 @@ fn steps(
     let mut steps: Vec<Step> = Vec::with_capacity(acts * 3 + storages.len());
     let inputs = (0..storages.len()).filter(|&s| storages[s].input);
     steps.extend(inputs.map(|s| Act::Alloc(BufferId(s as u32)).into()));
-    for t in 0..acts {
+    for (t, scratch) in scratch_of.iter().enumerate() {
         steps.extend(starts.of(t).iter().map(|&s| Act::Alloc(BufferId(s)).into()));
         let (ins, outs) = script.sides(graph, t);
         let at = |versions: &[VersionId]| -> Vec<Place> { versions.iter().map(|v| place(*v)).collect() };
         match script.acts[t].what {
             What::Run(node, partial) => {
-                steps.extend(scratch_of[t].map(|b| Act::Alloc(b).into()));
-                let scratch = scratch_of[t].map(&whole);
-                steps.push(Act::Run { node, partial, ins: at(ins), outs: at(outs), scratch }.into());
-                steps.extend(scratch_of[t].map(|b| Act::Free(b).into()));
+                steps.extend(scratch.map(|b| Act::Alloc(b).into()));
+                let at_work = scratch.map(&whole);
+                steps.push(Act::Run { node, partial, ins: at(ins), outs: at(outs), scratch: at_work }.into());
+                steps.extend(scratch.map(|b| Act::Free(b).into()));
             }
             What::Add => steps.push(Act::Add { from: place(ins[0]), into: place(ins[1]) }.into()),
             What::Carry => {

@@ -7,9 +7,9 @@ use crate::lifetime::lifetimes;
 use crate::make::{Options, Persistent, PlanError, holders};
 use crate::outline::{Outline, Sizes, profile};
 use crate::overlap::{Room, fetch_early, store_late};
-use crate::plan::{Choice, Plan, Tier};
-use crate::rewrite::{Base, Choices};
-use crate::script::{Version, What};
+use crate::plan::{Choice, Decision, Plan, Tier};
+use crate::rewrite::{Base, Choices, rewrite};
+use crate::script::{Script, Version, VersionId, What};
 use crate::simulate::{per_byte, simulate};
 use crate::wait::add_waits;
 use gulliver_graph::dim::Bindings;
@@ -38,6 +38,25 @@ impl Outline {
         self.squeeze(graph, &sizes, options, budget)
     }
 
+    /// The plan that carries out choices made elsewhere, whatever it needs: `choose` is given the script
+    /// in which everything stays, with all that is at home elsewhere away while it is not used.
+    pub fn plan_with(
+        &self,
+        graph: &Graph,
+        sizes: &Bindings,
+        options: &Options,
+        choose: impl FnOnce(&Base, Choices) -> Choices,
+    ) -> Result<Plan, PlanError> {
+        let sizes = self.sizes(graph, sizes, options)?;
+        let view = View::new(self, graph, &sizes, options);
+        let base = view.base();
+        let start = view.away_at_first(&base, view.homes(&base, options.persistent)?);
+        let choices = choose(&base, start);
+        let script =
+            rewrite(&base, &choices).map_err(|e| PlanError::Impossible(view.name(&base, e.wanted)))?;
+        view.finish(script, Vec::new(), options.memory.unwrap_or(u64::MAX), true)
+    }
+
     fn squeeze(
         &self,
         graph: &Graph,
@@ -54,8 +73,8 @@ impl Outline {
         for (early, share) in WAYS {
             let (mut target, mut room) = (budget / 100 * share + budget % 100 * share / 100, beside);
             for _ in 0..ATTEMPTS {
-                let plan = match view.fit(&base, start.clone(), target, room) {
-                    Ok(chosen) => view.finish(chosen, target, early)?,
+                let plan = match view.fit(&base, &start, target, room) {
+                    Ok(chosen) => view.finish(chosen.script, chosen.decisions, target, early)?,
                     Err(Short { enough }) => {
                         least = least.min(enough.max(budget + 1));
                         break;
@@ -78,7 +97,8 @@ impl Outline {
             }
         }
         // What needs least may do where what was chosen for the budget does not.
-        let plan = view.finish(view.least(&base, start), 0, false)?;
+        let Chosen { script, decisions, .. } = view.least(&base, &start);
+        let plan = view.finish(script, decisions, 0, false)?;
         let needed = |tier: Tier| plan.spaces[tier as usize].bytes;
         if needed(Tier::Device) <= budget
             && needed(Tier::Host) <= beside[0]
@@ -101,9 +121,9 @@ impl Outline {
         let base = view.base();
         let homes = view.homes(&base, options.persistent)?;
         let start = view.away_at_first(&base, homes);
-        let chosen = view.least(&base, start);
+        let chosen = view.least(&base, &start);
         let mut low = chosen.profile.iter().copied().max().unwrap_or(0) / 2;
-        let mut high = view.finish(chosen, 0, false)?.spaces[0].bytes;
+        let mut high = view.finish(chosen.script, chosen.decisions, 0, false)?.spaces[0].bytes;
         while high.saturating_sub(low) > (high / 200).max(64) {
             let middle = low + (high - low) / 2;
             match self.squeeze(graph, &sizes, options, middle) {
@@ -234,6 +254,10 @@ impl<'a> View<'a> {
         Base::of(self.graph, &self.outline.script, |version| persistent(version.of.value))
     }
 
+    fn name(&self, base: &Base, v: VersionId) -> String {
+        self.graph.value(base.script.versions[v as usize].of.value).name.clone()
+    }
+
     fn scratch(&self, node: usize) -> u64 {
         self.sizes.scratch[self.outline.kinds.kind_of[node] as usize]
     }
@@ -269,7 +293,7 @@ impl<'a> View<'a> {
         choices
     }
 
-    fn fit(&self, base: &Base, start: Choices, target: u64, room: [u64; 2]) -> Result<Chosen, Short> {
+    fn fit(&self, base: &Base, start: &Choices, target: u64, room: [u64; 2]) -> Result<Chosen, Short> {
         let links = &self.options.links;
         let both = |tier| per_byte(links, Tier::Device, tier) + per_byte(links, tier, Tier::Device);
         let share = self.options.unhidden;
@@ -282,6 +306,7 @@ impl<'a> View<'a> {
             bytes: &self.bytes,
             scratch: &|node| self.scratch(node),
             seconds: &self.seconds,
+            node: &|node| self.outline.seconds(self.sizes, node),
             away: [host, disk],
             recompute: self.options.recompute,
             room,
@@ -290,13 +315,13 @@ impl<'a> View<'a> {
     }
 
     /// The choices that need least, as far as they can be found.
-    fn least(&self, base: &Base, start: Choices) -> Chosen {
+    fn least(&self, base: &Base, start: &Choices) -> Chosen {
         let beside = &self.options.beside;
         let room = [beside.host.unwrap_or(u64::MAX), beside.disk.unwrap_or(0)];
         let (mut target, mut best) = (0, None);
         // Each failure says how little was enough on the way to it.
         for _ in 0..8 {
-            match self.fit(base, start.clone(), target, room) {
+            match self.fit(base, start, target, room) {
                 Ok(chosen) => {
                     best = Some(chosen);
                     break;
@@ -312,8 +337,14 @@ impl<'a> View<'a> {
     }
 
     /// Puts moves beside kernels, lays everything out and says who waits for whom.
-    fn finish(&self, chosen: Chosen, target: u64, early: bool) -> Result<Plan, PlanError> {
-        let Chosen { mut script, mut life, decisions, .. } = chosen;
+    fn finish(
+        &self,
+        mut script: Script,
+        decisions: Vec<Decision>,
+        target: u64,
+        early: bool,
+    ) -> Result<Plan, PlanError> {
+        let mut life = lifetimes(self.graph, &self.outline.readers, &script, self.outline.partials);
         let links = self.options.links;
         let room = Room {
             graph: self.graph,
