@@ -7,6 +7,7 @@ mod header;
 pub use dir::{Newest, latest, list, prune, step_path};
 
 use crate::atomic::write_atomic;
+use crate::executor::RunError;
 use crate::host::{HostData, HostTensor};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::nearest::nearest;
@@ -59,6 +60,9 @@ pub enum CheckpointError {
         /// What is wrong with the content.
         cause: String,
     },
+    /// A tensor cannot be read from the device to be saved.
+    #[error(transparent)]
+    Read(#[from] RunError),
     /// A tensor is not there.
     #[error("{}: no tensor `{name}`{}", path.display(), did_you_mean(near))]
     Missing {
@@ -99,7 +103,7 @@ fn did_you_mean(near: &[String]) -> String {
 pub type Described = (String, DType, Vec<usize>);
 
 /// Gives a tensor by its place in a list of descriptions; it may be asked for several times.
-pub type Reader<'r, 'a> = &'r mut dyn FnMut(usize) -> Cow<'a, HostTensor>;
+pub type Reader<'r, 'a> = &'r mut dyn FnMut(usize) -> Result<Cow<'a, HostTensor>, RunError>;
 
 /// Writes `tensors` and `metadata` to `path`, replacing a file there only once all is on disk, and
 /// returns the [`fingerprint`] of the tensors.
@@ -113,7 +117,7 @@ pub fn save(
     metadata: &BTreeMap<String, String>,
 ) -> Result<String, CheckpointError> {
     let (layout, all) = described(tensors);
-    save_from(path, &layout, &mut |i| Cow::Borrowed(all[i]), metadata)
+    save_from(path, &layout, &mut |i| Ok(Cow::Borrowed(all[i])), metadata)
 }
 
 /// As [`save`], with tensors that are read one at a time, so that no copy of all of them is needed.
@@ -126,7 +130,7 @@ pub fn save_from(
     let unsaveable = |cause: String| CheckpointError::Unsaveable { path: path.to_path_buf(), cause };
     let mut metadata = metadata.clone();
     metadata.remove(CHECKSUM);
-    let hasher = hash_tensors(layout, read);
+    let hasher = hash_tensors(layout, read)?;
     metadata.insert(CHECKSUM.to_string(), checksum(hasher.clone(), &metadata));
 
     // Wide elements first keeps every tensor aligned to its element size, which PyTorch needs.
@@ -134,11 +138,19 @@ pub fn save_from(
     order.sort_by_key(|&i| std::cmp::Reverse(layout[i].1.size()));
     let described: Vec<&Described> = order.iter().map(|&i| &layout[i]).collect();
     let header = header::encode(&described, &metadata).map_err(unsaveable)?;
-    write_atomic(path, |file| {
+    let mut unread = None;
+    let written = write_atomic(path, |file| {
         file.write_all(&header)?;
-        order.iter().try_for_each(|&i| le_chunks(read(i).data(), |chunk| file.write_all(chunk)))
-    })
-    .map_err(|source| CheckpointError::Io { path: path.to_path_buf(), source })?;
+        order.iter().try_for_each(|&i| {
+            let tensor = read(i).map_err(|e| io::Error::other(unread.insert(e).to_string()))?;
+            le_chunks(tensor.data(), |chunk| file.write_all(chunk))
+        })
+    });
+    match (unread, written) {
+        (Some(e), _) => return Err(e.into()),
+        (None, Err(source)) => return Err(CheckpointError::Io { path: path.to_path_buf(), source }),
+        (None, Ok(())) => {}
+    }
     Ok(hex(&hasher.finalize()))
 }
 
@@ -234,16 +246,16 @@ pub fn fingerprint(tensors: &BTreeMap<String, HostTensor>) -> String {
 }
 
 /// As [`fingerprint`], of tensors that are read one at a time.
-pub fn fingerprint_from(layout: &[Described], read: Reader<'_, '_>) -> String {
-    hex(&hash_tensors(layout, read).finalize())
+pub fn fingerprint_from(layout: &[Described], read: Reader<'_, '_>) -> Result<String, RunError> {
+    Ok(hex(&hash_tensors(layout, read)?.finalize()))
 }
 
 fn hash_all(tensors: &BTreeMap<String, HostTensor>) -> Sha256 {
     let (layout, all) = described(tensors);
-    hash_tensors(&layout, &mut |i| Cow::Borrowed(all[i]))
+    hash_tensors(&layout, &mut |i| Ok(Cow::Borrowed(all[i]))).expect("tensors at hand can be read")
 }
 
-fn hash_tensors(layout: &[Described], read: Reader<'_, '_>) -> Sha256 {
+fn hash_tensors(layout: &[Described], read: Reader<'_, '_>) -> Result<Sha256, RunError> {
     let mut hasher = Sha256::new();
     for i in by_name(layout) {
         let (name, dtype, shape) = &layout[i];
@@ -253,12 +265,12 @@ fn hash_tensors(layout: &[Described], read: Reader<'_, '_>) -> Sha256 {
         for &extent in shape {
             hasher.update((extent as u64).to_le_bytes());
         }
-        let Ok(()) = le_chunks(read(i).data(), |chunk| {
+        let Ok(()) = le_chunks(read(i)?.data(), |chunk| {
             hasher.update(chunk);
             Ok::<(), Infallible>(())
         });
     }
-    hasher
+    Ok(hasher)
 }
 
 /// The checksum of a file: the hash of its tensors continued over its metadata, so that an altered

@@ -1,77 +1,47 @@
-//! Obeys plans on a CPU device. Loading a plan settles every kernel and address; running it walks the
-//! instructions in order and decides nothing.
+//! Obeys plans on a CPU device: walks the instructions of a program in order, with other streams beside
+//! it, and decides nothing.
 
 use crate::call::{Call, Slot};
+use crate::disk::{BLOCK, DiskError};
 use crate::host::HostTensor;
-use crate::lower::{KernelError, Kernels, Run, lower_node};
-use crate::memory::{Arena, OutOfMemory};
+use crate::lower::{KernelError, Kernels};
+use crate::memory::OutOfMemory;
+use crate::program::{Instruction, Output, Program, Spot};
+use crate::stream::{Ledger, Streams};
 use crate::team::Team;
-use gulliver_graph::dim::{Bindings, DimError};
+use crate::tiers::Tiers;
+use gulliver_graph::dim::DimError;
 use gulliver_graph::dtype::DType;
-use gulliver_graph::graph::{Graph, NodeId, Origin, Phase, Value};
+use gulliver_graph::graph::{Graph, NodeId, Origin, Value};
 use gulliver_plan::kind::Kinds;
-use gulliver_plan::plan::{Act, Place, Plan};
+use gulliver_plan::plan::{Plan, TIERS, Tier};
 use std::ops::Range;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// A group of threads with memory of its own.
+/// A group of threads with memory of its own, and of its host and disk.
 pub struct Cpu {
     team: Team,
-    arena: Arena,
-    live: u64,
-    peak: u64,
+    // Before the memory they use, as they must be gone first.
+    streams: Streams,
+    tiers: Tiers,
+    live: [u64; TIERS.len()],
+    peak: [u64; TIERS.len()],
 }
 
-/// A plan made ready for one device.
-pub struct Program {
-    instructions: Vec<Instruction>,
-    /// The kernel of each kind of node; kinds that are views have none.
-    kernels: Vec<Option<Run>>,
-    /// Operands, results and scratch of all instructions, one after the other.
-    slots: Vec<Slot>,
-    /// The first update of each objective that has one.
-    updates: Vec<(u32, usize)>,
-    /// By value, in order.
-    inputs: Vec<(Value, Slot)>,
-    outputs: Vec<(String, Output)>,
-    /// Names of operators that have no fast kernel.
-    pub slow: Vec<&'static str>,
+/// What a device is made of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CpuOptions {
+    /// Its threads.
+    pub threads: usize,
+    /// Bytes of device memory to begin with; other tiers have none until they [grow](Cpu::grow).
+    pub bytes: u64,
+    /// Where the file of the disk tier is made.
+    pub disk_dir: PathBuf,
+    /// Bytes per second between host and device, each way, to be like a device behind a slow link; moves
+    /// are as fast as they can be without it.
+    pub link: Option<f64>,
 }
-
-struct Output {
-    stage: u32,
-    dtype: DType,
-    shape: Vec<usize>,
-    slot: Slot,
-}
-
-enum Instruction {
-    Alloc(u64),
-    Free(u64),
-    /// From `slots` on: so many operands, so many results, and scratch if there is any.
-    Run {
-        kernel: u32,
-        slots: u32,
-        ins: u32,
-        outs: u32,
-        scratch: bool,
-        first: Value,
-    },
-    Copy {
-        from: Slot,
-        to: Slot,
-    },
-    Add {
-        from: Slot,
-        into: Slot,
-    },
-}
-
-// SAFETY: slots point into the device's arena, which outlives its programs' use; programs are run
-// through `&mut Cpu` only, so no two threads touch the arena through them at once.
-unsafe impl Send for Program {}
-// SAFETY: as above.
-unsafe impl Sync for Program {}
 
 /// What one instruction of a program does, for those who time it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +52,8 @@ pub enum Work {
     Copy(u64),
     /// Adds so many bytes to as many.
     Add(u64),
+    /// Moves so many bytes between tiers.
+    Move(u64),
 }
 
 /// Sees the f32 results of a run, one after the other.
@@ -114,20 +86,42 @@ pub enum RunError {
         /// The tensor's type.
         got: String,
     },
-    /// The plan needs more than the device has.
-    #[error("the plan needs {needed} bytes, device memory is {available}")]
-    Arena {
+    /// The plan needs more than there is.
+    #[error("the plan needs {needed} bytes of {space}, which has {available}")]
+    Space {
+        /// The space.
+        space: String,
         /// Bytes of the plan.
         needed: u64,
-        /// Bytes of the device.
+        /// Bytes that are there.
         available: u64,
     },
+    /// The plan puts something on disk where no block begins: a defect of this program.
+    #[error("the plan puts bytes on disk at offset {offset}, not a multiple of {BLOCK}; please report this")]
+    Unaligned {
+        /// The offset.
+        offset: u64,
+    },
+    /// The disk failed.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
 }
 
 impl Cpu {
     /// A device of so many threads and bytes.
     pub fn new(threads: usize, bytes: u64) -> Result<Cpu, OutOfMemory> {
-        Ok(Cpu { team: Team::new(threads), arena: Arena::new(bytes, "cpu0")?, live: 0, peak: 0 })
+        Cpu::with(CpuOptions { threads, bytes, disk_dir: std::env::temp_dir(), link: None })
+    }
+
+    /// A device.
+    pub fn with(options: CpuOptions) -> Result<Cpu, OutOfMemory> {
+        Ok(Cpu {
+            team: Team::new(options.threads),
+            streams: Streams::new(options.link),
+            tiers: Tiers::new(options.bytes, options.disk_dir)?,
+            live: Default::default(),
+            peak: Default::default(),
+        })
     }
 
     /// The number of threads.
@@ -135,40 +129,40 @@ impl Cpu {
         self.team.threads()
     }
 
-    /// Bytes of memory.
-    pub fn bytes(&self) -> u64 {
-        self.arena.bytes()
+    /// Bytes of a tier.
+    pub fn bytes(&self, tier: Tier) -> u64 {
+        self.tiers.bytes(tier)
     }
 
-    /// Most bytes in use at once so far.
-    pub fn peak(&self) -> u64 {
-        self.peak
+    /// Most bytes of a tier in use at once so far.
+    pub fn peak(&self, tier: Tier) -> u64 {
+        self.peak[tier as usize]
     }
 
-    /// Gives the device more memory, keeping what is there. Programs loaded before are void.
-    pub fn grow(&mut self, bytes: u64) -> Result<(), OutOfMemory> {
-        self.arena.grow(bytes)
+    /// Bytes that plans have moved between tiers so far.
+    pub fn moved(&self) -> Ledger {
+        self.streams.moved()
     }
 
-    /// Copies bytes into the arena.
-    pub fn write(&mut self, offset: u64, bytes: &[u8]) {
-        let to = self.arena.at(offset, bytes.len() as u64);
-        // SAFETY: `at` checked the range, and host memory is not in the arena.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+    /// Gives a tier more bytes, keeping what is there. Programs loaded before are void, unless it has as
+    /// many already.
+    pub fn grow(&mut self, tier: Tier, bytes: u64) -> Result<(), RunError> {
+        self.tiers.grow(tier, bytes)
     }
 
-    /// Copies numbers into the arena.
-    pub fn write_floats(&mut self, offset: u64, floats: &[f32]) {
-        let to = self.arena.at(offset, size_of_val(floats) as u64);
-        // SAFETY: `at` checked the range, and host memory is not in the arena.
-        unsafe { std::ptr::copy_nonoverlapping(floats.as_ptr().cast(), to, size_of_val(floats)) };
+    /// Copies bytes into a tier; on disk the offset is a multiple of [`BLOCK`].
+    pub fn write(&mut self, tier: Tier, offset: u64, bytes: &[u8]) -> Result<(), RunError> {
+        Ok(self.tiers.write(tier, offset, bytes)?)
     }
 
-    /// Copies bytes out of the arena.
-    pub fn read(&self, offset: u64, bytes: &mut [u8]) {
-        let from = self.arena.at(offset, bytes.len() as u64);
-        // SAFETY: `at` checked the range, and host memory is not in the arena.
-        unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
+    /// Copies numbers into a tier, as [`Cpu::write`] does.
+    pub fn write_floats(&mut self, tier: Tier, offset: u64, floats: &[f32]) -> Result<(), RunError> {
+        Ok(self.tiers.write_floats(tier, offset, floats)?)
+    }
+
+    /// Copies bytes out of a tier.
+    pub fn read(&self, tier: Tier, offset: u64, bytes: &mut [u8]) -> Result<(), RunError> {
+        Ok(self.tiers.read(tier, offset, bytes)?)
     }
 
     /// Settles kernels and addresses of a verified plan. `kinds` are those of the graph; `kernels` are
@@ -180,79 +174,7 @@ impl Cpu {
         plan: &Plan,
         kernels: &Kernels,
     ) -> Result<Program, RunError> {
-        let needed = plan.spaces.iter().map(|s| s.bytes).max().unwrap_or(0);
-        if needed > self.arena.bytes() {
-            return Err(RunError::Arena { needed, available: self.arena.bytes() });
-        }
-        let mut sizes = Bindings::new();
-        for (symbol, value) in &plan.sizes {
-            sizes.set(symbol, *value);
-        }
-        let slot = |p: &Place| Slot {
-            start: self.arena.at(plan.buffer(p.buffer).offset + p.start, p.bytes),
-            bytes: p.bytes as usize,
-        };
-        let mut program = Program {
-            instructions: Vec::with_capacity(plan.steps.len()),
-            kernels: Vec::with_capacity(kinds.nodes.len()),
-            slots: Vec::new(),
-            updates: Vec::new(),
-            inputs: Vec::new(),
-            outputs: Vec::new(),
-            slow: Vec::new(),
-        };
-        for id in &kinds.nodes {
-            let node = &graph.nodes[id.index()];
-            if node.op.def().is_view() {
-                program.kernels.push(None);
-                continue;
-            }
-            let lowered = lower_node(graph, node, &sizes, self.threads(), kernels)?;
-            if lowered.reference && !program.slow.contains(&node.op.def().name()) {
-                program.slow.push(node.op.def().name());
-            }
-            program.kernels.push(Some(lowered.run));
-        }
-        for step in &plan.steps {
-            let instruction = match &step.act {
-                Act::Alloc(b) => Instruction::Alloc(plan.buffer(*b).bytes),
-                Act::Free(b) => Instruction::Free(plan.buffer(*b).bytes),
-                Act::Copy { from, to } | Act::Move { from, to } => {
-                    Instruction::Copy { from: slot(from), to: slot(to) }
-                }
-                Act::Add { from, into } => Instruction::Add { from: slot(from), into: slot(into) },
-                Act::Run { node: id, ins, outs, scratch, .. } => {
-                    let node = &graph.nodes[id.index()];
-                    let known = program.updates.last().is_some_and(|(stage, _)| *stage == node.stage);
-                    if node.phase == Phase::Update && !known {
-                        program.updates.push((node.stage, program.instructions.len()));
-                    }
-                    let slots = program.slots.len() as u32;
-                    program.slots.extend(ins.iter().chain(outs).chain(scratch).map(slot));
-                    Instruction::Run {
-                        kernel: kinds.kind_of[id.index()],
-                        slots,
-                        ins: ins.len() as u32,
-                        outs: outs.len() as u32,
-                        scratch: scratch.is_some(),
-                        first: node.outs[0],
-                    }
-                }
-            };
-            program.instructions.push(instruction);
-        }
-        program.inputs = plan.inputs.iter().map(|i| (i.value, slot(&i.place))).collect();
-        program.inputs.sort_by_key(|(value, _)| *value);
-        for o in &plan.outputs {
-            let ty = graph.ty(o.value);
-            let stage = match graph.value(o.value).origin {
-                Origin::Node { node, .. } => graph.nodes[node.index()].stage,
-                Origin::Input(_) => 0,
-            };
-            let output = Output { stage, dtype: ty.dtype, shape: ty.bind(&sizes)?, slot: slot(&o.place) };
-            program.outputs.push((o.name.clone(), output));
-        }
-        Ok(program)
+        Program::new(graph, kinds, plan, kernels, &self.tiers, self.threads())
     }
 
     /// Fills an input; the bytes must be as many as the plan gave it.
@@ -263,13 +185,9 @@ impl Cpu {
         value: Value,
         bytes: &[u8],
     ) -> Result<(), RunError> {
-        let at = program.inputs.binary_search_by_key(&value, |(v, _)| *v);
-        let slot = at.ok().map(|i| program.inputs[i].1);
-        match slot {
-            Some(slot) if slot.bytes == bytes.len() => {
-                // SAFETY: the slot lies in the arena, which nothing else uses while we have `&mut self`.
-                unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), slot.start, bytes.len()) };
-                Ok(())
+        match program.input(value) {
+            Some(Spot { tier, offset, bytes: size }) if size == bytes.len() => {
+                Ok(self.tiers.write(tier, offset, bytes)?)
             }
             other => {
                 let info = graph.value(value);
@@ -283,7 +201,7 @@ impl Cpu {
         }
     }
 
-    /// Runs a range of instructions. `watch` sees the name and contents of every f32 result, if given.
+    /// Runs a range of instructions; all that they move is there when it returns. `watch` sees the name and contents of every f32 result, if given.
     pub fn run(
         &mut self,
         graph: &Graph,
@@ -292,15 +210,31 @@ impl Cpu {
         mut watch: Option<Watch<'_>>,
     ) -> Result<(), RunError> {
         if range.start == 0 {
-            self.live = 0;
+            self.live = Default::default();
         }
-        for instruction in &program.instructions[range] {
+        // SAFETY: slots lie in our memory, which nobody else uses while we have `&mut self`, and which is
+        // not dropped before `moving`; in a verified plan all that touches the same bytes waits in turn.
+        let moving = (!program.moves.is_empty())
+            .then(|| unsafe { self.streams.begin(&program.moves, &range, self.tiers.disk()) });
+        let first = range.start;
+        for (i, instruction) in program.instructions[range].iter().enumerate() {
             match instruction {
-                Instruction::Alloc(bytes) => {
-                    self.live += bytes;
-                    self.peak = self.peak.max(self.live);
+                Instruction::Alloc { space, bytes } => {
+                    self.live[*space] += bytes;
+                    self.peak[*space] = self.peak[*space].max(self.live[*space]);
                 }
-                Instruction::Free(bytes) => self.live -= bytes,
+                Instruction::Free { space, bytes } => self.live[*space] -= bytes,
+                Instruction::Move(_) => {}
+                Instruction::Wait(wait) => {
+                    if moving.as_ref().is_some_and(|moving| !moving.wait(*wait)) {
+                        break;
+                    }
+                }
+                Instruction::Computed => {
+                    if let Some(moving) = &moving {
+                        moving.computed((first + i) as u64);
+                    }
+                }
                 Instruction::Run { kernel, slots, ins, outs, scratch, first } => {
                     let operands = &program.slots[*slots as usize..];
                     let (ins, rest) = operands.split_at(*ins as usize);
@@ -334,7 +268,10 @@ impl Cpu {
                 }
             }
         }
-        Ok(())
+        match moving {
+            Some(moving) => Ok(moving.finish()?),
+            None => Ok(()),
+        }
     }
 
     /// Runs the whole program, timing each instruction that does something.
@@ -345,7 +282,9 @@ impl Cpu {
             self.run(graph, program, i..i + 1, None)?;
             let time = start.elapsed();
             let work = match &program.instructions[i] {
-                Instruction::Alloc(_) | Instruction::Free(_) => continue,
+                Instruction::Alloc { .. } | Instruction::Free { .. } => continue,
+                Instruction::Wait(_) | Instruction::Computed => continue,
+                Instruction::Move(bytes) => Work::Move(*bytes),
                 Instruction::Run { first, .. } => match graph.value(*first).origin {
                     Origin::Node { node, .. } => Work::Node(node),
                     Origin::Input(_) => continue,
@@ -359,44 +298,25 @@ impl Cpu {
     }
 
     /// Losses of an objective: its outputs called `loss`, or `….loss`.
-    pub fn losses(&self, program: &Program, stage: u32) -> Vec<f32> {
-        let losses =
-            program.outputs.iter().filter(|(n, o)| o.stage == stage && n.rsplit('.').next() == Some("loss"));
-        // SAFETY: outputs lie in the arena and keep their bytes until the end of the step.
-        losses.flat_map(|(_, o)| unsafe { floats(&o.slot) }.to_vec()).collect()
+    pub fn losses(&self, program: &Program, stage: u32) -> Result<Vec<f32>, RunError> {
+        let mut losses = Vec::new();
+        for (name, o) in &program.outputs {
+            if o.stage == stage && name.rsplit('.').next() == Some("loss") {
+                losses.extend_from_slice(self.tensor(o)?.as_f32().unwrap_or_default());
+            }
+        }
+        Ok(losses)
     }
 
-    /// An output of the last run.
-    pub fn output(&self, program: &Program, name: &str) -> Option<HostTensor> {
-        let (_, out) = program.outputs.iter().find(|(n, _)| n == name)?;
-        let mut tensor = HostTensor::zeros(out.dtype, &out.shape);
-        let bytes = tensor.as_bytes_mut();
-        // SAFETY: the slot lies in the arena and has the bytes of its type.
-        unsafe { std::ptr::copy_nonoverlapping(out.slot.start, bytes.as_mut_ptr(), bytes.len()) };
-        Some(tensor)
-    }
-}
-
-impl Program {
-    /// The number of instructions.
-    pub fn len(&self) -> usize {
-        self.instructions.len()
+    /// An output of the last run, if there is one of that name.
+    pub fn output(&self, program: &Program, name: &str) -> Result<Option<HostTensor>, RunError> {
+        program.outputs.iter().find(|(n, _)| n == name).map(|(_, o)| self.tensor(o)).transpose()
     }
 
-    /// Whether nothing happens.
-    pub fn is_empty(&self) -> bool {
-        self.instructions.is_empty()
-    }
-
-    /// Objective and instruction of the first update of each: what comes before changes no weight and
-    /// makes the objective's loss known.
-    pub fn updates(&self) -> &[(u32, usize)] {
-        &self.updates
-    }
-
-    /// Names of the outputs.
-    pub fn output_names(&self) -> impl Iterator<Item = &str> {
-        self.outputs.iter().map(|(n, _)| n.as_str())
+    fn tensor(&self, output: &Output) -> Result<HostTensor, RunError> {
+        let mut tensor = HostTensor::zeros(output.dtype, &output.shape);
+        self.tiers.read(output.spot.tier, output.spot.offset, tensor.as_bytes_mut())?;
+        Ok(tensor)
     }
 }
 

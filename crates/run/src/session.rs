@@ -3,18 +3,21 @@
 
 use crate::checkpoint::Described;
 use crate::data::Batch;
-use crate::executor::{Cpu, Program, RunError, Work};
+use crate::executor::{Cpu, CpuOptions, RunError, Work};
 use crate::host::HostTensor;
 use crate::initial::{noise, pieces};
 use crate::lower::{Kernels, lower_node};
+use crate::program::Program;
+pub use crate::stream::Ledger;
 use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::dtype::DType;
-use gulliver_graph::graph::{Graph, Init, Origin, Phase, Role, Value};
+use gulliver_graph::graph::{Graph, Init, Node, Origin, Phase, Role, Value};
 use gulliver_plan::make::{BATCH, Home, Options, Persistent, PlanError};
 use gulliver_plan::outline::Outline;
-use gulliver_plan::plan::Plan;
+use gulliver_plan::plan::{Plan, TIERS, Tier};
 use gulliver_plan::verify::{Broken, verify};
 use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Which graph of a job a program runs.
@@ -33,6 +36,14 @@ pub struct SessionOptions {
     pub threads: usize,
     /// Hard limit of device memory; without one the device grows as plans need it.
     pub memory: Option<u64>,
+    /// Hard limit of host memory for what does not stay on the device.
+    pub host_memory: Option<u64>,
+    /// Hard limit of the disk tier; there is none without one.
+    pub disk: Option<u64>,
+    /// Where the file of the disk tier is made; the system's place for temporary files if not given.
+    pub disk_dir: Option<PathBuf>,
+    /// Bytes per second between host and device, each way, to be like a device behind a slow link.
+    pub link: Option<f64>,
     /// Slices of a training batch whose gradients are added in order.
     pub partials: u32,
     /// Fast kernels of operators from outside.
@@ -43,7 +54,16 @@ impl Default for SessionOptions {
     /// All cores, no limit, the batch in one piece.
     fn default() -> SessionOptions {
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-        SessionOptions { threads, memory: None, partials: 1, kernels: Kernels::default() }
+        SessionOptions {
+            threads,
+            memory: None,
+            host_memory: None,
+            disk: None,
+            disk_dir: None,
+            link: None,
+            partials: 1,
+            kernels: Kernels::default(),
+        }
     }
 }
 
@@ -75,19 +95,12 @@ impl From<gulliver_graph::dim::DimError> for SessionError {
     }
 }
 
-/// Bytes over the links of the device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ledger {
-    /// From host to device.
-    pub to_device: u64,
-    /// From device to host.
-    pub to_host: u64,
-}
-
 struct Loaded {
     program: Program,
     plan: Plan,
 }
+
+type Programs = HashMap<(Which, Bindings), Loaded>;
 
 /// A graph with what does not depend on the sizes of a batch.
 struct Side {
@@ -113,12 +126,13 @@ pub struct Session {
     evaluate: Option<Side>,
     options: SessionOptions,
     persistent: Persistent,
-    /// Offset and size of the states that the forward pass changes.
-    forward: Vec<(u64, usize)>,
+    /// The states that the forward pass changes.
+    forward: Vec<Home>,
     /// What they were before the step.
     undo: Vec<u8>,
     cpu: Cpu,
-    loaded: HashMap<(Which, Bindings), Loaded>,
+    loaded: Programs,
+    /// What was fed and fetched; what plans move, the device counts.
     ledger: Ledger,
 }
 
@@ -154,10 +168,16 @@ impl Session {
             let holders = "weights and optimizer state".into();
             return Err(PlanError::DoesNotFit { needed: persistent.ends[0], budget, holders }.into());
         }
-        let cpu = Cpu::new(options.threads, bytes).map_err(RunError::from)?;
-        let forward = forward_states(&train, &persistent);
+        let cpu = CpuOptions {
+            threads: options.threads,
+            bytes,
+            disk_dir: options.disk_dir.clone().unwrap_or_else(std::env::temp_dir),
+            link: options.link,
+        };
+        let cpu = Cpu::with(cpu).map_err(RunError::from)?;
+        let forward = carried(&train, &persistent, |node| node.is_none_or(|n| n.phase != Phase::Update));
         let mut session = Session {
-            undo: vec![0; forward.iter().map(|(_, bytes)| bytes).sum()],
+            undo: vec![0; forward.iter().map(|home| home.bytes as usize).sum()],
             forward,
             train: Side::new(train, options.partials),
             evaluate: evaluate.map(|graph| Side::new(graph, 1)),
@@ -167,21 +187,34 @@ impl Session {
             loaded: HashMap::new(),
             ledger: Ledger::default(),
         };
-        session.initialise(seed);
+        make_room(&mut session.cpu, &session.options, &mut session.loaded, session.persistent.ends)?;
+        session.initialise(seed)?;
         Ok(session)
     }
 
-    fn initialise(&mut self, seed: u64) {
+    fn initialise(&mut self, seed: u64) -> Result<(), RunError> {
+        // Many pieces at a time: a disk is slow with small ones.
+        const TOGETHER: usize = 1 << 18;
+        let mut together: Vec<f32> = Vec::new();
         for (name, init, shape) in self.persistent_inputs() {
-            let offset = self.persistent.homes[&name].offset;
-            // A new device is all zeros.
-            if !matches!(init, Init::Constant(c) if c.to_bits() == 0) {
-                let place = |first: usize| offset + (first * size_of::<f32>()) as u64;
-                pieces(seed, &name, init, shape.iter().product(), |first, piece| {
-                    self.cpu.write_floats(place(first), piece);
-                });
+            let Home { tier, offset, .. } = self.persistent.homes[&name];
+            // New memory is all zeros; a new file is not to be read before it is written.
+            if tier != Tier::Disk && matches!(init, Init::Constant(c) if c.to_bits() == 0) {
+                continue;
             }
+            let (mut result, mut at) = (Ok(()), offset);
+            let count: usize = shape.iter().product();
+            pieces(seed, &name, init, count, |first, piece| {
+                together.extend_from_slice(piece);
+                if result.is_ok() && (together.len() >= TOGETHER || first + piece.len() == count) {
+                    result = self.cpu.write_floats(tier, at, &together);
+                    at += size_of_val(together.as_slice()) as u64;
+                    together.clear();
+                }
+            });
+            result?;
         }
+        Ok(())
     }
 
     fn persistent_inputs(&self) -> Vec<(String, Init, Vec<usize>)> {
@@ -202,12 +235,19 @@ impl Session {
 
     /// Bytes moved so far.
     pub fn ledger(&self) -> Ledger {
-        self.ledger
+        let mut ledger = self.ledger;
+        ledger += self.cpu.moved();
+        ledger
     }
 
     /// Most bytes of device memory in use at once so far.
     pub fn peak(&self) -> u64 {
-        self.cpu.peak()
+        self.peak_of(Tier::Device)
+    }
+
+    /// Most bytes of a tier in use at once so far.
+    pub fn peak_of(&self, tier: Tier) -> u64 {
+        self.cpu.peak(tier)
     }
 
     /// Names, types and shapes of everything that a checkpoint must hold.
@@ -216,28 +256,46 @@ impl Session {
     }
 
     /// Copies of all weights and states.
-    pub fn tensors(&mut self) -> BTreeMap<String, HostTensor> {
-        self.layout().into_iter().map(|one| (one.0.clone(), self.tensor(&one))).collect()
+    pub fn tensors(&mut self) -> Result<BTreeMap<String, HostTensor>, RunError> {
+        self.layout().into_iter().map(|one| Ok((one.0.clone(), self.tensor(&one)?))).collect()
     }
 
     /// A copy of a weight or state, as [`Session::layout`] describes it.
-    pub fn tensor(&mut self, (name, dtype, shape): &Described) -> HostTensor {
+    pub fn tensor(&mut self, (name, dtype, shape): &Described) -> Result<HostTensor, RunError> {
         let mut tensor = HostTensor::zeros(*dtype, shape);
-        let Home { offset, bytes, .. } = self.persistent.homes[name];
-        self.cpu.read(offset, tensor.as_bytes_mut());
-        self.ledger.to_host += bytes;
-        tensor
+        let Home { tier, offset, bytes } = self.persistent.homes[name];
+        self.cpu.read(tier, offset, tensor.as_bytes_mut())?;
+        match tier {
+            Tier::Device => self.ledger.to_host += bytes,
+            Tier::Host => {}
+            Tier::Disk => self.ledger.disk_read += bytes,
+        }
+        Ok(tensor)
+    }
+
+    /// The first of these weights and states that holds a number that is not finite.
+    pub fn first_not_finite(&mut self, layout: &[Described]) -> Result<Option<String>, RunError> {
+        for one in layout {
+            if !self.tensor(one)?.is_finite() {
+                return Ok(Some(one.0.clone()));
+            }
+        }
+        Ok(None)
     }
 
     /// Replaces a weight or state; false if there is none of that name and shape.
-    pub fn set(&mut self, name: &str, tensor: &HostTensor) -> bool {
-        let Some(&Home { offset, bytes, .. }) = self.persistent.homes.get(name) else { return false };
+    pub fn set(&mut self, name: &str, tensor: &HostTensor) -> Result<bool, RunError> {
+        let Some(&Home { tier, offset, bytes }) = self.persistent.homes.get(name) else { return Ok(false) };
         if tensor.as_bytes().len() as u64 != bytes {
-            return false;
+            return Ok(false);
         }
-        self.cpu.write(offset, tensor.as_bytes());
-        self.ledger.to_device += bytes;
-        true
+        self.cpu.write(tier, offset, tensor.as_bytes())?;
+        match tier {
+            Tier::Device => self.ledger.to_device += bytes,
+            Tier::Host => {}
+            Tier::Disk => self.ledger.disk_written += bytes,
+        }
+        Ok(true)
     }
 
     /// The plan for inputs of these sizes, making and verifying it if it is new.
@@ -267,7 +325,7 @@ impl Session {
             return Ok(());
         }
         let (threads, kernels) = (self.options.threads, &self.options.kernels);
-        let scratch = |graph: &Graph, node: &gulliver_graph::graph::Node, sizes: &Bindings| {
+        let scratch = |graph: &Graph, node: &Node, sizes: &Bindings| {
             Ok(lower_node(graph, node, sizes, threads, kernels)?.scratch)
         };
         let side = match (which, &mut self.evaluate) {
@@ -295,10 +353,8 @@ impl Session {
             made => made?,
         };
         verify(&side.graph, &plan)?;
-        if plan.spaces[0].bytes > self.cpu.bytes() {
-            self.loaded.clear();
-            self.cpu.grow(plan.spaces[0].bytes).map_err(RunError::from)?;
-        }
+        let needed = TIERS.map(|tier| plan.spaces[tier as usize].bytes);
+        make_room(&mut self.cpu, &self.options, &mut self.loaded, needed)?;
         let program = self.cpu.load(&side.graph, &outline.kinds, &plan, &self.options.kernels)?;
         self.loaded.insert(key, Loaded { program, plan });
         Ok(())
@@ -388,16 +444,16 @@ impl Session {
         let loss_scale = Some((1.0 / partials) as f32);
         let with_scale = |name: &str| if name == "loss_scale" { loss_scale } else { hyper(name) };
         let sizes = self.prepare(Which::Train, batch, key, &with_scale)?;
-        self.remember();
+        self.remember()?;
         let loaded = &self.loaded[&(Which::Train, sizes.clone())];
         let mut done = 0;
         for &(stage, update) in loaded.program.updates() {
             self.cpu.run(&self.train.graph, &loaded.program, done..update, None)?;
             done = update;
-            if !self.cpu.losses(&loaded.program, stage).iter().all(|x| x.is_finite()) {
+            if !self.cpu.losses(&loaded.program, stage)?.iter().all(|x| x.is_finite()) {
                 // What the batch was fed into may have been used for other things since.
                 self.prepare(Which::Train, batch, key, &with_scale)?;
-                let name = self.diagnose(&sizes, update)?;
+                let name = self.diagnose(&sizes, stage, update)?;
                 return Ok(Outcome { scalars: BTreeMap::new(), not_finite: Some(name) });
             }
         }
@@ -405,7 +461,7 @@ impl Session {
         self.cpu.run(&self.train.graph, &loaded.program, done..end, None)?;
         let mut scalars = BTreeMap::new();
         for name in loaded.program.output_names() {
-            let Some(tensor) = self.cpu.output(&loaded.program, name) else { continue };
+            let Some(tensor) = self.cpu.output(&loaded.program, name)? else { continue };
             if let ([], Some(&[x])) = (tensor.shape(), tensor.as_f32()) {
                 self.ledger.to_host += 4;
                 // Counts are sums over the partials; a loss is defined as their mean.
@@ -430,49 +486,36 @@ impl Session {
     }
 
     /// Notes the states that the forward pass changes.
-    fn remember(&mut self) {
-        let mut rest = self.undo.as_mut_slice();
-        for &(offset, bytes) in &self.forward {
-            let (state, others) = rest.split_at_mut(bytes);
-            self.cpu.read(offset, state);
-            rest = others;
-        }
+    fn remember(&mut self) -> Result<(), RunError> {
+        fetch(&self.cpu, &self.forward, &mut self.undo)
     }
 
-    fn undo(&mut self) {
-        let mut rest = self.undo.as_slice();
-        for &(offset, bytes) in &self.forward {
-            let (state, others) = rest.split_at(bytes);
-            self.cpu.write(offset, state);
-            rest = others;
-        }
+    fn undo(&mut self) -> Result<(), RunError> {
+        put_back(&mut self.cpu, &self.forward, &self.undo)
     }
 
-    /// Undoes what the forward pass changed and runs it again, looking at every value. The batch must have
-    /// been fed anew.
-    fn diagnose(&mut self, sizes: &Bindings, until: usize) -> Result<String, SessionError> {
-        self.undo();
-        for one in self.layout() {
-            if !self.tensor(&one).is_finite() {
-                return Ok(one.0);
-            }
+    /// Undoes what the forward pass changed and runs it again, up to the first update of the objective that
+    /// failed, looking at every value. The batch must have been fed anew.
+    fn diagnose(&mut self, sizes: &Bindings, stage: u32, until: usize) -> Result<String, SessionError> {
+        self.undo()?;
+        if let Some(name) = self.first_not_finite(&self.layout())? {
+            return Ok(name);
         }
         let mut first = None;
-        let loaded = &self.loaded[&(Which::Train, sizes.clone())];
         let mut watch = |value: Value, data: &[f32]| {
             if first.is_none() && data.iter().any(|x| !x.is_finite()) {
                 first = Some(value);
             }
         };
         // Updates of earlier objectives are run again, and must not count twice.
-        let mut kept = Vec::new();
-        if loaded.program.updates().iter().any(|(_, at)| *at < until) {
-            kept.resize(self.persistent.ends[0] as usize, 0);
-            self.cpu.read(0, &mut kept);
-        }
+        let earlier = |node: &Node| node.phase == Phase::Update && node.stage < stage;
+        let updated = carried(&self.train.graph, &self.persistent, |node| node.is_some_and(earlier));
+        let mut kept = vec![0; updated.iter().map(|home| home.bytes as usize).sum()];
+        fetch(&self.cpu, &updated, &mut kept)?;
+        let loaded = &self.loaded[&(Which::Train, sizes.clone())];
         self.cpu.run(&self.train.graph, &loaded.program, 0..until, Some(&mut watch))?;
-        self.cpu.write(0, &kept);
-        self.undo();
+        put_back(&mut self.cpu, &updated, &kept)?;
+        self.undo()?;
         Ok(first.map_or("loss".into(), |v| self.train.graph.value(v).name.clone()))
     }
 
@@ -484,7 +527,7 @@ impl Session {
         self.cpu.run(graph, &loaded.program, 0..loaded.program.len(), None)?;
         let mut scalars = BTreeMap::new();
         for name in loaded.program.output_names() {
-            let Some(tensor) = self.cpu.output(&loaded.program, name) else { continue };
+            let Some(tensor) = self.cpu.output(&loaded.program, name)? else { continue };
             if let ([], Some(&[x])) = (tensor.shape(), tensor.as_f32()) {
                 self.ledger.to_host += 4;
                 scalars.insert(name.to_string(), f64::from(x));
@@ -494,14 +537,57 @@ impl Session {
     }
 }
 
-/// Offset and size of the states that forward nodes carry.
-fn forward_states(graph: &Graph, persistent: &Persistent) -> Vec<(u64, usize)> {
-    let forward = graph.carries.iter().filter(|(_, next)| match graph.value(*next).origin {
-        Origin::Node { node, .. } => graph.nodes[node.index()].phase != Phase::Update,
-        Origin::Input(_) => true,
+/// Lets tiers grow to these sizes, within their budgets. Programs for memory that moves are dropped.
+fn make_room(
+    cpu: &mut Cpu,
+    options: &SessionOptions,
+    loaded: &mut Programs,
+    needed: [u64; TIERS.len()],
+) -> Result<(), RunError> {
+    let limits = [options.memory, options.host_memory, Some(options.disk.unwrap_or(0))];
+    for ((tier, needed), limit) in TIERS.into_iter().zip(needed).zip(limits) {
+        if needed <= cpu.bytes(tier) {
+            continue;
+        }
+        if let Some(available) = limit.filter(|&limit| needed > limit) {
+            let space = format!("{tier:?} memory").to_lowercase();
+            return Err(RunError::Space { space, needed, available });
+        }
+        if tier != Tier::Disk {
+            loaded.clear();
+        }
+        cpu.grow(tier, needed)?;
+    }
+    Ok(())
+}
+
+/// Where the values are whose next ones these nodes make; none stands for a next value that is an input.
+fn carried(graph: &Graph, persistent: &Persistent, by: impl Fn(Option<&Node>) -> bool) -> Vec<Home> {
+    let chosen = graph.carries.iter().filter(|(_, next)| match graph.value(*next).origin {
+        Origin::Node { node, .. } => by(Some(&graph.nodes[node.index()])),
+        Origin::Input(_) => by(None),
     });
-    let home = |(input, _): &(Value, Value)| persistent.homes[&graph.value(*input).name];
-    forward.map(home).map(|home| (home.offset, home.bytes as usize)).collect()
+    chosen.map(|(input, _)| persistent.homes[&graph.value(*input).name]).collect()
+}
+
+/// Copies values, one after the other, from where they are.
+fn fetch(cpu: &Cpu, homes: &[Home], mut bytes: &mut [u8]) -> Result<(), RunError> {
+    for home in homes {
+        let (value, rest) = bytes.split_at_mut(home.bytes as usize);
+        cpu.read(home.tier, home.offset, value)?;
+        bytes = rest;
+    }
+    Ok(())
+}
+
+/// The reverse of [`fetch`].
+fn put_back(cpu: &mut Cpu, homes: &[Home], mut bytes: &[u8]) -> Result<(), RunError> {
+    for home in homes {
+        let (value, rest) = bytes.split_at(home.bytes as usize);
+        cpu.write(home.tier, home.offset, value)?;
+        bytes = rest;
+    }
+    Ok(())
 }
 
 /// A batch's shape as a model with fewer dimensions reads it: images as rows of pixels.

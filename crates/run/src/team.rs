@@ -171,7 +171,7 @@ fn work(shared: &Shared, t: usize) {
 }
 
 /// Spins briefly, then sleeps between looks; whoever makes `ready` true must unpark this thread.
-fn wait_until(ready: impl Fn() -> bool) {
+pub(crate) fn wait_until(ready: impl Fn() -> bool) {
     for _ in 0..SPINS {
         if ready() {
             return;

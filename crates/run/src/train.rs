@@ -229,7 +229,7 @@ pub fn restore(
     }
     for (name, dtype, shape) in session.layout() {
         let tensor = checkpoint::expect(checkpoint, &name, dtype, &shape)?;
-        session.set(&name, tensor);
+        session.set(&name, tensor).map_err(SessionError::from)?;
     }
     let remembered = field("schedule")?;
     *schedule = schedule_from(remembered)
@@ -248,7 +248,7 @@ pub fn load_weights(session: &mut Session, checkpoint: &Checkpoint) -> Result<()
         let needed = weights.contains(&name);
         if needed || checkpoint.tensors.contains_key(&name) {
             let tensor = checkpoint::expect(checkpoint, &name, dtype, &shape)?;
-            session.set(&name, tensor);
+            session.set(&name, tensor).map_err(SessionError::from)?;
         }
     }
     Ok(())
@@ -351,10 +351,14 @@ pub fn train(
         }
         saved = save(session, schedule, options, run.steps, notify)?;
     }
-    let fingerprint = saved.unwrap_or_else(|| {
-        let layout = session.layout();
-        checkpoint::fingerprint_from(&layout, &mut |i| Cow::Owned(session.tensor(&layout[i])))
-    });
+    let fingerprint = match saved {
+        Some(fingerprint) => fingerprint,
+        None => {
+            let layout = session.layout();
+            checkpoint::fingerprint_from(&layout, &mut |i| session.tensor(&layout[i]).map(Cow::Owned))
+                .map_err(SessionError::from)?
+        }
+    };
     Ok(Done {
         steps: run.steps,
         loss: run.loss,
@@ -453,14 +457,14 @@ fn save(
     metadata.insert("schedule".into(), serde_json::to_string(schedule).unwrap_or_default());
     // One tensor at a time: a copy of all would double the memory of a run.
     let layout = session.layout();
-    if let Some((value, ..)) = layout.iter().find(|one| !session.tensor(one).is_finite()) {
+    if let Some(value) = session.first_not_finite(&layout).map_err(SessionError::from)? {
         if options.on_nan == OnNan::Stop {
-            return Err(TrainError::NotFinite { step, value: value.clone() });
+            return Err(TrainError::NotFinite { step, value });
         }
         notify(Notice::Warning(format!("step {step}: `{value}` is not finite; no checkpoint is written")));
         return Ok(None);
     }
-    let mut read = |i: usize| Cow::Owned(session.tensor(&layout[i]));
+    let mut read = |i: usize| session.tensor(&layout[i]).map(Cow::Owned);
     let fingerprint = checkpoint::save_from(&path, &layout, &mut read, &metadata)?;
     checkpoint::prune(dir, options.keep_checkpoints, step)?;
     notify(Notice::Checkpoint { step, path });

@@ -73,7 +73,7 @@ fn train(graph: &Graph, threads: usize, partials: u32, sizes: &Bindings) -> (Str
         scalars.extend(outcome.scalars.into_iter().map(|(name, x)| (name, x.to_bits())));
     }
     assert!(session.slow_operators().is_empty(), "{:?}", session.slow_operators());
-    (fingerprint(&session.tensors()), scalars)
+    (fingerprint(&session.tensors().unwrap()), scalars)
 }
 
 /// Bytes of device memory that a step needs.

@@ -11,6 +11,7 @@ use gulliver_graph::training::{Clip, training_graph};
 use gulliver_plan::make::{Home, Options, Persistent};
 use gulliver_plan::order::{RULES, Rule};
 use gulliver_plan::outline::Outline;
+use gulliver_plan::plan::Tier;
 use gulliver_plan::verify::verify;
 use gulliver_run::executor::Cpu;
 use gulliver_run::initial::pieces;
@@ -40,8 +41,10 @@ fn results(graph: &Graph, rule: Rule, partials: u32) -> (Vec<u8>, Vec<Vec<u8>>) 
     let program = cpu.load(graph, &outline.kinds, &plan, &Kernels::default()).unwrap();
     for (_, role, info) in graph.inputs() {
         if let Role::Weight(init) | Role::State(init) = role {
-            let Home { offset, bytes, .. } = persistent.homes[&info.name];
-            let write = |first: usize, piece: &[f32]| cpu.write_floats(offset + 4 * first as u64, piece);
+            let Home { tier, offset, bytes } = persistent.homes[&info.name];
+            let write = |first: usize, piece: &[f32]| {
+                cpu.write_floats(tier, offset + 4 * first as u64, piece).unwrap();
+            };
             pieces(5, &info.name, init, bytes as usize / 4, write);
         }
     }
@@ -68,10 +71,10 @@ fn results(graph: &Graph, rule: Rule, partials: u32) -> (Vec<u8>, Vec<Vec<u8>>) 
         }
         cpu.run(graph, &program, 0..program.len(), None).unwrap();
         let names: Vec<String> = program.output_names().map(str::to_string).collect();
-        outputs.extend(names.iter().map(|n| cpu.output(&program, n).unwrap().as_bytes().to_vec()));
+        outputs.extend(names.iter().map(|n| cpu.output(&program, n).unwrap().unwrap().as_bytes().to_vec()));
     }
     let mut kept = vec![0; persistent.ends[0] as usize];
-    cpu.read(0, &mut kept);
+    cpu.read(Tier::Device, 0, &mut kept).unwrap();
     (kept, outputs)
 }
 

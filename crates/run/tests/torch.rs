@@ -55,7 +55,7 @@ fn execute(
     }
     cpu.run(graph, &program, 0..program.len(), None).unwrap();
     move |name| {
-        let t = cpu.output(&program, name).unwrap_or_else(|| panic!("no output {name}"));
+        let t = cpu.output(&program, name).unwrap().unwrap_or_else(|| panic!("no output {name}"));
         t.as_f32().unwrap().iter().map(|&x| f64::from(x)).collect()
     }
 }
@@ -92,7 +92,7 @@ fn training_runs() {
         let mut session = Session::new(graph, None, options, 0).unwrap();
         for weight in &fixture.weights {
             let t = tensor(DType::F32, &weight.shape, &weight.data());
-            assert!(session.set(&weight.name, &t), "{}", weight.name);
+            assert!(session.set(&weight.name, &t).unwrap(), "{}", weight.name);
         }
         let ids = training.ids();
         for (i, &want) in training.losses.iter().enumerate() {

@@ -11,7 +11,7 @@ use clap::Args;
 use gulliver_run::atomic::{remove_unfinished, write_atomic};
 use gulliver_run::checkpoint;
 use gulliver_run::data::prefetch;
-use gulliver_run::session::Which;
+use gulliver_run::session::{SessionError, Which};
 use gulliver_run::train::{self, Done, Notice, OnNan};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -130,9 +130,9 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
     let weights = dir.join("weights.safetensors");
     let mut model_only = session.layout();
     model_only.retain(|(name, ..)| !is_optimizer_state(name));
-    if model_only.iter().all(|one| session.tensor(one).is_finite()) {
+    if session.first_not_finite(&model_only).map_err(SessionError::from)?.is_none() {
         let format = BTreeMap::from([("format".to_string(), "pt".to_string())]);
-        let mut read = |i: usize| Cow::Owned(session.tensor(&model_only[i]));
+        let mut read = |i: usize| session.tensor(&model_only[i]).map(Cow::Owned);
         checkpoint::save_from(&weights, &model_only, &mut read, &format)?;
     }
     let event = finished(done);

@@ -1,0 +1,498 @@
+//! The disk tier: one file of reserved size that is gone when the run is, however it ends. Every extent
+//! written has a checksum in memory, and no byte is handed out that does not match it. The page cache is
+//! avoided where the system allows that, as its memory is in nobody's budget.
+
+use memmap2::MmapMut;
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+/// What is written begins at a multiple of this, and owns all blocks it touches.
+pub const BLOCK: u64 = 4096;
+
+/// Bytes read or written at a time, through a buffer of this size: all memory the tier takes, but for
+/// some words per extent.
+pub const CHUNK: usize = 4 << 20;
+
+/// A file that holds values; see the top of this file.
+#[derive(Debug)]
+pub struct Disk {
+    file: File,
+    path: PathBuf,
+    /// Still has a name in the file system.
+    named: bool,
+    /// Goes past the page cache.
+    direct: bool,
+    bytes: u64,
+    buffer: MmapMut,
+    /// By first byte; none are longer than a chunk.
+    extents: BTreeMap<u64, Extent>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Extent {
+    bytes: usize,
+    sum: u64,
+}
+
+/// Why the disk tier failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DiskError {
+    /// No room for the file.
+    #[error("{}: {free} bytes are free, the disk tier needs {needed}; make room, or choose another directory", dir.display())]
+    Full {
+        /// The directory.
+        dir: PathBuf,
+        /// Bytes that were to be reserved.
+        needed: u64,
+        /// Bytes that are free.
+        free: u64,
+    },
+    /// The file cannot be made, or not as large as it must be.
+    #[error("{}: cannot reserve {bytes} bytes for the disk tier: {why}", path.display())]
+    Create {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+        /// What the system said.
+        why: String,
+    },
+    /// The system could not read or write.
+    #[error("{}: cannot {what} {bytes} bytes at offset {offset}: {why}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// `read` or `write`.
+        what: &'static str,
+        /// First byte.
+        offset: u64,
+        /// Number of bytes.
+        bytes: usize,
+        /// What the system said.
+        why: String,
+    },
+    /// What was read is not what was written.
+    #[error("{}: the {bytes} bytes at offset {offset} are not those that were written; the disk is not to be trusted", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// First byte.
+        offset: u64,
+        /// Number of bytes.
+        bytes: usize,
+    },
+    /// Something is read that was never written: a defect of this program.
+    #[error("{}: nothing was written at offset {offset}; please report this", path.display())]
+    Unwritten {
+        /// The file.
+        path: PathBuf,
+        /// First byte.
+        offset: u64,
+    },
+}
+
+impl Disk {
+    /// A file of that many bytes in a directory. Room for all of it is reserved here, so that a full disk
+    /// is an error now and not in the middle of a run.
+    pub fn create(dir: &Path, bytes: u64) -> Result<Disk, DiskError> {
+        let buffer = MmapMut::map_anon(CHUNK).map_err(|e| cannot_create(dir, bytes, &e))?;
+        let (file, path) = new_file(dir).map_err(|(path, e)| cannot_create(&path, bytes, &e))?;
+        let extents = BTreeMap::new();
+        let mut disk = Disk { file, path, named: true, direct: false, bytes: 0, buffer, extents };
+        disk.grow(bytes)?;
+        disk.bypass_cache();
+        // An open file without a name is gone with its process, even one that is killed.
+        #[cfg(unix)]
+        {
+            disk.named = std::fs::remove_file(&disk.path).is_err();
+        }
+        Ok(disk)
+    }
+
+    /// Reserves more bytes; does nothing if there are as many already.
+    pub fn grow(&mut self, bytes: u64) -> Result<(), DiskError> {
+        let too_large = || cannot_create(&self.path, bytes, &ErrorKind::FileTooLarge.into());
+        let end = bytes.checked_next_multiple_of(BLOCK).ok_or_else(too_large)?;
+        if i64::try_from(end).is_err() {
+            return Err(too_large());
+        }
+        if end <= self.bytes {
+            return Ok(());
+        }
+        let dir = self.path.parent().unwrap_or(Path::new(".")).to_path_buf();
+        let needed = end - self.bytes;
+        if let Some(free) = free_bytes(&dir).filter(|&free| free < needed) {
+            return Err(DiskError::Full { dir, needed, free });
+        }
+        match self.reserve(end) {
+            Ok(()) => {
+                self.bytes = end;
+                Ok(())
+            }
+            Err(e) => {
+                // What was reserved in vain is given back.
+                let _ = self.file.set_len(self.bytes);
+                Err(match (e.kind(), free_bytes(&dir)) {
+                    (ErrorKind::StorageFull | ErrorKind::QuotaExceeded, Some(free)) => {
+                        DiskError::Full { dir, needed, free: free.min(needed - 1) }
+                    }
+                    _ => cannot_create(&self.path, end, &e),
+                })
+            }
+        }
+    }
+
+    /// Size in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Writes bytes at an offset, a multiple of [`BLOCK`]. Whatever else was in the blocks they touch is
+    /// lost. Panics if they are not inside the file.
+    pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        self.check(offset, bytes.len());
+        assert!(offset.is_multiple_of(BLOCK), "extents begin at whole blocks, not at byte {offset}");
+        for (i, chunk) in bytes.chunks(CHUNK).enumerate() {
+            let offset = offset + (i * CHUNK) as u64;
+            let padded = whole_blocks(chunk.len());
+            self.buffer[..chunk.len()].copy_from_slice(chunk);
+            self.buffer[chunk.len()..padded].fill(0);
+            self.forget(offset, padded);
+            self.file
+                .seek(SeekFrom::Start(offset))
+                .and_then(|_| self.file.write_all(&self.buffer[..padded]))
+                .map_err(|e| self.failed("write", offset, chunk.len(), &e))?;
+            self.leave_cache(offset, padded, true);
+            self.extents.insert(offset, Extent { bytes: chunk.len(), sum: checksum(offset, chunk) });
+        }
+        Ok(())
+    }
+
+    /// Reads bytes that were written before. Panics if they are not inside the file.
+    pub fn read(&mut self, offset: u64, bytes: &mut [u8]) -> Result<(), DiskError> {
+        self.check(offset, bytes.len());
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = offset + done as u64;
+            let near = self.extents.range(..=at).next_back().map(|(start, extent)| (*start, *extent));
+            let Some((start, extent)) = near.filter(|(start, extent)| start + extent.bytes as u64 > at)
+            else {
+                return Err(DiskError::Unwritten { path: self.path.clone(), offset: at });
+            };
+            let padded = whole_blocks(extent.bytes);
+            self.file
+                .seek(SeekFrom::Start(start))
+                .and_then(|_| self.file.read_exact(&mut self.buffer[..padded]))
+                .map_err(|e| self.failed("read", start, extent.bytes, &e))?;
+            self.leave_cache(start, padded, false);
+            let found = &self.buffer[..extent.bytes];
+            if checksum(start, found) != extent.sum {
+                let (path, bytes) = (self.path.clone(), extent.bytes);
+                return Err(DiskError::Damaged { path, offset: start, bytes });
+            }
+            let found = &found[(at - start) as usize..];
+            let count = found.len().min(bytes.len() - done);
+            bytes[done..done + count].copy_from_slice(&found[..count]);
+            done += count;
+        }
+        Ok(())
+    }
+
+    fn check(&self, offset: u64, bytes: usize) {
+        let end = offset.checked_add(bytes as u64).expect("an offset of a verified plan");
+        assert!(end <= self.bytes, "bytes {offset}..{end} of a disk tier of {}", self.bytes);
+    }
+
+    /// Drops the extents that have bytes in a range.
+    fn forget(&mut self, offset: u64, bytes: usize) {
+        let end = offset + bytes as u64;
+        while let Some((&start, extent)) = self.extents.range(..end).next_back() {
+            if start + extent.bytes as u64 <= offset {
+                break;
+            }
+            self.extents.remove(&start);
+        }
+    }
+
+    fn failed(&self, what: &'static str, offset: u64, bytes: usize, e: &io::Error) -> DiskError {
+        let why = match e.kind() {
+            ErrorKind::UnexpectedEof => "the file has become shorter".into(),
+            _ => e.to_string(),
+        };
+        DiskError::Io { path: self.path.clone(), what, offset, bytes, why }
+    }
+
+    /// Makes the file so long, with room on disk for every byte.
+    fn reserve(&mut self, end: u64) -> io::Result<()> {
+        #[cfg(target_os = "linux")]
+        {
+            use std::os::fd::AsRawFd;
+            let length = (end - self.bytes) as libc::off_t;
+            // SAFETY: the descriptor is that of an open file; no memory is involved.
+            if unsafe { libc::fallocate(self.file.as_raw_fd(), 0, self.bytes as libc::off_t, length) } == 0 {
+                return Ok(());
+            }
+            let e = io::Error::last_os_error();
+            if e.raw_os_error() != Some(libc::EOPNOTSUPP) {
+                return Err(e);
+            }
+        }
+        self.file.seek(SeekFrom::Start(self.bytes))?;
+        self.buffer.fill(0);
+        let mut left = end - self.bytes;
+        while left > 0 {
+            let count = left.min(CHUNK as u64);
+            self.file.write_all(&self.buffer[..count as usize])?;
+            left -= count;
+        }
+        Ok(())
+    }
+
+    /// Opens the file again without the page cache, where file system and device can.
+    fn bypass_cache(&mut self) {
+        #[cfg(target_os = "linux")]
+        {
+            use std::os::unix::fs::OpenOptionsExt;
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).custom_flags(libc::O_DIRECT);
+            let Ok(mut file) = options.open(&self.path) else { return };
+            // Some accept the flag and refuse the work.
+            let block = &mut self.buffer[..BLOCK as usize];
+            let works = self.bytes == 0
+                || (file.write_all(block).is_ok() && file.rewind().is_ok() && file.read_exact(block).is_ok());
+            if works {
+                self.file = file;
+                self.direct = true;
+            }
+        }
+    }
+
+    /// Keeps what was just read or written out of the page cache.
+    fn leave_cache(&self, offset: u64, bytes: usize, written: bool) {
+        #[cfg(target_os = "linux")]
+        if !self.direct {
+            use std::os::fd::AsRawFd;
+            let (fd, offset, bytes) =
+                (self.file.as_raw_fd(), offset as libc::off64_t, bytes as libc::off64_t);
+            // Only what is on disk can be dropped. Systems that cannot do as they are asked lose nothing.
+            if written {
+                let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+                    | libc::SYNC_FILE_RANGE_WRITE
+                    | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+                // SAFETY: the descriptor is that of an open file; no memory is involved.
+                unsafe { libc::sync_file_range(fd, offset, bytes, flags) };
+            }
+            // SAFETY: as above.
+            unsafe { libc::posix_fadvise64(fd, offset, bytes, libc::POSIX_FADV_DONTNEED) };
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = (offset, bytes, written);
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        if self.named {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn cannot_create(path: &Path, bytes: u64, e: &io::Error) -> DiskError {
+    DiskError::Create { path: path.to_path_buf(), bytes, why: e.to_string() }
+}
+
+/// A new file of a name that no other has.
+fn new_file(dir: &Path) -> Result<(File, PathBuf), (PathBuf, io::Error)> {
+    let mut number = 0u32;
+    loop {
+        let path = dir.join(format!("gulliver-{}-{number}.tier", std::process::id()));
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        match options.open(&path) {
+            Ok(file) => return Ok((file, path)),
+            Err(e) if e.kind() == ErrorKind::AlreadyExists && number < u32::MAX => number += 1,
+            Err(e) => return Err((path, e)),
+        }
+    }
+}
+
+/// Bytes this process may still fill, where the system tells.
+#[cfg(target_os = "linux")]
+#[allow(clippy::unnecessary_cast)] // The fields are narrower on other machines.
+fn free_bytes(dir: &Path) -> Option<u64> {
+    use std::os::unix::ffi::OsStrExt;
+    let dir = std::ffi::CString::new(dir.as_os_str().as_bytes()).ok()?;
+    let mut stat = std::mem::MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: the path ends with a zero byte, and the structure has room for the answer.
+    let done = unsafe { libc::statvfs(dir.as_ptr(), stat.as_mut_ptr()) };
+    if done != 0 {
+        return None;
+    }
+    // SAFETY: the call succeeded, so it filled the structure.
+    let stat = unsafe { stat.assume_init() };
+    (stat.f_bavail as u64).checked_mul(stat.f_frsize as u64)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn free_bytes(_: &Path) -> Option<u64> {
+    None
+}
+
+fn whole_blocks(bytes: usize) -> usize {
+    bytes.next_multiple_of(BLOCK as usize)
+}
+
+/// A number that differs if any one word of the bytes does, or if they are those of another offset; other
+/// changes leave it as it is once in 2^64 times. Four chains side by side, as a product takes its time.
+fn checksum(offset: u64, bytes: &[u8]) -> u64 {
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mix =
+        |sum: u64, word: &[u8; 8]| (sum ^ u64::from_le_bytes(*word)).wrapping_mul(FACTOR).rotate_left(29);
+    let mut lanes = [offset, !offset, bytes.len() as u64, !(bytes.len() as u64)];
+    let (words, rest) = bytes.as_chunks::<8>();
+    let (groups, odd) = words.as_chunks::<4>();
+    for group in groups {
+        for (lane, word) in lanes.iter_mut().zip(group) {
+            *lane = mix(*lane, word);
+        }
+    }
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    let sum = odd.iter().chain([&last]).fold(0, mix);
+    lanes.iter().fold(sum, |sum, lane| mix(sum, &lane.to_le_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_dir::TestDir;
+
+    fn noise(seed: u8, bytes: usize) -> Vec<u8> {
+        (0..bytes).map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8) ^ seed).collect()
+    }
+
+    #[test]
+    fn what_is_read_is_what_was_written() {
+        let dir = TestDir::new("disk-round-trip");
+        for direct in [true, false] {
+            let mut disk = Disk::create(&dir, 3 * CHUNK as u64).unwrap();
+            if !direct {
+                let (file, path) = new_file(&dir).unwrap();
+                (disk.file, disk.path, disk.named, disk.direct) = (file, path, true, false);
+            }
+            for (i, bytes) in
+                [0, 1, 64, 4095, 4096, 4097, 100_000, CHUNK, 2 * CHUNK + 5].into_iter().enumerate()
+            {
+                let offset = (i as u64 % 3) * BLOCK;
+                let data = noise(i as u8, bytes);
+                disk.write(offset, &data).unwrap();
+                let mut back = vec![0; bytes];
+                disk.read(offset, &mut back).unwrap();
+                assert!(back == data, "{bytes} bytes, direct {direct}");
+                let part = bytes / 3..bytes / 2;
+                disk.read(offset + part.start as u64, &mut back[..part.len()]).unwrap();
+                assert!(back[..part.len()] == data[part], "part of {bytes}");
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_left_behind_and_only_what_was_written_is_read() {
+        let dir = TestDir::new("disk-unwritten");
+        let mut disk = Disk::create(&dir, 10 * BLOCK).unwrap();
+        if cfg!(unix) {
+            assert_eq!(std::fs::read_dir(&*dir).unwrap().count(), 0, "the file has no name");
+        }
+        disk.write(BLOCK, &noise(0, 3 * BLOCK as usize)).unwrap();
+        let mut one = [0; 1];
+        for (offset, written) in [(0, false), (BLOCK, true), (4 * BLOCK - 1, true), (4 * BLOCK, false)] {
+            assert_eq!(disk.read(offset, &mut one).is_ok(), written, "{offset}");
+        }
+        disk.write(2 * BLOCK, &[1]).unwrap();
+        assert!(
+            matches!(disk.read(BLOCK, &mut one), Err(DiskError::Unwritten { .. })),
+            "overwritten in part"
+        );
+        disk.read(2 * BLOCK, &mut one).unwrap();
+        disk.grow(20 * BLOCK).unwrap();
+        disk.write(19 * BLOCK, &[5]).unwrap();
+        disk.read(2 * BLOCK, &mut one).unwrap();
+        drop(disk);
+        assert_eq!(std::fs::read_dir(&*dir).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_full_disk_is_an_error_before_the_first_write() {
+        let dir = TestDir::new("disk-full");
+        for bytes in [1 << 60, u64::MAX, i64::MAX as u64] {
+            let error = Disk::create(&dir, bytes).unwrap_err();
+            assert!(matches!(error, DiskError::Full { .. } | DiskError::Create { .. }), "{error}");
+        }
+        if cfg!(target_os = "linux") {
+            let error = Disk::create(&dir, 1 << 60).unwrap_err();
+            assert!(matches!(error, DiskError::Full { needed, .. } if needed == 1 << 60), "{error}");
+        }
+        assert_eq!(std::fs::read_dir(&*dir).unwrap().count(), 0, "nothing is left of a failure");
+        let missing = Disk::create(&dir.join("missing"), 1).unwrap_err();
+        assert!(missing.to_string().contains("missing"), "{missing}");
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn failures_of_the_system_name_file_and_offset() {
+        let dir = TestDir::new("disk-failing");
+        let data = noise(1, 2 * BLOCK as usize);
+        let mut back = vec![0; data.len()];
+        let made = || {
+            let mut disk = Disk::create(&dir, 8 * BLOCK).unwrap();
+            disk.write(BLOCK, &data).unwrap();
+            disk
+        };
+        let io = |error: DiskError, wanted: &str| {
+            let DiskError::Io { path, what, offset, bytes, why } = &error else { panic!("{error}") };
+            assert_eq!((*what, *offset, *bytes), (wanted, BLOCK, data.len()));
+            assert!(path.starts_with(&*dir) && error.to_string().contains(&path.display().to_string()));
+            why.clone()
+        };
+
+        let mut disk = made();
+        disk.file.set_len(2 * BLOCK).unwrap();
+        assert!(io(disk.read(BLOCK, &mut back).unwrap_err(), "read").contains("shorter"));
+
+        let mut disk = made();
+        disk.file = OpenOptions::new().write(true).open("/dev/null").unwrap();
+        io(disk.read(BLOCK, &mut back).unwrap_err(), "read");
+
+        let mut disk = made();
+        disk.file = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        assert!(io(disk.write(BLOCK, &data).unwrap_err(), "write").contains("space"));
+        assert!(matches!(disk.read(BLOCK, &mut back), Err(DiskError::Unwritten { .. })));
+    }
+
+    #[test]
+    fn every_flipped_bit_is_noticed() {
+        let dir = TestDir::new("disk-damage");
+        let mut disk = Disk::create(&dir, 4 * BLOCK).unwrap();
+        let data = noise(9, BLOCK as usize + 77);
+        disk.write(BLOCK, &data).unwrap();
+        let stored = disk.extents[&BLOCK];
+        for position in [0, 1, 7, 8, 100, 4095, 4096, data.len() - 1] {
+            for bit in 0..8 {
+                let mut damaged = data.clone();
+                damaged[position] ^= 1 << bit;
+                disk.write(BLOCK, &damaged).unwrap();
+                disk.extents.insert(BLOCK, stored);
+                let error = disk.read(BLOCK, &mut damaged).unwrap_err();
+                let (path, bytes) = (disk.path.clone(), data.len());
+                assert_eq!(error, DiskError::Damaged { path, offset: BLOCK, bytes });
+            }
+        }
+        assert_ne!(checksum(0, &data), checksum(BLOCK, &data), "bytes of another place");
+        assert_ne!(checksum(0, &[0; 8]), checksum(0, &[0; 9]), "another length");
+    }
+}

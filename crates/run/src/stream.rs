@@ -1,0 +1,431 @@
+//! Streams of moves beside the computation: a thread for each that has work, which does its moves in order
+//! and waits, as the plan says, for what others have done. Knows nothing of kernels.
+
+use crate::call::Slot;
+use crate::disk::DiskError;
+use crate::team::wait_until;
+use crate::tiers::{SharedDisk, lock};
+use gulliver_plan::plan::{STREAMS, Stream};
+use std::any::Any;
+use std::ops::{AddAssign, Range};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::{Duration, Instant};
+
+/// Bytes over the links between tiers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ledger {
+    /// From host to device.
+    pub to_device: u64,
+    /// From device to host.
+    pub to_host: u64,
+    /// From disk.
+    pub disk_read: u64,
+    /// To disk.
+    pub disk_written: u64,
+}
+
+impl AddAssign for Ledger {
+    fn add_assign(&mut self, other: Ledger) {
+        self.to_device += other.to_device;
+        self.to_host += other.to_host;
+        self.disk_read += other.disk_read;
+        self.disk_written += other.disk_written;
+    }
+}
+
+/// One end of a move.
+#[derive(Clone, Copy, Debug)]
+pub enum End {
+    /// Bytes in memory.
+    Memory(Slot),
+    /// As many on disk, from this offset on.
+    Disk(u64),
+}
+
+/// A stream must have done its instruction before this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// The stream.
+    pub stream: Stream,
+    /// One more than the index of the instruction.
+    pub until: u64,
+}
+
+struct Move {
+    from: End,
+    to: End,
+    /// One more than the index of the instruction.
+    until: u64,
+    /// Range in `Queue::waits`.
+    waits: Range<usize>,
+}
+
+#[derive(Default)]
+struct Queue {
+    moves: Vec<Move>,
+    waits: Vec<Wait>,
+}
+
+/// The moves of a program, by stream, in order of their instructions.
+#[derive(Default)]
+pub struct Moves {
+    queues: [Queue; STREAMS.len()],
+}
+
+// SAFETY: slots point into arenas that outlive the use of the program; who runs it answers for that.
+unsafe impl Send for Moves {}
+// SAFETY: as above; nothing in it is changed once it is shared.
+unsafe impl Sync for Moves {}
+
+impl Moves {
+    /// Adds a move: the next instruction of its stream.
+    pub fn push(&mut self, stream: Stream, index: usize, from: End, to: End, waits: &[Wait]) {
+        let queue = &mut self.queues[stream as usize];
+        let first = queue.waits.len();
+        queue.waits.extend_from_slice(waits);
+        let waits = first..queue.waits.len();
+        queue.moves.push(Move { from, to, until: index as u64 + 1, waits });
+    }
+
+    /// Whether nothing is moved.
+    pub fn is_empty(&self) -> bool {
+        self.queues.iter().all(|queue| queue.moves.is_empty())
+    }
+
+    /// The moves of a stream among a range of instructions.
+    fn among(&self, stream: Stream, instructions: &Range<usize>) -> Range<usize> {
+        let moves = &self.queues[stream as usize].moves;
+        let before = |index: usize| moves.partition_point(|m| m.until <= index as u64);
+        before(instructions.start)..before(instructions.end)
+    }
+}
+
+/// Moves for one thread to do.
+struct Job {
+    moves: Arc<Moves>,
+    which: Range<usize>,
+    disk: Option<SharedDisk>,
+    caller: Thread,
+}
+
+enum Failure {
+    Disk(DiskError),
+    Panic(Box<dyn Any + Send>),
+}
+
+#[derive(Default)]
+struct Shared {
+    /// One more than the index of the last instruction done, by stream.
+    done: [AtomicU64; STREAMS.len()],
+    /// Nobody is to wait any longer or begin a move.
+    stop: AtomicBool,
+    /// Threads that have not finished their job.
+    pending: AtomicUsize,
+    failure: Mutex<Option<Failure>>,
+    /// The threads that there are.
+    threads: [OnceLock<Thread>; STREAMS.len()],
+    /// Bytes moved: the fields of [`Ledger`], in order.
+    moved: [AtomicU64; 4],
+}
+
+impl Shared {
+    fn wake(&self) {
+        self.threads.iter().filter_map(OnceLock::get).for_each(Thread::unpark);
+    }
+
+    fn done(&self, stream: Stream, until: u64) {
+        self.done[stream as usize].store(until, Ordering::Release);
+        self.wake();
+    }
+
+    /// False if there is no use in waiting any longer.
+    fn wait(&self, wait: Wait) -> bool {
+        let reached = || self.done[wait.stream as usize].load(Ordering::Acquire) >= wait.until;
+        let stopped = || self.stop.load(Ordering::Acquire);
+        wait_until(|| reached() || stopped());
+        !stopped()
+    }
+
+    fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    fn fail(&self, failure: Failure) {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
+        self.stop();
+    }
+}
+
+struct Worker {
+    jobs: Sender<Job>,
+    thread: JoinHandle<()>,
+}
+
+/// The threads that move, made when they are first needed.
+pub struct Streams {
+    shared: Arc<Shared>,
+    workers: [Option<Worker>; STREAMS.len()],
+    link: Option<f64>,
+}
+
+impl Streams {
+    /// No threads yet. With a `link` of so many bytes a second, moves between host and device take as
+    /// long as they would over it, each direction by itself.
+    pub fn new(link: Option<f64>) -> Streams {
+        Streams { shared: Arc::default(), workers: Default::default(), link }
+    }
+
+    /// Bytes moved so far.
+    pub fn moved(&self) -> Ledger {
+        let [to_device, to_host, disk_read, disk_written] =
+            std::array::from_fn(|link| self.shared.moved[link].load(Ordering::Relaxed));
+        Ledger { to_device, to_host, disk_read, disk_written }
+    }
+
+    /// Begins the moves among a range of instructions; all that come before it count as done.
+    ///
+    /// # Safety
+    /// Until the result is finished or dropped, the ends of these moves are valid memory that nothing else
+    /// touches but what waits for the move, or is waited for by it.
+    pub unsafe fn begin(
+        &mut self,
+        moves: &Arc<Moves>,
+        instructions: &Range<usize>,
+        disk: Option<&SharedDisk>,
+    ) -> Running<'_> {
+        let shared = &*self.shared;
+        shared.done.iter().for_each(|done| done.store(instructions.start as u64, Ordering::Relaxed));
+        shared.stop.store(false, Ordering::Relaxed);
+        let with_work = || STREAMS.into_iter().filter(|s| !moves.among(*s, instructions).is_empty());
+        shared.pending.store(with_work().count(), Ordering::Relaxed);
+        // All threads are known before any begins, or one that sleeps might not be woken.
+        for stream in with_work() {
+            let link = self.link.filter(|_| matches!(stream, Stream::In | Stream::Out));
+            self.workers[stream as usize].get_or_insert_with(|| {
+                let (jobs, received) = channel();
+                let worker_shared = Arc::clone(&self.shared);
+                let thread = thread::spawn(move || work(&worker_shared, stream, &received, link));
+                let _ = shared.threads[stream as usize].set(thread.thread().clone());
+                Worker { jobs, thread }
+            });
+        }
+        for stream in with_work() {
+            let which = moves.among(stream, instructions);
+            let job = Job { moves: Arc::clone(moves), which, disk: disk.cloned(), caller: thread::current() };
+            let worker = self.workers[stream as usize].as_ref().expect("made above");
+            worker.jobs.send(job).expect("workers live as long as we do");
+        }
+        Running { shared }
+    }
+}
+
+impl Drop for Streams {
+    fn drop(&mut self) {
+        for Worker { jobs, thread } in self.workers.iter_mut().filter_map(Option::take) {
+            drop(jobs);
+            // A worker cannot panic: moves run inside `catch_unwind`.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Moves under way. Dropping it stops them after those that have begun.
+pub struct Running<'a> {
+    shared: &'a Shared,
+}
+
+impl Running<'_> {
+    /// Waits for another stream; false if a move has failed.
+    pub fn wait(&self, wait: Wait) -> bool {
+        self.shared.wait(wait)
+    }
+
+    /// The computation has done all instructions before this one.
+    pub fn computed(&self, until: u64) {
+        self.shared.done(Stream::Compute, until);
+    }
+
+    /// Waits until all is moved, or something has failed.
+    pub fn finish(self) -> Result<(), DiskError> {
+        wait_until(|| self.shared.pending.load(Ordering::Acquire) == 0);
+        match self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            None => Ok(()),
+            Some(Failure::Disk(e)) => Err(e),
+            Some(Failure::Panic(payload)) => resume_unwind(payload),
+        }
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.shared.stop();
+        wait_until(|| self.shared.pending.load(Ordering::Acquire) == 0);
+        self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
+fn work(shared: &Shared, stream: Stream, jobs: &Receiver<Job>, link: Option<f64>) {
+    let mut pace = Pace { link, owed: 0.0 };
+    for job in jobs {
+        let all = || -> Result<(), DiskError> {
+            let Queue { moves, waits } = &job.moves.queues[stream as usize];
+            for one in &moves[job.which.clone()] {
+                let ready = waits[one.waits.clone()].iter().all(|wait| shared.wait(*wait));
+                if !ready || shared.stop.load(Ordering::Acquire) {
+                    break;
+                }
+                let began = Instant::now();
+                let (link, bytes) = transfer(one, stream, job.disk.as_ref())?;
+                pace.keep(bytes, began);
+                shared.moved[link].fetch_add(bytes as u64, Ordering::Relaxed);
+                shared.done(stream, one.until);
+                job.caller.unpark();
+            }
+            Ok(())
+        };
+        match catch_unwind(AssertUnwindSafe(all)) {
+            Ok(Ok(())) => {}
+            Ok(Err(e)) => shared.fail(Failure::Disk(e)),
+            Err(payload) => shared.fail(Failure::Panic(payload)),
+        }
+        shared.pending.fetch_sub(1, Ordering::AcqRel);
+        job.caller.unpark();
+    }
+}
+
+/// Does a move; over which link of the ledger, and how many bytes.
+fn transfer(one: &Move, stream: Stream, disk: Option<&SharedDisk>) -> Result<(usize, usize), DiskError> {
+    let disk = || lock(disk.expect("moves to and from disk have one"));
+    match (one.from, one.to) {
+        (End::Memory(from), End::Memory(to)) => {
+            // SAFETY: by the contract of `begin`; the ends lie in different arenas and have the same size.
+            unsafe { std::ptr::copy_nonoverlapping(from.start, to.start, from.bytes) };
+            Ok((if stream == Stream::In { 0 } else { 1 }, from.bytes))
+        }
+        (End::Disk(from), End::Memory(to)) => {
+            // SAFETY: by the contract of `begin`.
+            disk().read(from, unsafe { std::slice::from_raw_parts_mut(to.start, to.bytes) })?;
+            Ok((2, to.bytes))
+        }
+        (End::Memory(from), End::Disk(to)) => {
+            // SAFETY: by the contract of `begin`.
+            disk().write(to, unsafe { std::slice::from_raw_parts(from.start, from.bytes) })?;
+            Ok((3, from.bytes))
+        }
+        (End::Disk(_), End::Disk(_)) => unreachable!("verified plans move from one space to another"),
+    }
+}
+
+/// Makes moves take the time of a link.
+struct Pace {
+    link: Option<f64>,
+    /// Seconds that were slept too little.
+    owed: f64,
+}
+
+impl Pace {
+    fn keep(&mut self, bytes: usize, began: Instant) {
+        let Some(rate) = self.link else { return };
+        self.owed += bytes as f64 / rate - began.elapsed().as_secs_f64();
+        if let Ok(wait) = Duration::try_from_secs_f64(self.owed) {
+            let slept = Instant::now();
+            thread::sleep(wait);
+            self.owed -= slept.elapsed().as_secs_f64();
+        }
+        // Sleeping too long once must not make the link faster for long.
+        self.owed = self.owed.max(-1e-3);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU32;
+
+    fn slot(bytes: &mut [u8]) -> End {
+        End::Memory(Slot { start: bytes.as_mut_ptr(), bytes: bytes.len() })
+    }
+
+    /// Bytes go back and forth between two buffers while the computation changes them.
+    fn ping_pong(rounds: usize) -> (Moves, Vec<Wait>, Box<[u8; 64]>, Box<[u8; 64]>) {
+        let (mut device, mut host) = (Box::new([0u8; 64]), Box::new([0u8; 64]));
+        let (a, b) = (slot(&mut *device), slot(&mut *host));
+        let mut moves = Moves::default();
+        let mut waits = Vec::new();
+        for round in 0..rounds {
+            let at = |i: usize| 3 * round + i;
+            let until = |i: usize| at(i) as u64 + 1;
+            // Computes at 0, moves out at 1 and in at 2.
+            moves.push(Stream::Out, at(1), a, b, &[Wait { stream: Stream::Compute, until: until(0) }]);
+            moves.push(Stream::In, at(2), b, a, &[Wait { stream: Stream::Out, until: until(1) }]);
+            waits.push(Wait { stream: Stream::In, until: until(2) });
+        }
+        (moves, waits, device, host)
+    }
+
+    #[test]
+    fn streams_wait_for_each_other() {
+        let rounds = 100;
+        for link in [None, Some(1e7)] {
+            let (moves, waits, mut device, host) = ping_pong(rounds);
+            let (moves, a) = (Arc::new(moves), device.as_mut_ptr());
+            let mut streams = Streams::new(link);
+            for pieces in [1, 2, 7] {
+                let cuts: Vec<usize> = (0..=pieces).map(|p| rounds * p / pieces).collect();
+                // SAFETY: nothing else uses the buffers, and the streams have finished with them.
+                unsafe { *a = 0 };
+                for cut in cuts.windows(2) {
+                    // SAFETY: the buffers outlive the run and are touched between waits only.
+                    let running = unsafe { streams.begin(&moves, &(3 * cut[0]..3 * cut[1]), None) };
+                    for round in cut[0]..cut[1] {
+                        // SAFETY: all moves before were waited for, and those after wait for us.
+                        unsafe { *a += 1 };
+                        running.computed(3 * round as u64 + 1);
+                        assert!(running.wait(waits[round]));
+                    }
+                    running.finish().unwrap();
+                }
+                assert_eq!((device[0], host[0]), (rounds as u8, rounds as u8), "{pieces} pieces, {link:?}");
+            }
+            let bytes = 3 * 64 * rounds as u64;
+            assert_eq!(streams.moved(), Ledger { to_device: bytes, to_host: bytes, ..Ledger::default() });
+        }
+    }
+
+    #[test]
+    fn whoever_gives_up_stops_the_others() {
+        let (moves, _, _device, _host) = ping_pong(10);
+        let moves = Arc::new(moves);
+        let mut streams = Streams::new(None);
+        let runs = AtomicU32::new(0);
+        for _ in 0..50 {
+            // SAFETY: the buffers outlive the run and only the streams touch them.
+            let running = unsafe { streams.begin(&moves, &(0..30), None) };
+            running.computed(1);
+            // Nobody will compute the rest that the others wait for.
+            drop(running);
+            runs.fetch_add(1, Ordering::Relaxed);
+        }
+        assert_eq!(runs.into_inner(), 50);
+    }
+
+    #[test]
+    fn a_panic_of_a_stream_reaches_the_caller() {
+        let mut device = [0u8; 64];
+        let mut moves = Moves::default();
+        moves.push(Stream::Disk, 0, slot(&mut device), End::Disk(0), &[]);
+        let moves = Arc::new(moves);
+        let mut streams = Streams::new(None);
+        for _ in 0..3 {
+            // SAFETY: the buffer outlives the run and only the stream touches it.
+            let running = unsafe { streams.begin(&moves, &(0..1), None) };
+            assert!(!running.wait(Wait { stream: Stream::Disk, until: 1 }), "there is no disk");
+            assert!(catch_unwind(AssertUnwindSafe(|| running.finish())).is_err());
+        }
+    }
+}
