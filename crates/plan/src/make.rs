@@ -2,7 +2,7 @@
 //! device, with storage shared over time. Recompute, swapping and cuts will be passes before the layout.
 
 use crate::cost::{Beside, Links, Rates};
-use crate::layout::{Span, aligned, pack};
+use crate::layout::{Span, pack};
 use crate::lifetime::Lifetimes;
 use crate::outline::{Groups, Outline, Sizes};
 use crate::plan::{Act, Buffer, BufferId, InputPlace, OutputPlace, Place, Plan, Space, Step, TIERS, Tier};
@@ -47,7 +47,7 @@ impl Persistent {
                 let tier = tier(v);
                 let end = &mut layout.ends[tier as usize];
                 layout.homes.insert(info.name.clone(), Home { tier, offset: *end, bytes });
-                *end += aligned(bytes);
+                *end += bytes.next_multiple_of(tier.grain());
             }
         }
         Ok(layout)
@@ -188,7 +188,8 @@ impl Outline {
                     _ => return Err(PlanError::NotPersistent(name.clone())),
                 }
             } else {
-                spans[space].push(Span { bytes: total, start: s.start, end: s.end });
+                let bytes = total.next_multiple_of(s.tier.grain());
+                spans[space].push(Span { bytes, start: s.start, end: s.end });
                 moving[space].push(i);
             }
             buffers.push(buffer);

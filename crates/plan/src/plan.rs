@@ -23,6 +23,16 @@ pub enum Tier {
     Disk,
 }
 
+impl Tier {
+    /// Buffers begin at multiples of so many bytes, and take up whole ones: a cache line, or a block.
+    pub fn grain(self) -> u64 {
+        match self {
+            Tier::Device | Tier::Host => crate::layout::ALIGN,
+            Tier::Disk => 4096,
+        }
+    }
+}
+
 /// Every tier, by its number; a plan for one device has a space of each, in this order.
 pub const TIERS: [Tier; 3] = [Tier::Device, Tier::Host, Tier::Disk];
 

@@ -198,7 +198,14 @@ impl Writer<'_> {
         }
         match what {
             What::Add => self.copy[reads[1] as usize] = None,
-            What::Carry => self.out.refs.push(homes[base.script.refs(t)[1] as usize]),
+            What::Carry => {
+                let input = base.script.refs(t)[1] as usize;
+                self.out.refs.push(homes[input]);
+                // Whoever reads it next must see what it has become.
+                if self.choices.homes[input] != Tier::Device {
+                    (self.here[input], self.copy[input]) = (None, Some(homes[input]));
+                }
+            }
             _ => {}
         }
         for i in 0..self.borrowed.len() {

@@ -124,11 +124,20 @@ impl Outline {
         let chosen = view.least(&base, &start);
         let mut low = chosen.profile.iter().copied().max().unwrap_or(0) / 2;
         let mut high = view.finish(chosen.script, chosen.decisions, 0, false)?.spaces[0].bytes;
+        // Other tiers may be too small for what needs least.
+        while let Err(e) = self.squeeze(graph, &sizes, options, high) {
+            match e {
+                PlanError::DoesNotFit { .. } | PlanError::TierFull { .. } if high < u64::MAX / 2 => {
+                    (low, high) = (high, high + high / 8 + 64);
+                }
+                e => return Err(e),
+            }
+        }
         while high.saturating_sub(low) > (high / 200).max(64) {
             let middle = low + (high - low) / 2;
             match self.squeeze(graph, &sizes, options, middle) {
                 Ok(_) => high = middle,
-                Err(PlanError::DoesNotFit { .. }) => low = middle,
+                Err(PlanError::DoesNotFit { .. } | PlanError::TierFull { .. }) => low = middle,
                 Err(e) => return Err(e),
             }
         }
@@ -195,6 +204,11 @@ impl Outline {
         best.map(|(_, persistent)| persistent).ok_or(PlanError::NoRoom)
     }
 
+    /// All weights and states beside the device, if there is room for them.
+    pub fn all_away(&self, graph: &Graph, options: &Options) -> Result<Option<Persistent>, PlanError> {
+        self.with_away(graph, &self.leaving(graph), options)
+    }
+
     /// Weights and states in the order in which they leave the device: states first, large ones first.
     fn leaving(&self, graph: &Graph) -> Vec<Value> {
         let persistent = graph.inputs().filter_map(|(v, role, info)| match role {
@@ -219,10 +233,11 @@ impl Outline {
         let mut tiers = vec![Tier::Device; graph.values.len()];
         let mut left = [options.beside.host.unwrap_or(u64::MAX), options.beside.disk.unwrap_or(0)];
         for v in away {
-            let bytes = crate::layout::aligned(graph.ty(*v).bytes().bind(&Bindings::new())? as u64);
-            let Some(place) = left.iter().position(|room| *room >= bytes) else { return Ok(None) };
-            left[place] -= bytes;
-            tiers[v.index()] = [Tier::Host, Tier::Disk][place];
+            let bytes = graph.ty(*v).bytes().bind(&Bindings::new())? as u64;
+            let taken = [Tier::Host, Tier::Disk].map(|tier| (tier, bytes.next_multiple_of(tier.grain())));
+            let Some(place) = (0..2).find(|&i| taken[i].1 <= left[i]) else { return Ok(None) };
+            left[place] -= taken[place].1;
+            tiers[v.index()] = taken[place].0;
         }
         Ok(Some(Persistent::with(graph, |v| tiers[v.index()])?))
     }

@@ -11,6 +11,7 @@ pub mod initial;
 pub mod kernel;
 pub mod lower;
 pub mod memory;
+pub mod planner;
 pub mod probe;
 pub mod program;
 pub mod session;

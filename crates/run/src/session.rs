@@ -6,14 +6,15 @@ use crate::data::Batch;
 use crate::executor::{Cpu, CpuOptions, RunError, Work};
 use crate::host::HostTensor;
 use crate::initial::{noise, pieces};
-use crate::lower::{Kernels, lower_node};
+use crate::lower::Kernels;
+use crate::planner::{Planner, Side};
 use crate::program::Program;
 pub use crate::stream::Ledger;
 use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, Init, Node, Origin, Phase, Role, Value};
-use gulliver_plan::make::{BATCH, Home, Options, Persistent, PlanError};
-use gulliver_plan::outline::Outline;
+use gulliver_plan::cost::{Links, Rates};
+use gulliver_plan::make::{BATCH, Home, Persistent, PlanError};
 use gulliver_plan::plan::{Plan, TIERS, Tier};
 use gulliver_plan::verify::{Broken, verify};
 use std::collections::{BTreeMap, HashMap};
@@ -44,6 +45,15 @@ pub struct SessionOptions {
     pub disk_dir: Option<PathBuf>,
     /// Bytes per second between host and device, each way, to be like a device behind a slow link.
     pub link: Option<f64>,
+    /// The largest input there will be. With it a budget is proven before the first step, and weights
+    /// and states leave the device if they must.
+    pub largest: Option<Bindings>,
+    /// Whether values may be computed again to save memory.
+    pub recompute: bool,
+    /// How fast kernels are thought to be.
+    pub rates: Rates,
+    /// How fast links are thought to be.
+    pub links: Links,
     /// Slices of a training batch whose gradients are added in order.
     pub partials: u32,
     /// Fast kernels of operators from outside.
@@ -61,6 +71,10 @@ impl Default for SessionOptions {
             disk: None,
             disk_dir: None,
             link: None,
+            largest: None,
+            recompute: true,
+            rates: Rates { flops: threads as f64 * Rates::default().flops, ..Rates::default() },
+            links: Links::default(),
             partials: 1,
             kernels: Kernels::default(),
         }
@@ -102,30 +116,9 @@ struct Loaded {
 
 type Programs = HashMap<(Which, Bindings), Loaded>;
 
-/// A graph with what does not depend on the sizes of a batch.
-struct Side {
-    graph: Graph,
-    /// Inputs that every step is fed with.
-    fed: Vec<Value>,
-    partials: u32,
-    /// Made for the first sizes met, as they decide which order needs least memory.
-    outline: Option<Outline>,
-}
-
-impl Side {
-    fn new(graph: Graph, partials: u32) -> Side {
-        let fed = graph.inputs().filter(|(_, role, _)| !matches!(role, Role::Weight(_) | Role::State(_)));
-        let fed = fed.map(|(value, ..)| value).collect();
-        Side { graph, fed, partials, outline: None }
-    }
-}
-
 /// See the top of this file.
 pub struct Session {
-    train: Side,
-    evaluate: Option<Side>,
-    options: SessionOptions,
-    persistent: Persistent,
+    planner: Planner,
     /// The states that the forward pass changes.
     forward: Vec<Home>,
     /// What they were before the step.
@@ -162,32 +155,27 @@ impl Session {
         options: SessionOptions,
         seed: u64,
     ) -> Result<Session, SessionError> {
-        let persistent = Persistent::of(&train)?;
-        let bytes = options.memory.unwrap_or(persistent.ends[0]).max(persistent.ends[0]);
-        if let Some(budget) = options.memory.filter(|&m| m < persistent.ends[0]) {
-            let holders = "weights and optimizer state".into();
-            return Err(PlanError::DoesNotFit { needed: persistent.ends[0], budget, holders }.into());
-        }
+        let planner = Planner::new(train, evaluate, options)?;
+        let (options, persistent) = (planner.options(), planner.persistent());
         let cpu = CpuOptions {
             threads: options.threads,
-            bytes,
+            bytes: options.memory.unwrap_or(persistent.ends[0]),
             disk_dir: options.disk_dir.clone().unwrap_or_else(std::env::temp_dir),
             link: options.link,
         };
         let cpu = Cpu::with(cpu).map_err(RunError::from)?;
-        let forward = carried(&train, &persistent, |node| node.is_none_or(|n| n.phase != Phase::Update));
+        let passing = |node: Option<&Node>| node.is_none_or(|n| n.phase != Phase::Update);
+        let forward = carried(planner.graph(Which::Train), persistent, passing);
         let mut session = Session {
             undo: vec![0; forward.iter().map(|home| home.bytes as usize).sum()],
             forward,
-            train: Side::new(train, options.partials),
-            evaluate: evaluate.map(|graph| Side::new(graph, 1)),
-            options,
-            persistent,
+            planner,
             cpu,
             loaded: HashMap::new(),
             ledger: Ledger::default(),
         };
-        make_room(&mut session.cpu, &session.options, &mut session.loaded, session.persistent.ends)?;
+        let needed = session.planner.persistent().ends;
+        make_room(&mut session.cpu, session.planner.options(), &mut session.loaded, needed)?;
         session.initialise(seed)?;
         Ok(session)
     }
@@ -197,7 +185,7 @@ impl Session {
         const TOGETHER: usize = 1 << 18;
         let mut together: Vec<f32> = Vec::new();
         for (name, init, shape) in self.persistent_inputs() {
-            let Home { tier, offset, .. } = self.persistent.homes[&name];
+            let Home { tier, offset, .. } = self.planner.persistent().homes[&name];
             // New memory is all zeros; a new file is not to be read before it is written.
             if tier != Tier::Disk && matches!(init, Init::Constant(c) if c.to_bits() == 0) {
                 continue;
@@ -218,7 +206,7 @@ impl Session {
     }
 
     fn persistent_inputs(&self) -> Vec<(String, Init, Vec<usize>)> {
-        let inputs = self.train.graph.inputs().filter_map(|(_, role, info)| match role {
+        let inputs = self.graph().inputs().filter_map(|(_, role, info)| match role {
             Role::Weight(init) | Role::State(init) => {
                 let shape = info.ty.bind(&Bindings::new()).expect("persistent values have fixed shapes");
                 Some((info.name.clone(), init, shape))
@@ -230,7 +218,12 @@ impl Session {
 
     /// The training graph.
     pub fn graph(&self) -> &Graph {
-        &self.train.graph
+        self.planner.graph(Which::Train)
+    }
+
+    /// What makes the plans.
+    pub fn planner(&mut self) -> &mut Planner {
+        &mut self.planner
     }
 
     /// Bytes moved so far.
@@ -263,7 +256,7 @@ impl Session {
     /// A copy of a weight or state, as [`Session::layout`] describes it.
     pub fn tensor(&mut self, (name, dtype, shape): &Described) -> Result<HostTensor, RunError> {
         let mut tensor = HostTensor::zeros(*dtype, shape);
-        let Home { tier, offset, bytes } = self.persistent.homes[name];
+        let Home { tier, offset, bytes } = self.planner.persistent().homes[name];
         self.cpu.read(tier, offset, tensor.as_bytes_mut())?;
         match tier {
             Tier::Device => self.ledger.to_host += bytes,
@@ -285,7 +278,9 @@ impl Session {
 
     /// Replaces a weight or state; false if there is none of that name and shape.
     pub fn set(&mut self, name: &str, tensor: &HostTensor) -> Result<bool, RunError> {
-        let Some(&Home { tier, offset, bytes }) = self.persistent.homes.get(name) else { return Ok(false) };
+        let Some(&Home { tier, offset, bytes }) = self.planner.persistent().homes.get(name) else {
+            return Ok(false);
+        };
         if tensor.as_bytes().len() as u64 != bytes {
             return Ok(false);
         }
@@ -312,50 +307,18 @@ impl Session {
         all
     }
 
-    fn side(&self, which: Which) -> &Side {
-        match (which, &self.evaluate) {
-            (Which::Evaluate, Some(side)) => side,
-            _ => &self.train,
-        }
-    }
-
     fn load(&mut self, which: Which, sizes: &Bindings) -> Result<(), SessionError> {
         let key = (which, sizes.clone());
         if self.loaded.contains_key(&key) {
             return Ok(());
         }
-        let (threads, kernels) = (self.options.threads, &self.options.kernels);
-        let scratch = |graph: &Graph, node: &Node, sizes: &Bindings| {
-            Ok(lower_node(graph, node, sizes, threads, kernels)?.scratch)
-        };
-        let side = match (which, &mut self.evaluate) {
-            (Which::Evaluate, Some(side)) => side,
-            _ => &mut self.train,
-        };
-        let options = Options {
-            partials: side.partials,
-            memory: self.options.memory,
-            scratch: &scratch,
-            ..Options::new(&self.persistent)
-        };
-        let new = side.outline.is_none();
-        let outline = match side.outline.take() {
-            Some(outline) => outline,
-            None => Outline::new(&side.graph, sizes, &options)?,
-        };
-        let outline = side.outline.insert(outline);
-        let plan = match outline.plan(&side.graph, sizes, &options) {
-            // What is best for other sizes may not be good enough for these.
-            Err(PlanError::DoesNotFit { .. }) if !new => {
-                *outline = Outline::new(&side.graph, sizes, &options)?;
-                outline.plan(&side.graph, sizes, &options)?
-            }
-            made => made?,
-        };
-        verify(&side.graph, &plan)?;
+        let plan = self.planner.plan(which, sizes)?;
+        let graph = self.planner.graph(which);
+        verify(graph, &plan)?;
         let needed = TIERS.map(|tier| plan.spaces[tier as usize].bytes);
-        make_room(&mut self.cpu, &self.options, &mut self.loaded, needed)?;
-        let program = self.cpu.load(&side.graph, &outline.kinds, &plan, &self.options.kernels)?;
+        make_room(&mut self.cpu, self.planner.options(), &mut self.loaded, needed)?;
+        let kinds = &self.planner.outline(which).expect("made with the plan").kinds;
+        let program = self.cpu.load(graph, kinds, &plan, &self.planner.options().kernels)?;
         self.loaded.insert(key, Loaded { program, plan });
         Ok(())
     }
@@ -363,7 +326,7 @@ impl Session {
     /// The sizes that make the graph's data inputs fit a batch.
     pub fn sizes(&self, which: Which, batch: &Batch) -> Result<Bindings, SessionError> {
         let mut sizes = Bindings::new();
-        let graph = &self.side(which).graph;
+        let graph = self.planner.graph(which);
         let rows = batch.fields.first().and_then(|(_, t)| t.shape().first()).copied().unwrap_or(0);
         sizes.set(BATCH, rows);
         for (value, _, info) in graph.inputs().filter(|(_, role, _)| *role == Role::Data) {
@@ -389,10 +352,7 @@ impl Session {
     ) -> Result<Bindings, SessionError> {
         let sizes = self.sizes(which, batch)?;
         self.load(which, &sizes)?;
-        let Side { graph, fed, partials, .. } = match (which, &self.evaluate) {
-            (Which::Evaluate, Some(side)) => side,
-            _ => &self.train,
-        };
+        let Side { graph, fed, partials, .. } = self.planner.side(which);
         let program = &self.loaded[&(which, sizes.clone())].program;
         for &value in fed {
             let info = graph.value(value);
@@ -440,7 +400,7 @@ impl Session {
         key: Key,
         hyper: &dyn Fn(&str) -> Option<f32>,
     ) -> Result<Outcome, SessionError> {
-        let partials = f64::from(self.options.partials);
+        let partials = f64::from(self.planner.options().partials);
         let loss_scale = Some((1.0 / partials) as f32);
         let with_scale = |name: &str| if name == "loss_scale" { loss_scale } else { hyper(name) };
         let sizes = self.prepare(Which::Train, batch, key, &with_scale)?;
@@ -448,7 +408,7 @@ impl Session {
         let loaded = &self.loaded[&(Which::Train, sizes.clone())];
         let mut done = 0;
         for &(stage, update) in loaded.program.updates() {
-            self.cpu.run(&self.train.graph, &loaded.program, done..update, None)?;
+            self.cpu.run(self.planner.graph(Which::Train), &loaded.program, done..update, None)?;
             done = update;
             if !self.cpu.losses(&loaded.program, stage)?.iter().all(|x| x.is_finite()) {
                 // What the batch was fed into may have been used for other things since.
@@ -458,7 +418,7 @@ impl Session {
             }
         }
         let end = loaded.program.len();
-        self.cpu.run(&self.train.graph, &loaded.program, done..end, None)?;
+        self.cpu.run(self.planner.graph(Which::Train), &loaded.program, done..end, None)?;
         let mut scalars = BTreeMap::new();
         for name in loaded.program.output_names() {
             let Some(tensor) = self.cpu.output(&loaded.program, name)? else { continue };
@@ -479,10 +439,12 @@ impl Session {
         key: Key,
         hyper: &dyn Fn(&str) -> Option<f32>,
     ) -> Result<Vec<(Work, Duration)>, SessionError> {
-        let loss_scale = Some((1.0 / f64::from(self.options.partials)) as f32);
+        let loss_scale = Some((1.0 / f64::from(self.planner.options().partials)) as f32);
         let with_scale = |name: &str| if name == "loss_scale" { loss_scale } else { hyper(name) };
         let sizes = self.prepare(Which::Train, batch, key, &with_scale)?;
-        Ok(self.cpu.profile(&self.train.graph, &self.loaded[&(Which::Train, sizes)].program)?)
+        Ok(self
+            .cpu
+            .profile(self.planner.graph(Which::Train), &self.loaded[&(Which::Train, sizes)].program)?)
     }
 
     /// Notes the states that the forward pass changes.
@@ -509,20 +471,22 @@ impl Session {
         };
         // Updates of earlier objectives are run again, and must not count twice.
         let earlier = |node: &Node| node.phase == Phase::Update && node.stage < stage;
-        let updated = carried(&self.train.graph, &self.persistent, |node| node.is_some_and(earlier));
+        let updated = carried(self.planner.graph(Which::Train), self.planner.persistent(), |node| {
+            node.is_some_and(earlier)
+        });
         let mut kept = vec![0; updated.iter().map(|home| home.bytes as usize).sum()];
         fetch(&self.cpu, &updated, &mut kept)?;
         let loaded = &self.loaded[&(Which::Train, sizes.clone())];
-        self.cpu.run(&self.train.graph, &loaded.program, 0..until, Some(&mut watch))?;
+        self.cpu.run(self.planner.graph(Which::Train), &loaded.program, 0..until, Some(&mut watch))?;
         put_back(&mut self.cpu, &updated, &kept)?;
         self.undo()?;
-        Ok(first.map_or("loss".into(), |v| self.train.graph.value(v).name.clone()))
+        Ok(first.map_or("loss".into(), |v| self.graph().value(v).name.clone()))
     }
 
     /// Scalars of the evaluation graph for a batch.
     pub fn evaluate(&mut self, batch: &Batch, key: Key) -> Result<BTreeMap<String, f64>, SessionError> {
         let sizes = self.prepare(Which::Evaluate, batch, key, &|_| None)?;
-        let graph = &self.evaluate.as_ref().unwrap_or(&self.train).graph;
+        let graph = self.planner.graph(Which::Evaluate);
         let loaded = &self.loaded[&(Which::Evaluate, sizes)];
         self.cpu.run(graph, &loaded.program, 0..loaded.program.len(), None)?;
         let mut scalars = BTreeMap::new();

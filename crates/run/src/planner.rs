@@ -1,0 +1,233 @@
+//! The plans of a job: where its weights and states are between steps, settled once for the largest input,
+//! and a plan for every size of input that is met. Knows the kernels' needs, touches no memory.
+
+use crate::lower::lower_node;
+use crate::session::{SessionOptions, Which};
+use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::{Graph, Node, NodeId, Role, Value};
+use gulliver_plan::cost::{Beside, Links};
+use gulliver_plan::make::{Options, Persistent, PlanError};
+use gulliver_plan::outline::Outline;
+use gulliver_plan::plan::Plan;
+use gulliver_plan::simulate::{Timing, simulate};
+
+/// Shares of the time of moves that may turn out not to be hidden: how dear moves are thought to be.
+/// Each is tried on the largest input, and the one with the shortest step is kept.
+const UNHIDDEN: [f64; 3] = [0.1, 0.4, 1.0];
+
+/// A graph with what does not depend on the sizes of a batch.
+pub(crate) struct Side {
+    pub(crate) graph: Graph,
+    /// Inputs that every step is fed with.
+    pub(crate) fed: Vec<Value>,
+    pub(crate) partials: u32,
+    /// Made for the first sizes met, as they decide which order needs least memory.
+    outline: Option<Outline>,
+}
+
+impl Side {
+    fn new(graph: Graph, partials: u32) -> Side {
+        let fed = graph.inputs().filter(|(_, role, _)| !matches!(role, Role::Weight(_) | Role::State(_)));
+        let fed = fed.map(|(value, ..)| value).collect();
+        Side { graph, fed, partials, outline: None }
+    }
+}
+
+/// See the top of this file.
+pub struct Planner {
+    train: Side,
+    evaluate: Option<Side>,
+    options: SessionOptions,
+    persistent: Persistent,
+    unhidden: f64,
+}
+
+impl Planner {
+    /// Settles where weights and states are. With a budget and a largest input, they leave the device if
+    /// they must, and both graphs are proven to fit.
+    pub fn new(train: Graph, evaluate: Option<Graph>, options: SessionOptions) -> Result<Planner, PlanError> {
+        let persistent = Persistent::of(&train)?;
+        let mut planner = Planner {
+            train: Side::new(train, options.partials),
+            evaluate: evaluate.map(|graph| Side::new(graph, 1)),
+            options,
+            persistent,
+            unhidden: UNHIDDEN[1],
+        };
+        if let (Some(_), Some(largest)) = (planner.options.memory, planner.options.largest.clone()) {
+            planner.settle(&largest)?;
+        }
+        let needed = planner.persistent.ends[0];
+        if let Some(budget) = planner.options.memory.filter(|&memory| memory < needed) {
+            return Err(PlanError::DoesNotFit {
+                needed,
+                budget,
+                holders: "weights and optimizer state".into(),
+            });
+        }
+        Ok(planner)
+    }
+
+    fn settle(&mut self, largest: &Bindings) -> Result<(), PlanError> {
+        let mut best: Option<(f64, f64, Persistent)> = None;
+        let mut reason = None;
+        for unhidden in UNHIDDEN {
+            self.unhidden = unhidden;
+            let found = self.with(Which::Train, largest, |graph, outline, options| {
+                let persistent = outline.settle(graph, largest, options)?;
+                let options = Options { persistent: &persistent, ..*options };
+                let plan = outline.plan(graph, largest, &options)?;
+                let seconds = timing(graph, outline, &plan, largest, &options)?.seconds;
+                Ok((seconds, persistent))
+            });
+            match found {
+                Ok((seconds, persistent)) => {
+                    if best.as_ref().is_none_or(|(least, ..)| seconds < *least) {
+                        best = Some((seconds, unhidden, persistent));
+                    }
+                }
+                Err(e @ (PlanError::DoesNotFit { .. } | PlanError::TierFull { .. } | PlanError::NoRoom)) => {
+                    reason = Some(e);
+                }
+                Err(e) => return Err(e),
+            }
+            // Without other tiers there is nothing to weigh.
+            if !self.elsewhere() {
+                break;
+            }
+        }
+        match (best, reason) {
+            (Some((_, unhidden, persistent)), _) => (self.unhidden, self.persistent) = (unhidden, persistent),
+            (None, Some(e)) => return Err(e),
+            (None, None) => return Err(PlanError::NoRoom),
+        }
+        if self.evaluate.is_some() {
+            self.plan(Which::Evaluate, largest)?;
+        }
+        Ok(())
+    }
+
+    fn elsewhere(&self) -> bool {
+        self.options.host_memory != Some(0) || self.options.disk.is_some()
+    }
+
+    /// Where weights and states are between steps.
+    pub fn persistent(&self) -> &Persistent {
+        &self.persistent
+    }
+
+    /// What the plans are made for.
+    pub fn options(&self) -> &SessionOptions {
+        &self.options
+    }
+
+    pub(crate) fn side(&self, which: Which) -> &Side {
+        match (which, &self.evaluate) {
+            (Which::Evaluate, Some(side)) => side,
+            _ => &self.train,
+        }
+    }
+
+    /// A graph of the job.
+    pub fn graph(&self, which: Which) -> &Graph {
+        &self.side(which).graph
+    }
+
+    /// The outline of a graph, if a plan of it has been made.
+    pub fn outline(&self, which: Which) -> Option<&Outline> {
+        self.side(which).outline.as_ref()
+    }
+
+    /// The plan for inputs of these sizes.
+    pub fn plan(&mut self, which: Which, sizes: &Bindings) -> Result<Plan, PlanError> {
+        let new = self.outline(which).is_none();
+        let made = self.with(which, sizes, |graph, outline, options| outline.plan(graph, sizes, options));
+        match made {
+            // What is best for other sizes may not be good enough for these.
+            Err(PlanError::DoesNotFit { .. }) if !new => {
+                self.side_mut(which).outline = None;
+                self.with(which, sizes, |graph, outline, options| outline.plan(graph, sizes, options))
+            }
+            made => made,
+        }
+    }
+
+    /// The plan for inputs of these sizes if nothing were limited and everything stayed on the device.
+    pub fn unlimited(&mut self, which: Which, sizes: &Bindings) -> Result<Plan, PlanError> {
+        self.with(which, sizes, |graph, outline, options| {
+            let persistent = Persistent::of(graph)?;
+            outline.plan(graph, sizes, &Options { memory: None, persistent: &persistent, ..*options })
+        })
+    }
+
+    /// The smallest device memory that inputs of these sizes can be trained in, weights and states leaving
+    /// the device if other tiers allow.
+    pub fn smallest(&mut self, sizes: &Bindings) -> Result<u64, PlanError> {
+        self.with(Which::Train, sizes, |graph, outline, options| {
+            let options = Options { memory: None, ..*options };
+            let here = Persistent::of(graph)?;
+            let mut least = outline.smallest(graph, sizes, &Options { persistent: &here, ..options })?;
+            if let Some(away) = outline.all_away(graph, &options)? {
+                let options = Options { persistent: &away, ..options };
+                least = least.min(outline.smallest(graph, sizes, &options)?);
+            }
+            Ok(least)
+        })
+    }
+
+    /// How long a plan is thought to take.
+    pub fn timing(&mut self, which: Which, sizes: &Bindings, plan: &Plan) -> Result<Timing, PlanError> {
+        self.with(which, sizes, |graph, outline, options| timing(graph, outline, plan, sizes, options))
+    }
+
+    fn side_mut(&mut self, which: Which) -> &mut Side {
+        match (which, &mut self.evaluate) {
+            (Which::Evaluate, Some(side)) => side,
+            _ => &mut self.train,
+        }
+    }
+
+    /// Calls `f` with the graph, its outline and what plans are made for.
+    fn with<T>(
+        &mut self,
+        which: Which,
+        sizes: &Bindings,
+        f: impl FnOnce(&Graph, &Outline, &Options) -> Result<T, PlanError>,
+    ) -> Result<T, PlanError> {
+        let job = self.options.clone();
+        let scratch = |graph: &Graph, node: &Node, sizes: &Bindings| {
+            Ok(lower_node(graph, node, sizes, job.threads, &job.kernels)?.scratch)
+        };
+        let persistent = self.persistent.clone();
+        let unhidden = self.unhidden;
+        let side = self.side_mut(which);
+        let options = Options {
+            partials: side.partials,
+            memory: job.memory,
+            beside: Beside { host: job.host_memory, disk: job.disk },
+            recompute: job.recompute,
+            scratch: &scratch,
+            rates: job.rates,
+            links: job.link.map_or(job.links, |rate| Links { to_device: rate, to_host: rate, ..job.links }),
+            unhidden,
+            persistent: &persistent,
+        };
+        let outline = match side.outline.take() {
+            Some(outline) => outline,
+            None => Outline::new(&side.graph, sizes, &options)?,
+        };
+        let outline = &*side.outline.insert(outline);
+        f(&side.graph, outline, &options)
+    }
+}
+
+fn timing(
+    graph: &Graph,
+    outline: &Outline,
+    plan: &Plan,
+    sizes: &Bindings,
+    options: &Options,
+) -> Result<Timing, PlanError> {
+    let bound = outline.sizes(graph, sizes, options)?;
+    Ok(simulate(plan, |id: NodeId| outline.seconds(&bound, id.index()), &options.links))
+}

@@ -1,0 +1,131 @@
+//! A budget changes no bit: every model of the table, made small, trained within random budgets with the
+//! other tiers on and off, gives the losses and weights of the unlimited run; and what was planned is what
+//! was used and moved.
+
+mod small_models;
+
+use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::Graph;
+use gulliver_graph::model::{MODELS, model};
+use gulliver_graph::optim::Optimizer;
+use gulliver_graph::random::{Stream, hash_name};
+use gulliver_graph::training::training_graph;
+use gulliver_plan::make::PlanError;
+use gulliver_plan::plan::{Choice, TIERS, Tier};
+use gulliver_plan::simulate::moved;
+use gulliver_run::checkpoint::fingerprint;
+use gulliver_run::planner::Planner;
+use gulliver_run::session::{Key, Session, SessionOptions, Which};
+use small_models::{data, small};
+
+const STEPS: u64 = 2;
+
+/// Weights and states after some steps, and every scalar on the way.
+fn train(graph: &Graph, options: SessionOptions, sizes: &Bindings) -> (String, Vec<(String, u64)>) {
+    let batch = data(graph, sizes);
+    let limits = [options.memory, options.host_memory, options.disk];
+    let mut session = Session::new(graph.clone(), None, options, 11).unwrap();
+    let mut scalars = Vec::new();
+    let fed = session.ledger();
+    for step in 0..STEPS {
+        let number = |name: &str| name.ends_with("step").then_some((step + 1) as f32);
+        let outcome = session.step(&batch, Key { seed: 1, step }, &number).unwrap();
+        assert_eq!(outcome.not_finite, None);
+        scalars.extend(outcome.scalars.into_iter().map(|(name, x)| (name, x.to_bits())));
+    }
+    let used = session.ledger();
+    let plan = session.plan(Which::Train, sizes).unwrap().clone();
+    let planned = moved(&plan);
+    assert_eq!(
+        (used.disk_read - fed.disk_read, used.disk_written - fed.disk_written),
+        (STEPS * planned.disk_read, STEPS * planned.disk_written)
+    );
+    assert!(used.to_device - fed.to_device >= STEPS * planned.to_device);
+    for (tier, limit) in TIERS.into_iter().zip(limits) {
+        let space = &plan.spaces[tier as usize];
+        assert_eq!(session.peak_of(tier), space.live, "{tier:?}");
+        assert!(limit.is_none_or(|limit| space.bytes <= limit), "{tier:?}: {} of {limit:?}", space.bytes);
+    }
+    (fingerprint(&session.tensors().unwrap()), scalars)
+}
+
+/// One model of each make; the others differ in size alone, which is small here.
+const MAKES: [&str; 12] = [
+    "mlp",
+    "cnn",
+    "resnet18",
+    "resnet50",
+    "vgg11",
+    "mobilenet_v2",
+    "dcgan",
+    "pointnet",
+    "cosmoflow",
+    "lstm",
+    "gpt",
+    "bert",
+];
+
+#[test]
+fn every_make_of_model_trains_to_the_same_bits_within_any_budget() {
+    let sizes = Bindings::new().with("batch", 4).with("length", 7);
+    let (mut again, mut away, mut homeless, mut short) = (0, 0, 0, 0);
+    for (i, row) in MAKES.iter().map(|name| MODELS.iter().find(|row| row.name == *name).unwrap()).enumerate()
+    {
+        let model = model(row.name, &small(row)).unwrap_or_else(|e| panic!("{}: {e}", row.name));
+        let optimizer = if i % 2 == 0 { "adamw" } else { "sgd" };
+        let graph = training_graph(&*model, &[Optimizer::new(optimizer, &[]).unwrap()], None).unwrap();
+        let partials = if i % 3 == 0 { 2 } else { 1 };
+        let free = SessionOptions { threads: 1, partials, ..SessionOptions::default() };
+        let expected = train(&graph, free.clone(), &sizes);
+        let mut planner = Planner::new(graph.clone(), None, free.clone()).unwrap();
+        let whole = planner.unlimited(Which::Train, &sizes).unwrap().spaces[0].bytes;
+        let noise = Stream::new(5, hash_name(row.name), 0);
+        let tiers = [(Some(0), None), (None, None), (Some(0), Some(1 << 28)), (Some(20_000), Some(1 << 28))];
+        for (k, (host_memory, disk)) in tiers.into_iter().enumerate() {
+            for round in 0..2 {
+                let memory = Some(whole * (50 + noise.below(2 * k as u64 + round, 50)) / 100);
+                let threads = 1 + k % 2;
+                let largest = Some(sizes.clone());
+                let limited = SessionOptions { threads, memory, host_memory, disk, largest, ..free.clone() };
+                let mut planner = match Planner::new(graph.clone(), None, limited.clone()) {
+                    Ok(planner) => planner,
+                    // Weights and what one operator needs may be more than that.
+                    Err(PlanError::DoesNotFit { .. } | PlanError::NoRoom) => {
+                        short += 1;
+                        continue;
+                    }
+                    Err(e) => panic!("{} in {memory:?} of {whole}: {e}", row.name),
+                };
+                let plan = planner.plan(Which::Train, &sizes).unwrap();
+                let count = |choice: Choice| plan.decisions.iter().filter(|d| d.choice == choice).count();
+                again += count(Choice::Recompute);
+                away += count(Choice::Host) + count(Choice::Disk);
+                let homes = planner.persistent().homes.values();
+                homeless += homes.filter(|home| home.tier != Tier::Device).count();
+                let found = train(&graph, limited.clone(), &sizes);
+                assert_eq!(expected, found, "{} in {memory:?} of {whole}, {limited:?}", row.name);
+            }
+        }
+    }
+    println!("{again} computed again, {away} away, {homeless} at home elsewhere, {short} too little");
+    assert!(again > 100 && away > 100 && homeless > 100 && short < 40, "{again} {away} {homeless} {short}");
+}
+
+#[test]
+fn the_least_that_will_do_does() {
+    let sizes = Bindings::new().with("batch", 4).with("length", 7);
+    for (name, partials, host_memory) in [("gpt", 2, None), ("cnn", 1, Some(0)), ("lstm", 1, None)] {
+        let row = MODELS.iter().find(|row| row.name == name).unwrap();
+        let model = model(name, &small(row)).unwrap();
+        let graph = training_graph(&*model, &[Optimizer::new("adam", &[]).unwrap()], None).unwrap();
+        let free = SessionOptions { threads: 1, partials, ..SessionOptions::default() };
+        let expected = train(&graph, free.clone(), &sizes);
+        let largest = Some(sizes.clone());
+        let mut limited = SessionOptions { host_memory, largest, ..free };
+        let least = Planner::new(graph.clone(), None, limited.clone()).unwrap().smallest(&sizes).unwrap();
+        limited.memory = Some(least);
+        assert_eq!(expected, train(&graph, limited.clone(), &sizes), "{name} in {least}");
+        limited.memory = Some(least / 2);
+        assert!(Planner::new(graph.clone(), None, limited).is_err(), "{name} in half of {least}");
+    }
+}
