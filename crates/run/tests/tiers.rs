@@ -87,7 +87,7 @@ fn away(graph: &Graph, plan: &Plan, homes: &mut Persistent, tier: impl Fn(usize)
     }
     let uses = |b: BufferId| {
         let uses = (0..plan.steps.len()).filter(move |&s| touched(&plan.steps[s].act).contains(&b));
-        (uses.clone().next(), uses.last())
+        (uses.clone().next(), uses.max())
     };
     let mut used: Vec<_> = moving.into_iter().map(|(d, h)| (uses(d), d, h)).collect();
     used.sort_by_key(|((first, _), ..)| first.unwrap_or(usize::MAX));
@@ -305,7 +305,8 @@ fn faults_of_the_disk_end_the_run() {
     let graph = graph(MODELS[1]);
     let (plan, kinds, mut homes) = resident(&graph);
     let plan = away(&graph, &plan, &mut homes, |i| [Tier::Host, Tier::Disk][i % 2]);
-    let faults: [(&str, fn(&std::fs::File)); 2] = [
+    type Fault = fn(&std::fs::File);
+    let faults: [(&str, Fault); 2] = [
         ("damaged", |file| file.write_all_at(&[0xa5; 64], 5 * BLOCK).unwrap()),
         ("shorter", |file| file.set_len(5 * BLOCK).unwrap()),
     ];
