@@ -127,6 +127,8 @@ struct Trainer<'a> {
     cpu: Cpu,
     program: Program,
     homes: &'a Persistent,
+    /// Tokens and labels are below this.
+    below: u64,
 }
 
 impl<'a> Trainer<'a> {
@@ -150,7 +152,7 @@ impl<'a> Trainer<'a> {
             }
         }
         let program = cpu.load(graph, kinds, plan, &Kernels::default()).unwrap();
-        Trainer { graph, cpu, program, homes }
+        Trainer { graph, cpu, program, homes, below: 10 }
     }
 
     fn step(&mut self, step: i64, ranges: usize) -> Result<(), RunError> {
@@ -165,7 +167,7 @@ impl<'a> Trainer<'a> {
                     let all = 0..count as u64;
                     match info.ty.dtype {
                         DType::F32 => all.flat_map(|i| random.normal_at(i).to_le_bytes()).collect(),
-                        _ => all.flat_map(|i| (random.below(i, 10) as i64).to_le_bytes()).collect(),
+                        _ => all.flat_map(|i| (random.below(i, self.below) as i64).to_le_bytes()).collect(),
                     }
                 }
             };
@@ -286,6 +288,27 @@ fn plans_that_do_not_fit_are_refused() {
     on_disk.offset += 64;
     let refused = cpu.load(&graph, &kinds, &plan, &Kernels::default()).err();
     assert!(matches!(refused, Some(RunError::Unaligned { .. })), "{refused:?}");
+}
+
+#[test]
+fn a_kernel_that_fails_stops_the_streams_and_changes_nothing() {
+    let dir = Dir::new("kernel");
+    let graph = graph(MODELS[1]);
+    let (plan, kinds, mut homes) = resident(&graph);
+    let plan = away(&graph, &plan, &mut homes, |i| [Tier::Host, Tier::Disk][i % 2]);
+    let run = |failures: usize| {
+        let mut trainer = Trainer::new(&graph, &plan, &kinds, &homes, options(&dir.0, Some(1e9)));
+        for s in 0..STEPS {
+            for _ in 0..failures {
+                trainer.below = 1 << 40;
+                assert!(matches!(trainer.step(s, 1), Err(RunError::Kernel { .. })));
+            }
+            trainer.below = 10;
+            trainer.step(s, 1).unwrap();
+        }
+        trainer.results()
+    };
+    assert!(run(0) == run(2));
 }
 
 /// Opens the file of a disk tier that has no name, as another process could.
