@@ -99,14 +99,19 @@ impl Disk {
     pub fn create(dir: &Path, bytes: u64) -> Result<Disk, DiskError> {
         let buffer = MmapMut::map_anon(CHUNK).map_err(|e| cannot_create(dir, bytes, &e))?;
         let (file, path) = new_file(dir).map_err(|(path, e)| cannot_create(&path, bytes, &e))?;
-        let extents = BTreeMap::new();
-        let mut disk = Disk { file, path, named: true, direct: false, bytes: 0, buffer, extents };
-        disk.grow(bytes)?;
-        disk.bypass_cache();
+        let past_cache = open_past_cache(&path);
         // An open file without a name is gone with its process, even one that is killed.
-        #[cfg(unix)]
-        {
-            disk.named = std::fs::remove_file(&disk.path).is_err();
+        let named = !cfg!(unix) || std::fs::remove_file(&path).is_err();
+        let extents = BTreeMap::new();
+        let mut disk = Disk { file, path, named, direct: false, bytes: 0, buffer, extents };
+        disk.grow(bytes)?;
+        if let Some(mut file) = past_cache {
+            // Some accept the wish and refuse the work.
+            let block = &mut disk.buffer[..BLOCK.min(disk.bytes) as usize];
+            if file.write_all(block).is_ok() && file.rewind().is_ok() && file.read_exact(block).is_ok() {
+                disk.file = file;
+                disk.direct = true;
+            }
         }
         Ok(disk)
     }
@@ -229,14 +234,18 @@ impl Disk {
         #[cfg(target_os = "linux")]
         {
             use std::os::fd::AsRawFd;
-            let length = (end - self.bytes) as libc::off_t;
-            // SAFETY: the descriptor is that of an open file; no memory is involved.
-            if unsafe { libc::fallocate(self.file.as_raw_fd(), 0, self.bytes as libc::off_t, length) } == 0 {
-                return Ok(());
-            }
-            let e = io::Error::last_os_error();
-            if e.raw_os_error() != Some(libc::EOPNOTSUPP) {
-                return Err(e);
+            let (start, length) = (self.bytes as libc::off64_t, (end - self.bytes) as libc::off64_t);
+            loop {
+                // SAFETY: the descriptor is that of an open file; no memory is involved.
+                if unsafe { libc::fallocate64(self.file.as_raw_fd(), 0, start, length) } == 0 {
+                    return Ok(());
+                }
+                let e = io::Error::last_os_error();
+                match e.raw_os_error() {
+                    Some(libc::EINTR) => {}
+                    Some(libc::EOPNOTSUPP | libc::ENOSYS) => break,
+                    _ => return Err(e),
+                }
             }
         }
         self.file.seek(SeekFrom::Start(self.bytes))?;
@@ -248,25 +257,6 @@ impl Disk {
             left -= count;
         }
         Ok(())
-    }
-
-    /// Opens the file again without the page cache, where file system and device can.
-    fn bypass_cache(&mut self) {
-        #[cfg(target_os = "linux")]
-        {
-            use std::os::unix::fs::OpenOptionsExt;
-            let mut options = OpenOptions::new();
-            options.read(true).write(true).custom_flags(libc::O_DIRECT);
-            let Ok(mut file) = options.open(&self.path) else { return };
-            // Some accept the flag and refuse the work.
-            let block = &mut self.buffer[..BLOCK as usize];
-            let works = self.bytes == 0
-                || (file.write_all(block).is_ok() && file.rewind().is_ok() && file.read_exact(block).is_ok());
-            if works {
-                self.file = file;
-                self.direct = true;
-            }
-        }
     }
 
     /// Keeps what was just read or written out of the page cache.
@@ -319,6 +309,18 @@ fn new_file(dir: &Path) -> Result<(File, PathBuf), (PathBuf, io::Error)> {
             Err(e) => return Err((path, e)),
         }
     }
+}
+
+/// Opens a file once more, to read and write past the page cache, where file system and device can.
+#[cfg(target_os = "linux")]
+fn open_past_cache(path: &Path) -> Option<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path).ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn open_past_cache(_: &Path) -> Option<File> {
+    None
 }
 
 /// Bytes this process may still fill, where the system tells.

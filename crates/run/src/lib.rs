@@ -6,6 +6,7 @@ pub mod checkpoint;
 pub mod data;
 pub mod disk;
 pub mod executor;
+mod homes;
 pub mod host;
 pub mod initial;
 pub mod kernel;

@@ -47,13 +47,7 @@ impl Planner {
     /// they must, and both graphs are proven to fit.
     pub fn new(train: Graph, evaluate: Option<Graph>, options: SessionOptions) -> Result<Planner, PlanError> {
         let persistent = Persistent::of(&train)?;
-        let mut planner = Planner {
-            train: Side::new(train, options.partials),
-            evaluate: evaluate.map(|graph| Side::new(graph, 1)),
-            options,
-            persistent,
-            unhidden: UNHIDDEN[1],
-        };
+        let mut planner = Planner::with_homes(train, evaluate, options, persistent);
         if let (Some(_), Some(largest)) = (planner.options.memory, planner.options.largest.clone()) {
             planner.settle(&largest)?;
         }
@@ -66,6 +60,22 @@ impl Planner {
             });
         }
         Ok(planner)
+    }
+
+    /// Weights and states are where they are said to be.
+    pub(crate) fn with_homes(
+        train: Graph,
+        evaluate: Option<Graph>,
+        options: SessionOptions,
+        persistent: Persistent,
+    ) -> Planner {
+        Planner {
+            train: Side::new(train, options.partials),
+            evaluate: evaluate.map(|graph| Side::new(graph, 1)),
+            options,
+            persistent,
+            unhidden: UNHIDDEN[1],
+        }
     }
 
     fn settle(&mut self, largest: &Bindings) -> Result<(), PlanError> {

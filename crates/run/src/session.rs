@@ -4,6 +4,7 @@
 use crate::checkpoint::Described;
 use crate::data::Batch;
 use crate::executor::{Cpu, CpuOptions, RunError, Work};
+use crate::homes::{carried, fetch, put_back};
 use crate::host::HostTensor;
 use crate::initial::{noise, pieces};
 use crate::lower::Kernels;
@@ -14,7 +15,7 @@ use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, Init, Node, Origin, Phase, Role, Value};
 use gulliver_plan::cost::{Links, Rates};
-use gulliver_plan::make::{BATCH, Home, Persistent, PlanError};
+use gulliver_plan::make::{BATCH, Home, PlanError};
 use gulliver_plan::plan::{Plan, TIERS, Tier};
 use gulliver_plan::verify::{Broken, verify};
 use std::collections::{BTreeMap, HashMap};
@@ -155,7 +156,10 @@ impl Session {
         options: SessionOptions,
         seed: u64,
     ) -> Result<Session, SessionError> {
-        let planner = Planner::new(train, evaluate, options)?;
+        Session::with(Planner::new(train, evaluate, options)?, seed)
+    }
+
+    fn with(planner: Planner, seed: u64) -> Result<Session, SessionError> {
         let (options, persistent) = (planner.options(), planner.persistent());
         let cpu = CpuOptions {
             threads: options.threads,
@@ -525,35 +529,6 @@ fn make_room(
     Ok(())
 }
 
-/// Where the values are whose next ones these nodes make; none stands for a next value that is an input.
-fn carried(graph: &Graph, persistent: &Persistent, by: impl Fn(Option<&Node>) -> bool) -> Vec<Home> {
-    let chosen = graph.carries.iter().filter(|(_, next)| match graph.value(*next).origin {
-        Origin::Node { node, .. } => by(Some(&graph.nodes[node.index()])),
-        Origin::Input(_) => by(None),
-    });
-    chosen.map(|(input, _)| persistent.homes[&graph.value(*input).name]).collect()
-}
-
-/// Copies values, one after the other, from where they are.
-fn fetch(cpu: &Cpu, homes: &[Home], mut bytes: &mut [u8]) -> Result<(), RunError> {
-    for home in homes {
-        let (value, rest) = bytes.split_at_mut(home.bytes as usize);
-        cpu.read(home.tier, home.offset, value)?;
-        bytes = rest;
-    }
-    Ok(())
-}
-
-/// The reverse of [`fetch`].
-fn put_back(cpu: &mut Cpu, homes: &[Home], mut bytes: &[u8]) -> Result<(), RunError> {
-    for home in homes {
-        let (value, rest) = bytes.split_at(home.bytes as usize);
-        cpu.write(home.tier, home.offset, value)?;
-        bytes = rest;
-    }
-    Ok(())
-}
-
 /// A batch's shape as a model with fewer dimensions reads it: images as rows of pixels.
 fn fitted(shape: &[usize], rank: usize) -> Vec<usize> {
     if shape.len() <= rank || rank == 0 {
@@ -587,3 +562,6 @@ fn check_input(
     let got = format!("{}{:?}", tensor.dtype(), tensor.shape());
     Err(RunError::Input { name: info.name.clone(), expected: info.ty.to_string(), got })
 }
+
+#[cfg(test)]
+mod tests;

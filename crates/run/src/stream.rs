@@ -347,14 +347,13 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicU32;
 
-    fn slot(bytes: &mut [u8]) -> End {
-        End::Memory(Slot { start: bytes.as_mut_ptr(), bytes: bytes.len() })
+    fn slot(bytes: &mut [u8]) -> Slot {
+        Slot { start: bytes.as_mut_ptr(), bytes: bytes.len() }
     }
 
-    /// Bytes go back and forth between two buffers while the computation changes them.
-    fn ping_pong(rounds: usize) -> (Moves, Vec<Wait>, Box<[u8; 64]>, Box<[u8; 64]>) {
-        let (mut device, mut host) = (Box::new([0u8; 64]), Box::new([0u8; 64]));
-        let (a, b) = (slot(&mut *device), slot(&mut *host));
+    /// Bytes go back and forth between two buffers while the computation changes them: moves, and what the
+    /// computation waits for in each round.
+    fn ping_pong(rounds: usize, a: End, b: End) -> (Arc<Moves>, Vec<Wait>) {
         let mut moves = Moves::default();
         let mut waits = Vec::new();
         for round in 0..rounds {
@@ -365,15 +364,17 @@ mod tests {
             moves.push(Stream::In, at(2), b, a, &[Wait { stream: Stream::Out, until: until(1) }]);
             waits.push(Wait { stream: Stream::In, until: until(2) });
         }
-        (moves, waits, device, host)
+        (Arc::new(moves), waits)
     }
 
     #[test]
     fn streams_wait_for_each_other() {
         let rounds = 100;
         for link in [None, Some(1e7)] {
-            let (moves, waits, mut device, host) = ping_pong(rounds);
-            let (moves, a) = (Arc::new(moves), device.as_mut_ptr());
+            let (mut device, mut host) = ([0u8; 64], [0u8; 64]);
+            let (device, host) = (slot(&mut device), slot(&mut host));
+            let (moves, waits) = ping_pong(rounds, End::Memory(device), End::Memory(host));
+            let (a, b) = (device.start, host.start);
             let mut streams = Streams::new(link);
             for pieces in [1, 2, 7] {
                 let cuts: Vec<usize> = (0..=pieces).map(|p| rounds * p / pieces).collect();
@@ -382,15 +383,17 @@ mod tests {
                 for cut in cuts.windows(2) {
                     // SAFETY: the buffers outlive the run and are touched between waits only.
                     let running = unsafe { streams.begin(&moves, &(3 * cut[0]..3 * cut[1]), None) };
-                    for round in cut[0]..cut[1] {
+                    for (round, wait) in waits.iter().enumerate().take(cut[1]).skip(cut[0]) {
                         // SAFETY: all moves before were waited for, and those after wait for us.
                         unsafe { *a += 1 };
                         running.computed(3 * round as u64 + 1);
-                        assert!(running.wait(waits[round]));
+                        assert!(running.wait(*wait));
                     }
                     running.finish().unwrap();
                 }
-                assert_eq!((device[0], host[0]), (rounds as u8, rounds as u8), "{pieces} pieces, {link:?}");
+                // SAFETY: as above.
+                let found = unsafe { (*a, *b) };
+                assert_eq!(found, (rounds as u8, rounds as u8), "{pieces} pieces, {link:?}");
             }
             let bytes = 3 * 64 * rounds as u64;
             assert_eq!(streams.moved(), Ledger { to_device: bytes, to_host: bytes, ..Ledger::default() });
@@ -399,8 +402,8 @@ mod tests {
 
     #[test]
     fn whoever_gives_up_stops_the_others() {
-        let (moves, _, _device, _host) = ping_pong(10);
-        let moves = Arc::new(moves);
+        let (mut device, mut host) = ([0u8; 64], [0u8; 64]);
+        let (moves, _) = ping_pong(10, End::Memory(slot(&mut device)), End::Memory(slot(&mut host)));
         let mut streams = Streams::new(None);
         let runs = AtomicU32::new(0);
         for _ in 0..50 {
@@ -418,7 +421,7 @@ mod tests {
     fn a_panic_of_a_stream_reaches_the_caller() {
         let mut device = [0u8; 64];
         let mut moves = Moves::default();
-        moves.push(Stream::Disk, 0, slot(&mut device), End::Disk(0), &[]);
+        moves.push(Stream::Disk, 0, End::Memory(slot(&mut device)), End::Disk(0), &[]);
         let moves = Arc::new(moves);
         let mut streams = Streams::new(None);
         for _ in 0..3 {
