@@ -8,6 +8,7 @@ pub use gulliver_graph as graph;
 pub use gulliver_plan as plan;
 pub use gulliver_run as run;
 
+pub mod advice;
 pub mod command;
 pub mod interrupt;
 pub mod job;

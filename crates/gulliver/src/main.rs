@@ -16,6 +16,8 @@ struct Arguments {
 enum Command {
     /// Trains the model of a job file.
     Train(command::train::Arguments),
+    /// Says how a job would run: memory, time and what moves, before anything runs.
+    Plan(command::plan::Arguments),
     /// Measures training speed and memory on the reference workloads.
     Bench(command::bench::Arguments),
     /// Lists models, or the parameters of one.
@@ -27,6 +29,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Train(arguments) => command::train::run(&arguments),
+        Command::Plan(arguments) => command::plan::run(&arguments),
         Command::Bench(arguments) => command::bench::run(&arguments),
         Command::Models(arguments) => command::models::run(&arguments),
         Command::Ops(arguments) => command::ops::run(&arguments),

@@ -1,6 +1,7 @@
 //! From a job to everything training needs: data opened, model built to fit it, optimizer, schedule and
 //! session ready. Nothing is trained here.
 
+use crate::advice::advise;
 use crate::command::CommandError;
 use crate::job::{Job, Length, NormGroup};
 use gulliver_graph::dim::Bindings;
@@ -11,17 +12,24 @@ use gulliver_graph::op::Op;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::schedule::Schedule;
 use gulliver_graph::training::{Clip, evaluation_graph, training_graph};
-use gulliver_run::data::{self, Buckets, DataInfo, Dataset, Sampler};
-use gulliver_run::session::{Session, SessionOptions};
+use gulliver_plan::cost::Rates;
+use gulliver_plan::make::PlanError;
+use gulliver_run::data::{self, Buckets, DataInfo, Dataset, Sampler, prefetch};
+use gulliver_run::planner::Planner;
+use gulliver_run::probe;
+use gulliver_run::session::{SessionError, SessionOptions, sizes_of};
+use gulliver_run::team::Team;
 use gulliver_run::train::{Sources, TrainOptions};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Ready to train.
+/// Planned, and ready to be given memory.
 pub struct Setup {
-    /// Values on the device.
-    pub session: Session,
+    /// The job's plans.
+    pub planner: Planner,
+    /// The largest input there will be.
+    pub largest: Bindings,
     /// Learning rate over time.
     pub schedule: Schedule,
     /// Batches.
@@ -82,17 +90,28 @@ pub fn setup(job: &Job, checkpoints: Option<&Path>) -> Result<Setup, CommandErro
         0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
         n => n as usize,
     };
-    let session = Session::new(
-        graph,
-        Some(evaluation),
-        SessionOptions {
-            threads,
-            memory: job.devices.memory,
-            partials: job.train.partials as u32,
-            ..SessionOptions::default()
-        },
-        job.train.seed,
-    )?;
+    let largest = largest(&graph, &sources, longest)?;
+    let devices = &job.devices;
+    let rates = if devices.memory.is_some() { measured(threads) } else { Rates::default() };
+    let session = SessionOptions {
+        threads,
+        memory: devices.memory,
+        host_memory: devices.host_memory,
+        disk: devices.disk,
+        disk_dir: devices.disk_dir.clone().or(checkpoints.and_then(Path::parent).map(Path::to_path_buf)),
+        largest: Some(largest.clone()),
+        recompute: devices.recompute,
+        rates,
+        partials: job.train.partials as u32,
+        ..SessionOptions::default()
+    };
+    let planner = match Planner::new(graph.clone(), Some(evaluation.clone()), session.clone()) {
+        Ok(planner) => planner,
+        Err(PlanError::DoesNotFit { budget, holders, .. }) => {
+            return Err(advise(graph, evaluation, session, &largest, budget, holders));
+        }
+        Err(e) => return Err(SessionError::from(e).into()),
+    };
     let options = TrainOptions {
         steps,
         seed: job.train.seed,
@@ -106,7 +125,24 @@ pub fn setup(job: &Job, checkpoints: Option<&Path>) -> Result<Setup, CommandErro
         checkpoints: checkpoints.map(Path::to_path_buf),
         identity: identity(job, &settings, &info),
     };
-    Ok(Setup { session, schedule, sources, options, parameters, fitted })
+    Ok(Setup { planner, largest, schedule, sources, options, parameters, fitted })
+}
+
+/// The sizes of the first batch, with the longest sequence there is.
+fn largest(graph: &Graph, sources: &Sources, longest: usize) -> Result<Bindings, CommandError> {
+    let batch = prefetch::make(sources.train.as_ref(), &sources.sampler, 0)?;
+    let mut sizes = sizes_of(graph, &batch).map_err(SessionError::from)?;
+    if let Some(length) = sizes.get("length") {
+        sizes.set("length", length.max(longest));
+    }
+    Ok(sizes)
+}
+
+/// How fast this machine's kernels are, roughly: what a good kernel reaches of what is possible.
+fn measured(threads: usize) -> Rates {
+    let team = Team::new(threads);
+    let flops = 0.7 * probe::multiply_adds(&team, 0.03);
+    Rates { flops, bytes: 0.8 * probe::copies(&team, 32 << 20, 0.05), ..Rates::default() }
 }
 
 fn optimizer(job: &Job) -> Result<Optimizer, CommandError> {

@@ -17,6 +17,7 @@ use gulliver_graph::graph::{Graph, Init, Node, Origin, Phase, Role, Value};
 use gulliver_plan::cost::{Links, Rates};
 use gulliver_plan::make::{BATCH, Home, PlanError};
 use gulliver_plan::plan::{Plan, TIERS, Tier};
+use gulliver_plan::simulate::moved;
 use gulliver_plan::verify::{Broken, verify};
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -113,6 +114,9 @@ impl From<gulliver_graph::dim::DimError> for SessionError {
 struct Loaded {
     program: Program,
     plan: Plan,
+    moves: Ledger,
+    /// How long it is thought to take; only asked where there is a budget.
+    seconds: f64,
 }
 
 type Programs = HashMap<(Which, Bindings), Loaded>;
@@ -128,6 +132,18 @@ pub struct Session {
     loaded: Programs,
     /// What was fed and fetched; what plans move, the device counts.
     ledger: Ledger,
+    planned: Planned,
+}
+
+/// What the plans that were run said would happen.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Planned {
+    /// Bytes over the links.
+    pub moved: Ledger,
+    /// Seconds of training steps; zero without a budget.
+    pub seconds: f64,
+    /// Most bytes of each tier in use at once.
+    pub peaks: [u64; TIERS.len()],
 }
 
 /// What one step gave.
@@ -159,7 +175,8 @@ impl Session {
         Session::with(Planner::new(train, evaluate, options)?, seed)
     }
 
-    fn with(planner: Planner, seed: u64) -> Result<Session, SessionError> {
+    /// A session with all weights and states at their first values, where the planner has settled them.
+    pub fn with(planner: Planner, seed: u64) -> Result<Session, SessionError> {
         let (options, persistent) = (planner.options(), planner.persistent());
         let cpu = CpuOptions {
             threads: options.threads,
@@ -177,6 +194,7 @@ impl Session {
             cpu,
             loaded: HashMap::new(),
             ledger: Ledger::default(),
+            planned: Planned::default(),
         };
         let needed = session.planner.persistent().ends;
         make_room(&mut session.cpu, session.planner.options(), &mut session.loaded, needed)?;
@@ -235,6 +253,22 @@ impl Session {
         let mut ledger = self.ledger;
         ledger += self.cpu.moved();
         ledger
+    }
+
+    /// Bytes moved by plans so far, and what the plans said.
+    pub fn moved(&self) -> (Ledger, Planned) {
+        (self.cpu.moved(), self.planned)
+    }
+
+    fn count(&mut self, which: Which, sizes: &Bindings) {
+        let loaded = &self.loaded[&(which, sizes.clone())];
+        self.planned.moved += loaded.moves;
+        if which == Which::Train {
+            self.planned.seconds += loaded.seconds;
+        }
+        for (peak, space) in self.planned.peaks.iter_mut().zip(&loaded.plan.spaces) {
+            *peak = (*peak).max(space.live);
+        }
     }
 
     /// Most bytes of device memory in use at once so far.
@@ -323,27 +357,18 @@ impl Session {
         make_room(&mut self.cpu, self.planner.options(), &mut self.loaded, needed)?;
         let kinds = &self.planner.outline(which).expect("made with the plan").kinds;
         let program = self.cpu.load(graph, kinds, &plan, &self.planner.options().kernels)?;
-        self.loaded.insert(key, Loaded { program, plan });
+        let seconds = match self.planner.options().memory {
+            Some(_) => self.planner.timing(which, sizes, &plan)?.seconds,
+            None => 0.0,
+        };
+        let moves = moved(&plan).into();
+        self.loaded.insert(key, Loaded { program, plan, moves, seconds });
         Ok(())
     }
 
     /// The sizes that make the graph's data inputs fit a batch.
     pub fn sizes(&self, which: Which, batch: &Batch) -> Result<Bindings, SessionError> {
-        let mut sizes = Bindings::new();
-        let graph = self.planner.graph(which);
-        let rows = batch.fields.first().and_then(|(_, t)| t.shape().first()).copied().unwrap_or(0);
-        sizes.set(BATCH, rows);
-        for (value, _, info) in graph.inputs().filter(|(_, role, _)| *role == Role::Data) {
-            let Some(tensor) = batch.get(&info.name) else { continue };
-            let shape = fitted(tensor.shape(), info.ty.rank());
-            for (dim, &extent) in info.ty.shape.iter().zip(&shape) {
-                if let Some(symbol) = dim.as_symbol() {
-                    sizes.set(symbol, extent);
-                }
-            }
-            check_input(graph, value, tensor, &shape, &sizes)?;
-        }
-        Ok(sizes)
+        Ok(sizes_of(self.planner.graph(which), batch)?)
     }
 
     /// Loads the program for a batch and feeds everything but the random keys.
@@ -423,6 +448,8 @@ impl Session {
         }
         let end = loaded.program.len();
         self.cpu.run(self.planner.graph(Which::Train), &loaded.program, done..end, None)?;
+        self.count(Which::Train, &sizes);
+        let loaded = &self.loaded[&(Which::Train, sizes)];
         let mut scalars = BTreeMap::new();
         for name in loaded.program.output_names() {
             let Some(tensor) = self.cpu.output(&loaded.program, name)? else { continue };
@@ -490,6 +517,7 @@ impl Session {
     /// Scalars of the evaluation graph for a batch.
     pub fn evaluate(&mut self, batch: &Batch, key: Key) -> Result<BTreeMap<String, f64>, SessionError> {
         let sizes = self.prepare(Which::Evaluate, batch, key, &|_| None)?;
+        self.count(Which::Evaluate, &sizes);
         let graph = self.planner.graph(Which::Evaluate);
         let loaded = &self.loaded[&(Which::Evaluate, sizes)];
         self.cpu.run(graph, &loaded.program, 0..loaded.program.len(), None)?;
@@ -527,6 +555,24 @@ fn make_room(
         cpu.grow(tier, needed)?;
     }
     Ok(())
+}
+
+/// The sizes that make a graph's data inputs fit a batch.
+pub fn sizes_of(graph: &Graph, batch: &Batch) -> Result<Bindings, RunError> {
+    let mut sizes = Bindings::new();
+    let rows = batch.fields.first().and_then(|(_, t)| t.shape().first()).copied().unwrap_or(0);
+    sizes.set(BATCH, rows);
+    for (value, _, info) in graph.inputs().filter(|(_, role, _)| *role == Role::Data) {
+        let Some(tensor) = batch.get(&info.name) else { continue };
+        let shape = fitted(tensor.shape(), info.ty.rank());
+        for (dim, &extent) in info.ty.shape.iter().zip(&shape) {
+            if let Some(symbol) = dim.as_symbol() {
+                sizes.set(symbol, extent);
+            }
+        }
+        check_input(graph, value, tensor, &shape, &sizes)?;
+    }
+    Ok(sizes)
 }
 
 /// A batch's shape as a model with fewer dimensions reads it: images as rows of pixels.

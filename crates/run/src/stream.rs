@@ -6,6 +6,7 @@ use crate::disk::DiskError;
 use crate::team::wait_until;
 use crate::tiers::{SharedDisk, lock};
 use gulliver_plan::plan::{STREAMS, Stream};
+use gulliver_plan::simulate::Moved;
 use std::any::Any;
 use std::ops::{AddAssign, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -26,6 +27,12 @@ pub struct Ledger {
     pub disk_read: u64,
     /// To disk.
     pub disk_written: u64,
+}
+
+impl From<Moved> for Ledger {
+    fn from(Moved { to_device, to_host, disk_read, disk_written }: Moved) -> Ledger {
+        Ledger { to_device, to_host, disk_read, disk_written }
+    }
 }
 
 impl AddAssign for Ledger {

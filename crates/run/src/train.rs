@@ -4,8 +4,9 @@
 use crate::checkpoint::{self, Checkpoint, CheckpointError};
 use crate::data::open::Opened;
 use crate::data::{DataError, Dataset, Prefetch, Sampler, prefetch};
-use crate::session::{Key, Ledger, Session, SessionError};
+use crate::session::{Key, Ledger, Planned, Session, SessionError};
 use gulliver_graph::schedule::Schedule;
+use gulliver_plan::plan::TIERS;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -149,8 +150,12 @@ pub struct Done {
     pub metrics: BTreeMap<String, f64>,
     /// Training samples a second over the run, evaluation and checkpoints not counted.
     pub samples_per_second: f64,
-    /// Most bytes of device memory in use at once.
-    pub peak: u64,
+    /// Most bytes of each tier in use at once.
+    pub peaks: [u64; TIERS.len()],
+    /// Bytes plans moved, and what they said.
+    pub moved: (Ledger, Planned),
+    /// Seconds of training steps.
+    pub seconds: f64,
     /// Bytes over the links.
     pub ledger: Ledger,
     /// SHA-256 of all weights and states.
@@ -364,7 +369,9 @@ pub fn train(
         loss: run.loss,
         metrics: run.metrics,
         samples_per_second: run.samples as f64 / run.busy.as_secs_f64().max(1e-9),
-        peak: session.peak(),
+        peaks: TIERS.map(|tier| session.peak_of(tier)),
+        moved: session.moved(),
+        seconds: run.busy.as_secs_f64(),
         ledger: session.ledger(),
         fingerprint,
         interrupted,

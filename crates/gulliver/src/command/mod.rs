@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod models;
 pub mod ops;
+pub mod plan;
 pub mod train;
 
 use crate::job::JobError;
@@ -13,6 +14,28 @@ use gulliver_run::session::SessionError;
 use gulliver_run::train::TrainError;
 use std::io;
 use std::path::PathBuf;
+
+/// Budgets of the tiers, over what the job says.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Budgets {
+    /// Hard budget of the device, e.g. 256MiB.
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<String>,
+    /// Hard budget of host memory for what does not fit on the device; 0 keeps everything off it.
+    #[arg(long, value_name = "SIZE")]
+    host_memory: Option<String>,
+    /// Hard budget of a file for what fits neither on the device nor in host memory.
+    #[arg(long, value_name = "SIZE")]
+    disk: Option<String>,
+}
+
+impl Budgets {
+    /// The same as overrides of the job's fields.
+    fn sets(&self) -> impl Iterator<Item = String> {
+        let fields = [("memory", &self.memory), ("host_memory", &self.host_memory), ("disk", &self.disk)];
+        fields.into_iter().filter_map(|(field, size)| Some(format!("devices.{field}={}", size.as_ref()?)))
+    }
+}
 
 /// Why a command failed, in one line.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +52,9 @@ pub enum CommandError {
     /// Plan or device.
     #[error(transparent)]
     Session(#[from] SessionError),
+    /// A budget that cannot be met.
+    #[error("does not fit: {0}")]
+    DoesNotFit(Box<crate::advice::Advice>),
     /// A checkpoint.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),

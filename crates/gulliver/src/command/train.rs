@@ -1,17 +1,19 @@
 //! `gulliver train JOB`: trains the model of a job file in a run directory of its own.
 
-use super::CommandError;
+use super::{Budgets, CommandError};
 use crate::interrupt;
 use crate::job::Job;
 use crate::report::events::{Event, PlanSummary};
 use crate::report::metrics::MetricFiles;
 use crate::report::progress::{Mode, Reporter};
+use crate::report::units;
 use crate::setup::{Setup, setup};
 use clap::Args;
+use gulliver_plan::plan::{Act, Choice, Plan};
 use gulliver_run::atomic::{remove_unfinished, write_atomic};
 use gulliver_run::checkpoint;
 use gulliver_run::data::prefetch;
-use gulliver_run::session::{SessionError, Which};
+use gulliver_run::session::{Session, SessionError, Which};
 use gulliver_run::train::{self, Done, Notice, OnNan};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -28,6 +30,8 @@ pub struct Arguments {
     /// Overrides a field of the job, e.g. --set train.batch=32.
     #[arg(long = "set", value_name = "FIELD=VALUE")]
     sets: Vec<String>,
+    #[command(flatten)]
+    budgets: Budgets,
     /// Trains for this many steps in all.
     #[arg(long)]
     steps: Option<u64>,
@@ -60,8 +64,12 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
     let job = load_job(arguments)?;
     let dir = run_directory(arguments)?;
     let checkpoints = dir.join("checkpoints");
-    let Setup { mut session, mut schedule, sources, options, parameters, fitted } =
+    let Setup { planner, mut schedule, sources, options, parameters, fitted, .. } =
         setup(&job, Some(&checkpoints))?;
+    if job.devices.disk.is_some() && job.devices.disk_dir.is_none() {
+        fs::create_dir_all(&dir).map_err(|source| CommandError::File { path: dir.clone(), source })?;
+    }
+    let mut session = Session::with(planner, job.train.seed)?;
     for (name, value) in fitted {
         let message = format!("model.{name} = {value}, to fit the data");
         reporter.report(&Event::Warning { message })?;
@@ -86,13 +94,14 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
     };
 
     // Only a job that can run takes the directory, and only one that can go on touches what is there.
-    let mut peak_bytes = BTreeMap::new();
+    let (mut peak_bytes, mut description) = (BTreeMap::new(), String::new());
     if options.steps > start {
         let batch =
             prefetch::make(sources.train.as_ref(), &sources.sampler, start).map_err(CommandError::Data)?;
         let sizes = session.sizes(Which::Train, &batch)?;
         let plan = session.plan(Which::Train, &sizes)?;
-        peak_bytes.insert("cpu0".to_string(), plan.live_peaks()[0]);
+        peak_bytes = peaks(plan.spaces.iter().map(|space| space.live));
+        description = describe(plan);
         let json = serde_json::to_vec(plan).map_err(io::Error::from)?;
         take(&dir)?;
         write_file(&dir.join("plan.json"), &json)?;
@@ -103,8 +112,10 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
     for name in session.slow_operators() {
         reporter.report(&Event::Warning { message: format!("operator {name} has no fast kernel yet") })?;
     }
-    let budget_bytes = job.devices.memory.map(|m| ("cpu0".to_string(), m)).into_iter().collect();
-    let plan = PlanSummary { description: "everything resident".into(), peak_bytes, budget_bytes };
+    let devices = &job.devices;
+    let budgets = [("cpu0", devices.memory), ("host", devices.host_memory), ("disk", devices.disk)];
+    let budget_bytes = budgets.into_iter().filter_map(|(name, b)| Some((name.to_string(), b?))).collect();
+    let plan = PlanSummary { description, peak_bytes, budget_bytes };
     let name = arguments.job.display().to_string();
     let (steps, batch) = (options.steps, job.train.batch);
     let mut metrics = MetricFiles::open(&dir, arguments.resume.then_some(start), now())
@@ -135,6 +146,10 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
         let mut read = |i: usize| session.tensor(&model_only[i]).map(Cow::Owned);
         checkpoint::save_from(&weights, &model_only, &mut read, &format)?;
     }
+    if devices.memory.is_some() {
+        let event = compared(&done, start);
+        reporter.report(&event)?;
+    }
     let event = finished(done);
     metrics.record(&event, now())?;
     reporter.report(&event)?;
@@ -147,6 +162,7 @@ fn is_optimizer_state(name: &str) -> bool {
 
 fn load_job(arguments: &Arguments) -> Result<Job, CommandError> {
     let mut sets = arguments.sets.clone();
+    sets.extend(arguments.budgets.sets());
     if let Some(steps) = arguments.steps {
         sets.push(format!("train.steps={steps}"));
     }
@@ -206,16 +222,59 @@ fn event(notice: Notice) -> Event {
     }
 }
 
+/// Bytes by name of the tier, of those that are used.
+fn peaks(bytes: impl IntoIterator<Item = u64>) -> BTreeMap<String, u64> {
+    let named = ["cpu0", "host", "disk"].into_iter().zip(bytes);
+    named.filter(|(_, bytes)| *bytes > 0).map(|(name, bytes)| (name.to_string(), bytes)).collect()
+}
+
+fn describe(plan: &Plan) -> String {
+    let count = |choice: Choice| plan.decisions.iter().filter(|d| d.choice == choice).count();
+    let moves = plan.steps.iter().filter(|step| matches!(step.act, Act::Move { .. })).count();
+    match (count(Choice::Recompute), moves) {
+        (0, 0) => "everything resident".into(),
+        (again, 0) => format!("{again} values recomputed"),
+        (0, moves) => format!("{moves} moves"),
+        (again, moves) => format!("{again} values recomputed, {moves} moves"),
+    }
+}
+
+/// Peaks, bytes and time as planned and as measured.
+fn compared(done: &Done, start: u64) -> Event {
+    let (moved, planned) = done.moved;
+    let names = ["cpu0", "host", "disk"];
+    let peaks = names.into_iter().zip(planned.peaks.into_iter().zip(done.peaks));
+    let links = [
+        ("host to device", planned.moved.to_device, moved.to_device),
+        ("device to host", planned.moved.to_host, moved.to_host),
+        ("from disk", planned.moved.disk_read, moved.disk_read),
+        ("to disk", planned.moved.disk_written, moved.disk_written),
+    ];
+    let peaks = peaks.map(|(name, (planned, measured))| (format!("peak of {name}"), planned, measured));
+    let links = links.into_iter().map(|(name, planned, measured)| (name.to_string(), planned, measured));
+    let bytes = peaks.chain(links).filter(|(_, planned, measured)| planned + measured > 0);
+    let mut rows: Vec<(String, String, String)> =
+        bytes.map(|(what, planned, measured)| (what, planned.to_string(), measured.to_string())).collect();
+    let per_step = |seconds: f64| {
+        let seconds = seconds / (done.steps - start).max(1) as f64;
+        units::duration(std::time::Duration::from_secs_f64(seconds))
+    };
+    rows.push(("step time".into(), per_step(planned.seconds), per_step(done.seconds)));
+    Event::Compared { rows }
+}
+
 fn finished(done: Done) -> Event {
     Event::Done {
         steps: done.steps,
         loss: done.loss,
         metrics: done.metrics,
         samples_per_second: done.samples_per_second,
-        peak_bytes: BTreeMap::from([("cpu0".to_string(), done.peak)]),
+        peak_bytes: peaks(done.peaks),
         link_bytes: BTreeMap::from([
             ("host-cpu0".to_string(), done.ledger.to_device),
             ("cpu0-host".to_string(), done.ledger.to_host),
+            ("disk-cpu0".to_string(), done.ledger.disk_read),
+            ("cpu0-disk".to_string(), done.ledger.disk_written),
         ]),
         fingerprint: done.fingerprint,
     }

@@ -125,12 +125,27 @@ pub struct Schedule {
 }
 
 /// `[devices]`.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Devices {
     /// Threads of the device; 0: all cores.
     pub threads: u64,
     /// Hard budget of the device in bytes; absent: no limit but the machine's.
     pub memory: Option<u64>,
+    /// Hard budget of host memory for what does not fit on the device; 0: nothing goes there; absent: no limit but the machine's.
+    pub host_memory: Option<u64>,
+    /// Hard budget of a file for what fits neither on the device nor in host memory; absent: no file.
+    pub disk: Option<u64>,
+    /// Where that file is; absent: the directory of the run.
+    pub disk_dir: Option<PathBuf>,
+    /// Whether values may be computed again to save memory.
+    pub recompute: bool,
+}
+
+impl Default for Devices {
+    /// All cores, no limits.
+    fn default() -> Devices {
+        Devices { threads: 0, memory: None, host_memory: None, disk: None, disk_dir: None, recompute: true }
+    }
 }
 
 pub fn model(mut fields: Fields<'_>) -> Result<Model, JobError> {
@@ -293,8 +308,14 @@ pub fn schedule(mut fields: Fields<'_>) -> Result<Schedule, JobError> {
 }
 
 pub fn devices(mut fields: Fields<'_>) -> Result<Devices, JobError> {
-    let devices =
-        Devices { threads: fields.whole("threads", 0, 1024)?.unwrap_or(0), memory: fields.bytes("memory")? };
+    let devices = Devices {
+        threads: fields.whole("threads", 0, 1024)?.unwrap_or(0),
+        memory: fields.bytes("memory")?,
+        host_memory: fields.bytes("host_memory")?,
+        disk: fields.bytes("disk")?,
+        disk_dir: fields.path("disk_dir")?,
+        recompute: fields.flag("recompute")?.unwrap_or(true),
+    };
     fields.finish()?;
     Ok(devices)
 }

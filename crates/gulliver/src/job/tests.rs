@@ -106,7 +106,7 @@ fn every_field_is_read() {
     let settings = map(&[("beta1", 0.9), ("beta2", 0.95), ("weight_decay", 0.0)]);
     assert_eq!(job.optimizer, Optimizer { name: "lion".into(), lr: 1e-30, settings });
     assert_eq!((&job.schedule.params, &job.schedule.milestones), (&map(&[("gamma", 0.5)]), &vec![10, 20]));
-    assert_eq!(job.devices, Devices { threads: 2, memory: Some(256 << 20) });
+    assert_eq!(job.devices, Devices { threads: 2, memory: Some(256 << 20), ..Devices::default() });
 }
 
 /// Sets the fields, and checks that this changes the job and survives writing.

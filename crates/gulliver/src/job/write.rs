@@ -72,9 +72,18 @@ pub fn to_toml(job: &Job) -> String {
 
     out.section("devices");
     out.whole("threads", job.devices.threads);
-    if let Some(memory) = job.devices.memory {
-        out.text("memory", &units::exact_bytes(memory));
+    let devices = &job.devices;
+    for (key, bytes) in
+        [("memory", devices.memory), ("host_memory", devices.host_memory), ("disk", devices.disk)]
+    {
+        if let Some(bytes) = bytes {
+            out.text(key, &units::exact_bytes(bytes));
+        }
     }
+    if let Some(dir) = &devices.disk_dir {
+        out.text("disk_dir", &dir.to_string_lossy());
+    }
+    out.value("recompute", Value::Bool(devices.recompute));
     out.text
 }
 

@@ -47,6 +47,11 @@ pub enum Event {
         #[serde(serialize_with = "numbers")]
         metrics: Metrics,
     },
+    /// What plans said against what was measured, where there is a budget.
+    Compared {
+        /// What, as planned, as measured.
+        rows: Vec<(String, String, String)>,
+    },
     /// The model was evaluated.
     Eval {
         /// After this step.

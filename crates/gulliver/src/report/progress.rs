@@ -119,6 +119,13 @@ impl Reporter {
                 self.time_left(*step, *samples_per_second),
             ]),
             Event::Eval { step, metrics } => join([format!("eval {step}"), values(metrics)]),
+            Event::Compared { rows } => {
+                let mut text = format!("{:<24} {:>14} {:>14}", "", "planned", "measured");
+                for (what, planned, measured) in rows {
+                    text += &format!("\n{what:<24} {planned:>14} {measured:>14}");
+                }
+                text
+            }
             Event::Checkpoint { path, .. } => format!("saved {}", path.display()),
             Event::Warning { message } => format!("warning: {message}"),
             Event::Done { steps, loss, metrics, samples_per_second, peak_bytes, fingerprint, .. } => {

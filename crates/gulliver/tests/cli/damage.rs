@@ -6,6 +6,7 @@ use crate::process::{Place, Random};
 use gulliver::job::Job;
 use gulliver::setup::setup;
 use gulliver_run::checkpoint;
+use gulliver_run::session::Session;
 use gulliver_run::train;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -43,13 +44,14 @@ fn try_job(file: &Path) -> Result<(), String> {
         return Ok(());
     }
     let mut ready = setup(&job, None).map_err(|e| e.to_string())?;
+    let mut session = Session::with(ready.planner, job.train.seed).map_err(|e| e.to_string())?;
     if let Some(path) = &job.train.weights {
         let loaded = checkpoint::load(path).map_err(|e| e.to_string())?;
-        train::load_weights(&mut ready.session, &loaded).map_err(|e| e.to_string())?;
+        train::load_weights(&mut session, &loaded).map_err(|e| e.to_string())?;
     }
     ready.options.steps = ready.options.steps.min(2);
     let done = train::train(
-        &mut ready.session,
+        &mut session,
         &mut ready.schedule,
         &ready.sources,
         &ready.options,

@@ -1,0 +1,327 @@
+//! `gulliver plan JOB`: how a job would run, before anything runs.
+
+use super::{Budgets, CommandError};
+use crate::job::Job;
+use crate::report::units;
+use crate::setup::{Setup, setup};
+use clap::Args;
+use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::Graph;
+use gulliver_plan::plan::{Act, BufferId, Choice, Decision, Plan, STREAMS, Stream};
+use gulliver_plan::simulate::{Moved, Timing, moved};
+use gulliver_plan::verify::verify;
+use gulliver_run::planner::Planner;
+use gulliver_run::session::{SessionError, Which};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Says how a job would run: memory, time and what moves.
+#[derive(Args)]
+pub struct Arguments {
+    /// The job file.
+    job: PathBuf,
+    /// Overrides a field of the job, e.g. --set train.batch=32.
+    #[arg(long = "set", value_name = "FIELD=VALUE")]
+    sets: Vec<String>,
+    #[command(flatten)]
+    budgets: Budgets,
+    /// Says why values with this in their name are kept, computed again or moved.
+    #[arg(long, value_name = "VALUE")]
+    explain: Option<String>,
+    /// Step time against budget, from the least that will do to no limit.
+    #[arg(long)]
+    budget_curve: bool,
+    /// If the job does not fit, prints a job file with the cheapest change that makes it fit.
+    #[arg(long)]
+    fit: bool,
+    /// Everything as JSON, the plan included.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a plan comes to.
+#[derive(Clone, Debug, Serialize)]
+struct Summary {
+    /// Sizes of the input it is for.
+    sizes: BTreeMap<String, usize>,
+    /// Bytes of each space, and most of them in use at once.
+    spaces: BTreeMap<String, [u64; 2]>,
+    /// Predicted.
+    timing: Timing,
+    /// Values that do not stay, by what is done with them.
+    decided: BTreeMap<String, usize>,
+}
+
+impl Summary {
+    fn of(plan: &Plan, sizes: &Bindings, timing: Timing) -> Summary {
+        let mut decided = BTreeMap::new();
+        for d in &plan.decisions {
+            *decided.entry(word(d.choice).to_string()).or_default() += 1;
+        }
+        Summary {
+            sizes: sizes.iter().map(|(symbol, size)| (symbol.to_string(), size)).collect(),
+            spaces: plan.spaces.iter().map(|s| (s.name.clone(), [s.bytes, s.live])).collect(),
+            timing,
+            decided,
+        }
+    }
+}
+
+/// A point of the budget curve.
+#[derive(Clone, Debug, Serialize)]
+struct Point {
+    budget: u64,
+    #[serde(flatten)]
+    summary: Summary,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
+    let mut sets = arguments.sets.clone();
+    sets.extend(arguments.budgets.sets());
+    let job = Job::load(&arguments.job, &sets)?;
+    let Setup { mut planner, largest, .. } = match setup(&job, None) {
+        Err(CommandError::DoesNotFit(advice)) if arguments.fit => match &advice.change {
+            Some((field, value, _)) => {
+                sets.push(format!("{field}={value}"));
+                let job = Job::load(&arguments.job, &sets)?;
+                eprintln!("{field} = {value} makes it fit");
+                print!("{}", job.to_toml());
+                return Ok(());
+            }
+            None => return Err(CommandError::DoesNotFit(advice)),
+        },
+        made => made?,
+    };
+    if arguments.fit {
+        eprintln!("it fits as it is");
+        print!("{}", job.to_toml());
+        return Ok(());
+    }
+    let mut out = io::stdout().lock();
+    if arguments.budget_curve {
+        let points = curve(&mut planner, &largest)?;
+        let text = if arguments.json { json(&points)? } else { curve_table(&points) };
+        return Ok(out.write_all(text.as_bytes())?);
+    }
+    let unlimited = planner.unlimited(Which::Train, &largest).map_err(SessionError::from)?;
+    let free = planner.timing(Which::Train, &largest, &unlimited).map_err(SessionError::from)?;
+    let plan = planner.plan(Which::Train, &largest).map_err(SessionError::from)?;
+    verify(planner.graph(Which::Train), &plan).map_err(SessionError::from)?;
+    let timing = planner.timing(Which::Train, &largest, &plan).map_err(SessionError::from)?;
+    let summary = Summary::of(&plan, &largest, timing);
+    let graph = planner.graph(Which::Train);
+    let text = match &arguments.explain {
+        _ if arguments.json => json(&serde_json::json!({ "summary": summary, "plan": plan }))?,
+        Some(value) => explain(graph, &plan, value)?,
+        None => {
+            let budget = planner.options().memory;
+            table(graph, (&unlimited, &free), (&plan, &summary), budget)
+        }
+    };
+    Ok(out.write_all(text.as_bytes())?)
+}
+
+fn json(value: &impl Serialize) -> Result<String, CommandError> {
+    Ok(serde_json::to_string(value).map_err(io::Error::from)? + "\n")
+}
+
+fn word(choice: Choice) -> &'static str {
+    match choice {
+        Choice::Keep => "kept",
+        Choice::Recompute => "recomputed",
+        Choice::Host => "moved to host memory",
+        Choice::Disk => "moved to disk",
+    }
+}
+
+fn time(seconds: f64) -> String {
+    units::duration(Duration::from_secs_f64(seconds.max(0.0)))
+}
+
+fn links(moved: &Moved) -> String {
+    let all = [
+        ("host to device", moved.to_device),
+        ("device to host", moved.to_host),
+        ("from disk", moved.disk_read),
+        ("to disk", moved.disk_written),
+    ];
+    let some: Vec<String> = all
+        .iter()
+        .filter(|(_, bytes)| *bytes > 0)
+        .map(|(link, bytes)| format!("{} {link}", units::bytes(*bytes)))
+        .collect();
+    if some.is_empty() { "nothing".into() } else { some.join(", ") }
+}
+
+/// What each pass did, who holds the memory at the peak, and what moves.
+fn table(
+    graph: &Graph,
+    (unlimited, free): (&Plan, &Timing),
+    (plan, summary): (&Plan, &Summary),
+    budget: Option<u64>,
+) -> String {
+    let mut text = format!("{:<10} {:>11} {:>11}   changed\n", "after", "peak", "step time");
+    let mut row = |pass: &str, peak: u64, seconds: f64, changed: String| {
+        let _ = writeln!(text, "{pass:<10} {:>11} {:>11}   {changed}", units::bytes(peak), time(seconds));
+    };
+    let nodes = graph.nodes.iter().filter(|node| !node.op.def().is_view()).count();
+    row("graph", unlimited.spaces[0].live, free.seconds, format!("{nodes} nodes, everything stays"));
+    let again = plan.decisions.iter().filter(|d| d.choice == Choice::Recompute).count();
+    if again > 0 {
+        let seconds = summary.timing.again;
+        let changed = format!("{again} values recomputed, {}", time(seconds));
+        row("recompute", plan.spaces[0].live, free.seconds + seconds, changed);
+    }
+    let bytes = &summary.timing.moved;
+    if *bytes != Moved::default() {
+        let hidden = free.seconds + summary.timing.again;
+        let wait = time(summary.timing.seconds - hidden);
+        row(
+            "swap",
+            plan.spaces[0].live,
+            summary.timing.seconds,
+            format!("{}; {wait} not hidden", links(bytes)),
+        );
+    }
+    let lost = plan.spaces[0].bytes - plan.spaces[0].live;
+    let share = 100.0 * lost as f64 / plan.spaces[0].live.max(1) as f64;
+    row(
+        "layout",
+        plan.spaces[0].bytes,
+        summary.timing.seconds,
+        format!("{} lost ({share:.1} %)", units::bytes(lost)),
+    );
+    let (at, held) = at_peak(plan);
+    let of = budget.map_or("no limit".to_string(), units::bytes);
+    let _ = writeln!(
+        text,
+        "\npeak {} of {of} at {}",
+        units::bytes(plan.spaces[0].live),
+        running(graph, plan, at)
+    );
+    for b in held.iter().take(8) {
+        let buffer = plan.buffer(*b);
+        let name = buffer.value.map_or("scratch", |v| graph.value(v).name.as_str());
+        let _ = writeln!(text, "  {:<48} {:>11}", name, units::bytes(buffer.bytes));
+    }
+    for space in plan.spaces.iter().skip(1).filter(|space| space.bytes > 0) {
+        let _ = writeln!(text, "{} {}", space.name, units::bytes(space.bytes));
+    }
+    let _ = writeln!(text, "a step moves {}", links(&moved(plan)));
+    let busy = |stream: Stream| summary.timing.busy[stream as usize];
+    let streams: Vec<String> = STREAMS
+        .iter()
+        .filter(|s| busy(**s) > 0.0)
+        .map(|s| format!("{} {}", format!("{s:?}").to_lowercase(), time(busy(*s))))
+        .collect();
+    let _ = writeln!(text, "streams at work: {}", streams.join(", "));
+    text
+}
+
+/// The step at which most bytes of the device are in use, and what is, largest first.
+fn at_peak(plan: &Plan) -> (usize, Vec<BufferId>) {
+    let (mut live, mut now, mut most) = (Vec::new(), 0u64, 0u64);
+    let mut at_peak = (0, Vec::new());
+    for (i, step) in plan.steps.iter().enumerate() {
+        match &step.act {
+            Act::Alloc(b) if plan.buffer(*b).space == 0 => {
+                live.push(*b);
+                now += plan.buffer(*b).bytes;
+                if now > most {
+                    (most, at_peak) = (now, (i, live.clone()));
+                }
+            }
+            Act::Free(b) if plan.buffer(*b).space == 0 => {
+                live.retain(|x| x != b);
+                now -= plan.buffer(*b).bytes;
+            }
+            _ => {}
+        }
+    }
+    at_peak.1.sort_by_key(|b| std::cmp::Reverse(plan.buffer(*b).bytes));
+    at_peak
+}
+
+/// What runs at a step or next after it.
+fn running(graph: &Graph, plan: &Plan, at: usize) -> String {
+    let next = plan.steps[at..].iter().enumerate().find_map(|(i, step)| match &step.act {
+        Act::Run { node, .. } => Some((i, graph.nodes[node.index()].outs[0])),
+        _ => None,
+    });
+    next.map_or("the end".into(), |(i, v)| format!("step {} ({})", at + i, graph.value(v).name))
+}
+
+/// Why values are where they are.
+fn explain(graph: &Graph, plan: &Plan, part: &str) -> Result<String, CommandError> {
+    let mut text = String::new();
+    for (i, info) in graph.values.iter().enumerate().filter(|(_, info)| info.name.contains(part)) {
+        let about: Vec<&Decision> = plan.decisions.iter().filter(|d| d.value.index() == i).collect();
+        if about.is_empty() {
+            let _ = writeln!(text, "{:<40} {}  kept: there is room for it", info.name, info.ty);
+        }
+        for d in about {
+            let instead = match d.instead {
+                Some((choice, seconds)) => format!(", {} would cost {}", word(choice), time(seconds)),
+                None => String::new(),
+            };
+            let partial =
+                if plan.partials > 1 { format!(" of partial {}", d.partial) } else { String::new() };
+            let _ = writeln!(
+                text,
+                "{:<40} {}{partial}  {}: frees {} between two uses for {}{instead}",
+                info.name,
+                info.ty,
+                word(d.choice),
+                units::bytes(d.bytes),
+                time(d.seconds),
+            );
+        }
+    }
+    if text.is_empty() {
+        return Err(CommandError::Unknown(format!("--explain {part}: no value has that in its name")));
+    }
+    Ok(text)
+}
+
+/// Plans for budgets from the least that will do to all that could be used.
+fn curve(planner: &mut Planner, sizes: &Bindings) -> Result<Vec<Point>, CommandError> {
+    let graph = planner.graph(Which::Train).clone();
+    let options = planner.options().clone();
+    let least = planner.smallest(sizes).map_err(SessionError::from)?;
+    let most = planner.unlimited(Which::Train, sizes).map_err(SessionError::from)?.spaces[0].bytes;
+    let mut points = Vec::new();
+    for part in 0..=8 {
+        let budget = least + (most - least.min(most)) * part / 8;
+        let limited = gulliver_run::session::SessionOptions {
+            memory: Some(budget),
+            largest: Some(sizes.clone()),
+            ..options.clone()
+        };
+        let mut planner = Planner::new(graph.clone(), None, limited).map_err(SessionError::from)?;
+        let plan = planner.plan(Which::Train, sizes).map_err(SessionError::from)?;
+        let timing = planner.timing(Which::Train, sizes, &plan).map_err(SessionError::from)?;
+        points.push(Point { budget, summary: Summary::of(&plan, sizes, timing) });
+    }
+    Ok(points)
+}
+
+fn curve_table(points: &[Point]) -> String {
+    let mut text = format!("{:>11} {:>11} {:>11}  a step moves\n", "budget", "step time", "recompute");
+    for p in points {
+        let timing = &p.summary.timing;
+        let _ = writeln!(
+            text,
+            "{:>11} {:>11} {:>11}  {}",
+            units::bytes(p.budget),
+            time(timing.seconds),
+            time(timing.again),
+            links(&timing.moved),
+        );
+    }
+    text
+}
