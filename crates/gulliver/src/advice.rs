@@ -60,7 +60,8 @@ pub fn advise(
     holders: String,
 ) -> CommandError {
     let free = SessionOptions { memory: None, ..options.clone() };
-    let smallest = Planner::new(graph.clone(), None, free).and_then(|mut planner| planner.smallest(largest));
+    let smallest = Planner::new(graph.clone(), Some(evaluation.clone()), free)
+        .and_then(|mut planner| planner.smallest(largest));
     let batch = largest.get(BATCH).unwrap_or(1);
     let mut best: Option<(String, String, f64)> = None;
     for change in changes(&options, batch) {

@@ -170,19 +170,27 @@ impl Planner {
         })
     }
 
-    /// The smallest device memory that inputs of these sizes can be trained in, weights and states leaving
-    /// the device if other tiers allow.
+    /// The smallest device memory that inputs of these sizes can be trained and evaluated in, weights and
+    /// states leaving the device if other tiers allow.
     pub fn smallest(&mut self, sizes: &Bindings) -> Result<u64, PlanError> {
-        self.with(Which::Train, sizes, |graph, outline, options| {
-            let options = Options { memory: None, ..*options };
-            let here = Persistent::of(graph)?;
-            let mut least = outline.smallest(graph, sizes, &Options { persistent: &here, ..options })?;
-            if let Some(away) = outline.all_away(graph, &options)? {
-                let options = Options { persistent: &away, ..options };
-                least = least.min(outline.smallest(graph, sizes, &options)?);
+        let here = Persistent::of(self.graph(Which::Train))?;
+        let away =
+            self.with(Which::Train, sizes, |graph, outline, options| outline.all_away(graph, options))?;
+        let mut least: Option<u64> = None;
+        for persistent in [Some(here), away].into_iter().flatten() {
+            let mut needed = 0;
+            for which in [Which::Train, Which::Evaluate] {
+                needed = needed.max(self.with(which, sizes, |graph, outline, options| {
+                    let options = Options { memory: None, persistent: &persistent, ..*options };
+                    outline.smallest(graph, sizes, &options)
+                })?);
+                if self.evaluate.is_none() {
+                    break;
+                }
             }
-            Ok(least)
-        })
+            least = Some(least.map_or(needed, |least| least.min(needed)));
+        }
+        least.ok_or(PlanError::NoRoom)
     }
 
     /// How long a plan is thought to take.

@@ -290,7 +290,7 @@ fn explain(graph: &Graph, plan: &Plan, part: &str) -> Result<String, CommandErro
 
 /// Plans for budgets from the least that will do to all that could be used.
 fn curve(planner: &mut Planner, sizes: &Bindings) -> Result<Vec<Point>, CommandError> {
-    let graph = planner.graph(Which::Train).clone();
+    let [graph, evaluation] = [Which::Train, Which::Evaluate].map(|which| planner.graph(which).clone());
     let options = planner.options().clone();
     let least = planner.smallest(sizes).map_err(SessionError::from)?;
     let most = planner.unlimited(Which::Train, sizes).map_err(SessionError::from)?.spaces[0].bytes;
@@ -302,7 +302,8 @@ fn curve(planner: &mut Planner, sizes: &Bindings) -> Result<Vec<Point>, CommandE
             largest: Some(sizes.clone()),
             ..options.clone()
         };
-        let mut planner = Planner::new(graph.clone(), None, limited).map_err(SessionError::from)?;
+        let mut planner =
+            Planner::new(graph.clone(), Some(evaluation.clone()), limited).map_err(SessionError::from)?;
         let plan = planner.plan(Which::Train, sizes).map_err(SessionError::from)?;
         let timing = planner.timing(Which::Train, sizes, &plan).map_err(SessionError::from)?;
         points.push(Point { budget, summary: Summary::of(&plan, sizes, timing) });

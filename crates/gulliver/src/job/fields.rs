@@ -132,15 +132,16 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A number of bytes, above zero: `"256MiB"`, or a whole number.
-    pub fn bytes(&mut self, key: &'static str) -> Result<Option<u64>, JobError> {
+    /// A number of bytes, at least so many: `"256MiB"`, or a whole number.
+    pub fn bytes(&mut self, key: &'static str, least: u64) -> Result<Option<u64>, JobError> {
         let allowed = units::parse_bytes("").err().unwrap_or_default();
-        self.read(key, &format!("{allowed}, above 0"), |item| {
+        let above = if least > 0 { ", above 0" } else { "" };
+        self.read(key, &format!("{allowed}{above}"), |item| {
             let bytes = match &item.value {
                 Value::Text(text) => units::parse_bytes(text).ok(),
-                value => whole(value, 1, MAX),
+                value => whole(value, least, MAX),
             };
-            bytes.filter(|&n| n > 0)
+            bytes.filter(|&n| n >= least)
         })
     }
 

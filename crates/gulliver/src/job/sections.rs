@@ -310,9 +310,9 @@ pub fn schedule(mut fields: Fields<'_>) -> Result<Schedule, JobError> {
 pub fn devices(mut fields: Fields<'_>) -> Result<Devices, JobError> {
     let devices = Devices {
         threads: fields.whole("threads", 0, 1024)?.unwrap_or(0),
-        memory: fields.bytes("memory")?,
-        host_memory: fields.bytes("host_memory")?,
-        disk: fields.bytes("disk")?,
+        memory: fields.bytes("memory", 1)?,
+        host_memory: fields.bytes("host_memory", 0)?,
+        disk: fields.bytes("disk", 1)?,
         disk_dir: fields.path("disk_dir")?,
         recompute: fields.flag("recompute")?.unwrap_or(true),
     };

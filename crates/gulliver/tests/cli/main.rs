@@ -2,6 +2,7 @@
 //! that programs can rely on; and errors in one line whatever is wrong.
 
 mod bits;
+mod budgets;
 mod damage;
 mod errors;
 mod events;

@@ -1,0 +1,130 @@
+//! Budgets from the outside: the same bits in less memory, plans that say what happens, kills in the middle
+//! of moves, and what a job that does not fit is told.
+
+use crate::process::{Place, Random, fingerprint};
+use std::fs;
+use std::thread::sleep;
+use std::time::Duration;
+
+/// Sequences of all lengths, partial gradients, states of an optimizer.
+const LENGTHS: &str = "[model]\nname = 'gpt'\nwidth = 32\nheads = 2\nlayers = 3\ndropout = 0.1\n\
+    [data]\nkind = 'tokens'\ntokens = 30\nmin_length = 4\nlength = 24\nexamples = 60\nbuckets = true\n\
+    [train]\nsteps = 24\nbatch = 8\npartials = 2\neval_every = 5\ncheckpoint_every = 4\nlog_every = 1\nclip_norm = 1.0\n\
+    [optimizer]\nname = 'adamw'\nlr = 0.01\n";
+
+#[test]
+fn budgets_change_no_bit_and_are_kept_to_the_byte() {
+    let place = Place::new("budgets");
+    place.write("job.toml", LENGTHS);
+    let whole = place.train("job.toml", "whole", &[]);
+    let peak = whole["peak_bytes"]["cpu0"].as_u64().unwrap();
+    let limits: [(u64, &[&str]); 5] = [
+        (80, &["--host-memory", "0"]),
+        (70, &[]),
+        (45, &[]),
+        (45, &["--host-memory", "100kB", "--disk", "100MB"]),
+        (60, &["--host-memory", "0", "--disk", "100MB"]),
+    ];
+    for (i, (percent, more)) in limits.iter().enumerate() {
+        let memory = (peak * percent / 100).to_string();
+        let out = format!("limited{i}");
+        let arguments =
+            [&["train", "job.toml", "--out", &out, "--json", "--memory", &memory], *more].concat();
+        let finished = place.run(&arguments);
+        assert_eq!(finished.code(), Some(0), "{percent} {more:?}: {}", finished.stderr);
+        let done = finished.events().pop().unwrap();
+        assert_eq!(fingerprint(&done), fingerprint(&whole), "{percent} {more:?}");
+        assert!(done["peak_bytes"]["cpu0"].as_u64().unwrap() <= peak * percent / 100);
+        let compared = finished.events_called("compared").pop().unwrap();
+        let rows = compared["rows"].as_array().unwrap();
+        let bytes: Vec<_> = rows.iter().filter(|row| row[0] != "step time").collect();
+        assert!(!bytes.is_empty() && bytes.iter().all(|row| row[1] == row[2]), "{compared}");
+        assert!(more.is_empty() == rows.iter().any(|row| row[0] == "host to device") || i == 3, "{compared}");
+    }
+}
+
+#[test]
+fn killed_between_tiers_nothing_is_lost_and_nothing_is_left() {
+    let place = Place::new("budgets-killed");
+    place.write("job.toml", LENGTHS);
+    let whole = place.train("job.toml", "whole", &[]);
+    let memory = (whole["peak_bytes"]["cpu0"].as_u64().unwrap() * 6 / 10).to_string();
+    let resume = [
+        &["train", "job.toml", "--out", "killed", "--json", "--resume"][..],
+        &["--memory", &memory, "--host-memory", "0", "--disk", "100MB"],
+    ]
+    .concat();
+    let mut random = Random(3);
+    for kill in 0..5 {
+        let mut running = place.start(&resume);
+        match kill % 2 {
+            0 => drop(running.wait_for("step", 1 + random.below(9))),
+            _ => sleep(Duration::from_micros(random.below(90_000) as u64)),
+        }
+        running.kill();
+        running.finish();
+    }
+    let finished = place.run(&resume);
+    assert_eq!(finished.code(), Some(0), "{}", finished.stderr);
+    assert_eq!(fingerprint(&finished.events().pop().unwrap()), fingerprint(&whole));
+    let files: Vec<String> = fs::read_dir(place.path("killed"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    let known = |name: &String| {
+        ["job.toml", "plan.json", "metrics.csv", "checkpoints", "weights.safetensors"]
+            .contains(&name.as_str())
+            || name.starts_with("events.out.")
+    };
+    assert!(files.iter().all(known), "{files:?}");
+}
+
+#[test]
+fn what_does_not_fit_is_told_what_would() {
+    let place = Place::new("budgets-short");
+    place.write("job.toml", LENGTHS);
+    let short = place.run(&["train", "job.toml", "--memory", "800kB", "--host-memory", "0", "--out", "none"]);
+    assert_eq!(short.code(), Some(1));
+    for part in ["does not fit", "smallest that would do is", "largest at the peak", "--set "] {
+        assert!(short.stderr.contains(part), "{part}: {}", short.stderr);
+    }
+    assert!(!place.path("none").exists());
+
+    // The smallest it names does.
+    let least = short.stderr.split('(').nth(1).and_then(|rest| rest.split(" bytes").next()).unwrap();
+    let fits = place.run(&["plan", "job.toml", "--memory", least, "--host-memory", "0"]);
+    assert_eq!(fits.code(), Some(0), "{}", fits.stderr);
+
+    // And so does the job it proposes.
+    let proposed = place.run(&["plan", "job.toml", "--memory", "800kB", "--host-memory", "0", "--fit"]);
+    assert_eq!(proposed.code(), Some(0), "{}", proposed.stderr);
+    place.write("proposed.toml", &proposed.stdout);
+    let done = place.train("proposed.toml", "proposed", &["--steps", "3"]);
+    assert!(done["peak_bytes"]["cpu0"].as_u64().unwrap() <= 800_000);
+}
+
+#[test]
+fn plans_are_tables_and_documents() {
+    let place = Place::new("budgets-plan");
+    place.write("job.toml", LENGTHS);
+    let table = place.run(&["plan", "job.toml", "--memory", "400kB"]);
+    assert_eq!(table.code(), Some(0), "{}", table.stderr);
+    for part in ["after", "graph", "layout", "peak", "a step moves", "streams at work"] {
+        assert!(table.stdout.contains(part), "{part}: {}", table.stdout);
+    }
+    let json = place.run(&["plan", "job.toml", "--memory", "400kB", "--json"]);
+    let document: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
+    assert!(document["summary"]["spaces"]["cpu0"][0].as_u64().unwrap() <= 400_000);
+    let plan: gulliver_plan::plan::Plan = serde_json::from_value(document["plan"].clone()).unwrap();
+    assert!(!plan.decisions.is_empty() && plan.steps.iter().any(|step| !step.after.is_empty()));
+
+    let why = place.run(&["plan", "job.toml", "--memory", "400kB", "--explain", "mlp"]);
+    assert!(why.stdout.contains("frees") && why.stdout.contains("h.0.mlp"), "{}", why.stdout);
+    let nothing = place.run(&["plan", "job.toml", "--explain", "no such value"]);
+    assert!(nothing.code() == Some(1) && nothing.stderr.contains("no value has that in its name"));
+
+    let curve = place.run(&["plan", "job.toml", "--budget-curve", "--json"]);
+    let points: Vec<serde_json::Value> = serde_json::from_str(&curve.stdout).unwrap();
+    let seconds: Vec<f64> = points.iter().map(|p| p["timing"]["seconds"].as_f64().unwrap()).collect();
+    assert!(points.len() == 9 && seconds[0] >= seconds[8], "{seconds:?}");
+}
