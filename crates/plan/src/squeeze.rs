@@ -57,6 +57,21 @@ impl Outline {
         view.finish(script, Vec::new(), options.memory.unwrap_or(u64::MAX), true)
     }
 
+    /// The plan of a script written elsewhere from the one in which everything stays, whatever it needs; none
+    /// if there is no such script.
+    pub fn plan_script(
+        &self,
+        graph: &Graph,
+        sizes: &Bindings,
+        options: &Options,
+        write: impl FnOnce(&Base) -> Option<Script>,
+    ) -> Result<Option<Plan>, PlanError> {
+        let sizes = self.sizes(graph, sizes, options)?;
+        let view = View::new(self, graph, &sizes, options);
+        let script = write(&view.base());
+        script.map(|script| view.finish(script, Vec::new(), 0, false)).transpose()
+    }
+
     fn squeeze(
         &self,
         graph: &Graph,
