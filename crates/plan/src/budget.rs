@@ -21,6 +21,10 @@ const TRIES: usize = 16;
 /// Seconds, so small that they only tell candidates apart that cost nothing.
 const MARK: f64 = 1e-9;
 
+/// Ways to look at it: whether to leave alone what would have others computed sooner than they are needed,
+/// and the power of what is wanting by which it is weighed.
+const STARTS: [(bool, f64); 4] = [(false, 1.0), (true, 1.0), (false, 0.0), (true, 0.0)];
+
 /// What the choice is made with.
 pub struct Terms<'a> {
     /// Who reads what.
@@ -80,11 +84,11 @@ struct Candidate {
 }
 
 /// Chooses from `choices` on, which may already say something, until no act needs more than `target`.
-/// Two ways of looking at costs are tried, and the better result is taken.
+/// Several ways of looking at costs are tried, and the best result is taken.
 pub fn fit(base: &Base, terms: &Terms, choices: &Choices, target: u64) -> Result<Chosen, Short> {
     let mut best: Result<(f64, Chosen), Short> = Err(Short { enough: u64::MAX });
-    for near in [false, true] {
-        let found = fit_one(base, terms, choices.clone(), target, near);
+    for (near, power) in STARTS {
+        let found = fit_one(base, terms, choices.clone(), target, near, power);
         best = match (best, found) {
             (Ok(a), Ok(b)) => Ok(if b.0 < a.0 { b } else { a }),
             (Ok(found), Err(_)) | (Err(_), Ok(found)) => Ok(found),
@@ -104,8 +108,10 @@ fn fit_one(
     choices: Choices,
     target: u64,
     near: bool,
+    power: f64,
 ) -> Result<(f64, Chosen), Short> {
     let mut search = Search::new(base, terms, choices, target, near);
+    search.power = power;
     let mut best: Option<Chosen> = None;
     let mut least = u64::MAX;
     for _ in 0..ROUNDS {
@@ -151,8 +157,17 @@ struct Search<'a> {
     /// Whether no computation may reach back over others that are done again later, so that a longer
     /// stretch of the graph would be computed at once.
     near: bool,
-    /// The least each candidate cost when it was last looked at.
-    costs: Vec<Option<f64>>,
+    /// The power of what is wanting by which it is weighed.
+    power: f64,
+    /// The least each candidate cost for what it freed when it was last looked at, and how much more than
+    /// its own bytes that was.
+    costs: Vec<Option<(f64, f64)>>,
+    /// Where the candidates of each version begin.
+    offered: Vec<u32>,
+    /// The acts that the candidate looked at last has run again.
+    closure: Vec<u32>,
+    /// What else could be let go for nothing then.
+    riders: Vec<usize>,
     seen: Vec<u32>,
     mark: u32,
     stack: Vec<VersionId>,
@@ -179,14 +194,20 @@ impl<'a> Search<'a> {
             revived: vec![NEVER; acts],
             beside: [vec![0; acts + 1], vec![0; acts + 1]],
             near,
+            power: 1.0,
             costs: Vec::new(),
+            offered: Vec::with_capacity(base.script.versions.len() + 1),
+            closure: Vec::new(),
+            riders: Vec::new(),
             seen: vec![0; acts],
             mark: 0,
             stack: Vec::new(),
         };
         for v in 0..base.script.versions.len() as u32 {
+            search.offered.push(search.candidates.len() as u32);
             search.offer(v);
         }
+        search.offered.push(search.candidates.len() as u32);
         search.costs.resize(search.candidates.len(), None);
         search
     }
@@ -313,7 +334,7 @@ impl<'a> Search<'a> {
         for (t, &over) in self.over.iter().enumerate() {
             self.wanting[t] = sum;
             if over > 0 {
-                sum += over as f64;
+                sum += (over as f64).powf(self.power);
                 if over > most {
                     (worst, most) = (t as u32, over);
                 }
@@ -325,14 +346,49 @@ impl<'a> Search<'a> {
         }
         let (at, choice) = self.cheapest(worst, most as f64)?;
         let c = self.candidates[at];
-        let back = self.back(&c, choice) as usize;
+        let back = self.back(&c, choice);
+        self.riders.clear();
+        if choice == Choice::Recompute && self.again(&c).is_some() {
+            self.find_riders(&c, worst, back);
+        }
+        self.take(at, choice, back);
+        for k in 0..self.riders.len() {
+            self.take(self.riders[k], Choice::Recompute, back);
+        }
+        Some(at)
+    }
+
+    fn take(&mut self, at: usize, choice: Choice, back: u32) {
+        let c = self.candidates[at];
+        let back = back.min(c.to);
         self.candidates[at].taken = true;
         self.choices.gaps[c.gap] = choice;
         self.count(at, true);
-        for over in &mut self.over[c.from as usize + 1..back] {
+        for over in &mut self.over[c.from as usize + 1..back as usize] {
             *over -= c.bytes as i64;
         }
-        Some(at)
+    }
+
+    /// The candidates that cover an act and are results of what is run again for another, just looked at.
+    fn find_riders(&mut self, c: &Candidate, worst: u32, back: u32) {
+        self.riders.clear();
+        for &act in &self.closure {
+            for &v in self.base.script.sides(self.base.graph, act as usize).1 {
+                let offered = self.offered[v as usize] as usize..self.offered[v as usize + 1] as usize;
+                for at in offered {
+                    let other = &self.candidates[at];
+                    let covers = other.from < worst && worst < other.to && back <= other.to;
+                    if covers
+                        && !other.taken
+                        && !other.barred
+                        && other.gap != c.gap
+                        && self.base.again[v as usize]
+                    {
+                        self.riders.push(at);
+                    }
+                }
+            }
+        }
     }
 
     /// The candidate that covers an act and frees what is wanting at least cost, and how.
@@ -343,25 +399,38 @@ impl<'a> Search<'a> {
             if c.taken || c.barred || c.from >= worst || worst >= c.to {
                 continue;
             }
-            let useful = (c.bytes as f64 / most).min(1.0);
-            let gain = |search: &Search, back: u32| {
+            let gain = |search: &Search, c: &Candidate, back: u32| {
+                let useful = (c.bytes as f64 / most).min(1.0);
                 (search.wanting[back as usize] - search.wanting[c.from as usize + 1]) * useful
             };
             // What it costs changes with what else is chosen; it is looked at again if it may win.
-            if let (Some(known), Some((least, ..))) = (self.costs[at], best)
-                && (known + MARK) / gain(self, c.to) >= least
+            if let (Some((known, more)), Some((least, ..))) = (self.costs[at], best)
+                && (known + MARK) / (gain(self, &c, c.to) * more) >= least
             {
                 continue;
             }
             let prices = self.prices(&c);
-            self.costs[at] = prices.iter().flatten().map(|p| p.1).reduce(f64::min);
+            let own = gain(self, &c, c.to);
+            let mut cheapest: Option<(f64, f64)> = None;
             for (choice, seconds) in prices.into_iter().flatten() {
                 let back = self.back(&c, choice);
-                let rank = (seconds + MARK) / gain(self, back);
-                if worst < back && best.is_none_or(|(least, ..)| rank < least) {
+                if worst >= back {
+                    continue;
+                }
+                let mut freed = gain(self, &c, back);
+                if choice == Choice::Recompute {
+                    self.find_riders(&c, worst, back);
+                    freed += self.riders.iter().map(|&r| gain(self, &self.candidates[r], back)).sum::<f64>();
+                }
+                let rank = (seconds + MARK) / freed;
+                if cheapest.is_none_or(|(s, f)| rank < (s + MARK) / (own * f)) {
+                    cheapest = Some((seconds, freed / own));
+                }
+                if best.is_none_or(|(least, ..)| rank < least) {
                     best = Some((rank, at, choice));
                 }
             }
+            self.costs[at] = cheapest;
         }
         best.map(|(_, at, choice)| (at, choice))
     }
@@ -406,6 +475,7 @@ impl<'a> Search<'a> {
         let back = self.back(c, Choice::Recompute);
         let mut seconds = 0.0;
         self.stack.clear();
+        self.closure.clear();
         self.stack.push(c.version);
         while let Some(v) = self.stack.pop() {
             let act = base.producer[v as usize];
@@ -425,6 +495,7 @@ impl<'a> Search<'a> {
                 }
             }
             seconds += self.terms.seconds[act as usize];
+            self.closure.push(act);
             for &r in base.script.sides(base.graph, act as usize).0 {
                 if base.overwritten[r as usize] < back {
                     return None;
@@ -484,36 +555,51 @@ impl<'a> Search<'a> {
         largest.is_some()
     }
 
-    /// Withdraws choices that are not needed, the dearest first; whether there were any.
+    /// Withdraws choices that are not needed, the dearest first; whether there were any. All that is there
+    /// again because one act is run again stays together, or nothing is gained.
     fn take_back(&mut self) -> bool {
-        let mut dear: Vec<(f64, usize)> = Vec::new();
-        for at in 0..self.candidates.len() {
-            let c = self.candidates[at];
-            if c.taken {
-                let seconds = match self.choices.gaps[c.gap] {
-                    Choice::Recompute => self.terms.seconds[self.base.producer[c.version as usize] as usize],
-                    choice => {
-                        let price = self.terms.away.iter().flatten().find(|(other, _)| *other == choice);
-                        price.map_or(0.0, |(_, seconds)| seconds * c.bytes as f64)
-                    }
-                };
-                dear.push((seconds, at));
-            }
+        let mut dear: Vec<(f64, u32, usize)> = Vec::new();
+        for (at, c) in self.candidates.iter().enumerate().filter(|(_, c)| c.taken) {
+            let act = self.base.producer[c.version as usize];
+            dear.push(match self.choices.gaps[c.gap] {
+                Choice::Recompute => (self.terms.seconds[act as usize], act, at),
+                choice => {
+                    let price = self.terms.away.iter().flatten().find(|(other, _)| *other == choice);
+                    (price.map_or(0.0, |(_, seconds)| seconds * c.bytes as f64), NEVER, at)
+                }
+            });
         }
-        dear.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        dear.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)).then(a.2.cmp(&b.2)));
         let mut any = false;
-        for (_, at) in dear {
-            let c = self.candidates[at];
-            let spare = &mut self.over[c.from as usize + 1..c.to as usize];
-            if spare.iter().all(|over| over + c.bytes as i64 <= 0) {
-                spare.iter_mut().for_each(|over| *over += c.bytes as i64);
-                self.count(at, false);
-                self.candidates[at].taken = false;
-                self.choices.gaps[c.gap] = Choice::Keep;
+        for together in dear.chunk_by(|a, b| a.1 == b.1 && a.1 != NEVER) {
+            let mut fits = true;
+            for (k, &(_, _, at)) in together.iter().enumerate() {
+                fits &= self.occupy(at, 1);
+                if !fits {
+                    together[..=k].iter().for_each(|&(_, _, at)| {
+                        self.occupy(at, -1);
+                    });
+                    break;
+                }
+            }
+            if fits {
                 any = true;
+                for &(_, _, at) in together {
+                    self.count(at, false);
+                    self.candidates[at].taken = false;
+                    self.choices.gaps[self.candidates[at].gap] = Choice::Keep;
+                }
             }
         }
         any
+    }
+
+    /// Adds the bytes of a candidate to what is in use, or takes them off; whether nothing is wanting then.
+    fn occupy(&mut self, at: usize, sign: i64) -> bool {
+        let c = self.candidates[at];
+        let between = &mut self.over[c.from as usize + 1..c.to as usize];
+        between.iter_mut().for_each(|over| *over += sign * c.bytes as i64);
+        between.iter().all(|over| *over <= 0)
     }
 
     /// Seconds of kernels and moves of a script.

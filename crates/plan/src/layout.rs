@@ -32,10 +32,13 @@ const GOOD: u64 = 200;
 const FEW: usize = 256;
 const RETRIES: usize = 80;
 
-/// An offset per span, from `base` up, and the end of the arena.
-pub fn pack(spans: &[Span], base: u64) -> (Vec<u64>, u64) {
+/// An offset per span, from `base` up, and the end of the arena. If there is a limit to that which can be
+/// kept to, ways are tried until one does.
+pub fn pack(spans: &[Span], base: u64, limit: Option<u64>) -> (Vec<u64>, u64) {
     let events = Events::of(spans);
     let needed = events.live_peak(spans);
+    let room = limit.map(|limit| limit.saturating_sub(base)).filter(|room| *room >= needed);
+    let enough = room.unwrap_or(needed + needed / GOOD);
     let large = largest(spans, WAYS.iter().map(|w| w.1).max().unwrap_or(0));
     let mut best = (vec![0; spans.len()], u64::MAX);
     for (short, grounded) in WAYS {
@@ -44,12 +47,12 @@ pub fn pack(spans: &[Span], base: u64) -> (Vec<u64>, u64) {
         if found.1 < best.1 {
             best = found;
         }
-        if best.1 - needed <= needed / GOOD {
+        if best.1 <= enough {
             break;
         }
     }
     if spans.len() <= FEW {
-        improve(spans, needed, &mut best);
+        improve(spans, enough, &mut best);
     }
     let (mut offsets, top) = best;
     offsets.iter_mut().for_each(|o| *o += base);
@@ -57,10 +60,10 @@ pub fn pack(spans: &[Span], base: u64) -> (Vec<u64>, u64) {
 }
 
 /// Places all spans in turn, and again with the one that ended highest moved to the front.
-fn improve(spans: &[Span], needed: u64, best: &mut (Vec<u64>, u64)) {
+fn improve(spans: &[Span], enough: u64, best: &mut (Vec<u64>, u64)) {
     let mut order = largest(spans, spans.len());
     for _ in 0..RETRIES {
-        if best.1 - needed <= needed / GOOD {
+        if best.1 <= enough {
             return;
         }
         let ground = Ground::of(spans, &order);
@@ -313,7 +316,7 @@ mod tests {
     fn spans_alive_together_never_overlap() {
         for count in [0, 1, 2, 10, 300, 1000] {
             let spans = random_spans(count, count as u64);
-            let (offsets, top) = pack(&spans, 128);
+            let (offsets, top) = pack(&spans, 128, None);
             assert!(top >= 128 + live_peak(&spans));
             for (i, a) in spans.iter().enumerate() {
                 assert!(offsets[i].is_multiple_of(ALIGN) && offsets[i] >= 128 && offsets[i] + a.bytes <= top);
@@ -330,7 +333,7 @@ mod tests {
     fn little_is_lost_on_random_lifetimes() {
         for seed in 0..5 {
             let spans = random_spans(2000, seed);
-            let (_, top) = pack(&spans, 0);
+            let (_, top) = pack(&spans, 0, None);
             let needed = live_peak(&spans);
             assert!(top * 100 < needed * 125, "{top} of {needed}");
         }
@@ -348,14 +351,14 @@ mod tests {
             spans.push(Span { bytes: 2000, start: back - 1, end: back + 1 });
         }
         let needed = live_peak(&spans);
-        let top = pack(&spans, 0).1;
+        let top = pack(&spans, 0, None).1;
         assert!(top <= needed + needed / 50, "{top} of {needed}");
     }
 
     #[test]
     fn space_is_used_again() {
         let span = |start, end| Span { bytes: 64, start, end };
-        let (offsets, top) = pack(&[span(0, 1), span(1, 2), span(2, 3)], 0);
+        let (offsets, top) = pack(&[span(0, 1), span(1, 2), span(2, 3)], 0, None);
         assert!(top == 128 && offsets[0] == offsets[2] && offsets[1] != offsets[0], "{offsets:?} {top}");
     }
 }

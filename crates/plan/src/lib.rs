@@ -6,6 +6,7 @@
 
 pub mod arrange;
 pub mod budget;
+pub mod comparator;
 pub mod cost;
 pub mod kind;
 pub mod layout;

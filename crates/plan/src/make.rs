@@ -207,7 +207,8 @@ impl Outline {
         }
         let mut ends = options.persistent.ends;
         for space in 0..TIERS.len() {
-            let (offsets, end) = pack(&spans[space], ends[space]);
+            let limit = options.memory.filter(|_| space == Tier::Device as usize);
+            let (offsets, end) = pack(&spans[space], ends[space], limit);
             ends[space] = end;
             for (&i, &offset) in moving[space].iter().zip(&offsets) {
                 buffers[i].offset = offset;

@@ -57,6 +57,21 @@ impl Outline {
         view.finish(script, Vec::new(), options.memory.unwrap_or(u64::MAX), true)
     }
 
+    /// The plan of a script written elsewhere from the one in which everything stays, whatever it needs; none
+    /// if there is no such script.
+    pub fn plan_script(
+        &self,
+        graph: &Graph,
+        sizes: &Bindings,
+        options: &Options,
+        write: impl FnOnce(&Base) -> Option<Script>,
+    ) -> Result<Option<Plan>, PlanError> {
+        let sizes = self.sizes(graph, sizes, options)?;
+        let view = View::new(self, graph, &sizes, options);
+        let script = write(&view.base());
+        script.map(|script| view.finish(script, Vec::new(), 0, false)).transpose()
+    }
+
     fn squeeze(
         &self,
         graph: &Graph,
@@ -64,17 +79,27 @@ impl Outline {
         options: &Options,
         budget: u64,
     ) -> Result<Plan, PlanError> {
+        let options = &Options { memory: Some(budget).filter(|b| *b < u64::MAX), ..*options };
         let view = View::new(self, graph, sizes, options);
         let base = view.base();
         let homes = view.homes(&base, options.persistent)?;
         let start = view.away_at_first(&base, homes);
         let beside = [options.beside.host.unwrap_or(u64::MAX), options.beside.disk.unwrap_or(0)];
         let (mut least, mut full) = (u64::MAX, None);
+        let mut moves = true;
         for (early, share) in WAYS {
+            // Without moves none can start early, and all has been tried.
+            if !moves && share == 100 {
+                continue;
+            }
             let (mut target, mut room) = (budget / 100 * share + budget % 100 * share / 100, beside);
             for _ in 0..ATTEMPTS {
-                let plan = match view.fit(&base, &start, target, room) {
-                    Ok(chosen) => view.finish(chosen.script, chosen.decisions, target, early)?,
+                let (plan, live) = match view.fit(&base, &start, target, room) {
+                    Ok(chosen) => {
+                        moves = chosen.script.acts.iter().any(|act| act.what == What::Move);
+                        let live = chosen.profile.iter().copied().max().unwrap_or(0);
+                        (view.finish(chosen.script, chosen.decisions, target, early)?, live)
+                    }
                     Err(Short { enough }) => {
                         least = least.min(enough.max(budget + 1));
                         break;
@@ -87,7 +112,8 @@ impl Outline {
                 }
                 if needed[0] > budget {
                     least = least.min(needed[0]);
-                    target = target.saturating_sub((needed[0] - budget).max(64));
+                    // Less than what it came to, or the same would be chosen again.
+                    target = target.min(live).saturating_sub((needed[0] - budget).max(64));
                 }
                 for place in [0, 1].into_iter().filter(|&place| over(place) > 0) {
                     let (tier, needed) = (plan.spaces[place + 1].name.clone(), needed[place + 1]);

@@ -1,0 +1,159 @@
+//! Virtual memory for a device: every act needs its operands on the device; on shortage whatever was used
+//! least recently goes to the host, written back if the host has not its bytes. There is no prefetch, no
+//! knowledge of what comes, and weights and optimizer state are paged like everything else. What frameworks
+//! with unified or swapped memory do; the baseline of Li et al., "Harmony" (VLDB 2022).
+
+use super::{Case, highest};
+use crate::plan::Tier;
+use crate::script::{Script, Version, VersionId, What};
+
+/// The script of page faults that needs at most `budget` on the device, with weights and states at home
+/// in host memory; what is new is written there when it is evicted, updated weights at once. None if the
+/// operands of some act alone do not fit.
+pub fn script(case: &Case, budget: u64) -> Option<Script> {
+    highest(budget / 8, budget.saturating_mul(2), budget, |threshold| {
+        let script = Pager::new(case, threshold).run();
+        Some((case.outcome(&script), script))
+    })
+}
+
+struct Pager<'a> {
+    case: &'a Case<'a>,
+    threshold: u64,
+    out: Script,
+    /// The version on the device, while it is resident.
+    here: Vec<Option<VersionId>>,
+    /// The version on the host, while its bytes are those of the value.
+    copy: Vec<Option<VersionId>>,
+    /// Resident, least recently used first.
+    recent: Vec<VersionId>,
+    left: Vec<u32>,
+    bytes: u64,
+    now: u32,
+}
+
+impl<'a> Pager<'a> {
+    fn new(case: &'a Case<'a>, threshold: u64) -> Pager<'a> {
+        let count = case.base.script.versions.len();
+        let left = (0..count as u32).map(|v| case.base.uses(v).len() as u32).collect();
+        let (out, recent) = (Script::default(), Vec::new());
+        let none = || vec![None; count];
+        Pager { case, threshold, out, here: none(), copy: none(), recent, left, bytes: 0, now: 0 }
+    }
+
+    fn run(mut self) -> Script {
+        let base = self.case.base;
+        for (v, version) in base.script.versions.iter().enumerate().filter(|(_, v)| v.input) {
+            let tier = if base.persistent[v] { Tier::Host } else { Tier::Device };
+            let new = self.out.version(Version { tier, ..*version });
+            if base.persistent[v] {
+                self.copy[v] = Some(new);
+            } else {
+                self.here[v] = Some(new);
+                self.bytes += self.case.size(v as u32);
+            }
+        }
+        let homes = self.copy.clone();
+        for t in 0..base.script.acts.len() {
+            self.now = t as u32;
+            let (reads, writes) = base.script.sides(base.graph, t);
+            for &v in reads {
+                self.fault(v, base.script.refs(t));
+            }
+            let needed: u64 = writes.iter().map(|&w| self.case.size(w)).sum();
+            self.make_room(needed, base.script.refs(t));
+            self.begin(base.script.acts[t].what);
+            for &v in reads {
+                self.out.refs.extend(self.here[v as usize]);
+                self.touch(v);
+            }
+            for &v in writes {
+                self.arrive(v);
+            }
+            match base.script.acts[t].what {
+                // A sum changes what the host has.
+                What::Add => self.copy[reads[1] as usize] = None,
+                What::Carry => {
+                    let input = base.script.refs(t)[1] as usize;
+                    self.out.refs.extend(homes[input].or(self.here[input]));
+                    // What the device has of it is old.
+                    self.leave(input as u32);
+                }
+                _ => {}
+            }
+            let refs = base.script.refs(t);
+            for (_, &v) in refs.iter().enumerate().filter(|(i, v)| !refs[..*i].contains(v)) {
+                self.left[v as usize] -= 1;
+                if self.left[v as usize] == 0 && !base.output[v as usize] {
+                    self.leave(v);
+                }
+            }
+        }
+        let output = |&v: &VersionId| self.here[v as usize].or(self.copy[v as usize]).unwrap_or(v);
+        self.out.outputs = base.script.outputs.iter().map(output).collect();
+        self.out
+    }
+
+    fn begin(&mut self, what: What) {
+        self.out.act(what);
+        if let Some(act) = self.out.acts.last_mut() {
+            act.base = self.now;
+        }
+    }
+
+    /// A new version on the device, by the act that has begun.
+    fn arrive(&mut self, v: VersionId) {
+        let of = self.case.base.script.versions[v as usize].of;
+        let new = self.out.version(Version { of, tier: Tier::Device, input: false });
+        self.out.refs.push(new);
+        self.here[v as usize] = Some(new);
+        self.bytes += self.case.size(v);
+        self.recent.push(v);
+    }
+
+    fn fault(&mut self, v: VersionId, needed: &[VersionId]) {
+        let Some(copy) = self.copy[v as usize].filter(|_| self.here[v as usize].is_none()) else { return };
+        self.make_room(self.case.size(v), needed);
+        self.begin(What::Move);
+        self.out.refs.push(copy);
+        self.arrive(v);
+    }
+
+    /// Evicts until so many bytes more fit, but never what the act at hand touches, nor results the step
+    /// is run for.
+    fn make_room(&mut self, bytes: u64, needed: &[VersionId]) {
+        let mut k = 0;
+        while self.bytes + bytes > self.threshold && k < self.recent.len() {
+            let v = self.recent[k];
+            if needed.contains(&v) || self.case.base.output[v as usize] {
+                k += 1;
+                continue;
+            }
+            if self.copy[v as usize].is_none() {
+                self.begin(What::Move);
+                let of = self.case.base.script.versions[v as usize].of;
+                let to = self.out.version(Version { of, tier: Tier::Host, input: false });
+                self.out.refs.extend(self.here[v as usize]);
+                self.out.refs.push(to);
+                self.copy[v as usize] = Some(to);
+            }
+            self.leave(v);
+        }
+    }
+
+    fn touch(&mut self, v: VersionId) {
+        if let Some(at) = self.recent.iter().position(|&other| other == v) {
+            self.recent.remove(at);
+            self.recent.push(v);
+        }
+    }
+
+    fn leave(&mut self, v: VersionId) {
+        let input =
+            self.case.base.script.versions[v as usize].input && !self.case.base.persistent[v as usize];
+        if !input && self.here[v as usize].take().is_some() {
+            self.bytes -= self.case.size(v);
+            self.recent.retain(|&other| other != v);
+        }
+    }
+}
