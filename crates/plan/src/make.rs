@@ -90,10 +90,18 @@ impl<'a> Options<'a> {
             scratch: &|_, _, _| Ok(0),
             rates: Rates::default(),
             links: Links::default(),
-            unhidden: 0.3,
+            unhidden: UNHIDDEN,
         }
     }
+
+    /// The same for an ordinary machine.
+    pub(crate) fn at_ordinary_prices(&self) -> Options<'a> {
+        Options { rates: Rates::default(), links: Links::default(), unhidden: UNHIDDEN, ..*self }
+    }
 }
+
+/// The share of the time of moves that is thought not to be hidden, where nothing is known.
+const UNHIDDEN: f64 = 0.3;
 
 /// Why there is no plan.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

@@ -64,6 +64,7 @@ impl Groups {
 }
 
 /// The sizes of one input, put into every kind of an outline.
+#[derive(Clone)]
 pub struct Sizes {
     /// Sizes of one partial.
     pub slice: Bindings,
@@ -117,12 +118,14 @@ impl Outline {
 
     /// Puts the sizes of an input (of the whole batch) into every kind.
     pub fn sizes(&self, graph: &Graph, sizes: &Bindings, options: &Options) -> Result<Sizes, PlanError> {
-        let mut sizes = settle(graph, &self.kinds, sizes, options)?;
-        for (flops, bytes) in &self.work {
-            let [flops, bytes] = [flops, bytes].map(|dim| dim.bind(&sizes.slice).unwrap_or(0) as f64);
-            sizes.seconds.push(options.rates.seconds(flops, bytes));
-        }
-        Ok(sizes)
+        Ok(self.priced(&settle(graph, &self.kinds, sizes, options)?, options))
+    }
+
+    /// The same sizes at other prices.
+    pub(crate) fn priced(&self, sizes: &Sizes, options: &Options) -> Sizes {
+        let bind = |dim: &Dim| dim.bind(&sizes.slice).unwrap_or(0) as f64;
+        let seconds = self.work.iter().map(|(flops, bytes)| options.rates.seconds(bind(flops), bind(bytes)));
+        Sizes { seconds: seconds.collect(), ..sizes.clone() }
     }
 
     /// Seconds of a node.

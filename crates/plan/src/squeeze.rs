@@ -72,7 +72,25 @@ impl Outline {
         script.map(|script| view.finish(script, Vec::new(), 0, false)).transpose()
     }
 
+    /// Whether a budget will do must not depend on how fast a machine was measured to be: where the prices
+    /// at hand lead nowhere, ordinary ones are tried.
     fn squeeze(
+        &self,
+        graph: &Graph,
+        sizes: &Sizes,
+        options: &Options,
+        budget: u64,
+    ) -> Result<Plan, PlanError> {
+        let failed = match self.squeeze_at(graph, sizes, options, budget) {
+            Err(e @ (PlanError::DoesNotFit { .. } | PlanError::TierFull { .. })) => e,
+            made => return made,
+        };
+        let ordinary = options.at_ordinary_prices();
+        let again = self.squeeze_at(graph, &self.priced(sizes, &ordinary), &ordinary, budget);
+        again.map_err(|_| failed)
+    }
+
+    fn squeeze_at(
         &self,
         graph: &Graph,
         sizes: &Sizes,
@@ -142,6 +160,7 @@ impl Outline {
     /// The smallest budget of the device that will do for these sizes, with weights and states where they
     /// are; found by trying, to within a hundredth.
     pub fn smallest(&self, graph: &Graph, sizes: &Bindings, options: &Options) -> Result<u64, PlanError> {
+        let options = &options.at_ordinary_prices();
         let sizes = self.sizes(graph, sizes, options)?;
         let view = View::new(self, graph, &sizes, options);
         let base = view.base();
@@ -151,7 +170,7 @@ impl Outline {
         let mut low = chosen.profile.iter().copied().max().unwrap_or(0) / 2;
         let mut high = view.finish(chosen.script, chosen.decisions, 0, false)?.spaces[0].bytes;
         // Other tiers may be too small for what needs least.
-        while let Err(e) = self.squeeze(graph, &sizes, options, high) {
+        while let Err(e) = self.squeeze_at(graph, &sizes, options, high) {
             match e {
                 PlanError::DoesNotFit { .. } | PlanError::TierFull { .. } if high < u64::MAX / 2 => {
                     (low, high) = (high, high + high / 8 + 64);
@@ -161,7 +180,7 @@ impl Outline {
         }
         while high.saturating_sub(low) > (high / 200).max(64) {
             let middle = low + (high - low) / 2;
-            match self.squeeze(graph, &sizes, options, middle) {
+            match self.squeeze_at(graph, &sizes, options, middle) {
                 Ok(_) => high = middle,
                 Err(PlanError::DoesNotFit { .. } | PlanError::TierFull { .. }) => low = middle,
                 Err(e) => return Err(e),

@@ -80,14 +80,29 @@ impl Planner {
 
     fn settle(&mut self, largest: &Bindings) -> Result<(), PlanError> {
         let mut best: Option<(f64, f64, Persistent)> = None;
-        let mut reason = None;
-        for unhidden in UNHIDDEN {
+        let mut reason = PlanError::NoRoom;
+        // Moves at several prices, and then as little on the device as can be.
+        for (unhidden, bare) in UNHIDDEN.map(|share| (share, false)).into_iter().chain([(UNHIDDEN[1], true)])
+        {
+            if bare && best.is_some() {
+                break;
+            }
             self.unhidden = unhidden;
             let found = self.with(Which::Train, largest, |graph, outline, options| {
-                let persistent = outline.settle(graph, largest, options)?;
+                let persistent = match bare {
+                    true => outline.all_away(graph, options)?.ok_or(PlanError::NoRoom)?,
+                    false => outline.settle(graph, largest, options)?,
+                };
                 let options = Options { persistent: &persistent, ..*options };
                 let plan = outline.plan(graph, largest, &options)?;
                 let seconds = timing(graph, outline, &plan, largest, &options)?.seconds;
+                Ok((seconds, persistent))
+            });
+            let found = found.and_then(|(seconds, persistent)| {
+                let before = std::mem::replace(&mut self.persistent, persistent.clone());
+                let evaluated = self.evaluate.is_some().then(|| self.plan(Which::Evaluate, largest));
+                self.persistent = before;
+                evaluated.transpose()?;
                 Ok((seconds, persistent))
             });
             match found {
@@ -96,9 +111,8 @@ impl Planner {
                         best = Some((seconds, unhidden, persistent));
                     }
                 }
-                Err(e @ (PlanError::DoesNotFit { .. } | PlanError::TierFull { .. } | PlanError::NoRoom)) => {
-                    reason = Some(e);
-                }
+                Err(e @ (PlanError::DoesNotFit { .. } | PlanError::TierFull { .. })) => reason = e,
+                Err(PlanError::NoRoom) => {}
                 Err(e) => return Err(e),
             }
             // Without other tiers there is nothing to weigh.
@@ -106,14 +120,8 @@ impl Planner {
                 break;
             }
         }
-        match (best, reason) {
-            (Some((_, unhidden, persistent)), _) => (self.unhidden, self.persistent) = (unhidden, persistent),
-            (None, Some(e)) => return Err(e),
-            (None, None) => return Err(PlanError::NoRoom),
-        }
-        if self.evaluate.is_some() {
-            self.plan(Which::Evaluate, largest)?;
-        }
+        let (_, unhidden, persistent) = best.ok_or(reason)?;
+        (self.unhidden, self.persistent) = (unhidden, persistent);
         Ok(())
     }
 

@@ -124,6 +124,7 @@ fn plans_are_tables_and_documents() {
     assert!(nothing.code() == Some(1) && nothing.stderr.contains("no value has that in its name"));
 
     let curve = place.run(&["plan", "job.toml", "--budget-curve", "--json"]);
+    assert_eq!(curve.code(), Some(0), "{}", curve.stderr);
     let points: Vec<serde_json::Value> = serde_json::from_str(&curve.stdout).unwrap();
     let seconds: Vec<f64> = points.iter().map(|p| p["timing"]["seconds"].as_f64().unwrap()).collect();
     assert!(points.len() == 9 && seconds[0] >= seconds[8], "{seconds:?}");
