@@ -3,6 +3,7 @@
 //! nothing is repeated per tap. The right operand's columns, the channels of the result, fill vectors.
 
 use crate::kernel::K_BLOCK;
+use crate::kernel::gemm::Panels;
 use crate::kernel::grid::{Grid, Images, Source, by_image, plane_len, unflatten};
 use crate::kernel::pack::{Operand, transposed};
 use crate::kernel::tile::{NR, Store};
@@ -76,7 +77,7 @@ pub fn over_channels_scratch_len(
     threads: usize,
 ) -> usize {
     let each: usize = over_channels_each(grid, n, channels, threads).iter().sum();
-    columns.next_multiple_of(NR) * channels * grid.tap_count() + threads * each
+    Panels::len(columns, channels * grid.tap_count()) + threads * each
 }
 
 /// For every image, position and column `j`: the sum over (channel, tap) of what the position reads
@@ -98,17 +99,9 @@ pub fn sum_over_channels(
         return;
     }
     let threads = team.threads();
+    let (packed, scratch) = scratch.split_at_mut(Panels::len(columns, k));
+    let packed = Panels::pack(team, columns, k, right, packed);
     let panels = columns.div_ceil(NR);
-    let (packed, scratch) = scratch.split_at_mut(panels * k * NR);
-    if k > 0 {
-        let packed = SharedMut::new(packed);
-        team.run(panels, &|p| {
-            // SAFETY: each panel belongs to one part.
-            let panel = unsafe { packed.slice(p * k * NR..(p + 1) * k * NR) };
-            right.pack(p * NR..columns.min((p + 1) * NR), 0..k, NR, panel);
-        });
-    }
-    let packed = &*packed;
     let len = chunk_len(grid, images.n, images.channels, threads);
     let [copy, sums] = over_channels_each(grid, images.n, images.channels, threads);
     let chunks = total.div_ceil(len);
@@ -131,7 +124,7 @@ pub fn sum_over_channels(
             let rows = &mut rows[..pairs.len()];
             source.pair_offsets(rows);
             for p in panels.clone() {
-                let panel = &packed[p * k * NR..(p + 1) * k * NR];
+                let panel = packed.panel(p);
                 // With nothing to add up, one empty block still sets the sums to zero.
                 let mut ks = 0..if k > 0 { k.min(right.block_end(0)) } else { 0 };
                 loop {
