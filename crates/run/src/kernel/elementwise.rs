@@ -196,24 +196,10 @@ fn zip_body(f: Binary, x: Side<'_, f32>, y: Side<'_, f32>, z: &mut [f32]) {
     }
 }
 
+/// One loop for one function of two operands, either of which may lie under the result.
 #[inline(always)]
 fn combine(x: Side<'_, f32>, y: Side<'_, f32>, z: &mut [f32], f: impl Fn(f32, f32) -> f32) {
     match (x, y) {
-        (Side::Run(x), Side::Run(y)) => {
-            for ((z, &x), &y) in z.iter_mut().zip(x).zip(y) {
-                *z = f(x, y);
-            }
-        }
-        (Side::Run(x), Side::Same(y)) => {
-            for (z, &x) in z.iter_mut().zip(x) {
-                *z = f(x, y);
-            }
-        }
-        (Side::Same(x), Side::Run(y)) => {
-            for (z, &y) in z.iter_mut().zip(y) {
-                *z = f(x, y);
-            }
-        }
         (Side::Under, Side::Run(y)) => {
             for (z, &y) in z.iter_mut().zip(y) {
                 *z = f(*z, y);
@@ -226,44 +212,45 @@ fn combine(x: Side<'_, f32>, y: Side<'_, f32>, z: &mut [f32], f: impl Fn(f32, f3
         }
         (Side::Under, Side::Same(y)) => each(z, |x| f(x, y)),
         (Side::Same(x), Side::Under) => each(z, |y| f(x, y)),
-        (Side::Same(x), Side::Same(y)) => z.fill(f(x, y)),
         (Side::Under, Side::Under) => each(z, |x| f(x, x)),
+        (Side::Run(_) | Side::Same(_), Side::Run(_) | Side::Same(_)) => pairs(x, y, z, f),
+    }
+}
+
+/// One loop for one function of two operands apart from the result.
+#[inline(always)]
+fn pairs<T: Copy, Z: Copy>(x: Side<'_, T>, y: Side<'_, T>, z: &mut [Z], f: impl Fn(T, T) -> Z) {
+    match (x, y) {
+        (Side::Run(x), Side::Run(y)) => {
+            for ((z, &x), &y) in z.iter_mut().zip(x).zip(y) {
+                *z = f(x, y);
+            }
+        }
+        (Side::Run(x), Side::Same(y)) => {
+            for (z, &x) in z.iter_mut().zip(x) {
+                *z = f(x, y);
+            }
+        }
+        (Side::Same(x), Side::Run(y)) => {
+            for (z, &y) in z.iter_mut().zip(y) {
+                *z = f(x, y);
+            }
+        }
+        (Side::Same(x), Side::Same(y)) => z.fill(f(x, y)),
+        (Side::Under, _) | (_, Side::Under) => unreachable!("these operands are apart from the result"),
     }
 }
 
 #[inline(always)]
 fn compare_body<T: PartialOrd + Copy>(f: Binary, x: Side<'_, T>, y: Side<'_, T>, z: &mut [u8]) {
     match f {
-        Binary::Equal => test(x, y, z, |x, y| x == y),
-        Binary::NotEqual => test(x, y, z, |x, y| x != y),
-        Binary::Less => test(x, y, z, |x, y| x < y),
-        Binary::LessEqual => test(x, y, z, |x, y| x <= y),
-        Binary::Greater => test(x, y, z, |x, y| x > y),
-        Binary::GreaterEqual => test(x, y, z, |x, y| x >= y),
+        Binary::Equal => pairs(x, y, z, |x, y| u8::from(x == y)),
+        Binary::NotEqual => pairs(x, y, z, |x, y| u8::from(x != y)),
+        Binary::Less => pairs(x, y, z, |x, y| u8::from(x < y)),
+        Binary::LessEqual => pairs(x, y, z, |x, y| u8::from(x <= y)),
+        Binary::Greater => pairs(x, y, z, |x, y| u8::from(x > y)),
+        Binary::GreaterEqual => pairs(x, y, z, |x, y| u8::from(x >= y)),
         _ => unreachable!("arithmetic has a result of another type"),
-    }
-}
-
-#[inline(always)]
-fn test<T: Copy>(x: Side<'_, T>, y: Side<'_, T>, z: &mut [u8], f: impl Fn(T, T) -> bool) {
-    match (x, y) {
-        (Side::Run(x), Side::Run(y)) => {
-            for ((z, &x), &y) in z.iter_mut().zip(x).zip(y) {
-                *z = u8::from(f(x, y));
-            }
-        }
-        (Side::Run(x), Side::Same(y)) => {
-            for (z, &x) in z.iter_mut().zip(x) {
-                *z = u8::from(f(x, y));
-            }
-        }
-        (Side::Same(x), Side::Run(y)) => {
-            for (z, &y) in z.iter_mut().zip(y) {
-                *z = u8::from(f(x, y));
-            }
-        }
-        (Side::Same(x), Side::Same(y)) => z.fill(u8::from(f(x, y))),
-        (Side::Under, _) | (_, Side::Under) => unreachable!("truth values lie over no operand"),
     }
 }
 
