@@ -57,9 +57,17 @@ fn chunk_len(grid: &Grid, n: usize, channels: usize, threads: usize) -> usize {
 
 /// Floats of one channel of the largest copy when pairs are taken `len` at a time.
 fn largest_plane(grid: &Grid, total: usize, len: usize) -> usize {
-    // Chunks repeat once they start at the same position of an image.
-    let chunks = total.div_ceil(len).min(grid.count().max(1));
-    (0..chunks).map(|i| plane_len(grid, &(i * len..total.min((i + 1) * len)))).max().unwrap_or(0)
+    // Chunks repeat once they start at the same position of an image; a shorter one reads no more.
+    let period = grid.count() / common_divisor(grid.count(), len).max(1);
+    (0..total.div_ceil(len).min(period))
+        .map(|i| plane_len(grid, &(i * len..total.min((i + 1) * len))))
+        .max()
+        .unwrap_or(0)
+}
+
+/// The greatest common divisor.
+fn common_divisor(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { common_divisor(b, a % b) }
 }
 
 /// Floats of one thread's copy and sums in [`sum_over_channels`].
