@@ -77,9 +77,10 @@ fn map_body(f: Function, x: Side<'_, f32>, y: &mut [f32]) {
         Function::Tanh => values(x, y, math::tanh),
         Function::Sigmoid => values(x, y, math::sigmoid),
         Function::Softplus => values(x, y, math::softplus),
-        // NaN passes: a diverging run must not look healthy.
-        Function::Relu => values(x, y, |x| if x <= 0.0 { 0.0 } else { x }),
-        Function::LeakyRelu { slope } => values(x, y, |x| if x > 0.0 { x } else { x * slope }),
+        // NaN passes: a diverging run must not look healthy. Both end with arithmetic, as an operand chosen to
+        // be its own result becomes a store under a mask, which is slow. Adding zero drops the sign of zero.
+        Function::Relu => values(x, y, |x| (if x < 0.0 { 0.0 } else { x }) + 0.0),
+        Function::LeakyRelu { slope } => values(x, y, |x| x * if x > 0.0 { 1.0 } else { slope }),
         Function::Elu { alpha } => values(x, y, |x| if x > 0.0 { x } else { alpha * (math::exp(x) - 1.0) }),
         Function::Gelu => values(x, y, math::gelu),
         Function::GeluTanh => values(x, y, math::gelu_tanh),
@@ -254,38 +255,44 @@ fn compare_body<T: PartialOrd + Copy>(f: Binary, x: Side<'_, T>, y: Side<'_, T>,
     }
 }
 
+/// One of two numbers without a branch, which would keep a loop from filling vectors.
+#[inline(always)]
+fn choose(first: bool, a: f32, b: f32) -> f32 {
+    std::hint::select_unpredictable(first, a, b)
+}
+
 #[inline(always)]
 fn select_body(condition: &[u8], yes: Side<'_, f32>, no: Side<'_, f32>, z: &mut [f32]) {
     let choices = z.iter_mut().zip(condition);
     match (yes, no) {
         (Side::Run(yes), Side::Run(no)) => {
             for (((z, &c), &yes), &no) in choices.zip(yes).zip(no) {
-                *z = if c != 0 { yes } else { no };
+                *z = choose(c != 0, yes, no);
             }
         }
         (Side::Run(yes), Side::Same(no)) => {
             for ((z, &c), &yes) in choices.zip(yes) {
-                *z = if c != 0 { yes } else { no };
+                *z = choose(c != 0, yes, no);
             }
         }
         (Side::Same(yes), Side::Run(no)) => {
             for ((z, &c), &no) in choices.zip(no) {
-                *z = if c != 0 { yes } else { no };
+                *z = choose(c != 0, yes, no);
             }
         }
-        (Side::Same(yes), Side::Same(no)) => choices.for_each(|(z, &c)| *z = if c != 0 { yes } else { no }),
+        (Side::Same(yes), Side::Same(no)) => choices.for_each(|(z, &c)| *z = choose(c != 0, yes, no)),
         (Side::Under, Side::Run(no)) => {
             for ((z, &c), &no) in choices.zip(no) {
-                *z = if c != 0 { *z } else { no };
+                *z = choose(c != 0, *z, no);
             }
         }
         (Side::Run(yes), Side::Under) => {
             for ((z, &c), &yes) in choices.zip(yes) {
-                *z = if c != 0 { yes } else { *z };
+                *z = choose(c != 0, yes, *z);
             }
         }
-        (Side::Under, Side::Same(no)) => choices.for_each(|(z, &c)| *z = if c != 0 { *z } else { no }),
-        (Side::Same(yes), Side::Under) => choices.for_each(|(z, &c)| *z = if c != 0 { yes } else { *z }),
+        (Side::Under, Side::Same(no)) => choices.for_each(|(z, &c)| *z = choose(c != 0, *z, no)),
+        (Side::Same(yes), Side::Under) => choices.for_each(|(z, &c)| *z = choose(c != 0, yes, *z)),
         (Side::Under, Side::Under) => {}
     }
 }
