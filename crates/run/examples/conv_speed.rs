@@ -4,18 +4,6 @@
 use gulliver_run::kernel::conv::{self, ConvShape};
 use gulliver_run::probe;
 use gulliver_run::team::Team;
-use std::time::Instant;
-
-/// Best time of one call in seconds over about `seconds` of repetition.
-fn best(seconds: f64, mut f: impl FnMut()) -> f64 {
-    let (start, mut best) = (Instant::now(), f64::INFINITY);
-    while start.elapsed().as_secs_f64() < seconds {
-        let one = Instant::now();
-        f();
-        best = best.min(one.elapsed().as_secs_f64());
-    }
-    best
-}
 
 /// Images, input channels, output channels, extent, kernel, stride.
 const TABLE: [[usize; 6]; 12] = [
@@ -59,11 +47,11 @@ fn main() {
             let percent = |time: f64| 100.0 * work / time / 1e9 / peak / threads as f64;
             let scratch = |len: usize| vec![0.0f32; len];
             let (mut to, mut room) = (y.clone(), scratch(conv::forward_scratch_len(&s, threads)));
-            let forward = best(0.3, || conv::forward(&team, &s, &x, &w, &mut to, &mut room));
+            let forward = probe::fastest(0.3, || conv::forward(&team, &s, &x, &w, &mut to, &mut room));
             let (mut to, mut room) = (x.clone(), scratch(conv::input_grad_scratch_len(&s, threads)));
-            let input = best(0.3, || conv::input_grad(&team, &s, &y, &w, &mut to, &mut room));
+            let input = probe::fastest(0.3, || conv::input_grad(&team, &s, &y, &w, &mut to, &mut room));
             let (mut to, mut room) = (w.clone(), scratch(conv::weight_grad_scratch_len(&s, threads)));
-            let weight = best(0.3, || conv::weight_grad(&team, &s, &x, &y, &mut to, &mut room));
+            let weight = probe::fastest(0.3, || conv::weight_grad(&team, &s, &x, &y, &mut to, &mut room));
             println!(
                 "{:>32}  {threads:>7}  {:>6.1}%  {:>13.1}%  {:>14.1}%",
                 format!("{n}x{c}x{size}x{size} {kernel}x{kernel}/{stride} to {o}"),

@@ -2,51 +2,12 @@
 //! of sizes, or for the `M N K` given as arguments.
 
 use gulliver_run::kernel::gemm::{Output, gemm, scratch_len};
-use gulliver_run::kernel::isa::Isa;
 use gulliver_run::kernel::pack::Strided;
+use gulliver_run::probe;
 use gulliver_run::team::Team;
-use std::time::Instant;
-
-/// Best time of one call in seconds over about `seconds` of repetition.
-fn best(seconds: f64, mut f: impl FnMut()) -> f64 {
-    let (start, mut best) = (Instant::now(), f64::INFINITY);
-    while start.elapsed().as_secs_f64() < seconds {
-        let one = Instant::now();
-        f();
-        best = best.min(one.elapsed().as_secs_f64());
-    }
-    best
-}
-
-/// Twelve independent chains of multiply-adds in registers.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-fn chains(steps: usize) -> f32 {
-    use std::arch::x86_64::*;
-    let mut acc = [_mm256_setzero_ps(); 12];
-    let (x, y) = (_mm256_set1_ps(std::hint::black_box(0.5)), _mm256_set1_ps(std::hint::black_box(0.25)));
-    for _ in 0..steps {
-        for acc in &mut acc {
-            *acc = _mm256_fmadd_ps(x, y, *acc);
-        }
-    }
-    acc.into_iter().map(|v| _mm256_cvtss_f32(v)).sum()
-}
-
-/// GFLOP/s of one thread at best; not known where there is no AVX2.
-fn peak() -> f64 {
-    #[cfg(target_arch = "x86_64")]
-    if Isa::detect().has_avx2() {
-        let steps = 100_000;
-        // SAFETY: detection found the instructions.
-        let time = best(0.5, || _ = std::hint::black_box(unsafe { chains(steps) }));
-        return (2 * 8 * 12 * steps) as f64 / time / 1e9;
-    }
-    f64::NAN
-}
 
 fn main() {
-    let peak = peak();
+    let peak = probe::multiply_adds(&Team::new(1), 0.5) / 1e9;
     println!("peak of one thread: {peak:.1} GFLOP/s");
     println!("{:>6} {:>6} {:>6}  {:>3}  threads  GFLOP/s  of peak", "m", "n", "k", "op");
     let asked: Vec<usize> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).collect();
@@ -83,7 +44,7 @@ fn main() {
                 };
                 let work = (2 * m * n * k) as f64;
                 let rounds = (2e5 / work).ceil() as usize;
-                let time = best(0.15, || {
+                let time = probe::fastest(0.15, || {
                     for _ in 0..rounds {
                         gemm(&team, [m, n, k], &a, &b, Output::rows(&mut c, n), false, &mut scratch);
                     }

@@ -41,7 +41,6 @@ use gulliver_run::call::{Call, Slot};
 use gulliver_run::lower::{Kernels, TensorType, lower};
 use gulliver_run::probe;
 use gulliver_run::team::Team;
-use std::time::Instant;
 
 /// An operator, what it is called with, and whether results are written over operands.
 struct Pass {
@@ -107,15 +106,12 @@ fn measure(pass: &Pass, team: &Team) -> (f64, f64) {
     }
     let bytes: usize = from.iter().chain(&to).map(|slot| slot.bytes).sum();
     let scratch = Slot { start: scratch.as_mut_ptr().cast(), bytes: scratch.len() * 8 };
-    let (start, mut best) = (Instant::now(), f64::INFINITY);
-    while start.elapsed().as_secs_f64() < 0.2 {
-        let one = Instant::now();
+    let time = probe::fastest(0.2, || {
         // SAFETY: all slots are distinct vectors, save results written over operands of their type.
         let mut call = unsafe { Call::new(team, &from, &to, Some(scratch)) };
         (lowered.run)(&mut call).expect("indices are below their bounds");
-        best = best.min(one.elapsed().as_secs_f64());
-    }
-    (best, bytes as f64)
+    });
+    (time, bytes as f64)
 }
 
 fn n(shape: &[usize]) -> SampleInput {

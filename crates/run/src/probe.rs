@@ -55,8 +55,8 @@ fn high_water(status: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Shortest time of one call, at least one, over about `seconds` of repetition.
-fn fastest(seconds: f64, mut f: impl FnMut()) -> f64 {
+/// Seconds of the fastest call, of at least one, over about `seconds` of repetition.
+pub fn fastest(seconds: f64, mut f: impl FnMut()) -> f64 {
     let (start, mut best) = (Instant::now(), f64::INFINITY);
     loop {
         let one = Instant::now();

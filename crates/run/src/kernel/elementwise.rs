@@ -77,9 +77,10 @@ fn map_body(f: Function, x: Side<'_, f32>, y: &mut [f32]) {
         Function::Tanh => values(x, y, math::tanh),
         Function::Sigmoid => values(x, y, math::sigmoid),
         Function::Softplus => values(x, y, math::softplus),
-        // NaN passes: a diverging run must not look healthy.
-        Function::Relu => values(x, y, |x| if x <= 0.0 { 0.0 } else { x }),
-        Function::LeakyRelu { slope } => values(x, y, |x| if x > 0.0 { x } else { x * slope }),
+        // NaN passes: a diverging run must not look healthy. Both end with arithmetic, as an operand chosen to
+        // be its own result becomes a store under a mask, which is slow. Adding zero drops the sign of zero.
+        Function::Relu => values(x, y, |x| (if x < 0.0 { 0.0 } else { x }) + 0.0),
+        Function::LeakyRelu { slope } => values(x, y, |x| x * if x > 0.0 { 1.0 } else { slope }),
         Function::Elu { alpha } => values(x, y, |x| if x > 0.0 { x } else { alpha * (math::exp(x) - 1.0) }),
         Function::Gelu => values(x, y, math::gelu),
         Function::GeluTanh => values(x, y, math::gelu_tanh),
@@ -196,24 +197,10 @@ fn zip_body(f: Binary, x: Side<'_, f32>, y: Side<'_, f32>, z: &mut [f32]) {
     }
 }
 
+/// One loop for one function of two operands, either of which may lie under the result.
 #[inline(always)]
 fn combine(x: Side<'_, f32>, y: Side<'_, f32>, z: &mut [f32], f: impl Fn(f32, f32) -> f32) {
     match (x, y) {
-        (Side::Run(x), Side::Run(y)) => {
-            for ((z, &x), &y) in z.iter_mut().zip(x).zip(y) {
-                *z = f(x, y);
-            }
-        }
-        (Side::Run(x), Side::Same(y)) => {
-            for (z, &x) in z.iter_mut().zip(x) {
-                *z = f(x, y);
-            }
-        }
-        (Side::Same(x), Side::Run(y)) => {
-            for (z, &y) in z.iter_mut().zip(y) {
-                *z = f(x, y);
-            }
-        }
         (Side::Under, Side::Run(y)) => {
             for (z, &y) in z.iter_mut().zip(y) {
                 *z = f(*z, y);
@@ -226,45 +213,52 @@ fn combine(x: Side<'_, f32>, y: Side<'_, f32>, z: &mut [f32], f: impl Fn(f32, f3
         }
         (Side::Under, Side::Same(y)) => each(z, |x| f(x, y)),
         (Side::Same(x), Side::Under) => each(z, |y| f(x, y)),
-        (Side::Same(x), Side::Same(y)) => z.fill(f(x, y)),
         (Side::Under, Side::Under) => each(z, |x| f(x, x)),
+        (Side::Run(_) | Side::Same(_), Side::Run(_) | Side::Same(_)) => pairs(x, y, z, f),
+    }
+}
+
+/// One loop for one function of two operands apart from the result.
+#[inline(always)]
+fn pairs<T: Copy, Z: Copy>(x: Side<'_, T>, y: Side<'_, T>, z: &mut [Z], f: impl Fn(T, T) -> Z) {
+    match (x, y) {
+        (Side::Run(x), Side::Run(y)) => {
+            for ((z, &x), &y) in z.iter_mut().zip(x).zip(y) {
+                *z = f(x, y);
+            }
+        }
+        (Side::Run(x), Side::Same(y)) => {
+            for (z, &x) in z.iter_mut().zip(x) {
+                *z = f(x, y);
+            }
+        }
+        (Side::Same(x), Side::Run(y)) => {
+            for (z, &y) in z.iter_mut().zip(y) {
+                *z = f(x, y);
+            }
+        }
+        (Side::Same(x), Side::Same(y)) => z.fill(f(x, y)),
+        (Side::Under, _) | (_, Side::Under) => unreachable!("these operands are apart from the result"),
     }
 }
 
 #[inline(always)]
 fn compare_body<T: PartialOrd + Copy>(f: Binary, x: Side<'_, T>, y: Side<'_, T>, z: &mut [u8]) {
     match f {
-        Binary::Equal => test(x, y, z, |x, y| x == y),
-        Binary::NotEqual => test(x, y, z, |x, y| x != y),
-        Binary::Less => test(x, y, z, |x, y| x < y),
-        Binary::LessEqual => test(x, y, z, |x, y| x <= y),
-        Binary::Greater => test(x, y, z, |x, y| x > y),
-        Binary::GreaterEqual => test(x, y, z, |x, y| x >= y),
+        Binary::Equal => pairs(x, y, z, |x, y| u8::from(x == y)),
+        Binary::NotEqual => pairs(x, y, z, |x, y| u8::from(x != y)),
+        Binary::Less => pairs(x, y, z, |x, y| u8::from(x < y)),
+        Binary::LessEqual => pairs(x, y, z, |x, y| u8::from(x <= y)),
+        Binary::Greater => pairs(x, y, z, |x, y| u8::from(x > y)),
+        Binary::GreaterEqual => pairs(x, y, z, |x, y| u8::from(x >= y)),
         _ => unreachable!("arithmetic has a result of another type"),
     }
 }
 
+/// One of two numbers without a branch, which would keep a loop from filling vectors.
 #[inline(always)]
-fn test<T: Copy>(x: Side<'_, T>, y: Side<'_, T>, z: &mut [u8], f: impl Fn(T, T) -> bool) {
-    match (x, y) {
-        (Side::Run(x), Side::Run(y)) => {
-            for ((z, &x), &y) in z.iter_mut().zip(x).zip(y) {
-                *z = u8::from(f(x, y));
-            }
-        }
-        (Side::Run(x), Side::Same(y)) => {
-            for (z, &x) in z.iter_mut().zip(x) {
-                *z = u8::from(f(x, y));
-            }
-        }
-        (Side::Same(x), Side::Run(y)) => {
-            for (z, &y) in z.iter_mut().zip(y) {
-                *z = u8::from(f(x, y));
-            }
-        }
-        (Side::Same(x), Side::Same(y)) => z.fill(u8::from(f(x, y))),
-        (Side::Under, _) | (_, Side::Under) => unreachable!("truth values lie over no operand"),
-    }
+fn choose(first: bool, a: f32, b: f32) -> f32 {
+    std::hint::select_unpredictable(first, a, b)
 }
 
 #[inline(always)]
@@ -273,32 +267,32 @@ fn select_body(condition: &[u8], yes: Side<'_, f32>, no: Side<'_, f32>, z: &mut 
     match (yes, no) {
         (Side::Run(yes), Side::Run(no)) => {
             for (((z, &c), &yes), &no) in choices.zip(yes).zip(no) {
-                *z = if c != 0 { yes } else { no };
+                *z = choose(c != 0, yes, no);
             }
         }
         (Side::Run(yes), Side::Same(no)) => {
             for ((z, &c), &yes) in choices.zip(yes) {
-                *z = if c != 0 { yes } else { no };
+                *z = choose(c != 0, yes, no);
             }
         }
         (Side::Same(yes), Side::Run(no)) => {
             for ((z, &c), &no) in choices.zip(no) {
-                *z = if c != 0 { yes } else { no };
+                *z = choose(c != 0, yes, no);
             }
         }
-        (Side::Same(yes), Side::Same(no)) => choices.for_each(|(z, &c)| *z = if c != 0 { yes } else { no }),
+        (Side::Same(yes), Side::Same(no)) => choices.for_each(|(z, &c)| *z = choose(c != 0, yes, no)),
         (Side::Under, Side::Run(no)) => {
             for ((z, &c), &no) in choices.zip(no) {
-                *z = if c != 0 { *z } else { no };
+                *z = choose(c != 0, *z, no);
             }
         }
         (Side::Run(yes), Side::Under) => {
             for ((z, &c), &yes) in choices.zip(yes) {
-                *z = if c != 0 { yes } else { *z };
+                *z = choose(c != 0, yes, *z);
             }
         }
-        (Side::Under, Side::Same(no)) => choices.for_each(|(z, &c)| *z = if c != 0 { *z } else { no }),
-        (Side::Same(yes), Side::Under) => choices.for_each(|(z, &c)| *z = if c != 0 { yes } else { *z }),
+        (Side::Under, Side::Same(no)) => choices.for_each(|(z, &c)| *z = choose(c != 0, *z, no)),
+        (Side::Same(yes), Side::Under) => choices.for_each(|(z, &c)| *z = choose(c != 0, yes, *z)),
         (Side::Under, Side::Under) => {}
     }
 }

@@ -3,6 +3,7 @@
 //! nothing is repeated per tap. The right operand's columns, the channels of the result, fill vectors.
 
 use crate::kernel::K_BLOCK;
+use crate::kernel::gemm::Panels;
 use crate::kernel::grid::{Grid, Images, Source, by_image, plane_len, unflatten};
 use crate::kernel::pack::{Operand, transposed};
 use crate::kernel::tile::{NR, Store};
@@ -56,9 +57,17 @@ fn chunk_len(grid: &Grid, n: usize, channels: usize, threads: usize) -> usize {
 
 /// Floats of one channel of the largest copy when pairs are taken `len` at a time.
 fn largest_plane(grid: &Grid, total: usize, len: usize) -> usize {
-    // Chunks repeat once they start at the same position of an image.
-    let chunks = total.div_ceil(len).min(grid.count().max(1));
-    (0..chunks).map(|i| plane_len(grid, &(i * len..total.min((i + 1) * len)))).max().unwrap_or(0)
+    // Chunks repeat once they start at the same position of an image; a shorter one reads no more.
+    let period = grid.count() / common_divisor(grid.count(), len).max(1);
+    (0..total.div_ceil(len).min(period))
+        .map(|i| plane_len(grid, &(i * len..total.min((i + 1) * len))))
+        .max()
+        .unwrap_or(0)
+}
+
+/// The greatest common divisor.
+fn common_divisor(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { common_divisor(b, a % b) }
 }
 
 /// Floats of one thread's copy and sums in [`sum_over_channels`].
@@ -76,7 +85,7 @@ pub fn over_channels_scratch_len(
     threads: usize,
 ) -> usize {
     let each: usize = over_channels_each(grid, n, channels, threads).iter().sum();
-    columns.next_multiple_of(NR) * channels * grid.tap_count() + threads * each
+    Panels::len(columns, channels * grid.tap_count()) + threads * each
 }
 
 /// For every image, position and column `j`: the sum over (channel, tap) of what the position reads
@@ -98,17 +107,9 @@ pub fn sum_over_channels(
         return;
     }
     let threads = team.threads();
+    let (packed, scratch) = scratch.split_at_mut(Panels::len(columns, k));
+    let packed = Panels::pack(team, columns, k, right, packed);
     let panels = columns.div_ceil(NR);
-    let (packed, scratch) = scratch.split_at_mut(panels * k * NR);
-    if k > 0 {
-        let packed = SharedMut::new(packed);
-        team.run(panels, &|p| {
-            // SAFETY: each panel belongs to one part.
-            let panel = unsafe { packed.slice(p * k * NR..(p + 1) * k * NR) };
-            right.pack(p * NR..columns.min((p + 1) * NR), 0..k, NR, panel);
-        });
-    }
-    let packed = &*packed;
     let len = chunk_len(grid, images.n, images.channels, threads);
     let [copy, sums] = over_channels_each(grid, images.n, images.channels, threads);
     let chunks = total.div_ceil(len);
@@ -131,7 +132,7 @@ pub fn sum_over_channels(
             let rows = &mut rows[..pairs.len()];
             source.pair_offsets(rows);
             for p in panels.clone() {
-                let panel = &packed[p * k * NR..(p + 1) * k * NR];
+                let panel = packed.panel(p);
                 // With nothing to add up, one empty block still sets the sums to zero.
                 let mut ks = 0..if k > 0 { k.min(right.block_end(0)) } else { 0 };
                 loop {

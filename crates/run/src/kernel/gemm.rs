@@ -170,6 +170,11 @@ impl<'a> Panels<'a> {
         Panels { data, n, k }
     }
 
+    /// Columns `p * NR` and on, [`NR`] of them for every reduced index; zeros beyond the last column.
+    pub fn panel(&self, p: usize) -> &[f32] {
+        &self.data[p * self.k * NR..(p + 1) * self.k * NR]
+    }
+
     /// C = A·B, or C = C + A·B if `accumulate`, where A is `m` rows read where they lie; best for few.
     pub fn multiply(&self, team: &Team, m: usize, a: Strided<'_>, c: Output<'_>, accumulate: bool) {
         let (n, k) = (self.n, self.k);
