@@ -67,6 +67,8 @@ pub struct Options<'a> {
     pub beside: Beside,
     /// Whether values may be computed again.
     pub recompute: bool,
+    /// Whether partials take turns layer by layer, so that weights are fetched once for all of them.
+    pub grouped: bool,
     /// Working memory of the kernel that will run a node, for the sizes of one partial. Nodes of one
     /// kind need the same.
     pub scratch: &'a dyn Fn(&Graph, &Node, &Bindings) -> Result<u64, DimError>,
@@ -87,6 +89,7 @@ impl<'a> Options<'a> {
             memory: None,
             beside: Beside { host: None, disk: None },
             recompute: true,
+            grouped: false,
             scratch: &|_, _, _| Ok(0),
             rates: Rates::default(),
             links: Links::default(),

@@ -36,9 +36,12 @@ pub enum Rule {
     LeastGrowth,
     /// The same, but what only updates read waits while anything else can run, unless it frees memory.
     GradientsLate,
+    /// All partials of a few layers, then of the next few, each update as soon as its gradient is there:
+    /// weights that do not stay on the device are fetched once for all partials.
+    Grouped,
 }
 
-/// Every rule, simplest first.
+/// Every rule that needs little memory, simplest first.
 pub const RULES: [Rule; 4] = [Rule::Plain, Rule::UpdateEarly, Rule::LeastGrowth, Rule::GradientsLate];
 
 /// Who reads what, by the value whose bytes are read: a view's are its operand's.
@@ -122,6 +125,10 @@ pub fn tasks(graph: &Graph, readers: &Readers, partials: u32, rule: Rule, bytes:
         if early { &mut forward[stage] } else { &mut rest[stage] }.push(NodeId(id as u32));
     }
     let mut out = Emitter::new(graph, readers, partials);
+    if rule == Rule::Grouped && out.forward.is_empty() {
+        out.grouped(&forward, &rest, bytes);
+        return out.tasks;
+    }
     for (stage, (forward, rest)) in forward.iter().zip(&rest).enumerate() {
         let is_update = |id: &NodeId| graph.nodes[id.index()].phase == Phase::Update;
         let last = partials - 1;
@@ -194,6 +201,8 @@ struct Emitter<'a> {
     late: Vec<(Value, Value)>,
     /// Carries of what no update node makes.
     last: Vec<(Value, Value)>,
+    /// Nodes that have run for the last time.
+    ran: Vec<bool>,
 }
 
 impl<'a> Emitter<'a> {
@@ -215,20 +224,74 @@ impl<'a> Emitter<'a> {
         }
         let count = |v: usize| readers.of_root(Value(v as u32)).len() as u32;
         let remaining = (0..graph.values.len()).map(count).collect();
-        let (tasks, late) = (Vec::new(), Vec::new());
-        Emitter { graph, readers, partials, tasks, remaining, forward, update, late, last }
+        let (tasks, late, ran) = (Vec::new(), Vec::new(), vec![false; graph.nodes.len()]);
+        Emitter { graph, readers, partials, tasks, remaining, forward, update, late, last, ran }
     }
 
     fn run(&mut self, id: NodeId, partial: u32) {
         let node = &self.graph.nodes[id.index()];
         self.tasks.push(Task::Run(id, partial));
         if node.phase == Phase::Update || partial + 1 == self.partials {
+            self.ran[id.index()] = true;
             for_each_root(&self.readers.root, &node.ins, |v| self.remaining[v.index()] -= 1);
         }
         if node.phase != Phase::Update && partial > 0 {
             let sums = node.outs.iter().filter(|v| self.readers.summed[v.index()]);
             self.tasks.extend(sums.map(|v| Task::Accumulate(*v, partial)));
         }
+    }
+
+    /// The tasks of every objective by [`Rule::Grouped`]. Not for graphs whose forward pass carries: a
+    /// partial would have to see what the one before it left.
+    fn grouped(&mut self, forward: &[Vec<NodeId>], rest: &[Vec<NodeId>], bytes: &[u64]) {
+        let graph = self.graph;
+        for (forward, rest) in forward.iter().zip(rest) {
+            let (mut updates, backward): (Vec<NodeId>, Vec<NodeId>) =
+                rest.iter().partition(|id| graph.nodes[id.index()].phase == Phase::Update);
+            for pack in packs(graph, forward, bytes).chain(packs(graph, &backward, bytes)) {
+                for partial in 0..self.partials {
+                    pack.iter().for_each(|&id| self.run(id, partial));
+                }
+                updates.retain(|&id| {
+                    let ready = self.ready(id);
+                    if ready {
+                        self.run(id, 0);
+                        self.update_carries(id);
+                    }
+                    !ready
+                });
+            }
+            for id in updates {
+                self.run(id, 0);
+                self.update_carries(id);
+            }
+            self.late_carries(false);
+        }
+        self.late_carries(true);
+    }
+
+    /// Whether an update can run: all it reads is there, the losses too, and nobody else will read what
+    /// it overwrites.
+    fn ready(&self, id: NodeId) -> bool {
+        let (graph, node) = (self.graph, &self.graph.nodes[id.index()]);
+        let made = |v: Value| match graph.value(v).origin {
+            Origin::Node { node, .. } => self.ran[node.index()],
+            Origin::Input(_) => true,
+        };
+        let reads_it = |input: Value| node.ins.iter().any(|v| self.readers.root[v.index()] == input);
+        let alone =
+            |(input, _): &(Value, Value)| self.remaining[input.index()] <= u32::from(reads_it(*input));
+        let losses = graph.outputs.iter().map(|(_, v)| *v).filter(|v| match graph.value(*v).origin {
+            Origin::Node { node: of, .. } => {
+                let of = &graph.nodes[of.index()];
+                of.stage == node.stage && of.phase == Phase::Forward
+            }
+            Origin::Input(_) => false,
+        });
+        let root = |v: &Value| self.readers.root[v.index()];
+        node.ins.iter().all(|v| made(root(v)))
+            && losses.into_iter().all(|v| made(root(&v)))
+            && self.update[id.index()].iter().all(alone)
     }
 
     fn carry(&mut self, input: Value, next: Value, partial: u32) {
@@ -267,6 +330,28 @@ impl<'a> Emitter<'a> {
             }
         }
     }
+}
+
+/// Packs of the weights are about so many of all.
+const PACKS: u64 = 12;
+
+/// Neighbours in packs that read about the same bytes of weights.
+fn packs<'a>(graph: &Graph, nodes: &'a [NodeId], bytes: &[u64]) -> std::vec::IntoIter<&'a [NodeId]> {
+    let weight = |v: &Value| matches!(graph.value(*v).origin, Origin::Input(Role::Weight(_)));
+    let all: u64 = graph.weights().map(|(v, _)| bytes[v.index()]).sum();
+    let (mut packs, mut first, mut held) = (Vec::new(), 0, Vec::new());
+    for (i, id) in nodes.iter().enumerate() {
+        let new = graph.nodes[id.index()].ins.iter().filter(|v| weight(v));
+        let new: Vec<Value> = new.copied().filter(|v| !held.contains(v)).collect();
+        let sum: u64 = held.iter().chain(&new).map(|v| bytes[v.index()]).sum();
+        if sum > all / PACKS && first < i && !new.is_empty() {
+            packs.push(&nodes[first..i]);
+            (first, held) = (i, Vec::new());
+        }
+        held.extend(new);
+    }
+    packs.push(&nodes[first..]);
+    packs.into_iter()
 }
 
 /// Calls `f` once for each value whose bytes the operands show.

@@ -80,7 +80,7 @@ impl Outline {
     /// Chooses the order that needs least memory for inputs of these sizes (of the whole batch), never
     /// more than the graph's own; it serves inputs of any size.
     pub fn new(graph: &Graph, sizes: &Bindings, options: &Options) -> Result<Outline, PlanError> {
-        Outline::best(graph, sizes, options, &RULES)
+        Outline::best(graph, sizes, options, if options.grouped { &[Rule::Grouped] } else { &RULES })
     }
 
     /// The outline with one rule of order.

@@ -334,18 +334,28 @@ impl<'a> View<'a> {
         base.script.versions.iter().enumerate().map(home).collect()
     }
 
-    /// What is at home elsewhere is on the device only while it is used.
+    /// What is at home elsewhere is on the device only while it is used, or while fetching it would take
+    /// longer than the time until it is used again.
     fn away_at_first(&self, base: &Base, homes: Vec<Tier>) -> Choices {
         let mut choices = base.keep(homes);
+        let mut begins = Vec::with_capacity(self.seconds.len());
+        let mut now = 0.0;
+        for seconds in &self.seconds {
+            begins.push(now);
+            now += seconds;
+        }
         for v in 0..base.script.versions.len() {
-            let choice = match choices.homes[v] {
+            let tier = choices.homes[v];
+            let choice = match tier {
                 Tier::Device => continue,
                 Tier::Host => Choice::Host,
                 Tier::Disk => Choice::Disk,
             };
-            let gaps = base.first[v] as usize..base.first[v + 1] as usize;
-            for gap in gaps.clone().take(gaps.len().saturating_sub(1)) {
-                if base.uses[gap + 1] - base.uses[gap] > 1 {
+            let bytes = self.bytes[base.script.versions[v].of.value.index()] as f64;
+            let fetch = bytes * per_byte(&self.options.links, tier, Tier::Device);
+            for gap in base.first[v] as usize..(base.first[v + 1] as usize).saturating_sub(1) {
+                let [from, to] = [0, 1].map(|i| base.uses[gap + i] as usize);
+                if from + 1 < to && begins[to] - begins[from + 1] > fetch {
                     choices.gaps[gap] = choice;
                 }
             }

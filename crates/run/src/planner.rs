@@ -8,7 +8,7 @@ use gulliver_graph::graph::{Graph, Node, NodeId, Role, Value};
 use gulliver_plan::cost::{Beside, Links};
 use gulliver_plan::make::{Options, Persistent, PlanError};
 use gulliver_plan::outline::Outline;
-use gulliver_plan::plan::Plan;
+use gulliver_plan::plan::{Plan, Tier};
 use gulliver_plan::simulate::{Timing, simulate};
 
 /// Shares of the time of moves that may turn out not to be hidden: how dear moves are thought to be.
@@ -40,6 +40,7 @@ pub struct Planner {
     options: SessionOptions,
     persistent: Persistent,
     unhidden: f64,
+    grouped: bool,
 }
 
 impl Planner {
@@ -75,10 +76,36 @@ impl Planner {
             options,
             persistent,
             unhidden: UNHIDDEN[1],
+            grouped: false,
         }
     }
 
+    /// Settles weights and states for the order in which partials follow each other; if weights have to
+    /// leave the device, also for the one in which they take turns, and keeps the better.
     fn settle(&mut self, largest: &Bindings) -> Result<(), PlanError> {
+        let one_by_one = self.settle_in_order(largest);
+        let weights: Vec<String> = self.train.graph.weights().map(|(_, info)| info.name.clone()).collect();
+        let here = weights.iter().all(|name| self.persistent.homes[name].tier == Tier::Device);
+        if self.train.partials == 1 || one_by_one.is_ok() && here {
+            return one_by_one.map(|_| ());
+        }
+        let before = (self.persistent.clone(), self.unhidden, self.train.outline.take());
+        self.grouped = true;
+        let in_turn = self.settle_in_order(largest);
+        let better = match (&one_by_one, &in_turn) {
+            (Ok(seconds), Ok(fewer)) => fewer < seconds,
+            (_, turn) => turn.is_ok(),
+        };
+        if better {
+            return Ok(());
+        }
+        (self.persistent, self.unhidden, self.train.outline) = before;
+        self.grouped = false;
+        one_by_one.map(|_| ())
+    }
+
+    /// Seconds of the best step.
+    fn settle_in_order(&mut self, largest: &Bindings) -> Result<f64, PlanError> {
         let mut best: Option<(f64, f64, Persistent)> = None;
         let mut reason = PlanError::NoRoom;
         // Moves at several prices, and then as little on the device as can be.
@@ -120,9 +147,9 @@ impl Planner {
                 break;
             }
         }
-        let (_, unhidden, persistent) = best.ok_or(reason)?;
+        let (seconds, unhidden, persistent) = best.ok_or(reason)?;
         (self.unhidden, self.persistent) = (unhidden, persistent);
-        Ok(())
+        Ok(seconds)
     }
 
     fn elsewhere(&self) -> bool {
@@ -225,13 +252,14 @@ impl Planner {
             Ok(lower_node(graph, node, sizes, job.threads, &job.kernels)?.scratch)
         };
         let persistent = self.persistent.clone();
-        let unhidden = self.unhidden;
+        let (unhidden, grouped) = (self.unhidden, self.grouped && which == Which::Train);
         let side = self.side_mut(which);
         let options = Options {
             partials: side.partials,
             memory: job.memory,
             beside: Beside { host: job.host_memory, disk: job.disk },
             recompute: job.recompute,
+            grouped,
             scratch: &scratch,
             rates: job.rates,
             links: job.link.map_or(job.links, |rate| Links { to_device: rate, to_host: rate, ..job.links }),

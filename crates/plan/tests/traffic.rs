@@ -1,0 +1,77 @@
+//! Bytes of weights over the link when none of them stay on the device: fetched once for the forward and
+//! once for the backward pass of all partials together, and stored once; demand paging moves them again for
+//! every partial.
+
+use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::{Graph, Origin, Role};
+use gulliver_graph::model::model;
+use gulliver_graph::model::param::ParamValue;
+use gulliver_graph::optim::Optimizer;
+use gulliver_graph::training::training_graph;
+use gulliver_plan::comparator::{Case, paging};
+use gulliver_plan::make::{Options, Persistent};
+use gulliver_plan::order::Rule;
+use gulliver_plan::outline::Outline;
+use gulliver_plan::plan::{Act, Plan, Stream, Tier};
+use gulliver_plan::rewrite::Base;
+use gulliver_plan::verify::verify;
+
+/// Bytes of weights into and out of the device.
+fn weight_traffic(graph: &Graph, plan: &Plan) -> [u64; 2] {
+    let mut bytes = [0; 2];
+    for step in &plan.steps {
+        let Act::Move { from, to } = &step.act else { continue };
+        let (inward, home) = match plan.stream(&step.act) {
+            Some(Stream::In) => (0, from),
+            _ => (1, to),
+        };
+        let value = plan.buffer(home.buffer).value.unwrap();
+        if matches!(graph.value(value).origin, Origin::Input(Role::Weight(_))) {
+            bytes[inward] += from.bytes;
+        }
+    }
+    bytes
+}
+
+#[test]
+fn weights_cross_three_times_however_many_partials() {
+    let settings = [("width", 64), ("layers", 8), ("heads", 2), ("vocab", 40), ("context", 16)];
+    let settings = settings.map(|(name, value)| (name.to_string(), ParamValue::Int(value)));
+    let optimizer = Optimizer::new("sgd", &[]).unwrap();
+    let graph = training_graph(model("gpt", &settings).unwrap().as_ref(), &[optimizer], None).unwrap();
+    let bytes = |v| graph.ty(v).bytes().bind(&Bindings::new()).unwrap() as u64;
+    let all: u64 = graph.weights().map(|(v, _)| bytes(v)).sum();
+    // The embedding is the last layer too: it is needed at both ends of both passes.
+    let tied: u64 = graph.weights().filter(|(_, w)| w.name.starts_with("wte")).map(|(v, _)| bytes(v)).sum();
+    for partials in [1u32, 2, 4, 8] {
+        let sizes = Bindings::new().with("batch", 8).with("length", 16);
+        let away = Persistent::with(&graph, |_| Tier::Host).unwrap();
+        let free = Options { partials, grouped: partials > 1, ..Options::new(&away) };
+        let outline = Outline::new(&graph, &sizes, &free).unwrap();
+        assert!(partials == 1 || outline.rule == Rule::Grouped);
+        let least = outline.smallest(&graph, &sizes, &free).unwrap();
+        let options = Options { memory: Some(least.max(all / 4)), ..free };
+        let plan = outline.plan(&graph, &sizes, &options).unwrap();
+        verify(&graph, &plan).unwrap();
+        let [fetched, stored] = weight_traffic(&graph, &plan);
+        assert!(fetched <= 2 * all + tied && stored == all, "{partials}: {fetched} {stored} of {all}");
+
+        let ordinary = Options { grouped: false, ..free };
+        let outline = Outline::new(&graph, &sizes, &ordinary).unwrap();
+        let bound = outline.sizes(&graph, &sizes, &ordinary).unwrap();
+        let write = |base: &Base| paging::script(&Case::new(&outline, base, &bound), all / 4 + least / 2);
+        let paged = outline.plan_script(&graph, &sizes, &ordinary, write).unwrap().unwrap();
+        verify(&graph, &paged).unwrap();
+        let [theirs, back] = weight_traffic(&graph, &paged);
+        let (ours, theirs) = (fetched + stored, theirs + back);
+        println!(
+            "{partials} partials: weights cross {:.2} times, paged {:.2}",
+            ours as f64 / all as f64,
+            theirs as f64 / all as f64
+        );
+        assert!(
+            theirs as f64 >= (2.0 * f64::from(partials) + 0.9) * all as f64,
+            "{partials}: {theirs} of {all}"
+        );
+    }
+}
