@@ -22,10 +22,23 @@ const TRIES: usize = 16;
 const MARK: f64 = 1e-9;
 
 /// Ways to look at it: whether to leave alone what would have others computed sooner than they are needed,
-/// and whether all acts at which something is wanting count the same.
-const STARTS: [(bool, bool); 4] = [(false, false), (true, false), (false, true), (true, true)];
-/// The first way is good enough if it adds no more than this share to the step.
-const LITTLE: f64 = 0.08;
+/// whether all acts at which something is wanting count the same, whether what comes for free counts; and the
+/// share added to the step up to which no further way is tried.
+const STARTS: [(Way, f64); 5] = [
+    (Way { near: false, flat: false, riders: true }, 0.02),
+    (Way { near: false, flat: false, riders: false }, 0.08),
+    (Way { near: true, flat: false, riders: true }, 0.0),
+    (Way { near: false, flat: true, riders: true }, 0.0),
+    (Way { near: true, flat: true, riders: true }, 0.0),
+];
+
+/// See [`STARTS`].
+#[derive(Clone, Copy)]
+struct Way {
+    near: bool,
+    flat: bool,
+    riders: bool,
+}
 
 /// What the choice is made with.
 pub struct Terms<'a> {
@@ -89,32 +102,31 @@ struct Candidate {
 /// Several ways of looking at costs are tried, and the best result is taken.
 pub fn fit(base: &Base, terms: &Terms, choices: &Choices, target: u64) -> Result<Chosen, Short> {
     let mut best: Result<(f64, Chosen), Short> = Err(Short { enough: u64::MAX });
-    for (near, flat) in STARTS {
-        let found = fit_one(base, terms, choices.clone(), target, near, flat);
+    for (way, little) in STARTS {
+        let found = fit_one(base, terms, choices.clone(), target, way);
         best = match (best, found) {
             (Ok(a), Ok(b)) => Ok(if b.0 < a.0 { b } else { a }),
             (Ok(found), Err(_)) | (Err(_), Ok(found)) => Ok(found),
             (Err(a), Err(b)) => Err(Short { enough: a.enough.min(b.enough) }),
         };
         let least: f64 = terms.seconds.iter().sum();
-        if !terms.recompute || best.as_ref().is_ok_and(|(cost, _)| *cost <= least * (1.0 + LITTLE)) {
+        if !terms.recompute || best.as_ref().is_ok_and(|(cost, _)| *cost <= least * (1.0 + little)) {
             break;
         }
     }
     best.map(|(_, chosen)| chosen)
 }
 
-/// One way: `near` prefers to leave alone what would have others computed sooner than they are needed.
+/// One way.
 fn fit_one(
     base: &Base,
     terms: &Terms,
     choices: Choices,
     target: u64,
-    near: bool,
-    flat: bool,
+    way: Way,
 ) -> Result<(f64, Chosen), Short> {
-    let mut search = Search::new(base, terms, choices, target, near);
-    search.flat = flat;
+    let mut search = Search::new(base, terms, choices, target, way.near);
+    (search.flat, search.riding) = (way.flat, way.riders);
     let mut best: Option<Chosen> = None;
     let mut least = u64::MAX;
     for _ in 0..ROUNDS {
@@ -162,6 +174,8 @@ struct Search<'a> {
     near: bool,
     /// Whether all acts at which something is wanting count the same, or by how much it is.
     flat: bool,
+    /// Whether what comes for free when an act is run again counts for it.
+    riding: bool,
     /// The least each candidate cost for what it freed when it was last looked at, and how much more than
     /// its own bytes that was.
     costs: Vec<Option<(f64, f64)>>,
@@ -198,6 +212,7 @@ impl<'a> Search<'a> {
             beside: [vec![0; acts + 1], vec![0; acts + 1]],
             near,
             flat: false,
+            riding: true,
             costs: Vec::new(),
             offered: Vec::with_capacity(base.script.versions.len() + 1),
             closure: Vec::new(),
@@ -378,6 +393,9 @@ impl<'a> Search<'a> {
     /// The candidates that cover an act and are results of what is run again for another, just looked at.
     fn find_riders(&mut self, c: &Candidate, worst: u32, back: u32) {
         self.riders.clear();
+        if !self.riding {
+            return;
+        }
         let base = self.base;
         for &act in &self.closure {
             let (reads, writes) = base.script.sides(base.graph, act as usize);
