@@ -1,5 +1,6 @@
 //! How long a plan for a new input size takes under a budget: `cargo run --release --example plan_speed`.
-//! Each row is a model, with the fraction of the unlimited peak it is to fit and the best of several runs.
+//! Each row is a model, the share it may use of what it needs beyond weights and states without a limit, and
+//! the best of several runs. An argument selects the models whose names begin with it.
 
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
@@ -26,6 +27,9 @@ fn row(
     outlined: &Bindings,
     asked: &Bindings,
 ) -> Result<(), Box<dyn std::error::Error>> {
+    if std::env::args().nth(1).is_some_and(|only| !label.starts_with(&only)) {
+        return Ok(());
+    }
     let persistent = Persistent::of(graph)?;
     let beside = Beside { host: Some(0), disk: None };
     let options = Options { beside, ..Options::new(&persistent) };

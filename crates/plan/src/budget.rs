@@ -8,7 +8,7 @@ use crate::lifetime::{Lifetimes, lifetimes};
 use crate::order::Readers;
 use crate::outline::profile;
 use crate::plan::{Choice, Decision, Tier};
-use crate::rewrite::{Base, Choices, NEVER, rewrite};
+use crate::rewrite::{Base, Choices, NEVER, rewrite_or_all};
 use crate::script::{Script, VersionId, What};
 
 /// Smaller values stay: they free next to nothing, and each costs an act.
@@ -22,8 +22,23 @@ const TRIES: usize = 16;
 const MARK: f64 = 1e-9;
 
 /// Ways to look at it: whether to leave alone what would have others computed sooner than they are needed,
-/// and the power of what is wanting by which it is weighed.
-const STARTS: [(bool, f64); 4] = [(false, 1.0), (true, 1.0), (false, 0.0), (true, 0.0)];
+/// whether all acts at which something is wanting count the same, whether what comes for free counts; and the
+/// share added to the step up to which no further way is tried.
+const STARTS: [(Way, f64); 5] = [
+    (Way { near: false, flat: false, riders: true }, 0.02),
+    (Way { near: false, flat: false, riders: false }, 0.08),
+    (Way { near: true, flat: false, riders: true }, 0.0),
+    (Way { near: false, flat: true, riders: true }, 0.0),
+    (Way { near: true, flat: true, riders: true }, 0.0),
+];
+
+/// See [`STARTS`].
+#[derive(Clone, Copy)]
+struct Way {
+    near: bool,
+    flat: bool,
+    riders: bool,
+}
 
 /// What the choice is made with.
 pub struct Terms<'a> {
@@ -87,31 +102,31 @@ struct Candidate {
 /// Several ways of looking at costs are tried, and the best result is taken.
 pub fn fit(base: &Base, terms: &Terms, choices: &Choices, target: u64) -> Result<Chosen, Short> {
     let mut best: Result<(f64, Chosen), Short> = Err(Short { enough: u64::MAX });
-    for (near, power) in STARTS {
-        let found = fit_one(base, terms, choices.clone(), target, near, power);
+    for (way, little) in STARTS {
+        let found = fit_one(base, terms, choices.clone(), target, way);
         best = match (best, found) {
             (Ok(a), Ok(b)) => Ok(if b.0 < a.0 { b } else { a }),
             (Ok(found), Err(_)) | (Err(_), Ok(found)) => Ok(found),
             (Err(a), Err(b)) => Err(Short { enough: a.enough.min(b.enough) }),
         };
-        if !terms.recompute {
+        let least: f64 = terms.seconds.iter().sum();
+        if !terms.recompute || best.as_ref().is_ok_and(|(cost, _)| *cost <= least * (1.0 + little)) {
             break;
         }
     }
     best.map(|(_, chosen)| chosen)
 }
 
-/// One way: `near` prefers to leave alone what would have others computed sooner than they are needed.
+/// One way.
 fn fit_one(
     base: &Base,
     terms: &Terms,
     choices: Choices,
     target: u64,
-    near: bool,
-    power: f64,
+    way: Way,
 ) -> Result<(f64, Chosen), Short> {
-    let mut search = Search::new(base, terms, choices, target, near);
-    search.power = power;
+    let mut search = Search::new(base, terms, choices, target, way.near);
+    (search.flat, search.riding) = (way.flat, way.riders);
     let mut best: Option<Chosen> = None;
     let mut least = u64::MAX;
     for _ in 0..ROUNDS {
@@ -157,8 +172,10 @@ struct Search<'a> {
     /// Whether no computation may reach back over others that are done again later, so that a longer
     /// stretch of the graph would be computed at once.
     near: bool,
-    /// The power of what is wanting by which it is weighed.
-    power: f64,
+    /// Whether all acts at which something is wanting count the same, or by how much it is.
+    flat: bool,
+    /// Whether what comes for free when an act is run again counts for it.
+    riding: bool,
     /// The least each candidate cost for what it freed when it was last looked at, and how much more than
     /// its own bytes that was.
     costs: Vec<Option<(f64, f64)>>,
@@ -194,7 +211,8 @@ impl<'a> Search<'a> {
             revived: vec![NEVER; acts],
             beside: [vec![0; acts + 1], vec![0; acts + 1]],
             near,
-            power: 1.0,
+            flat: false,
+            riding: true,
             costs: Vec::new(),
             offered: Vec::with_capacity(base.script.versions.len() + 1),
             closure: Vec::new(),
@@ -279,9 +297,9 @@ impl<'a> Search<'a> {
     fn look(&mut self) -> Chosen {
         let (base, terms) = (self.base, self.terms);
         let script = loop {
-            match rewrite(base, &self.choices) {
+            match rewrite_or_all(base, &self.choices) {
                 Ok(script) => break script,
-                Err(impossible) => self.bar(impossible.gap),
+                Err(all) => all.iter().for_each(|impossible| self.bar(impossible.gap)),
             }
         };
         let life = lifetimes(base.graph, terms.readers, &script, terms.partials);
@@ -334,7 +352,7 @@ impl<'a> Search<'a> {
         for (t, &over) in self.over.iter().enumerate() {
             self.wanting[t] = sum;
             if over > 0 {
-                sum += (over as f64).powf(self.power);
+                sum += if self.flat { 1.0 } else { over as f64 };
                 if over > most {
                     (worst, most) = (t as u32, over);
                 }
@@ -354,6 +372,9 @@ impl<'a> Search<'a> {
         self.take(at, choice, back);
         for k in 0..self.riders.len() {
             self.take(self.riders[k], Choice::Recompute, back);
+            // It is there again as soon as what it comes with.
+            let act = self.base.producer[self.candidates[self.riders[k]].version as usize] as usize;
+            self.revived[act] = self.revived[act].min(back);
         }
         Some(at)
     }
@@ -372,18 +393,19 @@ impl<'a> Search<'a> {
     /// The candidates that cover an act and are results of what is run again for another, just looked at.
     fn find_riders(&mut self, c: &Candidate, worst: u32, back: u32) {
         self.riders.clear();
+        if !self.riding {
+            return;
+        }
+        let base = self.base;
         for &act in &self.closure {
-            for &v in self.base.script.sides(self.base.graph, act as usize).1 {
-                let offered = self.offered[v as usize] as usize..self.offered[v as usize + 1] as usize;
-                for at in offered {
+            let (reads, writes) = base.script.sides(base.graph, act as usize);
+            let until = reads.iter().map(|&r| base.overwritten[r as usize]).min().unwrap_or(NEVER);
+            for &v in writes.iter().filter(|&&v| base.again[v as usize]) {
+                for at in self.offered[v as usize] as usize..self.offered[v as usize + 1] as usize {
                     let other = &self.candidates[at];
                     let covers = other.from < worst && worst < other.to && back <= other.to;
-                    if covers
-                        && !other.taken
-                        && !other.barred
-                        && other.gap != c.gap
-                        && self.base.again[v as usize]
-                    {
+                    let free = !other.taken && !other.barred && other.gap != c.gap;
+                    if covers && free && other.to <= until {
                         self.riders.push(at);
                     }
                 }

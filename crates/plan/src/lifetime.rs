@@ -94,14 +94,15 @@ pub fn lifetimes(graph: &Graph, readers: &Readers, script: &Script, partials: u3
                 let home = homes[operand as usize];
                 let storage = &storages[home.storage as usize];
                 let lives_there = |v: &VersionId| homes[*v as usize].storage == home.storage;
-                let alone =
-                    ins.iter().filter(|v| lives_there(v)).count() == 1 && !outs[..o].iter().any(lives_there);
+                let alone = || {
+                    ins.iter().filter(|v| lives_there(v)).count() == 1 && !outs[..o].iter().any(lives_there)
+                };
                 let from = script.versions[operand as usize].of.value;
                 let finished = last[operand as usize].is_none_or(|l| l <= now);
                 let free =
                     if storage.input { carried[value.index()] == Some(from) } else { storage.end <= now };
-                let same_type = node.is_some_and(|node| graph.ty(node.ins[i]) == graph.ty(value));
-                alone && same_type && finished && free && storage.copies == 1
+                let same_type = || node.is_some_and(|node| graph.ty(node.ins[i]) == graph.ty(value));
+                finished && free && storage.copies == 1 && alone() && same_type()
             });
             homes[out as usize] = match reuse {
                 Some(i) => {

@@ -133,8 +133,13 @@ pub struct Impossible {
     pub gap: usize,
 }
 
-/// Writes the script in which the choices are carried out.
+/// Writes the script in which the choices are carried out, or says what first stands in the way.
 pub fn rewrite(base: &Base, choices: &Choices) -> Result<Script, Impossible> {
+    rewrite_or_all(base, choices).map_err(|all| all[0])
+}
+
+/// As [`rewrite`], but says all that stands in the way, each as if those before had stayed; at least one.
+pub fn rewrite_or_all(base: &Base, choices: &Choices) -> Result<Script, Vec<Impossible>> {
     let count = base.script.versions.len();
     let mut writer = Writer {
         base,
@@ -145,6 +150,7 @@ pub fn rewrite(base: &Base, choices: &Choices) -> Result<Script, Impossible> {
         used: vec![0; count],
         borrowed: Vec::new(),
         stack: Vec::new(),
+        failed: Vec::new(),
         now: 0,
     };
     for (v, version) in base.script.versions.iter().enumerate().filter(|(_, v)| v.input) {
@@ -155,7 +161,10 @@ pub fn rewrite(base: &Base, choices: &Choices) -> Result<Script, Impossible> {
     let homes: Vec<VersionId> =
         (0..count).map(|v| writer.here[v].or(writer.copy[v]).unwrap_or(NEVER)).collect();
     for t in 0..base.script.acts.len() {
-        writer.act(t, &homes)?;
+        writer.act(t, &homes);
+    }
+    if !writer.failed.is_empty() {
+        return Err(writer.failed);
     }
     let outputs = base.script.outputs.iter().map(|&v| writer.here[v as usize].unwrap_or(homes[v as usize]));
     writer.out.outputs = outputs.collect();
@@ -175,18 +184,23 @@ struct Writer<'a> {
     /// Brought back for others' sake.
     borrowed: Vec<VersionId>,
     stack: Vec<(VersionId, bool)>,
+    failed: Vec<Impossible>,
     /// The act of the old script.
     now: u32,
 }
 
 impl Writer<'_> {
-    fn act(&mut self, t: usize, homes: &[VersionId]) -> Result<(), Impossible> {
+    fn act(&mut self, t: usize, homes: &[VersionId]) {
         let base = self.base;
         self.now = t as u32;
         let what = base.script.acts[t].what;
         let (reads, writes) = base.script.sides(base.graph, t);
         for &v in reads {
-            self.bring(v)?;
+            if let Err(impossible) = self.bring(v) {
+                self.failed.push(impossible);
+                // As if it had stayed; what is written from here on is not used.
+                self.here[v as usize] = Some(v);
+            }
         }
         self.begin(what);
         for &v in reads {
@@ -220,7 +234,6 @@ impl Writer<'_> {
             }
             self.used[v as usize] += 1;
         }
-        Ok(())
     }
 
     fn begin(&mut self, what: What) {
