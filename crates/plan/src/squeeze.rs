@@ -19,6 +19,8 @@ use gulliver_graph::graph::{Graph, NodeId, Origin, Role, Value, ValueInfo};
 /// than the budget, in hundredths, may fit where what was chosen for all of it does not.
 const WAYS: [(bool, u64); 7] =
     [(true, 100), (false, 100), (false, 97), (false, 93), (false, 87), (false, 80), (false, 70)];
+/// What is used again within so many times the seconds of its fetch is not sent away without need.
+const SOON: f64 = 16.0;
 /// Attempts to lay a script out in less than it needs at least.
 const ATTEMPTS: usize = 12;
 
@@ -334,8 +336,8 @@ impl<'a> View<'a> {
         base.script.versions.iter().enumerate().map(home).collect()
     }
 
-    /// What is at home elsewhere is on the device only while it is used, or while fetching it would take
-    /// longer than the time until it is used again.
+    /// What is at home elsewhere is on the device only while it is used, or if it is used again soon,
+    /// measured by the time it takes to fetch it.
     fn away_at_first(&self, base: &Base, homes: Vec<Tier>) -> Choices {
         let mut choices = base.keep(homes);
         let mut begins = Vec::with_capacity(self.seconds.len());
@@ -355,7 +357,7 @@ impl<'a> View<'a> {
             let fetch = bytes * per_byte(&self.options.links, tier, Tier::Device);
             for gap in base.first[v] as usize..(base.first[v + 1] as usize).saturating_sub(1) {
                 let [from, to] = [0, 1].map(|i| base.uses[gap + i] as usize);
-                if from + 1 < to && begins[to] - begins[from + 1] > fetch {
+                if from + 1 < to && begins[to] - begins[from + 1] > SOON * fetch {
                     choices.gaps[gap] = choice;
                 }
             }
