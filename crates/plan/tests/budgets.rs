@@ -67,12 +67,12 @@ fn every_budget_from_the_least_up_has_a_verified_plan() {
             println!("{name} {partials} {beside:?}: {whole} to {smallest}");
             assert!(smallest <= whole, "{name}: {smallest} of {whole}");
             for part in 0..=8 {
-                let memory = Some(smallest + (whole - smallest) * part / 8);
-                let options = Options { memory, ..options };
+                let memory = smallest + (whole - smallest) * part / 8;
+                let options = Options { memory: Some(memory), ..options };
                 let plan =
                     outline.plan(&graph, &sizes, &options).unwrap_or_else(|e| panic!("{name} {part}: {e}"));
                 verify(&graph, &plan).unwrap_or_else(|e| panic!("{name} {part}: {e}"));
-                assert!(plan.spaces[0].bytes <= memory.unwrap());
+                assert!(plan.spaces[0].bytes <= memory);
                 let outline = &outline;
                 let s = outline.sizes(&graph, &sizes, &options).unwrap();
                 let timing = simulate(&plan, |id| outline.seconds(&s, id.index()), &options.links);
