@@ -116,6 +116,7 @@ impl Script {
     }
 
     /// The versions of an act.
+    #[inline]
     pub fn refs(&self, act: usize) -> &[VersionId] {
         let end = self.acts.get(act + 1).map_or(self.refs.len(), |next| next.refs as usize);
         &self.refs[self.acts[act].refs as usize..end]
@@ -123,6 +124,7 @@ impl Script {
 
     /// The versions an act reads and those it makes; a sum counts as read, and an input that is carried as
     /// neither.
+    #[inline]
     pub fn sides(&self, graph: &Graph, act: usize) -> (&[VersionId], &[VersionId]) {
         let refs = self.refs(act);
         match self.acts[act].what {
