@@ -3,6 +3,8 @@
 //! the bytes at least cost. Where most is wanting the cheapest seconds per byte are spent first; then
 //! what turned out not to be needed is taken back.
 
+mod price;
+
 use crate::layout::aligned;
 use crate::lifetime::{Lifetimes, lifetimes};
 use crate::order::Readers;
@@ -457,81 +459,6 @@ impl<'a> Search<'a> {
         best.map(|(_, at, choice)| (at, choice))
     }
 
-    /// The act before which a candidate's bytes are needed again: that of its next use, or sooner if it
-    /// is computed again and something else is that is made of it.
-    fn back(&self, c: &Candidate, choice: Choice) -> u32 {
-        if choice != Choice::Recompute {
-            return c.to;
-        }
-        let before = self.base.uses(c.version).iter().take_while(|&&act| act <= c.from);
-        before.map(|&act| self.revived[act as usize]).fold(c.to, u32::min).max(c.from + 1)
-    }
-
-    /// Every way to free a candidate's bytes: by computing it again, in host memory, on disk.
-    fn prices(&mut self, c: &Candidate) -> [Option<(Choice, f64)>; 3] {
-        let mut all = [None; 3];
-        if self.terms.recompute && self.base.again[c.version as usize] {
-            all[0] = self.again(c).map(|seconds| (Choice::Recompute, seconds));
-        }
-        let persistent = self.base.persistent[c.version as usize];
-        for (place, away) in self.terms.away.iter().enumerate() {
-            let Some((choice, seconds)) = *away else { continue };
-            if persistent {
-                let tier = self.choices.homes[c.version as usize];
-                let there = matches!((tier, choice), (Tier::Host, Choice::Host) | (Tier::Disk, Choice::Disk));
-                // It is there already; it only has to be fetched.
-                all[place + 1] = there.then_some((choice, 0.5 * seconds * c.bytes as f64));
-                continue;
-            }
-            let held = &self.beside[place][c.from as usize..=c.to as usize];
-            let fits = held.iter().all(|h| h + c.bytes <= self.terms.room[place]);
-            all[place + 1] = fits.then_some((choice, seconds * c.bytes as f64));
-        }
-        all
-    }
-
-    /// Seconds to compute a version again just before it is used, given what is chosen so far.
-    fn again(&mut self, c: &Candidate) -> Option<f64> {
-        self.mark += 1;
-        let base = self.base;
-        let back = self.back(c, Choice::Recompute);
-        let mut seconds = 0.0;
-        self.stack.clear();
-        self.closure.clear();
-        self.stack.push(c.version);
-        while let Some(v) = self.stack.pop() {
-            let act = base.producer[v as usize];
-            if act == NEVER || !base.again[v as usize] {
-                return None;
-            }
-            if std::mem::replace(&mut self.seen[act as usize], self.mark) == self.mark {
-                continue;
-            }
-            // What is there again by then, costs nothing; what would be had back sooner takes room sooner.
-            if self.reran[act as usize] > 0 {
-                if !self.near || self.revived[act as usize] <= back {
-                    continue;
-                }
-                if v != c.version {
-                    return None;
-                }
-            }
-            seconds += self.terms.seconds[act as usize];
-            self.closure.push(act);
-            for &r in base.script.sides(base.graph, act as usize).0 {
-                if base.overwritten[r as usize] < back {
-                    return None;
-                }
-                let gone =
-                    self.near && self.reran.get(base.producer[r as usize] as usize).is_some_and(|n| *n > 0);
-                if !base.script.versions[r as usize].input && (gone || !base.spans(r, back)) {
-                    self.stack.push(r);
-                }
-            }
-        }
-        Some(seconds)
-    }
-
     /// Where nothing near is left to choose: the cheapest that does help, however far it reaches back.
     fn reach_back(&mut self) -> bool {
         let wanting = |over: &[i64]| over.iter().map(|&over| over.max(0)).sum::<i64>();
@@ -622,53 +549,6 @@ impl<'a> Search<'a> {
         let between = &mut self.over[c.from as usize + 1..c.to as usize];
         between.iter_mut().for_each(|over| *over += sign * c.bytes as i64);
         between.iter().all(|over| *over <= 0)
-    }
-
-    /// Seconds of kernels and moves of a script.
-    fn cost(&self, script: &Script) -> f64 {
-        let away = |tier: Tier| {
-            let choice = if tier == Tier::Host { Choice::Host } else { Choice::Disk };
-            self.terms.away.iter().flatten().find(|(other, _)| *other == choice).map_or(0.0, |(_, s)| 0.5 * s)
-        };
-        let one = |(t, act): (usize, &crate::script::Act)| match act.what {
-            What::Run(id, _) => (self.terms.node)(id.index()),
-            What::Move => {
-                let [from, to] = [0, 1].map(|i| script.versions[script.refs(t)[i] as usize]);
-                let bytes = self.terms.bytes[from.of.value.index()] as f64;
-                bytes * away(if from.tier == Tier::Device { to.tier } else { from.tier })
-            }
-            What::Add | What::Carry => 0.0,
-        };
-        script.acts.iter().enumerate().map(one).sum()
-    }
-
-    /// Gives every choice its reason.
-    fn explain(&mut self, mut chosen: Chosen) -> Chosen {
-        chosen.choices = self.choices.clone();
-        for at in 0..self.candidates.len() {
-            let c = self.candidates[at];
-            let choice = self.choices.gaps[c.gap];
-            if choice == Choice::Keep {
-                continue;
-            }
-            let act = self.base.producer[c.version as usize];
-            if act != NEVER {
-                self.reran[act as usize] = 0;
-            }
-            let prices = self.prices(&c);
-            let seconds = prices.iter().flatten().find(|p| p.0 == choice).map_or(0.0, |p| p.1);
-            let others = prices.into_iter().flatten().filter(|p| p.0 != choice);
-            let of = self.base.script.versions[c.version as usize].of;
-            chosen.decisions.push(Decision {
-                value: of.value,
-                partial: of.partial,
-                bytes: c.bytes,
-                choice,
-                seconds,
-                instead: others.min_by(|a, b| a.1.total_cmp(&b.1)),
-            });
-        }
-        chosen
     }
 }
 
