@@ -319,30 +319,10 @@ fn spaces(bytes: [u64; TIERS.len()]) -> Vec<Space> {
 
 /// The largest buffers in use when most bytes are.
 pub(crate) fn holders(graph: &Graph, plan: &Plan) -> String {
-    let mut live: Vec<BufferId> = Vec::new();
-    let (mut now, mut most, mut at_peak) = (0u64, 0u64, Vec::new());
-    for step in &plan.steps {
-        match &step.act {
-            Act::Alloc(b) => {
-                live.push(*b);
-                now += plan.buffer(*b).bytes;
-                if now > most {
-                    most = now;
-                    at_peak = live.clone();
-                }
-            }
-            Act::Free(b) => {
-                live.retain(|x| x != b);
-                now -= plan.buffer(*b).bytes;
-            }
-            _ => {}
-        }
-    }
-    at_peak.sort_by_key(|b| std::cmp::Reverse(plan.buffer(*b).bytes));
     let name = |b: &BufferId| {
         let buffer = plan.buffer(*b);
         let name = buffer.value.map_or("scratch", |v| graph.value(v).name.as_str());
         format!("{name} {}", buffer.bytes)
     };
-    at_peak.iter().take(3).map(name).collect::<Vec<_>>().join(", ")
+    plan.at_peak().1.iter().take(3).map(name).collect::<Vec<_>>().join(", ")
 }

@@ -264,6 +264,31 @@ impl Plan {
         peaks
     }
 
+    /// The step at which most bytes of the device come to be in use, and what is in use then, largest first.
+    pub fn at_peak(&self) -> (usize, Vec<BufferId>) {
+        let (mut live, mut now, mut most) = (Vec::new(), 0u64, 0u64);
+        let mut at_peak = (0, Vec::new());
+        let here = |b: &BufferId| self.buffer(*b).space == Tier::Device as u32;
+        for (i, step) in self.steps.iter().enumerate() {
+            match &step.act {
+                Act::Alloc(b) if here(b) => {
+                    live.push(*b);
+                    now += self.buffer(*b).bytes;
+                    if now > most {
+                        (most, at_peak) = (now, (i, live.clone()));
+                    }
+                }
+                Act::Free(b) if here(b) => {
+                    live.retain(|x| x != b);
+                    now -= self.buffer(*b).bytes;
+                }
+                _ => {}
+            }
+        }
+        at_peak.1.sort_by_key(|b| std::cmp::Reverse(self.buffer(*b).bytes));
+        at_peak
+    }
+
     /// Bytes that stay from step to step.
     pub fn persistent_bytes(&self) -> u64 {
         self.inputs.iter().filter(|i| i.persistent).map(|i| i.place.bytes).sum()

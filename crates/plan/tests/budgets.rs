@@ -72,6 +72,8 @@ fn every_budget_from_the_least_up_has_a_verified_plan() {
                     outline.plan(&graph, &sizes, &options).unwrap_or_else(|e| panic!("{name} {part}: {e}"));
                 verify(&graph, &plan).unwrap_or_else(|e| panic!("{name} {part}: {e}"));
                 assert!(plan.spaces[0].bytes <= memory);
+                let held: u64 = plan.at_peak().1.iter().map(|b| plan.buffer(*b).bytes).sum();
+                assert_eq!(held, plan.spaces[0].live, "{name} {part}: what is in use at the peak");
                 let (moves, links) = (count(&plan, Choice::Host), moved(&plan));
                 assert_eq!(moves > 0, links.to_device > 0, "{name} {part}: {links:?}");
                 assert!(beside != NO_OTHER || moves == 0, "{name} {part}");

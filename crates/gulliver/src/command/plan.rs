@@ -7,7 +7,7 @@ use crate::setup::{Setup, setup};
 use clap::Args;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
-use gulliver_plan::plan::{Act, BufferId, Choice, Decision, Plan, STREAMS, Stream};
+use gulliver_plan::plan::{Act, Choice, Decision, Plan, STREAMS, Stream};
 use gulliver_plan::simulate::{Moved, Timing, moved};
 use gulliver_plan::verify::verify;
 use gulliver_run::planner::Planner;
@@ -196,7 +196,7 @@ fn table(
         summary.timing.seconds,
         format!("{} lost ({share:.1} %)", units::bytes(lost)),
     );
-    let (at, held) = at_peak(plan);
+    let (at, held) = plan.at_peak();
     let of = budget.map_or("no limit".to_string(), units::bytes);
     let _ = writeln!(
         text,
@@ -221,30 +221,6 @@ fn table(
         .collect();
     let _ = writeln!(text, "streams at work: {}", streams.join(", "));
     text
-}
-
-/// The step at which most bytes of the device are in use, and what is, largest first.
-fn at_peak(plan: &Plan) -> (usize, Vec<BufferId>) {
-    let (mut live, mut now, mut most) = (Vec::new(), 0u64, 0u64);
-    let mut at_peak = (0, Vec::new());
-    for (i, step) in plan.steps.iter().enumerate() {
-        match &step.act {
-            Act::Alloc(b) if plan.buffer(*b).space == 0 => {
-                live.push(*b);
-                now += plan.buffer(*b).bytes;
-                if now > most {
-                    (most, at_peak) = (now, (i, live.clone()));
-                }
-            }
-            Act::Free(b) if plan.buffer(*b).space == 0 => {
-                live.retain(|x| x != b);
-                now -= plan.buffer(*b).bytes;
-            }
-            _ => {}
-        }
-    }
-    at_peak.1.sort_by_key(|b| std::cmp::Reverse(plan.buffer(*b).bytes));
-    at_peak
 }
 
 /// What runs at a step or next after it.
