@@ -139,7 +139,7 @@ fn largest(graph: &Graph, sources: &Sources, longest: usize) -> Result<Bindings,
 }
 
 /// How fast this machine's kernels are, roughly: what a good kernel reaches of what is possible.
-fn measured(threads: usize) -> Rates {
+pub fn measured(threads: usize) -> Rates {
     let team = Team::new(threads);
     let flops = 0.7 * probe::multiply_adds(&team, 0.03);
     Rates { flops, bytes: 0.8 * probe::copies(&team, 32 << 20, 0.05), ..Rates::default() }

@@ -5,7 +5,7 @@ use crate::lower::lower_node;
 use crate::session::{SessionOptions, Which};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Node, NodeId, Role, Value};
-use gulliver_plan::cost::{Beside, Links};
+use gulliver_plan::cost::{Beside, Links, Rates};
 use gulliver_plan::make::{Options, Persistent, PlanError};
 use gulliver_plan::outline::Outline;
 use gulliver_plan::plan::{Plan, Tier};
@@ -164,6 +164,11 @@ impl Planner {
     /// What the plans are made for.
     pub fn options(&self) -> &SessionOptions {
         &self.options
+    }
+
+    /// Has plans timed by other speeds of kernels. Where weights and states are stays settled.
+    pub fn set_rates(&mut self, rates: Rates) {
+        self.options.rates = rates;
     }
 
     pub(crate) fn side(&self, which: Which) -> &Side {

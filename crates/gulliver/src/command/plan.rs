@@ -3,7 +3,7 @@
 use super::{Budgets, CommandError};
 use crate::job::Job;
 use crate::report::units;
-use crate::setup::{Setup, setup};
+use crate::setup::{Setup, measured, setup};
 use clap::Args;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
@@ -101,6 +101,10 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
         eprintln!("it fits as it is");
         print!("{}", job.to_toml());
         return Ok(());
+    }
+    // Without a budget nothing had to be weighed, and nothing was measured.
+    if planner.options().memory.is_none() {
+        planner.set_rates(measured(planner.options().threads));
     }
     let mut out = io::stdout().lock();
     if arguments.budget_curve {
