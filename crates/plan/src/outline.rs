@@ -30,39 +30,6 @@ pub struct Outline {
     work: Vec<(Dim, Dim)>,
 }
 
-/// Numbers in groups, one group after the other.
-pub struct Groups {
-    first: Vec<u32>,
-    members: Vec<u32>,
-}
-
-impl Groups {
-    /// Puts member `i` into the group `group_of` gives it, if any, in order.
-    pub(crate) fn new(groups: usize, members: usize, group_of: impl Fn(usize) -> Option<u32>) -> Groups {
-        let mut first = vec![0u32; groups + 1];
-        for g in (0..members).filter_map(&group_of) {
-            first[g as usize + 1] += 1;
-        }
-        for g in 0..groups {
-            first[g + 1] += first[g];
-        }
-        let mut next = first.clone();
-        let mut all = vec![0; first[groups] as usize];
-        for i in 0..members {
-            if let Some(g) = group_of(i) {
-                all[next[g as usize] as usize] = i as u32;
-                next[g as usize] += 1;
-            }
-        }
-        Groups { first, members: all }
-    }
-
-    /// The members of a group.
-    pub fn of(&self, group: usize) -> &[u32] {
-        &self.members[self.first[group] as usize..self.first[group + 1] as usize]
-    }
-}
-
 /// The sizes of one input, put into every kind of an outline.
 #[derive(Clone)]
 pub struct Sizes {

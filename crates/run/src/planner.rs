@@ -252,13 +252,15 @@ impl Planner {
         sizes: &Bindings,
         f: impl FnOnce(&Graph, &Outline, &Options) -> Result<T, PlanError>,
     ) -> Result<T, PlanError> {
-        let job = self.options.clone();
+        let Planner { train, evaluate, options: job, persistent, unhidden, grouped } = self;
+        let grouped = *grouped && which == Which::Train;
+        let side = match (which, evaluate) {
+            (Which::Evaluate, Some(side)) => side,
+            _ => train,
+        };
         let scratch = |graph: &Graph, node: &Node, sizes: &Bindings| {
             Ok(lower_node(graph, node, sizes, job.threads, &job.kernels)?.scratch)
         };
-        let persistent = self.persistent.clone();
-        let (unhidden, grouped) = (self.unhidden, self.grouped && which == Which::Train);
-        let side = self.side_mut(which);
         let options = Options {
             partials: side.partials,
             memory: job.memory,
@@ -268,8 +270,8 @@ impl Planner {
             scratch: &scratch,
             rates: job.rates,
             links: job.link.map_or(job.links, |rate| Links { to_device: rate, to_host: rate, ..job.links }),
-            unhidden,
-            persistent: &persistent,
+            unhidden: *unhidden,
+            persistent,
         };
         let outline = match side.outline.take() {
             Some(outline) => outline,
