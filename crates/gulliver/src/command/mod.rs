@@ -6,7 +6,7 @@ pub mod ops;
 pub mod plan;
 pub mod train;
 
-use crate::job::JobError;
+use crate::job::{Job, JobError};
 use gulliver_graph::graph::GraphError;
 use gulliver_run::checkpoint::CheckpointError;
 use gulliver_run::data::DataError;
@@ -15,9 +15,14 @@ use gulliver_run::train::TrainError;
 use std::io;
 use std::path::PathBuf;
 
-/// Budgets of the tiers, over what the job says.
-#[derive(clap::Args, Clone, Debug, Default)]
-pub struct Budgets {
+/// A job file, and what is said over it.
+#[derive(clap::Args, Clone, Debug)]
+pub struct JobArguments {
+    /// The job file.
+    job: PathBuf,
+    /// Overrides a field of the job, e.g. --set train.batch=32.
+    #[arg(long = "set", value_name = "FIELD=VALUE")]
+    sets: Vec<String>,
     /// Hard budget of the device, e.g. 256MiB.
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
@@ -29,11 +34,15 @@ pub struct Budgets {
     disk: Option<String>,
 }
 
-impl Budgets {
-    /// The same as overrides of the job's fields.
-    fn sets(&self) -> impl Iterator<Item = String> {
-        let fields = [("memory", &self.memory), ("host_memory", &self.host_memory), ("disk", &self.disk)];
-        fields.into_iter().filter_map(|(field, size)| Some(format!("devices.{field}={}", size.as_ref()?)))
+impl JobArguments {
+    /// Reads the job, with these fields overridden last.
+    fn load(&self, more: impl IntoIterator<Item = String>) -> Result<Job, JobError> {
+        let budgets = [("memory", &self.memory), ("host_memory", &self.host_memory), ("disk", &self.disk)];
+        let budgets = budgets
+            .into_iter()
+            .filter_map(|(field, size)| Some(format!("devices.{field}={}", size.as_ref()?)));
+        let sets: Vec<String> = self.sets.iter().cloned().chain(budgets).chain(more).collect();
+        Job::load(&self.job, &sets)
     }
 }
 

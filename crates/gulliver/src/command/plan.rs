@@ -1,7 +1,6 @@
 //! `gulliver plan JOB`: how a job would run, before anything runs.
 
-use super::{Budgets, CommandError};
-use crate::job::Job;
+use super::{CommandError, JobArguments};
 use crate::report::units;
 use crate::setup::{Setup, measured, setup};
 use clap::Args;
@@ -16,19 +15,13 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// Says how a job would run: memory, time and what moves.
 #[derive(Args)]
 pub struct Arguments {
-    /// The job file.
-    job: PathBuf,
-    /// Overrides a field of the job, e.g. --set train.batch=32.
-    #[arg(long = "set", value_name = "FIELD=VALUE")]
-    sets: Vec<String>,
     #[command(flatten)]
-    budgets: Budgets,
+    job: JobArguments,
     /// Says why values with this in their name are kept, computed again or moved.
     #[arg(long, value_name = "VALUE")]
     explain: Option<String>,
@@ -81,14 +74,11 @@ struct Point {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
-    let mut sets = arguments.sets.clone();
-    sets.extend(arguments.budgets.sets());
-    let job = Job::load(&arguments.job, &sets)?;
+    let job = arguments.job.load([])?;
     let Setup { mut planner, largest, .. } = match setup(&job, None) {
         Err(CommandError::DoesNotFit(advice)) if arguments.fit => match &advice.change {
             Some((field, value, _)) => {
-                sets.push(format!("{field}={value}"));
-                let job = Job::load(&arguments.job, &sets)?;
+                let job = arguments.job.load([format!("{field}={value}")])?;
                 eprintln!("{field} = {value} makes it fit");
                 print!("{}", job.to_toml());
                 return Ok(());

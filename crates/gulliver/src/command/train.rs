@@ -1,6 +1,6 @@
 //! `gulliver train JOB`: trains the model of a job file in a run directory of its own.
 
-use super::{Budgets, CommandError};
+use super::{CommandError, JobArguments};
 use crate::interrupt;
 use crate::job::Job;
 use crate::report::events::{Event, PlanSummary};
@@ -25,13 +25,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Trains the model of a job file.
 #[derive(Args)]
 pub struct Arguments {
-    /// The job file.
-    job: PathBuf,
-    /// Overrides a field of the job, e.g. --set train.batch=32.
-    #[arg(long = "set", value_name = "FIELD=VALUE")]
-    sets: Vec<String>,
     #[command(flatten)]
-    budgets: Budgets,
+    job: JobArguments,
     /// Trains for this many steps in all.
     #[arg(long)]
     steps: Option<u64>,
@@ -116,7 +111,7 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
     let budgets = [("cpu0", devices.memory), ("host", devices.host_memory), ("disk", devices.disk)];
     let budget_bytes = budgets.into_iter().filter_map(|(name, b)| Some((name.to_string(), b?))).collect();
     let plan = PlanSummary { description, peak_bytes, budget_bytes };
-    let name = arguments.job.display().to_string();
+    let name = arguments.job.job.display().to_string();
     let (steps, batch) = (options.steps, job.train.batch);
     let mut metrics = MetricFiles::open(&dir, arguments.resume.then_some(start), now())
         .map_err(|source| CommandError::File { path: dir.clone(), source })?;
@@ -161,12 +156,8 @@ fn is_optimizer_state(name: &str) -> bool {
 }
 
 fn load_job(arguments: &Arguments) -> Result<Job, CommandError> {
-    let mut sets = arguments.sets.clone();
-    sets.extend(arguments.budgets.sets());
-    if let Some(steps) = arguments.steps {
-        sets.push(format!("train.steps={steps}"));
-    }
-    let mut job = Job::load(&arguments.job, &sets)?;
+    let steps = arguments.steps.map(|steps| format!("train.steps={steps}"));
+    let mut job = arguments.job.load(steps)?;
     match arguments.on_nan.as_deref() {
         None => {}
         Some("stop") => job.train.on_nan = OnNan::Stop,
@@ -187,7 +178,7 @@ fn run_directory(arguments: &Arguments) -> Result<PathBuf, CommandError> {
         }
         return Ok(dir.clone());
     }
-    let stem = arguments.job.file_stem().map_or("job".into(), |s| s.to_string_lossy().into_owned());
+    let stem = arguments.job.job.file_stem().map_or("job".into(), |s| s.to_string_lossy().into_owned());
     let name = |n: u32| Path::new("runs").join(if n == 1 { stem.clone() } else { format!("{stem}-{n}") });
     Ok((1..).map(name).find(|dir| !dir.exists()).unwrap_or_else(|| name(1)))
 }
