@@ -3,6 +3,7 @@
 
 use gulliver_run::kernel::gemm::{Output, gemm, scratch_len};
 use gulliver_run::kernel::pack::Strided;
+use gulliver_run::memory::Arena;
 use gulliver_run::probe;
 use gulliver_run::team::Team;
 
@@ -29,24 +30,24 @@ fn main() {
     for threads in [1, 2] {
         let team = Team::new(threads);
         for &[m, n, k] in &sizes {
-            let (a, b, mut c) = (vec![0.5f32; m * k], vec![0.25f32; k * n], vec![0.0f32; m * n]);
-            let mut scratch = vec![0.0; scratch_len(m, n, k, threads)];
+            let (a, b) = (floats(m * k, 0.5), floats(k * n, 0.25));
+            let (c, scratch) = (floats(m * n, 0.0), floats(scratch_len(m, n, k, threads), 0.0));
             for (op, ta, tb) in [("nn", false, false), ("nt", false, true), ("tn", true, false)] {
                 let a = if ta {
-                    Strided { data: &a, outer: 1, reduced: m }
+                    Strided { data: a, outer: 1, reduced: m }
                 } else {
-                    Strided { data: &a, outer: k, reduced: 1 }
+                    Strided { data: a, outer: k, reduced: 1 }
                 };
                 let b = if tb {
-                    Strided { data: &b, outer: k, reduced: 1 }
+                    Strided { data: b, outer: k, reduced: 1 }
                 } else {
-                    Strided { data: &b, outer: 1, reduced: n }
+                    Strided { data: b, outer: 1, reduced: n }
                 };
                 let work = (2 * m * n * k) as f64;
                 let rounds = (2e5 / work).ceil() as usize;
-                let time = probe::fastest(0.15, || {
+                let time = probe::fastest(0.4, || {
                     for _ in 0..rounds {
-                        gemm(&team, [m, n, k], &a, &b, Output::rows(&mut c, n), false, &mut scratch);
+                        gemm(&team, [m, n, k], &a, &b, Output::rows(c, n), false, scratch);
                     }
                 });
                 let speed = work * rounds as f64 / time / 1e9;
@@ -55,4 +56,14 @@ fn main() {
             }
         }
     }
+}
+
+/// Memory of the kind kernels have in a run, for as long as the program lives.
+fn floats(len: usize, value: f32) -> &'static mut [f32] {
+    let arena = Box::leak(Box::new(Arena::new(4 * len as u64, "cpu").expect("memory")));
+    let ptr = arena.at(0, 4 * len as u64).cast::<f32>();
+    // SAFETY: the arena is that long, aligned to cache lines, zeroed, never freed, and nobody else has it.
+    let floats = unsafe { std::slice::from_raw_parts_mut(ptr, len) };
+    floats.fill(value);
+    floats
 }

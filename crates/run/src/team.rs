@@ -11,7 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 
-/// Polls before a waiting thread goes to sleep: a few microseconds.
+/// Polls before a thread of a team goes to sleep: some tens of microseconds, since waking one up takes as
+/// long and the next kernel is seldom further off.
+const TEAM_SPINS: u32 = 6000;
+/// Polls before any other thread does, which would only take time from the team: a few microseconds.
 const SPINS: u32 = 400;
 
 type Part<'a> = dyn Fn(usize) + Sync + 'a;
@@ -104,7 +107,7 @@ impl Team {
         self.workers.iter().for_each(|w| w.thread().unpark());
 
         let own = catch_unwind(AssertUnwindSafe(|| (0..parts).step_by(shared.threads).for_each(f)));
-        wait_until(|| shared.pending.load(Ordering::Acquire) == 0);
+        wait(TEAM_SPINS, || shared.pending.load(Ordering::Acquire) == 0);
         let theirs = shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
         self.busy.store(false, Ordering::Release);
         match (own, theirs) {
@@ -149,7 +152,7 @@ pub fn share(len: usize, align: usize, parts: usize, part: usize) -> Range<usize
 fn work(shared: &Shared, t: usize) {
     let mut seen = 0;
     loop {
-        wait_until(|| shared.epoch.load(Ordering::Acquire) != seen);
+        wait(TEAM_SPINS, || shared.epoch.load(Ordering::Acquire) != seen);
         seen = shared.epoch.load(Ordering::Acquire);
         if seen == STOP {
             return;
@@ -172,7 +175,11 @@ fn work(shared: &Shared, t: usize) {
 
 /// Spins briefly, then sleeps between looks; whoever makes `ready` true must unpark this thread.
 pub(crate) fn wait_until(ready: impl Fn() -> bool) {
-    for _ in 0..SPINS {
+    wait(SPINS, ready);
+}
+
+fn wait(spins: u32, ready: impl Fn() -> bool) {
+    for _ in 0..spins {
         if ready() {
             return;
         }

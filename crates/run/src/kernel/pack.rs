@@ -111,6 +111,23 @@ impl Operand for Nested<'_> {
 /// and the places written stay few.
 const ABREAST: usize = 96;
 
+/// Rows of memory asked for before they are read: each is a short run at a distance, which the machine
+/// does not foresee.
+const AHEAD: usize = 8;
+
+/// Has `len` floats brought near; any address will do.
+#[inline(always)]
+fn ask_for(from: *const f32, len: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (0..len).step_by(16) {
+        use std::arch::x86_64::*;
+        // SAFETY: an instruction of the architecture that reads nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(line).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (from, len);
+}
+
 #[inline(always)]
 fn pack_strided(of: &Strided<'_>, outer: Range<usize>, reduced: Range<usize>, width: usize, dst: &mut [f32]) {
     let len = reduced.len();
@@ -122,6 +139,7 @@ fn pack_strided(of: &Strided<'_>, outer: Range<usize>, reduced: Range<usize>, wi
             let whole = outer.len() / width;
             for k in 0..len {
                 let from = &of.data[(reduced.start + k) * of.reduced..][outer.clone()];
+                ask_for(from.as_ptr().wrapping_add(AHEAD * of.reduced), outer.len());
                 for (s, from) in from.chunks_exact(width).enumerate() {
                     group[(s * len + k) * width..][..width].copy_from_slice(from);
                 }
@@ -146,7 +164,7 @@ fn pack_strided(of: &Strided<'_>, outer: Range<usize>, reduced: Range<usize>, wi
 }
 
 /// Writes `n` runs over the reduced index side by side: a transposition, in squares of four by four
-/// where the runs are contiguous.
+/// and pairs where the runs are contiguous.
 pub(crate) fn interleave(
     from: &Strided<'_>,
     base: usize,
@@ -157,16 +175,24 @@ pub(crate) fn interleave(
 ) {
     let run = |i: usize| &from.data[base + i * from.outer..][..(len - 1) * from.reduced + 1];
     let square = if from.reduced == 1 { len / 4 * 4 } else { 0 };
-    for i in (0..n / 4 * 4).step_by(4) {
+    let (fours, pairs) = (n / 4 * 4, n / 2 * 2);
+    for i in (0..fours).step_by(4) {
         let runs = [run(i), run(i + 1), run(i + 2), run(i + 3)];
-        squares(runs, &mut sliver[..square * width], i, width);
+        squares(runs, 4 * from.outer, &mut sliver[..square * width], i, width);
         for k in square..len {
             let at = k * from.reduced;
             let row = &mut sliver[k * width + i..k * width + i + 4];
             row.copy_from_slice(&[runs[0][at], runs[1][at], runs[2][at], runs[3][at]]);
         }
     }
-    for i in n / 4 * 4..n {
+    for i in (fours..pairs).step_by(2) {
+        let runs = [run(i), run(i + 1)];
+        for (k, row) in sliver.chunks_exact_mut(width).enumerate() {
+            let at = k * from.reduced;
+            row[i..i + 2].copy_from_slice(&[runs[0][at], runs[1][at]]);
+        }
+    }
+    for i in pairs..n {
         let run = run(i);
         for (k, row) in sliver.chunks_exact_mut(width).enumerate() {
             row[i] = run[k * from.reduced];
@@ -175,12 +201,18 @@ pub(crate) fn interleave(
 }
 
 /// Element k of the runs to columns `i..i + 4` of row k, for as many rows of `width` as `rows` has: a
-/// multiple of four.
-fn squares(runs: [&[f32]; 4], rows: &mut [f32], i: usize, width: usize) {
-    for (q, rows) in rows.chunks_exact_mut(4 * width).enumerate() {
-        let square = runs.map(|r| <[f32; 4]>::try_from(&r[q * 4..q * 4 + 4]).unwrap_or_default());
-        for (k, row) in transposed(square).into_iter().enumerate() {
-            rows[k * width + i..k * width + i + 4].copy_from_slice(&row);
+/// multiple of four. The next four runs, `next` further on, are asked for meanwhile.
+fn squares(runs: [&[f32]; 4], next: usize, rows: &mut [f32], i: usize, width: usize) {
+    let len = rows.len() / width;
+    assert!(i + 4 <= width && runs.iter().all(|r| r.len() >= len), "runs of {len} into rows of {width}");
+    let to = rows.as_mut_ptr();
+    for k in (0..len / 4 * 4).step_by(4) {
+        ask_for(runs[k / 4 % 4].as_ptr().wrapping_add(next + k / 16 * 16), 1);
+        // SAFETY: four elements from `k` on are in every run.
+        let at = |r: usize| unsafe { runs[r].as_ptr().add(k).cast::<[f32; 4]>().read() };
+        for (q, row) in transposed([at(0), at(1), at(2), at(3)]).into_iter().enumerate() {
+            // SAFETY: columns up to `i + 4 <= width` of rows `k..k + 4` are in `rows`.
+            unsafe { to.add((k + q) * width + i).cast::<[f32; 4]>().write(row) };
         }
     }
 }

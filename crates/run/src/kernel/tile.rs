@@ -243,20 +243,33 @@ mod avx2 {
     /// As there, on a machine with AVX2 and FMA; at most `12 / 2 / S` rows in a tile.
     #[target_feature(enable = "avx2,fma")]
     pub unsafe fn strip<const S: usize>(m: usize, k: usize, a: Left, b: Right, c: Target, store: Store) {
-        for i in (0..m).step_by(MR) {
-            let a = Left { ptr: a.ptr.wrapping_add(i / MR * a.sliver), ..a };
+        // Rows at even distances are divided evenly: four tiles of five keep more chains in flight than
+        // three of six and one of two.
+        let tiles = m.div_ceil(MR).max(1);
+        let even = a.sliver == MR * a.row;
+        let height = if even { m.div_ceil(tiles).max(1) } else { MR };
+        let share = k.div_ceil(tiles);
+        for (t, i) in (0..m).step_by(height).enumerate() {
+            let row = if even { i * a.row } else { i / MR * a.sliver };
+            let a = Left { ptr: a.ptr.wrapping_add(row), ..a };
             let c = Target { ptr: c.ptr.wrapping_add(i * c.row), ..c };
+            // The next strip's slivers come from further off while this one is multiplied.
+            for k in t * share..k.min((t + 1) * share) {
+                for s in S..2 * S {
+                    _mm_prefetch::<_MM_HINT_T1>(b.ptr.wrapping_add(s * b.sliver + k * b.step).cast());
+                }
+            }
             // SAFETY: the caller's promise.
             unsafe {
-                match (m - i, S) {
+                match (height.min(m - i), S) {
                     (1, _) => tile::<1, S>(k, a, b, c, store),
                     (2, 1 | 2) => tile::<2, S>(k, a, b, c, store),
                     (3, 1 | 2) => tile::<3, S>(k, a, b, c, store),
                     (4, 1) => tile::<4, S>(k, a, b, c, store),
                     (5, 1) => tile::<5, S>(k, a, b, c, store),
-                    (6.., 1) if a.row == 1 && a.step == MR => packed::<S>(k, a, b, c, store),
-                    (6.., 1) => tile::<6, S>(k, a, b, c, store),
-                    _ => unreachable!("a tile of {} rows and {S} slivers", m - i),
+                    (6, 1) if a.row == 1 && a.step == MR => packed::<S>(k, a, b, c, store),
+                    (6, 1) => tile::<6, S>(k, a, b, c, store),
+                    (rows, _) => unreachable!("a tile of {rows} rows and {S} slivers"),
                 }
             }
         }
