@@ -7,6 +7,7 @@ pub mod chain;
 pub mod dim;
 pub mod dtype;
 pub mod function;
+pub mod fuse;
 pub mod graph;
 pub mod hyper;
 pub mod indexing;

@@ -134,6 +134,77 @@ fn threads_and_instructions_do_not_change_bits() {
     }
 }
 
+/// Which operands members share: none, the first, and all but the first.
+fn shares(operands: usize) -> Vec<Vec<usize>> {
+    let mut all = vec![Vec::new()];
+    if operands > 1 {
+        all.extend([vec![0], (1..operands).collect()]);
+    }
+    all
+}
+
+#[test]
+fn members_of_arrays_have_the_bits_they_have_alone() {
+    let (one, teams) = (Team::new(1), [1, 2, 3].map(Team::new));
+    for sample in samples().iter().filter(|s| !s.inputs.is_empty() && !matches!(s.op, Op::Array(_))) {
+        // Some samples keep several threads busy for long; two members are as good as eight there.
+        let small = sample.output_shapes().iter().all(|s| s.iter().product::<usize>() < 2000);
+        for (members, shared) in [1, 2, 3, 8]
+            .into_iter()
+            .filter(|m| small || *m == 3)
+            .flat_map(|m| shares(sample.inputs.len()).into_iter().map(move |s| (m, s)))
+        {
+            let own: Vec<Vec<Tensor>> = (0..members)
+                .map(|m| {
+                    let (mut own, first) = (sample.tensors(20 + m as u64), sample.tensors(20));
+                    shared.iter().for_each(|&i| own[i] = first[i].clone());
+                    own
+                })
+                .collect();
+            let alone: Vec<Vec<Tensor>> = own.iter().map(|ins| run(sample, ins, &one, None)).collect();
+            let array = sample.array(members, &shared);
+            let operands: Vec<Tensor> = (0..sample.inputs.len())
+                .map(|i| match shared.contains(&i) {
+                    true => own[0][i].clone(),
+                    false => stack(own.iter().map(|ins| &ins[i])),
+                })
+                .collect();
+            let results: Vec<Tensor> =
+                (0..alone[0].len()).map(|o| stack(alone.iter().map(|outs| &outs[o]))).collect();
+            let dtypes = sample.op.def().dtypes(&sample.types(), results.len());
+            for team in &teams {
+                let mut over = vec![None];
+                over.extend(array.op.def().in_place().into_iter().map(Some).filter(|_| small));
+                for over in over {
+                    let differs = |(i, o): (usize, usize)| {
+                        operands[i].shape != results[o].shape || sample.inputs[i].dtype != dtypes[o]
+                    };
+                    if over.is_some_and(differs) {
+                        continue;
+                    }
+                    let together = run(&array, &operands, team, over);
+                    let same = together.iter().zip(&results).all(|(a, b)| same_bits(a, b));
+                    let threads = team.threads();
+                    assert!(
+                        same,
+                        "{:?}: {members} members, {shared:?} shared, {threads} threads, {over:?}",
+                        sample.op
+                    );
+                }
+            }
+        }
+    }
+}
+
+fn stack<'a>(of: impl ExactSizeIterator<Item = &'a Tensor>) -> Tensor {
+    let (members, mut shape, mut data) = (of.len(), Vec::new(), Vec::new());
+    for t in of {
+        shape = [&[members], &t.shape[..]].concat();
+        data.extend_from_slice(&t.data);
+    }
+    Tensor::new(&shape, data)
+}
+
 #[test]
 fn cuts_along_output_axes_keep_bits() {
     let team = Team::new(2);

@@ -261,5 +261,6 @@ operators! {
     top_k_grad::TopKGrad,
     iota::Iota,
     dropout::Dropout,
+    array::Array,
     custom::Custom,
 }

@@ -2,6 +2,7 @@
 //! differences, fast kernels against the reference, cuts against the whole, specs against what is read.
 
 use super::Op;
+use super::array::Array;
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::graph::Type;
@@ -51,6 +52,16 @@ impl Sample {
     /// A sample with these inputs.
     pub fn new(op: impl Into<Op>, inputs: Vec<SampleInput>) -> Sample {
         Sample { op: op.into(), inputs }
+    }
+
+    /// The operator done by an array of members; the operands of these numbers are shared.
+    pub fn array(&self, members: usize, shared: &[usize]) -> Sample {
+        let shared: Vec<bool> = (0..self.inputs.len()).map(|i| shared.contains(&i)).collect();
+        let mut inputs = self.inputs.clone();
+        for (input, _) in inputs.iter_mut().zip(&shared).filter(|(_, shared)| !**shared) {
+            input.shape.insert(0, members);
+        }
+        Sample::new(Array { op: Box::new(self.op.clone()), members, shared }, inputs)
     }
 
     /// The types of the inputs.

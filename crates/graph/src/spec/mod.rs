@@ -168,14 +168,40 @@ impl Spec {
         self.outputs.iter().flatten().any(|i| i.has(axis))
     }
 
-    /// A fused-jobs axis may be put in front of every operand: the operator then does the same work
-    /// once per member. An opaque operator must say so itself.
-    pub fn allows_member_axis(&self) -> bool {
-        !self.opaque
+    /// The spec of the same work done once per member of an array: an axis of `members` in front of every
+    /// result and of every operand that is not `shared`.
+    pub fn with_member_axis(mut self, members: usize, shared: &[bool]) -> Spec {
+        let mut name = "member".to_string();
+        while self.axis(&name).is_some() {
+            name.push('_');
+        }
+        let extent = Some(Dim::from(members));
+        self.axes.insert(0, Axis { name, whole: false, statistics: false, reduce: Reduce::Sum, extent });
+        for index in self.inputs.iter_mut().chain(&mut self.outputs).flatten() {
+            index.each_axis(|axis| axis.0 += 1);
+        }
+        let own =
+            self.inputs.iter_mut().zip(shared).filter(|(_, shared)| !**shared).map(|(operand, _)| operand);
+        for operand in own.chain(&mut self.outputs) {
+            operand.insert(0, Index::Axis(Spec::MEMBER));
+        }
+        self
     }
+
+    /// The axis that [`Spec::with_member_axis`] adds; it comes before all others.
+    pub const MEMBER: AxisId = AxisId(0);
 }
 
 impl Index {
+    fn each_axis(&mut self, f: impl FnMut(&mut AxisId)) {
+        match self {
+            Index::Axis(axis) => [axis].into_iter().for_each(f),
+            Index::One => {}
+            Index::Merge(axes) => axes.iter_mut().for_each(f),
+            Index::Affine { terms, .. } => terms.iter_mut().map(|(_, axis)| axis).for_each(f),
+        }
+    }
+
     /// Whether the position depends on the axis.
     pub fn has(&self, axis: AxisId) -> bool {
         match self {

@@ -2,6 +2,7 @@
 //! runs it and how much scratch memory that takes. Operators without a row run on their reference
 //! kernel, and the plan's report says so.
 
+mod array;
 mod attention;
 mod chain;
 mod channel_norm;
@@ -175,6 +176,7 @@ pub fn lower(op: &Op, ins: &[TensorType], outs: &[TensorType], threads: usize, k
         Op::LstmGrad(_) => recurrent::lstm_grad(ins),
         Op::Gru(_) => recurrent::gru(ins),
         Op::GruGrad(_) => recurrent::gru_grad(ins),
+        Op::Array(op) => Some(array::array(op, ins, outs, threads, kernels)),
         Op::Custom(op) => kernels.lower(op, ins, outs, threads),
     };
     fast.unwrap_or_else(|| reference::reference(op, ins, outs))
