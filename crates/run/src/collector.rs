@@ -100,6 +100,7 @@ pub struct Collector {
     by_size: HashMap<(Which, Bindings), usize>,
     alarms: Vec<Alarm>,
     alarmed: u64,
+    runs: u64,
     /// Room for the times of instructions, used again and again.
     times: Vec<Duration>,
 }
@@ -117,6 +118,7 @@ impl Collector {
 
     /// Notes a completed run. If bytes are not as planned, there will be an alarm: one for each size.
     pub fn ran(&mut self, record: usize, planned: &Amounts, measured: &Amounts) {
+        self.runs += 1;
         let record = &mut self.records[record];
         record.runs += 1;
         record.planned.add(planned);
@@ -133,20 +135,14 @@ impl Collector {
         self.alarmed += 1;
     }
 
+    /// Completed runs in all.
+    pub fn runs(&self) -> u64 {
+        self.runs
+    }
+
     /// What was collected, in the order in which sizes were first met.
     pub fn records(&self) -> &[Record] {
         &self.records
-    }
-
-    /// All runs of training or evaluation together.
-    pub fn total(&self, which: Which) -> (u64, Amounts, Amounts) {
-        let mut total = (0, Amounts::default(), Amounts::default());
-        for record in self.records.iter().filter(|record| record.which == which) {
-            total.0 += record.runs;
-            total.1.add(&record.planned);
-            total.2.add(&record.measured);
-        }
-        total
     }
 
     /// Alarms that nobody has taken yet.
@@ -170,6 +166,17 @@ impl Collector {
     pub(crate) fn give_back(&mut self, times: Vec<Duration>) {
         self.times = times;
     }
+}
+
+/// Number of runs, what was planned and what was measured, of these together.
+pub fn total<'a>(records: impl IntoIterator<Item = &'a Record>) -> (u64, Amounts, Amounts) {
+    let mut total = (0, Amounts::default(), Amounts::default());
+    for record in records {
+        total.0 += record.runs;
+        total.1.add(&record.planned);
+        total.2.add(&record.measured);
+    }
+    total
 }
 
 /// What was moved since.
@@ -205,10 +212,8 @@ mod tests {
         }
         let runs: Vec<(String, u64)> = collector.records().iter().map(|r| (r.size(), r.runs)).collect();
         assert_eq!(runs, [("length 4".into(), 2), ("length 9".into(), 1), ("length 4".into(), 1)]);
-        assert_eq!(
-            collector.total(Which::Train),
-            (3, amounts([9, 1, 2], 22, 3.0), amounts([9, 1, 2], 22, 4.5))
-        );
+        let trained = collector.records().iter().filter(|record| record.which == Which::Train);
+        assert_eq!(total(trained), (3, amounts([9, 1, 2], 22, 3.0), amounts([9, 1, 2], 22, 4.5)));
         assert!(collector.take_alarms().is_empty() && collector.alarmed() == 0);
     }
 
@@ -220,7 +225,9 @@ mod tests {
             (amounts([11, 20, 30], 40, 1.0), Some("peak of cpu0 10 bytes planned, 11 measured")),
             (
                 amounts([10, 0, 30], 41, 1.0),
-                Some("peak of host 20 bytes planned, 0 measured, device to host 40 bytes planned, 41 measured"),
+                Some(
+                    "peak of host 20 bytes planned, 0 measured, device to host 40 bytes planned, 41 measured",
+                ),
             ),
         ] {
             let mut collector = Collector::default();

@@ -24,7 +24,7 @@ use gulliver_plan::make::{Home, PlanError};
 use gulliver_plan::plan::{Plan, TIERS, Tier};
 use gulliver_plan::simulate::moved;
 use gulliver_plan::verify::{Broken, verify};
-use programs::{Loaded, Programs};
+use programs::{LIMIT, Loaded, Programs};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -129,7 +129,7 @@ impl Session {
             forward,
             planner,
             cpu,
-            programs: Programs::default(),
+            programs: Programs::new(LIMIT),
             collector: Collector::default(),
             ledger: Ledger::default(),
         };
@@ -205,6 +205,11 @@ impl Session {
         self.programs.insert(which, sizes, Loaded { program, planned, record, thought, to_time });
         self.programs.reuse.seconds += began.elapsed().as_secs_f64();
         Ok(plan)
+    }
+
+    /// Bytes of device and host memory there are.
+    pub fn memory(&self) -> u64 {
+        self.cpu.bytes(Tier::Device) + self.cpu.bytes(Tier::Host)
     }
 
     /// Operators of loaded programs that run on reference kernels.
@@ -312,9 +317,9 @@ impl Session {
 
     /// Starts to measure a run of a program, kernel by kernel if that is still to be done.
     fn begin(&mut self, at: usize) -> Stopwatch {
-        let Loaded { program, to_time, record, .. } = self.programs.get(at);
+        let Loaded { program, to_time, .. } = self.programs.get(at);
         // In the first run of all, memory is touched for the first time.
-        let timed = *to_time > 0 && (*record > 0 || self.collector.records()[0].runs > 0);
+        let timed = *to_time > 0 && self.collector.runs() > 0;
         let times = timed.then(|| self.collector.lend_times(program.len()));
         Stopwatch { began: Instant::now(), moved: self.cpu.moved(), times }
     }

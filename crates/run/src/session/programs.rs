@@ -45,17 +45,23 @@ struct Entry {
 }
 
 /// See the top of this file.
-#[derive(Default)]
 pub(crate) struct Programs {
     entries: Vec<Entry>,
     /// Of training and of evaluation.
     index: [HashMap<Bindings, usize>; 2],
     bytes: usize,
+    pub(crate) limit: usize,
     now: u64,
     pub(crate) reuse: Reuse,
 }
 
 impl Programs {
+    /// None yet; room for so many bytes of them.
+    pub(crate) fn new(limit: usize) -> Programs {
+        let (entries, index, reuse) = (Vec::new(), Default::default(), Reuse::default());
+        Programs { entries, index, bytes: 0, limit, now: 0, reuse }
+    }
+
     /// The number of the program for these sizes, good until the next one is inserted.
     pub(crate) fn find(&mut self, which: Which, sizes: &Bindings) -> Option<usize> {
         let at = *self.index[which as usize].get(sizes)?;
@@ -71,7 +77,7 @@ impl Programs {
             self.remove(at);
         }
         let bytes = loaded.program.bytes();
-        while self.bytes + bytes > LIMIT && !self.entries.is_empty() {
+        while self.bytes + bytes > self.limit && !self.entries.is_empty() {
             let oldest = (0..self.entries.len()).min_by_key(|&i| self.entries[i].used);
             self.remove(oldest.expect("there are some"));
             self.reuse.dropped += 1;
