@@ -64,7 +64,12 @@ pub fn advise(
         .and_then(|mut planner| planner.smallest(largest));
     let batch = largest.get(BATCH).unwrap_or(1);
     let mut best: Option<(String, String, f64)> = None;
+    let mut enough = Vec::new();
     for change in changes(&options, batch) {
+        // More of a tier than is enough changes nothing.
+        if enough.contains(&change.field) {
+            continue;
+        }
         let mut sizes = largest.clone();
         sizes.set(BATCH, change.batch);
         let changed = SessionOptions { largest: Some(sizes.clone()), ..change.options };
@@ -73,6 +78,9 @@ pub fn advise(
         let timed =
             planner.plan(Which::Train, &sizes).and_then(|plan| planner.timing(Which::Train, &sizes, &plan));
         let Ok(timing) = timed else { continue };
+        if change.field.starts_with("devices.") {
+            enough.push(change.field);
+        }
         let rate = change.batch as f64 / timing.seconds.max(1e-12);
         if best.as_ref().is_none_or(|(.., known)| rate > *known) {
             best = Some((change.field.to_string(), change.value, rate));

@@ -142,7 +142,7 @@ fn largest(graph: &Graph, sources: &Sources, longest: usize) -> Result<Bindings,
 pub fn measured(threads: usize) -> Rates {
     let team = Team::new(threads);
     let flops = 0.7 * probe::multiply_adds(&team, 0.03);
-    Rates { flops, bytes: 0.8 * probe::copies(&team, 32 << 20, 0.05), ..Rates::default() }
+    Rates { flops, bytes: 0.8 * probe::copies(&team, 12 << 20, 0.05), ..Rates::default() }
 }
 
 fn optimizer(job: &Job) -> Result<Optimizer, CommandError> {

@@ -74,6 +74,9 @@ pub struct Options<'a> {
     pub scratch: &'a dyn Fn(&Graph, &Node, &Bindings) -> Result<u64, DimError>,
     /// How fast kernels are.
     pub rates: Rates,
+    /// How many times longer than `rates` say each kind of node was measured to take; kinds beyond the end
+    /// were not measured.
+    pub slower: &'a [f64],
     /// How fast links are.
     pub links: Links,
     /// The share of the time of moves that is thought not to be hidden behind kernels.
@@ -92,6 +95,7 @@ impl<'a> Options<'a> {
             grouped: false,
             scratch: &|_, _, _| Ok(0),
             rates: Rates::default(),
+            slower: &[],
             links: Links::default(),
             unhidden: UNHIDDEN,
         }
@@ -99,7 +103,8 @@ impl<'a> Options<'a> {
 
     /// The same for an ordinary machine.
     pub(crate) fn at_ordinary_prices(&self) -> Options<'a> {
-        Options { rates: Rates::default(), links: Links::default(), unhidden: UNHIDDEN, ..*self }
+        let (rates, links) = (Rates::default(), Links::default());
+        Options { rates, slower: &[], links, unhidden: UNHIDDEN, ..*self }
     }
 }
 

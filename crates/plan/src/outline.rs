@@ -91,7 +91,10 @@ impl Outline {
     /// The same sizes at other prices.
     pub(crate) fn priced(&self, sizes: &Sizes, options: &Options) -> Sizes {
         let bind = |dim: &Dim| dim.bind(&sizes.slice).unwrap_or(0) as f64;
-        let seconds = self.work.iter().map(|(flops, bytes)| options.rates.seconds(bind(flops), bind(bytes)));
+        let seconds = self.work.iter().enumerate().map(|(kind, (flops, bytes))| {
+            let slower = options.slower.get(kind).copied().unwrap_or(1.0);
+            slower * options.rates.seconds(bind(flops), bind(bytes))
+        });
         Sizes { seconds: seconds.collect(), ..sizes.clone() }
     }
 

@@ -3,21 +3,23 @@
 
 mod dir;
 mod header;
+mod stored;
 
 pub use dir::{Newest, latest, list, prune, step_path};
+pub use stored::{Stored, Taker};
 
 use crate::atomic::write_atomic;
+use crate::disk::CHUNK;
 use crate::executor::RunError;
-use crate::host::{HostData, HostTensor};
+use crate::host::HostTensor;
 use gulliver_graph::dtype::DType;
-use gulliver_graph::nearest::nearest;
 use sha2::{Digest, Sha256};
-use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::convert::Infallible;
-use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+
+/// Bytes of a tensor that are read or written at a time: as many as a disk tier handles at once.
+pub const PIECE: usize = CHUNK;
 
 /// The metadata entry that holds the checksum of everything else in the file.
 const CHECKSUM: &str = "gulliver.sha256";
@@ -102,8 +104,9 @@ fn did_you_mean(near: &[String]) -> String {
 /// Name, element type and shape of a tensor.
 pub type Described = (String, DType, Vec<usize>);
 
-/// Gives a tensor by its place in a list of descriptions; it may be asked for several times.
-pub type Reader<'r, 'a> = &'r mut dyn FnMut(usize) -> Result<Cow<'a, HostTensor>, RunError>;
+/// Fills a buffer with bytes of a tensor, as they lie in memory: given its place in a list of descriptions
+/// and the number of the first byte. It may be asked for the same bytes several times.
+pub type Reader<'r> = &'r mut dyn FnMut(usize, u64, &mut [u8]) -> Result<(), RunError>;
 
 /// Writes `tensors` and `metadata` to `path`, replacing a file there only once all is on disk, and
 /// returns the [`fingerprint`] of the tensors.
@@ -117,14 +120,14 @@ pub fn save(
     metadata: &BTreeMap<String, String>,
 ) -> Result<String, CheckpointError> {
     let (layout, all) = described(tensors);
-    save_from(path, &layout, &mut |i| Ok(Cow::Borrowed(all[i])), metadata)
+    save_from(path, &layout, &mut reader(&all), metadata)
 }
 
-/// As [`save`], with tensors that are read one at a time, so that no copy of all of them is needed.
+/// As [`save`], with tensors that are read [`PIECE`] by piece, so that no copy of one is needed.
 pub fn save_from(
     path: &Path,
     layout: &[Described],
-    read: Reader<'_, '_>,
+    read: Reader<'_>,
     metadata: &BTreeMap<String, String>,
 ) -> Result<String, CheckpointError> {
     let unsaveable = |cause: String| CheckpointError::Unsaveable { path: path.to_path_buf(), cause };
@@ -141,9 +144,11 @@ pub fn save_from(
     let mut unread = None;
     let written = write_atomic(path, |file| {
         file.write_all(&header)?;
-        order.iter().try_for_each(|&i| {
-            let tensor = read(i).map_err(|e| io::Error::other(unread.insert(e).to_string()))?;
-            le_chunks(tensor.data(), |chunk| file.write_all(chunk))
+        let mut sink = |piece: &[u8]| file.write_all(piece);
+        order.iter().try_for_each(|&i| match pieces(&layout[i], i, read, &mut sink) {
+            Err(Stopped::Read(e)) => Err(io::Error::other(unread.insert(e).to_string())),
+            Err(Stopped::Write(e)) => Err(e),
+            Ok(()) => Ok(()),
         })
     });
     match (unread, written) {
@@ -165,77 +170,10 @@ fn by_name(layout: &[Described]) -> Vec<usize> {
     order
 }
 
-/// Reads a checkpoint or any safetensors file whose element types Gulliver has.
-///
-/// Every length, offset and shape is checked against the size of the file before anything of that
-/// size is allocated; the checksum is verified if there is one. Never panics on any content.
+/// Reads all of a checkpoint, or of any safetensors file whose element types Gulliver has, after the checks
+/// of [`Stored::open`].
 pub fn load(path: &Path) -> Result<Checkpoint, CheckpointError> {
-    let corrupt = |cause: String| CheckpointError::Corrupt { path: path.to_path_buf(), cause };
-    let failed = |source: io::Error| match source.kind() {
-        io::ErrorKind::UnexpectedEof => corrupt("truncated: the file ended while it was read".into()),
-        _ => CheckpointError::Io { path: path.to_path_buf(), source },
-    };
-
-    let mut file = File::open(path).map_err(failed)?;
-    let file_bytes = file.metadata().map_err(failed)?.len();
-    let mut length = [0; header::LENGTH_BYTES as usize];
-    file.read_exact(&mut length).map_err(failed)?;
-    let header_bytes = header::check_length(u64::from_le_bytes(length), file_bytes).map_err(corrupt)?;
-    let mut text = vec![0; header_bytes];
-    file.read_exact(&mut text).map_err(failed)?;
-    let data_bytes = file_bytes - header::LENGTH_BYTES - header_bytes as u64;
-    let header = header::decode(&text, data_bytes).map_err(corrupt)?;
-
-    let mut tensors = BTreeMap::new();
-    let mut bytes = Vec::new();
-    for (name, place) in header.tensors {
-        bytes.resize(place.bytes, 0);
-        file.read_exact(&mut bytes).map_err(failed)?;
-        if place.dtype == DType::Bool && bytes.iter().any(|&b| b > 1) {
-            return Err(corrupt(format!("tensor `{name}` is bool but holds a byte other than 0 and 1")));
-        }
-        let tensor = HostTensor::from_le_bytes(place.dtype, &place.shape, &bytes)
-            .ok_or_else(|| corrupt(format!("tensor `{name}` does not have the size of its shape")))?;
-        tensors.insert(name, tensor);
-    }
-
-    let mut metadata = header.metadata;
-    if let Some(stored) = metadata.remove(CHECKSUM)
-        && stored != checksum(hash_all(&tensors), &metadata)
-    {
-        return Err(corrupt("checksum mismatch: the content changed after it was saved".into()));
-    }
-    Ok(Checkpoint { path: path.to_path_buf(), tensors, metadata })
-}
-
-/// The tensor `name`, if it has this element type and shape and every number is finite; otherwise an
-/// error that says what is there instead.
-pub fn expect<'a>(
-    checkpoint: &'a Checkpoint,
-    name: &str,
-    dtype: DType,
-    shape: &[usize],
-) -> Result<&'a HostTensor, CheckpointError> {
-    let Some(tensor) = checkpoint.tensors.get(name) else {
-        let near = nearest(name, checkpoint.tensors.keys().map(String::as_str), 3);
-        return Err(CheckpointError::Missing {
-            path: checkpoint.path.clone(),
-            name: name.to_string(),
-            near: near.into_iter().map(str::to_string).collect(),
-        });
-    };
-    if (tensor.dtype(), tensor.shape()) != (dtype, shape) {
-        return Err(CheckpointError::Mismatch {
-            path: checkpoint.path.clone(),
-            name: name.to_string(),
-            found: format!("{} {:?}", tensor.dtype(), tensor.shape()),
-            needed: format!("{dtype} {shape:?}"),
-        });
-    }
-    if !tensor.is_finite() {
-        return Err(CheckpointError::NotFinite { path: checkpoint.path.clone(), name: name.to_string() });
-    }
-    Ok(tensor)
+    Stored::open(path)?.load()
 }
 
 /// SHA-256, in hexadecimal, of all tensors in name order: the name, a zero byte, the name of the
@@ -245,32 +183,41 @@ pub fn fingerprint(tensors: &BTreeMap<String, HostTensor>) -> String {
     hex(&hash_all(tensors).finalize())
 }
 
-/// As [`fingerprint`], of tensors that are read one at a time.
-pub fn fingerprint_from(layout: &[Described], read: Reader<'_, '_>) -> Result<String, RunError> {
+/// As [`fingerprint`], of tensors that are read [`PIECE`] by piece.
+pub fn fingerprint_from(layout: &[Described], read: Reader<'_>) -> Result<String, RunError> {
     Ok(hex(&hash_tensors(layout, read)?.finalize()))
 }
 
 fn hash_all(tensors: &BTreeMap<String, HostTensor>) -> Sha256 {
     let (layout, all) = described(tensors);
-    hash_tensors(&layout, &mut |i| Ok(Cow::Borrowed(all[i]))).expect("tensors at hand can be read")
+    hash_tensors(&layout, &mut reader(&all)).expect("tensors at hand can be read")
 }
 
-fn hash_tensors(layout: &[Described], read: Reader<'_, '_>) -> Result<Sha256, RunError> {
+fn hash_tensors(layout: &[Described], read: Reader<'_>) -> Result<Sha256, RunError> {
     let mut hasher = Sha256::new();
     for i in by_name(layout) {
         let (name, dtype, shape) = &layout[i];
-        hasher.update(name);
-        hasher.update([0]);
-        hasher.update(dtype.name());
-        for &extent in shape {
-            hasher.update((extent as u64).to_le_bytes());
+        describe(&mut hasher, name, *dtype, shape);
+        let mut sink = |piece: &[u8]| {
+            hasher.update(piece);
+            Ok(())
+        };
+        match pieces(&layout[i], i, read, &mut sink) {
+            Err(Stopped::Read(e)) => return Err(e),
+            Err(Stopped::Write(_)) | Ok(()) => {}
         }
-        let Ok(()) = le_chunks(read(i)?.data(), |chunk| {
-            hasher.update(chunk);
-            Ok::<(), Infallible>(())
-        });
     }
     Ok(hasher)
+}
+
+/// What comes before the elements of a tensor.
+fn describe(hasher: &mut Sha256, name: &str, dtype: DType, shape: &[usize]) {
+    hasher.update(name);
+    hasher.update([0]);
+    hasher.update(dtype.name());
+    for &extent in shape {
+        hasher.update((extent as u64).to_le_bytes());
+    }
 }
 
 /// The checksum of a file: the hash of its tensors continued over its metadata, so that an altered
@@ -287,29 +234,40 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Hands the elements to `sink` as little-endian bytes, a buffer at a time.
-fn le_chunks<E>(data: &HostData, sink: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
-    fn encode<T: Copy, const N: usize, E>(
-        elements: &[T],
-        to_bytes: impl Fn(T) -> [u8; N],
-        mut sink: impl FnMut(&[u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        const BUFFER: usize = 1 << 14;
-        let mut buffer = [0; BUFFER];
-        for chunk in elements.chunks(BUFFER / N) {
-            for (slot, &element) in buffer.chunks_exact_mut(N).zip(chunk) {
-                slot.copy_from_slice(&to_bytes(element));
-            }
-            sink(&buffer[..chunk.len() * N])?;
-        }
-        Ok(())
+enum Stopped {
+    Read(RunError),
+    Write(io::Error),
+}
+
+/// Hands the elements to `sink` as little-endian bytes, a piece at a time.
+fn pieces(
+    (_, dtype, shape): &Described,
+    i: usize,
+    read: Reader<'_>,
+    sink: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+) -> Result<(), Stopped> {
+    let bytes = shape.iter().product::<usize>() * dtype.size();
+    let mut piece = vec![0; PIECE.min(bytes)];
+    for first in (0..bytes).step_by(PIECE) {
+        let piece = &mut piece[..PIECE.min(bytes - first)];
+        read(i, first as u64, piece).map_err(Stopped::Read)?;
+        swap_if_big_endian(*dtype, piece);
+        sink(piece).map_err(Stopped::Write)?;
     }
-    match data {
-        HostData::F32(v) => encode(v, f32::to_le_bytes, sink),
-        HostData::F16(v) | HostData::BF16(v) => encode(v, u16::to_le_bytes, sink),
-        HostData::I64(v) => encode(v, i64::to_le_bytes, sink),
-        HostData::I32(v) => encode(v, i32::to_le_bytes, sink),
-        HostData::U8(v) | HostData::Bool(v) => encode(v, u8::to_le_bytes, sink),
+    Ok(())
+}
+
+/// From little-endian bytes to those in memory, or back.
+fn swap_if_big_endian(dtype: DType, bytes: &mut [u8]) {
+    if cfg!(target_endian = "big") {
+        bytes.chunks_exact_mut(dtype.size()).for_each(<[u8]>::reverse);
+    }
+}
+
+fn reader(all: &[&HostTensor]) -> impl FnMut(usize, u64, &mut [u8]) -> Result<(), RunError> {
+    |i, first, bytes| {
+        bytes.copy_from_slice(&all[i].as_bytes()[first as usize..][..bytes.len()]);
+        Ok(())
     }
 }
 

@@ -26,6 +26,8 @@ pub struct Cpu {
     streams: Streams,
     tiers: Tiers,
     live: [u64; TIERS.len()],
+    /// Most in use at once: in the last run, and in any.
+    run_peak: [u64; TIERS.len()],
     peak: [u64; TIERS.len()],
 }
 
@@ -52,8 +54,6 @@ pub enum Work {
     Copy(u64),
     /// Adds so many bytes to as many.
     Add(u64),
-    /// Moves so many bytes between tiers.
-    Move(u64),
 }
 
 /// Sees the f32 results of a run, one after the other.
@@ -120,6 +120,7 @@ impl Cpu {
             streams: Streams::new(options.link),
             tiers: Tiers::new(options.bytes, options.disk_dir)?,
             live: Default::default(),
+            run_peak: Default::default(),
             peak: Default::default(),
         })
     }
@@ -137,6 +138,11 @@ impl Cpu {
     /// Most bytes of a tier in use at once so far.
     pub fn peak(&self, tier: Tier) -> u64 {
         self.peak[tier as usize]
+    }
+
+    /// Most bytes of each tier in use at once since the first instruction of a program was last run.
+    pub fn run_peaks(&self) -> [u64; TIERS.len()] {
+        self.run_peak
     }
 
     /// Bytes that plans have moved between tiers so far.
@@ -201,16 +207,41 @@ impl Cpu {
         }
     }
 
-    /// Runs a range of instructions; all that they move is there when it returns. `watch` sees the name and contents of every f32 result, if given.
+    /// Runs a range of instructions; all that they move is there when it returns. `watch` sees the name
+    /// and contents of every f32 result, if given.
     pub fn run(
         &mut self,
         graph: &Graph,
         program: &Program,
         range: Range<usize>,
+        watch: Option<Watch<'_>>,
+    ) -> Result<(), RunError> {
+        self.walk(graph, program, range, watch, None)
+    }
+
+    /// As [`Cpu::run`], noting how long each instruction of the range took that computes something, by its
+    /// number in the program. What it waits for other streams is not counted.
+    pub fn run_timed(
+        &mut self,
+        graph: &Graph,
+        program: &Program,
+        range: Range<usize>,
+        times: &mut [Duration],
+    ) -> Result<(), RunError> {
+        self.walk(graph, program, range, None, Some(times))
+    }
+
+    fn walk(
+        &mut self,
+        graph: &Graph,
+        program: &Program,
+        range: Range<usize>,
         mut watch: Option<Watch<'_>>,
+        mut times: Option<&mut [Duration]>,
     ) -> Result<(), RunError> {
         if range.start == 0 {
             self.live = Default::default();
+            self.run_peak = Default::default();
         }
         // SAFETY: slots lie in our memory, which nobody else uses while we have `&mut self`, and which is
         // not dropped before `moving`; in a verified plan all that touches the same bytes waits in turn.
@@ -218,13 +249,14 @@ impl Cpu {
             .then(|| unsafe { self.streams.begin(&program.moves, &range, self.tiers.disk()) });
         let first = range.start;
         for (i, instruction) in program.instructions[range].iter().enumerate() {
+            let began = times.as_ref().filter(|_| instruction.computes()).map(|_| Instant::now());
             match instruction {
                 Instruction::Alloc { space, bytes } => {
                     self.live[*space] += bytes;
-                    self.peak[*space] = self.peak[*space].max(self.live[*space]);
+                    self.run_peak[*space] = self.run_peak[*space].max(self.live[*space]);
                 }
                 Instruction::Free { space, bytes } => self.live[*space] -= bytes,
-                Instruction::Move(_) => {}
+                Instruction::Move => {}
                 Instruction::Wait(wait) => {
                     if moving.as_ref().is_some_and(|moving| !moving.wait(*wait)) {
                         break;
@@ -267,6 +299,12 @@ impl Cpu {
                     }
                 }
             }
+            if let (Some(times), Some(began)) = (&mut times, began) {
+                times[first + i] = began.elapsed();
+            }
+        }
+        for (peak, run) in self.peak.iter_mut().zip(self.run_peak) {
+            *peak = (*peak).max(run);
         }
         match moving {
             Some(moving) => Ok(moving.finish()?),
@@ -274,27 +312,21 @@ impl Cpu {
         }
     }
 
-    /// Runs the whole program, timing each instruction that does something.
+    /// Runs the whole program, timing each instruction that computes something.
     pub fn profile(&mut self, graph: &Graph, program: &Program) -> Result<Vec<(Work, Duration)>, RunError> {
-        let mut times = Vec::new();
-        for i in 0..program.len() {
-            let start = Instant::now();
-            self.run(graph, program, i..i + 1, None)?;
-            let time = start.elapsed();
-            let work = match &program.instructions[i] {
-                Instruction::Alloc { .. } | Instruction::Free { .. } => continue,
-                Instruction::Wait(_) | Instruction::Computed => continue,
-                Instruction::Move(bytes) => Work::Move(*bytes),
-                Instruction::Run { first, .. } => match graph.value(*first).origin {
-                    Origin::Node { node, .. } => Work::Node(node),
-                    Origin::Input(_) => continue,
-                },
-                Instruction::Copy { from, .. } => Work::Copy(from.bytes as u64),
-                Instruction::Add { from, .. } => Work::Add(from.bytes as u64),
-            };
-            times.push((work, time));
-        }
-        Ok(times)
+        let mut times = vec![Duration::ZERO; program.len()];
+        self.run_timed(graph, program, 0..program.len(), &mut times)?;
+        let work = |instruction: &Instruction| match instruction {
+            Instruction::Run { first, .. } => match graph.value(*first).origin {
+                Origin::Node { node, .. } => Some(Work::Node(node)),
+                Origin::Input(_) => None,
+            },
+            Instruction::Copy { from, .. } => Some(Work::Copy(from.bytes as u64)),
+            Instruction::Add { from, .. } => Some(Work::Add(from.bytes as u64)),
+            _ => None,
+        };
+        let timed = program.instructions.iter().zip(times);
+        Ok(timed.filter_map(|(instruction, time)| Some((work(instruction)?, time))).collect())
     }
 
     /// Losses of an objective: its outputs called `loss`, or `….loss`.

@@ -142,12 +142,7 @@ impl HostTensor {
 
     /// Whether no element is infinite or not a number.
     pub fn is_finite(&self) -> bool {
-        match &self.data {
-            HostData::F32(v) => v.iter().all(|x| x.is_finite()),
-            HostData::F16(v) => v.iter().all(|&x| half::f16::from_bits(x).is_finite()),
-            HostData::BF16(v) => v.iter().all(|&x| half::bf16::from_bits(x).is_finite()),
-            _ => true,
-        }
+        all_finite(self.dtype(), self.as_bytes())
     }
 
     /// The elements if they are f32.
@@ -164,6 +159,17 @@ impl HostTensor {
             HostData::I64(v) => Some(v),
             _ => None,
         }
+    }
+}
+
+/// Whether no element is infinite or not a number, of elements as they lie in memory.
+pub fn all_finite(dtype: DType, bytes: &[u8]) -> bool {
+    let halves = || bytes.as_chunks().0.iter().map(|&b| u16::from_ne_bytes(b));
+    match dtype {
+        DType::F32 => bytes.as_chunks().0.iter().all(|&b| f32::from_ne_bytes(b).is_finite()),
+        DType::F16 => halves().all(|x| half::f16::from_bits(x).is_finite()),
+        DType::BF16 => halves().all(|x| half::bf16::from_bits(x).is_finite()),
+        _ => true,
     }
 }
 

@@ -3,6 +3,7 @@
 pub mod atomic;
 pub mod call;
 pub mod checkpoint;
+pub mod collector;
 pub mod data;
 pub mod disk;
 pub mod executor;

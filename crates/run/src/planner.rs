@@ -5,7 +5,7 @@ use crate::lower::lower_node;
 use crate::session::{SessionOptions, Which};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Node, NodeId, Role, Value};
-use gulliver_plan::cost::{Beside, Links, Rates};
+use gulliver_plan::cost::{Beside, Links, Measured, Rates};
 use gulliver_plan::make::{Options, Persistent, PlanError};
 use gulliver_plan::outline::Outline;
 use gulliver_plan::plan::{Plan, Tier};
@@ -23,13 +23,15 @@ pub(crate) struct Side {
     pub(crate) partials: u32,
     /// Made for the first sizes met, as they decide which order needs least memory.
     outline: Option<Outline>,
+    /// How long kernels took, for plans made from then on.
+    measured: Measured,
 }
 
 impl Side {
     fn new(graph: Graph, partials: u32) -> Side {
         let fed = graph.inputs().filter(|(_, role, _)| !matches!(role, Role::Weight(_) | Role::State(_)));
         let fed = fed.map(|(value, ..)| value).collect();
-        Side { graph, fed, partials, outline: None }
+        Side { graph, fed, partials, outline: None, measured: Measured::default() }
     }
 }
 
@@ -238,6 +240,22 @@ impl Planner {
         self.with(which, sizes, |graph, outline, options| timing(graph, outline, plan, sizes, options))
     }
 
+    /// Seconds of each kind of node by rates alone, whatever was measured.
+    pub fn thought(&mut self, which: Which, sizes: &Bindings) -> Result<Vec<f64>, PlanError> {
+        self.with(which, sizes, |graph, outline, options| {
+            Ok(outline.sizes(graph, sizes, &Options { slower: &[], ..*options })?.seconds)
+        })
+    }
+
+    /// Has plans made from now on priced by what was measured: seconds of each kind of node, thought and
+    /// measured. Where weights and states are stays settled, and so does what fits.
+    pub fn learn(&mut self, which: Which, thought: &[f64], measured: &[f64]) {
+        let known = &mut self.side_mut(which).measured;
+        for (kind, (thought, measured)) in thought.iter().zip(measured).enumerate() {
+            known.note(kind, *thought, *measured);
+        }
+    }
+
     fn side_mut(&mut self, which: Which) -> &mut Side {
         match (which, &mut self.evaluate) {
             (Which::Evaluate, Some(side)) => side,
@@ -269,6 +287,7 @@ impl Planner {
             grouped,
             scratch: &scratch,
             rates: job.rates,
+            slower: side.measured.slower(),
             links: job.link.map_or(job.links, |rate| Links { to_device: rate, to_host: rate, ..job.links }),
             unhidden: *unhidden,
             persistent,

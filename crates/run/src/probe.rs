@@ -44,6 +44,10 @@ pub fn copies(team: &Team, bytes: usize, seconds: f64) -> f64 {
     (2 * len * size_of::<f32>()) as f64 / time
 }
 
+/// Bytes of physical memory that a process training within budgets holds beside its device and host memory,
+/// at most: program, graph, plans, batches and buffers. Data sets that are held in memory are not counted.
+pub const BESIDE_TIERS: u64 = 64 << 20;
+
 /// Most bytes of physical memory this process has held at once, where the system tells.
 pub fn peak_resident() -> Option<u64> {
     high_water(&std::fs::read_to_string("/proc/self/status").ok()?)

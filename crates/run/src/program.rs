@@ -13,6 +13,7 @@ use gulliver_graph::graph::{Graph, Origin, Phase, Value};
 use gulliver_plan::kind::Kinds;
 use gulliver_plan::plan::{Act, Place, Plan, Stream, Tier};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// See the top of this file.
 pub struct Program {
@@ -74,12 +75,19 @@ pub(crate) enum Instruction {
         from: Slot,
         into: Slot,
     },
-    /// Another stream moves so many bytes: only counted here.
-    Move(u64),
+    /// Another stream moves something.
+    Move,
     /// The next instruction waits for another stream.
     Wait(Wait),
     /// Another stream waits for the last instruction.
     Computed,
+}
+
+impl Instruction {
+    /// Whether it takes the time of the computing threads.
+    pub(crate) fn computes(&self) -> bool {
+        matches!(self, Instruction::Run { .. } | Instruction::Copy { .. } | Instruction::Add { .. })
+    }
 }
 
 // SAFETY: slots point into the device's memory, which outlives its programs' use; programs are run
@@ -209,7 +217,7 @@ impl Program {
                 Act::Move { from, to } => {
                     let stream = stream.expect("moves have a stream");
                     moves.push(stream, index, end(from)?, end(to)?, &waits);
-                    Instruction::Move(from.bytes)
+                    Instruction::Move
                 }
                 Act::Copy { from, to } => Instruction::Copy { from: slot(from), to: slot(to) },
                 Act::Add { from, into } => Instruction::Add { from: slot(from), into: slot(into) },
@@ -249,6 +257,32 @@ impl Program {
     /// Whether nothing happens.
     pub fn is_empty(&self) -> bool {
         self.instructions.is_empty()
+    }
+
+    /// Bytes of memory it takes itself, roughly.
+    pub fn bytes(&self) -> usize {
+        // A move is kept with its waits, a kernel with what it was settled for.
+        const MOVE: usize = 128;
+        const KERNEL: usize = 256;
+        let moves = self.instructions.iter().filter(|i| matches!(i, Instruction::Move)).count();
+        size_of_val(self.instructions.as_slice())
+            + size_of_val(self.slots.as_slice())
+            + MOVE * moves
+            + KERNEL * (self.kernels.len() + self.inputs.len() + self.outputs.len())
+    }
+
+    /// Seconds of one call of each kind of node, given the times of all instructions; zero for kinds that
+    /// are not called.
+    pub(crate) fn seconds_by_kind(&self, times: &[Duration]) -> Vec<f64> {
+        let mut sums = vec![(0u32, Duration::ZERO); self.kernels.len()];
+        for (instruction, time) in self.instructions.iter().zip(times) {
+            if let Instruction::Run { kernel, .. } = instruction {
+                let (calls, sum) = &mut sums[*kernel as usize];
+                *calls += 1;
+                *sum += *time;
+            }
+        }
+        sums.into_iter().map(|(calls, sum)| sum.as_secs_f64() / f64::from(calls.max(1))).collect()
     }
 
     /// Objective and instruction of the first update of each: what comes before changes no weight and

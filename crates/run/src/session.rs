@@ -1,27 +1,36 @@
 //! A job's values on a device: weights and states that stay, and a program per input size, made when a
 //! size is first met. Knows nothing of data sets, schedules or files.
 
-use crate::checkpoint::Described;
+mod feed;
+mod options;
+mod programs;
+mod values;
+
+pub use crate::stream::Ledger;
+pub use feed::sizes_of;
+pub use options::SessionOptions;
+pub use programs::Reuse;
+
+use crate::collector::{Alarm, Amounts, Collector, since};
 use crate::data::Batch;
 use crate::executor::{Cpu, CpuOptions, RunError, Work};
 use crate::homes::{carried, fetch, put_back};
-use crate::host::HostTensor;
-use crate::initial::{noise, pieces};
-use crate::lower::Kernels;
-use crate::planner::{Planner, Side};
+use crate::planner::Planner;
 use crate::program::Program;
-pub use crate::stream::Ledger;
-use gulliver_graph::dim::{Bindings, Dim};
-use gulliver_graph::dtype::DType;
-use gulliver_graph::graph::{Graph, Init, Node, Origin, Phase, Role, Value};
-use gulliver_plan::cost::{Links, Rates};
-use gulliver_plan::make::{BATCH, Home, PlanError};
+use feed::feed;
+use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::{Graph, Node, Phase, Value};
+use gulliver_plan::make::{Home, PlanError};
 use gulliver_plan::plan::{Plan, TIERS, Tier};
 use gulliver_plan::simulate::moved;
 use gulliver_plan::verify::{Broken, verify};
-use std::collections::{BTreeMap, HashMap};
-use std::path::PathBuf;
-use std::time::Duration;
+use programs::{LIMIT, Loaded, Programs};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// Runs of every new program whose kernels are timed.
+const TIMED: u32 = 2;
 
 /// Which graph of a job a program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,57 +39,6 @@ pub enum Which {
     Train,
     /// Evaluation.
     Evaluate,
-}
-
-/// Where and how a job runs.
-#[derive(Clone, Debug)]
-pub struct SessionOptions {
-    /// Threads of the device.
-    pub threads: usize,
-    /// Hard limit of device memory; without one the device grows as plans need it.
-    pub memory: Option<u64>,
-    /// Hard limit of host memory for what does not stay on the device.
-    pub host_memory: Option<u64>,
-    /// Hard limit of the disk tier; there is none without one.
-    pub disk: Option<u64>,
-    /// Where the file of the disk tier is made; the system's place for temporary files if not given.
-    pub disk_dir: Option<PathBuf>,
-    /// Bytes per second between host and device, each way, to be like a device behind a slow link.
-    pub link: Option<f64>,
-    /// The largest input there will be. With it a budget is proven before the first step, and weights
-    /// and states leave the device if they must.
-    pub largest: Option<Bindings>,
-    /// Whether values may be computed again to save memory.
-    pub recompute: bool,
-    /// How fast kernels are thought to be.
-    pub rates: Rates,
-    /// How fast links are thought to be.
-    pub links: Links,
-    /// Slices of a training batch whose gradients are added in order.
-    pub partials: u32,
-    /// Fast kernels of operators from outside.
-    pub kernels: Kernels,
-}
-
-impl Default for SessionOptions {
-    /// All cores, no limit, the batch in one piece.
-    fn default() -> SessionOptions {
-        let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-        SessionOptions {
-            threads,
-            memory: None,
-            host_memory: None,
-            disk: None,
-            disk_dir: None,
-            link: None,
-            largest: None,
-            recompute: true,
-            rates: Rates { flops: threads as f64 * Rates::default().flops, ..Rates::default() },
-            links: Links::default(),
-            partials: 1,
-            kernels: Kernels::default(),
-        }
-    }
 }
 
 /// Why a session cannot do what it is asked.
@@ -111,16 +69,6 @@ impl From<gulliver_graph::dim::DimError> for SessionError {
     }
 }
 
-struct Loaded {
-    program: Program,
-    plan: Plan,
-    moves: Ledger,
-    /// How long it is thought to take; only asked where there is a budget.
-    seconds: f64,
-}
-
-type Programs = HashMap<(Which, Bindings), Loaded>;
-
 /// See the top of this file.
 pub struct Session {
     planner: Planner,
@@ -129,21 +77,10 @@ pub struct Session {
     /// What they were before the step.
     undo: Vec<u8>,
     cpu: Cpu,
-    loaded: Programs,
+    programs: Programs,
+    collector: Collector,
     /// What was fed and fetched; what plans move, the device counts.
     ledger: Ledger,
-    planned: Planned,
-}
-
-/// What the plans that were run said would happen.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Planned {
-    /// Bytes over the links.
-    pub moved: Ledger,
-    /// Seconds of training steps; zero without a budget.
-    pub seconds: f64,
-    /// Most bytes of each tier in use at once.
-    pub peaks: [u64; TIERS.len()],
 }
 
 /// What one step gave.
@@ -192,50 +129,14 @@ impl Session {
             forward,
             planner,
             cpu,
-            loaded: HashMap::new(),
+            programs: Programs::new(LIMIT),
+            collector: Collector::default(),
             ledger: Ledger::default(),
-            planned: Planned::default(),
         };
         let needed = session.planner.persistent().ends;
-        make_room(&mut session.cpu, session.planner.options(), &mut session.loaded, needed)?;
+        make_room(&mut session.cpu, session.planner.options(), &mut session.programs, needed)?;
         session.initialise(seed)?;
         Ok(session)
-    }
-
-    fn initialise(&mut self, seed: u64) -> Result<(), RunError> {
-        // Many pieces at a time: a disk is slow with small ones.
-        const TOGETHER: usize = 1 << 18;
-        let mut together: Vec<f32> = Vec::new();
-        for (name, init, shape) in self.persistent_inputs() {
-            let Home { tier, offset, .. } = self.planner.persistent().homes[&name];
-            // New memory is all zeros; a new file is not to be read before it is written.
-            if tier != Tier::Disk && matches!(init, Init::Constant(c) if c.to_bits() == 0) {
-                continue;
-            }
-            let (mut result, mut at) = (Ok(()), offset);
-            let count: usize = shape.iter().product();
-            pieces(seed, &name, init, count, |first, piece| {
-                together.extend_from_slice(piece);
-                if result.is_ok() && (together.len() >= TOGETHER || first + piece.len() == count) {
-                    result = self.cpu.write_floats(tier, at, &together);
-                    at += size_of_val(together.as_slice()) as u64;
-                    together.clear();
-                }
-            });
-            result?;
-        }
-        Ok(())
-    }
-
-    fn persistent_inputs(&self) -> Vec<(String, Init, Vec<usize>)> {
-        let inputs = self.graph().inputs().filter_map(|(_, role, info)| match role {
-            Role::Weight(init) | Role::State(init) => {
-                let shape = info.ty.bind(&Bindings::new()).expect("persistent values have fixed shapes");
-                Some((info.name.clone(), init, shape))
-            }
-            _ => None,
-        });
-        inputs.collect()
     }
 
     /// The training graph.
@@ -255,20 +156,19 @@ impl Session {
         ledger
     }
 
-    /// Bytes moved by plans so far, and what the plans said.
-    pub fn moved(&self) -> (Ledger, Planned) {
-        (self.cpu.moved(), self.planned)
+    /// What plans said against what was measured.
+    pub fn collector(&self) -> &Collector {
+        &self.collector
     }
 
-    fn count(&mut self, which: Which, sizes: &Bindings) {
-        let loaded = &self.loaded[&(which, sizes.clone())];
-        self.planned.moved += loaded.moves;
-        if which == Which::Train {
-            self.planned.seconds += loaded.seconds;
-        }
-        for (peak, space) in self.planned.peaks.iter_mut().zip(&loaded.plan.spaces) {
-            *peak = (*peak).max(space.live);
-        }
+    /// Alarms that nobody has taken yet: bytes that were not as planned.
+    pub fn take_alarms(&mut self) -> Vec<Alarm> {
+        self.collector.take_alarms()
+    }
+
+    /// How often a program was there for the sizes at hand.
+    pub fn reuse(&self) -> Reuse {
+        self.programs.reuse
     }
 
     /// Most bytes of device memory in use at once so far.
@@ -281,89 +181,57 @@ impl Session {
         self.cpu.peak(tier)
     }
 
-    /// Names, types and shapes of everything that a checkpoint must hold.
-    pub fn layout(&self) -> Vec<Described> {
-        self.persistent_inputs().into_iter().map(|(name, _, shape)| (name, DType::F32, shape)).collect()
-    }
-
-    /// Copies of all weights and states.
-    pub fn tensors(&mut self) -> Result<BTreeMap<String, HostTensor>, RunError> {
-        self.layout().into_iter().map(|one| Ok((one.0.clone(), self.tensor(&one)?))).collect()
-    }
-
-    /// A copy of a weight or state, as [`Session::layout`] describes it.
-    pub fn tensor(&mut self, (name, dtype, shape): &Described) -> Result<HostTensor, RunError> {
-        let mut tensor = HostTensor::zeros(*dtype, shape);
-        let Home { tier, offset, bytes } = self.planner.persistent().homes[name];
-        self.cpu.read(tier, offset, tensor.as_bytes_mut())?;
-        match tier {
-            Tier::Device => self.ledger.to_host += bytes,
-            Tier::Host => {}
-            Tier::Disk => self.ledger.disk_read += bytes,
+    /// Makes and verifies the plan for inputs of these sizes and loads its program, whatever there was
+    /// before.
+    pub fn plan(&mut self, which: Which, sizes: &Bindings) -> Result<Plan, SessionError> {
+        let began = Instant::now();
+        let plan = self.planner.plan(which, sizes)?;
+        let graph = self.planner.graph(which);
+        verify(graph, &plan)?;
+        let needed = TIERS.map(|tier| plan.spaces[tier as usize].bytes);
+        make_room(&mut self.cpu, self.planner.options(), &mut self.programs, needed)?;
+        let kinds = &self.planner.outline(which).expect("made with the plan").kinds;
+        let program = self.cpu.load(graph, kinds, &plan, &self.planner.options().kernels)?;
+        let peaks = TIERS.map(|tier| plan.spaces[tier as usize].live);
+        let mut planned = Amounts { peaks, moved: moved(&plan).into(), seconds: 0.0 };
+        let mut thought = Vec::new();
+        // Only where something must be weighed does time matter.
+        if self.planner.options().memory.is_some() {
+            planned.seconds = self.planner.timing(which, sizes, &plan)?.seconds;
+            thought = self.planner.thought(which, sizes)?;
         }
-        Ok(tensor)
+        let record = self.collector.record(which, sizes);
+        let to_time = if thought.is_empty() { 0 } else { TIMED };
+        self.programs.insert(which, sizes, Loaded { program, planned, record, thought, to_time });
+        self.programs.reuse.seconds += began.elapsed().as_secs_f64();
+        Ok(plan)
     }
 
-    /// The first of these weights and states that holds a number that is not finite.
-    pub fn first_not_finite(&mut self, layout: &[Described]) -> Result<Option<String>, RunError> {
-        for one in layout {
-            if !self.tensor(one)?.is_finite() {
-                return Ok(Some(one.0.clone()));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Replaces a weight or state; false if there is none of that name and shape.
-    pub fn set(&mut self, name: &str, tensor: &HostTensor) -> Result<bool, RunError> {
-        let Some(&Home { tier, offset, bytes }) = self.planner.persistent().homes.get(name) else {
-            return Ok(false);
-        };
-        if tensor.as_bytes().len() as u64 != bytes {
-            return Ok(false);
-        }
-        self.cpu.write(tier, offset, tensor.as_bytes())?;
-        match tier {
-            Tier::Device => self.ledger.to_device += bytes,
-            Tier::Host => {}
-            Tier::Disk => self.ledger.disk_written += bytes,
-        }
-        Ok(true)
-    }
-
-    /// The plan for inputs of these sizes, making and verifying it if it is new.
-    pub fn plan(&mut self, which: Which, sizes: &Bindings) -> Result<&Plan, SessionError> {
-        self.load(which, sizes)?;
-        Ok(&self.loaded[&(which, sizes.clone())].plan)
+    /// Bytes of device and host memory there are.
+    pub fn memory(&self) -> u64 {
+        self.cpu.bytes(Tier::Device) + self.cpu.bytes(Tier::Host)
     }
 
     /// Operators of loaded programs that run on reference kernels.
     pub fn slow_operators(&self) -> Vec<&'static str> {
-        let mut all: Vec<&'static str> = self.loaded.values().flat_map(|l| l.program.slow.clone()).collect();
+        let mut all: Vec<&'static str> = self.programs.all().flat_map(|l| l.program.slow.clone()).collect();
         all.sort_unstable();
         all.dedup();
         all
     }
 
-    fn load(&mut self, which: Which, sizes: &Bindings) -> Result<(), SessionError> {
-        let key = (which, sizes.clone());
-        if self.loaded.contains_key(&key) {
-            return Ok(());
+    /// Makes sure that there is a program for inputs of these sizes: a look-up, if there is one.
+    pub fn ready(&mut self, which: Which, sizes: &Bindings) -> Result<(), SessionError> {
+        self.load(which, sizes).map(|_| ())
+    }
+
+    /// The number of the program for inputs of these sizes.
+    fn load(&mut self, which: Which, sizes: &Bindings) -> Result<usize, SessionError> {
+        if let Some(at) = self.programs.find(which, sizes) {
+            return Ok(at);
         }
-        let plan = self.planner.plan(which, sizes)?;
-        let graph = self.planner.graph(which);
-        verify(graph, &plan)?;
-        let needed = TIERS.map(|tier| plan.spaces[tier as usize].bytes);
-        make_room(&mut self.cpu, self.planner.options(), &mut self.loaded, needed)?;
-        let kinds = &self.planner.outline(which).expect("made with the plan").kinds;
-        let program = self.cpu.load(graph, kinds, &plan, &self.planner.options().kernels)?;
-        let seconds = match self.planner.options().memory {
-            Some(_) => self.planner.timing(which, sizes, &plan)?.seconds,
-            None => 0.0,
-        };
-        let moves = moved(&plan).into();
-        self.loaded.insert(key, Loaded { program, plan, moves, seconds });
-        Ok(())
+        self.plan(which, sizes)?;
+        Ok(self.programs.last())
     }
 
     /// The sizes that make the graph's data inputs fit a batch.
@@ -371,54 +239,20 @@ impl Session {
         Ok(sizes_of(self.planner.graph(which), batch)?)
     }
 
-    /// Loads the program for a batch and feeds everything but the random keys.
+    /// The number of the program for a batch, with everything fed.
     fn prepare(
         &mut self,
         which: Which,
         batch: &Batch,
         key: Key,
         hyper: &dyn Fn(&str) -> Option<f32>,
-    ) -> Result<Bindings, SessionError> {
+    ) -> Result<usize, SessionError> {
         let sizes = self.sizes(which, batch)?;
-        self.load(which, &sizes)?;
-        let Side { graph, fed, partials, .. } = self.planner.side(which);
-        let program = &self.loaded[&(which, sizes.clone())].program;
-        for &value in fed {
-            let info = graph.value(value);
-            let Origin::Input(role) = info.origin else { continue };
-            let mut feed = |bytes: &[u8]| -> Result<(), SessionError> {
-                self.ledger.to_device += bytes.len() as u64;
-                Ok(self.cpu.feed(graph, program, value, bytes)?)
-            };
-            match role {
-                Role::Data => match batch.get(&info.name) {
-                    Some(tensor) => feed(tensor.as_bytes())?,
-                    // Inputs that are noise by nature, such as a generator's.
-                    None if info.name == "z" => {
-                        let shape = info.ty.bind(&sizes)?;
-                        feed(noise(key.seed, key.step, &info.name, &shape).as_bytes())?;
-                    }
-                    // Data without padding need not say so.
-                    None if info.name == "mask" => {
-                        let count = info.ty.bind(&sizes)?.iter().product();
-                        feed(&vec![1; count])?;
-                    }
-                    None => {
-                        let found: Vec<String> = batch.fields.iter().map(|(n, _)| format!("`{n}`")).collect();
-                        let found = found.join(", ");
-                        return Err(SessionError::MissingField { wanted: info.name.clone(), found });
-                    }
-                },
-                Role::Hyper(default) => feed(&hyper(&info.name).unwrap_or(default).to_le_bytes())?,
-                Role::Random => {
-                    let rows = (0..*partials).flat_map(|p| [key.seed as i64, key.step as i64, i64::from(p)]);
-                    let keys: Vec<u8> = rows.flat_map(i64::to_le_bytes).collect();
-                    feed(&keys)?;
-                }
-                Role::Weight(_) | Role::State(_) => {}
-            }
-        }
-        Ok(sizes)
+        let at = self.load(which, &sizes)?;
+        let program = &self.programs.get(at).program;
+        let side = self.planner.side(which);
+        self.ledger.to_device += feed(&mut self.cpu, side, program, batch, &sizes, key, hyper)?;
+        Ok(at)
     }
 
     /// One training step. If a loss is not finite, its objective leaves weights and states as they were;
@@ -432,35 +266,76 @@ impl Session {
         let partials = f64::from(self.planner.options().partials);
         let loss_scale = Some((1.0 / partials) as f32);
         let with_scale = |name: &str| if name == "loss_scale" { loss_scale } else { hyper(name) };
-        let sizes = self.prepare(Which::Train, batch, key, &with_scale)?;
+        let at = self.prepare(Which::Train, batch, key, &with_scale)?;
         self.remember()?;
-        let loaded = &self.loaded[&(Which::Train, sizes.clone())];
+        let mut watch = self.begin(at);
+        let Loaded { program, .. } = self.programs.get(at);
+        let graph = self.planner.graph(Which::Train);
         let mut done = 0;
-        for &(stage, update) in loaded.program.updates() {
-            self.cpu.run(self.planner.graph(Which::Train), &loaded.program, done..update, None)?;
+        for &(stage, update) in program.updates() {
+            watch.run(&mut self.cpu, graph, program, done..update)?;
             done = update;
-            if !self.cpu.losses(&loaded.program, stage)?.iter().all(|x| x.is_finite()) {
+            if !self.cpu.losses(program, stage)?.iter().all(|x| x.is_finite()) {
                 // What the batch was fed into may have been used for other things since.
-                self.prepare(Which::Train, batch, key, &with_scale)?;
-                let name = self.diagnose(&sizes, stage, update)?;
+                let at = self.prepare(Which::Train, batch, key, &with_scale)?;
+                let name = self.diagnose(at, stage, update)?;
                 return Ok(Outcome { scalars: BTreeMap::new(), not_finite: Some(name) });
             }
         }
-        let end = loaded.program.len();
-        self.cpu.run(self.planner.graph(Which::Train), &loaded.program, done..end, None)?;
-        self.count(Which::Train, &sizes);
-        let loaded = &self.loaded[&(Which::Train, sizes)];
+        watch.run(&mut self.cpu, graph, program, done..program.len())?;
+        self.end(Which::Train, at, watch);
+        // Counts are sums over the partials; a loss is defined as their mean.
+        let mut scalars = self.scalars(at)?;
+        scalars.iter_mut().filter(|(name, _)| name.ends_with("loss")).for_each(|(_, x)| *x /= partials);
+        Ok(Outcome { scalars, not_finite: None })
+    }
+
+    /// Scalars of the evaluation graph for a batch.
+    pub fn evaluate(&mut self, batch: &Batch, key: Key) -> Result<BTreeMap<String, f64>, SessionError> {
+        let at = self.prepare(Which::Evaluate, batch, key, &|_| None)?;
+        let mut watch = self.begin(at);
+        let Loaded { program, .. } = self.programs.get(at);
+        let graph = self.planner.graph(Which::Evaluate);
+        watch.run(&mut self.cpu, graph, program, 0..program.len())?;
+        self.end(Which::Evaluate, at, watch);
+        Ok(self.scalars(at)?)
+    }
+
+    /// Scalar outputs of the last run, by name.
+    fn scalars(&mut self, at: usize) -> Result<BTreeMap<String, f64>, RunError> {
+        let Loaded { program, .. } = self.programs.get(at);
         let mut scalars = BTreeMap::new();
-        for name in loaded.program.output_names() {
-            let Some(tensor) = self.cpu.output(&loaded.program, name)? else { continue };
+        for name in program.output_names() {
+            let Some(tensor) = self.cpu.output(program, name)? else { continue };
             if let ([], Some(&[x])) = (tensor.shape(), tensor.as_f32()) {
                 self.ledger.to_host += 4;
-                // Counts are sums over the partials; a loss is defined as their mean.
-                let mean = name.ends_with("loss");
-                scalars.insert(name.to_string(), f64::from(x) / if mean { partials } else { 1.0 });
+                scalars.insert(name.to_string(), f64::from(x));
             }
         }
-        Ok(Outcome { scalars, not_finite: None })
+        Ok(scalars)
+    }
+
+    /// Starts to measure a run of a program, kernel by kernel if that is still to be done.
+    fn begin(&mut self, at: usize) -> Stopwatch {
+        let Loaded { program, to_time, .. } = self.programs.get(at);
+        // In the first run of all, memory is touched for the first time.
+        let timed = *to_time > 0 && self.collector.runs() > 0;
+        let times = timed.then(|| self.collector.lend_times(program.len()));
+        Stopwatch { began: Instant::now(), moved: self.cpu.moved(), times }
+    }
+
+    /// Notes a run that is done, and tells the planner how long kernels took.
+    fn end(&mut self, which: Which, at: usize, watch: Stopwatch) {
+        let seconds = watch.began.elapsed().as_secs_f64();
+        let moved = since(watch.moved, self.cpu.moved());
+        let loaded = self.programs.get_mut(at);
+        let measured = Amounts { peaks: self.cpu.run_peaks(), moved, seconds };
+        self.collector.ran(loaded.record, &loaded.planned, &measured);
+        if let Some(times) = watch.times {
+            loaded.to_time -= 1;
+            self.planner.learn(which, &loaded.thought, &loaded.program.seconds_by_kind(&times));
+            self.collector.give_back(times);
+        }
     }
 
     /// One training step that looks at no loss and times each instruction, in order.
@@ -472,10 +347,8 @@ impl Session {
     ) -> Result<Vec<(Work, Duration)>, SessionError> {
         let loss_scale = Some((1.0 / f64::from(self.planner.options().partials)) as f32);
         let with_scale = |name: &str| if name == "loss_scale" { loss_scale } else { hyper(name) };
-        let sizes = self.prepare(Which::Train, batch, key, &with_scale)?;
-        Ok(self
-            .cpu
-            .profile(self.planner.graph(Which::Train), &self.loaded[&(Which::Train, sizes)].program)?)
+        let at = self.prepare(Which::Train, batch, key, &with_scale)?;
+        Ok(self.cpu.profile(self.planner.graph(Which::Train), &self.programs.get(at).program)?)
     }
 
     /// Notes the states that the forward pass changes.
@@ -489,7 +362,7 @@ impl Session {
 
     /// Undoes what the forward pass changed and runs it again, up to the first update of the objective that
     /// failed, looking at every value. The batch must have been fed anew.
-    fn diagnose(&mut self, sizes: &Bindings, stage: u32, until: usize) -> Result<String, SessionError> {
+    fn diagnose(&mut self, at: usize, stage: u32, until: usize) -> Result<String, SessionError> {
         self.undo()?;
         if let Some(name) = self.first_not_finite(&self.layout())? {
             return Ok(name);
@@ -507,29 +380,35 @@ impl Session {
         });
         let mut kept = vec![0; updated.iter().map(|home| home.bytes as usize).sum()];
         fetch(&self.cpu, &updated, &mut kept)?;
-        let loaded = &self.loaded[&(Which::Train, sizes.clone())];
-        self.cpu.run(self.planner.graph(Which::Train), &loaded.program, 0..until, Some(&mut watch))?;
+        let Loaded { program, .. } = self.programs.get(at);
+        self.cpu.run(self.planner.graph(Which::Train), program, 0..until, Some(&mut watch))?;
         put_back(&mut self.cpu, &updated, &kept)?;
         self.undo()?;
         Ok(first.map_or("loss".into(), |v| self.graph().value(v).name.clone()))
     }
+}
 
-    /// Scalars of the evaluation graph for a batch.
-    pub fn evaluate(&mut self, batch: &Batch, key: Key) -> Result<BTreeMap<String, f64>, SessionError> {
-        let sizes = self.prepare(Which::Evaluate, batch, key, &|_| None)?;
-        self.count(Which::Evaluate, &sizes);
-        let graph = self.planner.graph(Which::Evaluate);
-        let loaded = &self.loaded[&(Which::Evaluate, sizes)];
-        self.cpu.run(graph, &loaded.program, 0..loaded.program.len(), None)?;
-        let mut scalars = BTreeMap::new();
-        for name in loaded.program.output_names() {
-            let Some(tensor) = self.cpu.output(&loaded.program, name)? else { continue };
-            if let ([], Some(&[x])) = (tensor.shape(), tensor.as_f32()) {
-                self.ledger.to_host += 4;
-                scalars.insert(name.to_string(), f64::from(x));
-            }
+/// A run being measured.
+struct Stopwatch {
+    began: Instant,
+    /// Bytes moved before.
+    moved: Ledger,
+    /// Of each instruction, if they are timed.
+    times: Option<Vec<Duration>>,
+}
+
+impl Stopwatch {
+    fn run(
+        &mut self,
+        cpu: &mut Cpu,
+        graph: &Graph,
+        program: &Program,
+        range: Range<usize>,
+    ) -> Result<(), RunError> {
+        match &mut self.times {
+            Some(times) => cpu.run_timed(graph, program, range, times),
+            None => cpu.run(graph, program, range, None),
         }
-        Ok(scalars)
     }
 }
 
@@ -537,7 +416,7 @@ impl Session {
 fn make_room(
     cpu: &mut Cpu,
     options: &SessionOptions,
-    loaded: &mut Programs,
+    programs: &mut Programs,
     needed: [u64; TIERS.len()],
 ) -> Result<(), RunError> {
     let limits = [options.memory, options.host_memory, Some(options.disk.unwrap_or(0))];
@@ -550,63 +429,11 @@ fn make_room(
             return Err(RunError::Space { space, needed, available });
         }
         if tier != Tier::Disk {
-            loaded.clear();
+            programs.clear();
         }
         cpu.grow(tier, needed)?;
     }
     Ok(())
-}
-
-/// The sizes that make a graph's data inputs fit a batch.
-pub fn sizes_of(graph: &Graph, batch: &Batch) -> Result<Bindings, RunError> {
-    let mut sizes = Bindings::new();
-    let rows = batch.fields.first().and_then(|(_, t)| t.shape().first()).copied().unwrap_or(0);
-    sizes.set(BATCH, rows);
-    for (value, _, info) in graph.inputs().filter(|(_, role, _)| *role == Role::Data) {
-        let Some(tensor) = batch.get(&info.name) else { continue };
-        let shape = fitted(tensor.shape(), info.ty.rank());
-        for (dim, &extent) in info.ty.shape.iter().zip(&shape) {
-            if let Some(symbol) = dim.as_symbol() {
-                sizes.set(symbol, extent);
-            }
-        }
-        check_input(graph, value, tensor, &shape, &sizes)?;
-    }
-    Ok(sizes)
-}
-
-/// A batch's shape as a model with fewer dimensions reads it: images as rows of pixels.
-fn fitted(shape: &[usize], rank: usize) -> Vec<usize> {
-    if shape.len() <= rank || rank == 0 {
-        return shape.to_vec();
-    }
-    let mut out = shape[..rank - 1].to_vec();
-    out.push(shape[rank - 1..].iter().product());
-    out
-}
-
-fn check_input(
-    graph: &Graph,
-    value: Value,
-    tensor: &HostTensor,
-    shape: &[usize],
-    sizes: &Bindings,
-) -> Result<(), RunError> {
-    let info = graph.value(value);
-    let fits = info.ty.rank() == shape.len()
-        && info
-            .ty
-            .shape
-            .iter()
-            .zip(shape)
-            .all(|(dim, &extent): (&Dim, &usize)| dim.bind(sizes) == Ok(extent));
-    let same_width =
-        info.ty.dtype == tensor.dtype() || (info.ty.dtype.size() == 1 && tensor.dtype().size() == 1);
-    if fits && same_width {
-        return Ok(());
-    }
-    let got = format!("{}{:?}", tensor.dtype(), tensor.shape());
-    Err(RunError::Input { name: info.name.clone(), expected: info.ty.to_string(), got })
 }
 
 #[cfg(test)]

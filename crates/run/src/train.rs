@@ -1,13 +1,13 @@
 //! The training loop: batches in, steps, evaluations and checkpoints out. What it tells the world goes
 //! through one callback; when to stop early comes through one flag.
 
-use crate::checkpoint::{self, Checkpoint, CheckpointError};
+use crate::checkpoint::{self, CheckpointError, Described, Stored};
+use crate::collector::Record;
 use crate::data::open::Opened;
 use crate::data::{DataError, Dataset, Prefetch, Sampler, prefetch};
-use crate::session::{Key, Ledger, Planned, Session, SessionError};
+use crate::session::{Key, Ledger, Reuse, Session, SessionError};
 use gulliver_graph::schedule::Schedule;
 use gulliver_plan::plan::TIERS;
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -152,10 +152,12 @@ pub struct Done {
     pub samples_per_second: f64,
     /// Most bytes of each tier in use at once.
     pub peaks: [u64; TIERS.len()],
-    /// Bytes plans moved, and what they said.
-    pub moved: (Ledger, Planned),
-    /// Seconds of training steps.
-    pub seconds: f64,
+    /// What plans said and what was measured, by size of input.
+    pub sizes: Vec<Record>,
+    /// How often bytes were not as planned.
+    pub alarms: u64,
+    /// How often there was a plan for the size at hand.
+    pub plans: Reuse,
     /// Bytes over the links.
     pub ledger: Ledger,
     /// SHA-256 of all weights and states.
@@ -212,15 +214,12 @@ pub enum TrainError {
 pub fn restore(
     session: &mut Session,
     schedule: &mut Schedule,
-    checkpoint: &Checkpoint,
+    checkpoint: &mut Stored,
     identity: &BTreeMap<String, String>,
 ) -> Result<u64, TrainError> {
-    let path = &checkpoint.path;
+    let (path, metadata) = (checkpoint.path.clone(), checkpoint.metadata.clone());
     let field = |name: &str| {
-        checkpoint
-            .metadata
-            .get(name)
-            .ok_or_else(|| TrainError::NotOurs { path: path.clone(), field: name.into() })
+        metadata.get(name).ok_or_else(|| TrainError::NotOurs { path: path.clone(), field: name.into() })
     };
     let steps = field("step")?
         .parse()
@@ -232,9 +231,8 @@ pub fn restore(
             return Err(TrainError::OtherJob { path: path.clone(), field: name.clone(), found, wanted });
         }
     }
-    for (name, dtype, shape) in session.layout() {
-        let tensor = checkpoint::expect(checkpoint, &name, dtype, &shape)?;
-        session.set(&name, tensor).map_err(SessionError::from)?;
+    for described in session.layout() {
+        read_into(session, checkpoint, &described)?;
     }
     let remembered = field("schedule")?;
     *schedule = schedule_from(remembered)
@@ -242,18 +240,25 @@ pub fn restore(
     Ok(steps)
 }
 
+/// Puts a tensor of a file where it belongs, a piece at a time.
+fn read_into(
+    session: &mut Session,
+    stored: &mut Stored,
+    (name, dtype, shape): &Described,
+) -> Result<(), CheckpointError> {
+    stored.read(name, *dtype, shape, &mut |first, piece| session.write(name, first, piece).map(|_| ()))
+}
+
 fn schedule_from(text: &str) -> Option<Schedule> {
     serde_json::from_str(text).ok()
 }
 
 /// Puts weights from a file into the session, leaving states as they are. Every weight must be there.
-pub fn load_weights(session: &mut Session, checkpoint: &Checkpoint) -> Result<(), TrainError> {
+pub fn load_weights(session: &mut Session, checkpoint: &mut Stored) -> Result<(), TrainError> {
     let weights: Vec<String> = session.graph().weights().map(|(_, info)| info.name.clone()).collect();
-    for (name, dtype, shape) in session.layout() {
-        let needed = weights.contains(&name);
-        if needed || checkpoint.tensors.contains_key(&name) {
-            let tensor = checkpoint::expect(checkpoint, &name, dtype, &shape)?;
-            session.set(&name, tensor).map_err(SessionError::from)?;
+    for described in session.layout() {
+        if weights.contains(&described.0) || checkpoint.contains(&described.0) {
+            read_into(session, checkpoint, &described)?;
         }
     }
     Ok(())
@@ -325,6 +330,7 @@ pub fn train(
         let outcome = session.step(&batch, Key { seed: options.seed, step }, &hyper)?;
         run.account(rows, began.elapsed());
         run.steps = step + 1;
+        warn_of_alarms(session, notify);
         match outcome.not_finite {
             Some(value) if options.on_nan == OnNan::Stop => {
                 return Err(TrainError::NotFinite { step: step + 1, value });
@@ -360,8 +366,7 @@ pub fn train(
         Some(fingerprint) => fingerprint,
         None => {
             let layout = session.layout();
-            checkpoint::fingerprint_from(&layout, &mut |i| session.tensor(&layout[i]).map(Cow::Owned))
-                .map_err(SessionError::from)?
+            checkpoint::fingerprint_from(&layout, &mut session.reader(&layout)).map_err(SessionError::from)?
         }
     };
     Ok(Done {
@@ -370,8 +375,9 @@ pub fn train(
         metrics: run.metrics,
         samples_per_second: run.samples as f64 / run.busy.as_secs_f64().max(1e-9),
         peaks: TIERS.map(|tier| session.peak_of(tier)),
-        moved: session.moved(),
-        seconds: run.busy.as_secs_f64(),
+        sizes: session.collector().records().to_vec(),
+        alarms: session.collector().alarmed(),
+        plans: session.reuse(),
         ledger: session.ledger(),
         fingerprint,
         interrupted,
@@ -438,7 +444,9 @@ impl Progress {
         notify: &mut dyn FnMut(Notice),
     ) -> Result<(), TrainError> {
         let mut watched = self.loss;
-        if let Some(metrics) = sources.evaluate(session, options)? {
+        let evaluated = sources.evaluate(session, options)?;
+        warn_of_alarms(session, notify);
+        if let Some(metrics) = evaluated {
             self.metrics = metrics;
             watched = self.metrics.get("loss").copied().unwrap_or(watched);
             notify(Notice::Evaluation { step: self.steps, metrics: self.metrics.clone() });
@@ -446,6 +454,10 @@ impl Progress {
         schedule.observe(watched);
         Ok(())
     }
+}
+
+fn warn_of_alarms(session: &mut Session, notify: &mut dyn FnMut(Notice)) {
+    session.take_alarms().into_iter().for_each(|alarm| notify(Notice::Warning(alarm.to_string())));
 }
 
 /// Writes a checkpoint, if there is a place for it; its fingerprint. What is not finite is never written:
@@ -462,7 +474,6 @@ fn save(
     let mut metadata = options.identity.clone();
     metadata.insert("step".into(), step.to_string());
     metadata.insert("schedule".into(), serde_json::to_string(schedule).unwrap_or_default());
-    // One tensor at a time: a copy of all would double the memory of a run.
     let layout = session.layout();
     if let Some(value) = session.first_not_finite(&layout).map_err(SessionError::from)? {
         if options.on_nan == OnNan::Stop {
@@ -471,8 +482,7 @@ fn save(
         notify(Notice::Warning(format!("step {step}: `{value}` is not finite; no checkpoint is written")));
         return Ok(None);
     }
-    let mut read = |i: usize| session.tensor(&layout[i]).map(Cow::Owned);
-    let fingerprint = checkpoint::save_from(&path, &layout, &mut read, &metadata)?;
+    let fingerprint = checkpoint::save_from(&path, &layout, &mut session.reader(&layout), &metadata)?;
     checkpoint::prune(dir, options.keep_checkpoints, step)?;
     notify(Notice::Checkpoint { step, path });
     Ok(Some(fingerprint))

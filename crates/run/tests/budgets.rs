@@ -25,6 +25,7 @@ fn train(graph: &Graph, options: SessionOptions, sizes: &Bindings) -> (String, V
     let batch = data(graph, sizes);
     let limits = [options.memory, options.host_memory, options.disk];
     let mut session = Session::new(graph.clone(), None, options, 11).unwrap();
+    let plan = session.plan(Which::Train, sizes).unwrap();
     let mut scalars = Vec::new();
     let fed = session.ledger();
     for step in 0..STEPS {
@@ -34,7 +35,6 @@ fn train(graph: &Graph, options: SessionOptions, sizes: &Bindings) -> (String, V
         scalars.extend(outcome.scalars.into_iter().map(|(name, x)| (name, x.to_bits())));
     }
     let used = session.ledger();
-    let plan = session.plan(Which::Train, sizes).unwrap().clone();
     let planned = moved(&plan);
     assert_eq!(
         (used.disk_read - fed.disk_read, used.disk_written - fed.disk_written),
@@ -46,6 +46,7 @@ fn train(graph: &Graph, options: SessionOptions, sizes: &Bindings) -> (String, V
         assert_eq!(session.peak_of(tier), space.live, "{tier:?}");
         assert!(limit.is_none_or(|limit| space.bytes <= limit), "{tier:?}: {} of {limit:?}", space.bytes);
     }
+    assert!(session.take_alarms().is_empty());
     (fingerprint(&session.tensors().unwrap()), scalars)
 }
 

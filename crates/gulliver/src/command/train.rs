@@ -3,7 +3,7 @@
 use super::{CommandError, JobArguments};
 use crate::interrupt;
 use crate::job::Job;
-use crate::report::events::{Event, PlanSummary};
+use crate::report::events::{Event, PlanSummary, PlanUse, SizeSummary};
 use crate::report::metrics::MetricFiles;
 use crate::report::progress::{Mode, Reporter};
 use crate::report::units;
@@ -11,16 +11,17 @@ use crate::setup::{Setup, setup};
 use clap::Args;
 use gulliver_plan::plan::{Act, Choice, Plan};
 use gulliver_run::atomic::{remove_unfinished, write_atomic};
-use gulliver_run::checkpoint;
+use gulliver_run::checkpoint::{self, Stored};
+use gulliver_run::collector::{Amounts, Record, total};
 use gulliver_run::data::prefetch;
-use gulliver_run::session::{Session, SessionError, Which};
+use gulliver_run::probe;
+use gulliver_run::session::{Reuse, Session, SessionError, Which};
 use gulliver_run::train::{self, Done, Notice, OnNan};
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Trains the model of a job file.
 #[derive(Args)]
@@ -78,11 +79,11 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
         newest = latest.found;
     }
     let start = match (newest, &job.train.weights) {
-        (Some((_, checkpoint)), _) => {
-            train::restore(&mut session, &mut schedule, &checkpoint, &options.identity)?
+        (Some((_, mut stored)), _) => {
+            train::restore(&mut session, &mut schedule, &mut stored, &options.identity)?
         }
         (None, Some(weights)) => {
-            train::load_weights(&mut session, &checkpoint::load(weights)?)?;
+            train::load_weights(&mut session, &mut Stored::open(weights)?)?;
             0
         }
         (None, None) => 0,
@@ -96,14 +97,14 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
         let sizes = session.sizes(Which::Train, &batch)?;
         let plan = session.plan(Which::Train, &sizes)?;
         peak_bytes = peaks(plan.spaces.iter().map(|space| space.live));
-        description = describe(plan);
-        let json = serde_json::to_vec(plan).map_err(io::Error::from)?;
+        description = describe(&plan);
         take(&dir)?;
-        write_file(&dir.join("plan.json"), &json)?;
+        let json = |file: &mut dyn Write| serde_json::to_writer(file, &plan).map_err(io::Error::from);
+        write_file(&dir.join("plan.json"), json)?;
     } else {
         take(&dir)?;
     }
-    write_file(&dir.join("job.toml"), job.to_toml().as_bytes())?;
+    write_file(&dir.join("job.toml"), |file| file.write_all(job.to_toml().as_bytes()))?;
     for name in session.slow_operators() {
         reporter.report(&Event::Warning { message: format!("operator {name} has no fast kernel yet") })?;
     }
@@ -138,12 +139,11 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
     model_only.retain(|(name, ..)| !is_optimizer_state(name));
     if session.first_not_finite(&model_only).map_err(SessionError::from)?.is_none() {
         let format = BTreeMap::from([("format".to_string(), "pt".to_string())]);
-        let mut read = |i: usize| session.tensor(&model_only[i]).map(Cow::Owned);
-        checkpoint::save_from(&weights, &model_only, &mut read, &format)?;
+        checkpoint::save_from(&weights, &model_only, &mut session.reader(&model_only), &format)?;
     }
     if devices.memory.is_some() {
-        let event = compared(&done, start);
-        reporter.report(&event)?;
+        let memory = session.memory();
+        reporter.report(&compared(&done, memory))?;
     }
     let event = finished(done);
     metrics.record(&event, now())?;
@@ -193,8 +193,8 @@ fn take(dir: &Path) -> Result<(), CommandError> {
     Ok(())
 }
 
-fn write_file(path: &Path, bytes: &[u8]) -> Result<(), CommandError> {
-    write_atomic(path, |file| file.write_all(bytes))
+fn write_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), CommandError> {
+    write_atomic(path, |file| write(file))
         .map_err(|source| CommandError::File { path: path.to_path_buf(), source })
 }
 
@@ -231,30 +231,46 @@ fn describe(plan: &Plan) -> String {
 }
 
 /// Peaks, bytes and time as planned and as measured.
-fn compared(done: &Done, start: u64) -> Event {
-    let (moved, planned) = done.moved;
-    let names = ["cpu0", "host", "disk"];
-    let peaks = names.into_iter().zip(planned.peaks.into_iter().zip(done.peaks));
-    let links = [
-        ("host to device", planned.moved.to_device, moved.to_device),
-        ("device to host", planned.moved.to_host, moved.to_host),
-        ("from disk", planned.moved.disk_read, moved.disk_read),
-        ("to disk", planned.moved.disk_written, moved.disk_written),
-    ];
-    let peaks = peaks.map(|(name, (planned, measured))| (format!("peak of {name}"), planned, measured));
-    let links = links.into_iter().map(|(name, planned, measured)| (name.to_string(), planned, measured));
-    let bytes = peaks.chain(links).filter(|(_, planned, measured)| planned + measured > 0);
-    let mut rows: Vec<(String, String, String)> =
-        bytes.map(|(what, planned, measured)| (what, planned.to_string(), measured.to_string())).collect();
-    let per_step = |seconds: f64| {
-        let seconds = seconds / (done.steps - start).max(1) as f64;
-        units::duration(std::time::Duration::from_secs_f64(seconds))
+fn compared(done: &Done, memory: u64) -> Event {
+    let (_, planned, measured) = total(&done.sizes);
+    let (runs, thought, took) = total(done.sizes.iter().filter(|record| record.which == Which::Train));
+    let pairs = planned.bytes().into_iter().zip(measured.bytes());
+    let used = pairs.filter(|((_, planned), (_, measured))| planned + measured > 0);
+    let row = |((what, planned), (_, measured)): ((&str, u64), (&str, u64))| {
+        (what.to_string(), planned.to_string(), measured.to_string())
     };
-    rows.push(("step time".into(), per_step(planned.seconds), per_step(done.seconds)));
-    Event::Compared { rows }
+    let mut rows: Vec<(String, String, String)> = used.map(row).collect();
+    let per_step = |seconds: f64| units::duration(Duration::from_secs_f64(seconds / runs.max(1) as f64));
+    rows.push(("step time".into(), per_step(thought.seconds), per_step(took.seconds)));
+    if let Some(resident) = probe::peak_resident() {
+        let most = format!("<= {}", memory + probe::BESIDE_TIERS);
+        rows.push(("memory of the process".into(), most, resident.to_string()));
+    }
+    Event::Compared { rows, sizes: done.sizes.iter().map(summary).collect() }
+}
+
+fn summary(record: &Record) -> SizeSummary {
+    let bytes = |amounts: &Amounts| -> BTreeMap<String, u64> {
+        let used = amounts.bytes().into_iter().filter(|(_, bytes)| *bytes > 0);
+        used.map(|(what, bytes)| (what.to_string(), bytes)).collect()
+    };
+    let each = |seconds: f64| seconds / record.runs.max(1) as f64;
+    SizeSummary {
+        phase: match record.which {
+            Which::Train => "train",
+            Which::Evaluate => "eval",
+        },
+        sizes: record.sizes.iter().map(|(symbol, size)| (symbol.to_string(), size)).collect(),
+        runs: record.runs,
+        planned_seconds: each(record.planned.seconds),
+        measured_seconds: each(record.measured.seconds),
+        planned_bytes: bytes(&record.planned),
+        measured_bytes: bytes(&record.measured),
+    }
 }
 
 fn finished(done: Done) -> Event {
+    let Reuse { hits, misses, dropped, seconds } = done.plans;
     Event::Done {
         steps: done.steps,
         loss: done.loss,
@@ -267,6 +283,9 @@ fn finished(done: Done) -> Event {
             ("disk-cpu0".to_string(), done.ledger.disk_read),
             ("cpu0-disk".to_string(), done.ledger.disk_written),
         ]),
+        plans: PlanUse { hits, misses, dropped, seconds },
+        alarms: done.alarms,
+        resident_bytes: probe::peak_resident(),
         fingerprint: done.fingerprint,
     }
 }

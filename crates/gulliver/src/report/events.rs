@@ -49,8 +49,10 @@ pub enum Event {
     },
     /// What plans said against what was measured, where there is a budget.
     Compared {
-        /// What, as planned, as measured.
+        /// What, as planned, as measured: over the whole run.
         rows: Vec<(String, String, String)>,
+        /// The same by size of input.
+        sizes: Vec<SizeSummary>,
     },
     /// The model was evaluated.
     Eval {
@@ -89,6 +91,12 @@ pub enum Event {
         peak_bytes: BTreeMap<String, u64>,
         /// Bytes moved, by link.
         link_bytes: BTreeMap<String, u64>,
+        /// Plans, one for each size of input: how often there was one, and how often one was made.
+        plans: PlanUse,
+        /// How often bytes were not as planned.
+        alarms: u64,
+        /// The most memory the process held at once, where the system tells.
+        resident_bytes: Option<u64>,
         /// Fingerprint of the final weights.
         fingerprint: String,
     },
@@ -108,6 +116,38 @@ pub struct PlanSummary {
     pub peak_bytes: BTreeMap<String, u64>,
     /// Budget, by tier; a tier without one is absent.
     pub budget_bytes: BTreeMap<String, u64>,
+}
+
+/// Runs with inputs of one size: what was planned and what was measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct SizeSummary {
+    /// `train` or `eval`.
+    pub phase: &'static str,
+    /// The sizes.
+    pub sizes: BTreeMap<String, usize>,
+    /// How often.
+    pub runs: u64,
+    /// Seconds of one run, as planned.
+    pub planned_seconds: f64,
+    /// Seconds of one run, on average.
+    pub measured_seconds: f64,
+    /// Peaks, and bytes moved in all runs, as planned.
+    pub planned_bytes: BTreeMap<String, u64>,
+    /// The same, measured.
+    pub measured_bytes: BTreeMap<String, u64>,
+}
+
+/// How often there was a plan for the size of an input.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct PlanUse {
+    /// It was there.
+    pub hits: u64,
+    /// It had to be made.
+    pub misses: u64,
+    /// It left to make room for others.
+    pub dropped: u64,
+    /// Seconds spent on making plans.
+    pub seconds: f64,
 }
 
 impl Event {
@@ -183,9 +223,19 @@ mod tests {
                     samples_per_second: 10.0,
                     peak_bytes: [("device".into(), 5)].into(),
                     link_bytes: [("host-disk".into(), 6)].into(),
+                    plans: PlanUse { hits: 8, misses: 1, dropped: 0, seconds: 0.5 },
+                    alarms: 2,
+                    resident_bytes: None,
                     fingerprint: "ab".into(),
                 },
-                r#"{"event":"done","steps":9,"loss":0.25,"metrics":{},"samples_per_second":10.0,"peak_bytes":{"device":5},"link_bytes":{"host-disk":6},"fingerprint":"ab"}"#,
+                r#"{"event":"done","steps":9,"loss":0.25,"metrics":{},"samples_per_second":10.0,"peak_bytes":{"device":5},"link_bytes":{"host-disk":6},"plans":{"hits":8,"misses":1,"dropped":0,"seconds":0.5},"alarms":2,"resident_bytes":null,"fingerprint":"ab"}"#,
+            ),
+            (
+                Event::Compared {
+                    rows: vec![("to disk".into(), "1".into(), "2".into())],
+                    sizes: vec![SizeSummary { phase: "train", runs: 3, ..SizeSummary::default() }],
+                },
+                r#"{"event":"compared","rows":[["to disk","1","2"]],"sizes":[{"phase":"train","sizes":{},"runs":3,"planned_seconds":0.0,"measured_seconds":0.0,"planned_bytes":{},"measured_bytes":{}}]}"#,
             ),
             (Event::Error { message: "no".into() }, r#"{"event":"error","message":"no"}"#),
         ] {

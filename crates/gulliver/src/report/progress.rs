@@ -1,7 +1,7 @@
 //! Events on the terminal: a progress bar for people watching, plain lines for logs, JSON lines for
 //! programs. Time left comes from the reported speed, so nothing here reads a clock.
 
-use super::events::{Event, Metrics};
+use super::events::{Event, Metrics, SizeSummary};
 use super::units;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::BTreeMap;
@@ -119,16 +119,29 @@ impl Reporter {
                 self.time_left(*step, *samples_per_second),
             ]),
             Event::Eval { step, metrics } => join([format!("eval {step}"), values(metrics)]),
-            Event::Compared { rows } => {
-                let mut text = format!("{:<24} {:>14} {:>14}", "", "planned", "measured");
+            Event::Compared { rows, sizes } => {
+                let mut rows = rows.clone();
+                rows.extend(by_size(sizes));
+                let width = rows.iter().map(|(what, ..)| what.len()).max().unwrap_or(0).max(24);
+                let mut text = format!("{:<width$} {:>14} {:>14}", "", "planned", "measured");
                 for (what, planned, measured) in rows {
-                    text += &format!("\n{what:<24} {planned:>14} {measured:>14}");
+                    text += &format!("\n{what:<width$} {planned:>14} {measured:>14}");
                 }
                 text
             }
             Event::Checkpoint { path, .. } => format!("saved {}", path.display()),
             Event::Warning { message } => format!("warning: {message}"),
-            Event::Done { steps, loss, metrics, samples_per_second, peak_bytes, fingerprint, .. } => {
+            Event::Done {
+                steps,
+                loss,
+                metrics,
+                samples_per_second,
+                peak_bytes,
+                plans,
+                alarms,
+                fingerprint,
+                ..
+            } => {
                 let validation =
                     if metrics.is_empty() { "".into() } else { format!("validation {}", values(metrics)) };
                 let line = join([
@@ -137,6 +150,8 @@ impl Reporter {
                     validation,
                     speed(*samples_per_second),
                     memory(peak_bytes, &BTreeMap::new()),
+                    format!("{} plans made, {} reused", plans.misses, plans.hits),
+                    if *alarms == 0 { "".into() } else { format!("{alarms} alarms: see the warnings") },
                 ]);
                 format!("{line}\nfingerprint {fingerprint}")
             }
@@ -152,6 +167,28 @@ impl Reporter {
             _ => String::new(),
         }
     }
+}
+
+/// Step times of the sizes of input that were trained on most often, if there are several.
+fn by_size(sizes: &[SizeSummary]) -> Vec<(String, String, String)> {
+    const SHOWN: usize = 8;
+    let mut trained: Vec<&SizeSummary> = sizes.iter().filter(|size| size.phase == "train").collect();
+    if trained.len() < 2 {
+        return Vec::new();
+    }
+    trained.sort_by_key(|size| std::cmp::Reverse(size.runs));
+    let time = |seconds: f64| units::duration(Duration::try_from_secs_f64(seconds).unwrap_or_default());
+    let row = |size: &&SizeSummary| {
+        let named: Vec<String> = size.sizes.iter().map(|(symbol, n)| format!("{symbol} {n}")).collect();
+        let what = format!("  {}, {} times", named.join(", "), size.runs);
+        (what, time(size.planned_seconds), time(size.measured_seconds))
+    };
+    let mut rows: Vec<_> = trained.iter().take(SHOWN).map(row).collect();
+    if trained.len() > SHOWN {
+        let rest = format!("  and {} sizes more (see --json)", trained.len() - SHOWN);
+        rows.push((rest, String::new(), String::new()));
+    }
+    rows
 }
 
 fn bar(from_step: u64, steps: u64) -> ProgressBar {
@@ -195,7 +232,7 @@ fn join<const N: usize>(parts: [String; N]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::events::PlanSummary;
+    use super::super::events::{PlanSummary, PlanUse};
     use super::*;
     use std::sync::{Arc, Mutex};
 
@@ -224,6 +261,14 @@ mod tests {
             samples_per_second,
             metrics: Metrics::from([("acc".into(), 0.5)]),
         };
+        let size = |phase, length, runs| SizeSummary {
+            phase,
+            sizes: [("length".into(), length)].into(),
+            runs,
+            planned_seconds: 0.001 * length as f64,
+            measured_seconds: 0.002 * length as f64,
+            ..SizeSummary::default()
+        };
         vec![
             Event::Start {
                 job: "j.toml".into(),
@@ -238,6 +283,10 @@ mod tests {
             Event::Eval { step: 20, metrics: Metrics::from([("loss".into(), 1e-5)]) },
             Event::Checkpoint { step: 20, path: "c/step.safetensors".into() },
             Event::Warning { message: "slow".into() },
+            Event::Compared {
+                rows: vec![("step time".into(), "5 ms".into(), "6 ms".into())],
+                sizes: vec![size("train", 4, 3), size("eval", 4, 7), size("train", 9, 5)],
+            },
             Event::Done {
                 steps: 200,
                 loss: 0.5,
@@ -245,6 +294,9 @@ mod tests {
                 samples_per_second: 99.0,
                 peak_bytes: [("device".into(), 3 << 20)].into(),
                 link_bytes: BTreeMap::new(),
+                plans: PlanUse { hits: 197, misses: 3, ..PlanUse::default() },
+                alarms: 1,
+                resident_bytes: None,
                 fingerprint: "0123456789abcdef0123".into(),
             },
             Event::Error { message: "no".into() },
@@ -268,7 +320,12 @@ mod tests {
              eval 20  loss 1.000e-5\n\
              saved c/step.safetensors\n\
              warning: slow\n\
-             done after 200 steps  train loss 0.5000  validation accuracy 0.7500  99.0 samples/s  device 3.0 MiB\n\
+             \x20                               planned       measured\n\
+             step time                          5 ms           6 ms\n\
+             \x20 length 9, 5 times               9.0 ms        18.0 ms\n\
+             \x20 length 4, 3 times               4.0 ms         8.0 ms\n\
+             done after 200 steps  train loss 0.5000  validation accuracy 0.7500  99.0 samples/s  device 3.0 MiB  \
+             3 plans made, 197 reused  1 alarms: see the warnings\n\
              fingerprint 0123456789abcdef0123\n"
         );
     }

@@ -12,6 +12,11 @@ const LENGTHS: &str = "[model]\nname = 'gpt'\nwidth = 32\nheads = 2\nlayers = 3\
     [train]\nsteps = 24\nbatch = 8\npartials = 2\neval_every = 5\ncheckpoint_every = 4\nlog_every = 1\nclip_norm = 1.0\n\
     [optimizer]\nname = 'adamw'\nlr = 0.01\n";
 
+/// Planned in no time, as advice takes many plans; 127 KiB of the device are the least without other tiers.
+const SMALL: &str = "[model]\nname = 'gpt'\nwidth = 16\nheads = 2\nlayers = 1\n\
+    [data]\nkind = 'tokens'\ntokens = 20\nmin_length = 4\nlength = 12\nexamples = 40\n\
+    [train]\nsteps = 4\nbatch = 4\n[optimizer]\nname = 'adamw'\nlr = 0.01\n[devices]\nthreads = 2\n";
+
 #[test]
 fn budgets_change_no_bit_and_are_kept_to_the_byte() {
     let place = Place::new("budgets");
@@ -37,9 +42,30 @@ fn budgets_change_no_bit_and_are_kept_to_the_byte() {
         assert!(done["peak_bytes"]["cpu0"].as_u64().unwrap() <= peak * percent / 100);
         let compared = finished.events_called("compared").pop().unwrap();
         let rows = compared["rows"].as_array().unwrap();
-        let bytes: Vec<_> = rows.iter().filter(|row| row[0] != "step time").collect();
+        let whole_run = ["step time", "memory of the process"];
+        let bytes: Vec<_> = rows.iter().filter(|row| whole_run.iter().all(|what| row[0] != *what)).collect();
         assert!(!bytes.is_empty() && bytes.iter().all(|row| row[1] == row[2]), "{compared}");
         assert!(more.is_empty() == rows.iter().any(|row| row[0] == "host to device") || i == 3, "{compared}");
+
+        // The same size by size, and every step had its plan.
+        let sizes = compared["sizes"].as_array().unwrap();
+        let sum = |phase: &str, field: &str| -> f64 {
+            let of = sizes.iter().filter(|size| size["phase"] == phase);
+            of.map(|size| size[field].as_f64().unwrap()).sum()
+        };
+        assert!(sizes.len() > 4 && sum("train", "runs") == 24.0, "{compared}");
+        for size in sizes {
+            assert_eq!(size["planned_bytes"], size["measured_bytes"], "{size}");
+            for seconds in ["planned_seconds", "measured_seconds"] {
+                assert!(size[seconds].as_f64().unwrap() > 0.0, "{size}");
+            }
+        }
+        let runs = sum("train", "runs") + sum("eval", "runs");
+        let plans = &done["plans"];
+        let found = ["hits", "misses"].map(|field| plans[field].as_u64().unwrap());
+        // One was made before the first step, to be shown.
+        assert_eq!(found[0] + found[1], runs as u64 + 1, "{plans}");
+        assert!(found[1] >= sizes.len() as u64 && done["alarms"] == 0, "{done}");
     }
 }
 
@@ -82,8 +108,8 @@ fn killed_between_tiers_nothing_is_lost_and_nothing_is_left() {
 #[test]
 fn what_does_not_fit_is_told_what_would() {
     let place = Place::new("budgets-short");
-    place.write("job.toml", LENGTHS);
-    let short = place.run(&["train", "job.toml", "--memory", "800kB", "--host-memory", "0", "--out", "none"]);
+    place.write("job.toml", SMALL);
+    let short = place.run(&["train", "job.toml", "--memory", "110kB", "--host-memory", "0", "--out", "none"]);
     assert_eq!(short.code(), Some(1));
     for part in ["does not fit", "smallest that would do is", "largest at the peak", "--set "] {
         assert!(short.stderr.contains(part), "{part}: {}", short.stderr);
@@ -96,11 +122,11 @@ fn what_does_not_fit_is_told_what_would() {
     assert_eq!(fits.code(), Some(0), "{}", fits.stderr);
 
     // And so does the job it proposes.
-    let proposed = place.run(&["plan", "job.toml", "--memory", "800kB", "--host-memory", "0", "--fit"]);
+    let proposed = place.run(&["plan", "job.toml", "--memory", "110kB", "--host-memory", "0", "--fit"]);
     assert_eq!(proposed.code(), Some(0), "{}", proposed.stderr);
     place.write("proposed.toml", &proposed.stdout);
     let done = place.train("proposed.toml", "proposed", &["--steps", "3"]);
-    assert!(done["peak_bytes"]["cpu0"].as_u64().unwrap() <= 800_000);
+    assert!(done["peak_bytes"]["cpu0"].as_u64().unwrap() <= 110_000);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::files::{csv, idx, npy_floats, npy_labels};
 use crate::process::{Place, Random};
 use gulliver::job::Job;
 use gulliver::setup::setup;
-use gulliver_run::checkpoint;
+use gulliver_run::checkpoint::Stored;
 use gulliver_run::session::Session;
 use gulliver_run::train;
 use std::path::Path;
@@ -46,8 +46,8 @@ fn try_job(file: &Path) -> Result<(), String> {
     let mut ready = setup(&job, None).map_err(|e| e.to_string())?;
     let mut session = Session::with(ready.planner, job.train.seed).map_err(|e| e.to_string())?;
     if let Some(path) = &job.train.weights {
-        let loaded = checkpoint::load(path).map_err(|e| e.to_string())?;
-        train::load_weights(&mut session, &loaded).map_err(|e| e.to_string())?;
+        let mut stored = Stored::open(path).map_err(|e| e.to_string())?;
+        train::load_weights(&mut session, &mut stored).map_err(|e| e.to_string())?;
     }
     ready.options.steps = ready.options.steps.min(2);
     let done = train::train(

@@ -8,6 +8,7 @@ mod errors;
 mod events;
 mod files;
 mod finite;
+mod memory;
 mod process;
 mod resume;
 mod signals;

@@ -35,7 +35,15 @@ impl Place {
 
     /// Starts `gulliver` with these arguments, in the directory.
     pub fn start(&self, arguments: &[&str]) -> Running {
-        Running::start(&self.0, arguments)
+        Running::start(&self.0, Command::new(env!("CARGO_BIN_EXE_gulliver")).args(arguments))
+    }
+
+    /// Runs `gulliver` to its end with at most so many bytes of address space.
+    pub fn run_within(&self, bytes: u64, arguments: &[&str]) -> Finished {
+        let limited = format!("ulimit -v {} && exec \"$0\" \"$@\"", bytes / 1024);
+        let mut command = Command::new("sh");
+        command.args(["-c", &limited, env!("CARGO_BIN_EXE_gulliver")]).args(arguments);
+        Running::start(&self.0, &mut command).finish()
     }
 
     /// Runs `gulliver` to its end.
@@ -76,9 +84,8 @@ pub struct Finished {
 }
 
 impl Running {
-    fn start(dir: &Path, arguments: &[&str]) -> Running {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_gulliver"))
-            .args(arguments)
+    fn start(dir: &Path, command: &mut Command) -> Running {
+        let mut child = command
             .current_dir(dir)
             .env("RUST_BACKTRACE", "1")
             .stdin(Stdio::null())

@@ -1,7 +1,7 @@
 //! The directory of a run's checkpoints: `step-00000100.safetensors` and so on. Finds the newest
 //! whole one and removes those no longer wanted.
 
-use super::{Checkpoint, CheckpointError, load};
+use super::{CheckpointError, Stored};
 use crate::atomic::UNFINISHED;
 use std::fs;
 use std::io;
@@ -13,8 +13,8 @@ const SUFFIX: &str = ".safetensors";
 /// What [`latest`] found.
 #[derive(Debug)]
 pub struct Newest {
-    /// The step and content of the newest checkpoint that could be read.
-    pub found: Option<(u64, Checkpoint)>,
+    /// The step of the newest checkpoint that could be read, and its file.
+    pub found: Option<(u64, Stored)>,
     /// Why each newer one could not.
     pub skipped: Vec<CheckpointError>,
 }
@@ -39,12 +39,12 @@ pub fn list(dir: &Path) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
     Ok(steps.into_iter().map(|step| (step, step_path(dir, step))).collect())
 }
 
-/// The newest checkpoint in `dir` that passes every check of [`load`].
+/// The newest checkpoint in `dir` that passes every check of [`Stored::open`].
 pub fn latest(dir: &Path) -> Result<Newest, CheckpointError> {
     let mut skipped = Vec::new();
     for (step, path) in list(dir)?.into_iter().rev() {
-        match load(&path) {
-            Ok(checkpoint) => return Ok(Newest { found: Some((step, checkpoint)), skipped }),
+        match Stored::open(&path) {
+            Ok(stored) => return Ok(Newest { found: Some((step, stored)), skipped }),
             Err(error) => skipped.push(error),
         }
     }
@@ -125,8 +125,8 @@ mod tests {
         fs::write(dir.join("notes.txt"), "ignored").unwrap();
         fs::write(step_path(&dir, 200), "half a checkpoint").unwrap();
         let newest = latest(&dir).unwrap();
-        let (step, checkpoint) = newest.found.unwrap();
-        assert_eq!((step, checkpoint.tensors["w"].as_i64()), (100, Some(&[100][..])));
+        let (step, stored) = newest.found.unwrap();
+        assert_eq!((step, stored.load().unwrap().tensors["w"].as_i64()), (100, Some(&[100][..])));
         assert_eq!(newest.skipped.len(), 1);
         assert!(newest.skipped[0].to_string().contains("step-00000200.safetensors: "));
     }

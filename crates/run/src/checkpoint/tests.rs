@@ -1,6 +1,7 @@
 //! Round trips, an independent reader, and files damaged in every way that one byte can be.
 
 use super::*;
+use crate::host::HostData;
 use crate::test_dir::TestDir;
 use std::fs;
 
@@ -76,13 +77,6 @@ fn fingerprint_is_the_documented_hash() {
     bytes.extend([1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
     bytes.extend([0, 0, 0x80, 0x3f, 0, 0, 0, 0x80]);
     assert_eq!(fingerprint(&BTreeMap::from([("w".into(), tensor)])), hex(&Sha256::digest(&bytes)));
-    let long: Vec<f32> = (0..10_000).map(|i| i as f32).collect();
-    let mut streamed = Vec::new();
-    let Ok(()) = le_chunks(&HostData::F32(long.clone()), |c| {
-        streamed.extend_from_slice(c);
-        Ok::<(), Infallible>(())
-    });
-    assert_eq!(streamed, long.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>());
 }
 
 #[test]
@@ -146,13 +140,41 @@ fn absurd_files_do_not_allocate() {
 }
 
 #[test]
+fn long_tensors_come_in_pieces() {
+    let dir = TestDir::new("checkpoint-pieces");
+    let path = dir.join("a.safetensors");
+    for count in [0, 1, PIECE / 4 - 1, PIECE / 4, PIECE / 4 + 1, PIECE / 2 + 7] {
+        let mut numbers: Vec<f32> = (0..count).map(|i| i as f32).collect();
+        let tensor = |numbers: &[f32]| HostTensor::new(&[count], HostData::F32(numbers.to_vec())).unwrap();
+        let whole = BTreeMap::from([("w".to_string(), tensor(&numbers))]);
+        assert_eq!(save(&path, &whole, &BTreeMap::new()).unwrap(), fingerprint(&whole));
+        let mut back = Vec::new();
+        let mut stored = Stored::open(&path).unwrap();
+        let mut take = |first: u64, piece: &[u8]| {
+            assert!(first == back.len() as u64 && piece.len() <= PIECE, "{count}");
+            back.extend_from_slice(piece);
+            Ok(())
+        };
+        stored.read("w", DType::F32, &[count], &mut take).unwrap();
+        assert!(back == whole["w"].to_le_bytes() && load(&path).unwrap().tensors == whole, "{count}");
+
+        let Some(last) = numbers.last_mut() else { continue };
+        *last = f32::NAN;
+        save(&path, &BTreeMap::from([("w".to_string(), tensor(&numbers))]), &BTreeMap::new()).unwrap();
+        let read = Stored::open(&path).unwrap().read("w", DType::F32, &[count], &mut |_, _| Ok(()));
+        assert!(matches!(read, Err(CheckpointError::NotFinite { .. })), "{count}");
+    }
+}
+
+#[test]
 fn expectations_explain_themselves() {
+    let dir = TestDir::new("checkpoint-expectations");
+    let path = dir.join("a.safetensors");
     let tensor = HostTensor::zeros(DType::F32, &[2, 3]);
-    let checkpoint = Checkpoint {
-        path: "a.safetensors".into(),
-        tensors: BTreeMap::from([("blocks.0.weight".into(), tensor.clone()), ("head.bias".into(), tensor)]),
-        metadata: BTreeMap::new(),
-    };
+    let tensors = BTreeMap::from([("blocks.0.weight".into(), tensor.clone()), ("head.bias".into(), tensor)]);
+    save(&path, &tensors, &BTreeMap::new()).unwrap();
+    let mut stored = Stored::open(&path).unwrap();
+    stored.path = "a.safetensors".into();
     for (name, dtype, shape, expected) in [
         ("head.bias", DType::F32, &[2usize, 3][..], ""),
         (
@@ -175,8 +197,8 @@ fn expectations_explain_themselves() {
         ),
         ("zzz", DType::F32, &[2, 3], "a.safetensors: no tensor `zzz`"),
     ] {
-        let message =
-            expect(&checkpoint, name, dtype, shape).err().map(|e| e.to_string()).unwrap_or_default();
+        let read = stored.read(name, dtype, shape, &mut |_, _| Ok(()));
+        let message = read.err().map(|e| e.to_string()).unwrap_or_default();
         assert_eq!(message, expected);
     }
 }

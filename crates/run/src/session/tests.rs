@@ -4,8 +4,11 @@ use super::*;
 use crate::checkpoint::fingerprint;
 use crate::disk::BLOCK;
 use crate::host::HostData;
+use crate::host::HostTensor;
 use crate::test_dir::TestDir;
 use gulliver_graph::build::Builder;
+use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::Init;
 use gulliver_plan::make::Persistent;
 
 /// Weights and states of many sizes, some changed by the forward pass.
@@ -117,4 +120,111 @@ fn homes_beyond_a_budget_are_refused() {
             Some(other) => panic!("{other}"),
         }
     }
+}
+
+/// Products of data alone, of any length.
+fn lengths_graph() -> Graph {
+    let mut g = Builder::new(true);
+    g.enter(Phase::Forward, 0);
+    let mut x = g.data("x", DType::F32, &["length", "length"]).unwrap();
+    let first = x;
+    for _ in 0..4 {
+        let product = g.contract("m k, k n -> m n", x, first).unwrap();
+        x = g.softmax(product, 1).unwrap();
+    }
+    let loss = g.sum_all(x).unwrap();
+    g.output("loss", loss);
+    g.finish()
+}
+
+fn square(length: usize) -> Batch {
+    let x = HostTensor::new(&[length, length], HostData::F32(vec![0.5; length * length])).unwrap();
+    Batch { fields: vec![("x".into(), x)] }
+}
+
+fn run(session: &mut Session, length: usize) -> Outcome {
+    session.step(&square(length), Key { seed: 0, step: 0 }, &|_| None).unwrap()
+}
+
+#[test]
+fn programs_are_reused_until_others_need_their_room() {
+    let options = SessionOptions { threads: 1, memory: Some(1 << 20), ..SessionOptions::default() };
+    let mut session = Session::new(lengths_graph(), None, options, 0).unwrap();
+    run(&mut session, 8);
+    let bytes = session.programs.all().next().unwrap().program.bytes();
+    session.programs.limit = 2 * bytes + bytes / 2;
+    // Length, and hits, misses and drops after it.
+    for (length, expected) in [
+        (8, (1, 1, 0)),
+        (9, (1, 2, 0)),
+        (8, (2, 2, 0)),
+        (10, (2, 3, 1)),
+        (8, (3, 3, 1)),
+        (9, (3, 4, 2)),
+        (8, (4, 4, 2)),
+    ] {
+        run(&mut session, length);
+        let Reuse { hits, misses, dropped, .. } = session.reuse();
+        assert_eq!((hits, misses, dropped), expected, "{length}");
+        assert!(session.programs.all().count() <= 2);
+    }
+    // A record outlives the program.
+    let runs: Vec<u64> = session.collector().records().iter().map(|record| record.runs).collect();
+    assert_eq!(runs, [5, 2, 1]);
+    session.programs.limit = 0;
+    for length in 20..30 {
+        run(&mut session, length);
+        assert_eq!(session.programs.all().count(), 1, "the last one stays");
+    }
+}
+
+#[test]
+fn kernels_are_timed_in_the_first_runs_and_later_plans_know() {
+    let options = SessionOptions { threads: 1, memory: Some(1 << 20), ..SessionOptions::default() };
+    let mut session = Session::new(lengths_graph(), None, options, 0).unwrap();
+    let sizes = |length: usize| Bindings::new().with("batch", length).with("length", length);
+    let slower = |session: &mut Session| {
+        let thought = session.planner().thought(Which::Train, &sizes(30)).unwrap();
+        let plan = session.plan(Which::Train, &sizes(30)).unwrap();
+        let seconds = session.planner().timing(Which::Train, &sizes(30), &plan).unwrap().seconds;
+        (thought, seconds)
+    };
+    let (thought, before) = slower(&mut session);
+    let mut priced = vec![before];
+    for _ in 0..5 {
+        run(&mut session, 32);
+        let (same, seconds) = slower(&mut session);
+        assert_eq!(same, thought, "rates are what they were");
+        priced.push(seconds);
+    }
+    // Not the first run of all, then twice.
+    let changed: Vec<bool> = priced.windows(2).map(|pair| pair[0] != pair[1]).collect();
+    assert_eq!(changed, [false, true, true, false, false], "{priced:?}");
+    assert!(session.take_alarms().is_empty());
+
+    // Without a budget nobody asks, and nothing is timed.
+    let mut free = Session::new(lengths_graph(), None, SessionOptions::default(), 0).unwrap();
+    (0..3).for_each(|_| drop(run(&mut free, 8)));
+    let record = &free.collector().records()[0];
+    assert!(record.planned.seconds == 0.0 && record.measured.seconds > 0.0 && record.runs == 3);
+}
+
+#[test]
+fn a_plan_that_promised_less_raises_an_alarm() {
+    let options = SessionOptions { threads: 1, memory: Some(1 << 20), ..SessionOptions::default() };
+    let mut session = Session::new(lengths_graph(), None, options, 0).unwrap();
+    run(&mut session, 8);
+    let planned = &mut session.programs.get_mut(0).planned;
+    let right = planned.peaks[0];
+    planned.peaks[0] -= 64;
+    planned.moved.disk_read = 5;
+    (0..3).for_each(|_| drop(run(&mut session, 8)));
+    let alarms: Vec<String> = session.take_alarms().iter().map(Alarm::to_string).collect();
+    let expected = format!(
+        "training with inputs of batch 8, length 8 was not as planned: peak of cpu0 {} bytes planned, {right} \
+         measured, from disk 5 bytes planned, 0 measured; please report this",
+        right - 64
+    );
+    assert_eq!(alarms, [expected]);
+    assert_eq!(session.collector().alarmed(), 1);
 }

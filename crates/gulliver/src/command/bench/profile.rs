@@ -95,7 +95,6 @@ fn describe(graph: &Graph, sizes: &Bindings, work: Work, shapes: bool) -> Result
     };
     let node = match work {
         Work::Copy(bytes) => return Ok(own("copy", 0, 2 * bytes)),
-        Work::Move(bytes) => return Ok(own("move", 0, 2 * bytes)),
         Work::Add(bytes) => return Ok(own("accumulate", bytes / 4, 3 * bytes)),
         Work::Node(node) => &graph.nodes[node.index()],
     };

@@ -1,0 +1,256 @@
+//! What plans said against what happened, size by size: peaks of tiers, bytes over links, seconds. Bytes
+//! that differ are an alarm. Measures only what it is told of, and decides nothing.
+
+use crate::session::Which;
+use crate::stream::Ledger;
+use gulliver_graph::dim::Bindings;
+use gulliver_plan::plan::TIERS;
+use std::collections::HashMap;
+use std::fmt;
+use std::time::Duration;
+
+/// What runs come to, planned or measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Amounts {
+    /// Most bytes of each tier in use at once.
+    pub peaks: [u64; TIERS.len()],
+    /// Bytes over the links.
+    pub moved: Ledger,
+    /// Seconds; planned ones are zero without a budget, as nobody asked.
+    pub seconds: f64,
+}
+
+impl Amounts {
+    /// Adds another run: bytes moved and seconds are summed, of peaks the higher one counts.
+    pub fn add(&mut self, other: &Amounts) {
+        self.peaks.iter_mut().zip(other.peaks).for_each(|(peak, one)| *peak = (*peak).max(one));
+        self.moved += other.moved;
+        self.seconds += other.seconds;
+    }
+
+    /// Every number of bytes with what it is of.
+    pub fn bytes(&self) -> [(&'static str, u64); 7] {
+        let [device, host, disk] = self.peaks;
+        [
+            ("peak of cpu0", device),
+            ("peak of host", host),
+            ("peak of disk", disk),
+            ("host to device", self.moved.to_device),
+            ("device to host", self.moved.to_host),
+            ("from disk", self.moved.disk_read),
+            ("to disk", self.moved.disk_written),
+        ]
+    }
+}
+
+/// All completed runs with inputs of one size.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    /// Training or evaluation.
+    pub which: Which,
+    /// The sizes of the whole batch.
+    pub sizes: Bindings,
+    /// How many runs.
+    pub runs: u64,
+    /// What their plans said.
+    pub planned: Amounts,
+    /// What was measured.
+    pub measured: Amounts,
+    alarmed: bool,
+}
+
+impl Record {
+    /// `batch 8, length 24`.
+    pub fn size(&self) -> String {
+        let sizes: Vec<String> = self.sizes.iter().map(|(symbol, n)| format!("{symbol} {n}")).collect();
+        sizes.join(", ")
+    }
+}
+
+/// Bytes that are not as planned: the first such run with inputs of one size.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Alarm {
+    /// Training or evaluation.
+    pub which: Which,
+    /// The sizes, in words.
+    pub size: String,
+    /// What differs: bytes planned and measured.
+    pub differences: Vec<(&'static str, u64, u64)>,
+}
+
+impl fmt::Display for Alarm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.which {
+            Which::Train => "training",
+            Which::Evaluate => "evaluation",
+        };
+        write!(f, "{what} with inputs of {} was not as planned: ", self.size)?;
+        for (i, (name, planned, measured)) in self.differences.iter().enumerate() {
+            let comma = if i > 0 { ", " } else { "" };
+            write!(f, "{comma}{name} {planned} bytes planned, {measured} measured")?;
+        }
+        write!(f, "; please report this")
+    }
+}
+
+/// See the top of this file.
+#[derive(Debug, Default)]
+pub struct Collector {
+    records: Vec<Record>,
+    by_size: HashMap<(Which, Bindings), usize>,
+    alarms: Vec<Alarm>,
+    alarmed: u64,
+    runs: u64,
+    /// Room for the times of instructions, used again and again.
+    times: Vec<Duration>,
+}
+
+impl Collector {
+    /// The number of the record for inputs of these sizes, a new one if there is none.
+    pub fn record(&mut self, which: Which, sizes: &Bindings) -> usize {
+        *self.by_size.entry((which, sizes.clone())).or_insert_with(|| {
+            let sizes = sizes.clone();
+            let (planned, measured) = (Amounts::default(), Amounts::default());
+            self.records.push(Record { which, sizes, runs: 0, planned, measured, alarmed: false });
+            self.records.len() - 1
+        })
+    }
+
+    /// Notes a completed run. If bytes are not as planned, there will be an alarm: one for each size.
+    pub fn ran(&mut self, record: usize, planned: &Amounts, measured: &Amounts) {
+        self.runs += 1;
+        let record = &mut self.records[record];
+        record.runs += 1;
+        record.planned.add(planned);
+        record.measured.add(measured);
+        if (planned.peaks, planned.moved) == (measured.peaks, measured.moved) || record.alarmed {
+            return;
+        }
+        record.alarmed = true;
+        let pairs = planned.bytes().into_iter().zip(measured.bytes());
+        let differences = pairs.filter(|((_, planned), (_, measured))| planned != measured);
+        let differences = differences.map(|((name, planned), (_, measured))| (name, planned, measured));
+        let (which, size) = (record.which, record.size());
+        self.alarms.push(Alarm { which, size, differences: differences.collect() });
+        self.alarmed += 1;
+    }
+
+    /// Completed runs in all.
+    pub fn runs(&self) -> u64 {
+        self.runs
+    }
+
+    /// What was collected, in the order in which sizes were first met.
+    pub fn records(&self) -> &[Record] {
+        &self.records
+    }
+
+    /// Alarms that nobody has taken yet.
+    pub fn take_alarms(&mut self) -> Vec<Alarm> {
+        std::mem::take(&mut self.alarms)
+    }
+
+    /// How many alarms there were in all.
+    pub fn alarmed(&self) -> u64 {
+        self.alarmed
+    }
+
+    /// Room for the times of so many instructions, all zero; to be given back.
+    pub(crate) fn lend_times(&mut self, instructions: usize) -> Vec<Duration> {
+        let mut times = std::mem::take(&mut self.times);
+        times.clear();
+        times.resize(instructions, Duration::ZERO);
+        times
+    }
+
+    pub(crate) fn give_back(&mut self, times: Vec<Duration>) {
+        self.times = times;
+    }
+}
+
+/// Number of runs, what was planned and what was measured, of these together.
+pub fn total<'a>(records: impl IntoIterator<Item = &'a Record>) -> (u64, Amounts, Amounts) {
+    let mut total = (0, Amounts::default(), Amounts::default());
+    for record in records {
+        total.0 += record.runs;
+        total.1.add(&record.planned);
+        total.2.add(&record.measured);
+    }
+    total
+}
+
+/// What was moved since.
+pub(crate) fn since(before: Ledger, now: Ledger) -> Ledger {
+    Ledger {
+        to_device: now.to_device - before.to_device,
+        to_host: now.to_host - before.to_host,
+        disk_read: now.disk_read - before.disk_read,
+        disk_written: now.disk_written - before.disk_written,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn amounts(peaks: [u64; 3], to_host: u64, seconds: f64) -> Amounts {
+        Amounts { peaks, moved: Ledger { to_host, ..Ledger::default() }, seconds }
+    }
+
+    #[test]
+    fn runs_add_up_by_size() {
+        let mut collector = Collector::default();
+        let [short, long] = [4, 9].map(|length| Bindings::new().with("length", length));
+        for (which, sizes, run) in [
+            (Which::Train, &short, amounts([5, 1, 0], 7, 1.0)),
+            (Which::Train, &long, amounts([9, 0, 2], 8, 2.0)),
+            (Which::Train, &short, amounts([5, 1, 0], 7, 1.5)),
+            (Which::Evaluate, &short, amounts([4, 0, 0], 0, 0.5)),
+        ] {
+            let record = collector.record(which, sizes);
+            collector.ran(record, &Amounts { seconds: 1.0, ..run }, &run);
+        }
+        let runs: Vec<(String, u64)> = collector.records().iter().map(|r| (r.size(), r.runs)).collect();
+        assert_eq!(runs, [("length 4".into(), 2), ("length 9".into(), 1), ("length 4".into(), 1)]);
+        let trained = collector.records().iter().filter(|record| record.which == Which::Train);
+        assert_eq!(total(trained), (3, amounts([9, 1, 2], 22, 3.0), amounts([9, 1, 2], 22, 4.5)));
+        assert!(collector.take_alarms().is_empty() && collector.alarmed() == 0);
+    }
+
+    #[test]
+    fn bytes_that_are_not_as_planned_raise_one_alarm_for_each_size() {
+        let planned = amounts([10, 20, 30], 40, 1.0);
+        for (measured, expected) in [
+            (amounts([10, 20, 30], 40, 9.0), None),
+            (amounts([11, 20, 30], 40, 1.0), Some("peak of cpu0 10 bytes planned, 11 measured")),
+            (
+                amounts([10, 0, 30], 41, 1.0),
+                Some(
+                    "peak of host 20 bytes planned, 0 measured, device to host 40 bytes planned, 41 measured",
+                ),
+            ),
+        ] {
+            let mut collector = Collector::default();
+            for length in [4, 9] {
+                let sizes = Bindings::new().with("batch", 2).with("length", length);
+                let record = collector.record(Which::Train, &sizes);
+                for _ in 0..3 {
+                    collector.ran(record, &planned, &measured);
+                }
+            }
+            let told: Vec<String> = collector.take_alarms().iter().map(Alarm::to_string).collect();
+            assert!(collector.take_alarms().is_empty(), "taken once");
+            let line = |length: usize| {
+                expected.map(|what| {
+                    format!(
+                        "training with inputs of batch 2, length {length} was not as planned: {what}; \
+                         please report this"
+                    )
+                })
+            };
+            let lines: Vec<String> = [4, 9].into_iter().filter_map(line).collect();
+            assert_eq!(told, lines);
+            assert_eq!(collector.alarmed(), lines.len() as u64);
+        }
+    }
+}

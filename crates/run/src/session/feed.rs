@@ -1,0 +1,114 @@
+//! What a step is fed with: the sizes of a batch, and everything a graph reads but weights and states.
+
+use super::{Key, SessionError};
+use crate::data::Batch;
+use crate::executor::{Cpu, RunError};
+use crate::host::HostTensor;
+use crate::initial::noise;
+use crate::planner::Side;
+use crate::program::Program;
+use gulliver_graph::dim::{Bindings, Dim};
+use gulliver_graph::graph::{Graph, Origin, Role, Value};
+use gulliver_plan::make::BATCH;
+
+/// Feeds a program; the number of bytes. `hyper` gives hyper-parameters that are not at their defaults.
+pub(super) fn feed(
+    cpu: &mut Cpu,
+    side: &Side,
+    program: &Program,
+    batch: &Batch,
+    sizes: &Bindings,
+    key: Key,
+    hyper: &dyn Fn(&str) -> Option<f32>,
+) -> Result<u64, SessionError> {
+    let Side { graph, fed, partials, .. } = side;
+    let mut total = 0;
+    for &value in fed {
+        let info = graph.value(value);
+        let Origin::Input(role) = info.origin else { continue };
+        let mut feed = |bytes: &[u8]| -> Result<(), SessionError> {
+            total += bytes.len() as u64;
+            Ok(cpu.feed(graph, program, value, bytes)?)
+        };
+        match role {
+            Role::Data => match batch.get(&info.name) {
+                Some(tensor) => feed(tensor.as_bytes())?,
+                // Inputs that are noise by nature, such as a generator's.
+                None if info.name == "z" => {
+                    let shape = info.ty.bind(sizes)?;
+                    feed(noise(key.seed, key.step, &info.name, &shape).as_bytes())?;
+                }
+                // Data without padding need not say so.
+                None if info.name == "mask" => {
+                    let count = info.ty.bind(sizes)?.iter().product();
+                    feed(&vec![1; count])?;
+                }
+                None => {
+                    let found: Vec<String> = batch.fields.iter().map(|(n, _)| format!("`{n}`")).collect();
+                    let found = found.join(", ");
+                    return Err(SessionError::MissingField { wanted: info.name.clone(), found });
+                }
+            },
+            Role::Hyper(default) => feed(&hyper(&info.name).unwrap_or(default).to_le_bytes())?,
+            Role::Random => {
+                let rows = (0..*partials).flat_map(|p| [key.seed as i64, key.step as i64, i64::from(p)]);
+                let keys: Vec<u8> = rows.flat_map(i64::to_le_bytes).collect();
+                feed(&keys)?;
+            }
+            Role::Weight(_) | Role::State(_) => {}
+        }
+    }
+    Ok(total)
+}
+
+/// The sizes that make a graph's data inputs fit a batch.
+pub fn sizes_of(graph: &Graph, batch: &Batch) -> Result<Bindings, RunError> {
+    let mut sizes = Bindings::new();
+    let rows = batch.fields.first().and_then(|(_, t)| t.shape().first()).copied().unwrap_or(0);
+    sizes.set(BATCH, rows);
+    for (value, _, info) in graph.inputs().filter(|(_, role, _)| *role == Role::Data) {
+        let Some(tensor) = batch.get(&info.name) else { continue };
+        let shape = fitted(tensor.shape(), info.ty.rank());
+        for (dim, &extent) in info.ty.shape.iter().zip(&shape) {
+            if let Some(symbol) = dim.as_symbol() {
+                sizes.set(symbol, extent);
+            }
+        }
+        check_input(graph, value, tensor, &shape, &sizes)?;
+    }
+    Ok(sizes)
+}
+
+/// A batch's shape as a model with fewer dimensions reads it: images as rows of pixels.
+fn fitted(shape: &[usize], rank: usize) -> Vec<usize> {
+    if shape.len() <= rank || rank == 0 {
+        return shape.to_vec();
+    }
+    let mut out = shape[..rank - 1].to_vec();
+    out.push(shape[rank - 1..].iter().product());
+    out
+}
+
+fn check_input(
+    graph: &Graph,
+    value: Value,
+    tensor: &HostTensor,
+    shape: &[usize],
+    sizes: &Bindings,
+) -> Result<(), RunError> {
+    let info = graph.value(value);
+    let fits = info.ty.rank() == shape.len()
+        && info
+            .ty
+            .shape
+            .iter()
+            .zip(shape)
+            .all(|(dim, &extent): (&Dim, &usize)| dim.bind(sizes) == Ok(extent));
+    let same_width =
+        info.ty.dtype == tensor.dtype() || (info.ty.dtype.size() == 1 && tensor.dtype().size() == 1);
+    if fits && same_width {
+        return Ok(());
+    }
+    let got = format!("{}{:?}", tensor.dtype(), tensor.shape());
+    Err(RunError::Input { name: info.name.clone(), expected: info.ty.to_string(), got })
+}

@@ -1,0 +1,57 @@
+//! Where and how a job runs.
+
+use crate::lower::Kernels;
+use gulliver_graph::dim::Bindings;
+use gulliver_plan::cost::{Links, Rates};
+use std::path::PathBuf;
+
+/// Where and how a job runs.
+#[derive(Clone, Debug)]
+pub struct SessionOptions {
+    /// Threads of the device.
+    pub threads: usize,
+    /// Hard limit of device memory; without one the device grows as plans need it.
+    pub memory: Option<u64>,
+    /// Hard limit of host memory for what does not stay on the device.
+    pub host_memory: Option<u64>,
+    /// Hard limit of the disk tier; there is none without one.
+    pub disk: Option<u64>,
+    /// Where the file of the disk tier is made; the system's place for temporary files if not given.
+    pub disk_dir: Option<PathBuf>,
+    /// Bytes per second between host and device, each way, to be like a device behind a slow link.
+    pub link: Option<f64>,
+    /// The largest input there will be. With it a budget is proven before the first step, and weights
+    /// and states leave the device if they must.
+    pub largest: Option<Bindings>,
+    /// Whether values may be computed again to save memory.
+    pub recompute: bool,
+    /// How fast kernels are thought to be.
+    pub rates: Rates,
+    /// How fast links are thought to be.
+    pub links: Links,
+    /// Slices of a training batch whose gradients are added in order.
+    pub partials: u32,
+    /// Fast kernels of operators from outside.
+    pub kernels: Kernels,
+}
+
+impl Default for SessionOptions {
+    /// All cores, no limit, the batch in one piece.
+    fn default() -> SessionOptions {
+        let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+        SessionOptions {
+            threads,
+            memory: None,
+            host_memory: None,
+            disk: None,
+            disk_dir: None,
+            link: None,
+            largest: None,
+            recompute: true,
+            rates: Rates { flops: threads as f64 * Rates::default().flops, ..Rates::default() },
+            links: Links::default(),
+            partials: 1,
+            kernels: Kernels::default(),
+        }
+    }
+}
