@@ -7,7 +7,7 @@ mod programs;
 mod values;
 
 pub use crate::stream::Ledger;
-pub use feed::sizes_of;
+pub use feed::{NOISE, sizes_of};
 pub use options::SessionOptions;
 pub use programs::Reuse;
 
@@ -15,6 +15,7 @@ use crate::collector::{Alarm, Amounts, Collector, since};
 use crate::data::Batch;
 use crate::executor::{Cpu, CpuOptions, RunError, Work};
 use crate::homes::{carried, fetch, put_back};
+use crate::host::HostTensor;
 use crate::planner::Planner;
 use crate::program::Program;
 use feed::feed;
@@ -72,6 +73,10 @@ impl From<gulliver_graph::dim::DimError> for SessionError {
 /// See the top of this file.
 pub struct Session {
     planner: Planner,
+    /// Jobs that are trained together; one, unless this is an array.
+    members: usize,
+    /// Values of members lie one after the other, along a first dimension of their own.
+    array: bool,
     /// The states that the forward pass changes.
     forward: Vec<Home>,
     /// What they were before the step.
@@ -91,6 +96,21 @@ pub struct Outcome {
     /// If a loss was not finite: the name of the first value that was not.
     pub not_finite: Option<String>,
 }
+
+impl Outcome {
+    fn failed(value: String) -> Outcome {
+        Outcome { scalars: BTreeMap::new(), not_finite: Some(value) }
+    }
+}
+
+/// What a member had before the updates of the objective that failed.
+struct Failed {
+    member: usize,
+    had: BTreeMap<String, HostTensor>,
+}
+
+/// Hyper-parameters of members that are not at their defaults, by name.
+pub type Hyper<'h> = &'h dyn Fn(usize, &str) -> Option<f32>;
 
 /// What keys the random numbers of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,6 +134,15 @@ impl Session {
 
     /// A session with all weights and states at their first values, where the planner has settled them.
     pub fn with(planner: Planner, seed: u64) -> Result<Session, SessionError> {
+        Session::start(planner, &[seed], false)
+    }
+
+    /// A session of an array, whose graphs are [fused](gulliver_graph::fuse): one member for each seed.
+    pub fn array(planner: Planner, seeds: &[u64]) -> Result<Session, SessionError> {
+        Session::start(planner, seeds, true)
+    }
+
+    fn start(planner: Planner, seeds: &[u64], array: bool) -> Result<Session, SessionError> {
         let (options, persistent) = (planner.options(), planner.persistent());
         let cpu = CpuOptions {
             threads: options.threads,
@@ -127,6 +156,8 @@ impl Session {
         let mut session = Session {
             undo: vec![0; forward.iter().map(|home| home.bytes as usize).sum()],
             forward,
+            members: seeds.len(),
+            array,
             planner,
             cpu,
             programs: Programs::new(LIMIT),
@@ -135,8 +166,13 @@ impl Session {
         };
         let needed = session.planner.persistent().ends;
         make_room(&mut session.cpu, session.planner.options(), &mut session.programs, needed)?;
-        session.initialise(seed)?;
+        session.initialise(seeds)?;
         Ok(session)
+    }
+
+    /// How many jobs are trained together.
+    pub fn members(&self) -> usize {
+        self.members
     }
 
     /// The training graph.
@@ -244,14 +280,14 @@ impl Session {
         &mut self,
         which: Which,
         batch: &Batch,
-        key: Key,
-        hyper: &dyn Fn(&str) -> Option<f32>,
+        keys: &[Key],
+        hyper: Hyper<'_>,
     ) -> Result<usize, SessionError> {
         let sizes = self.sizes(which, batch)?;
         let at = self.load(which, &sizes)?;
         let program = &self.programs.get(at).program;
         let side = self.planner.side(which);
-        self.ledger.to_device += feed(&mut self.cpu, side, program, batch, &sizes, key, hyper)?;
+        self.ledger.to_device += feed(&mut self.cpu, side, program, batch, &sizes, keys, hyper)?;
         Ok(at)
     }
 
@@ -263,56 +299,123 @@ impl Session {
         key: Key,
         hyper: &dyn Fn(&str) -> Option<f32>,
     ) -> Result<Outcome, SessionError> {
+        let mut outcomes = self.step_together(batch, &[key], &|_, name| hyper(name))?;
+        Ok(outcomes.remove(0))
+    }
+
+    /// One training step of every member, for each of whom it is what [`Session::step`] says.
+    pub fn step_together(
+        &mut self,
+        batch: &Batch,
+        keys: &[Key],
+        hyper: Hyper<'_>,
+    ) -> Result<Vec<Outcome>, SessionError> {
         let partials = f64::from(self.planner.options().partials);
         let loss_scale = Some((1.0 / partials) as f32);
-        let with_scale = |name: &str| if name == "loss_scale" { loss_scale } else { hyper(name) };
-        let at = self.prepare(Which::Train, batch, key, &with_scale)?;
+        let with_scale =
+            |m: usize, name: &str| if name == "loss_scale" { loss_scale } else { hyper(m, name) };
+        let at = self.prepare(Which::Train, batch, keys, &with_scale)?;
         self.remember()?;
         let mut watch = self.begin(at);
-        let Loaded { program, .. } = self.programs.get(at);
-        let graph = self.planner.graph(Which::Train);
-        let mut done = 0;
-        for &(stage, update) in program.updates() {
-            watch.run(&mut self.cpu, graph, program, done..update)?;
-            done = update;
-            if !self.cpu.losses(program, stage)?.iter().all(|x| x.is_finite()) {
+        let mut failed: Vec<Failed> = Vec::new();
+        let (mut done, mut next) = (0, 0);
+        loop {
+            let Loaded { program, .. } = self.programs.get(at);
+            let update = program.updates().get(next).copied();
+            let until = update.map_or(program.len(), |(_, update)| update);
+            watch.run(&mut self.cpu, self.planner.graph(Which::Train), program, done..until)?;
+            let Some((stage, update)) = update else { break };
+            (done, next) = (update, next + 1);
+            let losses = self.cpu.losses(program, stage)?;
+            let fails = |m: usize| !losses.iter().skip(m).step_by(self.members).all(|x| x.is_finite());
+            let fresh: Vec<usize> =
+                (0..self.members).filter(|&m| fails(m) && failed.iter().all(|f| f.member != m)).collect();
+            if failed.is_empty() && fresh.len() == self.members {
+                if self.array {
+                    self.undo()?;
+                    return Ok(vec![Outcome::failed("loss".into()); self.members]);
+                }
                 // What the batch was fed into may have been used for other things since.
-                let at = self.prepare(Which::Train, batch, key, &with_scale)?;
-                let name = self.diagnose(at, stage, update)?;
-                return Ok(Outcome { scalars: BTreeMap::new(), not_finite: Some(name) });
+                let at = self.prepare(Which::Train, batch, keys, &with_scale)?;
+                return Ok(vec![Outcome::failed(self.diagnose(at, stage, update)?)]);
+            }
+            for member in fresh {
+                failed.push(self.set_aside(member)?);
             }
         }
-        watch.run(&mut self.cpu, graph, program, done..program.len())?;
         self.end(Which::Train, at, watch);
         // Counts are sums over the partials; a loss is defined as their mean.
-        let mut scalars = self.scalars(at)?;
-        scalars.iter_mut().filter(|(name, _)| name.ends_with("loss")).for_each(|(_, x)| *x /= partials);
-        Ok(Outcome { scalars, not_finite: None })
+        let mut outcomes = self.scalars(at)?;
+        for outcome in &mut outcomes {
+            let losses = outcome.scalars.iter_mut().filter(|(name, _)| name.ends_with("loss"));
+            losses.for_each(|(_, x)| *x /= partials);
+        }
+        for one in failed {
+            outcomes[one.member] = Outcome::failed("loss".into());
+            self.put_back(one)?;
+        }
+        Ok(outcomes)
     }
 
     /// Scalars of the evaluation graph for a batch.
     pub fn evaluate(&mut self, batch: &Batch, key: Key) -> Result<BTreeMap<String, f64>, SessionError> {
-        let at = self.prepare(Which::Evaluate, batch, key, &|_| None)?;
+        Ok(self.evaluate_together(batch, &[key])?.remove(0))
+    }
+
+    /// Scalars of the evaluation graph for a batch, for every member.
+    pub fn evaluate_together(
+        &mut self,
+        batch: &Batch,
+        keys: &[Key],
+    ) -> Result<Vec<BTreeMap<String, f64>>, SessionError> {
+        let at = self.prepare(Which::Evaluate, batch, keys, &|_, _| None)?;
         let mut watch = self.begin(at);
         let Loaded { program, .. } = self.programs.get(at);
         let graph = self.planner.graph(Which::Evaluate);
         watch.run(&mut self.cpu, graph, program, 0..program.len())?;
         self.end(Which::Evaluate, at, watch);
-        Ok(self.scalars(at)?)
+        Ok(self.scalars(at)?.into_iter().map(|outcome| outcome.scalars).collect())
     }
 
-    /// Scalar outputs of the last run, by name.
-    fn scalars(&mut self, at: usize) -> Result<BTreeMap<String, f64>, RunError> {
+    /// Scalar outputs of the last run, by member; what does not depend on the member is everyone's.
+    fn scalars(&mut self, at: usize) -> Result<Vec<Outcome>, RunError> {
         let Loaded { program, .. } = self.programs.get(at);
-        let mut scalars = BTreeMap::new();
+        let mut outcomes = vec![Outcome { scalars: BTreeMap::new(), not_finite: None }; self.members];
         for name in program.output_names() {
             let Some(tensor) = self.cpu.output(program, name)? else { continue };
-            if let ([], Some(&[x])) = (tensor.shape(), tensor.as_f32()) {
-                self.ledger.to_host += 4;
-                scalars.insert(name.to_string(), f64::from(x));
+            let own = self.array && tensor.shape() == [self.members];
+            let Some(numbers) = tensor.as_f32().filter(|_| own || tensor.shape().is_empty()) else {
+                continue;
+            };
+            self.ledger.to_host += size_of_val(numbers) as u64;
+            for (m, outcome) in outcomes.iter_mut().enumerate() {
+                let x = numbers[if own { m } else { 0 }];
+                outcome.scalars.insert(name.to_string(), f64::from(x));
             }
         }
-        Ok(scalars)
+        Ok(outcomes)
+    }
+
+    /// Takes a copy of what a member has now.
+    fn set_aside(&mut self, member: usize) -> Result<Failed, RunError> {
+        Ok(Failed { member, had: self.tensors_of(member)? })
+    }
+
+    /// Gives a member what it had; states that the forward pass changes are as before the step.
+    fn put_back(&mut self, Failed { member, had }: Failed) -> Result<(), RunError> {
+        for (name, mut tensor) in had {
+            let home = self.planner.persistent().homes[&name];
+            let own = tensor.as_bytes().len();
+            let mut at = member * own;
+            for before in &self.forward {
+                if (before.tier, before.offset) == (home.tier, home.offset) {
+                    tensor.as_bytes_mut().copy_from_slice(&self.undo[at..at + own]);
+                }
+                at += before.bytes as usize;
+            }
+            self.set_of(member, &name, &tensor)?;
+        }
+        Ok(())
     }
 
     /// Starts to measure a run of a program, kernel by kernel if that is still to be done.
@@ -346,8 +449,8 @@ impl Session {
         hyper: &dyn Fn(&str) -> Option<f32>,
     ) -> Result<Vec<(Work, Duration)>, SessionError> {
         let loss_scale = Some((1.0 / f64::from(self.planner.options().partials)) as f32);
-        let with_scale = |name: &str| if name == "loss_scale" { loss_scale } else { hyper(name) };
-        let at = self.prepare(Which::Train, batch, key, &with_scale)?;
+        let with_scale = |_, name: &str| if name == "loss_scale" { loss_scale } else { hyper(name) };
+        let at = self.prepare(Which::Train, batch, &vec![key; self.members], &with_scale)?;
         Ok(self.cpu.profile(self.planner.graph(Which::Train), &self.programs.get(at).program)?)
     }
 
@@ -364,7 +467,7 @@ impl Session {
     /// failed, looking at every value. The batch must have been fed anew.
     fn diagnose(&mut self, at: usize, stage: u32, until: usize) -> Result<String, SessionError> {
         self.undo()?;
-        if let Some(name) = self.first_not_finite(&self.layout())? {
+        if let Some(name) = self.first_not_finite(0, &self.layout())? {
             return Ok(name);
         }
         let mut first = None;

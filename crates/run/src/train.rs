@@ -1,6 +1,10 @@
 //! The training loop: batches in, steps, evaluations and checkpoints out. What it tells the world goes
 //! through one callback; when to stop early comes through one flag.
 
+mod together;
+
+pub use together::{Ended, Member, Stretch, finish_together, train_together};
+
 use crate::checkpoint::{self, CheckpointError, Described, Stored};
 use crate::collector::Record;
 use crate::data::open::Opened;
@@ -210,9 +214,11 @@ pub enum TrainError {
     },
 }
 
-/// Puts a checkpoint's values into the session and its memory into the schedule; the steps it had done.
+/// Puts a checkpoint's values into a member of the session and its memory into the schedule; the steps it
+/// had done.
 pub fn restore(
     session: &mut Session,
+    member: usize,
     schedule: &mut Schedule,
     checkpoint: &mut Stored,
     identity: &BTreeMap<String, String>,
@@ -232,7 +238,7 @@ pub fn restore(
         }
     }
     for described in session.layout() {
-        read_into(session, checkpoint, &described)?;
+        read_into(session, member, checkpoint, &described)?;
     }
     let remembered = field("schedule")?;
     *schedule = schedule_from(remembered)
@@ -243,22 +249,25 @@ pub fn restore(
 /// Puts a tensor of a file where it belongs, a piece at a time.
 fn read_into(
     session: &mut Session,
+    member: usize,
     stored: &mut Stored,
     (name, dtype, shape): &Described,
 ) -> Result<(), CheckpointError> {
-    stored.read(name, *dtype, shape, &mut |first, piece| session.write(name, first, piece).map(|_| ()))
+    stored
+        .read(name, *dtype, shape, &mut |first, piece| session.write(member, name, first, piece).map(|_| ()))
 }
 
 fn schedule_from(text: &str) -> Option<Schedule> {
     serde_json::from_str(text).ok()
 }
 
-/// Puts weights from a file into the session, leaving states as they are. Every weight must be there.
-pub fn load_weights(session: &mut Session, checkpoint: &mut Stored) -> Result<(), TrainError> {
+/// Puts weights from a file into a member of the session, leaving states as they are. Every weight must be
+/// there.
+pub fn load_weights(session: &mut Session, member: usize, checkpoint: &mut Stored) -> Result<(), TrainError> {
     let weights: Vec<String> = session.graph().weights().map(|(_, info)| info.name.clone()).collect();
     for described in session.layout() {
         if weights.contains(&described.0) || checkpoint.contains(&described.0) {
-            read_into(session, checkpoint, &described)?;
+            read_into(session, member, checkpoint, &described)?;
         }
     }
     Ok(())
@@ -272,20 +281,38 @@ pub fn evaluate(
     seed: u64,
     perplexity: bool,
 ) -> Result<BTreeMap<String, f64>, TrainError> {
-    let (mut sums, mut weight) = (BTreeMap::<String, f64>::new(), 0.0);
+    Ok(evaluate_together(session, dataset, sampler, &[seed], perplexity)?.remove(0))
+}
+
+/// As [`evaluate`], for every member of the session; each has a seed.
+pub fn evaluate_together(
+    session: &mut Session,
+    dataset: &Arc<dyn Dataset>,
+    sampler: &Sampler,
+    seeds: &[u64],
+    perplexity: bool,
+) -> Result<Vec<BTreeMap<String, f64>>, TrainError> {
+    let mut sums = vec![(BTreeMap::<String, f64>::new(), 0.0); seeds.len()];
     for step in 0..sampler.steps_per_epoch() {
         let batch = prefetch::make(dataset.as_ref(), sampler, step)?;
         let rows = batch.fields.first().and_then(|(_, t)| t.shape().first()).copied().unwrap_or(0);
-        let scalars = session.evaluate(&batch, Key { seed, step })?;
-        let count = scalars.get("count").copied().unwrap_or(rows as f64);
-        weight += count;
-        for (name, x) in scalars {
-            let share = if name.ends_with("loss") { x * count } else { x };
-            *sums.entry(name).or_default() += share;
+        let keys: Vec<Key> = seeds.iter().map(|&seed| Key { seed, step }).collect();
+        let scalars = session.evaluate_together(&batch, &keys)?;
+        for ((sums, weight), scalars) in sums.iter_mut().zip(scalars) {
+            let count = scalars.get("count").copied().unwrap_or(rows as f64);
+            *weight += count;
+            for (name, x) in scalars {
+                let share = if name.ends_with("loss") { x * count } else { x };
+                *sums.entry(name).or_default() += share;
+            }
         }
     }
+    Ok(sums.iter().map(|(sums, weight)| averages(sums, *weight, perplexity)).collect())
+}
+
+fn averages(sums: &BTreeMap<String, f64>, weight: f64, perplexity: bool) -> BTreeMap<String, f64> {
     let mut metrics = BTreeMap::new();
-    for (name, sum) in &sums {
+    for (name, sum) in sums {
         if name.ends_with("loss") {
             metrics.insert(name.clone(), sum / weight);
         }
@@ -296,7 +323,7 @@ pub fn evaluate(
     if let (Some(loss), true) = (metrics.get("loss").copied(), perplexity) {
         metrics.insert("perplexity".into(), loss.exp());
     }
-    Ok(metrics)
+    metrics
 }
 
 /// Trains from step `start` to the end.
@@ -322,11 +349,7 @@ pub fn train(
         let rows = batch.fields.first().and_then(|(_, t)| t.shape().first()).copied().unwrap_or(0);
         let lr = schedule.lr(options.base_lr, step, steps);
         let began = Instant::now();
-        let hyper = |name: &str| match name.rsplit('.').next() {
-            Some("lr") => Some(lr as f32),
-            Some("step") => Some((step + 1) as f32),
-            _ => None,
-        };
+        let hyper = |name: &str| hyper(name, lr, step);
         let outcome = session.step(&batch, Key { seed: options.seed, step }, &hyper)?;
         run.account(rows, began.elapsed());
         run.steps = step + 1;
@@ -349,7 +372,7 @@ pub fn train(
             run.evaluate(session, schedule, sources, options, notify)?;
         }
         if due(options.checkpoint_every) && step + 1 < steps {
-            save(session, schedule, options, step + 1, notify)?;
+            save(session, 0, schedule, options, step + 1, notify)?;
         }
     }
     let mut saved = None;
@@ -360,13 +383,14 @@ pub fn train(
         if !interrupted {
             run.evaluate(session, schedule, sources, options, notify)?;
         }
-        saved = save(session, schedule, options, run.steps, notify)?;
+        saved = save(session, 0, schedule, options, run.steps, notify)?;
     }
     let fingerprint = match saved {
         Some(fingerprint) => fingerprint,
         None => {
             let layout = session.layout();
-            checkpoint::fingerprint_from(&layout, &mut session.reader(&layout)).map_err(SessionError::from)?
+            let read = &mut session.reader(0, &layout);
+            checkpoint::fingerprint_from(&layout, read).map_err(SessionError::from)?
         }
     };
     Ok(Done {
@@ -382,6 +406,15 @@ pub fn train(
         fingerprint,
         interrupted,
     })
+}
+
+/// Hyper-parameters that change from step to step.
+fn hyper(name: &str, lr: f64, step: u64) -> Option<f32> {
+    match name.rsplit('.').next() {
+        Some("lr") => Some(lr as f32),
+        Some("step") => Some((step + 1) as f32),
+        _ => None,
+    }
 }
 
 struct Progress {
@@ -464,6 +497,7 @@ fn warn_of_alarms(session: &mut Session, notify: &mut dyn FnMut(Notice)) {
 /// the checkpoint before it stays the newest.
 fn save(
     session: &mut Session,
+    member: usize,
     schedule: &Schedule,
     options: &TrainOptions,
     step: u64,
@@ -475,14 +509,14 @@ fn save(
     metadata.insert("step".into(), step.to_string());
     metadata.insert("schedule".into(), serde_json::to_string(schedule).unwrap_or_default());
     let layout = session.layout();
-    if let Some(value) = session.first_not_finite(&layout).map_err(SessionError::from)? {
+    if let Some(value) = session.first_not_finite(member, &layout).map_err(SessionError::from)? {
         if options.on_nan == OnNan::Stop {
             return Err(TrainError::NotFinite { step, value });
         }
         notify(Notice::Warning(format!("step {step}: `{value}` is not finite; no checkpoint is written")));
         return Ok(None);
     }
-    let fingerprint = checkpoint::save_from(&path, &layout, &mut session.reader(&layout), &metadata)?;
+    let fingerprint = checkpoint::save_from(&path, &layout, &mut session.reader(member, &layout), &metadata)?;
     checkpoint::prune(dir, options.keep_checkpoints, step)?;
     notify(Notice::Checkpoint { step, path });
     Ok(Some(fingerprint))

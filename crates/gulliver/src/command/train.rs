@@ -80,10 +80,10 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
     }
     let start = match (newest, &job.train.weights) {
         (Some((_, mut stored)), _) => {
-            train::restore(&mut session, &mut schedule, &mut stored, &options.identity)?
+            train::restore(&mut session, 0, &mut schedule, &mut stored, &options.identity)?
         }
         (None, Some(weights)) => {
-            train::load_weights(&mut session, &mut Stored::open(weights)?)?;
+            train::load_weights(&mut session, 0, &mut Stored::open(weights)?)?;
             0
         }
         (None, None) => 0,
@@ -137,9 +137,9 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
     let weights = dir.join("weights.safetensors");
     let mut model_only = session.layout();
     model_only.retain(|(name, ..)| !is_optimizer_state(name));
-    if session.first_not_finite(&model_only).map_err(SessionError::from)?.is_none() {
+    if session.first_not_finite(0, &model_only).map_err(SessionError::from)?.is_none() {
         let format = BTreeMap::from([("format".to_string(), "pt".to_string())]);
-        checkpoint::save_from(&weights, &model_only, &mut session.reader(&model_only), &format)?;
+        checkpoint::save_from(&weights, &model_only, &mut session.reader(0, &model_only), &format)?;
     }
     if devices.memory.is_some() {
         let memory = session.memory();

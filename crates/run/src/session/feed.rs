@@ -11,15 +11,16 @@ use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::graph::{Graph, Origin, Role, Value};
 use gulliver_plan::make::BATCH;
 
-/// Feeds a program; the number of bytes. `hyper` gives hyper-parameters that are not at their defaults.
+/// Feeds a program; the number of bytes. There is a key for every member; `hyper` gives hyper-parameters of
+/// a member that are not at their defaults.
 pub(super) fn feed(
     cpu: &mut Cpu,
     side: &Side,
     program: &Program,
     batch: &Batch,
     sizes: &Bindings,
-    key: Key,
-    hyper: &dyn Fn(&str) -> Option<f32>,
+    keys: &[Key],
+    hyper: &dyn Fn(usize, &str) -> Option<f32>,
 ) -> Result<u64, SessionError> {
     let Side { graph, fed, partials, .. } = side;
     let mut total = 0;
@@ -33,13 +34,13 @@ pub(super) fn feed(
         match role {
             Role::Data => match batch.get(&info.name) {
                 Some(tensor) => feed(tensor.as_bytes())?,
-                // Inputs that are noise by nature, such as a generator's.
-                None if info.name == "z" => {
-                    let shape = info.ty.bind(sizes)?;
-                    feed(noise(key.seed, key.step, &info.name, &shape).as_bytes())?;
+                None if owner(&info.name).0 == NOISE => {
+                    let (name, member) = owner(&info.name);
+                    let (shape, key) = (info.ty.bind(sizes)?, keys[member]);
+                    feed(noise(key.seed, key.step, name, &shape).as_bytes())?;
                 }
                 // Data without padding need not say so.
-                None if info.name == "mask" => {
+                None if owner(&info.name).0 == "mask" => {
                     let count = info.ty.bind(sizes)?.iter().product();
                     feed(&vec![1; count])?;
                 }
@@ -49,16 +50,32 @@ pub(super) fn feed(
                     return Err(SessionError::MissingField { wanted: info.name.clone(), found });
                 }
             },
-            Role::Hyper(default) => feed(&hyper(&info.name).unwrap_or(default).to_le_bytes())?,
+            Role::Hyper(default) => {
+                let of = |member| hyper(member, &info.name).unwrap_or(default).to_le_bytes();
+                match keys {
+                    [_] => feed(&of(0))?,
+                    _ => feed(&(0..keys.len()).flat_map(of).collect::<Vec<u8>>())?,
+                }
+            }
             Role::Random => {
-                let rows = (0..*partials).flat_map(|p| [key.seed as i64, key.step as i64, i64::from(p)]);
-                let keys: Vec<u8> = rows.flat_map(i64::to_le_bytes).collect();
-                feed(&keys)?;
+                let rows = (0..*partials).flat_map(|p| {
+                    keys.iter().flat_map(move |key| [key.seed as i64, key.step as i64, i64::from(p)])
+                });
+                feed(&rows.flat_map(i64::to_le_bytes).collect::<Vec<u8>>())?;
             }
             Role::Weight(_) | Role::State(_) => {}
         }
     }
     Ok(total)
+}
+
+/// The data input that is noise by nature: a generator's. Every member has its own.
+pub const NOISE: &str = "z";
+
+/// What a data input is called in the graph of one job, and whose it is.
+fn owner(name: &str) -> (&str, usize) {
+    let own = name.rsplit_once('@').and_then(|(name, member)| Some((name, member.parse().ok()?)));
+    own.unwrap_or((name, 0))
 }
 
 /// The sizes that make a graph's data inputs fit a batch.

@@ -14,7 +14,8 @@ use gulliver_plan::plan::Tier;
 use std::collections::BTreeMap;
 
 impl Session {
-    pub(super) fn initialise(&mut self, seed: u64) -> Result<(), RunError> {
+    /// Gives all weights and states their first values, each member those of its seed.
+    pub(super) fn initialise(&mut self, seeds: &[u64]) -> Result<(), RunError> {
         // Many pieces at a time: a disk is slow with small ones.
         const TOGETHER: usize = 1 << 18;
         let mut together: Vec<f32> = Vec::new();
@@ -25,24 +26,36 @@ impl Session {
                 continue;
             }
             let (mut result, mut at) = (Ok(()), offset);
-            let count: usize = shape.iter().product();
-            pieces(seed, &name, init, count, |first, piece| {
-                together.extend_from_slice(piece);
-                if result.is_ok() && (together.len() >= TOGETHER || first + piece.len() == count) {
-                    result = self.cpu.write_floats(tier, at, &together);
-                    at += size_of_val(together.as_slice()) as u64;
-                    together.clear();
+            let mut write = |floats: &[f32]| {
+                if result.is_ok() {
+                    result = self.cpu.write_floats(tier, at, floats);
                 }
-            });
+                at += size_of_val(floats) as u64;
+            };
+            for &seed in seeds {
+                pieces(seed, &name, init, shape.iter().product(), |_, piece| {
+                    together.extend_from_slice(piece);
+                    if together.len() >= TOGETHER {
+                        write(&together[..TOGETHER]);
+                        together.drain(..TOGETHER);
+                    }
+                });
+            }
+            write(&together);
+            together.clear();
             result?;
         }
         Ok(())
     }
 
+    /// Names, first values and shapes of weights and states, those of one member.
     fn persistent_inputs(&self) -> Vec<(String, Init, Vec<usize>)> {
         let inputs = self.graph().inputs().filter_map(|(_, role, info)| match role {
             Role::Weight(init) | Role::State(init) => {
-                let shape = info.ty.bind(&Bindings::new()).expect("persistent values have fixed shapes");
+                let mut shape = info.ty.bind(&Bindings::new()).expect("persistent values have fixed shapes");
+                if self.array {
+                    shape.remove(0);
+                }
                 Some((info.name.clone(), init, shape))
             }
             _ => None,
@@ -50,27 +63,48 @@ impl Session {
         inputs.collect()
     }
 
-    /// Names, types and shapes of everything that a checkpoint must hold.
+    /// Names, types and shapes of everything that a checkpoint of one member must hold.
     pub fn layout(&self) -> Vec<Described> {
         self.persistent_inputs().into_iter().map(|(name, _, shape)| (name, DType::F32, shape)).collect()
     }
 
-    /// Copies of all weights and states.
+    /// Copies of all weights and states of the only, or first, member.
     pub fn tensors(&mut self) -> Result<BTreeMap<String, HostTensor>, RunError> {
-        self.layout().into_iter().map(|one| Ok((one.0.clone(), self.tensor(&one)?))).collect()
+        self.tensors_of(0)
     }
 
-    /// A copy of a weight or state, as [`Session::layout`] describes it.
-    pub fn tensor(&mut self, (name, dtype, shape): &Described) -> Result<HostTensor, RunError> {
+    /// Copies of all weights and states of a member.
+    pub fn tensors_of(&mut self, member: usize) -> Result<BTreeMap<String, HostTensor>, RunError> {
+        let all = self.layout();
+        all.into_iter().map(|one| Ok((one.0.clone(), self.tensor_of(member, &one)?))).collect()
+    }
+
+    /// A copy of a weight or state of the only, or first, member, as [`Session::layout`] describes it.
+    pub fn tensor(&mut self, described: &Described) -> Result<HostTensor, RunError> {
+        self.tensor_of(0, described)
+    }
+
+    /// A copy of a weight or state of a member, as [`Session::layout`] describes it.
+    pub fn tensor_of(
+        &mut self,
+        member: usize,
+        (name, dtype, shape): &Described,
+    ) -> Result<HostTensor, RunError> {
         let mut tensor = HostTensor::zeros(*dtype, shape);
-        self.read(name, 0, tensor.as_bytes_mut())?;
+        self.read(member, name, 0, tensor.as_bytes_mut())?;
         Ok(tensor)
     }
 
-    /// Copies bytes of a weight or state, from byte `first` of it on; false if it has not as many, or if
-    /// there is none of that name.
-    pub fn read(&mut self, name: &str, first: u64, bytes: &mut [u8]) -> Result<bool, RunError> {
-        let Some((tier, offset)) = self.part(name, first, bytes.len()) else { return Ok(false) };
+    /// Copies bytes of a member's weight or state, from byte `first` of it on; false if it has not as many,
+    /// or if there is none of that name.
+    pub fn read(
+        &mut self,
+        member: usize,
+        name: &str,
+        first: u64,
+        bytes: &mut [u8],
+    ) -> Result<bool, RunError> {
+        let Some((tier, offset)) = self.part(member, name, first, bytes.len()) else { return Ok(false) };
         self.cpu.read(tier, offset, bytes)?;
         match tier {
             Tier::Device => self.ledger.to_host += bytes.len() as u64,
@@ -80,52 +114,88 @@ impl Session {
         Ok(true)
     }
 
-    /// Reads what a [layout](Session::layout) of this session describes.
+    /// Reads what a [layout](Session::layout) of this session describes, of one member.
     pub fn reader<'s>(
         &'s mut self,
+        member: usize,
         layout: &'s [Described],
     ) -> impl FnMut(usize, u64, &mut [u8]) -> Result<(), RunError> + 's {
-        |i, first, bytes| self.read(&layout[i].0, first, bytes).map(|_| ())
+        move |i, first, bytes| self.read(member, &layout[i].0, first, bytes).map(|_| ())
     }
 
-    /// Replaces bytes of a weight or state, from byte `first` of it on, a multiple of [`PIECE`]; false if
-    /// it has not as many, or if there is none of that name.
-    pub fn write(&mut self, name: &str, first: u64, bytes: &[u8]) -> Result<bool, RunError> {
-        let part = self.part(name, first, bytes.len()).filter(|_| first.is_multiple_of(PIECE as u64));
-        let Some((tier, offset)) = part else { return Ok(false) };
-        self.cpu.write(tier, offset, bytes)?;
+    /// Replaces bytes of a member's weight or state, from byte `first` of it on, a multiple of [`PIECE`];
+    /// false if it has not as many, or if there is none of that name.
+    pub fn write(&mut self, member: usize, name: &str, first: u64, bytes: &[u8]) -> Result<bool, RunError> {
+        let part = self.part(member, name, first, bytes.len());
+        let Some((tier, offset)) = part.filter(|_| first.is_multiple_of(PIECE as u64)) else {
+            return Ok(false);
+        };
         match tier {
             Tier::Device => self.ledger.to_device += bytes.len() as u64,
             Tier::Host => {}
             Tier::Disk => self.ledger.disk_written += bytes.len() as u64,
         }
+        let home = self.planner.persistent().homes[name];
+        if tier == Tier::Disk && self.array {
+            self.write_within(home, offset, bytes)?;
+        } else {
+            self.cpu.write(tier, offset, bytes)?;
+        }
         Ok(true)
     }
 
-    /// Where such bytes are.
-    fn part(&self, name: &str, first: u64, bytes: usize) -> Option<(Tier, u64)> {
-        let home = self.planner.persistent().homes.get(name)?;
-        let end = first.checked_add(bytes as u64)?;
-        (end <= home.bytes).then_some((home.tier, home.offset + first))
+    /// Writes bytes of a value on disk that need not begin or end where its pieces do.
+    fn write_within(&mut self, home: Home, offset: u64, bytes: &[u8]) -> Result<(), RunError> {
+        let (start, end) = (offset - home.offset, offset - home.offset + bytes.len() as u64);
+        let mut piece = vec![0; PIECE];
+        for first in (start / PIECE as u64 * PIECE as u64..end).step_by(PIECE) {
+            let piece = &mut piece[..(home.bytes - first).min(PIECE as u64) as usize];
+            self.cpu.read(home.tier, home.offset + first, piece)?;
+            let (from, to) = (start.max(first), end.min(first + piece.len() as u64));
+            piece[(from - first) as usize..(to - first) as usize]
+                .copy_from_slice(&bytes[(from - start) as usize..(to - start) as usize]);
+            self.cpu.write(home.tier, home.offset + first, piece)?;
+        }
+        Ok(())
     }
 
-    /// Replaces a weight or state; false if there is none of that name and size.
+    /// Where such bytes are.
+    fn part(&self, member: usize, name: &str, first: u64, bytes: usize) -> Option<(Tier, u64)> {
+        let home = self.planner.persistent().homes.get(name)?;
+        let each = home.bytes / self.members as u64;
+        let end = first.checked_add(bytes as u64)?;
+        (member < self.members && end <= each)
+            .then_some((home.tier, home.offset + member as u64 * each + first))
+    }
+
+    /// Replaces a weight or state of the only, or first, member; false if there is none of that name and
+    /// size.
     pub fn set(&mut self, name: &str, tensor: &HostTensor) -> Result<bool, RunError> {
+        self.set_of(0, name, tensor)
+    }
+
+    /// Replaces a weight or state of a member; false if there is none of that name and size.
+    pub fn set_of(&mut self, member: usize, name: &str, tensor: &HostTensor) -> Result<bool, RunError> {
         let home = self.planner.persistent().homes.get(name);
-        if home.is_none_or(|home| home.bytes != tensor.as_bytes().len() as u64) {
+        let each = home.map(|home| home.bytes / self.members as u64);
+        if each != Some(tensor.as_bytes().len() as u64) {
             return Ok(false);
         }
-        self.write(name, 0, tensor.as_bytes())
+        self.write(member, name, 0, tensor.as_bytes())
     }
 
-    /// The first of these weights and states that holds a number that is not finite.
-    pub fn first_not_finite(&mut self, layout: &[Described]) -> Result<Option<String>, RunError> {
+    /// The first of these weights and states of a member that holds a number that is not finite.
+    pub fn first_not_finite(
+        &mut self,
+        member: usize,
+        layout: &[Described],
+    ) -> Result<Option<String>, RunError> {
         let mut piece = Vec::new();
         for (name, dtype, shape) in layout {
             let bytes = shape.iter().product::<usize>() * dtype.size();
             for first in (0..bytes).step_by(PIECE) {
                 piece.resize(PIECE.min(bytes - first), 0);
-                self.read(name, first as u64, &mut piece)?;
+                self.read(member, name, first as u64, &mut piece)?;
                 if !all_finite(*dtype, &piece) {
                     return Ok(Some(name.clone()));
                 }

@@ -1,0 +1,303 @@
+//! Members of an array have the bits they have alone: every make of model and every optimizer, any number of
+//! members with seeds and rates of their own, on shared data or on data of their own, within a budget, when
+//! others leave, join or diverge.
+
+mod small_models;
+
+use gulliver_graph::dim::Bindings;
+use gulliver_graph::fuse::{fuse, own_data};
+use gulliver_graph::graph::Graph;
+use gulliver_graph::model::{MODELS, model};
+use gulliver_graph::optim::Optimizer;
+use gulliver_graph::training::{Clip, training_graph};
+use gulliver_plan::make::PlanError;
+use gulliver_run::checkpoint::fingerprint;
+use gulliver_run::data::Batch;
+use gulliver_run::host::HostTensor;
+use gulliver_run::planner::Planner;
+use gulliver_run::session::{Key, NOISE, Outcome, Session, SessionOptions, Which};
+use small_models::{data, small};
+use std::collections::BTreeMap;
+
+const OPTIMIZERS: [&str; 8] = ["sgd", "adam", "adamw", "adadelta", "adagrad", "rmsprop", "lion", "sgd"];
+
+/// What tells members apart.
+#[derive(Clone, Copy, Debug)]
+struct Job {
+    seed: u64,
+    lr: f32,
+    /// Which batches it sees.
+    data: u64,
+}
+
+impl Job {
+    fn hyper(&self, name: &str, step: u64) -> Option<f32> {
+        match name.rsplit('.').next() {
+            Some("lr") => Some(self.lr),
+            Some("step") => Some((step + 1) as f32),
+            Some("weight_decay") => Some(self.lr / 10.0),
+            _ => None,
+        }
+    }
+
+    fn key(&self, step: u64) -> Key {
+        Key { seed: self.seed, step }
+    }
+
+    /// The job's batch of a step: rows of the whole, rotated.
+    fn batch(&self, of: &Batch, step: u64) -> Batch {
+        let turn = |tensor: &HostTensor| {
+            let mut tensor = tensor.clone();
+            let row = tensor.as_bytes().len() / tensor.shape()[0].max(1);
+            let by = ((self.data + step) as usize * row) % tensor.as_bytes().len().max(1);
+            tensor.as_bytes_mut().rotate_left(by);
+            tensor
+        };
+        Batch { fields: of.fields.iter().map(|(name, t)| (name.clone(), turn(t))).collect() }
+    }
+}
+
+fn jobs(members: usize, own_data: bool) -> Vec<Job> {
+    let job = |m: usize| Job {
+        seed: 7 + m as u64,
+        lr: 1e-3 * (1.0 + m as f32),
+        data: if own_data { m as u64 } else { 0 },
+    };
+    (0..members).map(job).collect()
+}
+
+fn alone(
+    graph: &Graph,
+    options: &SessionOptions,
+    batch: &Batch,
+    job: Job,
+    steps: u64,
+) -> (String, Vec<Outcome>) {
+    let mut session = Session::new(graph.clone(), None, options.clone(), job.seed).unwrap();
+    let outcomes = (0..steps)
+        .map(|step| {
+            let hyper = |name: &str| job.hyper(name, step);
+            session.step(&job.batch(batch, step), job.key(step), &hyper).unwrap()
+        })
+        .collect();
+    (fingerprint(&session.tensors().unwrap()), outcomes)
+}
+
+fn array(graph: &Graph, options: &SessionOptions, jobs: &[Job], own: bool) -> Result<Session, PlanError> {
+    let fused = fuse(graph, jobs.len(), &|name| own || name == NOISE).unwrap();
+    let planner = Planner::new(fused.graph, None, options.clone())?;
+    Ok(Session::array(planner, &jobs.iter().map(|j| j.seed).collect::<Vec<_>>()).unwrap())
+}
+
+fn step(session: &mut Session, batch: &Batch, jobs: &[Job], own: bool, step: u64) -> Vec<Outcome> {
+    let batch = match own {
+        false => jobs[0].batch(batch, step),
+        true => {
+            let fields = jobs.iter().enumerate().flat_map(|(m, job)| {
+                let fields = job.batch(batch, step).fields.into_iter();
+                fields.map(move |(name, t)| (own_data(&name, m), t)).collect::<Vec<_>>()
+            });
+            Batch { fields: fields.collect() }
+        }
+    };
+    let keys: Vec<Key> = jobs.iter().map(|j| j.key(step)).collect();
+    session.step_together(&batch, &keys, &|m, name| jobs[m].hyper(name, step)).unwrap()
+}
+
+/// A graph of that model, and data it can be fed with: noise is the session's own affair.
+fn small_graph(name: &str, optimizer: &str, sizes: &Bindings) -> (Graph, Batch) {
+    let row = MODELS.iter().find(|row| row.name == name).unwrap();
+    let model = model(name, &small(row)).unwrap();
+    let optimizer = Optimizer::new(optimizer, &[]).unwrap();
+    let graph = training_graph(&*model, &[optimizer], Some(Clip::Norm(1.0))).unwrap();
+    let mut batch = data(&graph, sizes);
+    batch.fields.retain(|(name, _)| name != NOISE);
+    (graph, batch)
+}
+
+fn same(found: &Outcome, expected: &Outcome) -> bool {
+    let bits =
+        |o: &Outcome| o.scalars.iter().map(|(n, x)| (n.clone(), x.to_bits())).collect::<BTreeMap<_, _>>();
+    bits(found) == bits(expected) && found.not_finite.is_some() == expected.not_finite.is_some()
+}
+
+const MAKES: [&str; 12] = [
+    "mlp",
+    "cnn",
+    "resnet18",
+    "resnet50",
+    "vgg11",
+    "mobilenet_v2",
+    "dcgan",
+    "pointnet",
+    "cosmoflow",
+    "lstm",
+    "gpt",
+    "bert",
+];
+
+#[test]
+fn every_make_of_model_has_the_bits_it_has_alone() {
+    let sizes = Bindings::new().with("batch", 4).with("length", 7);
+    for (i, name) in MAKES.into_iter().enumerate() {
+        let (graph, batch) = small_graph(name, OPTIMIZERS[i % OPTIMIZERS.len()], &sizes);
+        let partials = if i % 3 == 0 && !graph.to_string().contains("batch_norm") { 2 } else { 1 };
+        let options = SessionOptions { threads: 2, partials, ..SessionOptions::default() };
+        let large = ["resnet50", "vgg11", "cosmoflow", "mobilenet_v2"].contains(&name);
+        // Twenty steps of small ones; one more member or step of large ones shows nothing new.
+        let (steps, sizes) = if large { (3, vec![1, 3]) } else { (20, vec![1, 2, 3, 8]) };
+        let own = i % 2 == 1;
+        let expected: Vec<_> = jobs(8, own)
+            .into_iter()
+            .take(*sizes.last().unwrap())
+            .map(|job| alone(&graph, &options, &batch, job, steps))
+            .collect();
+        for members in sizes {
+            let jobs = jobs(members, own);
+            let mut session = array(&graph, &options, &jobs, own).unwrap();
+            for t in 0..steps {
+                let outcomes = step(&mut session, &batch, &jobs, own, t);
+                for (m, outcome) in outcomes.iter().enumerate() {
+                    assert!(
+                        same(outcome, &expected[m].1[t as usize]),
+                        "{name}: member {m} of {members}, step {t}"
+                    );
+                }
+            }
+            for (m, (expected, _)) in expected.iter().enumerate().take(members) {
+                let found = fingerprint(&session.tensors_of(m).unwrap());
+                assert_eq!(found, *expected, "{name}: member {m} of {members}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_optimizer_has_the_bits_it_has_alone() {
+    let sizes = Bindings::new().with("batch", 4);
+    for name in OPTIMIZERS {
+        let (graph, batch) = small_graph("mlp", name, &sizes);
+        let options = SessionOptions { threads: 1, ..SessionOptions::default() };
+        let jobs = jobs(3, false);
+        let mut session = array(&graph, &options, &jobs, false).unwrap();
+        (0..20).for_each(|t| _ = step(&mut session, &batch, &jobs, false, t));
+        for (m, job) in jobs.into_iter().enumerate() {
+            let found = fingerprint(&session.tensors_of(m).unwrap());
+            assert_eq!(found, alone(&graph, &options, &batch, job, 20).0, "{name}: member {m}");
+        }
+    }
+}
+
+#[test]
+fn members_leave_and_join() {
+    let sizes = Bindings::new().with("batch", 4).with("length", 7);
+    for name in ["cnn", "gpt"] {
+        let (graph, batch) = small_graph(name, "adam", &sizes);
+        let options = SessionOptions { threads: 2, ..SessionOptions::default() };
+        let all = jobs(4, false);
+        let mut session = array(&graph, &options, &all[..3], false).unwrap();
+        (0..5).for_each(|t| _ = step(&mut session, &batch, &all[..3], false, t));
+        // The second leaves; one that has done as many steps alone comes in its place.
+        let mut guest = Session::new(graph.clone(), None, options.clone(), all[3].seed).unwrap();
+        for t in 0..5 {
+            let hyper = |name: &str| all[3].hyper(name, t);
+            guest.step(&all[3].batch(&batch, t), all[3].key(t), &hyper).unwrap();
+        }
+        let states =
+            [session.tensors_of(0).unwrap(), session.tensors_of(2).unwrap(), guest.tensors().unwrap()];
+        let now = [all[0], all[2], all[3]];
+        let mut session = array(&graph, &options, &now, false).unwrap();
+        for (m, state) in states.iter().enumerate() {
+            state.iter().for_each(|(name, t)| assert!(session.set_of(m, name, t).unwrap()));
+        }
+        (5..10).for_each(|t| _ = step(&mut session, &batch, &now, false, t));
+        for (m, job) in now.into_iter().enumerate() {
+            let found = fingerprint(&session.tensors_of(m).unwrap());
+            assert_eq!(found, alone(&graph, &options, &batch, job, 10).0, "{name}: member {m}");
+        }
+    }
+}
+
+#[test]
+fn a_member_that_diverges_disturbs_nobody() {
+    let sizes = Bindings::new().with("batch", 4).with("length", 7);
+    for name in ["cnn", "mlp", "resnet18", "dcgan"] {
+        let (graph, batch) = small_graph(name, "sgd", &sizes);
+        let options = SessionOptions { threads: 2, ..SessionOptions::default() };
+        let mut jobs = jobs(3, false);
+        jobs[1].lr = 1e30;
+        let mut session = array(&graph, &options, &jobs, false).unwrap();
+        let found: Vec<Vec<Outcome>> = (0..6).map(|t| step(&mut session, &batch, &jobs, false, t)).collect();
+        assert!(found.iter().any(|step| step[1].not_finite.is_some()), "{name}: nothing diverged");
+        for (m, job) in jobs.into_iter().enumerate() {
+            let (weights, expected) = alone(&graph, &options, &batch, job, 6);
+            for (t, expected) in expected.iter().enumerate() {
+                let outcome = &found[t][m];
+                assert_eq!(
+                    outcome.not_finite.is_some(),
+                    expected.not_finite.is_some(),
+                    "{name}: {m}, step {t}"
+                );
+                assert!(outcome.not_finite.is_some() || same(outcome, expected), "{name}: {m}, step {t}");
+            }
+            assert_eq!(fingerprint(&session.tensors_of(m).unwrap()), weights, "{name}: member {m}");
+        }
+    }
+}
+
+#[test]
+fn arrays_keep_to_budgets_and_bits() {
+    let sizes = Bindings::new().with("batch", 4).with("length", 7);
+    for name in ["cnn", "gpt", "lstm"] {
+        let (graph, batch) = small_graph(name, "adam", &sizes);
+        let free = SessionOptions { threads: 2, ..SessionOptions::default() };
+        let jobs = jobs(3, false);
+        let expected: Vec<String> = jobs.iter().map(|j| alone(&graph, &free, &batch, *j, 4).0).collect();
+        let fused = fuse(&graph, 3, &|_| false).unwrap();
+        let whole = Planner::new(fused.graph, None, free.clone()).unwrap();
+        let whole = { whole }.unlimited(Which::Train, &sizes).unwrap().spaces[0].bytes;
+        for (host_memory, disk) in [(Some(0), None), (None, None), (Some(20_000), Some(1 << 28))] {
+            let limited = SessionOptions {
+                memory: Some(whole * 8 / 10),
+                host_memory,
+                disk,
+                largest: Some(sizes.clone()),
+                ..free.clone()
+            };
+            let mut session = match array(&graph, &limited, &jobs, false) {
+                Ok(session) => session,
+                // Weights and states alone may be more than that, with nowhere to go.
+                Err(_) if host_memory == Some(0) => continue,
+                Err(e) => panic!("{name}: {e}"),
+            };
+            (0..4).for_each(|t| _ = step(&mut session, &batch, &jobs, false, t));
+            assert!(session.peak() <= whole * 8 / 10);
+            for (m, expected) in expected.iter().enumerate() {
+                let found = fingerprint(&session.tensors_of(m).unwrap());
+                assert_eq!(found, *expected, "{name}: member {m}, {host_memory:?}, {disk:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_extra_member_costs_what_one_costs() {
+    let sizes = Bindings::new().with("batch", 4).with("length", 7);
+    for name in ["mlp", "cnn", "gpt"] {
+        let (graph, _) = small_graph(name, "adam", &sizes);
+        let state = |members: usize| {
+            let fused = fuse(&graph, members, &|_| false).unwrap();
+            let options = SessionOptions { threads: 1, ..SessionOptions::default() };
+            let mut planner = Planner::new(fused.graph, None, options).unwrap();
+            let live = planner.unlimited(Which::Train, &sizes).unwrap().spaces[0].live;
+            (planner.persistent().ends[0], live)
+        };
+        let (one, two, five) = (state(1), state(2), state(5));
+        let alone =
+            Planner::new(graph.clone(), None, SessionOptions::default()).unwrap().persistent().ends[0];
+        // Places of values are aligned, which may cost or spare some bytes.
+        let near = |a: u64, b: u64| a.abs_diff(b) <= 64 * graph.values.len() as u64;
+        assert!(near(one.0, alone) && near(five.0 - two.0, 3 * alone), "{name}: {one:?} {two:?} {five:?}");
+        assert!(near(five.1 - two.1, 3 * (two.1 - one.1)), "{name}: {one:?} {two:?} {five:?}");
+    }
+}
