@@ -121,6 +121,7 @@ pub fn setup(job: &Job, checkpoints: Option<&Path>) -> Result<Setup, CommandErro
         log_every: job.train.log_every,
         on_nan: job.train.on_nan,
         base_lr: job.optimizer.lr,
+        hyper: BTreeMap::new(),
         perplexity: info.vocabulary.is_some() && info.classes.is_none(),
         checkpoints: checkpoints.map(Path::to_path_buf),
         identity: identity(job, &settings, &info),

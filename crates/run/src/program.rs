@@ -139,8 +139,8 @@ impl Program {
                 continue;
             }
             let lowered = lower_node(graph, node, &sizes, threads, kernels)?;
-            if lowered.reference && !program.slow.contains(&node.op.def().name()) {
-                program.slow.push(node.op.def().name());
+            if lowered.reference && !program.slow.contains(&node.op.done()) {
+                program.slow.push(node.op.done());
             }
             program.kernels.push(Some(lowered.run));
         }

@@ -166,7 +166,7 @@ impl Session {
         };
         let needed = session.planner.persistent().ends;
         make_room(&mut session.cpu, session.planner.options(), &mut session.programs, needed)?;
-        session.initialise(seeds)?;
+        session.initialise(seeds, true)?;
         Ok(session)
     }
 

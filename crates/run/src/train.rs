@@ -1,18 +1,19 @@
 //! The training loop: batches in, steps, evaluations and checkpoints out. What it tells the world goes
 //! through one callback; when to stop early comes through one flag.
 
-mod together;
+mod array;
 
-pub use together::{Ended, Member, Stretch, finish_together, train_together};
+pub use array::{Ended, Lane, Member, train_array};
 
 use crate::checkpoint::{self, CheckpointError, Described, Stored};
 use crate::collector::Record;
 use crate::data::open::Opened;
-use crate::data::{DataError, Dataset, Prefetch, Sampler, prefetch};
+use crate::data::{Batch, DataError, Dataset, Prefetch, Sampler, prefetch};
 use crate::session::{Key, Ledger, Reuse, Session, SessionError};
 use gulliver_graph::schedule::Schedule;
 use gulliver_plan::plan::TIERS;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,6 +47,8 @@ pub struct TrainOptions {
     pub on_nan: OnNan,
     /// Learning rate before the schedule.
     pub base_lr: f64,
+    /// Other hyper-parameters that are not at the graph's defaults, by the names of its inputs.
+    pub hyper: BTreeMap<String, f32>,
     /// Whether losses are per token, so that a perplexity makes sense.
     pub perplexity: bool,
     /// Where checkpoints go; nowhere if not given.
@@ -66,6 +69,7 @@ impl Default for TrainOptions {
             log_every: 10,
             on_nan: OnNan::Stop,
             base_lr: 1e-3,
+            hyper: BTreeMap::new(),
             perplexity: false,
             checkpoints: None,
             identity: BTreeMap::new(),
@@ -214,11 +218,9 @@ pub enum TrainError {
     },
 }
 
-/// Puts a checkpoint's values into a member of the session and its memory into the schedule; the steps it
-/// had done.
+/// Puts a checkpoint's values into the session and its memory into the schedule; the steps it had done.
 pub fn restore(
     session: &mut Session,
-    member: usize,
     schedule: &mut Schedule,
     checkpoint: &mut Stored,
     identity: &BTreeMap<String, String>,
@@ -238,7 +240,7 @@ pub fn restore(
         }
     }
     for described in session.layout() {
-        read_into(session, member, checkpoint, &described)?;
+        read_into(session, checkpoint, &described)?;
     }
     let remembered = field("schedule")?;
     *schedule = schedule_from(remembered)
@@ -249,12 +251,10 @@ pub fn restore(
 /// Puts a tensor of a file where it belongs, a piece at a time.
 fn read_into(
     session: &mut Session,
-    member: usize,
     stored: &mut Stored,
     (name, dtype, shape): &Described,
 ) -> Result<(), CheckpointError> {
-    stored
-        .read(name, *dtype, shape, &mut |first, piece| session.write(member, name, first, piece).map(|_| ()))
+    stored.read(name, *dtype, shape, &mut |first, piece| session.write(0, name, first, piece).map(|_| ()))
 }
 
 fn schedule_from(text: &str) -> Option<Schedule> {
@@ -263,11 +263,11 @@ fn schedule_from(text: &str) -> Option<Schedule> {
 
 /// Puts weights from a file into a member of the session, leaving states as they are. Every weight must be
 /// there.
-pub fn load_weights(session: &mut Session, member: usize, checkpoint: &mut Stored) -> Result<(), TrainError> {
+pub fn load_weights(session: &mut Session, checkpoint: &mut Stored) -> Result<(), TrainError> {
     let weights: Vec<String> = session.graph().weights().map(|(_, info)| info.name.clone()).collect();
     for described in session.layout() {
         if weights.contains(&described.0) || checkpoint.contains(&described.0) {
-            read_into(session, member, checkpoint, &described)?;
+            read_into(session, checkpoint, &described)?;
         }
     }
     Ok(())
@@ -281,38 +281,20 @@ pub fn evaluate(
     seed: u64,
     perplexity: bool,
 ) -> Result<BTreeMap<String, f64>, TrainError> {
-    Ok(evaluate_together(session, dataset, sampler, &[seed], perplexity)?.remove(0))
-}
-
-/// As [`evaluate`], for every member of the session; each has a seed.
-pub fn evaluate_together(
-    session: &mut Session,
-    dataset: &Arc<dyn Dataset>,
-    sampler: &Sampler,
-    seeds: &[u64],
-    perplexity: bool,
-) -> Result<Vec<BTreeMap<String, f64>>, TrainError> {
-    let mut sums = vec![(BTreeMap::<String, f64>::new(), 0.0); seeds.len()];
+    let (mut sums, mut weight) = (BTreeMap::<String, f64>::new(), 0.0);
     for step in 0..sampler.steps_per_epoch() {
         let batch = prefetch::make(dataset.as_ref(), sampler, step)?;
         let rows = batch.fields.first().and_then(|(_, t)| t.shape().first()).copied().unwrap_or(0);
-        let keys: Vec<Key> = seeds.iter().map(|&seed| Key { seed, step }).collect();
-        let scalars = session.evaluate_together(&batch, &keys)?;
-        for ((sums, weight), scalars) in sums.iter_mut().zip(scalars) {
-            let count = scalars.get("count").copied().unwrap_or(rows as f64);
-            *weight += count;
-            for (name, x) in scalars {
-                let share = if name.ends_with("loss") { x * count } else { x };
-                *sums.entry(name).or_default() += share;
-            }
+        let scalars = session.evaluate(&batch, Key { seed, step })?;
+        let count = scalars.get("count").copied().unwrap_or(rows as f64);
+        weight += count;
+        for (name, x) in scalars {
+            let share = if name.ends_with("loss") { x * count } else { x };
+            *sums.entry(name).or_default() += share;
         }
     }
-    Ok(sums.iter().map(|(sums, weight)| averages(sums, *weight, perplexity)).collect())
-}
-
-fn averages(sums: &BTreeMap<String, f64>, weight: f64, perplexity: bool) -> BTreeMap<String, f64> {
     let mut metrics = BTreeMap::new();
-    for (name, sum) in sums {
+    for (name, sum) in &sums {
         if name.ends_with("loss") {
             metrics.insert(name.clone(), sum / weight);
         }
@@ -323,7 +305,7 @@ fn averages(sums: &BTreeMap<String, f64>, weight: f64, perplexity: bool) -> BTre
     if let (Some(loss), true) = (metrics.get("loss").copied(), perplexity) {
         metrics.insert("perplexity".into(), loss.exp());
     }
-    metrics
+    Ok(metrics)
 }
 
 /// Trains from step `start` to the end.
@@ -337,60 +319,23 @@ pub fn train(
     notify: &mut dyn FnMut(Notice),
 ) -> Result<Done, TrainError> {
     let steps = options.steps.max(start);
-    let batches = Prefetch::new(sources.train.clone(), sources.sampler.clone(), start..steps, 2);
+    let mut batches = Prefetch::new(sources.train.clone(), sources.sampler.clone(), start..steps, 2);
     let mut run = Progress::new(start);
-    let mut interrupted = false;
-    for (step, batch) in (start..steps).zip(batches) {
-        if stop.load(Ordering::Relaxed) {
-            interrupted = true;
-            break;
-        }
-        let batch = batch?;
-        let rows = batch.fields.first().and_then(|(_, t)| t.shape().first()).copied().unwrap_or(0);
-        let lr = schedule.lr(options.base_lr, step, steps);
-        let began = Instant::now();
-        let hyper = |name: &str| hyper(name, lr, step);
-        let outcome = session.step(&batch, Key { seed: options.seed, step }, &hyper)?;
-        run.account(rows, began.elapsed());
-        run.steps = step + 1;
-        warn_of_alarms(session, notify);
-        match outcome.not_finite {
-            Some(value) if options.on_nan == OnNan::Stop => {
-                return Err(TrainError::NotFinite { step: step + 1, value });
-            }
-            Some(value) => {
-                let message = format!("step {}: `{value}` is not finite; the step is skipped", step + 1);
-                notify(Notice::Warning(message));
-            }
-            None => run.learned(outcome.scalars),
-        }
-        let due = |every: u64| every > 0 && (step + 1).is_multiple_of(every);
-        if due(options.log_every) || step + 1 == steps {
-            notify(run.step_notice(lr));
-        }
-        if due(options.eval_every) && step + 1 < steps {
-            run.evaluate(session, schedule, sources, options, notify)?;
-        }
-        if due(options.checkpoint_every) && step + 1 < steps {
-            save(session, 0, schedule, options, step + 1, notify)?;
-        }
-    }
-    let mut saved = None;
-    if start == steps {
+    let mut job = Training { session, schedule, sources, options, run: &mut run };
+    let mut next = |_| batches.next().expect("as many batches as steps").map(Arc::new);
+    job.stretch(start..steps, &mut next, stop, notify)?;
+    let interrupted = job.run.steps < steps;
+    let fingerprint = match start == steps {
         // All was done, evaluated and saved by the run before: only tell what it came to.
-        run.metrics = sources.evaluate(session, options)?.unwrap_or_default();
-    } else {
-        if !interrupted {
-            run.evaluate(session, schedule, sources, options, notify)?;
+        true => {
+            job.run.metrics = sources.evaluate(job.session, options)?.unwrap_or_default();
+            job.fingerprint()?
         }
-        saved = save(session, 0, schedule, options, run.steps, notify)?;
-    }
-    let fingerprint = match saved {
-        Some(fingerprint) => fingerprint,
-        None => {
-            let layout = session.layout();
-            let read = &mut session.reader(0, &layout);
-            checkpoint::fingerprint_from(&layout, read).map_err(SessionError::from)?
+        false => {
+            if !interrupted {
+                job.evaluate(notify)?;
+            }
+            job.save(notify)?
         }
     };
     Ok(Done {
@@ -408,12 +353,88 @@ pub fn train(
     })
 }
 
-/// Hyper-parameters that change from step to step.
-fn hyper(name: &str, lr: f64, step: u64) -> Option<f32> {
-    match name.rsplit('.').next() {
-        Some("lr") => Some(lr as f32),
-        Some("step") => Some((step + 1) as f32),
-        _ => None,
+/// A batch that several jobs may read.
+type Shared = Result<Arc<Batch>, DataError>;
+
+/// A job at work.
+struct Training<'t> {
+    session: &'t mut Session,
+    schedule: &'t mut Schedule,
+    sources: &'t Sources,
+    options: &'t TrainOptions,
+    run: &'t mut Progress,
+}
+
+impl Training<'_> {
+    /// Trains through these steps, with the evaluations and checkpoints that are due between them; not those
+    /// after the last of all. Ends early when told to.
+    fn stretch(
+        &mut self,
+        range: Range<u64>,
+        batch: &mut dyn FnMut(u64) -> Shared,
+        stop: &AtomicBool,
+        notify: &mut dyn FnMut(Notice),
+    ) -> Result<(), TrainError> {
+        let options = self.options;
+        let steps = options.steps.max(range.start);
+        for step in range {
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let batch = batch(step)?;
+            let rows = batch.fields.first().and_then(|(_, t)| t.shape().first()).copied().unwrap_or(0);
+            let lr = self.schedule.lr(options.base_lr, step, steps);
+            let began = Instant::now();
+            let hyper = |name: &str| match name.rsplit('.').next() {
+                Some("lr") => Some(lr as f32),
+                Some("step") => Some((step + 1) as f32),
+                _ => options.hyper.get(name).copied(),
+            };
+            let outcome = self.session.step(&batch, Key { seed: options.seed, step }, &hyper)?;
+            self.run.account(rows, began.elapsed());
+            self.run.steps = step + 1;
+            warn_of_alarms(self.session, notify);
+            match outcome.not_finite {
+                Some(value) if options.on_nan == OnNan::Stop => {
+                    return Err(TrainError::NotFinite { step: step + 1, value });
+                }
+                Some(value) => {
+                    let message = format!("step {}: `{value}` is not finite; the step is skipped", step + 1);
+                    notify(Notice::Warning(message));
+                }
+                None => self.run.learned(outcome.scalars),
+            }
+            let due = |every: u64| every > 0 && (step + 1).is_multiple_of(every);
+            if due(options.log_every) || step + 1 == steps {
+                notify(self.run.step_notice(lr));
+            }
+            if due(options.eval_every) && step + 1 < steps {
+                self.evaluate(notify)?;
+            }
+            if due(options.checkpoint_every) && step + 1 < steps {
+                save(self.session, self.schedule, options, step + 1, notify)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Evaluates, and lets the schedule see the loss.
+    fn evaluate(&mut self, notify: &mut dyn FnMut(Notice)) -> Result<(), TrainError> {
+        self.run.evaluate(self.session, self.schedule, self.sources, self.options, notify)
+    }
+
+    /// Writes a checkpoint, if there is a place for it; the fingerprint.
+    fn save(&mut self, notify: &mut dyn FnMut(Notice)) -> Result<String, TrainError> {
+        match save(self.session, self.schedule, self.options, self.run.steps, notify)? {
+            Some(fingerprint) => Ok(fingerprint),
+            None => self.fingerprint(),
+        }
+    }
+
+    fn fingerprint(&mut self) -> Result<String, TrainError> {
+        let layout = self.session.layout();
+        let read = &mut self.session.reader(0, &layout);
+        Ok(checkpoint::fingerprint_from(&layout, read).map_err(SessionError::from)?)
     }
 }
 
@@ -497,7 +518,6 @@ fn warn_of_alarms(session: &mut Session, notify: &mut dyn FnMut(Notice)) {
 /// the checkpoint before it stays the newest.
 fn save(
     session: &mut Session,
-    member: usize,
     schedule: &Schedule,
     options: &TrainOptions,
     step: u64,
@@ -509,14 +529,14 @@ fn save(
     metadata.insert("step".into(), step.to_string());
     metadata.insert("schedule".into(), serde_json::to_string(schedule).unwrap_or_default());
     let layout = session.layout();
-    if let Some(value) = session.first_not_finite(member, &layout).map_err(SessionError::from)? {
+    if let Some(value) = session.first_not_finite(0, &layout).map_err(SessionError::from)? {
         if options.on_nan == OnNan::Stop {
             return Err(TrainError::NotFinite { step, value });
         }
         notify(Notice::Warning(format!("step {step}: `{value}` is not finite; no checkpoint is written")));
         return Ok(None);
     }
-    let fingerprint = checkpoint::save_from(&path, &layout, &mut session.reader(member, &layout), &metadata)?;
+    let fingerprint = checkpoint::save_from(&path, &layout, &mut session.reader(0, &layout), &metadata)?;
     checkpoint::prune(dir, options.keep_checkpoints, step)?;
     notify(Notice::Checkpoint { step, path });
     Ok(Some(fingerprint))

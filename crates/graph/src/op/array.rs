@@ -22,6 +22,16 @@ pub struct Array {
     pub shared: Vec<bool>,
 }
 
+impl Op {
+    /// The name of what is done: of an array, by its members.
+    pub fn done(&self) -> &'static str {
+        match self {
+            Op::Array(array) => array.op.done(),
+            op => op.def().name(),
+        }
+    }
+}
+
 impl Array {
     /// For each operand, what one member sees of it.
     pub fn inner<T: Clone>(&self, ins: &[T], member: impl Fn(&T) -> T) -> Vec<T> {

@@ -30,6 +30,9 @@ pub struct Arguments {
     /// Threads; all cores unless told otherwise.
     #[arg(long)]
     threads: Option<usize>,
+    /// Trains so many jobs together, as an array on one batch.
+    #[arg(long, value_name = "N", conflicts_with_all = ["scaling", "fusion"])]
+    members: Option<std::num::NonZeroUsize>,
     /// How long each workload runs, after two steps to warm up.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
@@ -83,6 +86,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     if arguments.profile {
         return chosen.iter().try_for_each(|workload| show_profile(&mut out, arguments, workload, threads));
     }
+    let members = arguments.members.map(|n| n.get());
     let mut all = Vec::new();
     for workload in &chosen {
         // Peak memory and starting time belong to a process: each workload has one of its own.
@@ -91,9 +95,9 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
                 true => line(&json!({"event": "first_step", "workload": workload.name, "seconds": seconds})),
                 false => Ok(()),
             };
-            measure(workload, threads, arguments.seconds, start, &mut first)?
+            measure(workload, threads, members, arguments.seconds, start, &mut first)?
         } else {
-            measure_apart(workload, threads, arguments.seconds)?
+            measure_apart(workload, threads, members, arguments.seconds)?
         });
         if let (true, Some(measured)) = (arguments.json, all.last()) {
             writeln!(
@@ -154,11 +158,17 @@ fn tagged(event: &str, mut value: Value) -> Value {
 }
 
 /// Runs this command for one workload in a process of its own.
-fn measure_apart(workload: &Workload, threads: usize, seconds: f64) -> Result<Measured, CommandError> {
+fn measure_apart(
+    workload: &Workload,
+    threads: usize,
+    members: Option<usize>,
+    seconds: f64,
+) -> Result<Measured, CommandError> {
     let failed = |problem: String| CommandError::Bench { workload: workload.name.into(), problem };
     let output = Command::new(std::env::current_exe()?)
         .args(["bench", workload.name, "--json", "--no-probe"])
         .args(["--threads", &threads.to_string(), "--seconds", &seconds.to_string()])
+        .args(members.map(|n| format!("--members={n}")))
         .stderr(Stdio::inherit())
         .output()?;
     if !output.status.success() {
@@ -223,7 +233,7 @@ fn show_profile(
     workload: &'static Workload,
     threads: usize,
 ) -> Result<(), CommandError> {
-    let mut runner = Runner::new(workload, threads)?;
+    let mut runner = Runner::new(workload, threads, arguments.members.map(|n| n.get()))?;
     let profile = profile::profile(&mut runner, arguments.seconds, arguments.shapes)?;
     if arguments.json {
         let value = serde_json::to_value(&profile).map_err(io::Error::from)?;
@@ -285,7 +295,7 @@ mod tests {
             first = Some(seconds);
             Ok(())
         };
-        let measured = measure(workload, 1, 0.0, Instant::now(), &mut note).unwrap();
+        let measured = measure(workload, 1, None, 0.0, Instant::now(), &mut note).unwrap();
         assert_eq!(first, Some(measured.first_step_seconds));
         assert_eq!((measured.parameters, measured.steps), (2_410, 1));
         assert!(measured.peak_bytes >= 3 * 4 * measured.parameters);

@@ -80,10 +80,10 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
     }
     let start = match (newest, &job.train.weights) {
         (Some((_, mut stored)), _) => {
-            train::restore(&mut session, 0, &mut schedule, &mut stored, &options.identity)?
+            train::restore(&mut session, &mut schedule, &mut stored, &options.identity)?
         }
         (None, Some(weights)) => {
-            train::load_weights(&mut session, 0, &mut Stored::open(weights)?)?;
+            train::load_weights(&mut session, &mut Stored::open(weights)?)?;
             0
         }
         (None, None) => 0,

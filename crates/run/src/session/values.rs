@@ -14,15 +14,21 @@ use gulliver_plan::plan::Tier;
 use std::collections::BTreeMap;
 
 impl Session {
-    /// Gives all weights and states their first values, each member those of its seed.
-    pub(super) fn initialise(&mut self, seeds: &[u64]) -> Result<(), RunError> {
+    /// Gives all weights and states their first values again, those of another seed.
+    pub fn reset(&mut self, seed: u64) -> Result<(), RunError> {
+        self.initialise(&vec![seed; self.members], false)
+    }
+
+    /// Gives all weights and states their first values, each member those of its seed; `new` says that
+    /// memory was never written.
+    pub(super) fn initialise(&mut self, seeds: &[u64], new: bool) -> Result<(), RunError> {
         // Many pieces at a time: a disk is slow with small ones.
         const TOGETHER: usize = 1 << 18;
         let mut together: Vec<f32> = Vec::new();
         for (name, init, shape) in self.persistent_inputs() {
             let Home { tier, offset, .. } = self.planner.persistent().homes[&name];
             // New memory is all zeros; a new file is not to be read before it is written.
-            if tier != Tier::Disk && matches!(init, Init::Constant(c) if c.to_bits() == 0) {
+            if new && tier != Tier::Disk && matches!(init, Init::Constant(c) if c.to_bits() == 0) {
                 continue;
             }
             let (mut result, mut at) = (Ok(()), offset);
@@ -66,6 +72,31 @@ impl Session {
     /// Names, types and shapes of everything that a checkpoint of one member must hold.
     pub fn layout(&self) -> Vec<Described> {
         self.persistent_inputs().into_iter().map(|(name, _, shape)| (name, DType::F32, shape)).collect()
+    }
+
+    /// The bytes of all weights and states of the only, or first, member, in the order of the layout.
+    pub fn state(&mut self) -> Result<Vec<u8>, RunError> {
+        let layout = self.layout();
+        let sizes = layout.iter().map(|(_, dtype, shape)| dtype.size() * shape.iter().product::<usize>());
+        let mut bytes = vec![0; sizes.clone().sum()];
+        let mut rest = bytes.as_mut_slice();
+        for ((name, ..), size) in layout.iter().zip(sizes) {
+            let (own, after) = rest.split_at_mut(size);
+            self.read(0, name, 0, own)?;
+            rest = after;
+        }
+        Ok(bytes)
+    }
+
+    /// The reverse of [`Session::state`]. Panics if the bytes are not those of such a session.
+    pub fn set_state(&mut self, mut bytes: &[u8]) -> Result<(), RunError> {
+        for (name, dtype, shape) in self.layout() {
+            let (own, rest) = bytes.split_at(dtype.size() * shape.iter().product::<usize>());
+            self.write(0, &name, 0, own)?;
+            bytes = rest;
+        }
+        assert!(bytes.is_empty(), "bytes beyond the last state");
+        Ok(())
     }
 
     /// Copies of all weights and states of the only, or first, member.

@@ -4,9 +4,11 @@
 use crate::command::CommandError;
 use crate::workload::{Workload, step_flops};
 use gulliver_graph::dim::Bindings;
+use gulliver_graph::fuse::fuse;
 use gulliver_run::data::Batch;
+use gulliver_run::planner::Planner;
 use gulliver_run::probe;
-use gulliver_run::session::{Key, Session, SessionError, SessionOptions, Which};
+use gulliver_run::session::{Key, NOISE, Session, SessionError, SessionOptions, Which};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::time::Instant;
@@ -23,11 +25,13 @@ pub struct Measured {
     pub threads: usize,
     /// Trained numbers.
     pub parameters: u64,
-    /// Samples of a step.
+    /// Jobs trained together, each on such a batch.
+    pub members: usize,
+    /// Samples of a step of one job.
     pub batch: usize,
     /// Steps measured.
     pub steps: u64,
-    /// Over all of them.
+    /// Over all of them, of all jobs.
     pub samples_per_second: f64,
     /// Median time of a step.
     pub step_seconds: f64,
@@ -64,23 +68,36 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// Ready for the first step.
-    pub fn new(workload: &'static Workload, threads: usize) -> Result<Runner, CommandError> {
+    /// Ready for the first step; an array of so many jobs on one batch, if a number is given.
+    pub fn new(
+        workload: &'static Workload,
+        threads: usize,
+        members: Option<usize>,
+    ) -> Result<Runner, CommandError> {
         let graph = workload.graph()?;
         let batch = workload.data(&graph)?;
         let options = SessionOptions { threads, ..SessionOptions::default() };
-        Ok(Runner { workload, session: Session::new(graph, None, options, 0)?, batch, done: 0 })
+        let session = match members {
+            None => Session::new(graph, None, options, 0)?,
+            Some(members) => {
+                let fused = fuse(&graph, members, &|name| name == NOISE)?;
+                let planner = Planner::new(fused.graph, None, options).map_err(SessionError::from)?;
+                Session::array(planner, &(0..members as u64).collect::<Vec<_>>())?
+            }
+        };
+        Ok(Runner { workload, session, batch, done: 0 })
     }
 
-    /// One step; its loss.
+    /// One step; the loss of the first job.
     pub fn step(&mut self) -> Result<f64, CommandError> {
         let (key, hyper) = self.next();
-        let outcome = self.session.step(&self.batch, key, &hyper)?;
-        if let Some(value) = outcome.not_finite {
+        let keys: Vec<Key> = (0..self.session.members() as u64).map(|m| Key { seed: m, ..key }).collect();
+        let outcomes = self.session.step_together(&self.batch, &keys, &|_, name| hyper(name))?;
+        if let Some(value) = outcomes.iter().find_map(|outcome| outcome.not_finite.as_ref()) {
             let problem = format!("step {}: `{value}` is not finite", self.done);
             return Err(CommandError::Bench { workload: self.workload.name.into(), problem });
         }
-        Ok(outcome.scalars.get("loss").copied().unwrap_or(f64::NAN))
+        Ok(outcomes[0].scalars.get("loss").copied().unwrap_or(f64::NAN))
     }
 
     /// Counts a step; its key, and its hyper-parameters beyond the defaults.
@@ -102,11 +119,13 @@ impl Runner {
 pub fn measure(
     workload: &'static Workload,
     threads: usize,
+    members: Option<usize>,
     seconds: f64,
     start: Instant,
     first: &mut dyn FnMut(f64) -> io::Result<()>,
 ) -> Result<Measured, CommandError> {
-    let mut runner = Runner::new(workload, threads)?;
+    let mut runner = Runner::new(workload, threads, members)?;
+    let members = runner.session.members();
     runner.step()?;
     let first_step_seconds = start.elapsed().as_secs_f64();
     first(first_step_seconds)?;
@@ -132,9 +151,10 @@ pub fn measure(
         workload: workload.name.into(),
         threads,
         parameters: runner.session.graph().parameters().bind(&Bindings::new()).unwrap_or(0) as u64,
+        members,
         batch: workload.batch,
         steps: times.len() as u64,
-        samples_per_second: (times.len() * workload.batch) as f64 / before,
+        samples_per_second: (times.len() * members * workload.batch) as f64 / before,
         step_seconds,
         step_seconds_low: quantile(&times, 0.1),
         step_seconds_high: quantile(&times, 0.9),

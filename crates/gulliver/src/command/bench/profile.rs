@@ -107,7 +107,7 @@ fn describe(graph: &Graph, sizes: &Bindings, work: Work, shapes: bool) -> Result
         Phase::Update => "update",
     };
     let shapes = if shapes { node_shapes(graph, sizes, node)? } else { String::new() };
-    Ok(Row { phase, shapes, ..own(node.op.def().name(), flops, bytes) })
+    Ok(Row { phase, shapes, ..own(node.op.done(), flops, bytes) })
 }
 
 /// `64x784, 10x784 -> 64x10`, scalars as `1`.
@@ -187,7 +187,7 @@ mod tests {
     fn rows_add_up_to_the_step() {
         let workload = WORKLOADS.iter().find(|w| w.name == "mlp-tiny").unwrap();
         for shapes in [false, true] {
-            let mut runner = Runner::new(workload, 1).unwrap();
+            let mut runner = Runner::new(workload, 1, None).unwrap();
             let profile = profile(&mut runner, 0.0, shapes).unwrap();
             let whole = step_flops(runner.session.graph(), &workload.sizes()).unwrap();
             assert_eq!(profile.rows.iter().map(|r| r.flops).sum::<u64>(), whole);

@@ -1,0 +1,243 @@
+//! Arrays of jobs on lanes: each lane is a session that trains one member after the other, a stretch of steps
+//! at a time, while the others wait in memory beside it. Lanes share nothing but batches, so that none
+//! waits for another, and what members need beside weights and states is there once per lane.
+
+use super::{
+    Batch, Notice, Progress, Range, Schedule, Session, SessionError, Shared, Sources, TrainError,
+    TrainOptions, Training, prefetch,
+};
+use crate::checkpoint::Stored;
+use crate::executor::RunError;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a lane stays with a member, at least: bringing another one takes far less.
+const STRETCH: Duration = Duration::from_millis(40);
+/// Batches that members may be apart.
+const APART: u64 = 64;
+
+/// A session that trains members.
+pub struct Lane {
+    /// Of the one job that all members are, but for seeds and numbers.
+    pub session: Session,
+}
+
+/// One job of an array.
+pub struct Member {
+    /// Its learning rates.
+    pub schedule: Schedule,
+    /// Its data.
+    pub sources: Arc<Sources>,
+    /// Its options.
+    pub options: TrainOptions,
+    /// Steps it has done.
+    pub done: u64,
+    state: State,
+    run: Progress,
+}
+
+/// Where a member's weights and states come from when it is next trained.
+enum State {
+    /// Its seed.
+    New,
+    /// A checkpoint.
+    File(Box<Stored>),
+    /// Memory, in the order of a session's layout.
+    Bytes(Vec<u8>),
+}
+
+/// What a member came to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ended {
+    /// Steps done in all.
+    pub steps: u64,
+    /// The last training loss.
+    pub loss: f64,
+    /// The last evaluation.
+    pub metrics: BTreeMap<String, f64>,
+    /// SHA-256 of all weights and states.
+    pub fingerprint: String,
+    /// Training samples it saw, and the seconds its steps took.
+    pub work: (u64, f64),
+}
+
+impl Member {
+    /// A job that begins.
+    pub fn new(schedule: Schedule, sources: Arc<Sources>, options: TrainOptions) -> Member {
+        Member { schedule, sources, options, done: 0, state: State::New, run: Progress::new(0) }
+    }
+
+    /// A job that goes on from a checkpoint; `done` steps are in it.
+    pub fn resumed(self, checkpoint: Stored, done: u64) -> Member {
+        Member { done, state: State::File(Box::new(checkpoint)), run: Progress::new(done), ..self }
+    }
+
+    /// Brings the member's weights and states into a session.
+    fn enter(&mut self, session: &mut Session) -> Result<(), TrainError> {
+        match std::mem::replace(&mut self.state, State::New) {
+            State::New => session.reset(self.options.seed).map_err(SessionError::from)?,
+            State::File(mut stored) => {
+                let identity = &self.options.identity;
+                self.done = super::restore(session, &mut self.schedule, &mut stored, identity)?;
+            }
+            State::Bytes(bytes) => session.set_state(&bytes).map_err(SessionError::from)?,
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self, session: &mut Session) -> Result<(), RunError> {
+        self.state = State::Bytes(session.state()?);
+        Ok(())
+    }
+}
+
+/// Trains every member until it has done `until` steps, then evaluates it and writes its checkpoint. Ends
+/// early when told to; members then are as far as they came. A member that fails does not disturb the others.
+/// `notify` is told by number of the member.
+pub fn train_array(
+    lanes: &mut [Lane],
+    members: Vec<Member>,
+    until: u64,
+    stop: &AtomicBool,
+    notify: &(dyn Fn(usize, Notice) + Sync),
+) -> Vec<Result<Ended, TrainError>> {
+    let results = members.iter().map(|_| None).collect();
+    let desk = Desk {
+        state: Mutex::new(Waiting { members: members.into_iter().map(Some).collect(), results }),
+        freed: Condvar::new(),
+        batches: Mutex::new(BTreeMap::new()),
+        until,
+        stop,
+        notify,
+    };
+    thread::scope(|scope| {
+        for lane in lanes.iter_mut() {
+            let desk = &desk;
+            scope.spawn(move || desk.work(&mut lane.session));
+        }
+    });
+    let done = desk.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.results.into_iter().map(|result| result.expect("every member ended")).collect()
+}
+
+/// Members that no lane has at the moment, and what became of the others.
+struct Waiting {
+    /// None: in a lane, or ended.
+    members: Vec<Option<Member>>,
+    results: Vec<Option<Result<Ended, TrainError>>>,
+}
+
+/// What lanes share.
+struct Desk<'d> {
+    state: Mutex<Waiting>,
+    freed: Condvar,
+    /// By data and step, as long as somebody may ask for them.
+    batches: Mutex<BTreeMap<(usize, u64), Arc<Batch>>>,
+    until: u64,
+    stop: &'d AtomicBool,
+    notify: &'d (dyn Fn(usize, Notice) + Sync),
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Desk<'_> {
+    /// Trains whoever is furthest behind, until nobody is left.
+    fn work(&self, session: &mut Session) {
+        while let Some((m, mut member)) = self.take() {
+            let result = self.train(session, m, &mut member);
+            let mut waiting = lock(&self.state);
+            match result {
+                Ok(None) => waiting.members[m] = Some(member),
+                Ok(Some(ended)) => waiting.results[m] = Some(Ok(ended)),
+                Err(e) => waiting.results[m] = Some(Err(e)),
+            }
+            drop(waiting);
+            self.freed.notify_all();
+        }
+    }
+
+    /// The member that has done least; waits if all are in lanes. None when all have ended.
+    fn take(&self) -> Option<(usize, Member)> {
+        let mut waiting = lock(&self.state);
+        loop {
+            let behind =
+                waiting.members.iter().enumerate().filter_map(|(m, one)| Some((one.as_ref()?.done, m)));
+            if let Some((_, m)) = behind.min() {
+                return waiting.members[m].take().map(|member| (m, member));
+            }
+            if waiting.results.iter().all(Option::is_some) {
+                return None;
+            }
+            waiting = self.freed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Trains a member for a stretch; what it came to, if that was the last.
+    fn train(
+        &self,
+        session: &mut Session,
+        m: usize,
+        member: &mut Member,
+    ) -> Result<Option<Ended>, TrainError> {
+        member.enter(session)?;
+        let mut notify = |notice| (self.notify)(m, notice);
+        let sources = member.sources.clone();
+        let mut job = Training {
+            session,
+            schedule: &mut member.schedule,
+            sources: &sources,
+            options: &member.options,
+            run: &mut member.run,
+        };
+        let (began, first) = (Instant::now(), member.done);
+        let stopped = || self.stop.load(Ordering::Relaxed);
+        while member.done < self.until && !stopped() {
+            let next = Range { start: member.done, end: member.done + 1 };
+            job.stretch(next, &mut |step| self.batch(&sources, step), self.stop, &mut notify)?;
+            member.done = job.run.steps;
+            let long = began.elapsed() >= STRETCH || member.done - first >= APART;
+            if long && member.done < self.until && !stopped() && self.others_wait() {
+                member.leave(session).map_err(SessionError::from)?;
+                return Ok(None);
+            }
+        }
+        if !stopped() {
+            // A schedule sees only the evaluations that are due alone too.
+            match member.done == job.options.steps {
+                true => job.evaluate(&mut notify)?,
+                false => job.run.metrics = sources.evaluate(job.session, job.options)?.unwrap_or_default(),
+            }
+        }
+        let fingerprint = job.save(&mut notify)?;
+        Ok(Some(Ended {
+            steps: member.done,
+            loss: member.run.loss,
+            metrics: member.run.metrics.clone(),
+            fingerprint,
+            work: (member.run.samples, member.run.busy.as_secs_f64()),
+        }))
+    }
+
+    fn others_wait(&self) -> bool {
+        lock(&self.state).members.iter().any(Option::is_some)
+    }
+
+    /// The batch of a step, made by whoever asks first of those that share their data.
+    fn batch(&self, sources: &Arc<Sources>, step: u64) -> Shared {
+        let data = Arc::as_ptr(sources) as usize;
+        if let Some(batch) = lock(&self.batches).get(&(data, step)) {
+            return Ok(batch.clone());
+        }
+        let batch = Arc::new(prefetch::make(sources.train.as_ref(), &sources.sampler, step)?);
+        // Nobody who is much further behind is left, but for those who will make it themselves.
+        let mut batches = lock(&self.batches);
+        batches.retain(|(_, old), _| old + 2 * APART > step);
+        batches.insert((data, step), batch.clone());
+        Ok(batch)
+    }
+}
