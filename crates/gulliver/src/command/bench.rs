@@ -1,6 +1,7 @@
 //! `gulliver bench`: speed and memory of the reference workloads on this machine, or where the time of
 //! a step goes. Comparing with other programs is the business of `bench/compare`.
 
+mod array;
 mod measure;
 mod profile;
 mod scaling;
@@ -30,9 +31,13 @@ pub struct Arguments {
     /// Threads; all cores unless told otherwise.
     #[arg(long)]
     threads: Option<usize>,
-    /// Trains so many jobs together, as an array on one batch.
+    /// Trains so many jobs together, as an array on one batch: members take turns in as many lanes as there
+    /// are threads.
     #[arg(long, value_name = "N", conflicts_with_all = ["scaling", "fusion"])]
     members: Option<std::num::NonZeroUsize>,
+    /// With --members: as one graph with an axis of members, operator by operator.
+    #[arg(long, requires = "members")]
+    fused: bool,
     /// How long each workload runs, after two steps to warm up.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
@@ -87,6 +92,9 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
         return chosen.iter().try_for_each(|workload| show_profile(&mut out, arguments, workload, threads));
     }
     let members = arguments.members.map(|n| n.get());
+    if let (Some(members), false) = (members, arguments.fused) {
+        return show_arrays(&mut out, arguments, &chosen, threads, members);
+    }
     let mut all = Vec::new();
     for workload in &chosen {
         // Peak memory and starting time belong to a process: each workload has one of its own.
@@ -169,6 +177,7 @@ fn measure_apart(
         .args(["bench", workload.name, "--json", "--no-probe"])
         .args(["--threads", &threads.to_string(), "--seconds", &seconds.to_string()])
         .args(members.map(|n| format!("--members={n}")))
+        .args(members.map(|_| "--fused"))
         .stderr(Stdio::inherit())
         .output()?;
     if !output.status.success() {
@@ -214,6 +223,39 @@ fn show(out: &mut impl Write, all: &[Measured], machine: Option<&Machine>, threa
     if let Some(machine) = machine {
         let (flops, bytes) = (machine.flops_per_second / 1e9, machine.copy_bytes_per_second / 1e9);
         writeln!(out, "this machine at best, {threads} threads: {flops:.1} GFLOP/s, copies {bytes:.1} GB/s")?;
+    }
+    Ok(())
+}
+
+fn show_arrays(
+    out: &mut impl Write,
+    arguments: &Arguments,
+    chosen: &[&'static Workload],
+    threads: usize,
+    members: usize,
+) -> Result<(), CommandError> {
+    let columns = [
+        Column::Left("workload"),
+        Column::Right("members"),
+        Column::Right("lanes"),
+        Column::Right("samples/s"),
+        Column::Right("memory"),
+    ];
+    let mut rows = Vec::new();
+    for workload in chosen {
+        let array::Measured { samples_per_second, lanes, bytes } =
+            array::measure(workload, threads, members, arguments.seconds)?;
+        if arguments.json {
+            line(
+                &json!({"event": "array", "workload": workload.name, "threads": threads, "members": members,
+                "lanes": lanes, "samples_per_second": samples_per_second, "bytes": bytes}),
+            )?;
+        }
+        let numbers = [members.to_string(), lanes.to_string(), format!("{samples_per_second:.1}")];
+        rows.push([&[workload.name.to_string()], &numbers[..], &[units::bytes(bytes)]].concat());
+    }
+    if !arguments.json {
+        write!(out, "{}", table::render(&columns, &rows))?;
     }
     Ok(())
 }

@@ -74,18 +74,19 @@ impl Session {
         self.persistent_inputs().into_iter().map(|(name, _, shape)| (name, DType::F32, shape)).collect()
     }
 
-    /// The bytes of all weights and states of the only, or first, member, in the order of the layout.
-    pub fn state(&mut self) -> Result<Vec<u8>, RunError> {
+    /// Puts the bytes of all weights and states of the only, or first, member into a buffer, in the order of
+    /// the layout.
+    pub fn state(&mut self, bytes: &mut Vec<u8>) -> Result<(), RunError> {
         let layout = self.layout();
         let sizes = layout.iter().map(|(_, dtype, shape)| dtype.size() * shape.iter().product::<usize>());
-        let mut bytes = vec![0; sizes.clone().sum()];
+        bytes.resize(sizes.clone().sum(), 0);
         let mut rest = bytes.as_mut_slice();
         for ((name, ..), size) in layout.iter().zip(sizes) {
             let (own, after) = rest.split_at_mut(size);
             self.read(0, name, 0, own)?;
             rest = after;
         }
-        Ok(bytes)
+        Ok(())
     }
 
     /// The reverse of [`Session::state`]. Panics if the bytes are not those of such a session.

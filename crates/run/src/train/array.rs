@@ -14,9 +14,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a lane stays with a member, at least: bringing another one takes far less.
-const STRETCH: Duration = Duration::from_millis(40);
-/// Batches that members may be apart.
+/// A lane stays with a member for at least so long, and so many times as long as it took to bring it.
+const STRETCH: Duration = Duration::from_millis(20);
+const TIMES: u32 = 50;
+/// Steps that members which share their data may be apart, roughly: batches that are kept for the others.
 const APART: u64 = 64;
 
 /// A session that trains members.
@@ -36,6 +37,8 @@ pub struct Member {
     /// Steps it has done.
     pub done: u64,
     state: State,
+    /// Memory to wait in, once it has been needed.
+    room: Vec<u8>,
     run: Progress,
 }
 
@@ -45,8 +48,8 @@ enum State {
     New,
     /// A checkpoint.
     File(Box<Stored>),
-    /// Memory, in the order of a session's layout.
-    Bytes(Vec<u8>),
+    /// The room it waited in, in the order of a session's layout.
+    Room,
 }
 
 /// What a member came to.
@@ -67,7 +70,15 @@ pub struct Ended {
 impl Member {
     /// A job that begins.
     pub fn new(schedule: Schedule, sources: Arc<Sources>, options: TrainOptions) -> Member {
-        Member { schedule, sources, options, done: 0, state: State::New, run: Progress::new(0) }
+        Member {
+            schedule,
+            sources,
+            options,
+            done: 0,
+            state: State::New,
+            room: Vec::new(),
+            run: Progress::new(0),
+        }
     }
 
     /// A job that goes on from a checkpoint; `done` steps are in it.
@@ -83,13 +94,14 @@ impl Member {
                 let identity = &self.options.identity;
                 self.done = super::restore(session, &mut self.schedule, &mut stored, identity)?;
             }
-            State::Bytes(bytes) => session.set_state(&bytes).map_err(SessionError::from)?,
+            State::Room => session.set_state(&self.room).map_err(SessionError::from)?,
         }
         Ok(())
     }
 
     fn leave(&mut self, session: &mut Session) -> Result<(), RunError> {
-        self.state = State::Bytes(session.state()?);
+        session.state(&mut self.room)?;
+        self.state = State::Room;
         Ok(())
     }
 }
@@ -184,7 +196,9 @@ impl Desk<'_> {
         m: usize,
         member: &mut Member,
     ) -> Result<Option<Ended>, TrainError> {
+        let began = Instant::now();
         member.enter(session)?;
+        let stay = STRETCH.max(TIMES * began.elapsed());
         let mut notify = |notice| (self.notify)(m, notice);
         let sources = member.sources.clone();
         let mut job = Training {
@@ -194,13 +208,13 @@ impl Desk<'_> {
             options: &member.options,
             run: &mut member.run,
         };
-        let (began, first) = (Instant::now(), member.done);
+        let first = member.done;
         let stopped = || self.stop.load(Ordering::Relaxed);
         while member.done < self.until && !stopped() {
             let next = Range { start: member.done, end: member.done + 1 };
             job.stretch(next, &mut |step| self.batch(&sources, step), self.stop, &mut notify)?;
             member.done = job.run.steps;
-            let long = began.elapsed() >= STRETCH || member.done - first >= APART;
+            let long = began.elapsed() >= stay || member.done - first >= APART;
             if long && member.done < self.until && !stopped() && self.others_wait() {
                 member.leave(session).map_err(SessionError::from)?;
                 return Ok(None);
