@@ -322,8 +322,8 @@ mod tests {
              warning: slow\n\
              \x20                               planned       measured\n\
              step time                          5 ms           6 ms\n\
-             \x20 length 9, 5 times               9.0 ms        18.0 ms\n\
-             \x20 length 4, 3 times               4.0 ms         8.0 ms\n\
+             \x20 length 9, 5 times                9 ms          18 ms\n\
+             \x20 length 4, 3 times                4 ms           8 ms\n\
              done after 200 steps  train loss 0.5000  validation accuracy 0.7500  99.0 samples/s  device 3.0 MiB  \
              3 plans made, 197 reused  1 alarms: see the warnings\n\
              fingerprint 0123456789abcdef0123\n"
