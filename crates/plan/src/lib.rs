@@ -5,9 +5,11 @@
 #![forbid(unsafe_code)]
 
 pub mod arrange;
+pub mod base;
 pub mod budget;
 pub mod comparator;
 pub mod cost;
+pub mod evaluate;
 pub mod kind;
 pub mod layout;
 pub mod lifetime;

@@ -243,7 +243,7 @@ impl Outline {
             place: place(*v),
         });
         let outputs = outputs.collect();
-        let steps = steps(graph, script, life, &scratch_of, place, whole);
+        let steps = steps(script, life, &scratch_of, place, whole);
         let mut plan = Plan {
             sizes: sizes.slice.iter().map(|(s, v)| (s.to_string(), v)).collect(),
             partials: self.partials,
@@ -262,7 +262,6 @@ impl Outline {
 }
 
 fn steps(
-    graph: &Graph,
     script: &Script,
     life: &Lifetimes,
     scratch_of: &[Option<BufferId>],
@@ -279,7 +278,7 @@ fn steps(
     steps.extend(inputs.map(|s| Act::Alloc(BufferId(s as u32)).into()));
     for (t, scratch) in scratch_of.iter().enumerate() {
         steps.extend(starts.of(t).iter().map(|&s| Act::Alloc(BufferId(s)).into()));
-        let (ins, outs) = script.sides(graph, t);
+        let (ins, outs) = script.split(t);
         let at = |versions: &[VersionId]| -> Vec<Place> { versions.iter().map(|v| place(*v)).collect() };
         match script.acts[t].what {
             What::Run(node, partial) => {

@@ -3,17 +3,19 @@
 //! result is laid out. Layout loses some bytes; if they break the budget, less is aimed at.
 
 use crate::budget::{Chosen, Short, Terms, fit, seconds};
+use crate::base::{Base, Choices};
+use crate::evaluate::profile;
 use crate::lifetime::lifetimes;
 use crate::make::{Options, Persistent, PlanError, holders};
-use crate::outline::{Outline, Sizes, profile};
+use crate::outline::{Outline, Sizes};
 use crate::overlap::{Room, fetch_early, store_late};
 use crate::plan::{Choice, Decision, Plan, Tier};
-use crate::rewrite::{Base, Choices, rewrite};
+use crate::rewrite::rewrite;
 use crate::script::{Script, Version, VersionId, What};
 use crate::simulate::{per_byte, simulate};
 use crate::wait::add_waits;
 use gulliver_graph::dim::Bindings;
-use gulliver_graph::graph::{Graph, NodeId, Origin, Role, Value, ValueInfo};
+use gulliver_graph::graph::{Graph, NodeId, Role, Value, ValueInfo};
 
 /// Moves that start early need room; where it is scarce they start when they must. What is chosen for less
 /// than the budget, in hundredths, may fit where what was chosen for all of it does not.
@@ -31,7 +33,12 @@ impl Outline {
         let sizes = self.sizes(graph, sizes, options)?;
         let all_here = options.persistent.homes.values().all(|home| home.tier == Tier::Device);
         let budget = options.memory.unwrap_or(u64::MAX);
-        if all_here {
+        let fits = || {
+            let bytes: Vec<u64> = self.kinds.type_of.iter().map(|&k| sizes.bytes[k as usize]).collect();
+            let scratch = |node: usize| sizes.scratch[self.kinds.kind_of[node] as usize];
+            profile(&self.script, &self.life, &bytes, scratch).into_iter().all(|needed| needed <= budget)
+        };
+        if all_here && fits() {
             let plan = self.lay(graph, &self.script, &self.life, &sizes, options)?;
             if plan.spaces[Tier::Device as usize].bytes <= budget {
                 return Ok(plan);
@@ -117,8 +124,7 @@ impl Outline {
                 let (plan, live) = match view.fit(&base, &start, target, room) {
                     Ok(chosen) => {
                         moves = chosen.script.acts.iter().any(|act| act.what == What::Move);
-                        let live = chosen.profile.iter().copied().max().unwrap_or(0);
-                        (view.finish(chosen.script, chosen.decisions, target, early)?, live)
+                        (view.finish(chosen.script, chosen.decisions, target, early)?, chosen.peak)
                     }
                     Err(Short { enough }) => {
                         least = least.min(enough.max(budget + 1));
@@ -169,7 +175,7 @@ impl Outline {
         let homes = view.homes(&base, options.persistent)?;
         let start = view.away_at_first(&base, homes);
         let chosen = view.least(&base, &start);
-        let mut low = chosen.profile.iter().copied().max().unwrap_or(0) / 2;
+        let mut low = chosen.peak / 2;
         let mut high = view.finish(chosen.script, chosen.decisions, 0, false)?.spaces[0].bytes;
         // Other tiers may be too small for what needs least.
         while let Err(e) = self.squeeze_at(graph, &sizes, options, high) {
@@ -309,11 +315,7 @@ impl<'a> View<'a> {
     }
 
     fn base(&self) -> Base<'a> {
-        let persistent = |of: Value| {
-            let origin = self.graph.value(of).origin;
-            matches!(origin, Origin::Input(Role::Weight(_) | Role::State(_)))
-        };
-        Base::of(self.graph, &self.outline.script, |version| persistent(version.of.value))
+        self.outline.base(self.graph)
     }
 
     fn name(&self, base: &Base, v: VersionId) -> String {
@@ -373,8 +375,7 @@ impl<'a> View<'a> {
         let host = (beside.host != Some(0)).then(|| (Choice::Host, share * both(Tier::Host)));
         let disk = beside.disk.map(|_| (Choice::Disk, share * both(Tier::Disk)));
         let terms = Terms {
-            readers: &self.outline.readers,
-            partials: self.outline.partials,
+            sharing: &self.outline.sharing,
             bytes: &self.bytes,
             scratch: &|node| self.scratch(node),
             seconds: &self.seconds,
@@ -416,7 +417,7 @@ impl<'a> View<'a> {
         target: u64,
         early: bool,
     ) -> Result<Plan, PlanError> {
-        let mut life = lifetimes(self.graph, &self.outline.readers, &script, self.outline.partials);
+        let mut life = lifetimes(&self.outline.sharing, &script);
         let links = self.options.links;
         let room = Room {
             graph: self.graph,
@@ -428,7 +429,7 @@ impl<'a> View<'a> {
         };
         if early && script.acts.iter().any(|act| act.what == What::Move) {
             let early = fetch_early(&script, &life, &room);
-            let lives = lifetimes(self.graph, &self.outline.readers, &early, self.outline.partials);
+            let lives = lifetimes(&self.outline.sharing, &early);
             let needs = profile(&early, &lives, &self.bytes, room.scratch);
             if needs.into_iter().all(|bytes| bytes <= target) {
                 (script, life) = (early, lives);
