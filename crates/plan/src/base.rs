@@ -62,7 +62,7 @@ pub struct Base<'a> {
 }
 
 /// What is done with every version after every use, and where inputs are between steps.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Choices {
     /// By index into [`Base::uses`]: what happens between that use and the next of the same version.
     pub gaps: Vec<Choice>,

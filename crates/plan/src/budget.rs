@@ -7,7 +7,7 @@ mod price;
 mod search;
 
 use crate::evaluate::Evaluation;
-use crate::lifetime::Sharing;
+use crate::lifetime::{Lifetimes, Sharing};
 use crate::plan::{Choice, Decision};
 use search::{Search, Way};
 use crate::base::{Base, Choices};
@@ -15,6 +15,8 @@ use crate::script::{Script, VersionId, What};
 
 /// Rounds of choosing and looking at the result.
 const ROUNDS: usize = 64;
+/// The same where choices only have to be adapted.
+const FEW_ROUNDS: usize = 6;
 
 /// Ways to look at it: whether to leave alone what would have others computed sooner than they are needed,
 /// whether all acts at which something is wanting count the same, whether what comes for free counts; and the
@@ -49,6 +51,7 @@ pub struct Terms<'a> {
 }
 
 /// What was chosen, and what it comes to.
+#[derive(Default)]
 pub struct Chosen {
     /// What is done with every version.
     pub choices: Choices,
@@ -56,6 +59,8 @@ pub struct Chosen {
     pub decisions: Vec<Decision>,
     /// The script that carries it out.
     pub script: Script,
+    /// Where its versions live.
+    pub life: Lifetimes,
     /// Most device bytes in use at once.
     pub peak: u64,
 }
@@ -73,7 +78,7 @@ pub fn fit(base: &Base, terms: &Terms, choices: &Choices, target: u64) -> Result
     let mut work = Evaluation::default();
     let mut best: Result<(f64, Choices), Short> = Err(Short { enough: u64::MAX });
     for (way, little) in STARTS {
-        let found = fit_one(base, terms, choices.clone(), target, way, &mut work);
+        let found = fit_one(base, terms, choices.clone(), target, way, ROUNDS, &mut work);
         best = match (best, found) {
             (Ok(a), Ok(b)) => Ok(if b.0 < a.0 { b } else { a }),
             (Ok(found), Err(_)) | (Err(_), Ok(found)) => Ok(found),
@@ -84,12 +89,23 @@ pub fn fit(base: &Base, terms: &Terms, choices: &Choices, target: u64) -> Result
             break;
         }
     }
-    let (_, choices) = best?;
+    best.map(|(_, choices)| chosen(base, terms, choices, target, work))
+}
+
+/// Adapts choices that served for other sizes, in a few rounds: something is added where they do not meet the
+/// target, and what is not needed is taken back.
+pub fn refine(base: &Base, terms: &Terms, choices: &Choices, target: u64) -> Result<Chosen, Short> {
+    let mut work = Evaluation::default();
+    let (_, choices) = fit_one(base, terms, choices.clone(), target, STARTS[0].0, FEW_ROUNDS, &mut work)?;
+    Ok(chosen(base, terms, choices, target, work))
+}
+
+fn chosen(base: &Base, terms: &Terms, choices: Choices, target: u64, mut work: Evaluation) -> Chosen {
     let written = work.of(base, terms.sharing, &choices, terms.bytes, terms.scratch);
     assert!(written, "it was carried out before");
     let peak = work.peak();
     let decisions = Search::new(base, terms, choices.clone(), target, STARTS[0].0, &mut work).reasons();
-    Ok(Chosen { choices, decisions, script: work.writer.script, peak })
+    Chosen { choices, decisions, script: work.writer.script, life: work.life, peak }
 }
 
 /// One way.
@@ -99,12 +115,13 @@ fn fit_one(
     choices: Choices,
     target: u64,
     way: Way,
+    rounds: usize,
     work: &mut Evaluation,
 ) -> Result<(f64, Choices), Short> {
     let mut search = Search::new(base, terms, choices, target, way, work);
     let mut least = u64::MAX;
     let mut fits = false;
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds {
         let peak = search.look();
         if peak <= target {
             fits = true;

@@ -5,6 +5,7 @@
 use crate::base::{Base, Facts};
 pub use crate::evaluate::profile;
 use crate::kind::Kinds;
+use crate::learn::Rung;
 use crate::lifetime::{Lifetimes, Sharing, lifetimes};
 use crate::make::{BATCH, Options, PlanError};
 use crate::order::{RULES, Readers, Rule, tasks};
@@ -30,6 +31,8 @@ pub struct Outline {
     pub kinds: Kinds,
     /// What may be done with the versions of the script.
     facts: Facts,
+    /// What served under other budgets.
+    pub(crate) rungs: Vec<Rung>,
     /// Floating-point operations and bytes of every kind of node.
     work: Vec<(Dim, Dim)>,
 }
@@ -86,7 +89,7 @@ impl Outline {
         let (_, rule, script, life) = best.expect("at least one rule is given");
         let work = kinds.nodes.iter().map(|id| work(graph, &graph.nodes[id.index()])).collect();
         let facts = Facts::of(graph, &script);
-        Ok(Outline { partials, rule, script, life, readers, sharing, kinds, facts, work })
+        Ok(Outline { partials, rule, script, life, readers, sharing, kinds, facts, rungs: Vec::new(), work })
     }
 
     /// The script in which everything stays, with what may be done to it.
