@@ -50,17 +50,24 @@ pub struct Terms<'a> {
     pub room: [u64; 2],
 }
 
-/// What was chosen, and what it comes to.
+/// Choices and what comes of them, whatever the sizes.
 #[derive(Default)]
-pub struct Chosen {
+pub struct Known {
     /// What is done with every version.
     pub choices: Choices,
-    /// With what reason.
-    pub decisions: Vec<Decision>,
     /// The script that carries it out.
     pub script: Script,
     /// Where its versions live.
     pub life: Lifetimes,
+}
+
+/// What was chosen for some sizes.
+#[derive(Default)]
+pub struct Chosen {
+    /// The choices.
+    pub known: Known,
+    /// With what reason.
+    pub decisions: Vec<Decision>,
     /// Most device bytes in use at once.
     pub peak: u64,
 }
@@ -94,10 +101,29 @@ pub fn fit(base: &Base, terms: &Terms, choices: &Choices, target: u64) -> Result
 
 /// Adapts choices that served for other sizes, in a few rounds: something is added where they do not meet the
 /// target, and what is not needed is taken back.
-pub fn refine(base: &Base, terms: &Terms, choices: &Choices, target: u64) -> Result<Chosen, Short> {
-    let mut work = Evaluation::default();
-    let (_, choices) = fit_one(base, terms, choices.clone(), target, STARTS[0].0, FEW_ROUNDS, &mut work)?;
-    Ok(chosen(base, terms, choices, target, work))
+pub fn refine(base: &Base, terms: &Terms, known: &Known, target: u64) -> Result<Chosen, Short> {
+    let mut work = Evaluation::known(&known.script, &known.life, terms.bytes, terms.scratch);
+    let mut search = Search::new(base, terms, known.choices.clone(), target, STARTS[0].0, &mut work);
+    let mut peak = search.see();
+    for _ in 0..FEW_ROUNDS {
+        if peak <= target || !search.choose() {
+            break;
+        }
+        peak = search.look();
+    }
+    if peak > target {
+        return Err(Short { enough: peak });
+    }
+    let fits = search.choices.clone();
+    if search.take_back() {
+        peak = search.look();
+        if peak > target {
+            search.choices = fits;
+            peak = search.look();
+        }
+    }
+    let (decisions, choices) = (search.reasons(), search.choices);
+    Ok(Chosen { known: Known { choices, script: work.writer.script, life: work.life }, decisions, peak })
 }
 
 fn chosen(base: &Base, terms: &Terms, choices: Choices, target: u64, mut work: Evaluation) -> Chosen {
@@ -105,7 +131,7 @@ fn chosen(base: &Base, terms: &Terms, choices: Choices, target: u64, mut work: E
     assert!(written, "it was carried out before");
     let peak = work.peak();
     let decisions = Search::new(base, terms, choices.clone(), target, STARTS[0].0, &mut work).reasons();
-    Chosen { choices, decisions, script: work.writer.script, life: work.life, peak }
+    Chosen { known: Known { choices, script: work.writer.script, life: work.life }, decisions, peak }
 }
 
 /// One way.

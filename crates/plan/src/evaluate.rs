@@ -40,6 +40,14 @@ impl Evaluation {
         true
     }
 
+    /// What is known to come of some choices, for other sizes.
+    pub fn known(script: &Script, life: &Lifetimes, bytes: &[u64], scratch: &dyn Fn(usize) -> u64) -> Evaluation {
+        let mut known = Evaluation { life: life.clone(), ..Evaluation::default() };
+        known.writer.script = script.clone();
+        profile_into(script, life, bytes, scratch, &mut known.profile, &mut known.freed);
+        known
+    }
+
     /// Most device bytes in use at once.
     pub fn peak(&self) -> u64 {
         self.profile.iter().copied().max().unwrap_or(0)

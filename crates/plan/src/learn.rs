@@ -2,9 +2,9 @@
 //! hardly depends on the sizes, only on the share of what is needed that there is room for: choices are
 //! searched at leisure for several shares, before the first step, and adapted to every new size in a moment.
 
-use crate::base::Choices;
+use crate::budget::Known;
 use crate::make::{Options, PlanError};
-use crate::outline::{Outline, Sizes};
+use crate::outline::Outline;
 use crate::plan::{Plan, Tier};
 use crate::view::View;
 use gulliver_graph::dim::Bindings;
@@ -12,13 +12,16 @@ use gulliver_graph::graph::Graph;
 
 /// Shares of what is needed, in hundredths, for which choices are searched.
 const SHARES: [u64; 16] = [96, 92, 87, 82, 77, 71, 65, 59, 53, 47, 41, 36, 31, 26, 21, 16];
-/// Attempts to lay adapted choices out.
-const ATTEMPTS: usize = 4;
+/// A share is met by choices for one that is larger by so little.
+const CLOSE: f64 = 1.002;
+/// Rungs that are tried, and attempts to lay out the adapted choices of each.
+const RUNGS: usize = 3;
+const ATTEMPTS: usize = 3;
 
 /// Choices, and the share of what is needed beyond weights and states that they fit into.
 pub(crate) struct Rung {
     share: f64,
-    choices: Choices,
+    known: Known,
 }
 
 impl Outline {
@@ -29,7 +32,7 @@ impl Outline {
         let Some(budget) = options.memory else { return Ok(()) };
         let sizes = self.sizes(graph, sizes, options)?;
         let mut rungs: Vec<Rung> = Vec::new();
-        let view = View::new(self, graph, &sizes, options);
+        let view = View::new(self, graph, &sizes, options)?;
         let (need, state) = (view.need(), options.persistent.ends[Tier::Device as usize]);
         let beyond = need.saturating_sub(state);
         let least = share(budget, need, state);
@@ -37,7 +40,7 @@ impl Outline {
         for share in shares {
             let memory = state + (beyond as f64 * share) as u64;
             match self.squeeze_at(graph, &sizes, options, memory) {
-                Ok((_, choices)) => rungs.push(Rung { share, choices }),
+                Ok((_, known)) => rungs.push(Rung { share, known }),
                 Err(PlanError::DoesNotFit { .. } | PlanError::TierFull { .. }) => {}
                 Err(e) => return Err(e),
             }
@@ -47,37 +50,30 @@ impl Outline {
     }
 
     /// The plan adapted from what was learned, if that fits.
-    pub(crate) fn recall(
-        &self,
-        graph: &Graph,
-        sizes: &Sizes,
-        options: &Options,
-        budget: u64,
-    ) -> Result<Option<Plan>, PlanError> {
+    pub(crate) fn recall(&self, view: &View, budget: u64) -> Result<Option<Plan>, PlanError> {
         if self.rungs.is_empty() {
             return Ok(None);
         }
-        let options = &Options { memory: Some(budget), ..*options };
-        let view = View::new(self, graph, sizes, options);
         let base = view.base();
-        let homes = view.homes(&base, options.persistent)?;
-        let share = share(budget, view.need(), options.persistent.ends[Tier::Device as usize]);
-        let mut alike = self.rungs.iter().filter(|rung| rung.choices.homes == homes);
-        // From the largest share to the smallest: the first that needs no more.
-        let Some(rung) = alike.clone().find(|rung| rung.share <= share).or(alike.next_back()) else {
-            return Ok(None);
-        };
-        let (mut target, room) = (budget, view.beside());
-        for _ in 0..ATTEMPTS {
-            let Ok(chosen) = view.refine(&base, &rung.choices, target, room) else { break };
-            let live = chosen.peak;
-            let plan = view.finish(chosen, target, true)?;
-            let over = plan.spaces[Tier::Device as usize].bytes.saturating_sub(budget);
-            let beside = |tier: Tier| plan.spaces[tier as usize].bytes <= room[tier as usize - 1];
-            if over == 0 && beside(Tier::Host) && beside(Tier::Disk) {
-                return Ok(Some(plan));
+        let homes = view.homes();
+        let share = share(budget, view.need(), view.options.persistent.ends[Tier::Device as usize]);
+        let alike = self.rungs.iter().filter(|rung| rung.known.choices.homes == homes);
+        // From the largest share to the smallest: the first that needs no more, or the next ones.
+        let later = alike.clone().filter(|rung| rung.share <= share * CLOSE).take(RUNGS);
+        let room = view.beside();
+        for rung in later {
+            let mut target = budget;
+            for _ in 0..ATTEMPTS {
+                let Ok(chosen) = view.refine(&base, &rung.known, target, room) else { break };
+                let live = chosen.peak;
+                let (plan, _) = view.finish(chosen, target, true)?;
+                let over = plan.spaces[Tier::Device as usize].bytes.saturating_sub(budget);
+                let fits = |tier: Tier| plan.spaces[tier as usize].bytes <= room[tier as usize - 1];
+                if over == 0 && fits(Tier::Host) && fits(Tier::Disk) {
+                    return Ok(Some(plan));
+                }
+                target = target.min(live).saturating_sub(over.max(64));
             }
-            target = target.min(live).saturating_sub(over.max(64));
         }
         Ok(None)
     }

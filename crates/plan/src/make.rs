@@ -7,6 +7,7 @@ use crate::lifetime::Lifetimes;
 use crate::outline::{Outline, Sizes};
 use crate::plan::{Act, Buffer, BufferId, InputPlace, OutputPlace, Place, Plan, Space, Step, TIERS, Tier};
 use crate::script::{Script, VersionId, What};
+use crate::view::View;
 use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::graph::{Graph, Node, Role, Value};
 use std::collections::HashMap;
@@ -181,8 +182,9 @@ impl Outline {
         script: &Script,
         life: &Lifetimes,
         sizes: &Sizes,
-        options: &Options,
+        view: &View,
     ) -> Result<Plan, PlanError> {
+        let options = view.options;
         let bytes = |v: Value| sizes.bytes[self.kinds.type_of[v.index()] as usize];
         let storages = &life.storages;
         let mut buffers: Vec<Buffer> = Vec::with_capacity(storages.len() + script.acts.len());
@@ -193,10 +195,10 @@ impl Outline {
             let space = s.tier as usize;
             let mut buffer = Buffer { space: space as u32, offset: 0, bytes: total, value: Some(s.value) };
             if s.persistent {
-                let name = &graph.value(s.value).name;
-                match options.persistent.homes.get(name) {
+                // The first storages are those of the inputs, in order.
+                match view.places.get(i).copied().flatten() {
                     Some(home) if home.bytes == total && home.tier == s.tier => buffer.offset = home.offset,
-                    _ => return Err(PlanError::NotPersistent(name.clone())),
+                    _ => return Err(PlanError::NotPersistent(graph.value(s.value).name.clone())),
                 }
             } else {
                 let bytes = total.next_multiple_of(s.tier.grain());
@@ -230,7 +232,6 @@ impl Outline {
             Place { buffer: BufferId(home.storage), start: bytes * u64::from(home.slice), bytes }
         };
         let whole = |id: BufferId| Place { buffer: id, start: 0, bytes: buffers[id.0 as usize].bytes };
-        // The first storages are those of the inputs, in order.
         let inputs = graph.inputs().enumerate().map(|(storage, (value, role, _))| InputPlace {
             value,
             place: whole(BufferId(storage as u32)),

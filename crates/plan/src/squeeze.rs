@@ -3,7 +3,7 @@
 //! result is laid out. Layout loses some bytes; if they break the budget, less is aimed at.
 
 use crate::base::{Base, Choices};
-use crate::budget::Short;
+use crate::budget::{Known, Short};
 use crate::make::{Options, PlanError, holders};
 use crate::outline::{Outline, Sizes};
 use crate::plan::{Plan, Tier};
@@ -25,15 +25,15 @@ impl Outline {
     /// be those the outline was made for.
     pub fn plan(&self, graph: &Graph, sizes: &Bindings, options: &Options) -> Result<Plan, PlanError> {
         let sizes = self.sizes(graph, sizes, options)?;
-        let all_here = options.persistent.homes.values().all(|home| home.tier == Tier::Device);
+        let view = View::new(self, graph, &sizes, options)?;
         let budget = options.memory.unwrap_or(u64::MAX);
-        if all_here && View::new(self, graph, &sizes, options).need() <= budget {
-            let plan = self.lay(graph, &self.script, &self.life, &sizes, options)?;
+        if view.places.iter().flatten().all(|home| home.tier == Tier::Device) && view.need() <= budget {
+            let plan = view.lay()?;
             if plan.spaces[Tier::Device as usize].bytes <= budget {
                 return Ok(plan);
             }
         }
-        match self.recall(graph, &sizes, options, budget)? {
+        match self.recall(&view, budget)? {
             Some(plan) => Ok(plan),
             None => Ok(self.squeeze(graph, &sizes, options, budget)?.0),
         }
@@ -49,9 +49,9 @@ impl Outline {
         choose: impl FnOnce(&Base, Choices) -> Choices,
     ) -> Result<Plan, PlanError> {
         let sizes = self.sizes(graph, sizes, options)?;
-        let view = View::new(self, graph, &sizes, options);
+        let view = View::new(self, graph, &sizes, options)?;
         let base = view.base();
-        let start = view.away_at_first(&base, view.homes(&base, options.persistent)?);
+        let start = view.away_at_first(&base);
         let choices = choose(&base, start);
         let script =
             rewrite(&base, &choices).map_err(|e| PlanError::Impossible(view.name(&base, e.wanted)))?;
@@ -68,7 +68,7 @@ impl Outline {
         write: impl FnOnce(&Base) -> Option<Script>,
     ) -> Result<Option<Plan>, PlanError> {
         let sizes = self.sizes(graph, sizes, options)?;
-        let view = View::new(self, graph, &sizes, options);
+        let view = View::new(self, graph, &sizes, options)?;
         let script = write(&view.base());
         script.map(|script| view.finish_script(script, 0, false)).transpose()
     }
@@ -81,7 +81,7 @@ impl Outline {
         sizes: &Sizes,
         options: &Options,
         budget: u64,
-    ) -> Result<(Plan, Choices), PlanError> {
+    ) -> Result<(Plan, Known), PlanError> {
         let failed = match self.squeeze_at(graph, sizes, options, budget) {
             Err(e @ (PlanError::DoesNotFit { .. } | PlanError::TierFull { .. })) => e,
             made => return made,
@@ -97,12 +97,11 @@ impl Outline {
         sizes: &Sizes,
         options: &Options,
         budget: u64,
-    ) -> Result<(Plan, Choices), PlanError> {
+    ) -> Result<(Plan, Known), PlanError> {
         let options = &Options { memory: Some(budget).filter(|b| *b < u64::MAX), ..*options };
-        let view = View::new(self, graph, sizes, options);
+        let view = View::new(self, graph, sizes, options)?;
         let base = view.base();
-        let homes = view.homes(&base, options.persistent)?;
-        let start = view.away_at_first(&base, homes);
+        let start = view.away_at_first(&base);
         let beside = view.beside();
         let (mut least, mut full) = (u64::MAX, None);
         let mut moves = true;
@@ -113,11 +112,12 @@ impl Outline {
             }
             let (mut target, mut room) = (budget / 100 * share + budget % 100 * share / 100, beside);
             for _ in 0..ATTEMPTS {
-                let (plan, live, choices) = match view.fit(&base, &start, target, room) {
-                    Ok(mut chosen) => {
-                        moves = chosen.script.acts.iter().any(|act| act.what == What::Move);
-                        let (live, choices) = (chosen.peak, std::mem::take(&mut chosen.choices));
-                        (view.finish(chosen, target, early)?, live, choices)
+                let (plan, live, known) = match view.fit(&base, &start, target, room) {
+                    Ok(chosen) => {
+                        moves = chosen.known.script.acts.iter().any(|act| act.what == What::Move);
+                        let live = chosen.peak;
+                        let (plan, known) = view.finish(chosen, target, early)?;
+                        (plan, live, known)
                     }
                     Err(Short { enough }) => {
                         least = least.min(enough.max(budget + 1));
@@ -127,7 +127,7 @@ impl Outline {
                 let needed: Vec<u64> = plan.spaces.iter().map(|space| space.bytes).collect();
                 let over = |place: usize| needed[place + 1].saturating_sub(beside[place]);
                 if needed[0] <= budget && over(0) == 0 && over(1) == 0 {
-                    return Ok((plan, choices));
+                    return Ok((plan, known));
                 }
                 if needed[0] > budget {
                     least = least.min(needed[0]);
@@ -142,15 +142,13 @@ impl Outline {
             }
         }
         // What needs least may do where what was chosen for the budget does not.
-        let mut chosen = view.least(&base, &start);
-        let choices = std::mem::take(&mut chosen.choices);
-        let plan = view.finish(chosen, 0, false)?;
+        let (plan, known) = view.finish(view.least(&base, &start), 0, false)?;
         let needed = |tier: Tier| plan.spaces[tier as usize].bytes;
         if needed(Tier::Device) <= budget
             && needed(Tier::Host) <= beside[0]
             && needed(Tier::Disk) <= beside[1]
         {
-            return Ok((plan, choices));
+            return Ok((plan, known));
         }
         if let Some(full) = full.filter(|_| least == u64::MAX) {
             return Err(full);
@@ -164,13 +162,12 @@ impl Outline {
     pub fn smallest(&self, graph: &Graph, sizes: &Bindings, options: &Options) -> Result<u64, PlanError> {
         let options = &options.at_ordinary_prices();
         let sizes = self.sizes(graph, sizes, options)?;
-        let view = View::new(self, graph, &sizes, options);
+        let view = View::new(self, graph, &sizes, options)?;
         let base = view.base();
-        let homes = view.homes(&base, options.persistent)?;
-        let start = view.away_at_first(&base, homes);
+        let start = view.away_at_first(&base);
         let chosen = view.least(&base, &start);
         let mut low = chosen.peak / 2;
-        let mut high = view.finish(chosen, 0, false)?.spaces[0].bytes;
+        let mut high = view.finish(chosen, 0, false)?.0.spaces[0].bytes;
         // Other tiers may be too small for what needs least.
         while let Err(e) = self.squeeze_at(graph, &sizes, options, high) {
             match e {

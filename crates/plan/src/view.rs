@@ -2,17 +2,17 @@
 //! laying out what was chosen.
 
 use crate::base::{Base, Choices};
-use crate::budget::{Chosen, Short, Terms, fit, refine, seconds};
+use crate::budget::{Chosen, Known, Short, Terms, fit, refine, seconds};
 use crate::evaluate::profile;
-use crate::lifetime::lifetimes;
-use crate::make::{Options, Persistent, PlanError};
+use crate::lifetime::{Lifetimes, lifetimes};
+use crate::make::{Home, Options, PlanError};
 use crate::outline::{Outline, Sizes};
 use crate::overlap::{Room, fetch_early, store_late};
 use crate::plan::{Choice, Plan, Tier};
-use crate::script::{Script, Version, VersionId, What};
+use crate::script::{Script, VersionId, What, copies};
 use crate::simulate::per_byte;
 use crate::wait::add_waits;
-use gulliver_graph::graph::Graph;
+use gulliver_graph::graph::{Graph, Role, Value, ValueInfo};
 
 /// What is used again within so many times the seconds of its fetch is not sent away without need.
 const SOON: f64 = 16.0;
@@ -22,17 +22,33 @@ pub(crate) struct View<'a> {
     outline: &'a Outline,
     graph: &'a Graph,
     sizes: &'a Sizes,
-    options: &'a Options<'a>,
+    pub(crate) options: &'a Options<'a>,
+    /// Where persistent inputs are between steps, in the graph's order.
+    pub(crate) places: Vec<Option<Home>>,
     bytes: Vec<u64>,
     /// Seconds by act of the outline's script.
     seconds: Vec<f64>,
 }
 
 impl<'a> View<'a> {
-    pub(crate) fn new(outline: &'a Outline, graph: &'a Graph, sizes: &'a Sizes, options: &'a Options<'a>) -> View<'a> {
+    /// Fails if the job does not keep one of the graph's weights or states.
+    pub(crate) fn new(
+        outline: &'a Outline,
+        graph: &'a Graph,
+        sizes: &'a Sizes,
+        options: &'a Options<'a>,
+    ) -> Result<View<'a>, PlanError> {
         let bytes: Vec<u64> = outline.kinds.type_of.iter().map(|&k| sizes.bytes[k as usize]).collect();
         let seconds = seconds(&outline.script, &bytes, |node| outline.seconds(sizes, node));
-        View { outline, graph, sizes, options, bytes, seconds }
+        let place = |(_, role, info): (Value, Role, &ValueInfo)| match role {
+            Role::Weight(_) | Role::State(_) => {
+                let home = options.persistent.homes.get(&info.name);
+                home.map(|home| Some(*home)).ok_or_else(|| PlanError::NotPersistent(info.name.clone()))
+            }
+            _ => Ok(None),
+        };
+        let places = graph.inputs().map(place).collect::<Result<_, _>>()?;
+        Ok(View { outline, graph, sizes, options, places, bytes, seconds })
     }
 
     pub(crate) fn base(&self) -> Base<'a> {
@@ -47,22 +63,24 @@ impl<'a> View<'a> {
         self.sizes.scratch[self.outline.kinds.kind_of[node] as usize]
     }
 
-    pub(crate) fn homes(&self, base: &Base, persistent: &Persistent) -> Result<Vec<Tier>, PlanError> {
-        let home = |(v, version): (usize, &Version)| {
-            if !base.persistent[v] {
-                return Ok(Tier::Device);
+    /// The tier in which each version waits for the next step.
+    pub(crate) fn homes(&self) -> Vec<Tier> {
+        let mut homes = vec![Tier::Device; self.outline.script.versions.len()];
+        let mut version = 0;
+        // The first versions are those of the inputs, in order.
+        for ((_, role, _), place) in self.graph.inputs().zip(&self.places) {
+            if let Some(place) = place {
+                homes[version] = place.tier;
             }
-            let name = &self.graph.value(version.of.value).name;
-            let home = persistent.homes.get(name);
-            home.map(|home| home.tier).ok_or_else(|| PlanError::NotPersistent(name.clone()))
-        };
-        base.script.versions.iter().enumerate().map(home).collect()
+            version += copies(role, self.outline.partials) as usize;
+        }
+        homes
     }
 
     /// What is at home elsewhere is on the device only while it is used, or if it is used again soon,
     /// measured by the time it takes to fetch it.
-    pub(crate) fn away_at_first(&self, base: &Base, homes: Vec<Tier>) -> Choices {
-        let mut choices = base.keep(homes);
+    pub(crate) fn away_at_first(&self, base: &Base) -> Choices {
+        let mut choices = base.keep(self.homes());
         let mut begins = Vec::with_capacity(self.seconds.len());
         let mut now = 0.0;
         for seconds in &self.seconds {
@@ -127,11 +145,11 @@ impl<'a> View<'a> {
     pub(crate) fn refine(
         &self,
         base: &Base,
-        start: &Choices,
+        known: &Known,
         target: u64,
         room: [u64; 2],
     ) -> Result<Chosen, Short> {
-        self.with_terms(room, |terms| refine(base, terms, start, target))
+        self.with_terms(room, |terms| refine(base, terms, known, target))
     }
 
     /// Most device bytes in use at once if everything stays.
@@ -164,17 +182,35 @@ impl<'a> View<'a> {
     /// The plan of a script that was not chosen here.
     pub(crate) fn finish_script(&self, script: Script, target: u64, early: bool) -> Result<Plan, PlanError> {
         let life = lifetimes(&self.outline.sharing, &script);
-        self.finish(Chosen { script, life, ..Chosen::default() }, target, early)
+        let known = Known { script, life, ..Known::default() };
+        self.finish(Chosen { known, ..Chosen::default() }, target, early).map(|(plan, _)| plan)
     }
 
-    /// Puts moves beside kernels, lays everything out and says who waits for whom.
+    /// The plan in which everything stays.
+    pub(crate) fn lay(&self) -> Result<Plan, PlanError> {
+        self.outline.lay(self.graph, &self.outline.script, &self.outline.life, self.sizes, self)
+    }
+
+    /// Puts moves beside kernels, lays everything out and says who waits for whom; and gives back what was
+    /// chosen.
     pub(crate) fn finish(
         &self,
         chosen: Chosen,
         target: u64,
         early: bool,
-    ) -> Result<Plan, PlanError> {
-        let Chosen { mut script, mut life, decisions, .. } = chosen;
+    ) -> Result<(Plan, Known), PlanError> {
+        let Chosen { known, decisions, .. } = chosen;
+        let moves = early && known.script.acts.iter().any(|act| act.what == What::Move);
+        let moved = moves.then(|| self.beside_kernels(&known, target));
+        let (script, life) = moved.as_ref().map_or((&known.script, &known.life), |(script, life)| (script, life));
+        let mut plan = self.outline.lay(self.graph, script, life, self.sizes, self)?;
+        plan.decisions = decisions;
+        add_waits(&mut plan);
+        Ok((plan, known))
+    }
+
+    /// Fetches earlier and stores later, where there is room.
+    fn beside_kernels(&self, known: &Known, target: u64) -> (Script, Lifetimes) {
         let links = self.options.links;
         let room = Room {
             graph: self.graph,
@@ -184,18 +220,12 @@ impl<'a> View<'a> {
             link: &|from, to| per_byte(&links, from, to),
             target,
         };
-        if early && script.acts.iter().any(|act| act.what == What::Move) {
-            let early = fetch_early(&script, &life, &room);
-            let lives = lifetimes(&self.outline.sharing, &early);
-            let needs = profile(&early, &lives, &self.bytes, room.scratch);
-            if needs.into_iter().all(|bytes| bytes <= target) {
-                (script, life) = (early, lives);
-            }
-            store_late(&script, &mut life, &room);
+        let mut script = fetch_early(&known.script, &known.life, &room);
+        let mut life = lifetimes(&self.outline.sharing, &script);
+        if profile(&script, &life, &self.bytes, room.scratch).into_iter().any(|bytes| bytes > target) {
+            (script, life) = (known.script.clone(), known.life.clone());
         }
-        let mut plan = self.outline.lay(self.graph, &script, &life, self.sizes, self.options)?;
-        plan.decisions = decisions;
-        add_waits(&mut plan);
-        Ok(plan)
+        store_late(&script, &mut life, &room);
+        (script, life)
     }
 }

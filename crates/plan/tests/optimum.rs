@@ -243,7 +243,7 @@ fn what_is_computed_again_is_close_to_the_least_possible() {
             // we may drop.
             let within = |target| {
                 let chosen = fit(&base, &terms, &start, target).ok()?;
-                let outcome = case.outcome(&chosen.script);
+                let outcome = case.outcome(&chosen.known.script);
                 assert!(outcome.peak <= target, "{name}");
                 Some(outcome.again)
             };

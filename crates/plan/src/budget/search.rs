@@ -184,6 +184,11 @@ impl<'a> Search<'a> {
                 self.bar(self.work.writer.failed[k].gap);
             }
         }
+        self.see()
+    }
+
+    /// Sees what is wanting; most bytes in use at once.
+    pub(super) fn see(&mut self) -> u64 {
         self.over.fill(i64::MIN / 2);
         for (act, &bytes) in self.work.writer.script.acts.iter().zip(&self.work.profile) {
             let over = &mut self.over[act.base as usize];
