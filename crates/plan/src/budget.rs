@@ -3,6 +3,7 @@
 //! the bytes at least cost. Where most is wanting the cheapest seconds per byte are spent first; then
 //! what turned out not to be needed is taken back.
 
+mod polish;
 mod price;
 mod search;
 
@@ -95,6 +96,10 @@ pub fn fit(base: &Base, terms: &Terms, choices: &Choices, target: u64) -> Result
         if !terms.recompute || best.as_ref().is_ok_and(|(cost, _)| *cost <= least * (1.0 + little)) {
             break;
         }
+    }
+    let from = best.as_ref().map_or(choices, |(_, choices)| choices).clone();
+    if let Some(found) = Search::new(base, terms, from, target, STARTS[0].0, &mut work).polish() {
+        best = Ok(found);
     }
     best.map(|(_, choices)| chosen(base, terms, choices, target, work))
 }
