@@ -68,6 +68,8 @@ pub struct Choices {
     pub gaps: Vec<Choice>,
     /// By version: whether it is let go again when it was brought back for the sake of another.
     pub fleeting: Vec<bool>,
+    /// Acts before which a version is brought back sooner than it is used, in order.
+    pub early: Vec<(u32, VersionId)>,
     /// By version: the tier in which a weight or state waits for the next step.
     pub homes: Vec<Tier>,
 }
@@ -180,7 +182,12 @@ impl Base<'_> {
 
     /// Everything stays; inputs are at home in their tiers.
     pub fn keep(&self, homes: Vec<Tier>) -> Choices {
-        Choices { gaps: vec![Choice::Keep; self.uses.len()], fleeting: vec![false; homes.len()], homes }
+        Choices {
+            gaps: vec![Choice::Keep; self.uses.len()],
+            fleeting: vec![false; homes.len()],
+            early: Vec::new(),
+            homes,
+        }
     }
 
     /// Whether a version is used at or before an act, and at or after it.

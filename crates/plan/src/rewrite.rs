@@ -69,7 +69,13 @@ impl Writer {
             *(if tier == Tier::Device { &mut self.here[v] } else { &mut self.copy[v] }) = new;
             self.homes[v] = new;
         }
+        let mut early = choices.early.iter().peekable();
         for t in 0..base.script.acts.len() {
+            self.now = t as u32;
+            while let Some(&(_, v)) = early.next_if(|(act, _)| *act <= self.now) {
+                self.want(base, choices, v);
+                self.borrowed.retain(|other| *other != v);
+            }
             self.act(base, choices, t);
         }
         if !self.failed.is_empty() {
@@ -83,18 +89,10 @@ impl Writer {
     }
 
     fn act(&mut self, base: &Base, choices: &Choices, t: usize) {
-        self.now = t as u32;
         let what = base.script.acts[t].what;
         let (reads, writes) = base.script.split(t);
         for &v in reads {
-            if self.here[v as usize] != NEVER {
-                continue;
-            }
-            if let Err(impossible) = self.bring(base, choices, v) {
-                self.failed.push(impossible);
-                // As if it had stayed; what is written from here on is not used.
-                self.here[v as usize] = v;
-            }
+            self.want(base, choices, v);
         }
         self.begin(what, reads.len());
         for &v in reads {
@@ -131,6 +129,18 @@ impl Writer {
             if (fate != Fate::Stays || choice != Choice::Keep) && !(what == What::Carry && i == 1) {
                 self.after(base, choices, v, fate, choice);
             }
+        }
+    }
+
+    #[inline]
+    fn want(&mut self, base: &Base, choices: &Choices, v: VersionId) {
+        if self.here[v as usize] != NEVER {
+            return;
+        }
+        if let Err(impossible) = self.bring(base, choices, v) {
+            self.failed.push(impossible);
+            // As if it had stayed; what is written from here on is not used.
+            self.here[v as usize] = v;
         }
     }
 

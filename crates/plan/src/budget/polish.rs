@@ -7,13 +7,16 @@ use crate::base::Choices;
 use crate::plan::Choice;
 
 /// Acts that are looked at in all, over all changes: what may be spent on a short script.
-const ACTS: usize = 600_000;
+const ACTS: usize = 300_000;
 /// Changes looked at are at least so many, or it is not worth beginning.
-const LEAST: usize = 2_000;
+const LEAST: usize = 1_000;
 /// How much worse a change may be at first and at last, as a share of the step.
 const HEAT: (f64, f64) = (0.05, 0.0005);
 /// What it costs, in steps, to need twice the target.
 const EXCESS: f64 = 4.0;
+
+/// So many acts sooner than it is used a value may be brought back.
+const SOONER: u32 = 4;
 
 /// A generator of numbers that look random; always the same.
 struct Dice(u64);
@@ -74,7 +77,20 @@ impl Search<'_> {
                 let v = open[dice.below(open.len())].version as usize;
                 self.choices.fleeting[v] ^= true;
             }
-            1 | 2 => {
+            1 => {
+                let c = open[dice.below(open.len())];
+                match self.choices.early.iter().position(|(_, v)| *v == c.version) {
+                    Some(at) => {
+                        self.choices.early.remove(at);
+                    }
+                    None => {
+                        let act = c.to - 1 - dice.below(SOONER.min(c.to - c.from - 1) as usize) as u32;
+                        let at = self.choices.early.partition_point(|(other, _)| *other <= act);
+                        self.choices.early.insert(at, (act, c.version));
+                    }
+                }
+            }
+            2 | 3 => {
                 self.turn(&open[dice.below(open.len())], dice);
                 self.turn(&open[dice.below(open.len())], dice);
             }
