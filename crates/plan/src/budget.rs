@@ -81,8 +81,15 @@ pub struct Short {
 }
 
 /// Chooses from `choices` on, which may already say something, until no act needs more than `target`.
-/// Several ways of looking at costs are tried, and the best result is taken.
-pub fn fit(base: &Base, terms: &Terms, choices: &Choices, target: u64) -> Result<Chosen, Short> {
+/// Several ways of looking at costs are tried, and the best result is taken; if the script is short and it may
+/// take its time, that is polished.
+pub fn fit(
+    base: &Base,
+    terms: &Terms,
+    choices: &Choices,
+    target: u64,
+    at_leisure: bool,
+) -> Result<Chosen, Short> {
     let mut work = Evaluation::default();
     let mut best: Result<(f64, Choices), Short> = Err(Short { enough: u64::MAX });
     for (way, little) in STARTS {
@@ -98,7 +105,8 @@ pub fn fit(base: &Base, terms: &Terms, choices: &Choices, target: u64) -> Result
         }
     }
     let from = best.as_ref().map_or(choices, |(_, choices)| choices).clone();
-    if let Some(found) = Search::new(base, terms, from, target, STARTS[0].0, &mut work).polish() {
+    let mut search = Search::new(base, terms, from, target, STARTS[0].0, &mut work);
+    if let Some(found) = at_leisure.then(|| search.polish()).flatten() {
         best = Ok(found);
     }
     best.map(|(_, choices)| chosen(base, terms, choices, target, work))

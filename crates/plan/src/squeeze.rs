@@ -19,6 +19,8 @@ const WAYS: [(bool, u64); 7] =
     [(true, 100), (false, 100), (false, 97), (false, 93), (false, 87), (false, 80), (false, 70)];
 /// Attempts to lay a script out in less than it needs at least.
 const ATTEMPTS: usize = 12;
+/// In the first way, so many of them take their time.
+const POLISHED: usize = 3;
 
 impl Outline {
     /// The plan for inputs of these sizes (of the whole batch), within the budgets. Graph and partials must
@@ -105,14 +107,14 @@ impl Outline {
         let beside = view.beside();
         let (mut least, mut full) = (u64::MAX, None);
         let mut moves = true;
-        for (early, share) in WAYS {
+        for (way, (early, share)) in WAYS.into_iter().enumerate() {
             // Without moves none can start early, and all has been tried.
             if !moves && share == 100 {
                 continue;
             }
             let (mut target, mut room) = (budget / 100 * share + budget % 100 * share / 100, beside);
-            for _ in 0..ATTEMPTS {
-                let (plan, live, known) = match view.fit(&base, &start, target, room) {
+            for attempt in 0..ATTEMPTS {
+                let (plan, live, known) = match view.fit(&base, &start, target, room, way == 0 && attempt < POLISHED) {
                     Ok(chosen) => {
                         moves = chosen.known.script.acts.iter().any(|act| act.what == What::Move);
                         let live = chosen.peak;

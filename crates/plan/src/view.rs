@@ -137,8 +137,9 @@ impl<'a> View<'a> {
         start: &Choices,
         target: u64,
         room: [u64; 2],
+        at_leisure: bool,
     ) -> Result<Chosen, Short> {
-        self.with_terms(room, |terms| fit(base, terms, start, target))
+        self.with_terms(room, |terms| fit(base, terms, start, target, at_leisure))
     }
 
     /// Adapts choices made for other sizes.
@@ -164,7 +165,7 @@ impl<'a> View<'a> {
         let (mut target, mut best) = (0, None);
         // Each failure says how little was enough on the way to it.
         for _ in 0..8 {
-            match self.fit(base, start, target, room) {
+            match self.fit(base, start, target, room, false) {
                 Ok(chosen) => {
                     best = Some(chosen);
                     break;
@@ -173,7 +174,7 @@ impl<'a> View<'a> {
                 Err(Short { enough }) => target = enough + enough / 50 + 64,
             }
         }
-        best.unwrap_or_else(|| match self.fit(base, start, u64::MAX / 4, room) {
+        best.unwrap_or_else(|| match self.fit(base, start, u64::MAX / 4, room, false) {
             Ok(chosen) => chosen,
             Err(_) => unreachable!("nothing is wanting without a limit"),
         })

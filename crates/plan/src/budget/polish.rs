@@ -11,7 +11,7 @@ const ACTS: usize = 300_000;
 /// Changes looked at are at least so many, or it is not worth beginning.
 const LEAST: usize = 1_000;
 /// How much worse a change may be at first and at last, as a share of the step.
-const HEAT: (f64, f64) = (0.05, 0.0005);
+const HEAT: (f64, f64) = (0.1, 0.002);
 /// What it costs, in steps, to need twice the target.
 const EXCESS: f64 = 4.0;
 
@@ -41,31 +41,31 @@ impl Search<'_> {
         if looks < LEAST || open.is_empty() {
             return None;
         }
-        let step: f64 = self.terms.seconds.iter().sum::<f64>().max(f64::MIN_POSITIVE);
+        let (base, terms) = (self.base, self.terms);
+        let step: f64 = terms.seconds.iter().sum::<f64>().max(f64::MIN_POSITIVE);
         let mut dice = Dice(1);
         let mut best: Option<(f64, Choices)> = None;
-        let mut now = f64::INFINITY;
+        let (mut held, mut now) = (self.choices.clone(), f64::INFINITY);
         for look in 0..looks {
-            let before = self.choices.clone();
             if look > 0 {
                 self.change(&open, &mut dice);
             }
-            let (base, terms) = (self.base, self.terms);
-            if !self.work.of(base, terms.sharing, &self.choices, terms.bytes, terms.scratch) {
-                self.choices = before;
-                continue;
-            }
-            let cost = self.cost();
-            let excess = self.work.peak().saturating_sub(self.target) as f64 / self.target.max(1) as f64;
-            if excess == 0.0 && best.as_ref().is_none_or(|(least, _)| cost < *least) {
-                best = Some((cost, self.choices.clone()));
-            }
-            let energy = cost / step + EXCESS * excess;
+            let energy = if self.work.of(base, terms.sharing, &self.choices, terms.bytes, terms.scratch) {
+                let cost = self.cost();
+                let excess = self.work.peak().saturating_sub(self.target) as f64 / self.target.max(1) as f64;
+                if excess == 0.0 && best.as_ref().is_none_or(|(least, _)| cost < *least) {
+                    best = Some((cost, self.choices.clone()));
+                }
+                cost / step + EXCESS * excess
+            } else {
+                f64::INFINITY
+            };
             let heat = HEAT.0 * (HEAT.1 / HEAT.0).powf(look as f64 / looks as f64);
             if energy <= now || dice.share() < ((now - energy) / heat).exp() {
                 now = energy;
+                copy(&self.choices, &mut held);
             } else {
-                self.choices = before;
+                copy(&held, &mut self.choices);
             }
         }
         best
@@ -103,10 +103,16 @@ impl Search<'_> {
         let now = self.choices.gaps[c.gap];
         let again = (self.terms.recompute && self.base.again[c.version as usize]).then_some(Choice::Recompute);
         let away = self.terms.away.iter().flatten().map(|(choice, _)| *choice);
-        let others: Vec<Choice> =
-            [Choice::Keep].into_iter().chain(again).chain(away).filter(|other| *other != now).collect();
-        if !others.is_empty() {
-            self.choices.gaps[c.gap] = others[dice.below(others.len())];
+        let others = [Choice::Keep].into_iter().chain(again).chain(away).filter(|other| *other != now);
+        if let Some(other) = others.clone().nth(dice.below(others.count())) {
+            self.choices.gaps[c.gap] = other;
         }
     }
+}
+
+/// Without new memory.
+fn copy(from: &Choices, to: &mut Choices) {
+    to.gaps.clone_from(&from.gaps);
+    to.fleeting.clone_from(&from.fleeting);
+    to.early.clone_from(&from.early);
 }
