@@ -221,7 +221,7 @@ impl Outline {
         let mut ends = options.persistent.ends;
         for space in 0..TIERS.len() {
             let limit = options.memory.filter(|_| space == Tier::Device as usize);
-            let (offsets, end) = pack(&spans[space], ends[space], limit);
+            let (offsets, end) = pack(&spans[space], ends[space], limit, view.at_leisure);
             ends[space] = end;
             for (&i, &offset) in moving[space].iter().zip(&offsets) {
                 buffers[i].offset = offset;

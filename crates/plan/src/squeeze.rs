@@ -27,7 +27,8 @@ impl Outline {
     /// be those the outline was made for.
     pub fn plan(&self, graph: &Graph, sizes: &Bindings, options: &Options) -> Result<Plan, PlanError> {
         let sizes = self.sizes(graph, sizes, options)?;
-        let view = View::new(self, graph, &sizes, options)?;
+        let mut view = View::new(self, graph, &sizes, options)?;
+        view.at_leisure = false;
         let budget = options.memory.unwrap_or(u64::MAX);
         if view.places.iter().flatten().all(|home| home.tier == Tier::Device) && view.need() <= budget {
             let plan = view.lay()?;

@@ -23,6 +23,8 @@ pub(crate) struct View<'a> {
     graph: &'a Graph,
     sizes: &'a Sizes,
     pub(crate) options: &'a Options<'a>,
+    /// Whether there is time to spare.
+    pub(crate) at_leisure: bool,
     /// Where persistent inputs are between steps, in the graph's order.
     pub(crate) places: Vec<Option<Home>>,
     bytes: Vec<u64>,
@@ -48,7 +50,7 @@ impl<'a> View<'a> {
             _ => Ok(None),
         };
         let places = graph.inputs().map(place).collect::<Result<_, _>>()?;
-        Ok(View { outline, graph, sizes, options, places, bytes, seconds })
+        Ok(View { outline, graph, sizes, options, at_leisure: true, places, bytes, seconds })
     }
 
     pub(crate) fn base(&self) -> Base<'a> {
