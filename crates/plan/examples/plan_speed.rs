@@ -1,6 +1,10 @@
-//! How long a plan for a new input size takes under a budget: `cargo run --release --example plan_speed`.
-//! Each row is a model, the share it may use of what it needs beyond weights and states without a limit, and
-//! the best of several runs. An argument selects the models whose names begin with it.
+//! How long a plan for a new size of input takes under a budget, after start-up:
+//! `cargo run --release -p gulliver-plan --example plan_speed [MODEL] [PERCENT]`.
+//!
+//! Start-up outlines the graph and plans its largest input. Each row then plans inputs of several other sizes,
+//! each for the first time, with a share of what that size needs beyond weights and states: from sizes to the
+//! plan with every offset (lifetimes and layout included), and beside that its verification and what is
+//! computed again. Arguments select the models whose names begin with the first, and one share.
 
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
@@ -11,65 +15,123 @@ use gulliver_graph::training::training_graph;
 use gulliver_plan::cost::Beside;
 use gulliver_plan::make::{Options, Persistent};
 use gulliver_plan::outline::Outline;
+use gulliver_plan::plan::Plan;
 use gulliver_plan::simulate::simulate;
+use gulliver_plan::verify::verify;
+use std::collections::HashMap;
+use std::hint::black_box;
 use std::time::Instant;
 
-fn graph(name: &str, settings: &[(&str, i64)]) -> Result<Graph, Box<dyn std::error::Error>> {
+type Failure = Box<dyn std::error::Error>;
+
+const SHARES: [u64; 4] = [80, 60, 40, 30];
+
+fn graph(name: &str, settings: &[(&str, i64)]) -> Result<Graph, Failure> {
     let settings: Vec<(String, ParamValue)> =
         settings.iter().map(|(n, v)| (n.to_string(), ParamValue::Int(*v))).collect();
     let optimizer = Optimizer::new("adam", &[])?;
     Ok(training_graph(model(name, &settings)?.as_ref(), &[optimizer], None)?)
 }
 
-fn row(
-    label: &str,
-    graph: &Graph,
-    outlined: &Bindings,
-    asked: &Bindings,
-) -> Result<(), Box<dyn std::error::Error>> {
+/// Milliseconds of a call, and its result.
+fn timed<T>(call: impl FnOnce() -> T) -> (f64, T) {
+    let begin = Instant::now();
+    let made = call();
+    (begin.elapsed().as_secs_f64() * 1e3, made)
+}
+
+/// The middle, the least and the most of some numbers, with three digits.
+fn spread(mut all: Vec<f64>) -> String {
+    all.sort_by(f64::total_cmp);
+    match all[..] {
+        [] => "-".into(),
+        [least, ..] => format!("{:8.3} ({least:.3} to {:.3})", all[all.len() / 2], all[all.len() - 1]),
+    }
+}
+
+fn rows(label: &str, graph: &Graph, largest: &Bindings, others: &[Bindings]) -> Result<(), Failure> {
     if std::env::args().nth(1).is_some_and(|only| !label.starts_with(&only)) {
         return Ok(());
     }
+    let one: Option<u64> = std::env::args().nth(2).map(|share| share.parse()).transpose()?;
     let persistent = Persistent::of(graph)?;
     let beside = Beside { host: Some(0), disk: None };
     let options = Options { beside, ..Options::new(&persistent) };
-    let outline = Outline::new(graph, outlined, &options)?;
-    let free = outline.plan(graph, asked, &options)?;
     let state = persistent.ends[0];
-    let moving = free.spaces[0].bytes - state;
-    for percent in [80, 60, 40] {
-        let options = Options { memory: Some(state + moving / 100 * percent), ..options };
-        let mut best = f64::INFINITY;
-        let mut last = None;
-        for _ in 0..7 {
-            let begin = Instant::now();
-            last = outline.plan(graph, asked, &options).ok();
-            best = best.min(begin.elapsed().as_secs_f64());
+    for share in SHARES.into_iter().filter(|share| one.is_none_or(|one| one == *share)) {
+        let budget = |outline: &Outline, sizes: &Bindings| -> Result<u64, Failure> {
+            let moving = outline.plan(graph, sizes, &options)?.spaces[0].bytes - state;
+            Ok(state + moving / 100 * share)
+        };
+        let (start_up, outline) = timed(|| -> Result<Outline, Failure> {
+            let mut outline = Outline::new(graph, largest, &options)?;
+            let memory = Some(budget(&outline, largest)?);
+            outline.learn(graph, largest, &Options { memory, ..options })?;
+            Ok(outline)
+        });
+        let outline = outline?;
+        let (mut plan_times, mut verify_times, mut again) = (Vec::new(), Vec::new(), Vec::new());
+        let mut known: HashMap<Bindings, Plan> = HashMap::new();
+        for sizes in others {
+            let options = Options { memory: Some(budget(&outline, sizes)?), ..options };
+            let (took, plan) = timed(|| outline.plan(graph, sizes, &options));
+            plan_times.push(took);
+            let Ok(plan) = plan else { continue };
+            let (took, verified) = timed(|| verify(graph, &plan));
+            verified?;
+            verify_times.push(took);
+            let bound = outline.sizes(graph, sizes, &options)?;
+            let timing = simulate(&plan, |id| outline.seconds(&bound, id.index()), &options.links);
+            again.push(100.0 * timing.again / (timing.seconds - timing.again));
+            known.insert(sizes.clone(), plan);
         }
-        let sizes = outline.sizes(graph, asked, &options)?;
-        let again = last.as_ref().map(|plan| {
-            let timing = simulate(plan, |id| outline.seconds(&sizes, id.index()), &options.links);
-            100.0 * timing.again / (timing.seconds - timing.again)
+        let (looked_up, _) = timed(|| {
+            for k in 0..10_000 {
+                black_box(known.get(black_box(&others[k % others.len()])));
+            }
         });
         println!(
-            "{label:<12} {:>6} acts {percent:>3} % {:>9.3} ms   {}",
-            outline.script.acts.len(),
-            best * 1e3,
-            again.map_or("does not fit".into(), |a| format!("{a:.2} % again"))
+            "{label:<10} {:>6} nodes {share:>3} %  start {start_up:>6.0}  plan {:<26}  verify {:<26}  again % {:<24}  {} of {} fit  cached {:.0} ns",
+            graph.nodes.len(),
+            spread(plan_times),
+            spread(verify_times),
+            spread(again),
+            known.len(),
+            others.len(),
+            looked_up * 100.0,
         );
     }
     Ok(())
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> Result<(), Failure> {
+    println!("milliseconds: middle (least to most) over sizes met for the first time");
     let text = |batch, length| Bindings::new().with("batch", batch).with("length", length);
-    row("bert-base", &graph("bert-base", &[])?, &text(16, 128), &text(16, 200))?;
+    let lengths = |batch, all: &[usize]| all.iter().map(|l| text(batch, *l)).collect::<Vec<_>>();
+    rows(
+        "bert-base",
+        &graph("bert-base", &[])?,
+        &text(16, 256),
+        &lengths(16, &[248, 64, 232, 96, 200, 176, 112, 144, 160]),
+    )?;
     let gpt = [("width", 1600), ("heads", 25), ("layers", 48), ("vocab", 50257), ("context", 1024)];
-    row("gpt2-48", &graph("gpt", &gpt)?, &text(1, 512), &text(1, 768))?;
-    row("resnet152", &graph("resnet152", &[])?, &text(8, 1), &text(12, 1))?;
+    rows(
+        "gpt2-48",
+        &graph("gpt", &gpt)?,
+        &text(1, 1024),
+        &lengths(1, &[960, 256, 384, 768, 640, 512, 896]),
+    )?;
+    let batches: Vec<Bindings> = [14, 4, 12, 6, 10, 9, 11].map(|b| text(b, 1)).into();
+    rows("resnet152", &graph("resnet152", &[])?, &text(16, 1), &batches)?;
     for layers in [12, 24, 48, 96] {
         let gpt = [("width", 256), ("heads", 4), ("layers", layers), ("vocab", 1000), ("context", 256)];
-        row(&format!("gpt, {layers}"), &graph("gpt", &gpt)?, &text(4, 128), &text(4, 200))?;
+        let graph = graph("gpt", &gpt)?;
+        rows(
+            &format!("gpt, {layers}"),
+            &graph,
+            &text(4, 256),
+            &lengths(4, &[240, 64, 208, 96, 192, 128, 160]),
+        )?;
     }
     Ok(())
 }

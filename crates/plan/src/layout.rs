@@ -3,6 +3,9 @@
 //! high end, so that what comes and goes does not leave holes between what stays; the largest may be placed
 //! before all others, largest first. Several ways are tried until one loses next to nothing.
 
+mod outward;
+mod ranked;
+
 /// Offsets are multiples of this many bytes: a cache line, and every vector register.
 pub const ALIGN: u64 = 64;
 
@@ -28,13 +31,12 @@ const WAYS: [(u32, usize); 10] =
     [(12, 0), (12, 4), (0, 0), (12, 16), (40, 0), (0, 16), (12, 64), (0, 64), (12, 256), (0, 256)];
 /// A layout that loses at most this share of what is needed is good enough to stop.
 const GOOD: u64 = 200;
-/// With so few spans it pays to try again with the highest placed first, so many times.
-const FEW: usize = 256;
-const RETRIES: usize = 80;
+/// Pairs of spans that may be looked at where little is to be lost: in a hurry, and at leisure.
+const PAIRS: [usize; 2] = [1_000_000, 30_000_000];
 
 /// An offset per span, from `base` up, and the end of the arena. If there is a limit to that which can be
-/// kept to, ways are tried until one does.
-pub fn pack(spans: &[Span], base: u64, limit: Option<u64>) -> (Vec<u64>, u64) {
+/// kept to, ways are tried until one does, at leisure or only those that take next to no time.
+pub fn pack(spans: &[Span], base: u64, limit: Option<u64>, at_leisure: bool) -> (Vec<u64>, u64) {
     let events = Events::of(spans);
     let needed = events.live_peak(spans);
     let room = limit.map(|limit| limit.saturating_sub(base)).filter(|room| *room >= needed);
@@ -51,33 +53,11 @@ pub fn pack(spans: &[Span], base: u64, limit: Option<u64>) -> (Vec<u64>, u64) {
             break;
         }
     }
-    if spans.len() <= FEW {
-        improve(spans, enough, &mut best);
-    }
+    outward::improve(spans, enough, &mut best);
+    ranked::improve(spans, enough, PAIRS[usize::from(at_leisure)], &mut best);
     let (mut offsets, top) = best;
     offsets.iter_mut().for_each(|o| *o += base);
     (offsets, base + top)
-}
-
-/// Places all spans in turn, and again with the one that ended highest moved to the front.
-fn improve(spans: &[Span], enough: u64, best: &mut (Vec<u64>, u64)) {
-    let mut order = largest(spans, spans.len());
-    for _ in 0..RETRIES {
-        if best.1 <= enough {
-            return;
-        }
-        let ground = Ground::of(spans, &order);
-        let Some(&(_, top, highest)) = ground.placed.iter().max_by_key(|(_, end, i)| (*end, *i)) else {
-            return;
-        };
-        if top < best.1 {
-            best.1 = top;
-            ground.placed.iter().for_each(|&(start, _, i)| best.0[i] = start);
-        }
-        if let Some(at) = order.iter().position(|&i| i as usize == highest) {
-            order[..=at].rotate_right(1);
-        }
-    }
 }
 
 /// The largest spans, largest first.
@@ -316,7 +296,7 @@ mod tests {
     fn spans_alive_together_never_overlap() {
         for count in [0, 1, 2, 10, 300, 1000] {
             let spans = random_spans(count, count as u64);
-            let (offsets, top) = pack(&spans, 128, None);
+            let (offsets, top) = pack(&spans, 128, None, true);
             assert!(top >= 128 + live_peak(&spans));
             for (i, a) in spans.iter().enumerate() {
                 assert!(offsets[i].is_multiple_of(ALIGN) && offsets[i] >= 128 && offsets[i] + a.bytes <= top);
@@ -333,7 +313,7 @@ mod tests {
     fn little_is_lost_on_random_lifetimes() {
         for seed in 0..5 {
             let spans = random_spans(2000, seed);
-            let (_, top) = pack(&spans, 0, None);
+            let (_, top) = pack(&spans, 0, None, true);
             let needed = live_peak(&spans);
             assert!(top * 100 < needed * 125, "{top} of {needed}");
         }
@@ -351,14 +331,14 @@ mod tests {
             spans.push(Span { bytes: 2000, start: back - 1, end: back + 1 });
         }
         let needed = live_peak(&spans);
-        let top = pack(&spans, 0, None).1;
+        let top = pack(&spans, 0, None, true).1;
         assert!(top <= needed + needed / 50, "{top} of {needed}");
     }
 
     #[test]
     fn space_is_used_again() {
         let span = |start, end| Span { bytes: 64, start, end };
-        let (offsets, top) = pack(&[span(0, 1), span(1, 2), span(2, 3)], 0, None);
+        let (offsets, top) = pack(&[span(0, 1), span(1, 2), span(2, 3)], 0, None, false);
         assert!(top == 128 && offsets[0] == offsets[2] && offsets[1] != offsets[0], "{offsets:?} {top}");
     }
 }

@@ -5,11 +5,14 @@
 #![forbid(unsafe_code)]
 
 pub mod arrange;
+pub mod base;
 pub mod budget;
 pub mod comparator;
 pub mod cost;
+pub mod evaluate;
 pub mod kind;
 pub mod layout;
+mod learn;
 pub mod lifetime;
 pub mod make;
 pub mod order;
@@ -18,7 +21,9 @@ pub mod overlap;
 pub mod plan;
 pub mod rewrite;
 pub mod script;
+mod settle;
 pub mod simulate;
 pub mod squeeze;
 pub mod verify;
+mod view;
 pub mod wait;

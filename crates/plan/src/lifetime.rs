@@ -36,7 +36,7 @@ pub struct Home {
 }
 
 /// Where versions live.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Lifetimes {
     /// The storages.
     pub storages: Vec<Storage>,
@@ -44,65 +44,117 @@ pub struct Lifetimes {
     pub homes: Vec<Home>,
 }
 
+/// What a graph says about sharing, whatever is done with its values; found once.
+#[derive(Clone, Debug)]
+pub struct Sharing {
+    /// Slices of the batch.
+    pub partials: u32,
+    /// Inputs in the graph's order, with their number of instances and what they are.
+    inputs: Vec<(Value, u32, Role)>,
+    /// (operand, result) pairs of a node where the result may take the operand's place, one list after the
+    /// other; and where the list of a node begins.
+    pairs: Vec<(u32, u32)>,
+    first: Vec<u32>,
+    /// The input whose next value a root is.
+    carried: Vec<Option<Value>>,
+    /// Values that exist beside the sum they are added to.
+    apart: Vec<bool>,
+}
+
+impl Sharing {
+    /// In time linear in the graph.
+    pub fn of(graph: &Graph, readers: &Readers, partials: u32) -> Sharing {
+        let mut carried: Vec<Option<Value>> = vec![None; graph.values.len()];
+        for (input, next) in &graph.carries {
+            carried[readers.root[next.index()].index()] = Some(*input);
+        }
+        let (mut pairs, mut first) = (Vec::new(), vec![0]);
+        for node in &graph.nodes {
+            let may = |&(i, o): &(usize, usize)| {
+                i < node.ins.len() && o < node.outs.len() && {
+                    let out = readers.root[node.outs[o].index()];
+                    graph.ty(node.ins[i]) == graph.ty(out)
+                }
+            };
+            let here = node.op.def().in_place();
+            pairs.extend(here.into_iter().filter(may).map(|(i, o)| (i as u32, o as u32)));
+            first.push(pairs.len() as u32);
+        }
+        let inputs = graph.inputs().map(|(value, role, _)| (value, copies(role, partials), role));
+        let apart = readers.summed.iter().map(|summed| partials > 1 && *summed);
+        Sharing { partials, inputs: inputs.collect(), pairs, first, carried, apart: apart.collect() }
+    }
+
+    fn pairs(&self, what: What) -> &[(u32, u32)] {
+        match what {
+            What::Run(id, _) => {
+                &self.pairs[self.first[id.index()] as usize..self.first[id.index() + 1] as usize]
+            }
+            _ => &[],
+        }
+    }
+}
+
 /// Decides where every version lives, in time linear in the acts.
-pub fn lifetimes(graph: &Graph, readers: &Readers, script: &Script, partials: u32) -> Lifetimes {
+pub fn lifetimes(sharing: &Sharing, script: &Script) -> Lifetimes {
+    let mut life = Lifetimes::default();
+    lifetimes_into(sharing, script, &mut Vec::new(), &mut life);
+    life
+}
+
+/// No act reads it.
+const UNREAD: u32 = u32::MAX;
+
+/// As [`lifetimes`], without new memory: `last` is overwritten by the last act that reads each version.
+pub fn lifetimes_into(sharing: &Sharing, script: &Script, last: &mut Vec<u32>, life: &mut Lifetimes) {
     let end_of_step = script.acts.len() as u32;
-    let last = last_refs(graph, script);
-    let mut storages: Vec<Storage> = Vec::new();
-    let nowhere = Home { storage: u32::MAX, slice: 0 };
-    let mut homes = vec![nowhere; script.versions.len()];
+    last_refs(script, last);
+    let Lifetimes { storages, homes } = life;
+    storages.clear();
+    homes.clear();
+    homes.resize(script.versions.len(), Home { storage: u32::MAX, slice: 0 });
     let mut input: VersionId = 0;
-    for (value, role, _) in graph.inputs() {
-        let (copies, first) = (copies(role, partials), input);
+    for &(value, copies, role) in &sharing.inputs {
+        let first = input;
         input += copies;
         for slice in 0..copies {
             homes[(first + slice) as usize] = Home { storage: storages.len() as u32, slice };
         }
         let sliced = matches!(role, Role::Data | Role::Random);
-        let used = (first..input).filter_map(|v| last[v as usize]).max();
+        let used = last[first as usize..input as usize].iter().filter(|l| **l != UNREAD).max();
         storages.push(Storage {
             value,
             copies,
             tier: script.versions[first as usize].tier,
             start: 0,
-            end: if sliced { used.unwrap_or(0) } else { end_of_step },
+            end: if sliced { used.copied().unwrap_or(0) } else { end_of_step },
             persistent: matches!(role, Role::Weight(_) | Role::State(_)),
             input: true,
         });
     }
-    // The input whose next value a root is.
-    let mut carried: Vec<Option<Value>> = vec![None; graph.values.len()];
-    for (input, next) in &graph.carries {
-        carried[readers.root[next.index()].index()] = Some(*input);
-    }
-    for t in 0..script.acts.len() {
-        let (ins, outs) = script.sides(graph, t);
-        let node = match script.acts[t].what {
-            What::Run(id, _) => Some(&graph.nodes[id.index()]),
-            _ => None,
-        };
-        let pairs = node.map_or(Vec::new(), |node| node.op.def().in_place());
+    for (t, act) in script.acts.iter().enumerate() {
+        let (ins, outs) = script.split(t);
+        let pairs = sharing.pairs(act.what);
         let now = t as u32;
         for (o, &out) in outs.iter().enumerate() {
-            let (version, until) =
-                (script.versions[out as usize], last[out as usize].map_or(now, |l| l.max(now)));
+            let version = script.versions[out as usize];
+            let until = if last[out as usize] == UNREAD { now } else { last[out as usize].max(now) };
             let value = version.of.value;
-            let keep_apart = partials > 1 && readers.summed[value.index()];
-            let candidates = pairs.iter().filter(|p| p.1 == o && p.0 < ins.len() && !keep_apart);
-            let reuse = candidates.map(|p| p.0).find(|&i| {
-                let operand = ins[i];
-                let home = homes[operand as usize];
+            let candidates = pairs.iter().filter(|p| p.1 as usize == o && !sharing.apart[value.index()]);
+            let reuse = candidates.map(|p| p.0 as usize).find(|&i| {
+                let operand = ins[i] as usize;
+                let home = homes[operand];
                 let storage = &storages[home.storage as usize];
+                let finished = last[operand] == UNREAD || last[operand] <= now;
+                let free = || match storage.input {
+                    true => sharing.carried[value.index()] == Some(script.versions[operand].of.value),
+                    false => storage.end <= now,
+                };
                 let lives_there = |v: &VersionId| homes[*v as usize].storage == home.storage;
                 let alone = || {
                     ins.iter().filter(|v| lives_there(v)).count() == 1 && !outs[..o].iter().any(lives_there)
                 };
-                let from = script.versions[operand as usize].of.value;
-                let finished = last[operand as usize].is_none_or(|l| l <= now);
-                let free =
-                    if storage.input { carried[value.index()] == Some(from) } else { storage.end <= now };
-                let same_type = || node.is_some_and(|node| graph.ty(node.ins[i]) == graph.ty(value));
-                finished && free && storage.copies == 1 && alone() && same_type()
+                finished && storage.copies == 1 && free() && alone()
             });
             homes[out as usize] = match reuse {
                 Some(i) => {
@@ -126,19 +178,18 @@ pub fn lifetimes(graph: &Graph, readers: &Readers, script: &Script, partials: u3
             };
         }
     }
-    Lifetimes { storages, homes }
 }
 
 /// The last act that reads each version; outputs are read at the end of the step.
-fn last_refs(graph: &Graph, script: &Script) -> Vec<Option<u32>> {
-    let mut last: Vec<Option<u32>> = vec![None; script.versions.len()];
-    for t in 0..script.acts.len() {
-        for &v in script.sides(graph, t).0 {
-            last[v as usize] = Some(t as u32);
+fn last_refs(script: &Script, last: &mut Vec<u32>) {
+    last.clear();
+    last.resize(script.versions.len(), UNREAD);
+    for (t, act) in script.acts.iter().enumerate() {
+        for &v in &script.refs[act.refs as usize..(act.refs + act.reads) as usize] {
+            last[v as usize] = t as u32;
         }
     }
     for &v in &script.outputs {
-        last[v as usize] = Some(script.acts.len() as u32);
+        last[v as usize] = script.acts.len() as u32;
     }
-    last
 }

@@ -7,6 +7,7 @@ use crate::lifetime::Lifetimes;
 use crate::outline::{Outline, Sizes};
 use crate::plan::{Act, Buffer, BufferId, InputPlace, OutputPlace, Place, Plan, Space, Step, TIERS, Tier};
 use crate::script::{Script, VersionId, What};
+use crate::view::View;
 use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::graph::{Graph, Node, Role, Value};
 use std::collections::HashMap;
@@ -186,8 +187,9 @@ impl Outline {
         script: &Script,
         life: &Lifetimes,
         sizes: &Sizes,
-        options: &Options,
+        view: &View,
     ) -> Result<Plan, PlanError> {
+        let options = view.options;
         let bytes = |v: Value| sizes.bytes[self.kinds.type_of[v.index()] as usize];
         let storages = &life.storages;
         let mut buffers: Vec<Buffer> = Vec::with_capacity(storages.len() + script.acts.len());
@@ -198,10 +200,10 @@ impl Outline {
             let space = s.tier as usize;
             let mut buffer = Buffer { space: space as u32, offset: 0, bytes: total, value: Some(s.value) };
             if s.persistent {
-                let name = &graph.value(s.value).name;
-                match options.persistent.homes.get(name) {
+                // The first storages are those of the inputs, in order.
+                match view.places.get(i).copied().flatten() {
                     Some(home) if home.bytes == total && home.tier == s.tier => buffer.offset = home.offset,
-                    _ => return Err(PlanError::NotPersistent(name.clone())),
+                    _ => return Err(PlanError::NotPersistent(graph.value(s.value).name.clone())),
                 }
             } else {
                 let bytes = total.next_multiple_of(s.tier.grain());
@@ -224,7 +226,7 @@ impl Outline {
         let mut ends = options.persistent.ends;
         for space in 0..TIERS.len() {
             let limit = options.memory.filter(|_| space == Tier::Device as usize);
-            let (offsets, end) = pack(&spans[space], ends[space], limit);
+            let (offsets, end) = pack(&spans[space], ends[space], limit, view.at_leisure);
             ends[space] = end;
             for (&i, &offset) in moving[space].iter().zip(&offsets) {
                 buffers[i].offset = offset;
@@ -235,7 +237,6 @@ impl Outline {
             Place { buffer: BufferId(home.storage), start: bytes * u64::from(home.slice), bytes }
         };
         let whole = |id: BufferId| Place { buffer: id, start: 0, bytes: buffers[id.0 as usize].bytes };
-        // The first storages are those of the inputs, in order.
         let inputs = graph.inputs().enumerate().map(|(storage, (value, role, _))| InputPlace {
             value,
             place: whole(BufferId(storage as u32)),
@@ -248,7 +249,7 @@ impl Outline {
             place: place(*v),
         });
         let outputs = outputs.collect();
-        let steps = steps(graph, script, life, &scratch_of, place, whole);
+        let steps = steps(script, life, &scratch_of, place, whole);
         let mut plan = Plan {
             sizes: sizes.slice.iter().map(|(s, v)| (s.to_string(), v)).collect(),
             partials: self.partials,
@@ -267,7 +268,6 @@ impl Outline {
 }
 
 fn steps(
-    graph: &Graph,
     script: &Script,
     life: &Lifetimes,
     scratch_of: &[Option<BufferId>],
@@ -284,7 +284,7 @@ fn steps(
     steps.extend(inputs.map(|s| Act::Alloc(BufferId(s as u32)).into()));
     for (t, scratch) in scratch_of.iter().enumerate() {
         steps.extend(starts.of(t).iter().map(|&s| Act::Alloc(BufferId(s)).into()));
-        let (ins, outs) = script.sides(graph, t);
+        let (ins, outs) = script.split(t);
         let at = |versions: &[VersionId]| -> Vec<Place> { versions.iter().map(|v| place(*v)).collect() };
         match script.acts[t].what {
             What::Run(node, partial) => {

@@ -2,13 +2,14 @@
 //! how long, and the kinds of sizes there are. Made once; a plan for new sizes only fills in bytes and
 //! offsets.
 
+use crate::base::{Base, Facts};
+pub use crate::evaluate::profile;
 use crate::kind::Kinds;
-use crate::layout::aligned;
-use crate::lifetime::{Lifetimes, Storage, lifetimes};
+use crate::learn::Rung;
+use crate::lifetime::{Lifetimes, Sharing, lifetimes};
 use crate::make::{BATCH, Options, PlanError};
 use crate::order::{RULES, Readers, Rule, tasks};
-use crate::plan::Tier;
-use crate::script::{Script, What};
+use crate::script::Script;
 use gulliver_graph::dim::{Bindings, Dim, DimError};
 use gulliver_graph::graph::{Graph, Node, Value};
 
@@ -24,8 +25,14 @@ pub struct Outline {
     pub life: Lifetimes,
     /// Who reads what.
     pub readers: Readers,
+    /// What may share storage.
+    pub sharing: Sharing,
     /// What repeats.
     pub kinds: Kinds,
+    /// What may be done with the versions of the script.
+    facts: Facts,
+    /// What served under other budgets.
+    pub(crate) rungs: Vec<Rung>,
     /// Floating-point operations and bytes of every kind of node.
     work: Vec<(Dim, Dim)>,
 }
@@ -70,17 +77,24 @@ impl Outline {
         let partials = options.partials.max(1);
         let sizes = settle(graph, &kinds, sizes, options)?;
         let bytes: Vec<u64> = kinds.type_of.iter().map(|&k| sizes.bytes[k as usize]).collect();
+        let sharing = Sharing::of(graph, &readers, partials);
         let candidates = rules.iter().map(|&rule| {
             let tasks = tasks(graph, &readers, partials, rule, &bytes);
             let script = Script::of(graph, &readers, &tasks, partials);
-            let life = lifetimes(graph, &readers, &script, partials);
+            let life = lifetimes(&sharing, &script);
             let peak = peak(&script, &life, &bytes, |node| sizes.scratch[kinds.kind_of[node] as usize]);
             (peak, rule, script, life)
         });
         let best = candidates.min_by_key(|(peak, ..)| *peak);
         let (_, rule, script, life) = best.expect("at least one rule is given");
         let work = kinds.nodes.iter().map(|id| work(graph, &graph.nodes[id.index()])).collect();
-        Ok(Outline { partials, rule, script, life, readers, kinds, work })
+        let facts = Facts::of(graph, &script);
+        Ok(Outline { partials, rule, script, life, readers, sharing, kinds, facts, rungs: Vec::new(), work })
+    }
+
+    /// The script in which everything stays, with what may be done to it.
+    pub fn base<'a>(&'a self, graph: &'a Graph) -> Base<'a> {
+        self.facts.base(graph, &self.script)
     }
 
     /// Puts the sizes of an input (of the whole batch) into every kind.
@@ -142,31 +156,6 @@ fn settle(graph: &Graph, kinds: &Kinds, sizes: &Bindings, options: &Options) -> 
         scratch.push(if view { 0 } else { (options.scratch)(graph, node, &slice)? });
     }
     Ok(Sizes { slice, bytes, scratch, seconds: Vec::new() })
-}
-
-/// Aligned bytes of device memory in use during each act, scratch space included.
-pub fn profile(script: &Script, life: &Lifetimes, bytes: &[u64], scratch: impl Fn(usize) -> u64) -> Vec<u64> {
-    let size = |s: &Storage| aligned(bytes[s.value.index()]).saturating_mul(s.copies.into());
-    let end = script.acts.len();
-    let (mut freed, mut taken) = (vec![0u64; end + 1], vec![0u64; end + 1]);
-    for s in life.storages.iter().filter(|s| s.tier == Tier::Device) {
-        let start = &mut taken[s.start as usize];
-        *start = start.saturating_add(size(s));
-        let end = &mut freed[s.end as usize];
-        *end = end.saturating_add(size(s));
-    }
-    let mut now = 0u64;
-    let during = script.acts.iter().enumerate().map(|(t, act)| {
-        now = now.saturating_add(taken[t]);
-        let more = match act.what {
-            What::Run(id, _) => scratch(id.index()),
-            _ => 0,
-        };
-        let during = now.saturating_add(more);
-        now = now.saturating_sub(freed[t]);
-        during
-    });
-    during.collect()
 }
 
 fn peak(script: &Script, life: &Lifetimes, bytes: &[u64], scratch: impl Fn(usize) -> u64) -> u64 {

@@ -40,6 +40,8 @@ pub struct Act {
     pub what: What,
     /// Where its versions begin in [`Script::refs`]; they end where those of the next act begin.
     pub refs: u32,
+    /// How many of them it reads; a sum counts as read, and an input that is carried neither as read nor made.
+    pub reads: u32,
     /// The act of the script it was written for; itself, in the first.
     pub base: u32,
 }
@@ -69,12 +71,12 @@ impl Script {
                 known[at(of)] = Some(script.version(Version { of, tier: Tier::Device, input: true }));
             }
         }
-        for task in tasks {
+        for (t, task) in tasks.iter().enumerate() {
             match *task {
                 Task::Run(id, partial) => {
                     let node = &graph.nodes[id.index()];
                     let partial = if node.phase == Phase::Update { 0 } else { partial };
-                    script.act(What::Run(id, partial));
+                    script.act(What::Run(id, partial), node.ins.len(), t as u32);
                     for v in &node.ins {
                         let made = known[at(readers.seen(*v, partial))];
                         script.refs.push(made.expect("tasks come after those that make their operands"));
@@ -87,12 +89,12 @@ impl Script {
                     }
                 }
                 Task::Accumulate(value, partial) => {
-                    script.act(What::Add);
+                    script.act(What::Add, 2, t as u32);
                     let both = [partial, 0].map(|partial| known[at(Instance { value, partial })]);
                     script.refs.extend(both.into_iter().flatten());
                 }
                 Task::Carry(input, next) => {
-                    script.act(What::Carry);
+                    script.act(What::Carry, 1, t as u32);
                     let both = [known[at(next)], known[at(Instance { value: input, partial: 0 })]];
                     script.refs.extend(both.into_iter().flatten());
                 }
@@ -109,10 +111,11 @@ impl Script {
         self.versions.len() as u32 - 1
     }
 
-    /// Adds an act; its versions are to be pushed to `refs`.
-    pub fn act(&mut self, what: What) {
-        let base = self.acts.len() as u32;
-        self.acts.push(Act { what, refs: self.refs.len() as u32, base });
+    /// Adds an act that reads so many versions, written for an act of another script; all it names are to be
+    /// pushed to `refs`.
+    #[inline]
+    pub fn act(&mut self, what: What, reads: usize, base: u32) {
+        self.acts.push(Act { what, refs: self.refs.len() as u32, reads: reads as u32, base });
     }
 
     /// The versions of an act.
@@ -125,14 +128,15 @@ impl Script {
     /// The versions an act reads and those it makes; a sum counts as read, and an input that is carried as
     /// neither.
     #[inline]
-    pub fn sides(&self, graph: &Graph, act: usize) -> (&[VersionId], &[VersionId]) {
-        let refs = self.refs(act);
-        match self.acts[act].what {
-            What::Run(id, _) => refs.split_at(graph.nodes[id.index()].ins.len()),
-            What::Add => (refs, &[]),
-            What::Carry => (&refs[..1], &[]),
-            What::Move => refs.split_at(1),
-        }
+    pub fn split(&self, act: usize) -> (&[VersionId], &[VersionId]) {
+        let (reads, rest) = self.refs(act).split_at(self.acts[act].reads as usize);
+        let made = matches!(self.acts[act].what, What::Run(..) | What::Move);
+        (reads, if made { rest } else { &[] })
+    }
+
+    /// The same, for a script of this graph.
+    pub fn sides(&self, _: &Graph, act: usize) -> (&[VersionId], &[VersionId]) {
+        self.split(act)
     }
 }
 

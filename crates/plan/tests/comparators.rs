@@ -15,7 +15,7 @@ use gulliver_plan::cost::Beside;
 use gulliver_plan::make::{Options, Persistent, PlanError};
 use gulliver_plan::outline::Outline;
 use gulliver_plan::plan::{Plan, Tier};
-use gulliver_plan::rewrite::{Base, Choices};
+use gulliver_plan::base::{Base, Choices};
 use gulliver_plan::simulate::{Timing, simulate};
 use gulliver_plan::verify::verify;
 

@@ -13,7 +13,7 @@ use gulliver_plan::make::{Options, Persistent};
 use gulliver_plan::order::Rule;
 use gulliver_plan::outline::Outline;
 use gulliver_plan::plan::{Act, Plan, Stream, Tier};
-use gulliver_plan::rewrite::Base;
+use gulliver_plan::base::Base;
 use gulliver_plan::verify::verify;
 
 /// Bytes of weights into and out of the device.

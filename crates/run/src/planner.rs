@@ -6,7 +6,7 @@ use crate::session::{SessionOptions, Which};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Node, NodeId, Role, Value};
 use gulliver_plan::cost::{Beside, Links, Measured, Rates};
-use gulliver_plan::make::{Options, Persistent, PlanError};
+use gulliver_plan::make::{BATCH, Options, Persistent, PlanError};
 use gulliver_plan::outline::Outline;
 use gulliver_plan::plan::{Plan, Tier};
 use gulliver_plan::simulate::{Timing, simulate};
@@ -47,12 +47,18 @@ pub struct Planner {
 
 impl Planner {
     /// Settles where weights and states are. With a budget and a largest input, they leave the device if
-    /// they must, and both graphs are proven to fit.
+    /// they must, both graphs are proven to fit, and plans for smaller inputs are prepared for.
     pub fn new(train: Graph, evaluate: Option<Graph>, options: SessionOptions) -> Result<Planner, PlanError> {
         let persistent = Persistent::of(&train)?;
         let mut planner = Planner::with_homes(train, evaluate, options, persistent);
         if let (Some(_), Some(largest)) = (planner.options.memory, planner.options.largest.clone()) {
             planner.settle(&largest)?;
+            // Where only the batch varies, next to no other sizes are met.
+            if largest.iter().any(|(symbol, _)| symbol != BATCH) {
+                planner.with(Which::Train, &largest, |graph, outline, options| {
+                    outline.learn(graph, &largest, options)
+                })?;
+            }
         }
         let needed = planner.persistent.ends[0];
         if let Some(budget) = planner.options.memory.filter(|&memory| memory < needed) {
@@ -268,7 +274,7 @@ impl Planner {
         &mut self,
         which: Which,
         sizes: &Bindings,
-        f: impl FnOnce(&Graph, &Outline, &Options) -> Result<T, PlanError>,
+        f: impl FnOnce(&Graph, &mut Outline, &Options) -> Result<T, PlanError>,
     ) -> Result<T, PlanError> {
         let Planner { train, evaluate, options: job, persistent, unhidden, grouped } = self;
         let grouped = *grouped && which == Which::Train;
@@ -296,8 +302,7 @@ impl Planner {
             Some(outline) => outline,
             None => Outline::new(&side.graph, sizes, &options)?,
         };
-        let outline = &*side.outline.insert(outline);
-        f(&side.graph, outline, &options)
+        f(&side.graph, side.outline.insert(outline), &options)
     }
 }
 

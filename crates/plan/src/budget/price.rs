@@ -1,10 +1,10 @@
 //! What choices cost: seconds to have a value back, by computing it again or from another tier, given what
 //! is chosen so far; and the reasons that are told.
 
-use super::{Candidate, Chosen, Search};
+use super::search::{Candidate, Search};
 use crate::plan::{Choice, Decision, Tier};
-use crate::rewrite::NEVER;
-use crate::script::{Act, Script, What};
+use crate::base::NEVER;
+use crate::script::{Act, What};
 
 impl Search<'_> {
     /// The act before which a candidate's bytes are needed again: that of its next use, or sooner if it
@@ -59,7 +59,7 @@ impl Search<'_> {
             }
             // What is there again by then, costs nothing; what would be had back sooner takes room sooner.
             if self.reran[act as usize] > 0 {
-                if !self.near || self.revived[act as usize] <= back {
+                if !self.way.near || self.revived[act as usize] <= back {
                     continue;
                 }
                 if v != c.version {
@@ -68,12 +68,12 @@ impl Search<'_> {
             }
             seconds += self.terms.seconds[act as usize];
             self.closure.push(act);
-            for &r in base.script.sides(base.graph, act as usize).0 {
+            for &r in base.script.split(act as usize).0 {
                 if base.overwritten[r as usize] < back {
                     return None;
                 }
                 let gone =
-                    self.near && self.reran.get(base.producer[r as usize] as usize).is_some_and(|n| *n > 0);
+                    self.way.near && self.reran.get(base.producer[r as usize] as usize).is_some_and(|n| *n > 0);
                 if !base.script.versions[r as usize].input && (gone || !base.spans(r, back)) {
                     self.stack.push(r);
                 }
@@ -82,8 +82,9 @@ impl Search<'_> {
         Some(seconds)
     }
 
-    /// Seconds of kernels and moves of a script.
-    pub(super) fn cost(&self, script: &Script) -> f64 {
+    /// Seconds of kernels and moves of what was last looked at.
+    pub(super) fn cost(&self) -> f64 {
+        let script = &self.work.writer.script;
         let away = |tier: Tier| {
             let choice = if tier == Tier::Host { Choice::Host } else { Choice::Disk };
             self.terms.away.iter().flatten().find(|(other, _)| *other == choice).map_or(0.0, |(_, s)| 0.5 * s)
@@ -100,9 +101,9 @@ impl Search<'_> {
         script.acts.iter().enumerate().map(one).sum()
     }
 
-    /// Gives every choice its reason.
-    pub(super) fn explain(&mut self, mut chosen: Chosen) -> Chosen {
-        chosen.choices = self.choices.clone();
+    /// Every choice and its reason.
+    pub(super) fn reasons(&mut self) -> Vec<Decision> {
+        let mut decisions = Vec::new();
         for at in 0..self.candidates.len() {
             let c = self.candidates[at];
             let choice = self.choices.gaps[c.gap];
@@ -117,7 +118,7 @@ impl Search<'_> {
             let seconds = prices.iter().flatten().find(|p| p.0 == choice).map_or(0.0, |p| p.1);
             let others = prices.into_iter().flatten().filter(|p| p.0 != choice);
             let of = self.base.script.versions[c.version as usize].of;
-            chosen.decisions.push(Decision {
+            decisions.push(Decision {
                 value: of.value,
                 partial: of.partial,
                 bytes: c.bytes,
@@ -126,6 +127,6 @@ impl Search<'_> {
                 instead: others.min_by(|a, b| a.1.total_cmp(&b.1)),
             });
         }
-        chosen
+        decisions
     }
 }

@@ -4,7 +4,7 @@
 
 use super::{Case, highest};
 use crate::plan::Tier;
-use crate::rewrite::NEVER;
+use crate::base::NEVER;
 use crate::script::{Script, Version, VersionId, What};
 
 /// The script of evictions that needs at most `budget` with everything counted; the threshold at which
@@ -67,7 +67,7 @@ impl<'a> Online<'a> {
             self.bytes += self.case.size(v as u32);
         }
         for t in 0..base.script.acts.len() as u32 {
-            let reads = base.script.sides(base.graph, t as usize).0;
+            let reads = base.script.split(t as usize).0;
             self.obtain(reads, t)?;
             self.perform(t, t);
             let refs = base.script.refs(t as usize);
@@ -100,7 +100,7 @@ impl<'a> Online<'a> {
             if act == NEVER {
                 return None;
             }
-            let (reads, writes) = base.script.sides(base.graph, act as usize);
+            let (reads, writes) = base.script.split(act as usize);
             if ready {
                 self.perform(act, now);
                 reads.iter().for_each(|&r| self.pinned[r as usize] -= 1);
@@ -134,14 +134,11 @@ impl<'a> Online<'a> {
     fn perform(&mut self, act: u32, now: u32) {
         let case = self.case;
         let base = case.base;
-        let (reads, writes) = base.script.sides(base.graph, act as usize);
+        let (reads, writes) = base.script.split(act as usize);
         reads.iter().for_each(|&r| self.pinned[r as usize] += 1);
         let needed: u64 = writes.iter().map(|&w| case.size(w)).sum();
         while self.bytes + needed > self.threshold && self.evict() {}
-        self.out.act(base.script.acts[act as usize].what);
-        if let Some(last) = self.out.acts.last_mut() {
-            last.base = now;
-        }
+        self.out.act(base.script.acts[act as usize].what, reads.len(), now);
         self.clock += case.seconds(act) + 1e-7;
         for &r in reads {
             let here = self.here[r as usize].expect("operands are resident");
@@ -215,7 +212,7 @@ impl<'a> Online<'a> {
                 continue;
             }
             seconds += self.case.seconds(act);
-            let reads = base.script.sides(base.graph, act as usize).0;
+            let reads = base.script.split(act as usize).0;
             stack.extend(
                 reads
                     .iter()

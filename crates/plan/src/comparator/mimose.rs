@@ -4,7 +4,7 @@
 //! et al., "Mimose: An Input-Aware Checkpointing Planner for Efficient Training on GPU" (2022).
 
 use super::Case;
-use crate::rewrite::Choices;
+use crate::base::Choices;
 use crate::script::VersionId;
 use gulliver_graph::graph::Phase;
 use std::collections::HashMap;
@@ -57,7 +57,7 @@ struct Layer {
 fn layers(case: &Case) -> Vec<Layer> {
     let base = case.base;
     let layer_of = |act: u32| {
-        let outs = base.script.sides(base.graph, act as usize).1;
+        let outs = base.script.split(act as usize).1;
         let value = outs.first().map(|&v| base.script.versions[v as usize].of.value);
         value.and_then(|value| block(&base.graph.value(value).name))
     };

@@ -7,12 +7,13 @@ pub mod paging;
 pub mod static_greedy;
 pub mod sublinear;
 
+use crate::base::{Base, Choices};
+use crate::evaluate::profile;
 use crate::layout::aligned;
-use crate::lifetime::lifetimes;
-use crate::order::Readers;
-use crate::outline::{Outline, Sizes, profile};
+use crate::lifetime::{Sharing, lifetimes};
+use crate::outline::{Outline, Sizes};
 use crate::plan::Choice;
-use crate::rewrite::{Base, Choices, rewrite};
+use crate::rewrite::rewrite;
 use crate::script::{Script, VersionId, What};
 use gulliver_graph::graph::Phase;
 
@@ -20,10 +21,8 @@ use gulliver_graph::graph::Phase;
 pub struct Case<'a> {
     /// The script in which everything stays.
     pub base: &'a Base<'a>,
-    /// Who reads what.
-    pub readers: &'a Readers,
-    /// Slices of the batch.
-    pub partials: u32,
+    /// What may share storage.
+    pub sharing: &'a Sharing,
     /// Bytes of one instance of each value.
     pub bytes: Vec<u64>,
     /// Working memory by node.
@@ -48,8 +47,7 @@ impl<'a> Case<'a> {
         let nodes = 0..base.graph.nodes.len();
         Case {
             base,
-            readers: &outline.readers,
-            partials: outline.partials,
+            sharing: &outline.sharing,
             bytes: outline.kinds.type_of.iter().map(|&k| sizes.bytes[k as usize]).collect(),
             scratch: nodes.clone().map(|n| sizes.scratch[kind(n)]).collect(),
             node: nodes.map(|n| outline.seconds(sizes, n)).collect(),
@@ -79,7 +77,7 @@ impl<'a> Case<'a> {
 
     /// What a script comes to.
     pub fn outcome(&self, script: &Script) -> Outcome {
-        let life = lifetimes(self.base.graph, self.readers, script, self.partials);
+        let life = lifetimes(self.sharing, script);
         let needs = profile(script, &life, &self.bytes, |node| self.scratch[node]);
         let run = |acts: &[crate::script::Act]| -> f64 {
             acts.iter()
@@ -128,7 +126,7 @@ impl<'a> Case<'a> {
     pub fn last_forward(&self, v: VersionId) -> Option<u32> {
         let uses = self.base.uses(v);
         let made = self.base.producer[v as usize];
-        let forward = made != crate::rewrite::NEVER && self.phase(made) == Phase::Forward;
+        let forward = made != crate::base::NEVER && self.phase(made) == Phase::Forward;
         uses.iter().rev().copied().find(|&act| forward && self.phase(act) == Phase::Forward)
     }
 }

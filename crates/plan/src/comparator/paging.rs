@@ -56,13 +56,13 @@ impl<'a> Pager<'a> {
         let homes = self.copy.clone();
         for t in 0..base.script.acts.len() {
             self.now = t as u32;
-            let (reads, writes) = base.script.sides(base.graph, t);
+            let (reads, writes) = base.script.split(t);
             for &v in reads {
                 self.fault(v, base.script.refs(t));
             }
             let needed: u64 = writes.iter().map(|&w| self.case.size(w)).sum();
             self.make_room(needed, base.script.refs(t));
-            self.begin(base.script.acts[t].what);
+            self.begin(base.script.acts[t].what, reads.len());
             for &v in reads {
                 self.out.refs.extend(self.here[v as usize]);
                 self.touch(v);
@@ -94,11 +94,8 @@ impl<'a> Pager<'a> {
         self.out
     }
 
-    fn begin(&mut self, what: What) {
-        self.out.act(what);
-        if let Some(act) = self.out.acts.last_mut() {
-            act.base = self.now;
-        }
+    fn begin(&mut self, what: What, reads: usize) {
+        self.out.act(what, reads, self.now);
     }
 
     /// A new version on the device, by the act that has begun.
@@ -114,7 +111,7 @@ impl<'a> Pager<'a> {
     fn fault(&mut self, v: VersionId, needed: &[VersionId]) {
         let Some(copy) = self.copy[v as usize].filter(|_| self.here[v as usize].is_none()) else { return };
         self.make_room(self.case.size(v), needed);
-        self.begin(What::Move);
+        self.begin(What::Move, 1);
         self.out.refs.push(copy);
         self.arrive(v);
     }
@@ -130,7 +127,7 @@ impl<'a> Pager<'a> {
                 continue;
             }
             if self.copy[v as usize].is_none() {
-                self.begin(What::Move);
+                self.begin(What::Move, 1);
                 let of = self.case.base.script.versions[v as usize].of;
                 let to = self.out.version(Version { of, tier: Tier::Host, input: false });
                 self.out.refs.extend(self.here[v as usize]);

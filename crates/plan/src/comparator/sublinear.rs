@@ -4,7 +4,7 @@
 //! Guestrin, "Training Deep Nets with Sublinear Memory Cost" (2016).
 
 use super::{Case, mimose::block};
-use crate::rewrite::Choices;
+use crate::base::Choices;
 use crate::script::{VersionId, What};
 use gulliver_graph::graph::Phase;
 
@@ -13,7 +13,7 @@ type Segments = Vec<Option<u32>>;
 
 /// As many segments as the square root of the number of forward acts of one partial.
 pub fn square_root(case: &Case, start: &Choices) -> Choices {
-    let acts = forward(case).len() / case.partials.max(1) as usize;
+    let acts = forward(case).len() / case.sharing.partials.max(1) as usize;
     let segments = even(case, (acts as f64).sqrt().ceil() as u32);
     keep_borders(case, start, &segments)
 }
@@ -21,7 +21,7 @@ pub fn square_root(case: &Case, start: &Choices) -> Choices {
 /// The number of segments, of acts or of whole layers, with the fewest seconds among those that need at
 /// most `budget`; none if no number does.
 pub fn searched(case: &Case, start: &Choices, budget: u64) -> Option<Choices> {
-    let acts = forward(case).len() / case.partials.max(1) as usize;
+    let acts = forward(case).len() / case.sharing.partials.max(1) as usize;
     let by_act = (1..=(acts as u32).min(96)).map(|count| even(case, count));
     let layers = layers(case);
     let count = layers.iter().flatten().max().map_or(0, |last| last + 1);
@@ -47,7 +47,7 @@ fn forward(case: &Case) -> Vec<u32> {
 /// Segments of as many acts each, within every partial.
 fn even(case: &Case, count: u32) -> Segments {
     let acts = forward(case);
-    let each = acts.len().div_ceil(case.partials.max(1) as usize).max(1);
+    let each = acts.len().div_ceil(case.sharing.partials.max(1) as usize).max(1);
     let mut segments = vec![None; case.base.script.acts.len()];
     for (i, &act) in acts.iter().enumerate() {
         segments[act as usize] = Some((i % each * count as usize / each) as u32);

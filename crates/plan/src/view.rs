@@ -1,0 +1,234 @@
+//! A graph, the sizes of an input and what a plan is made for, put together: choosing under a budget, and
+//! laying out what was chosen.
+
+use crate::base::{Base, Choices};
+use crate::budget::{Chosen, Known, Short, Terms, fit, refine, seconds};
+use crate::evaluate::profile;
+use crate::lifetime::{Lifetimes, lifetimes};
+use crate::make::{Home, Options, PlanError};
+use crate::outline::{Outline, Sizes};
+use crate::overlap::{Room, fetch_early, store_late};
+use crate::plan::{Choice, Plan, Tier};
+use crate::script::{Script, VersionId, What, copies};
+use crate::simulate::per_byte;
+use crate::wait::add_waits;
+use gulliver_graph::graph::{Graph, Role, Value, ValueInfo};
+
+/// What is used again within so many times the seconds of its fetch is not sent away without need.
+const SOON: f64 = 16.0;
+
+/// All that choosing for one size of input needs.
+pub(crate) struct View<'a> {
+    outline: &'a Outline,
+    graph: &'a Graph,
+    sizes: &'a Sizes,
+    pub(crate) options: &'a Options<'a>,
+    /// Whether there is time to spare.
+    pub(crate) at_leisure: bool,
+    /// Where persistent inputs are between steps, in the graph's order.
+    pub(crate) places: Vec<Option<Home>>,
+    bytes: Vec<u64>,
+    /// Seconds by act of the outline's script.
+    seconds: Vec<f64>,
+}
+
+impl<'a> View<'a> {
+    /// Fails if the job does not keep one of the graph's weights or states.
+    pub(crate) fn new(
+        outline: &'a Outline,
+        graph: &'a Graph,
+        sizes: &'a Sizes,
+        options: &'a Options<'a>,
+    ) -> Result<View<'a>, PlanError> {
+        let bytes: Vec<u64> = outline.kinds.type_of.iter().map(|&k| sizes.bytes[k as usize]).collect();
+        let seconds = seconds(&outline.script, &bytes, |node| outline.seconds(sizes, node));
+        let place = |(_, role, info): (Value, Role, &ValueInfo)| match role {
+            Role::Weight(_) | Role::State(_) => {
+                let home = options.persistent.homes.get(&info.name);
+                home.map(|home| Some(*home)).ok_or_else(|| PlanError::NotPersistent(info.name.clone()))
+            }
+            _ => Ok(None),
+        };
+        let places = graph.inputs().map(place).collect::<Result<_, _>>()?;
+        Ok(View { outline, graph, sizes, options, at_leisure: true, places, bytes, seconds })
+    }
+
+    pub(crate) fn base(&self) -> Base<'a> {
+        self.outline.base(self.graph)
+    }
+
+    pub(crate) fn name(&self, base: &Base, v: VersionId) -> String {
+        self.graph.value(base.script.versions[v as usize].of.value).name.clone()
+    }
+
+    pub(crate) fn scratch(&self, node: usize) -> u64 {
+        self.sizes.scratch[self.outline.kinds.kind_of[node] as usize]
+    }
+
+    /// The tier in which each version waits for the next step.
+    pub(crate) fn homes(&self) -> Vec<Tier> {
+        let mut homes = vec![Tier::Device; self.outline.script.versions.len()];
+        let mut version = 0;
+        // The first versions are those of the inputs, in order.
+        for ((_, role, _), place) in self.graph.inputs().zip(&self.places) {
+            if let Some(place) = place {
+                homes[version] = place.tier;
+            }
+            version += copies(role, self.outline.partials) as usize;
+        }
+        homes
+    }
+
+    /// What is at home elsewhere is on the device only while it is used, or if it is used again soon,
+    /// measured by the time it takes to fetch it.
+    pub(crate) fn away_at_first(&self, base: &Base) -> Choices {
+        let mut choices = base.keep(self.homes());
+        let mut begins = Vec::with_capacity(self.seconds.len());
+        let mut now = 0.0;
+        for seconds in &self.seconds {
+            begins.push(now);
+            now += seconds;
+        }
+        for v in 0..base.script.versions.len() {
+            let tier = choices.homes[v];
+            let choice = match tier {
+                Tier::Device => continue,
+                Tier::Host => Choice::Host,
+                Tier::Disk => Choice::Disk,
+            };
+            let bytes = self.bytes[base.script.versions[v].of.value.index()] as f64;
+            let fetch = bytes * per_byte(&self.options.links, tier, Tier::Device);
+            for gap in base.first[v] as usize..(base.first[v + 1] as usize).saturating_sub(1) {
+                let [from, to] = [0, 1].map(|i| base.uses[gap + i] as usize);
+                if from + 1 < to && begins[to] - begins[from + 1] > SOON * fetch {
+                    choices.gaps[gap] = choice;
+                }
+            }
+        }
+        choices
+    }
+
+    fn with_terms<T>(&self, room: [u64; 2], call: impl FnOnce(&Terms) -> T) -> T {
+        let links = &self.options.links;
+        let both = |tier| per_byte(links, Tier::Device, tier) + per_byte(links, tier, Tier::Device);
+        let share = self.options.unhidden;
+        let beside = &self.options.beside;
+        let host = (beside.host != Some(0)).then(|| (Choice::Host, share * both(Tier::Host)));
+        let disk = beside.disk.map(|_| (Choice::Disk, share * both(Tier::Disk)));
+        call(&Terms {
+            sharing: &self.outline.sharing,
+            bytes: &self.bytes,
+            scratch: &|node| self.scratch(node),
+            seconds: &self.seconds,
+            node: &|node| self.outline.seconds(self.sizes, node),
+            away: [host, disk],
+            recompute: self.options.recompute,
+            room,
+        })
+    }
+
+    /// Bytes allowed in host memory and on disk.
+    pub(crate) fn beside(&self) -> [u64; 2] {
+        [self.options.beside.host.unwrap_or(u64::MAX), self.options.beside.disk.unwrap_or(0)]
+    }
+
+    /// Chooses what keeps within the target.
+    pub(crate) fn fit(
+        &self,
+        base: &Base,
+        start: &Choices,
+        target: u64,
+        room: [u64; 2],
+        at_leisure: bool,
+    ) -> Result<Chosen, Short> {
+        self.with_terms(room, |terms| fit(base, terms, start, target, at_leisure))
+    }
+
+    /// Adapts choices made for other sizes.
+    pub(crate) fn refine(
+        &self,
+        base: &Base,
+        known: &Known,
+        target: u64,
+        room: [u64; 2],
+    ) -> Result<Chosen, Short> {
+        self.with_terms(room, |terms| refine(base, terms, known, target))
+    }
+
+    /// Most device bytes in use at once if everything stays.
+    pub(crate) fn need(&self) -> u64 {
+        let needs = profile(&self.outline.script, &self.outline.life, &self.bytes, |node| self.scratch(node));
+        needs.into_iter().max().unwrap_or(0)
+    }
+
+    /// The choices that need least, as far as they can be found.
+    pub(crate) fn least(&self, base: &Base, start: &Choices) -> Chosen {
+        let room = self.beside();
+        let (mut target, mut best) = (0, None);
+        // Each failure says how little was enough on the way to it.
+        for _ in 0..8 {
+            match self.fit(base, start, target, room, false) {
+                Ok(chosen) => {
+                    best = Some(chosen);
+                    break;
+                }
+                Err(Short { enough }) if enough > target => target = enough,
+                Err(Short { enough }) => target = enough + enough / 50 + 64,
+            }
+        }
+        best.unwrap_or_else(|| match self.fit(base, start, u64::MAX / 4, room, false) {
+            Ok(chosen) => chosen,
+            Err(_) => unreachable!("nothing is wanting without a limit"),
+        })
+    }
+
+    /// The plan of a script that was not chosen here.
+    pub(crate) fn finish_script(&self, script: Script, target: u64, early: bool) -> Result<Plan, PlanError> {
+        let life = lifetimes(&self.outline.sharing, &script);
+        let known = Known { script, life, ..Known::default() };
+        self.finish(Chosen { known, ..Chosen::default() }, target, early).map(|(plan, _)| plan)
+    }
+
+    /// The plan in which everything stays.
+    pub(crate) fn lay(&self) -> Result<Plan, PlanError> {
+        self.outline.lay(self.graph, &self.outline.script, &self.outline.life, self.sizes, self)
+    }
+
+    /// Puts moves beside kernels, lays everything out and says who waits for whom; and gives back what was
+    /// chosen.
+    pub(crate) fn finish(
+        &self,
+        chosen: Chosen,
+        target: u64,
+        early: bool,
+    ) -> Result<(Plan, Known), PlanError> {
+        let Chosen { known, decisions, .. } = chosen;
+        let moves = early && known.script.acts.iter().any(|act| act.what == What::Move);
+        let moved = moves.then(|| self.beside_kernels(&known, target));
+        let (script, life) = moved.as_ref().map_or((&known.script, &known.life), |(script, life)| (script, life));
+        let mut plan = self.outline.lay(self.graph, script, life, self.sizes, self)?;
+        plan.decisions = decisions;
+        add_waits(&mut plan);
+        Ok((plan, known))
+    }
+
+    /// Fetches earlier and stores later, where there is room.
+    fn beside_kernels(&self, known: &Known, target: u64) -> (Script, Lifetimes) {
+        let links = self.options.links;
+        let room = Room {
+            graph: self.graph,
+            bytes: &self.bytes,
+            scratch: &|node| self.scratch(node),
+            seconds: &|node| self.outline.seconds(self.sizes, node),
+            link: &|from, to| per_byte(&links, from, to),
+            target,
+        };
+        let mut script = fetch_early(&known.script, &known.life, &room);
+        let mut life = lifetimes(&self.outline.sharing, &script);
+        if profile(&script, &life, &self.bytes, room.scratch).into_iter().any(|bytes| bytes > target) {
+            (script, life) = (known.script.clone(), known.life.clone());
+        }
+        store_late(&script, &mut life, &room);
+        (script, life)
+    }
+}

@@ -1,0 +1,87 @@
+//! Bytes lost to layout: how much larger than what is in use at once the arena of a squeezed plan is, weights
+//! and states left out.
+
+use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::Graph;
+use gulliver_graph::model::model;
+use gulliver_graph::model::param::ParamValue;
+use gulliver_graph::optim::Optimizer;
+use gulliver_graph::training::training_graph;
+use gulliver_plan::base::{Base, Choices};
+use gulliver_plan::budget::{Terms, fit};
+use gulliver_plan::comparator::Case;
+use gulliver_plan::cost::Beside;
+use gulliver_plan::make::{Options, Persistent};
+use gulliver_plan::outline::Outline;
+
+fn graph(name: &str, settings: &[(&str, i64)]) -> Graph {
+    let settings: Vec<(String, ParamValue)> =
+        settings.iter().map(|(n, v)| (n.to_string(), ParamValue::Int(*v))).collect();
+    let optimizer = Optimizer::new("sgd", &[]).unwrap();
+    training_graph(model(name, &settings).unwrap().as_ref(), &[optimizer], None).unwrap()
+}
+
+/// The plan of what is chosen for a target of bytes in use, however many more it takes to lay it out.
+fn chosen(
+    graph: &Graph,
+    outline: &Outline,
+    sizes: &Bindings,
+    options: &Options,
+    target: u64,
+) -> Option<(u64, u64)> {
+    let bound = outline.sizes(graph, sizes, options).unwrap();
+    let mut found = false;
+    let choose = |base: &Base, start: Choices| {
+        let case = Case::new(outline, base, &bound);
+        let seconds: Vec<f64> = (0..base.script.acts.len() as u32).map(|act| case.seconds(act)).collect();
+        let terms = Terms {
+            sharing: &outline.sharing,
+            bytes: &case.bytes,
+            scratch: &|_| 0,
+            seconds: &seconds,
+            node: &|node| case.node[node],
+            away: [None, None],
+            recompute: true,
+            room: [0, 0],
+        };
+        let chosen = fit(base, &terms, &start, target, false);
+        found = chosen.is_ok();
+        chosen.map_or(start, |chosen| chosen.known.choices)
+    };
+    let plan = outline.plan_with(graph, sizes, options, choose).unwrap();
+    found.then(|| (plan.spaces[0].bytes, plan.spaces[0].live))
+}
+
+#[test]
+fn little_is_lost_when_memory_is_short() {
+    let sizes = |batch, length| Bindings::new().with("batch", batch).with("length", length);
+    let text = [("width", 64), ("layers", 6), ("heads", 2), ("vocab", 100), ("context", 64)];
+    let models = [
+        ("mlp", graph("mlp", &[]), sizes(256, 1)),
+        ("gpt", graph("gpt", &text), sizes(8, 64)),
+        ("bert", graph("bert", &[&text[..], &[("hidden", 256)]].concat()), sizes(8, 64)),
+        ("lstm", graph("lstm", &[("width", 24), ("layers", 2), ("vocab", 50)]), sizes(4, 32)),
+        ("resnet18", graph("resnet18", &[("width", 8), ("size", 32)]), sizes(8, 1)),
+        ("resnet50", graph("resnet50", &[("width", 8), ("size", 64), ("classes", 10)]), sizes(8, 1)),
+    ];
+    let mut losses = Vec::new();
+    for (name, graph, sizes) in models {
+        let persistent = Persistent::of(&graph).unwrap();
+        let beside = Beside { host: Some(0), disk: None };
+        let free = Options { beside, ..Options::new(&persistent) };
+        let outline = Outline::new(&graph, &sizes, &free).unwrap();
+        let state = persistent.ends[0];
+        let whole = outline.plan(&graph, &sizes, &free).unwrap().spaces[0].live;
+        for share in [90, 80, 70, 60, 50, 40, 30, 25, 20, 15] {
+            let target = state + (whole - state) / 100 * share;
+            let Some((bytes, live)) = chosen(&graph, &outline, &sizes, &free, target) else { break };
+            let loss = 100.0 * (bytes - live) as f64 / (live - state) as f64;
+            println!("{name:<9} {share:>3} % {loss:6.2} % lost");
+            losses.push(loss);
+        }
+    }
+    let (count, most) = (losses.len() as f64, losses.iter().copied().fold(0.0, f64::max));
+    let mean = losses.iter().sum::<f64>() / count;
+    println!("{mean:.2} % on average, {most:.2} % at most");
+    assert!(mean < 1.5 && most < 8.0, "{mean} {most}");
+}
