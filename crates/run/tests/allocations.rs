@@ -45,8 +45,9 @@ fn graph(rounds: usize) -> Graph {
     g.finish()
 }
 
-fn allocations(rounds: usize, threads: usize) -> u64 {
-    let options = SessionOptions { threads, ..SessionOptions::default() };
+/// In the third step; with a budget, kernels are timed in it.
+fn allocations(rounds: usize, threads: usize, memory: Option<u64>) -> u64 {
+    let options = SessionOptions { threads, memory, ..SessionOptions::default() };
     let mut session = Session::new(graph(rounds), None, options, 0).unwrap();
     let x = HostTensor::new(&[8, 8], HostData::F32(vec![0.5; 64])).unwrap();
     let batch = Batch { fields: vec![("x".into(), x)] };
@@ -61,9 +62,9 @@ fn allocations(rounds: usize, threads: usize) -> u64 {
 // One test, as other threads would be counted too.
 #[test]
 fn nodes_allocate_nothing() {
-    for threads in [1, 2] {
-        let (few, many) = (allocations(2, threads), allocations(500, threads));
-        assert_eq!(few, many, "{threads} threads");
+    for (threads, memory) in [(1, None), (2, None), (1, Some(1 << 20))] {
+        let (few, many) = (allocations(2, threads, memory), allocations(500, threads, memory));
+        assert_eq!(few, many, "{threads} threads, {memory:?}");
         assert!(few < 40, "{few} allocations for a step");
     }
 }

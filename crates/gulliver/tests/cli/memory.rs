@@ -40,7 +40,7 @@ const HALVES: [&[&str]; 2] = [&["--steps", "2"], &["--steps", "4", "--resume"]];
 #[cfg(target_os = "linux")]
 fn beside_its_budgets_a_process_holds_no_more_than_a_constant() {
     let place = Place::new("memory");
-    for hidden in [4, 24] {
+    for hidden in [4, 16] {
         place.write("job.toml", job(hidden));
         let whole = place.train("job.toml", &format!("whole-{hidden}"), &[]);
         for budgets in BUDGETS {
