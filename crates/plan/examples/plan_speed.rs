@@ -115,12 +115,7 @@ fn main() -> Result<(), Failure> {
         &lengths(16, &[248, 64, 232, 96, 200, 176, 112, 144, 160]),
     )?;
     let gpt = [("width", 1600), ("heads", 25), ("layers", 48), ("vocab", 50257), ("context", 1024)];
-    rows(
-        "gpt2-48",
-        &graph("gpt", &gpt)?,
-        &text(1, 1024),
-        &lengths(1, &[960, 256, 384, 768, 640, 512, 896]),
-    )?;
+    rows("gpt2-48", &graph("gpt", &gpt)?, &text(1, 1024), &lengths(1, &[960, 256, 384, 768, 640, 512, 896]))?;
     let batches: Vec<Bindings> = [14, 4, 12, 6, 10, 9, 11].map(|b| text(b, 1)).into();
     rows("resnet152", &graph("resnet152", &[])?, &text(16, 1), &batches)?;
     for layers in [12, 24, 48, 96] {

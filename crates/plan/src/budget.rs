@@ -7,17 +7,19 @@ mod polish;
 mod price;
 mod search;
 
+use crate::base::{Base, Choices};
 use crate::evaluate::Evaluation;
 use crate::lifetime::{Lifetimes, Sharing};
 use crate::plan::{Choice, Decision};
-use search::{Search, Way};
-use crate::base::{Base, Choices};
 use crate::script::{Script, VersionId, What};
+use search::{Search, Way};
 
 /// Rounds of choosing and looking at the result.
 const ROUNDS: usize = 64;
 /// The same where choices only have to be adapted.
 const FEW_ROUNDS: usize = 6;
+/// Rounds in which nothing gets better, before a way is given up.
+const IDLE: usize = 6;
 
 /// Ways to look at it: whether to leave alone what would have others computed sooner than they are needed,
 /// whether all acts at which something is wanting count the same, whether what comes for free counts; and the
@@ -93,7 +95,7 @@ pub fn fit(
     let mut work = Evaluation::default();
     let mut best: Result<(f64, Choices), Short> = Err(Short { enough: u64::MAX });
     for (way, little) in STARTS {
-        let found = fit_one(base, terms, choices.clone(), target, way, ROUNDS, &mut work);
+        let found = fit_one(base, terms, choices.clone(), target, way, &mut work);
         best = match (best, found) {
             (Ok(a), Ok(b)) => Ok(if b.0 < a.0 { b } else { a }),
             (Ok(found), Err(_)) | (Err(_), Ok(found)) => Ok(found),
@@ -154,19 +156,23 @@ fn fit_one(
     choices: Choices,
     target: u64,
     way: Way,
-    rounds: usize,
     work: &mut Evaluation,
 ) -> Result<(f64, Choices), Short> {
     let mut search = Search::new(base, terms, choices, target, way, work);
-    let mut least = u64::MAX;
-    let mut fits = false;
-    for _ in 0..rounds {
+    let (mut least, mut wanting) = (u64::MAX, i64::MAX);
+    let (mut fits, mut idle) = (false, 0);
+    for _ in 0..ROUNDS {
         let peak = search.look();
         if peak <= target {
             fits = true;
             break;
         }
-        least = least.min(peak);
+        let still = search.wanting_bytes();
+        idle = if peak < least || still < wanting { 0 } else { idle + 1 };
+        (least, wanting) = (least.min(peak), wanting.min(still));
+        if idle == IDLE {
+            break;
+        }
         if !search.choose() && !search.reach_back() && !search.let_go() {
             break;
         }

@@ -41,7 +41,12 @@ impl Evaluation {
     }
 
     /// What is known to come of some choices, for other sizes.
-    pub fn known(script: &Script, life: &Lifetimes, bytes: &[u64], scratch: &dyn Fn(usize) -> u64) -> Evaluation {
+    pub fn known(
+        script: &Script,
+        life: &Lifetimes,
+        bytes: &[u64],
+        scratch: &dyn Fn(usize) -> u64,
+    ) -> Evaluation {
         let mut known = Evaluation { life: life.clone(), ..Evaluation::default() };
         known.writer.script = script.clone();
         profile_into(script, life, bytes, scratch, &mut known.profile, &mut known.freed);

@@ -29,6 +29,8 @@ pub fn aligned(bytes: u64) -> u64 {
 /// (none are, for zero), and so many of the largest are placed before all others.
 const WAYS: [(u32, usize); 10] =
     [(12, 0), (12, 4), (0, 0), (12, 16), (40, 0), (0, 16), (12, 64), (0, 64), (12, 256), (0, 256)];
+/// So many of them in a hurry.
+const HURRIED: usize = 6;
 /// A layout that loses at most this share of what is needed is good enough to stop.
 const GOOD: u64 = 200;
 /// Pairs of spans that may be looked at where little is to be lost: in a hurry, and at leisure.
@@ -43,7 +45,8 @@ pub fn pack(spans: &[Span], base: u64, limit: Option<u64>, at_leisure: bool) -> 
     let enough = room.unwrap_or(needed + needed / GOOD);
     let large = largest(spans, WAYS.iter().map(|w| w.1).max().unwrap_or(0));
     let mut best = (vec![0; spans.len()], u64::MAX);
-    for (short, grounded) in WAYS {
+    let ways = if at_leisure { WAYS.len() } else { HURRIED };
+    for (short, grounded) in WAYS.into_iter().take(ways) {
         let ground = Ground::of(spans, &large[..grounded.min(large.len())]);
         let found = walk(spans, &events, short, needed, &ground);
         if found.1 < best.1 {
@@ -53,7 +56,7 @@ pub fn pack(spans: &[Span], base: u64, limit: Option<u64>, at_leisure: bool) -> 
             break;
         }
     }
-    outward::improve(spans, enough, &mut best);
+    outward::improve(spans, enough, at_leisure, &mut best);
     ranked::improve(spans, enough, PAIRS[usize::from(at_leisure)], &mut best);
     let (mut offsets, top) = best;
     offsets.iter_mut().for_each(|o| *o += base);

@@ -12,6 +12,8 @@ use gulliver_graph::graph::Graph;
 
 /// Shares of what is needed, in hundredths, for which choices are searched.
 const SHARES: [u64; 16] = [96, 92, 87, 82, 77, 71, 65, 59, 53, 47, 41, 36, 31, 26, 21, 16];
+/// Other sizes may need a little less than the share of the tightest budget.
+const TIGHTER: f64 = 0.96;
 /// A share is met by choices for one that is larger by so little.
 const CLOSE: f64 = 1.002;
 /// Rungs that are tried, and attempts to lay out the adapted choices of each.
@@ -36,7 +38,8 @@ impl Outline {
         let (need, state) = (view.need(), options.persistent.ends[Tier::Device as usize]);
         let beyond = need.saturating_sub(state);
         let least = share(budget, need, state);
-        let shares = SHARES.iter().map(|s| *s as f64 / 100.0).filter(|s| *s > least).chain([least]);
+        let shares =
+            SHARES.iter().map(|s| *s as f64 / 100.0).filter(|s| *s > least).chain([least, least * TIGHTER]);
         for share in shares {
             let memory = state + (beyond as f64 * share) as u64;
             match self.squeeze_at(graph, &sizes, options, memory) {
@@ -50,33 +53,45 @@ impl Outline {
     }
 
     /// The plan adapted from what was learned, if that fits.
-    pub(crate) fn recall(&self, view: &View, budget: u64) -> Result<Option<Plan>, PlanError> {
+    pub(crate) fn recall(&self, view: &mut View, budget: u64) -> Result<Option<Plan>, PlanError> {
         if self.rungs.is_empty() {
             return Ok(None);
         }
-        let base = view.base();
         let homes = view.homes();
         let share = share(budget, view.need(), view.options.persistent.ends[Tier::Device as usize]);
-        let alike = self.rungs.iter().filter(|rung| rung.known.choices.homes == homes);
         // From the largest share to the smallest: the first that needs no more, or the next ones.
-        let later = alike.clone().filter(|rung| rung.share <= share * CLOSE).take(RUNGS);
-        let room = view.beside();
-        for rung in later {
-            let mut target = budget;
-            for _ in 0..ATTEMPTS {
-                let Ok(chosen) = view.refine(&base, &rung.known, target, room) else { break };
-                let live = chosen.peak;
-                let (plan, _) = view.finish(chosen, target, true)?;
-                let over = plan.spaces[Tier::Device as usize].bytes.saturating_sub(budget);
-                let fits = |tier: Tier| plan.spaces[tier as usize].bytes <= room[tier as usize - 1];
-                if over == 0 && fits(Tier::Host) && fits(Tier::Disk) {
+        let alike = self.rungs.iter().filter(|rung| rung.known.choices.homes == homes);
+        let close: Vec<&Rung> = alike.filter(|rung| rung.share <= share * CLOSE).take(RUNGS).collect();
+        // In a hurry first; what is dearer to lay out still takes less time than a search.
+        for at_leisure in [false, true] {
+            view.at_leisure = at_leisure;
+            for rung in &close {
+                if let Some(plan) = adapt(view, rung, budget)? {
                     return Ok(Some(plan));
                 }
-                target = target.min(live).saturating_sub(over.max(64));
             }
         }
         Ok(None)
     }
+}
+
+/// The plan of a rung's choices for other sizes, if it fits.
+fn adapt(view: &View, rung: &Rung, budget: u64) -> Result<Option<Plan>, PlanError> {
+    let (base, room) = (view.base(), view.beside());
+    let mut target = budget;
+    for _ in 0..ATTEMPTS {
+        let Ok(chosen) = view.refine(&base, &rung.known, target, room) else { break };
+        let live = chosen.peak;
+        let (plan, _) = view.finish(chosen, target, true)?;
+        let over = plan.spaces[Tier::Device as usize].bytes.saturating_sub(budget);
+        let fits = |tier: Tier| plan.spaces[tier as usize].bytes <= room[tier as usize - 1];
+        if over == 0 && fits(Tier::Host) && fits(Tier::Disk) {
+            return Ok(Some(plan));
+        }
+        // Less than what it came to, or the same would be chosen again.
+        target = target.min(live).saturating_sub((over + over / 4).max(64));
+    }
+    Ok(None)
 }
 
 /// The share of what is needed beyond weights and states that a budget has room for.

@@ -36,7 +36,7 @@ impl Outline {
                 return Ok(plan);
             }
         }
-        match self.recall(&view, budget)? {
+        match self.recall(&mut view, budget)? {
             Some(plan) => Ok(plan),
             None => Ok(self.squeeze(graph, &sizes, options, budget)?.0),
         }
@@ -105,58 +105,19 @@ impl Outline {
         let view = View::new(self, graph, sizes, options)?;
         let base = view.base();
         let start = view.away_at_first(&base);
-        let beside = view.beside();
-        let (mut least, mut full) = (u64::MAX, None);
-        let mut moves = true;
-        for (way, (early, share)) in WAYS.into_iter().enumerate() {
-            // Without moves none can start early, and all has been tried.
-            if !moves && share == 100 {
-                continue;
-            }
-            let (mut target, mut room) = (budget / 100 * share + budget % 100 * share / 100, beside);
-            for attempt in 0..ATTEMPTS {
-                let (plan, live, known) = match view.fit(&base, &start, target, room, way == 0 && attempt < POLISHED) {
-                    Ok(chosen) => {
-                        moves = chosen.known.script.acts.iter().any(|act| act.what == What::Move);
-                        let live = chosen.peak;
-                        let (plan, known) = view.finish(chosen, target, early)?;
-                        (plan, live, known)
-                    }
-                    Err(Short { enough }) => {
-                        least = least.min(enough.max(budget + 1));
-                        break;
-                    }
-                };
-                let needed: Vec<u64> = plan.spaces.iter().map(|space| space.bytes).collect();
-                let over = |place: usize| needed[place + 1].saturating_sub(beside[place]);
-                if needed[0] <= budget && over(0) == 0 && over(1) == 0 {
-                    return Ok((plan, known));
-                }
-                if needed[0] > budget {
-                    least = least.min(needed[0]);
-                    // Less than what it came to, or the same would be chosen again.
-                    target = target.min(live).saturating_sub((needed[0] - budget).max(64));
-                }
-                for place in [0, 1].into_iter().filter(|&place| over(place) > 0) {
-                    let (tier, needed) = (plan.spaces[place + 1].name.clone(), needed[place + 1]);
-                    full = Some(PlanError::TierFull { tier, needed, budget: beside[place] });
-                    room[place] = room[place].saturating_sub(over(place).max(64));
-                }
-            }
-        }
+        let Missed { least, full } = match view.try_ways(&base, &start, budget)? {
+            Ok(found) => return Ok(found),
+            Err(missed) => missed,
+        };
         // What needs least may do where what was chosen for the budget does not.
         let (plan, known) = view.finish(view.least(&base, &start), 0, false)?;
-        let needed = |tier: Tier| plan.spaces[tier as usize].bytes;
-        if needed(Tier::Device) <= budget
-            && needed(Tier::Host) <= beside[0]
-            && needed(Tier::Disk) <= beside[1]
-        {
+        if view.fits(&plan, budget) {
             return Ok((plan, known));
         }
         if let Some(full) = full.filter(|_| least == u64::MAX) {
             return Err(full);
         }
-        let least = least.min(needed(Tier::Device).max(budget + 1));
+        let least = least.min(plan.spaces[Tier::Device as usize].bytes.max(budget + 1));
         Err(PlanError::DoesNotFit { needed: least, budget, holders: holders(graph, &plan) })
     }
 
@@ -169,25 +130,98 @@ impl Outline {
         let base = view.base();
         let start = view.away_at_first(&base);
         let chosen = view.least(&base, &start);
-        let mut low = chosen.peak / 2;
-        let mut high = view.finish(chosen, 0, false)?.0.spaces[0].bytes;
+        // Little less than what was found to be least can be hoped for.
+        let mut low = view.bare().max(chosen.peak / 4 * 3).saturating_sub(1);
+        let (plan, _) = view.finish(chosen, 0, false)?;
+        let mut high = plan.spaces[Tier::Device as usize].bytes;
+        let will_do = |budget: u64| -> Result<bool, PlanError> {
+            let options = Options { memory: Some(budget), ..*options };
+            let view = View::new(self, graph, &sizes, &options)?;
+            Ok(view.try_ways(&base, &start, budget)?.is_ok())
+        };
         // Other tiers may be too small for what needs least.
-        while let Err(e) = self.squeeze_at(graph, &sizes, options, high) {
-            match e {
-                PlanError::DoesNotFit { .. } | PlanError::TierFull { .. } if high < u64::MAX / 2 => {
-                    (low, high) = (high, high + high / 8 + 64);
-                }
-                e => return Err(e),
+        let mut fits = view.fits(&plan, high);
+        while !fits {
+            if high >= u64::MAX / 2 {
+                return Err(PlanError::NoRoom);
             }
+            (low, high) = (high, high + high / 8 + 64);
+            fits = will_do(high)?;
         }
         while high.saturating_sub(low) > (high / 200).max(64) {
             let middle = low + (high - low) / 2;
-            match self.squeeze_at(graph, &sizes, options, middle) {
-                Ok(_) => high = middle,
-                Err(PlanError::DoesNotFit { .. } | PlanError::TierFull { .. }) => low = middle,
-                Err(e) => return Err(e),
-            }
+            *(if will_do(middle)? { &mut high } else { &mut low }) = middle;
         }
         Ok(high)
+    }
+}
+
+/// What came of trying for a budget in vain.
+struct Missed {
+    /// Device bytes that would have been enough.
+    least: u64,
+    /// Another tier that was over its budget.
+    full: Option<PlanError>,
+}
+
+impl View<'_> {
+    /// Whether a plan keeps within a budget of the device and those of the other tiers.
+    fn fits(&self, plan: &Plan, budget: u64) -> bool {
+        let [host, disk] = self.beside();
+        let limits = [(Tier::Device, budget), (Tier::Host, host), (Tier::Disk, disk)];
+        limits.into_iter().all(|(tier, limit)| plan.spaces[tier as usize].bytes <= limit)
+    }
+
+    /// Chooses and lays out in one way after the other until something keeps within the budgets.
+    fn try_ways(
+        &self,
+        base: &Base,
+        start: &Choices,
+        budget: u64,
+    ) -> Result<Result<(Plan, Known), Missed>, PlanError> {
+        let beside = self.beside();
+        let mut missed = Missed { least: u64::MAX, full: None };
+        let mut moves = true;
+        for (way, (early, share)) in WAYS.into_iter().enumerate() {
+            // Without moves none can start early, and all has been tried.
+            if !moves && share == 100 {
+                continue;
+            }
+            let (mut target, mut room) = (budget / 100 * share + budget % 100 * share / 100, beside);
+            for attempt in 0..ATTEMPTS {
+                let chosen = match self.fit(base, start, target, room, way == 0 && attempt < POLISHED) {
+                    Ok(chosen) => chosen,
+                    Err(Short { enough }) => {
+                        missed.least = missed.least.min(enough.max(budget + 1));
+                        // What is asked for otherwise is the same, or harder.
+                        if way == 0 && attempt == 0 {
+                            return Ok(Err(missed));
+                        }
+                        break;
+                    }
+                };
+                moves = chosen.known.script.acts.iter().any(|act| act.what == What::Move);
+                let live = chosen.peak;
+                let (plan, known) = self.finish(chosen, target, early)?;
+                if self.fits(&plan, budget) {
+                    return Ok(Ok((plan, known)));
+                }
+                let needed = plan.spaces[Tier::Device as usize].bytes;
+                if needed > budget {
+                    missed.least = missed.least.min(needed);
+                    // Less than what it came to, or the same would be chosen again.
+                    target = target.min(live).saturating_sub((needed - budget).max(64));
+                }
+                for (place, space) in plan.spaces[1..].iter().enumerate() {
+                    let over = space.bytes.saturating_sub(beside[place]);
+                    if over > 0 {
+                        let (tier, needed) = (space.name.clone(), space.bytes);
+                        missed.full = Some(PlanError::TierFull { tier, needed, budget: beside[place] });
+                        room[place] = room[place].saturating_sub(over.max(64));
+                    }
+                }
+            }
+        }
+        Ok(Err(missed))
     }
 }

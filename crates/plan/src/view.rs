@@ -4,6 +4,7 @@
 use crate::base::{Base, Choices};
 use crate::budget::{Chosen, Known, Short, Terms, fit, refine, seconds};
 use crate::evaluate::profile;
+use crate::layout::aligned;
 use crate::lifetime::{Lifetimes, lifetimes};
 use crate::make::{Home, Options, PlanError};
 use crate::outline::{Outline, Sizes};
@@ -161,6 +162,24 @@ impl<'a> View<'a> {
         needs.into_iter().max().unwrap_or(0)
     }
 
+    /// Device bytes that no choices can do without: those of weights and states that are
+    /// there, and of all that one act reads.
+    pub(crate) fn bare(&self) -> u64 {
+        let (base, homes) = (self.base(), self.homes());
+        let size = |v: VersionId| {
+            let stays = base.persistent[v as usize] && homes[v as usize] == Tier::Device;
+            if stays { 0 } else { aligned(self.bytes[base.script.versions[v as usize].of.value.index()]) }
+        };
+        let act = |t: usize| {
+            let reads = base.script.split(t).0;
+            let once = reads.iter().enumerate().filter(|(i, v)| !reads[..*i].contains(v));
+            once.fold(0u64, |bytes, (_, v)| bytes.saturating_add(size(*v)))
+        };
+        let state = self.places.iter().flatten().filter(|home| home.tier == Tier::Device);
+        let state: u64 = state.map(|home| aligned(home.bytes)).sum();
+        state.saturating_add((0..base.script.acts.len()).map(act).max().unwrap_or(0))
+    }
+
     /// The choices that need least, as far as they can be found.
     pub(crate) fn least(&self, base: &Base, start: &Choices) -> Chosen {
         let room = self.beside();
@@ -205,7 +224,8 @@ impl<'a> View<'a> {
         let Chosen { known, decisions, .. } = chosen;
         let moves = early && known.script.acts.iter().any(|act| act.what == What::Move);
         let moved = moves.then(|| self.beside_kernels(&known, target));
-        let (script, life) = moved.as_ref().map_or((&known.script, &known.life), |(script, life)| (script, life));
+        let (script, life) =
+            moved.as_ref().map_or((&known.script, &known.life), |(script, life)| (script, life));
         let mut plan = self.outline.lay(self.graph, script, life, self.sizes, self)?;
         plan.decisions = decisions;
         add_waits(&mut plan);

@@ -10,12 +10,12 @@ use gulliver_graph::model::{Built, Model, classified, images, logits, model};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
 use gulliver_graph::windows::ConvOptions;
+use gulliver_plan::base::{Base, Choices};
 use gulliver_plan::comparator::{Case, dtr, mimose, paging, static_greedy, sublinear};
 use gulliver_plan::cost::Beside;
 use gulliver_plan::make::{Options, Persistent, PlanError};
 use gulliver_plan::outline::Outline;
 use gulliver_plan::plan::{Plan, Tier};
-use gulliver_plan::base::{Base, Choices};
 use gulliver_plan::simulate::{Timing, simulate};
 use gulliver_plan::verify::verify;
 

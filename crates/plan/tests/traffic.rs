@@ -8,12 +8,12 @@ use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
+use gulliver_plan::base::Base;
 use gulliver_plan::comparator::{Case, paging};
 use gulliver_plan::make::{Options, Persistent};
 use gulliver_plan::order::Rule;
 use gulliver_plan::outline::Outline;
 use gulliver_plan::plan::{Act, Plan, Stream, Tier};
-use gulliver_plan::base::Base;
 use gulliver_plan::verify::verify;
 
 /// Bytes of weights into and out of the device.

@@ -4,7 +4,8 @@
 
 use super::search::{Candidate, Search};
 use crate::base::Choices;
-use crate::plan::Choice;
+use crate::layout::aligned;
+use crate::plan::{Choice, Tier};
 
 /// Acts that are looked at in all, over all changes: what may be spent on a short script.
 const ACTS: usize = 300_000;
@@ -12,9 +13,8 @@ const ACTS: usize = 300_000;
 const LEAST: usize = 1_000;
 /// How much worse a change may be at first and at last, as a share of the step.
 const HEAT: (f64, f64) = (0.1, 0.002);
-/// What it costs, in steps, to need twice the target.
-const EXCESS: f64 = 4.0;
-
+/// What it costs, in steps, to need twice what there is beyond weights and states.
+const EXCESS: f64 = 3.0;
 /// So many acts sooner than it is used a value may be brought back.
 const SOONER: u32 = 4;
 
@@ -36,12 +36,18 @@ impl Search<'_> {
     /// The cheapest choices found from those at hand on that keep within the target, and their seconds.
     pub(super) fn polish(&mut self) -> Option<(f64, Choices)> {
         let looks = ACTS / self.base.script.acts.len().max(1);
+        if looks < LEAST {
+            return None;
+        }
         let mut open: Vec<Candidate> = self.candidates.clone();
-        open.retain(|c| self.prices(c).iter().any(Option::is_some) || self.choices.gaps[c.gap] != Choice::Keep);
-        if looks < LEAST || open.is_empty() {
+        open.retain(|c| {
+            self.prices(c).iter().any(Option::is_some) || self.choices.gaps[c.gap] != Choice::Keep
+        });
+        if open.is_empty() {
             return None;
         }
         let (base, terms) = (self.base, self.terms);
+        let beyond = self.target.saturating_sub(self.state()).max(1) as f64;
         let step: f64 = terms.seconds.iter().sum::<f64>().max(f64::MIN_POSITIVE);
         let mut dice = Dice(1);
         let mut best: Option<(f64, Choices)> = None;
@@ -52,7 +58,7 @@ impl Search<'_> {
             }
             let energy = if self.work.of(base, terms.sharing, &self.choices, terms.bytes, terms.scratch) {
                 let cost = self.cost();
-                let excess = self.work.peak().saturating_sub(self.target) as f64 / self.target.max(1) as f64;
+                let excess = self.work.peak().saturating_sub(self.target) as f64 / beyond;
                 if excess == 0.0 && best.as_ref().is_none_or(|(least, _)| cost < *least) {
                     best = Some((cost, self.choices.clone()));
                 }
@@ -69,6 +75,13 @@ impl Search<'_> {
             }
         }
         best
+    }
+
+    /// Bytes of weights and states that are on the device all the time.
+    fn state(&self) -> u64 {
+        let here = |v: &usize| self.base.persistent[*v] && self.choices.homes[*v] == Tier::Device;
+        let bytes = |v: usize| aligned(self.terms.bytes[self.base.script.versions[v].of.value.index()]);
+        (0..self.base.persistent.len()).filter(here).map(bytes).fold(0, u64::saturating_add)
     }
 
     fn change(&mut self, open: &[Candidate], dice: &mut Dice) {
@@ -98,11 +111,21 @@ impl Search<'_> {
         }
     }
 
-    /// Another choice for one gap.
+    /// Another choice for one gap. Tiers that may be full are left alone.
     fn turn(&mut self, c: &Candidate, dice: &mut Dice) {
-        let now = self.choices.gaps[c.gap];
-        let again = (self.terms.recompute && self.base.again[c.version as usize]).then_some(Choice::Recompute);
-        let away = self.terms.away.iter().flatten().map(|(choice, _)| *choice);
+        let (v, now) = (c.version as usize, self.choices.gaps[c.gap]);
+        let again = (self.terms.recompute && self.base.again[v]).then_some(Choice::Recompute);
+        let home = match self.choices.homes[v] {
+            Tier::Device => Choice::Keep,
+            Tier::Host => Choice::Host,
+            Tier::Disk => Choice::Disk,
+        };
+        let (terms, persistent) = (self.terms, self.base.persistent[v]);
+        let away = terms.away.iter().zip(terms.room).filter_map(|(away, room)| {
+            let choice = (*away)?.0;
+            let open = if persistent { choice == home } else { room == u64::MAX };
+            open.then_some(choice)
+        });
         let others = [Choice::Keep].into_iter().chain(again).chain(away).filter(|other| *other != now);
         if let Some(other) = others.clone().nth(dice.below(others.count())) {
             self.choices.gaps[c.gap] = other;

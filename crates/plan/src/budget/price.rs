@@ -2,8 +2,8 @@
 //! is chosen so far; and the reasons that are told.
 
 use super::search::{Candidate, Search};
-use crate::plan::{Choice, Decision, Tier};
 use crate::base::NEVER;
+use crate::plan::{Choice, Decision, Tier};
 use crate::script::{Act, What};
 
 impl Search<'_> {
@@ -72,8 +72,8 @@ impl Search<'_> {
                 if base.overwritten[r as usize] < back {
                     return None;
                 }
-                let gone =
-                    self.way.near && self.reran.get(base.producer[r as usize] as usize).is_some_and(|n| *n > 0);
+                let gone = self.way.near
+                    && self.reran.get(base.producer[r as usize] as usize).is_some_and(|n| *n > 0);
                 if !base.script.versions[r as usize].input && (gone || !base.spans(r, back)) {
                     self.stack.push(r);
                 }

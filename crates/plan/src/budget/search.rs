@@ -342,10 +342,14 @@ impl<'a> Search<'a> {
         best.map(|(_, at, choice)| (at, choice))
     }
 
+    /// Bytes wanting at all acts together.
+    pub(super) fn wanting_bytes(&self) -> i64 {
+        self.over.iter().map(|&over| over.max(0)).sum()
+    }
+
     /// Where nothing near is left to choose: the cheapest that does help, however far it reaches back.
     pub(super) fn reach_back(&mut self) -> bool {
-        let wanting = |over: &[i64]| over.iter().map(|&over| over.max(0)).sum::<i64>();
-        let before = wanting(&self.over);
+        let before = self.wanting_bytes();
         let over = self.over.clone();
         for _ in 0..TRIES {
             let near = std::mem::replace(&mut self.way.near, false);
@@ -354,7 +358,7 @@ impl<'a> Search<'a> {
             self.way.near = near;
             let Some(at) = found else { return false };
             self.look();
-            if self.candidates[at].taken && wanting(&self.over) < before {
+            if self.candidates[at].taken && self.wanting_bytes() < before {
                 return true;
             }
             if self.candidates[at].taken {

@@ -14,13 +14,16 @@ const ORDERS: [fn(&Span) -> (i64, i64); 3] = [
     |span| (i64::from(span.start), -i64::from(span.end)),
 ];
 
-/// Improves on the best layout so far, until it is no higher than `enough`.
-pub(super) fn improve(spans: &[Span], enough: u64, best: &mut (Vec<u64>, u64)) {
+/// Improves on the best layout so far, until it is no higher than `enough`; in a hurry, one order is tried.
+pub(super) fn improve(spans: &[Span], enough: u64, at_leisure: bool, best: &mut (Vec<u64>, u64)) {
+    if best.1 <= enough {
+        return;
+    }
     let last = spans.iter().map(|s| s.end).max().unwrap_or(0);
     let mirrored: Vec<Span> =
         spans.iter().map(|s| Span { start: last - s.end, end: last - s.start, ..*s }).collect();
     let (ahead, behind) = (Half::of(spans), Half::of(&mirrored));
-    for order in ORDERS {
+    for order in ORDERS.into_iter().take(if at_leisure { ORDERS.len() } else { 1 }) {
         let mut moment = busiest(spans, last);
         let mut tried = Vec::new();
         while best.1 > enough && tried.len() < MOMENTS && !tried.contains(&moment) {
@@ -77,7 +80,8 @@ impl Half {
         let all = || (0..spans.len() as u32).filter(|&i| spans[i as usize].bytes > 0);
         let (mut by_start, mut by_end): (Vec<u32>, Vec<u32>) = (all().collect(), all().collect());
         let span = |i: u32| spans[i as usize];
-        by_start.sort_unstable_by_key(|&i| (span(i).start, std::cmp::Reverse((span(i).end, span(i).bytes)), i));
+        by_start
+            .sort_unstable_by_key(|&i| (span(i).start, std::cmp::Reverse((span(i).end, span(i).bytes)), i));
         by_end.sort_unstable_by_key(|&i| (span(i).end, i));
         Half { by_start, by_end }
     }
