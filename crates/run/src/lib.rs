@@ -3,6 +3,7 @@
 pub mod atomic;
 pub mod call;
 pub mod checkpoint;
+mod copy;
 pub mod data;
 pub mod disk;
 pub mod executor;
@@ -17,6 +18,7 @@ pub mod probe;
 pub mod program;
 pub mod session;
 pub mod stream;
+mod sum;
 pub mod team;
 #[cfg(test)]
 mod test_dir;

@@ -1,6 +1,7 @@
 //! What this machine can do at best, measured with loops that do nothing else: fused multiply-adds in
 //! registers and copies through memory. Also the memory this process has taken.
 
+use crate::copy::copy;
 use crate::kernel::isa::Isa;
 use crate::team::{SharedMut, Team, share};
 use std::hint::black_box;
@@ -42,6 +43,27 @@ pub fn copies(team: &Team, bytes: usize, seconds: f64) -> f64 {
     });
     black_box(&to);
     (2 * len * size_of::<f32>()) as f64 / time
+}
+
+/// Bytes a second that one thread copies as moves between tiers do, `piece` bytes at a time and beyond the
+/// caches; both ways together. Repeats for about `seconds`, fastest repetition.
+pub fn moves(piece: usize, seconds: f64) -> f64 {
+    let (mut device, mut host) = (vec![1u8; 8 * piece], vec![2u8; 64 * piece]);
+    let (near, far) = (device.as_mut_ptr(), host.as_mut_ptr());
+    let time = fastest(seconds, || {
+        for i in 0..64 {
+            // SAFETY: pieces of two different buffers, each within its own.
+            unsafe {
+                let (here, there) = (near.add(i % 8 * piece), far.add(i * piece));
+                match i % 2 {
+                    0 => copy(there, here, piece),
+                    _ => copy(here, there, piece),
+                }
+            }
+        }
+    });
+    black_box((&device, &host));
+    (64 * piece) as f64 / time
 }
 
 /// Most bytes of physical memory this process has held at once, where the system tells.
@@ -107,7 +129,7 @@ mod tests {
     fn rates_are_positive_numbers() {
         for isa in Isa::all() {
             let team = Team::with_isa(2, isa);
-            for rate in [multiply_adds(&team, 0.0), copies(&team, 1 << 16, 0.0)] {
+            for rate in [multiply_adds(&team, 0.0), copies(&team, 1 << 16, 0.0), moves(1 << 17, 0.0)] {
                 assert!(rate.is_finite() && rate > 0.0, "{isa:?}: {rate}");
             }
         }
