@@ -7,7 +7,7 @@ use crate::lifetime::lifetimes;
 use crate::make::{Options, Persistent, PlanError, holders};
 use crate::outline::{Outline, Sizes, profile};
 use crate::overlap::{Room, fetch_early, store_late};
-use crate::plan::{Choice, Decision, Plan, Tier};
+use crate::plan::{Act, Choice, Decision, Plan, Tier};
 use crate::rewrite::{Base, Choices, rewrite};
 use crate::script::{Script, Version, VersionId, What};
 use crate::simulate::{per_byte, simulate};
@@ -21,6 +21,9 @@ const WAYS: [(bool, u64); 7] =
     [(true, 100), (false, 100), (false, 97), (false, 93), (false, 87), (false, 80), (false, 70)];
 /// What is used again within so many times the seconds of its fetch is not sent away without need.
 const SOON: f64 = 16.0;
+/// What is kept on the device may leave room for moves that start early: shares of the budget that are filled
+/// with what is kept, and with moves too, in hundredths.
+const ROOMY: [(u64, u64); 4] = [(88, 100), (88, 94), (75, 100), (75, 90)];
 /// Attempts to lay a script out in less than it needs at least.
 const ATTEMPTS: usize = 12;
 
@@ -37,7 +40,42 @@ impl Outline {
                 return Ok(plan);
             }
         }
-        self.squeeze(graph, &sizes, options, budget)
+        let plan = self.squeeze(graph, &sizes, options, budget)?;
+        match plan.steps.iter().any(|step| matches!(step.act, Act::Move { .. })) {
+            true => self.roomier(graph, &sizes, options, budget, plan),
+            false => Ok(plan),
+        }
+    }
+
+    /// The plan, or one that keeps less so that moves can start earlier, if it takes less time.
+    fn roomier(
+        &self,
+        graph: &Graph,
+        sizes: &Sizes,
+        options: &Options,
+        budget: u64,
+        plan: Plan,
+    ) -> Result<Plan, PlanError> {
+        let view = View::new(self, graph, sizes, options);
+        let base = view.base();
+        let start = view.away_at_first(&base, view.homes(&base, options.persistent)?);
+        let beside = [options.beside.host.unwrap_or(u64::MAX), options.beside.disk.unwrap_or(0)];
+        let limits = [budget, beside[0], beside[1]];
+        let seconds = |plan: &Plan| {
+            simulate(plan, |id: NodeId| self.seconds(sizes, id.index()), &options.links).seconds
+        };
+        let mut best = (seconds(&plan), plan);
+        for (kept, used) in ROOMY {
+            let share = |hundredths: u64| (u128::from(budget) * u128::from(hundredths) / 100) as u64;
+            let Ok(chosen) = view.fit(&base, &start, share(kept), beside) else { continue };
+            let plan = view.finish(chosen.script, chosen.decisions, share(used), true)?;
+            let fits = plan.spaces.iter().zip(limits).all(|(space, limit)| space.bytes <= limit);
+            let taken = seconds(&plan);
+            if fits && taken < best.0 {
+                best = (taken, plan);
+            }
+        }
+        Ok(best.1)
     }
 
     /// The plan that carries out choices made elsewhere, whatever it needs: `choose` is given the script

@@ -2,9 +2,11 @@
 //! registers and copies through memory. Also the memory this process has taken.
 
 use crate::copy::copy;
+use crate::disk::{Disk, DiskError};
 use crate::kernel::isa::Isa;
 use crate::team::{SharedMut, Team, share};
 use std::hint::black_box;
+use std::path::Path;
 use std::time::Instant;
 
 /// Independent chains of multiply-adds: enough to hide the latency of two units.
@@ -64,6 +66,20 @@ pub fn moves(piece: usize, seconds: f64) -> f64 {
     });
     black_box((&device, &host));
     (64 * piece) as f64 / time
+}
+
+/// Bytes a second that the disk tier reads and writes in a directory, `bytes` at a time.
+pub fn disk(dir: &Path, bytes: usize) -> Result<[f64; 2], DiskError> {
+    let disk = Disk::create(dir, bytes as u64)?;
+    let mut data = vec![1u8; bytes];
+    // What was never written is written more slowly.
+    disk.write(0, &data)?;
+    let start = Instant::now();
+    disk.write(0, &data)?;
+    let written = start.elapsed().as_secs_f64();
+    let start = Instant::now();
+    disk.read(0, &mut data)?;
+    Ok([start.elapsed().as_secs_f64(), written].map(|seconds| bytes as f64 / seconds.max(1e-9)))
 }
 
 /// Most bytes of physical memory this process has held at once, where the system tells.

@@ -428,13 +428,13 @@ mod tests {
     fn a_panic_of_a_stream_reaches_the_caller() {
         let mut device = [0u8; 64];
         let mut moves = Moves::default();
-        moves.push(Stream::Disk, 0, End::Memory(slot(&mut device)), End::Disk(0), &[]);
+        moves.push(Stream::Write, 0, End::Memory(slot(&mut device)), End::Disk(0), &[]);
         let moves = Arc::new(moves);
         let mut streams = Streams::new(None);
         for _ in 0..3 {
             // SAFETY: the buffer outlives the run and only the stream touches it.
             let running = unsafe { streams.begin(&moves, &(0..1), None) };
-            assert!(!running.wait(Wait { stream: Stream::Disk, until: 1 }), "there is no disk");
+            assert!(!running.wait(Wait { stream: Stream::Write, until: 1 }), "there is no disk");
             assert!(catch_unwind(AssertUnwindSafe(|| running.finish())).is_err());
         }
     }

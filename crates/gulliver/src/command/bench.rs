@@ -9,7 +9,7 @@ mod scaling;
 use super::CommandError;
 use crate::report::table::{self, Column};
 use crate::report::units;
-use crate::setup::measured;
+use crate::setup::{measured, measured_links};
 use crate::workload::{WORKLOADS, Workload};
 use clap::Args;
 use gulliver_graph::chain;
@@ -52,7 +52,7 @@ pub struct Arguments {
     /// Tokens of a sample, for workloads that are text.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..), requires = "workloads")]
     length: Option<u32>,
-    /// Hard budget of the device. What the step consists of, its kernels and its moves, is measured too.
+    /// Hard budget of the device.
     #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes, requires = "workloads")]
     memory: Option<u64>,
     /// With --memory: hard budget of host memory for what does not fit on the device.
@@ -64,6 +64,9 @@ pub struct Arguments {
     /// With --disk: where the file is made.
     #[arg(long, value_name = "DIR", requires = "disk")]
     disk_dir: Option<PathBuf>,
+    /// With --memory: measures what a step consists of, its kernels and its moves.
+    #[arg(long, requires = "memory")]
+    parts: bool,
     /// Shows where the time of a step goes, by operator.
     #[arg(long)]
     profile: bool,
@@ -94,11 +97,14 @@ impl Arguments {
             variant.settings.push((name.into(), ParamValue::Int(value)));
         }
         if let Some(memory) = self.memory {
+            variant.parts = self.parts;
             variant.options.memory = Some(memory);
             variant.options.host_memory = self.host_memory;
             variant.options.disk = self.disk;
             variant.options.disk_dir = self.disk_dir.clone();
             variant.options.rates = measured(threads);
+            let dir = self.disk.map(|_| self.disk_dir.clone().unwrap_or_else(std::env::temp_dir));
+            variant.options.links = measured_links(dir.as_deref());
         }
         Ok(variant)
     }
@@ -252,8 +258,8 @@ fn show(out: &mut impl Write, all: &[Measured], machine: Option<&Machine>, threa
         ]
     });
     write!(out, "{}", table::render(&columns, &cells.collect::<Vec<_>>()))?;
-    for (measured, parts) in all.iter().filter_map(|m| Some((m, m.parts.as_ref()?))) {
-        write!(out, "{}", parts.render(measured.step_seconds))?;
+    for parts in all.iter().filter_map(|m| m.parts.as_ref()) {
+        write!(out, "{}", parts.render())?;
     }
     if let Some(machine) = machine {
         let (flops, bytes) = (machine.flops_per_second / 1e9, machine.copy_bytes_per_second / 1e9);

@@ -51,7 +51,7 @@ pub struct Measured {
     pub first_step_seconds: f64,
     /// The loss of the last step.
     pub loss: f64,
-    /// With a budget: what a step consists of.
+    /// What a step consists of, if it was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parts: Option<Parts>,
 }
@@ -65,13 +65,15 @@ pub struct Variant {
     pub settings: Vec<(String, ParamValue)>,
     /// Threads and budgets.
     pub options: SessionOptions,
+    /// Whether to measure what a step consists of.
+    pub parts: bool,
 }
 
 impl Variant {
     /// The workload as it is, without budgets.
     pub fn plain(workload: &Workload, threads: usize) -> Variant {
         let options = SessionOptions { threads, ..SessionOptions::default() };
-        Variant { workload: workload.clone(), settings: Vec::new(), options }
+        Variant { workload: workload.clone(), settings: Vec::new(), options, parts: false }
     }
 }
 
@@ -90,7 +92,7 @@ pub struct Runner {
 impl Runner {
     /// Ready for the first step.
     pub fn new(variant: Variant) -> Result<Runner, CommandError> {
-        let Variant { workload, settings, options } = variant;
+        let Variant { workload, settings, options, .. } = variant;
         let graph = workload.graph_with(&settings)?;
         let batch = workload.data(&graph)?;
         let largest = Some(sizes_of(&graph, &batch).map_err(SessionError::from)?);
@@ -131,7 +133,7 @@ pub fn measure(
     start: Instant,
     first: &mut dyn FnMut(f64) -> io::Result<()>,
 ) -> Result<Measured, CommandError> {
-    let (threads, limited) = (variant.options.threads, variant.options.memory.is_some());
+    let (threads, with_parts) = (variant.options.threads, variant.parts);
     let mut runner = Runner::new(variant)?;
     runner.step()?;
     let first_step_seconds = start.elapsed().as_secs_f64();
@@ -155,7 +157,7 @@ pub fn measure(
     let step_seconds = quantile(&times, 0.5);
     let arena_bytes = runner.session.plan(Which::Train, &sizes)?.spaces.iter().map(|s| s.bytes).sum();
     let (peak_bytes, resident_bytes) = (runner.session.peak(), probe::peak_resident());
-    let parts = if limited { Some(parts::measure(&mut runner)?) } else { None };
+    let parts = if with_parts { Some(parts::measure(&mut runner)?) } else { None };
     Ok(Measured {
         workload: runner.workload.name.into(),
         threads,

@@ -12,10 +12,10 @@ use gulliver_run::executor::Work;
 use gulliver_run::probe;
 use gulliver_run::session::Which;
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
+use std::time::Instant;
 
-/// Steps that are timed kernel by kernel; each kernel counts with its median.
-const STEPS: usize = 5;
+/// Steps that are timed kernel by kernel, in turn with whole ones, as the machine is not always as fast.
+const STEPS: usize = 7;
 /// Bytes copied at a time by the probe: those of a weight of a few hundred rows.
 const PIECE: usize = 2 << 20;
 
@@ -26,7 +26,9 @@ pub struct Parts {
     pub state_bytes: u64,
     /// Most bytes in use at once of device, host and disk.
     pub used_bytes: [u64; TIERS.len()],
-    /// Kernels, those that run again included.
+    /// Median time of a whole step.
+    pub step_seconds: f64,
+    /// Kernels, those that run again included; also a median.
     pub kernel_seconds: f64,
     /// Moves one after the other with nothing beside them.
     pub move_seconds: f64,
@@ -38,21 +40,23 @@ pub struct Parts {
 
 /// Measures the parts of a workload's step.
 pub fn measure(runner: &mut Runner) -> Result<Parts, CommandError> {
-    let mut steps = Vec::new();
+    let mut times: [Vec<f64>; 3] = Default::default();
     for _ in 0..STEPS {
+        let start = Instant::now();
+        runner.step()?;
+        times[0].push(start.elapsed().as_secs_f64());
         let (key, hyper) = runner.next();
-        steps.push(runner.session.profile(&runner.batch, key, &hyper)?);
+        let (mut kernels, mut moves) = (0.0, 0.0);
+        for (work, time) in runner.session.profile(&runner.batch, key, &hyper)? {
+            *(if matches!(work, Work::Move(_)) { &mut moves } else { &mut kernels }) += time.as_secs_f64();
+        }
+        times[1].push(kernels);
+        times[2].push(moves);
     }
-    let (mut kernel_seconds, mut move_seconds) = (0.0, 0.0);
-    for i in 0..steps[0].len() {
-        let mut times: Vec<Duration> = steps.iter().map(|step| step[i].1).collect();
-        times.sort();
-        let sum = match steps[0][i].0 {
-            Work::Move(_) => &mut move_seconds,
-            _ => &mut kernel_seconds,
-        };
-        *sum += times[STEPS / 2].as_secs_f64();
-    }
+    let [step_seconds, kernel_seconds, move_seconds] = times.map(|mut times| {
+        times.sort_by(f64::total_cmp);
+        times[STEPS / 2]
+    });
     let sizes = runner.sizes()?;
     let plan = runner.session.plan(Which::Train, &sizes)?;
     let Moved { to_device, to_host, disk_read, disk_written } = moved(plan);
@@ -69,6 +73,7 @@ pub fn measure(runner: &mut Runner) -> Result<Parts, CommandError> {
     Ok(Parts {
         state_bytes: state_bytes.sum(),
         used_bytes,
+        step_seconds,
         kernel_seconds,
         move_seconds,
         moved_bytes: [to_device, to_host, disk_read, disk_written],
@@ -77,8 +82,8 @@ pub fn measure(runner: &mut Runner) -> Result<Parts, CommandError> {
 }
 
 impl Parts {
-    /// Some lines for people, beside the time the whole step takes.
-    pub fn render(&self, step_seconds: f64) -> String {
+    /// Some lines for people.
+    pub fn render(&self) -> String {
         let ms = |seconds: f64| format!("{:.1} ms", 1e3 * seconds);
         let [device, host, disk] = self.used_bytes.map(units::bytes);
         let [to_device, to_host, read, written] = self.moved_bytes.map(units::bytes);
@@ -88,7 +93,7 @@ impl Parts {
              moved {to_device} to the device, {to_host} to the host, {read} from disk, {written} to disk\n",
             units::bytes(self.state_bytes),
             ms(self.kernel_seconds),
-            100.0 * self.kernel_seconds / step_seconds,
+            100.0 * self.kernel_seconds / self.step_seconds,
             ms(self.move_seconds),
             self.copy_bytes_per_second / 1e9,
         )
