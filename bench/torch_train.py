@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains one reference workload with PyTorch on the CPU and measures it.
 
-usage: torch_train.py WORKLOAD [--threads N] [--seconds S]
+usage: torch_train.py WORKLOAD [--threads N] [--seconds S] [--set SETTING=NUMBER]... [--batch N] [--length N]
 
 The workloads are those of `gulliver bench`: the same models, shapes, loss and optimizers, one batch of
 random numbers used for every step, two steps to warm up. Prints JSON lines: `first_step` as soon as the
@@ -156,6 +156,31 @@ def text(vocab, batch, length):
     return torch.randint(vocab, (batch, length)), torch.randint(vocab, (batch * length,))
 
 
+# Vocabulary, width, heads, layers, context; samples and tokens of a batch.
+GPTS = {
+    "gpt-nano": ((65, 128, 4, 4, 64), (16, 64)),
+    "gpt-mini": ((65, 384, 6, 6, 256), (4, 256)),
+    "gpt2": ((50257, 768, 12, 12, 1024), (1, 256)),
+}
+
+
+def gpt(name, sets=(), batch=None, length=None):
+    """A row of the workloads, with other settings than its own."""
+    settings, (samples, tokens) = GPTS[name]
+    settings = dict(zip(("vocab", "width", "heads", "layers", "context"), settings))
+    for setting, value in sets:
+        if setting not in settings:
+            raise SystemExit(f"error: --set {setting}: a GPT has {', '.join(settings)}")
+        settings[setting] = value
+    data = lambda: text(settings["vocab"], batch or samples, length or tokens)
+    return lambda: GPT(**settings), data, "adam"
+
+
+def setting(text):
+    name, _, value = text.partition("=")
+    return name, int(value)
+
+
 def labelled(classes, *shape):
     return torch.randn(*shape), torch.randint(classes, (shape[0],))
 
@@ -166,9 +191,7 @@ WORKLOADS = {
     "mlp-tiny": (lambda: mlp(64, 32, 10), lambda: labelled(10, 32, 64), "adam"),
     "resnet18": (resnet18, lambda: labelled(10, 32, 3, 32, 32), "momentum"),
     "resnet50": (resnet50, lambda: labelled(1000, 4, 3, 224, 224), "momentum"),
-    "gpt-nano": (lambda: GPT(65, 128, 4, 4, 64), lambda: text(65, 16, 64), "adam"),
-    "gpt-mini": (lambda: GPT(65, 384, 6, 6, 256), lambda: text(65, 4, 256), "adam"),
-    "gpt2": (lambda: GPT(50257, 768, 12, 12, 1024), lambda: text(50257, 1, 256), "adam"),
+    **{name: gpt(name) for name in GPTS},
     "lstm": (lambda: LSTM(1000, 512, 2), lambda: text(1000, 20, 35), "momentum"),
     "pointnet": (PointNet, lambda: labelled(40, 16, 3, 1024), "adam"),
 }
@@ -189,10 +212,16 @@ def main():
     parser.add_argument("workload", choices=WORKLOADS)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--set", dest="sets", type=setting, action="append", default=[], help="of a GPT")
+    parser.add_argument("--batch", type=int, help="of a GPT")
+    parser.add_argument("--length", type=int, help="tokens of a sample of a GPT")
     arguments = parser.parse_args()
+    changes = (arguments.sets, arguments.batch, arguments.length)
+    if any(changes) and arguments.workload not in GPTS:
+        parser.error("--set, --batch and --length are for GPTs")
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
-    make, data, rule = WORKLOADS[arguments.workload]
+    make, data, rule = gpt(arguments.workload, *changes) if any(changes) else WORKLOADS[arguments.workload]
     model, (x, y) = make(), data()
     optimizer = OPTIMIZERS[rule](model.parameters())
 

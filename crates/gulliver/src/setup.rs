@@ -12,7 +12,7 @@ use gulliver_graph::op::Op;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::schedule::Schedule;
 use gulliver_graph::training::{Clip, evaluation_graph, training_graph};
-use gulliver_plan::cost::Rates;
+use gulliver_plan::cost::{Links, Rates};
 use gulliver_plan::make::PlanError;
 use gulliver_run::data::{self, Buckets, DataInfo, Dataset, Sampler, prefetch};
 use gulliver_run::planner::Planner;
@@ -93,12 +93,16 @@ pub fn setup(job: &Job, checkpoints: Option<&Path>) -> Result<Setup, CommandErro
     let largest = largest(&graph, &sources, longest)?;
     let devices = &job.devices;
     let rates = if devices.memory.is_some() { measured(threads) } else { Rates::default() };
+    let disk_dir = devices.disk_dir.clone().or(checkpoints.and_then(Path::parent).map(Path::to_path_buf));
+    let probed = (devices.memory.is_some() && devices.disk.is_some())
+        .then(|| disk_dir.clone().unwrap_or_else(std::env::temp_dir));
     let session = SessionOptions {
         threads,
         memory: devices.memory,
         host_memory: devices.host_memory,
         disk: devices.disk,
-        disk_dir: devices.disk_dir.clone().or(checkpoints.and_then(Path::parent).map(Path::to_path_buf)),
+        disk_dir,
+        links: measured_links(probed.as_deref()),
         largest: Some(largest.clone()),
         recompute: devices.recompute,
         rates,
@@ -137,6 +141,17 @@ fn largest(graph: &Graph, sources: &Sources, longest: usize) -> Result<Bindings,
         sizes.set("length", length.max(longest));
     }
     Ok(sizes)
+}
+
+/// How fast links are: those of an ordinary machine, and a disk as it is found to be with nothing beside it.
+/// A disk that cannot be measured is noticed when it is used.
+pub fn measured_links(disk_dir: Option<&Path>) -> Links {
+    const PROBED: usize = 32 << 20;
+    let ordinary = Links::default();
+    match disk_dir.map(|dir| probe::disk(dir, PROBED)) {
+        Some(Ok([read, write])) => Links { disk_read: 0.7 * read, disk_write: 0.7 * write, ..ordinary },
+        _ => ordinary,
+    }
 }
 
 /// How fast this machine's kernels are, roughly: what a good kernel reaches of what is possible.

@@ -5,6 +5,7 @@ use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, GraphError, Role};
 use gulliver_graph::model::model;
+use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::random::{Stream, hash_name};
 use gulliver_graph::training::{plain_training_graph, training_graph};
@@ -69,7 +70,12 @@ impl Workload {
 
     /// The graph of a training step.
     pub fn graph(&self) -> Result<Graph, GraphError> {
-        training_graph(model(self.name, &[])?.as_ref(), &[self.rule()?], None)
+        self.graph_with(&[])
+    }
+
+    /// The graph of a training step, with other settings of the model than its defaults.
+    pub fn graph_with(&self, settings: &[(String, ParamValue)]) -> Result<Graph, GraphError> {
+        training_graph(model(self.name, settings)?.as_ref(), &[self.rule()?], None)
     }
 
     /// The graph of a training step before fusion.

@@ -59,7 +59,10 @@ fn act(case: &Case, t: usize) -> Act {
             let node = &base.graph.nodes[id.index()];
             let may = |&(i, o): &(usize, usize)| {
                 let alone = reads.iter().filter(|r| **r == reads[i]).count() == 1;
-                o == 0 && alone && made(&reads[i]) && base.graph.ty(node.ins[i]) == base.graph.ty(node.outs[o])
+                o == 0
+                    && alone
+                    && made(&reads[i])
+                    && base.graph.ty(node.ins[i]) == base.graph.ty(node.outs[o])
             };
             node.op.def().in_place().into_iter().filter(may).map(|(i, _)| reads[i]).collect()
         }

@@ -3,9 +3,15 @@
 
 use crate::lifetime::Lifetimes;
 use crate::outline::profile;
-use crate::plan::Tier;
+use crate::plan::{TIERS, Tier};
 use crate::script::{Act, Script, What};
 use gulliver_graph::graph::Graph;
+
+/// Seconds by which moves are ahead of their time where there is room: a thread has to wake up first, and
+/// neither kernels nor links are exactly as fast as they are thought to be.
+const AHEAD: f64 = 5e-3;
+/// The same, as a share of the seconds of the move.
+const SLOWER: f64 = 2.0;
 
 /// What is known of time and room.
 pub struct Room<'a> {
@@ -59,23 +65,32 @@ pub fn fetch_early(script: &Script, life: &Lifetimes, room: &Room) -> Script {
     }
     // (position, kind, old act): a fetch comes before what stood at its position.
     let mut order: Vec<(usize, bool, usize)> = (0..script.acts.len()).map(|t| (t, true, t)).collect();
-    let mut free = f64::INFINITY;
-    for t in (0..script.acts.len()).rev() {
-        if script.acts[t].what != What::Move {
-            continue;
-        }
+    // When the link from each tier has to begin with the fetches that come later.
+    let mut free = [f64::INFINITY; TIERS.len()];
+    let mut fetches = Vec::new();
+    let mut earlier = |at: &mut usize, t: usize, begin: f64| {
         let [from, to] = [0, 1].map(|i| script.refs(t)[i]);
-        if script.versions[to as usize].tier != Tier::Device {
+        let bytes = room.size(script, to);
+        while *at > made[from as usize] && begins[*at] > begin && used[*at - 1] + bytes <= room.target {
+            *at -= 1;
+            used[*at] += bytes;
+        }
+    };
+    for t in (0..script.acts.len()).rev().filter(|&t| script.acts[t].what == What::Move) {
+        let [from, to] = [0, 1].map(|i| script.versions[script.refs(t)[i] as usize].tier);
+        if to != Tier::Device {
             continue;
         }
-        let bytes = room.size(script, to);
-        let begin = free.min(begins[t]) - room.move_seconds(script, t);
+        let (free, seconds) = (&mut free[from as usize], room.move_seconds(script, t));
+        let latest = free.min(begins[t]) - seconds;
         let mut at = t;
-        while at > made[from as usize] && begins[at] > begin && used[at - 1] + bytes <= room.target {
-            at -= 1;
-            used[at] += bytes;
-        }
-        free = begins[at].min(free);
+        earlier(&mut at, t, latest);
+        *free = latest.max(begins[at]).min(*free);
+        fetches.push((t, at, latest - AHEAD - SLOWER * seconds));
+    }
+    // All are in time before any is ahead of it.
+    for (t, mut at, begin) in fetches {
+        earlier(&mut at, t, begin);
         order[t] = (at, at == t, t);
     }
     order.sort();
@@ -92,27 +107,41 @@ pub fn fetch_early(script: &Script, life: &Lifetimes, room: &Room) -> Script {
 pub fn store_late(script: &Script, life: &mut Lifetimes, room: &Room) {
     let mut used = profile(script, life, room.bytes, room.scratch);
     let begins = room.begins(script);
-    let mut free = 0.0f64;
+    // When the link to each tier is done with the stores so far.
+    let mut free = [0.0f64; TIERS.len()];
+    let mut stores = Vec::new();
+    let mut later = |end: &mut usize, t: usize, until: f64| {
+        let bytes = room.size(script, script.refs(t)[0]);
+        while *end + 1 < script.acts.len()
+            && begins[*end + 1] < until
+            && used[*end + 1] + bytes <= room.target
+        {
+            *end += 1;
+            used[*end] += bytes;
+        }
+    };
     for t in 0..script.acts.len() {
         let refs = script.refs(t);
-        let leaves = match script.acts[t].what {
+        let to = match script.acts[t].what {
             What::Move | What::Carry => {
                 let [from, to] = [refs[0], refs[1]].map(|v| script.versions[v as usize].tier);
-                from == Tier::Device && to != Tier::Device
+                (from == Tier::Device && to != Tier::Device).then_some(to)
             }
-            _ => false,
+            _ => None,
         };
+        let Some(to) = to else { continue };
         let storage = life.homes[refs[0] as usize].storage as usize;
-        if !leaves || life.storages[storage].end != t as u32 || life.storages[storage].input {
+        if life.storages[storage].end != t as u32 || life.storages[storage].input {
             continue;
         }
-        free = free.max(begins[t]) + room.move_seconds(script, t);
-        let bytes = room.size(script, refs[0]);
+        let (free, seconds) = (&mut free[to as usize], room.move_seconds(script, t));
+        *free = free.max(begins[t]) + seconds;
         let mut end = t;
-        while end + 1 < script.acts.len() && begins[end + 1] < free && used[end + 1] + bytes <= room.target {
-            end += 1;
-            used[end] += bytes;
-        }
+        later(&mut end, t, *free);
+        stores.push((storage, t, end, *free + AHEAD + SLOWER * seconds));
+    }
+    for (storage, t, mut end, until) in stores {
+        later(&mut end, t, until);
         life.storages[storage].end = end as u32;
     }
 }

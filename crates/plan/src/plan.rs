@@ -46,12 +46,14 @@ pub enum Stream {
     In,
     /// From device to host.
     Out,
-    /// From and to disk.
-    Disk,
+    /// From disk.
+    Read,
+    /// To disk.
+    Write,
 }
 
 /// Every stream, by its number.
-pub const STREAMS: [Stream; 4] = [Stream::Compute, Stream::In, Stream::Out, Stream::Disk];
+pub const STREAMS: [Stream; 5] = [Stream::Compute, Stream::In, Stream::Out, Stream::Read, Stream::Write];
 
 /// A fixed piece of a space, in use from its `Alloc` to its `Free` step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -240,7 +242,8 @@ impl Plan {
             Act::Alloc(_) | Act::Free(_) => None,
             Act::Run { .. } | Act::Copy { .. } | Act::Add { .. } => Some(Stream::Compute),
             Act::Move { from, to } => Some(match (tier(from), tier(to)) {
-                (Tier::Disk, _) | (_, Tier::Disk) => Stream::Disk,
+                (Tier::Disk, _) => Stream::Read,
+                (_, Tier::Disk) => Stream::Write,
                 (Tier::Host, _) => Stream::In,
                 _ => Stream::Out,
             }),

@@ -6,17 +6,21 @@ use crate::base::{Base, Choices};
 use crate::budget::{Known, Short};
 use crate::make::{Options, PlanError, holders};
 use crate::outline::{Outline, Sizes};
-use crate::plan::{Plan, Tier};
+use crate::plan::{Act, Plan, Tier};
 use crate::rewrite::rewrite;
 use crate::script::{Script, What};
+use crate::simulate::simulate;
 use crate::view::View;
 use gulliver_graph::dim::Bindings;
-use gulliver_graph::graph::Graph;
+use gulliver_graph::graph::{Graph, NodeId};
 
 /// Moves that start early need room; where it is scarce they start when they must. What is chosen for less
 /// than the budget, in hundredths, may fit where what was chosen for all of it does not.
 const WAYS: [(bool, u64); 7] =
     [(true, 100), (false, 100), (false, 97), (false, 93), (false, 87), (false, 80), (false, 70)];
+/// What is kept on the device may leave room for moves that start early: shares of the budget that are filled
+/// with what is kept, and with moves too, in hundredths.
+const ROOMY: [(u64, u64); 4] = [(88, 100), (88, 94), (75, 100), (75, 90)];
 /// Attempts to lay a script out in less than it needs at least.
 const ATTEMPTS: usize = 12;
 /// In the first way, so many of them take their time.
@@ -36,10 +40,34 @@ impl Outline {
                 return Ok(plan);
             }
         }
-        match self.recall(&mut view, budget)? {
-            Some(plan) => Ok(plan),
-            None => Ok(self.squeeze(graph, &sizes, options, budget)?.0),
+        let plan = match self.recall(&mut view, budget)? {
+            Some(plan) => plan,
+            None => self.squeeze(graph, &sizes, options, budget)?.0,
+        };
+        match plan.steps.iter().any(|step| matches!(step.act, Act::Move { .. })) {
+            true => self.roomier(&view, &sizes, budget, plan),
+            false => Ok(plan),
         }
+    }
+
+    /// The plan, or one that keeps less so that moves can start earlier, if it takes less time.
+    fn roomier(&self, view: &View, sizes: &Sizes, budget: u64, plan: Plan) -> Result<Plan, PlanError> {
+        let base = view.base();
+        let start = view.away_at_first(&base);
+        let seconds = |plan: &Plan| {
+            simulate(plan, |id: NodeId| self.seconds(sizes, id.index()), &view.options.links).seconds
+        };
+        let mut best = (seconds(&plan), plan);
+        for (kept, used) in ROOMY {
+            let share = |hundredths: u64| (u128::from(budget) * u128::from(hundredths) / 100) as u64;
+            let Ok(chosen) = view.fit(&base, &start, share(kept), view.beside(), false) else { continue };
+            let (plan, _) = view.finish(chosen, share(used), true)?;
+            let taken = seconds(&plan);
+            if view.fits(&plan, budget) && taken < best.0 {
+                best = (taken, plan);
+            }
+        }
+        Ok(best.1)
     }
 
     /// The plan that carries out choices made elsewhere, whatever it needs: `choose` is given the script

@@ -11,7 +11,8 @@ use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
 use gulliver_graph::windows::ConvOptions;
 use gulliver_plan::base::{Base, Choices};
-use gulliver_plan::comparator::{Case, dtr, mimose, paging, static_greedy, sublinear};
+use gulliver_plan::comparator::paging::{self, Eviction};
+use gulliver_plan::comparator::{Case, dtr, mimose, static_greedy, sublinear};
 use gulliver_plan::cost::Beside;
 use gulliver_plan::make::{Options, Persistent, PlanError};
 use gulliver_plan::outline::Outline;
@@ -205,7 +206,8 @@ fn paging_moves_more_and_takes_longer() {
             let options = Options { persistent: &paged, ..free };
             let setting = Setting { graph: &graph, outline: &outline, options };
             let s = outline.sizes(&graph, sizes, &options).unwrap();
-            let write = |base: &Base| paging::script(&Case::new(&outline, base, &s), budget);
+            let write =
+                |base: &Base| paging::script(&Case::new(&outline, base, &s), budget, Eviction::CleanDropped);
             let Some(plan) = outline.plan_script(&graph, sizes, &options, write).unwrap() else { continue };
             verify(&graph, &plan).unwrap_or_else(|e| panic!("{name} {share}: {e}"));
             let theirs = setting.timing(sizes, &plan, &options);

@@ -1,22 +1,29 @@
 //! The disk tier: one file of reserved size that is gone when the run is, however it ends. Every extent
 //! written has a checksum in memory, and no byte is handed out that does not match it. The page cache is
-//! avoided where the system allows that, as its memory is in nobody's budget.
+//! avoided where the system allows that, as its memory is in nobody's budget. Threads may use the file side
+//! by side; those who touch the same bytes wait for each other themselves.
 
+use crate::sum::{checksum, copy_summed};
+use crate::team::Team;
 use memmap2::MmapMut;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What is written begins at a multiple of this, and owns all blocks it touches.
 pub const BLOCK: u64 = 4096;
 
-/// Bytes read or written at a time, through a buffer of this size: all memory the tier takes, but for
-/// some words per extent.
-pub const CHUNK: usize = 4 << 20;
+/// Bytes read or written at a time, through a buffer of this size.
+pub const CHUNK: usize = 1 << 20;
+
+/// Chunks of one move under way at once: while one is checked and copied, the disk is busy with another.
+/// Each has a buffer; those, and some words per extent, are all memory the tier takes.
+const IN_FLIGHT: usize = 3;
 
 /// A file that holds values; see the top of this file.
-#[derive(Debug)]
 pub struct Disk {
     file: File,
     path: PathBuf,
@@ -24,10 +31,12 @@ pub struct Disk {
     named: bool,
     /// Goes past the page cache.
     direct: bool,
-    bytes: u64,
-    buffer: MmapMut,
+    bytes: AtomicU64,
+    /// Those not in use.
+    buffers: Mutex<Vec<MmapMut>>,
     /// By first byte; none are longer than a chunk.
-    extents: BTreeMap<u64, Extent>,
+    extents: Mutex<BTreeMap<u64, Extent>>,
+    team: Team,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -97,48 +106,58 @@ impl Disk {
     /// A file of that many bytes in a directory. Room for all of it is reserved here, so that a full disk
     /// is an error now and not in the middle of a run.
     pub fn create(dir: &Path, bytes: u64) -> Result<Disk, DiskError> {
-        let buffer = MmapMut::map_anon(CHUNK).map_err(|e| cannot_create(dir, bytes, &e))?;
+        let mut buffer = new_buffer().map_err(|e| cannot_create(dir, bytes, &e))?;
         let (file, path) = new_file(dir).map_err(|(path, e)| cannot_create(&path, bytes, &e))?;
         let past_cache = open_past_cache(&path);
         // An open file without a name is gone with its process, even one that is killed.
         let named = !cfg!(unix) || std::fs::remove_file(&path).is_err();
-        let extents = BTreeMap::new();
-        let mut disk = Disk { file, path, named, direct: false, bytes: 0, buffer, extents };
+        let mut disk = Disk {
+            file,
+            path,
+            named,
+            direct: false,
+            bytes: AtomicU64::new(0),
+            buffers: Mutex::default(),
+            extents: Mutex::default(),
+            team: Team::new(IN_FLIGHT),
+        };
         disk.grow(bytes)?;
         if let Some(mut file) = past_cache {
             // Some accept the wish and refuse the work.
-            let block = &mut disk.buffer[..BLOCK.min(disk.bytes) as usize];
+            let block = &mut buffer[..BLOCK.min(disk.bytes()) as usize];
             if file.write_all(block).is_ok() && file.rewind().is_ok() && file.read_exact(block).is_ok() {
                 disk.file = file;
                 disk.direct = true;
             }
         }
+        locked(&disk.buffers).push(buffer);
         Ok(disk)
     }
 
-    /// Reserves more bytes; does nothing if there are as many already.
-    pub fn grow(&mut self, bytes: u64) -> Result<(), DiskError> {
+    /// Reserves more bytes; does nothing if there are as many already. For one thread at a time.
+    pub fn grow(&self, bytes: u64) -> Result<(), DiskError> {
         let too_large = || cannot_create(&self.path, bytes, &ErrorKind::FileTooLarge.into());
         let end = bytes.checked_next_multiple_of(BLOCK).ok_or_else(too_large)?;
         if i64::try_from(end).is_err() {
             return Err(too_large());
         }
-        if end <= self.bytes {
+        let before = self.bytes();
+        if end <= before {
             return Ok(());
         }
         let dir = self.path.parent().unwrap_or(Path::new(".")).to_path_buf();
-        let needed = end - self.bytes;
+        let needed = end - before;
         if let Some(free) = free_bytes(&dir).filter(|&free| free < needed) {
             return Err(DiskError::Full { dir, needed, free });
         }
-        match self.reserve(end) {
+        match self.reserve(before, end) {
             Ok(()) => {
-                self.bytes = end;
+                self.bytes.store(end, Ordering::Release);
                 Ok(())
             }
             Err(e) => {
                 // What was reserved in vain is given back.
-                let _ = self.file.set_len(self.bytes);
+                let _ = self.file.set_len(before);
                 Err(match (e.kind(), free_bytes(&dir)) {
                     (ErrorKind::StorageFull | ErrorKind::QuotaExceeded, Some(free)) => {
                         DiskError::Full { dir, needed, free: free.min(needed - 1) }
@@ -151,74 +170,150 @@ impl Disk {
 
     /// Size in bytes.
     pub fn bytes(&self) -> u64 {
-        self.bytes
+        self.bytes.load(Ordering::Acquire)
     }
 
     /// Writes bytes at an offset, a multiple of [`BLOCK`]. Whatever else was in the blocks they touch is
     /// lost. Panics if they are not inside the file.
-    pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
         self.check(offset, bytes.len());
         assert!(offset.is_multiple_of(BLOCK), "extents begin at whole blocks, not at byte {offset}");
-        for (i, chunk) in bytes.chunks(CHUNK).enumerate() {
-            let offset = offset + (i * CHUNK) as u64;
-            let padded = whole_blocks(chunk.len());
-            self.buffer[..chunk.len()].copy_from_slice(chunk);
-            self.buffer[chunk.len()..padded].fill(0);
-            self.forget(offset, padded);
-            self.file
-                .seek(SeekFrom::Start(offset))
-                .and_then(|_| self.file.write_all(&self.buffer[..padded]))
-                .map_err(|e| self.failed("write", offset, chunk.len(), &e))?;
-            self.leave_cache(offset, padded, true);
-            self.extents.insert(offset, Extent { bytes: chunk.len(), sum: checksum(offset, chunk) });
-        }
+        // Chunks as even as they can be.
+        let count = bytes.len().div_ceil(CHUNK).max(1);
+        let size = whole_blocks(bytes.len().div_ceil(count)).max(BLOCK as usize);
+        let chunks: Vec<&[u8]> = bytes.chunks(size).collect();
+        self.each(chunks.len(), &|i, buffer| self.write_chunk(offset + (i * size) as u64, chunks[i], buffer))
+    }
+
+    fn write_chunk(&self, offset: u64, chunk: &[u8], buffer: &mut [u8]) -> Result<(), DiskError> {
+        let padded = whole_blocks(chunk.len());
+        let sum = copy_summed(offset, chunk, &mut buffer[..chunk.len()]);
+        buffer[chunk.len()..padded].fill(0);
+        forget(&mut locked(&self.extents), offset, padded);
+        let written = self.write_at(&buffer[..padded], offset);
+        written.map_err(|e| self.failed("write", offset, chunk.len(), &e))?;
+        self.leave_cache(offset, padded, true);
+        locked(&self.extents).insert(offset, Extent { bytes: chunk.len(), sum });
         Ok(())
     }
 
     /// Reads bytes that were written before. Panics if they are not inside the file.
-    pub fn read(&mut self, offset: u64, bytes: &mut [u8]) -> Result<(), DiskError> {
+    pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), DiskError> {
         self.check(offset, bytes.len());
-        let mut done = 0;
-        while done < bytes.len() {
-            let at = offset + done as u64;
-            let near = self.extents.range(..=at).next_back().map(|(start, extent)| (*start, *extent));
+        let mut parts: Vec<Mutex<(u64, Extent, usize, &mut [u8])>> = Vec::new();
+        let (mut at, mut left) = (offset, bytes);
+        while !left.is_empty() {
+            let extents = locked(&self.extents);
+            let near = extents.range(..=at).next_back().map(|(start, extent)| (*start, *extent));
             let Some((start, extent)) = near.filter(|(start, extent)| start + extent.bytes as u64 > at)
             else {
                 return Err(DiskError::Unwritten { path: self.path.clone(), offset: at });
             };
-            let padded = whole_blocks(extent.bytes);
-            self.file
-                .seek(SeekFrom::Start(start))
-                .and_then(|_| self.file.read_exact(&mut self.buffer[..padded]))
-                .map_err(|e| self.failed("read", start, extent.bytes, &e))?;
-            self.leave_cache(start, padded, false);
-            let found = &self.buffer[..extent.bytes];
-            if checksum(start, found) != extent.sum {
-                let (path, bytes) = (self.path.clone(), extent.bytes);
-                return Err(DiskError::Damaged { path, offset: start, bytes });
+            let skipped = (at - start) as usize;
+            let (part, rest) = left.split_at_mut((extent.bytes - skipped).min(left.len()));
+            at += part.len() as u64;
+            left = rest;
+            parts.push(Mutex::new((start, extent, skipped, part)));
+        }
+        self.each(parts.len(), &|i, buffer| {
+            let (start, extent, skipped, part) = &mut *locked(&parts[i]);
+            self.read_extent(*start, *extent, *skipped, part, buffer)
+        })
+    }
+
+    /// Reads a whole extent and keeps the part that is wanted.
+    fn read_extent(
+        &self,
+        start: u64,
+        extent: Extent,
+        skipped: usize,
+        part: &mut [u8],
+        buffer: &mut [u8],
+    ) -> Result<(), DiskError> {
+        let padded = whole_blocks(extent.bytes);
+        let read = self.read_at(&mut buffer[..padded], start);
+        read.map_err(|e| self.failed("read", start, extent.bytes, &e))?;
+        self.leave_cache(start, padded, false);
+        let found = &buffer[..extent.bytes];
+        let sum = match part.len() == found.len() {
+            true => copy_summed(start, found, part),
+            false => {
+                part.copy_from_slice(&found[skipped..skipped + part.len()]);
+                checksum(start, found)
             }
-            let found = &found[(at - start) as usize..];
-            let count = found.len().min(bytes.len() - done);
-            bytes[done..done + count].copy_from_slice(&found[..count]);
-            done += count;
+        };
+        if sum != extent.sum {
+            let (path, bytes) = (self.path.clone(), extent.bytes);
+            return Err(DiskError::Damaged { path, offset: start, bytes });
         }
         Ok(())
     }
 
-    fn check(&self, offset: u64, bytes: usize) {
-        let end = offset.checked_add(bytes as u64).expect("an offset of a verified plan");
-        assert!(end <= self.bytes, "bytes {offset}..{end} of a disk tier of {}", self.bytes);
+    /// Calls `f` for every number below `count`, several at a time, each with a buffer of its own; of the
+    /// errors the first by number.
+    fn each(
+        &self,
+        count: usize,
+        f: &(dyn Fn(usize, &mut [u8]) -> Result<(), DiskError> + Sync),
+    ) -> Result<(), DiskError> {
+        let (next, failed) = (AtomicUsize::new(0), Mutex::new(None::<(usize, DiskError)>));
+        let work = |_: usize| {
+            loop {
+                let i = next.fetch_add(1, Ordering::Relaxed);
+                if i >= count || locked(&failed).is_some() {
+                    return;
+                }
+                let done = self.buffer().and_then(|mut buffer| {
+                    let done = f(i, &mut buffer);
+                    locked(&self.buffers).push(buffer);
+                    done
+                });
+                if let Err(e) = done {
+                    let mut failed = locked(&failed);
+                    if failed.as_ref().is_none_or(|(first, _)| i < *first) {
+                        *failed = Some((i, e));
+                    }
+                }
+            }
+        };
+        self.team.run(count.min(IN_FLIGHT), &work);
+        let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+        failed.map_or(Ok(()), |(_, e)| Err(e))
     }
 
-    /// Drops the extents that have bytes in a range.
-    fn forget(&mut self, offset: u64, bytes: usize) {
-        let end = offset + bytes as u64;
-        while let Some((&start, extent)) = self.extents.range(..end).next_back() {
-            if start + extent.bytes as u64 <= offset {
-                break;
-            }
-            self.extents.remove(&start);
-        }
+    fn buffer(&self) -> Result<MmapMut, DiskError> {
+        let free = locked(&self.buffers).pop();
+        free.map_or_else(new_buffer, Ok).map_err(|e| self.failed("buffer", 0, CHUNK, &e))
+    }
+
+    #[cfg(unix)]
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        std::os::unix::fs::FileExt::read_exact_at(&self.file, buffer, offset)
+    }
+
+    #[cfg(unix)]
+    fn write_at(&self, buffer: &[u8], offset: u64) -> io::Result<()> {
+        std::os::unix::fs::FileExt::write_all_at(&self.file, buffer, offset)
+    }
+
+    /// Files of other systems have one position for all threads.
+    #[cfg(not(unix))]
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        let _turn = locked(&self.extents);
+        (&self.file).seek(io::SeekFrom::Start(offset))?;
+        (&self.file).read_exact(buffer)
+    }
+
+    #[cfg(not(unix))]
+    fn write_at(&self, buffer: &[u8], offset: u64) -> io::Result<()> {
+        let _turn = locked(&self.extents);
+        (&self.file).seek(io::SeekFrom::Start(offset))?;
+        (&self.file).write_all(buffer)
+    }
+
+    fn check(&self, offset: u64, bytes: usize) {
+        let end = offset.checked_add(bytes as u64).expect("an offset of a verified plan");
+        assert!(end <= self.bytes(), "bytes {offset}..{end} of a disk tier of {}", self.bytes());
     }
 
     fn failed(&self, what: &'static str, offset: u64, bytes: usize, e: &io::Error) -> DiskError {
@@ -230,11 +325,11 @@ impl Disk {
     }
 
     /// Makes the file so long, with room on disk for every byte.
-    fn reserve(&mut self, end: u64) -> io::Result<()> {
+    fn reserve(&self, before: u64, end: u64) -> io::Result<()> {
         #[cfg(target_os = "linux")]
         {
             use std::os::fd::AsRawFd;
-            let (start, length) = (self.bytes as libc::off64_t, (end - self.bytes) as libc::off64_t);
+            let (start, length) = (before as libc::off64_t, (end - before) as libc::off64_t);
             loop {
                 // SAFETY: the descriptor is that of an open file; no memory is involved.
                 if unsafe { libc::fallocate64(self.file.as_raw_fd(), 0, start, length) } == 0 {
@@ -248,13 +343,12 @@ impl Disk {
                 }
             }
         }
-        self.file.seek(SeekFrom::Start(self.bytes))?;
-        self.buffer.fill(0);
-        let mut left = end - self.bytes;
-        while left > 0 {
-            let count = left.min(CHUNK as u64);
-            self.file.write_all(&self.buffer[..count as usize])?;
-            left -= count;
+        let zeros = new_buffer()?;
+        let mut at = before;
+        while at < end {
+            let count = (end - at).min(CHUNK as u64);
+            self.write_at(&zeros[..count as usize], at)?;
+            at += count;
         }
         Ok(())
     }
@@ -288,6 +382,26 @@ impl Drop for Disk {
             let _ = std::fs::remove_file(&self.path);
         }
     }
+}
+
+/// Drops the extents that have bytes in a range.
+fn forget(extents: &mut BTreeMap<u64, Extent>, offset: u64, bytes: usize) {
+    let end = offset + bytes as u64;
+    while let Some((&start, extent)) = extents.range(..end).next_back() {
+        if start + extent.bytes as u64 <= offset {
+            break;
+        }
+        extents.remove(&start);
+    }
+}
+
+/// What a lock holds; it is good after a panic, as extents are noted once they are written.
+fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+    lock.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn new_buffer() -> io::Result<MmapMut> {
+    MmapMut::map_anon(CHUNK)
 }
 
 fn cannot_create(path: &Path, bytes: u64, e: &io::Error) -> DiskError {
@@ -349,26 +463,6 @@ fn whole_blocks(bytes: usize) -> usize {
     bytes.next_multiple_of(BLOCK as usize)
 }
 
-/// A number that differs if any one word of the bytes does, or if they are those of another offset; other
-/// changes leave it as it is once in 2^64 times. Four chains side by side, as a product takes its time.
-fn checksum(offset: u64, bytes: &[u8]) -> u64 {
-    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mix =
-        |sum: u64, word: &[u8; 8]| (sum ^ u64::from_le_bytes(*word)).wrapping_mul(FACTOR).rotate_left(29);
-    let mut lanes = [offset, !offset, bytes.len() as u64, !(bytes.len() as u64)];
-    let (words, rest) = bytes.as_chunks::<8>();
-    let (groups, odd) = words.as_chunks::<4>();
-    for group in groups {
-        for (lane, word) in lanes.iter_mut().zip(group) {
-            *lane = mix(*lane, word);
-        }
-    }
-    let mut last = [0; 8];
-    last[..rest.len()].copy_from_slice(rest);
-    let sum = odd.iter().chain([&last]).fold(0, mix);
-    lanes.iter().fold(sum, |sum, lane| mix(sum, &lane.to_le_bytes()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -406,7 +500,7 @@ mod tests {
     #[test]
     fn nothing_is_left_behind_and_only_what_was_written_is_read() {
         let dir = TestDir::new("disk-unwritten");
-        let mut disk = Disk::create(&dir, 10 * BLOCK).unwrap();
+        let disk = Disk::create(&dir, 10 * BLOCK).unwrap();
         if cfg!(unix) {
             assert_eq!(std::fs::read_dir(&*dir).unwrap().count(), 0, "the file has no name");
         }
@@ -432,15 +526,15 @@ mod tests {
     fn a_full_disk_is_an_error_before_the_first_write() {
         let dir = TestDir::new("disk-full");
         for bytes in [1 << 60, u64::MAX, i64::MAX as u64] {
-            let error = Disk::create(&dir, bytes).unwrap_err();
+            let error = Disk::create(&dir, bytes).err().unwrap();
             assert!(matches!(error, DiskError::Full { .. } | DiskError::Create { .. }), "{error}");
         }
         if cfg!(target_os = "linux") {
-            let error = Disk::create(&dir, 1 << 60).unwrap_err();
+            let error = Disk::create(&dir, 1 << 60).err().unwrap();
             assert!(matches!(error, DiskError::Full { needed, .. } if needed == 1 << 60), "{error}");
         }
         assert_eq!(std::fs::read_dir(&*dir).unwrap().count(), 0, "nothing is left of a failure");
-        let missing = Disk::create(&dir.join("missing"), 1).unwrap_err();
+        let missing = Disk::create(&dir.join("missing"), 1).err().unwrap();
         assert!(missing.to_string().contains("missing"), "{missing}");
     }
 
@@ -451,7 +545,7 @@ mod tests {
         let data = noise(1, 2 * BLOCK as usize);
         let mut back = vec![0; data.len()];
         let made = || {
-            let mut disk = Disk::create(&dir, 8 * BLOCK).unwrap();
+            let disk = Disk::create(&dir, 8 * BLOCK).unwrap();
             disk.write(BLOCK, &data).unwrap();
             disk
         };
@@ -462,7 +556,7 @@ mod tests {
             why.clone()
         };
 
-        let mut disk = made();
+        let disk = made();
         disk.file.set_len(2 * BLOCK).unwrap();
         assert!(io(disk.read(BLOCK, &mut back).unwrap_err(), "read").contains("shorter"));
 
@@ -479,22 +573,20 @@ mod tests {
     #[test]
     fn every_flipped_bit_is_noticed() {
         let dir = TestDir::new("disk-damage");
-        let mut disk = Disk::create(&dir, 4 * BLOCK).unwrap();
+        let disk = Disk::create(&dir, 4 * BLOCK).unwrap();
         let data = noise(9, BLOCK as usize + 77);
         disk.write(BLOCK, &data).unwrap();
-        let stored = disk.extents[&BLOCK];
+        let stored = locked(&disk.extents)[&BLOCK];
         for position in [0, 1, 7, 8, 100, 4095, 4096, data.len() - 1] {
             for bit in 0..8 {
                 let mut damaged = data.clone();
                 damaged[position] ^= 1 << bit;
                 disk.write(BLOCK, &damaged).unwrap();
-                disk.extents.insert(BLOCK, stored);
+                locked(&disk.extents).insert(BLOCK, stored);
                 let error = disk.read(BLOCK, &mut damaged).unwrap_err();
                 let (path, bytes) = (disk.path.clone(), data.len());
                 assert_eq!(error, DiskError::Damaged { path, offset: BLOCK, bytes });
             }
         }
-        assert_ne!(checksum(0, &data), checksum(BLOCK, &data), "bytes of another place");
-        assert_ne!(checksum(0, &[0; 8]), checksum(0, &[0; 9]), "another length");
     }
 }

@@ -54,6 +54,8 @@ pub enum Work {
     Copy(u64),
     /// Adds so many bytes to as many.
     Add(u64),
+    /// Moves bytes between tiers.
+    Move,
 }
 
 /// Sees the f32 results of a run, one after the other.
@@ -312,21 +314,28 @@ impl Cpu {
         }
     }
 
-    /// Runs the whole program, timing each instruction that computes something.
+    /// Runs the whole program, one instruction or move after the other with nothing beside it, timing each
+    /// that does something.
     pub fn profile(&mut self, graph: &Graph, program: &Program) -> Result<Vec<(Work, Duration)>, RunError> {
-        let mut times = vec![Duration::ZERO; program.len()];
-        self.run_timed(graph, program, 0..program.len(), &mut times)?;
-        let work = |instruction: &Instruction| match instruction {
-            Instruction::Run { first, .. } => match graph.value(*first).origin {
-                Origin::Node { node, .. } => Some(Work::Node(node)),
-                Origin::Input(_) => None,
-            },
-            Instruction::Copy { from, .. } => Some(Work::Copy(from.bytes as u64)),
-            Instruction::Add { from, .. } => Some(Work::Add(from.bytes as u64)),
-            _ => None,
-        };
-        let timed = program.instructions.iter().zip(times);
-        Ok(timed.filter_map(|(instruction, time)| Some((work(instruction)?, time))).collect())
+        let mut times = Vec::new();
+        for i in 0..program.len() {
+            let start = Instant::now();
+            self.run(graph, program, i..i + 1, None)?;
+            let time = start.elapsed();
+            let work = match &program.instructions[i] {
+                Instruction::Alloc { .. } | Instruction::Free { .. } => continue,
+                Instruction::Wait(_) | Instruction::Computed => continue,
+                Instruction::Move => Work::Move,
+                Instruction::Run { first, .. } => match graph.value(*first).origin {
+                    Origin::Node { node, .. } => Work::Node(node),
+                    Origin::Input(_) => continue,
+                },
+                Instruction::Copy { from, .. } => Work::Copy(from.bytes as u64),
+                Instruction::Add { from, .. } => Work::Add(from.bytes as u64),
+            };
+            times.push((work, time));
+        }
+        Ok(times)
     }
 
     /// Losses of an objective: its outputs called `loss`, or `….loss`.

@@ -4,6 +4,7 @@ pub mod atomic;
 pub mod call;
 pub mod checkpoint;
 pub mod collector;
+mod copy;
 pub mod data;
 pub mod disk;
 pub mod executor;
@@ -18,6 +19,7 @@ pub mod probe;
 pub mod program;
 pub mod session;
 pub mod stream;
+mod sum;
 pub mod team;
 #[cfg(test)]
 mod test_dir;

@@ -1,9 +1,12 @@
 //! What this machine can do at best, measured with loops that do nothing else: fused multiply-adds in
 //! registers and copies through memory. Also the memory this process has taken.
 
+use crate::copy::copy;
+use crate::disk::{Disk, DiskError};
 use crate::kernel::isa::Isa;
 use crate::team::{SharedMut, Team, share};
 use std::hint::black_box;
+use std::path::Path;
 use std::time::Instant;
 
 /// Independent chains of multiply-adds: enough to hide the latency of two units.
@@ -47,6 +50,41 @@ pub fn copies(team: &Team, bytes: usize, seconds: f64) -> f64 {
 /// Bytes of physical memory that a process training within budgets holds beside its device and host memory,
 /// at most: program, graph, plans, batches and buffers. Data sets that are held in memory are not counted.
 pub const BESIDE_TIERS: u64 = 64 << 20;
+
+/// Bytes a second that one thread copies as moves between tiers do, `piece` bytes at a time and beyond the
+/// caches; both ways together. Repeats for about `seconds`, fastest repetition.
+pub fn moves(piece: usize, seconds: f64) -> f64 {
+    let (mut device, mut host) = (vec![1u8; 8 * piece], vec![2u8; 64 * piece]);
+    let (near, far) = (device.as_mut_ptr(), host.as_mut_ptr());
+    let time = fastest(seconds, || {
+        for i in 0..64 {
+            // SAFETY: pieces of two different buffers, each within its own.
+            unsafe {
+                let (here, there) = (near.add(i % 8 * piece), far.add(i * piece));
+                match i % 2 {
+                    0 => copy(there, here, piece),
+                    _ => copy(here, there, piece),
+                }
+            }
+        }
+    });
+    black_box((&device, &host));
+    (64 * piece) as f64 / time
+}
+
+/// Bytes a second that the disk tier reads and writes in a directory, `bytes` at a time.
+pub fn disk(dir: &Path, bytes: usize) -> Result<[f64; 2], DiskError> {
+    let disk = Disk::create(dir, bytes as u64)?;
+    let mut data = vec![1u8; bytes];
+    // What was never written is written more slowly.
+    disk.write(0, &data)?;
+    let start = Instant::now();
+    disk.write(0, &data)?;
+    let written = start.elapsed().as_secs_f64();
+    let start = Instant::now();
+    disk.read(0, &mut data)?;
+    Ok([start.elapsed().as_secs_f64(), written].map(|seconds| bytes as f64 / seconds.max(1e-9)))
+}
 
 /// Most bytes of physical memory this process has held at once, where the system tells.
 pub fn peak_resident() -> Option<u64> {
@@ -111,7 +149,7 @@ mod tests {
     fn rates_are_positive_numbers() {
         for isa in Isa::all() {
             let team = Team::with_isa(2, isa);
-            for rate in [multiply_adds(&team, 0.0), copies(&team, 1 << 16, 0.0)] {
+            for rate in [multiply_adds(&team, 0.0), copies(&team, 1 << 16, 0.0), moves(1 << 17, 0.0)] {
                 assert!(rate.is_finite() && rate > 0.0, "{isa:?}: {rate}");
             }
         }

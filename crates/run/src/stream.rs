@@ -2,9 +2,9 @@
 //! and waits, as the plan says, for what others have done. Knows nothing of kernels.
 
 use crate::call::Slot;
-use crate::disk::DiskError;
+use crate::copy::copy;
+use crate::disk::{Disk, DiskError};
 use crate::team::wait_until;
-use crate::tiers::{SharedDisk, lock};
 use gulliver_plan::plan::{STREAMS, Stream};
 use gulliver_plan::simulate::Moved;
 use std::any::Any;
@@ -115,7 +115,7 @@ impl Moves {
 struct Job {
     moves: Arc<Moves>,
     which: Range<usize>,
-    disk: Option<SharedDisk>,
+    disk: Option<Arc<Disk>>,
     caller: Thread,
 }
 
@@ -203,7 +203,7 @@ impl Streams {
         &mut self,
         moves: &Arc<Moves>,
         instructions: &Range<usize>,
-        disk: Option<&SharedDisk>,
+        disk: Option<&Arc<Disk>>,
     ) -> Running<'_> {
         let shared = &*self.shared;
         shared.done.iter().for_each(|done| done.store(instructions.start as u64, Ordering::Relaxed));
@@ -306,12 +306,12 @@ fn work(shared: &Shared, stream: Stream, jobs: &Receiver<Job>, link: Option<f64>
 }
 
 /// Does a move; over which link of the ledger, and how many bytes.
-fn transfer(one: &Move, stream: Stream, disk: Option<&SharedDisk>) -> Result<(usize, usize), DiskError> {
-    let disk = || lock(disk.expect("moves to and from disk have one"));
+fn transfer(one: &Move, stream: Stream, disk: Option<&Arc<Disk>>) -> Result<(usize, usize), DiskError> {
+    let disk = || disk.expect("moves to and from disk have one");
     match (one.from, one.to) {
         (End::Memory(from), End::Memory(to)) => {
             // SAFETY: by the contract of `begin`; the ends lie in different arenas and have the same size.
-            unsafe { std::ptr::copy_nonoverlapping(from.start, to.start, from.bytes) };
+            unsafe { copy(from.start, to.start, from.bytes) };
             Ok((if stream == Stream::In { 0 } else { 1 }, from.bytes))
         }
         (End::Disk(from), End::Memory(to)) => {
@@ -428,13 +428,13 @@ mod tests {
     fn a_panic_of_a_stream_reaches_the_caller() {
         let mut device = [0u8; 64];
         let mut moves = Moves::default();
-        moves.push(Stream::Disk, 0, End::Memory(slot(&mut device)), End::Disk(0), &[]);
+        moves.push(Stream::Write, 0, End::Memory(slot(&mut device)), End::Disk(0), &[]);
         let moves = Arc::new(moves);
         let mut streams = Streams::new(None);
         for _ in 0..3 {
             // SAFETY: the buffer outlives the run and only the stream touches it.
             let running = unsafe { streams.begin(&moves, &(0..1), None) };
-            assert!(!running.wait(Wait { stream: Stream::Disk, until: 1 }), "there is no disk");
+            assert!(!running.wait(Wait { stream: Stream::Write, until: 1 }), "there is no disk");
             assert!(catch_unwind(AssertUnwindSafe(|| running.finish())).is_err());
         }
     }

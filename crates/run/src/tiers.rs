@@ -6,10 +6,7 @@ use crate::executor::RunError;
 use crate::memory::{Arena, OutOfMemory};
 use gulliver_plan::plan::Tier;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// The file of the disk tier, used by one thread at a time.
-pub type SharedDisk = Arc<Mutex<Disk>>;
+use std::sync::Arc;
 
 /// Memory of every tier.
 pub struct Tiers {
@@ -17,7 +14,7 @@ pub struct Tiers {
     pub device: Arena,
     /// Beside the device.
     pub host: Arena,
-    disk: Option<SharedDisk>,
+    disk: Option<Arc<Disk>>,
     dir: PathBuf,
 }
 
@@ -29,7 +26,7 @@ impl Tiers {
     }
 
     /// The file, if there is one.
-    pub fn disk(&self) -> Option<&SharedDisk> {
+    pub fn disk(&self) -> Option<&Arc<Disk>> {
         self.disk.as_ref()
     }
 
@@ -38,7 +35,7 @@ impl Tiers {
         match tier {
             Tier::Device => self.device.bytes(),
             Tier::Host => self.host.bytes(),
-            Tier::Disk => self.disk.as_ref().map_or(0, |disk| lock(disk).bytes()),
+            Tier::Disk => self.disk.as_ref().map_or(0, |disk| disk.bytes()),
         }
     }
 
@@ -48,10 +45,10 @@ impl Tiers {
         match (tier, &self.disk) {
             (Tier::Device, _) => self.device.grow(bytes)?,
             (Tier::Host, _) => self.host.grow(bytes)?,
-            (Tier::Disk, Some(disk)) => lock(disk).grow(bytes)?,
+            (Tier::Disk, Some(disk)) => disk.grow(bytes)?,
             (Tier::Disk, None) if bytes == 0 => {}
             (Tier::Disk, None) => {
-                self.disk = Some(Arc::new(Mutex::new(Disk::create(&self.dir, bytes)?)));
+                self.disk = Some(Arc::new(Disk::create(&self.dir, bytes)?));
             }
         }
         Ok(())
@@ -62,7 +59,7 @@ impl Tiers {
         let arena = match tier {
             Tier::Device => &self.device,
             Tier::Host => &self.host,
-            Tier::Disk => return self.file(bytes.len()).map_or(Ok(()), |mut d| d.write(offset, bytes)),
+            Tier::Disk => return self.file(bytes.len()).map_or(Ok(()), |d| d.write(offset, bytes)),
         };
         let to = arena.at(offset, bytes.len() as u64);
         // SAFETY: `at` checked the range, and a slice handed to us is not in an arena.
@@ -82,7 +79,7 @@ impl Tiers {
         let arena = match tier {
             Tier::Device => &self.device,
             Tier::Host => &self.host,
-            Tier::Disk => return self.file(bytes.len()).map_or(Ok(()), |mut d| d.read(offset, bytes)),
+            Tier::Disk => return self.file(bytes.len()).map_or(Ok(()), |d| d.read(offset, bytes)),
         };
         let from = arena.at(offset, bytes.len() as u64);
         // SAFETY: `at` checked the range, and a slice handed to us is not in an arena.
@@ -91,13 +88,8 @@ impl Tiers {
     }
 
     /// The file; none only for no bytes.
-    fn file(&self, bytes: usize) -> Option<MutexGuard<'_, Disk>> {
+    fn file(&self, bytes: usize) -> Option<&Disk> {
         assert!(self.disk.is_some() || bytes == 0, "{bytes} bytes of a disk tier that is not there");
-        self.disk.as_ref().map(lock)
+        self.disk.as_deref()
     }
-}
-
-/// The file is good after a panic: extents are noted once they are written.
-pub fn lock(disk: &SharedDisk) -> MutexGuard<'_, Disk> {
-    disk.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -221,12 +221,11 @@ fn planned(plan: &Plan) -> Ledger {
     let mut ledger = Ledger::default();
     for step in &plan.steps {
         let Act::Move { from, .. } = &step.act else { continue };
-        let from_disk = plan.buffer(from.buffer).space == Tier::Disk as u32;
         match plan.stream(&step.act) {
             Some(Stream::In) => ledger.to_device += from.bytes,
             Some(Stream::Out) => ledger.to_host += from.bytes,
-            Some(Stream::Disk) if from_disk => ledger.disk_read += from.bytes,
-            Some(Stream::Disk) => ledger.disk_written += from.bytes,
+            Some(Stream::Read) => ledger.disk_read += from.bytes,
+            Some(Stream::Write) => ledger.disk_written += from.bytes,
             _ => panic!("a move in no stream"),
         }
     }

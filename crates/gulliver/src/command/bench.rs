@@ -3,22 +3,26 @@
 
 mod array;
 mod measure;
+mod parts;
 mod profile;
 mod scaling;
 
 use super::CommandError;
 use crate::report::table::{self, Column};
 use crate::report::units;
+use crate::setup::{measured, measured_links};
 use crate::workload::{WORKLOADS, Workload};
 use clap::Args;
 use gulliver_graph::chain;
 use gulliver_graph::dim::DimError;
+use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::nearest::suggestion;
 use gulliver_run::probe;
 use gulliver_run::team::Team;
-use measure::{Measured, Runner, measure};
+use measure::{Measured, Runner, Variant, measure};
 use serde_json::{Value, json};
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -47,6 +51,30 @@ pub struct Arguments {
     /// Leaves out the measurement of the machine's own speed.
     #[arg(long)]
     no_probe: bool,
+    /// Another setting of the model, e.g. --set width=512.
+    #[arg(long = "set", value_name = "SETTING=NUMBER", requires = "workloads")]
+    sets: Vec<String>,
+    /// Samples of a step.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..), requires = "workloads")]
+    batch: Option<u32>,
+    /// Tokens of a sample, for workloads that are text.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..), requires = "workloads")]
+    length: Option<u32>,
+    /// Hard budget of the device.
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes, requires = "workloads")]
+    memory: Option<u64>,
+    /// With --memory: hard budget of host memory for what does not fit on the device.
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes, requires = "memory")]
+    host_memory: Option<u64>,
+    /// With --memory: hard budget of a file for what fits neither on the device nor in host memory.
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes, requires = "memory")]
+    disk: Option<u64>,
+    /// With --disk: where the file is made.
+    #[arg(long, value_name = "DIR", requires = "disk")]
+    disk_dir: Option<PathBuf>,
+    /// With --memory: measures what a step consists of, its kernels and its moves.
+    #[arg(long, requires = "memory")]
+    parts: bool,
     /// Shows where the time of a step goes, by operator.
     #[arg(long)]
     profile: bool,
@@ -59,6 +87,36 @@ pub struct Arguments {
     /// Measures nothing; shows what element-wise fusion does to the graph: before, after, and every chain.
     #[arg(long, conflicts_with_all = ["profile", "json"])]
     fusion: bool,
+}
+
+impl Arguments {
+    /// A workload as it is to be measured.
+    fn variant(&self, workload: &Workload, threads: usize) -> Result<Variant, CommandError> {
+        let mut variant = Variant::plain(workload, threads);
+        variant.members = self.members.map(|n| n.get());
+        variant.workload.batch = self.batch.map_or(workload.batch, |n| n as usize);
+        if workload.length > 0 {
+            variant.workload.length = self.length.map_or(workload.length, |n| n as usize);
+        }
+        for set in &self.sets {
+            let parsed = set.split_once('=').and_then(|(name, value)| Some((name, value.parse().ok()?)));
+            let (name, value) = parsed.ok_or_else(|| {
+                CommandError::Unknown(format!("--set {set}: expected a setting and a whole number"))
+            })?;
+            variant.settings.push((name.into(), ParamValue::Int(value)));
+        }
+        if let Some(memory) = self.memory {
+            variant.parts = self.parts;
+            variant.options.memory = Some(memory);
+            variant.options.host_memory = self.host_memory;
+            variant.options.disk = self.disk;
+            variant.options.disk_dir = self.disk_dir.clone();
+            variant.options.rates = measured(threads);
+            let dir = self.disk.map(|_| self.disk_dir.clone().unwrap_or_else(std::env::temp_dir));
+            variant.options.links = measured_links(dir.as_deref());
+        }
+        Ok(variant)
+    }
 }
 
 /// Copied by the probe of memory speed: beyond the caches of most machines.
@@ -103,7 +161,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
                 true => line(&json!({"event": "first_step", "workload": workload.name, "seconds": seconds})),
                 false => Ok(()),
             };
-            measure(workload, threads, members, arguments.seconds, start, &mut first)?
+            measure(arguments.variant(workload, threads)?, arguments.seconds, start, &mut first)?
         } else {
             measure_apart(workload, threads, members, arguments.seconds)?
         });
@@ -220,6 +278,9 @@ fn show(out: &mut impl Write, all: &[Measured], machine: Option<&Machine>, threa
         ]
     });
     write!(out, "{}", table::render(&columns, &cells.collect::<Vec<_>>()))?;
+    for parts in all.iter().filter_map(|m| m.parts.as_ref()) {
+        write!(out, "{}", parts.render())?;
+    }
     if let Some(machine) = machine {
         let (flops, bytes) = (machine.flops_per_second / 1e9, machine.copy_bytes_per_second / 1e9);
         writeln!(out, "this machine at best, {threads} threads: {flops:.1} GFLOP/s, copies {bytes:.1} GB/s")?;
@@ -275,7 +336,7 @@ fn show_profile(
     workload: &'static Workload,
     threads: usize,
 ) -> Result<(), CommandError> {
-    let mut runner = Runner::new(workload, threads, arguments.members.map(|n| n.get()))?;
+    let mut runner = Runner::new(arguments.variant(workload, threads)?)?;
     let profile = profile::profile(&mut runner, arguments.seconds, arguments.shapes)?;
     if arguments.json {
         let value = serde_json::to_value(&profile).map_err(io::Error::from)?;
@@ -337,7 +398,7 @@ mod tests {
             first = Some(seconds);
             Ok(())
         };
-        let measured = measure(workload, 1, None, 0.0, Instant::now(), &mut note).unwrap();
+        let measured = measure(Variant::plain(workload, 1), 0.0, Instant::now(), &mut note).unwrap();
         assert_eq!(first, Some(measured.first_step_seconds));
         assert_eq!((measured.parameters, measured.steps), (2_410, 1));
         assert!(measured.peak_bytes >= 3 * 4 * measured.parameters);

@@ -1,18 +1,28 @@
 //! Virtual memory for a device: every act needs its operands on the device; on shortage whatever was used
-//! least recently goes to the host, written back if the host has not its bytes. There is no prefetch, no
-//! knowledge of what comes, and weights and optimizer state are paged like everything else. What frameworks
-//! with unified or swapped memory do; the baseline of Li et al., "Harmony" (VLDB 2022).
+//! least recently goes to the host. There is no prefetch, no knowledge of what comes, and weights and
+//! optimizer state are paged like everything else. What frameworks with unified or swapped memory do.
 
 use super::{Case, highest};
 use crate::plan::Tier;
 use crate::script::{Script, Version, VersionId, What};
 
+/// What becomes of bytes that are evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Eviction {
+    /// Written to the host unless they are there already, as pages of an operating system are.
+    CleanDropped,
+    /// Always written: a tensor is on the device or on the host, never on both. The virtualised memory that
+    /// Li et al., "Harmony" (VLDB 2022) count (4m + 2)|W| bytes of weights for: in and out of the device in
+    /// the forward and in the backward pass of each of m partials, and once more for the update.
+    AlwaysWritten,
+}
+
 /// The script of page faults that needs at most `budget` on the device, with weights and states at home
 /// in host memory; what is new is written there when it is evicted, updated weights at once. None if the
 /// operands of some act alone do not fit.
-pub fn script(case: &Case, budget: u64) -> Option<Script> {
+pub fn script(case: &Case, budget: u64, eviction: Eviction) -> Option<Script> {
     highest(budget / 8, budget.saturating_mul(2), budget, |threshold| {
-        let script = Pager::new(case, threshold).run();
+        let script = Pager::new(case, threshold, eviction).run();
         Some((case.outcome(&script), script))
     })
 }
@@ -20,6 +30,7 @@ pub fn script(case: &Case, budget: u64) -> Option<Script> {
 struct Pager<'a> {
     case: &'a Case<'a>,
     threshold: u64,
+    eviction: Eviction,
     out: Script,
     /// The version on the device, while it is resident.
     here: Vec<Option<VersionId>>,
@@ -33,12 +44,12 @@ struct Pager<'a> {
 }
 
 impl<'a> Pager<'a> {
-    fn new(case: &'a Case<'a>, threshold: u64) -> Pager<'a> {
+    fn new(case: &'a Case<'a>, threshold: u64, eviction: Eviction) -> Pager<'a> {
         let count = case.base.script.versions.len();
         let left = (0..count as u32).map(|v| case.base.uses(v).len() as u32).collect();
         let (out, recent) = (Script::default(), Vec::new());
         let none = || vec![None; count];
-        Pager { case, threshold, out, here: none(), copy: none(), recent, left, bytes: 0, now: 0 }
+        Pager { case, threshold, eviction, out, here: none(), copy: none(), recent, left, bytes: 0, now: 0 }
     }
 
     fn run(mut self) -> Script {
@@ -114,6 +125,9 @@ impl<'a> Pager<'a> {
         self.begin(What::Move, 1);
         self.out.refs.push(copy);
         self.arrive(v);
+        if self.eviction == Eviction::AlwaysWritten {
+            self.copy[v as usize] = None;
+        }
     }
 
     /// Evicts until so many bytes more fit, but never what the act at hand touches, nor results the step

@@ -1,14 +1,16 @@
 //! Trains one workload on one fixed batch and measures it: as the peer's program does, two steps to
 //! warm up and then as many as fit the time.
 
+use super::parts::{self, Parts};
 use crate::command::CommandError;
 use crate::workload::{Workload, step_flops};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::fuse::fuse;
+use gulliver_graph::model::param::ParamValue;
 use gulliver_run::data::Batch;
 use gulliver_run::planner::Planner;
 use gulliver_run::probe;
-use gulliver_run::session::{Key, NOISE, Session, SessionError, SessionOptions, Which};
+use gulliver_run::session::{Key, NOISE, Session, SessionError, SessionOptions, Which, sizes_of};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::time::Instant;
@@ -53,12 +55,38 @@ pub struct Measured {
     pub first_step_seconds: f64,
     /// The loss of the last step.
     pub loss: f64,
+    /// What a step consists of, if it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parts: Option<Parts>,
+}
+
+/// A workload, perhaps changed, and where it runs.
+#[derive(Clone, Debug)]
+pub struct Variant {
+    /// The workload.
+    pub workload: Workload,
+    /// Settings of the model that are not its defaults.
+    pub settings: Vec<(String, ParamValue)>,
+    /// Threads and budgets.
+    pub options: SessionOptions,
+    /// Whether to measure what a step consists of.
+    pub parts: bool,
+    /// Jobs of a fused array, if it is one.
+    pub members: Option<usize>,
+}
+
+impl Variant {
+    /// The workload as it is, without budgets.
+    pub fn plain(workload: &Workload, threads: usize) -> Variant {
+        let options = SessionOptions { threads, ..SessionOptions::default() };
+        Variant { workload: workload.clone(), settings: Vec::new(), options, parts: false, members: None }
+    }
 }
 
 /// A workload being trained.
 pub struct Runner {
     /// Which.
-    pub workload: &'static Workload,
+    pub workload: Workload,
     /// Its values.
     pub session: Session,
     /// What every step is fed with.
@@ -68,15 +96,13 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// Ready for the first step; an array of so many jobs on one batch, if a number is given.
-    pub fn new(
-        workload: &'static Workload,
-        threads: usize,
-        members: Option<usize>,
-    ) -> Result<Runner, CommandError> {
-        let graph = workload.graph()?;
+    /// Ready for the first step.
+    pub fn new(variant: Variant) -> Result<Runner, CommandError> {
+        let Variant { workload, settings, options, members, .. } = variant;
+        let graph = workload.graph_with(&settings)?;
         let batch = workload.data(&graph)?;
-        let options = SessionOptions { threads, ..SessionOptions::default() };
+        let largest = Some(sizes_of(&graph, &batch).map_err(SessionError::from)?);
+        let options = SessionOptions { largest, ..options };
         let session = match members {
             None => Session::new(graph, None, options, 0)?,
             Some(members) => {
@@ -117,14 +143,13 @@ impl Runner {
 /// Measures a workload for `seconds`, at least one step. `first` is told when the first step is done, in
 /// seconds since `start`.
 pub fn measure(
-    workload: &'static Workload,
-    threads: usize,
-    members: Option<usize>,
+    variant: Variant,
     seconds: f64,
     start: Instant,
     first: &mut dyn FnMut(f64) -> io::Result<()>,
 ) -> Result<Measured, CommandError> {
-    let mut runner = Runner::new(workload, threads, members)?;
+    let (threads, with_parts) = (variant.options.threads, variant.parts);
+    let mut runner = Runner::new(variant)?;
     let members = runner.session.members();
     runner.step()?;
     let first_step_seconds = start.elapsed().as_secs_f64();
@@ -147,24 +172,27 @@ pub fn measure(
     let step_flops = step_flops(runner.session.graph(), &sizes)?;
     let step_seconds = quantile(&times, 0.5);
     let arena_bytes = runner.session.plan(Which::Train, &sizes)?.spaces.iter().map(|s| s.bytes).sum();
+    let (peak_bytes, resident_bytes) = (runner.session.peak(), probe::peak_resident());
+    let parts = if with_parts { Some(parts::measure(&mut runner)?) } else { None };
     Ok(Measured {
-        workload: workload.name.into(),
+        workload: runner.workload.name.into(),
         threads,
         parameters: runner.session.graph().parameters().bind(&Bindings::new()).unwrap_or(0) as u64,
         members,
-        batch: workload.batch,
+        batch: runner.workload.batch,
         steps: times.len() as u64,
-        samples_per_second: (times.len() * members * workload.batch) as f64 / before,
+        samples_per_second: (times.len() * members * runner.workload.batch) as f64 / before,
         step_seconds,
         step_seconds_low: quantile(&times, 0.1),
         step_seconds_high: quantile(&times, 0.9),
         step_flops,
         flops_per_second: step_flops as f64 / step_seconds,
-        peak_bytes: runner.session.peak(),
+        peak_bytes,
         arena_bytes,
-        resident_bytes: probe::peak_resident(),
+        resident_bytes,
         first_step_seconds,
         loss,
+        parts,
     })
 }
 

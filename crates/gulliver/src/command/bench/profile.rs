@@ -95,6 +95,7 @@ fn describe(graph: &Graph, sizes: &Bindings, work: Work, shapes: bool) -> Result
     };
     let node = match work {
         Work::Copy(bytes) => return Ok(own("copy", 0, 2 * bytes)),
+        Work::Move => return Ok(own("move", 0, 0)),
         Work::Add(bytes) => return Ok(own("accumulate", bytes / 4, 3 * bytes)),
         Work::Node(node) => &graph.nodes[node.index()],
     };
@@ -180,6 +181,7 @@ impl Profile {
 
 #[cfg(test)]
 mod tests {
+    use super::super::measure::Variant;
     use super::*;
     use crate::workload::{WORKLOADS, step_flops};
 
@@ -187,7 +189,7 @@ mod tests {
     fn rows_add_up_to_the_step() {
         let workload = WORKLOADS.iter().find(|w| w.name == "mlp-tiny").unwrap();
         for shapes in [false, true] {
-            let mut runner = Runner::new(workload, 1, None).unwrap();
+            let mut runner = Runner::new(Variant::plain(workload, 1)).unwrap();
             let profile = profile(&mut runner, 0.0, shapes).unwrap();
             let whole = step_flops(runner.session.graph(), &workload.sizes()).unwrap();
             assert_eq!(profile.rows.iter().map(|r| r.flops).sum::<u64>(), whole);
