@@ -49,7 +49,7 @@ pub fn drive(
             continue;
         }
         let wave = rungs(sweep, dir, &records, &pending, &mut lengths, store, tell)?;
-        runner.run(&wave, &mut |news| hear(sweep, &wave, news, store, tell))?;
+        runner.run(&wave, &mut |news| hear(sweep, &records, &wave, news, store, tell))?;
         if stop.load(Ordering::Relaxed) {
             write_files(sweep, dir, store)?;
             return Ok(false);
@@ -138,7 +138,8 @@ fn rungs(
                 let outcome = Outcome::Failed { reason };
                 store.finish(place, &outcome)?;
                 let work = place.level as f64 / sweep.top() as f64;
-                tell(&Event::rung(sweep, place, &outcome, work)).map_err(SweepError::Output)?;
+                tell(&Event::rung(sweep, place, &record.point, &outcome, work))
+                    .map_err(SweepError::Output)?;
             }
         }
     }
@@ -148,6 +149,7 @@ fn rungs(
 /// Remembers what a runner says before anybody else hears of it.
 fn hear(
     sweep: &Sweep,
+    records: &[Record],
     wave: &[Rung],
     news: News<'_>,
     store: &mut Store,
@@ -166,7 +168,9 @@ fn hear(
         News::Ended { rung, outcome } => {
             let Rung { place, from, to, end, .. } = wave[rung];
             store.finish(place, &outcome)?;
-            Event::rung(sweep, place, &outcome, (to - from) as f64 / end.max(1) as f64)
+            let point =
+                records.get(place.trial as usize).map(|record| record.point.clone()).unwrap_or_default();
+            Event::rung(sweep, place, &point, &outcome, (to - from) as f64 / end.max(1) as f64)
         }
     };
     tell(&event).map_err(SweepError::Output)

@@ -4,6 +4,7 @@ use super::SweepError;
 use super::drive::{best, ranked};
 use super::file::{Goal, Sweep};
 use super::search;
+use super::space::Point;
 use super::store::{Outcome, Place, Record, State, Store, mean};
 use crate::job::Value;
 use crate::report::events::{Metrics, number, numbers};
@@ -17,8 +18,11 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Trials that the terminal shows.
+/// Trials of the last table.
 const SHOWN: usize = 10;
+
+/// Trials that a terminal shows while others are trained.
+const LIVE: usize = 5;
 
 /// The best trial: one that was trained longer is better than one that was not.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -95,6 +99,8 @@ pub enum Event {
         value: f64,
         /// Why it failed.
         reason: Option<String>,
+        /// The trial's values.
+        values: serde_json::Map<String, serde_json::Value>,
         /// How much training this was, in jobs trained to their end.
         work: f64,
     },
@@ -136,7 +142,7 @@ impl Event {
     }
 
     /// See [`Event::Rung`].
-    pub fn rung(sweep: &Sweep, place: Place, outcome: &Outcome, work: f64) -> Event {
+    pub fn rung(sweep: &Sweep, place: Place, point: &Point, outcome: &Outcome, work: f64) -> Event {
         let (step, value, reason) = match outcome {
             Outcome::Done { step, metrics, .. } => {
                 (*step, metrics.get(&sweep.metric).copied().unwrap_or(f64::NAN), None)
@@ -144,7 +150,8 @@ impl Event {
             Outcome::Failed { reason } => (0, f64::NAN, Some(reason.clone())),
         };
         let Place { trial, repeat, level } = place;
-        Event::Rung { trial, repeat, level, step, value, reason, work }
+        let values = values(sweep, point);
+        Event::Rung { trial, repeat, level, step, value, reason, values, work }
     }
 
     /// See [`Event::Done`].
@@ -172,6 +179,17 @@ fn plain(value: &Value) -> String {
         Value::Float(x) => format!("{x}"),
         value => value.to_string(),
     }
+}
+
+/// The values of a point as JSON.
+fn values(sweep: &Sweep, point: &Point) -> serde_json::Map<String, serde_json::Value> {
+    let value = |value: &Value| match value {
+        Value::Bool(b) => serde_json::json!(b),
+        Value::Int(n) => serde_json::json!(n),
+        Value::Float(x) => serde_json::json!(x),
+        value => serde_json::json!(plain(value)),
+    };
+    sweep.space.values(point).map(|(field, v)| (field.to_string(), value(&v))).collect()
 }
 
 fn word(state: State) -> &'static str {
@@ -260,22 +278,14 @@ pub fn json(sweep: &Sweep, store: &Store) -> Result<serde_json::Value, SweepErro
             );
         }
     }
-    let value = |value: &Value| match value {
-        Value::Bool(b) => serde_json::json!(b),
-        Value::Int(n) => serde_json::json!(n),
-        Value::Float(x) => serde_json::json!(x),
-        value => serde_json::json!(plain(value)),
-    };
     let trials = records.iter().zip(curves).map(|(record, curve)| {
-        let values: serde_json::Map<String, serde_json::Value> =
-            sweep.space.values(&record.point).map(|(field, v)| (field.to_string(), value(&v))).collect();
         serde_json::json!({
             "trial": record.number,
             "state": word(record.state),
             "steps": record.last().map(|(step, _)| step),
             "value": record.value(),
             "repeats": record.last().map(|(_, values)| values),
-            "values": values,
+            "values": values(sweep, &record.point),
             "reason": record.reason,
             "curve": curve,
         })
@@ -315,6 +325,8 @@ pub struct Reporter {
     work: [f64; 3],
     best: Option<Best>,
     speed: f64,
+    /// The best results so far with their values, for the terminal.
+    rows: Vec<(Best, Vec<String>)>,
 }
 
 impl Reporter {
@@ -322,7 +334,18 @@ impl Reporter {
     pub fn new(mode: Mode, sweep: &Sweep, out: Box<dyn Write + Send>) -> Reporter {
         let (bar, began) = (ProgressBar::hidden(), Instant::now());
         let (metric, goal) = (sweep.metric.clone(), sweep.goal);
-        Reporter { mode, out, bar, metric, goal, began, work: [0.0; 3], best: None, speed: f64::NAN }
+        Reporter {
+            mode,
+            out,
+            bar,
+            metric,
+            goal,
+            began,
+            work: [0.0; 3],
+            best: None,
+            speed: f64::NAN,
+            rows: Vec::new(),
+        }
     }
 
     /// Shows one event. Fails only if the output does.
@@ -335,15 +358,11 @@ impl Reporter {
                 }
             }
             Event::Step { samples_per_second, .. } => self.speed = *samples_per_second,
-            Event::Rung { trial, level, value, work, .. } => {
+            Event::Rung { trial, level, step, value, values, work, .. } => {
                 self.work[2] += work;
-                let better = |known: Best| match self.goal {
-                    _ if *level != known.level => *level > known.level,
-                    Goal::Minimize => *value < known.value,
-                    Goal::Maximize => *value > known.value,
-                };
-                if value.is_finite() && self.best.is_none_or(better) {
-                    self.best = Some(Best { trial: *trial, level: *level, value: *value });
+                if value.is_finite() {
+                    let best = Best { trial: *trial, level: *level, value: *value };
+                    self.keep(best, *step, values);
                 }
             }
             _ => {}
@@ -359,10 +378,11 @@ impl Reporter {
             (Mode::Bar, Event::Step { trial, step, to, .. }) => {
                 let share = (self.work[1] + self.work[2]) / self.work[0].max(1e-9);
                 self.bar.set_position((share * 1000.0) as u64);
-                self.bar.set_message(format!("trial {trial} at step {step}/{to}  {}", self.rest()));
+                let now = format!("trial {trial} at step {step}/{to}  {}", self.rest());
+                self.bar.set_message(format!("{}{now}", self.live()));
                 Ok(())
             }
-            (Mode::Bar, Event::Eval { .. }) => Ok(()),
+            (Mode::Bar, Event::Eval { .. } | Event::Rung { reason: None, .. }) => Ok(()),
             (_, Event::Error { .. }) => {
                 self.bar.finish_and_clear();
                 Ok(())
@@ -377,6 +397,40 @@ impl Reporter {
                 self.print(&line)
             }
         }
+    }
+
+    /// Puts a result where it belongs among the best; a trial has one row.
+    fn keep(&mut self, new: Best, step: u64, values: &serde_json::Map<String, serde_json::Value>) {
+        let sign = if self.goal == Goal::Minimize { 1.0 } else { -1.0 };
+        let text = |value: &serde_json::Value| value.as_str().map_or(value.to_string(), String::from);
+        let values: Vec<String> =
+            values.iter().map(|(field, value)| format!("{field} {}", text(value))).collect();
+        let cells = vec![new.trial.to_string(), step.to_string(), short(new.value), values.join("  ")];
+        self.rows.retain(|(known, _)| known.trial != new.trial);
+        self.rows.push((new, cells));
+        self.rows.sort_by(|(a, _), (b, _)| {
+            b.level.cmp(&a.level).then((sign * a.value).total_cmp(&(sign * b.value)))
+        });
+        self.rows.truncate(LIVE);
+        let first = self.rows[0].0;
+        let better = |known: Best| {
+            first.level > known.level || first.level == known.level && sign * first.value < sign * known.value
+        };
+        if self.best.is_none_or(better) {
+            self.best = Some(first);
+        }
+    }
+
+    /// The best so far as a table.
+    fn live(&self) -> String {
+        let columns = [
+            Column::Right("trial"),
+            Column::Right("steps"),
+            Column::Right(&self.metric),
+            Column::Left("values"),
+        ];
+        let rows: Vec<Vec<String>> = self.rows.iter().map(|(_, cells)| cells.clone()).collect();
+        if rows.is_empty() { String::new() } else { render(&columns, &rows) }
     }
 
     fn print(&mut self, line: &str) -> io::Result<()> {
@@ -430,7 +484,6 @@ impl Reporter {
 }
 
 fn bar() -> ProgressBar {
-    let style =
-        ProgressStyle::with_template("{wide_bar} {percent}%\n{wide_msg}").expect("a constant template");
+    let style = ProgressStyle::with_template("{msg}\n{wide_bar} {percent}%").expect("a constant template");
     ProgressBar::with_draw_target(Some(1000), ProgressDrawTarget::stderr()).with_style(style)
 }

@@ -11,3 +11,4 @@ mod finite;
 mod process;
 mod resume;
 mod signals;
+mod sweep;
