@@ -15,6 +15,7 @@ pub mod job;
 pub mod prelude;
 pub mod report;
 pub mod setup;
+pub mod sweep;
 pub mod workload;
 
 #[cfg(test)]

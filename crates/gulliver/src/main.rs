@@ -18,6 +18,8 @@ enum Command {
     Train(command::train::Arguments),
     /// Says how a job would run: memory, time and what moves, before anything runs.
     Plan(command::plan::Arguments),
+    /// Trains many variants of a job and finds the best.
+    Sweep(command::sweep::Arguments),
     /// Measures training speed and memory on the reference workloads.
     Bench(command::bench::Arguments),
     /// Lists models, or the parameters of one.
@@ -30,13 +32,14 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Train(arguments) => command::train::run(&arguments),
         Command::Plan(arguments) => command::plan::run(&arguments),
+        Command::Sweep(arguments) => command::sweep::run(&arguments),
         Command::Bench(arguments) => command::bench::run(&arguments),
         Command::Models(arguments) => command::models::run(&arguments),
         Command::Ops(arguments) => command::ops::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error @ CommandError::Interrupted { .. }) => {
+        Err(error @ (CommandError::Interrupted { .. } | CommandError::SweepInterrupted { .. })) => {
             eprintln!("{error}");
             ExitCode::from(gulliver::interrupt::EXIT_CODE as u8)
         }

@@ -4,9 +4,11 @@ pub mod bench;
 pub mod models;
 pub mod ops;
 pub mod plan;
+pub mod sweep;
 pub mod train;
 
 use crate::job::{Job, JobError};
+use crate::sweep::SweepError;
 use gulliver_graph::graph::GraphError;
 use gulliver_run::checkpoint::CheckpointError;
 use gulliver_run::data::DataError;
@@ -81,6 +83,9 @@ pub enum CommandError {
     /// The run directory is taken.
     #[error("{dir} already holds a run; pass --resume to go on with it, or another --out", dir = .0.display())]
     DirectoryTaken(PathBuf),
+    /// A sweep.
+    #[error(transparent)]
+    Sweep(SweepError),
     /// Standard output.
     #[error("cannot write output: {0}")]
     Output(#[from] io::Error),
@@ -95,6 +100,14 @@ pub enum CommandError {
     /// Something asked for does not exist.
     #[error("{0}")]
     Unknown(String),
+    /// A sweep stopped by a signal, after a checkpoint.
+    #[error("interrupted after {ended} of {trials} trials; run the same command again to go on")]
+    SweepInterrupted {
+        /// Trials that need no more training.
+        ended: u64,
+        /// Trials in all.
+        trials: u64,
+    },
     /// Stopped by a signal, after a checkpoint.
     #[error("interrupted after step {step} of {steps}; pass --resume to go on")]
     Interrupted {
@@ -103,4 +116,14 @@ pub enum CommandError {
         /// The last step to do.
         steps: u64,
     },
+}
+
+impl From<SweepError> for CommandError {
+    fn from(error: SweepError) -> CommandError {
+        match error {
+            SweepError::File(error) => CommandError::Job(error),
+            SweepError::Output(error) => CommandError::Output(error),
+            error => CommandError::Sweep(error),
+        }
+    }
 }

@@ -2,15 +2,16 @@
 //! a mistake must be answered with file, line, field, what is allowed and what was probably meant.
 
 mod data;
-mod error;
-mod fields;
+pub(crate) mod error;
+pub(crate) mod fields;
 mod sections;
-mod tree;
+pub(crate) mod tree;
 mod write;
 
 pub use data::Data;
 pub use error::{JobError, Origin};
 pub use sections::{Devices, Length, Model, NormGroup, Optimizer, Schedule, Train};
+pub use tree::Value;
 
 use fields::Fields;
 use gulliver_graph::nearest::suggestion;
@@ -110,21 +111,7 @@ impl Job {
 
     /// Reads the job file at `path`; see [`Job::parse`].
     pub fn load(path: &Path, sets: &[String]) -> Result<Job, JobError> {
-        let file = path.display().to_string();
-        let mut bytes = Vec::new();
-        File::open(path)
-            .and_then(|opened| opened.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes))
-            .map_err(|error| whole_file(&file, format!("cannot read the job file: {error}")))?;
-        if bytes.len() as u64 > MAX_FILE_BYTES {
-            return Err(whole_file(&file, format!("more than {MAX_FILE_BYTES} bytes; is this a job file?")));
-        }
-        let text = String::from_utf8(bytes).map_err(|error| {
-            let offset = error.utf8_error().valid_up_to();
-            let line = error.as_bytes()[..offset].iter().filter(|&&byte| byte == b'\n').count() + 1;
-            let origin = Origin::File { file: file.clone(), line: Some(line) };
-            JobError { origin, field: String::new(), problem: "not text in UTF-8".to_string() }
-        })?;
-        Job::parse(&text, &file, sets)
+        Job::parse(&read_text(path)?, &path.display().to_string(), sets)
     }
 
     /// The whole job as a job file, defaults included; [`Job::parse`] gives the same job again.
@@ -141,13 +128,31 @@ impl Job {
     }
 }
 
-fn whole_file(file: &str, problem: String) -> JobError {
+/// The text of a job file.
+pub(crate) fn read_text(path: &Path) -> Result<String, JobError> {
+    let file = path.display().to_string();
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|opened| opened.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes))
+        .map_err(|error| whole_file(&file, format!("cannot read the job file: {error}")))?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(whole_file(&file, format!("more than {MAX_FILE_BYTES} bytes; is this a job file?")));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let offset = error.utf8_error().valid_up_to();
+        let line = error.as_bytes()[..offset].iter().filter(|&&byte| byte == b'\n').count() + 1;
+        let origin = Origin::File { file: file.clone(), line: Some(line) };
+        JobError { origin, field: String::new(), problem: "not text in UTF-8".to_string() }
+    })
+}
+
+pub(crate) fn whole_file(file: &str, problem: String) -> JobError {
     let origin = Origin::File { file: file.to_string(), line: None };
     JobError { origin, field: String::new(), problem }
 }
 
 /// The absolute directory of a job file. It must be text, because the job is written out as text.
-fn directory_of(file: &str) -> Result<PathBuf, String> {
+pub(crate) fn directory_of(file: &str) -> Result<PathBuf, String> {
     let parent = Path::new(file).parent().filter(|parent| !parent.as_os_str().is_empty());
     let directory = std::path::absolute(parent.unwrap_or(Path::new(".")))
         .map_err(|error| format!("cannot find the current directory: {error}"))?;

@@ -200,8 +200,13 @@ fn the_jobs_that_come_with_gulliver_are_read() {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
-        Job::load(&path, &[]).unwrap_or_else(|error| panic!("{error}"));
-        names.push(path.file_name().unwrap().to_string_lossy().into_owned());
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let read = match name.starts_with("sweep-") {
+            true => crate::sweep::file::Sweep::load(&path, &[]).err(),
+            false => Job::load(&path, &[]).err(),
+        };
+        assert!(read.is_none(), "{}", read.unwrap());
+        names.push(name);
     }
     assert!(names.contains(&"quickstart.toml".to_string()), "{names:?}");
 }

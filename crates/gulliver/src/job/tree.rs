@@ -57,18 +57,8 @@ fn to_toml(value: &Value) -> toml::Value {
 /// Reads the text of a job file. Errors: not TOML, something outside a section, values of types
 /// that no field has.
 pub fn parse(text: &str, file: &str) -> Result<Vec<Section>, JobError> {
-    let at = |offset: usize| Origin::File { file: file.to_string(), line: Some(line_of(text, offset)) };
-    let table = DeTable::parse(text).map_err(|error| {
-        let offset = error.span().map_or(text.len(), |span| span.start);
-        let line = text.lines().nth(line_of(text, offset) - 1).unwrap_or("").trim();
-        let problem = format!(
-            "not valid TOML: {} in `{}`",
-            one_line(error.message().trim_end_matches(", expected nothing")),
-            one_line(line)
-        );
-        JobError { origin: at(offset), field: String::new(), problem }
-    })?;
-
+    let at = |offset: usize| origin_at(text, file, offset);
+    let table = table(text, file)?;
     let mut sections = Vec::new();
     for (key, value) in in_order(table.get_ref()) {
         let name = key.get_ref().to_string();
@@ -96,6 +86,25 @@ pub fn parse(text: &str, file: &str) -> Result<Vec<Section>, JobError> {
         sections.push(Section { name, origin, entries });
     }
     Ok(sections)
+}
+
+/// The text of a file as a table; the error names the line that is not TOML.
+pub fn table<'t>(text: &'t str, file: &str) -> Result<toml::Spanned<DeTable<'t>>, JobError> {
+    DeTable::parse(text).map_err(|error| {
+        let offset = error.span().map_or(text.len(), |span| span.start);
+        let line = text.lines().nth(line_of(text, offset) - 1).unwrap_or("").trim();
+        let problem = format!(
+            "not valid TOML: {} in `{}`",
+            one_line(error.message().trim_end_matches(", expected nothing")),
+            one_line(line)
+        );
+        JobError { origin: origin_at(text, file, offset), field: String::new(), problem }
+    })
+}
+
+/// The place of a byte of a file's text.
+pub fn origin_at(text: &str, file: &str, offset: usize) -> Origin {
+    Origin::File { file: file.to_string(), line: Some(line_of(text, offset)) }
 }
 
 /// Applies `section.field=value` flags in order. A value that is not TOML is taken as text.
@@ -134,16 +143,18 @@ pub fn override_with(sections: &mut Vec<Section>, sets: &[String]) -> Result<(),
     Ok(())
 }
 
-type Key<'a> = toml::Spanned<std::borrow::Cow<'a, str>>;
+/// A name and where it stands.
+pub type Key<'a> = toml::Spanned<std::borrow::Cow<'a, str>>;
 
 /// The entries of a table as written; the parser sorts them by name.
-fn in_order<'t, 'i>(table: &'t DeTable<'i>) -> Vec<(&'t Key<'i>, &'t toml::Spanned<DeValue<'i>>)> {
+pub fn in_order<'t, 'i>(table: &'t DeTable<'i>) -> Vec<(&'t Key<'i>, &'t toml::Spanned<DeValue<'i>>)> {
     let mut entries: Vec<_> = table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
     entries
 }
 
-fn convert(value: &DeValue<'_>) -> Result<Value, String> {
+/// A single value or a list of them; the error says why it is neither.
+pub fn convert(value: &DeValue<'_>) -> Result<Value, String> {
     Ok(match value {
         DeValue::Boolean(b) => Value::Bool(*b),
         DeValue::String(text) => Value::Text(text.to_string()),

@@ -161,11 +161,11 @@ impl Event {
     }
 }
 
-fn number<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn number<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     Number(*value).serialize(serializer)
 }
 
-fn numbers<S: Serializer>(metrics: &Metrics, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn numbers<S: Serializer>(metrics: &Metrics, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(metrics.iter().map(|(name, value)| (name, Number(*value))))
 }
 

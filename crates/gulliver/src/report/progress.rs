@@ -216,7 +216,7 @@ fn speed(samples_per_second: f64) -> String {
 }
 
 /// Four decimals, or an exponent where they would say nothing.
-fn short(value: f64) -> String {
+pub(crate) fn short(value: f64) -> String {
     let size = value.abs();
     if value.is_finite() && size != 0.0 && !(1e-3..1e6).contains(&size) {
         format!("{value:.3e}")

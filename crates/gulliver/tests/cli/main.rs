@@ -12,3 +12,4 @@ mod memory;
 mod process;
 mod resume;
 mod signals;
+mod sweep;

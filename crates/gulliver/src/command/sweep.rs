@@ -1,0 +1,88 @@
+//! `gulliver sweep SWEEP`: trains many variants of a job and finds the best.
+
+use super::CommandError;
+use crate::interrupt;
+use crate::report::progress::Mode;
+use crate::sweep::drive::drive;
+use crate::sweep::file::Sweep;
+use crate::sweep::report::{self, Event, Reporter};
+use crate::sweep::run::InProcess;
+use crate::sweep::store::{State, Store};
+use crate::sweep::{SweepError, plan};
+use clap::{Args, ValueEnum};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// Trains many variants of a job and finds the best. The same command again goes on with a sweep that was
+/// interrupted.
+#[derive(Args)]
+pub struct Arguments {
+    /// The sweep file.
+    sweep: PathBuf,
+    /// Overrides a field of the base job, e.g. --set train.batch=32.
+    #[arg(long = "set", value_name = "FIELD=VALUE")]
+    sets: Vec<String>,
+    /// The sweep's directory: study, table, best checkpoint; sweeps/NAME if not given.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Shows what would be trained together and how long everything would take; trains nothing.
+    #[arg(long)]
+    plan: bool,
+    /// Prints what is known of all trials; trains nothing.
+    #[arg(long, value_name = "FORMAT", conflicts_with = "plan")]
+    export: Option<Format>,
+    /// Events as JSON lines on standard output.
+    #[arg(long)]
+    json: bool,
+}
+
+/// How trials are printed.
+#[derive(Clone, Copy, ValueEnum)]
+enum Format {
+    /// A line for each trial.
+    Csv,
+    /// Everything, curves included.
+    Json,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
+    let sweep = Sweep::load(&arguments.sweep, &arguments.sets).map_err(SweepError::from)?;
+    let dir = arguments.out.clone().unwrap_or_else(|| Path::new("sweeps").join(&sweep.name));
+    if arguments.plan {
+        let plan = plan::plan(&sweep)?;
+        let text = match arguments.json {
+            true => serde_json::to_string(&plan).map_err(io::Error::from)? + "\n",
+            false => plan::text(&sweep, &plan),
+        };
+        return Ok(io::stdout().write_all(text.as_bytes())?);
+    }
+    if let Some(format) = arguments.export {
+        let store = Store::read(&dir, &sweep)?;
+        let nothing = || CommandError::Unknown(format!("{}: no sweep has begun there", dir.display()));
+        let store = store.ok_or_else(nothing)?;
+        let text = match format {
+            Format::Csv => report::csv(&sweep, &store.records()?),
+            Format::Json => report::json(&sweep, &store)?.to_string() + "\n",
+        };
+        return Ok(io::stdout().write_all(text.as_bytes())?);
+    }
+    let mut reporter = Reporter::new(Mode::choose(arguments.json), &sweep, Box::new(io::stdout()));
+    let result = train(&sweep, &dir, &mut reporter);
+    if let Err(error) = &result {
+        reporter.report(&Event::Error { message: error.to_string() })?;
+    }
+    result
+}
+
+fn train(sweep: &Sweep, dir: &Path, reporter: &mut Reporter) -> Result<(), CommandError> {
+    let stop = interrupt::install()?;
+    let mut store = Store::open(dir, sweep)?;
+    let mut runner = InProcess { stop: stop.clone() };
+    let ended = drive(sweep, dir, &mut store, &mut runner, &stop, &mut |event| reporter.report(event))?;
+    if !ended {
+        let ended = store.records()?.iter().filter(|r| r.state != State::Running).count() as u64;
+        return Err(CommandError::SweepInterrupted { ended, trials: sweep.trials });
+    }
+    Ok(())
+}

@@ -1,0 +1,227 @@
+//! The loop of a sweep: ask the search, remember what it asked for, have it trained, remember what it came to, until
+//! nothing is asked for any more. Killed anywhere and started again, it goes on as if nothing had happened.
+
+use super::SweepError;
+use super::file::{Goal, Sweep};
+use super::report::{Event, write_files};
+use super::run::{self, News, Rung, Runner};
+use super::search;
+use super::store::{Outcome, Place, Record, State, Store, history};
+use gulliver_run::atomic::write_atomic;
+use gulliver_run::checkpoint;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Hears what happens.
+pub type Tell<'t> = dyn FnMut(&Event) -> io::Result<()> + 't;
+
+/// Runs a sweep to its end, or until `stop`; whether it came to its end. `dir` holds the store and takes
+/// all files.
+pub fn drive(
+    sweep: &Sweep,
+    dir: &Path,
+    store: &mut Store,
+    runner: &mut dyn Runner,
+    stop: &AtomicBool,
+    tell: &mut Tell<'_>,
+) -> Result<bool, SweepError> {
+    let mut records = store.records()?;
+    if records.is_empty() {
+        // A sweep that begins has no use for what another left in its place.
+        remove(&trials_dir(dir))?;
+    }
+    let mut lengths = BTreeMap::new();
+    let mut copied = None;
+    tell(&Event::start(sweep, &records)).map_err(SweepError::Output)?;
+    loop {
+        let pending = store.pending()?;
+        if pending.is_empty() {
+            keep_best(sweep, dir, &records, &mut copied)?;
+            let asks = search::next(sweep, &history(&records, sweep.goal));
+            if asks.is_empty() {
+                break;
+            }
+            store.begin(&sweep.space, &asks)?;
+            records = store.records()?;
+            continue;
+        }
+        let wave = rungs(sweep, dir, &records, &pending, &mut lengths, store, tell)?;
+        runner.run(&wave, &mut |news| hear(sweep, &records, &wave, news, store, tell))?;
+        if stop.load(Ordering::Relaxed) {
+            write_files(sweep, dir, store)?;
+            return Ok(false);
+        }
+        if let Some(place) = store.pending()?.first() {
+            let problem = format!("trial {} was handed over and came to no end", place.trial);
+            return Err(SweepError::Foreign { path: dir.to_path_buf(), problem });
+        }
+        records = store.records()?;
+    }
+    store.close()?;
+    records = store.records()?;
+    keep_best(sweep, dir, &records, &mut copied)?;
+    write_files(sweep, dir, store)?;
+    tell(&Event::done(sweep, &records)).map_err(SweepError::Output)?;
+    Ok(true)
+}
+
+/// The best trial: of those trained longest the one with the best metric; of equals the first.
+pub fn best<'r>(sweep: &Sweep, records: &'r [Record]) -> Option<&'r Record> {
+    ranked(sweep, records)
+        .into_iter()
+        .find(|record| record.state != State::Failed && !record.rungs.is_empty())
+}
+
+/// All trials: those trained longer first, then the better ones, then in order; those without a result at the end.
+pub fn ranked<'r>(sweep: &Sweep, records: &'r [Record]) -> Vec<&'r Record> {
+    let sign = if sweep.goal == Goal::Minimize { 1.0 } else { -1.0 };
+    let key = |record: &Record| {
+        let failed = record.state == State::Failed;
+        let level = record.rungs.keys().next_back().copied().filter(|_| !failed);
+        (level, record.value().map_or(f64::INFINITY, |value| sign * value))
+    };
+    let mut order: Vec<&Record> = records.iter().collect();
+    order.sort_by(|a, b| {
+        let (a, b) = (key(a), key(b));
+        b.0.cmp(&a.0).then(a.1.total_cmp(&b.1))
+    });
+    order
+}
+
+/// The directory of every trial's runs.
+fn trials_dir(dir: &Path) -> PathBuf {
+    dir.join("trials")
+}
+
+/// The run directory of one repeat of a trial.
+pub fn run_dir(dir: &Path, trial: u64, repeat: u64) -> PathBuf {
+    trials_dir(dir).join(format!("{trial:05}.{repeat}"))
+}
+
+/// Steps of `end` that a rung of a length leads to.
+pub fn steps_at(end: u64, level: u64, top: u64) -> u64 {
+    let steps = u128::from(end) * u128::from(level);
+    (steps.div_ceil(u128::from(top.max(1))) as u64).clamp(1, end.max(1))
+}
+
+/// What is pending as rungs; what cannot even be read as a job has failed.
+fn rungs(
+    sweep: &Sweep,
+    dir: &Path,
+    records: &[Record],
+    pending: &[Place],
+    lengths: &mut BTreeMap<u64, u64>,
+    store: &mut Store,
+    tell: &mut Tell<'_>,
+) -> Result<Vec<Rung>, SweepError> {
+    let mut wave = Vec::new();
+    for &place in pending {
+        let Some(record) = records.get(place.trial as usize) else { continue };
+        let made = sweep.job(&record.point, place.repeat).map_err(|e| e.to_string()).and_then(|job| {
+            let end = match lengths.get(&place.trial) {
+                Some(&end) => end,
+                None => run::length(&job).map_err(|e| e.to_string())?,
+            };
+            lengths.insert(place.trial, end);
+            let before =
+                record.rungs.keys().next_back().map_or(0, |&level| steps_at(end, level, sweep.top()));
+            let to = steps_at(end, place.level, sweep.top());
+            let dir = run_dir(dir, place.trial, place.repeat);
+            Ok(Rung { place, job, from: before.min(to), to, end, dir })
+        });
+        match made {
+            Ok(rung) => wave.push(rung),
+            Err(reason) => {
+                let outcome = Outcome::Failed { reason };
+                store.finish(place, &outcome)?;
+                let work = place.level as f64 / sweep.top() as f64;
+                tell(&Event::rung(sweep, place, &record.point, &outcome, work))
+                    .map_err(SweepError::Output)?;
+            }
+        }
+    }
+    Ok(wave)
+}
+
+/// Remembers what a runner says before anybody else hears of it.
+fn hear(
+    sweep: &Sweep,
+    records: &[Record],
+    wave: &[Rung],
+    news: News<'_>,
+    store: &mut Store,
+    tell: &mut Tell<'_>,
+) -> Result<(), SweepError> {
+    let event = match news {
+        News::Step { rung, step, samples_per_second } => {
+            let Rung { place, to, .. } = wave[rung];
+            Event::Step { trial: place.trial, repeat: place.repeat, step, to, samples_per_second }
+        }
+        News::Evaluated { rung, step, metrics } => {
+            let place = wave[rung].place;
+            store.evaluated(place, step, metrics)?;
+            Event::Eval { trial: place.trial, repeat: place.repeat, step, metrics: metrics.clone() }
+        }
+        News::Ended { rung, outcome } => {
+            let Rung { place, from, to, end, .. } = wave[rung];
+            store.finish(place, &outcome)?;
+            let point =
+                records.get(place.trial as usize).map(|record| record.point.clone()).unwrap_or_default();
+            Event::rung(sweep, place, &point, &outcome, (to - from) as f64 / end.max(1) as f64)
+        }
+    };
+    tell(&event).map_err(SweepError::Output)
+}
+
+/// Copies the best trial's newest checkpoint and its job to where people look, and removes the runs that nobody
+/// needs any more: those that ended and are not the best.
+fn keep_best(
+    sweep: &Sweep,
+    dir: &Path,
+    records: &[Record],
+    copied: &mut Option<(u64, u64, u64)>,
+) -> Result<(), SweepError> {
+    let best = best(sweep, records);
+    if let Some((record, (step, values))) = best.and_then(|record| Some((record, record.last()?))) {
+        let sign = if sweep.goal == Goal::Minimize { 1.0 } else { -1.0 };
+        let better = |a: &usize, b: &usize| (sign * values[*a]).total_cmp(&(sign * values[*b]));
+        let repeat = (0..values.len()).min_by(better).unwrap_or(0) as u64;
+        let run = run_dir(dir, record.number, repeat);
+        if *copied != Some((record.number, repeat, *step)) {
+            let saved = checkpoint::list(&run.join("checkpoints")).unwrap_or_default();
+            // A step whose weights are not finite leaves the checkpoint before it the newest.
+            if let Some((_, checkpoint)) = saved.iter().rfind(|(saved, _)| saved <= step) {
+                copy(checkpoint, &dir.join("best.safetensors"))?;
+            }
+            copy(&run.join("job.toml"), &dir.join("best.toml"))?;
+            *copied = Some((record.number, repeat, *step));
+        }
+    }
+    let kept = best.map(|record| record.number);
+    for record in records.iter().filter(|r| r.state != State::Running && Some(r.number) != kept) {
+        (0..sweep.repeats).try_for_each(|repeat| remove(&run_dir(dir, record.number, repeat)))?;
+    }
+    Ok(())
+}
+
+fn copy(from: &Path, to: &Path) -> Result<(), SweepError> {
+    let mut source =
+        File::open(from).map_err(|source| SweepError::Io { path: from.to_path_buf(), source })?;
+    write_atomic(to, |file| io::copy(&mut source, file).map(|_| ()))
+        .map_err(|source| SweepError::Io { path: to.to_path_buf(), source })
+}
+
+fn remove(dir: &Path) -> Result<(), SweepError> {
+    match fs::remove_dir_all(dir) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(SweepError::Io { path: dir.to_path_buf(), source })
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

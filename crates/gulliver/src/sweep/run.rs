@@ -1,0 +1,309 @@
+//! Training what a sweep asks for. [`Runner`] is the boundary: the sweep hands over a wave of rungs and hears of each
+//! evaluation and each end as it comes. [`InProcess`] trains one rung after the other as `gulliver train` would; rungs
+//! that [`groups`] puts together have the same graph and shapes, and could be trained as one.
+
+use super::SweepError;
+use super::store::{Outcome, Place};
+use crate::command::CommandError;
+use crate::job::{Job, Length};
+use crate::setup::{Setup, setup};
+use gulliver_graph::graph::{Graph, Role};
+use gulliver_run::atomic::{remove_unfinished, write_atomic};
+use gulliver_run::checkpoint::{self, Checkpoint};
+use gulliver_run::data::{self, Buckets, Dataset, Sampler};
+use gulliver_run::session::{Session, Which};
+use gulliver_run::train::{self, Notice, TrainError};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// One repeat of a trial, to be trained from one step to another. Its learning rate and data are those of the whole
+/// job: a trial trained rung by rung has the bits of one trained at once.
+#[derive(Clone, Debug)]
+pub struct Rung {
+    /// Trial, repeat and rung.
+    pub place: Place,
+    /// The job with the trial's values and the repeat's seed.
+    pub job: Job,
+    /// Steps done before; a checkpoint of that step or a later one is in `dir`, unless it is 0.
+    pub from: u64,
+    /// Steps done after, in all.
+    pub to: u64,
+    /// Steps of the whole job.
+    pub end: u64,
+    /// The run directory of this repeat, for its `job.toml` and `checkpoints`; it may not exist yet.
+    pub dir: PathBuf,
+}
+
+/// What a runner has to say of a rung, by its position in the wave.
+#[derive(Clone, Debug)]
+pub enum News<'n> {
+    /// A step was done.
+    Step {
+        /// Which rung.
+        rung: usize,
+        /// Steps done in all.
+        step: u64,
+        /// Speed of late.
+        samples_per_second: f64,
+    },
+    /// An evaluation before the end of the rung.
+    Evaluated {
+        /// Which rung.
+        rung: usize,
+        /// Steps done in all.
+        step: u64,
+        /// What it came to.
+        metrics: &'n BTreeMap<String, f64>,
+    },
+    /// The rung is over. If it is done, a checkpoint of its last step is in the rung's directory.
+    Ended {
+        /// Which rung.
+        rung: usize,
+        /// How.
+        outcome: Outcome,
+    },
+}
+
+/// Hears what a runner has to say; an error must end the run at once.
+pub type Listener<'l> = dyn FnMut(News<'_>) -> Result<(), SweepError> + 'l;
+
+/// Whoever trains.
+pub trait Runner {
+    /// Trains every rung of a wave and tells of the end of each, once. What it is told of is on disk by then, so
+    /// evaluations are told before a checkpoint of a later step is written. A configuration that cannot be
+    /// trained is an outcome; an error is something that would end every other rung, too. Returns early,
+    /// with rungs not ended, only if it was asked to stop; those are handed over again when the sweep goes on,
+    /// and continue from the newest checkpoint they left.
+    fn run(&mut self, wave: &[Rung], news: &mut Listener<'_>) -> Result<(), SweepError>;
+}
+
+/// Trains in this process, one rung after the other.
+pub struct InProcess {
+    /// Becomes true when it should stop.
+    pub stop: Arc<AtomicBool>,
+}
+
+impl Runner for InProcess {
+    fn run(&mut self, wave: &[Rung], news: &mut Listener<'_>) -> Result<(), SweepError> {
+        for (index, rung) in wave.iter().enumerate() {
+            let outcome = match climb(index, rung, &self.stop, news) {
+                Ok(Some(outcome)) => outcome,
+                Ok(None) => return Ok(()),
+                Err(Halt::Sweep(error)) => return Err(error),
+                Err(Halt::Trial(error)) if is_machine(&error) => {
+                    return Err(SweepError::Machine { trial: rung.place.trial, source: Box::new(error) });
+                }
+                Err(Halt::Trial(error)) => Outcome::Failed { reason: error.to_string() },
+            };
+            news(News::Ended { rung: index, outcome })?;
+        }
+        Ok(())
+    }
+}
+
+/// Why a rung came to no end.
+enum Halt {
+    Trial(CommandError),
+    Sweep(SweepError),
+}
+
+impl<E: Into<CommandError>> From<E> for Halt {
+    fn from(error: E) -> Halt {
+        Halt::Trial(error.into())
+    }
+}
+
+/// Errors that say nothing of the trial: a full disk, a directory that cannot be written.
+fn is_machine(error: &CommandError) -> bool {
+    matches!(
+        error,
+        CommandError::File { .. } | CommandError::Output(_) | CommandError::Train(TrainError::Checkpoint(_))
+    )
+}
+
+/// Trains one rung; nothing if it was stopped.
+fn climb(
+    index: usize,
+    rung: &Rung,
+    stop: &AtomicBool,
+    news: &mut Listener<'_>,
+) -> Result<Option<Outcome>, Halt> {
+    if stop.load(Ordering::Relaxed) {
+        return Ok(None);
+    }
+    let checkpoints = rung.dir.join("checkpoints");
+    let Setup { planner, mut schedule, sources, mut options, .. } = setup(&rung.job, Some(&checkpoints))?;
+    // Every step is looked at, to stop at the right one.
+    options.log_every = 1;
+    take(&rung.dir, &rung.job)?;
+    let mut session = Session::with(planner, rung.job.train.seed)?;
+    let start = match (newest(&checkpoints, rung.to)?, &rung.job.train.weights) {
+        (Some(checkpoint), _) => train::restore(&mut session, &mut schedule, &checkpoint, &options.identity)?,
+        (None, Some(weights)) => {
+            train::load_weights(&mut session, &checkpoint::load(weights)?)?;
+            0
+        }
+        (None, None) => 0,
+    };
+
+    let (mut last, mut seconds) = (None, 0.0);
+    if start < rung.to {
+        let halt = AtomicBool::new(false);
+        let mut failure = None;
+        let mut notify = |notice: Notice| {
+            let heard = match notice {
+                Notice::Step { step, samples_per_second, .. } => {
+                    // What the loop is asked before its next step is whether to stop.
+                    if stop.load(Ordering::Relaxed) || step == rung.to && step < rung.end {
+                        halt.store(true, Ordering::Relaxed);
+                    }
+                    news(News::Step { rung: index, step, samples_per_second })
+                }
+                Notice::Evaluation { step, metrics } if step < rung.to => {
+                    news(News::Evaluated { rung: index, step, metrics: &metrics })
+                }
+                Notice::Evaluation { metrics, .. } => {
+                    last = Some(metrics);
+                    Ok(())
+                }
+                Notice::Checkpoint { .. } | Notice::Warning(_) => Ok(()),
+            };
+            if let (Err(error), None) = (heard, &failure) {
+                failure = Some(error);
+                halt.store(true, Ordering::Relaxed);
+            }
+        };
+        let done = train::train(&mut session, &mut schedule, &sources, &options, start, &halt, &mut notify)?;
+        if let Some(error) = failure {
+            return Err(Halt::Sweep(error));
+        }
+        if done.steps < rung.to {
+            return Ok(None);
+        }
+        seconds = done.seconds;
+    }
+    // Between rungs an evaluation is a look at the model: the schedule does not hear of it.
+    let metrics = match (last, &sources.validation) {
+        (Some(metrics), _) => metrics,
+        (None, Some((dataset, sampler))) => {
+            train::evaluate(&mut session, dataset, sampler, options.seed, options.perplexity)?
+        }
+        (None, None) => BTreeMap::new(),
+    };
+    Ok(Some(Outcome::Done { step: rung.to, metrics, seconds }))
+}
+
+/// Makes the run directory, without what a killed process may have left unfinished in it.
+fn take(dir: &Path, job: &Job) -> Result<(), CommandError> {
+    let checkpoints = dir.join("checkpoints");
+    let made = fs::create_dir_all(&checkpoints)
+        .and_then(|()| remove_unfinished(dir))
+        .and_then(|()| remove_unfinished(&checkpoints))
+        .and_then(|()| {
+            let path = dir.join("job.toml");
+            if path.exists() {
+                return Ok(());
+            }
+            write_atomic(&path, |file| file.write_all(job.to_toml().as_bytes()))
+        });
+    made.map_err(|source| CommandError::File { path: dir.to_path_buf(), source })
+}
+
+/// The newest whole checkpoint up to a step.
+fn newest(checkpoints: &Path, step: u64) -> Result<Option<Checkpoint>, CommandError> {
+    let saved = checkpoint::list(checkpoints)?;
+    let up_to = saved.into_iter().rev().filter(|(saved, _)| *saved <= step);
+    Ok(up_to.filter_map(|(_, path)| checkpoint::load(&path).ok()).next())
+}
+
+/// Steps of a whole job.
+pub fn length(job: &Job) -> Result<u64, CommandError> {
+    let epochs = match job.train.length {
+        Length::Steps(steps) => return Ok(steps),
+        Length::Epochs(epochs) => epochs,
+    };
+    let (train, _) = data::open(&job.data.options)?;
+    let buckets = if job.data.buckets { Buckets::of(train.as_ref()) } else { None };
+    let (batch, seed) = (job.train.batch as usize, job.train.seed);
+    let sampler = Sampler::new(train.len(), batch, seed, job.data.shuffle, true, buckets)?;
+    Ok(epochs.saturating_mul(sampler.steps_per_epoch()))
+}
+
+/// Rungs that are the same but for numbers fed to them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Positions in the wave, ascending; never empty.
+    pub rungs: Vec<usize>,
+    /// Why it cannot be trained; then it is one rung alone.
+    pub problem: Option<String>,
+}
+
+/// Puts rungs together that have the same graphs, shapes and steps: these differ in hyper-parameters, seeds or
+/// schedules only and can be trained as one array. Groups are in the order of their first rungs; a rung that
+/// cannot be trained at all is alone.
+pub fn groups(rungs: &[Rung]) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    let mut known: BTreeMap<String, usize> = BTreeMap::new();
+    for (i, rung) in rungs.iter().enumerate() {
+        match shape(&rung.job) {
+            Ok(shape) => {
+                let key = format!("{} {} {}\n{shape}", rung.from, rung.to, rung.end);
+                let group = *known.entry(key).or_insert(groups.len());
+                match groups.get_mut(group) {
+                    Some(group) => group.rungs.push(i),
+                    None => groups.push(Group { rungs: vec![i], problem: None }),
+                }
+            }
+            Err(error) => groups.push(Group { rungs: vec![i], problem: Some(error.to_string()) }),
+        }
+    }
+    groups
+}
+
+/// Everything of a job but numbers that are fed to its steps: equal for jobs that can be members of one array.
+pub fn shape(job: &Job) -> Result<String, CommandError> {
+    let Setup { planner, largest, sources, options, .. } = setup(job, None)?;
+    let mut text = String::new();
+    for which in [Which::Train, Which::Evaluate] {
+        text += &without_numbers(planner.graph(which));
+    }
+    let sizes: Vec<String> = largest.iter().map(|(symbol, size)| format!("{symbol}={size}")).collect();
+    let held = sources.validation.as_ref().map(|(set, _)| set.len());
+    let _ = writeln!(text, "sizes {} examples {} held {held:?}", sizes.join(" "), sources.train.len());
+    let _ = writeln!(text, "partials {} {:?}", job.train.partials, job.devices);
+    let _ = writeln!(text, "every {} {}", options.eval_every, options.checkpoint_every);
+    if of_many_lengths(sources.train.as_ref()) {
+        // Which examples meet in a batch decides how long it is.
+        let _ = writeln!(text, "seed {} {} {}", options.seed, job.data.buckets, job.data.shuffle);
+    }
+    Ok(text)
+}
+
+/// The text of a graph, without the defaults of what is set anew each step.
+fn without_numbers(graph: &Graph) -> String {
+    let hypers: Vec<String> = graph
+        .inputs()
+        .filter(|(_, role, _)| matches!(role, Role::Hyper(_)))
+        .map(|(value, _, info)| format!("input %{} {} hyper ", value.index(), info.name))
+        .collect();
+    let mut text = String::new();
+    for line in graph.to_string().lines() {
+        let hyper = hypers.iter().find(|start| line.starts_with(start.as_str()));
+        text += hyper.map_or(line, |start| start.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn of_many_lengths(set: &dyn Dataset) -> bool {
+    let first = if set.is_empty() { None } else { set.length(0) };
+    first.is_some() && (1..set.len()).any(|i| set.length(i) != first)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,73 @@
+//! What to train next, as a function of the sweep and of everything finished so far. Nothing here trains,
+//! waits or remembers: asked again with the same history, it asks for the same.
+
+pub mod asha;
+pub mod grid;
+pub mod hyperband;
+pub mod random;
+pub mod tpe;
+
+use super::file::{Algorithm, Sweep};
+use super::space::Point;
+use std::collections::BTreeMap;
+
+/// Trials that are asked for at once where nothing has to be waited for.
+pub const WAVE: u64 = 256;
+
+/// What is known of a trial.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trial {
+    /// Its place in the space.
+    pub point: Point,
+    /// What it came to by length trained; less is better. A length of [`Sweep::top`] is all of it.
+    pub scores: BTreeMap<u64, f64>,
+    /// Whether it cannot go on.
+    pub failed: bool,
+}
+
+/// A trial to be trained up to a length.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ask {
+    /// Its number; new if it is the number of trials known.
+    pub trial: u64,
+    /// Its place in the space.
+    pub point: Point,
+    /// How long to train it in all; [`Sweep::top`] is to the end.
+    pub level: u64,
+}
+
+/// The next wave; none when the sweep is done. `trials` are all there are, by number, and everything that
+/// was asked for is finished or has failed.
+pub fn next(sweep: &Sweep, trials: &[Trial]) -> Vec<Ask> {
+    match sweep.algorithm {
+        Algorithm::Grid => grid::next(sweep, trials),
+        Algorithm::Random => random::next(sweep, trials),
+        Algorithm::Hyperband => hyperband::next(sweep, trials),
+        Algorithm::Asha => asha::next(sweep, trials),
+        Algorithm::Tpe => tpe::next(sweep, trials),
+    }
+}
+
+/// How much training the whole sweep is thought to need, in jobs trained to their end.
+pub fn work(sweep: &Sweep) -> f64 {
+    let top = sweep.top() as f64;
+    match sweep.algorithm {
+        Algorithm::Hyperband => hyperband::work(sweep) / top,
+        Algorithm::Asha => asha::work(sweep) / top,
+        _ => sweep.trials as f64,
+    }
+}
+
+/// The `count` best of these trials that have a score at `level`, best first; of equals the first.
+fn best_at(trials: &[Trial], among: impl Iterator<Item = u64>, level: u64, count: u64) -> Vec<u64> {
+    let score = |n: u64| {
+        let trial = trials.get(n as usize).filter(|trial| !trial.failed)?;
+        trial.scores.get(&level).map(|score| (*score, n))
+    };
+    let mut known: Vec<(f64, u64)> = among.filter_map(score).collect();
+    known.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+    known.into_iter().take(count as usize).map(|(_, n)| n).collect()
+}
+
+#[cfg(test)]
+pub mod tests;

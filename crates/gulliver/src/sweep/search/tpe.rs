@@ -1,0 +1,143 @@
+//! TPE, the tree-structured Parzen estimator (Bergstra and others, NIPS 2011): of the trials known, the best few are
+//! good and the others bad; each parameter takes, of a number of candidates drawn like the good, the one that is
+//! most likely good rather than bad. Written here because it must be a function of what is known: libraries of it
+//! carry a generator along.
+//!
+//! Every parameter is seen as a share of the way through its values, so one estimator serves them all. Its kernels
+//! are logistic: nearly normal, but with a distribution that can be written down and turned round.
+
+use super::{Ask, Trial, random};
+use crate::sweep::file::Sweep;
+use crate::sweep::space::{Kind, Parameter, Point, Space, draw};
+
+/// Trials at random before anything is estimated.
+pub const STARTUP: u64 = 10;
+
+/// Candidates a parameter is chosen from.
+const CANDIDATES: u64 = 24;
+
+/// One of so many trials is good…
+const GOOD: usize = 10;
+
+/// …but no more than this.
+const MOST_GOOD: usize = 25;
+
+/// See [`super::next`].
+pub fn next(sweep: &Sweep, trials: &[Trial]) -> Vec<Ask> {
+    let known = trials.len() as u64;
+    if known < STARTUP {
+        return random::new(sweep, known..sweep.trials.min(STARTUP), sweep.top());
+    }
+    // What failed is as bad as can be.
+    let score =
+        |t: &Trial| t.scores.get(&sweep.top()).copied().filter(|_| !t.failed).unwrap_or(f64::INFINITY);
+    let seen: Vec<(&Point, f64)> = trials.iter().map(|t| (&t.point, score(t))).collect();
+    let propose =
+        |trial| Ask { trial, point: propose(&sweep.space, sweep.seed, trial, &seen), level: sweep.top() };
+    (known..sweep.trials.min(known + sweep.width)).map(propose).collect()
+}
+
+/// The point of a trial, given points and what they came to; less is better.
+pub fn propose(space: &Space, seed: u64, trial: u64, seen: &[(&Point, f64)]) -> Point {
+    let mut order: Vec<usize> = (0..seen.len()).collect();
+    order.sort_by(|&a, &b| seen[a].1.total_cmp(&seen[b].1).then(a.cmp(&b)));
+    let finite = seen.iter().filter(|(_, score)| score.is_finite()).count();
+    let good = seen.len().div_ceil(GOOD).min(MOST_GOOD).min(finite);
+    let (good, bad) = order.split_at(good);
+    space.point(|parameter| {
+        let codes = |of: &[usize]| -> Vec<f64> {
+            of.iter().filter_map(|&i| seen[i].0.get(&parameter.field).copied()).collect()
+        };
+        choose(parameter, seed, trial, &codes(good), &codes(bad))
+    })
+}
+
+fn choose(parameter: &Parameter, seed: u64, trial: u64, good: &[f64], bad: &[f64]) -> f64 {
+    let (like_good, like_bad) = (Estimate::of(&parameter.kind, good), Estimate::of(&parameter.kind, bad));
+    let mut best: Option<(f64, f64)> = None;
+    for i in 0..CANDIDATES {
+        let random = |j: u64| draw(seed, &parameter.field, trial, 1 + 2 * i + j);
+        let code = parameter.kind.at(like_good.draw(random(0), random(1)));
+        let share = parameter.kind.share(code);
+        let gain = like_good.density(share).ln() - like_bad.density(share).ln();
+        if best.is_none_or(|(most, _)| gain > most) {
+            best = Some((gain, code));
+        }
+    }
+    best.map_or(0.0, |(_, code)| code)
+}
+
+/// A density over shares from 0 to 1.
+enum Estimate {
+    /// Logistic kernels, cut off at the ends: centre, scale, and the mass below 0 and below 1.
+    Kernels(Vec<(f64, f64, f64, f64)>),
+    /// As many equal parts as there are choices, with their probabilities.
+    Parts(Vec<f64>),
+}
+
+impl Estimate {
+    fn of(kind: &Kind, codes: &[f64]) -> Estimate {
+        if let Kind::Choice(values) = kind {
+            let mut counts = vec![1.0; values.len()];
+            codes.iter().for_each(|&code| counts[(code as usize).min(values.len() - 1)] += 1.0);
+            let sum: f64 = counts.iter().sum();
+            return Estimate::Parts(counts.into_iter().map(|n| n / sum).collect());
+        }
+        // One wide kernel in the middle knows nothing yet, and keeps every value possible.
+        let mut centres: Vec<(f64, bool)> = codes.iter().map(|&code| (kind.share(code), false)).collect();
+        centres.push((0.5, true));
+        centres.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let least = 1.0 / (centres.len() as f64).min(100.0);
+        let kernel = |i: usize| {
+            let (centre, middle) = centres[i];
+            let left = i.checked_sub(1).map(|j| centre - centres[j].0);
+            let right = centres.get(i + 1).map(|next| next.0 - centre);
+            let width = left.into_iter().chain(right).fold(0.0, f64::max).clamp(least, 1.0);
+            // The scale of the logistic distribution with this standard deviation.
+            let scale = if middle { 1.0 } else { width } * 3f64.sqrt() / std::f64::consts::PI;
+            (centre, scale, below((0.0 - centre) / scale), below((1.0 - centre) / scale))
+        };
+        Estimate::Kernels((0..centres.len()).map(kernel).collect())
+    }
+
+    /// A share, from two random numbers from 0 to below 1.
+    fn draw(&self, which: f64, place: f64) -> f64 {
+        match self {
+            Estimate::Kernels(kernels) => {
+                let index = ((which * kernels.len() as f64) as usize).min(kernels.len() - 1);
+                let (centre, scale, low, high) = kernels[index];
+                let mass = low + place * (high - low);
+                (centre + scale * (mass / (1.0 - mass)).ln()).clamp(0.0, 1.0 - f64::EPSILON)
+            }
+            Estimate::Parts(parts) => {
+                let mut sum = 0.0;
+                let index = parts.iter().position(|p| {
+                    sum += p;
+                    which < sum
+                });
+                (index.unwrap_or(parts.len() - 1) as f64 + 0.5) / parts.len() as f64
+            }
+        }
+    }
+
+    fn density(&self, share: f64) -> f64 {
+        match self {
+            Estimate::Kernels(kernels) => {
+                let one = |(centre, scale, low, high): &(f64, f64, f64, f64)| {
+                    let p = below((share - centre) / scale);
+                    p * (1.0 - p) / scale / (high - low)
+                };
+                kernels.iter().map(one).sum::<f64>() / kernels.len() as f64
+            }
+            Estimate::Parts(parts) => {
+                let index = ((share * parts.len() as f64) as usize).min(parts.len() - 1);
+                parts[index] * parts.len() as f64
+            }
+        }
+    }
+}
+
+/// The logistic distribution.
+fn below(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
+}

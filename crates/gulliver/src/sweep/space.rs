@@ -1,0 +1,375 @@
+//! The space of a sweep: parameters over the fields of a job. Reading it from a file is `file.rs`; which of
+//! its points are tried, and in what order, is `search`.
+//!
+//! A value of a parameter is kept as a number, its *code*: the number itself, or the position in the list of
+//! a choice. Draws are functions of (seed, trial, field), never of a state that advances.
+
+use crate::job::{Origin, Value};
+use gulliver_graph::random::{Stream, hash_name};
+use std::collections::BTreeMap;
+
+/// The largest whole number that every code can hold.
+pub const LARGEST: u64 = 1 << 53;
+
+/// The values a parameter may take.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Kind {
+    /// One of these; at least one, no two equal.
+    Choice(Vec<Value>),
+    /// A number, every one as likely.
+    Uniform {
+        /// The least.
+        low: f64,
+        /// The most; above `low`.
+        high: f64,
+    },
+    /// A number whose logarithm is uniform.
+    LogUniform {
+        /// The least; above 0.
+        low: f64,
+        /// The most; above `low`.
+        high: f64,
+    },
+    /// A whole number.
+    Integer {
+        /// The least; above 0 if `log`.
+        low: u64,
+        /// The most, reached if steps lead there.
+        high: u64,
+        /// From one to the next; 1 if `log`.
+        step: u64,
+        /// Whether small ones are as likely as large ones of the same order of magnitude.
+        log: bool,
+    },
+}
+
+/// A parameter has a value only where these hold.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Condition {
+    /// The field of another parameter.
+    pub field: String,
+    /// Codes of that parameter, one of which it must have.
+    pub codes: Vec<f64>,
+}
+
+/// What is tried for one field of a job.
+#[derive(Clone, Debug)]
+pub struct Parameter {
+    /// `section.field`.
+    pub field: String,
+    /// Its values.
+    pub kind: Kind,
+    /// All must hold.
+    pub when: Vec<Condition>,
+    /// Values of it on a grid; all of them if not said.
+    pub points: Option<u64>,
+    /// Where it was written.
+    pub origin: Origin,
+}
+
+/// Codes by field; a parameter whose conditions do not hold is absent.
+pub type Point = BTreeMap<String, f64>;
+
+/// Parameters, those that conditions name before those that have the conditions.
+#[derive(Clone, Debug, Default)]
+pub struct Space {
+    /// See above.
+    pub parameters: Vec<Parameter>,
+}
+
+impl Kind {
+    /// The value of a code.
+    pub fn value(&self, code: f64) -> Value {
+        match self {
+            Kind::Choice(values) => values[(code as usize).min(values.len() - 1)].clone(),
+            Kind::Uniform { .. } | Kind::LogUniform { .. } => Value::Float(code),
+            Kind::Integer { .. } => Value::Int(code as i64),
+        }
+    }
+
+    /// The code of a value, if it is one of the values.
+    pub fn code(&self, value: &Value) -> Option<f64> {
+        let number = match value {
+            Value::Int(n) => *n as f64,
+            Value::Float(x) => *x,
+            _ => f64::NAN,
+        };
+        match self {
+            Kind::Choice(values) => values.iter().position(|v| v == value).map(|i| i as f64),
+            Kind::Uniform { low, high } | Kind::LogUniform { low, high } => {
+                (*low..=*high).contains(&number).then_some(number)
+            }
+            Kind::Integer { low, high, step, .. } => {
+                let fits = number.fract() == 0.0 && (*low as f64..=*high as f64).contains(&number);
+                (fits && (number as u64 - low).is_multiple_of(*step)).then_some(number)
+            }
+        }
+    }
+
+    /// How many values there are; none for numbers that are not whole.
+    pub fn count(&self) -> Option<u64> {
+        match self {
+            Kind::Choice(values) => Some(values.len() as u64),
+            Kind::Integer { low, high, step, .. } => Some((high - low) / step + 1),
+            Kind::Uniform { .. } | Kind::LogUniform { .. } => None,
+        }
+    }
+
+    /// The code at `share` of the way through the values, from 0 to below 1. Numbers that are not whole are
+    /// rounded to six digits, so that the number people read is the number that was used.
+    pub fn at(&self, share: f64) -> f64 {
+        match self {
+            Kind::Choice(values) => (share * values.len() as f64).floor().min(values.len() as f64 - 1.0),
+            Kind::Uniform { low, high } => six_digits(low + share * (high - low)).clamp(*low, *high),
+            Kind::LogUniform { low, high } => {
+                six_digits((low.ln() + share * (high / low).ln()).exp()).clamp(*low, *high)
+            }
+            Kind::Integer { low, high, log: true, .. } => {
+                let (first, end) = (*low as f64, (*high + 1) as f64);
+                (first.ln() + share * (end / first).ln()).exp().floor().clamp(first, *high as f64)
+            }
+            Kind::Integer { low, high, step, log: false } => {
+                let count = (high - low) / step + 1;
+                let index = ((share * count as f64) as u64).min(count - 1);
+                (low + index * step) as f64
+            }
+        }
+    }
+
+    /// How far through the values a code is: the middle of the shares for which [`Kind::at`] gives it.
+    pub fn share(&self, code: f64) -> f64 {
+        let share = match self {
+            Kind::Choice(values) => (code + 0.5) / values.len() as f64,
+            Kind::Uniform { low, high } => (code - low) / (high - low),
+            Kind::LogUniform { low, high } => (code / low).ln() / (high / low).ln(),
+            Kind::Integer { low, high, log: true, .. } => {
+                let (first, end) = (*low as f64, (*high + 1) as f64);
+                ((code / first).ln() + ((code + 1.0) / first).ln()) / 2.0 / (end / first).ln()
+            }
+            Kind::Integer { low, high, step, log: false } => {
+                let count = (high - low) / step + 1;
+                ((code - *low as f64) / *step as f64 + 0.5) / count as f64
+            }
+        };
+        share.clamp(0.0, 1.0)
+    }
+
+    /// The codes of a grid: all of them, or `points` from the first to the last.
+    fn grid(&self, points: Option<u64>) -> Vec<f64> {
+        let all = self.count().unwrap_or(1);
+        let wanted = points.unwrap_or(all);
+        let mut codes: Vec<f64> = match (self, wanted) {
+            (Kind::Uniform { .. } | Kind::LogUniform { .. }, 1) => vec![self.at(0.5)],
+            (Kind::Uniform { .. } | Kind::LogUniform { .. }, n) => {
+                (0..n).map(|i| self.at(i as f64 / (n - 1) as f64)).collect()
+            }
+            (_, n) if n >= all => (0..all).map(|i| self.nth(i)).collect(),
+            (_, 1) => vec![self.at(0.5)],
+            (Kind::Integer { log: true, low, high, .. }, n) => {
+                let (low, high) = (*low as f64, *high as f64);
+                let between = |i: u64| (low.ln() + i as f64 / (n - 1) as f64 * (high / low).ln()).exp();
+                (0..n).map(|i| between(i).round().clamp(low, high)).collect()
+            }
+            (_, n) => (0..n).map(|i| self.nth((i * (all - 1) + (n - 1) / 2) / (n - 1))).collect(),
+        };
+        codes.dedup();
+        codes
+    }
+
+    /// The code of a choice or whole number by its position.
+    fn nth(&self, i: u64) -> f64 {
+        match self {
+            Kind::Integer { low, step, .. } => (low + i * step) as f64,
+            _ => i as f64,
+        }
+    }
+}
+
+/// The nearest number with six digits.
+fn six_digits(x: f64) -> f64 {
+    format!("{x:.5e}").parse().unwrap_or(x)
+}
+
+impl Parameter {
+    /// Whether the parameter has a value, given those before it.
+    pub fn active(&self, point: &Point) -> bool {
+        self.when.iter().all(|c| point.get(&c.field).is_some_and(|code| c.codes.contains(code)))
+    }
+}
+
+/// A random number from 0 to below 1 that is this trial's alone.
+pub fn draw(seed: u64, field: &str, trial: u64, i: u64) -> f64 {
+    let stream = Stream::new(seed, hash_name(&format!("sweep.{field}")), trial);
+    (stream.u64_at(i) >> 11) as f64 / (1u64 << 53) as f64
+}
+
+impl Space {
+    /// The parameter of a field.
+    pub fn parameter(&self, field: &str) -> Option<&Parameter> {
+        self.parameters.iter().find(|p| p.field == field)
+    }
+
+    /// A point made parameter by parameter: `choose` gives the code of each that has a value.
+    pub fn point(&self, mut choose: impl FnMut(&Parameter) -> f64) -> Point {
+        let mut point = Point::new();
+        for parameter in &self.parameters {
+            if parameter.active(&point) {
+                let code = choose(parameter);
+                point.insert(parameter.field.clone(), code);
+            }
+        }
+        point
+    }
+
+    /// The random point of a trial.
+    pub fn random(&self, seed: u64, trial: u64) -> Point {
+        self.point(|parameter| parameter.kind.at(draw(seed, &parameter.field, trial, 0)))
+    }
+
+    /// Every point of the grid, the last parameter changing first; nothing if there are more than `most`.
+    pub fn grid(&self, most: usize) -> Option<Vec<Point>> {
+        let mut points = vec![Point::new()];
+        for parameter in &self.parameters {
+            let codes = parameter.kind.count().is_none_or(|n| n <= most as u64 || parameter.points.is_some());
+            let few = parameter.points.is_none_or(|n| n <= most as u64);
+            if !codes || !few {
+                return None;
+            }
+            let codes = parameter.kind.grid(parameter.points);
+            let mut longer = Vec::new();
+            for point in points {
+                if !parameter.active(&point) {
+                    longer.push(point);
+                    continue;
+                }
+                for &code in &codes {
+                    let mut point = point.clone();
+                    point.insert(parameter.field.clone(), code);
+                    longer.push(point);
+                }
+                if longer.len() > most {
+                    return None;
+                }
+            }
+            points = longer;
+        }
+        (points.len() <= most).then_some(points)
+    }
+
+    /// The values of a point, in the order of the parameters.
+    pub fn values<'s>(&'s self, point: &'s Point) -> impl Iterator<Item = (&'s str, Value)> {
+        let of = |p: &'s Parameter| Some((p.field.as_str(), p.kind.value(*point.get(&p.field)?)));
+        self.parameters.iter().filter_map(of)
+    }
+
+    /// The values of a point as `section.field=value`.
+    pub fn sets(&self, point: &Point) -> Vec<String> {
+        self.values(point).map(|(field, value)| format!("{field}={value}")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parameter(field: &str, kind: Kind, points: Option<u64>) -> Parameter {
+        let origin = Origin::Flag(String::new());
+        Parameter { field: field.into(), kind, when: Vec::new(), points, origin }
+    }
+
+    fn kinds() -> Vec<Kind> {
+        let words = ["a", "b", "c"].map(|word| Value::Text(word.into()));
+        vec![
+            Kind::Choice(words.to_vec()),
+            Kind::Choice(vec![Value::Int(7)]),
+            Kind::Uniform { low: -1.0, high: 3.0 },
+            Kind::LogUniform { low: 1e-5, high: 0.1 },
+            Kind::Integer { low: 3, high: 3, step: 1, log: false },
+            Kind::Integer { low: 2, high: 11, step: 3, log: false },
+            Kind::Integer { low: 1, high: 1000, step: 1, log: true },
+        ]
+    }
+
+    #[test]
+    fn draws_are_values_and_codes_find_back() {
+        for kind in kinds() {
+            for trial in 0..200 {
+                let code = kind.at(draw(5, "x", trial, 0));
+                assert_eq!(kind.code(&kind.value(code)), Some(code), "{kind:?}");
+                assert_eq!(kind.at(kind.share(code).min(1.0 - 1e-12)), code, "{kind:?} {code}");
+            }
+            for share in [0.0, 1.0 - 1e-16] {
+                assert!(kind.code(&kind.value(kind.at(share))).is_some(), "{kind:?} {share}");
+            }
+        }
+    }
+
+    #[test]
+    fn draws_have_the_stated_distribution() {
+        let below = |kind: &Kind, limit: f64| {
+            (0..2000).filter(|&t| kind.at(draw(1, "x", t, 0)) < limit).count() as f64 / 2000.0
+        };
+        for (kind, limit, expected) in [
+            (Kind::Uniform { low: 0.0, high: 10.0 }, 2.0, 0.2),
+            (Kind::LogUniform { low: 1e-4, high: 1.0 }, 1e-3, 0.25),
+            (Kind::Integer { low: 0, high: 9, step: 1, log: false }, 3.0, 0.3),
+            (Kind::Integer { low: 1, high: 999, step: 1, log: true }, 10.0, 1.0 / 3.0),
+        ] {
+            assert!((below(&kind, limit) - expected).abs() < 0.04, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn draws_depend_on_seed_trial_field_and_nothing_else() {
+        let all = [draw(1, "a", 0, 0), draw(2, "a", 0, 0), draw(1, "b", 0, 0), draw(1, "a", 1, 0)];
+        for (i, x) in all.iter().enumerate() {
+            assert!(all[..i].iter().all(|y| y != x));
+        }
+        assert_eq!(all[0], draw(1, "a", 0, 0));
+    }
+
+    #[test]
+    fn grids() {
+        let grid = |kind: &Kind, points| kind.grid(points);
+        for (kind, points, expected) in [
+            (Kind::Uniform { low: 0.0, high: 1.0 }, Some(3), vec![0.0, 0.5, 1.0]),
+            (Kind::Uniform { low: 0.0, high: 1.0 }, Some(1), vec![0.5]),
+            (Kind::LogUniform { low: 1e-3, high: 1e-1 }, Some(3), vec![1e-3, 1e-2, 1e-1]),
+            (Kind::Integer { low: 2, high: 11, step: 3, log: false }, None, vec![2.0, 5.0, 8.0, 11.0]),
+            (Kind::Integer { low: 0, high: 10, step: 1, log: false }, Some(3), vec![0.0, 5.0, 10.0]),
+            (Kind::Integer { low: 1, high: 100, step: 1, log: true }, Some(3), vec![1.0, 10.0, 100.0]),
+            (Kind::Integer { low: 1, high: 3, step: 1, log: true }, Some(9), vec![1.0, 2.0, 3.0]),
+        ] {
+            assert_eq!(grid(&kind, points), expected, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn conditions_leave_parameters_out() {
+        let names = ["sgd", "adamw"].map(|word| Value::Text(word.into())).to_vec();
+        let mut momentum = parameter("optimizer.momentum", Kind::Uniform { low: 0.0, high: 0.9 }, Some(2));
+        momentum.when = vec![Condition { field: "optimizer.name".into(), codes: vec![0.0] }];
+        let width = parameter("model.width", Kind::Choice(vec![Value::Int(8), Value::Int(16)]), None);
+        let space = Space {
+            parameters: vec![parameter("optimizer.name", Kind::Choice(names), None), momentum, width],
+        };
+        let grid = space.grid(100).unwrap();
+        let lines: Vec<String> = grid.iter().map(|p| space.sets(p).join(" ")).collect();
+        assert_eq!(
+            lines,
+            [
+                "optimizer.name=\"sgd\" optimizer.momentum=0.0 model.width=8",
+                "optimizer.name=\"sgd\" optimizer.momentum=0.0 model.width=16",
+                "optimizer.name=\"sgd\" optimizer.momentum=0.9 model.width=8",
+                "optimizer.name=\"sgd\" optimizer.momentum=0.9 model.width=16",
+                "optimizer.name=\"adamw\" model.width=8",
+                "optimizer.name=\"adamw\" model.width=16",
+            ]
+        );
+        assert!(space.grid(5).is_none());
+        for trial in 0..50 {
+            let point = space.random(0, trial);
+            assert_eq!(point.contains_key("optimizer.momentum"), point["optimizer.name"] == 0.0);
+        }
+    }
+}

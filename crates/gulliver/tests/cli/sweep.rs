@@ -1,0 +1,170 @@
+//! Sweeps end to end: killed, interrupted, started twice, with trials that cannot be, and what they leave.
+
+use crate::process::{Finished, Place, Random};
+use std::fs;
+use std::thread::sleep;
+use std::time::Duration;
+
+const JOB: &str = "[model]\nname = 'pointnet'\nwidth = 4\ndropout = 0.3\n\
+    [data]\nkind = 'points'\nlength = 16\nexamples = 48\n\
+    [train]\nsteps = 18\nbatch = 8\neval_every = 5\ncheckpoint_every = 4\n\
+    [optimizer]\nname = 'sgd'\nlr = 0.05\n[schedule]\nname = 'one-cycle'\n[devices]\nthreads = 1\n";
+
+const SPACE: &str = "[space]\noptimizer.lr = { log-uniform = [1e-3, 1] }\nmodel.width = [4, 6, 0]\n\
+    optimizer.momentum = { uniform = [0.1, 0.9] }\n";
+
+fn place(name: &str, settings: &str) -> Place {
+    let place = Place::new(&format!("sweep-{name}"));
+    place.write("job.toml", JOB);
+    place.write("sweep.toml", format!("[sweep]\njob = 'job.toml'\n{settings}\n{SPACE}"));
+    place
+}
+
+const SWEEP: [&str; 3] = ["sweep", "sweep.toml", "--json"];
+
+fn sweep(place: &Place, out: &str, more: &[&str]) -> Finished {
+    let finished = place.run(&[&SWEEP[..], &["--out", out], more].concat());
+    assert_eq!(finished.code(), Some(0), "{out}: {}", finished.stderr);
+    assert_eq!(finished.events().pop().unwrap()["event"], "done");
+    finished
+}
+
+/// What a sweep leaves, but for times.
+fn left(place: &Place, out: &str) -> Vec<Vec<u8>> {
+    let files = ["trials.csv", "curves.csv", "best.safetensors", "best.toml"];
+    files.iter().map(|file| fs::read(place.path(out).join(file)).unwrap()).collect()
+}
+
+#[test]
+fn killed_at_any_moment_a_sweep_ends_with_the_same_table() {
+    for (algorithm, more) in [
+        ("asha", "trials = 7\nwidth = 3\nrungs = 3"),
+        ("tpe", "trials = 13\nwidth = 2"),
+        ("hyperband", "rungs = 2"),
+    ] {
+        let place = place(&format!("killed-{algorithm}"), &format!("algorithm = '{algorithm}'\n{more}"));
+        sweep(&place, "whole", &[]);
+        let mut random = Random(11);
+        let mut rungs = 0;
+        for kill in 0..8 {
+            let mut running = place.start(&[&SWEEP[..], &["--out", "killed"]].concat());
+            match kill % 4 {
+                0 => drop(running.wait_for("rung", 1 + random.below(3))),
+                1 => drop(running.wait_for("eval", 1 + random.below(4))),
+                2 => drop(running.wait_for("start", 1)),
+                _ => {}
+            }
+            sleep(Duration::from_micros(random.below(40_000) as u64));
+            running.kill();
+            rungs += running.finish().stdout.matches("\"event\":\"rung\"").count();
+        }
+        let last = sweep(&place, "killed", &[]);
+        assert!(left(&place, "killed") == left(&place, "whole"), "{algorithm}");
+        // What was told as ended is never trained again; what was not told may have been.
+        rungs += last.events_called("rung").len();
+        let table = fs::read_to_string(place.path("whole/curves.csv")).unwrap();
+        assert!(rungs > 0 && !table.is_empty());
+        let again = sweep(&place, "killed", &[]);
+        assert!(again.events_called("rung").is_empty());
+        assert!(left(&place, "killed") == left(&place, "whole"), "{algorithm}");
+    }
+}
+
+#[test]
+fn interrupted_a_sweep_saves_and_goes_on() {
+    let place = place("interrupted", "trials = 4\nset = ['train.steps=60']");
+    sweep(&place, "whole", &[]);
+    let mut running = place.start(&[&SWEEP[..], &["--out", "cut"]].concat());
+    assert!(running.wait_for("eval", 2));
+    running.signal("INT");
+    let finished = running.finish();
+    assert_eq!(finished.code(), Some(130), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains("of 4 trials; run the same command again to go on"),
+        "{}",
+        finished.stderr
+    );
+    sweep(&place, "cut", &[]);
+    assert!(left(&place, "cut") == left(&place, "whole"));
+}
+
+#[test]
+fn two_sweeps_at_once() {
+    let place = place("twice", "trials = 3\nset = ['train.steps=40']");
+    let mut first = place.start(&[&SWEEP[..], &["--out", "out"]].concat());
+    assert!(first.wait_for("eval", 1));
+    let second = place.run(&["sweep", "sweep.toml", "--out", "out"]).error();
+    assert!(second.starts_with("out: process ") && second.contains("is working on this sweep"), "{second}");
+    let export = place.run(&["sweep", "sweep.toml", "--out", "out", "--export", "json"]);
+    assert_eq!(export.code(), Some(0), "{}", export.stderr);
+    assert_eq!(first.finish().code(), Some(0));
+    sweep(&place, "alone", &[]);
+    assert!(left(&place, "out") == left(&place, "alone"));
+}
+
+#[test]
+fn impossible_trials_fail_and_the_others_go_on() {
+    let place = place("impossible", "trials = 10\nset = ['train.eval_every=0']");
+    let finished = sweep(&place, "out", &[]);
+    let done = finished.events().pop().unwrap();
+    let (complete, failed) = (done["complete"].as_u64().unwrap(), done["failed"].as_u64().unwrap());
+    assert!(complete > 0 && failed > 0 && complete + failed == 10, "{done}");
+    let table = fs::read_to_string(place.path("out/trials.csv")).unwrap();
+    for row in table.lines().skip(1) {
+        let failed = row.contains(",failed,");
+        assert_eq!(failed, row.contains("width"), "{row}");
+    }
+    let text = place.run(&["sweep", "sweep.toml", "--out", "out", "--export", "csv"]).stdout;
+    assert_eq!(text, table);
+    let json = place.run(&["sweep", "sweep.toml", "--out", "out", "--export", "json"]).stdout;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["trials"].as_array().unwrap().len(), 10);
+    assert_eq!(json["best"], done["best"]["trial"]);
+}
+
+#[test]
+fn the_best_is_an_ordinary_checkpoint_of_an_ordinary_job() {
+    let place = place("best", "algorithm = 'asha'\ntrials = 6\nrungs = 2\nmetric = 'accuracy'");
+    sweep(&place, "out", &[]);
+    place.train("out/best.toml", "alone", &[]);
+    let best = fs::read(place.path("out/best.safetensors")).unwrap();
+    assert!(best == fs::read(place.path("alone/checkpoints/step-00000018.safetensors")).unwrap());
+    let runs: Vec<_> = fs::read_dir(place.path("out/trials")).unwrap().map(|e| e.unwrap().path()).collect();
+    let [run] = &runs[..] else { panic!("{runs:?}") };
+    let run = run.to_str().unwrap();
+    place.train("out/best.toml", run, &["--resume", "--steps", "24"]);
+}
+
+#[test]
+fn a_plan_shows_arrays_before_anything_runs() {
+    let place = place("plan", "trials = 12\nrepeats = 2");
+    let finished = place.run(&["sweep", "sweep.toml", "--plan"]);
+    assert_eq!(finished.code(), Some(0), "{}", finished.stderr);
+    assert!(
+        finished.stdout.contains("may differ in optimizer.lr, optimizer.momentum\n"),
+        "{}",
+        finished.stdout
+    );
+    assert!(finished.stdout.contains("kept apart by model.width\n"), "{}", finished.stdout);
+    let plan = place.run(&["sweep", "sweep.toml", "--plan", "--json"]).stdout;
+    let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
+    let arrays = plan["arrays"].as_array().unwrap();
+    let members: usize = arrays.iter().map(|a| a["members"].as_array().unwrap().len()).sum();
+    assert_eq!(members, 24);
+    assert_eq!(arrays.iter().filter(|a| a["problem"].is_null()).count(), 2, "{plan}");
+    assert!(!place.path("sweeps").exists());
+}
+
+#[test]
+fn errors_are_one_line() {
+    let place = place("errors", "trials = 2");
+    sweep(&place, "out", &[]);
+    place.write("sweep.toml", format!("[sweep]\njob = 'job.toml'\ntrials = 3\n{SPACE}"));
+    let error = place.run(&["sweep", "sweep.toml", "--out", "out"]).error();
+    assert!(error.contains("was made by a sweep with trials = 2, this one has trials = 3"), "{error}");
+    let error = place.run(&["sweep", "sweep.toml", "--out", "new", "--export", "csv"]).error();
+    assert_eq!(error, "new: no sweep has begun there");
+    place.write("sweep.toml", "[sweep]\njob = 'job.toml'\n[space]\nmodel.widht = [1, 2]\n");
+    let error = place.run(&["sweep", "sweep.toml"]).error();
+    assert!(error.starts_with("sweep.toml:4: space.model.widht: pointnet has no such parameter"), "{error}");
+}
