@@ -120,9 +120,9 @@ pub fn store_late(script: &Script, life: &mut Lifetimes, room: &Room) {
             used[*end] += bytes;
         }
     };
-    for t in 0..script.acts.len() {
+    for (t, act) in script.acts.iter().enumerate() {
         let refs = script.refs(t);
-        let to = match script.acts[t].what {
+        let to = match act.what {
             What::Move | What::Carry => {
                 let [from, to] = [refs[0], refs[1]].map(|v| script.versions[v as usize].tier);
                 (from == Tier::Device && to != Tier::Device).then_some(to)

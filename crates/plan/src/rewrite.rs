@@ -245,7 +245,7 @@ impl Writer {
         let i = v as usize;
         let next = self.next[i];
         let dead = next >= base.first[i + 1];
-        if (dead || choices.fleeting[i]) && (dead || base.uses[next as usize] != self.now) {
+        if dead || choices.fleeting[i] && base.uses[next as usize] != self.now {
             self.borrowed.push(v);
         }
     }

@@ -45,6 +45,12 @@ struct Extent {
     sum: u64,
 }
 
+/// First byte of an extent, the extent, bytes of it that are not wanted, and where the others go.
+type Wanted<'w> = (u64, Extent, usize, &'w mut [u8]);
+
+/// Does something by number, with a buffer.
+type Task<'t> = &'t (dyn Fn(usize, &mut [u8]) -> Result<(), DiskError> + Sync);
+
 /// Why the disk tier failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DiskError {
@@ -200,7 +206,7 @@ impl Disk {
     /// Reads bytes that were written before. Panics if they are not inside the file.
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), DiskError> {
         self.check(offset, bytes.len());
-        let mut parts: Vec<Mutex<(u64, Extent, usize, &mut [u8])>> = Vec::new();
+        let mut parts: Vec<Mutex<Wanted<'_>>> = Vec::new();
         let (mut at, mut left) = (offset, bytes);
         while !left.is_empty() {
             let extents = locked(&self.extents);
@@ -251,11 +257,7 @@ impl Disk {
 
     /// Calls `f` for every number below `count`, several at a time, each with a buffer of its own; of the
     /// errors the first by number.
-    fn each(
-        &self,
-        count: usize,
-        f: &(dyn Fn(usize, &mut [u8]) -> Result<(), DiskError> + Sync),
-    ) -> Result<(), DiskError> {
+    fn each(&self, count: usize, f: Task<'_>) -> Result<(), DiskError> {
         let (next, failed) = (AtomicUsize::new(0), Mutex::new(None::<(usize, DiskError)>));
         let work = |_: usize| {
             loop {

@@ -3,10 +3,10 @@
 use super::CommandError;
 use crate::interrupt;
 use crate::report::progress::Mode;
+use crate::sweep::array::Arrays;
 use crate::sweep::drive::drive;
 use crate::sweep::file::Sweep;
 use crate::sweep::report::{self, Event, Reporter};
-use crate::sweep::run::InProcess;
 use crate::sweep::store::{State, Store};
 use crate::sweep::{SweepError, plan};
 use clap::{Args, ValueEnum};
@@ -78,7 +78,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
 fn train(sweep: &Sweep, dir: &Path, reporter: &mut Reporter) -> Result<(), CommandError> {
     let stop = interrupt::install()?;
     let mut store = Store::open(dir, sweep)?;
-    let mut runner = InProcess { stop: stop.clone() };
+    let mut runner = Arrays { stop: stop.clone() };
     let ended = drive(sweep, dir, &mut store, &mut runner, &stop, &mut |event| reporter.report(event))?;
     if !ended {
         let ended = store.records()?.iter().filter(|r| r.state != State::Running).count() as u64;

@@ -1,6 +1,7 @@
 //! Sweeps: many trainings of one job with different settings. `file` and `space` say what is tried, `search` what
-//! is tried next, `run` trains it, `store` remembers it, `drive` is the loop around them and `report` shows it.
+//! is tried next, `run` and `array` train it, `store` remembers it, `drive` is the loop around them and `report` shows it.
 
+pub mod array;
 pub mod drive;
 pub mod file;
 pub mod plan;

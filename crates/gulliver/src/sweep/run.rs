@@ -1,6 +1,6 @@
 //! Training what a sweep asks for. [`Runner`] is the boundary: the sweep hands over a wave of rungs and hears of each
-//! evaluation and each end as it comes. [`InProcess`] trains one rung after the other as `gulliver train` would; rungs
-//! that [`groups`] puts together have the same graph and shapes, and could be trained as one.
+//! evaluation and each end as it comes. Rungs that [`groups`] puts together have the same graph and shapes, and
+//! can be members of one array.
 
 use super::SweepError;
 use super::store::{Outcome, Place};
@@ -9,17 +9,15 @@ use crate::job::{Job, Length};
 use crate::setup::{Setup, setup};
 use gulliver_graph::graph::{Graph, Role};
 use gulliver_run::atomic::{remove_unfinished, write_atomic};
-use gulliver_run::checkpoint::{self, Checkpoint};
+use gulliver_run::checkpoint::{self, Stored};
 use gulliver_run::data::{self, Buckets, Dataset, Sampler};
-use gulliver_run::session::{Session, Which};
-use gulliver_run::train::{self, Notice, TrainError};
+use gulliver_run::session::Which;
+use gulliver_run::train::TrainError;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// One repeat of a trial, to be trained from one step to another. Its learning rate and data are those of the whole
 /// job: a trial trained rung by rung has the bits of one trained at once.
@@ -82,124 +80,16 @@ pub trait Runner {
     fn run(&mut self, wave: &[Rung], news: &mut Listener<'_>) -> Result<(), SweepError>;
 }
 
-/// Trains in this process, one rung after the other.
-pub struct InProcess {
-    /// Becomes true when it should stop.
-    pub stop: Arc<AtomicBool>,
-}
-
-impl Runner for InProcess {
-    fn run(&mut self, wave: &[Rung], news: &mut Listener<'_>) -> Result<(), SweepError> {
-        for (index, rung) in wave.iter().enumerate() {
-            let outcome = match climb(index, rung, &self.stop, news) {
-                Ok(Some(outcome)) => outcome,
-                Ok(None) => return Ok(()),
-                Err(Halt::Sweep(error)) => return Err(error),
-                Err(Halt::Trial(error)) if is_machine(&error) => {
-                    return Err(SweepError::Machine { trial: rung.place.trial, source: Box::new(error) });
-                }
-                Err(Halt::Trial(error)) => Outcome::Failed { reason: error.to_string() },
-            };
-            news(News::Ended { rung: index, outcome })?;
-        }
-        Ok(())
-    }
-}
-
-/// Why a rung came to no end.
-enum Halt {
-    Trial(CommandError),
-    Sweep(SweepError),
-}
-
-impl<E: Into<CommandError>> From<E> for Halt {
-    fn from(error: E) -> Halt {
-        Halt::Trial(error.into())
-    }
-}
-
 /// Errors that say nothing of the trial: a full disk, a directory that cannot be written.
-fn is_machine(error: &CommandError) -> bool {
+pub(super) fn is_machine(error: &CommandError) -> bool {
     matches!(
         error,
         CommandError::File { .. } | CommandError::Output(_) | CommandError::Train(TrainError::Checkpoint(_))
     )
 }
 
-/// Trains one rung; nothing if it was stopped.
-fn climb(
-    index: usize,
-    rung: &Rung,
-    stop: &AtomicBool,
-    news: &mut Listener<'_>,
-) -> Result<Option<Outcome>, Halt> {
-    if stop.load(Ordering::Relaxed) {
-        return Ok(None);
-    }
-    let checkpoints = rung.dir.join("checkpoints");
-    let Setup { planner, mut schedule, sources, mut options, .. } = setup(&rung.job, Some(&checkpoints))?;
-    // Every step is looked at, to stop at the right one.
-    options.log_every = 1;
-    take(&rung.dir, &rung.job)?;
-    let mut session = Session::with(planner, rung.job.train.seed)?;
-    let start = match (newest(&checkpoints, rung.to)?, &rung.job.train.weights) {
-        (Some(checkpoint), _) => train::restore(&mut session, &mut schedule, &checkpoint, &options.identity)?,
-        (None, Some(weights)) => {
-            train::load_weights(&mut session, &checkpoint::load(weights)?)?;
-            0
-        }
-        (None, None) => 0,
-    };
-
-    let (mut last, mut seconds) = (None, 0.0);
-    if start < rung.to {
-        let halt = AtomicBool::new(false);
-        let mut failure = None;
-        let mut notify = |notice: Notice| {
-            let heard = match notice {
-                Notice::Step { step, samples_per_second, .. } => {
-                    // What the loop is asked before its next step is whether to stop.
-                    if stop.load(Ordering::Relaxed) || step == rung.to && step < rung.end {
-                        halt.store(true, Ordering::Relaxed);
-                    }
-                    news(News::Step { rung: index, step, samples_per_second })
-                }
-                Notice::Evaluation { step, metrics } if step < rung.to => {
-                    news(News::Evaluated { rung: index, step, metrics: &metrics })
-                }
-                Notice::Evaluation { metrics, .. } => {
-                    last = Some(metrics);
-                    Ok(())
-                }
-                Notice::Checkpoint { .. } | Notice::Warning(_) => Ok(()),
-            };
-            if let (Err(error), None) = (heard, &failure) {
-                failure = Some(error);
-                halt.store(true, Ordering::Relaxed);
-            }
-        };
-        let done = train::train(&mut session, &mut schedule, &sources, &options, start, &halt, &mut notify)?;
-        if let Some(error) = failure {
-            return Err(Halt::Sweep(error));
-        }
-        if done.steps < rung.to {
-            return Ok(None);
-        }
-        seconds = done.seconds;
-    }
-    // Between rungs an evaluation is a look at the model: the schedule does not hear of it.
-    let metrics = match (last, &sources.validation) {
-        (Some(metrics), _) => metrics,
-        (None, Some((dataset, sampler))) => {
-            train::evaluate(&mut session, dataset, sampler, options.seed, options.perplexity)?
-        }
-        (None, None) => BTreeMap::new(),
-    };
-    Ok(Some(Outcome::Done { step: rung.to, metrics, seconds }))
-}
-
 /// Makes the run directory, without what a killed process may have left unfinished in it.
-fn take(dir: &Path, job: &Job) -> Result<(), CommandError> {
+pub(super) fn take(dir: &Path, job: &Job) -> Result<(), CommandError> {
     let checkpoints = dir.join("checkpoints");
     let made = fs::create_dir_all(&checkpoints)
         .and_then(|()| remove_unfinished(dir))
@@ -214,11 +104,11 @@ fn take(dir: &Path, job: &Job) -> Result<(), CommandError> {
     made.map_err(|source| CommandError::File { path: dir.to_path_buf(), source })
 }
 
-/// The newest whole checkpoint up to a step.
-fn newest(checkpoints: &Path, step: u64) -> Result<Option<Checkpoint>, CommandError> {
+/// The newest whole checkpoint up to a step, with the steps in it.
+pub(super) fn newest(checkpoints: &Path, step: u64) -> Result<Option<(u64, Stored)>, CommandError> {
     let saved = checkpoint::list(checkpoints)?;
     let up_to = saved.into_iter().rev().filter(|(saved, _)| *saved <= step);
-    Ok(up_to.filter_map(|(_, path)| checkpoint::load(&path).ok()).next())
+    Ok(up_to.filter_map(|(step, path)| Some((step, Stored::open(&path).ok()?))).next())
 }
 
 /// Steps of a whole job.

@@ -377,8 +377,8 @@ impl Store {
         Ok(records)
     }
 
-    /// Every evaluation: trial, repeat, step, metric, value.
-    pub fn curves(&self) -> Result<Vec<(u64, u64, u64, String, f64)>, SweepError> {
+    /// Every evaluation.
+    pub fn curves(&self) -> Result<Vec<Evaluated>, SweepError> {
         let query = "SELECT trial_id, repeat, step, metric, value FROM gulliver_curves \
                      ORDER BY trial_id, repeat, step, metric";
         self.rows(query, |row| {
@@ -388,6 +388,9 @@ impl Store {
         })
     }
 }
+
+/// Trial, repeat, step, metric and value of an evaluation.
+pub type Evaluated = (u64, u64, u64, String, f64);
 
 /// What the search knows of the trials.
 pub fn history(records: &[Record], goal: Goal) -> Vec<Trial> {

@@ -7,8 +7,11 @@ use super::{Free, Span, aligned};
 /// Moments that are tried.
 const MOMENTS: usize = 6;
 
+/// What buffers are ordered by.
+type Rank = fn(&Span) -> (i64, i64);
+
 /// Orders of what is in use at the moment, from the lowest up.
-const ORDERS: [fn(&Span) -> (i64, i64); 3] = [
+const ORDERS: [Rank; 3] = [
     |span| (-i64::from(span.end - span.start), i64::from(span.start)),
     |span| (-i64::from(span.end), i64::from(span.start)),
     |span| (i64::from(span.start), -i64::from(span.end)),

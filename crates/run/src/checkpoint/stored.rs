@@ -28,6 +28,9 @@ pub struct Stored {
 /// Takes a piece of a tensor, as it would lie in memory, with the number of its first byte.
 pub type Taker<'t> = &'t mut dyn FnMut(u64, &[u8]) -> Result<(), RunError>;
 
+/// The same for pieces as they are in the file, which it may change.
+type Giver<'g> = &'g mut dyn FnMut(u64, &mut [u8]) -> Result<(), CheckpointError>;
+
 impl Stored {
     /// Opens a checkpoint or any safetensors file whose element types Gulliver has.
     ///
@@ -100,11 +103,7 @@ impl Stored {
     }
 
     /// The bytes of a tensor that is there, as the file has them.
-    fn pieces(
-        &mut self,
-        name: &str,
-        give: &mut dyn FnMut(u64, &mut [u8]) -> Result<(), CheckpointError>,
-    ) -> Result<(), CheckpointError> {
+    fn pieces(&mut self, name: &str, give: Giver<'_>) -> Result<(), CheckpointError> {
         let (place, start) = &self.tensors[name];
         self.file.seek(SeekFrom::Start(*start)).map_err(|e| failed(&self.path, e))?;
         let mut piece = vec![0; PIECE.min(place.bytes)];

@@ -46,6 +46,8 @@ pub struct Member {
 enum State {
     /// Its seed.
     New,
+    /// Its seed, but for the weights of a file.
+    Weights(Box<Stored>),
     /// A checkpoint.
     File(Box<Stored>),
     /// The room it waited in, in the order of a session's layout.
@@ -86,10 +88,19 @@ impl Member {
         Member { done, state: State::File(Box::new(checkpoint)), run: Progress::new(done), ..self }
     }
 
+    /// A job that begins with the weights of a file.
+    pub fn with_weights(self, file: Stored) -> Member {
+        Member { state: State::Weights(Box::new(file)), ..self }
+    }
+
     /// Brings the member's weights and states into a session.
     fn enter(&mut self, session: &mut Session) -> Result<(), TrainError> {
         match std::mem::replace(&mut self.state, State::New) {
             State::New => session.reset(self.options.seed).map_err(SessionError::from)?,
+            State::Weights(mut stored) => {
+                session.reset(self.options.seed).map_err(SessionError::from)?;
+                super::load_weights(session, &mut stored)?;
+            }
             State::File(mut stored) => {
                 let identity = &self.options.identity;
                 self.done = super::restore(session, &mut self.schedule, &mut stored, identity)?;
@@ -220,12 +231,13 @@ impl Desk<'_> {
                 return Ok(None);
             }
         }
-        if !stopped() {
-            // A schedule sees only the evaluations that are due alone too.
-            match member.done == job.options.steps {
-                true => job.evaluate(&mut notify)?,
-                false => job.run.metrics = sources.evaluate(job.session, job.options)?.unwrap_or_default(),
-            }
+        // A schedule sees only the evaluations that are due alone too.
+        let every = job.options.eval_every;
+        let seen = member.done > first && every > 0 && member.done.is_multiple_of(every);
+        if member.done == job.options.steps && member.done > first {
+            job.evaluate(&mut notify)?;
+        } else if member.done >= self.until && !seen {
+            job.run.metrics = sources.evaluate(job.session, job.options)?.unwrap_or_default();
         }
         let fingerprint = job.save(&mut notify)?;
         Ok(Some(Ended {

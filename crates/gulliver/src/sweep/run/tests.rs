@@ -1,7 +1,10 @@
 //! Real trainings of a very small job: rung by rung as at once, and which jobs go together.
 
+use super::super::array::Arrays;
 use super::*;
 use crate::test_dir::TestDir;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const JOB: &str = "[model]\nname = 'pointnet'\nwidth = 4\n[data]\nkind = 'points'\nlength = 16\nexamples = 32\n\
     [train]\nsteps = 9\nbatch = 8\neval_every = 2\n[optimizer]\nlr = 0.05\n\
@@ -29,7 +32,7 @@ fn run(wave: &[Rung]) -> (Vec<Outcome>, Vec<u64>) {
         }
         Ok(())
     };
-    InProcess { stop }.run(wave, &mut listener).unwrap();
+    Arrays { stop }.run(wave, &mut listener).unwrap();
     (ends, steps)
 }
 
@@ -90,7 +93,7 @@ fn asked_to_stop_it_ends_nothing() {
         Ok(())
     };
     let wave = [rung(0, &[], 0, 9, &dir), rung(1, &[], 0, 9, &dir)];
-    InProcess { stop }.run(&wave, &mut listener).unwrap();
+    Arrays { stop }.run(&wave, &mut listener).unwrap();
     assert_eq!(ended, 0);
     let saved = checkpoint::list(&dir.join("0").join("checkpoints")).unwrap();
     assert!(matches!(saved[..], [(2..=3, _)]), "{saved:?}");
