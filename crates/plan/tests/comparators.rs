@@ -206,7 +206,8 @@ fn paging_moves_more_and_takes_longer() {
             let options = Options { persistent: &paged, ..free };
             let setting = Setting { graph: &graph, outline: &outline, options };
             let s = outline.sizes(&graph, sizes, &options).unwrap();
-            let write = |base: &Base| paging::script(&Case::new(&outline, base, &s), budget, Eviction::CleanDropped);
+            let write =
+                |base: &Base| paging::script(&Case::new(&outline, base, &s), budget, Eviction::CleanDropped);
             let Some(plan) = outline.plan_script(&graph, sizes, &options, write).unwrap() else { continue };
             verify(&graph, &plan).unwrap_or_else(|e| panic!("{name} {share}: {e}"));
             let theirs = setting.timing(sizes, &plan, &options);
