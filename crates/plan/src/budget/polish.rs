@@ -8,9 +8,9 @@ use crate::layout::aligned;
 use crate::plan::{Choice, Tier};
 
 /// Acts that are looked at in all, over all changes: what may be spent on a short script.
-const ACTS: usize = 300_000;
+const ACTS: usize = 600_000;
 /// Changes looked at are at least so many, or it is not worth beginning.
-const LEAST: usize = 1_000;
+const LEAST: usize = 2_000;
 /// How much worse a change may be at first and at last, as a share of the step.
 const HEAT: (f64, f64) = (0.1, 0.002);
 /// What it costs, in steps, to need twice what there is beyond weights and states.
