@@ -5,7 +5,6 @@ use crate::lifetime::Lifetimes;
 use crate::outline::profile;
 use crate::plan::{TIERS, Tier};
 use crate::script::{Act, Script, What};
-use gulliver_graph::graph::Graph;
 
 /// Seconds by which moves are ahead of their time where there is room: a thread has to wake up first, and
 /// neither kernels nor links are exactly as fast as they are thought to be.
@@ -15,8 +14,6 @@ const SLOWER: f64 = 2.0;
 
 /// What is known of time and room.
 pub struct Room<'a> {
-    /// The graph.
-    pub graph: &'a Graph,
     /// Bytes of one instance of each value.
     pub bytes: &'a [u64],
     /// Working memory by node.
@@ -58,10 +55,17 @@ impl Room<'_> {
 pub fn fetch_early(script: &Script, life: &Lifetimes, room: &Room) -> Script {
     let mut used = profile(script, life, room.bytes, room.scratch);
     let begins = room.begins(script);
-    // The act that makes each version, after which it can be fetched.
+    // After which act each move can be done: the one that makes what is moved, or gives it its next value.
     let mut made = vec![0usize; script.versions.len()];
-    for t in 0..script.acts.len() {
-        script.sides(room.graph, t).1.iter().for_each(|&v| made[v as usize] = t + 1);
+    let mut after = vec![0usize; script.acts.len()];
+    for (t, act) in script.acts.iter().enumerate() {
+        let refs = script.refs(t);
+        match act.what {
+            What::Move => after[t] = made[refs[0] as usize],
+            What::Carry => made[refs[1] as usize] = t + 1,
+            _ => {}
+        }
+        script.split(t).1.iter().for_each(|&v| made[v as usize] = t + 1);
     }
     // (position, kind, old act): a fetch comes before what stood at its position.
     let mut order: Vec<(usize, bool, usize)> = (0..script.acts.len()).map(|t| (t, true, t)).collect();
@@ -69,9 +73,8 @@ pub fn fetch_early(script: &Script, life: &Lifetimes, room: &Room) -> Script {
     let mut free = [f64::INFINITY; TIERS.len()];
     let mut fetches = Vec::new();
     let mut earlier = |at: &mut usize, t: usize, begin: f64| {
-        let [from, to] = [0, 1].map(|i| script.refs(t)[i]);
-        let bytes = room.size(script, to);
-        while *at > made[from as usize] && begins[*at] > begin && used[*at - 1] + bytes <= room.target {
+        let bytes = room.size(script, script.refs(t)[1]);
+        while *at > after[t] && begins[*at] > begin && used[*at - 1] + bytes <= room.target {
             *at -= 1;
             used[*at] += bytes;
         }

@@ -133,11 +133,6 @@ impl Script {
         let made = matches!(self.acts[act].what, What::Run(..) | What::Move);
         (reads, if made { rest } else { &[] })
     }
-
-    /// The same, for a script of this graph.
-    pub fn sides(&self, _: &Graph, act: usize) -> (&[VersionId], &[VersionId]) {
-        self.split(act)
-    }
 }
 
 /// How many instances of an input there are.

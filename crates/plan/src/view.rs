@@ -236,7 +236,6 @@ impl<'a> View<'a> {
     fn beside_kernels(&self, known: &Known, target: u64) -> (Script, Lifetimes) {
         let links = self.options.links;
         let room = Room {
-            graph: self.graph,
             bytes: &self.bytes,
             scratch: &|node| self.scratch(node),
             seconds: &|node| self.outline.seconds(self.sizes, node),

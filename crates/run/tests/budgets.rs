@@ -103,7 +103,6 @@ fn every_make_of_model_trains_to_the_same_bits_within_any_budget() {
                 away += count(Choice::Host) + count(Choice::Disk);
                 let homes = planner.persistent().homes.values();
                 homeless += homes.filter(|home| home.tier != Tier::Device).count();
-                eprintln!("{} {memory:?} {host_memory:?} {disk:?} {partials}", row.name);
                 let found = train(&graph, limited.clone(), &sizes);
                 assert_eq!(expected, found, "{} in {memory:?} of {whole}, {limited:?}", row.name);
             }
