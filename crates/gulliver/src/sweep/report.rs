@@ -5,7 +5,7 @@ use super::drive::{best, ranked};
 use super::file::{Goal, Sweep};
 use super::search;
 use super::space::Point;
-use super::store::{Outcome, Place, Record, State, Store, mean};
+use super::store::{Evaluation, Outcome, Place, Record, State, Store, mean};
 use crate::job::Value;
 use crate::report::events::{Metrics, number, numbers};
 use crate::report::progress::{Mode, short};
@@ -271,7 +271,7 @@ fn quote(cell: &str) -> String {
 pub fn json(sweep: &Sweep, store: &Store) -> Result<serde_json::Value, SweepError> {
     let records = store.records()?;
     let mut curves = vec![Vec::new(); records.len()];
-    for (trial, repeat, step, metric, value) in store.curves()? {
+    for Evaluation { trial, repeat, step, metric, value } in store.curves()? {
         if let Some(curve) = curves.get_mut(trial as usize) {
             curve.push(
                 serde_json::json!({ "repeat": repeat, "step": step, "metric": metric, "value": value }),
@@ -302,7 +302,7 @@ pub fn json(sweep: &Sweep, store: &Store) -> Result<serde_json::Value, SweepErro
 /// Writes `trials.csv` and `curves.csv`.
 pub fn write_files(sweep: &Sweep, dir: &Path, store: &Store) -> Result<(), SweepError> {
     let mut curves = String::from("trial,repeat,step,metric,value\n");
-    for (trial, repeat, step, metric, value) in store.curves()? {
+    for Evaluation { trial, repeat, step, metric, value } in store.curves()? {
         curves += &format!("{trial},{repeat},{step},{},{value}\n", quote(&metric));
     }
     for (name, text) in [("trials.csv", csv(sweep, &store.records()?)), ("curves.csv", curves)] {

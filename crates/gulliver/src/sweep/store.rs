@@ -90,6 +90,21 @@ impl Record {
     }
 }
 
+/// One metric of one evaluation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Evaluation {
+    /// The trial.
+    pub trial: u64,
+    /// Which of its repeats.
+    pub repeat: u64,
+    /// Steps done.
+    pub step: u64,
+    /// What was measured.
+    pub metric: String,
+    /// What it came to.
+    pub value: f64,
+}
+
 /// The sum in order, divided.
 pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
@@ -377,14 +392,20 @@ impl Store {
         Ok(records)
     }
 
-    /// Every evaluation: trial, repeat, step, metric, value.
-    pub fn curves(&self) -> Result<Vec<(u64, u64, u64, String, f64)>, SweepError> {
+    /// Every evaluation, by trial, repeat, step and metric.
+    pub fn curves(&self) -> Result<Vec<Evaluation>, SweepError> {
         let query = "SELECT trial_id, repeat, step, metric, value FROM gulliver_curves \
                      ORDER BY trial_id, repeat, step, metric";
         self.rows(query, |row| {
             let [id, repeat, step]: [i64; 3] = [row.get(0)?, row.get(1)?, row.get(2)?];
             let value: Option<f64> = row.get(4)?;
-            Ok((id as u64 - 1, repeat as u64, step as u64, row.get(3)?, value.unwrap_or(f64::NAN)))
+            Ok(Evaluation {
+                trial: id as u64 - 1,
+                repeat: repeat as u64,
+                step: step as u64,
+                metric: row.get(3)?,
+                value: value.unwrap_or(f64::NAN),
+            })
         })
     }
 }

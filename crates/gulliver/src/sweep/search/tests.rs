@@ -185,7 +185,6 @@ fn tpe_finds_more_than_chance() {
             (0..16).map(best).sum::<f64>() / 16.0
         };
         let (tpe, random) = (found("tpe"), found("random"));
-        println!("{name}: {tpe} against {random}");
         assert!(tpe < share * random, "{name}: {tpe} against {random}");
     }
 }
