@@ -402,9 +402,10 @@ impl Reporter {
     /// Puts a result where it belongs among the best; a trial has one row.
     fn keep(&mut self, new: Best, step: u64, values: &serde_json::Map<String, serde_json::Value>) {
         let sign = if self.goal == Goal::Minimize { 1.0 } else { -1.0 };
+        let name = |field: &str| field.rsplit('.').next().unwrap_or(field).to_string();
         let text = |value: &serde_json::Value| value.as_str().map_or(value.to_string(), String::from);
         let values: Vec<String> =
-            values.iter().map(|(field, value)| format!("{field} {}", text(value))).collect();
+            values.iter().map(|(field, value)| format!("{} {}", name(field), text(value))).collect();
         let cells = vec![new.trial.to_string(), step.to_string(), short(new.value), values.join("  ")];
         self.rows.retain(|(known, _)| known.trial != new.trial);
         self.rows.push((new, cells));
@@ -446,7 +447,8 @@ impl Reporter {
         match event {
             Event::Start { sweep, algorithm, metric, trials, ended, .. } => {
                 let before = if *ended > 0 { format!(", {ended} ended before") } else { String::new() };
-                format!("{sweep}: {trials} trials by {algorithm}{before}; the best {metric} counts")
+                let goal = if self.goal == Goal::Minimize { "lowest" } else { "highest" };
+                format!("{sweep}: {trials} trials by {algorithm} for the {goal} {metric}{before}")
             }
             Event::Rung { trial, reason: Some(reason), .. } => format!("trial {trial} failed: {reason}"),
             Event::Rung { trial, repeat, step, value, .. } => {
