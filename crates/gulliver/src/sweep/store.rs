@@ -17,6 +17,8 @@ const SCHEMA: &str = include_str!("store/schema.sql");
 const STUDY: i64 = 1;
 const IDENTITY: &str = "gulliver:sweep";
 const REASON: &str = "gulliver:reason";
+/// How often a lock is tried again.
+const PATIENCE: usize = 30;
 /// Local time to the millisecond, written with six digits as Optuna reads it.
 const NOW: &str = "strftime('%Y-%m-%d %H:%M:%f', 'now', 'localtime') || '000'";
 
@@ -427,7 +429,16 @@ fn lock(dir: &Path) -> Result<File, SweepError> {
     let failed = |source| SweepError::Io { path: path.clone(), source };
     let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
     let mut file = options.map_err(failed)?;
-    match file.try_lock() {
+    // A process that was just killed may take a moment to be gone.
+    let mut taken = file.try_lock();
+    for _ in 0..PATIENCE {
+        if !matches!(taken, Err(TryLockError::WouldBlock)) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+        taken = file.try_lock();
+    }
+    match taken {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             let mut text = String::new();
