@@ -5,7 +5,7 @@ use super::drive::{best, ranked};
 use super::file::{Goal, Sweep};
 use super::search;
 use super::space::Point;
-use super::store::{Outcome, Place, Record, State, Store, mean};
+use super::store::{Evaluation, Outcome, Place, Record, State, Store, mean};
 use crate::job::Value;
 use crate::report::events::{Metrics, number, numbers};
 use crate::report::progress::{Mode, short};
@@ -271,7 +271,7 @@ fn quote(cell: &str) -> String {
 pub fn json(sweep: &Sweep, store: &Store) -> Result<serde_json::Value, SweepError> {
     let records = store.records()?;
     let mut curves = vec![Vec::new(); records.len()];
-    for (trial, repeat, step, metric, value) in store.curves()? {
+    for Evaluation { trial, repeat, step, metric, value } in store.curves()? {
         if let Some(curve) = curves.get_mut(trial as usize) {
             curve.push(
                 serde_json::json!({ "repeat": repeat, "step": step, "metric": metric, "value": value }),
@@ -302,7 +302,7 @@ pub fn json(sweep: &Sweep, store: &Store) -> Result<serde_json::Value, SweepErro
 /// Writes `trials.csv` and `curves.csv`.
 pub fn write_files(sweep: &Sweep, dir: &Path, store: &Store) -> Result<(), SweepError> {
     let mut curves = String::from("trial,repeat,step,metric,value\n");
-    for (trial, repeat, step, metric, value) in store.curves()? {
+    for Evaluation { trial, repeat, step, metric, value } in store.curves()? {
         curves += &format!("{trial},{repeat},{step},{},{value}\n", quote(&metric));
     }
     for (name, text) in [("trials.csv", csv(sweep, &store.records()?)), ("curves.csv", curves)] {
@@ -402,9 +402,10 @@ impl Reporter {
     /// Puts a result where it belongs among the best; a trial has one row.
     fn keep(&mut self, new: Best, step: u64, values: &serde_json::Map<String, serde_json::Value>) {
         let sign = if self.goal == Goal::Minimize { 1.0 } else { -1.0 };
+        let name = |field: &str| field.rsplit('.').next().unwrap_or(field).to_string();
         let text = |value: &serde_json::Value| value.as_str().map_or(value.to_string(), String::from);
         let values: Vec<String> =
-            values.iter().map(|(field, value)| format!("{field} {}", text(value))).collect();
+            values.iter().map(|(field, value)| format!("{} {}", name(field), text(value))).collect();
         let cells = vec![new.trial.to_string(), step.to_string(), short(new.value), values.join("  ")];
         self.rows.retain(|(known, _)| known.trial != new.trial);
         self.rows.push((new, cells));
@@ -446,7 +447,8 @@ impl Reporter {
         match event {
             Event::Start { sweep, algorithm, metric, trials, ended, .. } => {
                 let before = if *ended > 0 { format!(", {ended} ended before") } else { String::new() };
-                format!("{sweep}: {trials} trials by {algorithm}{before}; the best {metric} counts")
+                let goal = if self.goal == Goal::Minimize { "lowest" } else { "highest" };
+                format!("{sweep}: {trials} trials by {algorithm} for the {goal} {metric}{before}")
             }
             Event::Rung { trial, reason: Some(reason), .. } => format!("trial {trial} failed: {reason}"),
             Event::Rung { trial, repeat, step, value, .. } => {

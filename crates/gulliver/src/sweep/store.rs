@@ -17,6 +17,8 @@ const SCHEMA: &str = include_str!("store/schema.sql");
 const STUDY: i64 = 1;
 const IDENTITY: &str = "gulliver:sweep";
 const REASON: &str = "gulliver:reason";
+/// How often a lock is tried again.
+const PATIENCE: usize = 30;
 /// Local time to the millisecond, written with six digits as Optuna reads it.
 const NOW: &str = "strftime('%Y-%m-%d %H:%M:%f', 'now', 'localtime') || '000'";
 
@@ -88,6 +90,21 @@ impl Record {
     pub fn value(&self) -> Option<f64> {
         self.last().map(|(_, values)| mean(values))
     }
+}
+
+/// One metric of one evaluation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Evaluation {
+    /// The trial.
+    pub trial: u64,
+    /// Which of its repeats.
+    pub repeat: u64,
+    /// Steps done.
+    pub step: u64,
+    /// What was measured.
+    pub metric: String,
+    /// What it came to.
+    pub value: f64,
 }
 
 /// The sum in order, divided.
@@ -377,20 +394,23 @@ impl Store {
         Ok(records)
     }
 
-    /// Every evaluation.
-    pub fn curves(&self) -> Result<Vec<Evaluated>, SweepError> {
+    /// Every evaluation, by trial, repeat, step and metric.
+    pub fn curves(&self) -> Result<Vec<Evaluation>, SweepError> {
         let query = "SELECT trial_id, repeat, step, metric, value FROM gulliver_curves \
                      ORDER BY trial_id, repeat, step, metric";
         self.rows(query, |row| {
             let [id, repeat, step]: [i64; 3] = [row.get(0)?, row.get(1)?, row.get(2)?];
             let value: Option<f64> = row.get(4)?;
-            Ok((id as u64 - 1, repeat as u64, step as u64, row.get(3)?, value.unwrap_or(f64::NAN)))
+            Ok(Evaluation {
+                trial: id as u64 - 1,
+                repeat: repeat as u64,
+                step: step as u64,
+                metric: row.get(3)?,
+                value: value.unwrap_or(f64::NAN),
+            })
         })
     }
 }
-
-/// Trial, repeat, step, metric and value of an evaluation.
-pub type Evaluated = (u64, u64, u64, String, f64);
 
 /// What the search knows of the trials.
 pub fn history(records: &[Record], goal: Goal) -> Vec<Trial> {
@@ -409,7 +429,16 @@ fn lock(dir: &Path) -> Result<File, SweepError> {
     let failed = |source| SweepError::Io { path: path.clone(), source };
     let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
     let mut file = options.map_err(failed)?;
-    match file.try_lock() {
+    // A process that was just killed may take a moment to be gone.
+    let mut taken = file.try_lock();
+    for _ in 0..PATIENCE {
+        if !matches!(taken, Err(TryLockError::WouldBlock)) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+        taken = file.try_lock();
+    }
+    match taken {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             let mut text = String::new();

@@ -64,8 +64,13 @@ fn what_is_written_is_found_again() {
     let records = store.records().unwrap();
     let states: Vec<(State, Option<f64>)> = records.iter().map(|r| (r.state, r.value())).collect();
     assert_eq!((states[0], states[3]), ((State::Complete, Some(0.5)), (State::Pruned, Some(5.0))));
-    let curve: Vec<(u64, u64, f64)> =
-        store.curves().unwrap().into_iter().filter(|c| c.0 == 0).map(|c| (c.1, c.2, c.4)).collect();
+    let curve: Vec<(u64, u64, f64)> = store
+        .curves()
+        .unwrap()
+        .iter()
+        .filter(|e| e.trial == 0)
+        .map(|e| (e.repeat, e.step, e.value))
+        .collect();
     assert_eq!(curve, [(0, 5, 2.5), (0, 10, 1.0), (0, 30, 0.5), (1, 10, 2.0), (1, 30, 0.5)]);
     drop(store);
     optuna_agrees(&dir);
