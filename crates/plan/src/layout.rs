@@ -34,7 +34,7 @@ const HURRIED: usize = 6;
 /// A layout that loses at most this share of what is needed is good enough to stop.
 const GOOD: u64 = 200;
 /// Pairs of spans that may be looked at where little is to be lost: in a hurry, and at leisure.
-const PAIRS: [usize; 2] = [1_000_000, 30_000_000];
+const PAIRS: [usize; 2] = [1_000_000, 5_000_000];
 
 /// An offset per span, from `base` up, and the end of the arena. If there is a limit to that which can be
 /// kept to, ways are tried until one does, at leisure or only those that take next to no time.
