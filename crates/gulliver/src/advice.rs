@@ -66,7 +66,7 @@ pub fn advise(
     let mut best: Option<(String, String, f64)> = None;
     let mut enough = Vec::new();
     for change in changes(&options, batch) {
-        // More of a tier than is enough changes nothing.
+        // More than the least change that is enough only makes it slower, or nothing better.
         if enough.contains(&change.field) {
             continue;
         }
@@ -78,9 +78,7 @@ pub fn advise(
         let timed =
             planner.plan(Which::Train, &sizes).and_then(|plan| planner.timing(Which::Train, &sizes, &plan));
         let Ok(timing) = timed else { continue };
-        if change.field.starts_with("devices.") {
-            enough.push(change.field);
-        }
+        enough.push(change.field);
         let rate = change.batch as f64 / timing.seconds.max(1e-12);
         if best.as_ref().is_none_or(|(.., known)| rate > *known) {
             best = Some((change.field.to_string(), change.value, rate));

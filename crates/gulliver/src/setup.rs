@@ -78,9 +78,11 @@ pub fn setup(job: &Job, checkpoints: Option<&Path>) -> Result<Setup, CommandErro
         Length::Steps(steps) => steps,
         Length::Epochs(epochs) => epochs.saturating_mul(sampler.steps_per_epoch()),
     };
+    // Evaluation takes as many examples at once as a partial of training does, so that it needs no more.
+    let slice = batch.div_ceil((job.train.partials as usize).max(1));
     let validation = match validation {
         Some(set) if !set.is_empty() => {
-            let sampler = Sampler::new(set.len(), batch.min(set.len()), job.train.seed, false, false, None)?;
+            let sampler = Sampler::new(set.len(), slice.min(set.len()), job.train.seed, false, false, None)?;
             Some((set, sampler))
         }
         _ => None,

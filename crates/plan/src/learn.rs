@@ -6,6 +6,7 @@ use crate::budget::Known;
 use crate::make::{Options, PlanError};
 use crate::outline::Outline;
 use crate::plan::{Plan, Tier};
+use crate::squeeze::Pace;
 use crate::view::View;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
@@ -23,7 +24,7 @@ const ATTEMPTS: usize = 3;
 /// Choices, and the share of what is needed beyond weights and states that they fit into.
 pub(crate) struct Rung {
     share: f64,
-    known: Known,
+    pub(crate) known: Known,
 }
 
 impl Outline {
@@ -42,7 +43,8 @@ impl Outline {
             SHARES.iter().map(|s| *s as f64 / 100.0).filter(|s| *s > least).chain([least, least * TIGHTER]);
         for share in shares {
             let memory = state + (beyond as f64 * share) as u64;
-            match self.squeeze_at(graph, &sizes, options, memory) {
+            let pace = if share > least { Pace::Hurried } else { Pace::AtLeisure };
+            match self.squeeze_at(graph, &sizes, options, memory, pace) {
                 Ok((_, known)) => rungs.push(Rung { share, known }),
                 Err(PlanError::DoesNotFit { .. } | PlanError::TierFull { .. }) => {}
                 Err(e) => return Err(e),
@@ -57,11 +59,7 @@ impl Outline {
         if self.rungs.is_empty() {
             return Ok(None);
         }
-        let homes = view.homes();
-        let share = share(budget, view.need(), view.options.persistent.ends[Tier::Device as usize]);
-        // From the largest share to the smallest: the first that needs no more, or the next ones.
-        let alike = self.rungs.iter().filter(|rung| rung.known.choices.homes == homes);
-        let close: Vec<&Rung> = alike.filter(|rung| rung.share <= share * CLOSE).take(RUNGS).collect();
+        let close: Vec<&Rung> = self.rungs_for(view, budget).take(RUNGS).collect();
         // In a hurry first; what is dearer to lay out still takes less time than a search.
         for at_leisure in [false, true] {
             view.at_leisure = at_leisure;
@@ -72,6 +70,14 @@ impl Outline {
             }
         }
         Ok(None)
+    }
+
+    /// What was learned for budgets that are no larger than this one for these sizes, the largest first.
+    pub(crate) fn rungs_for(&self, view: &View, budget: u64) -> impl Iterator<Item = &Rung> {
+        let homes = view.homes();
+        let share = share(budget, view.need(), view.options.persistent.ends[Tier::Device as usize]);
+        let alike = self.rungs.iter().filter(move |rung| rung.known.choices.homes == homes);
+        alike.filter(move |rung| rung.share <= share * CLOSE)
     }
 }
 

@@ -5,6 +5,7 @@ use crate::make::{Options, Persistent, PlanError};
 use crate::outline::Outline;
 use crate::plan::Tier;
 use crate::simulate::simulate;
+use crate::squeeze::Pace;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, NodeId, Role, Value, ValueInfo};
 
@@ -17,6 +18,22 @@ impl Outline {
         graph: &Graph,
         sizes: &Bindings,
         options: &Options,
+    ) -> Result<Persistent, PlanError> {
+        // Many homes are compared; it is only where all seems to be in vain that each is worth more time.
+        match self.settle_at(graph, sizes, options, Pace::Hurried) {
+            Err(PlanError::DoesNotFit { .. } | PlanError::TierFull { .. } | PlanError::NoRoom) => {
+                self.settle_at(graph, sizes, options, Pace::AtLeisure)
+            }
+            settled => settled,
+        }
+    }
+
+    fn settle_at(
+        &self,
+        graph: &Graph,
+        sizes: &Bindings,
+        options: &Options,
+        pace: Pace,
     ) -> Result<Persistent, PlanError> {
         let all: Vec<Value> = self.leaving(graph);
         let budget = options.memory.unwrap_or(u64::MAX);
@@ -33,7 +50,11 @@ impl Outline {
                 return Ok(false);
             };
             let options = Options { persistent: &persistent, ..*options };
-            let found = match self.squeeze(graph, &sizes, &options, budget) {
+            let made = match pace {
+                Pace::Hurried => self.squeeze_at(graph, &sizes, &options, budget, pace),
+                Pace::AtLeisure => self.squeeze(graph, &sizes, &options, budget),
+            };
+            let found = match made {
                 Ok((plan, _)) => {
                     let node = |id: NodeId| self.seconds(&sizes, id.index());
                     Some((simulate(&plan, node, &options.links).seconds, persistent.clone()))

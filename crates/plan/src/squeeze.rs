@@ -3,7 +3,7 @@
 //! result is laid out. Layout loses some bytes; if they break the budget, less is aimed at.
 
 use crate::base::{Base, Choices};
-use crate::budget::{Known, Short};
+use crate::budget::{Chosen, Known, Short};
 use crate::make::{Options, PlanError, holders};
 use crate::outline::{Outline, Sizes};
 use crate::plan::{Act, Plan, Tier};
@@ -21,10 +21,21 @@ const WAYS: [(bool, u64); 7] =
 /// What is kept on the device may leave room for moves that start early: shares of the budget that are filled
 /// with what is kept, and with moves too, in hundredths.
 const ROOMY: [(u64, u64); 4] = [(88, 100), (88, 94), (75, 100), (75, 90)];
-/// Attempts to lay a script out in less than it needs at least.
-const ATTEMPTS: usize = 12;
+/// So many of the ways in a hurry.
+const HURRIED: usize = 3;
+/// Attempts to lay a script out in less than it needs at least, in a hurry and at leisure.
+const ATTEMPTS: [usize; 2] = [4, 12];
 /// In the first way, so many of them take their time.
 const POLISHED: usize = 3;
+
+/// How long to look for a plan.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// As long as one of many that are compared is worth.
+    Hurried,
+    /// As long as the plan of many steps is worth.
+    AtLeisure,
+}
 
 impl Outline {
     /// The plan for inputs of these sizes (of the whole batch), within the budgets. Graph and partials must
@@ -40,27 +51,41 @@ impl Outline {
                 return Ok(plan);
             }
         }
-        let plan = match self.recall(&mut view, budget)? {
-            Some(plan) => plan,
-            None => self.squeeze(graph, &sizes, options, budget)?.0,
-        };
-        match plan.steps.iter().any(|step| matches!(step.act, Act::Move { .. })) {
-            true => self.roomier(&view, &sizes, budget, plan),
-            false => Ok(plan),
+        let base = view.base();
+        if let Some(plan) = self.recall(&mut view, budget)? {
+            let room = view.beside();
+            return self.roomier(&view, &sizes, budget, plan, |kept| {
+                let rung = self.rungs_for(&view, kept).next()?;
+                view.refine(&base, &rung.known, kept, room).ok()
+            });
         }
+        let (plan, _) = self.squeeze(graph, &sizes, options, budget)?;
+        let start = view.away_at_first(&base);
+        self.roomier(&view, &sizes, budget, plan, |kept| {
+            view.fit(&base, &start, kept, view.beside(), false).ok()
+        })
     }
 
-    /// The plan, or one that keeps less so that moves can start earlier, if it takes less time.
-    fn roomier(&self, view: &View, sizes: &Sizes, budget: u64, plan: Plan) -> Result<Plan, PlanError> {
-        let base = view.base();
-        let start = view.away_at_first(&base);
+    /// The plan, or if it moves something, one that keeps less so that moves can start earlier, if it takes
+    /// less time; `choose` is given the bytes to keep within.
+    fn roomier(
+        &self,
+        view: &View,
+        sizes: &Sizes,
+        budget: u64,
+        plan: Plan,
+        choose: impl Fn(u64) -> Option<Chosen>,
+    ) -> Result<Plan, PlanError> {
+        if !plan.steps.iter().any(|step| matches!(step.act, Act::Move { .. })) {
+            return Ok(plan);
+        }
         let seconds = |plan: &Plan| {
             simulate(plan, |id: NodeId| self.seconds(sizes, id.index()), &view.options.links).seconds
         };
         let mut best = (seconds(&plan), plan);
         for (kept, used) in ROOMY {
             let share = |hundredths: u64| (u128::from(budget) * u128::from(hundredths) / 100) as u64;
-            let Ok(chosen) = view.fit(&base, &start, share(kept), view.beside(), false) else { continue };
+            let Some(chosen) = choose(share(kept)) else { continue };
             let (plan, _) = view.finish(chosen, share(used), true)?;
             let taken = seconds(&plan);
             if view.fits(&plan, budget) && taken < best.0 {
@@ -113,12 +138,13 @@ impl Outline {
         options: &Options,
         budget: u64,
     ) -> Result<(Plan, Known), PlanError> {
-        let failed = match self.squeeze_at(graph, sizes, options, budget) {
+        let failed = match self.squeeze_at(graph, sizes, options, budget, Pace::AtLeisure) {
             Err(e @ (PlanError::DoesNotFit { .. } | PlanError::TierFull { .. })) => e,
             made => return made,
         };
         let ordinary = options.at_ordinary_prices();
-        let again = self.squeeze_at(graph, &self.priced(sizes, &ordinary), &ordinary, budget);
+        let sizes = &self.priced(sizes, &ordinary);
+        let again = self.squeeze_at(graph, sizes, &ordinary, budget, Pace::AtLeisure);
         again.map_err(|_| failed)
     }
 
@@ -128,9 +154,11 @@ impl Outline {
         sizes: &Sizes,
         options: &Options,
         budget: u64,
+        pace: Pace,
     ) -> Result<(Plan, Known), PlanError> {
         let options = &Options { memory: Some(budget).filter(|b| *b < u64::MAX), ..*options };
-        let view = View::new(self, graph, sizes, options)?;
+        let mut view = View::new(self, graph, sizes, options)?;
+        view.at_leisure = pace == Pace::AtLeisure;
         let base = view.base();
         let start = view.away_at_first(&base);
         let Missed { least, full } = match view.try_ways(&base, &start, budget)? {
@@ -210,14 +238,16 @@ impl View<'_> {
         let beside = self.beside();
         let mut missed = Missed { least: u64::MAX, full: None };
         let mut moves = true;
-        for (way, (early, share)) in WAYS.into_iter().enumerate() {
+        let ways = if self.at_leisure { WAYS.len() } else { HURRIED };
+        for (way, (early, share)) in WAYS.into_iter().take(ways).enumerate() {
             // Without moves none can start early, and all has been tried.
             if !moves && share == 100 {
                 continue;
             }
             let (mut target, mut room) = (budget / 100 * share + budget % 100 * share / 100, beside);
-            for attempt in 0..ATTEMPTS {
-                let chosen = match self.fit(base, start, target, room, way == 0 && attempt < POLISHED) {
+            for attempt in 0..ATTEMPTS[usize::from(self.at_leisure)] {
+                let polished = self.at_leisure && way == 0 && attempt < POLISHED;
+                let chosen = match self.fit(base, start, target, room, polished) {
                     Ok(chosen) => chosen,
                     Err(Short { enough }) => {
                         missed.least = missed.least.min(enough.max(budget + 1));

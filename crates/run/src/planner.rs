@@ -47,7 +47,8 @@ pub struct Planner {
 
 impl Planner {
     /// Settles where weights and states are. With a budget and a largest input, they leave the device if
-    /// they must, both graphs are proven to fit, and plans for smaller inputs are prepared for.
+    /// they must, both graphs are proven to fit (evaluation with as many examples at once as a partial of
+    /// training has), and plans for smaller inputs are prepared for.
     pub fn new(train: Graph, evaluate: Option<Graph>, options: SessionOptions) -> Result<Planner, PlanError> {
         let persistent = Persistent::of(&train)?;
         let mut planner = Planner::with_homes(train, evaluate, options, persistent);
@@ -116,11 +117,15 @@ impl Planner {
     fn settle_in_order(&mut self, largest: &Bindings) -> Result<f64, PlanError> {
         let mut best: Option<(f64, f64, Persistent)> = None;
         let mut reason = PlanError::NoRoom;
+        let mut nothing = false;
         // Moves at several prices, and then as little on the device as can be.
         for (unhidden, bare) in UNHIDDEN.map(|share| (share, false)).into_iter().chain([(UNHIDDEN[1], true)])
         {
             if bare && best.is_some() {
                 break;
+            }
+            if nothing && !bare {
+                continue;
             }
             self.unhidden = unhidden;
             let found = self.with(Which::Train, largest, |graph, outline, options| {
@@ -135,7 +140,8 @@ impl Planner {
             });
             let found = found.and_then(|(seconds, persistent)| {
                 let before = std::mem::replace(&mut self.persistent, persistent.clone());
-                let evaluated = self.evaluate.is_some().then(|| self.plan(Which::Evaluate, largest));
+                let slice = self.evaluated_at(largest);
+                let evaluated = self.evaluate.is_some().then(|| self.plan(Which::Evaluate, &slice));
                 self.persistent = before;
                 evaluated.transpose()?;
                 Ok((seconds, persistent))
@@ -146,7 +152,12 @@ impl Planner {
                         best = Some((seconds, unhidden, persistent));
                     }
                 }
-                Err(e @ (PlanError::DoesNotFit { .. } | PlanError::TierFull { .. })) => reason = e,
+                Err(e @ PlanError::TierFull { .. }) => reason = e,
+                Err(e @ PlanError::DoesNotFit { .. }) => {
+                    reason = e;
+                    // What does not fit hardly depends on prices.
+                    nothing = best.is_none();
+                }
                 Err(PlanError::NoRoom) => {}
                 Err(e) => return Err(e),
             }
@@ -158,6 +169,15 @@ impl Planner {
         let (seconds, unhidden, persistent) = best.ok_or(reason)?;
         (self.unhidden, self.persistent) = (unhidden, persistent);
         Ok(seconds)
+    }
+
+    /// The largest input of evaluation: that of one partial of training.
+    fn evaluated_at(&self, largest: &Bindings) -> Bindings {
+        let mut slice = largest.clone();
+        if let Some(batch) = largest.get(BATCH) {
+            slice.set(BATCH, batch.div_ceil(self.train.partials.max(1) as usize));
+        }
+        slice
     }
 
     fn elsewhere(&self) -> bool {
@@ -224,10 +244,11 @@ impl Planner {
         let here = Persistent::of(self.graph(Which::Train))?;
         let away =
             self.with(Which::Train, sizes, |graph, outline, options| outline.all_away(graph, options))?;
+        let slice = self.evaluated_at(sizes);
         let mut least: Option<u64> = None;
         for persistent in [Some(here), away].into_iter().flatten() {
             let mut needed = 0;
-            for which in [Which::Train, Which::Evaluate] {
+            for (which, sizes) in [(Which::Train, sizes), (Which::Evaluate, &slice)] {
                 needed = needed.max(self.with(which, sizes, |graph, outline, options| {
                     let options = Options { memory: None, persistent: &persistent, ..*options };
                     outline.smallest(graph, sizes, &options)

@@ -232,21 +232,15 @@ impl<'a> Search<'a> {
 
     /// Takes the best candidate where most is wanting, if anything is and there is one.
     fn one(&mut self) -> Option<usize> {
+        let most = self.over.iter().copied().max().filter(|most| *most > 0)?;
+        let worst = self.over.iter().position(|over| *over == most)? as u32;
         let mut sum = 0.0;
-        let (mut worst, mut most) = (0, 0);
-        for (t, &over) in self.over.iter().enumerate() {
-            self.wanting[t] = sum;
-            if over > 0 {
-                sum += if self.way.flat { 1.0 } else { over as f64 };
-                if over > most {
-                    (worst, most) = (t as u32, over);
-                }
-            }
+        for (before, &over) in self.wanting.iter_mut().zip(&self.over) {
+            *before = sum;
+            let wanting = over.max(0);
+            sum += if self.way.flat { wanting.min(1) } else { wanting } as f64;
         }
         self.wanting[self.over.len()] = sum;
-        if most <= 0 {
-            return None;
-        }
         let (at, choice) = self.cheapest(worst, most as f64)?;
         let c = self.candidates[at];
         let back = self.back(&c, choice);
@@ -301,18 +295,19 @@ impl<'a> Search<'a> {
     /// The candidate that covers an act and frees what is wanting at least cost, and how.
     fn cheapest(&mut self, worst: u32, most: f64) -> Option<(usize, Choice)> {
         let mut best: Option<(f64, usize, Choice)> = None;
-        for at in 0..self.candidates.len() {
+        let covers = |c: &Candidate| c.from < worst && worst < c.to && !c.taken && !c.barred;
+        let mut next = 0;
+        while let Some(skipped) = self.candidates[next..].iter().position(covers) {
+            let at = next + skipped;
+            next = at + 1;
             let c = self.candidates[at];
-            if c.taken || c.barred || c.from >= worst || worst >= c.to {
-                continue;
-            }
             let gain = |search: &Search, c: &Candidate, back: u32| {
                 let useful = (c.bytes as f64 / most).min(1.0);
                 (search.wanting[back as usize] - search.wanting[c.from as usize + 1]) * useful
             };
             // What it costs changes with what else is chosen; it is looked at again if it may win.
             if let (Some((known, more)), Some((least, ..))) = (self.costs[at], best)
-                && (known + MARK) / (gain(self, &c, c.to) * more) >= least
+                && known + MARK >= least * (gain(self, &c, c.to) * more)
             {
                 continue;
             }
