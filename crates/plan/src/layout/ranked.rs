@@ -7,8 +7,8 @@ use std::cmp::Reverse;
 
 /// Most passes.
 const PASSES: usize = 80;
-/// With no more buffers than that, one pass is always worth it.
-const FEW: usize = 10_000;
+/// With no more buffers than that, one pass is worth it if as large a share is lost.
+const FEW: (usize, u64) = (10_000, 10);
 
 /// Improves on the best layout so far, until it is no higher than `enough` or about so many pairs of buffers
 /// have been looked at.
@@ -18,7 +18,8 @@ pub(super) fn improve(spans: &[Span], enough: u64, pairs: usize, best: &mut (Vec
     }
     let mut order = largest(spans, spans.len());
     let passes = (pairs / (order.len() * order.len() / 4).max(1)).min(PASSES);
-    squeeze(spans, enough, passes.div_ceil(2).max(usize::from(order.len() <= FEW)), order.clone(), best);
+    let once = order.len() <= FEW.0 && best.1 - enough > enough / FEW.1;
+    squeeze(spans, enough, passes.div_ceil(2).max(usize::from(once)), order.clone(), best);
     order.sort_by_key(|&i| Reverse(spans[i as usize].end - spans[i as usize].start));
     squeeze(spans, enough, passes / 2, order, best);
 }
