@@ -31,7 +31,7 @@ pub enum Algorithm {
 const ALGORITHMS: [(&str, Algorithm, &[&str]); 5] = [
     ("grid", Algorithm::Grid, &[]),
     ("random", Algorithm::Random, &["trials"]),
-    ("hyperband", Algorithm::Hyperband, &["eta", "rungs"]),
+    ("hyperband", Algorithm::Hyperband, &["eta", "rungs", "brackets"]),
     ("asha", Algorithm::Asha, &["trials", "width", "eta", "rungs"]),
     ("tpe", Algorithm::Tpe, &["trials", "width"]),
 ];
@@ -68,6 +68,8 @@ pub struct Sweep {
     pub eta: u64,
     /// Rungs of a trial that is trained to its end; each is `eta` times as long as the one before.
     pub rungs: u32,
+    /// Brackets of Hyperband, the one with most trials first.
+    pub brackets: u32,
     /// Source of all random choices of the search.
     pub seed: u64,
     /// Each trial is trained this many times, from the job's seed and those that follow it.
@@ -153,6 +155,7 @@ impl Sweep {
             format!("width = {}", self.width),
             format!("eta = {}", self.eta),
             format!("rungs = {}", self.rungs),
+            format!("brackets = {}", self.brackets),
             format!("seed = {}", self.seed),
             format!("repeats = {}", self.repeats),
             format!("metric = {}", self.metric),
@@ -275,6 +278,7 @@ fn read_settings(
         width: fields.whole("width", 1, 4096)?.unwrap_or(4),
         eta: fields.whole("eta", 2, 64)?.unwrap_or(3),
         rungs: fields.whole("rungs", 1, 10)?.unwrap_or(4) as u32,
+        brackets: fields.whole("brackets", 1, 10)?.unwrap_or(10) as u32,
         seed: fields.whole("seed", 0, i64::MAX as u64)?.unwrap_or(0),
         repeats: fields.whole("repeats", 1, 1000)?.unwrap_or(1),
         metric,
@@ -301,7 +305,7 @@ fn read_settings(
             sweep.trials = sweep.grid.len() as u64;
         }
         Algorithm::Hyperband => {
-            let brackets = hyperband::brackets(sweep.rungs, sweep.eta);
+            let brackets = hyperband::brackets(sweep.rungs, sweep.eta, sweep.brackets);
             sweep.trials = brackets.iter().map(|b| b.rounds[0].0).fold(0, u64::saturating_add);
             if sweep.trials > MOST_TRIALS as u64 {
                 return Err(too_many(&fields));

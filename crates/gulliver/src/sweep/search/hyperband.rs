@@ -11,22 +11,22 @@ pub struct Bracket {
     pub rounds: Vec<(u64, u64)>,
 }
 
-/// All brackets, the one with most trials first. The shortest round has length 1, the longest
+/// At most `count` brackets, those with most trials first. The shortest round has length 1, the longest
 /// `eta` to the power of `rungs - 1`.
-pub fn brackets(rungs: u32, eta: u64) -> Vec<Bracket> {
+pub fn brackets(rungs: u32, eta: u64, count: u32) -> Vec<Bracket> {
     let most = u64::from(rungs.max(1)) - 1;
     let power = |n: u64| eta.saturating_pow(n as u32);
     let bracket = |s: u64| {
         let trials = (most + 1).saturating_mul(power(s)).div_ceil(s + 1);
         Bracket { rounds: (0..=s).map(|i| (trials / power(i), power(most - s + i))).collect() }
     };
-    (0..=most).rev().map(bracket).collect()
+    (0..=most).rev().take(count as usize).map(bracket).collect()
 }
 
 /// See [`super::next`]: one bracket after the other, a round at a time.
 pub fn next(sweep: &Sweep, trials: &[Trial]) -> Vec<Ask> {
     let mut first = 0;
-    for Bracket { rounds } in brackets(sweep.rungs, sweep.eta) {
+    for Bracket { rounds } in brackets(sweep.rungs, sweep.eta, sweep.brackets) {
         let (count, shortest) = rounds[0];
         if trials.len() as u64 == first {
             return random::new(sweep, first..first + count, shortest);
@@ -53,7 +53,7 @@ pub fn next(sweep: &Sweep, trials: &[Trial]) -> Vec<Ask> {
 /// Lengths trained in all if nothing fails.
 pub fn work(sweep: &Sweep) -> f64 {
     let mut sum = 0.0;
-    for Bracket { rounds } in brackets(sweep.rungs, sweep.eta) {
+    for Bracket { rounds } in brackets(sweep.rungs, sweep.eta, sweep.brackets) {
         let mut before = 0;
         for (trials, level) in rounds {
             sum += trials as f64 * (level - before) as f64;

@@ -45,7 +45,7 @@ fn reached(trials: &[Trial], level: u64) -> u64 {
 
 #[test]
 fn brackets_of_the_paper() {
-    let rounds: Vec<Vec<(u64, u64)>> = brackets(5, 3).into_iter().map(|b| b.rounds).collect();
+    let rounds: Vec<Vec<(u64, u64)>> = brackets(5, 3, 10).into_iter().map(|b| b.rounds).collect();
     assert_eq!(
         rounds,
         [
@@ -56,7 +56,8 @@ fn brackets_of_the_paper() {
             vec![(5, 81)],
         ]
     );
-    assert_eq!(brackets(1, 3)[0].rounds, [(1, 1)]);
+    assert_eq!(brackets(1, 3, 10)[0].rounds, [(1, 1)]);
+    assert_eq!(brackets(5, 3, 1)[..], brackets(5, 3, 10)[..1]);
 }
 
 #[test]
@@ -70,7 +71,7 @@ fn hyperband_trains_what_its_brackets_say() {
         let trials = simulate(&sweep, &|point, level| Some(point["optimizer.lr"] / level as f64));
         assert_eq!(trials.len() as u64, sweep.trials);
         let mut first = 0;
-        for bracket in brackets(rungs, eta) {
+        for bracket in brackets(rungs, eta, 10) {
             let members = &trials[first..][..bracket.rounds[0].0 as usize];
             for &(count, level) in &bracket.rounds {
                 assert_eq!(reached(members, level), count, "{rungs} {eta} {level}");
