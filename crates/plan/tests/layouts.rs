@@ -1,6 +1,10 @@
 //! Bytes lost to layout: how much larger than what is in use at once the arena of a squeezed plan is, weights
 //! and states left out.
 
+#[path = "small_graphs/choice.rs"]
+mod choice;
+
+use choice::recompute;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
 use gulliver_graph::model::model;
@@ -8,7 +12,6 @@ use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
 use gulliver_plan::base::{Base, Choices};
-use gulliver_plan::budget::{Terms, fit};
 use gulliver_plan::comparator::Case;
 use gulliver_plan::cost::Beside;
 use gulliver_plan::make::{Options, Persistent};
@@ -33,18 +36,7 @@ fn chosen(
     let mut found = false;
     let choose = |base: &Base, start: Choices| {
         let case = Case::new(outline, base, &bound);
-        let seconds: Vec<f64> = (0..base.script.acts.len() as u32).map(|act| case.seconds(act)).collect();
-        let terms = Terms {
-            sharing: &outline.sharing,
-            bytes: &case.bytes,
-            scratch: &|_| 0,
-            seconds: &seconds,
-            node: &|node| case.node[node],
-            away: [None, None],
-            recompute: true,
-            room: [0, 0],
-        };
-        let chosen = fit(base, &terms, &start, target, false);
+        let chosen = recompute(&case, &start, target, false);
         found = chosen.is_ok();
         chosen.map_or(start, |chosen| chosen.known.choices)
     };

@@ -2,60 +2,27 @@
 //! get through the acts in order, over all ways to drop and compute again what the forward pass makes, any
 //! number of times, is a shortest path from set to set of what is in memory. Where what the backward pass makes
 //! may be computed again too, the paths take minutes to find and are the same on all but the last graph, where
-//! they were not found.
+//! they were not found. An integer program finds the same least, in a way that has nothing in common with the
+//! search but bytes and seconds.
 
-use gulliver_graph::autodiff::differentiate;
-use gulliver_graph::build::Builder;
+mod small_graphs;
+
+use good_lp::{Expression, ProblemVariables, ResolutionError, Solution, SolverModel, microlp, variable};
 use gulliver_graph::dim::Bindings;
-use gulliver_graph::dtype::DType;
-use gulliver_graph::graph::{Graph, GraphError, Init, Phase, Value};
-use gulliver_plan::base::Base;
-use gulliver_plan::budget::{Terms, fit};
+use gulliver_graph::graph::{Graph, Init};
 use gulliver_plan::comparator::Case;
-use gulliver_plan::cost::{Beside, Rates};
-use gulliver_plan::make::{Options, Persistent};
-use gulliver_plan::outline::Outline;
 use gulliver_plan::plan::Tier;
-use gulliver_plan::script::{VersionId, What};
+use small_graphs::choice::recompute;
+use small_graphs::problem::Problem;
+use small_graphs::program::Program;
+use small_graphs::{Outlined, chain, layer, residual, trained};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-const ROWS: usize = 64;
-
-/// A product with weights of so many columns, and a function of it.
-fn layer(g: &mut Builder, k: usize, x: Value, width: usize) -> Result<Value, GraphError> {
-    g.scope(format!("layer.{k}"), |g| {
-        let y = g.linear_from(x, width, Init::Normal(0.1), None)?;
-        g.tanh(y)
-    })
-}
-
-/// The loss of `body` and the gradient of the first weight, so that backward goes all the way.
-fn trained(body: impl Fn(&mut Builder, Value) -> Result<Value, GraphError>) -> Graph {
-    let mut g = Builder::new(true);
-    let x = g.data("x", DType::F32, &[ROWS, 4]).unwrap();
-    let y = body(&mut g, x).unwrap();
-    let y = g.square(y).unwrap();
-    let loss = g.mean_all(y).unwrap();
-    let (first, _) = g.graph().weights().next().unwrap();
-    let grads = differentiate(&mut g, loss, &[first], 0).unwrap();
-    g.output("loss", loss);
-    g.output("gradient", grads[0].unwrap());
-    g.finish()
-}
+/// Shares at which the integer program is solved too: the solver takes a minute for all of them.
+const SOLVED: [u64; 3] = [93, 65, 51];
 
 fn graphs() -> Vec<(&'static str, Graph)> {
-    let chain = |widths: &'static [usize]| {
-        trained(move |g, x| widths.iter().enumerate().try_fold(x, |x, (k, w)| layer(g, k, x, *w)))
-    };
-    let residual = trained(|g, x| {
-        let mut x = layer(g, 0, x, 64)?;
-        for k in 1..4 {
-            let y = layer(g, k, x, 64)?;
-            x = g.add(x, y)?;
-        }
-        Ok(x)
-    });
     let skips = trained(|g, x| {
         let a = layer(g, 0, x, 64)?;
         let b = layer(g, 1, a, 32)?;
@@ -77,73 +44,60 @@ fn graphs() -> Vec<(&'static str, Graph)> {
     vec![
         ("even chain", chain(&[32, 32, 32, 32, 32])),
         ("uneven chain", chain(&[64, 16, 128, 32, 64])),
-        ("residual", residual),
+        ("residual", residual(3)),
         ("skips", skips),
         ("cheap and dear", dear),
     ]
 }
 
-/// One act for the search: what it touches, as bits of non-input versions.
-struct Move {
-    reads: u64,
-    writes: u64,
-    bytes: u64,
-    seconds: f64,
-    forward: bool,
-    /// Operands whose place the result may take, with their bytes.
-    in_place: Vec<(u64, u64)>,
-}
-
-struct Small {
-    moves: Vec<Move>,
-    sizes: Vec<u64>,
-    /// Versions that are needed at or after each act; outputs always.
+/// Sets of values as bits, for the search.
+struct Small<'a> {
+    problem: &'a Problem,
+    reads: Vec<u64>,
+    writes: Vec<u64>,
+    /// Values that are needed at or after each act; outputs always.
     needed: Vec<u64>,
     forward: u64,
-    inputs: u64,
 }
 
-impl Small {
-    fn new(case: &Case) -> Small {
-        let base = case.base;
-        let tracked: Vec<VersionId> = (0..base.script.versions.len() as u32)
-            .filter(|&v| !base.script.versions[v as usize].input)
-            .collect();
-        assert!(tracked.len() <= 64);
-        let bits = |all: &[VersionId]| {
-            all.iter().filter_map(|v| tracked.iter().position(|w| w == v)).fold(0u64, |m, i| m | 1 << i)
-        };
-        let acts = 0..base.script.acts.len();
-        let moves: Vec<Move> = acts.clone().map(|t| one(case, t, &bits)).collect();
-        let outputs = bits(&base.script.outputs);
-        let needed = acts.map(|t| moves[t..].iter().fold(outputs, |m, act| m | act.reads)).collect();
-        let forward = moves.iter().filter(|m| m.forward).fold(0, |all, m| all | m.writes) & !outputs;
-        let inputs = (0..base.script.versions.len() as u32)
-            .filter(|v| base.script.versions[*v as usize].input)
-            .map(|v| case.size(v))
-            .sum();
-        let sizes = tracked.iter().map(|&v| case.size(v)).collect();
-        Small { moves, sizes, needed, forward, inputs }
+fn bits(values: &[usize]) -> u64 {
+    values.iter().fold(0, |set, v| set | 1 << v)
+}
+
+impl Small<'_> {
+    fn new(problem: &Problem) -> Small<'_> {
+        assert!(problem.sizes.len() <= 64);
+        let reads: Vec<u64> = problem.moves.iter().map(|m| bits(&m.reads)).collect();
+        let writes: Vec<u64> = problem.moves.iter().map(|m| bits(&m.writes)).collect();
+        let outputs = bits(&problem.outputs);
+        let needed = (0..reads.len()).map(|t| reads[t..].iter().fold(outputs, |m, r| m | r)).collect();
+        let forward = problem.moves.iter().zip(&writes).filter(|(m, _)| m.forward);
+        let forward = forward.fold(0, |all, (_, w)| all | w) & !outputs;
+        Small { problem, reads, writes, needed, forward }
     }
 
     fn bytes(&self, set: u64) -> u64 {
-        (0..self.sizes.len()).filter(|i| set >> i & 1 == 1).map(|i| self.sizes[i]).sum::<u64>() + self.inputs
+        let sizes = &self.problem.sizes;
+        (0..sizes.len()).filter(|i| set >> i & 1 == 1).map(|i| sizes[i]).sum()
     }
 
-    /// What is in memory after an act: with the result beside its operands, or in the place of one.
-    fn after(&self, set: u64, act: &Move, budget: u64) -> Vec<u64> {
-        let fresh = act.writes & !set;
-        if act.reads & !set != 0 || fresh == 0 {
+    /// What is in memory after act `k`, which runs before act `at` or is it: with the result beside its
+    /// operands, or in the place of one.
+    fn after(&self, set: u64, k: usize, at: usize, budget: u64) -> Vec<u64> {
+        if self.reads[k] & !set != 0 || self.writes[k] & !set == 0 {
             return Vec::new();
         }
-        let during = self.bytes(set) + act.bytes;
-        let beside = (during <= budget).then_some(set | act.writes);
-        let instead = act.in_place.iter().filter(|(_, bytes)| during - bytes <= budget);
-        beside.into_iter().chain(instead.map(|(operand, _)| (set | act.writes) & !operand)).collect()
+        let act = &self.problem.moves[k];
+        let next = set | self.writes[k];
+        let during = self.bytes(set) + act.bytes + self.problem.inputs[at];
+        let beside = (during <= budget).then_some(next);
+        let instead = act.in_place.iter().filter(|v| during - self.problem.sizes[**v] <= budget);
+        beside.into_iter().chain(instead.map(|v| next & !(1 << v))).collect()
     }
 
     /// The fewest seconds of computing again within a budget, if it can be met.
     fn best(&self, budget: u64) -> Option<f64> {
+        let moves = &self.problem.moves;
         let mut known: HashMap<(usize, u64), f64> = HashMap::from([((0, 0), 0.0)]);
         let mut open = BinaryHeap::from([(Reverse(0u64), 0usize, 0u64)]);
         while let Some((Reverse(bits), at, set)) = open.pop() {
@@ -152,7 +106,7 @@ impl Small {
             if known[&(at, set)] < seconds {
                 continue;
             }
-            if at == self.moves.len() {
+            if at == moves.len() {
                 return Some(seconds);
             }
             let mut reach = |at: usize, set: u64, seconds: f64| {
@@ -162,16 +116,16 @@ impl Small {
                     open.push((Reverse(seconds.to_bits()), at, set));
                 }
             };
-            for next in self.after(set, &self.moves[at], budget) {
+            for next in self.after(set, at, at, budget) {
                 let needed = self.needed.get(at + 1).copied().unwrap_or(next);
                 reach(at + 1, next & (needed | self.forward), seconds);
             }
-            for act in self.moves[..at].iter().filter(|m| m.forward) {
-                for next in self.after(set, act, budget) {
-                    reach(at, next, seconds + act.seconds);
+            for k in (0..at).filter(|k| moves[*k].forward) {
+                for next in self.after(set, k, at, budget) {
+                    reach(at, next, seconds + moves[k].seconds);
                 }
             }
-            for i in (0..self.sizes.len()).filter(|i| set & self.forward & 1 << i != 0) {
+            for i in (0..self.problem.sizes.len()).filter(|i| set & self.forward & 1 << i != 0) {
                 reach(at, set & !(1 << i), seconds);
             }
         }
@@ -179,28 +133,27 @@ impl Small {
     }
 }
 
-fn one(case: &Case, t: usize, bits: &dyn Fn(&[VersionId]) -> u64) -> Move {
-    let base: &Base = case.base;
-    let (reads, writes) = base.script.split(t);
-    let What::Run(id, _) = base.script.acts[t].what else { panic!("nothing is updated") };
-    let node = &base.graph.nodes[id.index()];
-    let may = |&(i, o): &(usize, usize)| {
-        let alone = reads.iter().filter(|&&r| r == reads[i]).count() == 1;
-        let input = base.script.versions[reads[i] as usize].input;
-        alone && !input && base.graph.ty(node.ins[i]) == base.graph.ty(node.outs[o])
-    };
-    let pairs = node.op.def().in_place();
-    Move {
-        reads: bits(reads),
-        writes: bits(writes),
-        bytes: writes.iter().map(|&w| case.size(w)).sum(),
-        seconds: case.seconds(t as u32),
-        forward: node.phase == Phase::Forward,
-        in_place: pairs
-            .iter()
-            .filter(|p| may(p))
-            .map(|p| (bits(&[reads[p.0]]), case.size(reads[p.0])))
-            .collect(),
+/// The fewest microseconds by the integer program; none if the budget cannot be met.
+fn solved(program: &Program) -> Option<f64> {
+    if program.impossible {
+        return None;
+    }
+    let mut variables = ProblemVariables::new();
+    let columns: Vec<_> = program
+        .whole
+        .iter()
+        .map(|whole| variables.add(if *whole { variable().binary() } else { variable().min(0.0).max(1.0) }))
+        .collect();
+    let cost: Expression = program.costs.iter().zip(&columns).map(|(cost, x)| *cost * *x).sum();
+    let mut model = variables.minimise(cost.clone()).using(microlp);
+    for (terms, most) in &program.rows {
+        let sum: Expression = terms.iter().map(|(column, factor)| *factor * columns[*column]).sum();
+        model.add_constraint(sum.leq(*most));
+    }
+    match model.solve() {
+        Ok(solution) => Some(solution.eval(cost)),
+        Err(ResolutionError::Infeasible) => None,
+        Err(e) => panic!("{e}"),
     }
 }
 
@@ -208,49 +161,39 @@ fn one(case: &Case, t: usize, bits: &dyn Fn(&[VersionId]) -> u64) -> Move {
 fn what_is_computed_again_is_close_to_the_least_possible() {
     let (mut close, mut all) = (0, 0);
     for (name, graph) in graphs() {
-        let persistent = Persistent::of(&graph).unwrap();
-        let beside = Beside { host: Some(0), disk: None };
-        // Calls that cost nothing, so that small kernels differ as large ones do.
-        let rates = Rates { call: 0.0, ..Rates::default() };
-        let options = Options { beside, rates, ..Options::new(&persistent) };
-        let none = Bindings::new();
-        let outline = Outline::new(&graph, &none, &options).unwrap();
-        let sizes = outline.sizes(&graph, &none, &options).unwrap();
-        let state = persistent.ends[0];
-        let base = outline.base(&graph);
-        let case = Case::new(&outline, &base, &sizes);
-        let small = Small::new(&case);
+        let outlined = Outlined::new(graph, &Bindings::new());
+        let base = outlined.outline.base(&outlined.graph);
+        let case = Case::new(&outlined.outline, &base, &outlined.sizes);
+        let problem = Problem::new(&case);
+        let small = Small::new(&problem);
         let start = base.keep(vec![Tier::Device; base.script.versions.len()]);
-        let seconds: Vec<f64> = (0..base.script.acts.len() as u32).map(|act| case.seconds(act)).collect();
-        let terms = Terms {
-            sharing: &outline.sharing,
-            bytes: &case.bytes,
-            scratch: &|_| 0,
-            seconds: &seconds,
-            node: &|node| case.node[node],
-            away: [None, None],
-            recompute: true,
-            room: [0, 0],
-        };
-        let whole = case.outcome(&outline.script).peak;
+        let whole = case.outcome(base.script).peak;
         println!(
             "{name}: {} acts, {} beyond weights; microseconds again: ours, least",
-            small.moves.len(),
-            whole - state
+            problem.moves.len(),
+            whole - outlined.state
         );
         for share in (51..=100).rev().step_by(7) {
-            let budget = state + (whole - state) / 100 * share;
+            let budget = outlined.budget(whole, share);
             let least = small.best(budget);
-            // The best path does not lay its bytes out, so neither do we; but the inputs it keeps throughout
-            // we may drop.
+            if SOLVED.contains(&share) {
+                let program = Program::new(&problem, budget, |act| act.forward && act.again);
+                let solved = solved(&program);
+                let same = match (least, solved) {
+                    (Some(a), Some(b)) => (1e6 * a - b).abs() <= 1e-6 * b + 1e-9,
+                    (a, b) => a.is_none() && b.is_none(),
+                };
+                assert!(same, "{name} at {share} %: {least:?} by search, {solved:?} microseconds by program");
+            }
+            // The best path does not lay its bytes out, so neither do we.
             let within = |target| {
-                let chosen = fit(&base, &terms, &start, target, true).ok()?;
+                let chosen = recompute(&case, &start, target, true).ok()?;
                 let outcome = case.outcome(&chosen.known.script);
                 assert!(outcome.peak <= target, "{name}");
                 Some(outcome.again)
             };
             let ours = within(budget);
-            let eased = ours.or_else(|| within(budget + (budget - state) / 50));
+            let eased = ours.or_else(|| within(budget + (budget - outlined.state) / 50));
             let show = |x: Option<f64>| x.map_or("       -".into(), |x| format!("{:8.3}", 1e6 * x));
             println!(
                 "  {share:>3} % {} {} {}",

@@ -1,0 +1,22 @@
+//! What our planner chooses where nothing may be done but to compute again.
+
+use gulliver_plan::base::Choices;
+use gulliver_plan::budget::{Chosen, Short, Terms, fit};
+use gulliver_plan::comparator::Case;
+
+/// What is chosen from `start` on for a target of bytes in use.
+pub fn recompute(case: &Case, start: &Choices, target: u64, at_leisure: bool) -> Result<Chosen, Short> {
+    let base = case.base;
+    let seconds: Vec<f64> = (0..base.script.acts.len() as u32).map(|act| case.seconds(act)).collect();
+    let terms = Terms {
+        sharing: case.sharing,
+        bytes: &case.bytes,
+        scratch: &|node| case.scratch[node],
+        seconds: &seconds,
+        node: &|node| case.node[node],
+        away: [None, None],
+        recompute: true,
+        room: [0, 0],
+    };
+    fit(base, &terms, start, target, at_leisure)
+}
