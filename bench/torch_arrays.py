@@ -69,10 +69,9 @@ class Vmap:
         self.weights, buffers = torch.func.stack_module_state(models)
         self.optimizer = OPTIMIZERS[rule](self.weights.values())
         self.parameters = count(self.weights.values()) // len(models)
-        skeleton = copy.deepcopy(models[0]).to("meta")
 
         def loss(weights, buffers, x, y):
-            return F.cross_entropy(torch.func.functional_call(skeleton, (weights, buffers), (x,)), y)
+            return F.cross_entropy(torch.func.functional_call(models[0], (weights, buffers), (x,)), y)
 
         self.gradients = torch.func.vmap(torch.func.grad_and_value(loss), in_dims=(0, 0, None, None))
         self.buffers = buffers
@@ -353,7 +352,7 @@ def main():
         else:
             run(arguments, start)
     except Unsupported as reason:
-        sys.exit(f"error: {reason}")
+        sys.exit(f"error: unsupported: {reason}")
 
 
 if __name__ == "__main__":
