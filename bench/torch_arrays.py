@@ -294,7 +294,7 @@ def check(form, members, workload):
     # The members must differ, or a mix-up of two would not be seen.
     apart = (alone[-1].max() - alone[-1].min()).item()
     if not off < TOLERANCE or (members > 1 and not apart > 10 * off):
-        sys.exit(f"error: {workload}, {form}: losses differ by {off:.2g} from members alone, which are {apart:.2g} apart")
+        sys.exit(f"error: {workload}, {form}: losses are {off:.2g} off those of members alone, {apart:.2g} apart")
     print(json.dumps({"event": "check", "workload": workload, "form": form, "members": members, "off": off}))
 
 
