@@ -7,8 +7,11 @@ use crate::base::Choices;
 use crate::layout::aligned;
 use crate::plan::{Choice, Tier};
 
-/// Acts that are looked at in all, over all changes: what may be spent on a short script.
+/// Acts that are looked at in one run, over all changes: what may be spent on a short script.
 const ACTS: usize = 600_000;
+/// A run may end where no change leads further: there are so many, with other changes, of scripts with as many
+/// acts in all.
+const RUNS: (u64, usize) = (4, 240);
 /// Changes looked at are at least so many, or it is not worth beginning.
 const LEAST: usize = 2_000;
 /// How much worse a change may be at first and at last, as a share of the step.
@@ -35,6 +38,16 @@ impl Dice {
 impl Search<'_> {
     /// The cheapest choices found from those at hand on that keep within the target, and their seconds.
     pub(super) fn polish(&mut self) -> Option<(f64, Choices)> {
+        let from = self.choices.clone();
+        let runs = (RUNS.1 / self.base.script.acts.len().max(1)).max(1) as u64;
+        let runs = (1..=runs.min(RUNS.0)).filter_map(|run| {
+            copy(&from, &mut self.choices);
+            self.polish_once(Dice(run))
+        });
+        runs.min_by(|a, b| a.0.total_cmp(&b.0))
+    }
+
+    fn polish_once(&mut self, mut dice: Dice) -> Option<(f64, Choices)> {
         let looks = ACTS / self.base.script.acts.len().max(1);
         if looks < LEAST {
             return None;
@@ -49,7 +62,6 @@ impl Search<'_> {
         let (base, terms) = (self.base, self.terms);
         let beyond = self.target.saturating_sub(self.state()).max(1) as f64;
         let step: f64 = terms.seconds.iter().sum::<f64>().max(f64::MIN_POSITIVE);
-        let mut dice = Dice(1);
         let mut best: Option<(f64, Choices)> = None;
         let (mut held, mut now) = (self.choices.clone(), f64::INFINITY);
         for look in 0..looks {
