@@ -2,6 +2,7 @@
 //! members with seeds and rates of their own, on shared data or on data of their own, within a budget, when
 //! others leave, join or diverge.
 
+mod makes;
 mod small_models;
 
 use gulliver_graph::dim::Bindings;
@@ -16,6 +17,7 @@ use gulliver_run::data::Batch;
 use gulliver_run::host::HostTensor;
 use gulliver_run::planner::Planner;
 use gulliver_run::session::{Key, NOISE, Outcome, Session, SessionOptions, Which};
+use makes::MAKES;
 use small_models::{data, small};
 use std::collections::BTreeMap;
 
@@ -120,21 +122,6 @@ fn same(found: &Outcome, expected: &Outcome) -> bool {
         |o: &Outcome| o.scalars.iter().map(|(n, x)| (n.clone(), x.to_bits())).collect::<BTreeMap<_, _>>();
     bits(found) == bits(expected) && found.not_finite.is_some() == expected.not_finite.is_some()
 }
-
-const MAKES: [&str; 12] = [
-    "mlp",
-    "cnn",
-    "resnet18",
-    "resnet50",
-    "vgg11",
-    "mobilenet_v2",
-    "dcgan",
-    "pointnet",
-    "cosmoflow",
-    "lstm",
-    "gpt",
-    "bert",
-];
 
 #[test]
 fn every_make_of_model_has_the_bits_it_has_alone() {

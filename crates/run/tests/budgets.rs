@@ -2,6 +2,7 @@
 //! other tiers on and off, gives the losses and weights of the unlimited run; and what was planned is what
 //! was used and moved.
 
+mod makes;
 mod small_models;
 
 use gulliver_graph::dim::Bindings;
@@ -16,6 +17,7 @@ use gulliver_plan::simulate::moved;
 use gulliver_run::checkpoint::fingerprint;
 use gulliver_run::planner::Planner;
 use gulliver_run::session::{Key, Session, SessionOptions, Which};
+use makes::MAKES;
 use small_models::{data, small};
 
 const STEPS: u64 = 2;
@@ -49,22 +51,6 @@ fn train(graph: &Graph, options: SessionOptions, sizes: &Bindings) -> (String, V
     assert!(session.take_alarms().is_empty());
     (fingerprint(&session.tensors().unwrap()), scalars)
 }
-
-/// One model of each make; the others differ in size alone, which is small here.
-const MAKES: [&str; 12] = [
-    "mlp",
-    "cnn",
-    "resnet18",
-    "resnet50",
-    "vgg11",
-    "mobilenet_v2",
-    "dcgan",
-    "pointnet",
-    "cosmoflow",
-    "lstm",
-    "gpt",
-    "bert",
-];
 
 #[test]
 fn every_make_of_model_trains_to_the_same_bits_within_any_budget() {

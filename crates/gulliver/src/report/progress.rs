@@ -8,6 +8,14 @@ use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
+/// Prints a line above a bar.
+pub fn print_above(bar: &ProgressBar, out: &mut dyn Write, line: &str) -> io::Result<()> {
+    bar.suspend(|| {
+        writeln!(out, "{line}")?;
+        out.flush()
+    })
+}
+
 /// How events are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -56,7 +64,7 @@ impl Reporter {
             }
         }
         match (self.mode, event) {
-            (Mode::Json, _) => self.print(&event.to_json()),
+            (Mode::Json, _) => print_above(&self.bar, &mut self.out, &event.to_json()),
             (Mode::Bar, Event::Step { step, loss, samples_per_second, .. }) => {
                 let left = self.time_left(*step, *samples_per_second);
                 let parts =
@@ -73,21 +81,13 @@ impl Reporter {
             (Mode::Bar, Event::Done { .. }) => {
                 self.bar.finish_and_clear();
                 let line = self.line(event);
-                self.print(&line)
+                print_above(&self.bar, &mut self.out, &line)
             }
             _ => {
                 let line = self.line(event);
-                self.print(&line)
+                print_above(&self.bar, &mut self.out, &line)
             }
         }
-    }
-
-    fn print(&mut self, line: &str) -> io::Result<()> {
-        let out = &mut self.out;
-        self.bar.suspend(|| {
-            writeln!(out, "{line}")?;
-            out.flush()
-        })
     }
 
     /// The event in words.

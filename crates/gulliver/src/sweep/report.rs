@@ -8,7 +8,7 @@ use super::space::Point;
 use super::store::{Evaluation, Outcome, Place, Record, State, Store, mean};
 use crate::job::Value;
 use crate::report::events::{Metrics, number, numbers};
-use crate::report::progress::{Mode, short};
+use crate::report::progress::{Mode, print_above, short};
 use crate::report::table::{Column, render};
 use crate::report::units;
 use gulliver_run::atomic::write_atomic;
@@ -373,7 +373,7 @@ impl Reporter {
             }
             (Mode::Json, _) => {
                 let line = serde_json::to_string(event).map_err(io::Error::from)?;
-                self.print(&line)
+                print_above(&self.bar, &mut self.out, &line)
             }
             (Mode::Bar, Event::Step { trial, step, to, .. }) => {
                 let share = (self.work[1] + self.work[2]) / self.work[0].max(1e-9);
@@ -390,11 +390,11 @@ impl Reporter {
             (_, Event::Done { .. }) => {
                 self.bar.finish_and_clear();
                 let line = self.line(event);
-                self.print(&line)
+                print_above(&self.bar, &mut self.out, &line)
             }
             _ => {
                 let line = self.line(event);
-                self.print(&line)
+                print_above(&self.bar, &mut self.out, &line)
             }
         }
     }
@@ -432,14 +432,6 @@ impl Reporter {
         ];
         let rows: Vec<Vec<String>> = self.rows.iter().map(|(_, cells)| cells.clone()).collect();
         if rows.is_empty() { String::new() } else { render(&columns, &rows) }
-    }
-
-    fn print(&mut self, line: &str) -> io::Result<()> {
-        let out = &mut self.out;
-        self.bar.suspend(|| {
-            writeln!(out, "{line}")?;
-            out.flush()
-        })
     }
 
     /// The event in words.
