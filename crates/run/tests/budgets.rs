@@ -19,6 +19,8 @@ use gulliver_run::planner::Planner;
 use gulliver_run::session::{Key, Session, SessionOptions, Which};
 use makes::MAKES;
 use small_models::{data, small};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 const STEPS: u64 = 2;
 
@@ -52,48 +54,66 @@ fn train(graph: &Graph, options: SessionOptions, sizes: &Bindings) -> (String, V
     (fingerprint(&session.tensors().unwrap()), scalars)
 }
 
-#[test]
-fn every_make_of_model_trains_to_the_same_bits_within_any_budget() {
+/// Trains a make within random budgets: values computed again, away, weights and states at home elsewhere, and
+/// budgets that were too small.
+fn within_budgets(i: usize, name: &str) -> [usize; 4] {
     let sizes = Bindings::new().with("batch", 4).with("length", 7);
-    let (mut again, mut away, mut homeless, mut short) = (0, 0, 0, 0);
-    for (i, row) in MAKES.iter().map(|name| MODELS.iter().find(|row| row.name == *name).unwrap()).enumerate()
-    {
-        let model = model(row.name, &small(row)).unwrap_or_else(|e| panic!("{}: {e}", row.name));
-        let optimizer = if i % 2 == 0 { "adamw" } else { "sgd" };
-        let graph = training_graph(&*model, &[Optimizer::new(optimizer, &[]).unwrap()], None).unwrap();
-        let partials = if i % 3 == 0 { 2 } else { 1 };
-        let free = SessionOptions { threads: 1, partials, ..SessionOptions::default() };
-        let expected = train(&graph, free.clone(), &sizes);
-        let mut planner = Planner::new(graph.clone(), None, free.clone()).unwrap();
-        let whole = planner.unlimited(Which::Train, &sizes).unwrap().spaces[0].bytes;
-        let noise = Stream::new(5, hash_name(row.name), 0);
-        let tiers = [(Some(0), None), (None, None), (Some(0), Some(1 << 28)), (Some(20_000), Some(1 << 28))];
-        for (k, (host_memory, disk)) in tiers.into_iter().enumerate() {
-            for round in 0..2 {
-                let memory = Some(whole * (50 + noise.below(2 * k as u64 + round, 50)) / 100);
-                let threads = 1 + k % 2;
-                let largest = Some(sizes.clone());
-                let limited = SessionOptions { threads, memory, host_memory, disk, largest, ..free.clone() };
-                let mut planner = match Planner::new(graph.clone(), None, limited.clone()) {
-                    Ok(planner) => planner,
-                    // Weights and what one operator needs may be more than that.
-                    Err(PlanError::DoesNotFit { .. } | PlanError::NoRoom) => {
-                        short += 1;
-                        continue;
-                    }
-                    Err(e) => panic!("{} in {memory:?} of {whole}: {e}", row.name),
-                };
-                let plan = planner.plan(Which::Train, &sizes).unwrap();
-                let count = |choice: Choice| plan.decisions.iter().filter(|d| d.choice == choice).count();
-                again += count(Choice::Recompute);
-                away += count(Choice::Host) + count(Choice::Disk);
-                let homes = planner.persistent().homes.values();
-                homeless += homes.filter(|home| home.tier != Tier::Device).count();
-                let found = train(&graph, limited.clone(), &sizes);
-                assert_eq!(expected, found, "{} in {memory:?} of {whole}, {limited:?}", row.name);
-            }
+    let [mut again, mut away, mut homeless, mut short] = [0; 4];
+    let row = MODELS.iter().find(|row| row.name == name).unwrap();
+    let model = model(name, &small(row)).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let optimizer = if i.is_multiple_of(2) { "adamw" } else { "sgd" };
+    let graph = training_graph(&*model, &[Optimizer::new(optimizer, &[]).unwrap()], None).unwrap();
+    let partials = if i.is_multiple_of(3) { 2 } else { 1 };
+    let free = SessionOptions { threads: 1, partials, ..SessionOptions::default() };
+    let expected = train(&graph, free.clone(), &sizes);
+    let mut planner = Planner::new(graph.clone(), None, free.clone()).unwrap();
+    let whole = planner.unlimited(Which::Train, &sizes).unwrap().spaces[0].bytes;
+    let noise = Stream::new(5, hash_name(name), 0);
+    let tiers = [(Some(0), None), (None, None), (Some(0), Some(1 << 28)), (Some(20_000), Some(1 << 28))];
+    for (k, (host_memory, disk)) in tiers.into_iter().enumerate() {
+        for round in 0..2 {
+            let memory = Some(whole * (50 + noise.below(2 * k as u64 + round, 50)) / 100);
+            let threads = 1 + k % 2;
+            let largest = Some(sizes.clone());
+            let limited = SessionOptions { threads, memory, host_memory, disk, largest, ..free.clone() };
+            let mut planner = match Planner::new(graph.clone(), None, limited.clone()) {
+                Ok(planner) => planner,
+                // Weights and what one operator needs may be more than that.
+                Err(PlanError::DoesNotFit { .. } | PlanError::NoRoom) => {
+                    short += 1;
+                    continue;
+                }
+                Err(e) => panic!("{name} in {memory:?} of {whole}: {e}"),
+            };
+            let plan = planner.plan(Which::Train, &sizes).unwrap();
+            let count = |choice: Choice| plan.decisions.iter().filter(|d| d.choice == choice).count();
+            again += count(Choice::Recompute);
+            away += count(Choice::Host) + count(Choice::Disk);
+            let homes = planner.persistent().homes.values();
+            homeless += homes.filter(|home| home.tier != Tier::Device).count();
+            let found = train(&graph, limited.clone(), &sizes);
+            assert_eq!(expected, found, "{name} in {memory:?} of {whole}, {limited:?}");
         }
     }
+    [again, away, homeless, short]
+}
+
+#[test]
+fn every_make_of_model_trains_to_the_same_bits_within_any_budget() {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut sums = [0; 4];
+        loop {
+            // The last ones take longest.
+            let Some(i) = MAKES.len().checked_sub(1 + next.fetch_add(1, Ordering::Relaxed)) else {
+                return sums;
+            };
+            let found = within_budgets(i, MAKES[i]);
+            sums.iter_mut().zip(found).for_each(|(sum, n)| *sum += n);
+        }
+    };
+    let [one, two] = thread::scope(|scope| [scope.spawn(work), scope.spawn(work)].map(|t| t.join().unwrap()));
+    let [again, away, homeless, short] = [0, 1, 2, 3].map(|k| one[k] + two[k]);
     println!("{again} computed again, {away} away, {homeless} at home elsewhere, {short} too little");
     assert!(again > 100 && away > 100 && homeless > 100 && short < 40, "{again} {away} {homeless} {short}");
 }

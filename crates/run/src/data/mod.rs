@@ -47,6 +47,11 @@ impl Batch {
         self.fields.iter().find(|(n, _)| n == name).map(|(_, tensor)| tensor)
     }
 
+    /// Bytes of all tensors.
+    pub fn bytes(&self) -> usize {
+        self.fields.iter().map(|(_, tensor)| tensor.as_bytes().len()).sum()
+    }
+
     pub(crate) fn of<const N: usize>(fields: [(&str, HostTensor); N]) -> Batch {
         Batch { fields: fields.into_iter().map(|(name, tensor)| (name.to_string(), tensor)).collect() }
     }

@@ -17,8 +17,10 @@ use std::time::{Duration, Instant};
 /// A lane stays with a member for at least so long, and so many times as long as it took to bring it.
 const STRETCH: Duration = Duration::from_millis(20);
 const TIMES: u32 = 50;
-/// Steps that members which share their data may be apart, roughly: batches that are kept for the others.
-const APART: u64 = 64;
+/// Batches are kept for members which share their data and come later: roughly so many bytes of them, but at
+/// least and at most so many, are what a member may be ahead.
+const KEPT: usize = 64 << 20;
+const AHEAD: (u64, u64) = (16, 4096);
 
 /// A session that trains members.
 pub struct Lane {
@@ -128,10 +130,11 @@ pub fn train_array(
     notify: &(dyn Fn(usize, Notice) + Sync),
 ) -> Vec<Result<Ended, TrainError>> {
     let results = members.iter().map(|_| None).collect();
+    let at = members.iter().map(|member| (data_of(&member.sources), member.done)).collect();
     let desk = Desk {
         state: Mutex::new(Waiting { members: members.into_iter().map(Some).collect(), results }),
         freed: Condvar::new(),
-        batches: Mutex::new(BTreeMap::new()),
+        batches: Mutex::new(Batches { kept: BTreeMap::new(), at }),
         until,
         stop,
         notify,
@@ -153,12 +156,24 @@ struct Waiting {
     results: Vec<Option<Result<Ended, TrainError>>>,
 }
 
+/// Batches that somebody will ask for again.
+struct Batches {
+    /// By data and step.
+    kept: BTreeMap<(usize, u64), Arc<Batch>>,
+    /// By member: its data, and the step it is at.
+    at: Vec<(usize, u64)>,
+}
+
+/// Tells data apart.
+fn data_of(sources: &Arc<Sources>) -> usize {
+    Arc::as_ptr(sources) as usize
+}
+
 /// What lanes share.
 struct Desk<'d> {
     state: Mutex<Waiting>,
     freed: Condvar,
-    /// By data and step, as long as somebody may ask for them.
-    batches: Mutex<BTreeMap<(usize, u64), Arc<Batch>>>,
+    batches: Mutex<Batches>,
     until: u64,
     stop: &'d AtomicBool,
     notify: &'d (dyn Fn(usize, Notice) + Sync),
@@ -173,6 +188,9 @@ impl Desk<'_> {
     fn work(&self, session: &mut Session) {
         while let Some((m, mut member)) = self.take() {
             let result = self.train(session, m, &mut member);
+            if !matches!(result, Ok(None)) {
+                lock(&self.batches).at[m].1 = u64::MAX;
+            }
             let mut waiting = lock(&self.state);
             match result {
                 Ok(None) => waiting.members[m] = Some(member),
@@ -221,11 +239,17 @@ impl Desk<'_> {
         };
         let first = member.done;
         let stopped = || self.stop.load(Ordering::Relaxed);
+        let mut ahead = AHEAD.1;
         while member.done < self.until && !stopped() {
             let next = Range { start: member.done, end: member.done + 1 };
-            job.stretch(next, &mut |step| self.batch(&sources, step), self.stop, &mut notify)?;
+            let mut batch = |step| {
+                let batch = self.batch(&sources, m, step)?;
+                ahead = ((KEPT / batch.bytes().max(1)) as u64).clamp(AHEAD.0, AHEAD.1);
+                Ok(batch)
+            };
+            job.stretch(next, &mut batch, self.stop, &mut notify)?;
             member.done = job.run.steps;
-            let long = began.elapsed() >= stay || member.done - first >= APART;
+            let long = began.elapsed() >= stay || member.done - first >= ahead;
             if long && member.done < self.until && !stopped() && self.others_wait() {
                 member.leave(session).map_err(SessionError::from)?;
                 return Ok(None);
@@ -253,17 +277,22 @@ impl Desk<'_> {
         lock(&self.state).members.iter().any(Option::is_some)
     }
 
-    /// The batch of a step, made by whoever asks first of those that share their data.
-    fn batch(&self, sources: &Arc<Sources>, step: u64) -> Shared {
-        let data = Arc::as_ptr(sources) as usize;
-        if let Some(batch) = lock(&self.batches).get(&(data, step)) {
+    /// The batch of a member's next step, made by whoever asks first of those that share their data.
+    fn batch(&self, sources: &Arc<Sources>, member: usize, step: u64) -> Shared {
+        let data = data_of(sources);
+        let mut batches = lock(&self.batches);
+        batches.at[member].1 = step;
+        if let Some(batch) = batches.kept.get(&(data, step)) {
             return Ok(batch.clone());
         }
+        drop(batches);
         let batch = Arc::new(prefetch::make(sources.train.as_ref(), &sources.sampler, step)?);
-        // Nobody who is much further behind is left, but for those who will make it themselves.
-        let mut batches = lock(&self.batches);
-        batches.retain(|(_, old), _| old + 2 * APART > step);
-        batches.insert((data, step), batch.clone());
+        let Batches { kept, at } = &mut *lock(&self.batches);
+        let least = at.iter().filter(|(other, _)| *other == data).map(|(_, step)| *step).min();
+        while let Some((&old, _)) = kept.range((data, 0)..(data, least.unwrap_or(step))).next() {
+            kept.remove(&old);
+        }
+        kept.insert((data, step), batch.clone());
         Ok(batch)
     }
 }
