@@ -15,7 +15,7 @@ use gulliver_graph::training::{Clip, evaluation_graph, training_graph};
 use gulliver_plan::cost::{Links, Rates};
 use gulliver_plan::make::PlanError;
 use gulliver_run::data::{self, Buckets, DataInfo, Dataset, Sampler, prefetch};
-use gulliver_run::planner::Planner;
+use gulliver_run::planner::{Planner, evaluated_at_once};
 use gulliver_run::probe;
 use gulliver_run::session::{SessionError, SessionOptions, sizes_of};
 use gulliver_run::team::Team;
@@ -78,8 +78,7 @@ pub fn setup(job: &Job, checkpoints: Option<&Path>) -> Result<Setup, CommandErro
         Length::Steps(steps) => steps,
         Length::Epochs(epochs) => epochs.saturating_mul(sampler.steps_per_epoch()),
     };
-    // Evaluation takes as many examples at once as a partial of training does, so that it needs no more.
-    let slice = batch.div_ceil((job.train.partials as usize).max(1));
+    let slice = evaluated_at_once(batch, job.train.partials as usize);
     let validation = match validation {
         Some(set) if !set.is_empty() => {
             let sampler = Sampler::new(set.len(), slice.min(set.len()), job.train.seed, false, false, None)?;

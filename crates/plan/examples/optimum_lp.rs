@@ -2,9 +2,10 @@
 //! `cargo run --release -p gulliver-plan --example optimum_lp GRAPH PERCENT FILE [forward]`.
 //!
 //! The budget is a share of what is needed beyond weights and states. Whatever is made before the update may be
-//! computed again, or only what the forward pass makes; we may do the former either way. Printed is a line of JSON: acts, columns of the program and how many are whole numbers, bytes
-//! of weights and states, of the unlimited peak and of the budget, microseconds of the step, and those we compute
-//! again with the peak then, or null if we find nothing. Without arguments, the names of the graphs.
+//! computed again, or only what the forward pass makes; we may do the former either way. Printed is a line of JSON:
+//! acts, columns of the program and how many are whole numbers, bytes of weights and states, of the unlimited peak
+//! and of the budget, microseconds of the step, and those we compute again with the peak then, or null if we find
+//! nothing. Without arguments, the names of the graphs.
 
 #[path = "../tests/small_graphs/mod.rs"]
 mod small_graphs;

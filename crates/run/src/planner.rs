@@ -117,14 +117,14 @@ impl Planner {
     fn settle_in_order(&mut self, largest: &Bindings) -> Result<f64, PlanError> {
         let mut best: Option<(f64, f64, Persistent)> = None;
         let mut reason = PlanError::NoRoom;
-        let mut nothing = false;
         // Moves at several prices, and then as little on the device as can be.
         for (unhidden, bare) in UNHIDDEN.map(|share| (share, false)).into_iter().chain([(UNHIDDEN[1], true)])
         {
             if bare && best.is_some() {
                 break;
             }
-            if nothing && !bare {
+            // What does not fit hardly depends on prices.
+            if !bare && best.is_none() && matches!(reason, PlanError::DoesNotFit { .. }) {
                 continue;
             }
             self.unhidden = unhidden;
@@ -152,12 +152,7 @@ impl Planner {
                         best = Some((seconds, unhidden, persistent));
                     }
                 }
-                Err(e @ PlanError::TierFull { .. }) => reason = e,
-                Err(e @ PlanError::DoesNotFit { .. }) => {
-                    reason = e;
-                    // What does not fit hardly depends on prices.
-                    nothing = best.is_none();
-                }
+                Err(e @ (PlanError::DoesNotFit { .. } | PlanError::TierFull { .. })) => reason = e,
                 Err(PlanError::NoRoom) => {}
                 Err(e) => return Err(e),
             }
@@ -171,11 +166,11 @@ impl Planner {
         Ok(seconds)
     }
 
-    /// The largest input of evaluation: that of one partial of training.
+    /// The largest input of evaluation.
     fn evaluated_at(&self, largest: &Bindings) -> Bindings {
         let mut slice = largest.clone();
         if let Some(batch) = largest.get(BATCH) {
-            slice.set(BATCH, batch.div_ceil(self.train.partials.max(1) as usize));
+            slice.set(BATCH, evaluated_at_once(batch, self.train.partials as usize));
         }
         slice
     }
@@ -325,6 +320,11 @@ impl Planner {
         };
         f(&side.graph, side.outline.insert(outline), &options)
     }
+}
+
+/// Examples that evaluation takes at once: as many as a partial of training, so that it needs no more memory.
+pub fn evaluated_at_once(batch: usize, partials: usize) -> usize {
+    batch.div_ceil(partials.max(1))
 }
 
 fn timing(

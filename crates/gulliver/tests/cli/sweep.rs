@@ -90,27 +90,29 @@ fn interrupted_a_sweep_saves_and_goes_on() {
 
 #[test]
 fn two_sweeps_at_once() {
-    let place = place("twice", "trials = 3\nset = ['train.steps=1000000']");
-    let trials = || {
+    let place = place("twice", "trials = 3\nset = ['train.steps=400']");
+    for killed in [true, true, false] {
+        let mut first = place.start(&[&SWEEP[..], &["--out", "out"]].concat());
+        assert!(first.wait_for("eval", 1));
+        // It is not to end before the second one looks.
+        first.signal("STOP");
+        let second = place.run(&["sweep", "sweep.toml", "--out", "out"]).error();
+        first.signal("CONT");
+        let told = second.starts_with("out: process ") && second.contains("is working on this sweep");
+        assert!(told, "{second}");
         let export = place.run(&["sweep", "sweep.toml", "--out", "out", "--export", "json"]);
         assert_eq!(export.code(), Some(0), "{}", export.stderr);
         let json: serde_json::Value = serde_json::from_str(&export.stdout).unwrap();
-        json["trials"].as_array().unwrap().len()
-    };
-    for _ in 0..2 {
-        let mut first = place.start(&[&SWEEP[..], &["--out", "out"]].concat());
-        assert!(first.wait_for("eval", 1));
-        let second = place.run(&["sweep", "sweep.toml", "--out", "out"]).error();
-        assert!(
-            second.starts_with("out: process ") && second.contains("is working on this sweep"),
-            "{second}"
-        );
-        assert_eq!(trials(), 3);
-        // Whoever had it is gone and does not block.
-        first.kill();
-        first.finish();
+        assert_eq!(json["trials"].as_array().unwrap().len(), 3);
+        if killed {
+            // Whoever had it is gone and does not block.
+            first.kill();
+        }
+        let ended = first.finish().code();
+        assert!(killed || ended == Some(0), "{ended:?}");
     }
-    assert_eq!(trials(), 3);
+    sweep(&place, "alone", &[]);
+    assert!(left(&place, "out") == left(&place, "alone"));
 }
 
 #[test]

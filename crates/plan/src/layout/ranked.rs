@@ -1,9 +1,7 @@
-//! Placing buffers one after the other, each as low as those before it allow: largest first or longest-lived
-//! first, and again with the one that ended highest moved to the front. Loses least of all ways, and takes
-//! longest.
+//! Placing buffers one after the other, each as low as those before it allow: largest first, and again with
+//! the one that ended highest moved to the front. Loses least of all ways, and takes longest.
 
 use super::{Span, aligned, largest};
-use std::cmp::Reverse;
 
 /// Most passes.
 const PASSES: usize = 80;
@@ -17,15 +15,8 @@ pub(super) fn improve(spans: &[Span], enough: u64, pairs: usize, best: &mut (Vec
         return;
     }
     let mut order = largest(spans, spans.len());
-    let passes = (pairs / (order.len() * order.len() / 4).max(1)).min(PASSES);
     let once = order.len() <= FEW.0 && best.1 - enough > enough / FEW.1;
-    squeeze(spans, enough, passes.div_ceil(2).max(usize::from(once)), order.clone(), best);
-    order.sort_by_key(|&i| Reverse(spans[i as usize].end - spans[i as usize].start));
-    squeeze(spans, enough, passes / 2, order, best);
-}
-
-/// Passes from one order on.
-fn squeeze(spans: &[Span], enough: u64, passes: usize, mut order: Vec<u32>, best: &mut (Vec<u64>, u64)) {
+    let passes = (pairs / (order.len() * order.len() / 4).max(1)).clamp(usize::from(once), PASSES);
     let mut placed = Vec::with_capacity(order.len());
     for _ in 0..passes {
         if best.1 <= enough {

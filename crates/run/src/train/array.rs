@@ -296,3 +296,44 @@ impl Desk<'_> {
         Ok(batch)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::{DataOptions, open};
+
+    fn kept(desk: &Desk) -> Vec<u64> {
+        lock(&desk.batches).kept.keys().map(|(_, step)| *step).collect()
+    }
+
+    #[test]
+    fn batches_are_kept_as_long_as_somebody_will_ask_for_them() {
+        let digits = DataOptions { kind: "digits".into(), examples: Some(64), ..DataOptions::default() };
+        let [shared, own] =
+            [0, 1].map(|seed| Arc::new(Sources::new(open(&digits).unwrap(), 8, seed).unwrap()));
+        let at = vec![(data_of(&shared), 0), (data_of(&shared), 0), (data_of(&own), 0)];
+        let stop = AtomicBool::new(false);
+        let desk = Desk {
+            state: Mutex::new(Waiting { members: Vec::new(), results: Vec::new() }),
+            freed: Condvar::new(),
+            batches: Mutex::new(Batches { kept: BTreeMap::new(), at }),
+            until: 10,
+            stop: &stop,
+            notify: &|_, _| {},
+        };
+        let first: Vec<Arc<Batch>> = (0..4).map(|step| desk.batch(&shared, 0, step).unwrap()).collect();
+        assert_eq!(kept(&desk), [0, 1, 2, 3]);
+        for step in 0..3 {
+            assert!(Arc::ptr_eq(&first[step as usize], &desk.batch(&shared, 1, step).unwrap()));
+        }
+        desk.batch(&shared, 0, 4).unwrap();
+        assert_eq!(kept(&desk), [2, 3, 4]);
+        // Whoever has ended asks for nothing.
+        lock(&desk.batches).at[1].1 = u64::MAX;
+        desk.batch(&shared, 0, 5).unwrap();
+        assert_eq!(kept(&desk), [5]);
+        // Data of one's own are nobody else's.
+        (0..3).for_each(|step| drop(desk.batch(&own, 2, step).unwrap()));
+        assert_eq!(kept(&desk).len(), 2);
+    }
+}

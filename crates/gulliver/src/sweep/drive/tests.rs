@@ -60,15 +60,15 @@ fn left_by(dir: &Path) -> Vec<String> {
 
 #[test]
 fn killed_anywhere_a_sweep_comes_to_the_same_and_trains_nothing_twice() {
-    let space = "optimizer.lr = { uniform = [0.001, 1], points = 3 }\ntrain.batch = [8, 0]";
+    let space = "optimizer.lr = { uniform = [0.001, 1], points = 7 }\ntrain.batch = [8, 0]";
     for (algorithm, more) in [
         ("grid", ""),
-        ("random", "trials = 5"),
+        ("random", "trials = 8"),
         ("hyperband", "rungs = 2"),
-        ("asha", "trials = 6"),
-        ("tpe", "trials = 12"),
+        ("asha", "trials = 9"),
+        ("tpe", "trials = 14"),
     ] {
-        let settings = format!("algorithm = '{algorithm}'\nrepeats = 2\nset = ['train.steps=2']\n{more}");
+        let settings = format!("algorithm = '{algorithm}'\nrepeats = 2\nset = ['train.steps=3']\n{more}");
         let sweep = sweep(&format!("drive-{algorithm}"), &settings, space);
         let whole = TestDir::new(&format!("drive-whole-{algorithm}"));
         let (result, mut expected) = drive_on(&sweep, &whole, u64::MAX);
@@ -77,11 +77,11 @@ fn killed_anywhere_a_sweep_comes_to_the_same_and_trains_nothing_twice() {
         let table = left_by(&whole);
         assert!(table[0].contains("train.batch: must be"), "{}", table[0]);
         assert!(table[0].contains("too fast") || algorithm != "grid", "{}", table[0]);
-        for lives in [1, 6] {
+        for lives in [1, 8] {
             let dir = TestDir::new(&format!("drive-{algorithm}-{lives}"));
             let mut ended = Vec::new();
             for life in 0.. {
-                let (result, more) = drive_on(&sweep, &dir, lives + life % 3);
+                let (result, more) = drive_on(&sweep, &dir, lives + life % 4);
                 ended.extend(more);
                 if result.is_ok() {
                     break;
