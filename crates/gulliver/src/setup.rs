@@ -17,7 +17,7 @@ use gulliver_plan::make::PlanError;
 use gulliver_run::data::{self, Buckets, DataInfo, Dataset, Sampler, prefetch};
 use gulliver_run::planner::{Planner, evaluated_at_once};
 use gulliver_run::probe;
-use gulliver_run::session::{SessionError, SessionOptions, sizes_of};
+use gulliver_run::session::{SessionError, SessionOptions, planners, sizes_of};
 use gulliver_run::team::Team;
 use gulliver_run::train::{Sources, TrainOptions};
 use std::collections::BTreeMap;
@@ -26,9 +26,11 @@ use std::sync::Arc;
 
 /// Planned, and ready to be given memory.
 pub struct Setup {
-    /// The job's plans.
+    /// The job's plans; those of the first device, if there are several.
     pub planner: Planner,
-    /// The largest input there will be.
+    /// Those of the other devices.
+    pub others: Vec<Planner>,
+    /// The largest input there will be on a device.
     pub largest: Bindings,
     /// Learning rate over time.
     pub schedule: Schedule,
@@ -87,8 +89,9 @@ pub fn setup(job: &Job, checkpoints: Option<&Path>) -> Result<Setup, CommandErro
         _ => None,
     };
     let sources = Sources { train, sampler: Arc::new(sampler), validation };
+    let count = job.devices.count as usize;
     let threads = match job.devices.threads {
-        0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
+        0 => (std::thread::available_parallelism().map_or(1, |n| n.get()) / count).max(1),
         n => n as usize,
     };
     let largest = largest(&graph, &sources, longest)?;
@@ -100,8 +103,8 @@ pub fn setup(job: &Job, checkpoints: Option<&Path>) -> Result<Setup, CommandErro
     let session = SessionOptions {
         threads,
         memory: devices.memory,
-        host_memory: devices.host_memory,
-        disk: devices.disk,
+        host_memory: devices.host_memory.map(|bytes| bytes / devices.count),
+        disk: devices.disk.map(|bytes| bytes / devices.count),
         disk_dir,
         links: measured_links(probed.as_deref()),
         largest: Some(largest.clone()),
@@ -110,13 +113,21 @@ pub fn setup(job: &Job, checkpoints: Option<&Path>) -> Result<Setup, CommandErro
         partials: job.train.partials as u32,
         ..SessionOptions::default()
     };
-    let planner = match Planner::new(graph.clone(), Some(evaluation.clone()), session.clone()) {
-        Ok(planner) => planner,
-        Err(PlanError::DoesNotFit { budget, holders, .. }) => {
+    let planners = match count {
+        1 => Planner::new(graph.clone(), Some(evaluation.clone()), session.clone())
+            .map(|planner| vec![planner])
+            .map_err(SessionError::from),
+        _ => planners(&graph, Some(&evaluation), vec![session.clone(); count]),
+    };
+    let planners = match planners {
+        Err(SessionError::Plan(PlanError::DoesNotFit { budget, holders, .. })) if count == 1 => {
             return Err(advise(graph, evaluation, session, &largest, budget, holders));
         }
-        Err(e) => return Err(SessionError::from(e).into()),
+        planners => planners?,
     };
+    let mut others = planners;
+    let planner = others.remove(0);
+    let largest = planner.options().largest.clone().unwrap_or(largest);
     let options = TrainOptions {
         steps,
         seed: job.train.seed,
@@ -131,7 +142,7 @@ pub fn setup(job: &Job, checkpoints: Option<&Path>) -> Result<Setup, CommandErro
         checkpoints: checkpoints.map(Path::to_path_buf),
         identity: identity(job, &settings, &info),
     };
-    Ok(Setup { planner, largest, schedule, sources, options, parameters, fitted })
+    Ok(Setup { planner, others, largest, schedule, sources, options, parameters, fitted })
 }
 
 /// The sizes of the first batch, with the longest sequence there is.

@@ -51,7 +51,7 @@ pub struct Base<'a> {
     pub fates: &'a [Fate],
     /// The act that makes a version; [`NEVER`] for inputs.
     pub producer: &'a [u32],
-    /// Whether it can be computed again: no sum, and no result of an update.
+    /// Whether it can be computed again: no sum, and no result of an update or a meeting.
     pub again: &'a [bool],
     /// The act that overwrites an input, or [`NEVER`].
     pub overwritten: &'a [u32],
@@ -98,7 +98,8 @@ impl Facts {
             let refs = script.refs(t);
             match act.what {
                 What::Run(id, _) => {
-                    let pure = graph.nodes[id.index()].phase != Phase::Update;
+                    let node = &graph.nodes[id.index()];
+                    let pure = node.phase != Phase::Update && !node.op.def().meets();
                     for &v in script.split(t).1 {
                         facts.producer[v as usize] = t as u32;
                         facts.again[v as usize] = pure;

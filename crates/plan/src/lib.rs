@@ -19,6 +19,7 @@ pub mod order;
 pub mod outline;
 pub mod overlap;
 pub mod plan;
+pub mod replicate;
 pub mod rewrite;
 pub mod script;
 mod settle;

@@ -125,7 +125,9 @@ pub fn tasks(graph: &Graph, readers: &Readers, partials: u32, rule: Rule, bytes:
         if early { &mut forward[stage] } else { &mut rest[stage] }.push(NodeId(id as u32));
     }
     let mut out = Emitter::new(graph, readers, partials);
-    if rule == Rule::Grouped && out.forward.is_empty() {
+    // Whoever is met elsewhere need not have the same packs.
+    let meets = || graph.nodes.iter().any(|n| n.op.def().meets());
+    if rule == Rule::Grouped && out.forward.is_empty() && !meets() {
         out.grouped(&forward, &rest, bytes);
         return out.tasks;
     }

@@ -2,7 +2,8 @@
 //! passes:
 //!
 //! 1. buffers in use at the same time in one space never overlap, and lie within it;
-//! 2. every node runs at least once per partial, updates exactly once, views never;
+//! 2. every node runs at least once per partial, meetings exactly once and in the graph's order, updates
+//!    exactly once, views never;
 //! 3. every operand is, at that moment, completely there: the right value, of the right partial, and a
 //!    sum over all partials where one is due;
 //! 4. a result shares bytes with an operand only where the operator allows it;
@@ -36,6 +37,9 @@ struct Held {
     summed: u32,
 }
 
+/// When a meeting is held: in which objective, in which partial (updates come after all), at which node.
+type Met = (u32, u32, usize);
+
 /// The first thing wrong with a plan.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("step {step}: {why}")]
@@ -60,6 +64,8 @@ struct Checker<'a> {
     held: Vec<Vec<(Place, Held)>>,
     /// How often each node ran for each partial.
     runs: Vec<u32>,
+    /// Phase, partial and node of the meeting that was last held.
+    met: Option<Met>,
     race: Race,
 }
 
@@ -134,6 +140,7 @@ pub fn verify(graph: &Graph, plan: &Plan) -> Result<(), Broken> {
         used: vec![(0, 0); plan.spaces.len()],
         held: vec![Vec::new(); plan.buffers.len()],
         runs: vec![0; graph.nodes.len() * plan.partials as usize],
+        met: None,
         race: Race::new(plan),
     };
     c.sizes().map_err(|why| broken(0, why))?;
@@ -315,6 +322,14 @@ impl Checker<'_> {
         if ins.len() != node.ins.len() || outs.len() != node.outs.len() {
             return Err(format!("{} has the wrong number of operands", label()));
         }
+        if node.op.def().meets() {
+            let last = self.plan.partials - 1;
+            let now = (node.stage, if node.phase == Phase::Update { last } else { partial }, id);
+            if self.met.is_some_and(|before| before >= now) {
+                return Err(format!("{} meets others out of order", label()));
+            }
+            self.met = Some(now);
+        }
         for (v, place) in node.ins.iter().zip(ins) {
             // A view of what exists once, such as a weight, exists once too.
             let root = self.shown(*v);
@@ -397,6 +412,7 @@ impl Checker<'_> {
             let right = match node.phase {
                 _ if node.op.def().is_view() => runs.iter().all(|&n| n == 0),
                 Phase::Update => runs[0] == 1,
+                _ if node.op.def().meets() => runs.iter().all(|&n| n == 1),
                 _ => runs.iter().all(|&n| n > 0),
             };
             if !right {

@@ -29,7 +29,7 @@ impl Amounts {
     }
 
     /// Every number of bytes with what it is of.
-    pub fn bytes(&self) -> [(&'static str, u64); 7] {
+    pub fn bytes(&self) -> [(&'static str, u64); 8] {
         let [device, host, disk] = self.peaks;
         [
             ("peak of cpu0", device),
@@ -39,6 +39,7 @@ impl Amounts {
             ("device to host", self.moved.to_host),
             ("from disk", self.moved.disk_read),
             ("to disk", self.moved.disk_written),
+            ("from other devices", self.moved.from_peers),
         ]
     }
 }
@@ -186,6 +187,7 @@ pub(crate) fn since(before: Ledger, now: Ledger) -> Ledger {
         to_host: now.to_host - before.to_host,
         disk_read: now.disk_read - before.disk_read,
         disk_written: now.disk_written - before.disk_written,
+        from_peers: now.from_peers - before.from_peers,
     }
 }
 

@@ -14,6 +14,7 @@ pub mod initial;
 pub mod kernel;
 pub mod lower;
 pub mod memory;
+pub mod peers;
 pub mod planner;
 pub mod probe;
 pub mod program;

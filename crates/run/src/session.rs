@@ -1,12 +1,14 @@
-//! A job's values on a device: weights and states that stay, and a program per input size, made when a
-//! size is first met. Knows nothing of data sets, schedules or files.
+//! A job's values on a device, or on several: weights and states that stay, and a program per input size,
+//! made when a size is first met. Knows nothing of data sets, schedules or files.
 
+mod crew;
 mod feed;
 mod options;
 mod programs;
 mod values;
 
 pub use crate::stream::Ledger;
+pub use crew::planners;
 pub use feed::{NOISE, sizes_of};
 pub use options::SessionOptions;
 pub use programs::Reuse;
@@ -18,11 +20,13 @@ use crate::homes::{carried, fetch, put_back};
 use crate::host::HostTensor;
 use crate::planner::Planner;
 use crate::program::Program;
+use crew::exchanged;
 use feed::feed;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Node, Phase, Value};
 use gulliver_plan::make::{Home, PlanError};
 use gulliver_plan::plan::{Plan, TIERS, Tier};
+use gulliver_plan::replicate::ReplicateError;
 use gulliver_plan::simulate::moved;
 use gulliver_plan::verify::{Broken, verify};
 use programs::{LIMIT, Loaded, Programs};
@@ -54,6 +58,29 @@ pub enum SessionError {
     /// The device failed.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// One of several devices failed.
+    #[error("step {step}, device {device}: {why}")]
+    Device {
+        /// Which.
+        device: u32,
+        /// The step, counted from one.
+        step: u64,
+        /// What it said.
+        why: String,
+    },
+    /// Too few or too many partials.
+    #[error(
+        "train.partials = {partials}, and there are {devices} devices: data parallel needs a partial for each"
+    )]
+    Partials {
+        /// Slices of a batch.
+        partials: u32,
+        /// Devices.
+        devices: u32,
+    },
+    /// The job cannot be divided like that.
+    #[error(transparent)]
+    Replicate(#[from] ReplicateError),
     /// The batch lacks something the model reads.
     #[error("the data has no `{wanted}`, which the model reads; it has {found}")]
     MissingField {
@@ -86,6 +113,8 @@ pub struct Session {
     collector: Collector,
     /// What was fed and fetched; what plans move, the device counts.
     ledger: Ledger,
+    /// Those of the other devices, if this is the first of several.
+    others: Vec<Session>,
 }
 
 /// What one step gave.
@@ -98,6 +127,12 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// Counts are sums over the partials; a loss is defined as their mean.
+    fn average(&mut self, partials: u32) {
+        let losses = self.scalars.iter_mut().filter(|(name, _)| name.ends_with("loss"));
+        losses.for_each(|(_, x)| *x /= f64::from(partials));
+    }
+
     fn failed(value: String) -> Outcome {
         Outcome { scalars: BTreeMap::new(), not_finite: Some(value) }
     }
@@ -163,6 +198,7 @@ impl Session {
             programs: Programs::new(LIMIT),
             collector: Collector::default(),
             ledger: Ledger::default(),
+            others: Vec::new(),
         };
         let needed = session.planner.persistent().ends;
         make_room(&mut session.cpu, session.planner.options(), &mut session.programs, needed)?;
@@ -188,8 +224,16 @@ impl Session {
     /// Bytes moved so far.
     pub fn ledger(&self) -> Ledger {
         let mut ledger = self.ledger;
-        ledger += self.cpu.moved();
+        ledger += self.moved();
+        self.others.iter().for_each(|other| ledger += other.ledger());
         ledger
+    }
+
+    /// Bytes that plans of this device have moved so far.
+    fn moved(&self) -> Ledger {
+        let seat = self.planner.options().seat.as_ref();
+        let from_peers = seat.map_or(0, |seat| seat.peers.taken(seat.party).iter().sum());
+        Ledger { from_peers, ..self.cpu.moved() }
     }
 
     /// What plans said against what was measured.
@@ -199,7 +243,9 @@ impl Session {
 
     /// Alarms that nobody has taken yet: bytes that were not as planned.
     pub fn take_alarms(&mut self) -> Vec<Alarm> {
-        self.collector.take_alarms()
+        let mut alarms = self.collector.take_alarms();
+        self.others.iter_mut().for_each(|other| alarms.extend(other.take_alarms()));
+        alarms
     }
 
     /// How often a program was there for the sizes at hand.
@@ -212,9 +258,9 @@ impl Session {
         self.peak_of(Tier::Device)
     }
 
-    /// Most bytes of a tier in use at once so far.
+    /// Most bytes of a tier in use at once so far, on whichever device it was most.
     pub fn peak_of(&self, tier: Tier) -> u64 {
-        self.cpu.peak(tier)
+        self.devices().map(|device| device.cpu.peak(tier)).max().unwrap_or(0)
     }
 
     /// Makes and verifies the plan for inputs of these sizes and loads its program, whatever there was
@@ -229,7 +275,9 @@ impl Session {
         let kinds = &self.planner.outline(which).expect("made with the plan").kinds;
         let program = self.cpu.load(graph, kinds, &plan, &self.planner.options().kernels)?;
         let peaks = TIERS.map(|tier| plan.spaces[tier as usize].live);
-        let mut planned = Amounts { peaks, moved: moved(&plan).into(), seconds: 0.0 };
+        let from_peers = exchanged(graph, plan.partials);
+        let mut planned =
+            Amounts { peaks, moved: Ledger { from_peers, ..moved(&plan).into() }, seconds: 0.0 };
         let mut thought = Vec::new();
         // Only where something must be weighed does time matter.
         if self.planner.options().memory.is_some() {
@@ -245,7 +293,7 @@ impl Session {
 
     /// Bytes of device and host memory there are.
     pub fn memory(&self) -> u64 {
-        self.cpu.bytes(Tier::Device) + self.cpu.bytes(Tier::Host)
+        self.devices().map(|device| device.cpu.bytes(Tier::Device) + device.cpu.bytes(Tier::Host)).sum()
     }
 
     /// Operators of loaded programs that run on reference kernels.
@@ -287,7 +335,8 @@ impl Session {
         let at = self.load(which, &sizes)?;
         let program = &self.programs.get(at).program;
         let side = self.planner.side(which);
-        self.ledger.to_device += feed(&mut self.cpu, side, program, batch, &sizes, keys, hyper)?;
+        let seat = self.planner.options().seat.as_ref().filter(|_| which == Which::Train);
+        self.ledger.to_device += feed(&mut self.cpu, side, program, batch, &sizes, keys, hyper, seat)?;
         Ok(at)
     }
 
@@ -299,6 +348,9 @@ impl Session {
         key: Key,
         hyper: &dyn Fn(&str) -> Option<f32>,
     ) -> Result<Outcome, SessionError> {
+        if !self.others.is_empty() {
+            return self.step_on_all(batch, key, hyper);
+        }
         let mut outcomes = self.step_together(batch, &[key], &|_, name| hyper(name))?;
         Ok(outcomes.remove(0))
     }
@@ -310,8 +362,20 @@ impl Session {
         keys: &[Key],
         hyper: Hyper<'_>,
     ) -> Result<Vec<Outcome>, SessionError> {
-        let partials = f64::from(self.planner.options().partials);
-        let loss_scale = Some((1.0 / partials) as f32);
+        let mut outcomes = self.sums_of_step(batch, keys, hyper)?;
+        let partials = self.planner.options().partials;
+        outcomes.iter_mut().for_each(|outcome| outcome.average(partials));
+        Ok(outcomes)
+    }
+
+    /// As [`Session::step_together`]; losses are sums over the partials of this device.
+    fn sums_of_step(
+        &mut self,
+        batch: &Batch,
+        keys: &[Key],
+        hyper: Hyper<'_>,
+    ) -> Result<Vec<Outcome>, SessionError> {
+        let loss_scale = Some((1.0 / f64::from(self.planner.options().all_partials())) as f32);
         let with_scale =
             |m: usize, name: &str| if name == "loss_scale" { loss_scale } else { hyper(m, name) };
         let at = self.prepare(Which::Train, batch, keys, &with_scale)?;
@@ -326,7 +390,7 @@ impl Session {
             watch.run(&mut self.cpu, self.planner.graph(Which::Train), program, done..until)?;
             let Some((stage, update)) = update else { break };
             (done, next) = (update, next + 1);
-            let losses = self.cpu.losses(program, stage)?;
+            let losses = self.agreed(self.cpu.losses(program, stage)?)?;
             let fails = |m: usize| !losses.iter().skip(m).step_by(self.members).all(|x| x.is_finite());
             let fresh: Vec<usize> =
                 (0..self.members).filter(|&m| fails(m) && failed.iter().all(|f| f.member != m)).collect();
@@ -344,12 +408,7 @@ impl Session {
             }
         }
         self.end(Which::Train, at, watch);
-        // Counts are sums over the partials; a loss is defined as their mean.
         let mut outcomes = self.scalars(at)?;
-        for outcome in &mut outcomes {
-            let losses = outcome.scalars.iter_mut().filter(|(name, _)| name.ends_with("loss"));
-            losses.for_each(|(_, x)| *x /= partials);
-        }
         for one in failed {
             outcomes[one.member] = Outcome::failed("loss".into());
             self.put_back(one)?;
@@ -424,13 +483,13 @@ impl Session {
         // In the first run of all, memory is touched for the first time.
         let timed = *to_time > 0 && self.collector.runs() > 0;
         let times = timed.then(|| self.collector.lend_times(program.len()));
-        Stopwatch { began: Instant::now(), moved: self.cpu.moved(), times }
+        Stopwatch { began: Instant::now(), moved: self.moved(), times }
     }
 
     /// Notes a run that is done, and tells the planner how long kernels took.
     fn end(&mut self, which: Which, at: usize, watch: Stopwatch) {
         let seconds = watch.began.elapsed().as_secs_f64();
-        let moved = since(watch.moved, self.cpu.moved());
+        let moved = since(watch.moved, self.moved());
         let loaded = self.programs.get_mut(at);
         let measured = Amounts { peaks: self.cpu.run_peaks(), moved, seconds };
         self.collector.ran(loaded.record, &loaded.planned, &measured);
@@ -448,7 +507,7 @@ impl Session {
         key: Key,
         hyper: &dyn Fn(&str) -> Option<f32>,
     ) -> Result<Vec<(Work, Duration)>, SessionError> {
-        let loss_scale = Some((1.0 / f64::from(self.planner.options().partials)) as f32);
+        let loss_scale = Some((1.0 / f64::from(self.planner.options().all_partials())) as f32);
         let with_scale = |_, name: &str| if name == "loss_scale" { loss_scale } else { hyper(name) };
         let at = self.prepare(Which::Train, batch, &vec![key; self.members], &with_scale)?;
         Ok(self.cpu.profile(self.planner.graph(Which::Train), &self.programs.get(at).program)?)

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-/// Bytes over the links between tiers.
+/// Bytes over the links between tiers, and between devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
     /// From host to device.
@@ -27,11 +27,13 @@ pub struct Ledger {
     pub disk_read: u64,
     /// To disk.
     pub disk_written: u64,
+    /// From other devices.
+    pub from_peers: u64,
 }
 
 impl From<Moved> for Ledger {
     fn from(Moved { to_device, to_host, disk_read, disk_written }: Moved) -> Ledger {
-        Ledger { to_device, to_host, disk_read, disk_written }
+        Ledger { to_device, to_host, disk_read, disk_written, from_peers: 0 }
     }
 }
 
@@ -41,6 +43,7 @@ impl AddAssign for Ledger {
         self.to_host += other.to_host;
         self.disk_read += other.disk_read;
         self.disk_written += other.disk_written;
+        self.from_peers += other.from_peers;
     }
 }
 
@@ -191,7 +194,7 @@ impl Streams {
     pub fn moved(&self) -> Ledger {
         let [to_device, to_host, disk_read, disk_written] =
             std::array::from_fn(|link| self.shared.moved[link].load(Ordering::Relaxed));
-        Ledger { to_device, to_host, disk_read, disk_written }
+        Ledger { to_device, to_host, disk_read, disk_written, from_peers: 0 }
     }
 
     /// Begins the moves among a range of instructions; all that come before it count as done.

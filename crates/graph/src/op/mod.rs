@@ -83,6 +83,12 @@ pub trait OpDef {
         Vec::new()
     }
 
+    /// Whether it meets others who run their own graphs. It then runs exactly once for each partial, and in
+    /// the graph's order among its like, or they would wait for each other.
+    fn meets(&self) -> bool {
+        false
+    }
+
     /// Small cases for the tests that loop over the table.
     fn samples() -> Vec<Sample>
     where
@@ -262,5 +268,6 @@ operators! {
     iota::Iota,
     dropout::Dropout,
     array::Array,
+    exchange::Exchange,
     custom::Custom,
 }

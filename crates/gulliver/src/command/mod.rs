@@ -25,6 +25,9 @@ pub struct JobArguments {
     /// Overrides a field of the job, e.g. --set train.batch=32.
     #[arg(long = "set", value_name = "FIELD=VALUE")]
     sets: Vec<String>,
+    /// Devices that share every batch, and the hard budget of each: 4x256MiB, or 4 without a budget.
+    #[arg(long, value_name = "COUNT[xSIZE]", conflicts_with = "memory")]
+    devices: Option<String>,
     /// Hard budget of the device, e.g. 256MiB.
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
@@ -43,7 +46,13 @@ impl JobArguments {
         let budgets = budgets
             .into_iter()
             .filter_map(|(field, size)| Some(format!("devices.{field}={}", size.as_ref()?)));
-        let sets: Vec<String> = self.sets.iter().cloned().chain(budgets).chain(more).collect();
+        let devices = self.devices.iter().flat_map(|text| {
+            let (count, memory) =
+                text.split_once(['x', '×']).map_or((text.as_str(), None), |(n, m)| (n, Some(m)));
+            let memory = memory.map(|memory| format!("devices.memory={memory}"));
+            std::iter::once(format!("devices.count={count}")).chain(memory)
+        });
+        let sets: Vec<String> = self.sets.iter().cloned().chain(devices).chain(budgets).chain(more).collect();
         Job::load(&self.job, &sets)
     }
 }

@@ -60,12 +60,13 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
     let job = load_job(arguments)?;
     let dir = run_directory(arguments)?;
     let checkpoints = dir.join("checkpoints");
-    let Setup { planner, mut schedule, sources, options, parameters, fitted, .. } =
+    let Setup { planner, others, mut schedule, sources, options, parameters, fitted, .. } =
         setup(&job, Some(&checkpoints))?;
     if job.devices.disk.is_some() && job.devices.disk_dir.is_none() {
         fs::create_dir_all(&dir).map_err(|source| CommandError::File { path: dir.clone(), source })?;
     }
-    let mut session = Session::with(planner, job.train.seed)?;
+    let planners = std::iter::once(planner).chain(others).collect();
+    let mut session = Session::together(planners, job.train.seed)?;
     for (name, value) in fitted {
         let message = format!("model.{name} = {value}, to fit the data");
         reporter.report(&Event::Warning { message })?;
@@ -94,7 +95,7 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
     if options.steps > start {
         let batch =
             prefetch::make(sources.train.as_ref(), &sources.sampler, start).map_err(CommandError::Data)?;
-        let sizes = session.sizes(Which::Train, &batch)?;
+        let sizes = session.share(session.sizes(Which::Train, &batch)?)?;
         let plan = session.plan(Which::Train, &sizes)?;
         peak_bytes = peaks(plan.spaces.iter().map(|space| space.live));
         description = describe(&plan);
@@ -282,6 +283,7 @@ fn finished(done: Done) -> Event {
             ("cpu0-host".to_string(), done.ledger.to_host),
             ("disk-cpu0".to_string(), done.ledger.disk_read),
             ("cpu0-disk".to_string(), done.ledger.disk_written),
+            ("cpu-cpu".to_string(), done.ledger.from_peers),
         ]),
         plans: PlanUse { hits, misses, dropped, seconds },
         alarms: done.alarms,

@@ -99,6 +99,21 @@ impl Job {
             origins,
         };
         job.data.options.seed = job.train.seed;
+        if job.devices.count > 1 && !job.origins.contains_key("train.partials") {
+            job.train.partials = job.devices.count;
+        }
+        let (devices, partials, batch) = (job.devices.count, job.train.partials, job.train.batch);
+        if devices > 1 && partials != devices {
+            let problem = format!(
+                "{devices} devices take a partial each, and train.partials is {partials}; make them equal, or \
+                 leave partials away"
+            );
+            return Err(job.error("devices.count", problem));
+        }
+        if !batch.is_multiple_of(partials) {
+            let problem = format!("a batch of {batch} cannot be shared evenly by {devices} devices");
+            return Err(job.error("devices.count", problem));
+        }
         match job.schedule.params.get("min_lr") {
             Some(&min_lr) if min_lr > job.optimizer.lr => {
                 let problem =

@@ -127,13 +127,15 @@ pub struct Schedule {
 /// `[devices]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Devices {
-    /// Threads of the device; 0: all cores.
+    /// How many there are, all alike; each takes a share of every batch.
+    pub count: u64,
+    /// Threads of each device; 0: all cores, shared evenly.
     pub threads: u64,
-    /// Hard budget of the device in bytes; absent: no limit but the machine's.
+    /// Hard budget of each device in bytes; absent: no limit but the machine's.
     pub memory: Option<u64>,
-    /// Hard budget of host memory for what does not fit on the device; 0: nothing goes there; absent: no limit but the machine's.
+    /// Hard budget of host memory for what does not fit on the devices; 0: nothing goes there; absent: no limit but the machine's.
     pub host_memory: Option<u64>,
-    /// Hard budget of a file for what fits neither on the device nor in host memory; absent: no file.
+    /// Hard budget of files for what fits neither on the devices nor in host memory; absent: no file.
     pub disk: Option<u64>,
     /// Where that file is; absent: the directory of the run.
     pub disk_dir: Option<PathBuf>,
@@ -142,9 +144,17 @@ pub struct Devices {
 }
 
 impl Default for Devices {
-    /// All cores, no limits.
+    /// One with all cores, no limits.
     fn default() -> Devices {
-        Devices { threads: 0, memory: None, host_memory: None, disk: None, disk_dir: None, recompute: true }
+        Devices {
+            count: 1,
+            threads: 0,
+            memory: None,
+            host_memory: None,
+            disk: None,
+            disk_dir: None,
+            recompute: true,
+        }
     }
 }
 
@@ -309,6 +319,7 @@ pub fn schedule(mut fields: Fields<'_>) -> Result<Schedule, JobError> {
 
 pub fn devices(mut fields: Fields<'_>) -> Result<Devices, JobError> {
     let devices = Devices {
+        count: fields.whole("count", 1, 64)?.unwrap_or(1),
         threads: fields.whole("threads", 0, 1024)?.unwrap_or(0),
         memory: fields.bytes("memory", 1)?,
         host_memory: fields.bytes("host_memory", 0)?,

@@ -71,6 +71,7 @@ pub fn to_toml(job: &Job) -> String {
     }
 
     out.section("devices");
+    out.whole("count", job.devices.count);
     out.whole("threads", job.devices.threads);
     let devices = &job.devices;
     for (key, bytes) in

@@ -9,6 +9,7 @@ mod channel_norm;
 mod contract;
 mod custom;
 mod elementwise;
+mod exchange;
 mod index;
 mod loss;
 mod movement;
@@ -24,6 +25,7 @@ mod update;
 mod windows;
 
 use crate::call::Call;
+use crate::peers::Parted;
 pub use custom::Kernels;
 use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::dtype::DType;
@@ -51,7 +53,7 @@ impl TensorType {
     }
 }
 
-/// Why a kernel gave up: the data, not the program, is wrong.
+/// Why a kernel gave up: the data, or another device, not the program, is wrong.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum KernelError {
     /// An index that points nowhere.
@@ -64,6 +66,9 @@ pub enum KernelError {
         /// What it must be below.
         bound: usize,
     },
+    /// Another device is gone.
+    #[error(transparent)]
+    Parted(Parted),
 }
 
 /// A kernel with its shapes settled.
@@ -177,6 +182,7 @@ pub fn lower(op: &Op, ins: &[TensorType], outs: &[TensorType], threads: usize, k
         Op::Gru(_) => recurrent::gru(ins),
         Op::GruGrad(_) => recurrent::gru_grad(ins),
         Op::Array(op) => Some(array::array(op, ins, outs, threads, kernels)),
+        Op::Exchange(op) => Some(exchange::exchange(op, kernels)),
         Op::Custom(op) => kernels.lower(op, ins, outs, threads),
     };
     fast.unwrap_or_else(|| reference::reference(op, ins, outs))

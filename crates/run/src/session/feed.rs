@@ -5,6 +5,7 @@ use crate::data::Batch;
 use crate::executor::{Cpu, RunError};
 use crate::host::HostTensor;
 use crate::initial::noise;
+use crate::peers::Seat;
 use crate::planner::Side;
 use crate::program::Program;
 use gulliver_graph::dim::{Bindings, Dim};
@@ -21,8 +22,10 @@ pub(super) fn feed(
     sizes: &Bindings,
     keys: &[Key],
     hyper: &dyn Fn(usize, &str) -> Option<f32>,
+    seat: Option<&Seat>,
 ) -> Result<u64, SessionError> {
     let Side { graph, fed, partials, .. } = side;
+    let (party, parties) = seat.map_or((0, 1), |seat| (seat.party, seat.parties));
     let mut total = 0;
     for &value in fed {
         let info = graph.value(value);
@@ -36,8 +39,14 @@ pub(super) fn feed(
                 Some(tensor) => feed(tensor.as_bytes())?,
                 None if owner(&info.name).0 == NOISE => {
                     let (name, member) = owner(&info.name);
-                    let (shape, key) = (info.ty.bind(sizes)?, keys[member]);
-                    feed(noise(key.seed, key.step, name, &shape).as_bytes())?;
+                    let (mut shape, key) = (info.ty.bind(sizes)?, keys[member]);
+                    // That of all devices together, of which this is one's share.
+                    if let Some(rows) = shape.first_mut() {
+                        *rows *= parties as usize;
+                    }
+                    let all = noise(key.seed, key.step, name, &shape);
+                    let own = all.as_bytes().len() / parties as usize;
+                    feed(&all.as_bytes()[party as usize * own..][..own])?;
                 }
                 // Data without padding need not say so.
                 None if owner(&info.name).0 == "mask" => {
@@ -58,7 +67,8 @@ pub(super) fn feed(
                 }
             }
             Role::Random => {
-                let rows = (0..*partials).flat_map(|p| {
+                let first = party * partials;
+                let rows = (first..first + partials).flat_map(|p| {
                     keys.iter().flat_map(move |key| [key.seed as i64, key.step as i64, i64::from(p)])
                 });
                 feed(&rows.flat_map(i64::to_le_bytes).collect::<Vec<u8>>())?;

@@ -1,6 +1,7 @@
 //! Where and how a job runs.
 
 use crate::lower::Kernels;
+use crate::peers::Seat;
 use gulliver_graph::dim::Bindings;
 use gulliver_plan::cost::{Links, Rates};
 use std::path::PathBuf;
@@ -33,6 +34,15 @@ pub struct SessionOptions {
     pub partials: u32,
     /// Fast kernels of operators from outside.
     pub kernels: Kernels,
+    /// The place among other devices, each of which takes as many partials.
+    pub seat: Option<Seat>,
+}
+
+impl SessionOptions {
+    /// Slices of a training batch on all devices together.
+    pub fn all_partials(&self) -> u32 {
+        self.partials * self.seat.as_ref().map_or(1, |seat| seat.parties)
+    }
 }
 
 impl Default for SessionOptions {
@@ -52,6 +62,7 @@ impl Default for SessionOptions {
             links: Links::default(),
             partials: 1,
             kernels: Kernels::default(),
+            seat: None,
         }
     }
 }

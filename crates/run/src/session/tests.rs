@@ -92,6 +92,7 @@ fn values_are_read_and_written_wherever_they_live() {
             to_device: bytes(Tier::Device),
             disk_read: 3 * bytes(Tier::Disk),
             disk_written: bytes(Tier::Disk),
+            ..Ledger::default()
         };
         assert_eq!(session.ledger(), expected, "{tiers:?}");
     }

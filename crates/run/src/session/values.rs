@@ -22,6 +22,9 @@ impl Session {
     /// Gives all weights and states their first values, each member those of its seed; `new` says that
     /// memory was never written.
     pub(super) fn initialise(&mut self, seeds: &[u64], new: bool) -> Result<(), RunError> {
+        for other in &mut self.others {
+            other.initialise(seeds, new)?;
+        }
         // Many pieces at a time: a disk is slow with small ones.
         const TOGETHER: usize = 1 << 18;
         let mut together: Vec<f32> = Vec::new();
@@ -158,6 +161,9 @@ impl Session {
     /// Replaces bytes of a member's weight or state, from byte `first` of it on, a multiple of [`PIECE`];
     /// false if it has not as many, or if there is none of that name.
     pub fn write(&mut self, member: usize, name: &str, first: u64, bytes: &[u8]) -> Result<bool, RunError> {
+        for other in &mut self.others {
+            other.write(member, name, first, bytes)?;
+        }
         let part = self.part(member, name, first, bytes.len());
         let Some((tier, offset)) = part.filter(|_| first.is_multiple_of(PIECE as u64)) else {
             return Ok(false);

@@ -10,7 +10,7 @@ fn wrong_jobs_are_explained() {
         ("[train]\nbach = 3", "job.toml:6: train.bach: unknown field; did you mean `batch`?"),
         (
             "[devices]\nzzz = 3",
-            "job.toml:6: devices.zzz: unknown field; [devices] has threads, memory, host_memory, disk, disk_dir, recompute",
+            "job.toml:6: devices.zzz: unknown field; [devices] has count, threads, memory, host_memory, disk, disk_dir, recompute",
         ),
         ("[trian]\nbatch = 3", "job.toml:5: trian: unknown section; did you mean `train`?"),
         (

@@ -1,0 +1,286 @@
+//! Exchange: a meeting of several parties, each with an operand of its own, from which each leaves with
+//! boxes of the others' put together. Gathering, scattering sums, halos and copies from one to another are
+//! all this. A graph does not know what a party is; who runs it does.
+
+use super::sample::{Fill, Sample, SampleInput};
+use super::{OpDef, OpError, attribute};
+use crate::dim::Dim;
+use crate::dtype::DType;
+use crate::graph::Type;
+use crate::spec::{Spec, SpecError};
+use crate::tensor::{Tensor, positions};
+use serde::{Deserialize, Serialize};
+
+/// What one party does at a meeting. It brings one operand, or none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exchange {
+    /// Which meeting it is: the same number for all who come, and no other meeting's.
+    pub meeting: u32,
+    /// Who this is.
+    pub party: u32,
+    /// All who come, this one included.
+    pub parties: Vec<u32>,
+    /// Element type of the result; that of all operands.
+    pub dtype: DType,
+    /// Extents of the result.
+    pub shape: Vec<usize>,
+    /// What it is put together from, in order.
+    pub pieces: Vec<Piece>,
+}
+
+/// A box of somebody's operand, and where in the result it goes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Piece {
+    /// Whose operand.
+    pub from: u32,
+    /// Extents of that operand.
+    pub of: Vec<usize>,
+    /// First position of the box there.
+    pub source: Vec<usize>,
+    /// First position of the box in the result.
+    pub target: Vec<usize>,
+    /// Extents of the box.
+    pub extent: Vec<usize>,
+    /// Whether it is added to what the pieces before it have put there.
+    pub add: bool,
+}
+
+impl Piece {
+    /// The number of elements.
+    pub fn elements(&self) -> usize {
+        self.extent.iter().product()
+    }
+
+    fn fits(&self, shape: &[usize]) -> bool {
+        let inside = |first: &[usize], whole: &[usize]| {
+            let ends = first.iter().zip(&self.extent).map(|(a, n)| a.checked_add(*n));
+            first.len() == whole.len()
+                && self.extent.len() == whole.len()
+                && ends.zip(whole).all(|(end, whole)| end.is_some_and(|end| end <= *whole))
+        };
+        inside(&self.source, &self.of) && inside(&self.target, shape)
+    }
+
+    /// Calls `row` with the first element, in the operand and in the result, of every row of neighbours, and
+    /// the length of the rows.
+    pub fn rows(&self, shape: &[usize], mut row: impl FnMut(usize, usize, usize)) {
+        if self.elements() == 0 {
+            return;
+        }
+        // Dimensions that the box fills in both make its rows longer.
+        let rank = shape.len();
+        let mut inner = rank;
+        let mut length = 1;
+        while inner > 0 {
+            inner -= 1;
+            length *= self.extent[inner];
+            if self.extent[inner] != shape[inner] || self.extent[inner] != self.of[inner] {
+                break;
+            }
+        }
+        let flat = |position: &[usize], first: &[usize], whole: &[usize]| {
+            let at = |d: usize| first[d] + position.get(d).copied().unwrap_or(0);
+            (0..rank).fold(0, |sum, d| sum * whole[d] + at(d))
+        };
+        for position in positions(&self.extent[..inner]) {
+            let (from, to) =
+                (flat(&position, &self.source, &self.of), flat(&position, &self.target, shape));
+            row(from, to, length);
+        }
+    }
+}
+
+impl Exchange {
+    /// Bytes that come from others.
+    pub fn bytes(&self) -> u64 {
+        let foreign = self.pieces.iter().filter(|p| p.from != self.party);
+        foreign.map(|p| (p.elements() * self.dtype.size()) as u64).sum()
+    }
+}
+
+impl OpDef for Exchange {
+    fn name(&self) -> &'static str {
+        "exchange"
+    }
+
+    fn help(&self) -> &'static str {
+        "boxes of several parties' operands, put together or added up"
+    }
+
+    fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
+        if ins.len() > 1 {
+            return Err(SpecError::Arity { expected: 1, got: ins.len() }.into());
+        }
+        if let Some(piece) = self.pieces.iter().find(|p| !p.fits(&self.shape)) {
+            return attribute(format!("a piece of party {} does not fit: {piece:?}", piece.from));
+        }
+        let strangers = self.pieces.iter().map(|p| p.from).chain([self.party]);
+        if let Some(from) = strangers.into_iter().find(|from| !self.parties.contains(from)) {
+            return attribute(format!("party {from} does not come to the meeting"));
+        }
+        let given: usize = self.pieces.iter().filter(|p| !p.add).map(Piece::elements).sum();
+        if given != self.shape.iter().product::<usize>() {
+            return attribute(format!("{given} elements are given for {:?}", self.shape));
+        }
+        if self.pieces.iter().any(|p| p.add) && self.dtype != DType::F32 {
+            return attribute(format!("adds f32, not {}", self.dtype));
+        }
+        if let Some(own) = ins.first() {
+            let other = |p: &Piece| {
+                let extents = p.of.iter().map(|&d| Dim::from(d));
+                p.from == self.party && !extents.eq(own.shape.iter().cloned())
+            };
+            if own.dtype != self.dtype || self.pieces.iter().any(other) {
+                return attribute(format!("the operand is {own}, not what was announced"));
+            }
+        }
+        let axes = |name: &str, rank: usize| match rank {
+            0 => "[]".to_string(),
+            _ => (0..rank).map(|d| format!("{name}{d}!")).collect::<Vec<_>>().join(" "),
+        };
+        let operand = ins.first().map_or(String::new(), |own| axes("x", own.rank()));
+        let with: Vec<String> = self.shape.iter().enumerate().map(|(d, n)| format!("y{d}={n}")).collect();
+        let with = if with.is_empty() { String::new() } else { format!(" with {}", with.join(" ")) };
+        Ok(format!("{operand} -> {}{with}", axes("y", self.shape.len())).parse()?)
+    }
+
+    fn dtypes(&self, _ins: &[Type], _outputs: usize) -> Vec<DType> {
+        vec![self.dtype]
+    }
+
+    /// Alone: what others would bring counts as zeros.
+    fn eval(&self, ins: &[&Tensor], outs: &mut [Tensor]) {
+        let shape = self.shape.clone();
+        for piece in self.pieces.iter().filter(|p| p.from == self.party) {
+            piece.rows(&shape, |from, to, length| {
+                for i in 0..length {
+                    let x = ins[0].data[from + i];
+                    let y = &mut outs[0].data[to + i];
+                    *y = if piece.add { *y + x } else { x };
+                }
+            });
+        }
+    }
+
+    fn flops_per_point(&self) -> u64 {
+        0
+    }
+
+    fn meets(&self) -> bool {
+        true
+    }
+
+    fn samples() -> Vec<Sample> {
+        let piece = |of: &[usize], source: &[usize], target: &[usize], extent: &[usize], add| Piece {
+            from: 0,
+            of: of.to_vec(),
+            source: source.to_vec(),
+            target: target.to_vec(),
+            extent: extent.to_vec(),
+            add,
+        };
+        let exchange = |dtype, shape: &[usize], pieces| Exchange {
+            meeting: 0,
+            party: 0,
+            parties: vec![0],
+            dtype,
+            shape: shape.to_vec(),
+            pieces,
+        };
+        let turned = vec![
+            piece(&[4, 3], &[2, 0], &[0, 0], &[2, 3], false),
+            piece(&[4, 3], &[0, 1], &[2, 0], &[2, 2], false),
+            piece(&[4, 3], &[0, 0], &[2, 2], &[2, 1], false),
+        ];
+        let summed = vec![
+            piece(&[2, 5], &[0, 0], &[0, 0], &[1, 5], false),
+            piece(&[2, 5], &[1, 1], &[0, 0], &[1, 4], true),
+        ];
+        let input = |dtype, shape: &[usize], fill| SampleInput { dtype, shape: shape.to_vec(), fill };
+        vec![
+            Sample::new(
+                exchange(DType::I64, &[4, 3], turned),
+                vec![input(DType::I64, &[4, 3], Fill::Below(9))],
+            ),
+            Sample::new(
+                exchange(DType::F32, &[1, 5], summed),
+                vec![input(DType::F32, &[2, 5], Fill::Constant(0.5))],
+            ),
+            Sample::new(
+                exchange(DType::I64, &[], vec![piece(&[], &[], &[], &[], false)]),
+                vec![input(DType::I64, &[], Fill::Below(5))],
+            ),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(of: &[usize], shape: &[usize], source: usize, extent: usize) -> Exchange {
+        let piece = Piece {
+            from: 1,
+            of: of.to_vec(),
+            source: vec![source],
+            target: vec![0],
+            extent: vec![extent],
+            add: false,
+        };
+        let parties = vec![0, 1];
+        Exchange { meeting: 3, party: 0, parties, dtype: DType::F32, shape: shape.to_vec(), pieces: vec![piece] }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let good = one(&[6], &[4], 2, 4);
+        assert!(good.spec(&[]).is_ok());
+        assert_eq!(good.bytes(), 16);
+        let own = Type::f32(&[7]);
+        assert!(good.spec(std::slice::from_ref(&own)).is_ok(), "what nobody here takes may have any size");
+        let changed = |change: &dyn Fn(&mut Exchange)| {
+            let mut op = good.clone();
+            change(&mut op);
+            op.spec(std::slice::from_ref(&own)).unwrap_err().to_string()
+        };
+        for (expected, change) in [
+            ("a piece of party 1 does not fit", (&|op: &mut Exchange| op.pieces[0].source[0] = 3) as &dyn Fn(&mut Exchange)),
+            ("party 2 does not come to the meeting", &|op| op.pieces[0].from = 2),
+            ("3 elements are given for [4]", &|op| op.pieces[0].extent[0] = 3),
+            ("the operand is f32[7], not what was announced", &|op| op.pieces[0].from = 0),
+            ("adds f32, not i64", &|op| {
+                op.dtype = DType::I64;
+                op.pieces.push(Piece { add: true, ..op.pieces[0].clone() });
+            }),
+        ] {
+            let said = changed(change);
+            assert!(said.contains(expected), "{said}");
+        }
+    }
+
+    #[test]
+    fn rows_cover_the_box() {
+        let (of, shape) = (vec![3, 4, 5], vec![2, 4, 5]);
+        let mut piece = Piece {
+            from: 0,
+            of: of.clone(),
+            source: vec![1, 0, 0],
+            target: vec![0, 0, 0],
+            extent: vec![2, 4, 5],
+            add: false,
+        };
+        let rows = |piece: &Piece| {
+            let mut all = Vec::new();
+            piece.rows(&shape, |from, to, length| all.push((from, to, length)));
+            all
+        };
+        assert_eq!(rows(&piece), [(20, 0, 40)]);
+        piece.extent = vec![1, 2, 5];
+        assert_eq!(rows(&piece), [(20, 0, 10)]);
+        piece.extent = vec![2, 2, 3];
+        piece.target = vec![0, 1, 2];
+        assert_eq!(rows(&piece), [(20, 7, 3), (25, 12, 3), (40, 27, 3), (45, 32, 3)]);
+        piece.extent = vec![2, 0, 3];
+        assert!(rows(&piece).is_empty());
+    }
+}

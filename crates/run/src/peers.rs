@@ -1,0 +1,337 @@
+//! Devices that meet. [`Peers`] is all that one device knows of the others; [`Room`] brings together those of
+//! one process, who read each other's memory while everyone is there.
+
+use gulliver_graph::dtype::DType;
+use gulliver_graph::op::exchange::{Exchange, Piece};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// One of the others is gone, and will come to no meeting any more.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("device {party} stopped: {why}")]
+pub struct Parted {
+    /// Who.
+    pub party: u32,
+    /// Why.
+    pub why: String,
+}
+
+/// The other devices, as one of them sees them. Everyone comes to the same meetings in the same order.
+pub trait Peers: Send + Sync {
+    /// Comes to a meeting with the bytes of an operand, and leaves with all bytes of the result. Sums are
+    /// taken in the order of the pieces, whoever comes first.
+    fn exchange(&self, what: &Exchange, own: &[u8], result: &mut [u8]) -> Result<(), Parted>;
+
+    /// Everybody's numbers, by party.
+    fn share(&self, party: u32, numbers: &[f32]) -> Result<Vec<Vec<f32>>, Parted>;
+
+    /// Leaves for good; whoever waits for this party, or will, is told. Only the first reason counts.
+    fn part(&self, party: u32, why: &str);
+
+    /// Bytes that a party has taken from each of the others so far, by party.
+    fn taken(&self, party: u32) -> Vec<u64>;
+}
+
+/// The place of one device among several that train one job.
+#[derive(Clone)]
+pub struct Seat {
+    /// Its number.
+    pub party: u32,
+    /// How many there are.
+    pub parties: u32,
+    /// The others.
+    pub peers: Arc<dyn Peers>,
+}
+
+impl fmt::Debug for Seat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "device {} of {}", self.party, self.parties)
+    }
+}
+
+/// A meeting place in the memory of one process.
+pub struct Room {
+    parties: usize,
+    /// Polls before somebody who waits goes to sleep.
+    spins: u32,
+    state: Mutex<State>,
+    changed: Condvar,
+    anyone_gone: AtomicBool,
+    /// By party and whom from.
+    taken: Vec<AtomicU64>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Meetings that somebody still has to come to.
+    open: HashMap<u32, Arc<Meeting>>,
+    gone: Option<Parted>,
+}
+
+struct Meeting {
+    of: usize,
+    offers: Mutex<Vec<(u32, Offer)>>,
+    /// How many have come, and how many need the others' bytes no more.
+    came: AtomicUsize,
+    done: AtomicUsize,
+}
+
+/// Bytes that somebody has brought.
+#[derive(Clone, Copy)]
+struct Offer {
+    start: *const u8,
+    bytes: usize,
+}
+
+// SAFETY: the bytes are only read, and whoever owns them keeps them until everyone is done.
+unsafe impl Send for Offer {}
+
+/// The number of the meeting at which numbers are shared; those of graphs count from zero.
+const SHARING: u32 = u32::MAX;
+
+impl Room {
+    /// A room for so many parties. They sleep at once while they wait if they are `crowded`: more than there
+    /// are cores for.
+    pub fn new(parties: usize, crowded: bool) -> Room {
+        Room {
+            parties,
+            spins: if crowded { 0 } else { 4000 },
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            anyone_gone: AtomicBool::new(false),
+            taken: (0..parties * parties).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until something is so, or, if that would be no use any more, until somebody is gone.
+    fn wait(&self, so: impl Fn() -> bool, leave: bool) {
+        let over = || so() || leave && self.anyone_gone.load(Ordering::Acquire);
+        for _ in 0..self.spins {
+            if over() {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        let mut state = self.lock();
+        while !over() {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn notify(&self) {
+        // Whoever has just found that it must wait is asleep when we have the lock.
+        drop(self.lock());
+        self.changed.notify_all();
+    }
+
+    /// Calls `take` with what everybody has brought, in the order they came; all of it stays until everyone's
+    /// call has returned.
+    fn meet<T>(
+        &self,
+        (number, party, of): (u32, u32, usize),
+        own: &[u8],
+        take: impl FnOnce(&[(u32, Offer)]) -> T,
+    ) -> Result<T, Parted> {
+        let meeting = {
+            let mut state = self.lock();
+            if let Some(parted) = &state.gone {
+                return Err(parted.clone());
+            }
+            let new = || Meeting { of, offers: Mutex::default(), came: 0.into(), done: 0.into() };
+            let meeting = Arc::clone(state.open.entry(number).or_insert_with(|| Arc::new(new())));
+            let offer = Offer { start: own.as_ptr(), bytes: own.len() };
+            meeting.offers.lock().unwrap_or_else(PoisonError::into_inner).push((party, offer));
+            if meeting.came.fetch_add(1, Ordering::AcqRel) + 1 == of {
+                state.open.remove(&number);
+            }
+            meeting
+        };
+        self.notify();
+        self.wait(|| meeting.came.load(Ordering::Acquire) == of, true);
+        if meeting.came.load(Ordering::Acquire) < of {
+            // Nobody reads before all are there, and one of us will never be.
+            let gone = self.lock().gone.clone();
+            return Err(gone.expect("nobody stops waiting before"));
+        }
+        // Everyone is told that we are done even if `take` panics.
+        let done = Done { room: self, meeting: &meeting };
+        let offers = meeting.offers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let taken = take(&offers);
+        drop(done);
+        self.wait(|| meeting.done.load(Ordering::Acquire) == meeting.of, false);
+        Ok(taken)
+    }
+}
+
+struct Done<'a> {
+    room: &'a Room,
+    meeting: &'a Meeting,
+}
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        if self.meeting.done.fetch_add(1, Ordering::AcqRel) + 1 == self.meeting.of {
+            self.room.notify();
+        }
+    }
+}
+
+fn bytes_of(offers: &[(u32, Offer)], party: u32) -> &[u8] {
+    let found = offers.iter().find(|(from, _)| *from == party);
+    // SAFETY: everyone who came keeps its bytes, unchanged, until all are done; we are not.
+    found.map_or(&[], |(_, offer)| unsafe { std::slice::from_raw_parts(offer.start, offer.bytes) })
+}
+
+impl Peers for Room {
+    fn exchange(&self, what: &Exchange, own: &[u8], result: &mut [u8]) -> Result<(), Parted> {
+        let who = (what.meeting, what.party, what.parties.len());
+        self.meet(who, own, |offers| {
+            for piece in &what.pieces {
+                put(what, piece, bytes_of(offers, piece.from), result);
+                if piece.from != what.party {
+                    let of = what.party as usize * self.parties + piece.from as usize;
+                    let bytes = piece.elements() * what.dtype.size();
+                    self.taken[of].fetch_add(bytes as u64, Ordering::Relaxed);
+                }
+            }
+        })
+    }
+
+    fn share(&self, party: u32, numbers: &[f32]) -> Result<Vec<Vec<f32>>, Parted> {
+        let own: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+        self.meet((SHARING, party, self.parties), &own, |offers| {
+            let of = |party| {
+                let words = bytes_of(offers, party).as_chunks::<4>().0;
+                words.iter().map(|word| f32::from_le_bytes(*word)).collect()
+            };
+            (0..self.parties as u32).map(of).collect()
+        })
+    }
+
+    fn part(&self, party: u32, why: &str) {
+        self.lock().gone.get_or_insert_with(|| Parted { party, why: why.to_string() });
+        self.anyone_gone.store(true, Ordering::Release);
+        self.notify();
+    }
+
+    fn taken(&self, party: u32) -> Vec<u64> {
+        let own = &self.taken[party as usize * self.parties..][..self.parties];
+        own.iter().map(|bytes| bytes.load(Ordering::Relaxed)).collect()
+    }
+}
+
+/// Puts a piece where it belongs. Panics if the bytes are not those that were announced.
+pub fn put(what: &Exchange, piece: &Piece, from: &[u8], result: &mut [u8]) {
+    let size = what.dtype.size();
+    if !piece.add {
+        return piece.rows(&what.shape, |source, target, length| {
+            let (source, target) = (source * size..(source + length) * size, target * size);
+            result[target..target + length * size].copy_from_slice(&from[source]);
+        });
+    }
+    assert_eq!(what.dtype, DType::F32, "only these are added");
+    // SAFETY: every bit pattern is an f32; arenas and vectors of numbers are aligned for them.
+    let ((before, from, _), (over, result, _)) =
+        unsafe { (from.align_to::<f32>(), result.align_to_mut::<f32>()) };
+    assert!(before.is_empty() && over.is_empty(), "operands are aligned");
+    piece.rows(&what.shape, |source, target, length| {
+        for (sum, x) in result[target..target + length].iter_mut().zip(&from[source..source + length]) {
+            *sum += x;
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    /// The sum over all parties of vectors of `len`, in order.
+    fn sum(meeting: u32, party: u32, parties: u32, len: usize) -> Exchange {
+        let piece = |from| Piece {
+            from,
+            of: vec![len],
+            source: vec![0],
+            target: vec![0],
+            extent: vec![len],
+            add: from > 0,
+        };
+        Exchange {
+            meeting,
+            party,
+            parties: (0..parties).collect(),
+            dtype: DType::F32,
+            shape: vec![len],
+            pieces: (0..parties).map(piece).collect(),
+        }
+    }
+
+    fn bytes(numbers: &mut [f32]) -> &mut [u8] {
+        // SAFETY: every byte of an f32 is a byte.
+        unsafe { numbers.align_to_mut::<u8>().1 }
+    }
+
+    #[test]
+    fn everyone_leaves_with_the_same_sum() {
+        const ROUNDS: u32 = if cfg!(miri) { 4 } else { 300 };
+        for (parties, crowded) in [(2, false), (3, true), (8, true)] {
+            let room = Room::new(parties as usize, crowded);
+            // Not associative: another order gives other bits.
+            let own = |party: u32, round: u32| [1e8 / (party + 1) as f32, (party + round) as f32 * 0.1, 1.0];
+            thread::scope(|scope| {
+                for party in 0..parties {
+                    let room = &room;
+                    scope.spawn(move || {
+                        for round in 0..ROUNDS {
+                            let mut result = [f32::NAN; 3];
+                            let mut mine = own(party, round);
+                            let what = sum(round % 2, party, parties, 3);
+                            room.exchange(&what, bytes(&mut mine), bytes(&mut result)).unwrap();
+                            mine.fill(f32::NAN);
+                            let expected = (1..parties).fold(own(0, round), |sum, other| {
+                                let other = own(other, round);
+                                [0, 1, 2].map(|i| sum[i] + other[i])
+                            });
+                            assert_eq!(result, expected, "party {party} of {parties}, round {round}");
+                            let shared = room.share(party, &own(party, round)[..2]).unwrap();
+                            assert_eq!(shared[parties as usize - 1], own(parties - 1, round)[..2]);
+                        }
+                    });
+                }
+            });
+            for party in 0..parties {
+                let from = |other| if other == party { 0 } else { 12 * u64::from(ROUNDS) };
+                assert_eq!(room.taken(party), (0..parties).map(from).collect::<Vec<_>>());
+            }
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_one_who_is_gone() {
+        for late in [false, true] {
+            let room = Room::new(3, late);
+            thread::scope(|scope| {
+                for party in 0..2 {
+                    let room = &room;
+                    scope.spawn(move || {
+                        let (mut own, mut result) = ([1.0; 4], [0.0; 4]);
+                        let said = room.exchange(&sum(0, party, 3, 4), bytes(&mut own), bytes(&mut result));
+                        assert_eq!(said.unwrap_err().to_string(), "device 2 stopped: no disk");
+                        assert!(room.share(party, &[1.0]).is_err(), "and not later either");
+                    });
+                }
+                if late {
+                    thread::sleep(std::time::Duration::from_millis(20));
+                }
+                room.part(2, "no disk");
+                room.part(1, "because of the other");
+            });
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! One job on several devices, data parallel: each has all weights and takes one partial of every batch. The
+//! session of the first has those of the others; they meet as their graphs say.
+
+use super::{Hyper, Key, Outcome, Session, SessionError, SessionOptions};
+use crate::data::Batch;
+use crate::executor::RunError;
+use crate::host::HostTensor;
+use crate::lower::KernelError;
+use crate::peers::{Peers, Room, Seat};
+use crate::planner::Planner;
+use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::{Graph, Origin, Phase, Role, Value};
+use gulliver_graph::op::Op;
+use gulliver_plan::make::{BATCH, PlanError};
+use gulliver_plan::replicate::replica;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::thread;
+
+/// The planners of several devices, each with the options of one, in which batch and partials are those of
+/// the whole job. There must be a partial for each device, and at least one device. The first evaluates.
+pub fn planners(
+    train: &Graph,
+    evaluate: Option<&Graph>,
+    devices: Vec<SessionOptions>,
+) -> Result<Vec<Planner>, SessionError> {
+    let parties = devices.len() as u32;
+    let cores = thread::available_parallelism().map_or(1, |n| n.get());
+    let threads: usize = devices.iter().map(|options| options.threads).sum();
+    let room: Arc<dyn Peers> = Arc::new(Room::new(devices.len(), threads > cores));
+    let planner = |(party, mut options): (u32, SessionOptions)| {
+        if options.partials != parties {
+            let (partials, devices) = (options.partials, parties);
+            return Err(SessionError::Partials { partials, devices });
+        }
+        options.partials = 1;
+        if let Some(largest) = &mut options.largest
+            && let Some(batch) = largest.get(BATCH)
+        {
+            largest.set(BATCH, share_of(batch, parties)?);
+        }
+        options.kernels = options.kernels.among(Arc::clone(&room));
+        options.seat = Some(Seat { party, parties, peers: Arc::clone(&room) });
+        let evaluate = evaluate.filter(|_| party == 0).cloned();
+        Ok(Planner::new(replica(train, party, parties)?, evaluate, options)?)
+    };
+    (0..parties).zip(devices).map(planner).collect()
+}
+
+impl Session {
+    /// A session on several devices, with all weights and states at their first values; the planners are
+    /// those that [`planners`] made.
+    pub fn together(planners: Vec<Planner>, seed: u64) -> Result<Session, SessionError> {
+        let sessions = planners.into_iter().map(|planner| Session::with(planner, seed));
+        let mut sessions = sessions.collect::<Result<Vec<Session>, SessionError>>()?;
+        let mut first = sessions.remove(0);
+        first.others = sessions;
+        Ok(first)
+    }
+
+    /// The sizes of what each device gets of inputs of these sizes.
+    pub fn share(&self, mut sizes: Bindings) -> Result<Bindings, SessionError> {
+        if let Some(batch) = sizes.get(BATCH) {
+            sizes.set(BATCH, share_of(batch, 1 + self.others.len() as u32)?);
+        }
+        Ok(sizes)
+    }
+
+    /// The sessions of all devices, this one's first.
+    pub fn devices(&self) -> impl Iterator<Item = &Session> {
+        std::iter::once(self).chain(&self.others)
+    }
+
+    /// The sessions of all devices, each by itself: to look at, not to train with.
+    pub fn apart(mut self) -> Vec<Session> {
+        let others = std::mem::take(&mut self.others);
+        std::iter::once(self).chain(others).collect()
+    }
+
+    /// Losses summed over all devices, in order. All who take part get the same.
+    pub(super) fn agreed(&self, losses: Vec<f32>) -> Result<Vec<f32>, RunError> {
+        let Some(seat) = &self.planner.options().seat else { return Ok(losses) };
+        let lost = |parted| RunError::Kernel { value: "loss".into(), source: KernelError::Parted(parted) };
+        let all = seat.peers.share(seat.party, &losses).map_err(lost)?;
+        let add = |sum: Vec<f32>, one: Vec<f32>| sum.iter().zip(one).map(|(a, b)| a + b).collect();
+        Ok(all.into_iter().reduce(add).unwrap_or_default())
+    }
+
+    /// One training step, each device with its share of the batch.
+    pub(super) fn step_on_all(
+        &mut self,
+        batch: &Batch,
+        key: Key,
+        hyper: &dyn Fn(&str) -> Option<f32>,
+    ) -> Result<Outcome, SessionError> {
+        let parties = 1 + self.others.len() as u32;
+        let rows = batch.fields.first().and_then(|(_, t)| t.shape().first()).copied().unwrap_or(0);
+        share_of(rows, parties)?;
+        let names = self.graph().inputs().filter(|(_, role, _)| matches!(role, Role::Hyper(_)));
+        let set: HashMap<String, f32> =
+            names.filter_map(|(_, _, info)| Some((info.name.clone(), hyper(&info.name)?))).collect();
+        let others = std::mem::take(&mut self.others);
+        let mut all: Vec<&mut Session> = vec![&mut *self];
+        let mut others = others;
+        all.extend(&mut others);
+        let outcomes: Vec<Result<Outcome, SessionError>> = thread::scope(|scope| {
+            let set = &set;
+            let workers: Vec<_> = all
+                .into_iter()
+                .enumerate()
+                .map(|(party, session)| {
+                    let share = share_of_batch(batch, party, parties as usize);
+                    scope.spawn(move || session.step_among(&share, key, &|_, name| set.get(name).copied()))
+                })
+                .collect();
+            let died = |party: usize| SessionError::Device {
+                device: party as u32,
+                step: key.step + 1,
+                why: "its thread died".into(),
+            };
+            workers.into_iter().enumerate().map(|(p, w)| w.join().unwrap_or_else(|_| Err(died(p)))).collect()
+        });
+        self.others = others;
+        self.joined(outcomes, key)
+    }
+
+    /// A step of this device; if it fails, the others are told.
+    fn step_among(&mut self, batch: &Batch, key: Key, hyper: Hyper<'_>) -> Result<Outcome, SessionError> {
+        let seat = self.planner.options().seat.clone().expect("one of several has a seat");
+        let told = Told { seat: &seat, why: "its thread died".into(), armed: true };
+        let result = self.sums_of_step(batch, &[key], hyper);
+        told.disarm(result.as_ref().err());
+        Ok(result?.remove(0))
+    }
+
+    /// What the devices' outcomes come to.
+    fn joined(
+        &self,
+        outcomes: Vec<Result<Outcome, SessionError>>,
+        key: Key,
+    ) -> Result<Outcome, SessionError> {
+        // The device that failed first, not one that was told of it.
+        if let Some(seat) = &self.planner.options().seat
+            && outcomes.iter().any(Result::is_err)
+            && let Err(parted) = seat.peers.share(seat.party, &[])
+        {
+            let (device, why) = (parted.party, parted.why);
+            return Err(SessionError::Device { device, step: key.step + 1, why });
+        }
+        let outcomes = outcomes.into_iter().collect::<Result<Vec<Outcome>, SessionError>>()?;
+        if outcomes.iter().any(|outcome| outcome.not_finite.is_some()) {
+            let named = outcomes.iter().filter_map(|outcome| outcome.not_finite.clone());
+            let value = named.into_iter().find(|name| name != "loss").unwrap_or_else(|| "loss".into());
+            return Ok(Outcome::failed(value));
+        }
+        let mut outcomes = outcomes.into_iter();
+        let mut sum = outcomes.next().expect("there is a first device");
+        for outcome in outcomes {
+            for (name, x) in outcome.scalars {
+                let of_forward = self.graph().output(&name).is_some_and(|v| repeats(self.graph(), v));
+                if let (Some(sum), true) = (sum.scalars.get_mut(&name), of_forward) {
+                    // As f32, like the sums over the partials of one device.
+                    *sum = f64::from(*sum as f32 + x as f32);
+                }
+            }
+        }
+        sum.average(self.planner.options().all_partials());
+        Ok(sum)
+    }
+}
+
+/// Tells the others that a device has failed, even if it panics.
+struct Told<'a> {
+    seat: &'a Seat,
+    why: String,
+    armed: bool,
+}
+
+impl Told<'_> {
+    fn disarm(mut self, error: Option<&SessionError>) {
+        self.armed = error.is_some();
+        if let Some(error) = error {
+            self.why = error.to_string();
+        }
+    }
+}
+
+impl Drop for Told<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            self.seat.peers.part(self.seat.party, &self.why);
+        }
+    }
+}
+
+/// Bytes that the meetings of a graph bring from other devices.
+pub(super) fn exchanged(graph: &Graph, partials: u32) -> u64 {
+    let bytes = graph.nodes.iter().filter_map(|node| match &node.op {
+        Op::Exchange(op) => {
+            let times = if node.phase == Phase::Update { 1 } else { u64::from(partials) };
+            Some(times * op.bytes())
+        }
+        _ => None,
+    });
+    bytes.sum()
+}
+
+fn repeats(graph: &Graph, v: Value) -> bool {
+    match graph.value(v).origin {
+        Origin::Node { node, .. } => graph.nodes[node.index()].phase != Phase::Update,
+        Origin::Input(_) => false,
+    }
+}
+
+/// Examples that each device takes of a batch.
+fn share_of(batch: usize, parties: u32) -> Result<usize, PlanError> {
+    if batch == 0 || !batch.is_multiple_of(parties as usize) {
+        return Err(PlanError::Partials { batch, partials: parties });
+    }
+    Ok(batch / parties as usize)
+}
+
+fn share_of_batch(batch: &Batch, party: usize, parties: usize) -> Batch {
+    let share = |tensor: &HostTensor| {
+        let mut shape = tensor.shape().to_vec();
+        shape[0] /= parties;
+        let mut share = HostTensor::zeros(tensor.dtype(), &shape);
+        let bytes = share.as_bytes().len();
+        share.as_bytes_mut().copy_from_slice(&tensor.as_bytes()[party * bytes..][..bytes]);
+        share
+    };
+    Batch { fields: batch.fields.iter().map(|(name, tensor)| (name.clone(), share(tensor))).collect() }
+}
