@@ -102,7 +102,7 @@ fn a_small_model_trains_each_member_as_alone() {
         |g: &Graph, v| g.inputs().find(|(w, ..)| *w == v).map(|(_, role, info)| (role, info.name.clone()));
     let together = interpret(&fused.graph, &sizes, |v, shape| {
         let (role, name) = role_of(&fused.graph, v).unwrap();
-        if !fused.own[v.index()] {
+        if fused.places[0][v.index()].row.is_none() {
             return noise(shape, &name, 0, role);
         }
         stack(&(0..3).map(|m| noise(&shape[1..], &name, m, role)).collect::<Vec<_>>())

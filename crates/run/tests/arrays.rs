@@ -2,6 +2,7 @@
 //! members with seeds and rates of their own, on shared data or on data of their own, within a budget, when
 //! others leave, join or diverge.
 
+mod jobs;
 mod makes;
 mod small_models;
 
@@ -14,76 +15,13 @@ use gulliver_graph::training::{Clip, training_graph};
 use gulliver_plan::make::PlanError;
 use gulliver_run::checkpoint::fingerprint;
 use gulliver_run::data::Batch;
-use gulliver_run::host::HostTensor;
 use gulliver_run::planner::Planner;
 use gulliver_run::session::{Key, NOISE, Outcome, Session, SessionOptions, Which};
+use jobs::{Job, alone, jobs, same};
 use makes::MAKES;
 use small_models::{data, small};
-use std::collections::BTreeMap;
 
 const OPTIMIZERS: [&str; 8] = ["sgd", "adam", "adamw", "adadelta", "adagrad", "rmsprop", "lion", "sgd"];
-
-/// What tells members apart.
-#[derive(Clone, Copy, Debug)]
-struct Job {
-    seed: u64,
-    lr: f32,
-    /// Which batches it sees.
-    data: u64,
-}
-
-impl Job {
-    fn hyper(&self, name: &str, step: u64) -> Option<f32> {
-        match name.rsplit('.').next() {
-            Some("lr") => Some(self.lr),
-            Some("step") => Some((step + 1) as f32),
-            Some("weight_decay") => Some(self.lr / 10.0),
-            _ => None,
-        }
-    }
-
-    fn key(&self, step: u64) -> Key {
-        Key { seed: self.seed, step }
-    }
-
-    /// The job's batch of a step: rows of the whole, rotated.
-    fn batch(&self, of: &Batch, step: u64) -> Batch {
-        let turn = |tensor: &HostTensor| {
-            let mut tensor = tensor.clone();
-            let row = tensor.as_bytes().len() / tensor.shape()[0].max(1);
-            let by = ((self.data + step) as usize * row) % tensor.as_bytes().len().max(1);
-            tensor.as_bytes_mut().rotate_left(by);
-            tensor
-        };
-        Batch { fields: of.fields.iter().map(|(name, t)| (name.clone(), turn(t))).collect() }
-    }
-}
-
-fn jobs(members: usize, own_data: bool) -> Vec<Job> {
-    let job = |m: usize| Job {
-        seed: 7 + m as u64,
-        lr: 1e-3 * (1.0 + m as f32),
-        data: if own_data { m as u64 } else { 0 },
-    };
-    (0..members).map(job).collect()
-}
-
-fn alone(
-    graph: &Graph,
-    options: &SessionOptions,
-    batch: &Batch,
-    job: Job,
-    steps: u64,
-) -> (String, Vec<Outcome>) {
-    let mut session = Session::new(graph.clone(), None, options.clone(), job.seed).unwrap();
-    let outcomes = (0..steps)
-        .map(|step| {
-            let hyper = |name: &str| job.hyper(name, step);
-            session.step(&job.batch(batch, step), job.key(step), &hyper).unwrap()
-        })
-        .collect();
-    (fingerprint(&session.tensors().unwrap()), outcomes)
-}
 
 fn array(graph: &Graph, options: &SessionOptions, jobs: &[Job], own: bool) -> Result<Session, PlanError> {
     let fused = fuse(graph, jobs.len(), &|name| own || name == NOISE).unwrap();
@@ -115,12 +53,6 @@ fn small_graph(name: &str, optimizer: &str, sizes: &Bindings) -> (Graph, Batch) 
     let mut batch = data(&graph, sizes);
     batch.fields.retain(|(name, _)| name != NOISE);
     (graph, batch)
-}
-
-fn same(found: &Outcome, expected: &Outcome) -> bool {
-    let bits =
-        |o: &Outcome| o.scalars.iter().map(|(n, x)| (n.clone(), x.to_bits())).collect::<BTreeMap<_, _>>();
-    bits(found) == bits(expected) && found.not_finite.is_some() == expected.not_finite.is_some()
 }
 
 #[test]

@@ -1,0 +1,154 @@
+//! A graph in the making, and the nodes in it that put values of members together and take them apart: ordinary
+//! ones, each made where it is first needed and once for all who need it.
+
+use super::Place;
+use crate::dim::Dim;
+use crate::graph::{Graph, Node, NodeId, Origin, Phase, Type, Value, ValueInfo};
+use crate::op::Op;
+use crate::op::concat::Concat;
+use crate::op::reshape::Reshape;
+use crate::op::slice::Slice;
+use std::collections::HashMap;
+
+/// See the top of this file.
+pub(super) struct Copies {
+    pub graph: Graph,
+    /// How many nodes copy something.
+    pub count: usize,
+    /// What exists, and whether for updates, which see sums over the partials.
+    together: HashMap<(Vec<Place>, bool), Value>,
+    apart: HashMap<(Place, bool), Value>,
+}
+
+/// The phase and objective of who needs a copy.
+type At = (Phase, u32);
+
+impl Copies {
+    /// From a graph without nodes.
+    pub fn new(graph: Graph) -> Copies {
+        Copies { graph, count: 0, together: HashMap::new(), apart: HashMap::new() }
+    }
+
+    /// Appends a node whose results are there already.
+    pub fn push(&mut self, node: Node) {
+        let id = NodeId(self.graph.nodes.len() as u32);
+        for (output, v) in node.outs.iter().enumerate() {
+            self.graph.values[v.index()].origin = Origin::Node { node: id, output };
+        }
+        self.graph.nodes.push(node);
+    }
+
+    /// These values for a node of all these members, and whether they are the same one for all.
+    pub fn operand(&mut self, places: &[Place], at: At) -> (Value, bool) {
+        let same = places[0].row.is_none() && places.iter().all(|place| *place == places[0]);
+        if same { (places[0].value, true) } else { (self.together(places, at), false) }
+    }
+
+    /// A member's value for itself.
+    pub fn apart(&mut self, place: Place, at: At) -> Value {
+        let Some(row) = place.row else { return place.value };
+        let key = (place, at.0 == Phase::Update);
+        if let Some(value) = self.apart.get(&key) {
+            return *value;
+        }
+        let one = self.of_one(place);
+        let value = self.rows(place.value, row, 1, at);
+        let value = self.reshape(value, one.shape, at);
+        self.apart.insert(key, value);
+        value
+    }
+
+    /// One value of these, along a first dimension.
+    pub fn together(&mut self, places: &[Place], at: At) -> Value {
+        let whole = Place { value: places[0].value, row: Some(0) };
+        if places[0] == whole && run(places) == places.len() && self.members(whole.value) == places.len() {
+            return whole.value;
+        }
+        let key = (places.to_vec(), at.0 == Phase::Update);
+        if let Some(value) = self.together.get(&key) {
+            return *value;
+        }
+        let value = self.put_together(places, at);
+        self.together.insert(key, value);
+        value
+    }
+
+    fn put_together(&mut self, places: &[Place], at: At) -> Value {
+        let one = self.of_one(places[0]);
+        if let (Some(row), true) = (places[0].row, run(places) == places.len()) {
+            return self.rows(places[0].value, row, places.len(), at);
+        }
+        let mut pieces = Vec::new();
+        let mut rest = places;
+        while let Some(&Place { value, row }) = rest.first() {
+            let len = run(rest);
+            let piece = row.map_or(value, |row| self.rows(value, row, len, at));
+            pieces.push(self.reshape(piece, rows_of(&one, len), at));
+            rest = &rest[len..];
+        }
+        let ty = Type { dtype: one.dtype, shape: rows_of(&one, places.len()) };
+        let all = self.add(Concat { axis: 0 }.into(), pieces, ty, at);
+        let mut shape = one.shape;
+        shape.insert(0, Dim::from(places.len()));
+        self.reshape(all, shape, at)
+    }
+
+    /// The type of a member's value.
+    fn of_one(&self, place: Place) -> Type {
+        let mut ty = self.graph.ty(place.value).clone();
+        if place.row.is_some() {
+            ty.shape.remove(0);
+        }
+        ty
+    }
+
+    /// How many members a value is of.
+    fn members(&self, value: Value) -> usize {
+        let first = self.graph.ty(value).shape.first().and_then(Dim::as_const);
+        first.map_or(0, |members| members as usize)
+    }
+
+    /// Some members of a value.
+    fn rows(&mut self, value: Value, start: usize, len: usize, at: At) -> Value {
+        if start == 0 && self.members(value) == len {
+            return value;
+        }
+        let mut ty = self.graph.ty(value).clone();
+        ty.shape[0] = Dim::from(len);
+        self.add(Slice { axis: 0, start, len: Dim::from(len), step: 1 }.into(), vec![value], ty, at)
+    }
+
+    fn reshape(&mut self, value: Value, shape: Vec<Dim>, at: At) -> Value {
+        let ty = Type { dtype: self.graph.ty(value).dtype, shape };
+        if *self.graph.ty(value) == ty {
+            return value;
+        }
+        self.add(Reshape { shape: ty.shape.clone() }.into(), vec![value], ty, at)
+    }
+
+    fn add(&mut self, op: Op, ins: Vec<Value>, ty: Type, (phase, stage): At) -> Value {
+        let out = Value(self.graph.values.len() as u32);
+        let ValueInfo { name, origin, .. } = self.graph.value(ins[0]).clone();
+        self.graph.values.push(ValueInfo { name, ty, origin });
+        self.count += usize::from(!op.def().is_view());
+        self.push(Node { op, ins, outs: vec![out], phase, stage });
+        out
+    }
+}
+
+/// How many of the first places are neighbours in one value.
+fn run(places: &[Place]) -> usize {
+    let Place { value, row: Some(row) } = places[0] else { return 1 };
+    let next = |(i, place): (usize, &Place)| *place == Place { value, row: Some(row + i) };
+    places.iter().enumerate().take_while(|one| next((one.0, one.1))).count()
+}
+
+/// Values of so many members one after the other, without a dimension of their own.
+fn rows_of(one: &Type, members: usize) -> Vec<Dim> {
+    let mut shape = one.shape.clone();
+    match shape.first_mut() {
+        Some(first) => *first = first.clone() * members as i64,
+        None => shape.push(Dim::from(members)),
+    }
+    shape
+}

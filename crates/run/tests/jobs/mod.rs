@@ -1,0 +1,79 @@
+//! Jobs that differ in seed, learning rate and data, and what they give alone.
+
+use gulliver_graph::graph::Graph;
+use gulliver_run::checkpoint::fingerprint;
+use gulliver_run::data::Batch;
+use gulliver_run::host::HostTensor;
+use gulliver_run::session::{Key, Outcome, Session, SessionOptions};
+use std::collections::BTreeMap;
+
+/// What tells members apart.
+#[derive(Clone, Copy, Debug)]
+pub struct Job {
+    pub seed: u64,
+    pub lr: f32,
+    /// Which batches it sees.
+    pub data: u64,
+}
+
+impl Job {
+    pub fn hyper(&self, name: &str, step: u64) -> Option<f32> {
+        match name.rsplit('.').next() {
+            Some("lr") => Some(self.lr),
+            Some("step") => Some((step + 1) as f32),
+            Some("weight_decay") => Some(self.lr / 10.0),
+            _ => None,
+        }
+    }
+
+    pub fn key(&self, step: u64) -> Key {
+        Key { seed: self.seed, step }
+    }
+
+    /// The job's batch of a step: rows of the whole, rotated.
+    pub fn batch(&self, of: &Batch, step: u64) -> Batch {
+        let turn = |tensor: &HostTensor| {
+            let mut tensor = tensor.clone();
+            let row = tensor.as_bytes().len() / tensor.shape()[0].max(1);
+            let by = ((self.data + step) as usize * row) % tensor.as_bytes().len().max(1);
+            tensor.as_bytes_mut().rotate_left(by);
+            tensor
+        };
+        Batch { fields: of.fields.iter().map(|(name, t)| (name.clone(), turn(t))).collect() }
+    }
+}
+
+/// So many jobs, on shared data or each on its own.
+pub fn jobs(members: usize, own_data: bool) -> Vec<Job> {
+    let job = |m: usize| Job {
+        seed: 7 + m as u64,
+        lr: 1e-3 * (1.0 + m as f32),
+        data: if own_data { m as u64 } else { 0 },
+    };
+    (0..members).map(job).collect()
+}
+
+/// What a job has after so many steps alone, and what each gave.
+pub fn alone(
+    graph: &Graph,
+    options: &SessionOptions,
+    batch: &Batch,
+    job: Job,
+    steps: u64,
+) -> (String, Vec<Outcome>) {
+    let mut session = Session::new(graph.clone(), None, options.clone(), job.seed).unwrap();
+    let outcomes = (0..steps)
+        .map(|step| {
+            let hyper = |name: &str| job.hyper(name, step);
+            session.step(&job.batch(batch, step), job.key(step), &hyper).unwrap()
+        })
+        .collect();
+    (fingerprint(&session.tensors().unwrap()), outcomes)
+}
+
+/// Whether two steps gave the same bits.
+pub fn same(found: &Outcome, expected: &Outcome) -> bool {
+    let bits =
+        |o: &Outcome| o.scalars.iter().map(|(n, x)| (n.clone(), x.to_bits())).collect::<BTreeMap<_, _>>();
+    bits(found) == bits(expected) && found.not_finite.is_some() == expected.not_finite.is_some()
+}
