@@ -1,10 +1,10 @@
-//! Jobs trained as an array on lanes end as they end alone: with seeds, rates, hyper-parameters, schedules and
-//! data orders of their own, on any number of lanes, after others failed, and in two parts.
+//! Jobs trained as an array on lanes end as they end alone: with seeds, rates, hyper-parameters, clipping
+//! limits, schedules and data orders of their own, on any number of lanes, after others failed, and in two parts.
 
 use gulliver_graph::model::mlp::Mlp;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::schedule::Schedule;
-use gulliver_graph::training::{evaluation_graph, training_graph};
+use gulliver_graph::training::{Clip, evaluation_graph, training_graph};
 use gulliver_run::checkpoint;
 use gulliver_run::data::open::open;
 use gulliver_run::data::options::DataOptions;
@@ -18,8 +18,12 @@ use std::sync::{Arc, Mutex};
 const STEPS: u64 = 60;
 
 fn session(threads: usize, seed: u64) -> Session {
+    clipped(threads, seed, Clip::Norm(1.0))
+}
+
+fn clipped(threads: usize, seed: u64, clip: Clip) -> Session {
     let model = Mlp { sizes: vec![64, 24, 10] };
-    let graph = training_graph(&model, &[Optimizer::new("adamw", &[]).unwrap()], None).unwrap();
+    let graph = training_graph(&model, &[Optimizer::new("adamw", &[]).unwrap()], Some(clip)).unwrap();
     let options = SessionOptions { threads, ..SessionOptions::default() };
     Session::new(graph, Some(evaluation_graph(&model).unwrap()), options, seed).unwrap()
 }
@@ -42,7 +46,10 @@ fn options(m: usize, checkpoints: Option<&Path>) -> TrainOptions {
         steps: STEPS,
         seed: m as u64 % 4,
         base_lr: 1e-3 * (1 + m) as f64,
-        hyper: BTreeMap::from([("weight_decay".to_string(), 0.1 * m as f32)]),
+        hyper: BTreeMap::from([
+            ("hyper.weight_decay".to_string(), 0.1 * m as f32),
+            ("hyper.clip_norm".to_string(), 0.2 * (1 + m) as f32),
+        ]),
         eval_every: 10,
         checkpoints: checkpoints.map(|dir| dir.join(m.to_string())),
         ..TrainOptions::default()
@@ -99,6 +106,33 @@ fn members_end_as_they_end_alone() {
             let story = (ended.fingerprint, bits(&ended.metrics), notices[m].lock().unwrap().clone());
             assert_eq!(story, expected[m], "member {m} of {members} on {} lanes", lanes.len());
         }
+    }
+}
+
+#[test]
+fn members_have_clipping_limits_of_their_own() {
+    let data = sources(0);
+    let limits = [0.001f32, 0.02, 0.4];
+    let norm = |limit: f32| Clip::Norm(limit);
+    let value = |limit: f32| Clip::Value(limit);
+    let never = AtomicBool::new(false);
+    for (name, clip) in [("hyper.clip_norm", &norm as &dyn Fn(f32) -> Clip), ("hyper.clip_value", &value)] {
+        // Alone the limit is that of the job's own graph; in an array it is fed.
+        let bare = || TrainOptions { hyper: BTreeMap::new(), ..options(0, None) };
+        let alone = limits.map(|limit| {
+            let (mut session, mut schedule) = (clipped(1, 0, clip(limit)), schedule(0));
+            train(&mut session, &mut schedule, &data, &bare(), 0, &never, &mut |_| ()).unwrap().fingerprint
+        });
+        let mut lanes = [1, 2].map(|threads| Lane { session: clipped(threads, 0, clip(7.0)) });
+        let member = |limit: f32| {
+            let options = TrainOptions { hyper: BTreeMap::from([(name.to_string(), limit)]), ..bare() };
+            Member::new(schedule(0), data.clone(), options)
+        };
+        let all = limits.map(member).into();
+        let ended = train_array(&mut lanes, all, STEPS, &never, &|_, _| {});
+        let ended: Vec<String> = ended.into_iter().map(|ended| ended.unwrap().fingerprint).collect();
+        assert_eq!(ended, alone, "{name}");
+        assert!(alone[0] != alone[1] && alone[1] != alone[2], "{name}: the limit changes nothing");
     }
 }
 

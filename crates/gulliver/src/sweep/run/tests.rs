@@ -62,6 +62,23 @@ fn rung_by_rung_is_as_at_once() {
 }
 
 #[test]
+fn members_with_clipping_limits_of_their_own_end_as_alone() {
+    let dir = TestDir::new("run-clipped");
+    let limits = ["train.clip_norm=0.01", "train.clip_norm=0.1", "train.clip_norm=5"];
+    let all: Vec<Rung> = (0..3).map(|i| rung(i, &[limits[i as usize]], 0, 9, &dir)).collect();
+    let together = run(&all).0;
+    let saved = |trial: u64| {
+        fs::read(checkpoint::step_path(&dir.join(trial.to_string()).join("checkpoints"), 9)).unwrap()
+    };
+    for i in 0..3 {
+        let alone = run(&[rung(3 + i, &[limits[i as usize]], 0, 9, &dir)]).0;
+        assert!(together.iter().any(|end| metrics(end) == metrics(&alone[0])), "{}", limits[i as usize]);
+        assert!(saved(i) == saved(3 + i), "{}", limits[i as usize]);
+    }
+    assert!(saved(0) != saved(1) && saved(1) != saved(2));
+}
+
+#[test]
 fn what_cannot_be_trained_says_why() {
     let dir = TestDir::new("run-failures");
     let wave = [
@@ -112,9 +129,12 @@ fn jobs_with_one_graph_and_shapes_go_together() {
         rung(6, &[], 0, 3, &dir),
         rung(7, &["model.width=8", "optimizer.lr=0.5"], 0, 9, &dir),
         rung(8, &["data.examples=4"], 0, 9, &dir),
+        rung(9, &["train.clip_norm=0.1"], 0, 9, &dir),
+        rung(10, &["train.clip_value=0.1"], 0, 9, &dir),
+        rung(11, &["train.clip_norm=3"], 0, 9, &dir),
     ];
     let groups = groups(&wave);
     let members: Vec<&[usize]> = groups.iter().map(|g| &g.rungs[..]).collect();
-    assert_eq!(members, [&[0, 1, 3][..], &[2, 7], &[4], &[5], &[6], &[8]]);
-    assert!(groups[..5].iter().all(|g| g.problem.is_none()) && groups[5].problem.is_some());
+    assert_eq!(members, [&[0, 1, 3][..], &[2, 7], &[4], &[5], &[6], &[8], &[9, 11], &[10]]);
+    assert!(groups.iter().enumerate().all(|(i, group)| group.problem.is_some() == (i == 5)));
 }
