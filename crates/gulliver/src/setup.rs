@@ -270,11 +270,15 @@ fn identity(job: &Job, settings: &[(String, ParamValue)], info: &DataInfo) -> BT
     let settings: BTreeMap<&str, String> =
         settings.iter().map(|(n, v)| (n.as_str(), v.to_string())).collect();
     let settings: Vec<String> = settings.iter().map(|(n, v)| format!("{n}={v}")).collect();
+    let examples = match job.data.options.folds {
+        Some(folds) => format!("{} without fold {} of {folds}", info.examples, job.data.options.fold),
+        None => info.examples.to_string(),
+    };
     let entries = [
         ("model", format!("{} {}", job.model.name, settings.join(" ")).trim().to_string()),
         ("optimizer", job.optimizer.name.clone()),
         ("data.kind", job.data.options.kind.clone()),
-        ("data.examples", info.examples.to_string()),
+        ("data.examples", examples),
         ("train.batch", job.train.batch.to_string()),
         ("train.partials", job.train.partials.to_string()),
         ("train.seed", job.train.seed.to_string()),

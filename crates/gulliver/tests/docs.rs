@@ -116,7 +116,7 @@ fn training() {
 #[test]
 fn data() {
     let mut text = String::from(
-        "# Data\n\nMade from the table of kinds. Every kind also takes `validation` (share held out), `shuffle` and\n\
+        "# Data\n\nMade from the table of kinds. Every kind also takes `validation` (share held out), `folds` and `fold`, `shuffle` and\n\
          `buckets` (batches of like length).\n\n| kind | what it is | options |\n|---|---|---|\n",
     );
     for (name, help, options) in KINDS {

@@ -113,7 +113,7 @@ fn rungs(
     dir: &Path,
     records: &[Record],
     pending: &[Place],
-    lengths: &mut BTreeMap<u64, u64>,
+    lengths: &mut BTreeMap<String, u64>,
     store: &mut Store,
     tell: &mut Tell<'_>,
 ) -> Result<Vec<Rung>, SweepError> {
@@ -121,11 +121,13 @@ fn rungs(
     for &place in pending {
         let Some(record) = records.get(place.trial as usize) else { continue };
         let made = sweep.job(&record.point, place.repeat).map_err(|e| e.to_string()).and_then(|job| {
-            let end = match lengths.get(&place.trial) {
+            // Data need not be opened for each trial to know how long an epoch is.
+            let key = format!("{:?} {:?} {}", job.data, job.train.length, job.train.batch);
+            let end = match lengths.get(&key) {
                 Some(&end) => end,
                 None => run::length(&job).map_err(|e| e.to_string())?,
             };
-            lengths.insert(place.trial, end);
+            lengths.insert(key, end);
             let before =
                 record.rungs.keys().next_back().map_or(0, |&level| steps_at(end, level, sweep.top()));
             let to = steps_at(end, place.level, sweep.top());
@@ -202,7 +204,7 @@ fn keep_best(
     }
     let kept = best.map(|record| record.number);
     for record in records.iter().filter(|r| r.state != State::Running && Some(r.number) != kept) {
-        (0..sweep.repeats).try_for_each(|repeat| remove(&run_dir(dir, record.number, repeat)))?;
+        (0..sweep.runs()).try_for_each(|repeat| remove(&run_dir(dir, record.number, repeat)))?;
     }
     Ok(())
 }

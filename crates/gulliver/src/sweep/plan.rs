@@ -28,8 +28,10 @@ const TRIED: u64 = 8;
 pub struct SweepPlan {
     /// Trials in all.
     pub trials: u64,
-    /// Each is trained so many times.
+    /// Each is trained with so many seeds.
     pub repeats: u64,
+    /// And on so many folds.
+    pub folds: u64,
     /// Training of the whole sweep, in jobs trained to their end.
     pub work: f64,
     /// Fields that members of one array may differ in.
@@ -64,7 +66,7 @@ pub fn plan(sweep: &Sweep) -> Result<SweepPlan, SweepError> {
     let asks = search::next(sweep, &[]);
     let (mut rungs, mut failed) = (Vec::new(), Vec::new());
     for Ask { trial, point, level } in asks.iter().take(LOOKED_AT) {
-        for repeat in 0..sweep.repeats {
+        for repeat in 0..sweep.runs() {
             let place = Place { trial: *trial, repeat, level: *level };
             let made = sweep.job(point, repeat).map_err(CommandError::from).and_then(|job| {
                 let end = run::length(&job)?;
@@ -106,10 +108,11 @@ pub fn plan(sweep: &Sweep) -> Result<SweepPlan, SweepError> {
         let problem = Some(problem);
         arrays.push(Array { members, values: BTreeMap::new(), steps: 0, step_seconds: f64::NAN, problem });
     }
-    let work = search::work(sweep) * sweep.repeats as f64;
+    let work = search::work(sweep) * sweep.runs() as f64;
     Ok(SweepPlan {
         trials: sweep.trials,
         repeats: sweep.repeats,
+        folds: sweep.folds,
         work,
         fusible: fusible.into_iter().map(String::from).collect(),
         apart: apart.into_iter().map(String::from).collect(),
@@ -159,8 +162,11 @@ fn time(seconds: f64) -> String {
 /// The plan in words.
 pub fn text(sweep: &Sweep, plan: &SweepPlan) -> String {
     let algorithm = format!("{:?}", sweep.algorithm).to_lowercase();
-    let repeats = if plan.repeats > 1 { format!(", each {} times", plan.repeats) } else { String::new() };
-    let mut text = format!("{} trials by {algorithm}{repeats}\n", plan.trials);
+    let times = [(plan.repeats, "with", "seeds"), (plan.folds, "on", "folds")].into_iter();
+    let times = times.filter(|(n, ..)| *n > 1).map(|(n, how, of)| format!("{how} {n} {of}"));
+    let times = times.collect::<Vec<_>>().join(" and ");
+    let each = if times.is_empty() { String::new() } else { format!(", each {times}") };
+    let mut text = format!("{} trials by {algorithm}{each}\n", plan.trials);
     let list = |fields: &[String]| if fields.is_empty() { "nothing".into() } else { fields.join(", ") };
     text += &format!("members of an array may differ in {}\n", list(&plan.fusible));
     text += &format!("jobs are kept apart by {}\n\n", list(&plan.apart));

@@ -163,13 +163,13 @@ pub fn shape(job: &Job) -> Result<String, CommandError> {
         text += &without_numbers(planner.graph(which));
     }
     let sizes: Vec<String> = largest.iter().map(|(symbol, size)| format!("{symbol}={size}")).collect();
-    let held = sources.validation.as_ref().map(|(set, _)| set.len());
-    let _ = writeln!(text, "sizes {} examples {} held {held:?}", sizes.join(" "), sources.train.len());
+    let _ = writeln!(text, "sizes {}", sizes.join(" "));
     let _ = writeln!(text, "partials {} {:?}", job.train.partials, job.devices);
     let _ = writeln!(text, "every {} {}", options.eval_every, options.checkpoint_every);
     if of_many_lengths(sources.train.as_ref()) {
         // Which examples meet in a batch decides how long it is.
-        let _ = writeln!(text, "seed {} {} {}", options.seed, job.data.buckets, job.data.shuffle);
+        let fold = job.data.options.fold;
+        let _ = writeln!(text, "seed {} {fold} {} {}", options.seed, job.data.buckets, job.data.shuffle);
     }
     Ok(text)
 }
