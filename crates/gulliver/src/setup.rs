@@ -1,5 +1,5 @@
-//! From a job to everything training needs: data opened, model built to fit it, optimizer, schedule and
-//! session ready. Nothing is trained here.
+//! From a job to everything training needs: data opened, model built to fit it, optimizer and schedule, and then
+//! its plans. Nothing is trained here.
 
 use crate::advice::advise;
 use crate::command::CommandError;
@@ -14,6 +14,7 @@ use gulliver_graph::schedule::Schedule;
 use gulliver_graph::training::{Clip, evaluation_graph, training_graph};
 use gulliver_plan::cost::{Links, Rates};
 use gulliver_plan::make::PlanError;
+use gulliver_run::data::open::Opened;
 use gulliver_run::data::{self, Buckets, DataInfo, Dataset, Sampler, prefetch};
 use gulliver_run::planner::{Planner, evaluated_at_once};
 use gulliver_run::probe;
@@ -21,8 +22,28 @@ use gulliver_run::session::{SessionError, SessionOptions, sizes_of};
 use gulliver_run::team::Team;
 use gulliver_run::train::{Sources, TrainOptions};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Ready to be planned: data opened, and a model that fits it.
+pub struct Prepared {
+    /// The training step.
+    pub train: Graph,
+    /// The evaluation of a batch.
+    pub evaluation: Graph,
+    /// The largest input there will be.
+    pub largest: Bindings,
+    /// Learning rate over time.
+    pub schedule: Schedule,
+    /// Batches.
+    pub sources: Sources,
+    /// How long and how often.
+    pub options: TrainOptions,
+    /// Trained numbers.
+    pub parameters: u64,
+    /// Settings of the model that the data decided, for people to see.
+    pub fitted: Vec<(String, ParamValue)>,
+}
 
 /// Planned, and ready to be given memory.
 pub struct Setup {
@@ -42,11 +63,49 @@ pub struct Setup {
     pub fitted: Vec<(String, ParamValue)>,
 }
 
+/// How fast the machine is thought to be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Speeds {
+    /// Kernels, with all threads.
+    pub rates: Rates,
+    /// Links between tiers.
+    pub links: Links,
+}
+
+impl Speeds {
+    /// As far as a job's plans depend on them, measured; checkpoints go below `checkpoints`.
+    pub fn for_job(job: &Job, checkpoints: Option<&Path>) -> Speeds {
+        let devices = &job.devices;
+        let limited = devices.memory.is_some();
+        let rates = if limited { measured(threads(job)) } else { Rates::default() };
+        let probed = (limited && devices.disk.is_some())
+            .then(|| disk_dir(job, checkpoints).unwrap_or_else(std::env::temp_dir));
+        Speeds { rates, links: measured_links(probed.as_deref()) }
+    }
+}
+
 /// Sets a job up; checkpoints go below `checkpoints`.
 pub fn setup(job: &Job, checkpoints: Option<&Path>) -> Result<Setup, CommandError> {
+    let prepared = prepare(job, open_data(job)?, checkpoints)?;
+    let session = session_options(job, &prepared.largest, &Speeds::for_job(job, checkpoints), checkpoints);
+    let Prepared { train, evaluation, largest, schedule, sources, options, parameters, fitted } = prepared;
+    let planner = planned(train, evaluation, session)?;
+    Ok(Setup { planner, largest, schedule, sources, options, parameters, fitted })
+}
+
+/// Opens the data of a job.
+pub fn open_data(job: &Job) -> Result<Opened, CommandError> {
     let mut options = job.data.options.clone();
     options.seed = job.train.seed;
-    let (train, validation) = data::open(&options)?;
+    Ok(data::open(&options)?)
+}
+
+/// Builds a job's graphs and all it needs beside them, for data that was opened. Plans nothing.
+pub fn prepare(
+    job: &Job,
+    (train, validation): Opened,
+    checkpoints: Option<&Path>,
+) -> Result<Prepared, CommandError> {
     let info = train.info();
 
     let given = job.model.params();
@@ -87,36 +146,7 @@ pub fn setup(job: &Job, checkpoints: Option<&Path>) -> Result<Setup, CommandErro
         _ => None,
     };
     let sources = Sources { train, sampler: Arc::new(sampler), validation };
-    let threads = match job.devices.threads {
-        0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
-        n => n as usize,
-    };
     let largest = largest(&graph, &sources, longest)?;
-    let devices = &job.devices;
-    let rates = if devices.memory.is_some() { measured(threads) } else { Rates::default() };
-    let disk_dir = devices.disk_dir.clone().or(checkpoints.and_then(Path::parent).map(Path::to_path_buf));
-    let probed = (devices.memory.is_some() && devices.disk.is_some())
-        .then(|| disk_dir.clone().unwrap_or_else(std::env::temp_dir));
-    let session = SessionOptions {
-        threads,
-        memory: devices.memory,
-        host_memory: devices.host_memory,
-        disk: devices.disk,
-        disk_dir,
-        links: measured_links(probed.as_deref()),
-        largest: Some(largest.clone()),
-        recompute: devices.recompute,
-        rates,
-        partials: job.train.partials as u32,
-        ..SessionOptions::default()
-    };
-    let planner = match Planner::new(graph.clone(), Some(evaluation.clone()), session.clone()) {
-        Ok(planner) => planner,
-        Err(PlanError::DoesNotFit { budget, holders, .. }) => {
-            return Err(advise(graph, evaluation, session, &largest, budget, holders));
-        }
-        Err(e) => return Err(SessionError::from(e).into()),
-    };
     let options = TrainOptions {
         steps,
         seed: job.train.seed,
@@ -131,7 +161,54 @@ pub fn setup(job: &Job, checkpoints: Option<&Path>) -> Result<Setup, CommandErro
         checkpoints: checkpoints.map(Path::to_path_buf),
         identity: identity(job, &settings, &info),
     };
-    Ok(Setup { planner, largest, schedule, sources, options, parameters, fitted })
+    Ok(Prepared { train: graph, evaluation, largest, schedule, sources, options, parameters, fitted })
+}
+
+/// Where and how a job runs, if it has the machine for itself.
+pub fn session_options(
+    job: &Job,
+    largest: &Bindings,
+    speeds: &Speeds,
+    checkpoints: Option<&Path>,
+) -> SessionOptions {
+    let devices = &job.devices;
+    SessionOptions {
+        threads: threads(job),
+        memory: devices.memory,
+        host_memory: devices.host_memory,
+        disk: devices.disk,
+        disk_dir: disk_dir(job, checkpoints),
+        links: speeds.links,
+        largest: Some(largest.clone()),
+        recompute: devices.recompute,
+        rates: speeds.rates,
+        partials: job.train.partials as u32,
+        ..SessionOptions::default()
+    }
+}
+
+/// The plans of a job, or what to do if it does not fit.
+pub fn planned(train: Graph, evaluation: Graph, session: SessionOptions) -> Result<Planner, CommandError> {
+    match Planner::new(train.clone(), Some(evaluation.clone()), session.clone()) {
+        Ok(planner) => Ok(planner),
+        Err(PlanError::DoesNotFit { budget, holders, .. }) => {
+            let largest = session.largest.clone().unwrap_or_default();
+            Err(advise(train, evaluation, session, &largest, budget, holders))
+        }
+        Err(e) => Err(SessionError::from(e).into()),
+    }
+}
+
+/// Threads that a job is to use.
+pub fn threads(job: &Job) -> usize {
+    match job.devices.threads {
+        0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
+        n => n as usize,
+    }
+}
+
+fn disk_dir(job: &Job, checkpoints: Option<&Path>) -> Option<PathBuf> {
+    job.devices.disk_dir.clone().or(checkpoints.and_then(Path::parent).map(Path::to_path_buf))
 }
 
 /// The sizes of the first batch, with the longest sequence there is.
@@ -162,7 +239,8 @@ pub fn measured(threads: usize) -> Rates {
     Rates { flops, bytes: 0.8 * probe::copies(&team, 12 << 20, 0.05), ..Rates::default() }
 }
 
-fn optimizer(job: &Job) -> Result<Optimizer, CommandError> {
+/// The optimizer of a job.
+pub fn optimizer(job: &Job) -> Result<Optimizer, CommandError> {
     let settings = job.optimizer.settings.iter().map(|(name, value)| (name.as_str(), *value as f32));
     let mut settings: Vec<(&str, f32)> = settings.collect();
     settings.push(("lr", job.optimizer.lr as f32));

@@ -5,9 +5,9 @@ use super::SweepError;
 use super::run::{Group, Listener, News, Rung, Runner, groups, is_machine, newest, take};
 use super::store::Outcome;
 use crate::command::CommandError;
-use crate::setup::{Setup, setup};
+use crate::setup::{Prepared, Setup, open_data, prepare, setup};
 use gulliver_graph::graph::Role;
-use gulliver_run::session::{Session, Which};
+use gulliver_run::session::Session;
 use gulliver_run::train::{Ended, Lane, Member, Notice, Sources, TrainError, train_array};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -97,22 +97,24 @@ impl Arrays {
 
 /// One rung as a member. Members whose batches are the same share them.
 fn member(rung: &Rung, data: &mut Vec<(String, Arc<Sources>)>) -> Result<Member, CommandError> {
-    let checkpoints = rung.dir.join("checkpoints");
-    let Setup { planner, schedule, sources, mut options, .. } = setup(&rung.job, Some(&checkpoints))?;
-    take(&rung.dir, &rung.job)?;
+    let (job, checkpoints) = (&rung.job, rung.dir.join("checkpoints"));
+    let batches = format!("{:?} {} {}", job.data, job.train.batch, job.train.seed);
+    let known = data.iter().find(|(same, _)| *same == batches).map(|(_, sources)| sources.clone());
+    let opened = match &known {
+        Some(sources) => (sources.train.clone(), sources.validation.as_ref().map(|(set, _)| set.clone())),
+        None => open_data(job)?,
+    };
+    let Prepared { train, schedule, sources, mut options, .. } = prepare(job, opened, Some(&checkpoints))?;
+    take(&rung.dir, job)?;
     // Every step is told of.
     options.log_every = 1;
-    options.hyper = planner
-        .graph(Which::Train)
+    options.hyper = train
         .inputs()
         .filter_map(|(_, role, info)| match role {
             Role::Hyper(number) => Some((info.name.clone(), number)),
             _ => None,
         })
         .collect::<BTreeMap<String, f32>>();
-    let job = &rung.job;
-    let batches = format!("{:?} {} {}", job.data, job.train.batch, job.train.seed);
-    let known = data.iter().find(|(same, _)| *same == batches).map(|(_, sources)| sources.clone());
     let sources = known.unwrap_or_else(|| {
         let sources = Arc::new(sources);
         data.push((batches, sources.clone()));

@@ -4,7 +4,7 @@
 use super::SweepError;
 use super::drive::{run_dir, steps_at};
 use super::file::Sweep;
-use super::run::{self, Group, Rung};
+use super::run::{self, Group, Rung, Shapes};
 use super::search::{self, Ask};
 use super::store::Place;
 use crate::command::CommandError;
@@ -80,7 +80,9 @@ pub fn plan(sweep: &Sweep) -> Result<SweepPlan, SweepError> {
         }
     }
     let fields: Vec<&str> = sweep.space.parameters.iter().map(|p| p.field.as_str()).collect();
-    let (fusible, apart): (Vec<&str>, Vec<&str>) = fields.iter().partition(|field| is_fusible(sweep, field));
+    let mut shapes = Shapes::default();
+    let (fusible, apart): (Vec<&str>, Vec<&str>) =
+        fields.iter().partition(|field| is_fusible(sweep, field, &mut shapes));
     let mut arrays = Vec::new();
     let (mut whole, mut trained) = (0.0, 0.0);
     for Group { rungs: members, problem } in run::groups(&rungs) {
@@ -123,8 +125,8 @@ pub fn plan(sweep: &Sweep) -> Result<SweepPlan, SweepError> {
 }
 
 /// Whether two jobs that differ in this field alone can be members of one array; not if none can be trained.
-fn is_fusible(sweep: &Sweep, field: &str) -> bool {
-    let shape = |point: &_| sweep.job(point, 0).ok().and_then(|job| run::shape(&job).ok());
+fn is_fusible(sweep: &Sweep, field: &str, shapes: &mut Shapes) -> bool {
+    let mut shape = |point: &_| sweep.job(point, 0).ok().and_then(|job| shapes.of(&job).ok());
     let parameter = sweep.space.parameter(field);
     for trial in 0..TRIED {
         let point = sweep.space.random(sweep.seed, trial);

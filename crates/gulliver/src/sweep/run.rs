@@ -6,12 +6,11 @@ use super::SweepError;
 use super::store::{Outcome, Place};
 use crate::command::CommandError;
 use crate::job::{Job, Length};
-use crate::setup::{Setup, setup};
+use crate::setup::{Prepared, open_data, optimizer, prepare};
 use gulliver_graph::graph::{Graph, Role};
 use gulliver_run::atomic::{remove_unfinished, write_atomic};
 use gulliver_run::checkpoint::{self, Stored};
 use gulliver_run::data::{self, Buckets, Dataset, Sampler};
-use gulliver_run::session::Which;
 use gulliver_run::train::TrainError;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -139,8 +138,9 @@ pub struct Group {
 pub fn groups(rungs: &[Rung]) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     let mut known: BTreeMap<String, usize> = BTreeMap::new();
+    let mut shapes = Shapes::default();
     for (i, rung) in rungs.iter().enumerate() {
-        match shape(&rung.job) {
+        match shapes.of(&rung.job) {
             Ok(shape) => {
                 let key = format!("{} {} {}\n{shape}", rung.from, rung.to, rung.end);
                 let group = *known.entry(key).or_insert(groups.len());
@@ -155,13 +155,37 @@ pub fn groups(rungs: &[Rung]) -> Vec<Group> {
     groups
 }
 
-/// Everything of a job but numbers that are fed to its steps: equal for jobs that can be members of one array.
-pub fn shape(job: &Job) -> Result<String, CommandError> {
-    let Setup { planner, largest, sources, options, .. } = setup(job, None)?;
-    let mut text = String::new();
-    for which in [Which::Train, Which::Evaluate] {
-        text += &without_numbers(planner.graph(which));
+/// The shapes of jobs: everything of a job but numbers that are fed to its steps, equal for jobs that can be
+/// members of one array. Jobs that differ in nothing but such numbers are built once.
+#[derive(Default)]
+pub struct Shapes {
+    known: BTreeMap<String, String>,
+}
+
+impl Shapes {
+    /// The shape of a job.
+    pub fn of(&mut self, job: &Job) -> Result<String, CommandError> {
+        let fields = without_fed_fields(job)?;
+        if let Some(shape) = self.known.get(&fields) {
+            return Ok(shape.clone());
+        }
+        let shape = shape(job)?;
+        self.known.insert(fields, shape.clone());
+        Ok(shape)
     }
+}
+
+/// What a job says, but for numbers that are fed to its steps and what decides no step's shape.
+fn without_fed_fields(job: &Job) -> Result<String, CommandError> {
+    let (train, update) = (&job.train, optimizer(job)?.op);
+    let clipped = [train.clip_norm, train.clip_value].map(|limit| limit.is_some());
+    let sizes = (train.batch, train.partials, train.norm_group, train.eval_every, train.checkpoint_every);
+    Ok(format!("{:?} {:?} {update:?} {clipped:?} {sizes:?} {:?}", job.model, job.data, job.devices))
+}
+
+fn shape(job: &Job) -> Result<String, CommandError> {
+    let Prepared { train, evaluation, largest, sources, options, .. } = prepare(job, open_data(job)?, None)?;
+    let mut text = without_numbers(&train) + &without_numbers(&evaluation);
     let sizes: Vec<String> = largest.iter().map(|(symbol, size)| format!("{symbol}={size}")).collect();
     let _ = writeln!(text, "sizes {}", sizes.join(" "));
     let _ = writeln!(text, "partials {} {:?}", job.train.partials, job.devices);

@@ -117,6 +117,26 @@ fn asked_to_stop_it_ends_nothing() {
 }
 
 #[test]
+fn jobs_that_differ_in_fed_numbers_are_built_once() {
+    let mut shapes = Shapes::default();
+    let mut built = Vec::new();
+    for sets in [
+        &[][..],
+        &["optimizer.lr=0.5", "optimizer.weight_decay=0.1", "schedule.name=constant"],
+        &["train.clip_norm=1"],
+        &["train.clip_norm=2", "train.on_nan=skip"],
+        &["optimizer.name=sgd"],
+        &["optimizer.name=sgd", "optimizer.momentum=0.5"],
+        &["optimizer.name=sgd", "optimizer.momentum=0.9", "optimizer.lr=0.5"],
+        &["train.seed=1"],
+    ] {
+        assert_eq!(shapes.of(&job(sets)).unwrap(), shape(&job(sets)).unwrap(), "{sets:?}");
+        built.push(shapes.known.len());
+    }
+    assert_eq!(built, [1, 1, 2, 2, 3, 4, 4, 5]);
+}
+
+#[test]
 fn jobs_with_one_graph_and_shapes_go_together() {
     let dir = TestDir::new("run-groups");
     let wave = [
