@@ -25,14 +25,20 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Ready to be planned: data opened, and a model that fits it.
-pub struct Prepared {
-    /// The training step.
+/// What a job computes.
+pub struct Graphs {
+    /// A training step.
     pub train: Graph,
     /// The evaluation of a batch.
     pub evaluation: Graph,
     /// The largest input there will be.
     pub largest: Bindings,
+}
+
+/// Ready to be planned: data opened, and a model that fits it.
+pub struct Prepared {
+    /// What it computes.
+    pub graphs: Graphs,
     /// Learning rate over time.
     pub schedule: Schedule,
     /// Batches.
@@ -87,9 +93,10 @@ impl Speeds {
 /// Sets a job up; checkpoints go below `checkpoints`.
 pub fn setup(job: &Job, checkpoints: Option<&Path>) -> Result<Setup, CommandError> {
     let prepared = prepare(job, open_data(job)?, checkpoints)?;
-    let session = session_options(job, &prepared.largest, &Speeds::for_job(job, checkpoints), checkpoints);
-    let Prepared { train, evaluation, largest, schedule, sources, options, parameters, fitted } = prepared;
-    let planner = planned(train, evaluation, session)?;
+    let Prepared { graphs, schedule, sources, options, parameters, fitted } = prepared;
+    let session = session_options(job, &graphs.largest, &Speeds::for_job(job, checkpoints), checkpoints);
+    let planner = planned(&graphs, session)?;
+    let largest = graphs.largest;
     Ok(Setup { planner, largest, schedule, sources, options, parameters, fitted })
 }
 
@@ -161,7 +168,8 @@ pub fn prepare(
         checkpoints: checkpoints.map(Path::to_path_buf),
         identity: identity(job, &settings, &info),
     };
-    Ok(Prepared { train: graph, evaluation, largest, schedule, sources, options, parameters, fitted })
+    let graphs = Graphs { train: graph, evaluation, largest };
+    Ok(Prepared { graphs, schedule, sources, options, parameters, fitted })
 }
 
 /// Where and how a job runs, if it has the machine for itself.
@@ -188,12 +196,12 @@ pub fn session_options(
 }
 
 /// The plans of a job, or what to do if it does not fit.
-pub fn planned(train: Graph, evaluation: Graph, session: SessionOptions) -> Result<Planner, CommandError> {
+pub fn planned(graphs: &Graphs, session: SessionOptions) -> Result<Planner, CommandError> {
+    let Graphs { train, evaluation, largest } = graphs;
     match Planner::new(train.clone(), Some(evaluation.clone()), session.clone()) {
         Ok(planner) => Ok(planner),
         Err(PlanError::DoesNotFit { budget, holders, .. }) => {
-            let largest = session.largest.clone().unwrap_or_default();
-            Err(advise(train, evaluation, session, &largest, budget, holders))
+            Err(advise(train.clone(), evaluation.clone(), session, largest, budget, holders))
         }
         Err(e) => Err(SessionError::from(e).into()),
     }

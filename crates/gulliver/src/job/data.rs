@@ -36,7 +36,9 @@ pub fn read(mut fields: Fields<'_>) -> Result<Data, JobError> {
     let folds = fields.size("folds", 2)?;
     let fold = fields.size("fold", 0)?;
     let problem = match (fold, folds) {
-        (Some(_), None) => Some("says which of data.folds is for validation, and data.folds is not there".into()),
+        (Some(_), None) => {
+            Some("says which of data.folds is for validation, and data.folds is not there".into())
+        }
         (Some(fold), Some(folds)) if fold >= folds => {
             Some(format!("must be below data.folds = {folds}, as folds are counted from 0; it is {fold}"))
         }

@@ -6,7 +6,7 @@ use super::SweepError;
 use super::store::{Outcome, Place};
 use crate::command::CommandError;
 use crate::job::{Job, Length};
-use crate::setup::{Prepared, open_data, optimizer, prepare};
+use crate::setup::{Graphs, Prepared, open_data, optimizer, prepare};
 use gulliver_graph::graph::{Graph, Role};
 use gulliver_run::atomic::{remove_unfinished, write_atomic};
 use gulliver_run::checkpoint::{self, Stored};
@@ -110,17 +110,26 @@ pub(super) fn newest(checkpoints: &Path, step: u64) -> Result<Option<(u64, Store
     Ok(up_to.filter_map(|(step, path)| Some((step, Stored::open(&path).ok()?))).next())
 }
 
-/// Steps of a whole job.
-pub fn length(job: &Job) -> Result<u64, CommandError> {
+/// Lengths that are known, by everything that decides them.
+pub type Lengths = BTreeMap<String, u64>;
+
+/// Steps of a whole job. Data is opened only for a length that is not yet known.
+pub fn length(job: &Job, known: &mut Lengths) -> Result<u64, CommandError> {
     let epochs = match job.train.length {
         Length::Steps(steps) => return Ok(steps),
         Length::Epochs(epochs) => epochs,
     };
+    let key = format!("{:?} {epochs} {}", job.data, job.train.batch);
+    if let Some(steps) = known.get(&key) {
+        return Ok(*steps);
+    }
     let (train, _) = data::open(&job.data.options)?;
     let buckets = if job.data.buckets { Buckets::of(train.as_ref()) } else { None };
     let (batch, seed) = (job.train.batch as usize, job.train.seed);
     let sampler = Sampler::new(train.len(), batch, seed, job.data.shuffle, true, buckets)?;
-    Ok(epochs.saturating_mul(sampler.steps_per_epoch()))
+    let steps = epochs.saturating_mul(sampler.steps_per_epoch());
+    known.insert(key, steps);
+    Ok(steps)
 }
 
 /// Rungs that are the same but for numbers fed to them.
@@ -135,10 +144,9 @@ pub struct Group {
 /// Puts rungs together that have the same graphs, shapes and steps: these differ in hyper-parameters, seeds or
 /// schedules only and can be trained as one array. Groups are in the order of their first rungs; a rung that
 /// cannot be trained at all is alone.
-pub fn groups(rungs: &[Rung]) -> Vec<Group> {
+pub fn groups(rungs: &[Rung], shapes: &mut Shapes) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     let mut known: BTreeMap<String, usize> = BTreeMap::new();
-    let mut shapes = Shapes::default();
     for (i, rung) in rungs.iter().enumerate() {
         match shapes.of(&rung.job) {
             Ok(shape) => {
@@ -184,7 +192,8 @@ fn without_fed_fields(job: &Job) -> Result<String, CommandError> {
 }
 
 fn shape(job: &Job) -> Result<String, CommandError> {
-    let Prepared { train, evaluation, largest, sources, options, .. } = prepare(job, open_data(job)?, None)?;
+    let Prepared { graphs, sources, options, .. } = prepare(job, open_data(job)?, None)?;
+    let Graphs { train, evaluation, largest } = graphs;
     let mut text = without_numbers(&train) + &without_numbers(&evaluation);
     let sizes: Vec<String> = largest.iter().map(|(symbol, size)| format!("{symbol}={size}")).collect();
     let _ = writeln!(text, "sizes {}", sizes.join(" "));

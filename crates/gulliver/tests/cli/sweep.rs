@@ -192,12 +192,26 @@ fn a_plan_shows_arrays_before_anything_runs() {
         finished.stdout
     );
     assert!(finished.stdout.contains("kept apart by model.width\n"), "{}", finished.stdout);
+    assert!(finished.stdout.contains("  chosen\n"), "{}", finished.stdout);
     let plan = place.run(&["sweep", "sweep.toml", "--plan", "--json"]).stdout;
     let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
     let arrays = plan["arrays"].as_array().unwrap();
     let members: usize = arrays.iter().map(|a| a["members"].as_array().unwrap().len()).sum();
     assert_eq!(members, 24);
     assert_eq!(arrays.iter().filter(|a| a["problem"].is_null()).count(), 2, "{plan}");
+    let two = ["--plan", "--json", "--set", "devices.threads=2"];
+    let two = place.run(&[&["sweep", "sweep.toml"], &two[..]].concat()).stdout;
+    let two: serde_json::Value = serde_json::from_str(&two).unwrap();
+    for array in two["arrays"].as_array().unwrap().iter().filter(|a| a["problem"].is_null()) {
+        let (members, width) = (array["members"].as_array().unwrap().len(), &array["width"]);
+        let way = &width["ways"][0];
+        assert_eq!((&width["chosen"], &way["lanes"]), (&0.into(), &2.min(members).into()), "{array}");
+        assert_eq!(way["outcome"]["resident"], members, "{array}");
+        // Lanes are at work side by side.
+        let number = |name: &str| way["outcome"][name].as_f64().unwrap();
+        let steps = array["steps"].as_f64().unwrap() * members as f64 / way["lanes"].as_f64().unwrap();
+        assert!((number("seconds") / (number("step_seconds") * steps) - 1.0).abs() < 1e-9, "{array}");
+    }
     assert!(!place.path("sweeps").exists());
 }
 

@@ -445,7 +445,8 @@ mod tests {
         let one = |set: &dyn Dataset, i: usize| format!("{:?}", set.batch(&[i]).unwrap());
         for options in made.into_iter().chain(read).chain([labelled("csv-text", &table)]) {
             let kind = &options.kind;
-            let whole = open(&DataOptions { folds: None, validation: 0.0, validation_path: None, ..options.clone() });
+            let whole =
+                open(&DataOptions { folds: None, validation: 0.0, validation_path: None, ..options.clone() });
             let whole = whole.unwrap().0;
             let mut all: Vec<String> = (0..whole.len()).map(|i| one(&*whole, i)).collect();
             let mut held = Vec::new();
@@ -467,7 +468,10 @@ mod tests {
         for (options, expected) in [
             (DataOptions { folds: Some(1), ..of("blobs") }, "`folds`: 1 is not enough"),
             (DataOptions { fold: 3, kind: "blobs".into(), ..base.clone() }, "no fold 3 of 3"),
-            (DataOptions { folds: Some(42), kind: "blobs".into(), ..base.clone() }, "more than the 41 examples"),
+            (
+                DataOptions { folds: Some(42), kind: "blobs".into(), ..base.clone() },
+                "more than the 41 examples",
+            ),
             (DataOptions { stride: Some(4), kind: "sequences".into(), ..base }, "use a stride of at least 8"),
         ] {
             let error = open(&options).err().unwrap().to_string();

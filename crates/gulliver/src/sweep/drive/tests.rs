@@ -5,6 +5,7 @@ use super::*;
 use crate::sweep::report::csv;
 use crate::sweep::search::tests::sweep;
 use crate::test_dir::TestDir;
+use std::collections::BTreeMap;
 
 /// Comes to a loss that the learning rate, seed and fold decide, and dies after so many news.
 struct Pretender {

@@ -32,7 +32,7 @@ fn run(wave: &[Rung]) -> (Vec<Outcome>, Vec<u64>) {
         }
         Ok(())
     };
-    Arrays { stop }.run(wave, &mut listener).unwrap();
+    Arrays::new(stop).run(wave, &mut listener).unwrap();
     (ends, steps)
 }
 
@@ -110,7 +110,7 @@ fn asked_to_stop_it_ends_nothing() {
         Ok(())
     };
     let wave = [rung(0, &[], 0, 9, &dir), rung(1, &[], 0, 9, &dir)];
-    Arrays { stop }.run(&wave, &mut listener).unwrap();
+    Arrays::new(stop).run(&wave, &mut listener).unwrap();
     assert_eq!(ended, 0);
     let saved = checkpoint::list(&dir.join("0").join("checkpoints")).unwrap();
     assert!(matches!(saved[..], [(2..=3, _)]), "{saved:?}");
@@ -153,7 +153,7 @@ fn jobs_with_one_graph_and_shapes_go_together() {
         rung(10, &["train.clip_value=0.1"], 0, 9, &dir),
         rung(11, &["train.clip_norm=3"], 0, 9, &dir),
     ];
-    let groups = groups(&wave);
+    let groups = groups(&wave, &mut Shapes::default());
     let members: Vec<&[usize]> = groups.iter().map(|g| &g.rungs[..]).collect();
     assert_eq!(members, [&[0, 1, 3][..], &[2, 7], &[4], &[5], &[6], &[8], &[9, 11], &[10]]);
     assert!(groups.iter().enumerate().all(|(i, group)| group.problem.is_some() == (i == 5)));
