@@ -1,5 +1,5 @@
-//! From a job to everything training needs: data opened, model built to fit it, optimizer, schedule and
-//! session ready. Nothing is trained here.
+//! From a job to everything training needs: data opened, model built to fit it, optimizer and schedule, and then
+//! its plans. Nothing is trained here.
 
 use crate::advice::advise;
 use crate::command::CommandError;
@@ -14,6 +14,7 @@ use gulliver_graph::schedule::Schedule;
 use gulliver_graph::training::{Clip, evaluation_graph, training_graph};
 use gulliver_plan::cost::{Links, Rates};
 use gulliver_plan::make::PlanError;
+use gulliver_run::data::open::Opened;
 use gulliver_run::data::{self, Buckets, DataInfo, Dataset, Sampler, prefetch};
 use gulliver_run::planner::{Planner, evaluated_at_once};
 use gulliver_run::probe;
@@ -21,8 +22,34 @@ use gulliver_run::session::{SessionError, SessionOptions, planners, sizes_of};
 use gulliver_run::team::Team;
 use gulliver_run::train::{Sources, TrainOptions};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// What a job computes.
+pub struct Graphs {
+    /// A training step.
+    pub train: Graph,
+    /// The evaluation of a batch.
+    pub evaluation: Graph,
+    /// The largest input there will be.
+    pub largest: Bindings,
+}
+
+/// Ready to be planned: data opened, and a model that fits it.
+pub struct Prepared {
+    /// What it computes.
+    pub graphs: Graphs,
+    /// Learning rate over time.
+    pub schedule: Schedule,
+    /// Batches.
+    pub sources: Sources,
+    /// How long and how often.
+    pub options: TrainOptions,
+    /// Trained numbers.
+    pub parameters: u64,
+    /// Settings of the model that the data decided, for people to see.
+    pub fitted: Vec<(String, ParamValue)>,
+}
 
 /// Planned, and ready to be given memory.
 pub struct Setup {
@@ -44,11 +71,54 @@ pub struct Setup {
     pub fitted: Vec<(String, ParamValue)>,
 }
 
+/// How fast the machine is thought to be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Speeds {
+    /// Kernels, with all threads.
+    pub rates: Rates,
+    /// Links between tiers.
+    pub links: Links,
+}
+
+impl Speeds {
+    /// As far as a job's plans depend on them, measured; checkpoints go below `checkpoints`.
+    pub fn for_job(job: &Job, checkpoints: Option<&Path>) -> Speeds {
+        let devices = &job.devices;
+        let limited = devices.memory.is_some();
+        let rates = if limited { measured(threads(job)) } else { Rates::default() };
+        let probed = (limited && devices.disk.is_some())
+            .then(|| disk_dir(job, checkpoints).unwrap_or_else(std::env::temp_dir));
+        Speeds { rates, links: measured_links(probed.as_deref()) }
+    }
+}
+
 /// Sets a job up; checkpoints go below `checkpoints`.
 pub fn setup(job: &Job, checkpoints: Option<&Path>) -> Result<Setup, CommandError> {
+    let prepared = prepare(job, open_data(job)?, checkpoints)?;
+    let Prepared { graphs, schedule, sources, options, parameters, fitted } = prepared;
+    let session = session_options(job, &graphs.largest, &Speeds::for_job(job, checkpoints), checkpoints);
+    let mut others = match job.devices.count {
+        1 => vec![planned(&graphs, session)?],
+        count => planned_on(&graphs, session, count)?,
+    };
+    let planner = others.remove(0);
+    let largest = planner.options().largest.clone().unwrap_or(graphs.largest);
+    Ok(Setup { planner, others, largest, schedule, sources, options, parameters, fitted })
+}
+
+/// Opens the data of a job.
+pub fn open_data(job: &Job) -> Result<Opened, CommandError> {
     let mut options = job.data.options.clone();
     options.seed = job.train.seed;
-    let (train, validation) = data::open(&options)?;
+    Ok(data::open(&options)?)
+}
+
+/// Builds a job's graphs and all it needs beside them, for data that was opened. Plans nothing.
+pub fn prepare(
+    job: &Job,
+    (train, validation): Opened,
+    checkpoints: Option<&Path>,
+) -> Result<Prepared, CommandError> {
     let info = train.info();
 
     let given = job.model.params();
@@ -89,45 +159,7 @@ pub fn setup(job: &Job, checkpoints: Option<&Path>) -> Result<Setup, CommandErro
         _ => None,
     };
     let sources = Sources { train, sampler: Arc::new(sampler), validation };
-    let count = job.devices.count as usize;
-    let threads = match job.devices.threads {
-        0 => (std::thread::available_parallelism().map_or(1, |n| n.get()) / count).max(1),
-        n => n as usize,
-    };
     let largest = largest(&graph, &sources, longest)?;
-    let devices = &job.devices;
-    let rates = if devices.memory.is_some() { measured(threads) } else { Rates::default() };
-    let disk_dir = devices.disk_dir.clone().or(checkpoints.and_then(Path::parent).map(Path::to_path_buf));
-    let probed = (devices.memory.is_some() && devices.disk.is_some())
-        .then(|| disk_dir.clone().unwrap_or_else(std::env::temp_dir));
-    let session = SessionOptions {
-        threads,
-        memory: devices.memory,
-        host_memory: devices.host_memory.map(|bytes| bytes / devices.count),
-        disk: devices.disk.map(|bytes| bytes / devices.count),
-        disk_dir,
-        links: measured_links(probed.as_deref()),
-        largest: Some(largest.clone()),
-        recompute: devices.recompute,
-        rates,
-        partials: job.train.partials as u32,
-        ..SessionOptions::default()
-    };
-    let planners = match count {
-        1 => Planner::new(graph.clone(), Some(evaluation.clone()), session.clone())
-            .map(|planner| vec![planner])
-            .map_err(SessionError::from),
-        _ => planners(&graph, Some(&evaluation), vec![session.clone(); count]),
-    };
-    let planners = match planners {
-        Err(SessionError::Plan(PlanError::DoesNotFit { budget, holders, .. })) if count == 1 => {
-            return Err(advise(graph, evaluation, session, &largest, budget, holders));
-        }
-        planners => planners?,
-    };
-    let mut others = planners;
-    let planner = others.remove(0);
-    let largest = planner.options().largest.clone().unwrap_or(largest);
     let options = TrainOptions {
         steps,
         seed: job.train.seed,
@@ -142,7 +174,63 @@ pub fn setup(job: &Job, checkpoints: Option<&Path>) -> Result<Setup, CommandErro
         checkpoints: checkpoints.map(Path::to_path_buf),
         identity: identity(job, &settings, &info),
     };
-    Ok(Setup { planner, others, largest, schedule, sources, options, parameters, fitted })
+    let graphs = Graphs { train: graph, evaluation, largest };
+    Ok(Prepared { graphs, schedule, sources, options, parameters, fitted })
+}
+
+/// Where and how a job runs, if it has the machine for itself.
+pub fn session_options(
+    job: &Job,
+    largest: &Bindings,
+    speeds: &Speeds,
+    checkpoints: Option<&Path>,
+) -> SessionOptions {
+    let devices = &job.devices;
+    SessionOptions {
+        threads: threads(job),
+        memory: devices.memory,
+        host_memory: devices.host_memory,
+        disk: devices.disk,
+        disk_dir: disk_dir(job, checkpoints),
+        links: speeds.links,
+        largest: Some(largest.clone()),
+        recompute: devices.recompute,
+        rates: speeds.rates,
+        partials: job.train.partials as u32,
+        ..SessionOptions::default()
+    }
+}
+
+/// The plans of a job, or what to do if it does not fit.
+pub fn planned(graphs: &Graphs, session: SessionOptions) -> Result<Planner, CommandError> {
+    let Graphs { train, evaluation, largest } = graphs;
+    match Planner::new(train.clone(), Some(evaluation.clone()), session.clone()) {
+        Ok(planner) => Ok(planner),
+        Err(PlanError::DoesNotFit { budget, holders, .. }) => {
+            Err(advise(train.clone(), evaluation.clone(), session, largest, budget, holders))
+        }
+        Err(e) => Err(SessionError::from(e).into()),
+    }
+}
+
+/// The plans of each of several devices, which share budgets of host memory and disk.
+fn planned_on(graphs: &Graphs, session: SessionOptions, count: u64) -> Result<Vec<Planner>, CommandError> {
+    let share = |bytes: Option<u64>| bytes.map(|bytes| bytes / count);
+    let (host_memory, disk) = (share(session.host_memory), share(session.disk));
+    let each = SessionOptions { host_memory, disk, ..session };
+    Ok(planners(&graphs.train, Some(&graphs.evaluation), vec![each; count as usize])?)
+}
+
+/// Threads that each device of a job is to use.
+pub fn threads(job: &Job) -> usize {
+    match job.devices.threads {
+        0 => (std::thread::available_parallelism().map_or(1, |n| n.get()) / job.devices.count as usize).max(1),
+        n => n as usize,
+    }
+}
+
+fn disk_dir(job: &Job, checkpoints: Option<&Path>) -> Option<PathBuf> {
+    job.devices.disk_dir.clone().or(checkpoints.and_then(Path::parent).map(Path::to_path_buf))
 }
 
 /// The sizes of the first batch, with the longest sequence there is.
@@ -173,7 +261,8 @@ pub fn measured(threads: usize) -> Rates {
     Rates { flops, bytes: 0.8 * probe::copies(&team, 12 << 20, 0.05), ..Rates::default() }
 }
 
-fn optimizer(job: &Job) -> Result<Optimizer, CommandError> {
+/// The optimizer of a job.
+pub fn optimizer(job: &Job) -> Result<Optimizer, CommandError> {
     let settings = job.optimizer.settings.iter().map(|(name, value)| (name.as_str(), *value as f32));
     let mut settings: Vec<(&str, f32)> = settings.collect();
     settings.push(("lr", job.optimizer.lr as f32));
@@ -281,11 +370,15 @@ fn identity(job: &Job, settings: &[(String, ParamValue)], info: &DataInfo) -> BT
     let settings: BTreeMap<&str, String> =
         settings.iter().map(|(n, v)| (n.as_str(), v.to_string())).collect();
     let settings: Vec<String> = settings.iter().map(|(n, v)| format!("{n}={v}")).collect();
+    let examples = match job.data.options.folds {
+        Some(folds) => format!("{} without fold {} of {folds}", info.examples, job.data.options.fold),
+        None => info.examples.to_string(),
+    };
     let entries = [
         ("model", format!("{} {}", job.model.name, settings.join(" ")).trim().to_string()),
         ("optimizer", job.optimizer.name.clone()),
         ("data.kind", job.data.options.kind.clone()),
-        ("data.examples", info.examples.to_string()),
+        ("data.examples", examples),
         ("train.batch", job.train.batch.to_string()),
         ("train.partials", job.train.partials.to_string()),
         ("train.seed", job.train.seed.to_string()),

@@ -116,8 +116,8 @@ fn training() {
 #[test]
 fn data() {
     let mut text = String::from(
-        "# Data\n\nMade from the table of kinds. Every kind also takes `validation` (share held out), `shuffle` and\n\
-         `buckets` (batches of like length).\n\n| kind | what it is | options |\n|---|---|---|\n",
+        "# Data\n\nMade from the table of kinds. Every kind also takes `validation` (share held out), `folds` and\n\
+         `fold` (equal parts, one of which is held out), `shuffle` and `buckets` (batches of like length).\n\n| kind | what it is | options |\n|---|---|---|\n",
     );
     for (name, help, options) in KINDS {
         text += &format!("| {name} | {help} | {} |\n", options.join(", "));

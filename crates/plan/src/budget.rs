@@ -54,7 +54,7 @@ pub struct Terms<'a> {
 }
 
 /// Choices and what comes of them, whatever the sizes.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Known {
     /// What is done with every version.
     pub choices: Choices,

@@ -22,6 +22,7 @@ const RUNGS: usize = 3;
 const ATTEMPTS: usize = 3;
 
 /// Choices, and the share of what is needed beyond weights and states that they fit into.
+#[derive(Clone)]
 pub(crate) struct Rung {
     share: f64,
     pub(crate) known: Known,

@@ -11,6 +11,7 @@ pub mod comparator;
 pub mod cost;
 pub mod evaluate;
 pub mod kind;
+pub mod lanes;
 pub mod layout;
 mod learn;
 pub mod lifetime;

@@ -45,6 +45,7 @@ pub enum Rule {
 pub const RULES: [Rule; 4] = [Rule::Plain, Rule::UpdateEarly, Rule::LeastGrowth, Rule::GradientsLate];
 
 /// Who reads what, by the value whose bytes are read: a view's are its operand's.
+#[derive(Clone)]
 pub struct Readers {
     /// The value whose bytes a value shows.
     pub root: Vec<Value>,

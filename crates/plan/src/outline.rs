@@ -14,6 +14,7 @@ use gulliver_graph::dim::{Bindings, Dim, DimError};
 use gulliver_graph::graph::{Graph, Node, Value};
 
 /// See the top of this file.
+#[derive(Clone)]
 pub struct Outline {
     /// Slices of the batch.
     pub partials: u32,

@@ -16,6 +16,7 @@ use gulliver_plan::simulate::{Timing, simulate};
 const UNHIDDEN: [f64; 3] = [0.1, 0.4, 1.0];
 
 /// A graph with what does not depend on the sizes of a batch.
+#[derive(Clone)]
 pub(crate) struct Side {
     pub(crate) graph: Graph,
     /// Inputs that every step is fed with.
@@ -36,6 +37,7 @@ impl Side {
 }
 
 /// See the top of this file.
+#[derive(Clone)]
 pub struct Planner {
     train: Side,
     evaluate: Option<Side>,
@@ -166,8 +168,8 @@ impl Planner {
         Ok(seconds)
     }
 
-    /// The largest input of evaluation.
-    fn evaluated_at(&self, largest: &Bindings) -> Bindings {
+    /// The largest input of evaluation, if this is that of training.
+    pub fn evaluated_at(&self, largest: &Bindings) -> Bindings {
         let mut slice = largest.clone();
         if let Some(batch) = largest.get(BATCH) {
             slice.set(BATCH, evaluated_at_once(batch, self.train.partials as usize));

@@ -1,5 +1,5 @@
 //! Members of an array have the bits they have alone: every make of model and every optimizer, any number of
-//! members with seeds and rates of their own, on shared data or on data of their own, within a budget, when
+//! members with seeds, rates and clipping limits of their own, on shared data or on data of their own, within a budget, when
 //! others leave, join or diverge.
 
 mod jobs;

@@ -13,8 +13,8 @@ use clap::{Args, ValueEnum};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Trains many variants of a job and finds the best. The same command again goes on with a sweep that was
-/// interrupted.
+/// Trains many variants of a job, each with several seeds and on several folds of the data if need be, and finds the
+/// best. The same command again goes on with a sweep that was interrupted.
 #[derive(Args)]
 pub struct Arguments {
     /// The sweep file.
@@ -25,7 +25,8 @@ pub struct Arguments {
     /// The sweep's directory: study, table, best checkpoint; sweeps/NAME if not given.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Shows what would be trained together and how long everything would take; trains nothing.
+    /// Shows which trials would be trained together, how wide, and how long everything would take; trains
+    /// nothing.
     #[arg(long)]
     plan: bool,
     /// Prints what is known of all trials; trains nothing.
@@ -78,7 +79,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
 fn train(sweep: &Sweep, dir: &Path, reporter: &mut Reporter) -> Result<(), CommandError> {
     let stop = interrupt::install()?;
     let mut store = Store::open(dir, sweep)?;
-    let mut runner = Arrays { stop: stop.clone() };
+    let mut runner = Arrays::new(stop.clone());
     let ended = drive(sweep, dir, &mut store, &mut runner, &stop, &mut |event| reporter.report(event))?;
     if !ended {
         let ended = store.records()?.iter().filter(|r| r.state != State::Running).count() as u64;

@@ -20,7 +20,7 @@ pub struct Data {
 }
 
 /// Options that every kind has.
-const COMMON: [&str; 3] = ["validation", "buckets", "shuffle"];
+const COMMON: [&str; 5] = ["validation", "folds", "fold", "buckets", "shuffle"];
 
 fn options_of(kind: &str) -> Vec<&'static str> {
     let own = KINDS.iter().find(|row| row.0 == kind).map_or(&[][..], |row| row.2);
@@ -32,12 +32,29 @@ pub fn read(mut fields: Fields<'_>) -> Result<Data, JobError> {
     let kind = fields.choice("kind", &kinds)?.ok_or_else(|| fields.missing("kind", "kind = \"text\""))?;
     fields.only(kind, &options_of(kind), KINDS.iter().flat_map(|row| row.2.iter().copied()))?;
     let default = DataOptions::default();
+    let fold_origin = fields.origin("fold");
+    let folds = fields.size("folds", 2)?;
+    let fold = fields.size("fold", 0)?;
+    let problem = match (fold, folds) {
+        (Some(_), None) => {
+            Some("says which of data.folds is for validation, and data.folds is not there".into())
+        }
+        (Some(fold), Some(folds)) if fold >= folds => {
+            Some(format!("must be below data.folds = {folds}, as folds are counted from 0; it is {fold}"))
+        }
+        _ => None,
+    };
+    if let Some(problem) = problem {
+        return Err(fields.error("fold", fold_origin, problem));
+    }
     let options = DataOptions {
         kind: kind.to_string(),
         path: fields.path("path")?,
         labels: fields.path("labels")?,
         validation_path: fields.path("validation_path")?,
         validation: fields.real("validation", BELOW_ONE)?.unwrap_or(default.validation),
+        folds,
+        fold: fold.unwrap_or(default.fold),
         seed: default.seed,
         examples: fields.size("examples", 1)?,
         classes: fields.size("classes", 1)?,
@@ -89,6 +106,8 @@ pub fn write(data: &Data) -> Vec<(&'static str, Value)> {
         ("labels", path(&o.labels)),
         ("validation_path", path(&o.validation_path)),
         ("validation", Some(Value::Float(o.validation))),
+        ("folds", o.folds.and_then(size)),
+        ("fold", o.folds.and_then(|_| size(o.fold))),
         ("examples", o.examples.and_then(size)),
         ("classes", o.classes.and_then(size)),
         ("length", size(o.length)),

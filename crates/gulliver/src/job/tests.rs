@@ -27,6 +27,8 @@ path = "x.npy"
 labels = "/abs/labels"
 x_key = "x.0"
 validation = 0.2
+folds = 5
+fold = 2
 classes = 7
 mean = [0.1, -1e-7]
 std = 2
@@ -93,6 +95,8 @@ fn every_field_is_read() {
         labels: Some("/abs/labels".into()),
         x_key: "x.0".into(),
         validation: 0.2,
+        folds: Some(5),
+        fold: 2,
         seed: 7,
         classes: Some(7),
         mean: Some(vec![0.1, -1e-7]),
@@ -168,7 +172,7 @@ fn every_row_of_every_table_is_read_and_written() {
         }
     }
     for (kind, _, options) in KINDS {
-        for option in [options, &["validation", "buckets", "shuffle"][..]].concat() {
+        for option in [options, &["validation", "folds", "buckets", "shuffle"][..]].concat() {
             let value = match option {
                 "validation" | "masked" => "0.25",
                 "mean" | "std" => "[0.1, 3]",
@@ -179,6 +183,7 @@ fn every_row_of_every_table_is_read_and_written() {
             };
             check_set(&[format!("data.kind={kind}")], &format!("data.{option}"), value);
         }
+        check_set(&[format!("data.kind={kind}"), "data.folds=3".into()], "data.fold", "2");
     }
     for row in MODELS {
         for param in row.params() {

@@ -2,12 +2,14 @@
 //! share the machine's threads and memory. Every rung ends with the bits it has alone.
 
 use super::SweepError;
-use super::run::{Group, Listener, News, Rung, Runner, groups, is_machine, newest, take};
+use super::run::{Group, Listener, News, Rung, Runner, Shapes, groups, is_machine, newest, take};
 use super::store::Outcome;
+use super::width::{self, Width};
 use crate::command::CommandError;
-use crate::setup::{Setup, setup};
+use crate::job::Devices;
+use crate::setup::{Graphs, Prepared, Speeds, open_data, prepare};
 use gulliver_graph::graph::Role;
-use gulliver_run::session::{Session, Which};
+use gulliver_run::session::Session;
 use gulliver_run::train::{Ended, Lane, Member, Notice, Sources, TrainError, train_array};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,13 +19,15 @@ use std::thread;
 
 /// Trains rungs as arrays.
 pub struct Arrays {
-    /// Becomes true when it should stop.
-    pub stop: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
+    /// What was found out about the machine, by what was asked for of it.
+    speeds: Vec<(Devices, Speeds)>,
+    shapes: Shapes,
 }
 
 impl Runner for Arrays {
     fn run(&mut self, wave: &[Rung], news: &mut Listener<'_>) -> Result<(), SweepError> {
-        for Group { rungs, problem } in groups(wave) {
+        for Group { rungs, problem } in groups(wave, &mut self.shapes) {
             if self.stop.load(Ordering::Relaxed) {
                 break;
             }
@@ -37,17 +41,24 @@ impl Runner for Arrays {
 }
 
 impl Arrays {
-    fn train(&self, wave: &[Rung], rungs: &[usize], news: &mut Listener<'_>) -> Result<(), SweepError> {
+    /// Stops when `stop` becomes true.
+    pub fn new(stop: Arc<AtomicBool>) -> Arrays {
+        Arrays { stop, speeds: Vec::new(), shapes: Shapes::default() }
+    }
+
+    fn train(&mut self, wave: &[Rung], rungs: &[usize], news: &mut Listener<'_>) -> Result<(), SweepError> {
         let first = &wave[rungs[0]];
         let machine =
             |rung: &Rung, source| SweepError::Machine { trial: rung.place.trial, source: Box::new(source) };
         // Whoever cannot be made ready fails alone.
         let (mut ready, mut members, mut data) = (Vec::new(), Vec::new(), Vec::new());
+        let mut graphs = None;
         for &index in rungs {
             match member(&wave[index], &mut data) {
-                Ok(one) => {
+                Ok((one, own)) => {
                     ready.push(index);
                     members.push(one);
+                    graphs = graphs.or(Some(own));
                 }
                 Err(error) if is_machine(&error) => return Err(machine(&wave[index], error)),
                 Err(error) => {
@@ -56,7 +67,8 @@ impl Arrays {
                 }
             }
         }
-        let mut lanes = match lanes(first, members.len()) {
+        let Some(graphs) = graphs else { return Ok(()) };
+        let (mut lanes, resident) = match self.lanes(first, &graphs, members.len()) {
             Ok(lanes) => lanes,
             Err(error) if is_machine(&error) => return Err(machine(first, error)),
             Err(error) => {
@@ -72,7 +84,8 @@ impl Arrays {
             let (halt, stop, lanes) = (&halt, &self.stop, &mut lanes);
             let work = scope.spawn(move || {
                 let sender = Line { sender, stop, halt, until: first.to };
-                train_array(lanes, members, first.to, halt, &|m, notice| sender.tell(m, notice))
+                let tell = |m, notice| sender.tell(m, notice);
+                train_array(lanes, members, resident, first.to, halt, &tell)
             });
             let heard = listen(&receiver, &ready, &self.stop, halt, news);
             (work.join(), heard)
@@ -93,26 +106,52 @@ impl Arrays {
         }
         Ok(())
     }
+
+    /// As many lanes as are thought to be done soonest, and how many members are in memory at once.
+    fn lanes(
+        &mut self,
+        rung: &Rung,
+        graphs: &Graphs,
+        members: usize,
+    ) -> Result<(Vec<Lane>, usize), CommandError> {
+        let checkpoints = rung.dir.join("checkpoints");
+        let known = self.speeds.iter().find(|(devices, _)| *devices == rung.job.devices);
+        let speeds = match known {
+            Some((_, speeds)) => *speeds,
+            None => Speeds::for_job(&rung.job, Some(&checkpoints)),
+        };
+        if known.is_none() {
+            self.speeds.push((rung.job.devices.clone(), speeds));
+        }
+        let steps = rung.to - rung.from;
+        let Width { lanes, resident, .. } =
+            width::choose(&rung.job, graphs, (members, steps), &speeds, Some(&checkpoints))?;
+        let lane = |planner| Ok(Lane { session: Session::with(planner, rung.job.train.seed)? });
+        Ok((lanes.into_iter().map(lane).collect::<Result<_, CommandError>>()?, resident))
+    }
 }
 
-/// One rung as a member. Members whose batches are the same share them.
-fn member(rung: &Rung, data: &mut Vec<(String, Arc<Sources>)>) -> Result<Member, CommandError> {
-    let checkpoints = rung.dir.join("checkpoints");
-    let Setup { planner, schedule, sources, mut options, .. } = setup(&rung.job, Some(&checkpoints))?;
-    take(&rung.dir, &rung.job)?;
+/// One rung as a member, and its graphs. Members whose batches are the same share them.
+fn member(rung: &Rung, data: &mut Vec<(String, Arc<Sources>)>) -> Result<(Member, Graphs), CommandError> {
+    let (job, checkpoints) = (&rung.job, rung.dir.join("checkpoints"));
+    let batches = format!("{:?} {} {}", job.data, job.train.batch, job.train.seed);
+    let known = data.iter().find(|(same, _)| *same == batches).map(|(_, sources)| sources.clone());
+    let opened = match &known {
+        Some(sources) => (sources.train.clone(), sources.validation.as_ref().map(|(set, _)| set.clone())),
+        None => open_data(job)?,
+    };
+    let Prepared { graphs, schedule, sources, mut options, .. } = prepare(job, opened, Some(&checkpoints))?;
+    take(&rung.dir, job)?;
     // Every step is told of.
     options.log_every = 1;
-    options.hyper = planner
-        .graph(Which::Train)
+    options.hyper = graphs
+        .train
         .inputs()
         .filter_map(|(_, role, info)| match role {
             Role::Hyper(number) => Some((info.name.clone(), number)),
             _ => None,
         })
         .collect::<BTreeMap<String, f32>>();
-    let job = &rung.job;
-    let batches = format!("{:?} {} {}", job.data, job.train.batch, job.train.seed);
-    let known = data.iter().find(|(same, _)| *same == batches).map(|(_, sources)| sources.clone());
     let sources = known.unwrap_or_else(|| {
         let sources = Arc::new(sources);
         data.push((batches, sources.clone()));
@@ -120,37 +159,12 @@ fn member(rung: &Rung, data: &mut Vec<(String, Arc<Sources>)>) -> Result<Member,
     });
     let weights = job.train.weights.clone();
     let one = Member::new(schedule, sources, options);
-    Ok(match (newest(&checkpoints, rung.to)?, weights) {
+    let one = match (newest(&checkpoints, rung.to)?, weights) {
         (Some((step, stored)), _) => one.resumed(stored, step),
         (None, Some(weights)) => one.with_weights(gulliver_run::checkpoint::Stored::open(&weights)?),
         (None, None) => one,
-    })
-}
-
-/// As many lanes as there are threads, or members, or as fit the budgets, which they share evenly.
-fn lanes(rung: &Rung, members: usize) -> Result<Vec<Lane>, CommandError> {
-    let threads = match rung.job.devices.threads {
-        0 => thread::available_parallelism().map_or(1, |n| n.get()),
-        n => n as usize,
     };
-    let mut count = threads.min(members).max(1);
-    loop {
-        let mut job = rung.job.clone();
-        let devices = &mut job.devices;
-        for budget in [&mut devices.memory, &mut devices.host_memory, &mut devices.disk] {
-            *budget = budget.map(|bytes| bytes / count as u64);
-        }
-        let lane = |lane: usize| -> Result<Lane, CommandError> {
-            let mut job = job.clone();
-            job.devices.threads = (threads / count + usize::from(lane < threads % count)) as u64;
-            let Setup { planner, .. } = setup(&job, Some(&rung.dir.join("checkpoints")))?;
-            Ok(Lane { session: Session::with(planner, job.train.seed)? })
-        };
-        match (0..count).map(lane).collect() {
-            Err(_) if count > 1 && rung.job.devices.memory.is_some() => count -= 1,
-            made => return made,
-        }
-    }
+    Ok((one, graphs))
 }
 
 /// What lanes tell, and who waits for it to be heard.

@@ -4,12 +4,11 @@
 use super::SweepError;
 use super::file::{Goal, Sweep};
 use super::report::{Event, write_files};
-use super::run::{self, News, Rung, Runner};
+use super::run::{self, Lengths, News, Rung, Runner};
 use super::search;
 use super::store::{Outcome, Place, Record, State, Store, history};
 use gulliver_run::atomic::write_atomic;
 use gulliver_run::checkpoint;
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -33,7 +32,7 @@ pub fn drive(
         // A sweep that begins has no use for what another left in its place.
         remove(&trials_dir(dir))?;
     }
-    let mut lengths = BTreeMap::new();
+    let mut lengths = Lengths::new();
     let mut copied = None;
     tell(&Event::start(sweep, &records)).map_err(SweepError::Output)?;
     loop {
@@ -113,7 +112,7 @@ fn rungs(
     dir: &Path,
     records: &[Record],
     pending: &[Place],
-    lengths: &mut BTreeMap<u64, u64>,
+    lengths: &mut Lengths,
     store: &mut Store,
     tell: &mut Tell<'_>,
 ) -> Result<Vec<Rung>, SweepError> {
@@ -121,11 +120,7 @@ fn rungs(
     for &place in pending {
         let Some(record) = records.get(place.trial as usize) else { continue };
         let made = sweep.job(&record.point, place.repeat).map_err(|e| e.to_string()).and_then(|job| {
-            let end = match lengths.get(&place.trial) {
-                Some(&end) => end,
-                None => run::length(&job).map_err(|e| e.to_string())?,
-            };
-            lengths.insert(place.trial, end);
+            let end = run::length(&job, lengths).map_err(|e| e.to_string())?;
             let before =
                 record.rungs.keys().next_back().map_or(0, |&level| steps_at(end, level, sweep.top()));
             let to = steps_at(end, place.level, sweep.top());
@@ -202,7 +197,7 @@ fn keep_best(
     }
     let kept = best.map(|record| record.number);
     for record in records.iter().filter(|r| r.state != State::Running && Some(r.number) != kept) {
-        (0..sweep.repeats).try_for_each(|repeat| remove(&run_dir(dir, record.number, repeat)))?;
+        (0..sweep.runs()).try_for_each(|repeat| remove(&run_dir(dir, record.number, repeat)))?;
     }
     Ok(())
 }

@@ -36,7 +36,10 @@ const ALGORITHMS: [(&str, Algorithm, &[&str]); 5] = [
     ("tpe", Algorithm::Tpe, &["trials", "width"]),
 ];
 
-const COMMON: [&str; 6] = ["job", "set", "metric", "goal", "seed", "repeats"];
+const COMMON: [&str; 7] = ["job", "set", "metric", "goal", "seed", "repeats", "folds"];
+
+/// More seeds or folds of one trial than anybody trains.
+const MOST_RUNS: u64 = 1000;
 
 /// More trials than anybody waits for.
 const MOST_TRIALS: usize = 100_000;
@@ -72,8 +75,10 @@ pub struct Sweep {
     pub brackets: u32,
     /// Source of all random choices of the search.
     pub seed: u64,
-    /// Each trial is trained this many times, from the job's seed and those that follow it.
+    /// Each trial is trained with this many seeds: the job's and those that follow it.
     pub repeats: u64,
+    /// And with each seed on this many folds of the data; 1: as the job says.
+    pub folds: u64,
     /// What of an evaluation counts.
     pub metric: String,
     /// What is better.
@@ -136,13 +141,26 @@ impl Sweep {
         }
     }
 
-    /// The job of a point; `repeat` moves its seed on.
+    /// How often each trial is trained: with every seed on every fold.
+    pub fn runs(&self) -> u64 {
+        self.repeats * self.folds
+    }
+
+    /// The job of a point; `repeat`, below [`Sweep::runs`], moves on from fold to fold, and then from seed to
+    /// seed: the folds of one seed are parts of one whole.
     pub fn job(&self, point: &Point, repeat: u64) -> Result<Job, JobError> {
         let (text, file, sets) = &self.base;
         let sets: Vec<String> = sets.iter().cloned().chain(self.space.sets(point)).collect();
         let mut job = Job::parse(text, file, &sets)?;
-        job.train.seed = job.train.seed.wrapping_add(repeat) & i64::MAX as u64;
+        job.train.seed = job.train.seed.wrapping_add(repeat / self.folds) & i64::MAX as u64;
         job.data.options.seed = job.train.seed;
+        if self.folds > 1 {
+            if job.data.options.folds.is_some() {
+                return Err(job.error("data.folds", "the sweep cuts the data into folds, too; keep one"));
+            }
+            job.data.options.folds = Some(self.folds as usize);
+            job.data.options.fold = (repeat % self.folds) as usize;
+        }
         Ok(job)
     }
 
@@ -161,6 +179,9 @@ impl Sweep {
             format!("metric = {}", self.metric),
             format!("goal = {:?}", self.goal),
         ];
+        if self.folds > 1 {
+            lines.push(format!("folds = {}", self.folds));
+        }
         for Parameter { field, kind, when, points, origin: _ } in &self.space.parameters {
             lines.push(format!("space.{field} = {kind:?} when {when:?} points {points:?}"));
         }
@@ -280,7 +301,8 @@ fn read_settings(
         rungs: fields.whole("rungs", 1, 10)?.unwrap_or(4) as u32,
         brackets: fields.whole("brackets", 1, 10)?.unwrap_or(10) as u32,
         seed: fields.whole("seed", 0, i64::MAX as u64)?.unwrap_or(0),
-        repeats: fields.whole("repeats", 1, 1000)?.unwrap_or(1),
+        repeats: fields.whole("repeats", 1, MOST_RUNS)?.unwrap_or(1),
+        folds: fields.whole("folds", 2, MOST_RUNS)?.unwrap_or(1),
         metric,
         goal,
         space,

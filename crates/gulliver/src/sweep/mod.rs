@@ -1,5 +1,5 @@
 //! Sweeps: many trainings of one job with different settings. `file` and `space` say what is tried, `search` what
-//! is tried next, `run` and `array` train it, `store` remembers it, `drive` is the loop around them and `report` shows it.
+//! is tried next, `run` and `array` train it as widely as `width` says, `store` remembers it, `drive` is the loop around them and `report` shows it.
 
 pub mod array;
 pub mod drive;
@@ -10,6 +10,7 @@ pub mod run;
 pub mod search;
 pub mod space;
 pub mod store;
+pub mod width;
 
 use crate::command::CommandError;
 use crate::job::JobError;

@@ -135,8 +135,8 @@ impl Event {
             metric: sweep.metric.clone(),
             trials: sweep.trials,
             ended: records.iter().filter(|r| r.state != State::Running).count() as u64,
-            work: search::work(sweep) * sweep.repeats as f64,
-            done: records.iter().map(|r| level(r) / top).sum::<f64>() * sweep.repeats as f64,
+            work: search::work(sweep) * sweep.runs() as f64,
+            done: records.iter().map(|r| level(r) / top).sum::<f64>() * sweep.runs() as f64,
             best: best_of(sweep, records),
         }
     }
@@ -201,23 +201,26 @@ fn word(state: State) -> &'static str {
     }
 }
 
-/// The best trials, and the first of those that failed with the reason.
+/// The best trials, and the first of those that failed with the reason; the spread of the metric, if trials are
+/// trained several times.
 pub fn table(sweep: &Sweep, records: &[Record], most: usize) -> String {
     let fields = sweep.space.parameters.iter().map(|p| Column::Right(p.field.as_str()));
     let own = [Column::Right("trial"), Column::Left("state"), Column::Right("steps")];
     let columns: Vec<Column<'_>> = own
         .into_iter()
         .chain([Column::Right(&sweep.metric)])
+        .chain((sweep.runs() > 1).then_some(Column::Right("spread")))
         .chain(fields)
         .chain([Column::Left("")])
         .collect();
     let order = ranked(sweep, records);
     let row = |record: &&Record| {
-        let (steps, metric) = match record.last().filter(|_| record.state != State::Failed) {
-            Some((step, values)) => (step.to_string(), short(mean(values))),
-            None => (String::new(), String::new()),
+        let [steps, metric, around] = match record.last().filter(|_| record.state != State::Failed) {
+            Some((step, values)) => [step.to_string(), short(mean(values)), short(spread(values))],
+            None => [const { String::new() }; 3],
         };
         let mut cells = vec![record.number.to_string(), word(record.state).to_string(), steps, metric];
+        cells.extend((sweep.runs() > 1).then_some(around));
         for p in &sweep.space.parameters {
             cells.push(record.point.get(&p.field).map_or(String::new(), |code| plain(&p.kind.value(*code))));
         }

@@ -6,12 +6,11 @@ use super::SweepError;
 use super::store::{Outcome, Place};
 use crate::command::CommandError;
 use crate::job::{Job, Length};
-use crate::setup::{Setup, setup};
+use crate::setup::{Graphs, Prepared, open_data, optimizer, prepare};
 use gulliver_graph::graph::{Graph, Role};
 use gulliver_run::atomic::{remove_unfinished, write_atomic};
 use gulliver_run::checkpoint::{self, Stored};
 use gulliver_run::data::{self, Buckets, Dataset, Sampler};
-use gulliver_run::session::Which;
 use gulliver_run::train::TrainError;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -111,17 +110,26 @@ pub(super) fn newest(checkpoints: &Path, step: u64) -> Result<Option<(u64, Store
     Ok(up_to.filter_map(|(step, path)| Some((step, Stored::open(&path).ok()?))).next())
 }
 
-/// Steps of a whole job.
-pub fn length(job: &Job) -> Result<u64, CommandError> {
+/// Lengths that are known, by everything that decides them.
+pub type Lengths = BTreeMap<String, u64>;
+
+/// Steps of a whole job. Data is opened only for a length that is not yet known.
+pub fn length(job: &Job, known: &mut Lengths) -> Result<u64, CommandError> {
     let epochs = match job.train.length {
         Length::Steps(steps) => return Ok(steps),
         Length::Epochs(epochs) => epochs,
     };
+    let key = format!("{:?} {epochs} {}", job.data, job.train.batch);
+    if let Some(steps) = known.get(&key) {
+        return Ok(*steps);
+    }
     let (train, _) = data::open(&job.data.options)?;
     let buckets = if job.data.buckets { Buckets::of(train.as_ref()) } else { None };
     let (batch, seed) = (job.train.batch as usize, job.train.seed);
     let sampler = Sampler::new(train.len(), batch, seed, job.data.shuffle, true, buckets)?;
-    Ok(epochs.saturating_mul(sampler.steps_per_epoch()))
+    let steps = epochs.saturating_mul(sampler.steps_per_epoch());
+    known.insert(key, steps);
+    Ok(steps)
 }
 
 /// Rungs that are the same but for numbers fed to them.
@@ -136,11 +144,11 @@ pub struct Group {
 /// Puts rungs together that have the same graphs, shapes and steps: these differ in hyper-parameters, seeds or
 /// schedules only and can be trained as one array. Groups are in the order of their first rungs; a rung that
 /// cannot be trained at all is alone.
-pub fn groups(rungs: &[Rung]) -> Vec<Group> {
+pub fn groups(rungs: &[Rung], shapes: &mut Shapes) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     let mut known: BTreeMap<String, usize> = BTreeMap::new();
     for (i, rung) in rungs.iter().enumerate() {
-        match shape(&rung.job) {
+        match shapes.of(&rung.job) {
             Ok(shape) => {
                 let key = format!("{} {} {}\n{shape}", rung.from, rung.to, rung.end);
                 let group = *known.entry(key).or_insert(groups.len());
@@ -155,21 +163,46 @@ pub fn groups(rungs: &[Rung]) -> Vec<Group> {
     groups
 }
 
-/// Everything of a job but numbers that are fed to its steps: equal for jobs that can be members of one array.
-pub fn shape(job: &Job) -> Result<String, CommandError> {
-    let Setup { planner, largest, sources, options, .. } = setup(job, None)?;
-    let mut text = String::new();
-    for which in [Which::Train, Which::Evaluate] {
-        text += &without_numbers(planner.graph(which));
+/// The shapes of jobs: everything of a job but numbers that are fed to its steps, equal for jobs that can be
+/// members of one array. Jobs that differ in nothing but such numbers are built once.
+#[derive(Default)]
+pub struct Shapes {
+    known: BTreeMap<String, String>,
+}
+
+impl Shapes {
+    /// The shape of a job.
+    pub fn of(&mut self, job: &Job) -> Result<String, CommandError> {
+        let fields = without_fed_fields(job)?;
+        if let Some(shape) = self.known.get(&fields) {
+            return Ok(shape.clone());
+        }
+        let shape = shape(job)?;
+        self.known.insert(fields, shape.clone());
+        Ok(shape)
     }
+}
+
+/// What a job says, but for numbers that are fed to its steps and what decides no step's shape.
+fn without_fed_fields(job: &Job) -> Result<String, CommandError> {
+    let (train, update) = (&job.train, optimizer(job)?.op);
+    let clipped = [train.clip_norm, train.clip_value].map(|limit| limit.is_some());
+    let sizes = (train.batch, train.partials, train.norm_group, train.eval_every, train.checkpoint_every);
+    Ok(format!("{:?} {:?} {update:?} {clipped:?} {sizes:?} {:?}", job.model, job.data, job.devices))
+}
+
+fn shape(job: &Job) -> Result<String, CommandError> {
+    let Prepared { graphs, sources, options, .. } = prepare(job, open_data(job)?, None)?;
+    let Graphs { train, evaluation, largest } = graphs;
+    let mut text = without_numbers(&train) + &without_numbers(&evaluation);
     let sizes: Vec<String> = largest.iter().map(|(symbol, size)| format!("{symbol}={size}")).collect();
-    let held = sources.validation.as_ref().map(|(set, _)| set.len());
-    let _ = writeln!(text, "sizes {} examples {} held {held:?}", sizes.join(" "), sources.train.len());
+    let _ = writeln!(text, "sizes {}", sizes.join(" "));
     let _ = writeln!(text, "partials {} {:?}", job.train.partials, job.devices);
     let _ = writeln!(text, "every {} {}", options.eval_every, options.checkpoint_every);
     if of_many_lengths(sources.train.as_ref()) {
         // Which examples meet in a batch decides how long it is.
-        let _ = writeln!(text, "seed {} {} {}", options.seed, job.data.buckets, job.data.shuffle);
+        let fold = job.data.options.fold;
+        let _ = writeln!(text, "seed {} {fold} {} {}", options.seed, job.data.buckets, job.data.shuffle);
     }
     Ok(text)
 }

@@ -74,7 +74,8 @@ pub struct Record {
     pub point: Point,
     /// What became of it.
     pub state: State,
-    /// By length of the rung: steps done and the metric of every repeat, for rungs that all repeats finished.
+    /// By length of the rung: steps done (most, as epochs of folds may differ by a step each) and the metric of
+    /// every repeat, for rungs that all repeats finished.
     pub rungs: BTreeMap<u64, (u64, Vec<f64>)>,
     /// Why it failed.
     pub reason: Option<String>,
@@ -187,7 +188,7 @@ impl Store {
         // Others may be reading; a commit waits for them, and is on disk when it is done.
         connection.busy_timeout(Duration::from_secs(30)).map_err(failed)?;
         connection.pragma_update(None, "synchronous", "FULL").map_err(failed)?;
-        let (metric, repeats, top) = (sweep.metric.clone(), sweep.repeats, sweep.top());
+        let (metric, repeats, top) = (sweep.metric.clone(), sweep.runs(), sweep.top());
         Ok(Store { connection, path: path.to_path_buf(), metric, repeats, top, _lock: lock })
     }
 
@@ -383,7 +384,9 @@ impl Store {
             let record = records.get_mut((id - 1) as usize).ok_or_else(strange)?;
             match (step, value) {
                 (Some(step), Some(value)) => {
-                    record.rungs.entry(level as u64).or_insert((step as u64, Vec::new())).1.push(value);
+                    let (most, values) = record.rungs.entry(level as u64).or_insert((0, Vec::new()));
+                    *most = (*most).max(step as u64);
+                    values.push(value);
                 }
                 _ => record.reason = record.reason.take().or(reason),
             }

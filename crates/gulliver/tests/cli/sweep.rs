@@ -41,6 +41,7 @@ fn killed_at_any_moment_a_sweep_ends_with_the_same_table() {
         ("asha", "trials = 7\nwidth = 3\nrungs = 3"),
         ("tpe", "trials = 13\nwidth = 2"),
         ("hyperband", "rungs = 2"),
+        ("random", "trials = 4\nfolds = 3"),
     ] {
         let place = place(&format!("killed-{algorithm}"), &format!("algorithm = '{algorithm}'\n{more}"));
         sweep(&place, "whole", &[]);
@@ -149,6 +150,38 @@ fn the_best_is_an_ordinary_checkpoint_of_an_ordinary_job() {
 }
 
 #[test]
+fn folds_are_trained_as_jobs_of_their_own() {
+    let place = Place::new("sweep-folds");
+    // Folds of 16, 17 and 17 leave epochs of two steps, and of one.
+    let job = [("steps = 18", "epochs = 4"), ("examples = 48", "examples = 50"), ("batch = 8", "batch = 17")];
+    place.write("job.toml", job.iter().fold(JOB.to_string(), |text, (from, to)| text.replace(from, to)));
+    let settings = "[sweep]\njob = 'job.toml'\nalgorithm = 'grid'\nfolds = 3\n";
+    place.write("sweep.toml", format!("{settings}[space]\noptimizer.lr = [0.01, 0.1]\n"));
+    sweep(&place, "out", &[]);
+    let json = place.run(&["sweep", "sweep.toml", "--out", "out", "--export", "json"]).stdout;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let best = fs::read(place.path("out/best.safetensors")).unwrap();
+    let mut found = false;
+    for (trial, lr) in [(0, "0.01"), (1, "0.1")] {
+        let trial = &json["trials"][trial];
+        let mut losses = Vec::new();
+        for (fold, steps) in [(0, 8), (1, 4), (2, 4)] {
+            let sets = [format!("optimizer.lr={lr}"), "data.folds=3".into(), format!("data.fold={fold}")];
+            let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+            let out = format!("{lr}-{fold}");
+            let done = place.train("job.toml", &out, &sets);
+            assert_eq!(done["steps"], steps);
+            assert_eq!(done["metrics"]["loss"], trial["repeats"][fold], "{lr}, fold {fold}");
+            losses.push(done["metrics"]["loss"].as_f64().unwrap());
+            let checkpoint = format!("{out}/checkpoints/step-{steps:08}.safetensors");
+            found |= fs::read(place.path(&checkpoint)).unwrap() == best;
+        }
+        assert_eq!(trial["value"].as_f64().unwrap(), losses.iter().sum::<f64>() / 3.0);
+    }
+    assert!(found, "the best is none of the folds");
+}
+
+#[test]
 fn a_plan_shows_arrays_before_anything_runs() {
     let place = place("plan", "trials = 12\nrepeats = 2");
     let finished = place.run(&["sweep", "sweep.toml", "--plan"]);
@@ -159,12 +192,26 @@ fn a_plan_shows_arrays_before_anything_runs() {
         finished.stdout
     );
     assert!(finished.stdout.contains("kept apart by model.width\n"), "{}", finished.stdout);
+    assert!(finished.stdout.contains("  chosen\n"), "{}", finished.stdout);
     let plan = place.run(&["sweep", "sweep.toml", "--plan", "--json"]).stdout;
     let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
     let arrays = plan["arrays"].as_array().unwrap();
     let members: usize = arrays.iter().map(|a| a["members"].as_array().unwrap().len()).sum();
     assert_eq!(members, 24);
     assert_eq!(arrays.iter().filter(|a| a["problem"].is_null()).count(), 2, "{plan}");
+    let two = ["--plan", "--json", "--set", "devices.threads=2"];
+    let two = place.run(&[&["sweep", "sweep.toml"], &two[..]].concat()).stdout;
+    let two: serde_json::Value = serde_json::from_str(&two).unwrap();
+    for array in two["arrays"].as_array().unwrap().iter().filter(|a| a["problem"].is_null()) {
+        let (members, width) = (array["members"].as_array().unwrap().len(), &array["width"]);
+        let way = &width["ways"][0];
+        assert_eq!((&width["chosen"], &way["lanes"]), (&0.into(), &2.min(members).into()), "{array}");
+        assert_eq!(way["outcome"]["resident"], members, "{array}");
+        // Lanes are at work side by side.
+        let number = |name: &str| way["outcome"][name].as_f64().unwrap();
+        let steps = array["steps"].as_f64().unwrap() * members as f64 / way["lanes"].as_f64().unwrap();
+        assert!((number("seconds") / (number("step_seconds") * steps) - 1.0).abs() < 1e-9, "{array}");
+    }
     assert!(!place.path("sweeps").exists());
 }
 

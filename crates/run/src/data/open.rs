@@ -16,7 +16,7 @@ use super::options::{DataOptions, KINDS};
 use super::pixels::Pixels;
 use super::points::Points;
 use super::sequences::Sequences;
-use super::split::{Subset, split, validation_count};
+use super::split::{Parts, Subset, fold, split, validation_count};
 use super::synthetic::{Noise, Plane, Shape, Tokens, grammar_text};
 use super::text::{Text, TextWindows};
 use super::vocabulary::Vocabulary;
@@ -63,6 +63,19 @@ fn path(options: &DataOptions) -> Result<&Path, DataError> {
     })
 }
 
+/// Which examples are for training and which for validation.
+fn parts(examples: usize, options: &DataOptions) -> Result<Parts, DataError> {
+    match options.folds {
+        Some(folds) => fold(examples, options.fold, folds, options.seed),
+        None => split(examples, options.validation, options.seed),
+    }
+}
+
+/// Validation data of its own, unless a fold takes its place.
+fn unless_folded<T>(held: Option<T>, options: &DataOptions) -> Option<T> {
+    held.filter(|_| options.folds.is_none())
+}
+
 fn vocabulary<'a>(
     options: &DataOptions,
     texts: impl Iterator<Item = &'a str>,
@@ -85,7 +98,7 @@ fn open_text(options: &DataOptions) -> Result<Opened, DataError> {
     };
     let text = read(path, options)?;
     let windows = |text: &Arc<Text>, ids| TextWindows::new(text.clone(), ids, options.length, stride);
-    if let Some(held) = &options.validation_path {
+    if let Some(held) = unless_folded(options.validation_path.as_ref(), options) {
         let train = windows(&text, 0..text.len())?;
         let held = read(held, &with_characters(options, &train))?;
         return Ok((Arc::new(train), Some(Arc::new(windows(&held, 0..held.len())?))));
@@ -94,13 +107,26 @@ fn open_text(options: &DataOptions) -> Result<Opened, DataError> {
     split_text(text, held, options, stride)
 }
 
-/// The last `held` tokens are for validation; no token is in both parts.
+/// The last `held` tokens are for validation; no token is in both parts. With folds, windows are examples like
+/// others, and no two of them may share what they predict.
 fn split_text(
     text: Arc<Text>,
     held: usize,
     options: &DataOptions,
     stride: usize,
 ) -> Result<Opened, DataError> {
+    if options.folds.is_some() {
+        if stride < options.length {
+            let what = format!(
+                "windows of {} tokens, {stride} apart, share tokens, and so would folds; use a stride of at least {0}",
+                options.length
+            );
+            return Err(DataError::option("folds", what));
+        }
+        let whole = TextWindows::new(text.clone(), 0..text.len(), options.length, stride)?;
+        let parts = parts(whole.len(), options)?;
+        return Ok(subsets(Arc::new(whole), parts));
+    }
     let cut = text.len().saturating_sub(held);
     let train = TextWindows::new(text.clone(), 0..cut, options.length, stride)?;
     if held == 0 {
@@ -124,11 +150,11 @@ fn open_lines(options: &DataOptions) -> Result<Opened, DataError> {
         Sequences::lines(path, bytes, vocabulary, options.max_length, options.kind == "sentences")
     };
     let whole = read(path(options)?, options)?;
-    if let Some(held) = &options.validation_path {
+    if let Some(held) = unless_folded(options.validation_path.as_ref(), options) {
         let held = read(held, &with_characters(options, &whole))?;
         return Ok((Arc::new(whole), Some(Arc::new(held))));
     }
-    let parts = split(whole.len(), options.validation, options.seed)?;
+    let parts = parts(whole.len(), options)?;
     Ok(subsets(Arc::new(whole), parts))
 }
 
@@ -138,11 +164,11 @@ fn open_csv_text(options: &DataOptions) -> Result<Opened, DataError> {
         labelled_texts(path, options.text_column.as_deref(), options.label_column.as_deref())?;
     let vocabulary = vocabulary(options, std::iter::once(utf8(path, &bytes)?))?;
     let whole = Sequences::new(path, bytes, spans, vocabulary, options.max_length, Some(labels))?;
-    let parts = split(whole.len(), options.validation, options.seed)?;
+    let parts = parts(whole.len(), options)?;
     Ok(subsets(Arc::new(whole), parts))
 }
 
-fn subsets(whole: Arc<dyn Dataset>, (train, validation): (Vec<u32>, Vec<u32>)) -> Opened {
+fn subsets(whole: Arc<dyn Dataset>, (train, validation): Parts) -> Opened {
     if validation.is_empty() {
         return (whole, None);
     }
@@ -168,8 +194,10 @@ fn stored(options: &DataOptions, channels: usize) -> Result<Option<Statistics>, 
 }
 
 fn pixel_sets(mut train: Pixels, test: Option<Pixels>, options: &DataOptions) -> Result<Opened, DataError> {
-    let fraction = if test.is_some() { 0.0 } else { options.validation };
-    let parts = split(train.len(), fraction, options.seed)?;
+    let parts = match test.is_some() {
+        true => split(train.len(), 0.0, options.seed)?,
+        false => parts(train.len(), options)?,
+    };
     if options.normalise.unwrap_or(true) {
         (train.mean, train.std) = match stored(options, train.shape[0])? {
             Some(given) => given,
@@ -185,7 +213,10 @@ fn open_idx(options: &DataOptions) -> Result<Opened, DataError> {
     let path = path(options)?;
     let (train, test) = match (&options.labels, path.is_dir()) {
         (Some(labels), _) => ((path.to_path_buf(), labels.clone()), None),
-        (None, true) => idx::find(path)?,
+        (None, true) => {
+            let (train, test) = idx::find(path)?;
+            (train, unless_folded(test, options))
+        }
         (None, false) => {
             return Err(DataError::option("labels", "name the file of labels, or make `path` a directory"));
         }
@@ -206,13 +237,14 @@ fn open_idx(options: &DataOptions) -> Result<Opened, DataError> {
 
 fn open_cifar(which: Cifar, options: &DataOptions) -> Result<Opened, DataError> {
     let (train, test) = cifar::find(which, path(options)?)?;
-    let test = if test.is_empty() { None } else { Some(cifar::open(which, &test)?) };
+    let test = unless_folded(Some(test).filter(|files| !files.is_empty()), options);
+    let test = test.map(|files| cifar::open(which, &files)).transpose()?;
     pixel_sets(cifar::open(which, &train)?, test, options)
 }
 
 fn open_images(options: &DataOptions) -> Result<Opened, DataError> {
     let (train, held) = images::find(path(options)?);
-    let held = options.validation_path.clone().or(held);
+    let held = unless_folded(options.validation_path.clone().or(held), options);
     // Decoding everything to compute these would take longer than many a training run.
     let customary = match options.channels {
         1 => (vec![0.45], vec![0.225]),
@@ -226,7 +258,7 @@ fn open_images(options: &DataOptions) -> Result<Opened, DataError> {
         |path: &Path| Images::open(path, options.size.unwrap_or(64), options.channels, normalise.clone());
     let whole = open(&train)?;
     let Some(held) = held else {
-        let parts = split(whole.len(), options.validation, options.seed)?;
+        let parts = parts(whole.len(), options)?;
         return Ok(subsets(Arc::new(whole), parts));
     };
     let validation = open(&held)?;
@@ -244,7 +276,7 @@ fn open_npy(options: &DataOptions) -> Result<Opened, DataError> {
         return Err(DataError::file(path, "has more than 2^32 examples"));
     }
     let mut whole = Arrays::new(x, y, options.classes)?;
-    let parts = split(whole.len(), options.validation, options.seed)?;
+    let parts = parts(whole.len(), options)?;
     if options.normalise.unwrap_or(false) {
         whole.normalise = Some(match stored(options, 1)? {
             Some((mean, std)) => (mean[0], std[0]),
@@ -256,7 +288,7 @@ fn open_npy(options: &DataOptions) -> Result<Opened, DataError> {
 
 fn open_csv(options: &DataOptions) -> Result<Opened, DataError> {
     let mut table = Table::open(path(options)?, options.label_column.as_deref(), options.regression)?;
-    let parts = split(table.len(), options.validation, options.seed)?;
+    let parts = parts(table.len(), options)?;
     if options.normalise.unwrap_or(true) {
         match stored(options, table.columns.len())? {
             Some((mean, std)) => table.set_statistics(&mean, &std)?,
@@ -269,10 +301,7 @@ fn open_csv(options: &DataOptions) -> Result<Opened, DataError> {
 fn open_grammar(options: &DataOptions) -> Result<Opened, DataError> {
     let stride = options.stride.unwrap_or(options.length);
     let examples = options.examples.unwrap_or(10_000);
-    let held = match options.validation {
-        0.0 => 0,
-        fraction => validation_count(examples.max(2), fraction)?,
-    };
+    let held = held_on_top(examples, options)?;
     let bytes = |windows: usize| match windows {
         0 => Some(0),
         _ => (windows - 1).checked_mul(stride)?.checked_add(options.length)?.checked_add(1),
@@ -312,12 +341,20 @@ fn open_built_in(options: &DataOptions) -> Result<Opened, DataError> {
     if !elements.is_some_and(|n| (1..=1 << 32).contains(&n)) {
         return Err(DataError::option("shape", format!("{:?} has no elements or too many", options.shape)));
     }
-    let held = match options.validation {
-        0.0 => 0,
-        fraction => validation_count(examples.max(2), fraction)?,
-    };
+    let held = held_on_top(examples, options)?;
     let train = built_in(options, 0, examples);
+    if options.folds.is_some() {
+        return Ok(subsets(train, parts(examples, options)?));
+    }
     Ok((train, (held > 0).then(|| built_in(options, examples as u64, held))))
+}
+
+/// Validation examples that are made beside the others, where these are not cut into folds.
+fn held_on_top(examples: usize, options: &DataOptions) -> Result<usize, DataError> {
+    if options.folds.is_some() || options.validation == 0.0 {
+        return Ok(0);
+    }
+    validation_count(examples.max(2), options.validation)
 }
 
 fn built_in(options: &DataOptions, first: u64, examples: usize) -> Arc<dyn Dataset> {
@@ -378,6 +415,68 @@ mod tests {
             }
         }
         assert!(open(&of("digit")).err().unwrap().to_string().contains("did you mean `digits`"));
+    }
+
+    #[test]
+    fn folds_of_every_kind_are_parts_of_its_training_examples() {
+        let dir = Scratch::new();
+        let rows: String = (0..50).map(|i| format!("{i},{},word {i}\n", i % 3)).collect();
+        let table = dir.write("t.csv", format!("a,y,t\n{rows}").as_bytes());
+        let numbers: String = (0..50).map(|i| format!("{i},{}\n", i % 3)).collect();
+        let numbers = dir.write("n.csv", format!("a,y\n{numbers}").as_bytes());
+        let text = dir.write("t.txt", rows.as_bytes());
+        let held = dir.write("held.txt", rows.as_bytes());
+        let base = DataOptions { examples: Some(41), length: 8, folds: Some(3), ..of("") };
+        let made = ["digits", "blobs", "spirals", "points", "noise", "tokens", "sequences"];
+        let made = made.map(|kind| DataOptions { kind: kind.into(), ..base.clone() });
+        let labelled = |kind: &str, path: &Path| DataOptions {
+            kind: kind.into(),
+            path: Some(path.into()),
+            label_column: Some("y".into()),
+            text_column: Some("t".into()),
+            ..base.clone()
+        };
+        let read = ["text", "lines"].map(|kind| DataOptions {
+            kind: kind.into(),
+            path: Some(text.clone()),
+            validation_path: Some(held.clone()),
+            ..base.clone()
+        });
+        let one = |set: &dyn Dataset, i: usize| format!("{:?}", set.batch(&[i]).unwrap());
+        for options in made.into_iter().chain(read).chain([labelled("csv-text", &table)]) {
+            let kind = &options.kind;
+            let whole =
+                open(&DataOptions { folds: None, validation: 0.0, validation_path: None, ..options.clone() });
+            let whole = whole.unwrap().0;
+            let mut all: Vec<String> = (0..whole.len()).map(|i| one(&*whole, i)).collect();
+            let mut held = Vec::new();
+            for fold in 0..3 {
+                let (train, validation) = open(&DataOptions { fold, ..options.clone() }).unwrap();
+                let validation = validation.unwrap();
+                assert_eq!(train.len() + validation.len(), whole.len(), "{kind}");
+                assert!(validation.len().abs_diff(whole.len() / 3) <= 1, "{kind}");
+                held.extend((0..validation.len()).map(|i| one(&*validation, i)));
+            }
+            all.sort();
+            held.sort();
+            assert_eq!(held, all, "{kind}");
+        }
+        // What is learned from a table is learned from what is left of it.
+        let csv = labelled("csv", &numbers);
+        let means = [0, 1].map(|fold| open(&DataOptions { fold, ..csv.clone() }).unwrap().0.info().mean);
+        assert_ne!(means[0], means[1]);
+        for (options, expected) in [
+            (DataOptions { folds: Some(1), ..of("blobs") }, "`folds`: 1 is not enough"),
+            (DataOptions { fold: 3, kind: "blobs".into(), ..base.clone() }, "no fold 3 of 3"),
+            (
+                DataOptions { folds: Some(42), kind: "blobs".into(), ..base.clone() },
+                "more than the 41 examples",
+            ),
+            (DataOptions { stride: Some(4), kind: "sequences".into(), ..base }, "use a stride of at least 8"),
+        ] {
+            let error = open(&options).err().unwrap().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
     }
 
     #[test]

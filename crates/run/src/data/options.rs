@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-/// Every kind of data: its name, one line of help, and the options it uses besides `validation` and
-/// `seed`, which all use.
+/// Every kind of data: its name, one line of help, and the options it uses besides `validation`,
+/// `folds`, `fold` and `seed`, which all use.
 pub const KINDS: &[(&str, &str, &[&str])] = &[
     (
         "text",
@@ -116,6 +116,10 @@ pub struct DataOptions {
     pub validation_path: Option<PathBuf>,
     /// Fraction held out for validation when there is no validation data of its own; 0 for none.
     pub validation: f64,
+    /// Cuts the training examples into this many equal parts at random; one of them is for validation, whatever `validation` says, and validation data of its own stays unread.
+    pub folds: Option<usize>,
+    /// Which of the `folds` is for validation, counted from 0; the first by default.
+    pub fold: usize,
     /// Chooses the held-out examples, the built-in data and the augmentation.
     pub seed: u64,
     /// Examples of built-in data (validation comes on top); 10000 by default.
@@ -178,6 +182,8 @@ impl Default for DataOptions {
             labels: None,
             validation_path: None,
             validation: 0.1,
+            folds: None,
+            fold: 0,
             seed: 0,
             examples: None,
             classes: None,

@@ -1,4 +1,4 @@
-//! Training and validation parts of one data set.
+//! Training and validation parts of one data set: a share held out, or one of several folds.
 
 use std::sync::Arc;
 
@@ -59,17 +59,46 @@ pub fn validation_count(examples: usize, fraction: f64) -> Result<usize, DataErr
     Ok(((examples as f64 * fraction).round() as usize).clamp(1, examples - 1))
 }
 
-/// Training and validation indices, each ascending: a random choice that depends only on the
-/// arguments.
-pub fn split(examples: usize, fraction: f64, seed: u64) -> Result<(Vec<u32>, Vec<u32>), DataError> {
+/// Training and validation indices, each ascending.
+pub type Parts = (Vec<u32>, Vec<u32>);
+
+/// A share held out: a random choice that depends only on the arguments.
+pub fn split(examples: usize, fraction: f64, seed: u64) -> Result<Parts, DataError> {
     let held = validation_count(examples, fraction)?;
-    let count = u32::try_from(examples)
-        .map_err(|_| DataError::option("path", format!("{examples} examples are more than 2^32")))?;
-    let mut order = Stream::new(seed, hash_name("data.split"), 0).permutation(count);
+    let mut order = shuffled(examples, "data.split", seed)?;
     let mut validation = order.split_off(examples - held);
     order.sort_unstable();
     validation.sort_unstable();
     Ok((order, validation))
+}
+
+/// One fold of several held out. Every example is in one fold, which depends only on its index, their number
+/// and the seed; folds differ in size by one example at most.
+pub fn fold(examples: usize, fold: usize, folds: usize, seed: u64) -> Result<Parts, DataError> {
+    if folds < 2 {
+        return Err(DataError::option("folds", format!("{folds} is not enough; at least 2 are needed")));
+    }
+    if fold >= folds {
+        let what = format!("there is no fold {fold} of {folds}; they are counted from 0");
+        return Err(DataError::option("fold", what));
+    }
+    if folds > examples {
+        let what = format!("{folds} folds are more than the {examples} examples");
+        return Err(DataError::option("folds", what));
+    }
+    let mut order = shuffled(examples, "data.folds", seed)?;
+    let start = |fold: usize| (fold as u128 * examples as u128 / folds as u128) as usize;
+    let mut validation: Vec<u32> = order.drain(start(fold)..start(fold + 1)).collect();
+    order.sort_unstable();
+    validation.sort_unstable();
+    Ok((order, validation))
+}
+
+/// All indices in an order that purpose and seed decide.
+fn shuffled(examples: usize, purpose: &str, seed: u64) -> Result<Vec<u32>, DataError> {
+    let count = u32::try_from(examples)
+        .map_err(|_| DataError::option("path", format!("{examples} examples are more than 2^32")))?;
+    Ok(Stream::new(seed, hash_name(purpose), 0).permutation(count))
 }
 
 #[cfg(test)]
@@ -90,6 +119,40 @@ mod tests {
         assert_ne!(split(1000, 0.5, 1).unwrap(), split(1000, 0.5, 2).unwrap());
         for (n, fraction) in [(1, 0.5), (0, 0.5), (10, 1.0), (10, -0.1), (10, f64::NAN)] {
             assert!(split(n, fraction, 0).is_err());
+        }
+    }
+
+    #[test]
+    fn folds_are_equal_parts_of_the_whole() {
+        for (n, folds) in [(10, 2), (10, 3), (100, 7), (5, 5), (1797, 10), (2, 2)] {
+            let mut held = Vec::new();
+            for i in 0..folds {
+                let (train, validation) = fold(n, i, folds, 3).unwrap();
+                assert!([n / folds, n.div_ceil(folds)].contains(&validation.len()), "{n} {folds}");
+                let mut all = [train, validation.clone()].concat();
+                all.sort_unstable();
+                assert_eq!(all, (0..n as u32).collect::<Vec<_>>());
+                assert_eq!(fold(n, i, folds, 3).unwrap().1, validation);
+                held.extend(validation);
+            }
+            held.sort_unstable();
+            assert_eq!(held, (0..n as u32).collect::<Vec<_>>());
+        }
+        assert_ne!(fold(1000, 0, 2, 1).unwrap(), fold(1000, 0, 2, 2).unwrap());
+    }
+
+    #[test]
+    fn impossible_folds_say_what_is_wrong() {
+        for (n, i, folds, expected) in [
+            (10, 0, 0, "`folds`: 0 is not enough"),
+            (10, 0, 1, "`folds`: 1 is not enough"),
+            (10, 3, 3, "`fold`: there is no fold 3 of 3"),
+            (2, 0, 3, "`folds`: 3 folds are more than the 2 examples"),
+            (0, 0, 2, "`folds`: 2 folds are more than the 0 examples"),
+            (usize::MAX, 0, 2, "more than 2^32"),
+        ] {
+            let error = fold(n, i, folds, 0).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
         }
     }
 }

@@ -119,12 +119,14 @@ impl Member {
     }
 }
 
-/// Trains every member until it has done `until` steps, then evaluates it and writes its checkpoint. Ends
-/// early when told to; members then are as far as they came. A member that fails does not disturb the others.
-/// `notify` is told by number of the member.
+/// Trains every member until it has done `until` steps, then evaluates it and writes its checkpoint. At most
+/// `resident` members, or as many as there are lanes, are in memory at once: another begins when one has ended.
+/// Ends early when told to; members then are as far as they came. A member that fails does not disturb the
+/// others. `notify` is told by number of the member.
 pub fn train_array(
     lanes: &mut [Lane],
     members: Vec<Member>,
+    resident: usize,
     until: u64,
     stop: &AtomicBool,
     notify: &(dyn Fn(usize, Notice) + Sync),
@@ -132,9 +134,10 @@ pub fn train_array(
     let results = members.iter().map(|_| None).collect();
     let at = members.iter().map(|member| (data_of(&member.sources), member.done)).collect();
     let desk = Desk {
-        state: Mutex::new(Waiting { members: members.into_iter().map(Some).collect(), results }),
+        state: Mutex::new(Waiting { members: members.into_iter().map(Some).collect(), begun: 0, results }),
         freed: Condvar::new(),
         batches: Mutex::new(Batches { kept: BTreeMap::new(), at }),
+        resident: resident.max(lanes.len()),
         until,
         stop,
         notify,
@@ -153,7 +156,21 @@ pub fn train_array(
 struct Waiting {
     /// None: in a lane, or ended.
     members: Vec<Option<Member>>,
+    /// How many have begun and not ended.
+    begun: usize,
     results: Vec<Option<Result<Ended, TrainError>>>,
+}
+
+impl Waiting {
+    /// Who is next: of those in memory, and of the others if there is room for one, the member that has done
+    /// least.
+    fn next(&self, resident: usize) -> Option<usize> {
+        let room = self.begun < resident;
+        let ready = |one: &Member| room || matches!(one.state, State::Room);
+        let waiting = self.members.iter().enumerate();
+        let ready = waiting.filter_map(|(m, one)| Some((one.as_ref().filter(|one| ready(one))?.done, m)));
+        ready.min().map(|(_, m)| m)
+    }
 }
 
 /// Batches that somebody will ask for again.
@@ -174,6 +191,7 @@ struct Desk<'d> {
     state: Mutex<Waiting>,
     freed: Condvar,
     batches: Mutex<Batches>,
+    resident: usize,
     until: u64,
     stop: &'d AtomicBool,
     notify: &'d (dyn Fn(usize, Notice) + Sync),
@@ -191,25 +209,29 @@ impl Desk<'_> {
             if !matches!(result, Ok(None)) {
                 lock(&self.batches).at[m].1 = u64::MAX;
             }
-            let mut waiting = lock(&self.state);
-            match result {
-                Ok(None) => waiting.members[m] = Some(member),
-                Ok(Some(ended)) => waiting.results[m] = Some(Ok(ended)),
-                Err(e) => waiting.results[m] = Some(Err(e)),
+            match result.transpose() {
+                None => lock(&self.state).members[m] = Some(member),
+                Some(ended) => {
+                    // Its room is free before another begins.
+                    drop(member);
+                    let mut waiting = lock(&self.state);
+                    waiting.begun -= 1;
+                    waiting.results[m] = Some(ended);
+                }
             }
-            drop(waiting);
             self.freed.notify_all();
         }
     }
 
-    /// The member that has done least; waits if all are in lanes. None when all have ended.
+    /// The next member; waits if there is none now. None when all have ended.
     fn take(&self) -> Option<(usize, Member)> {
         let mut waiting = lock(&self.state);
         loop {
-            let behind =
-                waiting.members.iter().enumerate().filter_map(|(m, one)| Some((one.as_ref()?.done, m)));
-            if let Some((_, m)) = behind.min() {
-                return waiting.members[m].take().map(|member| (m, member));
+            if let Some(member) =
+                waiting.next(self.resident).and_then(|m| Some((m, waiting.members[m].take()?)))
+            {
+                waiting.begun += usize::from(!matches!(member.1.state, State::Room));
+                return Some(member);
             }
             if waiting.results.iter().all(Option::is_some) {
                 return None;
@@ -274,7 +296,7 @@ impl Desk<'_> {
     }
 
     fn others_wait(&self) -> bool {
-        lock(&self.state).members.iter().any(Option::is_some)
+        lock(&self.state).next(self.resident).is_some()
     }
 
     /// The batch of a member's next step, made by whoever asks first of those that share their data.
@@ -306,6 +328,29 @@ mod tests {
         lock(&desk.batches).kept.keys().map(|(_, step)| *step).collect()
     }
 
+    fn member(done: u64, state: State) -> Member {
+        let digits = DataOptions { kind: "digits".into(), examples: Some(64), ..DataOptions::default() };
+        let sources = Arc::new(Sources::new(open(&digits).unwrap(), 8, 0).unwrap());
+        let new = Member::new(Schedule::constant(), sources, TrainOptions::default());
+        Member { done, state, ..new }
+    }
+
+    #[test]
+    fn a_member_begins_only_where_there_is_room() {
+        for (members, begun, resident, expected) in [
+            (vec![(0, State::New), (0, State::New)], 0, 1, Some(0)),
+            (vec![(0, State::New), (0, State::New)], 1, 1, None),
+            (vec![(9, State::Room), (0, State::New)], 2, 2, Some(0)),
+            (vec![(9, State::Room), (0, State::New)], 2, 3, Some(1)),
+            (vec![(9, State::Room), (5, State::Room), (0, State::New)], 3, 3, Some(1)),
+            (vec![], 0, 3, None),
+        ] {
+            let members = members.into_iter().map(|(done, state)| Some(member(done, state))).collect();
+            let waiting = Waiting { members, begun, results: Vec::new() };
+            assert_eq!(waiting.next(resident), expected, "{begun} of {resident}");
+        }
+    }
+
     #[test]
     fn batches_are_kept_as_long_as_somebody_will_ask_for_them() {
         let digits = DataOptions { kind: "digits".into(), examples: Some(64), ..DataOptions::default() };
@@ -314,9 +359,10 @@ mod tests {
         let at = vec![(data_of(&shared), 0), (data_of(&shared), 0), (data_of(&own), 0)];
         let stop = AtomicBool::new(false);
         let desk = Desk {
-            state: Mutex::new(Waiting { members: Vec::new(), results: Vec::new() }),
+            state: Mutex::new(Waiting { members: Vec::new(), begun: 0, results: Vec::new() }),
             freed: Condvar::new(),
             batches: Mutex::new(Batches { kept: BTreeMap::new(), at }),
+            resident: 3,
             until: 10,
             stop: &stop,
             notify: &|_, _| {},

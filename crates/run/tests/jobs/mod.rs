@@ -1,4 +1,4 @@
-//! Jobs that differ in seed, learning rate and data, and what they give alone.
+//! Jobs that differ in seed, learning rate, clipping limit and data, and what they give alone.
 
 use gulliver_graph::graph::Graph;
 use gulliver_run::checkpoint::fingerprint;
@@ -22,6 +22,7 @@ impl Job {
             Some("lr") => Some(self.lr),
             Some("step") => Some((step + 1) as f32),
             Some("weight_decay") => Some(self.lr / 10.0),
+            Some("clip_norm") => Some(100.0 * self.lr),
             _ => None,
         }
     }

@@ -91,7 +91,7 @@ pub fn measure(
             stop.store(true, Ordering::Relaxed);
             done as f64 / began.elapsed().as_secs_f64()
         });
-        ended = train_array(&mut lanes, jobs.collect(), u64::MAX, &stop, &tell);
+        ended = train_array(&mut lanes, jobs.collect(), members, u64::MAX, &stop, &tell);
         stop.store(true, Ordering::Relaxed);
         rate = clock.join().unwrap_or(0.0);
     });

@@ -162,7 +162,7 @@ fn wrong_jobs_are_explained() {
         ),
         (
             "[model]\nname = 'gpt'\n[data]\nkind = 'blobs'\npath = 'x'",
-            "job.toml:5: data.path: blobs has no such option; it has examples, classes, validation, buckets, shuffle",
+            "job.toml:5: data.path: blobs has no such option; it has examples, classes, validation, folds, fold, buckets, shuffle",
         ),
         (
             "[model]\nname = 'gpt'\n[data]\nkind = 'blobs'\nclases = 3",
@@ -170,11 +170,23 @@ fn wrong_jobs_are_explained() {
         ),
         (
             "[model]\nname = 'gpt'\n[data]\nkind = 'blobs'\nseed = 3",
-            "job.toml:5: data.seed: unknown field; blobs has examples, classes, validation, buckets, shuffle",
+            "job.toml:5: data.seed: unknown field; blobs has examples, classes, validation, folds, fold, buckets, shuffle",
         ),
         (
             "[model]\nname = 'gpt'\n[data]\nkind = 'blobs'\nvalidation = 1",
             "job.toml:5: data.validation: must be a number from 0 to below 1, not 1",
+        ),
+        (
+            "[model]\nname = 'gpt'\n[data]\nkind = 'blobs'\nfolds = 1",
+            "job.toml:5: data.folds: must be a whole number of at least 2, not 1",
+        ),
+        (
+            "[model]\nname = 'gpt'\n[data]\nkind = 'blobs'\nfold = 1",
+            "job.toml:5: data.fold: says which of data.folds is for validation, and data.folds is not there",
+        ),
+        (
+            "[model]\nname = 'gpt'\n[data]\nkind = 'blobs'\nfold = 3\nfolds = 3",
+            "job.toml:5: data.fold: must be below data.folds = 3, as folds are counted from 0; it is 3",
         ),
         (
             "[model]\nname = 'gpt'\n[data]\nkind = 'idx'\nmean = [0.5, 'x']",

@@ -5,8 +5,9 @@ use super::*;
 use crate::sweep::report::csv;
 use crate::sweep::search::tests::sweep;
 use crate::test_dir::TestDir;
+use std::collections::BTreeMap;
 
-/// Comes to a loss that the learning rate and seed decide, and dies after so many news.
+/// Comes to a loss that the learning rate, seed and fold decide, and dies after so many news.
 struct Pretender {
     left: u64,
     /// Every rung it ended.
@@ -21,7 +22,8 @@ impl Runner for Pretender {
                     return Err(SweepError::Output(io::Error::other("killed")));
                 }
                 self.left -= 1;
-                let loss = (job.optimizer.lr - 0.3).abs() + job.train.seed as f64 / step as f64;
+                let run = job.train.seed as f64 + 0.1 * job.data.options.fold as f64;
+                let loss = (job.optimizer.lr - 0.3).abs() + run / step as f64;
                 let metrics = BTreeMap::from([("loss".to_string(), loss)]);
                 if step < *to {
                     news(News::Evaluated { rung, step, metrics: &metrics })?;
@@ -67,6 +69,7 @@ fn killed_anywhere_a_sweep_comes_to_the_same_and_trains_nothing_twice() {
         ("hyperband", "rungs = 2"),
         ("asha", "trials = 9"),
         ("tpe", "trials = 14"),
+        ("random", "trials = 6\nfolds = 3"),
     ] {
         let settings = format!("algorithm = '{algorithm}'\nrepeats = 2\nset = ['train.steps=3']\n{more}");
         let sweep = sweep(&format!("drive-{algorithm}"), &settings, space);
@@ -95,6 +98,23 @@ fn killed_anywhere_a_sweep_comes_to_the_same_and_trains_nothing_twice() {
             assert_eq!(left_by(&dir), table, "{algorithm}");
         }
     }
+}
+
+#[test]
+fn a_trial_is_worth_the_mean_of_its_folds() {
+    let space = "optimizer.lr = [0.1, 0.3]";
+    let sweep = sweep("drive-folds", "algorithm = 'grid'\nfolds = 3\nset = ['train.steps=1']", space);
+    let dir = TestDir::new("drive-folds");
+    drive_on(&sweep, &dir, u64::MAX).0.unwrap();
+    let records = Store::open(&dir, &sweep).unwrap().records().unwrap();
+    let values: Vec<&Vec<f64>> = records.iter().map(|record| &record.last().unwrap().1).collect();
+    assert_eq!(values[1], &[0.0, 0.1, 0.2]);
+    assert_eq!((best(&sweep, &records).unwrap().number, values[0].len()), (1, 3));
+    let table = crate::sweep::report::table(&sweep, &records, 10);
+    let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[0][..5], ["trial", "state", "steps", "loss", "spread"]);
+    assert_eq!(rows[1][..5], ["1", "complete", "1", "0.1000", "0.1000"]);
+    assert!(csv(&sweep, &records).lines().nth(2).unwrap().starts_with("1,complete,1,0.1"));
 }
 
 #[test]

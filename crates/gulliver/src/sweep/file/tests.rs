@@ -42,6 +42,21 @@ fn defaults_and_every_form() {
 }
 
 #[test]
+fn every_seed_has_every_fold() {
+    let dir = TestDir::new("sweep-folds");
+    let text = "[sweep]\njob = 'job.toml'\nrepeats = 2\nfolds = 3\n[space]\noptimizer.lr = [1, 2]\n";
+    let sweep = parse(&dir, text, &["train.seed=7"]).unwrap();
+    let of = |run: u64| {
+        let job = sweep.job(&sweep.space.random(0, 0), run).unwrap();
+        let options = &job.data.options;
+        assert_eq!((options.folds, options.seed), (Some(3), job.train.seed));
+        (job.train.seed, options.fold)
+    };
+    let runs: Vec<(u64, usize)> = (0..sweep.runs()).map(of).collect();
+    assert_eq!(runs, [(7, 0), (7, 1), (7, 2), (8, 0), (8, 1), (8, 2)]);
+}
+
+#[test]
 fn what_decides_a_sweep_is_its_identity() {
     let dir = TestDir::new("sweep-identity");
     let text = "[sweep]\njob = 'job.toml'\n[space]\noptimizer.lr = { uniform = [0, 1] }\n";
@@ -50,7 +65,9 @@ fn what_decides_a_sweep_is_its_identity() {
     assert_eq!(identity(&format!("# Words.\n{text}"), &[]), one);
     assert_ne!(identity(text, &["train.steps=7"]), one);
     assert_ne!(identity(&text.replace("[0, 1]", "[0, 2]"), &[]), one);
-    assert_ne!(identity(&text.replace("job =", "seed = 1\njob ="), &[]), one);
+    for setting in ["seed = 1", "repeats = 2", "folds = 2"] {
+        assert_ne!(identity(&text.replace("job =", &format!("{setting}\njob =")), &[]), one, "{setting}");
+    }
 }
 
 #[test]
@@ -75,6 +92,16 @@ fn mistakes() {
         (with("algorithm = 'hyperband'\ntrials = 4"), "s.toml:4: sweep.trials: hyperband has no such option"),
         (with("algorithm = 'hyperband'\nrungs = 10\neta = 9"), "sweep.algorithm: more than 100000 trials"),
         (with("trials = 0"), "s.toml:3: sweep.trials: must be a whole number from 1 to 100000, not 0"),
+        (with("folds = 1"), "s.toml:3: sweep.folds: must be a whole number from 2 to 1000, not 1"),
+        (
+            with("folds = 3\nset = ['data.folds=4']"),
+            "--set data.folds=4: data.folds: the sweep cuts the data into folds, too; keep one",
+        ),
+        (
+            format!("[sweep]\njob = 'job.toml'\nfolds = 3\n[space]\ndata.folds = [3, 4]\n"),
+            "s.toml:5: space.data.folds: the sweep cuts the data into folds, too; keep one",
+        ),
+        (of("data.fold = [0, 1]"), "s.toml:4: space.data.fold: says which of data.folds is for validation"),
         (with("set = 'train.steps=5'"), "s.toml:3: sweep.set: must be a list such as"),
         (of("lr = [1]"), "s.toml:4: space.lr: must be a field of the job, such as optimizer.lr"),
         (of("optimizer.lr = 0.1"), "s.toml:4: space.optimizer.lr: must be a list of values, or a table"),

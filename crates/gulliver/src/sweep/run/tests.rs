@@ -32,7 +32,7 @@ fn run(wave: &[Rung]) -> (Vec<Outcome>, Vec<u64>) {
         }
         Ok(())
     };
-    Arrays { stop }.run(wave, &mut listener).unwrap();
+    Arrays::new(stop).run(wave, &mut listener).unwrap();
     (ends, steps)
 }
 
@@ -59,6 +59,23 @@ fn rung_by_rung_is_as_at_once() {
     // Trained already, it is only looked at.
     let again = run(&[rung(1, &[], 4, 9, &dir)]).0;
     assert_eq!(metrics(&again[0]), metrics(&whole[0]));
+}
+
+#[test]
+fn members_with_clipping_limits_of_their_own_end_as_alone() {
+    let dir = TestDir::new("run-clipped");
+    let limits = ["train.clip_norm=0.01", "train.clip_norm=0.1", "train.clip_norm=5"];
+    let all: Vec<Rung> = (0..3).map(|i| rung(i, &[limits[i as usize]], 0, 9, &dir)).collect();
+    let together = run(&all).0;
+    let saved = |trial: u64| {
+        fs::read(checkpoint::step_path(&dir.join(trial.to_string()).join("checkpoints"), 9)).unwrap()
+    };
+    for i in 0..3 {
+        let alone = run(&[rung(3 + i, &[limits[i as usize]], 0, 9, &dir)]).0;
+        assert!(together.iter().any(|end| metrics(end) == metrics(&alone[0])), "{}", limits[i as usize]);
+        assert!(saved(i) == saved(3 + i), "{}", limits[i as usize]);
+    }
+    assert!(saved(0) != saved(1) && saved(1) != saved(2));
 }
 
 #[test]
@@ -93,10 +110,30 @@ fn asked_to_stop_it_ends_nothing() {
         Ok(())
     };
     let wave = [rung(0, &[], 0, 9, &dir), rung(1, &[], 0, 9, &dir)];
-    Arrays { stop }.run(&wave, &mut listener).unwrap();
+    Arrays::new(stop).run(&wave, &mut listener).unwrap();
     assert_eq!(ended, 0);
     let saved = checkpoint::list(&dir.join("0").join("checkpoints")).unwrap();
     assert!(matches!(saved[..], [(2..=3, _)]), "{saved:?}");
+}
+
+#[test]
+fn jobs_that_differ_in_fed_numbers_are_built_once() {
+    let mut shapes = Shapes::default();
+    let mut built = Vec::new();
+    for sets in [
+        &[][..],
+        &["optimizer.lr=0.5", "optimizer.weight_decay=0.1", "schedule.name=constant"],
+        &["train.clip_norm=1"],
+        &["train.clip_norm=2", "train.on_nan=skip"],
+        &["optimizer.name=sgd"],
+        &["optimizer.name=sgd", "optimizer.momentum=0.5"],
+        &["optimizer.name=sgd", "optimizer.momentum=0.9", "optimizer.lr=0.5"],
+        &["train.seed=1"],
+    ] {
+        assert_eq!(shapes.of(&job(sets)).unwrap(), shape(&job(sets)).unwrap(), "{sets:?}");
+        built.push(shapes.known.len());
+    }
+    assert_eq!(built, [1, 1, 2, 2, 3, 4, 4, 5]);
 }
 
 #[test]
@@ -112,9 +149,12 @@ fn jobs_with_one_graph_and_shapes_go_together() {
         rung(6, &[], 0, 3, &dir),
         rung(7, &["model.width=8", "optimizer.lr=0.5"], 0, 9, &dir),
         rung(8, &["data.examples=4"], 0, 9, &dir),
+        rung(9, &["train.clip_norm=0.1"], 0, 9, &dir),
+        rung(10, &["train.clip_value=0.1"], 0, 9, &dir),
+        rung(11, &["train.clip_norm=3"], 0, 9, &dir),
     ];
-    let groups = groups(&wave);
+    let groups = groups(&wave, &mut Shapes::default());
     let members: Vec<&[usize]> = groups.iter().map(|g| &g.rungs[..]).collect();
-    assert_eq!(members, [&[0, 1, 3][..], &[2, 7], &[4], &[5], &[6], &[8]]);
-    assert!(groups[..5].iter().all(|g| g.problem.is_none()) && groups[5].problem.is_some());
+    assert_eq!(members, [&[0, 1, 3][..], &[2, 7], &[4], &[5], &[6], &[8], &[9, 11], &[10]]);
+    assert!(groups.iter().enumerate().all(|(i, group)| group.problem.is_some() == (i == 5)));
 }

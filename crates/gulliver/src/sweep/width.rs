@@ -1,0 +1,179 @@
+//! How wide an array is trained on this machine: the ways to divide its threads and budgets into lanes, what a
+//! lane of each needs and how long its steps are thought to take. [`lanes`] says which of them is best.
+
+use crate::command::CommandError;
+use crate::job::Job;
+use crate::setup::{Graphs, Speeds, planned, session_options};
+use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::Graph;
+use gulliver_plan::lanes::{self, Array, Division};
+use gulliver_plan::make::{Persistent, PlanError};
+use gulliver_plan::plan::Tier;
+use gulliver_run::planner::Planner;
+use gulliver_run::session::{SessionError, SessionOptions, Which};
+use serde::Serialize;
+use std::path::Path;
+
+/// What was chosen for an array, and from what.
+pub struct Width {
+    /// A planner for each lane.
+    pub lanes: Vec<Planner>,
+    /// Members in memory at once.
+    pub resident: usize,
+    /// Bytes of the weights and states of one member.
+    pub state: u64,
+    /// All ways that were looked at, most lanes first.
+    pub ways: Vec<Way>,
+    /// Which of them was chosen.
+    pub chosen: usize,
+}
+
+/// A way to divide the machine.
+#[derive(Clone, Debug, Serialize)]
+pub struct Way {
+    /// Members trained at once.
+    pub lanes: usize,
+    /// Threads of the widest lane.
+    pub threads: usize,
+    /// What comes of it; nothing if a lane does not fit its share of the budgets.
+    pub outcome: Option<Outcome>,
+}
+
+/// What comes of a way to divide the machine.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Outcome {
+    /// Bytes of device and host memory of a lane.
+    pub bytes: [u64; 2],
+    /// Members in memory at once.
+    pub resident: usize,
+    /// Predicted seconds of a step in the widest lane, while all are at work.
+    pub step_seconds: f64,
+    /// Predicted seconds of the array.
+    pub seconds: f64,
+}
+
+/// A lane as it is planned.
+struct Lane {
+    planner: Planner,
+    seconds: f64,
+    bytes: [u64; 2],
+}
+
+/// Chooses how wide an array is trained: so many members with these graphs, so many steps each. Budgets and
+/// threads are those of the job. `speeds` are those of the whole machine.
+pub fn choose(
+    job: &Job,
+    graphs: &Graphs,
+    (members, steps): (usize, u64),
+    speeds: &Speeds,
+    checkpoints: Option<&Path>,
+) -> Result<Width, CommandError> {
+    let whole = session_options(job, &graphs.largest, speeds, checkpoints);
+    let state = state_bytes(&graphs.train);
+    let array = Array { members, steps, state, budgets: [whole.memory, whole.host_memory] };
+    let (mut ways, mut divisions, mut planners) = (Vec::new(), Vec::new(), Vec::new());
+    for count in counts(whole.threads, members) {
+        let (threads, wider) = (whole.threads / count, whole.threads % count);
+        let mut way = Way { lanes: count, threads: threads + usize::from(wider > 0), outcome: None };
+        // The widest lane first: there is at least one of it.
+        let kinds = [(wider, threads + 1), (count - wider, threads)];
+        let made = kinds.into_iter().filter(|(lanes, _)| *lanes > 0).map(|(lanes, threads)| {
+            let options = part(&whole, threads.max(1), count);
+            Ok((lanes, lane(graphs, options, count == 1)?))
+        });
+        let Some(made) = fitting(made.collect::<Result<Vec<(usize, Lane)>, _>>(), count == 1)? else {
+            ways.push(way);
+            continue;
+        };
+        let each = || made.iter().flat_map(|(lanes, lane)| std::iter::repeat_n(lane, *lanes));
+        let total = |tier: usize| each().map(|lane| lane.bytes[tier]).sum();
+        let division = Division { seconds: each().map(|l| l.seconds).collect(), bytes: [total(0), total(1)] };
+        way.outcome = lanes::weigh(&division, &array).map(|width| Outcome {
+            bytes: made[0].1.bytes,
+            resident: width.resident,
+            step_seconds: made[0].1.seconds,
+            seconds: width.seconds,
+        });
+        planners.push((ways.len(), each().map(|lane| lane.planner.clone()).collect::<Vec<_>>()));
+        divisions.push(division);
+        ways.push(way);
+    }
+    let (index, width) = lanes::choose(&divisions, &array).ok_or(SessionError::Plan(PlanError::NoRoom))?;
+    let (chosen, lanes) = planners.swap_remove(index);
+    Ok(Width { lanes, resident: width.resident, state, ways, chosen })
+}
+
+/// What was made, or nothing if a lane is too large for its share and fewer lanes may be better off.
+fn fitting<T>(made: Result<T, CommandError>, last: bool) -> Result<Option<T>, CommandError> {
+    match made {
+        Ok(made) => Ok(Some(made)),
+        Err(CommandError::Session(SessionError::Plan(
+            PlanError::DoesNotFit { .. } | PlanError::TierFull { .. } | PlanError::NoRoom,
+        ))) if !last => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Numbers of lanes that are looked at, most first: all small ones, and those that share threads evenly.
+fn counts(threads: usize, members: usize) -> Vec<usize> {
+    let most = threads.min(members).max(1);
+    (1..=most).rev().filter(|&n| n <= 4 || n == most || threads.is_multiple_of(n)).collect()
+}
+
+/// What one of several lanes has of the machine.
+fn part(whole: &SessionOptions, threads: usize, lanes: usize) -> SessionOptions {
+    let share = |budget: Option<u64>| budget.map(|bytes| bytes / lanes as u64);
+    let (rates, links) = lanes::share((whole.rates, whole.links), (threads, whole.threads), lanes);
+    SessionOptions {
+        threads,
+        memory: share(whole.memory),
+        host_memory: share(whole.host_memory),
+        disk: share(whole.disk),
+        rates,
+        links,
+        ..whole.clone()
+    }
+}
+
+/// Plans a lane. It takes no more of its budget than it has a use for; if it is the only one, an error says what
+/// could be done.
+fn lane(graphs: &Graphs, mut options: SessionOptions, only: bool) -> Result<Lane, CommandError> {
+    let Graphs { train, evaluation, largest } = graphs;
+    let new = |options: SessionOptions| {
+        Planner::new(train.clone(), Some(evaluation.clone()), options).map_err(SessionError::from)
+    };
+    if let Some(budget) = options.memory {
+        let mut free = new(SessionOptions { memory: None, ..options.clone() })?;
+        options.memory = Some(budget.min(needs(&mut free, largest)?[0]));
+    }
+    let memory = options.memory;
+    let mut planner = match only {
+        true => planned(graphs, options)?,
+        false => new(options)?,
+    };
+    let [device, host] = needs(&mut planner, largest)?;
+    let plan = planner.plan(Which::Train, largest).map_err(SessionError::from)?;
+    let seconds = planner.timing(Which::Train, largest, &plan).map_err(SessionError::from)?.seconds;
+    Ok(Lane { planner, seconds, bytes: [memory.unwrap_or(device), host] })
+}
+
+/// Bytes of device and host memory that the largest input needs, trained or evaluated.
+fn needs(planner: &mut Planner, largest: &Bindings) -> Result<[u64; 2], SessionError> {
+    let slice = planner.evaluated_at(largest);
+    let mut most = [0; 2];
+    for (which, sizes) in [(Which::Train, largest), (Which::Evaluate, &slice)] {
+        let plan = planner.plan(which, sizes)?;
+        for (most, tier) in most.iter_mut().zip([Tier::Device, Tier::Host]) {
+            *most = plan.spaces[tier as usize].bytes.max(*most);
+        }
+    }
+    Ok(most)
+}
+
+/// Bytes that a member which waits is put aside in.
+fn state_bytes(train: &Graph) -> u64 {
+    Persistent::of(train).map_or(0, |persistent| persistent.homes.values().map(|home| home.bytes).sum())
+}
+
+#[cfg(test)]
+mod tests;
