@@ -11,7 +11,7 @@ use super::CommandError;
 use crate::report::table::{self, Column};
 use crate::report::units;
 use crate::setup::{measured, measured_links};
-use crate::workload::{WORKLOADS, Workload};
+use crate::workload::{WORKLOADS, Workload, workloads};
 use clap::Args;
 use gulliver_graph::chain;
 use gulliver_graph::dim::DimError;
@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 /// Measures training speed and memory on the reference workloads.
 #[derive(Args)]
 pub struct Arguments {
-    /// Which workloads; all if none is named.
+    /// Which workloads; those that are compared with peers if none is named.
     #[arg(value_name = "WORKLOAD")]
     workloads: Vec<String>,
     /// Threads; all cores unless told otherwise.
@@ -45,7 +45,7 @@ pub struct Arguments {
     /// How long each workload runs, after two steps to warm up.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// JSON lines: `first_step` and `workload` per workload, then `machine`.
+    /// JSON lines: `first_step` and `workload` per workload, then `machine`; of arrays on lanes `array`.
     #[arg(long)]
     json: bool,
     /// Leaves out the measurement of the machine's own speed.
@@ -193,8 +193,8 @@ fn choose(names: &[String]) -> Result<Vec<&'static Workload>, CommandError> {
         return Ok(WORKLOADS.iter().collect());
     }
     let find = |name: &String| {
-        WORKLOADS.iter().find(|w| w.name == name).ok_or_else(|| {
-            let hint = suggestion(name, WORKLOADS.iter().map(|w| w.name), "there are");
+        workloads().find(|w| w.name == name).ok_or_else(|| {
+            let hint = suggestion(name, workloads().map(|w| w.name), "there are");
             CommandError::Unknown(format!("there is no workload `{name}`{hint}"))
         })
     };
@@ -304,16 +304,17 @@ fn show_arrays(
     ];
     let mut rows = Vec::new();
     for workload in chosen {
-        let array::Measured { samples_per_second, lanes, bytes } =
-            array::measure(workload, threads, members, arguments.seconds)?;
+        let measured = array::measure(workload, threads, members, arguments.seconds)?;
+        rows.push(vec![
+            workload.name.to_string(),
+            members.to_string(),
+            measured.lanes.to_string(),
+            format!("{:.1}", measured.samples_per_second),
+            units::bytes(measured.bytes),
+        ]);
         if arguments.json {
-            line(
-                &json!({"event": "array", "workload": workload.name, "threads": threads, "members": members,
-                "lanes": lanes, "samples_per_second": samples_per_second, "bytes": bytes}),
-            )?;
+            line(&tagged("array", serde_json::to_value(measured).map_err(io::Error::from)?))?;
         }
-        let numbers = [members.to_string(), lanes.to_string(), format!("{samples_per_second:.1}")];
-        rows.push([&[workload.name.to_string()], &numbers[..], &[units::bytes(bytes)]].concat());
     }
     if !arguments.json {
         write!(out, "{}", table::render(&columns, &rows))?;
@@ -371,8 +372,8 @@ mod tests {
     #[test]
     fn workloads_are_chosen_by_name() {
         assert_eq!(choose(&[]).unwrap().len(), WORKLOADS.len());
-        let chosen = choose(&["gpt2".into(), "mlp".into()]).unwrap();
-        assert_eq!(chosen.iter().map(|w| w.name).collect::<Vec<_>>(), ["gpt2", "mlp"]);
+        let chosen = choose(&["gpt2".into(), "cnn".into()]).unwrap();
+        assert_eq!(chosen.iter().map(|w| w.name).collect::<Vec<_>>(), ["gpt2", "cnn"]);
         let error = choose(&["gpt-min".into()]).unwrap_err().to_string();
         assert_eq!(error, "there is no workload `gpt-min`; did you mean `gpt-mini`?");
     }

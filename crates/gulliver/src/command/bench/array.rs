@@ -3,10 +3,12 @@
 
 use crate::command::CommandError;
 use crate::workload::Workload;
+use gulliver_graph::dim::Bindings;
 use gulliver_graph::schedule::Schedule;
 use gulliver_run::data::{Batch, DataError, DataInfo, Dataset, Sampler};
 use gulliver_run::session::{Session, SessionOptions};
 use gulliver_run::train::{Lane, Member, Notice, Sources, TrainOptions, train_array};
+use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -40,18 +42,33 @@ impl Dataset for Fixed {
 }
 
 /// What was measured.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measured {
-    /// Of all jobs together.
-    pub samples_per_second: f64,
+    /// The workload's name.
+    pub workload: &'static str,
+    /// Threads used.
+    pub threads: usize,
+    /// Trained numbers of one job.
+    pub parameters: u64,
+    /// Jobs trained together.
+    pub members: usize,
+    /// Samples of a step of one job.
+    pub batch: usize,
     /// Sessions that members took turns in.
     pub lanes: usize,
+    /// Of all jobs together.
+    pub samples_per_second: f64,
     /// Most bytes of device memory in use at once, of all lanes, and of members that wait.
     pub bytes: u64,
+    /// Steps of every job, those to warm up included.
+    pub steps: Vec<u64>,
+    /// The loss of the last step of every job.
+    pub loss: Vec<f64>,
 }
 
 /// Trains `members` jobs on `threads` threads for about `seconds`.
 pub fn measure(
-    workload: &'static Workload,
+    workload: &Workload,
     threads: usize,
     members: usize,
     seconds: f64,
@@ -68,14 +85,22 @@ pub fn measure(
     let sampler = Sampler::new(workload.batch, workload.batch, 0, false, true, None)?;
     let train: Arc<dyn Dataset> = Arc::new(Fixed { batch, info });
     let sources = Arc::new(Sources { train, sampler: Arc::new(sampler), validation: None });
-    let options = |seed| TrainOptions { steps: u64::MAX, seed, log_every: 1, ..TrainOptions::default() };
+    let options = |seed| TrainOptions {
+        steps: u64::MAX,
+        seed,
+        log_every: 1,
+        base_lr: f64::from(workload.optimizer.lr()),
+        ..TrainOptions::default()
+    };
     let jobs = (0..members as u64).map(|m| Member::new(Schedule::constant(), sources.clone(), options(m)));
-    let (stop, steps) = (AtomicBool::new(false), AtomicU64::new(0));
-    let tell = |_, notice| {
+    let stop = AtomicBool::new(false);
+    let steps: Vec<AtomicU64> = (0..members).map(|_| AtomicU64::new(0)).collect();
+    let tell = |member: usize, notice| {
         if matches!(notice, Notice::Step { .. }) {
-            steps.fetch_add(1, Ordering::Relaxed);
+            steps[member].fetch_add(1, Ordering::Relaxed);
         }
     };
+    let total = || steps.iter().map(|n| n.load(Ordering::Relaxed)).sum::<u64>();
     let (mut ended, mut rate) = (Vec::new(), 0.0);
     thread::scope(|scope| {
         let clock = scope.spawn(|| {
@@ -84,10 +109,10 @@ pub fn measure(
                     thread::sleep(Duration::from_millis(1));
                 }
             };
-            wait(&|| steps.load(Ordering::Relaxed) >= WARM_UP * members as u64);
-            let (began, before) = (Instant::now(), steps.load(Ordering::Relaxed));
-            wait(&|| began.elapsed().as_secs_f64() >= seconds && steps.load(Ordering::Relaxed) > before);
-            let done = steps.load(Ordering::Relaxed) - before;
+            wait(&|| steps.iter().all(|n| n.load(Ordering::Relaxed) >= WARM_UP));
+            let (began, before) = (Instant::now(), total());
+            wait(&|| began.elapsed().as_secs_f64() >= seconds && total() > before);
+            let done = total() - before;
             stop.store(true, Ordering::Relaxed);
             done as f64 / began.elapsed().as_secs_f64()
         });
@@ -95,13 +120,48 @@ pub fn measure(
         stop.store(true, Ordering::Relaxed);
         rate = clock.join().unwrap_or(0.0);
     });
-    for result in ended {
-        result?;
-    }
+    let ended = ended.into_iter().collect::<Result<Vec<_>, _>>()?;
     let peaks: u64 = lanes.iter().map(|lane| lane.session.peak()).sum();
     let layout = lanes[0].session.layout();
     let sizes = layout.iter().map(|(_, dtype, shape)| dtype.size() * shape.iter().product::<usize>());
     let state = sizes.sum::<usize>() as u64;
     let bytes = peaks + state * (members - count) as u64;
-    Ok(Measured { samples_per_second: rate * workload.batch as f64, lanes: count, bytes })
+    let parameters = lanes[0].session.graph().parameters().bind(&Bindings::new()).unwrap_or(0) as u64;
+    Ok(Measured {
+        workload: workload.name,
+        threads,
+        parameters,
+        members,
+        batch: workload.batch,
+        lanes: count,
+        samples_per_second: rate * workload.batch as f64,
+        bytes,
+        steps: ended.iter().map(|job| job.steps).collect(),
+        loss: ended.iter().map(|job| job.loss).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::measure::{Runner, Variant};
+    use super::*;
+    use crate::workload::{Rule, workloads};
+
+    #[test]
+    fn members_learn_as_jobs_do_alone() {
+        let tiny = workloads().find(|w| w.name == "mlp-tiny").unwrap();
+        for optimizer in [Rule::Adam, Rule::AdamOfDcgan, Rule::Momentum] {
+            let workload = Workload { optimizer, ..tiny.clone() };
+            let array = measure(&workload, 2, 3, 0.0).unwrap();
+            assert_eq!((array.parameters, array.lanes), (workload.parameters, 2), "{optimizer:?}");
+            assert!(array.samples_per_second > 0.0, "{optimizer:?}");
+            assert_eq!((array.steps.len(), array.loss.len()), (3, 3), "{optimizer:?}");
+            assert!(array.steps.iter().all(|n| *n >= WARM_UP), "{optimizer:?}: {:?}", array.steps);
+            // The first has the seed of a job alone.
+            let mut alone = Runner::new(Variant::plain(&workload, 1)).unwrap();
+            let losses: Vec<f64> = (0..array.steps[0]).map(|_| alone.step().unwrap()).collect();
+            assert_eq!(losses.last(), Some(&array.loss[0]), "{optimizer:?}");
+            assert!(array.loss[1] != array.loss[0], "{optimizer:?}: {:?}", array.loss);
+        }
+    }
 }

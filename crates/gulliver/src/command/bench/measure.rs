@@ -65,7 +65,7 @@ pub struct Measured {
 pub struct Variant {
     /// The workload.
     pub workload: Workload,
-    /// Settings of the model that are not its defaults.
+    /// Settings of the model that are not the workload's.
     pub settings: Vec<(String, ParamValue)>,
     /// Threads and budgets.
     pub options: SessionOptions,
@@ -123,7 +123,8 @@ impl Runner {
             let problem = format!("step {}: `{value}` is not finite", self.done);
             return Err(CommandError::Bench { workload: self.workload.name.into(), problem });
         }
-        Ok(outcomes[0].scalars.get("loss").copied().unwrap_or(f64::NAN))
+        // Of several objectives the sum, as training reports it.
+        Ok(outcomes[0].scalars.iter().filter(|(name, _)| name.ends_with("loss")).map(|(_, x)| x).sum())
     }
 
     /// Counts a step; its key, and its hyper-parameters beyond the defaults.
