@@ -224,7 +224,9 @@ fn planned_on(graphs: &Graphs, session: SessionOptions, count: u64) -> Result<Ve
 /// Threads that each device of a job is to use.
 pub fn threads(job: &Job) -> usize {
     match job.devices.threads {
-        0 => (std::thread::available_parallelism().map_or(1, |n| n.get()) / job.devices.count as usize).max(1),
+        0 => {
+            (std::thread::available_parallelism().map_or(1, |n| n.get()) / job.devices.count as usize).max(1)
+        }
         n => n as usize,
     }
 }

@@ -32,7 +32,7 @@ pub struct Arguments {
     /// Which workloads; those that are compared with peers if none is named.
     #[arg(value_name = "WORKLOAD")]
     workloads: Vec<String>,
-    /// Threads; all cores unless told otherwise.
+    /// Threads of a device; all cores, shared evenly, unless told otherwise.
     #[arg(long)]
     threads: Option<usize>,
     /// Trains so many jobs together, as an array on one batch: members take turns in as many lanes as there
@@ -42,6 +42,9 @@ pub struct Arguments {
     /// With --members: as one graph with an axis of members, operator by operator.
     #[arg(long, requires = "members")]
     fused: bool,
+    /// Trains on so many devices, each with all weights and an equal share of every batch.
+    #[arg(long, value_name = "N", conflicts_with_all = ["members", "scaling", "fusion", "profile", "parts"])]
+    devices: Option<std::num::NonZeroUsize>,
     /// How long each workload runs, after two steps to warm up.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
@@ -94,6 +97,7 @@ impl Arguments {
     fn variant(&self, workload: &Workload, threads: usize) -> Result<Variant, CommandError> {
         let mut variant = Variant::plain(workload, threads);
         variant.members = self.members.map(|n| n.get());
+        variant.devices = self.devices.map_or(1, |n| n.get());
         variant.workload.batch = self.batch.map_or(workload.batch, |n| n as usize);
         if workload.length > 0 {
             variant.workload.length = self.length.map_or(workload.length, |n| n as usize);
@@ -135,7 +139,8 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let start = Instant::now();
     let chosen = choose(&arguments.workloads)?;
     let cores = || std::thread::available_parallelism().map_or(1, |n| n.get());
-    let threads = arguments.threads.unwrap_or_else(cores).clamp(1, 1024);
+    let devices = arguments.devices.map_or(1, |n| n.get());
+    let threads = arguments.threads.unwrap_or_else(|| cores() / devices).clamp(1, 1024);
     if !arguments.seconds.is_finite() || !(0.0..=1e6).contains(&arguments.seconds) {
         return Err(CommandError::Unknown(format!("--seconds {}: expected 0 to 1000000", arguments.seconds)));
     }
@@ -163,7 +168,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
             };
             measure(arguments.variant(workload, threads)?, arguments.seconds, start, &mut first)?
         } else {
-            measure_apart(workload, threads, members, arguments.seconds)?
+            measure_apart(workload, threads, [members, Some(devices)], arguments.seconds)?
         });
         if let (true, Some(measured)) = (arguments.json, all.last()) {
             writeln!(
@@ -227,7 +232,7 @@ fn tagged(event: &str, mut value: Value) -> Value {
 fn measure_apart(
     workload: &Workload,
     threads: usize,
-    members: Option<usize>,
+    [members, devices]: [Option<usize>; 2],
     seconds: f64,
 ) -> Result<Measured, CommandError> {
     let failed = |problem: String| CommandError::Bench { workload: workload.name.into(), problem };
@@ -236,6 +241,7 @@ fn measure_apart(
         .args(["--threads", &threads.to_string(), "--seconds", &seconds.to_string()])
         .args(members.map(|n| format!("--members={n}")))
         .args(members.map(|_| "--fused"))
+        .args(devices.filter(|&n| n > 1).map(|n| format!("--devices={n}")))
         .stderr(Stdio::inherit())
         .output()?;
     if !output.status.success() {

@@ -152,6 +152,11 @@ impl Sweep {
         let (text, file, sets) = &self.base;
         let sets: Vec<String> = sets.iter().cloned().chain(self.space.sets(point)).collect();
         let mut job = Job::parse(text, file, &sets)?;
+        if job.devices.count > 1 {
+            let problem = "a sweep trains jobs side by side, each on one device; for the same numbers set \
+                           train.partials instead";
+            return Err(job.error("devices.count", problem));
+        }
         job.train.seed = job.train.seed.wrapping_add(repeat / self.folds) & i64::MAX as u64;
         job.data.options.seed = job.train.seed;
         if self.folds > 1 {

@@ -4,6 +4,7 @@
 mod bits;
 mod budgets;
 mod damage;
+mod devices;
 mod errors;
 mod events;
 mod files;

@@ -10,7 +10,7 @@ use gulliver_graph::model::param::ParamValue;
 use gulliver_run::data::Batch;
 use gulliver_run::planner::Planner;
 use gulliver_run::probe;
-use gulliver_run::session::{Key, NOISE, Session, SessionError, SessionOptions, Which, sizes_of};
+use gulliver_run::session::{Key, NOISE, Session, SessionError, SessionOptions, Which, planners, sizes_of};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::time::Instant;
@@ -23,7 +23,9 @@ pub const WARM_UP: u64 = 2;
 pub struct Measured {
     /// Its name.
     pub workload: String,
-    /// Threads used.
+    /// Devices that share every batch.
+    pub devices: usize,
+    /// Threads of each.
     pub threads: usize,
     /// Trained numbers.
     pub parameters: u64,
@@ -47,7 +49,7 @@ pub struct Measured {
     pub flops_per_second: f64,
     /// Most bytes of device memory in use at once.
     pub peak_bytes: u64,
-    /// Bytes of device memory the plan lays out.
+    /// Bytes of memory of a device that the plan lays out.
     pub arena_bytes: u64,
     /// Most physical memory the process held.
     pub resident_bytes: Option<u64>,
@@ -73,13 +75,22 @@ pub struct Variant {
     pub parts: bool,
     /// Jobs of a fused array, if it is one.
     pub members: Option<usize>,
+    /// Devices that share every batch.
+    pub devices: usize,
 }
 
 impl Variant {
     /// The workload as it is, without budgets.
     pub fn plain(workload: &Workload, threads: usize) -> Variant {
         let options = SessionOptions { threads, ..SessionOptions::default() };
-        Variant { workload: workload.clone(), settings: Vec::new(), options, parts: false, members: None }
+        Variant {
+            workload: workload.clone(),
+            settings: Vec::new(),
+            options,
+            parts: false,
+            members: None,
+            devices: 1,
+        }
     }
 }
 
@@ -98,12 +109,16 @@ pub struct Runner {
 impl Runner {
     /// Ready for the first step.
     pub fn new(variant: Variant) -> Result<Runner, CommandError> {
-        let Variant { workload, settings, options, members, .. } = variant;
+        let Variant { workload, settings, options, members, devices, .. } = variant;
         let graph = workload.graph_with(&settings)?;
         let batch = workload.data(&graph)?;
         let largest = Some(sizes_of(&graph, &batch).map_err(SessionError::from)?);
         let options = SessionOptions { largest, ..options };
         let session = match members {
+            None if devices > 1 => {
+                let each = SessionOptions { partials: devices as u32, ..options };
+                Session::together(planners(&graph, None, vec![each; devices])?, 0)?
+            }
             None => Session::new(graph, None, options, 0)?,
             Some(members) => {
                 let fused = fuse(&graph, members, &|name| name == NOISE)?;
@@ -118,7 +133,10 @@ impl Runner {
     pub fn step(&mut self) -> Result<f64, CommandError> {
         let (key, hyper) = self.next();
         let keys: Vec<Key> = (0..self.session.members() as u64).map(|m| Key { seed: m, ..key }).collect();
-        let outcomes = self.session.step_together(&self.batch, &keys, &|_, name| hyper(name))?;
+        let outcomes = match keys.as_slice() {
+            [key] => vec![self.session.step(&self.batch, *key, &hyper)?],
+            keys => self.session.step_together(&self.batch, keys, &|_, name| hyper(name))?,
+        };
         if let Some(value) = outcomes.iter().find_map(|outcome| outcome.not_finite.as_ref()) {
             let problem = format!("step {}: `{value}` is not finite", self.done);
             return Err(CommandError::Bench { workload: self.workload.name.into(), problem });
@@ -149,7 +167,7 @@ pub fn measure(
     start: Instant,
     first: &mut dyn FnMut(f64) -> io::Result<()>,
 ) -> Result<Measured, CommandError> {
-    let (threads, with_parts) = (variant.options.threads, variant.parts);
+    let (threads, with_parts, devices) = (variant.options.threads, variant.parts, variant.devices);
     let mut runner = Runner::new(variant)?;
     let members = runner.session.members();
     runner.step()?;
@@ -172,11 +190,13 @@ pub fn measure(
     let sizes = runner.sizes()?;
     let step_flops = step_flops(runner.session.graph(), &sizes)?;
     let step_seconds = quantile(&times, 0.5);
-    let arena_bytes = runner.session.plan(Which::Train, &sizes)?.spaces.iter().map(|s| s.bytes).sum();
+    let own = runner.session.share(sizes)?;
+    let arena_bytes = runner.session.plan(Which::Train, &own)?.spaces.iter().map(|s| s.bytes).sum();
     let (peak_bytes, resident_bytes) = (runner.session.peak(), probe::peak_resident());
     let parts = if with_parts { Some(parts::measure(&mut runner)?) } else { None };
     Ok(Measured {
         workload: runner.workload.name.into(),
+        devices,
         threads,
         parameters: runner.session.graph().parameters().bind(&Bindings::new()).unwrap_or(0) as u64,
         members,

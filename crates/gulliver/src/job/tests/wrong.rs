@@ -116,6 +116,15 @@ fn wrong_jobs_are_explained() {
             "[schedule]\nname = \"cosine\"\nmin_lr = 0.1",
             "job.toml:7: schedule.min_lr: 0.1 is above the learning rate 0.001 of the optimizer",
         ),
+        ("[devices]\ncount = 0", "job.toml:6: devices.count: must be a whole number from 1 to 64, not 0"),
+        (
+            "[devices]\ncount = 3\n[train]\npartials = 2",
+            "job.toml:6: devices.count: 3 devices take a partial each, and train.partials is 2; make them equal, or leave partials away",
+        ),
+        (
+            "[devices]\ncount = 3",
+            "job.toml:6: devices.count: a batch of 32 cannot be shared evenly by 3 devices",
+        ),
         (
             "[devices]\nmemory = \"lots\"",
             "job.toml:6: devices.memory: must be a size such as \"512MiB\" or \"2 GB\" (units B, KiB, MiB, GiB, TiB, kB, MB, GB, TB), above 0, not \"lots\"",

@@ -1,0 +1,64 @@
+//! Several devices from the outside: the bits of one device with as many partials, within budgets of their
+//! own, from checkpoint to checkpoint on other numbers of devices; and one error if a device fails.
+
+use crate::process::{Place, fingerprint};
+
+const JOB: &str = "[model]\nname = 'gpt'\nwidth = 32\nheads = 2\nlayers = 2\ndropout = 0.1\n\
+    [data]\nkind = 'tokens'\ntokens = 30\nmin_length = 4\nlength = 24\nexamples = 60\n\
+    [train]\nsteps = 12\nbatch = 8\neval_every = 5\ncheckpoint_every = 4\nclip_norm = 1.0\n\
+    [optimizer]\nname = 'adamw'\nlr = 0.01\n";
+
+#[test]
+fn any_number_of_devices_gives_the_bits_of_as_many_partials() {
+    let place = Place::new("devices");
+    place.write("job.toml", JOB);
+    for devices in ["2", "4"] {
+        let partials = format!("train.partials={devices}");
+        let alone = place.train("job.toml", &format!("alone{devices}"), &["--set", &partials]);
+        let several = place.train("job.toml", &format!("several{devices}"), &["--devices", devices]);
+        assert_eq!(fingerprint(&several), fingerprint(&alone), "{devices} devices");
+        for same in ["loss", "metrics"] {
+            assert_eq!(several[same], alone[same], "{devices} devices");
+        }
+        assert!(several["link_bytes"]["cpu-cpu"].as_u64().unwrap() > 0, "{several}");
+        assert_eq!(several["alarms"], 0);
+
+        // Each within a budget, and fewer bytes on each than on one for all.
+        let peak = several["peak_bytes"]["cpu0"].as_u64().unwrap();
+        assert!(peak < alone["peak_bytes"]["cpu0"].as_u64().unwrap());
+        let budgets = format!("{devices}x{}", peak * 9 / 10);
+        let limited = place.train("job.toml", &format!("limited{devices}"), &["--devices", &budgets]);
+        assert_eq!(fingerprint(&limited), fingerprint(&alone), "{budgets}");
+        assert!(limited["peak_bytes"]["cpu0"].as_u64().unwrap() <= peak * 9 / 10);
+    }
+}
+
+#[test]
+fn checkpoints_know_nothing_of_devices() {
+    let place = Place::new("devices-resume");
+    place.write("job.toml", JOB);
+    let partials = ["--set", "train.partials=4"];
+    let whole = place.train("job.toml", "whole", &partials);
+    place.train("job.toml", "part", &["--devices", "4", "--steps", "4"]);
+    let more = [&partials[..], &["--resume", "--steps", "8"]].concat();
+    place.train("job.toml", "part", &more);
+    let end = place.train("job.toml", "part", &["--devices", "4", "--resume", "--steps", "12"]);
+    assert_eq!(fingerprint(&end), fingerprint(&whole));
+}
+
+#[test]
+fn what_cannot_be_shared_is_refused_in_one_line() {
+    let place = Place::new("devices-errors");
+    place.write("job.toml", JOB);
+    for (arguments, expected) in [
+        (&["--devices", "3"][..], "a batch of 8 cannot be shared evenly by 3 devices"),
+        (&["--devices", "2", "--set", "train.partials=4"], "2 devices take a partial each"),
+        (&["--devices", "many"], "devices.count: must be a whole number from 1 to 64"),
+        (&["--devices", "2x"], "devices.memory"),
+        (&["--devices", "2x4KiB", "--host-memory", "0"], "bytes of device memory"),
+    ] {
+        let finished = place.run(&[&["train", "job.toml", "--out", "none"], arguments].concat());
+        assert_eq!(finished.code(), Some(1), "{arguments:?}");
+        assert!(finished.error().contains(expected), "{arguments:?}: {}", finished.stderr);
+    }
+}
