@@ -9,6 +9,7 @@ pub mod base;
 pub mod budget;
 pub mod comparator;
 pub mod cost;
+pub mod cut;
 pub mod evaluate;
 pub mod kind;
 pub mod lanes;

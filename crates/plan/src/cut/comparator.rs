@@ -1,0 +1,245 @@
+//! Cuts by rule, for tests and people to measure the search by: data parallel, filter parallel, largest tensor
+//! first, one cut into as many parts as there are devices, data over filter, and everything there is.
+
+use super::bound::Bound;
+use super::eliminate::{FORBIDDEN, Factor};
+use super::judge::judge;
+use super::part::{Choice, Need, homes_at, options_at};
+use super::region::Grid;
+use super::search::cut;
+use super::tables::{State, Tables, cut_of};
+use super::traffic::fetches;
+use super::{Cut, CutError, Found, Level, Objective, Options, Spread, check_levels};
+use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::{Graph, Origin, Role};
+use gulliver_graph::spec::{AxisId, Index};
+
+/// How the groups of one level divide everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// Everything along the batch; weights and states are everywhere.
+    Data,
+    /// Weights, states and what follows from them along the weights' first dimension: output channels.
+    Filter,
+}
+
+impl Rule {
+    /// Every way to choose a rule for each level.
+    pub(crate) fn combinations(levels: usize) -> Vec<Vec<Rule>> {
+        let each = |list: Vec<Rule>| [Rule::Data, Rule::Filter].map(|r| [list.as_slice(), &[r]].concat());
+        (0..levels.min(3)).fold(vec![Vec::new()], |all, _| all.into_iter().flat_map(each).collect())
+    }
+}
+
+/// The cut in which every level follows its rule. A node that cannot be cut along the axis of the rule is cut
+/// along the first axis it can be; if there is none, every group does all of it.
+pub fn by_rule(graph: &Graph, sizes: &Bindings, levels: &[Level], rules: &[Rule]) -> Result<Cut, CutError> {
+    check_levels(levels)?;
+    let bound = Bound::new(graph, sizes)?;
+    let mut state = State::new(&bound);
+    for (level, rule) in rules.iter().enumerate().take(levels.len()) {
+        state.push(&bound);
+        state = ruled(&bound, &levels[..=level], &state, level, *rule);
+    }
+    cut_of(&bound, &Grid::new(&levels[..rules.len().min(levels.len())]), &state)
+}
+
+/// A state with one level as a rule says.
+pub(crate) fn ruled(bound: &Bound, levels: &[Level], state: &State, level: usize, rule: Rule) -> State {
+    let grid = Grid::new(levels);
+    let mut state = state.clone();
+    let wanted = followed(bound, rule);
+    let mut known = std::collections::HashMap::new();
+    for (node, choices) in state.choices.iter_mut().enumerate() {
+        let Some(axis) = wanted[node] else { continue };
+        let key = (bound.kinds.kind_of[node], axis, choices.clone());
+        let choice = *known.entry(key).or_insert_with(|| {
+            let options = options_at(bound.kind(node), choices, level, &grid);
+            let exact = options.iter().find(|(c, _)| *c == Choice::Axis(axis));
+            let other = || options.iter().find(|(c, _)| matches!(c, Choice::Axis(_)));
+            exact.or_else(other).map_or(Choice::All, |(c, _)| *c)
+        });
+        choices[level] = choice;
+    }
+    if rule == Rule::Filter {
+        for v in (0..state.homes.len()).filter(|v| bound.has_home(*v)) {
+            let options = homes_at(&bound.shapes[v], &state.homes[v], level, &grid);
+            if options.iter().any(|(s, _)| s[level] == Spread::Along(0)) {
+                state.homes[v][level] = Spread::Along(0);
+            }
+        }
+    }
+    state
+}
+
+/// By node, the axis along which what the rule divides runs through it.
+fn followed(bound: &Bound, rule: Rule) -> Vec<Option<AxisId>> {
+    let first = |index: &Index| match index {
+        Index::Axis(a) => Some(*a),
+        Index::One => None,
+        Index::Merge(axes) => axes.first().copied(),
+        Index::Affine { terms, .. } => terms.first().map(|t| t.1),
+    };
+    let graph = bound.graph;
+    let starts = |v: usize| match (graph.values[v].origin, rule) {
+        (Origin::Input(Role::Data), Rule::Data)
+        | (Origin::Input(Role::Weight(_) | Role::State(_)), Rule::Filter) => {
+            (!bound.shapes[v].is_empty()).then_some(0)
+        }
+        _ => None,
+    };
+    let mut along: Vec<Option<usize>> = (0..graph.values.len()).map(starts).collect();
+    let mut axes = Vec::with_capacity(graph.nodes.len());
+    for (id, node) in graph.nodes.iter().enumerate() {
+        let spec = &bound.kind(id).spec;
+        let through = |(operand, v): (usize, &gulliver_graph::graph::Value)| {
+            along[v.index()].and_then(|d| first(&spec.inputs[operand][d]))
+        };
+        let weighty = |v: &gulliver_graph::graph::Value| rule == Rule::Filter && bound.has_home(v.index());
+        let inputs = || node.ins.iter().enumerate();
+        // Of a weight's gradient the last operand is the one whose channels the weight's rows make.
+        let axis = inputs().filter(|(_, v)| weighty(v)).find_map(through);
+        let axis = axis.or_else(|| inputs().rev().find_map(through));
+        for (indices, v) in spec.outputs.iter().zip(&node.outs) {
+            along[v.index()] = axis.and_then(|a| indices.iter().position(|i| first(i) == Some(a)));
+        }
+        axes.push(axis);
+    }
+    axes
+}
+
+/// Data parallel: every sample on one device, every weight on all.
+pub fn data(graph: &Graph, sizes: &Bindings, levels: &[Level]) -> Result<Cut, CutError> {
+    by_rule(graph, sizes, levels, &vec![Rule::Data; levels.len()])
+}
+
+/// Every weight, and what comes of it, along its first dimension.
+pub fn filter(graph: &Graph, sizes: &Bindings, levels: &[Level]) -> Result<Cut, CutError> {
+    by_rule(graph, sizes, levels, &vec![Rule::Filter; levels.len()])
+}
+
+/// Data parallel between the groups of the first level, filter parallel within them.
+pub fn hybrid(graph: &Graph, sizes: &Bindings, levels: &[Level]) -> Result<Cut, CutError> {
+    let rules: Vec<Rule> =
+        (0..levels.len()).map(|l| if l == 0 { Rule::Data } else { Rule::Filter }).collect();
+    by_rule(graph, sizes, levels, &rules)
+}
+
+/// Largest tensor first: nodes and weights in the order of their largest value, each with what costs least
+/// given those before it.
+pub fn largest_first(graph: &Graph, sizes: &Bindings, levels: &[Level]) -> Result<Cut, CutError> {
+    check_levels(levels)?;
+    let bound = Bound::new(graph, sizes)?;
+    let options = Options { objective: Objective::Bytes, ..Options::default() };
+    let mut state = State::new(&bound);
+    for level in 0..levels.len() {
+        state.push(&bound);
+        let grid = Grid::new(&levels[..=level]);
+        let tables = Tables::new(&bound, &grid, &options, 0.0, &state, level);
+        let mut problem = tables.problem();
+        // Taken one by one, nodes cannot agree to pass partial sums on.
+        for (node, options) in tables.nodes.iter().enumerate() {
+            let cost = |c: &Choice| if *c == Choice::Unreduced { FORBIDDEN } else { 0.0 };
+            let table = options.choices.iter().map(cost).collect();
+            problem.factors.push(Factor { scope: vec![node], table });
+        }
+        let mut weights: Vec<u64> = Vec::with_capacity(problem.domains.len());
+        let values = |node: &gulliver_graph::graph::Node| {
+            node.outs.iter().map(|v| bound.value_bytes(v.index())).max().unwrap_or(0)
+        };
+        weights.extend(graph.nodes.iter().map(values));
+        weights.resize(problem.domains.len(), 0);
+        tables.homes.iter().for_each(|(v, (variable, _))| weights[*variable] = bound.value_bytes(*v));
+        let mut order: Vec<usize> = (0..weights.len()).collect();
+        order.sort_by_key(|&v| std::cmp::Reverse(weights[v]));
+        let choices = problem.greedy(&order);
+        tables.put(&choices, &mut state, level);
+    }
+    cut_of(&bound, &Grid::new(levels), &state)
+}
+
+/// One cut of everything into as many parts as there are devices: no value is divided along two dimensions.
+pub fn equal_chop(
+    graph: &Graph,
+    sizes: &Bindings,
+    levels: &[Level],
+    options: &Options,
+) -> Result<Found, CutError> {
+    let devices: usize = levels.iter().map(|l| l.shares.len()).product();
+    let slowest = levels.iter().map(|l| l.bandwidth).fold(f64::INFINITY, f64::min);
+    cut(graph, sizes, &[Level::even(devices, slowest)], options)
+}
+
+/// The fewest bytes of all cuts over one level, by trying every one; none if there are more than `most`.
+pub fn exhaustive(
+    graph: &Graph,
+    sizes: &Bindings,
+    level: &Level,
+    most: u64,
+) -> Result<Option<(Cut, u64)>, CutError> {
+    let levels = [level.clone()];
+    check_levels(&levels)?;
+    let bound = Bound::new(graph, sizes)?;
+    let grid = Grid::new(&levels);
+    let nodes: Vec<_> =
+        (0..graph.nodes.len()).map(|n| options_at(bound.kind(n), &[Choice::All], 0, &grid)).collect();
+    let homes: Vec<(usize, Vec<(Vec<Spread>, Need)>)> = (0..graph.values.len())
+        .filter(|v| bound.has_home(*v))
+        .map(|v| (v, homes_at(&bound.shapes[v], &[Spread::Whole], 0, &grid)))
+        .collect();
+    let counts: Vec<usize> = nodes.iter().map(Vec::len).chain(homes.iter().map(|h| h.1.len())).collect();
+    if counts.iter().fold(1u64, |n, &c| n.saturating_mul(c as u64)) > most {
+        return Ok(None);
+    }
+    let mut pick = vec![0usize; counts.len()];
+    let mut best: Option<(u64, Vec<usize>)> = None;
+    loop {
+        let total = total_of(&bound, &grid, &nodes, &homes, &pick);
+        if let Some(total) = total.filter(|t| best.as_ref().is_none_or(|b| *t < b.0)) {
+            best = Some((total, pick.clone()));
+        }
+        let Some(at) = (0..pick.len()).rev().find(|&i| pick[i] + 1 < counts[i]) else { break };
+        pick[at] += 1;
+        pick[at + 1..].fill(0);
+    }
+    let Some((total, pick)) = best else { return Ok(None) };
+    let mut state = State::new(&bound);
+    state.push(&bound);
+    nodes.iter().enumerate().for_each(|(n, options)| state.choices[n][0] = options[pick[n]].0);
+    for ((v, options), &p) in homes.iter().zip(&pick[nodes.len()..]) {
+        state.homes[*v] = options[p].0.clone();
+    }
+    let found = cut_of(&bound, &grid, &state)?;
+    judge(&bound, &found, &crate::cost::Rates::default())?;
+    Ok(Some((found, total)))
+}
+
+/// Bytes of one combination, straight from what everyone needs; none if it is not a cut.
+fn total_of(
+    bound: &Bound,
+    grid: &Grid,
+    nodes: &[Vec<(Choice, super::part::Parts)>],
+    homes: &[(usize, Vec<(Vec<Spread>, Need)>)],
+    pick: &[usize],
+) -> Option<u64> {
+    let home = |v: usize| {
+        let at = homes.iter().position(|(h, _)| *h == v)?;
+        Some(&homes[at].1[pick[nodes.len() + at]])
+    };
+    let mut total = 0;
+    for v in 0..bound.graph.values.len() {
+        let spreads: &[Spread] = match bound.graph.values[v].origin {
+            Origin::Node { node, output } => &nodes[node.index()][pick[node.index()]].1.spreads[output],
+            Origin::Input(_) => home(v).map_or(&[Spread::Whole], |h| &h.0),
+        };
+        let read = |(node, operands): &(usize, Vec<usize>)| {
+            let parts = &nodes[*node][pick[*node]].1;
+            operands.iter().map(|&i| &parts.ins[i]).collect::<Vec<&Need>>()
+        };
+        let mut needs: Vec<&Need> = bound.readers[v].iter().flat_map(read).collect();
+        needs.extend(bound.carried_by[v].iter().filter_map(|&i| home(i)).map(|h| &h.1));
+        let mut add = |_: usize, _: usize, n: u64| total += n * bound.element[v];
+        fetches(&bound.shapes[v], spreads, &needs, grid, &mut add)?;
+    }
+    Some(total)
+}

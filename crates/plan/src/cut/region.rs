@@ -1,0 +1,163 @@
+//! Boxes of values over a grid of devices: where the parts of a divided extent begin and end, what a device
+//! holds of a value, and how large boxes and what they have in common are.
+
+use super::{Level, Spread};
+use gulliver_graph::spec::Region;
+use std::ops::Range;
+
+/// The positions of `range` that group `part` of these shares has: from `⌊e·S_i/S⌋` to `⌊e·S_{i+1}/S⌋` with the
+/// shares before a group as `S_i`.
+pub fn split(range: &Range<usize>, shares: &[u64], part: usize) -> Range<usize> {
+    let all: u128 = shares.iter().map(|&s| u128::from(s)).sum();
+    let at = |groups: usize| {
+        let before: u128 = shares[..groups].iter().map(|&s| u128::from(s)).sum();
+        range.start + (range.len() as u128 * before / all) as usize
+    };
+    at(part)..at(part + 1)
+}
+
+/// The devices of some levels, each with the group it belongs to at every level.
+#[derive(Clone, Debug)]
+pub struct Grid<'a> {
+    /// The levels.
+    pub levels: &'a [Level],
+    /// By device, then level.
+    pub groups: Vec<Vec<usize>>,
+}
+
+impl<'a> Grid<'a> {
+    /// All devices in order: the last level's group changes fastest.
+    pub fn new(levels: &'a [Level]) -> Grid<'a> {
+        let mut groups = vec![Vec::new()];
+        for level in levels {
+            let each = |g: &Vec<usize>| {
+                let g = g.clone();
+                (0..level.shares.len()).map(move |i| [g.as_slice(), &[i]].concat()).collect::<Vec<_>>()
+            };
+            groups = groups.iter().flat_map(each).collect();
+        }
+        Grid { levels, groups }
+    }
+
+    /// How many devices.
+    pub fn devices(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// The first level at which two devices are in different groups: the link between them.
+    pub fn link(&self, a: usize, b: usize) -> usize {
+        let pairs = self.groups[a].iter().zip(&self.groups[b]);
+        pairs.take_while(|(x, y)| x == y).count().min(self.levels.len().saturating_sub(1))
+    }
+
+    /// A device's speed against that of the fastest: its share of the work by the largest share.
+    pub fn speed(&self, device: usize) -> f64 {
+        let at = |(level, &group): (&Level, &usize)| {
+            let most = level.shares.iter().max().copied().unwrap_or(1);
+            level.shares[group] as f64 / most as f64
+        };
+        self.levels.iter().zip(&self.groups[device]).map(at).product()
+    }
+}
+
+/// All of a value.
+pub fn whole(shape: &[usize]) -> Region {
+    shape.iter().map(|&e| 0..e).collect()
+}
+
+/// What a device holds of a value: the same box for every partial result of it.
+pub fn held(shape: &[usize], spreads: &[Spread], grid: &Grid, device: usize) -> Region {
+    let mut region = whole(shape);
+    for ((level, spread), &group) in grid.levels.iter().zip(spreads).zip(&grid.groups[device]) {
+        if let Spread::Along(d) = spread {
+            region[*d] = split(&region[*d], &level.shares, group);
+        }
+    }
+    region
+}
+
+/// Elements of a box.
+pub fn area(region: &[Range<usize>]) -> u64 {
+    region.iter().map(|r| r.len() as u64).product()
+}
+
+/// Elements that two boxes have in common.
+pub fn common(a: &[Range<usize>], b: &[Range<usize>]) -> u64 {
+    let both = |(a, b): (&Range<usize>, &Range<usize>)| a.end.min(b.end).saturating_sub(a.start.max(b.start));
+    a.iter().zip(b).map(|p| both(p) as u64).product()
+}
+
+/// What is in both boxes.
+pub fn intersect(a: &mut Region, b: &[Range<usize>]) {
+    for (a, b) in a.iter_mut().zip(b) {
+        let start = a.start.max(b.start);
+        *a = start..a.end.min(b.end).max(start);
+    }
+}
+
+/// Whether all of `inner` is in `outer`.
+pub fn contains(outer: &[Range<usize>], inner: &[Range<usize>]) -> bool {
+    common(outer, inner) == area(inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_a_partition_in_proportion() {
+        for (extent, shares) in [
+            (8, vec![1, 1]),
+            (7, vec![1, 1, 1]),
+            (10, vec![3, 1]),
+            (9, vec![1, 2, 3, 1]),
+            (5, vec![1; 5]),
+            (3, vec![1; 4]),
+            (1000, vec![7, 11, 13]),
+        ] {
+            let range = 5..5 + extent;
+            let parts: Vec<_> = (0..shares.len()).map(|i| split(&range, &shares, i)).collect();
+            assert_eq!(parts[0].start, 5);
+            assert_eq!(parts.last().unwrap().end, 5 + extent);
+            assert!(parts.windows(2).all(|w| w[0].end == w[1].start));
+            let all: u64 = shares.iter().sum();
+            for (part, share) in parts.iter().zip(&shares) {
+                let ideal = extent as f64 * *share as f64 / all as f64;
+                assert!((part.len() as f64 - ideal).abs() < 1.0 + 1e-9, "{extent} {shares:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_devices_hold_covers_a_value_once_for_each_copy() {
+        for shares in [vec![1, 1], vec![1; 3], vec![2, 1, 4], vec![1; 5], vec![1; 6], vec![3; 7]] {
+            let levels = [Level { shares, bandwidth: 1.0 }, Level { shares: vec![1, 2], bandwidth: 1.0 }];
+            let grid = Grid::new(&levels);
+            let shape = [14, 9];
+            for first in [Spread::Whole, Spread::Along(0), Spread::Along(1)] {
+                for second in [Spread::Whole, Spread::Along(0), Spread::Along(1)] {
+                    let mut seen = vec![0usize; 14 * 9];
+                    for device in 0..grid.devices() {
+                        let region = held(&shape, &[first, second], &grid, device);
+                        for i in region[0].clone() {
+                            region[1].clone().for_each(|j| seen[i * 9 + j] += 1);
+                        }
+                    }
+                    let copies = |s, l: &Level| if s == Spread::Whole { l.shares.len() } else { 1 };
+                    let expected = copies(first, &levels[0]) * copies(second, &levels[1]);
+                    assert!(seen.iter().all(|&n| n == expected), "{first:?} {second:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn devices_count_with_the_last_level_fastest() {
+        let levels = [Level::even(2, 1.0), Level { shares: vec![1, 3, 2], bandwidth: 1.0 }];
+        let grid = Grid::new(&levels);
+        assert_eq!(grid.groups[4], [1, 1]);
+        assert_eq!((grid.link(0, 3), grid.link(0, 1)), (0, 1));
+        assert_eq!(grid.speed(4), 1.0);
+        assert_eq!(grid.speed(0), 1.0 / 3.0);
+    }
+}

@@ -1,0 +1,198 @@
+//! The search: levels from the outermost in, each solved as a problem of tables given those above, then each
+//! again given all others; with cuts by rule as further places to start from, so none of them is better.
+
+use super::bound::Bound;
+use super::comparator::{Rule, ruled};
+use super::eliminate::FORBIDDEN;
+use super::judge::{Bytes, Judged, judge};
+use super::region::Grid;
+use super::tables::{State, Tables, cut_of};
+use super::{Cut, CutError, Level, Objective, Options, check_levels};
+use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::Graph;
+
+/// A cut and what it means.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    /// What is decided.
+    pub cut: Cut,
+    /// Seconds of a step: work, then bytes, with nothing at the same time.
+    pub seconds: f64,
+    /// Of these, work.
+    pub work: f64,
+    /// Bytes that are moved.
+    pub bytes: Bytes,
+    /// Bytes of weights, states, kept results and the largest node on the fullest device.
+    pub memory: u64,
+    /// No table passed the limit, so each level is best given the others.
+    pub exact: bool,
+}
+
+/// Where the search is.
+struct Search<'a> {
+    bound: &'a Bound<'a>,
+    levels: &'a [Level],
+    options: &'a Options,
+    price: f64,
+    exact: bool,
+}
+
+/// The best cut of a graph over the devices of these levels. With one level it is the best there is, as long
+/// as no table passes [`Options::limit`].
+pub fn cut(graph: &Graph, sizes: &Bindings, levels: &[Level], options: &Options) -> Result<Found, CutError> {
+    check_levels(levels)?;
+    within_memory(&Bound::new(graph, sizes)?, levels, options)
+}
+
+/// The best cut over some of the devices, with all levels or fewer groups of the outermost: how many devices
+/// are worth using. Never slower than one device alone, if all fits there.
+pub fn worth(
+    graph: &Graph,
+    sizes: &Bindings,
+    levels: &[Level],
+    options: &Options,
+) -> Result<Found, CutError> {
+    check_levels(levels)?;
+    let bound = Bound::new(graph, sizes)?;
+    let options = Options { objective: Objective::Seconds, ..options.clone() };
+    let mut tries: Vec<Vec<Level>> = vec![Vec::new()];
+    for at in (0..levels.len()).rev() {
+        for groups in 2..=levels[at].shares.len() {
+            let first = Level { shares: levels[at].shares[..groups].to_vec(), ..levels[at].clone() };
+            tries.push([&[first], &levels[at + 1..]].concat());
+        }
+    }
+    let mut best: Option<Found> = None;
+    let mut refused = None;
+    for levels in &tries {
+        match within_memory(&bound, levels, &options) {
+            Ok(found) if best.as_ref().is_none_or(|b| found.seconds < b.seconds) => best = Some(found),
+            Ok(_) => {}
+            Err(error) => refused = Some(error),
+        }
+    }
+    best.ok_or_else(|| refused.unwrap_or(CutError::Level { level: 0, groups: 0 }))
+}
+
+/// Raises the price of memory until what is found fits, then lowers it as far as it still does.
+fn within_memory(bound: &Bound, levels: &[Level], options: &Options) -> Result<Found, CutError> {
+    let free = searched(bound, levels, options, 0.0)?;
+    let Some(limit) = options.memory.filter(|limit| free.memory > *limit) else { return Ok(free) };
+    let cost = |f: &Found| match options.objective {
+        Objective::Seconds => f.seconds,
+        Objective::Bytes => f.bytes.total() as f64,
+    };
+    let (mut low, mut price) = (0.0, 0.01 * cost(&free).max(1e-9) / free.memory.max(1) as f64);
+    let mut best: Option<Found> = None;
+    let mut least = free.memory;
+    for _ in 0..12 {
+        let found = searched(bound, levels, options, price)?;
+        least = least.min(found.memory);
+        if found.memory <= limit {
+            let near = price < 1.5 * low;
+            if best.as_ref().is_none_or(|b| cost(&found) < cost(b)) {
+                best = Some(found);
+            }
+            if low == 0.0 || near {
+                break;
+            }
+            price = (low * price).sqrt();
+        } else {
+            low = price;
+            price *= if best.is_some() { 1.3 } else { 6.0 };
+        }
+    }
+    best.ok_or(CutError::Memory { needed: least, limit })
+}
+
+fn searched(bound: &Bound, levels: &[Level], options: &Options, price: f64) -> Result<Found, CutError> {
+    let mut search = Search { bound, levels, options, price, exact: true };
+    let mut state = State::new(bound);
+    for level in 0..levels.len() {
+        state.push(bound);
+        let starts = vec![state.clone(), ruled(bound, &levels[..=level], &state, level, Rule::Data)];
+        state = search.best_of(starts, level, &levels[..=level]);
+    }
+    if levels.len() > 1 {
+        state = search.refined(state);
+    }
+    let cut = cut_of(bound, &Grid::new(levels), &state)?;
+    let Judged { bytes, work, moving, memory } = judge(bound, &cut, &options.rates)?;
+    Ok(Found { cut, seconds: work + moving, work, bytes, memory, exact: search.exact })
+}
+
+impl Search<'_> {
+    /// Solves one level, from the best of some starts where the limit is passed.
+    fn best_of(&mut self, starts: Vec<State>, level: usize, levels: &[Level]) -> State {
+        let grid = Grid::new(levels);
+        let mut state = starts[0].clone();
+        let tables = Tables::new(self.bound, &grid, self.options, self.price, &state, level);
+        let problem = tables.problem();
+        let starts = starts.iter().map(|s| tables.start(s, level));
+        let start = starts.min_by(|a, b| problem.sum(a).total_cmp(&problem.sum(b))).unwrap_or_default();
+        let solution = problem.solve(&start, self.options.limit);
+        self.exact &= solution.exact;
+        tables.put(&solution.choices, &mut state, level);
+        state
+    }
+
+    /// Every level again given the others, from the best of what was found and the cuts by rule.
+    fn refined(&mut self, state: State) -> State {
+        let grid = Grid::new(self.levels);
+        let mut all = vec![state];
+        for rules in Rule::combinations(self.levels.len()) {
+            let mut state = State::new(self.bound);
+            for (level, rule) in rules.into_iter().enumerate() {
+                state.push(self.bound);
+                state = ruled(self.bound, &self.levels[..=level], &state, level, rule);
+            }
+            all.push(state);
+        }
+        all.extend(self.chopped());
+        let costs: Vec<f64> = all.iter().map(|s| self.cost(s, &grid)).collect();
+        let best = (0..all.len()).min_by(|&a, &b| costs[a].total_cmp(&costs[b])).unwrap_or(0);
+        let (mut state, mut cost) = (all.swap_remove(best), costs[best]);
+        for _ in 0..self.options.rounds {
+            let before = cost;
+            for level in 0..self.levels.len() {
+                let new = self.best_of(vec![state.clone()], level, self.levels);
+                let new_cost = self.cost(&new, &grid);
+                if new_cost < cost {
+                    (state, cost) = (new, new_cost);
+                }
+            }
+            if cost >= before {
+                break;
+            }
+        }
+        state
+    }
+
+    /// One cut into as many parts as there are devices, as the same choice at every level; none if some of
+    /// it is not legal so.
+    fn chopped(&mut self) -> Option<State> {
+        let bandwidth = self.levels.iter().map(|l| l.bandwidth).fold(f64::INFINITY, f64::min);
+        let one = [Level::even(self.levels.iter().map(|l| l.shares.len()).product(), bandwidth)];
+        let mut state = State::new(self.bound);
+        state.push(self.bound);
+        let exact = self.exact;
+        let mut state = self.best_of(vec![state], 0, &one);
+        self.exact = exact;
+        let repeat = self.levels.len();
+        state.choices.iter_mut().for_each(|c| *c = vec![c[0]; repeat]);
+        state.homes.iter_mut().filter(|h| !h.is_empty()).for_each(|h| *h = vec![h[0]; repeat]);
+        let legal = cut_of(self.bound, &Grid::new(self.levels), &state).is_ok();
+        legal.then_some(state)
+    }
+
+    /// What is made small, of all levels.
+    fn cost(&self, state: &State, grid: &Grid) -> f64 {
+        let judged = cut_of(self.bound, grid, state).and_then(|c| judge(self.bound, &c, &self.options.rates));
+        let Ok(judged) = judged else { return FORBIDDEN };
+        let main = match self.options.objective {
+            Objective::Seconds => judged.work + judged.moving,
+            Objective::Bytes => judged.bytes.total() as f64,
+        };
+        main + self.price * judged.memory as f64
+    }
+}

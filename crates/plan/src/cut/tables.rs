@@ -1,0 +1,400 @@
+//! The choice of one level as a problem of tables: a variable for what every node does and for where every
+//! weight and state lives, a cost for every value that is moved and every node that is computed.
+
+use super::bound::Bound;
+use super::eliminate::{FORBIDDEN, Factor, Problem};
+use super::part::{Choice, Need, Parts, homes_at, options_at, seconds};
+use super::region::{Grid, area, held};
+use super::traffic::fetches;
+use super::{Cut, Objective, Options, Spread};
+use gulliver_graph::graph::Origin;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// What every node does and where every input with a home lives, at every level.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct State {
+    /// By node, then level.
+    pub choices: Vec<Vec<Choice>>,
+    /// By value, then level; empty where there is no home.
+    pub homes: Vec<Vec<Spread>>,
+}
+
+impl State {
+    /// No levels.
+    pub fn new(bound: &Bound) -> State {
+        let graph = bound.graph;
+        State { choices: vec![Vec::new(); graph.nodes.len()], homes: vec![Vec::new(); graph.values.len()] }
+    }
+
+    /// One level more, at which every group does all.
+    pub fn push(&mut self, bound: &Bound) {
+        self.choices.iter_mut().for_each(|c| c.push(Choice::All));
+        let homes = self.homes.iter_mut().enumerate().filter(|(v, _)| bound.has_home(*v));
+        homes.for_each(|(_, home)| home.push(Spread::Whole));
+    }
+}
+
+/// What a kind of node can do at the level, given what it does at others.
+#[derive(Debug)]
+pub(crate) struct NodeOptions {
+    pub choices: Vec<Choice>,
+    pub parts: Vec<Parts>,
+    pub seconds: Vec<f64>,
+}
+
+/// Where inputs of one type can live at the level.
+#[derive(Debug)]
+pub(crate) struct HomeOptions {
+    pub spreads: Vec<Vec<Spread>>,
+    pub needs: Vec<Need>,
+}
+
+/// What is settled before tables are made.
+pub(crate) struct Tables<'a> {
+    pub bound: &'a Bound<'a>,
+    pub grid: &'a Grid<'a>,
+    pub options: &'a Options,
+    /// Cost of a byte of memory.
+    pub price: f64,
+    /// Cost of a second of work where seconds are not what counts: all of them together are less than a byte.
+    pub tie: f64,
+    pub nodes: Vec<Rc<NodeOptions>>,
+    node_ids: Vec<usize>,
+    /// By value, for those with a home: the variable, and what it can be.
+    pub homes: BTreeMap<usize, (usize, Rc<HomeOptions>)>,
+    home_ids: HashMap<usize, usize>,
+}
+
+/// A table with the variables it is over, as places among a value's source and readers.
+type Shared = Rc<Vec<(Vec<usize>, Arc<[f64]>)>>;
+
+/// One variable that has to do with a value.
+struct Party {
+    variable: usize,
+    key: PartyKey,
+    /// By choice: where the value lies (the source), or what is needed of it (readers).
+    spreads: Vec<Vec<Spread>>,
+    needs: Vec<Vec<Need>>,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum PartyKey {
+    Node(usize, Vec<usize>),
+    Home(usize),
+}
+
+impl<'a> Tables<'a> {
+    /// The options of every node and home at one level.
+    pub fn new(
+        bound: &'a Bound<'a>,
+        grid: &'a Grid<'a>,
+        options: &'a Options,
+        price: f64,
+        state: &State,
+        level: usize,
+    ) -> Tables<'a> {
+        let mut ids: HashMap<(u32, Vec<Choice>), usize> = HashMap::new();
+        let mut known: Vec<Rc<NodeOptions>> = Vec::new();
+        let mut node_ids = Vec::with_capacity(state.choices.len());
+        for (node, choices) in state.choices.iter().enumerate() {
+            let mut others = choices.clone();
+            others[level] = Choice::All;
+            let id = *ids.entry((bound.kinds.kind_of[node], others)).or_insert_with_key(|(_, others)| {
+                let kind = bound.kind(node);
+                let all = options_at(kind, others, level, grid);
+                let (choices, parts): (Vec<Choice>, Vec<Parts>) = all.into_iter().unzip();
+                let seconds = parts.iter().map(|p| seconds(kind, p, &options.rates, grid)).collect();
+                known.push(Rc::new(NodeOptions { choices, parts, seconds }));
+                known.len() - 1
+            });
+            node_ids.push(id);
+        }
+        let nodes: Vec<Rc<NodeOptions>> = node_ids.iter().map(|&id| known[id].clone()).collect();
+        let mut home_kinds: HashMap<(u32, Vec<Spread>), (usize, Rc<HomeOptions>)> = HashMap::new();
+        let (mut homes, mut home_ids) = (BTreeMap::new(), HashMap::new());
+        for v in (0..state.homes.len()).filter(|v| bound.has_home(*v)) {
+            let mut others = state.homes[v].clone();
+            others[level] = Spread::Whole;
+            let new = home_kinds.len();
+            let entry =
+                home_kinds.entry((bound.kinds.type_of[v], others)).or_insert_with_key(|(_, others)| {
+                    let (spreads, needs) =
+                        homes_at(&bound.shapes[v], others, level, grid).into_iter().unzip();
+                    (new, Rc::new(HomeOptions { spreads, needs }))
+                });
+            homes.insert(v, (nodes.len() + homes.len(), entry.1.clone()));
+            home_ids.insert(v, entry.0);
+        }
+        let most: f64 = nodes.iter().map(|n| n.seconds.iter().copied().fold(0.0, f64::max)).sum();
+        let tie = 0.5 / most.max(1e-30);
+        Tables { bound, grid, options, price, tie, nodes, node_ids, homes, home_ids }
+    }
+
+    /// All variables and costs.
+    pub fn problem(&self) -> Problem {
+        let mut domains: Vec<usize> = self.nodes.iter().map(|n| n.choices.len()).collect();
+        domains.resize(domains.len() + self.homes.len(), 0);
+        for (variable, home) in self.homes.values() {
+            domains[*variable] = home.spreads.len();
+        }
+        let mut factors = self.own_costs();
+        let mut known: HashMap<(u32, Option<PartyKey>, Vec<PartyKey>), Shared> = HashMap::new();
+        for v in 0..self.bound.graph.values.len() {
+            let source = self.source(v);
+            let readers = self.readers(v, source.as_ref());
+            if readers.is_empty() {
+                continue;
+            }
+            let key = (
+                self.bound.kinds.type_of[v],
+                source.as_ref().map(|s| s.key.clone()),
+                readers.iter().map(|r| r.key.clone()).collect::<Vec<_>>(),
+            );
+            let tables =
+                known.entry(key).or_insert_with(|| Rc::new(self.tables(v, source.as_ref(), &readers)));
+            let variables: Vec<usize> = source.iter().chain(&readers).map(|p| p.variable).collect();
+            for (places, table) in tables.iter() {
+                let scope = places.iter().map(|&p| variables[p]).collect();
+                factors.push(Factor { scope, table: table.clone() });
+            }
+        }
+        Problem { domains, factors }
+    }
+
+    /// Work and memory, which depend on one variable each.
+    fn own_costs(&self) -> Vec<Factor> {
+        let work = if self.options.objective == Objective::Seconds { 1.0 } else { self.tie };
+        let mut known: HashMap<(usize, Vec<bool>), Arc<[f64]>> = HashMap::new();
+        let mut factors = Vec::new();
+        for (node, options) in self.nodes.iter().enumerate() {
+            let outs = &self.bound.graph.nodes[node].outs;
+            let kept: Vec<bool> =
+                outs.iter().map(|v| self.price > 0.0 && self.bound.kept[v.index()]).collect();
+            let table = known.entry((self.node_ids[node], kept)).or_insert_with_key(|(_, kept)| {
+                let cost = |(parts, seconds): (&Parts, &f64)| {
+                    let held = parts.outs.iter().zip(outs).zip(kept).filter(|(_, kept)| **kept);
+                    let held = held.map(|((boxes, v), _)| largest(boxes) * self.bound.element[v.index()]);
+                    seconds * work + self.price * held.sum::<u64>() as f64
+                };
+                options.parts.iter().zip(&options.seconds).map(cost).collect()
+            });
+            factors.push(Factor { scope: vec![node], table: table.clone() });
+        }
+        if self.price > 0.0 {
+            for (v, (variable, home)) in &self.homes {
+                let cost = |n: &Need| self.price * (largest(&n.boxes) * self.bound.element[*v]) as f64;
+                let table = home.needs.iter().map(cost).collect();
+                factors.push(Factor { scope: vec![*variable], table });
+            }
+        }
+        factors
+    }
+
+    /// Who decides where a value lies; none for data, which the host puts where it is needed.
+    fn source(&self, v: usize) -> Option<Party> {
+        match self.bound.graph.values[v].origin {
+            Origin::Node { node, output } => {
+                let options = &self.nodes[node.index()];
+                let spreads = options.parts.iter().map(|p| p.spreads[output].clone()).collect();
+                let key = PartyKey::Node(self.node_ids[node.index()], vec![output]);
+                Some(Party { variable: node.index(), key, spreads, needs: Vec::new() })
+            }
+            Origin::Input(_) => self.homes.get(&v).map(|(variable, home)| Party {
+                variable: *variable,
+                key: PartyKey::Home(self.home_ids[&v]),
+                spreads: home.spreads.clone(),
+                needs: Vec::new(),
+            }),
+        }
+    }
+
+    /// Who needs a value.
+    fn readers(&self, v: usize, source: Option<&Party>) -> Vec<Party> {
+        let nodes = self.bound.readers[v].iter().map(|(node, operands)| {
+            let options = &self.nodes[*node];
+            let needs = |p: &Parts| operands.iter().map(|&i| p.ins[i].clone()).collect();
+            Party {
+                variable: *node,
+                key: PartyKey::Node(self.node_ids[*node], operands.clone()),
+                spreads: Vec::new(),
+                needs: options.parts.iter().map(needs).collect(),
+            }
+        });
+        let carried = self.bound.carried_by[v].iter().filter_map(|input| {
+            let (variable, home) = self.homes.get(input)?;
+            let needs = home.needs.iter().map(|n| vec![n.clone()]).collect();
+            let key = PartyKey::Home(self.home_ids[input]);
+            Some(Party { variable: *variable, key, spreads: Vec::new(), needs })
+        });
+        let other = |p: &Party| source.is_none_or(|s| s.variable != p.variable);
+        nodes.chain(carried).filter(other).collect()
+    }
+
+    /// Costs of moving one value, over as few variables as decide them.
+    fn tables(&self, v: usize, source: Option<&Party>, readers: &[Party]) -> Vec<(Vec<usize>, Arc<[f64]>)> {
+        let first = usize::from(source.is_some());
+        // Only that no partial sums are wanted of data has to be seen to.
+        let Some(source) = source else {
+            let fine = |needs: &Vec<Need>| needs.iter().all(|n| n.unreduced == 0);
+            let cost = |needs: &Vec<Need>| if fine(needs) { 0.0 } else { FORBIDDEN };
+            let table = |r: &Party| r.needs.iter().map(cost).collect::<Arc<[f64]>>();
+            let all = readers.iter().enumerate().map(|(i, r)| (vec![i + first], table(r)));
+            return all.filter(|(_, table)| table.iter().any(|c| *c > 0.0)).collect();
+        };
+        let mut pool: Vec<&Need> = Vec::new();
+        let mut sets: Vec<Vec<u64>> = Vec::new();
+        for reader in readers {
+            let mut by_choice = Vec::new();
+            for needs in &reader.needs {
+                let mut set = 0u64;
+                for need in needs {
+                    let at = pool.iter().position(|n| *n == need).unwrap_or_else(|| {
+                        pool.push(need);
+                        pool.len() - 1
+                    });
+                    set |= 1 << at.min(63);
+                }
+                by_choice.push(set);
+            }
+            sets.push(by_choice);
+        }
+        // A reader that needs the same whatever it does decides nothing.
+        let constant = |set: &[u64]| set.iter().all(|s| *s == set[0]);
+        let base = sets.iter().filter(|s| constant(s)).fold(0, |bits, s| bits | s[0]);
+        let deciding: Vec<usize> = (0..sets.len()).filter(|&r| !constant(&sets[r])).collect();
+        let size = deciding.iter().fold(source.spreads.len(), |n, &r| n.saturating_mul(sets[r].len()));
+        if size <= self.options.limit && pool.len() <= 64 {
+            let mut costs = Costs { tables: self, v, pool: &pool, known: HashMap::new() };
+            let mut table = Vec::with_capacity(size);
+            for spreads in &source.spreads {
+                let mut all = vec![base];
+                for &r in &deciding {
+                    all = all.iter().flat_map(|bits| sets[r].iter().map(move |s| bits | s)).collect();
+                }
+                table.extend(all.into_iter().map(|set| costs.of(spreads, set)));
+            }
+            let places = std::iter::once(0).chain(deciding.iter().map(|r| r + first)).collect();
+            return vec![(places, table.into())];
+        }
+        // Too many readers to be seen together: each is counted as if it were alone, which is never too little.
+        let alone =
+            |needs: &[Need], spreads: &Vec<Spread>| self.moved(v, spreads, &needs.iter().collect::<Vec<_>>());
+        let pair = |(r, reader): (usize, &Party)| {
+            let each = |s| reader.needs.iter().map(move |needs| alone(needs, s));
+            (vec![0, r + first], source.spreads.iter().flat_map(each).collect())
+        };
+        readers.iter().enumerate().map(pair).collect()
+    }
+
+    /// The cost of moving one value.
+    pub fn moved(&self, v: usize, spreads: &[Spread], needs: &[&Need]) -> f64 {
+        let levels = self.grid.levels;
+        let mut elements = vec![0u64; self.grid.devices() * levels.len()];
+        let mut add = |to: usize, from: usize, n: u64| {
+            elements[to * levels.len() + self.grid.link(to, from)] += n;
+        };
+        if fetches(&self.bound.shapes[v], spreads, needs, self.grid, &mut add).is_none() {
+            return FORBIDDEN;
+        }
+        let size = self.bound.element[v] as f64;
+        match self.options.objective {
+            Objective::Bytes => elements.iter().sum::<u64>() as f64 * size,
+            Objective::Seconds => {
+                let seconds = |n: &[u64]| {
+                    n.iter().zip(levels).map(|(n, l)| *n as f64 * size / l.bandwidth.max(1.0)).sum()
+                };
+                elements.chunks(levels.len().max(1)).map(seconds).fold(0.0, f64::max)
+            }
+        }
+    }
+
+    /// The variables' choices that are those of a state, where they are still to be had; the first otherwise.
+    pub fn start(&self, state: &State, level: usize) -> Vec<usize> {
+        let mut start = Vec::with_capacity(self.nodes.len() + self.homes.len());
+        for (options, choices) in self.nodes.iter().zip(&state.choices) {
+            start.push(options.choices.iter().position(|c| *c == choices[level]).unwrap_or(0));
+        }
+        start.resize(self.nodes.len() + self.homes.len(), 0);
+        for (v, (variable, home)) in &self.homes {
+            start[*variable] = home.spreads.iter().position(|s| *s == state.homes[*v]).unwrap_or(0);
+        }
+        start
+    }
+
+    /// Puts the variables' choices into a state.
+    pub fn put(&self, choices: &[usize], state: &mut State, level: usize) {
+        for (node, options) in self.nodes.iter().enumerate() {
+            state.choices[node][level] = options.choices[choices[node]];
+        }
+        for (v, (variable, home)) in &self.homes {
+            state.homes[*v] = home.spreads[choices[*variable]].clone();
+        }
+    }
+}
+
+/// Elements of the largest box.
+fn largest(boxes: &[gulliver_graph::spec::Region]) -> u64 {
+    boxes.iter().map(|b| area(b)).max().unwrap_or(0)
+}
+
+/// Costs of one value by where it lies and the set of what is needed.
+struct Costs<'a> {
+    tables: &'a Tables<'a>,
+    v: usize,
+    pool: &'a [&'a Need],
+    known: HashMap<(Vec<Spread>, u64), f64>,
+}
+
+impl Costs<'_> {
+    fn of(&mut self, spreads: &[Spread], set: u64) -> f64 {
+        if let Some(cost) = self.known.get(&(spreads.to_vec(), set)) {
+            return *cost;
+        }
+        let needs: Vec<&Need> =
+            (0..self.pool.len()).filter(|i| set >> i & 1 == 1).map(|i| self.pool[i]).collect();
+        let cost = self.tables.moved(self.v, spreads, &needs);
+        self.known.insert((spreads.to_vec(), set), cost);
+        cost
+    }
+}
+
+/// The cut that a state says; data lies where it is needed, so that none is moved.
+pub(crate) fn cut_of(bound: &Bound, grid: &Grid, state: &State) -> Result<Cut, super::CutError> {
+    let mut cut = Cut::none(bound.graph, grid.levels);
+    let mut needs: HashMap<usize, Vec<Need>> = HashMap::new();
+    for (id, node) in bound.graph.nodes.iter().enumerate() {
+        let parts = super::part::parts_of(bound.kind(id), &state.choices[id], grid)
+            .map_err(|why| super::CutError::Illegal { node: id, why })?;
+        let axis = |c: &Choice| if let Choice::Axis(a) = c { Some(*a) } else { None };
+        cut.nodes[id] = state.choices[id].iter().map(axis).collect();
+        node.outs.iter().zip(parts.spreads).for_each(|(v, spreads)| cut.values[v.index()] = spreads);
+        for (v, need) in node.ins.iter().zip(parts.ins) {
+            let input = matches!(bound.graph.value(*v).origin, Origin::Input(_));
+            if input && !bound.has_home(v.index()) {
+                needs.entry(v.index()).or_default().push(need);
+            }
+        }
+    }
+    for v in (0..cut.values.len()).filter(|v| bound.has_home(*v)) {
+        cut.values[v] = state.homes[v].clone();
+    }
+    for (v, needs) in needs {
+        for level in 0..grid.levels.len() {
+            for d in 0..bound.shapes[v].len() {
+                let mut spreads = cut.values[v].clone();
+                spreads[level] = Spread::Along(d);
+                let there = |device: usize| {
+                    let own = held(&bound.shapes[v], &spreads, grid, device);
+                    needs.iter().all(|n| super::region::contains(&own, &n.boxes[device]))
+                };
+                if (0..grid.devices()).all(there) {
+                    cut.values[v] = spreads;
+                    break;
+                }
+            }
+        }
+    }
+    Ok(cut)
+}
