@@ -1,9 +1,10 @@
 //! One training step over several devices: along which axis every node is divided at every level of groups
-//! of devices, where every value then lies, and the bytes that this moves. Nothing here runs or changes a
-//! graph; [`cut`] finds the cut, [`bytes()`] counts what any cut moves, [`comparator`] holds cuts by rule.
+//! of devices, where every value then lies, and the bytes that this moves. [`cut`] finds the cut, [`bytes()`]
+//! counts what any cut moves, [`comparator`] holds cuts by rule, [`deal`](deal()) makes a graph for each device.
 
 mod bound;
 pub mod comparator;
+mod deal;
 mod eliminate;
 mod judge;
 mod part;
@@ -15,6 +16,7 @@ mod tests;
 mod traffic;
 
 pub use bound::{Bound, NodeKind};
+pub use deal::{Share, deal};
 pub use judge::{Bytes, Judged, bytes, judge};
 pub use part::{Choice, Need, Parts, parts_of, same_axis};
 pub use region::{Grid, held, split};
@@ -138,6 +140,9 @@ pub enum CutError {
         /// What forbids it.
         why: String,
     },
+    /// Partial results that are not sums of f32.
+    #[error("partial results of `{0}` cannot be put together")]
+    Partial(String),
     /// More memory is needed than there is.
     #[error(
         "the least a device needs is about {needed} bytes, the limit is {limit}; use more devices or raise the limit"

@@ -106,8 +106,9 @@ fn spreads(kind: &NodeKind, choices: &[Choice]) -> Result<Vec<Vec<Spread>>, Stri
     Ok(spreads)
 }
 
-/// For every axis that some level divides, the positions that are left for a device, out of how many.
-fn ranges(
+/// For every axis that some level divides, or else for one, the positions that are left for a device, out of
+/// how many.
+pub(crate) fn ranges(
     kind: &NodeKind,
     choices: &[Choice],
     grid: &Grid,
@@ -123,6 +124,13 @@ fn ranges(
             ranges.len() - 1
         });
         ranges[at].1 = split(&ranges[at].1, &level.shares, group);
+    }
+    // All positions of an axis are a part too: what no position reads is not asked for.
+    if let (true, Some(&axis)) = (ranges.is_empty(), kind.axes.first()) {
+        let extent = kind.spec.cut_extent(axis, &kind.extents, &outs);
+        if extent > 0 {
+            ranges.push((axis, 0..extent, extent));
+        }
     }
     ranges
 }

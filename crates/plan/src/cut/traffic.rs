@@ -58,7 +58,7 @@ pub fn fetches(
 }
 
 /// The levels at which two devices are in different groups.
-fn differ(grid: &Grid, a: usize, b: usize) -> u64 {
+pub(crate) fn differ(grid: &Grid, a: usize, b: usize) -> u64 {
     let pairs = grid.groups[a].iter().zip(&grid.groups[b]).enumerate();
     pairs.filter(|(_, (x, y))| x != y).fold(0, |bits, (l, _)| bits | 1 << l)
 }
@@ -81,22 +81,24 @@ fn all_reduce(holds: &[Region], reduced: u64, grid: &Grid, add: &mut impl FnMut(
     for to in 0..grid.devices() {
         let peers: Vec<usize> =
             (0..grid.devices()).filter(|&from| differ(grid, to, from) & !reduced == 0).collect();
-        let slice = |peer: usize| slice_of(&holds[to], &peers, peer);
+        let slice = |peer: usize| area(&slice_along(&holds[to], &peers, peer));
         for &from in peers.iter().filter(|&&from| from != to) {
             add(to, from, slice(to) + slice(from));
         }
     }
 }
 
-/// Elements of a box that one of the devices reduces: an equal part along the longest dimension that divides
-/// evenly, or else the longest.
-fn slice_of(own: &Region, peers: &[usize], peer: usize) -> u64 {
-    let even = |d: &&std::ops::Range<usize>| d.len().is_multiple_of(peers.len());
-    let longest = own.iter().filter(even).max_by_key(|d| d.len());
-    let Some(dimension) = longest.or_else(|| own.iter().max_by_key(|d| d.len())) else {
-        return u64::from(peers.first() == Some(&peer));
+/// What one of the devices reduces of a box: an equal part along the longest dimension that divides evenly,
+/// or else the longest. A single number is reduced by the first; the others' boxes are then empty.
+pub(crate) fn slice_along(own: &Region, peers: &[usize], peer: usize) -> Region {
+    let even = |d: &usize| own[*d].len().is_multiple_of(peers.len());
+    let longest = |d: &usize| own[*d].len();
+    let dimension = (0..own.len()).filter(even).max_by_key(longest);
+    let Some(d) = dimension.or_else(|| (0..own.len()).max_by_key(longest)) else {
+        return if peers.first() == Some(&peer) { Vec::new() } else { vec![0..0] };
     };
     let place = peers.iter().position(|p| *p == peer).unwrap_or(0);
-    let part = split(dimension, &vec![1; peers.len()], place).len() as u64;
-    area(own) / (dimension.len().max(1) as u64) * part
+    let mut slice = own.clone();
+    slice[d] = split(&own[d], &vec![1; peers.len()], place);
+    slice
 }
