@@ -10,150 +10,87 @@ first step is done, then `workload`.
 import argparse
 import json
 import resource
+import sys
 import time
+from typing import Callable, NamedTuple
+
+sys.dont_write_bytecode = True
 
 import torch
-from torch import nn
 from torch.nn import functional as F
 
+from torch_models import GPT, LSTM, Bert, Dcgan, PointNet, cnn, mlp, mobilenet_v2, resnet18, resnet50
 
-class BasicBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut."""
-
-    def __init__(self, inside, outside, stride):
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(inside, outside, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(outside),
-            nn.ReLU(),
-            nn.Conv2d(outside, outside, 3, 1, 1, bias=False),
-            nn.BatchNorm2d(outside),
-        )
-        self.shortcut = shortcut(inside, outside, stride)
-
-    def forward(self, x):
-        return F.relu(self.body(x) + self.shortcut(x))
+# The label of what does not count.
+IGNORED = -100
 
 
-class Bottleneck(nn.Module):
-    """A 3x3 convolution between two of extent one, beside a shortcut."""
-
-    def __init__(self, inside, planes, stride):
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(inside, planes, 1, bias=False),
-            nn.BatchNorm2d(planes),
-            nn.ReLU(),
-            nn.Conv2d(planes, planes, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(planes),
-            nn.ReLU(),
-            nn.Conv2d(planes, 4 * planes, 1, bias=False),
-            nn.BatchNorm2d(4 * planes),
-        )
-        self.shortcut = shortcut(inside, 4 * planes, stride)
-
-    def forward(self, x):
-        return F.relu(self.body(x) + self.shortcut(x))
+def classified(model, batch, loss):
+    """The one objective of most models; labels come last in their batches."""
+    *inputs, y = batch
+    return [lambda: loss.cross_entropy(model(*inputs), y)]
 
 
-def shortcut(inside, outside, stride):
-    if stride == 1 and inside == outside:
-        return nn.Identity()
-    return nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
+def discriminated(model, batch, loss):
+    """Two networks against each other: to tell images from made ones, and to make ones that pass."""
+    real, noise = batch
+    fake = model.generator(noise)
+
+    def judged(images, answer):
+        logits = model.discriminator(images).flatten()
+        return loss.binary_cross_entropy_with_logits(logits, torch.full_like(logits, answer))
+
+    return [lambda: judged(real, 1.0) + judged(fake.detach(), 0.0), lambda: judged(fake, 1.0)]
 
 
-def resnet18():
-    """For 32x32 images of ten classes."""
-    layers = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
-    inside = 64
-    for stage, width in enumerate((64, 128, 256, 512)):
-        layers += [BasicBlock(inside, width, 2 if stage else 1), BasicBlock(width, width, 1)]
-        inside = width
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
+class Workload(NamedTuple):
+    """What is trained, on what and how."""
+
+    model: Callable
+    # One batch.
+    data: Callable
+    # The optimizer; each objective has its own.
+    rule: str
+    # The objectives of a model, a batch and the losses to use (`F`): functions to be called in turn, each after
+    # the update of the one before.
+    objectives: Callable = classified
+    # What the names of the weights start with that each objective trains.
+    trained: tuple = ("",)
 
 
-def resnet50():
-    """For 224x224 images of a thousand classes."""
-    layers = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
-    inside = 64
-    for stage, (planes, blocks) in enumerate(((64, 3), (128, 4), (256, 6), (512, 3))):
-        for block in range(blocks):
-            layers.append(Bottleneck(inside, planes, 2 if stage and block == 0 else 1))
-            inside = 4 * planes
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000))
+class Training:
+    """A model at work; `loss` is `F`, or gives a vector of losses where that gives one."""
 
+    def __init__(self, workload, model, batch, loss=F):
+        self.workload, self.model, self.batch, self.loss = workload, model, batch, loss
+        named = list(model.named_parameters())
+        self.weights = [[weight for name, weight in named if name.startswith(start)] for start in workload.trained]
+        self.optimizers = [OPTIMIZERS[workload.rule](weights) for weights in self.weights]
 
-class GPTBlock(nn.Module):
-    """Attention and two linear layers, each normalised before and added to the stream."""
-
-    def __init__(self, width, heads):
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x):
-        batch, length, width = x.shape
-        split = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, width // self.heads)
-        query, key, value = split.permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.proj(mixed.transpose(1, 2).reshape(batch, length, width))
-        return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
-
-
-class GPT(nn.Module):
-    """A causal language model with learned positions and tied embeddings."""
-
-    def __init__(self, vocab, width, heads, layers, context):
-        super().__init__()
-        self.tokens, self.positions = nn.Embedding(vocab, width), nn.Embedding(context, width)
-        self.blocks = nn.Sequential(*(GPTBlock(width, heads) for _ in range(layers)))
-        self.norm = nn.LayerNorm(width)
-        self.out = nn.Linear(width, vocab, bias=False)
-        self.out.weight = self.tokens.weight
-
-    def forward(self, x):
-        h = self.tokens(x) + self.positions(torch.arange(x.shape[1]))
-        return self.out(self.norm(self.blocks(h))).flatten(0, 1)
-
-
-class LSTM(nn.Module):
-    """A recurrent language model."""
-
-    def __init__(self, vocab, width, layers):
-        super().__init__()
-        self.tokens = nn.Embedding(vocab, width)
-        self.rnn = nn.LSTM(width, width, layers, batch_first=True)
-        self.out = nn.Linear(width, vocab)
-
-    def forward(self, x):
-        return self.out(self.rnn(self.tokens(x))[0]).flatten(0, 1)
-
-
-class PointNet(nn.Module):
-    """A classifier of point clouds, without learned transforms."""
-
-    def __init__(self):
-        super().__init__()
-        point = lambda i, o: nn.Sequential(nn.Conv1d(i, o, 1), nn.BatchNorm1d(o), nn.ReLU())
-        cloud = lambda i, o: nn.Sequential(nn.Linear(i, o), nn.BatchNorm1d(o), nn.ReLU())
-        self.points = nn.Sequential(point(3, 64), point(64, 128), point(128, 1024))
-        self.classify = nn.Sequential(cloud(1024, 512), cloud(512, 256), nn.Linear(256, 40))
-
-    def forward(self, x):
-        return self.classify(self.points(x).amax(2))
-
-
-def mlp(*sizes):
-    layers = []
-    for inside, outside in zip(sizes, sizes[1:]):
-        layers += [nn.Linear(inside, outside), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
+    def step(self):
+        """Trains once; the loss of every objective before its update."""
+        losses = []
+        objectives = self.workload.objectives(self.model, self.batch, self.loss)
+        for objective, weights, optimizer in zip(objectives, self.weights, self.optimizers):
+            optimizer.zero_grad()
+            losses.append(objective())
+            # The sum, so that each of several models has the gradient it has alone.
+            total = losses[-1].sum() if losses[-1].dim() else losses[-1]
+            # Of two networks only the one that is trained needs gradients.
+            total.backward(inputs=weights if len(objectives) > 1 else None)
+            optimizer.step()
+        return losses
 
 
 def text(vocab, batch, length):
     return torch.randint(vocab, (batch, length)), torch.randint(vocab, (batch * length,))
+
+
+def masked_text(vocab, batch, length):
+    """Tokens, which of them are real, and those to be found again, a few."""
+    x, y = text(vocab, batch, length)
+    real = torch.randint(length // 2 + 1, length + 1, (batch, 1))
+    return x, torch.arange(length) < real, y.where(torch.rand(y.shape) < 0.15, IGNORED)
 
 
 # Vocabulary, width, heads, layers, context; samples and tokens of a batch.
@@ -161,6 +98,7 @@ GPTS = {
     "gpt-nano": ((65, 128, 4, 4, 64), (16, 64)),
     "gpt-mini": ((65, 384, 6, 6, 256), (4, 256)),
     "gpt2": ((50257, 768, 12, 12, 1024), (1, 256)),
+    "transformer-lm": ((33278, 128, 2, 2, 32), (32, 32)),
 }
 
 
@@ -173,7 +111,7 @@ def gpt(name, sets=(), batch=None, length=None):
             raise SystemExit(f"error: --set {setting}: a GPT has {', '.join(settings)}")
         settings[setting] = value
     data = lambda: text(settings["vocab"], batch or samples, length or tokens)
-    return lambda: GPT(**settings), data, "adam"
+    return Workload(lambda: GPT(**settings), data, "adam")
 
 
 def setting(text):
@@ -185,19 +123,31 @@ def labelled(classes, *shape):
     return torch.randn(*shape), torch.randint(classes, (shape[0],))
 
 
-# Model, one batch, optimizer.
+def images_and_noise(batch):
+    return torch.randn(batch, 3, 64, 64), torch.randn(batch, 100, 1, 1)
+
+
 WORKLOADS = {
-    "mlp": (lambda: mlp(784, 1024, 1024, 10), lambda: labelled(10, 64, 784), "adam"),
-    "mlp-tiny": (lambda: mlp(64, 32, 10), lambda: labelled(10, 32, 64), "adam"),
-    "resnet18": (resnet18, lambda: labelled(10, 32, 3, 32, 32), "momentum"),
-    "resnet50": (resnet50, lambda: labelled(1000, 4, 3, 224, 224), "momentum"),
+    "mlp": Workload(lambda: mlp(784, 1024, 1024, 10), lambda: labelled(10, 64, 784), "adam"),
+    "mlp-tiny": Workload(lambda: mlp(64, 32, 10), lambda: labelled(10, 32, 64), "adam"),
+    "resnet18": Workload(resnet18, lambda: labelled(10, 32, 3, 32, 32), "momentum"),
+    "resnet50": Workload(resnet50, lambda: labelled(1000, 4, 3, 224, 224), "momentum"),
     **{name: gpt(name) for name in GPTS},
-    "lstm": (lambda: LSTM(1000, 512, 2), lambda: text(1000, 20, 35), "momentum"),
-    "pointnet": (PointNet, lambda: labelled(40, 16, 3, 1024), "adam"),
+    "lstm": Workload(lambda: LSTM(1000, 512, 2), lambda: text(1000, 20, 35), "momentum"),
+    "pointnet": Workload(PointNet, lambda: labelled(40, 16, 3, 1024), "adam"),
+    "cnn": Workload(cnn, lambda: labelled(10, 32, 1, 28, 28), "adam"),
+    "mobilenet_v2": Workload(mobilenet_v2, lambda: labelled(10, 32, 3, 32, 32), "momentum"),
+    "dcgan": Workload(
+        Dcgan, lambda: images_and_noise(16), "adam-dcgan", discriminated, ("discriminator.", "generator.")
+    ),
+    "bert-small": Workload(
+        lambda: Bert(30522, 512, 8, 8, 2048, 512), lambda: masked_text(30522, 4, 64), "adam"
+    ),
 }
 
 OPTIMIZERS = {
     "adam": lambda weights: torch.optim.Adam(weights, lr=1e-3),
+    "adam-dcgan": lambda weights: torch.optim.Adam(weights, lr=2e-4, betas=(0.5, 0.999)),
     "momentum": lambda weights: torch.optim.SGD(weights, lr=0.01, momentum=0.9),
 }
 
@@ -221,17 +171,9 @@ def main():
         parser.error("--set, --batch and --length are for GPTs")
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
-    make, data, rule = gpt(arguments.workload, *changes) if any(changes) else WORKLOADS[arguments.workload]
-    model, (x, y) = make(), data()
-    optimizer = OPTIMIZERS[rule](model.parameters())
-
-    def step():
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        return loss
-
+    workload = gpt(arguments.workload, *changes) if any(changes) else WORKLOADS[arguments.workload]
+    model, batch = workload.model(), workload.data()
+    samples, step = len(batch[0]), Training(workload, model, batch).step
     step()
     first = time.perf_counter() - start
     print(json.dumps({"event": "first_step", "workload": arguments.workload, "seconds": first}), flush=True)
@@ -239,7 +181,7 @@ def main():
     times, before = [], 0.0
     begin = time.perf_counter()
     while not times or before < arguments.seconds:
-        loss = step()
+        losses = step()
         now = time.perf_counter() - begin
         times.append(now - before)
         before = now
@@ -250,15 +192,15 @@ def main():
         "version": torch.__version__,
         "threads": arguments.threads,
         "parameters": sum(weight.numel() for weight in model.parameters()),
-        "batch": x.shape[0],
+        "batch": samples,
         "steps": len(times),
-        "samples_per_second": len(times) * x.shape[0] / before,
+        "samples_per_second": len(times) * samples / before,
         "step_seconds": quantile(times, 0.5),
         "step_seconds_low": quantile(times, 0.1),
         "step_seconds_high": quantile(times, 0.9),
         "resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "first_step_seconds": first,
-        "loss": loss.item(),
+        "loss": sum(loss.item() for loss in losses),
     }
     print(json.dumps(result), flush=True)
 
