@@ -1,6 +1,6 @@
 //! A graph with the sizes of one input put in: shapes, specs and readers, settled once for all that is tried.
 
-use super::CutError;
+use super::{CutError, Objective};
 use crate::kind::Kinds;
 use gulliver_graph::dim::{Bindings, Dim, DimError};
 use gulliver_graph::graph::{Graph, Origin, Phase, Role};
@@ -93,6 +93,13 @@ impl<'a> Bound<'a> {
     /// The kind of a node.
     pub fn kind(&self, node: usize) -> &NodeKind {
         &self.nodes[self.kinds.kind_of[node] as usize]
+    }
+
+    /// Whether all groups may do all of a node that could be divided: always where seconds count. Where bytes
+    /// do, only updates and what is made of single numbers, as nothing is moved if everyone does everything.
+    pub(crate) fn may_repeat(&self, node: usize, objective: Objective) -> bool {
+        let single = || self.kind(node).ins.iter().all(|s| s.iter().product::<usize>() <= 1);
+        objective == Objective::Seconds || self.graph.nodes[node].phase == Phase::Update || single()
     }
 
     /// An input that stays from step to step, so that it matters where it lives.

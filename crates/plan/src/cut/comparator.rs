@@ -32,7 +32,8 @@ impl Rule {
 }
 
 /// The cut in which every level follows its rule. A node that cannot be cut along the axis of the rule is cut
-/// along the first axis it can be; if there is none, every group does all of it.
+/// along the first axis it can be; if there is none, every group does all of it, as of updates that the rule
+/// does not divide.
 pub fn by_rule(graph: &Graph, sizes: &Bindings, levels: &[Level], rules: &[Rule]) -> Result<Cut, CutError> {
     check_levels(levels)?;
     let bound = Bound::new(graph, sizes)?;
@@ -51,11 +52,15 @@ pub(crate) fn ruled(bound: &Bound, levels: &[Level], state: &State, level: usize
     let wanted = followed(bound, rule);
     let mut known = std::collections::HashMap::new();
     for (node, choices) in state.choices.iter_mut().enumerate() {
-        let Some(axis) = wanted[node] else { continue };
-        let key = (bound.kinds.kind_of[node], axis, choices.clone());
+        let axis = wanted[node];
+        let repeat = bound.may_repeat(node, Objective::Bytes);
+        if axis.is_none() && repeat {
+            continue;
+        }
+        let key = (bound.kinds.kind_of[node], axis, repeat, choices.clone());
         let choice = *known.entry(key).or_insert_with(|| {
-            let options = options_at(bound.kind(node), choices, level, &grid);
-            let exact = options.iter().find(|(c, _)| *c == Choice::Axis(axis));
+            let options = options_at(bound.kind(node), choices, level, &grid, repeat);
+            let exact = options.iter().find(|(c, _)| axis.map(Choice::Axis) == Some(*c));
             let other = || options.iter().find(|(c, _)| matches!(c, Choice::Axis(_)));
             exact.or_else(other).map_or(Choice::All, |(c, _)| *c)
         });
@@ -181,8 +186,9 @@ pub fn exhaustive(
     check_levels(&levels)?;
     let bound = Bound::new(graph, sizes)?;
     let grid = Grid::new(&levels);
-    let nodes: Vec<_> =
-        (0..graph.nodes.len()).map(|n| options_at(bound.kind(n), &[Choice::All], 0, &grid)).collect();
+    let nodes: Vec<_> = (0..graph.nodes.len())
+        .map(|n| options_at(bound.kind(n), &[Choice::All], 0, &grid, bound.may_repeat(n, Objective::Bytes)))
+        .collect();
     let homes: Vec<(usize, Vec<(Vec<Spread>, Need)>)> = (0..graph.values.len())
         .filter(|v| bound.has_home(*v))
         .map(|v| (v, homes_at(&bound.shapes[v], &[Spread::Whole], 0, &grid)))

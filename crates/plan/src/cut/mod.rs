@@ -75,7 +75,8 @@ pub struct Cut {
 pub enum Objective {
     /// Least seconds of a step.
     Seconds,
-    /// Least bytes moved, whatever is computed twice.
+    /// Fewest bytes moved, with every node divided that can be. Updates need not be, nor what is made of
+    /// single numbers: with all of a gradient, everyone may do all of its update.
     Bytes,
 }
 

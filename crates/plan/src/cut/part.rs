@@ -149,23 +149,24 @@ pub(crate) fn seconds(kind: &NodeKind, parts: &Parts, rates: &Rates, grid: &Grid
     (0..grid.devices()).map(on).fold(0.0, f64::max)
 }
 
-/// Every choice of a node at one level, where the others are as they are. Never empty if the others alone
-/// are legal.
+/// Every choice of a node at one level, where the others are as they are. Without `repeat`, all groups do all
+/// of it only if it cannot be divided. Never empty if the others alone are legal.
 pub(crate) fn options_at(
     kind: &NodeKind,
     choices: &[Choice],
     level: usize,
     grid: &Grid,
+    repeat: bool,
 ) -> Vec<(Choice, Parts)> {
-    let axes = kind.axes.iter().map(|a| Choice::Axis(*a));
-    let linear = kind.linear.then_some(Choice::Unreduced);
-    let all = std::iter::once(Choice::All).chain(axes).chain(linear);
     let with = |choice: Choice| {
         let mut choices = choices.to_vec();
         choices[level] = choice;
         parts_of(kind, &choices, grid).ok().map(|parts| (choice, parts))
     };
-    all.filter_map(with).collect()
+    let divided: Vec<_> = kind.axes.iter().filter_map(|a| with(Choice::Axis(*a))).collect();
+    let all = if repeat || divided.is_empty() { with(Choice::All) } else { None };
+    let linear = if kind.linear { with(Choice::Unreduced) } else { None };
+    all.into_iter().chain(divided).chain(linear).collect()
 }
 
 /// Every place an input may live at one level, where the others are as they are.

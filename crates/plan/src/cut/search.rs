@@ -44,8 +44,11 @@ pub fn cut(graph: &Graph, sizes: &Bindings, levels: &[Level], options: &Options)
     within_memory(&Bound::new(graph, sizes)?, levels, options)
 }
 
+/// More devices must make a step this many times as fast to be worth using.
+const WORTH: f64 = 1.05;
+
 /// The best cut over some of the devices, with all levels or fewer groups of the outermost: how many devices
-/// are worth using. Never slower than one device alone, if all fits there.
+/// are worth using. More devices are used only if they make a step a twentieth faster or all fit only there.
 pub fn worth(
     graph: &Graph,
     sizes: &Bindings,
@@ -66,7 +69,9 @@ pub fn worth(
     let mut refused = None;
     for levels in &tries {
         match within_memory(&bound, levels, &options) {
-            Ok(found) if best.as_ref().is_none_or(|b| found.seconds < b.seconds) => best = Some(found),
+            Ok(found) if best.as_ref().is_none_or(|b| found.seconds * WORTH < b.seconds) => {
+                best = Some(found)
+            }
             Ok(_) => {}
             Err(error) => refused = Some(error),
         }

@@ -95,15 +95,17 @@ impl<'a> Tables<'a> {
         state: &State,
         level: usize,
     ) -> Tables<'a> {
-        let mut ids: HashMap<(u32, Vec<Choice>), usize> = HashMap::new();
+        let mut ids: HashMap<(u32, bool, Vec<Choice>), usize> = HashMap::new();
         let mut known: Vec<Rc<NodeOptions>> = Vec::new();
         let mut node_ids = Vec::with_capacity(state.choices.len());
         for (node, choices) in state.choices.iter().enumerate() {
             let mut others = choices.clone();
             others[level] = Choice::All;
-            let id = *ids.entry((bound.kinds.kind_of[node], others)).or_insert_with_key(|(_, others)| {
+            let repeat = bound.may_repeat(node, options.objective);
+            let key = (bound.kinds.kind_of[node], repeat, others);
+            let id = *ids.entry(key).or_insert_with_key(|(_, repeat, others)| {
                 let kind = bound.kind(node);
-                let all = options_at(kind, others, level, grid);
+                let all = options_at(kind, others, level, grid, *repeat);
                 let (choices, parts): (Vec<Choice>, Vec<Parts>) = all.into_iter().unzip();
                 let seconds = parts.iter().map(|p| seconds(kind, p, &options.rates, grid)).collect();
                 known.push(Rc::new(NodeOptions { choices, parts, seconds }));
