@@ -34,6 +34,15 @@ pub trait Peers: Send + Sync {
     fn taken(&self, party: u32) -> Vec<u64>;
 }
 
+/// What each of several devices takes of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    /// Partials of its own, all of every node.
+    Partials,
+    /// Its part of every node, in all partials.
+    Parts,
+}
+
 /// The place of one device among several that train one job.
 #[derive(Clone)]
 pub struct Seat {
@@ -41,6 +50,8 @@ pub struct Seat {
     pub party: u32,
     /// How many there are.
     pub parties: u32,
+    /// What each takes.
+    pub takes: Takes,
     /// The others.
     pub peers: Arc<dyn Peers>,
 }

@@ -4,6 +4,7 @@
 mod crew;
 mod feed;
 mod options;
+mod parts;
 mod programs;
 mod values;
 
@@ -11,6 +12,7 @@ pub use crate::stream::Ledger;
 pub use crew::planners;
 pub use feed::{NOISE, sizes_of};
 pub use options::SessionOptions;
+pub use parts::Parts;
 pub use programs::Reuse;
 
 use crate::collector::{Alarm, Amounts, Collector, since};
@@ -320,6 +322,10 @@ impl Session {
 
     /// The sizes that make the graph's data inputs fit a batch.
     pub fn sizes(&self, which: Which, batch: &Batch) -> Result<Bindings, SessionError> {
+        // A graph of parts has no symbols.
+        if self.planner.options().does_parts() {
+            return Ok(Bindings::new());
+        }
         Ok(sizes_of(self.planner.graph(which), batch)?)
     }
 
@@ -335,7 +341,7 @@ impl Session {
         let at = self.load(which, &sizes)?;
         let program = &self.programs.get(at).program;
         let side = self.planner.side(which);
-        let seat = self.planner.options().seat.as_ref().filter(|_| which == Which::Train);
+        let seat = self.planner.options().own_partials().filter(|_| which == Which::Train);
         self.ledger.to_device += feed(&mut self.cpu, side, program, batch, &sizes, keys, hyper, seat)?;
         Ok(at)
     }
@@ -395,7 +401,8 @@ impl Session {
             let fresh: Vec<usize> =
                 (0..self.members).filter(|&m| fails(m) && failed.iter().all(|f| f.member != m)).collect();
             if failed.is_empty() && fresh.len() == self.members {
-                if self.array {
+                // Whoever does parts would have to meet the others again.
+                if self.array || self.planner.options().does_parts() {
                     self.undo()?;
                     return Ok(vec![Outcome::failed("loss".into()); self.members]);
                 }

@@ -6,7 +6,7 @@ use crate::data::Batch;
 use crate::executor::RunError;
 use crate::host::HostTensor;
 use crate::lower::KernelError;
-use crate::peers::{Peers, Room, Seat};
+use crate::peers::{Peers, Room, Seat, Takes};
 use crate::planner::Planner;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Origin, Phase, Role, Value};
@@ -25,9 +25,7 @@ pub fn planners(
     devices: Vec<SessionOptions>,
 ) -> Result<Vec<Planner>, SessionError> {
     let parties = devices.len() as u32;
-    let cores = thread::available_parallelism().map_or(1, |n| n.get());
-    let threads: usize = devices.iter().map(|options| options.threads).sum();
-    let room: Arc<dyn Peers> = Arc::new(Room::new(devices.len(), threads > cores));
+    let room = room(&devices);
     let planner = |(party, mut options): (u32, SessionOptions)| {
         if options.partials != parties {
             let (partials, devices) = (options.partials, parties);
@@ -40,11 +38,49 @@ pub fn planners(
             largest.set(BATCH, share_of(batch, parties)?);
         }
         options.kernels = options.kernels.among(Arc::clone(&room));
-        options.seat = Some(Seat { party, parties, peers: Arc::clone(&room) });
+        options.seat = Some(Seat { party, parties, takes: Takes::Partials, peers: Arc::clone(&room) });
         let evaluate = evaluate.filter(|_| party == 0).cloned();
         Ok(Planner::new(replica(train, party, parties)?, evaluate, options)?)
     };
     (0..parties).zip(devices).map(planner).collect()
+}
+
+/// Where these devices meet.
+pub(super) fn room(devices: &[SessionOptions]) -> Arc<dyn Peers> {
+    let cores = thread::available_parallelism().map_or(1, |n| n.get());
+    let threads: usize = devices.iter().map(|options| options.threads).sum();
+    Arc::new(Room::new(devices.len(), threads > cores))
+}
+
+/// One step of every device, each with its own batch, at the same time. If one fails, that is the error.
+pub(super) fn step_all(
+    devices: Vec<(&mut Session, Batch)>,
+    key: Key,
+    set: &HashMap<String, f32>,
+) -> Result<Vec<Outcome>, SessionError> {
+    let seat = devices[0].0.planner.options().seat.clone().expect("one of several has a seat");
+    let outcomes: Vec<Option<Result<Outcome, SessionError>>> = thread::scope(|scope| {
+        let step = |(session, batch): (&'_ mut Session, Batch)| {
+            session.step_among(&batch, key, &|_, name| set.get(name).copied())
+        };
+        let workers: Vec<_> = devices.into_iter().map(|one| scope.spawn(move || step(one))).collect();
+        workers.into_iter().map(|worker| worker.join().ok()).collect()
+    });
+    // The device that failed first, not one that was told of it.
+    let fine = |outcome: &Option<Result<Outcome, SessionError>>| matches!(outcome, Some(Ok(_)));
+    if !outcomes.iter().all(fine)
+        && let Err(parted) = seat.peers.share(seat.party, &[])
+    {
+        let (device, why) = (parted.party, parted.why);
+        return Err(SessionError::Device { device, step: key.step + 1, why });
+    }
+    Ok(outcomes.into_iter().flatten().collect::<Result<Vec<Outcome>, SessionError>>()?)
+}
+
+/// The hyper-parameters of a graph that are not at their defaults.
+pub(super) fn hypers(graph: &Graph, hyper: &dyn Fn(&str) -> Option<f32>) -> HashMap<String, f32> {
+    let names = graph.inputs().filter(|(_, role, _)| matches!(role, Role::Hyper(_)));
+    names.filter_map(|(_, _, info)| Some((info.name.clone(), hyper(&info.name)?))).collect()
 }
 
 impl Session {
@@ -79,7 +115,7 @@ impl Session {
 
     /// Losses summed over all devices, in order. All who take part get the same.
     pub(super) fn agreed(&self, losses: Vec<f32>) -> Result<Vec<f32>, RunError> {
-        let Some(seat) = &self.planner.options().seat else { return Ok(losses) };
+        let Some(seat) = self.planner.options().own_partials() else { return Ok(losses) };
         let lost = |parted| RunError::Kernel { value: "loss".into(), source: KernelError::Parted(parted) };
         let all = seat.peers.share(seat.party, &losses).map_err(lost)?;
         let add = |sum: Vec<f32>, one: Vec<f32>| sum.iter().zip(one).map(|(a, b)| a + b).collect();
@@ -96,32 +132,13 @@ impl Session {
         let parties = 1 + self.others.len() as u32;
         let rows = batch.fields.first().and_then(|(_, t)| t.shape().first()).copied().unwrap_or(0);
         share_of(rows, parties)?;
-        let names = self.graph().inputs().filter(|(_, role, _)| matches!(role, Role::Hyper(_)));
-        let set: HashMap<String, f32> =
-            names.filter_map(|(_, _, info)| Some((info.name.clone(), hyper(&info.name)?))).collect();
-        let others = std::mem::take(&mut self.others);
-        let mut all: Vec<&mut Session> = vec![&mut *self];
-        let mut others = others;
-        all.extend(&mut others);
-        let outcomes: Vec<Result<Outcome, SessionError>> = thread::scope(|scope| {
-            let set = &set;
-            let workers: Vec<_> = all
-                .into_iter()
-                .enumerate()
-                .map(|(party, session)| {
-                    let share = share_of_batch(batch, party, parties as usize);
-                    scope.spawn(move || session.step_among(&share, key, &|_, name| set.get(name).copied()))
-                })
-                .collect();
-            let died = |party: usize| SessionError::Device {
-                device: party as u32,
-                step: key.step + 1,
-                why: "its thread died".into(),
-            };
-            workers.into_iter().enumerate().map(|(p, w)| w.join().unwrap_or_else(|_| Err(died(p)))).collect()
-        });
+        let set = hypers(self.graph(), hyper);
+        let mut others = std::mem::take(&mut self.others);
+        let share = |party| share_of_batch(batch, party, parties as usize);
+        let all = std::iter::once(&mut *self).chain(&mut others).enumerate();
+        let outcomes = step_all(all.map(|(party, session)| (session, share(party))).collect(), key, &set);
         self.others = others;
-        self.joined(outcomes, key)
+        Ok(self.joined(outcomes?))
     }
 
     /// A step of this device; if it fails, the others are told.
@@ -134,24 +151,11 @@ impl Session {
     }
 
     /// What the devices' outcomes come to.
-    fn joined(
-        &self,
-        outcomes: Vec<Result<Outcome, SessionError>>,
-        key: Key,
-    ) -> Result<Outcome, SessionError> {
-        // The device that failed first, not one that was told of it.
-        if let Some(seat) = &self.planner.options().seat
-            && outcomes.iter().any(Result::is_err)
-            && let Err(parted) = seat.peers.share(seat.party, &[])
-        {
-            let (device, why) = (parted.party, parted.why);
-            return Err(SessionError::Device { device, step: key.step + 1, why });
-        }
-        let outcomes = outcomes.into_iter().collect::<Result<Vec<Outcome>, SessionError>>()?;
+    fn joined(&self, outcomes: Vec<Outcome>) -> Outcome {
         if outcomes.iter().any(|outcome| outcome.not_finite.is_some()) {
             let named = outcomes.iter().filter_map(|outcome| outcome.not_finite.clone());
             let value = named.into_iter().find(|name| name != "loss").unwrap_or_else(|| "loss".into());
-            return Ok(Outcome::failed(value));
+            return Outcome::failed(value);
         }
         let mut outcomes = outcomes.into_iter();
         let mut sum = outcomes.next().expect("there is a first device");
@@ -165,7 +169,7 @@ impl Session {
             }
         }
         sum.average(self.planner.options().all_partials());
-        Ok(sum)
+        sum
     }
 }
 

@@ -1,7 +1,7 @@
 //! Where and how a job runs.
 
 use crate::lower::Kernels;
-use crate::peers::Seat;
+use crate::peers::{Seat, Takes};
 use gulliver_graph::dim::Bindings;
 use gulliver_plan::cost::{Links, Rates};
 use std::path::PathBuf;
@@ -34,14 +34,24 @@ pub struct SessionOptions {
     pub partials: u32,
     /// Fast kernels of operators from outside.
     pub kernels: Kernels,
-    /// The place among other devices, each of which takes as many partials.
+    /// The place among other devices.
     pub seat: Option<Seat>,
 }
 
 impl SessionOptions {
+    /// The place among other devices, if each takes partials of its own.
+    pub(crate) fn own_partials(&self) -> Option<&Seat> {
+        self.seat.as_ref().filter(|seat| seat.takes == Takes::Partials)
+    }
+
+    /// Whether the device does parts of nodes, of inputs of one size.
+    pub(crate) fn does_parts(&self) -> bool {
+        self.seat.as_ref().is_some_and(|seat| seat.takes == Takes::Parts)
+    }
+
     /// Slices of a training batch on all devices together.
     pub fn all_partials(&self) -> u32 {
-        self.partials * self.seat.as_ref().map_or(1, |seat| seat.parties)
+        self.partials * self.own_partials().map_or(1, |seat| seat.parties)
     }
 }
 
