@@ -105,14 +105,7 @@ fn random_cut(bound: &Bound, levels: &[Level], seed: u64, exact: bool) -> Cut {
             all.retain(|choice| {
                 let mut with = choices.clone();
                 with[level] = *choice;
-                let legal = parts_of(kind, &with, &grid);
-                // Only sums are put together again.
-                legal.is_ok_and(|parts| {
-                    let spreads = parts.spreads.iter().flatten();
-                    spreads
-                        .into_iter()
-                        .all(|s| !matches!(s, Spread::Partial(k) if *k != gulliver_graph::spec::Reduce::Sum))
-                })
+                parts_of(kind, &with, &grid).is_ok()
             });
             choices[level] = all[draw(all.len())];
         }
@@ -233,7 +226,8 @@ fn check(name: &str, graph: &Graph, sizes: &Bindings, cut: &Cut, exact: bool) ->
     .unwrap();
     let mut compared = 0;
     for (d, share) in shares.iter().enumerate() {
-        for ((n, v), (_, whole)) in share.graph.outputs.iter().zip(&graph.outputs) {
+        for (n, v) in &share.graph.outputs {
+            let whole = graph.output(n).unwrap();
             assert!(
                 share.graph.outputs.len() == graph.outputs.len()
                     && close(&found[d][v.index()], &plain[whole.index()], exact),
@@ -280,9 +274,10 @@ fn random_cuts_do_what_the_whole_does() {
     let (mut compared, mut same, mut all) = (0, 0, 0);
     // Where sums are divided, gradients that are nearly zero must not be divided by themselves.
     for (exact, optimizer) in [(true, "adamw"), (false, "sgd")] {
-        for (name, graph, sizes) in graphs(optimizer) {
+        for (m, (name, graph, sizes)) in graphs(optimizer).into_iter().enumerate() {
             let bound = Bound::new(&graph, &sizes).unwrap();
-            for (i, levels) in grids.iter().enumerate() {
+            // Every other kind of grid, in turn.
+            for (i, levels) in grids.iter().enumerate().skip(m % 2).step_by(2) {
                 let cut = random_cut(&bound, levels, i as u64, exact);
                 let (values, exchanged) = check(name, &graph, &sizes, &cut, exact);
                 let counted = bytes(&graph, &sizes, &cut).unwrap().total();

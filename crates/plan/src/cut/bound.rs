@@ -3,12 +3,13 @@
 use super::{CutError, Objective};
 use crate::kind::Kinds;
 use gulliver_graph::dim::{Bindings, Dim, DimError};
-use gulliver_graph::graph::{Graph, Origin, Phase, Role};
+use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::{Graph, Origin, Phase, Role, Value};
 use gulliver_graph::op::Op;
 use gulliver_graph::op::chain::Apply;
 use gulliver_graph::op::reduce::Kind;
 use gulliver_graph::op::zip::Binary;
-use gulliver_graph::spec::{AxisId, Index, Reduce, Spec};
+use gulliver_graph::spec::{AxisId, Combine, Index, Reduce, Spec};
 
 /// A graph and all that follows from the sizes of its input.
 #[derive(Debug)]
@@ -119,11 +120,16 @@ impl<'a> Bound<'a> {
         let dims: Vec<&[Dim]> = node.ins.iter().map(|v| self.graph.ty(*v).shape.as_slice()).collect();
         let extents = spec.extents(&dims).map_err(|e| wrong(e.into()))?;
         let extents: Vec<usize> = extents.iter().map(|d| d.bind(sizes)).collect::<Result<_, DimError>>()?;
-        let shapes = |vs: &[gulliver_graph::graph::Value]| -> Vec<Vec<usize>> {
-            vs.iter().map(|v| self.shapes[v.index()].clone()).collect()
-        };
+        let shapes =
+            |vs: &[Value]| -> Vec<Vec<usize>> { vs.iter().map(|v| self.shapes[v.index()].clone()).collect() };
         let points: f64 = extents.iter().map(|&e| e as f64).product();
-        let axes = spec.cuts().into_iter().map(|c| c.axis).filter(|a| !is_tap(&spec, *a)).collect();
+        // Parts of other results than sums of f32 are not put together again.
+        let adds = |(how, v): (&Combine, &Value)| {
+            let sum = *how == Combine::Reduce(Reduce::Sum) && self.graph.ty(*v).dtype == DType::F32;
+            sum || matches!(how, Combine::Concat(_))
+        };
+        let cuts = spec.cuts().into_iter().filter(|cut| cut.outputs.iter().zip(&node.outs).all(adds));
+        let axes = cuts.map(|c| c.axis).filter(|a| !is_tap(&spec, *a)).collect();
         let elements = node.ins.iter().chain(&node.outs).map(|v| self.element[v.index()]).collect();
         Ok(NodeKind {
             ins: shapes(&node.ins),
