@@ -234,7 +234,7 @@ fn members_need_not_have_the_same_optimizer_data_or_slices() {
     let array = compare("optimizers", &graphs, 10, false, 1);
     let report = array.fused.report;
     let updates = |g: &Graph| g.nodes.iter().filter(|n| n.op.def().name().starts_with("update")).count();
-    assert_eq!(report.alone(), graphs.iter().map(updates).sum(), "{report}");
+    assert_eq!(report.alone(), graphs.iter().map(updates).sum::<usize>(), "{report}");
     assert!(report.share() > 0.9, "{report}");
 }
 

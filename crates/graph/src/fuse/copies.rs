@@ -15,10 +15,12 @@ pub(super) struct Copies {
     pub graph: Graph,
     /// How many nodes copy something.
     pub count: usize,
-    /// What exists, and whether for updates, which see sums over the partials.
-    together: HashMap<(Vec<Place>, bool), Value>,
-    apart: HashMap<(Place, bool), Value>,
+    made: HashMap<Made, Value>,
 }
+
+/// What tells nodes apart: operator, operands, shape of the result, where a slice begins, and whether it is for
+/// updates, which see sums over the partials.
+type Made = (&'static str, Vec<Value>, Vec<Dim>, usize, bool);
 
 /// The phase and objective of who needs a copy.
 type At = (Phase, u32);
@@ -26,7 +28,7 @@ type At = (Phase, u32);
 impl Copies {
     /// From a graph without nodes.
     pub fn new(graph: Graph) -> Copies {
-        Copies { graph, count: 0, together: HashMap::new(), apart: HashMap::new() }
+        Copies { graph, count: 0, made: HashMap::new() }
     }
 
     /// Appends a node whose results are there already.
@@ -47,33 +49,13 @@ impl Copies {
     /// A member's value for itself.
     pub fn apart(&mut self, place: Place, at: At) -> Value {
         let Some(row) = place.row else { return place.value };
-        let key = (place, at.0 == Phase::Update);
-        if let Some(value) = self.apart.get(&key) {
-            return *value;
-        }
         let one = self.of_one(place);
         let value = self.rows(place.value, row, 1, at);
-        let value = self.reshape(value, one.shape, at);
-        self.apart.insert(key, value);
-        value
+        self.reshape(value, one.shape, at)
     }
 
     /// One value of these, along a first dimension.
     pub fn together(&mut self, places: &[Place], at: At) -> Value {
-        let whole = Place { value: places[0].value, row: Some(0) };
-        if places[0] == whole && run(places) == places.len() && self.members(whole.value) == places.len() {
-            return whole.value;
-        }
-        let key = (places.to_vec(), at.0 == Phase::Update);
-        if let Some(value) = self.together.get(&key) {
-            return *value;
-        }
-        let value = self.put_together(places, at);
-        self.together.insert(key, value);
-        value
-    }
-
-    fn put_together(&mut self, places: &[Place], at: At) -> Value {
         let one = self.of_one(places[0]);
         if let (Some(row), true) = (places[0].row, run(places) == places.len()) {
             return self.rows(places[0].value, row, places.len(), at);
@@ -127,7 +109,13 @@ impl Copies {
     }
 
     fn add(&mut self, op: Op, ins: Vec<Value>, ty: Type, (phase, stage): At) -> Value {
+        let start = if let Op::Slice(slice) = &op { slice.start } else { 0 };
+        let key = (op.def().name(), ins.clone(), ty.shape.clone(), start, phase == Phase::Update);
+        if let Some(value) = self.made.get(&key) {
+            return *value;
+        }
         let out = Value(self.graph.values.len() as u32);
+        self.made.insert(key, out);
         let ValueInfo { name, origin, .. } = self.graph.value(ins[0]).clone();
         self.graph.values.push(ValueInfo { name, ty, origin });
         self.count += usize::from(!op.def().is_view());

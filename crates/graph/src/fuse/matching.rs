@@ -3,9 +3,10 @@
 //!
 //! A node belongs to a group of others if it does the same, types, phase and objective included, and its
 //! operands belong to the same groups as theirs. If only some do, the others, values of the same types that
-//! each member has for itself, have to be put together by a copy. That is done where it pays: if less has to be
-//! put together than otherwise would have to be taken apart, or if there is [much to do](WORTH) for each byte.
-//! Weights, states, hyper-parameters and random keys are never put together with those of other names.
+//! each member has for itself, have to be put together by a copy. That is done for nodes of the same name where
+//! it pays: if less has to be put together than otherwise would have to be taken apart, or if there is
+//! [much to do](WORTH) for each byte. Weights, states, hyper-parameters and random keys are never put together
+//! with those of other names.
 
 use super::about;
 use crate::graph::{Graph, GraphError, Node, NodeId, Origin, Phase, Role, Type, Value};
@@ -150,6 +151,13 @@ struct Candidates {
     taken: usize,
 }
 
+/// What a node must have in common with a group.
+struct Wanted<'g> {
+    kind: usize,
+    name: &'g str,
+    operands: Vec<Source>,
+}
+
 /// Groups so far, and where to look for them.
 struct Matcher<'g> {
     matched: Matched<'g>,
@@ -158,8 +166,8 @@ struct Matcher<'g> {
     kind_count: usize,
     /// By all operands.
     equal: HashMap<(usize, Vec<Source>), Candidates>,
-    /// By one operand, and which it is.
-    alike: HashMap<(usize, usize, Source), Candidates>,
+    /// By name, one operand, and which it is.
+    alike: HashMap<(usize, &'g str, usize, Source), Candidates>,
     /// Of the first member of each group.
     operands: Vec<Vec<Source>>,
     /// Whether the results of a group are the same for all members.
@@ -183,17 +191,20 @@ impl<'g> Matcher<'g> {
     }
 
     fn add(&mut self, member: usize, id: NodeId) -> Result<(), GraphError> {
-        let node = self.matched.node(member, id);
-        let kind = self.kind(member, node)?;
-        let operands: Vec<Source> = node.ins.iter().map(|v| self.matched.source(member, *v)).collect();
-        let group = match self.equal_group(member, kind, &operands) {
+        let (graph, node) = (self.matched.graphs[member], self.matched.node(member, id));
+        let wanted = Wanted {
+            kind: self.kind(member, node)?,
+            name: node.outs.first().map_or("", |v| &graph.value(*v).name),
+            operands: node.ins.iter().map(|v| self.matched.source(member, *v)).collect(),
+        };
+        let group = match self.equal_group(member, &wanted) {
             Some(group) => group,
-            None => match self.alike_group(member, node, kind, &operands) {
+            None => match self.alike_group(member, node, &wanted) {
                 Some(group) => {
-                    self.join(group, kind, &operands);
+                    self.join(group, &wanted);
                     group
                 }
-                None => self.new_group(kind, &operands),
+                None => self.new_group(&wanted),
             },
         };
         self.matched.groups[group].push((member, id));
@@ -218,19 +229,19 @@ impl<'g> Matcher<'g> {
         Ok(self.kind_count - 1)
     }
 
-    fn equal_group(&mut self, member: usize, kind: usize, operands: &[Source]) -> Option<usize> {
-        let candidates = self.equal.get_mut(&(kind, operands.to_vec()))?;
+    fn equal_group(&mut self, member: usize, wanted: &Wanted) -> Option<usize> {
+        let candidates = self.equal.get_mut(&(wanted.kind, wanted.operands.clone()))?;
         free(candidates, &self.matched.groups, member)
     }
 
     /// The group with some of these operands for which least has to be put together, if that pays.
-    fn alike_group(&mut self, member: usize, node: &Node, kind: usize, operands: &[Source]) -> Option<usize> {
+    fn alike_group(&mut self, member: usize, node: &Node, wanted: &Wanted<'g>) -> Option<usize> {
         let mut best: Option<(f64, usize)> = None;
-        for (i, operand) in operands.iter().enumerate() {
-            let candidates = self.alike.get_mut(&(kind, i, *operand));
+        for (i, operand) in wanted.operands.iter().enumerate() {
+            let candidates = self.alike.get_mut(&(wanted.kind, wanted.name, i, *operand));
             let group = candidates.and_then(|c| free(c, &self.matched.groups, member));
             let Some(group) = group else { continue };
-            let Some(bytes) = self.worth(member, node, group, operands) else { continue };
+            let Some(bytes) = self.worth(member, node, group, &wanted.operands) else { continue };
             if best.is_none_or(|(least, _)| bytes < least) {
                 best = Some((bytes, group));
             }
@@ -261,34 +272,34 @@ impl<'g> Matcher<'g> {
         matches!(source, Source::Result(group, _) if !self.shared[group])
     }
 
-    fn join(&mut self, group: usize, kind: usize, operands: &[Source]) {
-        for (own, first) in operands.iter().zip(&self.operands[group]) {
+    fn join(&mut self, group: usize, wanted: &Wanted<'g>) {
+        for (own, first) in wanted.operands.iter().zip(&self.operands[group]) {
             if own != first {
                 self.together.insert((*first, *own));
             }
         }
         self.shared[group] = false;
-        self.offer(group, kind, operands);
+        self.offer(group, wanted);
     }
 
-    fn new_group(&mut self, kind: usize, operands: &[Source]) -> usize {
+    fn new_group(&mut self, wanted: &Wanted<'g>) -> usize {
         let same = |source: &Source| match *source {
             Source::Input(input) => self.matched.inputs[input].is_shared(),
             Source::Result(group, _) => self.shared[group],
         };
-        self.shared.push(operands.iter().all(same));
-        self.operands.push(operands.to_vec());
+        self.shared.push(wanted.operands.iter().all(same));
+        self.operands.push(wanted.operands.clone());
         self.matched.groups.push(Vec::new());
         let group = self.matched.groups.len() - 1;
-        self.offer(group, kind, operands);
+        self.offer(group, wanted);
         group
     }
 
-    /// Lets nodes with these operands find a group.
-    fn offer(&mut self, group: usize, kind: usize, operands: &[Source]) {
-        self.equal.entry((kind, operands.to_vec())).or_default().groups.push(group);
+    /// Lets nodes like this find a group.
+    fn offer(&mut self, group: usize, Wanted { kind, name, operands }: &Wanted<'g>) {
+        self.equal.entry((*kind, operands.clone())).or_default().groups.push(group);
         for (i, operand) in operands.iter().enumerate() {
-            self.alike.entry((kind, i, *operand)).or_default().groups.push(group);
+            self.alike.entry((*kind, name, i, *operand)).or_default().groups.push(group);
         }
     }
 }
