@@ -4,7 +4,7 @@
 use super::bound::Bound;
 use super::eliminate::{FORBIDDEN, Factor};
 use super::judge::judge;
-use super::part::{Choice, Need, homes_at, options_at};
+use super::part::{Choice, Homes, Need, Parts, homes_at, options_at};
 use super::region::Grid;
 use super::search::cut;
 use super::tables::{State, Tables, cut_of};
@@ -189,7 +189,7 @@ pub fn exhaustive(
     let nodes: Vec<_> = (0..graph.nodes.len())
         .map(|n| options_at(bound.kind(n), &[Choice::All], 0, &grid, bound.may_repeat(n, Objective::Bytes)))
         .collect();
-    let homes: Vec<(usize, Vec<(Vec<Spread>, Need)>)> = (0..graph.values.len())
+    let homes: Vec<(usize, Homes)> = (0..graph.values.len())
         .filter(|v| bound.has_home(*v))
         .map(|v| (v, homes_at(&bound.shapes[v], &[Spread::Whole], 0, &grid)))
         .collect();
@@ -224,8 +224,8 @@ pub fn exhaustive(
 fn total_of(
     bound: &Bound,
     grid: &Grid,
-    nodes: &[Vec<(Choice, super::part::Parts)>],
-    homes: &[(usize, Vec<(Vec<Spread>, Need)>)],
+    nodes: &[Vec<(Choice, Parts)>],
+    homes: &[(usize, Homes)],
     pick: &[usize],
 ) -> Option<u64> {
     let home = |v: usize| {

@@ -169,13 +169,11 @@ pub(crate) fn options_at(
     all.into_iter().chain(divided).chain(linear).collect()
 }
 
+/// Where an input may live, and what its devices then have.
+pub(crate) type Homes = Vec<(Vec<Spread>, Need)>;
+
 /// Every place an input may live at one level, where the others are as they are.
-pub(crate) fn homes_at(
-    shape: &[usize],
-    spreads: &[Spread],
-    level: usize,
-    grid: &Grid,
-) -> Vec<(Vec<Spread>, Need)> {
+pub(crate) fn homes_at(shape: &[usize], spreads: &[Spread], level: usize, grid: &Grid) -> Homes {
     let all = std::iter::once(Spread::Whole).chain((0..shape.len()).map(Spread::Along));
     let with = |spread: Spread| {
         let mut spreads = spreads.to_vec();

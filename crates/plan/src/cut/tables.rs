@@ -73,15 +73,17 @@ type Shared = Rc<Vec<(Vec<usize>, Arc<[f64]>)>>;
 /// One variable that has to do with a value.
 struct Party {
     variable: usize,
+    /// The node, or the input whose home it is.
+    of: usize,
     key: PartyKey,
-    /// By choice: where the value lies (the source), or what is needed of it (readers).
-    spreads: Vec<Vec<Spread>>,
-    needs: Vec<Vec<Need>>,
 }
 
+/// Parties with equal keys have equal choices.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum PartyKey {
+    /// Options, and the operands through which it reads or the result that it makes.
     Node(usize, Vec<usize>),
+    /// Options.
     Home(usize),
 }
 
@@ -198,60 +200,70 @@ impl<'a> Tables<'a> {
     fn source(&self, v: usize) -> Option<Party> {
         match self.bound.graph.values[v].origin {
             Origin::Node { node, output } => {
-                let options = &self.nodes[node.index()];
-                let spreads = options.parts.iter().map(|p| p.spreads[output].clone()).collect();
-                let key = PartyKey::Node(self.node_ids[node.index()], vec![output]);
-                Some(Party { variable: node.index(), key, spreads, needs: Vec::new() })
+                let of = node.index();
+                Some(Party { variable: of, of, key: PartyKey::Node(self.node_ids[of], vec![output]) })
             }
-            Origin::Input(_) => self.homes.get(&v).map(|(variable, home)| Party {
-                variable: *variable,
-                key: PartyKey::Home(self.home_ids[&v]),
-                spreads: home.spreads.clone(),
-                needs: Vec::new(),
-            }),
+            Origin::Input(_) => self.home(v),
         }
+    }
+
+    fn home(&self, v: usize) -> Option<Party> {
+        let (variable, _) = self.homes.get(&v)?;
+        Some(Party { variable: *variable, of: v, key: PartyKey::Home(self.home_ids[&v]) })
     }
 
     /// Who needs a value.
     fn readers(&self, v: usize, source: Option<&Party>) -> Vec<Party> {
         let nodes = self.bound.readers[v].iter().map(|(node, operands)| {
-            let options = &self.nodes[*node];
-            let needs = |p: &Parts| operands.iter().map(|&i| p.ins[i].clone()).collect();
-            Party {
-                variable: *node,
-                key: PartyKey::Node(self.node_ids[*node], operands.clone()),
-                spreads: Vec::new(),
-                needs: options.parts.iter().map(needs).collect(),
-            }
+            let key = PartyKey::Node(self.node_ids[*node], operands.clone());
+            Party { variable: *node, of: *node, key }
         });
-        let carried = self.bound.carried_by[v].iter().filter_map(|input| {
-            let (variable, home) = self.homes.get(input)?;
-            let needs = home.needs.iter().map(|n| vec![n.clone()]).collect();
-            let key = PartyKey::Home(self.home_ids[input]);
-            Some(Party { variable: *variable, key, spreads: Vec::new(), needs })
-        });
+        let carried = self.bound.carried_by[v].iter().filter_map(|input| self.home(*input));
         let other = |p: &Party| source.is_none_or(|s| s.variable != p.variable);
         nodes.chain(carried).filter(other).collect()
+    }
+
+    /// By choice of the source, where the value lies.
+    fn spreads(&self, source: &Party) -> Vec<&[Spread]> {
+        match &source.key {
+            PartyKey::Node(_, output) => {
+                self.nodes[source.of].parts.iter().map(|p| p.spreads[output[0]].as_slice()).collect()
+            }
+            PartyKey::Home(_) => self.homes[&source.of].1.spreads.iter().map(Vec::as_slice).collect(),
+        }
+    }
+
+    /// By choice of a reader, what it needs.
+    fn needs(&self, reader: &Party) -> Vec<Vec<&Need>> {
+        match &reader.key {
+            PartyKey::Node(_, operands) => {
+                let parts = &self.nodes[reader.of].parts;
+                parts.iter().map(|p| operands.iter().map(|&i| &p.ins[i]).collect()).collect()
+            }
+            PartyKey::Home(_) => self.homes[&reader.of].1.needs.iter().map(|n| vec![n]).collect(),
+        }
     }
 
     /// Costs of moving one value, over as few variables as decide them.
     fn tables(&self, v: usize, source: Option<&Party>, readers: &[Party]) -> Vec<(Vec<usize>, Arc<[f64]>)> {
         let first = usize::from(source.is_some());
         // Only that no partial sums are wanted of data has to be seen to.
+        let readers: Vec<Vec<Vec<&Need>>> = readers.iter().map(|r| self.needs(r)).collect();
         let Some(source) = source else {
-            let fine = |needs: &Vec<Need>| needs.iter().all(|n| n.unreduced == 0);
-            let cost = |needs: &Vec<Need>| if fine(needs) { 0.0 } else { FORBIDDEN };
-            let table = |r: &Party| r.needs.iter().map(cost).collect::<Arc<[f64]>>();
+            let fine = |needs: &Vec<&Need>| needs.iter().all(|n| n.unreduced == 0);
+            let cost = |needs: &Vec<&Need>| if fine(needs) { 0.0 } else { FORBIDDEN };
+            let table = |r: &Vec<Vec<&Need>>| r.iter().map(cost).collect::<Arc<[f64]>>();
             let all = readers.iter().enumerate().map(|(i, r)| (vec![i + first], table(r)));
             return all.filter(|(_, table)| table.iter().any(|c| *c > 0.0)).collect();
         };
+        let source = self.spreads(source);
         let mut pool: Vec<&Need> = Vec::new();
         let mut sets: Vec<Vec<u64>> = Vec::new();
-        for reader in readers {
+        for reader in &readers {
             let mut by_choice = Vec::new();
-            for needs in &reader.needs {
+            for needs in reader {
                 let mut set = 0u64;
-                for need in needs {
+                for &need in needs {
                     let at = pool.iter().position(|n| *n == need).unwrap_or_else(|| {
                         pool.push(need);
                         pool.len() - 1
@@ -266,11 +278,11 @@ impl<'a> Tables<'a> {
         let constant = |set: &[u64]| set.iter().all(|s| *s == set[0]);
         let base = sets.iter().filter(|s| constant(s)).fold(0, |bits, s| bits | s[0]);
         let deciding: Vec<usize> = (0..sets.len()).filter(|&r| !constant(&sets[r])).collect();
-        let size = deciding.iter().fold(source.spreads.len(), |n, &r| n.saturating_mul(sets[r].len()));
+        let size = deciding.iter().fold(source.len(), |n, &r| n.saturating_mul(sets[r].len()));
         if size <= self.options.limit && pool.len() <= 64 {
             let mut costs = Costs { tables: self, v, pool: &pool, known: HashMap::new() };
             let mut table = Vec::with_capacity(size);
-            for spreads in &source.spreads {
+            for spreads in &source {
                 let mut all = vec![base];
                 for &r in &deciding {
                     all = all.iter().flat_map(|bits| sets[r].iter().map(move |s| bits | s)).collect();
@@ -281,13 +293,15 @@ impl<'a> Tables<'a> {
             return vec![(places, table.into())];
         }
         // Too many readers to be seen together: each is counted as if it were alone, which is never too little.
-        let alone =
-            |needs: &[Need], spreads: &Vec<Spread>| self.moved(v, spreads, &needs.iter().collect::<Vec<_>>());
-        let pair = |(r, reader): (usize, &Party)| {
-            let each = |s| reader.needs.iter().map(move |needs| alone(needs, s));
-            (vec![0, r + first], source.spreads.iter().flat_map(each).collect())
-        };
-        readers.iter().enumerate().map(pair).collect()
+        let mut all = Vec::with_capacity(readers.len());
+        for (r, reader) in readers.iter().enumerate() {
+            let mut table = Vec::with_capacity(source.len() * reader.len());
+            for spreads in &source {
+                table.extend(reader.iter().map(|needs| self.moved(v, spreads, needs)));
+            }
+            all.push((vec![0, r + first], table.into()));
+        }
+        all
     }
 
     /// The cost of moving one value.

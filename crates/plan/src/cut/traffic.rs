@@ -78,10 +78,10 @@ fn largest<'a>(boxes: impl Iterator<Item = &'a Region>) -> Vec<&'a Region> {
 
 /// Devices that hold partial results of the same box each reduce a slice of it, then gather the others'.
 fn all_reduce(holds: &[Region], reduced: u64, grid: &Grid, add: &mut impl FnMut(usize, usize, u64)) {
-    for to in 0..grid.devices() {
+    for (to, own) in holds.iter().enumerate() {
         let peers: Vec<usize> =
             (0..grid.devices()).filter(|&from| differ(grid, to, from) & !reduced == 0).collect();
-        let slice = |peer: usize| area(&slice_along(&holds[to], &peers, peer));
+        let slice = |peer: usize| area(&slice_along(own, &peers, peer));
         for &from in peers.iter().filter(|&&from| from != to) {
             add(to, from, slice(to) + slice(from));
         }
