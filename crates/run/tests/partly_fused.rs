@@ -1,5 +1,5 @@
-//! Jobs whose graphs differ in places, fused where they agree: every member has the bits it has alone, and what
-//! is equal is done together.
+//! Jobs whose graphs differ in places, fused where they agree: every member has the bits it has alone, and
+//! what is equal is done together.
 
 mod jobs;
 mod nets;
@@ -327,7 +327,11 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_networks_have_the_bits_they_have_alone(nets in any_nets(), own in any::<bool>(), partials in 1u32..3) {
+    fn any_networks_have_the_bits_they_have_alone(
+        nets in any_nets(),
+        own in any::<bool>(),
+        partials in 1u32..3,
+    ) {
         let graph = |net: &Net| net.graph("adam", Some(Clip::Norm(1.0)));
         let graphs: Vec<Graph> = nets.iter().map(graph).collect();
         compare(&format!("{nets:?}"), &graphs, 3, own, partials);
