@@ -115,10 +115,10 @@ pub fn fuse(graph: &Graph, members: usize, apart: &dyn Fn(&str) -> bool) -> Resu
 ///
 /// Inputs correspond that have the same name, type and kind of role. Nodes correspond that do the same to
 /// corresponding operands; and nodes that do the same with some corresponding operands, if putting the others
-/// together costs less than it saves (`matching` says when). Corresponding nodes of two or more members become
-/// one node. Weights and states are one value for the members that use and update them together, and one value
-/// for each of the others, whichever needs fewer copies. Equal graphs are fused completely, and graphs that
-/// have nothing in common stand beside each other.
+/// together costs less than it saves (`matching` says when). Corresponding nodes of two or more members
+/// become one node. Weights and states are one value for the members that use and update them together, and
+/// one value for each of the others, whichever needs fewer copies. Equal graphs are fused completely, and
+/// graphs that have nothing in common stand beside each other.
 pub fn fuse_partly(graphs: &[&Graph], apart: &dyn Fn(&str) -> bool) -> Result<Fused, GraphError> {
     if graphs.is_empty() {
         return Err(GraphError::Invalid("an array needs at least one member".into()));

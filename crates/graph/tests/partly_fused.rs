@@ -1,5 +1,5 @@
-//! Fusion of jobs whose graphs differ in places, on the reference kernels: every value of every member is where
-//! it is said to be, and is what it is alone.
+//! Fusion of jobs whose graphs differ in places, on the reference kernels: every value of every member is
+//! where it is said to be, and is what it is alone.
 
 use gulliver_graph::autodiff::differentiate;
 use gulliver_graph::build::Builder;

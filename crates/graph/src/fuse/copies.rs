@@ -1,5 +1,5 @@
-//! A graph in the making, and the nodes in it that put values of members together and take them apart: ordinary
-//! ones, each made where it is first needed and once for all who need it.
+//! A graph in the making, and the nodes in it that put values of members together and take them apart:
+//! ordinary ones, each made where it is first needed and once for all who need it.
 
 use super::Place;
 use crate::dim::Dim;
@@ -18,8 +18,8 @@ pub(super) struct Copies {
     made: HashMap<Made, Value>,
 }
 
-/// What tells nodes apart: operator, operands, shape of the result, where a slice begins, and whether it is for
-/// updates, which see sums over the partials.
+/// What tells nodes apart: operator, operands, shape of the result, where a slice begins, and whether it is
+/// for updates, which see sums over the partials.
 type Made = (&'static str, Vec<Value>, Vec<Dim>, usize, bool);
 
 /// The phase and objective of who needs a copy.

@@ -1,5 +1,5 @@
-//! The fused graph, written down group by group in an order in which they can run; what is wanted of it, outputs
-//! and next values, as soon as all members have made theirs.
+//! The fused graph, written down group by group in an order in which they can run; what is wanted of it,
+//! outputs and next values, as soon as all members have made theirs.
 
 use super::copies::Copies;
 use super::homes::Part;

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 /// Members that share a value, in ascending order.
 pub(super) type Part = Vec<usize>;
 
-/// For each of the corresponding inputs, the parts of its members that share a value. Data that is not apart is
-/// the same value for all; data that is, one for each.
+/// For each of the corresponding inputs, the parts of its members that share a value. Data that is not apart
+/// is the same value for all; data that is, one for each.
 pub(super) fn homes(matched: &Matched) -> Vec<Vec<Part>> {
     let uses = uses(matched);
     let next = next(matched);
@@ -34,7 +34,8 @@ pub(super) fn homes(matched: &Matched) -> Vec<Vec<Part>> {
     uses.iter().enumerate().map(choose).collect()
 }
 
-/// The members that read an input together, and whether for an update: what is copied is copied once for each.
+/// The members that read an input together, and whether for an update: what is copied is copied once for
+/// each.
 type Uses = HashSet<(Part, bool)>;
 
 fn uses(matched: &Matched) -> Vec<Uses> {

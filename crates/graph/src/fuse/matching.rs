@@ -3,10 +3,10 @@
 //!
 //! A node belongs to a group of others if it does the same, types, phase and objective included, and its
 //! operands belong to the same groups as theirs. If only some do, the others, values of the same types that
-//! each member has for itself, have to be put together by a copy. That is done for nodes of the same name where
-//! it pays: if less has to be put together than otherwise would have to be taken apart, or if there is
-//! [much to do](WORTH) for each byte. Weights, states, hyper-parameters and random keys are never put together
-//! with those of other names.
+//! each member has for itself, have to be put together by a copy. That is done for nodes of the same name
+//! where it pays: if less has to be put together than otherwise would have to be taken apart, or if there is
+//! [much to do](WORTH) for each byte. Weights, states, hyper-parameters and random keys are never put
+//! together with those of other names.
 
 use super::about;
 use crate::graph::{Graph, GraphError, Node, NodeId, Origin, Phase, Role, Type, Value};
