@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 const JOB: &str = "[model]\nname = 'pointnet'\nwidth = 4\n[data]\nkind = 'points'\nlength = 16\nexamples = 32\n\
     [train]\nsteps = 3\nbatch = 8\n[devices]\nthreads = 2\n";
 
-const MEMBERS: usize = 5;
+const MEMBERS: usize = 4;
 
 fn prepared(sets: &[String]) -> (Job, Prepared) {
     let job = Job::parse(JOB, "job.toml", sets).unwrap_or_else(|e| panic!("{e}"));
