@@ -30,6 +30,7 @@ from torch_fused import Unsupported, fused
 from torch_train import IGNORED, OPTIMIZERS, WORKLOADS, Training, quantile
 
 CHECKED_STEPS = 2
+CHECKED_SAMPLES = 4
 TOLERANCE = 1e-6
 
 
@@ -139,21 +140,25 @@ def member(make, seed):
     return make()
 
 
-def trainer(form, seeds, name):
-    """The members of these seeds in a form, ready to train."""
+def trainer(form, seeds, name, *samples):
+    """The members of these seeds in a form, ready to train; on so many samples, if that is said."""
     workload = WORKLOADS[name]
     models = [member(workload.model, seed) for seed in seeds]
     torch.manual_seed(0)
-    return FORMS[form](workload, models, workload.data())
+    return FORMS[form](workload, models, workload.data(*samples))
 
 
 def check(form, members, workload):
-    """Fails unless every member has the losses it has alone, up to the loss after some steps. In double precision:
-    Adam makes whole steps of the rounding errors of gradients that should be zero."""
+    """Fails unless every member has the losses it has alone, up to the loss after some steps. In double precision, as
+    a step makes a lot of rounding errors: batch norm and Adam divide by what may be next to nothing."""
     torch.set_default_dtype(torch.float64)
-    losses = lambda trainer: torch.stack([trainer.step() for _ in range(CHECKED_STEPS + 1)])
-    together = losses(trainer(form, range(members), workload))
-    alone = torch.cat([losses(trainer("solo", [seed], workload)) for seed in range(members)], 2)
+
+    def losses(form, seeds):
+        array = trainer(form, seeds, workload, CHECKED_SAMPLES)
+        return torch.stack([array.step() for _ in range(CHECKED_STEPS + 1)])
+
+    together = losses(form, range(members))
+    alone = torch.cat([losses("solo", [seed]) for seed in range(members)], 2)
     if together.shape != alone.shape:
         sys.exit(f"error: losses have shape {list(together.shape)}, not {list(alone.shape)}")
     off = ((together - alone).abs() / alone.abs().clamp(min=1)).max().item()

@@ -47,7 +47,7 @@ class Workload(NamedTuple):
     """What is trained, on what and how."""
 
     model: Callable
-    # One batch.
+    # One batch; of another number of samples, if that is said.
     data: Callable
     # The optimizer; each objective has its own.
     rule: str
@@ -110,7 +110,7 @@ def gpt(name, sets=(), batch=None, length=None):
         if setting not in settings:
             raise SystemExit(f"error: --set {setting}: a GPT has {', '.join(settings)}")
         settings[setting] = value
-    data = lambda: text(settings["vocab"], batch or samples, length or tokens)
+    data = lambda n=batch or samples: text(settings["vocab"], n, length or tokens)
     return Workload(lambda: GPT(**settings), data, "adam")
 
 
@@ -123,25 +123,23 @@ def labelled(classes, *shape):
     return torch.randn(*shape), torch.randint(classes, (shape[0],))
 
 
-def images_and_noise(batch):
+def images_and_noise(batch=16):
     return torch.randn(batch, 3, 64, 64), torch.randn(batch, 100, 1, 1)
 
 
 WORKLOADS = {
-    "mlp": Workload(lambda: mlp(784, 1024, 1024, 10), lambda: labelled(10, 64, 784), "adam"),
-    "mlp-tiny": Workload(lambda: mlp(64, 32, 10), lambda: labelled(10, 32, 64), "adam"),
-    "resnet18": Workload(resnet18, lambda: labelled(10, 32, 3, 32, 32), "momentum"),
-    "resnet50": Workload(resnet50, lambda: labelled(1000, 4, 3, 224, 224), "momentum"),
+    "mlp": Workload(lambda: mlp(784, 1024, 1024, 10), lambda n=64: labelled(10, n, 784), "adam"),
+    "mlp-tiny": Workload(lambda: mlp(64, 32, 10), lambda n=32: labelled(10, n, 64), "adam"),
+    "resnet18": Workload(resnet18, lambda n=32: labelled(10, n, 3, 32, 32), "momentum"),
+    "resnet50": Workload(resnet50, lambda n=4: labelled(1000, n, 3, 224, 224), "momentum"),
     **{name: gpt(name) for name in GPTS},
-    "lstm": Workload(lambda: LSTM(1000, 512, 2), lambda: text(1000, 20, 35), "momentum"),
-    "pointnet": Workload(PointNet, lambda: labelled(40, 16, 3, 1024), "adam"),
-    "cnn": Workload(cnn, lambda: labelled(10, 32, 1, 28, 28), "adam"),
-    "mobilenet_v2": Workload(mobilenet_v2, lambda: labelled(10, 32, 3, 32, 32), "momentum"),
-    "dcgan": Workload(
-        Dcgan, lambda: images_and_noise(16), "adam-dcgan", discriminated, ("discriminator.", "generator.")
-    ),
+    "lstm": Workload(lambda: LSTM(1000, 512, 2), lambda n=20: text(1000, n, 35), "momentum"),
+    "pointnet": Workload(PointNet, lambda n=16: labelled(40, n, 3, 1024), "adam"),
+    "cnn": Workload(cnn, lambda n=32: labelled(10, n, 1, 28, 28), "adam"),
+    "mobilenet_v2": Workload(mobilenet_v2, lambda n=32: labelled(10, n, 3, 32, 32), "momentum"),
+    "dcgan": Workload(Dcgan, images_and_noise, "adam-dcgan", discriminated, ("discriminator.", "generator.")),
     "bert-small": Workload(
-        lambda: Bert(30522, 512, 8, 8, 2048, 512), lambda: masked_text(30522, 4, 64), "adam"
+        lambda: Bert(30522, 512, 8, 8, 2048, 512), lambda n=4: masked_text(30522, n, 64), "adam"
     ),
 }
 
