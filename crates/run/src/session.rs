@@ -342,7 +342,7 @@ impl Session {
         let program = &self.programs.get(at).program;
         let side = self.planner.side(which);
         let seat = self.planner.options().own_partials().filter(|_| which == Which::Train);
-        self.ledger.to_device += feed(&mut self.cpu, side, program, batch, &sizes, keys, hyper, seat)?;
+        self.ledger.to_device += feed(&mut self.cpu, side, program, (batch, &sizes), keys, hyper, seat)?;
         Ok(at)
     }
 

@@ -95,7 +95,7 @@ pub(crate) fn slice_along(own: &Region, peers: &[usize], peer: usize) -> Region 
     let longest = |d: &usize| own[*d].len();
     let dimension = (0..own.len()).filter(even).max_by_key(longest);
     let Some(d) = dimension.or_else(|| (0..own.len()).max_by_key(longest)) else {
-        return if peers.first() == Some(&peer) { Vec::new() } else { vec![0..0] };
+        return if peers.first() == Some(&peer) { Vec::new() } else { std::iter::once(0..0).collect() };
     };
     let place = peers.iter().position(|p| *p == peer).unwrap_or(0);
     let mut slice = own.clone();

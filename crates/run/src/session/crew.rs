@@ -74,7 +74,7 @@ pub(super) fn step_all(
         let (device, why) = (parted.party, parted.why);
         return Err(SessionError::Device { device, step: key.step + 1, why });
     }
-    Ok(outcomes.into_iter().flatten().collect::<Result<Vec<Outcome>, SessionError>>()?)
+    outcomes.into_iter().flatten().collect()
 }
 
 /// The hyper-parameters of a graph that are not at their defaults.

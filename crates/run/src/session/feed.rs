@@ -12,14 +12,13 @@ use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::graph::{Graph, Origin, Role, Value};
 use gulliver_plan::make::BATCH;
 
-/// Feeds a program; the number of bytes. There is a key for every member; `hyper` gives hyper-parameters of
-/// a member that are not at their defaults.
+/// Feeds a program with a batch of these sizes; the number of bytes. There is a key for every member; `hyper`
+/// gives hyper-parameters of a member that are not at their defaults.
 pub(super) fn feed(
     cpu: &mut Cpu,
     side: &Side,
     program: &Program,
-    batch: &Batch,
-    sizes: &Bindings,
+    (batch, sizes): (&Batch, &Bindings),
     keys: &[Key],
     hyper: &dyn Fn(usize, &str) -> Option<f32>,
     seat: Option<&Seat>,

@@ -73,7 +73,7 @@ impl Parts {
         let parties = devices.len() as u32;
         let room = room(&devices);
         let partials = devices.first().map_or(1, |options| options.partials as usize);
-        let inputs = shares.iter().map(|share| inputs(share)).collect();
+        let inputs = shares.iter().map(inputs).collect();
         let session = |((party, options), share): ((u32, SessionOptions), Share)| {
             let seat = Seat { party, parties, takes: Takes::Parts, peers: Arc::clone(&room) };
             let options = SessionOptions {
