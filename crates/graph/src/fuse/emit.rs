@@ -10,9 +10,12 @@ use crate::graph::{Graph, Node, Origin, Phase, Role, Value, ValueInfo};
 use crate::op::array::Array;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+/// A value of each of some members.
+type Values = Vec<(usize, Value)>;
+
 /// Something wanted of several members: the value of each, and how many of them are still to be made.
 struct Wanted {
-    of: Vec<(usize, Value)>,
+    of: Values,
     missing: usize,
     what: What,
 }
@@ -91,7 +94,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    fn want(&mut self, of: Vec<(usize, Value)>, what: What) {
+    fn want(&mut self, of: Values, what: What) {
         let mut missing = 0;
         for (member, value) in &of {
             if let Source::Result(group, _) = self.matched.source(*member, *value) {
@@ -106,7 +109,7 @@ impl<'a> Emitter<'a> {
     fn want_outputs(&mut self) {
         let graphs = self.matched.graphs;
         let mut names: Vec<&str> = Vec::new();
-        let mut having: HashMap<&str, Vec<(usize, Value)>> = HashMap::new();
+        let mut having: HashMap<&str, Values> = HashMap::new();
         for (member, graph) in graphs.iter().enumerate() {
             for (name, value) in &graph.outputs {
                 let having = having.entry(name).or_insert_with(|| {
@@ -125,7 +128,7 @@ impl<'a> Emitter<'a> {
             };
             let like_first = |one| (ty(one), phase(one)) == (ty(&of[0]), phase(&of[0]));
             let alike = of.len() == graphs.len() && of.iter().all(like_first);
-            let mut sets: Vec<(Option<Source>, Vec<(usize, Value)>)> = Vec::new();
+            let mut sets: Vec<(Option<Source>, Values)> = Vec::new();
             for &(member, value) in of {
                 let together = alike && ty(&of[0]).rank() == 0;
                 let source = (!together).then(|| self.matched.source(member, value));
