@@ -265,7 +265,7 @@ fn models_that_differ_somewhere_have_the_bits_they_have_alone() {
         ("dcgan", vec![("discriminator", Int(2)), ("discriminator", Int(3))], 0.25),
     ] {
         let graph = |(i, change): (usize, &(&str, ParamValue))| {
-            small_graph(name, &[change.clone()], if i == 1 { "adamw" } else { "adam" })
+            small_graph(name, std::slice::from_ref(change), if i == 1 { "adamw" } else { "adam" })
         };
         let graphs: Vec<Graph> = changes.iter().enumerate().map(graph).collect();
         let array = compare(&format!("{name} {changes:?}"), &graphs, 10, false, 1);
