@@ -98,7 +98,7 @@ fn mistakes() {
             "--set data.folds=4: data.folds: the sweep cuts the data into folds, too; keep one",
         ),
         (
-            format!("[sweep]\njob = 'job.toml'\nfolds = 3\n[space]\ndata.folds = [3, 4]\n"),
+            "[sweep]\njob = 'job.toml'\nfolds = 3\n[space]\ndata.folds = [3, 4]\n".into(),
             "s.toml:5: space.data.folds: the sweep cuts the data into folds, too; keep one",
         ),
         (of("data.fold = [0, 1]"), "s.toml:4: space.data.fold: says which of data.folds is for validation"),
