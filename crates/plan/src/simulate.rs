@@ -3,7 +3,8 @@
 
 use crate::cost::Links;
 use crate::plan::{Act, Place, Plan, STREAMS, Stream, Tier};
-use gulliver_graph::graph::NodeId;
+use gulliver_graph::graph::{Graph, NodeId, Phase};
+use gulliver_graph::op::Op;
 use serde::Serialize;
 
 /// What a simulated step comes to.
@@ -41,6 +42,16 @@ pub fn moved(plan: &Plan) -> Moved {
         }
     }
     moved
+}
+
+/// Bytes that the meetings of a graph bring from other devices in one step.
+pub fn exchanged(graph: &Graph, partials: u32) -> u64 {
+    let meetings = graph.nodes.iter().filter_map(|node| match &node.op {
+        Op::Exchange(op) => Some((node.phase, op.bytes())),
+        _ => None,
+    });
+    let times = |phase| if phase == Phase::Update { 1 } else { u64::from(partials) };
+    meetings.map(|(phase, bytes)| times(phase) * bytes).sum()
 }
 
 fn tier(plan: &Plan, place: &Place) -> Tier {

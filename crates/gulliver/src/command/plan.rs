@@ -7,7 +7,7 @@ use clap::Args;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
 use gulliver_plan::plan::{Act, Choice, Decision, Plan, STREAMS, Stream};
-use gulliver_plan::simulate::{Moved, Timing, moved};
+use gulliver_plan::simulate::{Moved, Timing, exchanged, moved};
 use gulliver_plan::verify::verify;
 use gulliver_run::planner::Planner;
 use gulliver_run::session::{SessionError, Which};
@@ -110,7 +110,12 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let summary = Summary::of(&plan, &largest, timing);
     let graph = planner.graph(Which::Train);
     let text = match &arguments.explain {
-        _ if arguments.json => json(&serde_json::json!({ "summary": summary, "plan": plan }))?,
+        _ if arguments.json => {
+            let (devices, (_, from_peers)) = (job.devices.count, meetings(graph, &plan));
+            json(&serde_json::json!({
+                "devices": devices, "from_peers": from_peers, "summary": summary, "plan": plan
+            }))?
+        }
         Some(value) => explain(graph, &plan, value)?,
         None => {
             let budget = planner.options().memory;
@@ -152,6 +157,12 @@ fn links(moved: &Moved) -> String {
     if some.is_empty() { "nothing".into() } else { some.join(", ") }
 }
 
+/// How often a device meets others in a step, and the bytes it takes from them.
+fn meetings(graph: &Graph, plan: &Plan) -> (usize, u64) {
+    let meetings = graph.nodes.iter().filter(|node| node.op.def().meets()).count();
+    (meetings, exchanged(graph, plan.partials))
+}
+
 /// What each pass did, who holds the memory at the peak, and what moves.
 fn table(
     graph: &Graph,
@@ -181,6 +192,11 @@ fn table(
             summary.timing.seconds,
             format!("{}; {wait} not hidden", links(bytes)),
         );
+    }
+    let (meetings, from_peers) = meetings(graph, plan);
+    if meetings > 0 {
+        let changed = format!("{} from other devices in {meetings} meetings", units::bytes(from_peers));
+        row("exchange", plan.spaces[0].live, summary.timing.seconds, changed);
     }
     let lost = plan.spaces[0].bytes - plan.spaces[0].live;
     let share = 100.0 * lost as f64 / plan.spaces[0].live.max(1) as f64;

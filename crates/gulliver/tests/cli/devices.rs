@@ -47,6 +47,21 @@ fn checkpoints_know_nothing_of_devices() {
 }
 
 #[test]
+fn plans_say_what_comes_from_other_devices() {
+    let place = Place::new("devices-plan");
+    place.write("job.toml", JOB);
+    let planned = place.run(&["plan", "job.toml", "--devices", "2", "--json"]);
+    assert_eq!(planned.code(), Some(0), "{}", planned.stderr);
+    let planned = planned.events().pop().unwrap();
+    assert_eq!(planned["devices"], 2);
+    let done = place.train("job.toml", "run", &["--devices", "2"]);
+    let (each, steps) = (planned["from_peers"].as_u64().unwrap(), 12);
+    assert_eq!(done["link_bytes"]["cpu-cpu"].as_u64().unwrap(), 2 * steps * each);
+    let table = place.run(&["plan", "job.toml", "--devices", "2"]);
+    assert!(table.stdout.contains("from other devices in"), "{}", table.stdout);
+}
+
+#[test]
 fn what_cannot_be_shared_is_refused_in_one_line() {
     let place = Place::new("devices-errors");
     place.write("job.toml", JOB);

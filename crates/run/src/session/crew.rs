@@ -10,7 +10,6 @@ use crate::peers::{Peers, Room, Seat, Takes};
 use crate::planner::Planner;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Origin, Phase, Role, Value};
-use gulliver_graph::op::Op;
 use gulliver_plan::make::{BATCH, PlanError};
 use gulliver_plan::replicate::replica;
 use std::collections::HashMap;
@@ -195,18 +194,6 @@ impl Drop for Told<'_> {
             self.seat.peers.part(self.seat.party, &self.why);
         }
     }
-}
-
-/// Bytes that the meetings of a graph bring from other devices.
-pub(super) fn exchanged(graph: &Graph, partials: u32) -> u64 {
-    let bytes = graph.nodes.iter().filter_map(|node| match &node.op {
-        Op::Exchange(op) => {
-            let times = if node.phase == Phase::Update { 1 } else { u64::from(partials) };
-            Some(times * op.bytes())
-        }
-        _ => None,
-    });
-    bytes.sum()
 }
 
 fn repeats(graph: &Graph, v: Value) -> bool {
