@@ -3,11 +3,13 @@
 
 use super::bound::Bound;
 use super::eliminate::{FORBIDDEN, Factor, Problem};
-use super::part::{Choice, Need, Parts, homes_at, options_at, seconds};
-use super::region::{Grid, area, held};
+use super::part::{Choice, Need, Parts, homes_at, options_at, parts_of, seconds};
+use super::region::{Grid, area, contains, held};
 use super::traffic::fetches;
-use super::{Cut, Objective, Options, Spread};
+use super::{Cut, CutError, Objective, Options, Spread};
 use gulliver_graph::graph::Origin;
+use gulliver_graph::spec::Region;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -351,7 +353,7 @@ impl<'a> Tables<'a> {
 }
 
 /// Elements of the largest box.
-fn largest(boxes: &[gulliver_graph::spec::Region]) -> u64 {
+fn largest(boxes: &[Region]) -> u64 {
     boxes.iter().map(|b| area(b)).max().unwrap_or(0)
 }
 
@@ -377,19 +379,28 @@ impl Costs<'_> {
 }
 
 /// The cut that a state says; data lies where it is needed, so that none is moved.
-pub(crate) fn cut_of(bound: &Bound, grid: &Grid, state: &State) -> Result<Cut, super::CutError> {
+pub(crate) fn cut_of(bound: &Bound, grid: &Grid, state: &State) -> Result<Cut, CutError> {
     let mut cut = Cut::none(bound.graph, grid.levels);
     let mut needs: HashMap<usize, Vec<Need>> = HashMap::new();
+    let mut known: HashMap<(u32, &[Choice]), Rc<Parts>> = HashMap::new();
     for (id, node) in bound.graph.nodes.iter().enumerate() {
-        let parts = super::part::parts_of(bound.kind(id), &state.choices[id], grid)
-            .map_err(|why| super::CutError::Illegal { node: id, why })?;
+        let parts = match known.entry((bound.kinds.kind_of[id], state.choices[id].as_slice())) {
+            Entry::Occupied(known) => known.get().clone(),
+            Entry::Vacant(free) => {
+                let parts = parts_of(bound.kind(id), &state.choices[id], grid)
+                    .map_err(|why| CutError::Illegal { node: id, why })?;
+                free.insert(Rc::new(parts)).clone()
+            }
+        };
         let axis = |c: &Choice| if let Choice::Axis(a) = c { Some(*a) } else { None };
         cut.nodes[id] = state.choices[id].iter().map(axis).collect();
-        node.outs.iter().zip(parts.spreads).for_each(|(v, spreads)| cut.values[v.index()] = spreads);
-        for (v, need) in node.ins.iter().zip(parts.ins) {
+        for (v, spreads) in node.outs.iter().zip(&parts.spreads) {
+            cut.values[v.index()].clone_from(spreads);
+        }
+        for (v, need) in node.ins.iter().zip(&parts.ins) {
             let input = matches!(bound.graph.value(*v).origin, Origin::Input(_));
             if input && !bound.has_home(v.index()) {
-                needs.entry(v.index()).or_default().push(need);
+                needs.entry(v.index()).or_default().push(need.clone());
             }
         }
     }
@@ -403,7 +414,7 @@ pub(crate) fn cut_of(bound: &Bound, grid: &Grid, state: &State) -> Result<Cut, s
                 spreads[level] = Spread::Along(d);
                 let there = |device: usize| {
                     let own = held(&bound.shapes[v], &spreads, grid, device);
-                    needs.iter().all(|n| super::region::contains(&own, &n.boxes[device]))
+                    needs.iter().all(|n| contains(&own, &n.boxes[device]))
                 };
                 if (0..grid.devices()).all(there) {
                     cut.values[v] = spreads;
