@@ -123,7 +123,7 @@ fn wrong_jobs_are_explained() {
         ),
         (
             "[devices]\ncount = 3",
-            "job.toml:6: devices.count: a batch of 32 cannot be shared evenly by 3 devices",
+            "job.toml:6: devices.count: a batch of 16 cannot be shared evenly by 3 devices",
         ),
         (
             "[devices]\nmemory = \"lots\"",
