@@ -52,7 +52,7 @@ fn plans_say_what_comes_from_other_devices() {
     place.write("job.toml", JOB);
     let planned = place.run(&["plan", "job.toml", "--devices", "2", "--json"]);
     assert_eq!(planned.code(), Some(0), "{}", planned.stderr);
-    let planned = planned.events().pop().unwrap();
+    let planned: serde_json::Value = serde_json::from_str(&planned.stdout).unwrap();
     assert_eq!(planned["devices"], 2);
     let done = place.train("job.toml", "run", &["--devices", "2"]);
     let (each, steps) = (planned["from_peers"].as_u64().unwrap(), 12);
