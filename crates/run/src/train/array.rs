@@ -14,9 +14,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A lane stays with a member for at least so long, and so many times as long as it took to bring it.
+/// A lane stays with a member for at least so long, so many times as long as it took to bring it, and so many
+/// steps, the first of which finds nothing in the caches.
 const STRETCH: Duration = Duration::from_millis(20);
 const TIMES: u32 = 50;
+const STEPS: u64 = 8;
 /// Batches are kept for members which share their data and come later: roughly so many bytes of them, but at
 /// least and at most so many, are what a member may be ahead.
 const KEPT: usize = 64 << 20;
@@ -271,7 +273,8 @@ impl Desk<'_> {
             };
             job.stretch(next, &mut batch, self.stop, &mut notify)?;
             member.done = job.run.steps;
-            let long = began.elapsed() >= stay || member.done - first >= ahead;
+            let steps = member.done - first;
+            let long = steps >= STEPS && began.elapsed() >= stay || steps >= ahead;
             if long && member.done < self.until && !stopped() && self.others_wait() {
                 member.leave(session).map_err(SessionError::from)?;
                 return Ok(None);
