@@ -4,6 +4,7 @@
 use crate::cost::{Beside, Links, Rates};
 use crate::layout::{Span, pack};
 use crate::lifetime::Lifetimes;
+use crate::order::Turn;
 use crate::outline::{Outline, Sizes};
 use crate::plan::{Act, Buffer, BufferId, InputPlace, OutputPlace, Place, Plan, Space, Step, TIERS, Tier};
 use crate::script::{Script, VersionId, What};
@@ -70,6 +71,8 @@ pub struct Options<'a> {
     pub recompute: bool,
     /// Whether partials take turns layer by layer, so that weights are fetched once for all of them.
     pub grouped: bool,
+    /// The turns of all nodes, if a schedule has given them any.
+    pub turns: Option<&'a [Turn]>,
     /// Working memory of the kernel that will run a node, for the sizes of one partial. Nodes of one
     /// kind need the same.
     pub scratch: &'a dyn Fn(&Graph, &Node, &Bindings) -> Result<u64, DimError>,
@@ -94,6 +97,7 @@ impl<'a> Options<'a> {
             beside: Beside { host: None, disk: None },
             recompute: true,
             grouped: false,
+            turns: None,
             scratch: &|_, _, _| Ok(0),
             rates: Rates::default(),
             slower: &[],
@@ -126,6 +130,11 @@ pub enum PlanError {
         /// Slices asked for.
         partials: u32,
     },
+    /// Partials that take turns, and a state that passes from one to the next too late.
+    #[error(
+        "a state that the forward pass changes is read after that: the partials of this model cannot take turns"
+    )]
+    Turns,
     /// An operator that symbolic shapes promised, and these sizes break.
     #[error("{node}: {why}; the input is too long for this model, or the model too small for it")]
     Shape {

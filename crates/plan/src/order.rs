@@ -3,7 +3,7 @@
 //! changes a result, so whoever plans may take the one that needs the least memory.
 
 use crate::arrange::{Scene, arrange};
-use gulliver_graph::graph::{Graph, NodeId, Origin, Phase, Role, Value};
+use gulliver_graph::graph::{Graph, Node, NodeId, Origin, Phase, Role, Value};
 
 /// One occurrence of a value in a step: computed values exist once per partial, all else once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,6 +23,15 @@ pub enum Task {
     Accumulate(Value, u32),
     /// A carried input takes its next value.
     Carry(Value, Instance),
+}
+
+/// Some nodes, in order, for one partial: a piece of a schedule. Views and updates are not in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// What runs.
+    pub nodes: Vec<NodeId>,
+    /// For which slice of the batch.
+    pub partial: u32,
 }
 
 /// How backward and update nodes are put in order.
@@ -126,9 +135,9 @@ pub fn tasks(graph: &Graph, readers: &Readers, partials: u32, rule: Rule, bytes:
         if early { &mut forward[stage] } else { &mut rest[stage] }.push(NodeId(id as u32));
     }
     let mut out = Emitter::new(graph, readers, partials);
-    // Whoever is met elsewhere need not have the same packs.
-    let meets = || graph.nodes.iter().any(|n| n.op.def().meets());
-    if rule == Rule::Grouped && out.forward.is_empty() && !meets() {
+    // Whoever is met in the middle of a step need not have the same packs.
+    let meets = |n: &Node| n.op.def().meets() && n.phase != Phase::Update;
+    if rule == Rule::Grouped && !graph.nodes.iter().any(meets) && out.all_carry_early() {
         out.grouped(&forward, &rest, bytes);
         return out.tasks;
     }
@@ -188,6 +197,29 @@ pub fn tasks(graph: &Graph, readers: &Readers, partials: u32, rule: Rule, bytes:
     out.tasks
 }
 
+/// All that happens in a step whose nodes have turns; each update comes as soon as it can. None if a partial
+/// would see other states than the one before it left.
+pub fn in_turns(graph: &Graph, readers: &Readers, partials: u32, turns: &[Turn]) -> Option<Vec<Task>> {
+    let mut out = Emitter::new(graph, readers, partials);
+    let meets = |id: &NodeId| graph.nodes[id.index()].op.def().meets();
+    if !out.all_carry_early() {
+        return None;
+    }
+    let updates = (0..graph.nodes.len() as u32).map(NodeId);
+    let updates = updates.filter(|id| graph.nodes[id.index()].phase == Phase::Update);
+    let mut updates: Vec<NodeId> = updates.filter(|id| !graph.nodes[id.index()].op.def().is_view()).collect();
+    for turn in turns {
+        out.turn(&turn.nodes, turn.partial);
+        if turn.partial + 1 == partials {
+            // Other devices need not be as far: meetings for updates come when all turns are over.
+            out.ready_updates(&mut updates, |id| !meets(id));
+        }
+    }
+    out.all_updates(updates);
+    out.late_carries(true);
+    Some(out.tasks)
+}
+
 /// Writes tasks down and keeps count of what is still to be read.
 struct Emitter<'a> {
     graph: &'a Graph,
@@ -244,8 +276,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// The tasks of every objective by [`Rule::Grouped`]. Not for graphs whose forward pass carries: a
-    /// partial would have to see what the one before it left.
+    /// The tasks of every objective by [`Rule::Grouped`].
     fn grouped(&mut self, forward: &[Vec<NodeId>], rest: &[Vec<NodeId>], bytes: &[u64]) {
         let graph = self.graph;
         for (forward, rest) in forward.iter().zip(rest) {
@@ -253,24 +284,66 @@ impl<'a> Emitter<'a> {
                 rest.iter().partition(|id| graph.nodes[id.index()].phase == Phase::Update);
             for pack in packs(graph, forward, bytes).chain(packs(graph, &backward, bytes)) {
                 for partial in 0..self.partials {
-                    pack.iter().for_each(|&id| self.run(id, partial));
+                    self.turn(pack, partial);
                 }
-                updates.retain(|&id| {
-                    let ready = self.ready(id);
-                    if ready {
-                        self.run(id, 0);
-                        self.update_carries(id);
-                    }
-                    !ready
-                });
+                self.ready_updates(&mut updates, |_| true);
             }
-            for id in updates {
-                self.run(id, 0);
-                self.update_carries(id);
-            }
+            self.all_updates(updates);
             self.late_carries(false);
         }
         self.late_carries(true);
+    }
+
+    /// Some nodes for one partial, and the states that they leave to the next.
+    fn turn(&mut self, nodes: &[NodeId], partial: u32) {
+        nodes.iter().for_each(|&id| self.run(id, partial));
+        for i in 0..self.forward.len() {
+            let (_, input, next) = self.forward[i];
+            if self.producer(next).is_some_and(|id| nodes.contains(&id)) {
+                self.carry(input, next, partial);
+            }
+        }
+    }
+
+    /// Whether states that the forward pass changes can take their next values as soon as those are made:
+    /// nobody reads the old ones after.
+    fn all_carry_early(&self) -> bool {
+        self.forward.iter().all(|(_, input, next)| {
+            let made = self.producer(*next);
+            let before =
+                |id: &NodeId| self.graph.nodes[id.index()].phase == Phase::Forward && Some(*id) <= made;
+            self.readers.of_root(*input).iter().all(before)
+        })
+    }
+
+    /// Runs the updates that can be, in order; who meets others does so in the graph's order.
+    fn ready_updates(&mut self, updates: &mut Vec<NodeId>, may: impl Fn(&NodeId) -> bool) {
+        let mut waiting = false;
+        updates.retain(|&id| {
+            let meets = self.graph.nodes[id.index()].op.def().meets();
+            let ready = may(&id) && !(meets && waiting) && self.ready(id);
+            waiting |= meets && !ready;
+            if ready {
+                self.run(id, 0);
+                self.update_carries(id);
+            }
+            !ready
+        });
+    }
+
+    fn all_updates(&mut self, updates: Vec<NodeId>) {
+        for id in updates {
+            self.run(id, 0);
+            self.update_carries(id);
+        }
+    }
+
+    /// The node that makes what a value shows.
+    fn producer(&self, v: Value) -> Option<NodeId> {
+        match self.graph.value(self.readers.root[v.index()]).origin {
+            Origin::Node { node, .. } => Some(node),
+            Origin::Input(_) => None,
+        }
     }
 
     /// Whether an update can run: all it reads is there, the losses too, and nobody else will read what

@@ -8,7 +8,7 @@ use crate::kind::Kinds;
 use crate::learn::Rung;
 use crate::lifetime::{Lifetimes, Sharing, lifetimes};
 use crate::make::{BATCH, Options, PlanError};
-use crate::order::{RULES, Readers, Rule, tasks};
+use crate::order::{RULES, Readers, Rule, in_turns, tasks};
 use crate::script::Script;
 use gulliver_graph::dim::{Bindings, Dim, DimError};
 use gulliver_graph::graph::{Graph, Node, Value};
@@ -79,8 +79,11 @@ impl Outline {
         let sizes = settle(graph, &kinds, sizes, options)?;
         let bytes: Vec<u64> = kinds.type_of.iter().map(|&k| sizes.bytes[k as usize]).collect();
         let sharing = Sharing::of(graph, &readers, partials);
+        let turns = |turns| in_turns(graph, &readers, partials, turns).ok_or(PlanError::Turns);
+        let in_turns = options.turns.map(turns).transpose()?;
+        let rules = if in_turns.is_some() { &rules[..1] } else { rules };
         let candidates = rules.iter().map(|&rule| {
-            let tasks = tasks(graph, &readers, partials, rule, &bytes);
+            let tasks = in_turns.clone().unwrap_or_else(|| tasks(graph, &readers, partials, rule, &bytes));
             let script = Script::of(graph, &readers, &tasks, partials);
             let life = lifetimes(&sharing, &script);
             let peak = peak(&script, &life, &bytes, |node| sizes.scratch[kinds.kind_of[node] as usize]);
@@ -124,8 +127,8 @@ fn work(graph: &Graph, node: &Node) -> (Dim, Dim) {
     (graph.flops(node).unwrap_or(Dim::from(0)), graph.bytes(node))
 }
 
-fn settle(graph: &Graph, kinds: &Kinds, sizes: &Bindings, options: &Options) -> Result<Sizes, PlanError> {
-    let partials = options.partials.max(1);
+/// The sizes of one of several equal slices of a batch.
+pub fn slice_of(sizes: &Bindings, partials: u32) -> Result<Bindings, PlanError> {
     let mut slice = sizes.clone();
     if let Some(batch) = sizes.get(BATCH) {
         if batch == 0 || batch % partials as usize != 0 {
@@ -133,6 +136,12 @@ fn settle(graph: &Graph, kinds: &Kinds, sizes: &Bindings, options: &Options) -> 
         }
         slice.set(BATCH, batch / partials as usize);
     }
+    Ok(slice)
+}
+
+fn settle(graph: &Graph, kinds: &Kinds, sizes: &Bindings, options: &Options) -> Result<Sizes, PlanError> {
+    let partials = options.partials.max(1);
+    let slice = slice_of(sizes, partials)?;
     let mut bytes = Vec::with_capacity(kinds.types.len());
     let mut shapes = Vec::with_capacity(kinds.types.len());
     for ty in &kinds.types {

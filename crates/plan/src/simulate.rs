@@ -3,6 +3,7 @@
 
 use crate::cost::Links;
 use crate::plan::{Act, Place, Plan, STREAMS, Stream, Tier};
+use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::graph::{Graph, NodeId, Phase};
 use gulliver_graph::op::Op;
 use serde::Serialize;
@@ -44,14 +45,16 @@ pub fn moved(plan: &Plan) -> Moved {
     moved
 }
 
-/// Bytes that the meetings of a graph bring from other devices in one step.
-pub fn exchanged(graph: &Graph, partials: u32) -> u64 {
-    let meetings = graph.nodes.iter().filter_map(|node| match &node.op {
-        Op::Exchange(op) => Some((node.phase, op.bytes())),
-        _ => None,
-    });
-    let times = |phase| if phase == Phase::Update { 1 } else { u64::from(partials) };
-    meetings.map(|(phase, bytes)| times(phase) * bytes).sum()
+/// Bytes that the meetings of a graph bring from other devices in one step; the sizes are of one partial.
+pub fn exchanged(graph: &Graph, sizes: &Bindings, partials: u32) -> Result<u64, DimError> {
+    let mut sum = 0;
+    for node in graph.nodes.iter().filter(|node| node.op.def().meets()) {
+        let bound = node.op.def().bind(sizes)?;
+        if let Op::Exchange(op) = bound.as_ref().unwrap_or(&node.op) {
+            sum += op.bytes() * if node.phase == Phase::Update { 1 } else { u64::from(partials) };
+        }
+    }
+    Ok(sum)
 }
 
 fn tier(plan: &Plan, place: &Place) -> Tier {

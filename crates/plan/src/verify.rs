@@ -37,9 +37,6 @@ struct Held {
     summed: u32,
 }
 
-/// When a meeting is held: in which objective, in which partial (updates come after all), at which node.
-type Met = (u32, u32, usize);
-
 /// The first thing wrong with a plan.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("step {step}: {why}")]
@@ -65,7 +62,6 @@ struct Checker<'a> {
     /// How often each node ran for each partial.
     runs: Vec<u32>,
     /// Phase, partial and node of the meeting that was last held.
-    met: Option<Met>,
     race: Race,
 }
 
@@ -140,7 +136,6 @@ pub fn verify(graph: &Graph, plan: &Plan) -> Result<(), Broken> {
         used: vec![(0, 0); plan.spaces.len()],
         held: vec![Vec::new(); plan.buffers.len()],
         runs: vec![0; graph.nodes.len() * plan.partials as usize],
-        met: None,
         race: Race::new(plan),
     };
     c.sizes().map_err(|why| broken(0, why))?;
@@ -321,14 +316,6 @@ impl Checker<'_> {
         }
         if ins.len() != node.ins.len() || outs.len() != node.outs.len() {
             return Err(format!("{} has the wrong number of operands", label()));
-        }
-        if node.op.def().meets() {
-            let last = self.plan.partials - 1;
-            let now = (node.stage, if node.phase == Phase::Update { last } else { partial }, id);
-            if self.met.is_some_and(|before| before >= now) {
-                return Err(format!("{} meets others out of order", label()));
-            }
-            self.met = Some(now);
         }
         for (v, place) in node.ins.iter().zip(ins) {
             // A view of what exists once, such as a weight, exists once too.

@@ -30,6 +30,9 @@ pub trait Peers: Send + Sync {
     /// Leaves for good; whoever waits for this party, or will, is told. Only the first reason counts.
     fn part(&self, party: u32, why: &str);
 
+    /// Who has left for good first, and why, if anyone has.
+    fn gone(&self) -> Option<Parted>;
+
     /// Bytes that a party has taken from each of the others so far, by party.
     fn taken(&self, party: u32) -> Vec<u64>;
 }
@@ -41,6 +44,8 @@ pub enum Takes {
     Partials,
     /// Its part of every node, in all partials.
     Parts,
+    /// All of some nodes, in all partials.
+    Packs,
 }
 
 /// The place of one device among several that train one job.
@@ -229,6 +234,10 @@ impl Peers for Room {
         self.lock().gone.get_or_insert_with(|| Parted { party, why: why.to_string() });
         self.anyone_gone.store(true, Ordering::Release);
         self.notify();
+    }
+
+    fn gone(&self) -> Option<Parted> {
+        self.lock().gone.clone()
     }
 
     fn taken(&self, party: u32) -> Vec<u64> {

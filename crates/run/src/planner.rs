@@ -7,9 +7,11 @@ use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Node, NodeId, Role, Value};
 use gulliver_plan::cost::{Beside, Links, Measured, Rates};
 use gulliver_plan::make::{BATCH, Options, Persistent, PlanError};
+use gulliver_plan::order::Turn;
 use gulliver_plan::outline::Outline;
 use gulliver_plan::plan::{Plan, Tier};
 use gulliver_plan::simulate::{Timing, simulate};
+use std::sync::Arc;
 
 /// Shares of the time of moves that may turn out not to be hidden: how dear moves are thought to be.
 /// Each is tried on the largest input, and the one with the shortest step is kept.
@@ -22,6 +24,10 @@ pub(crate) struct Side {
     /// Inputs that every step is fed with.
     pub(crate) fed: Vec<Value>,
     pub(crate) partials: u32,
+    /// The turns of its nodes, if a schedule has given them any.
+    turns: Option<Vec<Turn>>,
+    /// The job's graph, if this is one of several devices' shares of it.
+    whole: Option<Arc<Graph>>,
     /// Made for the first sizes met, as they decide which order needs least memory.
     outline: Option<Outline>,
     /// How long kernels took, for plans made from then on.
@@ -32,8 +38,23 @@ impl Side {
     fn new(graph: Graph, partials: u32) -> Side {
         let fed = graph.inputs().filter(|(_, role, _)| !matches!(role, Role::Weight(_) | Role::State(_)));
         let fed = fed.map(|(value, ..)| value).collect();
-        Side { graph, fed, partials, outline: None, measured: Measured::default() }
+        Side { graph, fed, partials, turns: None, whole: None, outline: None, measured: Measured::default() }
     }
+
+    /// The job's graph.
+    pub(crate) fn whole(&self) -> &Graph {
+        self.whole.as_deref().unwrap_or(&self.graph)
+    }
+}
+
+/// What one of several devices does of a graph.
+pub struct Part {
+    /// Its own graph.
+    pub graph: Graph,
+    /// The turns of its nodes, if a schedule has given them any.
+    pub turns: Option<Vec<Turn>>,
+    /// The job's graph.
+    pub whole: Arc<Graph>,
 }
 
 /// See the top of this file.
@@ -53,7 +74,27 @@ impl Planner {
     /// training has), and plans for smaller inputs are prepared for.
     pub fn new(train: Graph, evaluate: Option<Graph>, options: SessionOptions) -> Result<Planner, PlanError> {
         let persistent = Persistent::of(&train)?;
-        let mut planner = Planner::with_homes(train, evaluate, options, persistent);
+        Planner::with_homes(train, evaluate, options, persistent).settled()
+    }
+
+    /// The same for one of several devices.
+    pub fn of_part(
+        train: Part,
+        evaluate: Option<Part>,
+        options: SessionOptions,
+    ) -> Result<Planner, PlanError> {
+        let persistent = Persistent::of(&train.graph)?;
+        let (graph, whole) = evaluate.map(|part| (part.graph, part.whole)).unzip();
+        let mut planner = Planner::with_homes(train.graph, graph, options, persistent);
+        (planner.train.turns, planner.train.whole) = (train.turns, Some(train.whole));
+        if let Some(side) = &mut planner.evaluate {
+            side.whole = whole;
+        }
+        planner.settled()
+    }
+
+    fn settled(self) -> Result<Planner, PlanError> {
+        let mut planner = self;
         if let (Some(_), Some(largest)) = (planner.options.memory, planner.options.largest.clone()) {
             planner.settle(&largest)?;
             // Where only the batch varies, next to no other sizes are met.
@@ -97,7 +138,8 @@ impl Planner {
         let one_by_one = self.settle_in_order(largest);
         let weights: Vec<String> = self.train.graph.weights().map(|(_, info)| info.name.clone()).collect();
         let here = weights.iter().all(|name| self.persistent.homes[name].tier == Tier::Device);
-        if self.train.partials == 1 || one_by_one.is_ok() && here {
+        let scheduled = self.train.turns.is_some();
+        if self.train.partials == 1 || scheduled || one_by_one.is_ok() && here {
             return one_by_one.map(|_| ());
         }
         let before = (self.persistent.clone(), self.unhidden, self.train.outline.take());
@@ -203,9 +245,14 @@ impl Planner {
         }
     }
 
-    /// A graph of the job.
+    /// A graph of the job, or this device's share of it.
     pub fn graph(&self, which: Which) -> &Graph {
         &self.side(which).graph
+    }
+
+    /// A graph of the job, all of it.
+    pub fn whole(&self, which: Which) -> &Graph {
+        self.side(which).whole()
     }
 
     /// The outline of a graph, if a plan of it has been made.
@@ -309,6 +356,7 @@ impl Planner {
             beside: Beside { host: job.host_memory, disk: job.disk },
             recompute: job.recompute,
             grouped,
+            turns: side.turns.as_deref(),
             scratch: &scratch,
             rates: job.rates,
             slower: side.measured.slower(),

@@ -3,6 +3,7 @@
 
 mod crew;
 mod feed;
+mod lines;
 mod options;
 mod parts;
 mod programs;
@@ -11,6 +12,7 @@ mod values;
 pub use crate::stream::Ledger;
 pub use crew::planners;
 pub use feed::{NOISE, sizes_of};
+pub use lines::{Pipelined, pipelined};
 pub use options::SessionOptions;
 pub use parts::Parts;
 pub use programs::Reuse;
@@ -26,6 +28,9 @@ use feed::feed;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Node, Phase, Value};
 use gulliver_plan::make::{Home, PlanError};
+use gulliver_plan::meetings::{Stuck, meetings};
+use gulliver_plan::outline::slice_of;
+use gulliver_plan::pipeline::PipelineError;
 use gulliver_plan::plan::{Plan, TIERS, Tier};
 use gulliver_plan::replicate::ReplicateError;
 use gulliver_plan::simulate::{exchanged, moved};
@@ -82,6 +87,12 @@ pub enum SessionError {
     /// The job cannot be divided like that.
     #[error(transparent)]
     Replicate(#[from] ReplicateError),
+    /// The job cannot be a pipeline.
+    #[error(transparent)]
+    Pipeline(#[from] PipelineError),
+    /// Devices would wait for each other.
+    #[error(transparent)]
+    Stuck(#[from] Stuck),
     /// The batch lacks something the model reads.
     #[error("the data has no `{wanted}`, which the model reads; it has {found}")]
     MissingField {
@@ -212,9 +223,14 @@ impl Session {
         self.members
     }
 
-    /// The training graph.
+    /// The training graph, or this device's share of it.
     pub fn graph(&self) -> &Graph {
         self.planner.graph(Which::Train)
+    }
+
+    /// The training graph, all of it.
+    pub fn whole(&self) -> &Graph {
+        self.planner.whole(Which::Train)
     }
 
     /// What makes the plans.
@@ -276,7 +292,7 @@ impl Session {
         let kinds = &self.planner.outline(which).expect("made with the plan").kinds;
         let program = self.cpu.load(graph, kinds, &plan, &self.planner.options().kernels)?;
         let peaks = TIERS.map(|tier| plan.spaces[tier as usize].live);
-        let from_peers = exchanged(graph, plan.partials);
+        let from_peers = exchanged(graph, &slice_of(sizes, plan.partials)?, plan.partials)?;
         let mut planned =
             Amounts { peaks, moved: Ledger { from_peers, ..moved(&plan).into() }, seconds: 0.0 };
         let mut thought = Vec::new();
@@ -287,7 +303,9 @@ impl Session {
         }
         let record = self.collector.record(which, sizes);
         let to_time = if thought.is_empty() { 0 } else { TIMED };
-        self.programs.insert(which, sizes, Loaded { program, planned, record, thought, to_time });
+        let meetings = meetings(self.planner.graph(which), &plan);
+        let loaded = Loaded { program, planned, record, thought, to_time, meetings };
+        self.programs.insert(which, sizes, loaded);
         self.programs.reuse.seconds += began.elapsed().as_secs_f64();
         Ok(plan)
     }
@@ -325,7 +343,7 @@ impl Session {
         if self.planner.options().does_parts() {
             return Ok(Bindings::new());
         }
-        Ok(sizes_of(self.planner.graph(which), batch)?)
+        Ok(sizes_of(self.planner.whole(which), batch)?)
     }
 
     /// The number of the program for a batch, with everything fed.
@@ -400,8 +418,8 @@ impl Session {
             let fresh: Vec<usize> =
                 (0..self.members).filter(|&m| fails(m) && failed.iter().all(|f| f.member != m)).collect();
             if failed.is_empty() && fresh.len() == self.members {
-                // Whoever does parts would have to meet the others again.
-                if self.array || self.planner.options().does_parts() {
+                // Whoever needs others in the middle of a step would have to meet them again.
+                if self.array || self.planner.options().meets_within() {
                     self.undo()?;
                     return Ok(vec![Outcome::failed("loss".into()); self.members]);
                 }
@@ -424,6 +442,9 @@ impl Session {
 
     /// Scalars of the evaluation graph for a batch.
     pub fn evaluate(&mut self, batch: &Batch, key: Key) -> Result<BTreeMap<String, f64>, SessionError> {
+        if !self.others.is_empty() && self.planner.options().meets_within() {
+            return self.evaluate_on_all(batch, key);
+        }
         Ok(self.evaluate_together(batch, &[key])?.remove(0))
     }
 

@@ -12,10 +12,13 @@ use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::{Clip, training_graph};
 use gulliver_plan::cut::{Bound, Choice, Cut, Grid, Level, Objective, Options, Spread};
 use gulliver_plan::cut::{cut, deal, parts_of};
+use gulliver_plan::pipeline::Style;
 use gulliver_run::checkpoint::fingerprint;
 use gulliver_run::data::Batch;
 use gulliver_run::host::HostData;
-use gulliver_run::session::{Key, Ledger, Parts, Session, SessionError, SessionOptions, Which, planners};
+use gulliver_run::session::{
+    Key, Ledger, Parts, Pipelined, Session, SessionError, SessionOptions, Which, pipelined, planners,
+};
 use makes::MAKES;
 use small_models::{data, small};
 
@@ -285,4 +288,46 @@ fn parts_of_nodes_on_several_devices_are_the_whole() {
         }
     }
     assert!(exchanged > 1 << 20, "{exchanged}");
+}
+
+/// A pipeline on so many devices.
+fn in_line(
+    graph: &Graph,
+    devices: Vec<SessionOptions>,
+    sizes: &Bindings,
+    how: Pipelined,
+) -> Result<Session, SessionError> {
+    Session::together(pipelined(graph, None, devices, sizes, how)?, 11)
+}
+
+#[test]
+fn every_make_of_model_trains_to_the_same_bits_in_a_pipeline() {
+    for (i, name) in MAKES.into_iter().enumerate() {
+        let optimizer = if i.is_multiple_of(2) { "adamw" } else { "sgd" };
+        let clip = i.is_multiple_of(3).then_some(Clip::Norm(0.5));
+        let graph = graph(name, optimizer, clip);
+        let sizes = Bindings::new().with("batch", 4).with("length", 7);
+        let data = data(&graph, &sizes);
+        for (devices, packs, partials, style) in [
+            (1, 3, 2, Style::Grouped),
+            (2, 2, 1, Style::Grouped),
+            (2, 2, 4, Style::OneByOne),
+            (2, 5, 4, Style::Grouped),
+            (3, 3, 4, Style::OneByOne),
+            (3, 7, 2, Style::Grouped),
+            (5, 5, 4, Style::Grouped),
+            (8, 8, 4, Style::OneByOne),
+        ] {
+            let how = Pipelined { packs, style };
+            let several = in_line(&graph, vec![options(partials); devices], &sizes, how);
+            if name == "dcgan" {
+                assert!(matches!(several, Err(SessionError::Pipeline(_))));
+                continue;
+            }
+            let mut alone = Session::new(graph.clone(), None, options(partials), 11).unwrap();
+            let expected = train(&mut alone, &data);
+            let found = train(&mut several.unwrap(), &data);
+            assert_eq!(found, expected, "{name} on {devices} devices in {packs} packs, {partials} partials");
+        }
+    }
 }

@@ -170,6 +170,10 @@ impl OpDef for Exchange {
         true
     }
 
+    fn meeting(&self) -> Option<(u32, Vec<u32>)> {
+        Some((self.meeting, self.parties.clone()))
+    }
+
     fn samples() -> Vec<Sample> {
         let piece = |of: &[usize], source: &[usize], target: &[usize], extent: &[usize], add| Piece {
             from: 0,

@@ -83,10 +83,15 @@ pub trait OpDef {
         Vec::new()
     }
 
-    /// Whether it meets others who run their own graphs. It then runs exactly once for each partial, and in
-    /// the graph's order among its like, or they would wait for each other.
+    /// Whether it meets others who run their own graphs. It then runs exactly once for each partial, and all
+    /// come to their meetings in one order, or they would wait for each other.
     fn meets(&self) -> bool {
         false
+    }
+
+    /// Which meeting that is, and all who come to it.
+    fn meeting(&self) -> Option<(u32, Vec<u32>)> {
+        None
     }
 
     /// Small cases for the tests that loop over the table.
@@ -269,5 +274,6 @@ operators! {
     dropout::Dropout,
     array::Array,
     exchange::Exchange,
+    pass::Pass,
     custom::Custom,
 }

@@ -6,6 +6,7 @@ use crate::setup::{Setup, measured, setup};
 use clap::Args;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
+use gulliver_plan::outline::slice_of;
 use gulliver_plan::plan::{Act, Choice, Decision, Plan, STREAMS, Stream};
 use gulliver_plan::simulate::{Moved, Timing, exchanged, moved};
 use gulliver_plan::verify::verify;
@@ -109,9 +110,10 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let timing = planner.timing(Which::Train, &largest, &plan).map_err(SessionError::from)?;
     let summary = Summary::of(&plan, &largest, timing);
     let graph = planner.graph(Which::Train);
+    let met = meetings(graph, &plan, &largest)?;
     let text = match &arguments.explain {
         _ if arguments.json => {
-            let (devices, (_, from_peers)) = (job.devices.count, meetings(graph, &plan));
+            let (devices, (_, from_peers)) = (job.devices.count, met);
             json(&serde_json::json!({
                 "devices": devices, "from_peers": from_peers, "summary": summary, "plan": plan
             }))?
@@ -119,7 +121,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
         Some(value) => explain(graph, &plan, value)?,
         None => {
             let budget = planner.options().memory;
-            table(graph, (&unlimited, &free), (&plan, &summary), budget)
+            table(graph, (&unlimited, &free), (&plan, &summary), budget, met)
         }
     };
     Ok(out.write_all(text.as_bytes())?)
@@ -158,9 +160,9 @@ fn links(moved: &Moved) -> String {
 }
 
 /// How often a device meets others in a step, and the bytes it takes from them.
-fn meetings(graph: &Graph, plan: &Plan) -> (usize, u64) {
+fn meetings(graph: &Graph, plan: &Plan, sizes: &Bindings) -> Result<(usize, u64), SessionError> {
     let meetings = graph.nodes.iter().filter(|node| node.op.def().meets()).count();
-    (meetings, exchanged(graph, plan.partials))
+    Ok((meetings, exchanged(graph, &slice_of(sizes, plan.partials)?, plan.partials)?))
 }
 
 /// What each pass did, who holds the memory at the peak, and what moves.
@@ -169,6 +171,7 @@ fn table(
     (unlimited, free): (&Plan, &Timing),
     (plan, summary): (&Plan, &Summary),
     budget: Option<u64>,
+    (meetings, from_peers): (usize, u64),
 ) -> String {
     let mut text = format!("{:<10} {:>11} {:>11}   changed\n", "after", "peak", "step time");
     let mut row = |pass: &str, peak: u64, seconds: f64, changed: String| {
@@ -193,7 +196,6 @@ fn table(
             format!("{}; {wait} not hidden", links(bytes)),
         );
     }
-    let (meetings, from_peers) = meetings(graph, plan);
     if meetings > 0 {
         let changed = format!("{} from other devices in {meetings} meetings", units::bytes(from_peers));
         row("exchange", plan.spaces[0].live, summary.timing.seconds, changed);

@@ -1,7 +1,8 @@
-//! One job on several devices, data parallel: each has all weights and takes one partial of every batch. The
-//! session of the first has those of the others; they meet as their graphs say.
+//! One job on several devices: data parallel, where each has all weights and takes one partial of every batch,
+//! or as a pipeline, where each has some of the nodes. The session of the first has those of the others; they
+//! meet as their graphs say.
 
-use super::{Hyper, Key, Outcome, Session, SessionError, SessionOptions};
+use super::{Key, Outcome, Session, SessionError, SessionOptions, Which};
 use crate::data::Batch;
 use crate::executor::RunError;
 use crate::host::HostTensor;
@@ -11,8 +12,9 @@ use crate::planner::Planner;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Origin, Phase, Role, Value};
 use gulliver_plan::make::{BATCH, PlanError};
+use gulliver_plan::meetings::all_get_through;
 use gulliver_plan::replicate::replica;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::thread;
 
@@ -53,27 +55,38 @@ pub(super) fn room(devices: &[SessionOptions]) -> Arc<dyn Peers> {
 
 /// One step of every device, each with its own batch, at the same time. If one fails, that is the error.
 pub(super) fn step_all(
-    devices: Vec<(&mut Session, Batch)>,
+    devices: Vec<(&mut Session, &Batch)>,
     key: Key,
     set: &HashMap<String, f32>,
 ) -> Result<Vec<Outcome>, SessionError> {
+    on_all(devices, key, |session, batch| {
+        let outcomes = session.sums_of_step(batch, &[key], &|_, name| set.get(name).copied());
+        Ok(outcomes?.remove(0))
+    })
+}
+
+/// What every device makes of its own batch, all at the same time. If one fails, that is the error.
+fn on_all<T: Send>(
+    devices: Vec<(&mut Session, &Batch)>,
+    key: Key,
+    does: impl Fn(&mut Session, &Batch) -> Result<T, SessionError> + Sync,
+) -> Result<Vec<T>, SessionError> {
     let seat = devices[0].0.planner.options().seat.clone().expect("one of several has a seat");
-    let outcomes: Vec<Option<Result<Outcome, SessionError>>> = thread::scope(|scope| {
-        let step = |(session, batch): (&'_ mut Session, Batch)| {
-            session.step_among(&batch, key, &|_, name| set.get(name).copied())
-        };
-        let workers: Vec<_> = devices.into_iter().map(|one| scope.spawn(move || step(one))).collect();
+    let does = &does;
+    let results: Vec<Option<Result<T, SessionError>>> = thread::scope(|scope| {
+        let one = |(session, batch): (&mut Session, &Batch)| session.among(|session| does(session, batch));
+        let workers: Vec<_> = devices.into_iter().map(|device| scope.spawn(move || one(device))).collect();
         workers.into_iter().map(|worker| worker.join().ok()).collect()
     });
     // The device that failed first, not one that was told of it.
-    let fine = |outcome: &Option<Result<Outcome, SessionError>>| matches!(outcome, Some(Ok(_)));
-    if !outcomes.iter().all(fine)
-        && let Err(parted) = seat.peers.share(seat.party, &[])
+    let fine = |result: &Option<Result<T, SessionError>>| matches!(result, Some(Ok(_)));
+    if !results.iter().all(fine)
+        && let Some(parted) = seat.peers.gone()
     {
         let (device, why) = (parted.party, parted.why);
         return Err(SessionError::Device { device, step: key.step + 1, why });
     }
-    outcomes.into_iter().flatten().collect()
+    results.into_iter().flatten().collect()
 }
 
 /// The hyper-parameters of a graph that are not at their defaults.
@@ -121,32 +134,96 @@ impl Session {
         Ok(all.into_iter().reduce(add).unwrap_or_default())
     }
 
-    /// One training step, each device with its share of the batch.
+    /// One training step on all devices.
     pub(super) fn step_on_all(
         &mut self,
         batch: &Batch,
         key: Key,
         hyper: &dyn Fn(&str) -> Option<f32>,
     ) -> Result<Outcome, SessionError> {
-        let parties = 1 + self.others.len() as u32;
+        let parties = 1 + self.others.len();
+        let set = hypers(self.whole(), hyper);
+        if self.planner.options().meets_within() {
+            self.ready_on_all(Which::Train, &self.sizes(Which::Train, batch)?)?;
+            let outcomes = self.with_others(|all| {
+                step_all(all.into_iter().map(|session| (session, batch)).collect(), key, &set)
+            })?;
+            return Ok(self.united(outcomes));
+        }
         let rows = batch.fields.first().and_then(|(_, t)| t.shape().first()).copied().unwrap_or(0);
-        share_of(rows, parties)?;
-        let set = hypers(self.graph(), hyper);
-        let mut others = std::mem::take(&mut self.others);
-        let share = |party| share_of_batch(batch, party, parties as usize);
-        let all = std::iter::once(&mut *self).chain(&mut others).enumerate();
-        let outcomes = step_all(all.map(|(party, session)| (session, share(party))).collect(), key, &set);
-        self.others = others;
-        Ok(self.joined(outcomes?))
+        share_of(rows, parties as u32)?;
+        self.ready_on_all(Which::Train, &self.share(self.sizes(Which::Train, batch)?)?)?;
+        let shares: Vec<Batch> = (0..parties).map(|party| share_of_batch(batch, party, parties)).collect();
+        let outcomes = self.with_others(|all| step_all(all.into_iter().zip(&shares).collect(), key, &set))?;
+        Ok(self.joined(outcomes))
     }
 
-    /// A step of this device; if it fails, the others are told.
-    fn step_among(&mut self, batch: &Batch, key: Key, hyper: Hyper<'_>) -> Result<Outcome, SessionError> {
+    /// Scalars of the evaluation graph for a batch, each from whichever device makes it.
+    pub(super) fn evaluate_on_all(
+        &mut self,
+        batch: &Batch,
+        key: Key,
+    ) -> Result<BTreeMap<String, f64>, SessionError> {
+        self.ready_on_all(Which::Evaluate, &self.sizes(Which::Evaluate, batch)?)?;
+        let all = self.with_others(|all| {
+            let all = all.into_iter().map(|session| (session, batch)).collect();
+            on_all(all, key, |session, batch| Ok(session.evaluate_together(batch, &[key])?.remove(0)))
+        })?;
+        Ok(all.into_iter().flatten().collect())
+    }
+
+    /// Makes sure that all devices have a program for their inputs, which are of these sizes, and that nobody
+    /// will wait for ever.
+    fn ready_on_all(&mut self, which: Which, sizes: &Bindings) -> Result<(), SessionError> {
+        if self.devices().all(|device| device.programs.has(which, sizes)) {
+            return Ok(());
+        }
+        let meetings = self.with_others(|all| {
+            thread::scope(|scope| {
+                let load = |session: &mut Session| {
+                    let at = session.load(which, sizes)?;
+                    Ok(session.programs.get(at).meetings.clone())
+                };
+                let workers: Vec<_> =
+                    all.into_iter().map(|session| scope.spawn(move || load(session))).collect();
+                let join = |worker: thread::ScopedJoinHandle<'_, Result<_, SessionError>>| {
+                    worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                };
+                workers.into_iter().map(join).collect::<Result<Vec<_>, SessionError>>()
+            })
+        })?;
+        Ok(all_get_through(&meetings)?)
+    }
+
+    /// Calls `f` with the sessions of all devices.
+    fn with_others<T>(&mut self, f: impl FnOnce(Vec<&mut Session>) -> T) -> T {
+        let mut others = std::mem::take(&mut self.others);
+        let result = f(std::iter::once(&mut *self).chain(&mut others).collect());
+        self.others = others;
+        result
+    }
+
+    /// What this device does; if it fails, the others are told.
+    fn among<T>(
+        &mut self,
+        does: impl FnOnce(&mut Session) -> Result<T, SessionError>,
+    ) -> Result<T, SessionError> {
         let seat = self.planner.options().seat.clone().expect("one of several has a seat");
         let told = Told { seat: &seat, why: "its thread died".into(), armed: true };
-        let result = self.sums_of_step(batch, &[key], hyper);
+        let result = does(self);
         told.disarm(result.as_ref().err());
-        Ok(result?.remove(0))
+        result
+    }
+
+    /// The outcome of a step in which every device has some of the results of all partials.
+    fn united(&self, outcomes: Vec<Outcome>) -> Outcome {
+        if let Some(failed) = outcomes.iter().find(|outcome| outcome.not_finite.is_some()) {
+            return failed.clone();
+        }
+        let scalars = outcomes.into_iter().flat_map(|outcome| outcome.scalars).collect();
+        let mut outcome = Outcome { scalars, not_finite: None };
+        outcome.average(self.planner.options().partials);
+        outcome
     }
 
     /// What the devices' outcomes come to.

@@ -49,6 +49,11 @@ impl SessionOptions {
         self.seat.as_ref().is_some_and(|seat| seat.takes == Takes::Parts)
     }
 
+    /// Whether devices meet in the middle of a step, so that none can run anything again by itself.
+    pub(crate) fn meets_within(&self) -> bool {
+        self.seat.as_ref().is_some_and(|seat| seat.takes != Takes::Partials)
+    }
+
     /// Slices of a training batch on all devices together.
     pub fn all_partials(&self) -> u32 {
         self.partials * self.own_partials().map_or(1, |seat| seat.parties)

@@ -110,7 +110,7 @@ impl Parts {
     ) -> Result<Outcome, SessionError> {
         let set = hypers(self.devices[0].graph(), hyper);
         let batches: Vec<Batch> = self.inputs.iter().map(|inputs| self.share(inputs, batch)).collect();
-        let outcomes = step_all(self.devices.iter_mut().zip(batches).collect(), key, &set)?;
+        let outcomes = step_all(self.devices.iter_mut().zip(&batches).collect(), key, &set)?;
         // Everyone has the same.
         let mut outcome = outcomes.into_iter().next().expect("there is a first device");
         outcome.average(self.partials as u32);

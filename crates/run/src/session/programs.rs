@@ -5,6 +5,7 @@ use super::Which;
 use crate::collector::Amounts;
 use crate::program::Program;
 use gulliver_graph::dim::Bindings;
+use gulliver_plan::meetings::Meeting;
 use std::collections::HashMap;
 
 /// Bytes of memory that programs may take together; the last one made always stays.
@@ -20,6 +21,8 @@ pub(crate) struct Loaded {
     pub(crate) thought: Vec<f64>,
     /// Runs that are still to be timed kernel by kernel.
     pub(crate) to_time: u32,
+    /// Where the device meets others, in order.
+    pub(crate) meetings: Vec<Meeting>,
 }
 
 /// How often a program was there.
@@ -60,6 +63,11 @@ impl Programs {
     pub(crate) fn new(limit: usize) -> Programs {
         let (entries, index, reuse) = (Vec::new(), Default::default(), Reuse::default());
         Programs { entries, index, bytes: 0, limit, now: 0, reuse }
+    }
+
+    /// Whether there is a program for inputs of these sizes.
+    pub(crate) fn has(&self, which: Which, sizes: &Bindings) -> bool {
+        self.index[which as usize].contains_key(sizes)
     }
 
     /// The number of the program for these sizes, good until the next one is inserted.

@@ -8,7 +8,7 @@ use crate::host::{HostTensor, all_finite};
 use crate::initial::pieces;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
-use gulliver_graph::graph::{Init, Role};
+use gulliver_graph::graph::{Graph, Init, Role};
 use gulliver_plan::make::Home;
 use gulliver_plan::plan::Tier;
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ impl Session {
         // Many pieces at a time: a disk is slow with small ones.
         const TOGETHER: usize = 1 << 18;
         let mut together: Vec<f32> = Vec::new();
-        for (name, init, shape) in self.persistent_inputs() {
+        for (name, init, shape) in self.persistent_inputs(self.graph()) {
             let Home { tier, offset, .. } = self.planner.persistent().homes[&name];
             // New memory is all zeros; a new file is not to be read before it is written.
             if new && tier != Tier::Disk && matches!(init, Init::Constant(c) if c.to_bits() == 0) {
@@ -58,8 +58,8 @@ impl Session {
     }
 
     /// Names, first values and shapes of weights and states, those of one member.
-    fn persistent_inputs(&self) -> Vec<(String, Init, Vec<usize>)> {
-        let inputs = self.graph().inputs().filter_map(|(_, role, info)| match role {
+    fn persistent_inputs(&self, graph: &Graph) -> Vec<(String, Init, Vec<usize>)> {
+        let inputs = graph.inputs().filter_map(|(_, role, info)| match role {
             Role::Weight(init) | Role::State(init) => {
                 let mut shape = info.ty.bind(&Bindings::new()).expect("persistent values have fixed shapes");
                 if self.array {
@@ -72,9 +72,13 @@ impl Session {
         inputs.collect()
     }
 
-    /// Names, types and shapes of everything that a checkpoint of one member must hold.
+    /// Names, types and shapes of everything that a checkpoint of one member must hold, whichever devices it
+    /// is on.
     pub fn layout(&self) -> Vec<Described> {
-        self.persistent_inputs().into_iter().map(|(name, _, shape)| (name, DType::F32, shape)).collect()
+        self.persistent_inputs(self.whole())
+            .into_iter()
+            .map(|(name, _, shape)| (name, DType::F32, shape))
+            .collect()
     }
 
     /// Puts the bytes of all weights and states of the only, or first, member into a buffer, in the order of
@@ -139,7 +143,14 @@ impl Session {
         first: u64,
         bytes: &mut [u8],
     ) -> Result<bool, RunError> {
-        let Some((tier, offset)) = self.part(member, name, first, bytes.len()) else { return Ok(false) };
+        let Some((tier, offset)) = self.part(member, name, first, bytes.len()) else {
+            for other in &mut self.others {
+                if other.read(member, name, first, bytes)? {
+                    return Ok(true);
+                }
+            }
+            return Ok(false);
+        };
         self.cpu.read(tier, offset, bytes)?;
         match tier {
             Tier::Device => self.ledger.to_host += bytes.len() as u64,
@@ -161,12 +172,13 @@ impl Session {
     /// Replaces bytes of a member's weight or state, from byte `first` of it on, a multiple of [`PIECE`];
     /// false if it has not as many, or if there is none of that name.
     pub fn write(&mut self, member: usize, name: &str, first: u64, bytes: &[u8]) -> Result<bool, RunError> {
+        let mut found = false;
         for other in &mut self.others {
-            other.write(member, name, first, bytes)?;
+            found |= other.write(member, name, first, bytes)?;
         }
         let part = self.part(member, name, first, bytes.len());
         let Some((tier, offset)) = part.filter(|_| first.is_multiple_of(PIECE as u64)) else {
-            return Ok(false);
+            return Ok(found);
         };
         match tier {
             Tier::Device => self.ledger.to_device += bytes.len() as u64,
@@ -214,7 +226,7 @@ impl Session {
 
     /// Replaces a weight or state of a member; false if there is none of that name and size.
     pub fn set_of(&mut self, member: usize, name: &str, tensor: &HostTensor) -> Result<bool, RunError> {
-        let home = self.planner.persistent().homes.get(name);
+        let home = self.devices().find_map(|device| device.planner.persistent().homes.get(name));
         let each = home.map(|home| home.bytes / self.members as u64);
         if each != Some(tensor.as_bytes().len() as u64) {
             return Ok(false);

@@ -1,0 +1,163 @@
+//! Pass: one party hands all of a value to another, whatever its size: an [exchange](super::exchange) of two.
+
+use super::exchange::{Exchange, Piece};
+use super::sample::{Fill, Sample, SampleInput};
+use super::{OpDef, OpError, attribute};
+use crate::dim::{Bindings, Dim, DimError};
+use crate::dtype::DType;
+use crate::graph::Type;
+use crate::op::Op;
+use crate::spec::{Spec, SpecError};
+use crate::tensor::Tensor;
+use serde::{Deserialize, Serialize};
+
+/// Whoever gives has an operand, and nothing as result; whoever takes, the reverse. Who does both has both.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Pass {
+    /// Which meeting it is: the same number for both, and no other meeting's.
+    pub meeting: u32,
+    /// Who this is.
+    pub party: u32,
+    /// Who gives.
+    pub from: u32,
+    /// Who takes.
+    pub to: u32,
+    /// Element type of the value.
+    pub dtype: DType,
+    /// Extents of the value.
+    pub shape: Vec<Dim>,
+}
+
+impl Pass {
+    /// Extents of the result.
+    pub fn result(&self) -> Vec<Dim> {
+        if self.party == self.to { self.shape.clone() } else { vec![0.into()] }
+    }
+}
+
+impl OpDef for Pass {
+    fn name(&self) -> &'static str {
+        "pass"
+    }
+
+    fn help(&self) -> &'static str {
+        "hands all of a value from one party to another"
+    }
+
+    fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
+        if self.party != self.from && self.party != self.to {
+            return attribute(format!("party {} neither gives nor takes", self.party));
+        }
+        let expected = usize::from(self.party == self.from);
+        if ins.len() != expected {
+            return Err(SpecError::Arity { expected, got: ins.len() }.into());
+        }
+        if let Some(own) = ins.first()
+            && (own.dtype != self.dtype || own.shape != self.shape)
+        {
+            return attribute(format!("the operand is {own}, not what was announced"));
+        }
+        let axes = |name: &str, rank: usize| match rank {
+            0 => "[]".to_string(),
+            _ => (0..rank).map(|d| format!("{name}{d}!")).collect::<Vec<_>>().join(" "),
+        };
+        let result = self.result();
+        let operand = ins.first().map_or(String::new(), |own| axes("x", own.rank()));
+        let with: Vec<String> = result.iter().enumerate().map(|(d, n)| format!("y{d}={n}")).collect();
+        let with = if with.is_empty() { String::new() } else { format!(" with {}", with.join(" ")) };
+        Ok(format!("{operand} -> {}{with}", axes("y", result.len())).parse()?)
+    }
+
+    fn dtypes(&self, _ins: &[Type], _outputs: usize) -> Vec<DType> {
+        vec![self.dtype]
+    }
+
+    fn bind(&self, sizes: &Bindings) -> Result<Option<Op>, DimError> {
+        let bind = |dims: &[Dim]| dims.iter().map(|d| d.bind(sizes)).collect::<Result<Vec<usize>, DimError>>();
+        let (of, shape) = (bind(&self.shape)?, bind(&self.result())?);
+        let none = vec![0; of.len()];
+        let piece = Piece {
+            from: self.from,
+            extent: of.clone(),
+            of,
+            source: none.clone(),
+            target: none,
+            add: false,
+        };
+        let pieces = if self.party == self.to { vec![piece] } else { Vec::new() };
+        let mut parties = vec![self.from, self.to];
+        parties.dedup();
+        let Pass { meeting, party, dtype, .. } = *self;
+        Ok(Some(Exchange { meeting, party, parties, dtype, shape, pieces }.into()))
+    }
+
+    /// Alone: what others would give counts as zeros.
+    fn eval(&self, ins: &[&Tensor], outs: &mut [Tensor]) {
+        if let (true, Some(own)) = (self.party == self.to, ins.first()) {
+            outs[0].data.copy_from_slice(&own.data);
+        }
+    }
+
+    fn flops_per_point(&self) -> u64 {
+        0
+    }
+
+    fn meets(&self) -> bool {
+        true
+    }
+
+    fn meeting(&self) -> Option<(u32, Vec<u32>)> {
+        Some((self.meeting, vec![self.from, self.to]))
+    }
+
+    fn samples() -> Vec<Sample> {
+        let to_itself = |dtype, shape: &[usize]| {
+            let dims = shape.iter().map(|&n| n.into()).collect();
+            let op = Pass { meeting: 0, party: 0, from: 0, to: 0, dtype, shape: dims };
+            Sample::new(op, vec![SampleInput { dtype, shape: shape.to_vec(), fill: Fill::Below(9) }])
+        };
+        vec![to_itself(DType::I64, &[3, 4]), to_itself(DType::I64, &[])]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pass(party: u32) -> Pass {
+        let shape = vec![Dim::symbol("batch"), 3.into()];
+        Pass { meeting: 5, party, from: 0, to: 2, dtype: DType::F32, shape }
+    }
+
+    #[test]
+    fn both_ends_agree_on_what_is_passed() {
+        let mut sizes = Bindings::new();
+        sizes.set("batch", 4);
+        let bound = |party| match pass(party).bind(&sizes).unwrap() {
+            Some(Op::Exchange(op)) => op,
+            other => panic!("{other:?}"),
+        };
+        let (gives, takes) = (bound(0), bound(2));
+        assert_eq!((gives.meeting, takes.meeting), (5, 5));
+        assert_eq!((gives.parties.clone(), gives.bytes()), (vec![0, 2], 0));
+        assert_eq!((takes.parties.as_slice(), takes.bytes()), ([0, 2].as_slice(), 48));
+        assert_eq!(takes.shape, [4, 3]);
+    }
+
+    #[test]
+    fn what_was_not_announced_is_refused() {
+        let own = Type { dtype: DType::F32, shape: pass(0).shape };
+        let own = std::slice::from_ref(&own);
+        assert!(pass(0).spec(own).is_ok());
+        assert!(pass(2).spec(&[]).is_ok());
+        for (wrong, ins, expected) in [
+            (pass(1), own, "party 1 neither gives nor takes"),
+            (pass(0), &[], "1"),
+            (pass(2), own, "0"),
+            (Pass { dtype: DType::I64, ..pass(0) }, own, "not what was announced"),
+        ] {
+            let said = wrong.spec(ins).unwrap_err().to_string();
+            assert!(said.contains(expected), "{said}");
+        }
+    }
+}

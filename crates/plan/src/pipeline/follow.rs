@@ -1,0 +1,104 @@
+//! Which pack a node is in: forward nodes in runs of about equal time, cut where little crosses; backward and
+//! update nodes where what they belong to is.
+
+use gulliver_graph::graph::{Graph, NodeId, Origin, Phase, Role, Value};
+use std::collections::HashMap;
+
+/// Packs of about equal seconds of the forward pass, with boundaries where few bytes cross: the pack of every
+/// node. Fewer, if there are not as many nodes.
+pub fn spread(
+    graph: &Graph,
+    packs: usize,
+    seconds: impl Fn(NodeId) -> f64,
+    bytes: impl Fn(Value) -> f64,
+) -> Vec<u32> {
+    let forward: Vec<usize> =
+        (0..graph.nodes.len()).filter(|&id| graph.nodes[id].phase == Phase::Forward).collect();
+    let mut last_read = vec![None; graph.values.len()];
+    for (at, &id) in forward.iter().enumerate() {
+        graph.nodes[id].ins.iter().for_each(|v| last_read[v.index()] = Some(at));
+    }
+    // Bytes that cross the boundary before each forward node.
+    let mut change = vec![0.0; forward.len() + 1];
+    for (at, &id) in forward.iter().enumerate() {
+        for &v in &graph.nodes[id].outs {
+            if let Some(last) = last_read[v.index()] {
+                change[at + 1] += bytes(v);
+                change[last + 1] -= bytes(v);
+            }
+        }
+    }
+    let mut crossing = change;
+    for at in 1..crossing.len() {
+        crossing[at] += crossing[at - 1];
+    }
+    let mut done = vec![0.0];
+    forward.iter().for_each(|&id| done.push(done[done.len() - 1] + seconds(NodeId(id as u32))));
+    let (all, packs) = (done[forward.len()], packs.max(1));
+    let mut cuts = Vec::new();
+    for cut in 1..packs {
+        let ideal = all * cut as f64 / packs as f64;
+        // A third of a pack to either side is near enough.
+        let near = |at: &usize| (done[*at] - ideal).abs() <= all / packs as f64 / 3.0;
+        let after = cuts.last().map_or(1, |last| last + 1);
+        let nearest = |a: &usize, b: &usize| (done[*a] - ideal).abs().total_cmp(&(done[*b] - ideal).abs());
+        let least = |a: &usize, b: &usize| crossing[*a].total_cmp(&crossing[*b]).then(nearest(a, b));
+        let best = (after..forward.len()).filter(near).min_by(least);
+        cuts.extend(best.or((after..forward.len()).min_by(nearest)));
+    }
+    let mut pack_of = vec![0; graph.nodes.len()];
+    for (at, &id) in forward.iter().enumerate() {
+        pack_of[id] = cuts.iter().filter(|&&cut| cut <= at).count() as u32;
+    }
+    follow(graph, pack_of)
+}
+
+/// Puts backward and update nodes where their weights, or else what they read of the forward pass, are;
+/// forward nodes stay. Gradients never go back to a later pack.
+pub fn follow(graph: &Graph, mut pack_of: Vec<u32>) -> Vec<u32> {
+    let maker = |v: Value| match graph.value(v).origin {
+        Origin::Node { node, .. } => Some(node.index()),
+        Origin::Input(_) => None,
+    };
+    // Weights are where they are first read, states where their weight is.
+    let mut home: HashMap<Value, u32> = HashMap::new();
+    for (id, node) in graph.nodes.iter().enumerate().filter(|(_, n)| n.phase == Phase::Forward) {
+        for v in &node.ins {
+            if matches!(graph.value(*v).origin, Origin::Input(Role::Weight(_) | Role::State(_))) {
+                home.entry(*v).or_insert(pack_of[id]);
+            }
+        }
+    }
+    let weight = |id: usize| graph.nodes[id].ins.iter().filter_map(|v| home.get(v)).max().copied();
+    let mut gradient_of: HashMap<Value, u32> = HashMap::new();
+    for (id, node) in graph.nodes.iter().enumerate().filter(|(_, n)| n.phase == Phase::Update) {
+        if let Some(pack) = weight(id) {
+            node.ins.iter().filter(|v| maker(**v).is_some()).for_each(|v| {
+                gradient_of.insert(*v, pack);
+            });
+        }
+    }
+    for (id, node) in graph.nodes.iter().enumerate() {
+        let made = |phase: Phase| {
+            let makers = node.ins.iter().filter_map(move |v| maker(*v));
+            makers.filter(move |&m| graph.nodes[m].phase == phase)
+        };
+        let packs = &pack_of;
+        let of = |phase: Phase| made(phase).map(|m| packs[m]);
+        pack_of[id] = match node.phase {
+            Phase::Forward => continue,
+            Phase::Backward => {
+                let gradients = of(Phase::Backward).min();
+                let own = node.outs.iter().find_map(|v| gradient_of.get(v)).copied();
+                let own = own.or(weight(id)).or(of(Phase::Forward).max()).or(gradients);
+                let own = own.unwrap_or(pack_of.iter().copied().max().unwrap_or(0));
+                gradients.map_or(own, |least| own.min(least))
+            }
+            Phase::Update => {
+                let read = of(Phase::Update).chain(of(Phase::Backward)).chain(of(Phase::Forward)).next();
+                weight(id).or(read).unwrap_or(0)
+            }
+        };
+    }
+    pack_of
+}

@@ -1,0 +1,114 @@
+//! One job on several devices as a pipeline: which packs of nodes each has, in which turns, and the planners
+//! that follow from that.
+
+use super::crew::room;
+use super::{SessionError, SessionOptions};
+use crate::peers::{Seat, Takes};
+use crate::planner::{Part, Planner};
+use gulliver_graph::dim::{Bindings, Dim};
+use gulliver_graph::graph::{Graph, NodeId, Origin, Phase, Role, Value};
+use gulliver_plan::cost::Rates;
+use gulliver_plan::outline::slice_of;
+use gulliver_plan::pipeline::{Line, Placement, Style, pipeline, spread, turns};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// How a job is laid out as a pipeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pipelined {
+    /// Packs of nodes; pack `i` is on device `i` modulo the number of devices.
+    pub packs: usize,
+    /// In which order a device does its packs.
+    pub style: Style,
+}
+
+/// The planners of all devices, each with the options of one, for inputs of about these sizes (of the whole
+/// batch). Every device takes part in all partials.
+pub fn pipelined(
+    train: &Graph,
+    evaluate: Option<&Graph>,
+    devices: Vec<SessionOptions>,
+    sizes: &Bindings,
+    how: Pipelined,
+) -> Result<Vec<Planner>, SessionError> {
+    let parties = devices.len() as u32;
+    let options = devices.first().cloned().unwrap_or_default();
+    let slice = slice_of(sizes, options.partials.max(1))?;
+    let cost = |id: NodeId| seconds(train, id, &slice, &options.rates);
+    let bytes = |v: Value| train.ty(v).bytes().bind(&slice).unwrap_or(0) as f64;
+    let pack_of = spread(train, how.packs, cost, bytes);
+    let packs = pack_of.iter().max().map_or(1, |last| last + 1);
+    let placement = Placement {
+        devices: parties,
+        packs: (0..packs).map(|pack| pack % parties.max(1)).collect(),
+        pack_of,
+        homes: HashMap::new(),
+    };
+    let mut each = vec![[0.0; 2]; packs as usize];
+    for (id, (node, pack)) in train.nodes.iter().zip(&placement.pack_of).enumerate() {
+        if node.phase != Phase::Update {
+            each[*pack as usize][usize::from(node.phase == Phase::Backward)] += cost(NodeId(id as u32));
+        }
+    }
+    let lines = pipeline(train, &placement)?;
+    let turns = turns(&lines, &placement, options.partials.max(1), how.style, &each)?;
+    let homes = homes(&lines);
+    let evaluated = evaluate.map(|graph| evaluation(graph, &placement, homes)).transpose()?;
+    let whole = Arc::new(train.clone());
+    let whole_evaluation = evaluate.map(|graph| Arc::new(graph.clone()));
+    let room = room(&devices);
+    let mut evaluated = evaluated.map(Vec::into_iter);
+    let planner = |(((party, options), line), turns): (((u32, SessionOptions), Line), _)| {
+        let seat = Seat { party, parties, takes: Takes::Packs, peers: Arc::clone(&room) };
+        let kernels = options.kernels.clone().among(Arc::clone(&room));
+        let options = SessionOptions { kernels, seat: Some(seat), ..options };
+        let train = Part { graph: line.graph, turns: Some(turns), whole: Arc::clone(&whole) };
+        let line = evaluated.as_mut().and_then(Iterator::next);
+        let evaluate = line.zip(whole_evaluation.clone());
+        let evaluate = evaluate.map(|(line, whole)| Part { graph: line.graph, turns: None, whole });
+        Ok(Planner::of_part(train, evaluate, options)?)
+    };
+    (0..parties).zip(devices).zip(lines).zip(turns).map(planner).collect()
+}
+
+fn seconds(graph: &Graph, id: NodeId, slice: &Bindings, rates: &Rates) -> f64 {
+    let node = &graph.nodes[id.index()];
+    if node.op.def().is_view() {
+        return 0.0;
+    }
+    let bind = |dim: &Dim| dim.bind(slice).unwrap_or(0) as f64;
+    rates.seconds(graph.flops(node).as_ref().map_or(0.0, bind), bind(&graph.bytes(node)))
+}
+
+/// The device of every weight and state.
+fn homes(lines: &[Line]) -> HashMap<String, u32> {
+    let mut homes = HashMap::new();
+    for (device, line) in lines.iter().enumerate() {
+        for (_, role, info) in line.graph.inputs() {
+            if matches!(role, Role::Weight(_) | Role::State(_)) {
+                homes.insert(info.name.clone(), device as u32);
+            }
+        }
+    }
+    homes
+}
+
+/// The graphs that evaluate, each node where its weights are, or else where what it reads is made.
+fn evaluation(
+    graph: &Graph,
+    trained: &Placement,
+    homes: HashMap<String, u32>,
+) -> Result<Vec<Line>, SessionError> {
+    let mut device_of: Vec<u32> = Vec::with_capacity(graph.nodes.len());
+    for node in &graph.nodes {
+        let weight = node.ins.iter().find_map(|v| homes.get(&graph.value(*v).name));
+        let made = node.ins.iter().filter_map(|v| match graph.value(*v).origin {
+            Origin::Node { node, .. } => Some(device_of[node.index()]),
+            Origin::Input(_) => None,
+        });
+        device_of.push(weight.copied().or(made.last()).unwrap_or(0));
+    }
+    let packs = (0..trained.devices).collect();
+    let placement = Placement { devices: trained.devices, packs, pack_of: device_of, homes };
+    Ok(pipeline(graph, &placement)?)
+}
