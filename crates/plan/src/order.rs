@@ -81,8 +81,10 @@ impl Readers {
             Origin::Input(role) => matches!(role, Role::Data | Role::Random),
         };
         let mut summed = vec![false; count];
-        for v in graph.nodes.iter().filter(|n| n.phase == Phase::Update).flat_map(|n| &n.ins) {
-            summed[root[v.index()].index()] |= repeats(*v);
+        for node in graph.nodes.iter().filter(|n| n.phase == Phase::Update) {
+            for (i, v) in node.ins.iter().enumerate() {
+                summed[root[v.index()].index()] |= repeats(*v) && !node.op.def().each_partial(i);
+            }
         }
         let mut output = vec![false; count];
         for (_, v) in &graph.outputs {

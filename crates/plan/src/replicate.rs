@@ -1,14 +1,19 @@
-//! Data parallel: every device has all weights and takes one partial of the batch. Its graph is the job's
-//! own, save that gradients are added up over all devices before the update, in the order of the partials,
-//! so that each ends up with the bits that one device has after all partials.
+//! Data parallel: every device has all weights and takes one or more partials of the batch, neighbours. Its
+//! graph is the job's own, save that gradients are added up over all devices before the update, in the order of
+//! the partials, so that each ends up with the bits that one device has after all partials.
 
 use gulliver_graph::dim::Dim;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, Node, NodeId, Origin, Phase, Role, Type, Value, ValueInfo};
 use gulliver_graph::op::Op;
+use gulliver_graph::op::collect::Collect;
 use gulliver_graph::op::exchange::{Exchange, Piece};
+use gulliver_graph::op::expand::Expand;
+use gulliver_graph::op::pass::Pass;
 use gulliver_graph::op::reshape::Reshape;
 use gulliver_graph::op::slice::Slice;
+use gulliver_graph::op::sum_onto::SumOnto;
+use std::collections::HashMap;
 use std::ops::Range;
 
 /// Why a graph cannot be replicated.
@@ -32,17 +37,21 @@ pub enum ReplicateError {
 /// Sums smaller than this are fetched whole by everyone: one meeting instead of two.
 const SMALL: u64 = 64 << 10;
 
-/// The graph of one of several devices. Its data are those of one partial; outputs of the forward pass are
-/// of that partial too.
-pub fn replica(graph: &Graph, party: u32, parties: u32) -> Result<Graph, ReplicateError> {
+/// What the name of an output ends with that is the sum over all partials of all devices.
+pub const TOTAL: &str = "@all";
+
+/// The graph of one of several devices, each with so many partials. Outputs of the forward pass are sums over
+/// the partials of this device; if there are several, there is also the sum over those of all, named with
+/// [`TOTAL`].
+pub fn replica(graph: &Graph, party: u32, parties: u32, partials: u32) -> Result<Graph, ReplicateError> {
     if parties < 2 {
         return Ok(graph.clone());
     }
     let late = Late::of(graph)?;
-    let mut r = Replica { from: graph, party, parties, to: graph.clone(), meetings: 0 };
+    let mut r = Replica { from: graph, party, parties, partials, to: graph.clone(), meetings: 0 };
     r.to.nodes.clear();
-    let mut summed: Vec<Option<Value>> = vec![None; graph.values.len()];
-    let mut caught_up = false;
+    let mut sums: HashMap<Value, Value> = HashMap::new();
+    let (mut caught_up, mut summed) = (false, None);
     for (id, node) in graph.nodes.iter().enumerate() {
         if late.node[id] {
             continue;
@@ -53,15 +62,12 @@ pub fn replica(graph: &Graph, party: u32, parties: u32) -> Result<Graph, Replica
                 r.catch_up(&late)?;
                 caught_up = true;
             }
-            for v in &mut node.ins {
-                if per_partial(graph, *v) {
-                    let sum = match summed[v.index()] {
-                        Some(sum) => sum,
-                        None => r.sum(*v, node.stage)?,
-                    };
-                    summed[v.index()] = Some(sum);
-                    *v = sum;
-                }
+            if summed != Some(node.stage) {
+                summed = Some(node.stage);
+                r.sum_all(node.stage, &mut sums)?;
+            }
+            for v in node.ins.iter_mut().filter(|v| per_partial(graph, **v)) {
+                *v = sums[v];
             }
         }
         r.push(node);
@@ -125,6 +131,7 @@ struct Replica<'a> {
     from: &'a Graph,
     party: u32,
     parties: u32,
+    partials: u32,
     to: Graph,
     meetings: u32,
 }
@@ -140,11 +147,131 @@ impl Replica<'_> {
 
     /// Appends a node with one new result.
     fn add(&mut self, op: Op, ins: Vec<Value>, name: String, ty: Type, stage: u32) -> Value {
+        self.add_in(Phase::Update, op, ins, name, ty, stage)
+    }
+
+    fn add_in(&mut self, phase: Phase, op: Op, ins: Vec<Value>, name: String, ty: Type, stage: u32) -> Value {
         let out = Value(self.to.values.len() as u32);
         let origin = Origin::Node { node: NodeId(0), output: 0 };
         self.to.values.push(ValueInfo { name, ty, origin });
-        self.push(Node { op, ins, outs: vec![out], phase: Phase::Update, stage });
+        self.push(Node { op, ins, outs: vec![out], phase, stage });
         out
+    }
+
+    /// Sums over all devices of what the updates of an objective read, each as soon as it can be known.
+    fn sum_all(&mut self, stage: u32, sums: &mut HashMap<Value, Value>) -> Result<(), ReplicateError> {
+        let from = self.from;
+        let updates = from.nodes.iter().filter(|n| n.phase == Phase::Update && n.stage == stage);
+        let read = updates.flat_map(|n| &n.ins).filter(|v| per_partial(from, **v) && !sums.contains_key(v));
+        let mut read: Vec<Value> = read.copied().collect();
+        let made = |v: &Value| match from.value(*v).origin {
+            Origin::Node { node, output } => (node.0 + 1, output),
+            Origin::Input(_) => (0, 0),
+        };
+        read.sort_unstable_by_key(made);
+        read.dedup();
+        if self.partials == 1 {
+            for v in read {
+                sums.insert(v, self.sum(v, stage)?);
+            }
+            return Ok(());
+        }
+        self.chain(&read, stage, sums)?;
+        for (name, v) in &from.outputs {
+            let (phase, of) = match from.value(*v).origin {
+                Origin::Node { node, .. } => (from.nodes[node.index()].phase, from.nodes[node.index()].stage),
+                Origin::Input(_) => continue,
+            };
+            let scalar = from.ty(*v).rank() == 0 && from.ty(*v).dtype == DType::F32;
+            if phase != Phase::Update && of == stage && scalar {
+                let total = self.total(*v, stage);
+                self.to.outputs.push((format!("{name}{TOTAL}"), total));
+            }
+        }
+        Ok(())
+    }
+
+    /// The sums of values over all partials of all devices: each device adds its own to what the one before
+    /// it hands on, and the last gives everyone the result. A wave for each value, one behind the other.
+    fn chain(
+        &mut self,
+        values: &[Value],
+        stage: u32,
+        sums: &mut HashMap<Value, Value>,
+    ) -> Result<(), ReplicateError> {
+        let (party, last) = (self.party, self.parties - 1);
+        // What this device has added up.
+        let mut own: Vec<Value> = values.to_vec();
+        for wave in 1..values.len() as u32 + self.parties {
+            for i in (0..values.len()).rev() {
+                let Some(hop) = wave.checked_sub(i as u32).filter(|hop| (1..=self.parties).contains(hop))
+                else {
+                    continue;
+                };
+                let v = values[i];
+                let (dtype, shape) = self.fixed(v)?;
+                let (ty, name) = (Type::new(dtype, &shape), format!("{}.sum", self.to.value(v).name));
+                let meeting = self.meetings;
+                self.meetings += 1;
+                if hop < self.parties {
+                    let (from, to) = (hop - 1, hop);
+                    if party != from && party != to {
+                        continue;
+                    }
+                    let op = Pass { meeting, party, from, to, dtype, shape: ty.shape.clone() };
+                    let result = Type { dtype, shape: op.result() };
+                    let ins = if party == from { vec![own[i]] } else { Vec::new() };
+                    let passed = self.add(op.into(), ins, name.clone(), result, stage);
+                    if party == to {
+                        own[i] = self.add(SumOnto {}.into(), vec![passed, v], name, ty, stage);
+                    }
+                    continue;
+                }
+                // From the last to everyone else.
+                let (ins, shape) = if party == last { (vec![own[i]], vec![0]) } else { (Vec::new(), shape) };
+                let pieces = if party == last { Vec::new() } else { vec![Piece::all(last, &shape)] };
+                let (parties, ty) = ((0..self.parties).collect(), Type::new(dtype, &shape));
+                let op = Exchange { meeting, party, parties, dtype, shape, pieces };
+                let given = self.add(op.into(), ins, name, ty, stage);
+                sums.insert(v, if party == last { own[i] } else { given });
+            }
+        }
+        Ok(())
+    }
+
+    /// The sum of a number over all partials of all devices.
+    fn total(&mut self, v: Value, stage: u32) -> Value {
+        let name = self.to.value(v).name.clone();
+        let one = Type::f32(&[1, 1]);
+        // Apart, as what is an output is summed up where it lies.
+        let op = Expand { shape: one.shape.clone() };
+        let number = self.add_in(Phase::Forward, op.into(), vec![v], name.clone(), one.clone(), stage);
+        let own = self.collected(number, 1, stage);
+        let each = (0..self.parties).flat_map(|from| (0..self.partials as usize).map(move |p| (from, p)));
+        let pieces = each.map(|(from, p)| Piece {
+            from,
+            of: vec![self.partials as usize, 1],
+            source: vec![p, 0],
+            target: vec![0, 0],
+            extent: vec![1, 1],
+            add: (from, p) != (0, 0),
+        });
+        let pieces = pieces.collect();
+        let sum = self.meet(own, DType::F32, vec![1, 1], pieces, stage);
+        self.add(
+            Reshape { shape: Vec::new() }.into(),
+            vec![sum],
+            name,
+            Type::new(DType::F32, &[0usize; 0]),
+            stage,
+        )
+    }
+
+    /// The rows of all partials of this device, each of so many elements.
+    fn collected(&mut self, row: Value, elements: usize, stage: u32) -> Value {
+        let (name, partials) = (self.to.value(row).name.clone(), self.partials as usize);
+        let ty = Type::new(self.to.ty(row).dtype, &[partials, elements]);
+        self.add(Collect { partials }.into(), vec![row], name, ty, stage)
     }
 
     fn fixed(&self, v: Value) -> Result<(DType, Vec<usize>), ReplicateError> {
@@ -197,7 +324,7 @@ impl Replica<'_> {
         Ok(self.meet(sum, dtype, shape, pieces, stage))
     }
 
-    /// A value of every device, by device.
+    /// A value of every partial of every device, in order.
     fn gather(&mut self, v: Value, stage: u32) -> Result<Vec<Value>, ReplicateError> {
         let (dtype, shape) = self.fixed(v)?;
         let elements = shape.iter().product();
@@ -205,20 +332,23 @@ impl Replica<'_> {
         let row = vec![Dim::from(1), Dim::from(elements)];
         let name = self.to.value(v).name.clone();
         let flat = Reshape { shape: row.clone() };
-        let flat = self.add(flat.into(), vec![v], name.clone(), Type { dtype, shape: row.clone() }, stage);
+        let ty = Type { dtype, shape: row.clone() };
+        let flat = self.add_in(Phase::Forward, flat.into(), vec![v], name.clone(), ty, stage);
+        let own = self.collected(flat, elements, stage);
+        let each = self.partials as usize;
         let piece = |from| Piece {
             from,
-            of: vec![1, elements],
+            of: vec![each, elements],
             source: vec![0, 0],
-            target: vec![from as usize, 0],
-            extent: vec![1, elements],
+            target: vec![from as usize * each, 0],
+            extent: vec![each, elements],
             add: false,
         };
         let pieces = (0..self.parties).map(piece).collect();
-        let all = self.meet(flat, dtype, vec![self.parties as usize, elements], pieces, stage);
+        let all = self.meet(own, dtype, vec![self.parties as usize * each, elements], pieces, stage);
         let shape: Vec<Dim> = shape.into_iter().map(Dim::from).collect();
         let mut parts = Vec::new();
-        for start in 0..self.parties as usize {
+        for start in 0..self.parties as usize * each {
             let op = Slice { axis: 0, start, len: 1.into(), step: 1 };
             let ty = Type { dtype, shape: row.clone() };
             let part = self.add(op.into(), vec![all], name.clone(), ty, stage);
@@ -245,7 +375,8 @@ impl Replica<'_> {
             node.outs.iter().for_each(|v| made[v.index()] = true);
         }
         let mut now: Vec<Value> = (0..from.values.len() as u32).map(Value).collect();
-        for partial in 0..self.parties as usize {
+        let partials = (self.parties * self.partials) as usize;
+        for partial in 0..partials {
             for node in nodes() {
                 let seen = |v: &Value| match &gathered[v.index()] {
                     Some(parts) => parts[partial],
@@ -254,7 +385,7 @@ impl Replica<'_> {
                 let ins: Vec<Value> = node.ins.iter().map(seen).collect();
                 // The last partial makes the values there were.
                 let outs = node.outs.iter().map(|&v| {
-                    if partial + 1 == self.parties as usize {
+                    if partial + 1 == partials {
                         return v;
                     }
                     let new = Value(self.to.values.len() as u32);

@@ -76,11 +76,18 @@ impl Script {
                 Task::Run(id, partial) => {
                     let node = &graph.nodes[id.index()];
                     let partial = if node.phase == Phase::Update { 0 } else { partial };
-                    script.act(What::Run(id, partial), node.ins.len(), t as u32);
-                    for v in &node.ins {
-                        let made = known[at(readers.seen(*v, partial))];
-                        script.refs.push(made.expect("tasks come after those that make their operands"));
+                    let start = script.refs.len();
+                    script.act(What::Run(id, partial), 0, t as u32);
+                    for (i, v) in node.ins.iter().enumerate() {
+                        let each = node.phase == Phase::Update && node.op.def().each_partial(i);
+                        let seen = if each { 0..partials } else { partial..partial + 1 };
+                        for partial in seen {
+                            let made = known[at(readers.seen(*v, partial))];
+                            script.refs.push(made.expect("tasks come after those that make their operands"));
+                        }
                     }
+                    let reads = (script.refs.len() - start) as u32;
+                    script.acts.last_mut().expect("just written").reads = reads;
                     for v in &node.outs {
                         let of = readers.seen(*v, partial);
                         let new = script.version(Version { of, tier: Tier::Device, input: false });

@@ -61,7 +61,6 @@ struct Checker<'a> {
     held: Vec<Vec<(Place, Held)>>,
     /// How often each node ran for each partial.
     runs: Vec<u32>,
-    /// Phase, partial and node of the meeting that was last held.
     race: Race,
 }
 
@@ -314,22 +313,30 @@ impl Checker<'_> {
                 }
             }
         }
-        if ins.len() != node.ins.len() || outs.len() != node.outs.len() {
-            return Err(format!("{} has the wrong number of operands", label()));
-        }
-        for (v, place) in node.ins.iter().zip(ins) {
+        let mut wanted = Vec::with_capacity(ins.len());
+        for (i, v) in node.ins.iter().enumerate() {
             // A view of what exists once, such as a weight, exists once too.
             let root = self.shown(*v);
             let all = node.phase == Phase::Update && self.per_partial(root);
-            let held = self.read(place).map_err(|why| format!("{}: {why}", label()))?;
-            let wanted = match self.carried_before(root, node.stage, partial) {
-                Some(held) => held,
-                None => Held {
+            if let Some(held) = self.carried_before(root, node.stage, partial) {
+                wanted.push((v, held));
+            } else if all && node.op.def().each_partial(i) {
+                let each = |partial| (v, Held { value: root, partial, summed: 1 });
+                wanted.extend((0..self.plan.partials).map(each));
+            } else {
+                let held = Held {
                     value: root,
                     partial: if self.per_partial(root) && !all { partial } else { 0 },
                     summed: if all { self.plan.partials } else { 1 },
-                },
-            };
+                };
+                wanted.push((v, held));
+            }
+        }
+        if ins.len() != wanted.len() || outs.len() != node.outs.len() {
+            return Err(format!("{} has the wrong number of operands", label()));
+        }
+        for ((v, wanted), place) in wanted.into_iter().zip(ins) {
+            let held = self.read(place).map_err(|why| format!("{}: {why}", label()))?;
             if held != wanted || place.bytes != self.facts.bytes[v.index()] {
                 return Err(format!("{} wants {wanted:?} and finds {held:?}", label()));
             }

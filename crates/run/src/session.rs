@@ -76,7 +76,7 @@ pub enum SessionError {
     },
     /// Too few or too many partials.
     #[error(
-        "train.partials = {partials}, and there are {devices} devices: data parallel needs a partial for each"
+        "train.partials = {partials}, and there are {devices} devices: data parallel needs as many for each, 1 or more"
     )]
     Partials {
         /// Slices of a batch.

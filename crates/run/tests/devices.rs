@@ -82,6 +82,23 @@ fn every_make_of_model_trains_to_the_same_bits_on_any_number_of_devices() {
 }
 
 #[test]
+fn devices_may_take_several_partials_each() {
+    for (i, name) in MAKES.into_iter().filter(|name| *name != "dcgan").enumerate() {
+        let optimizer = if i.is_multiple_of(2) { "sgd" } else { "adamw" };
+        let clip = i.is_multiple_of(3).then_some(Clip::Norm(0.5));
+        let graph = graph(name, optimizer, clip);
+        for (devices, partials) in [(2, 4), (2, 6), (3, 6), (4, 8)] {
+            let sizes = Bindings::new().with("batch", 2 * partials).with("length", 7);
+            let data = data(&graph, &sizes);
+            let mut alone = Session::new(graph.clone(), None, options(partials), 11).unwrap();
+            let expected = train(&mut alone, &data);
+            let mut several = on_devices(&graph, vec![options(partials); devices]).unwrap();
+            assert_eq!(train(&mut several, &data), expected, "{name}: {partials} on {devices} devices");
+        }
+    }
+}
+
+#[test]
 fn every_device_ends_with_all_weights() {
     let graph = graph("resnet18", "sgd", None);
     let sizes = Bindings::new().with("batch", 6).with("length", 7);
@@ -141,7 +158,7 @@ fn partials_are_those_of_one_device() {
     let refused = |devices: Vec<SessionOptions>| on_devices(&graph, devices).err().unwrap().to_string();
     assert_eq!(
         refused(vec![options(3); 2]),
-        "train.partials = 3, and there are 2 devices: data parallel needs a partial for each"
+        "train.partials = 3, and there are 2 devices: data parallel needs as many for each, 1 or more"
     );
     let largest = Some(Bindings::new().with("batch", 7));
     assert_eq!(

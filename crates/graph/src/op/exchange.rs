@@ -46,6 +46,12 @@ pub struct Piece {
 }
 
 impl Piece {
+    /// All of an operand with these extents, which are also those of the result.
+    pub fn all(from: u32, extents: &[usize]) -> Piece {
+        let (of, none) = (extents.to_vec(), vec![0; extents.len()]);
+        Piece { from, extent: of.clone(), of, source: none.clone(), target: none, add: false }
+    }
+
     /// The number of elements.
     pub fn elements(&self) -> usize {
         self.extent.iter().product()

@@ -94,6 +94,12 @@ pub trait OpDef {
         None
     }
 
+    /// Whether an update reads this operand as every partial has made it, one after the other, instead of
+    /// their sum.
+    fn each_partial(&self, _input: usize) -> bool {
+        false
+    }
+
     /// Small cases for the tests that loop over the table.
     fn samples() -> Vec<Sample>
     where
@@ -275,5 +281,7 @@ operators! {
     array::Array,
     exchange::Exchange,
     pass::Pass,
+    collect::Collect,
+    sum_onto::SumOnto,
     custom::Custom,
 }

@@ -75,16 +75,7 @@ impl OpDef for Pass {
     fn bind(&self, sizes: &Bindings) -> Result<Option<Op>, DimError> {
         let bind = |dims: &[Dim]| dims.iter().map(|d| d.bind(sizes)).collect::<Result<Vec<usize>, DimError>>();
         let (of, shape) = (bind(&self.shape)?, bind(&self.result())?);
-        let none = vec![0; of.len()];
-        let piece = Piece {
-            from: self.from,
-            extent: of.clone(),
-            of,
-            source: none.clone(),
-            target: none,
-            add: false,
-        };
-        let pieces = if self.party == self.to { vec![piece] } else { Vec::new() };
+        let pieces = if self.party == self.to { vec![Piece::all(self.from, &of)] } else { Vec::new() };
         let mut parties = vec![self.from, self.to];
         parties.dedup();
         let Pass { meeting, party, dtype, .. } = *self;

@@ -14,6 +14,7 @@ mod index;
 mod loss;
 mod movement;
 mod normalize;
+mod partials;
 mod pool;
 mod random;
 mod recurrent;
@@ -185,6 +186,8 @@ pub fn lower(op: &Op, ins: &[TensorType], outs: &[TensorType], threads: usize, k
         Op::Exchange(op) => Some(exchange::exchange(op, kernels)),
         // With its sizes it is an exchange.
         Op::Pass(_) => None,
+        Op::Collect(_) => all_f32(ins).then(partials::collect),
+        Op::SumOnto(_) => all_f32(ins).then(partials::sum_onto),
         Op::Custom(op) => kernels.lower(op, ins, outs, threads),
     };
     fast.unwrap_or_else(|| reference::reference(op, ins, outs))

@@ -13,13 +13,13 @@ use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Origin, Phase, Role, Value};
 use gulliver_plan::make::{BATCH, PlanError};
 use gulliver_plan::meetings::all_get_through;
-use gulliver_plan::replicate::replica;
+use gulliver_plan::replicate::{TOTAL, replica};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::thread;
 
 /// The planners of several devices, each with the options of one, in which batch and partials are those of
-/// the whole job. There must be a partial for each device, and at least one device. The first evaluates.
+/// the whole job. There must be as many partials for each device, and at least one device. The first evaluates.
 pub fn planners(
     train: &Graph,
     evaluate: Option<&Graph>,
@@ -28,11 +28,11 @@ pub fn planners(
     let parties = devices.len() as u32;
     let room = room(&devices);
     let planner = |(party, mut options): (u32, SessionOptions)| {
-        if options.partials != parties {
+        if options.partials == 0 || !options.partials.is_multiple_of(parties) {
             let (partials, devices) = (options.partials, parties);
             return Err(SessionError::Partials { partials, devices });
         }
-        options.partials = 1;
+        options.partials /= parties;
         if let Some(largest) = &mut options.largest
             && let Some(batch) = largest.get(BATCH)
         {
@@ -41,7 +41,7 @@ pub fn planners(
         options.kernels = options.kernels.among(Arc::clone(&room));
         options.seat = Some(Seat { party, parties, takes: Takes::Partials, peers: Arc::clone(&room) });
         let evaluate = evaluate.filter(|_| party == 0).cloned();
-        Ok(Planner::new(replica(train, party, parties)?, evaluate, options)?)
+        Ok(Planner::new(replica(train, party, parties, options.partials)?, evaluate, options)?)
     };
     (0..parties).zip(devices).map(planner).collect()
 }
@@ -235,7 +235,12 @@ impl Session {
         }
         let mut outcomes = outcomes.into_iter();
         let mut sum = outcomes.next().expect("there is a first device");
-        for outcome in outcomes {
+        let totals: Vec<String> = sum.scalars.keys().filter(|name| name.ends_with(TOTAL)).cloned().collect();
+        for total in &totals {
+            let x = sum.scalars.remove(total).expect("it was found there");
+            sum.scalars.insert(total.trim_end_matches(TOTAL).to_string(), x);
+        }
+        for outcome in outcomes.filter(|_| totals.is_empty()) {
             for (name, x) in outcome.scalars {
                 let of_forward = self.graph().output(&name).is_some_and(|v| repeats(self.graph(), v));
                 if let (Some(sum), true) = (sum.scalars.get_mut(&name), of_forward) {
