@@ -50,10 +50,13 @@ pub enum Stream {
     Read,
     /// To disk.
     Write,
+    /// Meetings with other devices.
+    Meet,
 }
 
 /// Every stream, by its number.
-pub const STREAMS: [Stream; 5] = [Stream::Compute, Stream::In, Stream::Out, Stream::Read, Stream::Write];
+pub const STREAMS: [Stream; 6] =
+    [Stream::Compute, Stream::In, Stream::Out, Stream::Read, Stream::Write, Stream::Meet];
 
 /// A fixed piece of a space, in use from its `Alloc` to its `Free` step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,6 +120,17 @@ pub enum Act {
         outs: Vec<Place>,
         /// Working memory of the kernel.
         scratch: Option<Place>,
+    },
+    /// Runs a node that meets other devices.
+    Meet {
+        /// The node.
+        node: NodeId,
+        /// Which slice of the batch.
+        partial: u32,
+        /// Where what it brings is, if it brings anything. Others read it until the step is done.
+        own: Option<Place>,
+        /// Where its result goes.
+        result: Place,
     },
     /// Copies bytes within the device.
     Copy {
@@ -241,6 +255,7 @@ impl Plan {
         match act {
             Act::Alloc(_) | Act::Free(_) => None,
             Act::Run { .. } | Act::Copy { .. } | Act::Add { .. } => Some(Stream::Compute),
+            Act::Meet { .. } => Some(Stream::Meet),
             Act::Move { from, to } => Some(match (tier(from), tier(to)) {
                 (Tier::Disk, _) => Stream::Read,
                 (_, Tier::Disk) => Stream::Write,

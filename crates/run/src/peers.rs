@@ -1,12 +1,14 @@
 //! Devices that meet. [`Peers`] is all that one device knows of the others; [`Room`] brings together those of
 //! one process, who read each other's memory while everyone is there.
 
+use crate::link::{Pace, Throttle};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::op::exchange::{Exchange, Piece};
+use gulliver_plan::topology::Site;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// One of the others is gone, and will come to no meeting any more.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -29,6 +31,9 @@ pub trait Peers: Send + Sync {
 
     /// Leaves for good; whoever waits for this party, or will, is told. Only the first reason counts.
     fn part(&self, party: u32, why: &str);
+
+    /// What is exchanged from now on takes as long as it would over these links.
+    fn over(&self, throttle: &Arc<Throttle>);
 
     /// Bytes that a party has taken from each of the others so far, by party.
     fn taken(&self, party: u32) -> Vec<u64>;
@@ -72,6 +77,7 @@ pub struct Room {
     anyone_gone: AtomicBool,
     /// By party and whom from.
     taken: Vec<AtomicU64>,
+    throttle: OnceLock<Arc<Throttle>>,
 }
 
 #[derive(Default)]
@@ -113,6 +119,7 @@ impl Room {
             changed: Condvar::new(),
             anyone_gone: AtomicBool::new(false),
             taken: (0..parties * parties).map(|_| AtomicU64::new(0)).collect(),
+            throttle: OnceLock::new(),
         }
     }
 
@@ -203,6 +210,8 @@ impl Peers for Room {
     fn exchange(&self, what: &Exchange, own: &[u8], result: &mut [u8]) -> Result<(), Parted> {
         let who = (what.meeting, what.party, what.parties.len());
         self.meet(who, own, |offers| {
+            let pace = self.throttle.get().map(Pace::new);
+            let began = pace.as_ref().map(Pace::begin);
             for piece in &what.pieces {
                 put(what, piece, bytes_of(offers, piece.from), result);
                 if piece.from != what.party {
@@ -211,7 +220,18 @@ impl Peers for Room {
                     self.taken[of].fetch_add(bytes as u64, Ordering::Relaxed);
                 }
             }
+            if let (Some(mut pace), Some(mut began)) = (pace, began) {
+                let to = Site::Device(what.party);
+                for (from, bytes) in what.by_party() {
+                    began = pace.end(began, Site::Device(from), to, bytes);
+                }
+            }
         })
+    }
+
+    fn over(&self, throttle: &Arc<Throttle>) {
+        // All devices bring the same.
+        let _ = self.throttle.set(Arc::clone(throttle));
     }
 
     fn share(&self, party: u32, numbers: &[f32]) -> Result<Vec<Vec<f32>>, Parted> {
