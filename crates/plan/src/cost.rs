@@ -11,12 +11,14 @@ pub struct Links {
     pub disk_read: f64,
     /// To disk.
     pub disk_write: f64,
+    /// From other devices.
+    pub from_peers: f64,
 }
 
 impl Default for Links {
     /// A copy in the memory of an ordinary machine, and an ordinary disk.
     fn default() -> Links {
-        Links { to_device: 8e9, to_host: 8e9, disk_read: 1e9, disk_write: 5e8 }
+        Links { to_device: 8e9, to_host: 8e9, disk_read: 1e9, disk_write: 5e8, from_peers: 8e9 }
     }
 }
 

@@ -91,6 +91,7 @@ pub fn share((rates, links): (Rates, Links), (threads, of): (usize, usize), lane
         to_host: links.to_host / even,
         disk_read: links.disk_read / even,
         disk_write: links.disk_write / even,
+        from_peers: links.from_peers / even,
     };
     (Rates { flops, bytes: rates.bytes / even, ..rates }, links)
 }

@@ -29,6 +29,8 @@ pub mod script;
 mod settle;
 pub mod simulate;
 pub mod squeeze;
+pub mod timeline;
+pub mod topology;
 pub mod verify;
 mod view;
 pub mod wait;

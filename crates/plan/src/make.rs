@@ -10,7 +10,7 @@ use crate::plan::{Act, Buffer, BufferId, InputPlace, OutputPlace, Place, Plan, S
 use crate::script::{Script, VersionId, What};
 use crate::view::View;
 use gulliver_graph::dim::{Bindings, DimError};
-use gulliver_graph::graph::{Graph, Node, Role, Value};
+use gulliver_graph::graph::{Graph, Node, NodeId, Role, Value};
 use std::collections::HashMap;
 
 /// Where a persistent value is between steps.
@@ -258,7 +258,8 @@ impl Outline {
             place: place(*v),
         });
         let outputs = outputs.collect();
-        let steps = steps(script, life, &scratch_of, place, whole);
+        let meets = |id: NodeId| graph.nodes[id.index()].op.def().meets();
+        let steps = steps(script, life, &scratch_of, meets, place, whole);
         let mut plan = Plan {
             sizes: sizes.slice.iter().map(|(s, v)| (s.to_string(), v)).collect(),
             partials: self.partials,
@@ -280,6 +281,7 @@ fn steps(
     script: &Script,
     life: &Lifetimes,
     scratch_of: &[Option<BufferId>],
+    meets: impl Fn(NodeId) -> bool,
     place: impl Fn(VersionId) -> Place,
     whole: impl Fn(BufferId) -> Place,
 ) -> Vec<Step> {
@@ -296,6 +298,10 @@ fn steps(
         let (ins, outs) = script.split(t);
         let at = |versions: &[VersionId]| -> Vec<Place> { versions.iter().map(|v| place(*v)).collect() };
         match script.acts[t].what {
+            What::Run(node, partial) if meets(node) => {
+                let (own, result) = (ins.first().map(|v| place(*v)), place(outs[0]));
+                steps.push(Act::Meet { node, partial, own, result }.into());
+            }
             What::Run(node, partial) => {
                 steps.extend(scratch.map(|b| Act::Alloc(b).into()));
                 let at_work = scratch.map(&whole);

@@ -22,7 +22,7 @@ pub struct Stuck {
 /// The meetings of one device, in the order in which its plan comes to them.
 pub fn meetings(graph: &Graph, plan: &Plan) -> Vec<Meeting> {
     let ran = plan.steps.iter().filter_map(|step| match &step.act {
-        Act::Run { node, .. } => graph.nodes[node.index()].op.def().meeting(),
+        Act::Meet { node, .. } => graph.nodes[node.index()].op.def().meeting(),
         _ => None,
     });
     // Whoever meets nobody but itself waits for nobody.

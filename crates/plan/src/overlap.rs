@@ -1,5 +1,9 @@
-//! Moves beside kernels: what is fetched is fetched early enough to be there when it is needed, and what
-//! is stored keeps its bytes until it is away, both only as far as there is room.
+//! Moves and meetings beside kernels: what is fetched is fetched early enough to be there when it is needed,
+//! and what is stored, or others read, keeps its bytes until that is over, both only as far as there is room.
+
+mod meetings;
+
+pub use meetings::put_off;
 
 use crate::lifetime::Lifetimes;
 use crate::outline::profile;
@@ -20,6 +24,8 @@ pub struct Room<'a> {
     pub scratch: &'a dyn Fn(usize) -> u64,
     /// Seconds by node.
     pub seconds: &'a dyn Fn(usize) -> f64,
+    /// Whether a node meets other devices, beside the computation.
+    pub meets: &'a dyn Fn(usize) -> bool,
     /// Seconds to move a byte from tier to tier.
     pub link: &'a dyn Fn(Tier, Tier) -> f64,
     /// Device bytes no act may exceed.
@@ -42,7 +48,9 @@ impl Room<'_> {
         let mut now = 0.0;
         let begin = |act: &Act| {
             let begins = now;
-            if let What::Run(id, _) = act.what {
+            if let What::Run(id, _) = act.what
+                && !(self.meets)(id.index())
+            {
                 now += (self.seconds)(id.index());
             }
             begins
@@ -106,11 +114,12 @@ pub fn fetch_early(script: &Script, life: &Lifetimes, room: &Room) -> Script {
     early
 }
 
-/// Lets the bytes of what is stored stay in use until it should be away, where there is room.
+/// Lets the bytes of what is stored stay in use until it should be away, and those of what is brought to a
+/// meeting until that should be over, where there is room.
 pub fn store_late(script: &Script, life: &mut Lifetimes, room: &Room) {
     let mut used = profile(script, life, room.bytes, room.scratch);
     let begins = room.begins(script);
-    // When the link to each tier is done with the stores so far.
+    // When the link to each tier is done with the stores so far; that of the device, with meetings.
     let mut free = [0.0f64; TIERS.len()];
     let mut stores = Vec::new();
     let mut later = |end: &mut usize, t: usize, until: f64| {
@@ -128,16 +137,19 @@ pub fn store_late(script: &Script, life: &mut Lifetimes, room: &Room) {
         let to = match act.what {
             What::Move | What::Carry => {
                 let [from, to] = [refs[0], refs[1]].map(|v| script.versions[v as usize].tier);
-                (from == Tier::Device && to != Tier::Device).then_some(to)
+                (from == Tier::Device && to != Tier::Device).then(|| (to, room.move_seconds(script, t)))
+            }
+            What::Run(id, _) if act.reads > 0 && (room.meets)(id.index()) => {
+                Some((Tier::Device, (room.seconds)(id.index())))
             }
             _ => None,
         };
-        let Some(to) = to else { continue };
+        let Some((to, seconds)) = to else { continue };
         let storage = life.homes[refs[0] as usize].storage as usize;
         if life.storages[storage].end != t as u32 || life.storages[storage].input {
             continue;
         }
-        let (free, seconds) = (&mut free[to as usize], room.move_seconds(script, t));
+        let free = &mut free[to as usize];
         *free = free.max(begins[t]) + seconds;
         let mut end = t;
         later(&mut end, t, *free);

@@ -4,6 +4,7 @@
 //! Done one after the other, the steps are right. Steps of different [streams](Stream) may be done at the
 //! same time: a step starts when those before it in its stream and those it names are done.
 
+use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{NodeId, Value};
 use serde::{Deserialize, Serialize};
 
@@ -50,10 +51,13 @@ pub enum Stream {
     Read,
     /// To disk.
     Write,
+    /// Meetings with other devices.
+    Meet,
 }
 
 /// Every stream, by its number.
-pub const STREAMS: [Stream; 5] = [Stream::Compute, Stream::In, Stream::Out, Stream::Read, Stream::Write];
+pub const STREAMS: [Stream; 6] =
+    [Stream::Compute, Stream::In, Stream::Out, Stream::Read, Stream::Write, Stream::Meet];
 
 /// A fixed piece of a space, in use from its `Alloc` to its `Free` step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,6 +121,17 @@ pub enum Act {
         outs: Vec<Place>,
         /// Working memory of the kernel.
         scratch: Option<Place>,
+    },
+    /// Runs a node that meets other devices.
+    Meet {
+        /// The node.
+        node: NodeId,
+        /// Which slice of the batch.
+        partial: u32,
+        /// Where what it brings is, if it brings anything. Others read it until the step is done.
+        own: Option<Place>,
+        /// Where its result goes.
+        result: Place,
     },
     /// Copies bytes within the device.
     Copy {
@@ -230,6 +245,11 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Sizes of one partial.
+    pub fn bindings(&self) -> Bindings {
+        self.sizes.iter().fold(Bindings::new(), |sizes, (symbol, value)| sizes.with(symbol, *value))
+    }
+
     /// The buffer of that number.
     pub fn buffer(&self, id: BufferId) -> &Buffer {
         &self.buffers[id.0 as usize]
@@ -241,6 +261,7 @@ impl Plan {
         match act {
             Act::Alloc(_) | Act::Free(_) => None,
             Act::Run { .. } | Act::Copy { .. } | Act::Add { .. } => Some(Stream::Compute),
+            Act::Meet { .. } => Some(Stream::Meet),
             Act::Move { from, to } => Some(match (tier(from), tier(to)) {
                 (Tier::Disk, _) => Stream::Read,
                 (_, Tier::Disk) => Stream::Write,

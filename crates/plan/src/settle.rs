@@ -56,7 +56,7 @@ impl Outline {
             };
             let found = match made {
                 Ok((plan, _)) => {
-                    let node = |id: NodeId| self.seconds(&sizes, id.index());
+                    let node = |id: NodeId| self.seconds_over(graph, &sizes, &options.links, id.index());
                     Some((simulate(&plan, node, &options.links).seconds, persistent.clone()))
                 }
                 Err(e @ PlanError::DoesNotFit { .. }) => {

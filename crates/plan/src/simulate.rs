@@ -1,5 +1,9 @@
 //! How long a plan takes, without running it: each stream does its steps in order, each step as soon as
-//! what it waits for is done.
+//! what it waits for is done. [`together`] times the plans of several devices at once.
+
+mod together;
+
+pub use together::{LinkUse, Party, Span, Stuck, Together, over_links, together};
 
 use crate::cost::Links;
 use crate::plan::{Act, Place, Plan, STREAMS, Stream, Tier};
@@ -85,7 +89,7 @@ pub fn simulate(plan: &Plan, node: impl Fn(NodeId) -> f64, links: &Links) -> Tim
     let mut timing = Timing { moved: moved(plan), ..Timing::default() };
     let mut free = [0.0f64; STREAMS.len()];
     let mut done = vec![0.0f64; plan.steps.len()];
-    let mut ran = std::collections::HashSet::new();
+    let mut ran = Ran::default();
     // Bytes read and written a second by copies and sums on the device.
     let pass = links.to_device;
     for (i, step) in plan.steps.iter().enumerate() {
@@ -93,11 +97,12 @@ pub fn simulate(plan: &Plan, node: impl Fn(NodeId) -> f64, links: &Links) -> Tim
             Act::Alloc(_) | Act::Free(_) => continue,
             Act::Run { node: id, partial, .. } => {
                 let seconds = node(*id);
-                if !ran.insert((*id, *partial)) {
+                if !ran.insert(plan, *id, *partial) {
                     timing.again += seconds;
                 }
                 seconds
             }
+            Act::Meet { node: id, .. } => node(*id),
             Act::Copy { from, .. } | Act::Add { from, .. } => from.bytes as f64 / pass,
             Act::Move { from, to } => from.bytes as f64 * per_byte(links, tier(plan, from), tier(plan, to)),
         };
@@ -109,4 +114,19 @@ pub fn simulate(plan: &Plan, node: impl Fn(NodeId) -> f64, links: &Links) -> Tim
         timing.seconds = timing.seconds.max(done[i]);
     }
     timing
+}
+
+/// Which nodes have run, for which partials.
+#[derive(Default)]
+struct Ran(Vec<bool>);
+
+impl Ran {
+    /// Notes a run; false if it is not the first.
+    fn insert(&mut self, plan: &Plan, node: NodeId, partial: u32) -> bool {
+        let at = node.index() * plan.partials.max(1) as usize + partial as usize;
+        if self.0.len() <= at {
+            self.0.resize(2 * at + 1, false);
+        }
+        !std::mem::replace(&mut self.0[at], true)
+    }
 }

@@ -54,16 +54,14 @@ impl Outline {
         let base = view.base();
         if let Some(plan) = self.recall(&mut view, budget)? {
             let room = view.beside();
-            return self.roomier(&view, &sizes, budget, plan, |kept| {
+            return self.roomier(&view, budget, plan, |kept| {
                 let rung = self.rungs_for(&view, kept).next()?;
                 view.refine(&base, &rung.known, kept, room).ok()
             });
         }
         let (plan, _) = self.squeeze(graph, &sizes, options, budget)?;
         let start = view.away_at_first(&base);
-        self.roomier(&view, &sizes, budget, plan, |kept| {
-            view.fit(&base, &start, kept, view.beside(), false).ok()
-        })
+        self.roomier(&view, budget, plan, |kept| view.fit(&base, &start, kept, view.beside(), false).ok())
     }
 
     /// The plan, or if it moves something, one that keeps less so that moves can start earlier, if it takes
@@ -71,7 +69,6 @@ impl Outline {
     fn roomier(
         &self,
         view: &View,
-        sizes: &Sizes,
         budget: u64,
         plan: Plan,
         choose: impl Fn(u64) -> Option<Chosen>,
@@ -80,7 +77,7 @@ impl Outline {
             return Ok(plan);
         }
         let seconds = |plan: &Plan| {
-            simulate(plan, |id: NodeId| self.seconds(sizes, id.index()), &view.options.links).seconds
+            simulate(plan, |id: NodeId| view.node_seconds(id.index()), &view.options.links).seconds
         };
         let mut best = (seconds(&plan), plan);
         for (kept, used) in ROOMY {

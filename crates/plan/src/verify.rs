@@ -13,7 +13,8 @@
 //! 8. no update of an objective runs before its losses are known, so that nothing is changed by a step
 //!    that has failed;
 //! 9. the most bytes in use at once are what the plan says they are;
-//! 10. kernels work on device memory only, and moves lead from one space to another;
+//! 10. kernels and meetings work on device memory only, and moves lead from one space to another; what meets
+//!     others does so on the stream of meetings, one after the other;
 //! 11. all this is so whenever streams do their steps, as long as a step waits for what it names: of two
 //!     steps that touch the same bytes, one of them to write, the later one waits for the earlier.
 //!
@@ -201,7 +202,18 @@ impl Checker<'_> {
             Act::Run { node, partial, ins, outs, scratch } => {
                 let n =
                     self.graph.nodes.get(node.index()).ok_or(format!("node {} does not exist", node.0))?;
+                if n.op.def().meets() {
+                    return Err(format!("node {} meets others while it computes", node.0));
+                }
                 self.run(n, node.index(), *partial, ins, outs, scratch.as_ref())
+            }
+            Act::Meet { node, partial, own, result } => {
+                let n =
+                    self.graph.nodes.get(node.index()).ok_or(format!("node {} does not exist", node.0))?;
+                if !n.op.def().meets() {
+                    return Err(format!("node {} meets nobody", node.0));
+                }
+                self.run(n, node.index(), *partial, own.as_slice(), std::slice::from_ref(result), None)
             }
             Act::Copy { from, to } | Act::Move { from, to } => {
                 let held = self.read(from)?;
@@ -231,6 +243,7 @@ impl Checker<'_> {
             Act::Run { ins, outs, scratch, .. } => {
                 (ins.iter().collect(), outs.iter().chain(scratch).collect())
             }
+            Act::Meet { own, result, .. } => (own.iter().collect(), vec![result]),
             Act::Copy { from, to } | Act::Move { from, to } => (vec![from], vec![to]),
             Act::Add { from, into } => (vec![from, into], vec![into]),
         };

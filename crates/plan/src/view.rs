@@ -3,20 +3,24 @@
 
 use crate::base::{Base, Choices};
 use crate::budget::{Chosen, Known, Short, Terms, fit, refine, seconds};
+use crate::cost::Links;
 use crate::evaluate::profile;
 use crate::layout::aligned;
 use crate::lifetime::{Lifetimes, lifetimes};
 use crate::make::{Home, Options, PlanError};
 use crate::outline::{Outline, Sizes};
-use crate::overlap::{Room, fetch_early, store_late};
+use crate::overlap::{Room, fetch_early, put_off, store_late};
 use crate::plan::{Choice, Plan, Tier};
 use crate::script::{Script, VersionId, What, copies};
-use crate::simulate::per_byte;
+use crate::simulate::{per_byte, simulate};
 use crate::wait::add_waits;
-use gulliver_graph::graph::{Graph, Role, Value, ValueInfo};
+use gulliver_graph::graph::{Graph, NodeId, Role, Value, ValueInfo};
+use gulliver_graph::op::Op;
 
 /// What is used again within so many times the seconds of its fetch is not sent away without need.
 const SOON: f64 = 16.0;
+/// Acts that may be put off at a time because they wait for meetings; fewer where there is no room for more.
+const PUT_OFF: [usize; 3] = [64, 16, 4];
 
 /// All that choosing for one size of input needs.
 pub(crate) struct View<'a> {
@@ -31,6 +35,18 @@ pub(crate) struct View<'a> {
     bytes: Vec<u64>,
     /// Seconds by act of the outline's script.
     seconds: Vec<f64>,
+}
+
+impl Outline {
+    /// Seconds of a node, whose meetings take as long as their bytes over the links.
+    pub fn seconds_over(&self, graph: &Graph, sizes: &Sizes, links: &Links, node: usize) -> f64 {
+        let op = &graph.nodes[node].op;
+        let bound = op.def().meets().then(|| op.def().bind(&sizes.slice).ok()).flatten().flatten();
+        match bound.as_ref().unwrap_or(op) {
+            Op::Exchange(what) => what.bytes() as f64 / links.from_peers,
+            _ => self.seconds(sizes, node),
+        }
+    }
 }
 
 impl<'a> View<'a> {
@@ -208,9 +224,26 @@ impl<'a> View<'a> {
         self.finish(Chosen { known, ..Chosen::default() }, target, early).map(|(plan, _)| plan)
     }
 
-    /// The plan in which everything stays.
+    /// The plan in which everything stays. Meetings are beside kernels if that needs no more than there is,
+    /// or, where nothing is limited, than is needed at least.
     pub(crate) fn lay(&self) -> Result<Plan, PlanError> {
-        self.outline.lay(self.graph, &self.outline.script, &self.outline.life, self.sizes, self)
+        let (script, life) = (&self.outline.script, &self.outline.life);
+        let mut plan = self.outline.lay(self.graph, script, life, self.sizes, self)?;
+        add_waits(&mut plan);
+        if !self.graph.nodes.iter().any(|node| node.op.def().meets()) {
+            return Ok(plan);
+        }
+        let known = Known { script: script.clone(), life: life.clone(), ..Known::default() };
+        let device = Tier::Device as usize;
+        let most = self.options.memory.unwrap_or(plan.spaces[device].bytes);
+        let (script, life) = self.beside_kernels(&known, self.options.memory.unwrap_or(self.need()));
+        let mut beside = self.outline.lay(self.graph, &script, &life, self.sizes, self)?;
+        add_waits(&mut beside);
+        let seconds = |plan: &Plan| {
+            simulate(plan, |id: NodeId| self.node_seconds(id.index()), &self.options.links).seconds
+        };
+        let better = beside.spaces[device].bytes <= most && seconds(&beside) < seconds(&plan);
+        Ok(if better { beside } else { plan })
     }
 
     /// Puts moves beside kernels, lays everything out and says who waits for whom; and gives back what was
@@ -222,7 +255,12 @@ impl<'a> View<'a> {
         early: bool,
     ) -> Result<(Plan, Known), PlanError> {
         let Chosen { known, decisions, .. } = chosen;
-        let moves = early && known.script.acts.iter().any(|act| act.what == What::Move);
+        let beside = |what: What| match what {
+            What::Move => true,
+            What::Run(id, _) => self.meets(id.index()),
+            _ => false,
+        };
+        let moves = early && known.script.acts.iter().any(|act| beside(act.what));
         let moved = moves.then(|| self.beside_kernels(&known, target));
         let (script, life) =
             moved.as_ref().map_or((&known.script, &known.life), |(script, life)| (script, life));
@@ -232,21 +270,37 @@ impl<'a> View<'a> {
         Ok((plan, known))
     }
 
-    /// Fetches earlier and stores later, where there is room.
+    /// Seconds of a node, beside the computation if it meets others.
+    pub(crate) fn node_seconds(&self, node: usize) -> f64 {
+        self.outline.seconds_over(self.graph, self.sizes, &self.options.links, node)
+    }
+
+    fn meets(&self, node: usize) -> bool {
+        self.graph.nodes[node].op.def().meets()
+    }
+
+    /// Fetches earlier and stores later, and puts off what waits for meetings, where there is room.
     fn beside_kernels(&self, known: &Known, target: u64) -> (Script, Lifetimes) {
         let links = self.options.links;
         let room = Room {
             bytes: &self.bytes,
             scratch: &|node| self.scratch(node),
-            seconds: &|node| self.outline.seconds(self.sizes, node),
+            seconds: &|node| self.node_seconds(node),
+            meets: &|node| self.meets(node),
             link: &|from, to| per_byte(&links, from, to),
             target,
         };
-        let mut script = fetch_early(&known.script, &known.life, &room);
-        let mut life = lifetimes(&self.outline.sharing, &script);
-        if profile(&script, &life, &self.bytes, room.scratch).into_iter().any(|bytes| bytes > target) {
-            (script, life) = (known.script.clone(), known.life.clone());
-        }
+        let within = |script: Script| {
+            let life = lifetimes(&self.outline.sharing, &script);
+            let used = profile(&script, &life, &self.bytes, room.scratch);
+            used.into_iter().all(|bytes| bytes <= target).then_some((script, life))
+        };
+        let meets = self.graph.nodes.iter().any(|node| node.op.def().meets());
+        let ways = PUT_OFF.iter().filter(|_| meets);
+        let put_off = ways.map(|&most| put_off(self.graph, &known.script, &room, most)).find_map(within);
+        let (script, life) = put_off.as_ref().map_or((&known.script, &known.life), |(s, l)| (s, l));
+        let early = within(fetch_early(script, life, &room));
+        let (script, mut life) = early.unwrap_or_else(|| (script.clone(), life.clone()));
         store_late(&script, &mut life, &room);
         (script, life)
     }

@@ -4,10 +4,11 @@
 use crate::call::{Call, Slot};
 use crate::disk::{BLOCK, DiskError};
 use crate::host::HostTensor;
+use crate::link::Port;
 use crate::lower::{KernelError, Kernels};
 use crate::memory::OutOfMemory;
 use crate::program::{Instruction, Output, Program, Spot};
-use crate::stream::{Ledger, Streams};
+use crate::stream::{Fault, Ledger, Streams};
 use crate::team::Team;
 use crate::tiers::Tiers;
 use gulliver_graph::dim::DimError;
@@ -32,7 +33,7 @@ pub struct Cpu {
 }
 
 /// What a device is made of.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct CpuOptions {
     /// Its threads.
     pub threads: usize,
@@ -40,9 +41,8 @@ pub struct CpuOptions {
     pub bytes: u64,
     /// Where the file of the disk tier is made.
     pub disk_dir: PathBuf,
-    /// Bytes per second between host and device, each way, to be like a device behind a slow link; moves
-    /// are as fast as they can be without it.
-    pub link: Option<f64>,
+    /// Where it is among links of stated speeds; moves are as fast as they can be without them.
+    pub port: Option<Port>,
 }
 
 /// What one instruction of a program does, for those who time it.
@@ -112,14 +112,14 @@ pub enum RunError {
 impl Cpu {
     /// A device of so many threads and bytes.
     pub fn new(threads: usize, bytes: u64) -> Result<Cpu, OutOfMemory> {
-        Cpu::with(CpuOptions { threads, bytes, disk_dir: std::env::temp_dir(), link: None })
+        Cpu::with(CpuOptions { threads, bytes, disk_dir: std::env::temp_dir(), port: None })
     }
 
     /// A device.
     pub fn with(options: CpuOptions) -> Result<Cpu, OutOfMemory> {
         Ok(Cpu {
             team: Team::new(options.threads),
-            streams: Streams::new(options.link),
+            streams: Streams::new(options.port),
             tiers: Tiers::new(options.bytes, options.disk_dir)?,
             live: Default::default(),
             run_peak: Default::default(),
@@ -246,9 +246,9 @@ impl Cpu {
             self.run_peak = Default::default();
         }
         // SAFETY: slots lie in our memory, which nobody else uses while we have `&mut self`, and which is
-        // not dropped before `moving`; in a verified plan all that touches the same bytes waits in turn.
-        let moving = (!program.moves.is_empty())
-            .then(|| unsafe { self.streams.begin(&program.moves, &range, self.tiers.disk()) });
+        // not dropped before `beside`; in a verified plan all that touches the same bytes waits in turn.
+        let beside = (!program.beside.is_empty())
+            .then(|| unsafe { self.streams.begin(&program.beside, &range, self.tiers.disk()) });
         let first = range.start;
         for (i, instruction) in program.instructions[range].iter().enumerate() {
             let began = times.as_ref().filter(|_| instruction.computes()).map(|_| Instant::now());
@@ -258,15 +258,15 @@ impl Cpu {
                     self.run_peak[*space] = self.run_peak[*space].max(self.live[*space]);
                 }
                 Instruction::Free { space, bytes } => self.live[*space] -= bytes,
-                Instruction::Move => {}
+                Instruction::Move | Instruction::Meet { .. } => {}
                 Instruction::Wait(wait) => {
-                    if moving.as_ref().is_some_and(|moving| !moving.wait(*wait)) {
+                    if beside.as_ref().is_some_and(|beside| !beside.wait(*wait)) {
                         break;
                     }
                 }
                 Instruction::Computed => {
-                    if let Some(moving) = &moving {
-                        moving.computed((first + i) as u64);
+                    if let Some(beside) = &beside {
+                        beside.computed((first + i) as u64);
                     }
                 }
                 Instruction::Run { kernel, slots, ins, outs, scratch, first } => {
@@ -308,9 +308,12 @@ impl Cpu {
         for (peak, run) in self.peak.iter_mut().zip(self.run_peak) {
             *peak = (*peak).max(run);
         }
-        match moving {
-            Some(moving) => Ok(moving.finish()?),
-            None => Ok(()),
+        match beside.map_or(Ok(()), |beside| beside.finish()) {
+            Ok(()) => Ok(()),
+            Err(Fault::Disk(e)) => Err(e.into()),
+            Err(Fault::Meeting { value, why }) => {
+                Err(RunError::Kernel { value: graph.value(value).name.clone(), source: why })
+            }
         }
     }
 
@@ -326,10 +329,12 @@ impl Cpu {
                 Instruction::Alloc { .. } | Instruction::Free { .. } => continue,
                 Instruction::Wait(_) | Instruction::Computed => continue,
                 Instruction::Move => Work::Move,
-                Instruction::Run { first, .. } => match graph.value(*first).origin {
-                    Origin::Node { node, .. } => Work::Node(node),
-                    Origin::Input(_) => continue,
-                },
+                Instruction::Run { first, .. } | Instruction::Meet { first } => {
+                    match graph.value(*first).origin {
+                        Origin::Node { node, .. } => Work::Node(node),
+                        Origin::Input(_) => continue,
+                    }
+                }
                 Instruction::Copy { from, .. } => Work::Copy(from.bytes as u64),
                 Instruction::Add { from, .. } => Work::Add(from.bytes as u64),
             };

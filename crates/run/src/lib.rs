@@ -12,6 +12,7 @@ mod homes;
 pub mod host;
 pub mod initial;
 pub mod kernel;
+pub mod link;
 pub mod lower;
 pub mod memory;
 pub mod peers;

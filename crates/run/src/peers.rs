@@ -1,12 +1,14 @@
 //! Devices that meet. [`Peers`] is all that one device knows of the others; [`Room`] brings together those of
 //! one process, who read each other's memory while everyone is there.
 
+use crate::link::{Pace, Throttle};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::op::exchange::{Exchange, Piece};
+use gulliver_plan::topology::Site;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// One of the others is gone, and will come to no meeting any more.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,6 +34,9 @@ pub trait Peers: Send + Sync {
 
     /// Who has left for good first, and why, if anyone has.
     fn gone(&self) -> Option<Parted>;
+
+    /// What is exchanged from now on takes as long as it would over these links.
+    fn over(&self, throttle: &Arc<Throttle>);
 
     /// Bytes that a party has taken from each of the others so far, by party.
     fn taken(&self, party: u32) -> Vec<u64>;
@@ -77,6 +82,7 @@ pub struct Room {
     anyone_gone: AtomicBool,
     /// By party and whom from.
     taken: Vec<AtomicU64>,
+    throttle: OnceLock<Arc<Throttle>>,
 }
 
 #[derive(Default)]
@@ -118,6 +124,7 @@ impl Room {
             changed: Condvar::new(),
             anyone_gone: AtomicBool::new(false),
             taken: (0..parties * parties).map(|_| AtomicU64::new(0)).collect(),
+            throttle: OnceLock::new(),
         }
     }
 
@@ -208,6 +215,8 @@ impl Peers for Room {
     fn exchange(&self, what: &Exchange, own: &[u8], result: &mut [u8]) -> Result<(), Parted> {
         let who = (what.meeting, what.party, what.parties.len());
         self.meet(who, own, |offers| {
+            let pace = self.throttle.get().map(Pace::new);
+            let began = pace.as_ref().map(Pace::begin);
             for piece in &what.pieces {
                 put(what, piece, bytes_of(offers, piece.from), result);
                 if piece.from != what.party {
@@ -216,7 +225,18 @@ impl Peers for Room {
                     self.taken[of].fetch_add(bytes as u64, Ordering::Relaxed);
                 }
             }
+            if let (Some(mut pace), Some(mut began)) = (pace, began) {
+                let to = Site::Device(what.party);
+                for (from, bytes) in what.by_party() {
+                    began = pace.end(began, Site::Device(from), to, bytes);
+                }
+            }
         })
+    }
+
+    fn over(&self, throttle: &Arc<Throttle>) {
+        // All devices bring the same.
+        let _ = self.throttle.set(Arc::clone(throttle));
     }
 
     fn share(&self, party: u32, numbers: &[f32]) -> Result<Vec<Vec<f32>>, Parted> {

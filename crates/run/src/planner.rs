@@ -5,7 +5,7 @@ use crate::lower::lower_node;
 use crate::session::{SessionOptions, Which};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Node, NodeId, Role, Value};
-use gulliver_plan::cost::{Beside, Links, Measured, Rates};
+use gulliver_plan::cost::{Beside, Measured, Rates};
 use gulliver_plan::make::{BATCH, Options, Persistent, PlanError};
 use gulliver_plan::order::Turn;
 use gulliver_plan::outline::Outline;
@@ -360,7 +360,7 @@ impl Planner {
             scratch: &scratch,
             rates: job.rates,
             slower: side.measured.slower(),
-            links: job.link.map_or(job.links, |rate| Links { to_device: rate, to_host: rate, ..job.links }),
+            links: job.held_up(),
             unhidden: *unhidden,
             persistent,
         };
@@ -385,5 +385,6 @@ fn timing(
     options: &Options,
 ) -> Result<Timing, PlanError> {
     let bound = outline.sizes(graph, sizes, options)?;
-    Ok(simulate(plan, |id: NodeId| outline.seconds(&bound, id.index()), &options.links))
+    let seconds = |id: NodeId| outline.seconds_over(graph, &bound, &options.links, id.index());
+    Ok(simulate(plan, seconds, &options.links))
 }

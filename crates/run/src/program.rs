@@ -4,12 +4,12 @@
 use crate::call::Slot;
 use crate::disk::BLOCK;
 use crate::executor::RunError;
-use crate::lower::{Kernels, Run, lower_node};
-use crate::stream::{End, Moves, Wait};
+use crate::lower::{Kernels, Meeting, Run, lower_node};
+use crate::stream::{End, Task, Tasks, Wait};
 use crate::tiers::Tiers;
-use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, Origin, Phase, Value};
+use gulliver_graph::op::Op;
 use gulliver_plan::kind::Kinds;
 use gulliver_plan::plan::{Act, Place, Plan, Stream, Tier};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub struct Program {
     /// Operands, results and scratch of all instructions, one after the other.
     pub(crate) slots: Vec<Slot>,
     /// What other streams than the computation do.
-    pub(crate) moves: Arc<Moves>,
+    pub(crate) beside: Arc<Tasks>,
     /// The first update of each objective that has one.
     updates: Vec<(u32, usize)>,
     /// By value, in order.
@@ -77,6 +77,10 @@ pub(crate) enum Instruction {
     },
     /// Another stream moves something.
     Move,
+    /// Another stream meets other devices for this value.
+    Meet {
+        first: Value,
+    },
     /// The next instruction waits for another stream.
     Wait(Wait),
     /// Another stream waits for the last instruction.
@@ -113,10 +117,7 @@ impl Program {
                 return Err(RunError::Space { space: space.name.clone(), needed, available });
             }
         }
-        let mut sizes = Bindings::new();
-        for (symbol, value) in &plan.sizes {
-            sizes.set(symbol, *value);
-        }
+        let sizes = plan.bindings();
         let spot = |p: &Place| {
             let buffer = plan.buffer(p.buffer);
             let tier = plan.spaces[buffer.space as usize].tier;
@@ -126,7 +127,7 @@ impl Program {
             instructions: Vec::with_capacity(plan.steps.len()),
             kernels: Vec::with_capacity(kinds.nodes.len()),
             slots: Vec::new(),
-            moves: Arc::default(),
+            beside: Arc::default(),
             updates: Vec::new(),
             inputs: Vec::new(),
             outputs: Vec::new(),
@@ -144,7 +145,7 @@ impl Program {
             }
             program.kernels.push(Some(lowered.run));
         }
-        program.settle(graph, kinds, plan, tiers, &spot)?;
+        program.settle(graph, kinds, plan, (kernels, tiers), &spot)?;
         program.inputs = plan.inputs.iter().map(|i| (i.value, spot(&i.place))).collect();
         program.inputs.sort_by_key(|(value, _)| *value);
         for o in &plan.outputs {
@@ -165,7 +166,7 @@ impl Program {
         graph: &Graph,
         kinds: &Kinds,
         plan: &Plan,
-        tiers: &Tiers,
+        (kernels, tiers): (&Kernels, &Tiers),
         spot: &dyn Fn(&Place) -> Spot,
     ) -> Result<(), RunError> {
         let slot = |p: &Place| memory(tiers, spot(p)).expect("kernels work on device memory");
@@ -184,7 +185,7 @@ impl Program {
         plan.steps.iter().flat_map(|s| &s.after).for_each(|&other| awaited[other as usize] = true);
         // By step, one more than the index of its instruction.
         let mut until = vec![0u64; plan.steps.len()];
-        let mut moves = Moves::default();
+        let mut beside = Tasks::default();
         for (i, step) in plan.steps.iter().enumerate() {
             let wait = |&other: &u32| -> Option<Wait> {
                 let other = other as usize;
@@ -193,7 +194,7 @@ impl Program {
             };
             let waits: Vec<Wait> = step.after.iter().filter_map(wait).collect();
             let stream = plan.stream(&step.act);
-            if let Act::Run { node: id, .. } = &step.act {
+            if let Act::Run { node: id, .. } | Act::Meet { node: id, .. } = &step.act {
                 let node = &graph.nodes[id.index()];
                 let known = self.updates.last().is_some_and(|(stage, _)| *stage == node.stage);
                 if node.phase == Phase::Update && !known {
@@ -216,8 +217,33 @@ impl Program {
                 }
                 Act::Move { from, to } => {
                     let stream = stream.expect("moves have a stream");
-                    moves.push(stream, index, end(from)?, end(to)?, &waits);
+                    beside.push(
+                        stream,
+                        index,
+                        Task::Move {
+                            from: end(from)?,
+                            to: end(to)?,
+                            tiers: (spot(from).tier, spot(to).tier),
+                        },
+                        &waits,
+                    );
                     Instruction::Move
+                }
+                Act::Meet { node: id, own, result, .. } => {
+                    let node = &graph.nodes[id.index()];
+                    let bound = node.op.def().bind(&plan.bindings())?;
+                    let Op::Exchange(what) = bound.as_ref().unwrap_or(&node.op) else {
+                        unreachable!("verified plans meet to exchange")
+                    };
+                    let (own, result, first) = (own.as_ref().map(slot), slot(result), node.outs[0]);
+                    let meeting = Meeting::new(what, kernels);
+                    beside.push(
+                        Stream::Meet,
+                        index,
+                        Task::Meet { meeting, own, result, value: first },
+                        &waits,
+                    );
+                    Instruction::Meet { first }
                 }
                 Act::Copy { from, to } => Instruction::Copy { from: slot(from), to: slot(to) },
                 Act::Add { from, into } => Instruction::Add { from: slot(from), into: slot(into) },
@@ -239,7 +265,7 @@ impl Program {
                 self.instructions.push(Instruction::Computed);
             }
         }
-        self.moves = Arc::new(moves);
+        self.beside = Arc::new(beside);
         Ok(())
     }
 
@@ -264,7 +290,8 @@ impl Program {
         // A move is kept with its waits, a kernel with what it was settled for.
         const MOVE: usize = 128;
         const KERNEL: usize = 256;
-        let moves = self.instructions.iter().filter(|i| matches!(i, Instruction::Move)).count();
+        let beside = |i: &&Instruction| matches!(i, Instruction::Move | Instruction::Meet { .. });
+        let moves = self.instructions.iter().filter(beside).count();
         size_of_val(self.instructions.as_slice())
             + size_of_val(self.slots.as_slice())
             + MOVE * moves

@@ -195,8 +195,11 @@ impl Session {
             threads: options.threads,
             bytes: options.memory.unwrap_or(persistent.ends[0]),
             disk_dir: options.disk_dir.clone().unwrap_or_else(std::env::temp_dir),
-            link: options.link,
+            port: options.port(),
         };
+        if let (Some(seat), Some(throttle)) = (&options.seat, &options.throttle) {
+            seat.peers.over(throttle);
+        }
         let cpu = Cpu::with(cpu).map_err(RunError::from)?;
         let passing = |node: Option<&Node>| node.is_none_or(|n| n.phase != Phase::Update);
         let forward = carried(planner.graph(Which::Train), persistent, passing);

@@ -1,12 +1,16 @@
-//! Streams of moves beside the computation: a thread for each that has work, which does its moves in order
-//! and waits, as the plan says, for what others have done. Knows nothing of kernels.
+//! Streams beside the computation: a thread for each that has work, which does its moves or meetings in
+//! order and waits, as the plan says, for what others have done. Knows nothing of kernels.
 
 use crate::call::Slot;
 use crate::copy::copy;
 use crate::disk::{Disk, DiskError};
+use crate::link::{Pace, Port};
+use crate::lower::{KernelError, Meeting};
 use crate::team::wait_until;
-use gulliver_plan::plan::{STREAMS, Stream};
+use gulliver_graph::graph::Value;
+use gulliver_plan::plan::{STREAMS, Stream, Tier};
 use gulliver_plan::simulate::Moved;
+use gulliver_plan::topology::Site;
 use std::any::Any;
 use std::ops::{AddAssign, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -14,7 +18,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
-use std::time::{Duration, Instant};
 
 /// Bytes over the links between tiers, and between devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,9 +68,32 @@ pub struct Wait {
     pub until: u64,
 }
 
-struct Move {
-    from: End,
-    to: End,
+/// What a stream does for one instruction.
+pub(crate) enum Task {
+    /// Copies bytes.
+    Move {
+        /// From here.
+        from: End,
+        /// To there.
+        to: End,
+        /// From which tier to which.
+        tiers: (Tier, Tier),
+    },
+    /// Meets other devices.
+    Meet {
+        /// What is done there.
+        meeting: Meeting,
+        /// What is brought, if anything.
+        own: Option<Slot>,
+        /// What is left with.
+        result: Slot,
+        /// The value that this is.
+        value: Value,
+    },
+}
+
+struct Entry {
+    task: Task,
     /// One more than the index of the instruction.
     until: u64,
     /// Range in `Queue::waits`.
@@ -76,54 +102,68 @@ struct Move {
 
 #[derive(Default)]
 struct Queue {
-    moves: Vec<Move>,
+    entries: Vec<Entry>,
     waits: Vec<Wait>,
 }
 
-/// The moves of a program, by stream, in order of their instructions.
+/// What a program has streams do beside the computation, in order of the instructions.
 #[derive(Default)]
-pub struct Moves {
+pub struct Tasks {
     queues: [Queue; STREAMS.len()],
 }
 
 // SAFETY: slots point into arenas that outlive the use of the program; who runs it answers for that.
-unsafe impl Send for Moves {}
+unsafe impl Send for Tasks {}
 // SAFETY: as above; nothing in it is changed once it is shared.
-unsafe impl Sync for Moves {}
+unsafe impl Sync for Tasks {}
 
-impl Moves {
-    /// Adds a move: the next instruction of its stream.
-    pub fn push(&mut self, stream: Stream, index: usize, from: End, to: End, waits: &[Wait]) {
+impl Tasks {
+    /// Adds the next instruction of a stream.
+    pub(crate) fn push(&mut self, stream: Stream, index: usize, task: Task, waits: &[Wait]) {
         let queue = &mut self.queues[stream as usize];
         let first = queue.waits.len();
         queue.waits.extend_from_slice(waits);
         let waits = first..queue.waits.len();
-        queue.moves.push(Move { from, to, until: index as u64 + 1, waits });
+        queue.entries.push(Entry { task, until: index as u64 + 1, waits });
     }
 
-    /// Whether nothing is moved.
+    /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
-        self.queues.iter().all(|queue| queue.moves.is_empty())
+        self.queues.iter().all(|queue| queue.entries.is_empty())
     }
 
-    /// The moves of a stream among a range of instructions.
+    /// The tasks of a stream among a range of instructions.
     fn among(&self, stream: Stream, instructions: &Range<usize>) -> Range<usize> {
-        let moves = &self.queues[stream as usize].moves;
-        let before = |index: usize| moves.partition_point(|m| m.until <= index as u64);
+        let entries = &self.queues[stream as usize].entries;
+        let before = |index: usize| entries.partition_point(|e| e.until <= index as u64);
         before(instructions.start)..before(instructions.end)
     }
 }
 
-/// Moves for one thread to do.
+/// Tasks for one thread to do.
 struct Job {
-    moves: Arc<Moves>,
+    tasks: Arc<Tasks>,
     which: Range<usize>,
     disk: Option<Arc<Disk>>,
     caller: Thread,
 }
 
-enum Failure {
+/// Why a stream could not do something.
+#[derive(Debug)]
+pub enum Fault {
+    /// The disk failed.
     Disk(DiskError),
+    /// A meeting did.
+    Meeting {
+        /// The value it was to give.
+        value: Value,
+        /// Why.
+        why: KernelError,
+    },
+}
+
+enum Failure {
+    Fault(Fault),
     Panic(Box<dyn Any + Send>),
 }
 
@@ -131,7 +171,7 @@ enum Failure {
 struct Shared {
     /// One more than the index of the last instruction done, by stream.
     done: [AtomicU64; STREAMS.len()],
-    /// Nobody is to wait any longer or begin a move.
+    /// Nobody is to wait any longer or begin anything.
     stop: AtomicBool,
     /// Threads that have not finished their job.
     pending: AtomicUsize,
@@ -176,18 +216,17 @@ struct Worker {
     thread: JoinHandle<()>,
 }
 
-/// The threads that move, made when they are first needed.
+/// The threads of the streams, made when they are first needed.
 pub struct Streams {
     shared: Arc<Shared>,
     workers: [Option<Worker>; STREAMS.len()],
-    link: Option<f64>,
+    port: Option<Port>,
 }
 
 impl Streams {
-    /// No threads yet. With a `link` of so many bytes a second, moves between host and device take as
-    /// long as they would over it, each direction by itself.
-    pub fn new(link: Option<f64>) -> Streams {
-        Streams { shared: Arc::default(), workers: Default::default(), link }
+    /// No threads yet. Moves take as long as they would over the links of a `port`, if there is one.
+    pub fn new(port: Option<Port>) -> Streams {
+        Streams { shared: Arc::default(), workers: Default::default(), port }
     }
 
     /// Bytes moved so far.
@@ -197,36 +236,36 @@ impl Streams {
         Ledger { to_device, to_host, disk_read, disk_written, from_peers: 0 }
     }
 
-    /// Begins the moves among a range of instructions; all that come before it count as done.
+    /// Begins the tasks among a range of instructions; all that come before it count as done.
     ///
     /// # Safety
-    /// Until the result is finished or dropped, the ends of these moves are valid memory that nothing else
-    /// touches but what waits for the move, or is waited for by it.
+    /// Until the result is finished or dropped, the bytes of these tasks are valid memory that nothing else
+    /// touches but what waits for the task, or is waited for by it.
     pub unsafe fn begin(
         &mut self,
-        moves: &Arc<Moves>,
+        tasks: &Arc<Tasks>,
         instructions: &Range<usize>,
         disk: Option<&Arc<Disk>>,
     ) -> Running<'_> {
         let shared = &*self.shared;
         shared.done.iter().for_each(|done| done.store(instructions.start as u64, Ordering::Relaxed));
         shared.stop.store(false, Ordering::Relaxed);
-        let with_work = || STREAMS.into_iter().filter(|s| !moves.among(*s, instructions).is_empty());
+        let with_work = || STREAMS.into_iter().filter(|s| !tasks.among(*s, instructions).is_empty());
         shared.pending.store(with_work().count(), Ordering::Relaxed);
         // All threads are known before any begins, or one that sleeps might not be woken.
         for stream in with_work() {
-            let link = self.link.filter(|_| matches!(stream, Stream::In | Stream::Out));
+            let port = self.port.clone();
             self.workers[stream as usize].get_or_insert_with(|| {
                 let (jobs, received) = channel();
                 let worker_shared = Arc::clone(&self.shared);
-                let thread = thread::spawn(move || work(&worker_shared, stream, &received, link));
+                let thread = thread::spawn(move || work(&worker_shared, stream, &received, port));
                 let _ = shared.threads[stream as usize].set(thread.thread().clone());
                 Worker { jobs, thread }
             });
         }
         for stream in with_work() {
-            let which = moves.among(stream, instructions);
-            let job = Job { moves: Arc::clone(moves), which, disk: disk.cloned(), caller: thread::current() };
+            let which = tasks.among(stream, instructions);
+            let job = Job { tasks: Arc::clone(tasks), which, disk: disk.cloned(), caller: thread::current() };
             let worker = self.workers[stream as usize].as_ref().expect("made above");
             worker.jobs.send(job).expect("workers live as long as we do");
         }
@@ -238,19 +277,19 @@ impl Drop for Streams {
     fn drop(&mut self) {
         for Worker { jobs, thread } in self.workers.iter_mut().filter_map(Option::take) {
             drop(jobs);
-            // A worker cannot panic: moves run inside `catch_unwind`.
+            // A worker cannot panic: tasks run inside `catch_unwind`.
             let _ = thread.join();
         }
     }
 }
 
-/// Moves under way. Dropping it stops them after those that have begun.
+/// Tasks under way. Dropping it stops them after those that have begun.
 pub struct Running<'a> {
     shared: &'a Shared,
 }
 
 impl Running<'_> {
-    /// Waits for another stream; false if a move has failed.
+    /// Waits for another stream; false if one has failed.
     pub fn wait(&self, wait: Wait) -> bool {
         self.shared.wait(wait)
     }
@@ -260,12 +299,12 @@ impl Running<'_> {
         self.shared.done(Stream::Compute, until);
     }
 
-    /// Waits until all is moved, or something has failed.
-    pub fn finish(self) -> Result<(), DiskError> {
+    /// Waits until all is done, or something has failed.
+    pub fn finish(self) -> Result<(), Fault> {
         wait_until(|| self.shared.pending.load(Ordering::Acquire) == 0);
         match self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
             None => Ok(()),
-            Some(Failure::Disk(e)) => Err(e),
+            Some(Failure::Fault(fault)) => Err(fault),
             Some(Failure::Panic(payload)) => resume_unwind(payload),
         }
     }
@@ -279,20 +318,35 @@ impl Drop for Running<'_> {
     }
 }
 
-fn work(shared: &Shared, stream: Stream, jobs: &Receiver<Job>, link: Option<f64>) {
-    let mut pace = Pace { link, owed: 0.0 };
+fn work(shared: &Shared, stream: Stream, jobs: &Receiver<Job>, port: Option<Port>) {
+    let mut pace = port.map(|port| (Pace::new(&port.throttle), port.device));
     for job in jobs {
-        let all = || -> Result<(), DiskError> {
-            let Queue { moves, waits } = &job.moves.queues[stream as usize];
-            for one in &moves[job.which.clone()] {
+        let all = || -> Result<(), Fault> {
+            let Queue { entries, waits } = &job.tasks.queues[stream as usize];
+            for one in &entries[job.which.clone()] {
                 let ready = waits[one.waits.clone()].iter().all(|wait| shared.wait(*wait));
                 if !ready || shared.stop.load(Ordering::Acquire) {
                     break;
                 }
-                let began = Instant::now();
-                let (link, bytes) = transfer(one, stream, job.disk.as_ref())?;
-                pace.keep(bytes, began);
-                shared.moved[link].fetch_add(bytes as u64, Ordering::Relaxed);
+                match &one.task {
+                    Task::Move { from, to, tiers } => {
+                        let began = pace.as_ref().map(|(pace, _)| pace.begin());
+                        let moved = transfer((*from, *to), stream, job.disk.as_ref());
+                        let (link, bytes) = moved.map_err(Fault::Disk)?;
+                        if let (Some((pace, device)), Some(began)) = (&mut pace, began) {
+                            let [from, to] = [tiers.0, tiers.1].map(|tier| site(tier, *device));
+                            pace.end(began, from, to, bytes as u64);
+                        }
+                        shared.moved[link].fetch_add(bytes as u64, Ordering::Relaxed);
+                    }
+                    Task::Meet { meeting, own, result, value } => {
+                        // SAFETY: by the contract of `begin`; verified plans give the result bytes of its own.
+                        let own = unsafe { own.map_or(&[][..], |own| bytes(own)) };
+                        // SAFETY: as above.
+                        let result = unsafe { bytes_mut(*result) };
+                        meeting.hold(own, result).map_err(|why| Fault::Meeting { value: *value, why })?;
+                    }
+                }
                 shared.done(stream, one.until);
                 job.caller.unpark();
             }
@@ -300,7 +354,7 @@ fn work(shared: &Shared, stream: Stream, jobs: &Receiver<Job>, link: Option<f64>
         };
         match catch_unwind(AssertUnwindSafe(all)) {
             Ok(Ok(())) => {}
-            Ok(Err(e)) => shared.fail(Failure::Disk(e)),
+            Ok(Err(fault)) => shared.fail(Failure::Fault(fault)),
             Err(payload) => shared.fail(Failure::Panic(payload)),
         }
         shared.pending.fetch_sub(1, Ordering::AcqRel);
@@ -308,10 +362,32 @@ fn work(shared: &Shared, stream: Stream, jobs: &Receiver<Job>, link: Option<f64>
     }
 }
 
+fn site(tier: Tier, device: u32) -> Site {
+    match tier {
+        Tier::Device => Site::Device(device),
+        Tier::Host => Site::Host,
+        Tier::Disk => Site::Disk,
+    }
+}
+
+/// # Safety
+/// The slot is initialised memory that nothing writes during `'a`.
+unsafe fn bytes<'a>(slot: Slot) -> &'a [u8] {
+    // SAFETY: the caller's contract.
+    unsafe { std::slice::from_raw_parts(slot.start, slot.bytes) }
+}
+
+/// # Safety
+/// The slot is initialised memory that nothing else touches during `'a`.
+unsafe fn bytes_mut<'a>(slot: Slot) -> &'a mut [u8] {
+    // SAFETY: the caller's contract.
+    unsafe { std::slice::from_raw_parts_mut(slot.start, slot.bytes) }
+}
+
 /// Does a move; over which link of the ledger, and how many bytes.
-fn transfer(one: &Move, stream: Stream, disk: Option<&Arc<Disk>>) -> Result<(usize, usize), DiskError> {
+fn transfer(ends: (End, End), stream: Stream, disk: Option<&Arc<Disk>>) -> Result<(usize, usize), DiskError> {
     let disk = || disk.expect("moves to and from disk have one");
-    match (one.from, one.to) {
+    match ends {
         (End::Memory(from), End::Memory(to)) => {
             // SAFETY: by the contract of `begin`; the ends lie in different arenas and have the same size.
             unsafe { copy(from.start, to.start, from.bytes) };
@@ -319,43 +395,31 @@ fn transfer(one: &Move, stream: Stream, disk: Option<&Arc<Disk>>) -> Result<(usi
         }
         (End::Disk(from), End::Memory(to)) => {
             // SAFETY: by the contract of `begin`.
-            disk().read(from, unsafe { std::slice::from_raw_parts_mut(to.start, to.bytes) })?;
+            disk().read(from, unsafe { bytes_mut(to) })?;
             Ok((2, to.bytes))
         }
         (End::Memory(from), End::Disk(to)) => {
             // SAFETY: by the contract of `begin`.
-            disk().write(to, unsafe { std::slice::from_raw_parts(from.start, from.bytes) })?;
+            disk().write(to, unsafe { bytes(from) })?;
             Ok((3, from.bytes))
         }
         (End::Disk(_), End::Disk(_)) => unreachable!("verified plans move from one space to another"),
     }
 }
 
-/// Makes moves take the time of a link.
-struct Pace {
-    link: Option<f64>,
-    /// Seconds that were slept too little.
-    owed: f64,
-}
-
-impl Pace {
-    fn keep(&mut self, bytes: usize, began: Instant) {
-        let Some(rate) = self.link else { return };
-        self.owed += bytes as f64 / rate - began.elapsed().as_secs_f64();
-        if let Ok(wait) = Duration::try_from_secs_f64(self.owed) {
-            let slept = Instant::now();
-            thread::sleep(wait);
-            self.owed -= slept.elapsed().as_secs_f64();
-        }
-        // Sleeping too long once must not make the link faster for long.
-        self.owed = self.owed.max(-1e-3);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::Throttle;
+    use gulliver_plan::topology::{Device, Topology, Wiring};
     use std::sync::atomic::AtomicU32;
+
+    /// A device behind a link of so many bytes a second.
+    fn port(rate: f64) -> Port {
+        let wiring = Wiring { host: Some(rate), ..Wiring::default() };
+        let topology = Topology::wired(vec![Device::default()], &wiring).unwrap();
+        Port { throttle: Arc::new(Throttle::new(topology)), device: 0 }
+    }
 
     fn slot(bytes: &mut [u8]) -> Slot {
         Slot { start: bytes.as_mut_ptr(), bytes: bytes.len() }
@@ -363,29 +427,33 @@ mod tests {
 
     /// Bytes go back and forth between two buffers while the computation changes them: moves, and what the
     /// computation waits for in each round.
-    fn ping_pong(rounds: usize, a: End, b: End) -> (Arc<Moves>, Vec<Wait>) {
-        let mut moves = Moves::default();
+    fn ping_pong(rounds: usize, a: End, b: End) -> (Arc<Tasks>, Vec<Wait>) {
+        let mut tasks = Tasks::default();
         let mut waits = Vec::new();
         for round in 0..rounds {
             let at = |i: usize| 3 * round + i;
             let until = |i: usize| at(i) as u64 + 1;
             // Computes at 0, moves out at 1 and in at 2.
-            moves.push(Stream::Out, at(1), a, b, &[Wait { stream: Stream::Compute, until: until(0) }]);
-            moves.push(Stream::In, at(2), b, a, &[Wait { stream: Stream::Out, until: until(1) }]);
+            let (device, host) = (Tier::Device, Tier::Host);
+            let out = Task::Move { from: a, to: b, tiers: (device, host) };
+            let back = Task::Move { from: b, to: a, tiers: (host, device) };
+            tasks.push(Stream::Out, at(1), out, &[Wait { stream: Stream::Compute, until: until(0) }]);
+            tasks.push(Stream::In, at(2), back, &[Wait { stream: Stream::Out, until: until(1) }]);
             waits.push(Wait { stream: Stream::In, until: until(2) });
         }
-        (Arc::new(moves), waits)
+        (Arc::new(tasks), waits)
     }
 
     #[test]
     fn streams_wait_for_each_other() {
         let rounds = 100;
         for link in [None, Some(1e7)] {
+            let port = link.map(port);
             let (mut device, mut host) = ([0u8; 64], [0u8; 64]);
             let (device, host) = (slot(&mut device), slot(&mut host));
             let (moves, waits) = ping_pong(rounds, End::Memory(device), End::Memory(host));
             let (a, b) = (device.start, host.start);
-            let mut streams = Streams::new(link);
+            let mut streams = Streams::new(port);
             for pieces in [1, 2, 7] {
                 let cuts: Vec<usize> = (0..=pieces).map(|p| rounds * p / pieces).collect();
                 // SAFETY: nothing else uses the buffers, and the streams have finished with them.
@@ -430,8 +498,10 @@ mod tests {
     #[test]
     fn a_panic_of_a_stream_reaches_the_caller() {
         let mut device = [0u8; 64];
-        let mut moves = Moves::default();
-        moves.push(Stream::Write, 0, End::Memory(slot(&mut device)), End::Disk(0), &[]);
+        let mut moves = Tasks::default();
+        let tiers = (Tier::Device, Tier::Disk);
+        let task = Task::Move { from: End::Memory(slot(&mut device)), to: End::Disk(0), tiers };
+        moves.push(Stream::Write, 0, task, &[]);
         let moves = Arc::new(moves);
         let mut streams = Streams::new(None);
         for _ in 0..3 {

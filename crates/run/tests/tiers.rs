@@ -14,14 +14,17 @@ use gulliver_plan::kind::Kinds;
 use gulliver_plan::make::{Home, Options, Persistent};
 use gulliver_plan::outline::Outline;
 use gulliver_plan::plan::{Act, Buffer, BufferId, Place, Plan, Step, Stream, TIERS, Tier};
+use gulliver_plan::topology::{Device, Topology, Wiring};
 use gulliver_plan::verify::verify;
 use gulliver_run::disk::{BLOCK, DiskError};
 use gulliver_run::executor::{Cpu, CpuOptions, RunError};
 use gulliver_run::initial::pieces;
+use gulliver_run::link::{Port, Throttle};
 use gulliver_run::lower::{Kernels, lower_node};
 use gulliver_run::program::Program;
 use gulliver_run::stream::Ledger;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 const THREADS: usize = 2;
 const BATCH: usize = 4;
@@ -59,6 +62,7 @@ fn touched(act: &Act) -> Vec<BufferId> {
     let places: Vec<&Place> = match act {
         Act::Alloc(_) | Act::Free(_) => vec![],
         Act::Run { ins, outs, scratch, .. } => ins.iter().chain(outs).chain(scratch).collect(),
+        Act::Meet { own, result, .. } => own.iter().chain([result]).collect(),
         Act::Copy { from, to } | Act::Move { from, to } => vec![from, to],
         Act::Add { from, into } => vec![from, into],
     };
@@ -213,7 +217,12 @@ impl Drop for Dir {
 }
 
 fn options(dir: &Path, link: Option<f64>) -> CpuOptions {
-    CpuOptions { threads: THREADS, bytes: 0, disk_dir: dir.to_path_buf(), link }
+    let port = |rate| {
+        let wiring = Wiring { host: Some(rate), ..Wiring::default() };
+        let topology = Topology::wired(vec![Device::default()], &wiring).unwrap();
+        Port { throttle: Arc::new(Throttle::new(topology)), device: 0 }
+    };
+    CpuOptions { threads: THREADS, bytes: 0, disk_dir: dir.to_path_buf(), port: link.map(port) }
 }
 
 /// Bytes a plan moves in one step.

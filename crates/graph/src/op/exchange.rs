@@ -102,6 +102,19 @@ impl Exchange {
         let foreign = self.pieces.iter().filter(|p| p.from != self.party);
         foreign.map(|p| (p.elements() * self.dtype.size()) as u64).sum()
     }
+
+    /// Bytes that come from each of the others, in the order in which the pieces first name them.
+    pub fn by_party(&self) -> Vec<(u32, u64)> {
+        let mut all: Vec<(u32, u64)> = Vec::new();
+        for piece in self.pieces.iter().filter(|p| p.from != self.party) {
+            let bytes = (piece.elements() * self.dtype.size()) as u64;
+            match all.iter_mut().find(|(from, _)| *from == piece.from) {
+                Some((_, sum)) => *sum += bytes,
+                None => all.push((piece.from, bytes)),
+            }
+        }
+        all
+    }
 }
 
 impl OpDef for Exchange {

@@ -238,7 +238,7 @@ fn table(
 /// What runs at a step or next after it.
 fn running(graph: &Graph, plan: &Plan, at: usize) -> String {
     let next = plan.steps[at..].iter().enumerate().find_map(|(i, step)| match &step.act {
-        Act::Run { node, .. } => Some((i, graph.nodes[node.index()].outs[0])),
+        Act::Run { node, .. } | Act::Meet { node, .. } => Some((i, graph.nodes[node.index()].outs[0])),
         _ => None,
     });
     next.map_or("the end".into(), |(i, v)| format!("step {} ({})", at + i, graph.value(v).name))

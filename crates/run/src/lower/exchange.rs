@@ -1,21 +1,39 @@
-//! Meetings of devices: the kernel hands its operand to the others and takes what it needs of theirs.
+//! Meetings of devices: the operand is handed to the others, and what is needed of theirs is taken. Plans hold
+//! meetings on a stream of their own; called as a kernel, a meeting holds up whoever calls it.
 
 use super::{KernelError, Kernels, Lowered};
-use crate::peers::{Parted, put};
+use crate::peers::{Parted, Peers, put};
 use gulliver_graph::op::exchange::Exchange;
+use std::sync::Arc;
 
-/// Without others to meet, only what a device exchanges with itself can be done.
-pub fn exchange(op: &Exchange, kernels: &Kernels) -> Lowered {
-    let (op, peers) = (op.clone(), kernels.peers.clone());
-    Lowered::plain(move |call| {
-        let own: &[u8] = if call.inputs() > 0 { call.input(0) } else { &[] };
-        let result = call.output::<u8>(0);
-        if op.parties == [op.party] {
-            op.pieces.iter().for_each(|piece| put(&op, piece, own, result));
+/// What one device does at a meeting, and with whom.
+pub(crate) struct Meeting {
+    what: Exchange,
+    peers: Option<Arc<dyn Peers>>,
+}
+
+impl Meeting {
+    pub(crate) fn new(what: &Exchange, kernels: &Kernels) -> Meeting {
+        Meeting { what: what.clone(), peers: kernels.peers.clone() }
+    }
+
+    /// Meets the others. Without any, only what a device exchanges with itself can be done.
+    pub(crate) fn hold(&self, own: &[u8], result: &mut [u8]) -> Result<(), KernelError> {
+        let what = &self.what;
+        if what.parties == [what.party] {
+            what.pieces.iter().for_each(|piece| put(what, piece, own, result));
             return Ok(());
         }
-        let alone = || Parted { party: op.party, why: "there is nobody to meet".into() };
-        let peers = peers.as_ref().ok_or_else(alone).map_err(KernelError::Parted)?;
-        peers.exchange(&op, own, result).map_err(KernelError::Parted)
+        let alone = || Parted { party: what.party, why: "there is nobody to meet".into() };
+        let peers = self.peers.as_ref().ok_or_else(alone).map_err(KernelError::Parted)?;
+        peers.exchange(what, own, result).map_err(KernelError::Parted)
+    }
+}
+
+pub fn exchange(op: &Exchange, kernels: &Kernels) -> Lowered {
+    let meeting = Meeting::new(op, kernels);
+    Lowered::plain(move |call| {
+        let own: &[u8] = if call.inputs() > 0 { call.input(0) } else { &[] };
+        meeting.hold(own, call.output::<u8>(0))
     })
 }

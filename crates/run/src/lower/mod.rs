@@ -28,6 +28,7 @@ mod windows;
 use crate::call::Call;
 use crate::peers::Parted;
 pub use custom::Kernels;
+pub(crate) use exchange::Meeting;
 use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, Node, Value};

@@ -1,10 +1,12 @@
 //! Where and how a job runs.
 
+use crate::link::{Port, Throttle};
 use crate::lower::Kernels;
 use crate::peers::{Seat, Takes};
 use gulliver_graph::dim::Bindings;
 use gulliver_plan::cost::{Links, Rates};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Where and how a job runs.
 #[derive(Clone, Debug)]
@@ -19,8 +21,8 @@ pub struct SessionOptions {
     pub disk: Option<u64>,
     /// Where the file of the disk tier is made; the system's place for temporary files if not given.
     pub disk_dir: Option<PathBuf>,
-    /// Bytes per second between host and device, each way, to be like a device behind a slow link.
-    pub link: Option<f64>,
+    /// Links of stated speeds, between all devices and their host; none hold anything up.
+    pub throttle: Option<Arc<Throttle>>,
     /// The largest input there will be. With it a budget is proven before the first step, and weights
     /// and states leave the device if they must.
     pub largest: Option<Bindings>,
@@ -54,6 +56,17 @@ impl SessionOptions {
         self.seat.as_ref().is_some_and(|seat| seat.takes != Takes::Partials)
     }
 
+    /// Where the device is among links.
+    pub(crate) fn port(&self) -> Option<Port> {
+        let device = self.seat.as_ref().map_or(0, |seat| seat.party);
+        self.throttle.as_ref().map(|throttle| Port { throttle: Arc::clone(throttle), device })
+    }
+
+    /// How fast links are thought to be, whatever holds them up.
+    pub(crate) fn held_up(&self) -> Links {
+        self.port().map_or(self.links, |port| port.throttle.topology().seen_by(port.device, self.links))
+    }
+
     /// Slices of a training batch on all devices together.
     pub fn all_partials(&self) -> u32 {
         self.partials * self.own_partials().map_or(1, |seat| seat.parties)
@@ -70,7 +83,7 @@ impl Default for SessionOptions {
             host_memory: None,
             disk: None,
             disk_dir: None,
-            link: None,
+            throttle: None,
             largest: None,
             recompute: true,
             rates: Rates { flops: threads as f64 * Rates::default().flops, ..Rates::default() },

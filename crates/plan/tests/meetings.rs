@@ -1,0 +1,213 @@
+//! Meetings are beside the computation: plans of several devices whose meetings take no time that is computed
+//! in anyway, verified not to race; and the times of all devices together.
+
+use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::{Graph, NodeId};
+use gulliver_graph::model::model;
+use gulliver_graph::model::param::ParamValue;
+use gulliver_graph::optim::Optimizer;
+use gulliver_graph::training::training_graph;
+use gulliver_plan::cost::{Links, Rates};
+use gulliver_plan::make::{Options, Persistent};
+use gulliver_plan::outline::Outline;
+use gulliver_plan::plan::{Act, Plan, STREAMS, Stream};
+use gulliver_plan::replicate::replica;
+use gulliver_plan::simulate::{Party, Together, over_links, simulate, together};
+use gulliver_plan::timeline::{bars, trace};
+use gulliver_plan::topology::{Device, Topology, Wiring};
+use gulliver_plan::verify::verify;
+
+const BATCH: usize = 8;
+
+fn graph() -> Graph {
+    let int = |name: &str, v| (name.to_string(), ParamValue::Int(v));
+    let params = [int("width", 64), int("heads", 4), int("layers", 4), int("vocab", 64), int("context", 32)];
+    let model = model("gpt", &params).unwrap();
+    training_graph(&*model, &[Optimizer::new("adamw", &[]).unwrap()], None).unwrap()
+}
+
+fn sizes() -> Bindings {
+    Bindings::new().with("batch", BATCH).with("length", 32)
+}
+
+/// A device of a data-parallel job: its graph, plan, and seconds by node.
+struct Planned {
+    graph: Graph,
+    plan: Plan,
+    seconds: Vec<f64>,
+}
+
+fn planned(party: u32, parties: u32, links: Links, memory: Option<u64>) -> Planned {
+    let graph = replica(&graph(), party, parties, 1).unwrap();
+    let persistent = Persistent::of(&graph).unwrap();
+    let rates = Rates { flops: 5e9, bytes: 5e9, call: 1e-6 };
+    let options = Options { links, memory, rates, ..Options::new(&persistent) };
+    let outline = Outline::new(&graph, &sizes(), &options).unwrap();
+    let plan = outline.plan(&graph, &sizes(), &options).unwrap();
+    let bound = outline.sizes(&graph, &sizes(), &options).unwrap();
+    let seconds = (0..graph.nodes.len()).map(|node| outline.seconds_over(&graph, &bound, &links, node));
+    let seconds = seconds.collect();
+    Planned { graph, plan, seconds }
+}
+
+/// Links between devices of so many bytes a second.
+fn links(from_peers: f64) -> Links {
+    Links { from_peers, ..Links::default() }
+}
+
+fn simulated(devices: &[Planned], topology: &Topology) -> Together {
+    let seconds: Vec<_> = devices.iter().map(|d| |id: NodeId| d.seconds[id.index()]).collect();
+    let ordinary = Links::default();
+    let mut parties = Vec::new();
+    for (d, seconds) in devices.iter().zip(&seconds) {
+        parties.push(Party { graph: &d.graph, plan: &d.plan, seconds, links: &ordinary });
+    }
+    together(&parties, topology).unwrap()
+}
+
+#[test]
+fn meetings_take_time_beside_the_computation() {
+    for rate in [1e8, 3e8, 1e9] {
+        let Planned { graph, plan, seconds } = planned(0, 2, links(rate), None);
+        verify(&graph, &plan).unwrap();
+        let timing = simulate(&plan, |id| seconds[id.index()], &links(rate));
+        let [computing, meeting] = [Stream::Compute, Stream::Meet].map(|s| timing.busy[s as usize]);
+        assert!(computing > 0.0 && meeting > 0.0);
+        let hidden = (computing + meeting - timing.seconds) / computing.min(meeting);
+        assert!(hidden > 0.5, "at {rate}: {hidden} of what could be, {computing} and {meeting}");
+    }
+}
+
+/// Every wait that meetings give rise to is needed, and without it the plan is refused.
+#[test]
+fn a_race_with_a_meeting_is_found() {
+    let Planned { graph, plan, .. } = planned(0, 2, links(3e8), None);
+    let stream = |step: u32| plan.stream(&plan.steps[step as usize].act);
+    let mut changed = 0;
+    for (i, step) in plan.steps.iter().enumerate() {
+        let meets = stream(i as u32) == Some(Stream::Meet);
+        for (w, other) in step.after.iter().enumerate() {
+            if meets || stream(*other) == Some(Stream::Meet) {
+                let mut wrong = plan.clone();
+                wrong.steps[i].after.remove(w);
+                assert!(verify(&graph, &wrong).is_err(), "step {i} need not wait for {other}");
+                changed += 1;
+            }
+        }
+    }
+    assert!(changed > 50, "{changed}");
+    let at: Vec<usize> = (0..plan.steps.len()).filter(|&i| stream(i as u32) == Some(Stream::Meet)).collect();
+    let Act::Meet { node, partial, own, result } = plan.steps[at[0]].act.clone() else { panic!() };
+    let mut computed = plan.clone();
+    let ins = own.into_iter().collect();
+    computed.steps[at[0]].act = Act::Run { node, partial, ins, outs: vec![result], scratch: None };
+    let said = verify(&graph, &computed).unwrap_err().to_string();
+    assert!(said.contains("meets others while it computes"), "{said}");
+}
+
+#[test]
+fn a_budget_leaves_meetings_beside_the_computation() {
+    let free = planned(0, 2, links(3e8), None);
+    let budget = free.plan.spaces[0].bytes;
+    let percents = [100, 85, 70];
+    for percent in percents {
+        let Planned { graph, plan, seconds } = planned(0, 2, links(3e8), Some(budget * percent / 100));
+        verify(&graph, &plan).unwrap();
+        assert!(plan.spaces[0].bytes <= budget * percent / 100);
+        let timing = simulate(&plan, |id| seconds[id.index()], &links(3e8));
+        assert!(timing.seconds <= timing.busy.iter().sum::<f64>());
+    }
+}
+
+#[test]
+fn one_device_alone_takes_as_long_as_it_is_simulated_to() {
+    let graph = graph();
+    let persistent = Persistent::of(&graph).unwrap();
+    let free = Options::new(&persistent);
+    let outline = Outline::new(&graph, &sizes(), &free).unwrap();
+    let whole = outline.plan(&graph, &sizes(), &free).unwrap().spaces[0].bytes;
+    for percent in [100, 60, 45] {
+        let options = Options { memory: Some(whole * percent / 100), recompute: false, ..free };
+        let plan = outline.plan(&graph, &sizes(), &options).unwrap();
+        let bound = outline.sizes(&graph, &sizes(), &options).unwrap();
+        let seconds = |id: NodeId| outline.seconds(&bound, id.index());
+        let alone = simulate(&plan, seconds, &options.links);
+        let party = Party { graph: &graph, plan: &plan, seconds: &seconds, links: &options.links };
+        let found = together(&[party], &Topology::alone()).unwrap();
+        assert_eq!((found.seconds, &found.devices[..]), (alone.seconds, &[alone.clone()][..]), "{percent} %");
+        // The same over links of its own that are as fast.
+        let wiring = Wiring { host: Some(options.links.to_device), ..Wiring::default() };
+        let linked = together(&[party], &Topology::wired(vec![Device::default()], &wiring).unwrap()).unwrap();
+        assert_eq!(linked.seconds, alone.seconds, "{percent} %");
+        let bytes: u64 = linked.links.iter().map(|link| link.bytes).sum();
+        assert_eq!(bytes, alone.moved.to_device + alone.moved.to_host);
+        for stream in STREAMS {
+            let spans = found.spans.iter().filter(|span| span.stream == stream);
+            let ends: Vec<(f64, f64)> = spans.map(|span| (span.start, span.end)).collect();
+            assert!(ends.windows(2).all(|two| two[0].1 <= two[1].0), "one after the other");
+        }
+    }
+}
+
+#[test]
+fn shared_links_are_shared() {
+    let devices: Vec<Planned> = (0..4).map(|party| planned(party, 4, links(3e8), None)).collect();
+    let free = simulated(&devices, &Topology::pcie(4, 1e15, 0.0, 1).unwrap());
+    let all = |topology: &Topology| {
+        let found = simulated(&devices, topology);
+        let plans: Vec<(&Graph, &Plan)> = devices.iter().map(|d| (&d.graph, &d.plan)).collect();
+        let bytes: Vec<u64> = found.links.iter().map(|link| link.bytes).collect();
+        assert_eq!(bytes, over_links(&plans, topology));
+        for link in &found.links {
+            assert!(link.busy <= found.seconds * (1.0 + 1e-9), "{link:?} within {}", found.seconds);
+        }
+        found.seconds
+    };
+    let own = Wiring { peer: Some(1e8), ..Wiring::default() };
+    let through_host = Wiring { host: Some(1e8), ..Wiring::default() };
+    let [own, bounced] =
+        [own, through_host].map(|wiring| all(&Topology::wired(vec![Device::default(); 4], &wiring).unwrap()));
+    assert!(free.seconds < own && own < bounced, "{} < {own} < {bounced}", free.seconds);
+    let slower = all(&Topology::pcie(4, 1e8, 1e-3, 1).unwrap());
+    assert!(own < slower, "with latency: {own} < {slower}");
+    let apart = all(&Topology::pcie(4, 1e8, 1e-3, 2).unwrap());
+    assert!(slower < apart, "over two sockets: {slower} < {apart}");
+}
+
+#[test]
+fn whoever_does_not_come_is_named() {
+    let devices: Vec<Planned> = (0..2).map(|party| planned(party, 2, links(3e8), None)).collect();
+    let ordinary = Links::default();
+    let seconds = |_| 1e-3;
+    let mut short = devices[1].plan.clone();
+    let last = short.steps.iter().rposition(|step| matches!(step.act, Act::Meet { .. })).unwrap();
+    short.steps.truncate(last);
+    let party =
+        |d: usize, plan| Party { graph: &devices[d].graph, plan, seconds: &seconds, links: &ordinary };
+    let stuck = together(&[party(0, &devices[0].plan), party(1, &short)], &Topology::alone()).unwrap_err();
+    assert_eq!((stuck.device, stuck.missing.as_str()), (0, "device 1"), "{stuck}");
+    assert!(matches!(devices[0].plan.steps[stuck.step as usize].act, Act::Meet { .. }));
+}
+
+#[test]
+fn spans_are_drawn_and_traced() {
+    let devices: Vec<Planned> = (0..2).map(|party| planned(party, 2, links(3e7), None)).collect();
+    let found = simulated(&devices, &Topology::pcie(2, 3e7, 0.0, 1).unwrap());
+    let plans: Vec<(&Graph, &Plan)> = devices.iter().map(|d| (&d.graph, &d.plan)).collect();
+    let text = bars(&plans, &found.spans, 60);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 4, "two streams of two devices:\n{text}");
+    for (line, (begins, mark)) in
+        lines.iter().zip([("device 0  compute ", 'f'), ("          meet    ", 'x')].into_iter().cycle())
+    {
+        let begins = begins.replace('0', &line[7..8].replace(' ', "0"));
+        assert!(line.starts_with(&begins) && line.contains(mark), "{line:?} does not begin with {begins:?}");
+        assert_eq!(line.chars().count(), 18 + 60);
+    }
+    assert!(lines[0].find('f') < lines[0].find('b'), "{text}");
+    let trace: serde_json::Value = serde_json::from_str(&trace(&plans, &found.spans)).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    assert_eq!(events.len(), found.spans.len() + 2 * 4);
+    let last = events.iter().filter_map(|e| Some(e["ts"].as_f64()? + e["dur"].as_f64()?)).fold(0.0, f64::max);
+    assert!((last / 1e6 - found.seconds).abs() < 1e-6);
+}

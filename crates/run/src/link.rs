@@ -1,0 +1,163 @@
+//! Links of stated speeds: what passes one takes at least as long as it would there, taking turns with all
+//! else that does, as [`booking`](gulliver_plan::topology::booking) says. Bytes are copied by others; here
+//! only time passes and bytes are counted.
+
+use gulliver_plan::topology::booking::Booking;
+use gulliver_plan::topology::{Site, Topology};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What follows a transfer within so many seconds was ready when that was over, and is not made to suffer from
+/// having been woken up late.
+const AT_ONCE: f64 = 5e-5;
+
+/// The links of all devices of a box.
+pub struct Throttle {
+    topology: Topology,
+    began: Instant,
+    booking: Mutex<Booking>,
+}
+
+impl fmt::Debug for Throttle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} devices, {} links", self.topology.devices.len(), self.topology.links().len())
+    }
+}
+
+impl Throttle {
+    /// The links of a topology, all free.
+    pub fn new(topology: Topology) -> Throttle {
+        let booking = Mutex::new(Booking::new(&topology));
+        Throttle { topology, began: Instant::now(), booking }
+    }
+
+    /// What is linked with what.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// Bytes over each link so far, by link of the topology.
+    pub fn bytes(&self) -> Vec<u64> {
+        self.lock().bytes.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Booking> {
+        self.booking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> f64 {
+        self.began.elapsed().as_secs_f64()
+    }
+}
+
+/// Where a device is among links.
+#[derive(Clone, Debug)]
+pub struct Port {
+    /// The links.
+    pub throttle: Arc<Throttle>,
+    /// The device's number.
+    pub device: u32,
+}
+
+/// One who sends one thing after the other.
+#[derive(Debug)]
+pub struct Pace {
+    throttle: Arc<Throttle>,
+    /// When the last transfer was over, and when we knew.
+    over: f64,
+    woke: f64,
+}
+
+/// When a transfer began.
+#[derive(Clone, Copy, Debug)]
+pub struct Began(f64);
+
+impl Pace {
+    /// Nothing is sent yet.
+    pub fn new(throttle: &Arc<Throttle>) -> Pace {
+        Pace { throttle: Arc::clone(throttle), over: f64::NEG_INFINITY, woke: f64::NEG_INFINITY }
+    }
+
+    /// A transfer begins: its bytes may be copied now.
+    pub fn begin(&self) -> Began {
+        let now = self.throttle.now();
+        Began(if now - self.woke < AT_ONCE { self.over } else { now })
+    }
+
+    /// Returns when so many bytes would be across; a transfer that follows at once begins when this one was
+    /// over.
+    pub fn end(&mut self, began: Began, from: Site, to: Site, bytes: u64) -> Began {
+        let throttle = &*self.throttle;
+        let route = throttle.topology.route(from, to);
+        if route.is_empty() {
+            return began;
+        }
+        let mut transfer = throttle.lock().transfer(route, bytes, began.0);
+        while !transfer.is_done() {
+            transfer.send(&mut throttle.lock(), route);
+            // The next chunk takes its turn when this one is across, so that others can come between.
+            if let Ok(left) = Duration::try_from_secs_f64(transfer.ready() - throttle.now()) {
+                thread::sleep(left);
+            }
+        }
+        (self.over, self.woke) = (transfer.ready(), throttle.now());
+        Began(self.over)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gulliver_plan::topology::{Device, Wiring};
+
+    /// Links so slow that sleeping is exact enough.
+    fn shared(shared: bool) -> Arc<Throttle> {
+        let wiring = Wiring { host: Some(1e7), shared, latency: 1e-3, ..Wiring::default() };
+        Arc::new(Throttle::new(Topology::wired(vec![Device::default(); 2], &wiring).unwrap()))
+    }
+
+    #[test]
+    fn what_shares_a_link_takes_as_long_as_all_of_it() {
+        let bytes = [150_000u64, 250_000];
+        for together in [true, false] {
+            let throttle = shared(together);
+            let began = Instant::now();
+            thread::scope(|scope| {
+                for (device, bytes) in bytes.into_iter().enumerate() {
+                    let mut pace = Pace::new(&throttle);
+                    scope.spawn(move || {
+                        let to = Site::Device(device as u32);
+                        let first = pace.begin();
+                        let next = pace.end(first, Site::Host, to, bytes / 2);
+                        pace.end(next, Site::Host, to, bytes / 2);
+                    });
+                }
+            });
+            let seconds = began.elapsed().as_secs_f64();
+            let least = bytes.iter().sum::<u64>() as f64 / 1e7;
+            assert!(!together || seconds >= least, "{seconds} of {least}");
+            assert!(seconds >= 0.025 + 2e-3, "alone it takes as long as its bytes: {seconds}");
+            let counted = |name: &str| {
+                let links = throttle.topology().links().iter().position(|link| link.name == name);
+                links.map(|i| throttle.bytes()[i])
+            };
+            match together {
+                true => assert_eq!(counted("host to devices"), Some(400_000)),
+                false => assert_eq!(counted("host to device 1"), Some(250_000)),
+            }
+            assert_eq!(throttle.bytes().iter().sum::<u64>(), 400_000);
+        }
+    }
+
+    #[test]
+    fn what_passes_no_link_takes_no_time_and_is_not_counted() {
+        let throttle = shared(true);
+        let mut pace = Pace::new(&throttle);
+        let began = pace.begin();
+        // A year, if it were over a link.
+        pace.end(began, Site::Disk, Site::Host, u64::MAX / 1000);
+        assert_eq!(throttle.bytes(), [0, 0]);
+    }
+}
