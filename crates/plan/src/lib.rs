@@ -23,6 +23,7 @@ pub mod overlap;
 pub mod plan;
 pub mod replicate;
 pub mod rewrite;
+pub mod schedule;
 pub mod script;
 mod settle;
 pub mod simulate;
