@@ -86,10 +86,6 @@ impl<T: Copy + Default + std::ops::Add<Output = T> + std::ops::Sub<Output = T>> 
     pub(crate) fn of(&self, layers: &Range<usize>) -> T {
         self.0[layers.end] - self.0[layers.start]
     }
-
-    pub(crate) fn total(&self) -> T {
-        self.0[self.0.len() - 1]
-    }
 }
 
 /// What does not depend on the micro-batch size, summed.

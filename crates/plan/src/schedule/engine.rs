@@ -74,8 +74,9 @@ impl Engine {
         let mut moves: Vec<Moving> = Vec::new();
         let mut ready: Vec<u32> = (0..self.work.len() as u32).filter(|op| waits[*op as usize] == 0).collect();
         let (mut now, mut done) = (0.0f64, 0usize);
-        let mut changed = false;
+        let mut changed;
         loop {
+            changed = false;
             while let Some(op) = ready.pop() {
                 match self.work[op as usize] {
                     Work::Move { bytes, link } if bytes > 0.0 => {
@@ -88,7 +89,6 @@ impl Engine {
             }
             if changed {
                 share(&mut moves, wires);
-                changed = false;
             }
             let arrival = moves.iter().map(|m| now + m.left / m.rate).fold(f64::INFINITY, f64::min);
             let next = heap.peek().map_or(arrival, |end| end.at.min(arrival));
@@ -110,7 +110,7 @@ impl Engine {
                     edge = next;
                 }
             };
-            let before = moves.len();
+            let under_way = moves.len();
             let due = arrival <= next;
             moves.retain_mut(|m| {
                 // What would end now is done whatever rounding says.
@@ -122,7 +122,9 @@ impl Engine {
                 }
                 !over
             });
-            changed = moves.len() != before;
+            if moves.len() != under_way {
+                share(&mut moves, wires);
+            }
             while heap.peek().is_some_and(|end| end.at <= now) {
                 if let Some(end) = heap.pop() {
                     finish(end.op, &mut ready);
