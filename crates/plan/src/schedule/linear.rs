@@ -96,7 +96,8 @@ impl Sized {
 
 /// The layer of every forward node, and how many there are.
 fn layers_of_forward(graph: &Graph, sized: &Sized, most: usize) -> (Vec<Option<u32>>, u32) {
-    let forward: Vec<usize> = (0..graph.nodes.len()).filter(|n| graph.nodes[*n].phase == Phase::Forward).collect();
+    let forward: Vec<usize> =
+        (0..graph.nodes.len()).filter(|n| graph.nodes[*n].phase == Phase::Forward).collect();
     let crossing = crossing(graph, &sized.readers.root, &forward);
     let weight = |v: &Value| match graph.value(sized.readers.root[v.index()]).origin {
         Origin::Input(Role::Weight(_)) => sized.bytes[0][v.index()],

@@ -112,11 +112,14 @@ impl Needs<'_> {
         self.fixed.fetched.of(layers) + self.fixed.gradients.of(layers) + pass.max(update)
     }
 
-    /// What goes through a pack layer by layer needs, with the next layer's on its way.
+    /// What goes through a pack layer by layer needs, with the next layer's on its way where that fits.
     pub(crate) fn one_by_one(&self, layers: &Range<usize>, bytes: impl Fn(&Layer) -> u64) -> u64 {
         let layers = &self.chain.layers[layers.clone()];
         let all: u64 = layers.iter().map(&bytes).sum();
-        all.min(2 * layers.iter().map(&bytes).max().unwrap_or(0))
+        let largest = layers.iter().map(&bytes).max().unwrap_or(0);
+        let memory = self.machine.devices.iter().map(|d| d.memory).min().unwrap_or(0);
+        let two = all.min(2 * largest);
+        if two <= memory { two } else { largest }
     }
 }
 
@@ -210,14 +213,7 @@ impl Scene<'_> {
         Some(Kept { lanes, used, before })
     }
 
-    fn items(
-        &self,
-        lane: usize,
-        lanes: usize,
-        at: &[usize],
-        lists: &[Vec<usize>],
-        items: &mut Vec<Item>,
-    ) {
+    fn items(&self, lane: usize, lanes: usize, at: &[usize], lists: &[Vec<usize>], items: &mut Vec<Item>) {
         let schedule = self.schedule;
         let (forward, backward) = (&schedule.forward, &schedule.backward);
         // Tasks are in the order in which `tasks` makes them, one of each pack for every lane.

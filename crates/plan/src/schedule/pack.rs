@@ -116,8 +116,8 @@ mod tests {
         let ends = |packs: Option<Packs>| packs.map(|p| p.iter().map(|r| r.end).collect::<Vec<_>>());
         assert_eq!(ends(packer.greedy()), Some(vec![2, 4, 7]));
         assert_eq!(ends(packer.greedy_from_last()), Some(vec![2, 4, 7]));
-        assert_eq!(ends(packer.balanced(3, &|l| amounts[l])), Some(vec![2, 4, 7]));
-        assert_eq!(ends(packer.balanced(2, &|l| amounts[l])), None);
+        assert_eq!(ends(packer.balanced(4, &|l| amounts[l])), Some(vec![2, 3, 6, 7]));
+        assert_eq!(ends(packer.balanced(3, &|l| amounts[l])), None);
         assert_eq!(ends(packer.balanced(8, &|l| amounts[l])), None);
         let best = packer.bottleneck(4, &sum).unwrap();
         assert_eq!(best.iter().map(sum).fold(0.0, f64::max), 4.0);

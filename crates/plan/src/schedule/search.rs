@@ -28,6 +28,9 @@ pub struct Options {
     pub widths: Vec<(usize, f64)>,
     /// Fewest devices (groups of them) that may be used; more are tried up to all.
     pub least_devices: usize,
+    /// Schedules that take at most this share longer than the fastest count as equally fast: of these, the one
+    /// that moves fewest bytes over the host's link comes first.
+    pub slack: f64,
     /// Most schedules to return.
     pub top: usize,
     /// Most schedules to simulate.
@@ -48,6 +51,7 @@ impl Options {
             updates: vec![UpdateOn::Device, UpdateOn::Host],
             widths: Vec::new(),
             least_devices: 1,
+            slack: 0.0,
             top: 10,
             limit: 600,
         }
@@ -63,8 +67,8 @@ pub struct Ranked {
     pub outcome: Outcome,
 }
 
-/// The best schedules found, fastest first; equal ones by fewer devices, then by fewer bytes over the host
-/// links. The best of every mode and number of devices is among those that were simulated.
+/// The best schedules found, fastest first; equally fast ones by fewer bytes over the host's link, then by fewer
+/// devices. The best of every mode and number of devices is among those that were simulated.
 pub fn search(chain: &Chain, machine: &Machine, options: &Options) -> Result<Vec<Ranked>, ScheduleError> {
     check(chain, machine, options)?;
     let mut found: Vec<Ranked> = Vec::new();
@@ -87,10 +91,11 @@ pub fn search(chain: &Chain, machine: &Machine, options: &Options) -> Result<Vec
     groups.sort_by(|a, b| a.1[0].bound.total_cmp(&b.1[0].bound));
     let each = (options.limit / groups.len().max(1)).max(4);
     let mut best = f64::INFINITY;
+    let slack = 1.0 + options.slack.max(0.0);
     for (at, candidates) in groups {
         let mut tried = 0;
         for candidate in candidates {
-            if tried >= each || (tried > 0 && candidate.bound >= best) {
+            if tried >= each || (tried > 0 && candidate.bound >= best * slack) {
                 break;
             }
             if let Some(outcome) = timed(&prices, &machines[at].1, &candidate.schedule) {
@@ -104,8 +109,10 @@ pub fn search(chain: &Chain, machine: &Machine, options: &Options) -> Result<Vec
         return Err(too_large(chain, machine, options, &mut prices));
     }
     found.sort_by(|a, b| {
-        let key = |r: &Ranked| (r.schedule.devices * r.schedule.width, r.outcome.swap_load());
-        a.outcome.seconds.total_cmp(&b.outcome.seconds).then(key(a).cmp(&key(b)))
+        let seconds = |r: &Ranked| if r.outcome.seconds <= best * slack { 0.0 } else { r.outcome.seconds };
+        let key = |r: &Ranked| (r.outcome.swap_load(), r.schedule.devices * r.schedule.width);
+        let exact = || a.outcome.seconds.total_cmp(&b.outcome.seconds);
+        seconds(a).total_cmp(&seconds(b)).then(key(a).cmp(&key(b))).then_with(exact)
     });
     found.truncate(options.top.max(1));
     Ok(found)
@@ -306,7 +313,7 @@ fn too_large(chain: &Chain, machine: &Machine, options: &Options, prices: &mut P
         let pack = layer..layer + 1;
         needs.backward(&pack, size, prices.at(size), options.updates[0])
     };
-    let layer = (0..chain.layers.len()).max_by_key(|layer| need(*layer)).unwrap_or(0);
+    let layer = (0..chain.layers.len()).rev().max_by_key(|layer| need(*layer)).unwrap_or(0);
     let memory = machine.devices.iter().map(|d| d.memory).max().unwrap_or(0);
     let name = chain.layers[layer].name.clone();
     ScheduleError::TooLarge { layer, name, size, needed: need(layer), memory }

@@ -317,7 +317,15 @@ impl<'a> Teller<'a> {
     }
 
     /// Hands on what a pack made of some samples, to a pack on a device.
-    fn hand(&mut self, from: usize, to: usize, stays: bool, bytes: u64, what: What, after: u32) -> (u32, bool) {
+    fn hand(
+        &mut self,
+        from: usize,
+        to: usize,
+        stays: bool,
+        bytes: u64,
+        what: What,
+        after: u32,
+    ) -> (u32, bool) {
         if stays && from == to {
             return (after, false);
         }
@@ -526,7 +534,8 @@ impl<'a> Teller<'a> {
         self.left[t].leaving = gradients;
         if !on_device {
             // One host runs the update once, however many devices wrote the gradient.
-            let replicas = if self.scene.schedule.mode == Mode::DataParallel { self.scene.schedule.devices } else { 1 };
+            let replicas =
+                if self.scene.schedule.mode == Mode::DataParallel { self.scene.schedule.devices } else { 1 };
             let mut after = vec![out];
             if self.scene.chain.joint_update {
                 after.extend(self.left.iter().flat_map(|left| left.written.iter().copied()));

@@ -11,7 +11,7 @@ pub use sharded::sharded;
 
 use super::task::shares;
 use super::{Chain, Machine, Outcome, pieces};
-use passes::{Step, Stage};
+use passes::{Stage, Step};
 
 /// A way to train on virtual memory. Every tensor an operation needs is brought to its device when it is needed;
 /// on shortage whatever was used least recently goes to the host. There is no prefetch.
@@ -90,10 +90,12 @@ pub fn virtualised(chain: &Chain, machine: &Machine, way: Way, request: &Request
 
 /// The micro-batch size with which a way takes least time, and what it then comes to.
 pub fn best(chain: &Chain, machine: &Machine, way: Way, request: &Request) -> Option<(u32, Outcome)> {
-    let mut sizes: Vec<u32> = (0..).map(|p| request.batch >> p).take_while(|size| *size > 0).collect();
-    sizes.dedup();
-    let tries = sizes.into_iter().filter_map(|size| {
-        Some((size, virtualised(chain, machine, way, &Request { size, ..*request })?))
-    });
+    let samples = match way {
+        Way::DataParallel => request.batch.div_ceil(request.devices.max(1) as u32),
+        _ => request.batch,
+    };
+    let sizes = (0..).map(|p| samples >> p).take_while(|size| *size > 0);
+    let tries = sizes
+        .filter_map(|size| Some((size, virtualised(chain, machine, way, &Request { size, ..*request })?)));
     tries.min_by(|a, b| a.1.seconds.total_cmp(&b.1.seconds))
 }

@@ -110,15 +110,6 @@ impl Pager {
         }
     }
 
-    /// Everything goes home, and what changed is written. The bytes out.
-    pub(super) fn flush(&mut self) -> u64 {
-        let before = self.bytes().1;
-        while let Some((_, tensor)) = self.recent.first_key_value() {
-            self.evict(*tensor);
-        }
-        self.bytes().1 - before
-    }
-
     fn bytes(&self) -> (u64, u64) {
         let sum = |link: Link| self.moved.bytes[link as usize].iter().sum();
         (sum(Link::ToDevice), sum(Link::ToHost))

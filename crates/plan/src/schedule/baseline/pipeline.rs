@@ -9,7 +9,12 @@ use super::passes::{Stage, Step, Told};
 use std::ops::Range;
 
 /// Neighbouring layers for each device, the slowest as fast as can be.
-pub(super) fn stages(chain: &Chain, machine: &Machine, devices: usize, size: u32) -> Option<Vec<Range<usize>>> {
+pub(super) fn stages(
+    chain: &Chain,
+    machine: &Machine,
+    devices: usize,
+    size: u32,
+) -> Option<Vec<Range<usize>>> {
     let at = AtSize::of(chain, size);
     let even = machine.devices[..devices].windows(2).all(|pair| pair[0].speed == pair[1].speed);
     let seconds = |layer: usize| at.forward.of(&(layer..layer + 1)) + at.backward.of(&(layer..layer + 1));

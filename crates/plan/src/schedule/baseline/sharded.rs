@@ -12,8 +12,10 @@ pub fn sharded(chain: &Chain, machine: &Machine, devices: usize, batch: u32, siz
     if devices == 0 || devices > machine.devices.len() || size == 0 {
         return None;
     }
-    let (fixed, at) = (Fixed::of(chain), AtSize::of(chain, size));
+    let fixed = Fixed::of(chain);
     let samples = shares(machine, devices, batch);
+    let size = size.min(samples.iter().copied().max().unwrap_or(1)).max(1);
+    let at = AtSize::of(chain, size);
     let all = 0..chain.layers.len();
     let (weights, gradients) = (fixed.fetched.of(&all), fixed.gradients.of(&all));
     let inputs: u64 = chain.layers.iter().map(|l| l.input).sum();
@@ -47,10 +49,13 @@ pub fn sharded(chain: &Chain, machine: &Machine, devices: usize, batch: u32, siz
             moved.add(Link::ToHost, What::Stash, inputs * u64::from(samples));
             moved.add(Link::ToDevice, What::Stash, inputs * u64::from(samples));
         }
-        let compute: f64 = pieces.iter().map(|&size| {
-            let at = AtSize::of(chain, size);
-            2.0 * at.forward.of(&all) + at.backward.of(&all)
-        }).sum();
+        let compute: f64 = pieces
+            .iter()
+            .map(|&size| {
+                let at = AtSize::of(chain, size);
+                2.0 * at.forward.of(&all) + at.backward.of(&all)
+            })
+            .sum();
         let rate = |own: f64| own.min(machine.uplink.unwrap_or(f64::INFINITY) / devices as f64);
         let sum = |link: Link| moved.bytes[link as usize].iter().sum::<u64>() as f64;
         let update = fixed.update_on_host.of(&all) / devices as f64;

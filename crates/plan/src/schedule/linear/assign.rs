@@ -60,7 +60,13 @@ pub(super) fn assign(graph: &Graph, root: &[Value], forward: (Vec<Option<u32>>, 
 
 /// A node whose results only earlier layers need runs there, if they have its operands: sums for the gradient of
 /// a bias at the end of a layer.
-fn lower(graph: &Graph, root: &[Value], layer_of: &mut [u32], near: &[Vec<u32>], first: &dyn Fn(Value) -> u32) {
+fn lower(
+    graph: &Graph,
+    root: &[Value],
+    layer_of: &mut [u32],
+    near: &[Vec<u32>],
+    first: &dyn Fn(Value) -> u32,
+) {
     let mut wanted: Vec<Option<u32>> = vec![None; graph.nodes.len()];
     let raise = |wanted: &mut Vec<Option<u32>>, v: Value, layer: u32| {
         if let Origin::Node { node, .. } = graph.value(v).origin {
@@ -88,9 +94,7 @@ fn lower(graph: &Graph, root: &[Value], layer_of: &mut [u32], near: &[Vec<u32>],
                         Origin::Node { node, .. } if graph.nodes[node.index()].phase == Phase::Forward => {
                             first(v) <= wanted[n].unwrap_or(0)
                         }
-                        Origin::Input(Role::Weight(_)) => {
-                            near[v.index()].contains(&wanted[n].unwrap_or(0))
-                        }
+                        Origin::Input(Role::Weight(_)) => near[v.index()].contains(&wanted[n].unwrap_or(0)),
                         _ => true,
                     }
                 };
@@ -109,7 +113,8 @@ fn updates(graph: &Graph, root: &[Value], layer_of: &mut [u32], first: &dyn Fn(V
     let mut joint = false;
     for (n, node) in graph.nodes.iter().enumerate().filter(|(_, n)| n.phase == Phase::Update) {
         let operands = || node.ins.iter().map(|v| root[v.index()]);
-        let mut weights = operands().filter(|v| matches!(graph.value(*v).origin, Origin::Input(Role::Weight(_))));
+        let mut weights =
+            operands().filter(|v| matches!(graph.value(*v).origin, Origin::Input(Role::Weight(_))));
         if let Some(weight) = weights.next() {
             layer_of[n] = first(weight);
             continue;
