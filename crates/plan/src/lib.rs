@@ -25,6 +25,7 @@ pub mod pipeline;
 pub mod plan;
 pub mod replicate;
 pub mod rewrite;
+pub mod schedule;
 pub mod script;
 mod settle;
 pub mod simulate;

@@ -1,0 +1,134 @@
+//! Which layer every node belongs to, given the layers of the forward nodes. Gradients pass from later layers to
+//! earlier ones only.
+
+use gulliver_graph::graph::{Graph, Origin, Phase, Role, Value};
+
+/// The layers of nodes and values.
+pub(super) struct Assigned {
+    pub(super) layers: u32,
+    /// By node.
+    pub(super) layer_of: Vec<u32>,
+    /// By value.
+    pub(super) home_of: Vec<u32>,
+    /// Whether some update needs gradients of several layers.
+    pub(super) joint: bool,
+}
+
+pub(super) fn assign(graph: &Graph, root: &[Value], forward: (Vec<Option<u32>>, u32)) -> Assigned {
+    let (forward, layers) = forward;
+    let mut layer_of: Vec<u32> = forward.iter().map(|layer| layer.unwrap_or(layers - 1)).collect();
+    // By value: the layers whose forward nodes read it, and for results the layer that makes it.
+    let mut near: Vec<Vec<u32>> = vec![Vec::new(); graph.values.len()];
+    for (n, node) in graph.nodes.iter().enumerate().filter(|(_, n)| n.phase == Phase::Forward) {
+        for v in node.ins.iter().chain(&node.outs).map(|v| root[v.index()]) {
+            if near[v.index()].last() != Some(&layer_of[n]) {
+                near[v.index()].push(layer_of[n]);
+            }
+        }
+    }
+    let first = |v: Value| near[v.index()].iter().min().copied().unwrap_or(0);
+    let made_in = |v: Value, phase: Phase| match graph.value(v).origin {
+        Origin::Node { node, .. } => graph.nodes[node.index()].phase == phase,
+        Origin::Input(_) => false,
+    };
+    let is_weight = |v: Value| matches!(graph.value(v).origin, Origin::Input(Role::Weight(_)));
+    let maker = |v: Value| match graph.value(v).origin {
+        Origin::Node { node, .. } => Some(node.index()),
+        Origin::Input(_) => None,
+    };
+    for (n, node) in graph.nodes.iter().enumerate().filter(|(_, n)| n.phase == Phase::Backward) {
+        let operands = || node.ins.iter().map(|v| root[v.index()]);
+        let gradients = operands().filter(|v| made_in(*v, Phase::Backward)).filter_map(maker);
+        let above = gradients.map(|m| layer_of[m]).min().unwrap_or(layers - 1);
+        let mut layer = above;
+        for v in operands().filter(|v| is_weight(*v) || made_in(*v, Phase::Forward)) {
+            // The latest layer that has it anyway.
+            let has = near[v.index()].iter().copied().filter(|l| *l <= above).max();
+            layer = layer.min(has.unwrap_or(above));
+        }
+        layer_of[n] = layer;
+    }
+    lower(graph, root, &mut layer_of, &near, &first);
+    let joint = updates(graph, root, &mut layer_of, &first);
+    let home_of = (0..graph.values.len() as u32).map(Value).map(|v| match maker(v) {
+        Some(node) => layer_of[node],
+        None => first(v),
+    });
+    let home_of = home_of.collect();
+    Assigned { layers, layer_of, home_of, joint }
+}
+
+/// A node whose results only earlier layers need runs there, if they have its operands: sums for the gradient of
+/// a bias at the end of a layer.
+fn lower(
+    graph: &Graph,
+    root: &[Value],
+    layer_of: &mut [u32],
+    near: &[Vec<u32>],
+    first: &dyn Fn(Value) -> u32,
+) {
+    let mut wanted: Vec<Option<u32>> = vec![None; graph.nodes.len()];
+    let raise = |wanted: &mut Vec<Option<u32>>, v: Value, layer: u32| {
+        if let Origin::Node { node, .. } = graph.value(v).origin {
+            let wanted = &mut wanted[node.index()];
+            *wanted = Some(wanted.map_or(layer, |w| w.max(layer)));
+        }
+    };
+    for (n, node) in graph.nodes.iter().enumerate().rev() {
+        match node.phase {
+            Phase::Forward => continue,
+            Phase::Update => {
+                let weights = node.ins.iter().map(|v| root[v.index()]);
+                let mut weights =
+                    weights.filter(|v| matches!(graph.value(*v).origin, Origin::Input(Role::Weight(_))));
+                let Some(weight) = weights.next() else {
+                    node.ins.iter().for_each(|v| raise(&mut wanted, root[v.index()], u32::MAX));
+                    continue;
+                };
+                node.ins.iter().for_each(|v| raise(&mut wanted, root[v.index()], first(weight)));
+            }
+            Phase::Backward => {
+                let has = |v: &Value| {
+                    let v = root[v.index()];
+                    match graph.value(v).origin {
+                        Origin::Node { node, .. } if graph.nodes[node.index()].phase == Phase::Forward => {
+                            first(v) <= wanted[n].unwrap_or(0)
+                        }
+                        Origin::Input(Role::Weight(_)) => near[v.index()].contains(&wanted[n].unwrap_or(0)),
+                        _ => true,
+                    }
+                };
+                if let Some(wanted) = wanted[n].filter(|w| *w < layer_of[n] && node.ins.iter().all(has)) {
+                    layer_of[n] = wanted;
+                }
+                node.ins.iter().for_each(|v| raise(&mut wanted, root[v.index()], layer_of[n]));
+            }
+        }
+    }
+}
+
+/// Updates are where their weight is; what belongs to several layers is in the first, which is the last to have
+/// its gradients. Whether there is such.
+fn updates(graph: &Graph, root: &[Value], layer_of: &mut [u32], first: &dyn Fn(Value) -> u32) -> bool {
+    let mut joint = false;
+    for (n, node) in graph.nodes.iter().enumerate().filter(|(_, n)| n.phase == Phase::Update) {
+        let operands = || node.ins.iter().map(|v| root[v.index()]);
+        let mut weights =
+            operands().filter(|v| matches!(graph.value(*v).origin, Origin::Input(Role::Weight(_))));
+        if let Some(weight) = weights.next() {
+            layer_of[n] = first(weight);
+            continue;
+        }
+        let mut layers: Vec<u32> = operands()
+            .filter_map(|v| match graph.value(v).origin {
+                Origin::Node { node, .. } => Some(layer_of[node.index()]),
+                Origin::Input(_) => None,
+            })
+            .collect();
+        layers.sort_unstable();
+        layers.dedup();
+        joint |= layers.len() > 1;
+        layer_of[n] = if layers.len() == 1 { layers[0] } else { 0 };
+    }
+    joint
+}

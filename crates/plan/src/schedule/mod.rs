@@ -1,0 +1,133 @@
+//! Training a model that is larger than the memory of all devices together: its layers go through them in
+//! packs, and what is not at work waits in host memory. [`search()`] finds packs, micro-batches and devices
+//! (Li et al., "Harmony", VLDB 2022), [`simulate()`] times any such schedule, [`baseline`] holds what others do.
+
+pub mod baseline;
+mod bound;
+mod chain;
+mod curve;
+mod engine;
+mod linear;
+mod memory;
+mod pack;
+mod search;
+mod simulate;
+mod task;
+#[cfg(test)]
+mod tests;
+
+pub use chain::{Chain, Far, Layer};
+pub use curve::Curve;
+pub use linear::{Linear, linearise};
+pub use search::{Options, Ranked, search};
+pub use simulate::{Link, Moved, Outcome, What, simulate};
+pub use task::{Kind, Mode, Pack, Rotation, Schedule, Task, UpdateOn, pieces, shares, tasks};
+
+use gulliver_graph::dim::DimError;
+
+/// The devices, what is between them, and what is counted.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Machine {
+    /// By device.
+    pub devices: Vec<Device>,
+    /// Bytes a second of the host's own link, which all devices share, in each direction; none is no limit.
+    pub uplink: Option<f64>,
+    /// Bytes a second from device to device; none if all goes through the host.
+    pub peer: Option<f64>,
+    /// Bytes a second from one device's memory on the host to another's; none if they have one memory.
+    pub between_hosts: Option<f64>,
+    /// Seconds a device loses with every task.
+    pub per_task: f64,
+    /// Whether room for what is fetched ahead and for what waits between tasks is counted. Harmony's own
+    /// planner counts neither.
+    pub counts_buffers: bool,
+}
+
+/// One device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Device {
+    /// Bytes of memory.
+    pub memory: u64,
+    /// How fast it computes; 1 takes the seconds of the chain.
+    pub speed: f64,
+    /// Bytes a second from the host.
+    pub to_device: f64,
+    /// Bytes a second to the host.
+    pub to_host: f64,
+}
+
+impl Machine {
+    /// Equal devices, each with a link of this many bytes a second in each direction.
+    pub fn even(devices: usize, memory: u64, link: f64) -> Machine {
+        let device = Device { memory, speed: 1.0, to_device: link, to_host: link };
+        Machine {
+            devices: vec![device; devices],
+            uplink: None,
+            peer: Some(link),
+            between_hosts: None,
+            per_task: 0.0,
+            counts_buffers: true,
+        }
+    }
+
+    /// The machine in which every so many neighbours share each pack and act as one device: their memory and
+    /// links together, their speed times an efficiency. Devices left over are not used.
+    pub fn grouped(&self, width: usize, efficiency: f64) -> Machine {
+        let group = |group: &[Device]| {
+            let least = |f: fn(&Device) -> f64| group.iter().map(f).fold(f64::INFINITY, f64::min);
+            let width = group.len() as f64;
+            Device {
+                memory: group.iter().map(|d| d.memory).min().unwrap_or(0) * group.len() as u64,
+                speed: least(|d| d.speed) * width * if group.len() > 1 { efficiency } else { 1.0 },
+                to_device: least(|d| d.to_device) * width,
+                to_host: least(|d| d.to_host) * width,
+            }
+        };
+        let devices = self.devices.chunks_exact(width.max(1)).map(group).collect();
+        Machine { devices, peer: self.peer.map(|rate| rate * width as f64), ..self.clone() }
+    }
+}
+
+/// Why there is no schedule.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ScheduleError {
+    /// Nothing to schedule.
+    #[error("{0} is empty; a schedule needs at least one")]
+    Empty(&'static str),
+    /// A number that cannot be.
+    #[error("{what} is {value}; it must be above zero and finite")]
+    NotPositive {
+        /// Which.
+        what: String,
+        /// Its value.
+        value: f64,
+    },
+    /// A layer is too large.
+    #[error(
+        "layer {layer} (`{name}`) needs {needed} bytes for a micro-batch of {size}, a device has {memory}; raise the memory or lower the micro-batch"
+    )]
+    TooLarge {
+        /// Which.
+        layer: usize,
+        /// Its name.
+        name: String,
+        /// Samples of the smallest micro-batch tried.
+        size: u32,
+        /// Bytes it needs.
+        needed: u64,
+        /// Bytes there are.
+        memory: u64,
+    },
+    /// Packs that do not make up the chain, or devices there are none of.
+    #[error("not a schedule of this chain: {0}")]
+    Invalid(String),
+    /// A graph with several losses.
+    #[error("the graph has several objectives; schedules are made for one")]
+    SeveralObjectives,
+    /// Nothing to divide.
+    #[error("the graph has no backward pass; schedules are made for training graphs")]
+    NotTrained,
+    /// A size is missing or makes no sense.
+    #[error(transparent)]
+    Size(#[from] DimError),
+}

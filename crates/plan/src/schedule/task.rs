@@ -1,0 +1,199 @@
+//! A schedule and the tasks it stands for: a pack of layers, one phase, and all micro-batches of a batch, so
+//! that the weights of a pack are fetched once for all of them.
+
+use super::{Chain, Machine, ScheduleError};
+use serde::Serialize;
+use std::ops::Range;
+
+/// How work is divided over devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Every device runs all packs for its share of the samples.
+    DataParallel,
+    /// Packs go around the devices; each runs its packs for all samples.
+    Pipeline(Rotation),
+}
+
+/// Which device a pack is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rotation {
+    /// Pack i on device i modulo their number, in both passes: weights have one home.
+    SameHome,
+    /// The count goes on from the forward into the backward pass, as in the paper: weights may be needed on
+    /// two devices.
+    Continuing,
+}
+
+/// Who runs the optimizer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UpdateOn {
+    /// The device of the backward pass, right after it: weights and state come and go.
+    Device,
+    /// The host: gradients go there, state stays there.
+    Host,
+}
+
+/// Neighbouring layers that a device runs together.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Pack {
+    /// The layers.
+    pub layers: Range<usize>,
+    /// The device; of a group of devices, the group. 0 where every device runs every pack.
+    pub device: usize,
+}
+
+/// Everything that is decided.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Schedule {
+    /// How work is divided.
+    pub mode: Mode,
+    /// Devices that take part; of groups, the groups.
+    pub devices: usize,
+    /// Devices that share each pack.
+    pub width: usize,
+    /// Samples of a step.
+    pub batch: u32,
+    /// Samples of a micro-batch of the forward pass; the last may have fewer.
+    pub forward_size: u32,
+    /// Samples of a micro-batch of the backward pass; the last may have fewer.
+    pub backward_size: u32,
+    /// Packs of the forward pass, in order. The last pack of the backward pass is not among them: it runs
+    /// forward and backward in one.
+    pub forward: Vec<Pack>,
+    /// Packs of the backward pass, in the order of their layers: the last runs first.
+    pub backward: Vec<Pack>,
+    /// Who runs the optimizer.
+    pub update: UpdateOn,
+}
+
+/// The phase of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Forward; of what is computed only inputs of backward packs stay.
+    Forward,
+    /// Forward from the pack's input, then backward, for each micro-batch; then the update, unless it is joint.
+    Backward,
+    /// The update of a pack, where all gradients must be known before.
+    Update,
+}
+
+/// One task of one device.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Task {
+    /// Its phase.
+    pub kind: Kind,
+    /// The pack, as an index into the schedule's packs of that phase.
+    pub pack: usize,
+    /// The layers.
+    pub layers: Range<usize>,
+    /// The device.
+    pub device: usize,
+    /// Sizes of the micro-batches, in order.
+    pub pieces: Vec<u32>,
+}
+
+/// Sizes of the micro-batches of so many samples.
+pub fn pieces(samples: u32, size: u32) -> Vec<u32> {
+    let size = size.max(1);
+    let mut pieces = vec![size; (samples / size) as usize];
+    if samples % size > 0 {
+        pieces.push(samples % size);
+    }
+    pieces
+}
+
+/// The samples of each of some devices: by their speed, and equal where that is.
+pub fn shares(machine: &Machine, devices: usize, batch: u32) -> Vec<u32> {
+    let speeds: Vec<f64> = machine.devices.iter().take(devices).map(|d| d.speed).collect();
+    let total: f64 = speeds.iter().sum();
+    let (mut given, mut sum) = (0, 0.0);
+    let mut shares = Vec::with_capacity(devices);
+    for speed in &speeds {
+        sum += speed;
+        let until = (f64::from(batch) * sum / total).round() as u32;
+        shares.push(until - given);
+        given = until;
+    }
+    // Rounding puts the larger shares anywhere; the first devices take them.
+    if speeds.windows(2).all(|pair| pair[0] == pair[1]) {
+        shares.sort_by_key(|share| std::cmp::Reverse(*share));
+    }
+    shares
+}
+
+impl Schedule {
+    /// Puts packs on devices as the mode says.
+    pub fn place(&mut self) {
+        let (devices, forward) = (self.devices.max(1), self.forward.len());
+        let packs = self.backward.len();
+        for (i, pack) in self.forward.iter_mut().enumerate() {
+            pack.device = if self.mode == Mode::DataParallel { 0 } else { i % devices };
+        }
+        for (i, pack) in self.backward.iter_mut().enumerate() {
+            pack.device = match self.mode {
+                Mode::DataParallel => 0,
+                Mode::Pipeline(Rotation::SameHome) => i % devices,
+                Mode::Pipeline(Rotation::Continuing) => (forward + packs - 1 - i) % devices,
+            };
+        }
+    }
+
+    /// Whether it is a schedule of this chain on this machine.
+    pub fn check(&self, chain: &Chain, machine: &Machine) -> Result<(), ScheduleError> {
+        let wrong = |why: &str| Err(ScheduleError::Invalid(why.to_string()));
+        let follow = |packs: &[Pack], end: usize| {
+            let starts = packs.iter().map(|p| p.layers.start).chain([end]);
+            let ends = [0].into_iter().chain(packs.iter().map(|p| p.layers.end));
+            starts.eq(ends) && packs.iter().all(|p| !p.layers.is_empty())
+        };
+        let Some(last) = self.backward.last() else { return wrong("there is no backward pack") };
+        if !follow(&self.backward, chain.layers.len()) || !follow(&self.forward, last.layers.start) {
+            return wrong("packs must follow each other from the first layer to the last");
+        }
+        if self.devices == 0 || self.devices > machine.devices.len() {
+            return wrong("it uses devices that are not there");
+        }
+        if self.forward.iter().chain(&self.backward).any(|p| p.device >= self.devices) {
+            return wrong("a pack is on a device that takes no part");
+        }
+        if self.batch == 0 || self.forward_size == 0 || self.backward_size == 0 {
+            return wrong("a micro-batch is empty");
+        }
+        if self.mode == Mode::DataParallel && shares(machine, self.devices, self.batch).contains(&0) {
+            return wrong("a device has no sample");
+        }
+        Ok(())
+    }
+}
+
+/// The tasks in an order in which they can run; those of one device are in the order in which it runs them.
+pub fn tasks(chain: &Chain, machine: &Machine, schedule: &Schedule) -> Vec<Task> {
+    let share = match schedule.mode {
+        Mode::DataParallel => shares(machine, schedule.devices, schedule.batch),
+        Mode::Pipeline(_) => vec![schedule.batch],
+    };
+    let mut tasks = Vec::new();
+    let mut add = |kind: Kind, i: usize, pack: &Pack, size: u32| {
+        for (d, &samples) in share.iter().enumerate() {
+            let device = if schedule.mode == Mode::DataParallel { d } else { pack.device };
+            let pieces = if kind == Kind::Update { Vec::new() } else { pieces(samples, size) };
+            tasks.push(Task { kind, pack: i, layers: pack.layers.clone(), device, pieces });
+        }
+    };
+    for (i, pack) in schedule.forward.iter().enumerate() {
+        add(Kind::Forward, i, pack, schedule.forward_size);
+    }
+    for (i, pack) in schedule.backward.iter().enumerate().rev() {
+        add(Kind::Backward, i, pack, schedule.backward_size);
+    }
+    if chain.joint_update && schedule.update == UpdateOn::Device {
+        for (i, pack) in schedule.backward.iter().enumerate() {
+            add(Kind::Update, i, pack, 0);
+        }
+    }
+    tasks
+}
