@@ -248,6 +248,15 @@ impl Graph {
         })
     }
 
+    /// Whether a value exists once for each partial of a batch: it comes with the batch, or is made by a node
+    /// that is not an update.
+    pub fn repeats(&self, v: Value) -> bool {
+        match self.value(v).origin {
+            Origin::Node { node, .. } => self.nodes[node.index()].phase != Phase::Update,
+            Origin::Input(role) => matches!(role, Role::Data | Role::Random),
+        }
+    }
+
     /// The trained inputs.
     pub fn weights(&self) -> impl Iterator<Item = (Value, &ValueInfo)> {
         self.inputs().filter(|(_, role, _)| matches!(role, Role::Weight(_))).map(|(v, _, info)| (v, info))

@@ -76,21 +76,17 @@ impl Readers {
         for node in graph.nodes.iter().filter(|n| n.op.def().is_view()) {
             root[node.outs[0].index()] = root[node.ins[0].index()];
         }
-        let repeats = |v: Value| match graph.value(v).origin {
-            Origin::Node { node, .. } => graph.nodes[node.index()].phase != Phase::Update,
-            Origin::Input(role) => matches!(role, Role::Data | Role::Random),
-        };
         let mut summed = vec![false; count];
         for node in graph.nodes.iter().filter(|n| n.phase == Phase::Update) {
             for (i, v) in node.ins.iter().enumerate() {
-                summed[root[v.index()].index()] |= repeats(*v) && !node.op.def().each_partial(i);
+                summed[root[v.index()].index()] |= graph.repeats(*v) && !node.op.def().each_partial(i);
             }
         }
         let mut output = vec![false; count];
         for (_, v) in &graph.outputs {
             let v = root[v.index()];
             output[v.index()] = true;
-            summed[v.index()] |= repeats(v);
+            summed[v.index()] |= graph.repeats(v);
         }
         // Lists of readers, one after the other: counted, then filled.
         let reads = |visit: &mut dyn FnMut(usize, NodeId)| {
@@ -109,7 +105,7 @@ impl Readers {
             nodes[next[v] as usize] = id;
             next[v] += 1;
         });
-        let repeats = (0..count as u32).map(|v| repeats(Value(v))).collect();
+        let repeats = (0..count as u32).map(|v| graph.repeats(Value(v))).collect();
         Readers { root, repeats, summed, output, first, nodes }
     }
 

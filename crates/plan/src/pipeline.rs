@@ -211,7 +211,7 @@ impl<'a> Layer<'a> {
     /// A value on a device for a node of that phase, passed there if it must be.
     fn at(&mut self, device: u32, v: Value, phase: Phase, read: Option<(u32, Phase)>) -> Value {
         // An update reads the sum over the partials, which is another value.
-        let sum = phase == Phase::Update && self.repeats(v);
+        let sum = phase == Phase::Update && self.graph.repeats(v);
         let here = self.home[v.index()].is_none_or(|home| home == device);
         if let Some(&local) = self.local.get(&(device, v, sum && !here)) {
             return local;
@@ -228,13 +228,6 @@ impl<'a> Layer<'a> {
         let local = self.pass(v, [from, device], phase, Meeting { number, node: NodeId(0), made, read });
         self.local.insert((device, v, sum), local);
         local
-    }
-
-    fn repeats(&self, v: Value) -> bool {
-        match self.graph.value(v).origin {
-            Origin::Node { node, .. } => self.graph.nodes[node.index()].phase != Phase::Update,
-            Origin::Input(role) => matches!(role, Role::Data | Role::Random),
-        }
     }
 
     /// The value that the receiving device has after both have met.

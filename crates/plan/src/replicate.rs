@@ -2,9 +2,10 @@
 //! graph is the job's own, save that gradients are added up over all devices before the update, in the order of
 //! the partials, so that each ends up with the bits that one device has after all partials.
 
+use crate::cut::split;
 use gulliver_graph::dim::Dim;
 use gulliver_graph::dtype::DType;
-use gulliver_graph::graph::{Graph, Node, NodeId, Origin, Phase, Role, Type, Value, ValueInfo};
+use gulliver_graph::graph::{Graph, Node, NodeId, Origin, Phase, Type, Value, ValueInfo};
 use gulliver_graph::op::Op;
 use gulliver_graph::op::collect::Collect;
 use gulliver_graph::op::exchange::{Exchange, Piece};
@@ -66,7 +67,7 @@ pub fn replica(graph: &Graph, party: u32, parties: u32, partials: u32) -> Result
                 summed = Some(node.stage);
                 r.sum_all(node.stage, &mut sums)?;
             }
-            for v in node.ins.iter_mut().filter(|v| per_partial(graph, **v)) {
+            for v in node.ins.iter_mut().filter(|v| graph.repeats(**v)) {
                 *v = sums[v];
             }
         }
@@ -76,19 +77,6 @@ pub fn replica(graph: &Graph, party: u32, parties: u32, partials: u32) -> Result
         r.catch_up(&late)?;
     }
     Ok(r.to)
-}
-
-fn per_partial(graph: &Graph, v: Value) -> bool {
-    match graph.value(v).origin {
-        Origin::Node { node, .. } => graph.nodes[node.index()].phase != Phase::Update,
-        Origin::Input(role) => matches!(role, Role::Data | Role::Random),
-    }
-}
-
-/// The boundaries of one of several parts of an extent.
-fn share(extent: usize, part: u32, parts: u32) -> Range<usize> {
-    let at = |i: u32| extent * i as usize / parts as usize;
-    at(part)..at(part + 1)
 }
 
 /// What the forward pass computes of the states it changes: running statistics. It is done after the
@@ -102,7 +90,7 @@ struct Late {
 
 impl Late {
     fn of(graph: &Graph) -> Result<Late, ReplicateError> {
-        let carries = graph.carries.iter().filter(|(_, next)| per_partial(graph, *next));
+        let carries = graph.carries.iter().filter(|(_, next)| graph.repeats(*next));
         let carries: Vec<(Value, Value)> = carries.copied().collect();
         let mut depends = vec![false; graph.values.len()];
         carries.iter().for_each(|(state, _)| depends[state.index()] = true);
@@ -162,7 +150,7 @@ impl Replica<'_> {
     fn sum_all(&mut self, stage: u32, sums: &mut HashMap<Value, Value>) -> Result<(), ReplicateError> {
         let from = self.from;
         let updates = from.nodes.iter().filter(|n| n.phase == Phase::Update && n.stage == stage);
-        let read = updates.flat_map(|n| &n.ins).filter(|v| per_partial(from, **v) && !sums.contains_key(v));
+        let read = updates.flat_map(|n| &n.ins).filter(|v| from.repeats(**v) && !sums.contains_key(v));
         let mut read: Vec<Value> = read.copied().collect();
         let made = |v: &Value| match from.value(*v).origin {
             Origin::Node { node, output } => (node.0 + 1, output),
@@ -298,9 +286,9 @@ impl Replica<'_> {
         let widest = (0..shape.len()).rev().max_by_key(|&d| shape[d]);
         let cut = widest.filter(|&d| self.parties > 2 && bytes >= SMALL && shape[d] >= self.parties as usize);
         let whole: Vec<Range<usize>> = shape.iter().map(|&n| 0..n).collect();
-        let mut own = whole.clone();
+        let (mut own, shares) = (whole.clone(), vec![1; self.parties as usize]);
         if let Some(d) = cut {
-            own[d] = share(shape[d], self.party, self.parties);
+            own[d] = split(&whole[d], &shares, self.party as usize);
         }
         let extent: Vec<usize> = own.iter().map(Range::len).collect();
         let piece = |from| Piece {
@@ -316,7 +304,7 @@ impl Replica<'_> {
         let Some(d) = cut else { return Ok(sum) };
         let piece = |from| {
             let (mut extent, mut target) = (shape.clone(), vec![0; shape.len()]);
-            let part = share(shape[d], from, self.parties);
+            let part = split(&whole[d], &shares, from as usize);
             (extent[d], target[d]) = (part.len(), part.start);
             Piece { from, of: extent.clone(), source: vec![0; shape.len()], target, extent, add: false }
         };
@@ -368,7 +356,7 @@ impl Replica<'_> {
         let mut made = vec![false; from.values.len()];
         for node in nodes() {
             for v in &node.ins {
-                if per_partial(from, *v) && !made[v.index()] && gathered[v.index()].is_none() {
+                if from.repeats(*v) && !made[v.index()] && gathered[v.index()].is_none() {
                     gathered[v.index()] = Some(self.gather(*v, node.stage)?);
                 }
             }

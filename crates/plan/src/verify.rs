@@ -24,7 +24,7 @@ mod race;
 
 use crate::plan::{Act, BufferId, Place, Plan, Step, Tier};
 use gulliver_graph::dim::Bindings;
-use gulliver_graph::graph::{Graph, Node, Origin, Phase, Role, Value, ValueInfo};
+use gulliver_graph::graph::{Graph, Node, Origin, Phase, Value, ValueInfo};
 use race::Race;
 use std::collections::BTreeMap;
 
@@ -88,14 +88,10 @@ impl Facts {
         for node in graph.nodes.iter().filter(|n| n.op.def().is_view()) {
             shown[node.outs[0].index()] = shown[node.ins[0].index()];
         }
-        let per_partial = graph.values.iter().map(|info| match info.origin {
-            Origin::Input(role) => matches!(role, Role::Data | Role::Random),
-            Origin::Node { node, .. } => graph.nodes[node.index()].phase != Phase::Update,
-        });
         let mut facts = Facts {
             bytes: sizes_in_bytes(graph, plan)?,
             shown,
-            per_partial: per_partial.collect(),
+            per_partial: (0..count as u32).map(|v| graph.repeats(Value(v))).collect(),
             next: vec![None; count],
             input: vec![None; count],
             losses: Vec::new(),

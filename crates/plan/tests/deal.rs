@@ -1,10 +1,11 @@
 //! Graphs dealt to several devices do what the whole graph does: random legal cuts of every kind of model, at
-//! one and two levels, on even and uneven shares, run by the reference kernels with their meetings; and what
-//! they exchange is what was counted beforehand.
+//! one and two levels, on even and uneven shares, run by the reference kernels with their meetings. What they
+//! exchange is what was counted beforehand for cuts that move least and cuts by rule, but for the numbers given
+//! out; never less for any other.
 
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
-use gulliver_graph::graph::{Graph, Origin, Phase, Role};
+use gulliver_graph::graph::{Graph, Node, Origin, Phase, Role};
 use gulliver_graph::interpret::interpret;
 use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
@@ -15,7 +16,9 @@ use gulliver_graph::random::{Stream, hash_name};
 use gulliver_graph::tensor::Tensor;
 use gulliver_graph::training::{Clip, training_graph};
 use gulliver_graph::verify::verify;
-use gulliver_plan::cut::{Bound, Choice, Cut, Grid, Level, Share, Spread, bytes, deal, parts_of};
+use gulliver_plan::cut::comparator::{data, filter, hybrid};
+use gulliver_plan::cut::{Bound, Choice, Cut, Grid, Level, Objective, Options, Share, Spread};
+use gulliver_plan::cut::{bytes, cut, deal, parts_of};
 use std::collections::HashMap;
 
 fn graphs(optimizer: &str) -> Vec<(&'static str, Graph, Bindings)> {
@@ -252,11 +255,16 @@ fn check(name: &str, graph: &Graph, sizes: &Bindings, cut: &Cut, exact: bool) ->
             compared += 1;
         }
     }
-    let exchanged = shares.iter().flat_map(|share| &share.graph.nodes).map(|node| match &node.op {
+    (compared, exchanged(&shares))
+}
+
+/// Bytes that all devices together receive in a step.
+fn exchanged(shares: &[Share]) -> u64 {
+    let bytes = |node: &Node| match &node.op {
         Op::Exchange(op) => op.bytes(),
         _ => 0,
-    });
-    (compared, exchanged.sum())
+    };
+    shares.iter().flat_map(|share| &share.graph.nodes).map(bytes).sum()
 }
 
 #[test]
@@ -271,7 +279,7 @@ fn random_cuts_do_what_the_whole_does() {
         vec![even(4)],
         vec![even(2), uneven(&[1, 2])],
     ];
-    let (mut compared, mut same, mut all) = (0, 0, 0);
+    let mut compared = 0;
     // Where sums are divided, gradients that are nearly zero must not be divided by themselves.
     for (exact, optimizer) in [(true, "adamw"), (false, "sgd")] {
         for (m, (name, graph, sizes)) in graphs(optimizer).into_iter().enumerate() {
@@ -282,9 +290,8 @@ fn random_cuts_do_what_the_whole_does() {
                 let (values, exchanged) = check(name, &graph, &sizes, &cut, exact);
                 let counted = bytes(&graph, &sizes, &cut).unwrap().total();
                 compared += values;
-                all += 1;
-                same += u32::from(exchanged == counted);
-                // What updates read is fetched apart from what partials read; outputs are not counted.
+                // What updates read is fetched apart from what partials read, and boxes that overlap in part
+                // come one by one; outputs are not counted.
                 assert!(
                     exchanged >= counted && exchanged <= 3 * counted + 1000,
                     "{name} {levels:?}: {exchanged} exchanged, {counted} counted"
@@ -292,8 +299,34 @@ fn random_cuts_do_what_the_whole_does() {
             }
         }
     }
-    println!("{compared} values compared; bytes as counted in {same} of {all}");
     assert!(compared > 1000);
+}
+
+#[test]
+fn what_is_exchanged_is_what_was_counted() {
+    let least = Options { objective: Objective::Bytes, ..Options::default() };
+    for (name, mut graph, sizes) in graphs("adamw") {
+        // Outputs are not counted.
+        graph.outputs.clear();
+        for groups in [&[2][..], &[3], &[2, 2]] {
+            let levels: Vec<Level> = groups.iter().map(|&n| Level::even(n, 1e9)).collect();
+            let cuts = [
+                ("least bytes", cut(&graph, &sizes, &levels, &least).map(|found| found.cut)),
+                ("data", data(&graph, &sizes, &levels)),
+                ("filter", filter(&graph, &sizes, &levels)),
+                ("hybrid", hybrid(&graph, &sizes, &levels)),
+            ];
+            for (how, cut) in cuts {
+                let cut = cut.unwrap();
+                let counted = bytes(&graph, &sizes, &cut).unwrap().total();
+                let found = exchanged(&deal(&graph, &sizes, &cut).unwrap());
+                assert!(
+                    counted > 0 && found == counted,
+                    "{name} on {groups:?}, {how}: {found}, not {counted}"
+                );
+            }
+        }
+    }
 }
 
 #[test]

@@ -47,7 +47,9 @@ pub struct Judged {
     pub memory: u64,
 }
 
-/// What a cut moves in one step. Outputs of the graph are the host's to collect and cost nothing.
+/// What a cut moves in one step. Outputs of the graph are the host's to collect and cost nothing. Graphs made by
+/// [`deal`](super::deal()) exchange as much, or more where devices need boxes of one value that overlap in part, or
+/// more of it for an update than they hold.
 pub fn bytes(graph: &Graph, sizes: &Bindings, cut: &Cut) -> Result<Bytes, CutError> {
     Ok(judge(&Bound::new(graph, sizes)?, cut, &Rates::default())?.bytes)
 }
