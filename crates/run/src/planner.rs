@@ -5,9 +5,12 @@ use crate::lower::lower_node;
 use crate::session::{SessionOptions, Which};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Node, NodeId, Role, Value};
+use gulliver_plan::base::Base;
+use gulliver_plan::comparator::Case;
+use gulliver_plan::comparator::paging;
 use gulliver_plan::cost::{Beside, Measured, Rates};
 use gulliver_plan::make::{BATCH, Options, Persistent, PlanError};
-use gulliver_plan::order::Turn;
+use gulliver_plan::order::{Rule, Turn};
 use gulliver_plan::outline::Outline;
 use gulliver_plan::plan::{Plan, Tier};
 use gulliver_plan::simulate::{Timing, simulate};
@@ -73,7 +76,7 @@ impl Planner {
     /// they must, both graphs are proven to fit (evaluation with as many examples at once as a partial of
     /// training has), and plans for smaller inputs are prepared for.
     pub fn new(train: Graph, evaluate: Option<Graph>, options: SessionOptions) -> Result<Planner, PlanError> {
-        let persistent = Persistent::of(&train)?;
+        let persistent = first_homes(&train, &options)?;
         Planner::with_homes(train, evaluate, options, persistent).settled()
     }
 
@@ -83,7 +86,7 @@ impl Planner {
         evaluate: Option<Part>,
         options: SessionOptions,
     ) -> Result<Planner, PlanError> {
-        let persistent = Persistent::of(&train.graph)?;
+        let persistent = first_homes(&train.graph, &options)?;
         let (graph, whole) = evaluate.map(|part| (part.graph, part.whole)).unzip();
         let mut planner = Planner::with_homes(train.graph, graph, options, persistent);
         (planner.train.turns, planner.train.whole) = (train.turns, Some(train.whole));
@@ -262,6 +265,13 @@ impl Planner {
 
     /// The plan for inputs of these sizes.
     pub fn plan(&mut self, which: Which, sizes: &Bindings) -> Result<Plan, PlanError> {
+        if let Some((budget, eviction)) = self.options.paged {
+            return self.with(which, sizes, |graph, outline, options| {
+                let bound = outline.sizes(graph, sizes, options)?;
+                let write = |base: &Base| paging::script(&Case::new(outline, base, &bound), budget, eviction);
+                outline.plan_script(graph, sizes, options, write)?.ok_or(PlanError::NoRoom)
+            });
+        }
         let new = self.outline(which).is_none();
         let made = self.with(which, sizes, |graph, outline, options| outline.plan(graph, sizes, options));
         match made {
@@ -304,6 +314,15 @@ impl Planner {
             least = Some(least.map_or(needed, |least| least.min(needed)));
         }
         least.ok_or(PlanError::NoRoom)
+    }
+
+    /// Seconds of every node by itself; of a meeting, those of its bytes.
+    pub fn seconds(&mut self, which: Which, sizes: &Bindings) -> Result<Vec<f64>, PlanError> {
+        self.with(which, sizes, |graph, outline, options| {
+            let bound = outline.sizes(graph, sizes, options)?;
+            let of = |id| outline.seconds_over(graph, &bound, &options.links, id);
+            Ok((0..graph.nodes.len()).map(of).collect())
+        })
     }
 
     /// How long a plan is thought to take.
@@ -366,10 +385,17 @@ impl Planner {
         };
         let outline = match side.outline.take() {
             Some(outline) => outline,
+            None if job.paged.is_some() => Outline::with_rule(&side.graph, sizes, &options, Rule::Plain)?,
             None => Outline::new(&side.graph, sizes, &options)?,
         };
         f(&side.graph, side.outline.insert(outline), &options)
     }
+}
+
+/// Where weights and states are before anything is weighed.
+fn first_homes(graph: &Graph, options: &SessionOptions) -> Result<Persistent, PlanError> {
+    let tier = if options.paged.is_some() { Tier::Host } else { Tier::Device };
+    Ok(Persistent::with(graph, |_| tier)?)
 }
 
 /// Examples that evaluation takes at once: as many as a partial of training, so that it needs no more memory.

@@ -3,6 +3,7 @@
 
 mod crew;
 mod feed;
+mod foresee;
 mod lines;
 mod options;
 mod parts;
@@ -12,6 +13,7 @@ mod values;
 pub use crate::stream::Ledger;
 pub use crew::planners;
 pub use feed::{NOISE, sizes_of};
+pub use foresee::{Foreseen, foresee};
 pub use lines::{Pipelined, pipelined};
 pub use options::SessionOptions;
 pub use parts::Parts;
@@ -93,6 +95,9 @@ pub enum SessionError {
     /// Devices would wait for each other.
     #[error(transparent)]
     Stuck(#[from] Stuck),
+    /// Devices would wait for each other, as simulated.
+    #[error(transparent)]
+    Waiting(gulliver_plan::simulate::Stuck),
     /// The batch lacks something the model reads.
     #[error("the data has no `{wanted}`, which the model reads; it has {found}")]
     MissingField {

@@ -4,6 +4,7 @@ use crate::link::{Port, Throttle};
 use crate::lower::Kernels;
 use crate::peers::{Seat, Takes};
 use gulliver_graph::dim::Bindings;
+use gulliver_plan::comparator::paging::Eviction;
 use gulliver_plan::cost::{Links, Rates};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,6 +27,9 @@ pub struct SessionOptions {
     /// The largest input there will be. With it a budget is proven before the first step, and weights
     /// and states leave the device if they must.
     pub largest: Option<Bindings>,
+    /// Instead of planning what moves, have it paged on demand within so many bytes, as others do; for
+    /// comparison.
+    pub paged: Option<(u64, Eviction)>,
     /// Whether values may be computed again to save memory.
     pub recompute: bool,
     /// How fast kernels are thought to be.
@@ -85,6 +89,7 @@ impl Default for SessionOptions {
             disk_dir: None,
             throttle: None,
             largest: None,
+            paged: None,
             recompute: true,
             rates: Rates { flops: threads as f64 * Rates::default().flops, ..Rates::default() },
             links: Links::default(),

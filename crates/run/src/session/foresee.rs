@@ -1,0 +1,47 @@
+//! What the plans of several devices come to before any of them runs: all of them timed together, over the links
+//! between them.
+
+use super::{SessionError, Which};
+use crate::planner::Planner;
+use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::NodeId;
+use gulliver_plan::plan::Plan;
+use gulliver_plan::simulate::{Party, Together, together};
+use gulliver_plan::topology::Topology;
+use gulliver_plan::verify::verify;
+use std::sync::Arc;
+
+/// The plans of all devices, and how long they take together.
+pub struct Foreseen {
+    /// By device.
+    pub plans: Vec<Plan>,
+    /// Time, and bytes over links.
+    pub together: Together,
+}
+
+/// Plans a training step on all devices, each with inputs of these sizes, and times it.
+pub fn foresee(planners: &mut [Planner], sizes: &Bindings) -> Result<Foreseen, SessionError> {
+    let mut plans = Vec::with_capacity(planners.len());
+    let mut seconds = Vec::with_capacity(planners.len());
+    for planner in planners.iter_mut() {
+        let plan = planner.plan(Which::Train, sizes)?;
+        verify(planner.graph(Which::Train), &plan)?;
+        plans.push(plan);
+        seconds.push(planner.seconds(Which::Train, sizes)?);
+    }
+    let throttle = planners.first().and_then(|planner| planner.options().throttle.clone());
+    let topology = throttle.map_or_else(Topology::alone, |throttle| Arc::clone(&throttle).topology().clone());
+    let links: Vec<_> = planners.iter().map(|planner| planner.options().links).collect();
+    let of: Vec<_> = seconds.iter().map(|seconds| |id: NodeId| seconds[id.index()]).collect();
+    let parties = planners.iter().zip(&plans).zip(of.iter().zip(&links));
+    let parties: Vec<Party> = parties
+        .map(|((planner, plan), (seconds, links))| Party {
+            graph: planner.graph(Which::Train),
+            plan,
+            seconds,
+            links,
+        })
+        .collect();
+    let together = together(&parties, &topology).map_err(SessionError::Waiting)?;
+    Ok(Foreseen { plans, together })
+}
