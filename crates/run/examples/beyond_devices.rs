@@ -1,6 +1,6 @@
 //! Four devices behind one uplink, with a quarter of the memory that weights and optimizer state need, and links as
 //! slow against the devices as PCIe 3 is against a GTX 1080 Ti (11.3 TFLOP/s to 12 GB/s): schedules of ours against
-//! virtual memory. Usage: `beyond_devices [PARTIALS [ROUNDS [WORKLOAD...]]]`.
+//! virtual memory. Usage: `beyond_devices [PARTIALS [ROUNDS [WORKLOAD or WAY...]]]`.
 
 #[path = "../tests/small_models/mod.rs"]
 mod small_models;
@@ -40,16 +40,16 @@ struct Workload {
 
 const WORKLOADS: [Workload; 4] = [
     Workload {
-        name: "BERT-96",
+        name: "BERT",
         model: "bert",
-        settings: &[("layers", 96), ("width", 64), ("heads", 2), ("vocab", 64), ("context", 32)],
+        settings: &[("layers", 12), ("width", 96), ("heads", 2), ("vocab", 64), ("context", 32)],
         length: 32,
         optimizer: "adamw",
     },
     Workload {
-        name: "GPT-2",
+        name: "GPT",
         model: "gpt",
-        settings: &[("layers", 48), ("width", 96), ("heads", 2), ("vocab", 64), ("context", 32)],
+        settings: &[("layers", 8), ("width", 128), ("heads", 2), ("vocab", 64), ("context", 32)],
         length: 32,
         optimizer: "adamw",
     },
@@ -121,8 +121,9 @@ fn main() {
         flops / 1e9,
         uplink / 1e6
     );
-    for workload in WORKLOADS.iter().filter(|w| chosen.is_empty() || chosen.iter().any(|name| name == w.name))
-    {
+    let (known, asked): (Vec<String>, Vec<String>) =
+        chosen.into_iter().partition(|name| WORKLOADS.iter().any(|w| w.name == name));
+    for workload in WORKLOADS.iter().filter(|w| known.is_empty() || known.iter().any(|name| name == w.name)) {
         let settings = workload.settings.iter().map(|(name, n)| (name.to_string(), ParamValue::Int(*n)));
         let model = model(workload.model, &settings.collect::<Vec<_>>()).expect("a model of the table");
         let optimizer = Optimizer::new(workload.optimizer, &[]).expect("an optimizer of the table");
@@ -148,6 +149,9 @@ fn main() {
         let batch = small_models::data(&graph, &sizes);
         let mut runs: Vec<(&str, f64, Session, Vec<f64>)> = Vec::new();
         for (name, plan) in ways(budget) {
+            if !asked.is_empty() && !asked.iter().any(|part| name.contains(part.as_str())) {
+                continue;
+            }
             let topology = Topology::pcie(DEVICES, uplink, 0.0, 1).expect("a box");
             let throttle = Some(Arc::new(Throttle::new(topology)));
             let began = Instant::now();

@@ -33,8 +33,10 @@ impl Search<'_> {
                 all[place + 1] = there.then_some((choice, 0.5 * seconds * c.bytes as f64));
                 continue;
             }
+            let fits = |held: u64| held.saturating_add(c.bytes) <= self.terms.room[place];
             let held = &self.beside[place][c.from as usize..=c.to as usize];
-            let fits = held.iter().all(|h| h + c.bytes <= self.terms.room[place]);
+            // Mostly there is room whenever it is.
+            let fits = fits(self.most_beside[place]) || held.iter().all(|h| fits(*h));
             all[place + 1] = fits.then_some((choice, seconds * c.bytes as f64));
         }
         all

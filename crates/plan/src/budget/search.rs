@@ -58,6 +58,8 @@ pub(super) struct Search<'a> {
     pub(super) revived: Vec<u32>,
     /// Bytes in use in host memory and on disk at each act.
     pub(super) beside: [Vec<u64>; 2],
+    /// Never less than the most of these.
+    pub(super) most_beside: [u64; 2],
     pub(super) way: Way,
     /// The least each candidate cost for what it freed when it was last looked at, and how much more than
     /// its own bytes that was.
@@ -95,6 +97,7 @@ impl<'a> Search<'a> {
             reran: vec![0; acts],
             revived: vec![NEVER; acts],
             beside: [vec![0; acts + 1], vec![0; acts + 1]],
+            most_beside: [0; 2],
             way,
             costs: Vec::new(),
             offered: Vec::with_capacity(base.script.versions.len() + 1),
@@ -165,14 +168,15 @@ impl<'a> Search<'a> {
     }
 
     fn hold(&mut self, tier: Tier, acts: std::ops::RangeInclusive<u32>, bytes: u64, add: bool) {
-        let held = match tier {
+        let place = match tier {
             Tier::Device => return,
-            Tier::Host => &mut self.beside[0],
-            Tier::Disk => &mut self.beside[1],
+            Tier::Host => 0,
+            Tier::Disk => 1,
         };
-        for t in acts {
-            let held = &mut held[t as usize];
+        let (held, most) = (&mut self.beside[place], &mut self.most_beside[place]);
+        for held in &mut held[*acts.start() as usize..=*acts.end() as usize] {
             *held = if add { *held + bytes } else { held.saturating_sub(bytes) };
+            *most = (*most).max(*held);
         }
     }
 
