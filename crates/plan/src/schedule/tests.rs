@@ -158,7 +158,7 @@ fn random_chain(dice: &mut Dice) -> Chain {
 #[test]
 fn what_is_found_is_simulated_fits_and_is_not_below_its_bound() {
     let mut dice = Dice(7);
-    for case in 0..60 {
+    for case in 0..24 {
         let chain = random_chain(&mut dice);
         let devices = 1 + dice.below(4) as usize;
         let memory = 700 + dice.below(2500);
@@ -204,6 +204,10 @@ fn a_shared_uplink_slows_and_memory_stops_swapping() {
             search(&chain, &machine, &options(mode)).unwrap()[0].outcome.seconds
         };
         assert!(seconds(Some(40.0)) > seconds(None), "{mode:?}");
+        if mode == Mode::Pipeline(Rotation::Continuing) {
+            // Its weights have two homes, and pass between them.
+            continue;
+        }
         let ample = Machine::even(4, 1 << 20, 40.0);
         let options = Options { updates: vec![UpdateOn::Device], ..options(mode) };
         let best = search(&chain, &ample, &options).unwrap().swap_remove(0);
