@@ -283,9 +283,9 @@ impl Scene<'_> {
                 continue;
             };
             let input = self.entering(pack.layers.start, samples);
-            if pack.layers.start > 0 {
-                item(device(b), Some((at[f], at[b])), input, 2.0, What::Stash(j));
-            }
+            // Data need not be written to the host, which has them.
+            let gain = if pack.layers.start > 0 { 2.0 } else { 1.0 };
+            item(device(b), Some((at[f], at[b])), input, gain, What::Stash(j));
             if forward[i].layers == pack.layers {
                 let pieces = &self.tasks[b].pieces;
                 let bytes = self.backward.backward_kept.of(&pack.layers) * pieces.len() as u64 + input;

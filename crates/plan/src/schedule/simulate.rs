@@ -411,7 +411,7 @@ impl<'a> Teller<'a> {
         let fused = j + 1 == schedule.backward.len();
         let (weights, gate) = self.begin(t, stays.there_backward[j]);
         let from = match layers.start {
-            0 => Passed { flow: Vec::new(), on_host: true },
+            0 => Passed { flow: Vec::new(), on_host: !stays.stash[j] },
             start if fused => std::mem::take(&mut self.passing[lane].value[start]),
             start => std::mem::take(&mut self.passing[lane].stash[start]),
         };
