@@ -121,8 +121,8 @@ pub(crate) fn timed(prices: &Prices, machine: &Machine, schedule: &Schedule) -> 
     };
     let kept = scene.keep()?;
     let mut teller = Teller::new(scene, prices, &kept);
-    for t in 0..tasks.len() {
-        match tasks[t].kind {
+    for (t, task) in tasks.iter().enumerate() {
+        match task.kind {
             Kind::Forward => teller.forward(t),
             Kind::Backward => teller.backward(t),
             Kind::Update => teller.update(t),
@@ -198,7 +198,7 @@ impl<'a> Teller<'a> {
         let passing = passing.collect();
         let mut peaks = vec![0; devices];
         for (task, used) in scene.tasks.iter().zip(&kept.used) {
-            peaks[task.device] = used.max(&peaks[task.device]).to_owned();
+            peaks[task.device] = peaks[task.device].max(*used);
         }
         Teller {
             prices,
@@ -329,10 +329,8 @@ impl<'a> Teller<'a> {
         if stays && from == to {
             return (after, false);
         }
-        if stays {
-            if let Some(op) = self.send(from, What::Activations, bytes, 1.0, &[after]) {
-                return (op, false);
-            }
+        if stays && let Some(op) = self.send(from, What::Activations, bytes, 1.0, &[after]) {
+            return (op, false);
         }
         let op = self.write(from, what, bytes, &[after]);
         (if op == NONE { after } else { op }, true)
