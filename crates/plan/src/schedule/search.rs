@@ -6,9 +6,9 @@ use super::bound::{bound, traffic};
 use super::chain::Prices;
 use super::memory::Needs;
 use super::pack::{Packer, Packs};
-use super::simulate::{Outcome, timed};
+use super::simulate::timed;
 use super::task::{Mode, Pack, Rotation, Schedule, UpdateOn, pieces, shares};
-use super::{Chain, Machine, ScheduleError};
+use super::{Chain, Machine, Outcome, ScheduleError};
 use serde::Serialize;
 use std::ops::Range;
 

@@ -167,7 +167,7 @@ fn what_is_found_is_simulated_fits_and_is_not_below_its_bound() {
         machine.peer = (dice.below(3) > 0).then_some(100.0);
         machine.per_task = dice.below(3) as f64 / 10.0;
         machine.devices[0].speed = 1.0 + dice.below(2) as f64;
-        let options = Options { limit: 200, top: 1000, ..Options::new(1 + dice.below(9) as u32) };
+        let options = Options { limit: 80, top: 1000, ..Options::new(1 + dice.below(9) as u32) };
         let found = match search(&chain, &machine, &options) {
             Ok(found) => found,
             Err(ScheduleError::TooLarge { .. }) => continue,
@@ -323,7 +323,7 @@ fn a_graph_becomes_a_chain() {
         assert_eq!(sum(|l| l.state + l.buffers), bytes(|role| matches!(role, Role::State(_))), "{name}");
         assert!(layers.iter().all(|l| l.forward.at(2) > l.forward.at(1) || l.forward.at(1) == 0.0));
         let machine = Machine::even(2, weights * 8, 1e9);
-        search(&linear.chain, &machine, &Options::new(4)).unwrap();
+        search(&linear.chain, &machine, &Options { limit: 40, ..Options::new(4) }).unwrap();
     }
     let mlp = model("mlp", &[]).unwrap();
     let forward = gulliver_graph::training::evaluation_graph(mlp.as_ref()).unwrap();
