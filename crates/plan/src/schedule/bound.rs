@@ -21,6 +21,21 @@ pub(crate) fn bound(prices: &Prices, machine: &Machine, schedule: &Schedule) -> 
     most
 }
 
+/// Seconds that moves over host links may take, if nothing stays on devices: tells candidates with equal bounds
+/// apart.
+pub(crate) fn traffic(prices: &Prices, machine: &Machine, schedule: &Schedule) -> f64 {
+    let fixed = &prices.fixed;
+    let all = 0..prices.chain.layers.len();
+    let replicas = if schedule.mode == Mode::DataParallel { schedule.devices as f64 } else { 1.0 };
+    let stash = schedule.backward[..schedule.backward.len() - 1].iter();
+    let stash: u64 = stash.map(|pack| prices.chain.layers[pack.layers.start].input).sum();
+    let stash = stash as f64 * f64::from(schedule.batch);
+    let state = if schedule.update == UpdateOn::Device { fixed.state.of(&all) } else { 0 };
+    let fetched = replicas * (2 * fixed.fetched.of(&all) + state) as f64 + stash;
+    let links = machine.devices[..schedule.devices].iter().map(|d| d.to_device).sum::<f64>();
+    fetched / links.min(machine.uplink.unwrap_or(f64::INFINITY))
+}
+
 fn of_device(
     prices: &Prices,
     machine: &Machine,

@@ -1,5 +1,5 @@
 //! A model as a chain of layers, which is all a schedule needs to know of it: seconds and bytes of each. Made
-//! from a training graph by [`super::linear`], or from plain numbers.
+//! from a training graph by `linearise`, or from plain numbers.
 
 use super::curve::Curve;
 use std::ops::Range;

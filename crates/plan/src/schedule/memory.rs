@@ -232,13 +232,13 @@ impl Scene<'_> {
             Some((start, at[to]))
         };
         let first = 1e6;
-        for i in 0..forward.len() {
+        for (i, pack) in forward.iter().enumerate() {
             let to = if i + 1 < forward.len() { index_f(i + 1) } else { index_b(backward.len() - 1) };
-            let bytes = self.entering(forward[i].layers.end, samples);
+            let bytes = self.entering(pack.layers.end, samples);
             item(device(to), arrival(index_f(i), to), bytes, first, What::Value(i));
         }
-        for j in 1..backward.len() {
-            let bytes = self.handed_down(backward[j].layers.start, samples);
+        for (j, pack) in backward.iter().enumerate().skip(1) {
+            let bytes = self.handed_down(pack.layers.start, samples);
             let to = index_b(j - 1);
             item(device(to), arrival(index_b(j), to), bytes, first, What::Gradient(j));
         }
@@ -283,9 +283,9 @@ impl Scene<'_> {
                 continue;
             };
             let input = self.entering(pack.layers.start, samples);
-            if pack.layers.start > 0 {
-                item(device(b), Some((at[f], at[b])), input, 2.0, What::Stash(j));
-            }
+            // Data need not be written to the host, which has them.
+            let gain = if pack.layers.start > 0 { 2.0 } else { 1.0 };
+            item(device(b), Some((at[f], at[b])), input, gain, What::Stash(j));
             if forward[i].layers == pack.layers {
                 let pieces = &self.tasks[b].pieces;
                 let bytes = self.backward.backward_kept.of(&pack.layers) * pieces.len() as u64 + input;

@@ -9,6 +9,7 @@ mod curve;
 mod engine;
 mod linear;
 mod memory;
+mod outcome;
 mod pack;
 mod search;
 mod simulate;
@@ -19,8 +20,9 @@ mod tests;
 pub use chain::{Chain, Far, Layer};
 pub use curve::Curve;
 pub use linear::{Linear, linearise};
+pub use outcome::{Link, Moved, Outcome, What};
 pub use search::{Options, Ranked, search};
-pub use simulate::{Link, Moved, Outcome, What, simulate};
+pub use simulate::simulate;
 pub use task::{Kind, Mode, Pack, Rotation, Schedule, Task, UpdateOn, pieces, shares, tasks};
 
 use gulliver_graph::dim::DimError;

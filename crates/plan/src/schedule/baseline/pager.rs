@@ -102,11 +102,9 @@ impl Pager {
 
     /// A tensor nobody needs any more.
     pub(super) fn forget(&mut self, tensor: Tensor) {
-        if let Some(entry) = self.tensors.remove(&tensor) {
-            if let Some(used) = entry.used {
-                self.recent.remove(&used);
-                self.resident -= entry.bytes;
-            }
+        if let Some(Entry { bytes, used: Some(used), .. }) = self.tensors.remove(&tensor) {
+            self.recent.remove(&used);
+            self.resident -= bytes;
         }
     }
 

@@ -109,6 +109,10 @@ impl Run<'_> {
             let reads = [(Thing::Weights, l, 0), (Thing::Input, l, k)];
             let moved = self.pager.access(&reads, &makes, &[], working as u64)?;
             waited += self.seconds(moved);
+            if l == 0 {
+                self.pager.moved.add(Link::ToDevice, What::Activations, bytes(0));
+                waited += bytes(0) as f64 / self.stage.rate.0;
+            }
             self.busy += layer.forward.at(size);
         }
         if self.stage.layers.end < self.chain.layers.len() {

@@ -9,7 +9,7 @@ use super::super::{Chain, Link, Machine, Moved, Outcome, What, pieces};
 /// What it comes to with micro-batches of a size; moves are hidden behind kernels and the other way round, as
 /// far as can be. None if one layer alone does not fit.
 pub fn sharded(chain: &Chain, machine: &Machine, devices: usize, batch: u32, size: u32) -> Option<Outcome> {
-    if devices == 0 || devices > machine.devices.len() || size == 0 {
+    if devices == 0 || devices > machine.devices.len() || size == 0 || chain.layers.is_empty() {
         return None;
     }
     let fixed = Fixed::of(chain);
@@ -41,6 +41,7 @@ pub fn sharded(chain: &Chain, machine: &Machine, devices: usize, batch: u32, siz
         let mut moved = Moved::default();
         moved.add(Link::ToDevice, What::Weights, 2 * times * weights / share);
         moved.add(Link::ToHost, What::Gradients, times * gradients / share);
+        moved.add(Link::ToDevice, What::Activations, chain.layers[0].input * u64::from(samples));
         // Every share to every other device, in both passes, and gradients to where they belong.
         let others = times * (share - 1);
         moved.add(Link::Peer, What::Weights, 2 * others * weights / share);

@@ -16,10 +16,10 @@ pub(super) fn measure(graph: &Graph, sized: &Sized, assigned: &Assigned) -> Chai
         if layers[l].name.is_empty() && node.phase == Phase::Forward {
             layers[l].name = graph.value(node.outs[0]).name.clone();
         }
-        for size in 0..2 {
+        for (size, by_node) in sized.seconds.iter().enumerate() {
             match node.phase {
-                Phase::Forward => seconds[l][0][size] += sized.seconds[size][n],
-                Phase::Backward => seconds[l][1][size] += sized.seconds[size][n],
+                Phase::Forward => seconds[l][0][size] += by_node[n],
+                Phase::Backward => seconds[l][1][size] += by_node[n],
                 Phase::Update => {}
             }
         }
