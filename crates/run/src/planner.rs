@@ -5,11 +5,12 @@ use crate::lower::lower_node;
 use crate::session::{SessionOptions, Which};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Node, NodeId, Role, Value};
-use gulliver_plan::cost::{Beside, Links, Measured, Rates};
+use gulliver_plan::cost::{Beside, Curves, Links, Measured, Rates};
 use gulliver_plan::make::{BATCH, Options, Persistent, PlanError};
 use gulliver_plan::outline::Outline;
 use gulliver_plan::plan::{Plan, Tier};
 use gulliver_plan::simulate::{Timing, simulate};
+use std::sync::Arc;
 
 /// Shares of the time of moves that may turn out not to be hidden: how dear moves are thought to be.
 /// Each is tried on the largest input, and the one with the shortest step is kept.
@@ -196,6 +197,12 @@ impl Planner {
         self.options.rates = rates;
     }
 
+    /// Has plans timed by what was measured of kernels like theirs, or by rates alone. Where weights and states
+    /// are stays settled.
+    pub fn set_curves(&mut self, curves: Option<Arc<Curves>>) {
+        self.options.curves = curves;
+    }
+
     pub(crate) fn side(&self, which: Which) -> &Side {
         match (which, &self.evaluate) {
             (Which::Evaluate, Some(side)) => side,
@@ -311,6 +318,7 @@ impl Planner {
             grouped,
             scratch: &scratch,
             rates: job.rates,
+            curves: job.curves.as_deref(),
             slower: side.measured.slower(),
             links: job.link.map_or(job.links, |rate| Links { to_device: rate, to_host: rate, ..job.links }),
             unhidden: *unhidden,

@@ -3,8 +3,9 @@
 use crate::lower::Kernels;
 use crate::peers::{Seat, Takes};
 use gulliver_graph::dim::Bindings;
-use gulliver_plan::cost::{Links, Rates};
+use gulliver_plan::cost::{Curves, Links, Rates};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Where and how a job runs.
 #[derive(Clone, Debug)]
@@ -28,6 +29,8 @@ pub struct SessionOptions {
     pub recompute: bool,
     /// How fast kernels are thought to be.
     pub rates: Rates,
+    /// How fast kernels like them were measured to be.
+    pub curves: Option<Arc<Curves>>,
     /// How fast links are thought to be.
     pub links: Links,
     /// Slices of a training batch whose gradients are added in order.
@@ -69,6 +72,7 @@ impl Default for SessionOptions {
             largest: None,
             recompute: true,
             rates: Rates { flops: threads as f64 * Rates::default().flops, ..Rates::default() },
+            curves: None,
             links: Links::default(),
             partials: 1,
             kernels: Kernels::default(),
