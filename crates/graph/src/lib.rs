@@ -28,3 +28,4 @@ pub mod text;
 pub mod training;
 pub mod verify;
 pub mod windows;
+pub mod work;

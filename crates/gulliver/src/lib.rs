@@ -12,6 +12,7 @@ pub mod advice;
 pub mod command;
 pub mod interrupt;
 pub mod job;
+pub mod machine;
 pub mod prelude;
 pub mod report;
 pub mod setup;

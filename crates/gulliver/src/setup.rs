@@ -12,7 +12,7 @@ use gulliver_graph::op::Op;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::schedule::Schedule;
 use gulliver_graph::training::{Clip, evaluation_graph, training_graph};
-use gulliver_plan::cost::{Links, Rates};
+use gulliver_plan::cost::{Links, Profile, Rates};
 use gulliver_plan::make::PlanError;
 use gulliver_run::data::open::Opened;
 use gulliver_run::data::{self, Buckets, DataInfo, Dataset, Sampler, prefetch};
@@ -90,13 +90,27 @@ impl Speeds {
             .then(|| disk_dir(job, checkpoints).unwrap_or_else(std::env::temp_dir));
         Speeds { rates, links: measured_links(probed.as_deref()) }
     }
+
+    /// As a profile says.
+    fn known(job: &Job, machine: &Profile) -> Speeds {
+        let rates = machine.at(threads(job), job.devices.count as usize).map(|curves| curves.rates);
+        Speeds { rates: rates.unwrap_or_default(), links: beside_kernels(machine.links) }
+    }
 }
 
-/// Sets a job up; checkpoints go below `checkpoints`.
-pub fn setup(job: &Job, checkpoints: Option<&Path>) -> Result<Setup, CommandError> {
+/// Sets a job up on a machine whose speed was perhaps measured; checkpoints go below `checkpoints`.
+pub fn setup(
+    job: &Job,
+    checkpoints: Option<&Path>,
+    machine: Option<&Profile>,
+) -> Result<Setup, CommandError> {
     let prepared = prepare(job, open_data(job)?, checkpoints)?;
     let Prepared { graphs, schedule, sources, options, parameters, fitted } = prepared;
-    let session = session_options(job, &graphs.largest, &Speeds::for_job(job, checkpoints), checkpoints);
+    let speeds =
+        machine.map_or_else(|| Speeds::for_job(job, checkpoints), |machine| Speeds::known(job, machine));
+    let mut session = session_options(job, &graphs.largest, &speeds, checkpoints);
+    let curves = machine.and_then(|machine| machine.at(threads(job), job.devices.count as usize));
+    session.curves = curves.map(Arc::new);
     let mut others = match job.devices.count {
         1 => vec![planned(&graphs, session)?],
         count => planned_on(&graphs, session, count)?,
@@ -251,9 +265,14 @@ pub fn measured_links(disk_dir: Option<&Path>) -> Links {
     const PROBED: usize = 32 << 20;
     let ordinary = Links::default();
     match disk_dir.map(|dir| probe::disk(dir, PROBED)) {
-        Some(Ok([read, write])) => Links { disk_read: 0.7 * read, disk_write: 0.7 * write, ..ordinary },
+        Some(Ok([disk_read, disk_write])) => beside_kernels(Links { disk_read, disk_write, ..ordinary }),
         _ => ordinary,
     }
+}
+
+/// What is left of a disk that was measured with nothing beside it.
+fn beside_kernels(links: Links) -> Links {
+    Links { disk_read: 0.7 * links.disk_read, disk_write: 0.7 * links.disk_write, ..links }
 }
 
 /// How fast this machine's kernels are, roughly: what a good kernel reaches of what is possible.

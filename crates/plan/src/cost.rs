@@ -1,7 +1,15 @@
 //! What things cost: seconds of kernels, thought and measured, and of bytes over links.
 
+mod curve;
+mod profile;
+
+pub use curve::{Curves, Point};
+pub use profile::{Profile, Scaling};
+
+use serde::{Deserialize, Serialize};
+
 /// Bytes a second over each link.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Links {
     /// From host to device.
     pub to_device: f64,
@@ -32,7 +40,7 @@ pub struct Beside {
 }
 
 /// How fast kernels are.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
     /// Floating-point operations a second where arithmetic is what takes time.
     pub flops: f64,

@@ -1,7 +1,7 @@
 //! The planner: an outline and the sizes of an input become a plan. Everything is resident, on one
 //! device, with storage shared over time. Recompute, swapping and cuts will be passes before the layout.
 
-use crate::cost::{Beside, Links, Rates};
+use crate::cost::{Beside, Curves, Links, Rates};
 use crate::layout::{Span, pack};
 use crate::lifetime::Lifetimes;
 use crate::order::Turn;
@@ -76,8 +76,10 @@ pub struct Options<'a> {
     /// Working memory of the kernel that will run a node, for the sizes of one partial. Nodes of one
     /// kind need the same.
     pub scratch: &'a dyn Fn(&Graph, &Node, &Bindings) -> Result<u64, DimError>,
-    /// How fast kernels are.
+    /// How fast kernels are, where nothing like them was measured.
     pub rates: Rates,
+    /// How fast kernels like them were measured to be on this machine.
+    pub curves: Option<&'a Curves>,
     /// How many times longer than `rates` say each kind of node was measured to take; kinds beyond the end
     /// were not measured.
     pub slower: &'a [f64],
@@ -100,6 +102,7 @@ impl<'a> Options<'a> {
             turns: None,
             scratch: &|_, _, _| Ok(0),
             rates: Rates::default(),
+            curves: None,
             slower: &[],
             links: Links::default(),
             unhidden: UNHIDDEN,
@@ -109,7 +112,7 @@ impl<'a> Options<'a> {
     /// The same for an ordinary machine.
     pub(crate) fn at_ordinary_prices(&self) -> Options<'a> {
         let (rates, links) = (Rates::default(), Links::default());
-        Options { rates, slower: &[], links, unhidden: UNHIDDEN, ..*self }
+        Options { rates, curves: None, slower: &[], links, unhidden: UNHIDDEN, ..*self }
     }
 }
 

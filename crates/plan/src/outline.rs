@@ -10,8 +10,9 @@ use crate::lifetime::{Lifetimes, Sharing, lifetimes};
 use crate::make::{BATCH, Options, PlanError};
 use crate::order::{RULES, Readers, Rule, in_turns, tasks};
 use crate::script::Script;
-use gulliver_graph::dim::{Bindings, Dim, DimError};
-use gulliver_graph::graph::{Graph, Node, Value};
+use gulliver_graph::dim::{Bindings, DimError};
+use gulliver_graph::graph::{Graph, Value};
+use gulliver_graph::work::Work;
 
 /// See the top of this file.
 #[derive(Clone)]
@@ -34,8 +35,8 @@ pub struct Outline {
     facts: Facts,
     /// What served under other budgets.
     pub(crate) rungs: Vec<Rung>,
-    /// Floating-point operations and bytes of every kind of node.
-    work: Vec<(Dim, Dim)>,
+    /// What every kind of node has to do.
+    work: Vec<Work>,
 }
 
 /// The sizes of one input, put into every kind of an outline.
@@ -91,7 +92,7 @@ impl Outline {
         });
         let best = candidates.min_by_key(|(peak, ..)| *peak);
         let (_, rule, script, life) = best.expect("at least one rule is given");
-        let work = kinds.nodes.iter().map(|id| work(graph, &graph.nodes[id.index()])).collect();
+        let work = kinds.nodes.iter().map(|id| Work::of(graph, &graph.nodes[id.index()])).collect();
         let facts = Facts::of(graph, &script);
         Ok(Outline { partials, rule, script, life, readers, sharing, kinds, facts, rungs: Vec::new(), work })
     }
@@ -108,10 +109,11 @@ impl Outline {
 
     /// The same sizes at other prices.
     pub(crate) fn priced(&self, sizes: &Sizes, options: &Options) -> Sizes {
-        let bind = |dim: &Dim| dim.bind(&sizes.slice).unwrap_or(0) as f64;
-        let seconds = self.work.iter().enumerate().map(|(kind, (flops, bytes))| {
+        let seconds = self.work.iter().enumerate().map(|(kind, work)| {
             let slower = options.slower.get(kind).copied().unwrap_or(1.0);
-            slower * options.rates.seconds(bind(flops), bind(bytes))
+            let load = work.bind(&sizes.slice).unwrap_or_default();
+            let measured = options.curves.and_then(|curves| curves.seconds(&work.family, &load));
+            slower * measured.unwrap_or_else(|| options.rates.seconds(load.flops, load.bytes))
         });
         Sizes { seconds: seconds.collect(), ..sizes.clone() }
     }
@@ -120,11 +122,6 @@ impl Outline {
     pub fn seconds(&self, sizes: &Sizes, node: usize) -> f64 {
         sizes.seconds[self.kinds.kind_of[node] as usize]
     }
-}
-
-fn work(graph: &Graph, node: &Node) -> (Dim, Dim) {
-    // An operator that will not say how much it computes is judged by its bytes.
-    (graph.flops(node).unwrap_or(Dim::from(0)), graph.bytes(node))
 }
 
 /// The sizes of one of several equal slices of a batch.

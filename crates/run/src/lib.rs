@@ -18,6 +18,7 @@ pub mod memory;
 pub mod peers;
 pub mod planner;
 pub mod probe;
+pub mod profile;
 pub mod program;
 pub mod session;
 pub mod stream;

@@ -8,7 +8,7 @@ use gulliver_graph::graph::{Graph, Node, NodeId, Role, Value};
 use gulliver_plan::base::Base;
 use gulliver_plan::comparator::Case;
 use gulliver_plan::comparator::paging;
-use gulliver_plan::cost::{Beside, Measured, Rates};
+use gulliver_plan::cost::{Beside, Curves, Measured, Rates};
 use gulliver_plan::make::{BATCH, Options, Persistent, PlanError};
 use gulliver_plan::order::{Rule, Turn};
 use gulliver_plan::outline::Outline;
@@ -241,6 +241,12 @@ impl Planner {
         self.options.rates = rates;
     }
 
+    /// Has plans timed by what was measured of kernels like theirs, or by rates alone. Where weights and states
+    /// are stays settled.
+    pub fn set_curves(&mut self, curves: Option<Arc<Curves>>) {
+        self.options.curves = curves;
+    }
+
     pub(crate) fn side(&self, which: Which) -> &Side {
         match (which, &self.evaluate) {
             (Which::Evaluate, Some(side)) => side,
@@ -378,6 +384,7 @@ impl Planner {
             turns: side.turns.as_deref(),
             scratch: &scratch,
             rates: job.rates,
+            curves: job.curves.as_deref(),
             slower: side.measured.slower(),
             links: job.held_up(),
             unhidden: *unhidden,

@@ -81,6 +81,10 @@ impl OpDef for Array {
         "array"
     }
 
+    fn family(&self) -> String {
+        self.op.def().family()
+    }
+
     fn help(&self) -> &'static str {
         "an operator done once for every member of an array"
     }

@@ -137,6 +137,14 @@ impl OpDef for Chain {
         "chain"
     }
 
+    fn family(&self) -> String {
+        let mut words: Vec<String> = self.steps.iter().map(|step| step.apply.op().def().family()).collect();
+        words.sort_unstable();
+        words.dedup();
+        let sums = if self.reduction().is_some() { " reduced" } else { "" };
+        format!("chain{sums} {}", words.join(" "))
+    }
+
     fn help(&self) -> &'static str {
         "several element-wise operators, and what is reduced of them, in one pass"
     }

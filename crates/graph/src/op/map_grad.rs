@@ -17,6 +17,10 @@ impl OpDef for MapGrad {
         "map_grad"
     }
 
+    fn family(&self) -> String {
+        format!("map_grad {}", self.0.name())
+    }
+
     fn help(&self) -> &'static str {
         "gradient of an element-wise function"
     }

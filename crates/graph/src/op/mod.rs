@@ -27,6 +27,11 @@ pub trait OpDef {
     /// One line for `gulliver ops`.
     fn help(&self) -> &'static str;
 
+    /// What is done, in words, the most telling first, as far as speed depends on it; see [`crate::work`].
+    fn family(&self) -> String {
+        self.name().to_string()
+    }
+
     /// How each output element reads the inputs. Checks attributes, number, types and ranks of the
     /// inputs; whether their extents agree is the spec's own business.
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError>;

@@ -4,14 +4,17 @@ pub mod bench;
 pub mod models;
 pub mod ops;
 pub mod plan;
+pub mod profile;
 pub mod sweep;
 pub mod train;
 
 use crate::job::{Job, JobError};
+use crate::machine::{self, Known};
 use crate::sweep::SweepError;
 use gulliver_graph::graph::GraphError;
 use gulliver_run::checkpoint::CheckpointError;
 use gulliver_run::data::DataError;
+use gulliver_run::profile::ProfileError;
 use gulliver_run::session::SessionError;
 use gulliver_run::train::TrainError;
 use std::io;
@@ -37,6 +40,9 @@ pub struct JobArguments {
     /// Hard budget of a file for what fits neither on the device nor in host memory.
     #[arg(long, value_name = "SIZE")]
     disk: Option<String>,
+    /// How fast the machine is, as `gulliver profile` wrote it; what it wrote to its own place if not given.
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
 }
 
 impl JobArguments {
@@ -54,6 +60,11 @@ impl JobArguments {
         });
         let sets: Vec<String> = self.sets.iter().cloned().chain(devices).chain(budgets).chain(more).collect();
         Job::load(&self.job, &sets)
+    }
+
+    /// What is known of the machine.
+    fn machine(&self) -> Result<Known, CommandError> {
+        machine::known(self.profile.as_deref())
     }
 }
 
@@ -98,6 +109,9 @@ pub enum CommandError {
     /// Standard output.
     #[error("cannot write output: {0}")]
     Output(#[from] io::Error),
+    /// A machine that cannot be measured.
+    #[error("cannot measure this machine: {0}")]
+    Profile(#[from] ProfileError),
     /// A measurement went wrong.
     #[error("{workload}: {problem}")]
     Bench {

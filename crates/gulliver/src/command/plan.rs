@@ -1,6 +1,7 @@
 //! `gulliver plan JOB`: how a job would run, before anything runs.
 
 use super::{CommandError, JobArguments};
+use crate::machine::Known;
 use crate::report::units;
 use crate::setup::{Setup, measured, setup};
 use clap::Args;
@@ -76,7 +77,8 @@ struct Point {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let job = arguments.job.load([])?;
-    let Setup { mut planner, largest, .. } = match setup(&job, None) {
+    let Known { profile, about } = arguments.job.machine()?;
+    let Setup { mut planner, largest, .. } = match setup(&job, None, profile.as_ref()) {
         Err(CommandError::DoesNotFit(advice)) if arguments.fit => match &advice.change {
             Some((field, value, _)) => {
                 let job = arguments.job.load([format!("{field}={value}")])?;
@@ -94,7 +96,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
         return Ok(());
     }
     // Without a budget nothing had to be weighed, and nothing was measured.
-    if planner.options().memory.is_none() {
+    if planner.options().memory.is_none() && profile.is_none() {
         planner.set_rates(measured(planner.options().threads));
     }
     let mut out = io::stdout().lock();
@@ -115,13 +117,13 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
         _ if arguments.json => {
             let (devices, (_, from_peers)) = (job.devices.count, met);
             json(&serde_json::json!({
-                "devices": devices, "from_peers": from_peers, "summary": summary, "plan": plan
+                "devices": devices, "from_peers": from_peers, "machine": about, "summary": summary, "plan": plan
             }))?
         }
         Some(value) => explain(graph, &plan, value)?,
         None => {
             let budget = planner.options().memory;
-            table(graph, (&unlimited, &free), (&plan, &summary), budget, met)
+            table(graph, (&unlimited, &free), (&plan, &summary), budget, met) + &about + "\n"
         }
     };
     Ok(out.write_all(text.as_bytes())?)

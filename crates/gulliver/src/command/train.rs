@@ -61,7 +61,7 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
     let dir = run_directory(arguments)?;
     let checkpoints = dir.join("checkpoints");
     let Setup { planner, others, mut schedule, sources, options, parameters, fitted, .. } =
-        setup(&job, Some(&checkpoints))?;
+        setup(&job, Some(&checkpoints), arguments.job.machine()?.profile.as_ref())?;
     if job.devices.disk.is_some() && job.devices.disk_dir.is_none() {
         fs::create_dir_all(&dir).map_err(|source| CommandError::File { path: dir.clone(), source })?;
     }

@@ -43,7 +43,7 @@ fn try_job(file: &Path) -> Result<(), String> {
     if numbers || large(job.train.batch, 64) || job.data.options.examples.is_some_and(|n| n > 1000) {
         return Ok(());
     }
-    let mut ready = setup(&job, None).map_err(|e| e.to_string())?;
+    let mut ready = setup(&job, None, None).map_err(|e| e.to_string())?;
     let mut session = Session::with(ready.planner, job.train.seed).map_err(|e| e.to_string())?;
     if let Some(path) = &job.train.weights {
         let mut stored = Stored::open(path).map_err(|e| e.to_string())?;

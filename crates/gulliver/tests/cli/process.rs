@@ -35,7 +35,9 @@ impl Place {
 
     /// Starts `gulliver` with these arguments, in the directory.
     pub fn start(&self, arguments: &[&str]) -> Running {
-        Running::start(&self.0, Command::new(env!("CARGO_BIN_EXE_gulliver")).args(arguments))
+        // No profile of whoever runs the tests.
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gulliver"));
+        Running::start(&self.0, command.env("XDG_CONFIG_HOME", self.path("settings")).args(arguments))
     }
 
     /// Runs `gulliver` to its end with at most so many bytes of address space.

@@ -5,7 +5,7 @@ use crate::lower::Kernels;
 use crate::peers::{Seat, Takes};
 use gulliver_graph::dim::Bindings;
 use gulliver_plan::comparator::paging::Eviction;
-use gulliver_plan::cost::{Links, Rates};
+use gulliver_plan::cost::{Curves, Links, Rates};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -34,6 +34,8 @@ pub struct SessionOptions {
     pub recompute: bool,
     /// How fast kernels are thought to be.
     pub rates: Rates,
+    /// How fast kernels like them were measured to be.
+    pub curves: Option<Arc<Curves>>,
     /// How fast links are thought to be.
     pub links: Links,
     /// Slices of a training batch whose gradients are added in order.
@@ -92,6 +94,7 @@ impl Default for SessionOptions {
             paged: None,
             recompute: true,
             rates: Rates { flops: threads as f64 * Rates::default().flops, ..Rates::default() },
+            curves: None,
             links: Links::default(),
             partials: 1,
             kernels: Kernels::default(),

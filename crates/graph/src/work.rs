@@ -1,0 +1,167 @@
+//! What a node has to do, as formulas of the input sizes: all that its speed may depend on. Derived from its
+//! operator's definition and spec, so that a new operator needs nothing here.
+
+use crate::dim::{Bindings, Dim, DimError, product};
+use crate::graph::{Graph, Node, Value};
+use crate::spec::{AxisId, Index, Spec};
+use serde::{Deserialize, Serialize};
+
+/// See the top of this file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Work {
+    /// Nodes of one family do the same kind of thing. Words, the most telling first: what
+    /// [`family`](crate::op::OpDef::family) says, then in which order memory is walked.
+    pub family: String,
+    /// Floating-point operations.
+    pub flops: Dim,
+    /// Bytes read and written.
+    pub bytes: Dim,
+    /// Elements of the first operand.
+    pub first: Dim,
+    /// Elements of the second operand; 1 if there is none.
+    pub second: Dim,
+    /// Elements of the first result.
+    pub result: Dim,
+    /// Positions of the window that moves over an operand; 1 if there is none.
+    pub taps: Dim,
+    /// Neighbouring elements of the first result: its last extent.
+    pub row: Dim,
+}
+
+/// [`Work`] for inputs of one size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Load {
+    /// Floating-point operations.
+    pub flops: f64,
+    /// Bytes read and written.
+    pub bytes: f64,
+    /// First operand, second operand, first result, taps, row.
+    pub extents: [f64; 5],
+}
+
+impl Work {
+    /// Of a node of a valid graph. An operator that will not say how much it computes is judged by its bytes.
+    pub fn of(graph: &Graph, node: &Node) -> Work {
+        let one = || Dim::from(1);
+        let elements = |v: Option<&Value>| v.map_or_else(one, |v| product(&graph.ty(*v).shape));
+        let mut work = Work {
+            family: node.op.def().family(),
+            flops: graph.flops(node).unwrap_or(Dim::from(0)),
+            bytes: graph.bytes(node),
+            first: elements(node.ins.first()),
+            second: elements(node.ins.get(1)),
+            result: elements(node.outs.first()),
+            taps: one(),
+            row: node.outs.first().and_then(|v| graph.ty(*v).shape.last()).cloned().unwrap_or_else(one),
+        };
+        let Ok(spec) = graph.spec(node) else { return work };
+        for word in walks(&spec) {
+            work.family += " ";
+            work.family += &word;
+        }
+        let dims: Vec<&[Dim]> = node.ins.iter().map(|v| graph.ty(*v).shape.as_slice()).collect();
+        if let Ok(extents) = spec.extents(&dims) {
+            work.taps = taps(&spec).into_iter().fold(one(), |all, axis| all * extents[axis.0].clone());
+        }
+        work
+    }
+
+    /// With the sizes of one input put in.
+    pub fn bind(&self, sizes: &Bindings) -> Result<Load, DimError> {
+        let number = |dim: &Dim| dim.bind(sizes).map(|n| n as f64);
+        Ok(Load {
+            flops: number(&self.flops)?,
+            bytes: number(&self.bytes)?,
+            extents: [
+                number(&self.first)?,
+                number(&self.second)?,
+                number(&self.result)?,
+                number(&self.taps)?,
+                number(&self.row)?,
+            ],
+        })
+    }
+}
+
+/// The axis that walks along a dimension.
+fn walks_along(index: &Index) -> Option<AxisId> {
+    match index {
+        Index::Axis(axis) => Some(*axis),
+        Index::One => None,
+        Index::Merge(axes) => axes.last().copied(),
+        Index::Affine { terms, .. } => terms.first().map(|term| term.1),
+    }
+}
+
+/// The axes of windows: those that move within a dimension along which another walks.
+fn taps(spec: &Spec) -> Vec<AxisId> {
+    let mut taps = Vec::new();
+    for index in spec.inputs.iter().chain(&spec.outputs).flatten() {
+        if let Index::Affine { terms, .. } = index {
+            let new = terms.iter().skip(1).map(|term| term.1).filter(|axis| !taps.contains(axis));
+            let new: Vec<AxisId> = new.collect();
+            taps.extend(new);
+        }
+    }
+    taps
+}
+
+/// How memory is walked: the dimensions of a window, and for each operand of a sum of products whether
+/// neighbouring elements are added up.
+fn walks(spec: &Spec) -> Vec<String> {
+    let mut words = Vec::new();
+    let windows = taps(spec).len();
+    if windows > 0 {
+        words.push(format!("{windows}d"));
+    }
+    let reduced = |axis: AxisId| !spec.in_outputs(axis);
+    let sums = (0..spec.axes.len()).any(|axis| reduced(AxisId(axis)));
+    if sums && spec.inputs.len() > 1 {
+        let adds = |operand: &Vec<Index>| operand.last().and_then(walks_along).is_some_and(reduced);
+        words.push(spec.inputs.iter().take(2).map(|o| if adds(o) { 'r' } else { 'p' }).collect());
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::model;
+    use crate::optim::Optimizer;
+    use crate::training::training_graph;
+
+    #[test]
+    fn families_tell_apart_what_is_walked_differently() {
+        let graph = |name: &str| {
+            let optimizer = Optimizer::new("adam", &[]).unwrap();
+            training_graph(model(name, &[]).unwrap().as_ref(), &[optimizer], None).unwrap()
+        };
+        let families = |name: &str| {
+            let graph = graph(name);
+            let all = graph.nodes.iter().map(|node| Work::of(&graph, node).family);
+            all.collect::<std::collections::BTreeSet<_>>()
+        };
+        for (name, expected) in [
+            ("mlp", &["contract rr", "contract pp", "contract rp", "update_adam"][..]),
+            ("resnet18", &["conv 2d pp", "conv_transpose 2d pp", "conv_weight_grad 2d rr"]),
+            ("cosmoflow", &["conv 3d pp", "conv_weight_grad 3d rr"]),
+            ("gpt-nano", &["chain add gelu_tanh", "attention", "attention_grad"]),
+        ] {
+            let found = families(name);
+            for family in expected {
+                assert!(found.iter().any(|f| f.starts_with(family)), "{name} has no {family}: {found:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn loads_are_counted_from_shapes() {
+        let optimizer = Optimizer::new("sgd", &[]).unwrap();
+        let graph = training_graph(model("resnet18", &[]).unwrap().as_ref(), &[optimizer], None).unwrap();
+        let node = graph.nodes.iter().find(|node| node.op.def().name() == "conv").unwrap();
+        let load = Work::of(&graph, node).bind(&Bindings::new().with("batch", 2)).unwrap();
+        let (x, w, y) = (2.0 * 3.0 * 32.0 * 32.0, 64.0 * 3.0 * 9.0, 2.0 * 64.0 * 32.0 * 32.0);
+        assert_eq!(load.extents, [x, w, y, 9.0, 32.0]);
+        assert_eq!((load.flops, load.bytes), (2.0 * y * 27.0, 4.0 * (x + w + y)));
+    }
+}

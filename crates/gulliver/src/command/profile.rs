@@ -1,0 +1,194 @@
+//! `gulliver profile`: measures how fast this machine is and writes it to a file that `plan` and `train` use.
+
+use super::CommandError;
+use crate::machine::{self, cores, processor};
+use crate::report::table::{self, Column};
+use crate::report::units;
+use crate::setup::measured;
+use clap::Args;
+use gulliver_plan::cost::{Curves, Point, Profile};
+use gulliver_run::profile::check::{Checked, accuracy, check};
+use gulliver_run::profile::probes::CHECKS;
+use gulliver_run::profile::{Doing, profile};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+
+/// Measures how fast this machine is, in about a minute.
+#[derive(Args)]
+pub struct Arguments {
+    /// The file to write; the one that other commands look for if not given.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Threads to measure with; all cores unless told otherwise.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    /// Measures no kernels: trains jobs that no profile is made from and compares their steps with what the profile
+    /// predicts.
+    #[arg(long)]
+    check: bool,
+    /// The profile, or what was compared, as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Seconds that each job is trained to compare with its prediction.
+const CHECKED: f64 = 1.5;
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
+    let path = arguments.out.clone().or_else(machine::default_path);
+    let path = path.ok_or_else(|| {
+        CommandError::Unknown("there is no directory of settings; say where with --out FILE".into())
+    })?;
+    let cores = arguments.threads.map_or_else(cores, usize::from);
+    let mut out = io::stdout().lock();
+    if arguments.check {
+        let all = compare(&machine::read(&path)?, cores)?;
+        let text = if arguments.json { json(&all)? } else { compared(&all) };
+        return Ok(out.write_all(text.as_bytes())?);
+    }
+    let bar = bar();
+    let made = profile(cores, &std::env::temp_dir(), processor(), &mut |doing| show(&bar, &doing))?;
+    bar.finish_and_clear();
+    machine::write(&path, &made)?;
+    let text = if arguments.json { json(&made)? } else { render(&made) };
+    out.write_all(text.as_bytes())?;
+    eprintln!("written to {}", path.display());
+    Ok(())
+}
+
+fn json(value: &impl serde::Serialize) -> Result<String, CommandError> {
+    Ok(serde_json::to_string(value).map_err(io::Error::from)? + "\n")
+}
+
+/// Drawn on terminals only; logs need no progress.
+fn bar() -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{bar:24} {pos}/{len}  {msg}");
+    ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+fn show(bar: &ProgressBar, doing: &Doing) {
+    bar.set_length(doing.done[1] as u64);
+    bar.set_position(doing.done[0] as u64);
+    bar.set_message(doing.what.clone());
+}
+
+/// Operators with what they reach, for every way of using the machine.
+fn render(profile: &Profile) -> String {
+    let rate = |rate: f64| format!("{:.1}", rate / 1e9);
+    let percent = |share: f64| format!("{:.0}%", 100.0 * share);
+    let mut text = String::new();
+    let columns =
+        [Column::Right("threads"), Column::Right("GFLOP/s"), Column::Right("GB/s"), Column::Right("spread")];
+    let rows: Vec<Vec<String>> = profile
+        .scaling
+        .iter()
+        .map(|s| vec![s.threads.to_string(), rate(s.flops), rate(s.bytes), percent(s.spread)])
+        .collect();
+    text += &table::render(&columns, &rows);
+    let links = profile.links;
+    let per_second = |bytes: f64| units::bytes(bytes as u64) + "/s";
+    text += &format!(
+        "\nbetween tiers {}; disk read {}, written {}\n",
+        per_second(links.to_device),
+        per_second(links.disk_read),
+        per_second(links.disk_write)
+    );
+    for curves in &profile.curves {
+        text += &format!("\n{} × {} threads\n{}", curves.devices, curves.threads, operators(curves));
+    }
+    text
+}
+
+/// A row for each operator: the first word of its families.
+fn operators(curves: &Curves) -> String {
+    let columns = [
+        Column::Left("operator"),
+        Column::Right("points"),
+        Column::Right("GFLOP/s"),
+        Column::Right("GB/s"),
+        Column::Right("spread"),
+    ];
+    let mut rows: Vec<(&str, Vec<&Point>)> = Vec::new();
+    for (family, points) in &curves.families {
+        let operator = family.split(' ').next().unwrap_or(family);
+        match rows.last_mut() {
+            Some((last, all)) if *last == operator => all.extend(points),
+            _ => rows.push((operator, points.iter().collect())),
+        }
+    }
+    let median = |mut numbers: Vec<f64>| {
+        numbers.sort_by(f64::total_cmp);
+        numbers[numbers.len() / 2]
+    };
+    let cells = rows.iter().map(|(operator, points)| {
+        let of = |f: &dyn Fn(&Point) -> f64| median(points.iter().map(|p| f(p)).collect());
+        vec![
+            operator.to_string(),
+            points.len().to_string(),
+            format!("{:.1}", of(&|p| p.load.flops / p.seconds / 1e9)),
+            format!("{:.1}", of(&|p| p.load.bytes / p.seconds / 1e9)),
+            format!("{:.0}%", 100.0 * of(&|p| p.spread)),
+        ]
+    });
+    table::render(&columns, &cells.collect::<Vec<_>>())
+}
+
+fn compare(profile: &Profile, cores: usize) -> Result<Vec<Checked>, CommandError> {
+    let bar = bar();
+    let mut all = Vec::new();
+    let ways: Vec<[usize; 2]> = if cores > 1 { vec![[cores, 1], [cores / 2, 2]] } else { vec![[1, 1]] };
+    for (i, (case, way)) in CHECKS.iter().flat_map(|case| ways.iter().map(move |way| (case, way))).enumerate()
+    {
+        show(&bar, &Doing { what: case.model.into(), done: [i, CHECKS.len() * ways.len()] });
+        all.push(check(case, *way, (profile, measured(way[0])), CHECKED)?);
+    }
+    bar.finish_and_clear();
+    Ok(all)
+}
+
+fn compared(all: &[Checked]) -> String {
+    let columns = [
+        Column::Left("model"),
+        Column::Left("settings"),
+        Column::Right("batch"),
+        Column::Right("devices"),
+        Column::Right("rough ms"),
+        Column::Right("profile ms"),
+        Column::Right("measured ms"),
+        Column::Right("spread"),
+        Column::Right("accuracy"),
+    ];
+    let ms = |seconds: f64| format!("{:.2}", 1e3 * seconds);
+    let percent = |share: f64| format!("{:.1}%", 100.0 * share);
+    let rows: Vec<Vec<String>> = all
+        .iter()
+        .map(|c| {
+            vec![
+                c.model.to_string(),
+                c.settings.to_string(),
+                c.sizes[0].to_string(),
+                format!("{}×{}", c.devices, c.threads),
+                ms(c.without),
+                ms(c.with),
+                ms(c.measured),
+                percent(c.spread),
+                percent(accuracy(c.with, c.measured)),
+            ]
+        })
+        .collect();
+    let summary = |name: &str, of: &dyn Fn(&Checked) -> f64| {
+        let accuracies: Vec<f64> = all.iter().map(|c| accuracy(of(c), c.measured)).collect();
+        let mean = accuracies.iter().sum::<f64>() / accuracies.len().max(1) as f64;
+        let worst = accuracies.iter().copied().fold(1.0, f64::min);
+        format!("{name}: mean accuracy {}, worst {}\n", percent(mean), percent(worst))
+    };
+    table::render(&columns, &rows)
+        + "\n"
+        + &summary("without a profile", &|c| c.without)
+        + &summary("with the profile", &|c| c.with)
+}

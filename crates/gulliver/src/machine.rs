@@ -1,0 +1,209 @@
+//! The file that says how fast a machine is: where it is, how it is written and read, and whether it is of this
+//! machine.
+
+use crate::command::CommandError;
+use gulliver_plan::cost::{Curves, Links, Point, Profile, Rates};
+use gulliver_run::atomic::write_atomic;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+/// Numbers of a point, for the file's own explanation.
+const POINT: &str = "flops, bytes, first operand, second operand, first result, taps, row, seconds, spread";
+
+/// What is known of the machine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Known {
+    /// How fast it is, if that was measured.
+    pub profile: Option<Profile>,
+    /// Where that comes from, or what is missing, in one line.
+    pub about: String,
+}
+
+/// Cores that this process may use.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
+}
+
+/// Which processor this machine has, in its own words.
+pub fn processor() -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    name.map_or_else(|| std::env::consts::ARCH.to_string(), |(_, name)| name.trim().to_string())
+}
+
+/// Where a profile is unless told otherwise: `gulliver/profile.toml` in the user's directory of settings.
+pub fn default_path() -> Option<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let settings = set("XDG_CONFIG_HOME").or_else(|| Some(set("HOME")?.join(".config")))?;
+    Some(settings.join("gulliver").join("profile.toml"))
+}
+
+/// The profile in a file that was named, which must be good; or else in the usual place, if one is there that is
+/// good and of this machine.
+pub fn known(named: Option<&Path>) -> Result<Known, CommandError> {
+    if let Some(path) = named {
+        let about = format!("times by {}", path.display());
+        return Ok(Known { profile: Some(read(path)?), about });
+    }
+    let without = |why: String| Known { profile: None, about: format!("times are rough: {why}") };
+    let missing = || without("no profile; `gulliver profile` makes one in a minute".into());
+    let Some(path) = default_path().filter(|path| path.exists()) else { return Ok(missing()) };
+    Ok(match read(&path) {
+        Ok(profile) if profile.cores == cores() && profile.processor == processor() => {
+            Known { profile: Some(profile), about: format!("times by {}", path.display()) }
+        }
+        Ok(_) => without(format!("{} is of another machine; run `gulliver profile`", path.display())),
+        Err(error) => without(format!("{error}; run `gulliver profile`")),
+    })
+}
+
+/// Reads a profile.
+pub fn read(path: &Path) -> Result<Profile, CommandError> {
+    let file = |source| CommandError::File { path: path.to_path_buf(), source };
+    let text = fs::read_to_string(path).map_err(file)?;
+    parse(&text).map_err(|problem| CommandError::Unknown(format!("{}: {problem}", path.display())))
+}
+
+/// Writes a profile; a directory that is missing is made.
+pub fn write(path: &Path, profile: &Profile) -> Result<(), CommandError> {
+    let file = |source: io::Error| CommandError::File { path: path.to_path_buf(), source };
+    if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
+        fs::create_dir_all(dir).map_err(file)?;
+    }
+    write_atomic(path, |out| out.write_all(render(profile).as_bytes())).map_err(file)
+}
+
+fn parse(text: &str) -> Result<Profile, String> {
+    let profile: Profile = toml::from_str(text).map_err(|e| {
+        let line = e.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+        format!("line {line}: {}", e.message())
+    })?;
+    let positive = |what: &str, numbers: &[f64]| match numbers.iter().find(|x| !(x.is_finite() && **x > 0.0))
+    {
+        Some(x) => Err(format!("{what} is {x}, expected a number above 0")),
+        None => Ok(()),
+    };
+    let Links { to_device, to_host, disk_read, disk_write } = profile.links;
+    positive("a rate of `links`", &[to_device, to_host, disk_read, disk_write])?;
+    for scaling in &profile.scaling {
+        positive("a rate of `scaling`", &[scaling.flops, scaling.bytes])?;
+    }
+    for curves in &profile.curves {
+        let Rates { flops, bytes, call } = curves.rates;
+        positive(
+            "a number of `curves`",
+            &[flops, bytes, call, curves.threads as f64, curves.devices as f64],
+        )?;
+        for (family, points) in &curves.families {
+            for point in points {
+                let sizes = [point.load.flops, point.load.bytes].into_iter().chain(point.load.extents);
+                let fine = sizes.chain([point.spread, curves.between]).all(|x| x.is_finite() && x >= 0.0);
+                if !fine {
+                    return Err(format!("a point of `{family}` has a number below 0"));
+                }
+                positive(&format!("the time of a point of `{family}`"), &[point.seconds])?;
+            }
+        }
+    }
+    Ok(profile)
+}
+
+fn render(profile: &Profile) -> String {
+    let Profile { cores, processor, links, scaling, curves } = profile;
+    let mut text =
+        String::from("# How fast a machine is. Made by `gulliver profile`; seconds, bytes, operations.\n");
+    let mut line = |what: String| {
+        text += &what;
+        text.push('\n');
+    };
+    line(format!("cores = {cores}"));
+    line(format!("processor = {}", toml::Value::String(processor.clone())));
+    let Links { to_device, to_host, disk_read, disk_write } = links;
+    line(format!(
+        "\n[links]\nto_device = {to_device:e}\nto_host = {to_host:e}\ndisk_read = {disk_read:e}\ndisk_write = {disk_write:e}"
+    ));
+    for s in scaling {
+        line(format!(
+            "\n[[scaling]]\nthreads = {}\nflops = {:e}\nbytes = {:e}\nspread = {:.3}",
+            s.threads, s.flops, s.bytes, s.spread
+        ));
+    }
+    for Curves { threads, devices, between, rates: Rates { flops, bytes, call }, families } in curves {
+        line(format!(
+            "\n[[curves]]\nthreads = {threads}\ndevices = {devices}\nbetween = {between:e}\n\
+             rates = {{ flops = {flops:e}, bytes = {bytes:e}, call = {call:e} }}"
+        ));
+        line(format!("\n# {POINT}\n[curves.families]"));
+        for (family, points) in families {
+            line(format!("{} = [\n{}]", toml::Value::String(family.clone()), rows(points)));
+        }
+    }
+    text
+}
+
+fn rows(points: &[Point]) -> String {
+    let mut text = String::new();
+    for point in points {
+        let numbers: [f64; 9] = (*point).into();
+        let (sizes, [seconds, spread]) = numbers.split_at(7) else { continue };
+        let sizes: Vec<String> = sizes.iter().map(|size| format!("{size:.1}")).collect();
+        let _ = writeln!(text, "  [{}, {seconds:.4e}, {spread:.3}],", sizes.join(", "));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_dir::TestDir;
+    use gulliver_graph::work::Load;
+    use gulliver_plan::cost::Scaling;
+
+    fn small() -> Profile {
+        let point = |flops: f64| Point {
+            load: Load { flops, bytes: 4.0, extents: [1.0, 2.0, 3.0, 9.0, 5.0] },
+            seconds: 0.25,
+            spread: 0.125,
+        };
+        let families = [("contract rr".to_string(), vec![point(8.0), point(16.0)])].into_iter().collect();
+        let rates = Rates { flops: 2e9, bytes: 3e9, call: 1e-6 };
+        Profile {
+            cores: 2,
+            processor: "a \"fast\" one".into(),
+            links: Links { to_device: 1e9, to_host: 2e9, disk_read: 3e9, disk_write: 4e9 },
+            scaling: vec![Scaling { threads: 1, flops: 5e9, bytes: 6e9, spread: 0.5 }],
+            curves: vec![Curves { threads: 1, devices: 2, between: 1e-7, rates, families }],
+        }
+    }
+
+    #[test]
+    fn a_profile_is_read_as_it_was_written() {
+        let dir = TestDir::new("profile-file");
+        let path = dir.path().join("new").join("profile.toml");
+        write(&path, &small()).unwrap();
+        assert_eq!(read(&path).unwrap(), small());
+        let named = known(Some(&path)).unwrap();
+        assert_eq!(named.profile, Some(small()));
+        assert_eq!(named.about, format!("times by {}", path.display()));
+    }
+
+    #[test]
+    fn wrong_profiles_are_refused_in_one_line() {
+        let good = render(&small());
+        for (from, to, said) in [
+            ("cores = 2", "cores = two", "line 2"),
+            ("2.5000e-1", "0.0", "the time of a point of `contract rr` is 0"),
+            ("2.5000e-1", "nan", "the time of a point of `contract rr` is NaN"),
+            ("[8.0,", "[-8.0,", "below 0"),
+            ("disk_write = 4e9", "disk_write = 0.0", "a rate of `links` is 0"),
+            ("[8.0, ", "[", "line"),
+            ("devices = 2", "devices = 0", "a number of `curves` is 0"),
+        ] {
+            assert!(good.contains(from), "{from}");
+            let problem = parse(&good.replace(from, to)).unwrap_err();
+            assert!(problem.contains(said) && !problem.contains('\n'), "{from} -> {to}: {problem}");
+        }
+    }
+}

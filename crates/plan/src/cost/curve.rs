@@ -1,0 +1,105 @@
+//! How long nodes take by what was measured of nodes like them: of the same family, with nearly as much to do.
+//! Between points it is not seconds that are averaged but how far they are from the roofline, so that small sizes,
+//! caches and tiles show in the points and size itself in the roofline.
+
+use super::Rates;
+use gulliver_graph::work::Load;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What one kind of node was measured to take.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "[f64; 9]", into = "[f64; 9]")]
+pub struct Point {
+    /// What it had to do.
+    pub load: Load,
+    /// Median seconds.
+    pub seconds: f64,
+    /// From the tenth to the ninetieth of a hundred repetitions, as a share of the median.
+    pub spread: f64,
+}
+
+impl From<[f64; 9]> for Point {
+    fn from([flops, bytes, a, b, c, d, e, seconds, spread]: [f64; 9]) -> Point {
+        Point { load: Load { flops, bytes, extents: [a, b, c, d, e] }, seconds, spread }
+    }
+}
+
+impl From<Point> for [f64; 9] {
+    fn from(point: Point) -> [f64; 9] {
+        let Load { flops, bytes, extents: [a, b, c, d, e] } = point.load;
+        [flops, bytes, a, b, c, d, e, point.seconds, point.spread]
+    }
+}
+
+/// Points of one way to use the machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Curves {
+    /// Threads of a device.
+    pub threads: usize,
+    /// Devices at work at once.
+    pub devices: usize,
+    /// Seconds that pass between two nodes.
+    pub between: f64,
+    /// The roofline.
+    pub rates: Rates,
+    /// By family.
+    pub families: BTreeMap<String, Vec<Point>>,
+}
+
+/// Points that are averaged, nearest first.
+const NEAREST: usize = 4;
+/// Square of a distance, in logarithms of sizes, below which points are as good as the same.
+const SAME: f64 = 0.01;
+
+impl Curves {
+    /// Seconds of a node of this family, if anything like it was measured.
+    pub fn seconds(&self, family: &str, load: &Load) -> Option<f64> {
+        let points = self.like(family)?;
+        let place = place(load);
+        let mut near: Vec<(f64, f64)> = points
+            .iter()
+            .map(|point| {
+                let pairs = place.iter().zip(self::place(&point.load));
+                let distance: f64 = pairs.map(|(a, b)| (a - b) * (a - b)).sum();
+                (distance, (point.seconds / self.roofline(&point.load)).ln())
+            })
+            .collect();
+        near.sort_by(|a, b| a.0.total_cmp(&b.0));
+        near.truncate(NEAREST);
+        let weight = |distance: f64| 1.0 / (distance + SAME);
+        let all: f64 = near.iter().map(|(d, _)| weight(*d)).sum();
+        let slower = near.iter().map(|(d, slower)| weight(*d) * slower).sum::<f64>() / all;
+        let seconds = self.roofline(load) * slower.exp() + self.between;
+        seconds.is_finite().then_some(seconds)
+    }
+
+    /// Points of the family, or of those that have as many words as possible in common with it.
+    fn like(&self, family: &str) -> Option<Vec<&Point>> {
+        let mut prefix = family;
+        loop {
+            let begins =
+                |name: &str| name.strip_prefix(prefix).is_some_and(|r| r.is_empty() || r.starts_with(' '));
+            let found: Vec<&Point> = self
+                .families
+                .iter()
+                .filter(|(name, _)| begins(name))
+                .flat_map(|(_, points)| points)
+                .collect();
+            if !found.is_empty() {
+                return Some(found);
+            }
+            prefix = prefix.rsplit_once(' ')?.0;
+        }
+    }
+
+    fn roofline(&self, load: &Load) -> f64 {
+        load.flops / self.rates.flops + load.bytes / self.rates.bytes + self.rates.call
+    }
+}
+
+/// Sizes as logarithms.
+fn place(load: &Load) -> [f64; 7] {
+    let [a, b, c, d, e] = load.extents;
+    [load.flops, load.bytes, a, b, c, d, e].map(|size| size.max(1.0).ln())
+}

@@ -1,0 +1,59 @@
+//! How fast one machine was measured to be: its kernels in several ways of using it, its links, and what more
+//! threads bring.
+
+use super::{Curves, Links};
+use serde::{Deserialize, Serialize};
+
+/// What so many threads reach together.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Scaling {
+    /// How many.
+    pub threads: usize,
+    /// Floating-point operations a second.
+    pub flops: f64,
+    /// Bytes read and written a second by copies beyond the caches.
+    pub bytes: f64,
+    /// From the lowest to the highest of repetitions, as a share of the median; the larger of both.
+    pub spread: f64,
+}
+
+/// See the top of this file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Profile {
+    /// Cores of the machine.
+    pub cores: usize,
+    /// Which processor it has, in its own words.
+    pub processor: String,
+    /// Bytes a second over its links.
+    pub links: Links,
+    /// By number of threads, from 1.
+    pub scaling: Vec<Scaling>,
+    /// By way of using it.
+    pub curves: Vec<Curves>,
+}
+
+impl Profile {
+    /// The curves of so many devices of so many threads each: as measured, or scaled from the most similar way
+    /// that was.
+    pub fn at(&self, threads: usize, devices: usize) -> Option<Curves> {
+        let apart = |a: usize, b: usize| (a.max(1) as f64 / b.max(1) as f64).ln().abs();
+        let distance = |c: &&Curves| apart(c.threads, threads) + apart(c.devices, devices);
+        let near = self.curves.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)))?;
+        let mut curves = near.clone();
+        let faster = self.flops(threads) / self.flops(near.threads);
+        if near.threads != threads && faster.is_finite() && faster > 0.0 {
+            curves.rates.flops *= faster;
+            curves.rates.bytes *= faster;
+            let points = curves.families.values_mut().flatten();
+            points.for_each(|point| point.seconds /= faster);
+        }
+        (curves.threads, curves.devices) = (threads, devices);
+        Some(curves)
+    }
+
+    /// Floating-point operations a second of so many threads; no more than all cores have.
+    fn flops(&self, threads: usize) -> f64 {
+        let enough = self.scaling.iter().find(|s| s.threads >= threads);
+        enough.or(self.scaling.last()).map_or(f64::NAN, |s| s.flops)
+    }
+}

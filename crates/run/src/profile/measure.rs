@@ -1,0 +1,122 @@
+//! One network run again and again while each of its kernels is timed: on one device, or on several at once that
+//! meet as in training.
+
+use super::ProfileError;
+use super::probes::Probe;
+use crate::data::Batch;
+use crate::executor::Work as Did;
+use crate::session::{Key, Session, SessionError, SessionOptions, Which, planners};
+use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::Graph;
+use gulliver_graph::work::Work;
+use gulliver_plan::cost::Point;
+use gulliver_plan::kind::Kinds;
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Steps that find cold caches and memory that was never touched.
+const WARM_UP: u64 = 2;
+/// Fewest and most repetitions of a step.
+const REPETITIONS: [usize; 2] = [5, 100];
+
+/// What running a probe gave.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Measured {
+    /// Points by family.
+    pub families: BTreeMap<String, Vec<Point>>,
+    /// Seconds that passed between two instructions.
+    pub between: f64,
+}
+
+/// The times of a step's instructions, in order.
+type Times = Vec<(Did, Duration)>;
+
+/// Runs a probe on so many devices of so many threads each, for about `seconds`.
+pub fn measure(
+    probe: &Probe,
+    [threads, devices]: [usize; 2],
+    seconds: f64,
+) -> Result<Measured, ProfileError> {
+    let begin = Instant::now();
+    let (graph, batch) = probe.built()?;
+    let options = SessionOptions { threads, partials: devices as u32, ..SessionOptions::default() };
+    let mut sessions = match devices {
+        1 => vec![Session::new(graph, None, options, 0)?],
+        _ => {
+            let planners = planners(&graph, None, vec![options; devices])?;
+            Session::together(planners, 0)?.apart()
+        }
+    };
+    let mut runs: Vec<Times> = Vec::new();
+    let (mut between, mut wanted, mut step) = (Vec::new(), REPETITIONS[0], 0);
+    while runs.len() < wanted {
+        let start = Instant::now();
+        let times = step_of_all(&mut sessions, &batch, step)?;
+        let taken = start.elapsed().as_secs_f64();
+        if step >= WARM_UP {
+            let inside: f64 = times.iter().map(|(_, time)| time.as_secs_f64()).sum();
+            between.push((taken - inside) / times.len().max(1) as f64);
+            runs.push(times);
+        }
+        if step == WARM_UP {
+            let left = (seconds - begin.elapsed().as_secs_f64()) / taken;
+            wanted = (left as usize).clamp(REPETITIONS[0], REPETITIONS[1]);
+        }
+        step += 1;
+    }
+    let sizes = sessions[0].sizes(Which::Train, &batch)?;
+    Ok(Measured { families: points(sessions[0].graph(), &sizes, &runs)?, between: sorted(between, 0.5) })
+}
+
+/// A step of every device at the same time; the times of the first.
+fn step_of_all(sessions: &mut [Session], batch: &Batch, step: u64) -> Result<Times, SessionError> {
+    let key = Key { seed: 0, step };
+    let hyper = move |name: &str| name.ends_with("step").then_some((step + 1) as f32);
+    let (first, others) = sessions.split_at_mut(1);
+    thread::scope(|scope| {
+        let run = |session: &mut Session| session.profile(batch, key, &hyper);
+        let others: Vec<_> = others.iter_mut().map(|session| scope.spawn(move || run(session))).collect();
+        let times = run(&mut first[0]);
+        others.into_iter().filter_map(|other| other.join().ok()).try_for_each(|times| times.map(drop))?;
+        times
+    })
+}
+
+/// One point for each kind of node: the mean of its nodes in a step, the median of that over steps.
+fn points(
+    graph: &Graph,
+    sizes: &Bindings,
+    runs: &[Times],
+) -> Result<BTreeMap<String, Vec<Point>>, ProfileError> {
+    let kinds = Kinds::of(graph);
+    let mut times: Vec<Vec<f64>> = vec![Vec::new(); kinds.nodes.len()];
+    for run in runs {
+        let mut sums = vec![(0.0, 0u32); kinds.nodes.len()];
+        for (did, time) in run {
+            if let Did::Node(node) = did {
+                let (sum, count) = &mut sums[kinds.kind_of[node.index()] as usize];
+                *sum += time.as_secs_f64();
+                *count += 1;
+            }
+        }
+        for (times, (sum, count)) in times.iter_mut().zip(sums).filter(|(_, (_, count))| *count > 0) {
+            times.push(sum / f64::from(count));
+        }
+    }
+    let mut families: BTreeMap<String, Vec<Point>> = BTreeMap::new();
+    for (id, times) in kinds.nodes.iter().zip(times).filter(|(_, times)| !times.is_empty()) {
+        let work = Work::of(graph, &graph.nodes[id.index()]);
+        let load = work.bind(sizes).map_err(SessionError::from)?;
+        let [low, seconds, high] = [0.1, 0.5, 0.9].map(|share| sorted(times.clone(), share));
+        let spread = (high - low) / seconds.max(1e-9);
+        families.entry(work.family).or_default().push(Point { load, seconds, spread });
+    }
+    Ok(families)
+}
+
+/// The number (of some) that this share of them does not exceed.
+pub(super) fn sorted(mut numbers: Vec<f64>, share: f64) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    numbers[((numbers.len() - 1) as f64 * share).round() as usize]
+}

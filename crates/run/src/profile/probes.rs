@@ -1,0 +1,132 @@
+//! The networks that are run to see how fast families of kernels are: every layer of theirs, forward, backward
+//! and update, is one point of a table. Widths and sizes are spread so that those of other networks lie between.
+
+use super::ProfileError;
+use crate::data::Batch;
+use crate::host::{HostData, HostTensor};
+use gulliver_graph::dim::Bindings;
+use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::{Graph, GraphError, Role};
+use gulliver_graph::model::model;
+use gulliver_graph::model::param::ParamValue;
+use gulliver_graph::optim::Optimizer;
+use gulliver_graph::random::{Stream, hash_name};
+use gulliver_graph::training::training_graph;
+
+/// One network, trained on noise.
+#[derive(Clone, Copy, Debug)]
+pub struct Probe {
+    /// Its model.
+    pub model: &'static str,
+    /// Where that differs from the model's defaults: `width=48 blocks=1,1`.
+    pub settings: &'static str,
+    /// Samples of a step on one device, and tokens of a sample where samples are text.
+    pub sizes: [usize; 2],
+    /// How it is trained.
+    pub optimizer: &'static str,
+}
+
+const fn probe(
+    model: &'static str,
+    settings: &'static str,
+    sizes: [usize; 2],
+    optimizer: &'static str,
+) -> Probe {
+    Probe { model, settings, sizes, optimizer }
+}
+
+/// Every probe.
+pub static PROBES: &[Probe] = &[
+    probe("resnet18", "width=48 size=48 blocks=1,1,1,1", [6, 0], "sgd"),
+    probe("resnet18", "width=96 size=24 blocks=1,1,1,1", [12, 0], "sgd"),
+    probe("resnet18", "width=32 size=40 blocks=1,1,1,1", [24, 0], "adam"),
+    probe("resnet50", "width=48 size=96 blocks=1,1,1,1", [3, 0], "sgd"),
+    probe("resnet50", "width=80 size=48 blocks=1,1,1,1", [10, 0], "sgd"),
+    probe("vgg11", "width=48 size=96 hidden=2048 pool=3", [2, 0], "sgd"),
+    probe("vgg11", "width=80 size=48 hidden=1024 pool=1", [6, 0], "adam"),
+    probe("mobilenet_v2", "size=48 classes=100", [4, 0], "sgd"),
+    probe("cosmoflow", "size=24 width=24", [3, 0], "sgd"),
+    probe("cosmoflow", "size=40 width=12", [1, 0], "adam"),
+    probe("pointnet", "points=600 width=48", [12, 0], "adam"),
+    probe("dcgan", "generator=32 discriminator=32", [8, 0], "adam"),
+    probe("mlp", "sizes=784,1536,1536,10", [24, 0], "adam"),
+    probe("mlp", "sizes=512,640,320,10", [96, 0], "sgd"),
+    probe("gpt", "vocab=300 width=256 heads=4 layers=2 context=192", [3, 192], "adam"),
+    probe("gpt", "vocab=96 width=512 heads=8 layers=1 context=96", [4, 96], "adam"),
+    probe("gpt", "vocab=96 width=96 heads=3 layers=2 context=320", [2, 320], "sgd"),
+    probe("bert", "vocab=2000 width=192 heads=3 layers=1 hidden=768", [6, 48], "adam"),
+    probe("lstm", "vocab=600 width=384 layers=1", [14, 28], "sgd"),
+    probe("lstm", "vocab=1500 width=640 layers=1", [28, 20], "sgd"),
+    probe("lstm", "vocab=400 width=256 layers=1 cell=gru", [16, 24], "adam"),
+];
+
+/// Jobs whose predictions are held against what happens. None is a probe.
+pub static CHECKS: &[Probe] = &[
+    probe("resnet18", "", [8, 0], "sgd"),
+    probe("resnet18", "", [16, 0], "sgd"),
+    probe("resnet50", "size=64", [2, 0], "sgd"),
+    probe("resnet50", "size=64", [4, 0], "sgd"),
+    probe("vgg11", "size=64 hidden=1024 pool=2", [2, 0], "sgd"),
+    probe("vgg11", "size=64 hidden=1024 pool=2", [4, 0], "sgd"),
+    probe("gpt-mini", "", [1, 256], "adam"),
+    probe("gpt-mini", "", [4, 128], "adam"),
+    probe("lstm", "", [10, 35], "sgd"),
+    probe("lstm", "", [20, 35], "sgd"),
+    probe("cosmoflow", "", [2, 0], "sgd"),
+    probe("cosmoflow", "", [4, 0], "sgd"),
+];
+
+impl Probe {
+    /// The graph of a training step.
+    pub fn graph(&self) -> Result<Graph, GraphError> {
+        let settings = self.settings.split_whitespace().filter_map(|setting| setting.split_once('='));
+        let settings: Vec<(String, ParamValue)> = settings.map(value).collect();
+        let optimizer = Optimizer::new(self.optimizer, &[])?;
+        training_graph(model(self.model, &settings)?.as_ref(), &[optimizer], None)
+    }
+
+    /// The same with a batch of noise.
+    pub(super) fn built(&self) -> Result<(Graph, Batch), ProfileError> {
+        let failed = |source| ProfileError::Graph { model: self.model, source };
+        let graph = self.graph().map_err(failed)?;
+        let sizes = Bindings::new().with("batch", self.sizes[0]).with("length", self.sizes[1]);
+        let batch = noise(&graph, &sizes).map_err(failed)?;
+        Ok((graph, batch))
+    }
+}
+
+/// A number, several numbers, or a word.
+fn value((name, text): (&str, &str)) -> (String, ParamValue) {
+    let numbers: Result<Vec<i64>, _> = text.split(',').map(str::parse).collect();
+    let value = match numbers.as_deref() {
+        Ok([one]) => ParamValue::Int(*one),
+        Ok(several) => ParamValue::Ints(several.to_vec().into()),
+        Err(_) => ParamValue::Text(text.to_string().into()),
+    };
+    (name.to_string(), value)
+}
+
+/// A batch of noise for the data inputs of a graph: standard normal numbers, few tokens, fewer labels, masks
+/// that hide nothing.
+fn noise(graph: &Graph, sizes: &Bindings) -> Result<Batch, GraphError> {
+    let mut fields = Vec::new();
+    for (_, _, info) in graph.inputs().filter(|(_, role, _)| *role == Role::Data) {
+        let invalid = |what: String| GraphError::Invalid(format!("input `{}`: {what}", info.name));
+        let shape = info.ty.bind(sizes).map_err(|e| invalid(e.to_string()))?;
+        let stream = Stream::new(0, hash_name(&info.name), 0);
+        let elements = 0..shape.iter().product::<usize>() as u64;
+        let below = if info.name == "x" { TOKENS } else { 2 };
+        let data = match info.ty.dtype {
+            DType::F32 => HostData::F32(elements.map(|i| stream.normal_at(i)).collect()),
+            DType::I64 => HostData::I64(elements.map(|i| stream.below(i, below) as i64).collect()),
+            DType::Bool => HostData::Bool(elements.map(|_| 1).collect()),
+            other => return Err(invalid(format!("noise of {other} is not made"))),
+        };
+        let tensor = HostTensor::new(&shape, data).ok_or_else(|| invalid("wrong length".into()))?;
+        fields.push((info.name.clone(), tensor));
+    }
+    Ok(Batch { fields })
+}
+
+/// Different tokens of noise; every vocabulary has as many.
+const TOKENS: u64 = 64;
