@@ -317,7 +317,7 @@ fn a_step_that_fails_changes_nothing_and_names_the_device() {
 #[test]
 fn cuts_by_name_train_every_make_of_model() {
     for (i, name) in MAKES.into_iter().enumerate() {
-        let graphs = graphs(name, "sgd", None);
+        let graphs = graphs(name, "sgd", Some(Clip::Norm(0.5)));
         let sizes = sized(4, 7);
         let data = data(&graphs.0, &sizes);
         let key = Key { seed: 1, step: STEPS };

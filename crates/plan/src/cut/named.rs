@@ -108,3 +108,80 @@ fn follow(bound: &Bound, grid: &Grid, state: &mut State, level: usize, rule: Rul
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cut::{deal, fitted, judge};
+    use gulliver_graph::model::model;
+    use gulliver_graph::model::param::ParamValue;
+    use gulliver_graph::optim::Optimizer;
+    use gulliver_graph::training::training_graph;
+
+    fn graph(name: &str, params: &[(&str, i64)]) -> Graph {
+        let params: Vec<_> = params.iter().map(|(n, v)| (n.to_string(), ParamValue::Int(*v))).collect();
+        let model = model(name, &params).unwrap();
+        training_graph(model.as_ref(), &[Optimizer::new("sgd", &[]).unwrap()], None).unwrap()
+    }
+
+    fn sizes(batch: usize) -> Bindings {
+        Bindings::new().with("batch", batch).with("length", 6)
+    }
+
+    #[test]
+    fn names_divide_what_they_say_and_fit_other_sizes() {
+        for (graph, space) in [
+            (graph("cnn", &[("width", 8), ("size", 16)]), Some(2)),
+            (graph("cosmoflow", &[("width", 8), ("size", 16), ("layers", 2), ("hidden", 8)]), Some(2)),
+            (graph("lstm", &[("width", 8), ("vocab", 12)]), None),
+        ] {
+            for (name, weights, values) in [
+                ("data", None, Some(0)),
+                ("filter", Some(0), None),
+                ("channel", Some(1), None),
+                ("spatial", None, space),
+                ("data+filter", Some(0), Some(0)),
+                ("data+spatial", None, space),
+                ("cut", None, None),
+            ] {
+                if name.ends_with("spatial") && space.is_none() {
+                    continue;
+                }
+                let cut = named(&graph, &sizes(4), &Devices::new(4), name).unwrap();
+                assert_eq!(cut.devices(), 4);
+                let bound = Bound::new(&graph, &sizes(4)).unwrap();
+                assert!(judge(&bound, &cut, &Rates::default()).is_ok(), "{name}");
+                let along = |home: bool, d: usize| {
+                    let values = cut.values.iter().enumerate().filter(|(v, _)| bound.has_home(*v) == home);
+                    values.filter(|(_, spreads)| spreads.contains(&Spread::Along(d))).count()
+                };
+                let divided = (0..5).map(|d| along(true, d)).sum::<usize>();
+                assert!(
+                    weights.map_or(name == "cut" || divided == 0, |d| along(true, d) == divided),
+                    "{name}"
+                );
+                assert!(weights.is_none() || divided > 0, "{name}");
+                assert!(values.is_none_or(|d| along(false, d) > 10), "{name}");
+                for batch in [1, 2, 4, 7, 12] {
+                    let fit = fitted(&graph, &sizes(batch), &cut).unwrap();
+                    assert!(batch != 4 || fit == cut, "{name}: the same sizes need no fitting");
+                    assert_eq!(deal(&graph, &sizes(batch), &fit).unwrap().len(), 4, "{name}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn names_that_cannot_be_followed_are_refused() {
+        let graph = graph("mlp-tiny", &[]);
+        for (name, devices, expected) in [
+            ("rows", 2, "strategy `rows`: there is none of that name; use one of data, filter, channel"),
+            ("spatial", 2, "strategy `spatial`: the model reads neither images nor volumes"),
+            ("data+filter", 3, "strategy `data+filter`: 3 devices cannot be put into equal groups"),
+            ("data", 65, "level 0 has 65 groups"),
+        ] {
+            let said = named(&graph, &sizes(4), &Devices::new(devices), name).unwrap_err().to_string();
+            assert!(said.starts_with(expected), "{said}");
+        }
+    }
+}
