@@ -85,8 +85,8 @@ fn parse(text: &str) -> Result<Profile, String> {
         Some(x) => Err(format!("{what} is {x}, expected a number above 0")),
         None => Ok(()),
     };
-    let Links { to_device, to_host, disk_read, disk_write } = profile.links;
-    positive("a rate of `links`", &[to_device, to_host, disk_read, disk_write])?;
+    let Links { to_device, to_host, disk_read, disk_write, from_peers } = profile.links;
+    positive("a rate of `links`", &[to_device, to_host, disk_read, disk_write, from_peers])?;
     for scaling in &profile.scaling {
         positive("a rate of `scaling`", &[scaling.flops, scaling.bytes])?;
     }
@@ -120,9 +120,9 @@ fn render(profile: &Profile) -> String {
     };
     line(format!("cores = {cores}"));
     line(format!("processor = {}", toml::Value::String(processor.clone())));
-    let Links { to_device, to_host, disk_read, disk_write } = links;
+    let Links { to_device, to_host, disk_read, disk_write, from_peers } = links;
     line(format!(
-        "\n[links]\nto_device = {to_device:e}\nto_host = {to_host:e}\ndisk_read = {disk_read:e}\ndisk_write = {disk_write:e}"
+        "\n[links]\nto_device = {to_device:e}\nto_host = {to_host:e}\ndisk_read = {disk_read:e}\ndisk_write = {disk_write:e}\nfrom_peers = {from_peers:e}"
     ));
     for s in scaling {
         line(format!(
@@ -172,7 +172,7 @@ mod tests {
         Profile {
             cores: 2,
             processor: "a \"fast\" one".into(),
-            links: Links { to_device: 1e9, to_host: 2e9, disk_read: 3e9, disk_write: 4e9 },
+            links: Links { to_device: 1e9, to_host: 2e9, disk_read: 3e9, disk_write: 4e9, from_peers: 5e9 },
             scaling: vec![Scaling { threads: 1, flops: 5e9, bytes: 6e9, spread: 0.5 }],
             curves: vec![Curves { threads: 1, devices: 2, between: 1e-7, rates, families }],
         }
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn a_profile_is_read_as_it_was_written() {
         let dir = TestDir::new("profile-file");
-        let path = dir.path().join("new").join("profile.toml");
+        let path = dir.join("new").join("profile.toml");
         write(&path, &small()).unwrap();
         assert_eq!(read(&path).unwrap(), small());
         let named = known(Some(&path)).unwrap();

@@ -2,6 +2,7 @@
 //! device, with storage shared over time. Recompute, swapping and cuts will be passes before the layout.
 
 use crate::cost::{Beside, Curves, Links, Rates};
+use crate::cut::CutError;
 use crate::layout::{Span, pack};
 use crate::lifetime::Lifetimes;
 use crate::order::Turn;
@@ -125,6 +126,9 @@ pub enum PlanError {
     /// A size is missing or makes no sense.
     #[error(transparent)]
     Size(#[from] DimError),
+    /// Nodes cannot be divided so for these sizes.
+    #[error(transparent)]
+    Cut(#[from] CutError),
     /// The batch cannot be sliced as asked.
     #[error("a batch of {batch} cannot be divided into {partials} equal partials")]
     Partials {

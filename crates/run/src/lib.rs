@@ -1,11 +1,13 @@
 //! Doing it: threads, clocks, files and `unsafe` live here and nowhere else.
 
 pub mod atomic;
+mod boxed;
 pub mod call;
 pub mod checkpoint;
 pub mod collector;
 mod copy;
 pub mod data;
+mod deals;
 pub mod disk;
 pub mod executor;
 mod homes;

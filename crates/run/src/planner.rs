@@ -1,54 +1,30 @@
 //! The plans of a job: where its weights and states are between steps, settled once for the largest input,
 //! and a plan for every size of input that is met. Knows the kernels' needs, touches no memory.
 
+mod side;
+
+use crate::boxed::Boxed;
+use crate::deals::Deals;
 use crate::lower::lower_node;
 use crate::session::{SessionOptions, Which};
 use gulliver_graph::dim::Bindings;
-use gulliver_graph::graph::{Graph, Node, NodeId, Role, Value};
+use gulliver_graph::graph::{Graph, Node, NodeId};
 use gulliver_plan::base::Base;
 use gulliver_plan::comparator::Case;
 use gulliver_plan::comparator::paging;
-use gulliver_plan::cost::{Beside, Curves, Measured, Rates};
+use gulliver_plan::cost::{Beside, Curves, Rates};
 use gulliver_plan::make::{BATCH, Options, Persistent, PlanError};
 use gulliver_plan::order::{Rule, Turn};
 use gulliver_plan::outline::Outline;
 use gulliver_plan::plan::{Plan, Tier};
 use gulliver_plan::simulate::{Timing, simulate};
+pub(crate) use side::Side;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Shares of the time of moves that may turn out not to be hidden: how dear moves are thought to be.
 /// Each is tried on the largest input, and the one with the shortest step is kept.
 const UNHIDDEN: [f64; 3] = [0.1, 0.4, 1.0];
-
-/// A graph with what does not depend on the sizes of a batch.
-#[derive(Clone)]
-pub(crate) struct Side {
-    pub(crate) graph: Graph,
-    /// Inputs that every step is fed with.
-    pub(crate) fed: Vec<Value>,
-    pub(crate) partials: u32,
-    /// The turns of its nodes, if a schedule has given them any.
-    turns: Option<Vec<Turn>>,
-    /// The job's graph, if this is one of several devices' shares of it.
-    whole: Option<Arc<Graph>>,
-    /// Made for the first sizes met, as they decide which order needs least memory.
-    outline: Option<Outline>,
-    /// How long kernels took, for plans made from then on.
-    measured: Measured,
-}
-
-impl Side {
-    fn new(graph: Graph, partials: u32) -> Side {
-        let fed = graph.inputs().filter(|(_, role, _)| !matches!(role, Role::Weight(_) | Role::State(_)));
-        let fed = fed.map(|(value, ..)| value).collect();
-        Side { graph, fed, partials, turns: None, whole: None, outline: None, measured: Measured::default() }
-    }
-
-    /// The job's graph.
-    pub(crate) fn whole(&self) -> &Graph {
-        self.whole.as_deref().unwrap_or(&self.graph)
-    }
-}
 
 /// What one of several devices does of a graph.
 pub struct Part {
@@ -67,6 +43,8 @@ pub struct Planner {
     evaluate: Option<Side>,
     options: SessionOptions,
     persistent: Persistent,
+    /// The boxes of weights and states that are at home here, if nodes are divided.
+    boxes: HashMap<String, Boxed>,
     unhidden: f64,
     grouped: bool,
 }
@@ -96,12 +74,29 @@ impl Planner {
         planner.settled()
     }
 
+    /// The same for one of several devices that share nodes, at first for inputs of these sizes (of one partial,
+    /// and of what is evaluated at once).
+    pub(crate) fn of_cut(
+        train: (Arc<Deals>, Bindings),
+        evaluate: Option<(Arc<Deals>, Bindings)>,
+        device: usize,
+        options: SessionOptions,
+    ) -> Result<Planner, PlanError> {
+        let boxes = train.0.share(device, &train.1)?.homes();
+        let side = |(deals, sizes), partials| Side::of_cut(deals, device, sizes, partials);
+        let train = side(train, options.partials)?;
+        let evaluate = evaluate.map(|evaluate| side(evaluate, 1)).transpose()?;
+        let persistent = Persistent::of(&train.graph)?;
+        let (unhidden, grouped) = (UNHIDDEN[1], false);
+        Planner { train, evaluate, options, persistent, boxes, unhidden, grouped }.settled()
+    }
+
     fn settled(self) -> Result<Planner, PlanError> {
         let mut planner = self;
         if let (Some(_), Some(largest)) = (planner.options.memory, planner.options.largest.clone()) {
             planner.settle(&largest)?;
-            // Where only the batch varies, next to no other sizes are met.
-            if largest.iter().any(|(symbol, _)| symbol != BATCH) {
+            // Where only the batch varies, next to no other sizes are met; graphs of one size learn nothing.
+            if !planner.train.is_parted() && largest.iter().any(|(symbol, _)| symbol != BATCH) {
                 planner.with(Which::Train, &largest, |graph, outline, options| {
                     outline.learn(graph, &largest, options)
                 })?;
@@ -130,6 +125,7 @@ impl Planner {
             evaluate: evaluate.map(|graph| Side::new(graph, 1)),
             options,
             persistent,
+            boxes: HashMap::new(),
             unhidden: UNHIDDEN[1],
             grouped: false,
         }
@@ -231,6 +227,16 @@ impl Planner {
         &self.persistent
     }
 
+    /// The box of a weight or state that is at home here, if nodes are divided.
+    pub(crate) fn boxed(&self, name: &str) -> Option<&Boxed> {
+        self.boxes.get(name)
+    }
+
+    /// Makes the graph that for inputs of these sizes, where it depends on them.
+    pub(crate) fn turn_to(&mut self, which: Which, sizes: &Bindings) -> Result<(), PlanError> {
+        self.side_mut(which).turn_to(sizes)
+    }
+
     /// What the plans are made for.
     pub fn options(&self) -> &SessionOptions {
         &self.options
@@ -271,6 +277,7 @@ impl Planner {
 
     /// The plan for inputs of these sizes.
     pub fn plan(&mut self, which: Which, sizes: &Bindings) -> Result<Plan, PlanError> {
+        self.turn_to(which, sizes)?;
         if let Some((budget, eviction)) = self.options.paged {
             return self.with(which, sizes, |graph, outline, options| {
                 let bound = outline.sizes(graph, sizes, options)?;
@@ -366,7 +373,8 @@ impl Planner {
         sizes: &Bindings,
         f: impl FnOnce(&Graph, &mut Outline, &Options) -> Result<T, PlanError>,
     ) -> Result<T, PlanError> {
-        let Planner { train, evaluate, options: job, persistent, unhidden, grouped } = self;
+        self.turn_to(which, sizes)?;
+        let Planner { train, evaluate, options: job, persistent, unhidden, grouped, .. } = self;
         let grouped = *grouped && which == Which::Train;
         let side = match (which, evaluate) {
             (Which::Evaluate, Some(side)) => side,

@@ -2,21 +2,21 @@
 //! made when a size is first met. Knows nothing of data sets, schedules or files.
 
 mod crew;
+mod cuts;
 mod feed;
 mod foresee;
 mod lines;
 mod options;
-mod parts;
 mod programs;
 mod values;
 
 pub use crate::stream::Ledger;
 pub use crew::planners;
+pub use cuts::divided;
 pub use feed::{NOISE, sizes_of};
 pub use foresee::{Foreseen, foresee};
 pub use lines::{Pipelined, pipelined};
 pub use options::SessionOptions;
-pub use parts::Parts;
 pub use programs::Reuse;
 
 use crate::collector::{Alarm, Amounts, Collector, since};
@@ -29,6 +29,7 @@ use crate::program::Program;
 use feed::feed;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Node, Phase, Value};
+use gulliver_plan::cut::CutError;
 use gulliver_plan::make::{Home, PlanError};
 use gulliver_plan::meetings::{Stuck, meetings};
 use gulliver_plan::outline::slice_of;
@@ -92,6 +93,17 @@ pub enum SessionError {
     /// The job cannot be a pipeline.
     #[error(transparent)]
     Pipeline(#[from] PipelineError),
+    /// Nodes cannot be divided like that.
+    #[error(transparent)]
+    Cut(#[from] CutError),
+    /// A cut for other devices than there are.
+    #[error("the cut is for {parts} devices, and there are {devices}")]
+    Cuts {
+        /// Devices of the cut.
+        parts: usize,
+        /// Devices.
+        devices: usize,
+    },
     /// Devices would wait for each other.
     #[error(transparent)]
     Stuck(#[from] Stuck),
@@ -339,6 +351,7 @@ impl Session {
     /// The number of the program for inputs of these sizes.
     fn load(&mut self, which: Which, sizes: &Bindings) -> Result<usize, SessionError> {
         if let Some(at) = self.programs.find(which, sizes) {
+            self.planner.turn_to(which, sizes)?;
             return Ok(at);
         }
         self.plan(which, sizes)?;
@@ -347,10 +360,6 @@ impl Session {
 
     /// The sizes that make the graph's data inputs fit a batch.
     pub fn sizes(&self, which: Which, batch: &Batch) -> Result<Bindings, SessionError> {
-        // A graph of parts has no symbols.
-        if self.planner.options().does_parts() {
-            return Ok(Bindings::new());
-        }
         Ok(sizes_of(self.planner.whole(which), batch)?)
     }
 

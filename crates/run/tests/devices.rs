@@ -1,6 +1,6 @@
-//! Several devices train one job. Data parallel, the bits are those of one device with as many partials, within
-//! budgets too; with nodes cut into parts, those of the whole wherever no sum is divided. Bytes between devices
-//! are those planned, and a device that fails stops all of them with one error.
+//! Several devices train one job, data parallel or as a pipeline. The bits are those of one device with as many
+//! partials, within budgets too. Bytes between devices are those planned, and a device that fails stops all of them
+//! with one error.
 
 mod makes;
 mod small_models;
@@ -10,14 +10,12 @@ use gulliver_graph::graph::Graph;
 use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::{Clip, training_graph};
-use gulliver_plan::cut::{Bound, Choice, Cut, Grid, Level, Objective, Options, Spread};
-use gulliver_plan::cut::{cut, deal, parts_of};
 use gulliver_plan::pipeline::Style;
 use gulliver_run::checkpoint::fingerprint;
 use gulliver_run::data::Batch;
 use gulliver_run::host::HostData;
 use gulliver_run::session::{
-    Key, Ledger, Parts, Pipelined, Session, SessionError, SessionOptions, Which, pipelined, planners,
+    Key, Ledger, Pipelined, Session, SessionError, SessionOptions, Which, pipelined, planners,
 };
 use makes::MAKES;
 use small_models::{data, small};
@@ -90,17 +88,6 @@ fn devices_may_take_several_partials_each() {
             let mut several = on_devices(&graph, vec![options(partials); devices]).unwrap();
             assert_eq!(train(&mut several, &data), expected, "{name}: {partials} on {devices} devices");
         }
-    }
-}
-
-#[test]
-fn every_device_ends_with_all_weights() {
-    let graph = graph("resnet18", "sgd", None);
-    let sizes = Bindings::new().with("batch", 6).with("length", 7);
-    let mut session = on_devices(&graph, vec![options(3); 3]).unwrap();
-    let (expected, _) = train(&mut session, &data(&graph, &sizes));
-    for mut device in session.apart() {
-        assert_eq!(fingerprint(&device.tensors().unwrap()), expected);
     }
 }
 
@@ -214,92 +201,6 @@ fn a_device_that_fails_stops_all_with_one_error() {
         // It stays stopped, and nobody hangs.
         assert!(session.step(&bad, Key { seed: 0, step: 7 }, &|_| None).is_err());
     }
-}
-
-/// How nodes are cut.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum How {
-    /// Each along the first, or last, axis that divides no sum.
-    First,
-    Last,
-    /// Each along the last axis there is.
-    Any,
-    /// As the search says that moves least.
-    Searched,
-}
-
-fn cut_so(graph: &Graph, sizes: &Bindings, devices: usize, how: How) -> Cut {
-    let levels = [Level::even(devices, 1e9)];
-    if how == How::Searched {
-        let options = Options { objective: Objective::Bytes, ..Options::default() };
-        return cut(graph, sizes, &levels, &options).unwrap().cut;
-    }
-    let bound = Bound::new(graph, sizes).unwrap();
-    let grid = Grid::new(&levels);
-    let mut cut = Cut::none(graph, &levels);
-    for (v, _, _) in graph.inputs().filter(|(v, ..)| bound.has_home(v.index())) {
-        let shape = &bound.shapes[v.index()];
-        if let Some(d) = (0..shape.len()).find(|d| shape[*d] >= 2 * devices) {
-            cut.values[v.index()] = vec![Spread::Along(d)];
-        }
-    }
-    for (id, node) in graph.nodes.iter().enumerate() {
-        let kind = bound.kind(id);
-        let mut axes = kind.axes.clone();
-        axes.retain(|a| parts_of(kind, &[Choice::Axis(*a)], &grid).is_ok());
-        axes.retain(|a| how == How::Any || kind.spec.cut(*a).is_some_and(|cut| cut.keeps_bits()));
-        let axis = if how == How::First { axes.first() } else { axes.last() }.copied();
-        cut.nodes[id] = vec![axis];
-        let parts = parts_of(kind, &[axis.map_or(Choice::All, Choice::Axis)], &grid).unwrap();
-        for (v, spreads) in node.outs.iter().zip(parts.spreads) {
-            cut.values[v.index()] = spreads;
-        }
-    }
-    cut
-}
-
-#[test]
-fn parts_of_nodes_on_several_devices_are_the_whole() {
-    let mut exchanged = 0;
-    for (i, name) in MAKES.into_iter().enumerate().filter(|(_, name)| *name != "dcgan") {
-        let partials = if i.is_multiple_of(3) && name != "resnet18" { 2 } else { 1 };
-        let slice = Bindings::new().with("batch", 4).with("length", 7);
-        let sizes = Bindings::new().with("batch", 4 * partials).with("length", 7);
-        for (devices, how) in [(2, How::First), (3, How::Last), (2, How::Any), (2, How::Searched)] {
-            let exact = matches!(how, How::First | How::Last);
-            // Where sums are divided, gradients near zero must not be divided by themselves.
-            let graph = graph(name, if exact { "adamw" } else { "sgd" }, Some(Clip::Norm(0.5)));
-            let data = data(&graph, &sizes);
-            let mut alone = Session::new(graph.clone(), None, options(partials), 11).unwrap();
-            let cut = cut_so(&graph, &slice, devices, how);
-            let shares = deal(&graph, &slice, &cut).unwrap_or_else(|e| panic!("{name}: {e}"));
-            let mut several = Parts::new(shares, vec![options(partials); devices], 11).unwrap();
-            let at_first = fingerprint(&alone.tensors().unwrap());
-            assert_eq!(fingerprint(&several.tensors().unwrap()), at_first, "{name}");
-            for step in 0..STEPS {
-                let number = |name: &str| name.ends_with("step").then_some((step + 1) as f32);
-                let key = Key { seed: 1, step };
-                let expected = alone.step(&data, key, &number).unwrap();
-                let found = several.step(&data, key, &number).unwrap();
-                assert_eq!(several.take_alarms(), [], "{name}");
-                if exact {
-                    assert_eq!(found, expected, "{name} on {devices}");
-                }
-                for (scalar, x) in &expected.scalars {
-                    let off = (x - found.scalars[scalar]).abs();
-                    // Norms of gradients through statistics of few examples lose more digits than losses.
-                    let close = if scalar.ends_with("loss") { 1e-5 } else { 1e-3 };
-                    assert!(off <= close * (1.0 + x.abs()), "{name} {how:?}: {scalar} is {x}, off by {off}");
-                }
-            }
-            if exact {
-                let expected = fingerprint(&alone.tensors().unwrap());
-                assert_eq!(fingerprint(&several.tensors().unwrap()), expected, "{name} on {devices}");
-            }
-            exchanged += several.ledger().from_peers;
-        }
-    }
-    assert!(exchanged > 1 << 20, "{exchanged}");
 }
 
 /// A pipeline on so many devices.

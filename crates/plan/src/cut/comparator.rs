@@ -21,9 +21,34 @@ pub enum Rule {
     Data,
     /// Weights, states and what follows from them along the weights' first dimension: output channels.
     Filter,
+    /// The same along their second dimension: input channels. What a weight makes is a partial sum, and is
+    /// divided along its own channels once it is complete.
+    Channel,
+    /// Everything that comes of images and volumes along their first dimension in space; weights and states
+    /// are everywhere.
+    Spatial,
 }
 
 impl Rule {
+    /// The dimension along which weights and states are divided.
+    pub(crate) fn of_weights(self) -> Option<usize> {
+        match self {
+            Rule::Filter => Some(0),
+            Rule::Channel => Some(1),
+            Rule::Data | Rule::Spatial => None,
+        }
+    }
+
+    /// The dimension along which data of this many dimensions is divided.
+    fn of_data(self, rank: usize) -> Option<usize> {
+        match self {
+            Rule::Data => (rank > 0).then_some(0),
+            Rule::Channel => (rank > 3).then_some(1),
+            Rule::Spatial => (rank > 3).then_some(2),
+            Rule::Filter => None,
+        }
+    }
+
     /// Every way to choose a rule for each level.
     pub(crate) fn combinations(levels: usize) -> Vec<Vec<Rule>> {
         let each = |list: Vec<Rule>| [Rule::Data, Rule::Filter].map(|r| [list.as_slice(), &[r]].concat());
@@ -66,11 +91,11 @@ pub(crate) fn ruled(bound: &Bound, levels: &[Level], state: &State, level: usize
         });
         choices[level] = choice;
     }
-    if rule == Rule::Filter {
+    if let Some(along) = rule.of_weights().map(Spread::Along) {
         for v in (0..state.homes.len()).filter(|v| bound.has_home(*v)) {
             let options = homes_at(&bound.shapes[v], &state.homes[v], level, &grid);
-            if options.iter().any(|(s, _)| s[level] == Spread::Along(0)) {
-                state.homes[v][level] = Spread::Along(0);
+            if options.iter().any(|(s, _)| s[level] == along) {
+                state.homes[v][level] = along;
             }
         }
     }
@@ -78,7 +103,7 @@ pub(crate) fn ruled(bound: &Bound, levels: &[Level], state: &State, level: usize
 }
 
 /// By node, the axis along which what the rule divides runs through it.
-fn followed(bound: &Bound, rule: Rule) -> Vec<Option<AxisId>> {
+pub(crate) fn followed(bound: &Bound, rule: Rule) -> Vec<Option<AxisId>> {
     let first = |index: &Index| match index {
         Index::Axis(a) => Some(*a),
         Index::One => None,
@@ -86,10 +111,10 @@ fn followed(bound: &Bound, rule: Rule) -> Vec<Option<AxisId>> {
         Index::Affine { terms, .. } => terms.first().map(|t| t.1),
     };
     let graph = bound.graph;
-    let starts = |v: usize| match (graph.values[v].origin, rule) {
-        (Origin::Input(Role::Data), Rule::Data)
-        | (Origin::Input(Role::Weight(_) | Role::State(_)), Rule::Filter) => {
-            (!bound.shapes[v].is_empty()).then_some(0)
+    let starts = |v: usize| match graph.values[v].origin {
+        Origin::Input(Role::Data) => rule.of_data(bound.shapes[v].len()),
+        Origin::Input(Role::Weight(_) | Role::State(_)) => {
+            rule.of_weights().filter(|d| *d < bound.shapes[v].len())
         }
         _ => None,
     };
@@ -100,13 +125,26 @@ fn followed(bound: &Bound, rule: Rule) -> Vec<Option<AxisId>> {
         let through = |(operand, v): (usize, &gulliver_graph::graph::Value)| {
             along[v.index()].and_then(|d| first(&spec.inputs[operand][d]))
         };
-        let weighty = |v: &gulliver_graph::graph::Value| rule == Rule::Filter && bound.has_home(v.index());
+        let weighty =
+            |v: &gulliver_graph::graph::Value| rule.of_weights().is_some() && bound.has_home(v.index());
         let inputs = || node.ins.iter().enumerate();
-        // Of a weight's gradient the last operand is the one whose channels the weight's rows make.
+        // Of a weight's gradient the last operand is the one whose channels the weight's rows make, the first
+        // the one whose channels its columns read.
         let axis = inputs().filter(|(_, v)| weighty(v)).find_map(through);
-        let axis = axis.or_else(|| inputs().rev().find_map(through));
+        let axis = axis.or_else(|| match rule {
+            Rule::Channel => inputs().find_map(through),
+            _ => inputs().rev().find_map(through),
+        });
+        let of_weight = node.ins.iter().any(weighty);
         for (indices, v) in spec.outputs.iter().zip(&node.outs) {
-            along[v.index()] = axis.and_then(|a| indices.iter().position(|i| first(i) == Some(a)));
+            let same = axis.and_then(|a| indices.iter().position(|i| first(i) == Some(a)));
+            // Channels are the second dimension of images and volumes, and the last of other things.
+            let channels = match indices.len() {
+                rank @ 2..=3 => Some(rank - 1),
+                rank => (rank > 3).then_some(1),
+            };
+            let summed = rule == Rule::Channel && of_weight && axis.is_some();
+            along[v.index()] = same.or(channels.filter(|_| summed));
         }
         axes.push(axis);
     }

@@ -1,12 +1,15 @@
 //! One training step over several devices: along which axis every node is divided at every level of groups
 //! of devices, where every value then lies, and the bytes that this moves. [`cut`] finds the cut, [`bytes()`]
-//! counts what any cut moves, [`comparator`] holds cuts by rule, [`deal`](deal()) makes a graph for each device.
+//! counts what any cut moves, [`comparator`] holds cuts by rule, [`named()`] those people ask for, [`fitted`] takes
+//! one over to other sizes, [`deal`](deal()) makes a graph for each device.
 
 mod bound;
 pub mod comparator;
 mod deal;
 mod eliminate;
+mod fit;
 mod judge;
+mod named;
 mod part;
 mod region;
 mod search;
@@ -17,7 +20,9 @@ mod traffic;
 
 pub use bound::{Bound, NodeKind};
 pub use deal::{Share, deal};
+pub use fit::{alongside, fitted};
 pub use judge::{Bytes, Judged, bytes, judge};
+pub use named::{Devices, NAMES, named};
 pub use part::{Choice, Need, Parts, parts_of, same_axis};
 pub use region::{Grid, held, split};
 pub use search::{Found, cut, worth};
@@ -144,6 +149,14 @@ pub enum CutError {
     /// Partial results that are not sums of f32.
     #[error("partial results of `{0}` cannot be put together")]
     Partial(String),
+    /// A name that cannot be followed.
+    #[error("strategy `{name}`: {why}")]
+    Name {
+        /// What was asked for.
+        name: String,
+        /// What forbids it, and what to do.
+        why: String,
+    },
     /// More memory is needed than there is.
     #[error(
         "the least a device needs is about {needed} bytes, the limit is {limit}; use more devices or raise the limit"

@@ -3,13 +3,14 @@
 
 use super::bound::Bound;
 use super::comparator::{Rule, ruled};
-use super::eliminate::FORBIDDEN;
+use super::eliminate::{FORBIDDEN, Factor, Problem};
 use super::judge::{Bytes, Judged, judge};
 use super::region::Grid;
 use super::tables::{State, Tables, cut_of};
-use super::{Cut, CutError, Level, Objective, Options, check_levels};
+use super::{Cut, CutError, Level, Objective, Options, Spread, check_levels};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
+use std::collections::HashMap;
 
 /// A cut and what it means.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,11 +29,55 @@ pub struct Found {
     pub exact: bool,
 }
 
+/// What is decided before the search.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fixed {
+    /// By value: where inputs live, at every level.
+    pub homes: HashMap<usize, Vec<Spread>>,
+    /// No sum is divided.
+    pub whole_sums: bool,
+}
+
+impl Fixed {
+    /// Forbids every other choice.
+    fn forbid(&self, tables: &Tables, problem: &mut Problem, level: usize) {
+        let cost = |allowed: bool| if allowed { 0.0 } else { FORBIDDEN };
+        for (v, (variable, home)) in &tables.homes {
+            let Some(fixed) = self.homes.get(v) else { continue };
+            let table = home.spreads.iter().map(|s| cost(s[level] == fixed[level])).collect();
+            problem.factors.push(Factor { scope: vec![*variable], table });
+        }
+        for (node, options) in tables.nodes.iter().enumerate().filter(|_| self.whole_sums) {
+            let table = options.parts.iter().map(|p| cost(!is_partial(&p.spreads))).collect();
+            problem.factors.push(Factor { scope: vec![node], table });
+        }
+    }
+
+    /// Whether a cut is as decided.
+    pub fn allows(&self, cut: &Cut) -> bool {
+        self.homes.iter().all(|(v, fixed)| cut.values[*v] == *fixed)
+            && !(self.whole_sums && is_partial(&cut.values))
+    }
+
+    /// Puts what is decided about the last level into a state.
+    fn put(&self, state: &mut State) {
+        for (v, fixed) in &self.homes {
+            let level = state.homes[*v].len() - 1;
+            state.homes[*v][level] = fixed[level];
+        }
+    }
+}
+
+fn is_partial(spreads: &[Vec<Spread>]) -> bool {
+    spreads.iter().flatten().any(|spread| matches!(spread, Spread::Partial(_)))
+}
+
 /// Where the search is.
 struct Search<'a> {
     bound: &'a Bound<'a>,
     levels: &'a [Level],
     options: &'a Options,
+    fixed: &'a Fixed,
     price: f64,
     exact: bool,
 }
@@ -40,8 +85,18 @@ struct Search<'a> {
 /// The best cut of a graph over the devices of these levels. With one level it is the best there is, as long
 /// as no table passes [`Options::limit`].
 pub fn cut(graph: &Graph, sizes: &Bindings, levels: &[Level], options: &Options) -> Result<Found, CutError> {
+    cut_fixed(&Bound::new(graph, sizes)?, levels, options, &Fixed::default())
+}
+
+/// The same where some things are decided.
+pub(crate) fn cut_fixed(
+    bound: &Bound,
+    levels: &[Level],
+    options: &Options,
+    fixed: &Fixed,
+) -> Result<Found, CutError> {
     check_levels(levels)?;
-    within_memory(&Bound::new(graph, sizes)?, levels, options)
+    within_memory(bound, levels, options, fixed)
 }
 
 /// More devices must make a step this many times as fast to be worth using.
@@ -68,7 +123,7 @@ pub fn worth(
     let mut best: Option<Found> = None;
     let mut refused = None;
     for levels in &tries {
-        match within_memory(&bound, levels, &options) {
+        match within_memory(&bound, levels, &options, &Fixed::default()) {
             Ok(found) if best.as_ref().is_none_or(|b| found.seconds * WORTH < b.seconds) => {
                 best = Some(found)
             }
@@ -80,8 +135,13 @@ pub fn worth(
 }
 
 /// Raises the price of memory until what is found fits, then lowers it as far as it still does.
-fn within_memory(bound: &Bound, levels: &[Level], options: &Options) -> Result<Found, CutError> {
-    let free = searched(bound, levels, options, 0.0)?;
+fn within_memory(
+    bound: &Bound,
+    levels: &[Level],
+    options: &Options,
+    fixed: &Fixed,
+) -> Result<Found, CutError> {
+    let free = searched(bound, levels, options, fixed, 0.0)?;
     let Some(limit) = options.memory.filter(|limit| free.memory > *limit) else { return Ok(free) };
     let cost = |f: &Found| match options.objective {
         Objective::Seconds => f.seconds,
@@ -91,7 +151,7 @@ fn within_memory(bound: &Bound, levels: &[Level], options: &Options) -> Result<F
     let mut best: Option<Found> = None;
     let mut least = free.memory;
     for _ in 0..12 {
-        let found = searched(bound, levels, options, price)?;
+        let found = searched(bound, levels, options, fixed, price)?;
         least = least.min(found.memory);
         if found.memory <= limit {
             let near = price < 1.5 * low;
@@ -110,11 +170,18 @@ fn within_memory(bound: &Bound, levels: &[Level], options: &Options) -> Result<F
     best.ok_or(CutError::Memory { needed: least, limit })
 }
 
-fn searched(bound: &Bound, levels: &[Level], options: &Options, price: f64) -> Result<Found, CutError> {
-    let mut search = Search { bound, levels, options, price, exact: true };
+fn searched(
+    bound: &Bound,
+    levels: &[Level],
+    options: &Options,
+    fixed: &Fixed,
+    price: f64,
+) -> Result<Found, CutError> {
+    let mut search = Search { bound, levels, options, fixed, price, exact: true };
     let mut state = State::new(bound);
     for level in 0..levels.len() {
         state.push(bound);
+        fixed.put(&mut state);
         let starts = vec![state.clone(), ruled(bound, &levels[..=level], &state, level, Rule::Data)];
         state = search.best_of(starts, level, &levels[..=level]);
     }
@@ -132,7 +199,8 @@ impl Search<'_> {
         let grid = Grid::new(levels);
         let mut state = starts[0].clone();
         let tables = Tables::new(self.bound, &grid, self.options, self.price, &state, level);
-        let problem = tables.problem();
+        let mut problem = tables.problem();
+        self.fixed.forbid(&tables, &mut problem, level);
         let starts = starts.iter().map(|s| tables.start(s, level));
         let start = starts.min_by(|a, b| problem.sum(a).total_cmp(&problem.sum(b))).unwrap_or_default();
         let solution = problem.solve(&start, self.options.limit);
@@ -192,8 +260,9 @@ impl Search<'_> {
 
     /// What is made small, of all levels.
     fn cost(&self, state: &State, grid: &Grid) -> f64 {
-        let judged = cut_of(self.bound, grid, state).and_then(|c| judge(self.bound, &c, &self.options.rates));
-        let Ok(judged) = judged else { return FORBIDDEN };
+        let cut = cut_of(self.bound, grid, state).ok().filter(|cut| self.fixed.allows(cut));
+        let judged = cut.map(|cut| judge(self.bound, &cut, &self.options.rates));
+        let Some(Ok(judged)) = judged else { return FORBIDDEN };
         let main = match self.options.objective {
             Objective::Seconds => judged.work + judged.moving,
             Objective::Bytes => judged.bytes.total() as f64,

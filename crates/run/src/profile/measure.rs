@@ -45,7 +45,8 @@ pub fn measure(
         1 => vec![Session::new(graph, None, options, 0)?],
         _ => {
             let planners = planners(&graph, None, vec![options; devices])?;
-            Session::together(planners, 0)?.apart()
+            let apart = planners.into_iter().map(|planner| Session::with(planner, 0));
+            apart.collect::<Result<Vec<Session>, SessionError>>()?
         }
     };
     let mut runs: Vec<Times> = Vec::new();

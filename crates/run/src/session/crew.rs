@@ -119,12 +119,6 @@ impl Session {
         std::iter::once(self).chain(&self.others)
     }
 
-    /// The sessions of all devices, each by itself: to look at, not to train with.
-    pub fn apart(mut self) -> Vec<Session> {
-        let others = std::mem::take(&mut self.others);
-        std::iter::once(self).chain(others).collect()
-    }
-
     /// Losses summed over all devices, in order. All who take part get the same.
     pub(super) fn agreed(&self, losses: Vec<f32>) -> Result<Vec<f32>, RunError> {
         let Some(seat) = self.planner.options().own_partials() else { return Ok(losses) };

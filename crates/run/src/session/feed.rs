@@ -1,5 +1,6 @@
 //! What a step is fed with: the sizes of a batch, and everything a graph reads but weights and states.
 
+use super::cuts::own;
 use super::{Key, SessionError};
 use crate::data::Batch;
 use crate::executor::{Cpu, RunError};
@@ -35,22 +36,23 @@ pub(super) fn feed(
         };
         match role {
             Role::Data => match batch.get(&info.name) {
-                Some(tensor) => feed(tensor.as_bytes())?,
+                Some(tensor) => feed(&own(side.boxed(value), tensor.as_bytes()))?,
                 None if owner(&info.name).0 == NOISE => {
                     let (name, member) = owner(&info.name);
-                    let (mut shape, key) = (info.ty.bind(sizes)?, keys[member]);
+                    let (mut shape, key) = (shape_of(side, value, sizes)?, keys[member]);
                     // That of all devices together, of which this is one's share.
                     if let Some(rows) = shape.first_mut() {
                         *rows *= parties as usize;
                     }
                     let all = noise(key.seed, key.step, name, &shape);
-                    let own = all.as_bytes().len() / parties as usize;
-                    feed(&all.as_bytes()[party as usize * own..][..own])?;
+                    let share = all.as_bytes().len() / parties as usize;
+                    let all = &all.as_bytes()[party as usize * share..][..share];
+                    feed(&own(side.boxed(value), all))?;
                 }
                 // Data without padding need not say so.
                 None if owner(&info.name).0 == "mask" => {
-                    let count = info.ty.bind(sizes)?.iter().product();
-                    feed(&vec![1; count])?;
+                    let all = vec![1; shape_of(side, value, sizes)?.iter().product()];
+                    feed(&own(side.boxed(value), &all))?;
                 }
                 None => {
                     let found: Vec<String> = batch.fields.iter().map(|(n, _)| format!("`{n}`")).collect();
@@ -76,6 +78,16 @@ pub(super) fn feed(
         }
     }
     Ok(total)
+}
+
+/// The shape of all partials of a data input, of which a device may need but boxes.
+fn shape_of(side: &Side, value: Value, sizes: &Bindings) -> Result<Vec<usize>, SessionError> {
+    let Some(boxed) = side.boxed(value) else { return Ok(side.graph.value(value).ty.bind(sizes)?) };
+    let mut shape = boxed.whole().to_vec();
+    if let Some(rows) = shape.first_mut() {
+        *rows *= side.partials as usize;
+    }
+    Ok(shape)
 }
 
 /// The data input that is noise by nature: a generator's. Every member has its own.

@@ -52,11 +52,6 @@ impl SessionOptions {
         self.seat.as_ref().filter(|seat| seat.takes == Takes::Partials)
     }
 
-    /// Whether the device does parts of nodes, of inputs of one size.
-    pub(crate) fn does_parts(&self) -> bool {
-        self.seat.as_ref().is_some_and(|seat| seat.takes == Takes::Parts)
-    }
-
     /// Whether devices meet in the middle of a step, so that none can run anything again by itself.
     pub(crate) fn meets_within(&self) -> bool {
         self.seat.as_ref().is_some_and(|seat| seat.takes != Takes::Partials)

@@ -9,6 +9,9 @@ use crate::test_dir::TestDir;
 use gulliver_graph::build::Builder;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::Init;
+use gulliver_graph::model::mlp::Mlp;
+use gulliver_graph::optim::Optimizer;
+use gulliver_graph::training::training_graph;
 use gulliver_plan::make::Persistent;
 
 /// Weights and states of many sizes, some changed by the forward pass.
@@ -228,4 +231,22 @@ fn a_plan_that_promised_less_raises_an_alarm() {
     );
     assert_eq!(alarms, [expected]);
     assert_eq!(session.collector().alarmed(), 1);
+}
+
+#[test]
+fn every_device_of_a_data_parallel_job_ends_with_all_weights() {
+    let model = Mlp { sizes: vec![6, 24, 5] };
+    let graph = training_graph(&model, &[Optimizer::new("sgd", &[]).unwrap()], None).unwrap();
+    let options = SessionOptions { threads: 1, partials: 3, ..SessionOptions::default() };
+    let mut session = Session::together(planners(&graph, None, vec![options; 3]).unwrap(), 11).unwrap();
+    let before = fingerprint(&session.tensors().unwrap());
+    let x = HostTensor::new(&[6, 6], HostData::F32((0..36).map(|i| (i as f32).sin()).collect())).unwrap();
+    let y = HostTensor::new(&[6], HostData::I64((0..6).map(|i| i % 5).collect())).unwrap();
+    let fields = vec![("x".into(), x), ("y".into(), y)];
+    session.step(&Batch { fields }, Key { seed: 0, step: 0 }, &|_| None).unwrap();
+    let expected = fingerprint(&session.tensors().unwrap());
+    assert_ne!(expected, before);
+    for other in &mut session.others {
+        assert_eq!(fingerprint(&other.tensors().unwrap()), expected);
+    }
 }

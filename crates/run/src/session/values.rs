@@ -41,9 +41,20 @@ impl Session {
                 }
                 at += size_of_val(floats) as u64;
             };
+            let boxed = self.planner.boxed(&name);
+            let count = boxed.map_or(shape.iter().product(), |boxed| boxed.whole().iter().product());
             for &seed in seeds {
-                pieces(seed, &name, init, shape.iter().product(), |_, piece| {
-                    together.extend_from_slice(piece);
+                pieces(seed, &name, init, count, |first, piece| {
+                    match boxed {
+                        Some(boxed) => {
+                            let float = size_of::<f32>();
+                            boxed.runs(first * float..(first + piece.len()) * float, |place, _, length| {
+                                let own = &piece[place / float - first..][..length / float];
+                                together.extend_from_slice(own);
+                            });
+                        }
+                        None => together.extend_from_slice(piece),
+                    }
                     if together.len() >= TOGETHER {
                         write(&together[..TOGETHER]);
                         together.drain(..TOGETHER);
@@ -143,6 +154,9 @@ impl Session {
         first: u64,
         bytes: &mut [u8],
     ) -> Result<bool, RunError> {
+        if let Some(read) = self.read_boxes(name, first, bytes)? {
+            return Ok(read);
+        }
         let Some((tier, offset)) = self.part(member, name, first, bytes.len()) else {
             for other in &mut self.others {
                 if other.read(member, name, first, bytes)? {
@@ -172,6 +186,9 @@ impl Session {
     /// Replaces bytes of a member's weight or state, from byte `first` of it on, a multiple of [`PIECE`];
     /// false if it has not as many, or if there is none of that name.
     pub fn write(&mut self, member: usize, name: &str, first: u64, bytes: &[u8]) -> Result<bool, RunError> {
+        if let Some(written) = self.write_boxes(name, first, bytes)? {
+            return Ok(written);
+        }
         let mut found = false;
         for other in &mut self.others {
             found |= other.write(member, name, first, bytes)?;
@@ -195,7 +212,7 @@ impl Session {
     }
 
     /// Writes bytes of a value on disk that need not begin or end where its pieces do.
-    fn write_within(&mut self, home: Home, offset: u64, bytes: &[u8]) -> Result<(), RunError> {
+    pub(super) fn write_within(&mut self, home: Home, offset: u64, bytes: &[u8]) -> Result<(), RunError> {
         let (start, end) = (offset - home.offset, offset - home.offset + bytes.len() as u64);
         let mut piece = vec![0; PIECE];
         for first in (start / PIECE as u64 * PIECE as u64..end).step_by(PIECE) {
@@ -228,6 +245,7 @@ impl Session {
     pub fn set_of(&mut self, member: usize, name: &str, tensor: &HostTensor) -> Result<bool, RunError> {
         let home = self.devices().find_map(|device| device.planner.persistent().homes.get(name));
         let each = home.map(|home| home.bytes / self.members as u64);
+        let each = self.planner.boxed(name).map(|boxed| boxed.whole_bytes() as u64).or(each);
         if each != Some(tensor.as_bytes().len() as u64) {
             return Ok(false);
         }

@@ -1,0 +1,76 @@
+//! The graphs that a cut is dealt into, by the sizes of inputs: a dealt graph has no symbols, so each size has its
+//! own. All devices ask here, and the first to ask deals for all.
+
+use crate::boxed::Boxed;
+use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::{Graph, Origin, Role, Value};
+use gulliver_plan::cut::{Cut, CutError, Share, deal, fitted};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Sizes whose graphs are kept; those of others are dealt again when they are met again, to the same graphs.
+const KEPT: usize = 32;
+
+/// What one device does of a graph, for inputs of one size.
+#[derive(Clone)]
+pub(crate) struct Dealt {
+    pub(crate) graph: Arc<Graph>,
+    /// Its box of every input.
+    pub(crate) boxes: Arc<HashMap<Value, Boxed>>,
+}
+
+/// See the top of this file.
+pub(crate) struct Deals {
+    pub(crate) whole: Arc<Graph>,
+    cut: Cut,
+    /// By sizes of a partial, the last used at the end; then by device.
+    known: Mutex<Vec<(Bindings, Vec<Dealt>)>>,
+}
+
+impl Deals {
+    /// None dealt yet.
+    pub(crate) fn new(whole: Graph, cut: Cut) -> Deals {
+        Deals { whole: Arc::new(whole), cut, known: Mutex::default() }
+    }
+
+    /// A device's share, for inputs of these sizes (of one partial). Weights and states are the same boxes for
+    /// all sizes.
+    pub(crate) fn share(&self, device: usize, sizes: &Bindings) -> Result<Dealt, CutError> {
+        // Nothing is left half done by one who panics.
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = match known.iter().position(|(other, _)| other == sizes) {
+            Some(at) => known.remove(at),
+            None => {
+                let cut = fitted(&self.whole, sizes, &self.cut)?;
+                let shares = deal(&self.whole, sizes, &cut)?;
+                (sizes.clone(), shares.into_iter().map(dealt).collect())
+            }
+        };
+        let share = entry.1[device].clone();
+        if known.len() == KEPT {
+            known.remove(0);
+        }
+        known.push(entry);
+        Ok(share)
+    }
+}
+
+fn dealt(Share { graph, inputs }: Share) -> Dealt {
+    let boxed = |(v, region, whole): (Value, Vec<_>, Vec<usize>)| {
+        (v, Boxed::new(&whole, &region, graph.ty(v).dtype.size()))
+    };
+    let boxes = Arc::new(inputs.into_iter().map(boxed).collect());
+    Dealt { graph: Arc::new(graph), boxes }
+}
+
+impl Dealt {
+    /// The boxes of weights and states, by name.
+    pub(crate) fn homes(&self) -> HashMap<String, Boxed> {
+        let stays = |v: &Value| match self.graph.value(*v).origin {
+            Origin::Input(role) => matches!(role, Role::Weight(_) | Role::State(_)),
+            Origin::Node { .. } => false,
+        };
+        let homes = self.boxes.iter().filter(|(v, _)| stays(v));
+        homes.map(|(v, boxed)| (self.graph.value(*v).name.clone(), boxed.clone())).collect()
+    }
+}

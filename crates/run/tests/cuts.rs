@@ -1,0 +1,351 @@
+//! Several devices share every node of a job. The bits are those of one device wherever no sum is divided, for
+//! inputs of any size, in evaluation, within budgets, and through checkpoints; from outside weights are whole.
+
+mod makes;
+mod small_models;
+
+use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::Graph;
+use gulliver_graph::model::{MODELS, model};
+use gulliver_graph::optim::Optimizer;
+use gulliver_graph::training::{Clip, evaluation_graph, training_graph};
+use gulliver_plan::cut::{Bound, Choice, Cut, Devices, Grid, Level, NAMES, Objective, Options, Spread};
+use gulliver_plan::cut::{cut, named, parts_of};
+use gulliver_run::checkpoint::{PIECE, fingerprint};
+use gulliver_run::data::Batch;
+use gulliver_run::host::HostData;
+use gulliver_run::session::{Key, Outcome, Session, SessionError, SessionOptions, Which, divided};
+use makes::MAKES;
+use small_models::{data, small};
+
+const STEPS: u64 = 2;
+
+/// The graphs that train and evaluate.
+fn graphs(name: &str, optimizer: &str, clip: Option<Clip>) -> (Graph, Graph) {
+    let row = MODELS.iter().find(|row| row.name == name).unwrap();
+    let model = model(name, &small(row)).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let train = training_graph(&*model, &[Optimizer::new(optimizer, &[]).unwrap()], clip).unwrap();
+    (train, evaluation_graph(&*model).unwrap())
+}
+
+fn options(partials: usize) -> SessionOptions {
+    SessionOptions { threads: 1, partials: partials as u32, ..SessionOptions::default() }
+}
+
+fn sized(batch: usize, length: usize) -> Bindings {
+    Bindings::new().with("batch", batch).with("length", length)
+}
+
+/// How nodes are cut.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum How {
+    /// Each along the first, or last, axis that divides no sum.
+    First,
+    Last,
+    /// Each along the last axis there is.
+    Any,
+    /// As the search says that moves least.
+    Searched,
+}
+
+fn cut_so(graph: &Graph, sizes: &Bindings, devices: usize, how: How) -> Cut {
+    let levels = [Level::even(devices, 1e9)];
+    if how == How::Searched {
+        let options = Options { objective: Objective::Bytes, ..Options::default() };
+        return cut(graph, sizes, &levels, &options).unwrap().cut;
+    }
+    let bound = Bound::new(graph, sizes).unwrap();
+    let grid = Grid::new(&levels);
+    let mut cut = Cut::none(graph, &levels);
+    for (v, _, _) in graph.inputs().filter(|(v, ..)| bound.has_home(v.index())) {
+        let shape = &bound.shapes[v.index()];
+        let mut long = (0..shape.len()).filter(|d| shape[*d] >= 2 * devices);
+        if let Some(d) = if how == How::Last { long.next_back() } else { long.next() } {
+            cut.values[v.index()] = vec![Spread::Along(d)];
+        }
+    }
+    for (id, node) in graph.nodes.iter().enumerate() {
+        let kind = bound.kind(id);
+        let mut axes = kind.axes.clone();
+        axes.retain(|a| parts_of(kind, &[Choice::Axis(*a)], &grid).is_ok());
+        axes.retain(|a| how == How::Any || kind.spec.cut(*a).is_some_and(|cut| cut.keeps_bits()));
+        let axis = if how == How::First { axes.first() } else { axes.last() }.copied();
+        cut.nodes[id] = vec![axis];
+        let parts = parts_of(kind, &[axis.map_or(Choice::All, Choice::Axis)], &grid).unwrap();
+        for (v, spreads) in node.outs.iter().zip(parts.spreads) {
+            cut.values[v.index()] = spreads;
+        }
+    }
+    cut
+}
+
+/// A session on the devices of a cut along axes that divide no sum.
+fn exactly(
+    (train, evaluate): &(Graph, Graph),
+    devices: Vec<SessionOptions>,
+    sizes: &Bindings,
+    how: How,
+) -> Result<Session, SessionError> {
+    let batch = sizes.get("batch").unwrap() / devices[0].partials as usize;
+    let cut = cut_so(train, &sizes.clone().with("batch", batch), devices.len(), how);
+    Session::together(divided(train, Some(evaluate), devices, sizes, cut)?, 11)
+}
+
+fn alone((train, evaluate): &(Graph, Graph), partials: usize) -> Session {
+    Session::new(train.clone(), Some(evaluate.clone()), options(partials), 11).unwrap()
+}
+
+fn step(session: &mut Session, batch: &Batch, step: u64) -> Outcome {
+    let number = |name: &str| name.ends_with("step").then_some((step + 1) as f32);
+    let outcome = session.step(batch, Key { seed: 1, step }, &number).unwrap();
+    assert_eq!(session.take_alarms(), [], "bytes are as planned on every device");
+    outcome
+}
+
+fn weights(session: &mut Session) -> String {
+    fingerprint(&session.tensors().unwrap())
+}
+
+/// Steps of both are close, and the same if no sum is divided.
+fn assert_close(found: &Outcome, expected: &Outcome, exact: bool, what: &str) {
+    if exact {
+        assert_eq!(found, expected, "{what}");
+    }
+    for (scalar, x) in &expected.scalars {
+        let off = (x - found.scalars[scalar]).abs();
+        // Norms of gradients through statistics of few examples lose more digits than losses.
+        let close = if scalar.ends_with("loss") { 1e-5 } else { 1e-3 };
+        assert!(off <= close * (1.0 + x.abs()), "{what}: {scalar} is {x}, off by {off}");
+    }
+}
+
+#[test]
+fn parts_of_nodes_on_several_devices_are_the_whole() {
+    let mut exchanged = 0;
+    for (i, name) in MAKES.into_iter().enumerate() {
+        let partials = if i.is_multiple_of(3) && !["resnet18", "dcgan"].contains(&name) { 2 } else { 1 };
+        let (slice, sizes) = (sized(4, 7), sized(4 * partials, 7));
+        for (devices, how) in [(2, How::First), (3, How::Last), (2, How::Any), (2, How::Searched)] {
+            let exact = matches!(how, How::First | How::Last);
+            // Where sums are divided, gradients near zero must not be divided by themselves.
+            let (train, _) = graphs(name, if exact { "adamw" } else { "sgd" }, Some(Clip::Norm(0.5)));
+            let data = data(&train, &sizes);
+            let mut alone = Session::new(train.clone(), None, options(partials), 11).unwrap();
+            let cut = cut_so(&train, &slice, devices, how);
+            let planners = divided(&train, None, vec![options(partials); devices], &sizes, cut);
+            let mut several = Session::together(planners.unwrap(), 11).unwrap();
+            assert_eq!(weights(&mut several), weights(&mut alone), "{name}");
+            for n in 0..STEPS {
+                let (expected, found) = (step(&mut alone, &data, n), step(&mut several, &data, n));
+                assert_close(&found, &expected, exact, &format!("{name} on {devices} {how:?}"));
+            }
+            if exact {
+                assert_eq!(weights(&mut several), weights(&mut alone), "{name} on {devices}");
+            }
+            exchanged += several.ledger().from_peers;
+        }
+    }
+    assert!(exchanged > 1 << 20, "{exchanged}");
+}
+
+#[test]
+fn inputs_of_several_sizes_train_and_evaluate_to_the_same_bits() {
+    for (name, partials) in [("gpt", 2), ("lstm", 1), ("cnn", 1), ("bert", 1)] {
+        let graphs = graphs(name, "adamw", None);
+        let first = sized(6, 7);
+        let mut one = alone(&graphs, partials);
+        let mut several = exactly(&graphs, vec![options(partials); 3], &first, How::First).unwrap();
+        // Also fewer examples than devices, and the first size again.
+        for (n, (batch, length)) in [(6, 7), (4, 5), (2, 7), (6, 7), (12, 3), (4, 5)].into_iter().enumerate()
+        {
+            let data = data(&graphs.0, &sized(batch, length));
+            let (found, expected) = (step(&mut several, &data, n as u64), step(&mut one, &data, n as u64));
+            assert_eq!(found, expected, "{name}, batch {batch}");
+            let key = Key { seed: 1, step: n as u64 };
+            let found = several.evaluate(&data, key).unwrap();
+            assert_eq!(found, one.evaluate(&data, key).unwrap(), "{name}, batch {batch}");
+        }
+        assert_eq!(weights(&mut several), weights(&mut one), "{name}");
+        assert_eq!(several.take_alarms(), []);
+    }
+}
+
+/// Noise is that of all devices together, as is a mask that nobody gave.
+#[test]
+fn what_a_batch_lacks_is_completed_for_the_whole() {
+    for (name, field, partials) in [("dcgan", "z", 1), ("bert", "mask", 2)] {
+        let graphs = graphs(name, "sgd", None);
+        let sizes = sized(4, 7);
+        let mut batch = data(&graphs.0, &sizes);
+        let fields = batch.fields.len();
+        batch.fields.retain(|(name, _)| name != field);
+        assert!(batch.fields.len() < fields, "{name} reads {field}");
+        for how in [How::First, How::Last] {
+            let mut one = alone(&graphs, partials);
+            let mut several = exactly(&graphs, vec![options(partials); 2], &sizes, how).unwrap();
+            for n in 0..STEPS {
+                assert_eq!(step(&mut several, &batch, n), step(&mut one, &batch, n), "{name} {how:?}");
+            }
+            assert_eq!(weights(&mut several), weights(&mut one), "{name} {how:?}");
+        }
+    }
+}
+
+#[test]
+fn checkpoints_do_not_depend_on_devices() {
+    let graphs = graphs("gpt", "adamw", None);
+    let sizes = sized(6, 7);
+    let data = data(&graphs.0, &sizes);
+    let mut expected = alone(&graphs, 1);
+    step(&mut expected, &data, 0);
+    let mut sessions = [
+        exactly(&graphs, vec![options(1); 2], &sizes, How::First).unwrap(),
+        alone(&graphs, 1),
+        exactly(&graphs, vec![options(1); 3], &sizes, How::Last).unwrap(),
+        exactly(&graphs, vec![options(1); 2], &sizes, How::Last).unwrap(),
+    ];
+    step(&mut sessions[0], &data, 0);
+    for at in 1..sessions.len() {
+        let (before, after) = sessions.split_at_mut(at);
+        let (from, to) = (&mut before[at - 1], &mut after[0]);
+        assert_eq!(from.layout(), to.layout());
+        let mut bytes = Vec::new();
+        from.state(&mut bytes).unwrap();
+        to.set_state(&bytes).unwrap();
+        assert_eq!(weights(to), weights(&mut expected));
+        step(to, &data, at as u64);
+        step(&mut expected, &data, at as u64);
+        assert_eq!(weights(to), weights(&mut expected), "after {at}");
+    }
+    // Neither too many bytes, nor of what is not there.
+    let several = &mut sessions[2];
+    let (name, _, shape) = several.layout().remove(0);
+    let bytes = 4 * shape.iter().product::<usize>();
+    for (name, first, count, fine) in [
+        (name.as_str(), 0, bytes, true),
+        (&name, 0, bytes + 1, false),
+        (&name, bytes, 1, false),
+        ("none", 0, 1, false),
+    ] {
+        let mut buffer = vec![0; count];
+        assert_eq!(several.read(0, name, first as u64, &mut buffer).unwrap(), fine);
+        assert_eq!(several.write(0, name, first as u64, &buffer).unwrap(), fine && first == 0);
+    }
+}
+
+/// Weights leave the devices, each of which has a budget of its own; pieces are read and written wherever they are.
+#[test]
+fn devices_may_have_budgets_of_their_own() {
+    for (name, how, disk) in
+        [("gpt", How::First, false), ("lstm", How::Last, true), ("resnet18", How::First, true)]
+    {
+        let graphs = graphs(name, "adamw", None);
+        let sizes = sized(4, 7);
+        let data = data(&graphs.0, &sizes);
+        let mut one = alone(&graphs, 1);
+        let mut free = exactly(&graphs, vec![options(1); 2], &sizes, how).unwrap();
+        let needed = free.planner().unlimited(Which::Train, &sizes).unwrap().spaces[0].bytes;
+        let within = |percent: u64| SessionOptions {
+            memory: Some(needed * percent / 100),
+            host_memory: if disk { Some(0) } else { None },
+            disk: disk.then_some(1 << 30),
+            largest: Some(sizes.clone()),
+            ..options(1)
+        };
+        let mut several = exactly(&graphs, vec![within(60), within(110)], &sizes, how).unwrap();
+        for n in 0..STEPS {
+            assert_eq!(step(&mut several, &data, n), step(&mut one, &data, n), "{name}");
+        }
+        let key = Key { seed: 1, step: STEPS };
+        assert_eq!(several.evaluate(&data, key).unwrap(), one.evaluate(&data, key).unwrap(), "{name}");
+        let expected = weights(&mut one);
+        assert_eq!(weights(&mut several), expected, "{name}");
+        let peaks: Vec<u64> = several.devices().map(|device| device.peak()).collect();
+        assert!(peaks[0] <= needed * 60 / 100, "{name}: {peaks:?} of {needed}");
+
+        // There and back, a piece at a time.
+        let mut other = exactly(&graphs, vec![within(60); 2], &sizes, How::Last).unwrap();
+        for (name, dtype, shape) in several.layout() {
+            let bytes = dtype.size() * shape.iter().product::<usize>();
+            for first in (0..bytes).step_by(PIECE) {
+                let mut piece = vec![0; PIECE.min(bytes - first)];
+                assert!(several.read(0, &name, first as u64, &mut piece).unwrap());
+                assert!(other.write(0, &name, first as u64, &piece).unwrap());
+            }
+        }
+        assert_eq!(weights(&mut other), expected, "{name}");
+        assert_eq!(several.first_not_finite(0, &one.layout()).unwrap(), None);
+    }
+}
+
+#[test]
+fn a_step_that_fails_changes_nothing_and_names_the_device() {
+    let graphs_of = |name| graphs(name, "sgd", None);
+    let images = graphs_of("resnet18");
+    let good = data(&images.0, &sized(4, 7));
+    let mut bad = good.clone();
+    for (_, tensor) in &mut bad.fields {
+        if let HostData::F32(numbers) = tensor.data_mut() {
+            *numbers.last_mut().unwrap() = f32::NAN;
+        }
+    }
+    let mut several = exactly(&images, vec![options(1); 2], &sized(4, 7), How::First).unwrap();
+    step(&mut several, &good, 0);
+    let before = weights(&mut several);
+    let outcome = several.step(&bad, Key { seed: 1, step: 1 }, &|_| None).unwrap();
+    assert_eq!(outcome.not_finite.as_deref(), Some("loss"));
+    assert_eq!(weights(&mut several), before);
+    assert_eq!(step(&mut several, &good, 2).not_finite, None);
+
+    let tokens = graphs_of("gpt");
+    let mut bad = data(&tokens.0, &sized(4, 7));
+    for (_, tensor) in &mut bad.fields {
+        if let HostData::I64(tokens) = tensor.data_mut() {
+            *tokens.last_mut().unwrap() = 1 << 40;
+        }
+    }
+    let mut several = exactly(&tokens, vec![options(1); 2], &sized(4, 7), How::First).unwrap();
+    let said = several.step(&bad, Key { seed: 0, step: 6 }, &|_| None).unwrap_err().to_string();
+    assert!(said.starts_with("step 7, device 1: ") && said.contains("is not below"), "{said}");
+    assert!(several.step(&bad, Key { seed: 0, step: 7 }, &|_| None).is_err(), "it stays stopped");
+
+    let cut = cut_so(&tokens.0, &sized(4, 7), 3, How::First);
+    let refused = divided(&tokens.0, None, vec![options(1); 2], &sized(4, 7), cut).err().unwrap();
+    assert_eq!(refused.to_string(), "the cut is for 3 devices, and there are 2");
+}
+
+#[test]
+fn cuts_by_name_train_every_make_of_model() {
+    for (i, name) in MAKES.into_iter().enumerate() {
+        let graphs = graphs(name, "sgd", Some(Clip::Norm(0.5)));
+        let sizes = sized(4, 7);
+        let data = data(&graphs.0, &sizes);
+        let key = Key { seed: 1, step: STEPS };
+        let mut one = alone(&graphs, 1);
+        let expected: Vec<Outcome> = (0..STEPS).map(|n| step(&mut one, &data, n)).collect();
+        let evaluated = one.evaluate(&data, key).unwrap();
+        for (n, (strategy, _)) in NAMES.into_iter().enumerate() {
+            let devices = if strategy.contains('+') { 4 } else { 2 + (i + n) % 2 };
+            let found = named(&graphs.0, &sizes, &Devices::new(devices), strategy);
+            let images = data.fields.iter().any(|(_, tensor)| tensor.shape().len() > 3);
+            if strategy.ends_with("spatial") && !images {
+                assert!(found.is_err(), "{name} has no space");
+                continue;
+            }
+            let cut = found.unwrap_or_else(|e| panic!("{name}: {e}"));
+            let what = format!("{name} by {strategy} on {devices}");
+            let lies = |spread: Spread| cut.values.iter().flatten().any(|s| *s == spread);
+            // Space is divided, with halos and all, where there is some.
+            assert!(!strategy.ends_with("spatial") || lies(Spread::Along(2)), "{what}");
+            let planners = divided(&graphs.0, Some(&graphs.1), vec![options(1); devices], &sizes, cut);
+            let mut several = Session::together(planners.unwrap(), 11).unwrap();
+            for (n, expected) in expected.iter().enumerate() {
+                assert_close(&step(&mut several, &data, n as u64), expected, false, &what);
+            }
+            let found = several.evaluate(&data, key).unwrap();
+            for (scalar, x) in &evaluated {
+                assert!((x - found[scalar]).abs() <= 1e-4 * (1.0 + x.abs()), "{what}: {scalar}");
+            }
+        }
+    }
+}
