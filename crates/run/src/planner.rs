@@ -121,13 +121,13 @@ impl Planner {
         persistent: Persistent,
     ) -> Planner {
         Planner {
+            grouped: options.grouped,
             train: Side::new(train, options.partials),
             evaluate: evaluate.map(|graph| Side::new(graph, 1)),
             options,
             persistent,
             boxes: HashMap::new(),
             unhidden: UNHIDDEN[1],
-            grouped: false,
         }
     }
 
@@ -138,7 +138,7 @@ impl Planner {
         let weights: Vec<String> = self.train.graph.weights().map(|(_, info)| info.name.clone()).collect();
         let here = weights.iter().all(|name| self.persistent.homes[name].tier == Tier::Device);
         let scheduled = self.train.turns.is_some();
-        if self.train.partials == 1 || scheduled || one_by_one.is_ok() && here {
+        if self.train.partials == 1 || scheduled || self.grouped || one_by_one.is_ok() && here {
             return one_by_one.map(|_| ());
         }
         let before = (self.persistent.clone(), self.unhidden, self.train.outline.take());

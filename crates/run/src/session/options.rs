@@ -30,6 +30,8 @@ pub struct SessionOptions {
     /// Instead of planning what moves, have it paged on demand within so many bytes, as others do; for
     /// comparison.
     pub paged: Option<(u64, Eviction)>,
+    /// Have partials take turns layer by layer, whether or not weights leave the device.
+    pub grouped: bool,
     /// Whether values may be computed again to save memory.
     pub recompute: bool,
     /// How fast kernels are thought to be.
@@ -87,6 +89,7 @@ impl Default for SessionOptions {
             throttle: None,
             largest: None,
             paged: None,
+            grouped: false,
             recompute: true,
             rates: Rates { flops: threads as f64 * Rates::default().flops, ..Rates::default() },
             curves: None,
