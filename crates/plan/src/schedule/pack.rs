@@ -25,7 +25,7 @@ impl Packer<'_> {
 
     /// The same from the last layer, so that the last pack is full.
     pub(crate) fn greedy_from_last(&self) -> Option<Packs> {
-        self.from_last(|_| true)
+        self.filled_from_last(|_| true)
     }
 
     /// So many packs whose amounts are as equal as cuts nearest to equal shares make them. None if one does
@@ -62,7 +62,8 @@ impl Packer<'_> {
         let all = amount(&self.layers);
         let single = self.layers.clone().map(|l| amount(&(l..l + 1))).fold(0.0, f64::max);
         let (mut low, mut high) = (single.max(all / count as f64), all);
-        let within = |limit: f64| self.from_last(|pack| amount(pack) <= limit).filter(|p| p.len() <= count);
+        let within =
+            |limit: f64| self.filled_from_last(|pack| amount(pack) <= limit).filter(|p| p.len() <= count);
         let mut best = within(high)?;
         for _ in 0..12 {
             let limit = (low + high) / 2.0;
@@ -74,7 +75,7 @@ impl Packer<'_> {
         Some(best)
     }
 
-    fn from_last(&self, within: impl Fn(&Range<usize>) -> bool) -> Option<Packs> {
+    fn filled_from_last(&self, within: impl Fn(&Range<usize>) -> bool) -> Option<Packs> {
         let (mut packs, mut end) = (Vec::new(), self.layers.end);
         while end > self.layers.start {
             let mut start = end - 1;

@@ -100,7 +100,7 @@ pub struct Task {
 pub fn pieces(samples: u32, size: u32) -> Vec<u32> {
     let size = size.max(1);
     let mut pieces = vec![size; (samples / size) as usize];
-    if samples % size > 0 {
+    if !samples.is_multiple_of(size) {
         pieces.push(samples % size);
     }
     pieces
