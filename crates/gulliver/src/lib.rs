@@ -16,6 +16,7 @@ pub mod machine;
 pub mod prelude;
 pub mod report;
 pub mod setup;
+pub mod strategy;
 pub mod sweep;
 pub mod workload;
 
