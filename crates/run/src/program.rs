@@ -10,9 +10,9 @@ use crate::tiers::Tiers;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, Origin, Phase, Value};
-use gulliver_graph::op::Op;
 use gulliver_plan::kind::Kinds;
 use gulliver_plan::plan::{Act, Place, Plan, Stream, Tier};
+use gulliver_plan::simulate::meeting_of;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -149,7 +149,7 @@ impl Program {
             }
             program.kernels.push(Some(lowered.run));
         }
-        program.settle(graph, kinds, plan, (kernels, tiers), &spot)?;
+        program.settle(graph, kinds, plan, (kernels, tiers, &sizes), &spot)?;
         program.inputs = plan.inputs.iter().map(|i| (i.value, spot(&i.place))).collect();
         program.inputs.sort_by_key(|(value, _)| *value);
         for o in &plan.outputs {
@@ -170,7 +170,7 @@ impl Program {
         graph: &Graph,
         kinds: &Kinds,
         plan: &Plan,
-        (kernels, tiers): (&Kernels, &Tiers),
+        (kernels, tiers, sizes): (&Kernels, &Tiers, &Bindings),
         spot: &dyn Fn(&Place) -> Spot,
     ) -> Result<(), RunError> {
         let slot = |p: &Place| memory(tiers, spot(p)).expect("kernels work on device memory");
@@ -235,11 +235,9 @@ impl Program {
                 }
                 Act::Meet { node: id, own, result, .. } => {
                     let node = &graph.nodes[id.index()];
-                    let Op::Exchange(what) = &node.op else {
-                        unreachable!("verified plans meet to exchange")
-                    };
+                    let what = meeting_of(node, sizes).expect("verified plans meet to exchange");
                     let (own, result, first) = (own.as_ref().map(slot), slot(result), node.outs[0]);
-                    let meeting = Meeting::new(what, kernels);
+                    let meeting = Meeting::new(&what, kernels);
                     beside.push(
                         Stream::Meet,
                         index,

@@ -41,16 +41,6 @@ pub struct SessionOptions {
 }
 
 impl SessionOptions {
-    /// The place among other devices, if each takes partials of its own.
-    pub(crate) fn own_partials(&self) -> Option<&Seat> {
-        self.seat.as_ref().filter(|seat| seat.takes == Takes::Partials)
-    }
-
-    /// Whether the device does parts of nodes, of inputs of one size.
-    pub(crate) fn does_parts(&self) -> bool {
-        self.seat.as_ref().is_some_and(|seat| seat.takes == Takes::Parts)
-    }
-
     /// Where the device is among links.
     pub(crate) fn port(&self) -> Option<Port> {
         let device = self.seat.as_ref().map_or(0, |seat| seat.party);
@@ -60,6 +50,16 @@ impl SessionOptions {
     /// How fast links are thought to be, whatever holds them up.
     pub(crate) fn held_up(&self) -> Links {
         self.port().map_or(self.links, |port| port.throttle.topology().seen_by(port.device, self.links))
+    }
+
+    /// The place among other devices, if each takes partials of its own.
+    pub(crate) fn own_partials(&self) -> Option<&Seat> {
+        self.seat.as_ref().filter(|seat| seat.takes == Takes::Partials)
+    }
+
+    /// Whether the device does parts of nodes, of inputs of one size.
+    pub(crate) fn does_parts(&self) -> bool {
+        self.seat.as_ref().is_some_and(|seat| seat.takes == Takes::Parts)
     }
 
     /// Slices of a training batch on all devices together.
