@@ -55,9 +55,7 @@ pub fn bars(plans: &Plans, spans: &[Span], width: usize) -> String {
         for marks in columns {
             let at_work = marks.iter().sum::<f64>() >= SEEN;
             let most = marks.iter().zip(MARKS).max_by(|a, b| a.0.total_cmp(b.0)).filter(|_| at_work);
-            text.push(
-                most.filter(|(share, _)| **share > idle && **share > 0.0).map_or('·', |(_, mark)| mark),
-            );
+            text.push(most.map_or('·', |(_, mark)| mark));
         }
         text.push('\n');
     }

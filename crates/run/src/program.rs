@@ -19,6 +19,8 @@ use std::time::Duration;
 /// See the top of this file.
 pub struct Program {
     pub(crate) instructions: Vec<Instruction>,
+    /// The step of the plan that each is for.
+    pub(crate) steps: Vec<u32>,
     /// The kernel of each kind of node; kinds that are views have none.
     pub(crate) kernels: Vec<Option<Run>>,
     /// Operands, results and scratch of all instructions, one after the other.
@@ -129,6 +131,7 @@ impl Program {
         };
         let mut program = Program {
             instructions: Vec::with_capacity(plan.steps.len()),
+            steps: Vec::with_capacity(plan.steps.len()),
             kernels: Vec::with_capacity(kinds.nodes.len()),
             slots: Vec::new(),
             beside: Arc::default(),
@@ -223,7 +226,7 @@ impl Program {
                     let stream = stream.expect("moves have a stream");
                     beside.push(
                         stream,
-                        index,
+                        (i, index),
                         Task::Move {
                             from: end(from)?,
                             to: end(to)?,
@@ -240,7 +243,7 @@ impl Program {
                     let meeting = Meeting::new(&what, kernels);
                     beside.push(
                         Stream::Meet,
-                        index,
+                        (i, index),
                         Task::Meet { meeting, own, result, value: first },
                         &waits,
                     );
@@ -265,6 +268,7 @@ impl Program {
             if awaited[i] && stream == Some(Stream::Compute) {
                 self.instructions.push(Instruction::Computed);
             }
+            self.steps.resize(self.instructions.len(), i as u32);
         }
         self.beside = Arc::new(beside);
         Ok(())
@@ -294,6 +298,7 @@ impl Program {
         let beside = |i: &&Instruction| matches!(i, Instruction::Move | Instruction::Meet { .. });
         let moves = self.instructions.iter().filter(beside).count();
         size_of_val(self.instructions.as_slice())
+            + size_of_val(self.steps.as_slice())
             + size_of_val(self.slots.as_slice())
             + MOVE * moves
             + KERNEL * (self.kernels.len() + self.inputs.len() + self.outputs.len())

@@ -23,6 +23,8 @@ pub struct SessionOptions {
     pub disk_dir: Option<PathBuf>,
     /// Links of stated speeds, between all devices and their host; none hold anything up.
     pub throttle: Option<Arc<Throttle>>,
+    /// Whether to note when each step of a plan is done.
+    pub record: bool,
     /// The largest input there will be. With it a budget is proven before the first step, and weights
     /// and states leave the device if they must.
     pub largest: Option<Bindings>,
@@ -79,6 +81,7 @@ impl Default for SessionOptions {
             disk: None,
             disk_dir: None,
             throttle: None,
+            record: false,
             largest: None,
             recompute: true,
             rates: Rates { flops: threads as f64 * Rates::default().flops, ..Rates::default() },
