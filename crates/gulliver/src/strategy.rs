@@ -17,7 +17,10 @@ pub const AUTO: &str = "auto";
 pub const STRATEGIES: [(&str, &str); 10] = [
     (AUTO, "whichever is thought to be fastest and leaves the numbers as they are on one device"),
     ("data", "every device has all weights and takes partials of its own"),
-    ("harmony-dp", "the same, all partials of some layers before those of the next: weights are fetched once for all"),
+    (
+        "harmony-dp",
+        "the same, all partials of some layers before those of the next: weights are fetched once for all",
+    ),
     ("pipeline", "every device has some neighbouring layers; one partial goes forward, one back"),
     ("harmony-pp", "layers go around the devices in packs, all partials of a pack before those of the next"),
     ("filter", "every node is divided along the outputs of its weights"),

@@ -35,11 +35,11 @@ pub trait Peers: Send + Sync {
     /// Who has left for good first, and why, if anyone has.
     fn gone(&self) -> Option<Parted>;
 
-    /// What is exchanged from now on takes as long as it would over these links.
-    fn over(&self, throttle: &Arc<Throttle>);
-
     /// Bytes that a party has taken from each of the others so far, by party.
     fn taken(&self, party: u32) -> Vec<u64>;
+
+    /// What is exchanged from now on takes as long as it would over these links.
+    fn over(&self, throttle: &Arc<Throttle>);
 }
 
 /// What each of several devices takes of a step.

@@ -24,6 +24,8 @@ pub struct SessionOptions {
     pub disk_dir: Option<PathBuf>,
     /// Links of stated speeds, between all devices and their host; none hold anything up.
     pub throttle: Option<Arc<Throttle>>,
+    /// Whether to note when each step of a plan is done.
+    pub record: bool,
     /// The largest input there will be. With it a budget is proven before the first step, and weights
     /// and states leave the device if they must.
     pub largest: Option<Bindings>,
@@ -49,11 +51,6 @@ pub struct SessionOptions {
 }
 
 impl SessionOptions {
-    /// The place among other devices, if each takes partials of its own.
-    pub(crate) fn own_partials(&self) -> Option<&Seat> {
-        self.seat.as_ref().filter(|seat| seat.takes == Takes::Partials)
-    }
-
     /// Whether devices meet in the middle of a step, so that none can run anything again by itself.
     pub(crate) fn meets_within(&self) -> bool {
         self.seat.as_ref().is_some_and(|seat| seat.takes != Takes::Partials)
@@ -68,6 +65,11 @@ impl SessionOptions {
     /// How fast links are thought to be, whatever holds them up.
     pub(crate) fn held_up(&self) -> Links {
         self.port().map_or(self.links, |port| port.throttle.topology().seen_by(port.device, self.links))
+    }
+
+    /// The place among other devices, if each takes partials of its own.
+    pub(crate) fn own_partials(&self) -> Option<&Seat> {
+        self.seat.as_ref().filter(|seat| seat.takes == Takes::Partials)
     }
 
     /// Slices of a training batch on all devices together.
@@ -87,6 +89,7 @@ impl Default for SessionOptions {
             disk: None,
             disk_dir: None,
             throttle: None,
+            record: false,
             largest: None,
             paged: None,
             grouped: false,
