@@ -4,6 +4,7 @@
 use crate::advice::advise;
 use crate::command::CommandError;
 use crate::job::{Device, Job, Length, NormGroup};
+use crate::strategy::{AUTO, fastest, planned_as};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
 use gulliver_graph::model::param::ParamValue;
@@ -20,7 +21,7 @@ use gulliver_run::data::{self, Buckets, DataInfo, Dataset, Sampler, prefetch};
 use gulliver_run::link::Throttle;
 use gulliver_run::planner::{Planner, evaluated_at_once};
 use gulliver_run::probe;
-use gulliver_run::session::{SessionError, SessionOptions, planners, sizes_of};
+use gulliver_run::session::{SessionError, SessionOptions, sizes_of};
 use gulliver_run::team::Team;
 use gulliver_run::train::{Sources, TrainOptions};
 use std::collections::BTreeMap;
@@ -59,6 +60,10 @@ pub struct Setup {
     pub planner: Planner,
     /// Those of the other devices.
     pub others: Vec<Planner>,
+    /// What the job computes.
+    pub graphs: Graphs,
+    /// Where and how each device runs, whatever the strategy.
+    pub devices: Vec<SessionOptions>,
     /// The largest input there will be on a device.
     pub largest: Bindings,
     /// Learning rate over time.
@@ -113,13 +118,15 @@ pub fn setup(
     let mut session = session_options(job, &graphs.largest, &speeds, checkpoints);
     let curves = machine.and_then(|machine| machine.at(threads(job), job.devices.count as usize));
     session.curves = curves.map(Arc::new);
-    let mut others = match job.devices.count {
-        1 => vec![planned(&graphs, session)?],
-        _ => planned_on(&graphs, session, job)?,
+    let devices = device_options(&session, job);
+    let mut others = match (job.devices.count, job.train.strategy) {
+        (1, _) => vec![planned(&graphs, session)?],
+        (_, AUTO) => fastest(&graphs, &devices)?.planners,
+        (_, name) => planned_as(name, &graphs, devices.clone())?.0,
     };
     let planner = others.remove(0);
-    let largest = planner.options().largest.clone().unwrap_or(graphs.largest);
-    Ok(Setup { planner, others, largest, schedule, sources, options, parameters, fitted })
+    let largest = planner.options().largest.clone().unwrap_or_else(|| graphs.largest.clone());
+    Ok(Setup { planner, others, largest, graphs, devices, schedule, sources, options, parameters, fitted })
 }
 
 /// Opens the data of a job.
@@ -236,16 +243,15 @@ pub fn planned(graphs: &Graphs, session: SessionOptions) -> Result<Planner, Comm
     }
 }
 
-/// The plans of each of several devices, which share budgets of host memory and disk.
-fn planned_on(graphs: &Graphs, session: SessionOptions, job: &Job) -> Result<Vec<Planner>, CommandError> {
+/// Where and how each of several devices of a job runs; they share budgets of host memory and disk.
+fn device_options(session: &SessionOptions, job: &Job) -> Vec<SessionOptions> {
     let share = |bytes: Option<u64>| bytes.map(|bytes| bytes / job.devices.count);
     let (host_memory, disk) = (share(session.host_memory), share(session.disk));
     let device = |one: Device| {
         let threads = if one.threads == 0 { session.threads } else { one.threads as usize };
         SessionOptions { threads, memory: one.memory, host_memory, disk, ..session.clone() }
     };
-    let devices = job.devices.list().into_iter().map(device).collect();
-    Ok(planners(&graphs.train, Some(&graphs.evaluation), devices)?)
+    job.devices.list().into_iter().map(device).collect()
 }
 
 /// Threads that each device of a job is to use.

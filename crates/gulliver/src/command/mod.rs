@@ -5,6 +5,7 @@ pub mod models;
 pub mod ops;
 pub mod plan;
 pub mod profile;
+mod several;
 pub mod sweep;
 pub mod train;
 
@@ -12,13 +13,14 @@ use crate::job::{Job, JobError};
 use crate::machine::{self, Known};
 use crate::sweep::SweepError;
 use gulliver_graph::graph::GraphError;
+use gulliver_run::atomic::write_atomic;
 use gulliver_run::checkpoint::CheckpointError;
 use gulliver_run::data::DataError;
 use gulliver_run::profile::ProfileError;
 use gulliver_run::session::SessionError;
 use gulliver_run::train::TrainError;
-use std::io;
-use std::path::PathBuf;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
 /// A job file, and what is said over it.
 #[derive(clap::Args, Clone, Debug)]
@@ -31,6 +33,10 @@ pub struct JobArguments {
     /// Devices that share every batch, and the hard budget of each: 4x256MiB, or 4 without a budget.
     #[arg(long, value_name = "COUNT[xSIZE]", conflicts_with = "memory")]
     devices: Option<String>,
+    /// How devices share the work: data, pipeline, harmony-dp, harmony-pp, filter, channel, spatial, data+filter,
+    /// cut, or auto.
+    #[arg(long, value_name = "NAME")]
+    strategy: Option<String>,
     /// Hard budget of the device, e.g. 256MiB.
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
@@ -58,6 +64,8 @@ impl JobArguments {
             let memory = memory.map(|memory| format!("devices.memory={memory}"));
             std::iter::once(format!("devices.count={count}")).chain(memory)
         });
+        let strategy = self.strategy.iter().map(|name| format!("train.strategy={name}"));
+        let devices = devices.chain(strategy);
         let sets: Vec<String> = self.sets.iter().cloned().chain(devices).chain(budgets).chain(more).collect();
         Job::load(&self.job, &sets)
     }
@@ -149,4 +157,12 @@ impl From<SweepError> for CommandError {
             error => CommandError::Sweep(error),
         }
     }
+}
+
+pub(crate) fn write_file(
+    path: &Path,
+    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<(), CommandError> {
+    write_atomic(path, |file| write(file))
+        .map_err(|source| CommandError::File { path: path.to_path_buf(), source })
 }

@@ -1,9 +1,11 @@
 //! `gulliver plan JOB`: how a job would run, before anything runs.
 
+use super::several::{as_json, devices_table, ranking_table, write_trace};
 use super::{CommandError, JobArguments};
 use crate::machine::Known;
 use crate::report::units;
-use crate::setup::{Setup, measured, setup};
+use crate::setup::{Graphs, Setup, measured, setup};
+use crate::strategy::{AUTO, judged, ranking};
 use clap::Args;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
@@ -12,11 +14,12 @@ use gulliver_plan::plan::{Act, Choice, Decision, Plan, STREAMS, Stream};
 use gulliver_plan::simulate::{Moved, Timing, exchanged, moved};
 use gulliver_plan::verify::verify;
 use gulliver_run::planner::Planner;
-use gulliver_run::session::{SessionError, Which};
+use gulliver_run::session::{SessionError, SessionOptions, Which};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Says how a job would run: memory, time and what moves.
@@ -33,6 +36,9 @@ pub struct Arguments {
     /// If the job does not fit, prints a job file with the cheapest change that makes it fit.
     #[arg(long)]
     fit: bool,
+    /// Writes the simulated step of several devices as a trace for Chrome or Perfetto.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// Everything as JSON, the plan included.
     #[arg(long)]
     json: bool,
@@ -78,7 +84,7 @@ struct Point {
 pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let job = arguments.job.load([])?;
     let Known { profile, about } = arguments.job.machine()?;
-    let Setup { mut planner, largest, .. } = match setup(&job, None, profile.as_ref()) {
+    let Setup { mut planner, largest, graphs, devices, .. } = match setup(&job, None, profile.as_ref()) {
         Err(CommandError::DoesNotFit(advice)) if arguments.fit => match &advice.change {
             Some((field, value, _)) => {
                 let job = arguments.job.load([format!("{field}={value}")])?;
@@ -105,6 +111,10 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
         let text = if arguments.json { json(&points)? } else { curve_table(&points) };
         return Ok(out.write_all(text.as_bytes())?);
     }
+    if job.devices.count > 1 && arguments.explain.is_none() {
+        let forced = arguments.job.strategy.is_some() && job.train.strategy != AUTO;
+        return several(arguments, job.train.strategy, forced, (&graphs, &devices), &mut out);
+    }
     let unlimited = planner.unlimited(Which::Train, &largest).map_err(SessionError::from)?;
     let free = planner.timing(Which::Train, &largest, &unlimited).map_err(SessionError::from)?;
     let plan = planner.plan(Which::Train, &largest).map_err(SessionError::from)?;
@@ -124,6 +134,40 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
         None => {
             let budget = planner.options().memory;
             table(graph, (&unlimited, &free), (&plan, &summary), budget, met) + &about + "\n"
+        }
+    };
+    Ok(out.write_all(text.as_bytes())?)
+}
+
+/// Says how strategies rank, unless one is asked for, and what the devices do with the one that is chosen.
+fn several(
+    arguments: &Arguments,
+    name: &'static str,
+    forced: bool,
+    (graphs, devices): (&Graphs, &[SessionOptions]),
+    out: &mut impl Write,
+) -> Result<(), CommandError> {
+    let (mut able, unable) = match forced {
+        true => (vec![judged(name, graphs, devices.to_vec())?], Vec::new()),
+        false => ranking(graphs, devices),
+    };
+    let Some(at) = able.iter().position(|judged| forced || judged.same_numbers) else {
+        let why = unable.into_iter().next().map(|(_, why)| why);
+        return Err(
+            why.map_or_else(|| CommandError::Unknown("no strategy will do".into()), CommandError::from)
+        );
+    };
+    able.swap(0, at);
+    if let Some(path) = &arguments.trace {
+        write_trace(path, &able[0])?;
+    }
+    let text = match arguments.json {
+        true => json(&as_json(&able[0], &able, &unable))?,
+        false if forced => devices_table(&able[0]),
+        false => {
+            able[..=at].sort_by(|a, b| a.foreseen.together.seconds.total_cmp(&b.foreseen.together.seconds));
+            let chosen = able.iter().position(|judged| judged.same_numbers).unwrap_or(0);
+            ranking_table(&able, &unable) + "\n" + &devices_table(&able[chosen])
         }
     };
     Ok(out.write_all(text.as_bytes())?)

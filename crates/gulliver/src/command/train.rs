@@ -1,6 +1,6 @@
 //! `gulliver train JOB`: trains the model of a job file in a run directory of its own.
 
-use super::{CommandError, JobArguments};
+use super::{CommandError, JobArguments, write_file};
 use crate::interrupt;
 use crate::job::Job;
 use crate::report::events::{Event, PlanSummary, PlanUse, SizeSummary};
@@ -10,7 +10,7 @@ use crate::report::units;
 use crate::setup::{Setup, setup};
 use clap::Args;
 use gulliver_plan::plan::{Act, Choice, Plan};
-use gulliver_run::atomic::{remove_unfinished, write_atomic};
+use gulliver_run::atomic::remove_unfinished;
 use gulliver_run::checkpoint::{self, Stored};
 use gulliver_run::collector::{Amounts, Record, total};
 use gulliver_run::data::prefetch;
@@ -192,11 +192,6 @@ fn take(dir: &Path) -> Result<(), CommandError> {
             .map_err(|source| CommandError::File { path: dir.to_path_buf(), source })?;
     }
     Ok(())
-}
-
-fn write_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), CommandError> {
-    write_atomic(path, |file| write(file))
-        .map_err(|source| CommandError::File { path: path.to_path_buf(), source })
 }
 
 fn now() -> f64 {

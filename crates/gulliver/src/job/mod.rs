@@ -124,10 +124,11 @@ impl Job {
             job.train.partials = job.devices.count;
         }
         let (devices, partials, batch) = (job.devices.count, job.train.partials, job.train.batch);
-        if devices > 1 && partials != devices {
+        let shared = matches!(job.train.strategy, "data" | "harmony-dp");
+        if devices > 1 && shared && !partials.is_multiple_of(devices) {
             let problem = format!(
-                "{devices} devices take a partial each, and train.partials is {partials}; make them equal, or \
-                 leave partials away"
+                "{devices} devices take as many partials each, and train.partials is {partials}; make it a multiple \
+                 of {devices}, leave it away, or choose another train.strategy"
             );
             return Err(job.error("devices.count", problem));
         }

@@ -5,6 +5,7 @@
 use super::error::{JobError, one_line};
 use super::fields::{self, Fields, MAX};
 use super::tree::{Item, Value};
+use crate::strategy::STRATEGIES;
 use gulliver_graph::hyper::{BELOW_ONE, POSITIVE, range};
 use gulliver_graph::model::MODELS;
 use gulliver_graph::model::param::ParamValue;
@@ -76,6 +77,8 @@ pub struct Train {
     pub on_nan: OnNan,
     /// What batch statistics are over.
     pub norm_group: NormGroup,
+    /// How several devices share the work: a row of [`STRATEGIES`].
+    pub strategy: &'static str,
     /// Steps between progress reports.
     pub log_every: u64,
     /// Weights to start from instead of random ones.
@@ -96,6 +99,7 @@ impl Default for Train {
             clip_value: None,
             on_nan: OnNan::Stop,
             norm_group: NormGroup::Batch,
+            strategy: "data",
             log_every: 10,
             weights: None,
         }
@@ -308,6 +312,7 @@ pub fn train(mut fields: Fields<'_>) -> Result<Train, JobError> {
             Some("partial") => NormGroup::Partial,
             _ => default.norm_group,
         },
+        strategy: fields.choice("strategy", &STRATEGIES.map(|(name, _)| name))?.unwrap_or(default.strategy),
         log_every: fields.whole("log_every", 1, MAX)?.unwrap_or(default.log_every),
         weights: fields.path("weights")?,
     };

@@ -45,6 +45,7 @@ pub fn to_toml(job: &Job) -> String {
     out.real("clip_norm", train.clip_norm);
     out.real("clip_value", train.clip_value);
     out.text("on_nan", if train.on_nan == OnNan::Stop { "stop" } else { "skip" });
+    out.text("strategy", train.strategy);
     out.text("norm_group", if train.norm_group == NormGroup::Batch { "batch" } else { "partial" });
     out.path("weights", train.weights.as_deref());
 

@@ -108,7 +108,7 @@ impl Session {
 
     /// The sizes of what each device gets of inputs of these sizes.
     pub fn share(&self, mut sizes: Bindings) -> Result<Bindings, SessionError> {
-        if let Some(batch) = sizes.get(BATCH) {
+        if let Some(batch) = sizes.get(BATCH).filter(|_| !self.planner.options().meets_within()) {
             sizes.set(BATCH, share_of(batch, 1 + self.others.len() as u32)?);
         }
         Ok(sizes)

@@ -1,0 +1,129 @@
+//! What `gulliver plan` says of several devices: how strategies rank, what each device does when, its peak, and
+//! the bytes over every link.
+
+use super::CommandError;
+use crate::report::units;
+use crate::strategy::Judged;
+use gulliver_graph::graph::Graph;
+use gulliver_plan::plan::Plan;
+use gulliver_plan::timeline::bars;
+use gulliver_run::session::{Foreseen, SessionError, Which};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::time::Duration;
+
+/// Columns of the bars.
+const WIDTH: usize = 72;
+
+fn time(seconds: f64) -> String {
+    units::duration(Duration::from_secs_f64(seconds.max(0.0)))
+}
+
+/// The graphs and plans of all devices.
+pub fn plans(judged: &Judged) -> Vec<(&Graph, &Plan)> {
+    judged.planners.iter().map(|planner| planner.graph(Which::Train)).zip(&judged.foreseen.plans).collect()
+}
+
+/// Bytes from other devices, over all of them.
+fn from_peers(judged: &Judged) -> u64 {
+    let count = |(graph, plan): (&Graph, &Plan)| {
+        gulliver_plan::simulate::exchanged(graph, &plan.bindings(), plan.partials).unwrap_or(0)
+    };
+    plans(judged).into_iter().map(count).sum()
+}
+
+fn swapped(foreseen: &Foreseen) -> u64 {
+    foreseen.together.devices.iter().map(|d| d.moved.to_device + d.moved.to_host).sum()
+}
+
+/// How strategies rank, fastest first.
+pub fn ranking_table(able: &[Judged], unable: &[(&'static str, SessionError)]) -> String {
+    let mut text = format!(
+        "{:<12} {:>11} {:>13} {:>12} {:>14}   numbers\n",
+        "strategy", "step time", "largest peak", "to/from host", "between devices"
+    );
+    for judged in able {
+        let peak = judged.foreseen.plans.iter().map(|plan| plan.spaces[0].live).max().unwrap_or(0);
+        let _ = writeln!(
+            text,
+            "{:<12} {:>11} {:>13} {:>12} {:>14}   {}",
+            judged.name,
+            time(judged.foreseen.together.seconds),
+            units::bytes(peak),
+            units::bytes(swapped(&judged.foreseen)),
+            units::bytes(from_peers(judged)),
+            if judged.same_numbers { "as on one device" } else { "sums are divided" },
+        );
+    }
+    for (name, why) in unable {
+        let _ = writeln!(text, "{name:<12} cannot: {why}");
+    }
+    text
+}
+
+/// What each device does when, its peak, and bytes over links.
+pub fn devices_table(judged: &Judged) -> String {
+    let together = &judged.foreseen.together;
+    let mut text = format!("{}: {} a step\n", judged.name, time(together.seconds));
+    let _ = writeln!(
+        text,
+        "{:<8} {:>11} {:>10} {:>10} {:>12} {:>12}",
+        "device", "peak", "computes", "moves", "to device", "to host"
+    );
+    for (device, (plan, timing)) in judged.foreseen.plans.iter().zip(&together.devices).enumerate() {
+        let beside: f64 = timing.busy[1..].iter().sum();
+        let _ = writeln!(
+            text,
+            "{device:<8} {:>11} {:>10} {:>10} {:>12} {:>12}",
+            units::bytes(plan.spaces[0].live),
+            time(timing.busy[0]),
+            time(beside),
+            units::bytes(timing.moved.to_device),
+            units::bytes(timing.moved.to_host),
+        );
+    }
+    let _ = writeln!(text, "between devices {}", units::bytes(from_peers(judged)));
+    for link in &together.links {
+        let _ = writeln!(
+            text,
+            "link {:<12} {:>11}, busy {}",
+            link.name,
+            units::bytes(link.bytes),
+            time(link.busy)
+        );
+    }
+    text.push_str(&bars(&plans(judged), &together.spans, WIDTH));
+    text.push_str("f forward, b backward, u update, + sums and copies, = moves, x meetings\n");
+    text
+}
+
+/// The same as JSON.
+pub fn as_json(chosen: &Judged, able: &[Judged], unable: &[(&'static str, SessionError)]) -> Value {
+    let summary = |judged: &Judged| {
+        let peaks: Vec<u64> = judged.foreseen.plans.iter().map(|plan| plan.spaces[0].live).collect();
+        let together = &judged.foreseen.together;
+        json!({
+            "strategy": judged.name,
+            "seconds": together.seconds,
+            "peaks": peaks,
+            "devices": together.devices,
+            "links": together.links,
+            "from_peers": from_peers(judged),
+            "same_numbers": judged.same_numbers,
+        })
+    };
+    let unable: Vec<Value> =
+        unable.iter().map(|(name, why)| json!({"strategy": name, "why": why.to_string()})).collect();
+    json!({
+        "chosen": summary(chosen),
+        "ranking": able.iter().map(summary).collect::<Vec<Value>>(),
+        "impossible": unable,
+        "plans": chosen.foreseen.plans,
+    })
+}
+
+/// Writes the trace of a simulated step for Chrome or Perfetto.
+pub fn write_trace(path: &std::path::Path, judged: &Judged) -> Result<(), CommandError> {
+    let text = gulliver_plan::timeline::trace(&plans(judged), &judged.foreseen.together.spans);
+    super::write_file(path, |file| file.write_all(text.as_bytes()))
+}
