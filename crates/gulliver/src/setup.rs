@@ -3,7 +3,7 @@
 
 use crate::advice::advise;
 use crate::command::CommandError;
-use crate::job::{Job, Length, NormGroup};
+use crate::job::{Device, Job, Length, NormGroup};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
 use gulliver_graph::model::param::ParamValue;
@@ -14,8 +14,10 @@ use gulliver_graph::schedule::Schedule;
 use gulliver_graph::training::{Clip, evaluation_graph, training_graph};
 use gulliver_plan::cost::{Links, Rates};
 use gulliver_plan::make::PlanError;
+use gulliver_plan::topology::Topology;
 use gulliver_run::data::open::Opened;
 use gulliver_run::data::{self, Buckets, DataInfo, Dataset, Sampler, prefetch};
+use gulliver_run::link::Throttle;
 use gulliver_run::planner::{Planner, evaluated_at_once};
 use gulliver_run::probe;
 use gulliver_run::session::{SessionError, SessionOptions, planners, sizes_of};
@@ -99,7 +101,7 @@ pub fn setup(job: &Job, checkpoints: Option<&Path>) -> Result<Setup, CommandErro
     let session = session_options(job, &graphs.largest, &Speeds::for_job(job, checkpoints), checkpoints);
     let mut others = match job.devices.count {
         1 => vec![planned(&graphs, session)?],
-        count => planned_on(&graphs, session, count)?,
+        _ => planned_on(&graphs, session, job)?,
     };
     let planner = others.remove(0);
     let largest = planner.options().largest.clone().unwrap_or(graphs.largest);
@@ -197,8 +199,15 @@ pub fn session_options(
         recompute: devices.recompute,
         rates: speeds.rates,
         partials: job.train.partials as u32,
+        // Links that job files can say are always sound.
+        throttle: devices_linked(job).map(|topology| Arc::new(Throttle::new(topology))),
         ..SessionOptions::default()
     }
+}
+
+/// What the devices of a job are linked by, if that is to hold bytes up.
+pub fn devices_linked(job: &Job) -> Option<Topology> {
+    job.links.topology(&job.devices).ok().flatten()
 }
 
 /// The plans of a job, or what to do if it does not fit.
@@ -214,11 +223,15 @@ pub fn planned(graphs: &Graphs, session: SessionOptions) -> Result<Planner, Comm
 }
 
 /// The plans of each of several devices, which share budgets of host memory and disk.
-fn planned_on(graphs: &Graphs, session: SessionOptions, count: u64) -> Result<Vec<Planner>, CommandError> {
-    let share = |bytes: Option<u64>| bytes.map(|bytes| bytes / count);
+fn planned_on(graphs: &Graphs, session: SessionOptions, job: &Job) -> Result<Vec<Planner>, CommandError> {
+    let share = |bytes: Option<u64>| bytes.map(|bytes| bytes / job.devices.count);
     let (host_memory, disk) = (share(session.host_memory), share(session.disk));
-    let each = SessionOptions { host_memory, disk, ..session };
-    Ok(planners(&graphs.train, Some(&graphs.evaluation), vec![each; count as usize])?)
+    let device = |one: Device| {
+        let threads = if one.threads == 0 { session.threads } else { one.threads as usize };
+        SessionOptions { threads, memory: one.memory, host_memory, disk, ..session.clone() }
+    };
+    let devices = job.devices.list().into_iter().map(device).collect();
+    Ok(planners(&graphs.train, Some(&graphs.evaluation), devices)?)
 }
 
 /// Threads that each device of a job is to use.

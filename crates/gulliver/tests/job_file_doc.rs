@@ -145,8 +145,15 @@ fn document() -> String {
         listed(SCHEDULES.iter().map(|row| row.name)),
         defaults("schedule", digits)["name"].replace('"', "`"),
     );
-    let devices = fields("crates/gulliver/src/job/sections.rs", "Devices");
-    text += &format!("\n## `[devices]`\n{}", documented(devices, &defaults("devices", digits)));
+    let of = |name: &str| fields("crates/gulliver/src/job/sections.rs", name);
+    let alike = of("Devices").into_iter().filter(|(name, _)| name != "each").collect();
+    text += &format!("\n## `[devices]`\n{}", documented(alike, &defaults("devices", digits)));
+    text += "\nDevices that are not alike are listed one by one, as `[[devices]]` in double brackets instead, each with\n\
+             these fields; `host_memory`, `disk`, `disk_dir` and `recompute` are then written below the first.\n";
+    text += &documented(of("Device"), &BTreeMap::new());
+    text += "\n## `[links]`\n\nReal copies that take as long as they would over links of these speeds, to study a box that is not at\n\
+             hand. Rates are written like `\"12 GB/s\"`, times like `\"10us\"`.\n";
+    text += &documented(of("Links"), &defaults("links", digits));
     text += "\nBytes are written as a whole number or with a unit: `\"256MiB\"`, `\"1.5GB\"`.\n";
     text
 }

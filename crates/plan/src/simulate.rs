@@ -7,8 +7,10 @@ pub use together::{LinkUse, Party, Span, Stuck, Together, over_links, together};
 
 use crate::cost::Links;
 use crate::plan::{Act, Place, Plan, STREAMS, Stream, Tier};
-use gulliver_graph::graph::{Graph, NodeId, Phase};
+use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::{Graph, Node, NodeId, Phase};
 use gulliver_graph::op::Op;
+use gulliver_graph::op::exchange::Exchange;
 use serde::Serialize;
 
 /// What a simulated step comes to.
@@ -46,6 +48,17 @@ pub fn moved(plan: &Plan) -> Moved {
         }
     }
     moved
+}
+
+/// What a node does when it meets others, for these sizes of one partial; none if it meets nobody.
+pub fn meeting_of(node: &Node, sizes: &Bindings) -> Option<Exchange> {
+    if !node.op.def().meets() {
+        return None;
+    }
+    match node.op.def().bind(sizes).ok()?.as_ref().unwrap_or(&node.op) {
+        Op::Exchange(what) => Some(what.clone()),
+        _ => None,
+    }
 }
 
 /// Bytes that the meetings of a graph bring from other devices in one step.

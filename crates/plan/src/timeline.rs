@@ -10,6 +10,9 @@ use std::fmt::Write;
 /// What fills a bar for most of a column: forward, backward, update, other computing, moves, meetings.
 const MARKS: [char; 6] = ['f', 'b', 'u', '+', '=', 'x'];
 
+/// The share of a column below which a stream counts as idle.
+const SEEN: f64 = 0.05;
+
 /// The graphs and plans that spans are of, by device.
 pub type Plans<'a> = [(&'a Graph, &'a Plan)];
 
@@ -26,8 +29,8 @@ pub fn name(stream: Stream) -> &'static str {
 }
 
 /// A line for each stream at work, so many columns wide from the first beginning to the last end. A column
-/// shows what took most of it: `f`orward, `b`ackward, `u`pdate, `+` copies and sums, `=` moves, `x` meetings,
-/// and `·` nothing.
+/// shows what took more of it than anything else: `f`orward, `b`ackward, `u`pdate, `+` copies and sums, `=`
+/// moves, `x` meetings, and `·` next to nothing.
 pub fn bars(plans: &Plans, spans: &[Span], width: usize) -> String {
     let width = width.max(1);
     let begin = spans.iter().map(|span| span.start).fold(f64::INFINITY, f64::min);
@@ -50,11 +53,9 @@ pub fn bars(plans: &Plans, spans: &[Span], width: usize) -> String {
         before = Some(device);
         let _ = write!(text, "{label:<10}{:<8}", name(stream));
         for marks in columns {
-            let idle = (1.0 - marks.iter().sum::<f64>()).max(0.0);
-            let most = marks.iter().zip(MARKS).max_by(|a, b| a.0.total_cmp(b.0));
-            text.push(
-                most.filter(|(share, _)| **share > idle && **share > 0.0).map_or('·', |(_, mark)| mark),
-            );
+            let at_work = marks.iter().sum::<f64>() >= SEEN;
+            let most = marks.iter().zip(MARKS).max_by(|a, b| a.0.total_cmp(b.0)).filter(|_| at_work);
+            text.push(most.map_or('·', |(_, mark)| mark));
         }
         text.push('\n');
     }

@@ -304,3 +304,66 @@ impl Laid {
         vec![self.all.len() as u32 - 1]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(topology: &Topology, from: Site, to: Site) -> Vec<&str> {
+        topology.route(from, to).iter().map(|&link| topology.links[link as usize].name.as_str()).collect()
+    }
+
+    #[test]
+    fn transfers_pass_what_is_on_their_way() {
+        use Site::{Device, Disk, Host};
+        let pcie = Topology::pcie(4, 12e9, 0.0, 2).unwrap();
+        let host = Wiring { host: Some(1e9), ..Wiring::default() };
+        let own = Wiring { shared: false, peer: Some(2e9), disk: Some([3e9, 1e9]), ..host };
+        let [host, own] = [host, own].map(|w| Topology::wired(vec![self::Device::default(); 3], &w).unwrap());
+        for (topology, from, to, expected) in [
+            (&pcie, Host, Device(3), vec!["host to devices of socket 1", "into device 3"]),
+            (&pcie, Device(0), Device(1), vec!["out of device 0", "into device 1"]),
+            (
+                &pcie,
+                Device(1),
+                Device(2),
+                vec![
+                    "out of device 1",
+                    "devices of socket 0 to host",
+                    "out of socket 0",
+                    "host to devices of socket 1",
+                    "into device 2",
+                ],
+            ),
+            (&pcie, Disk, Host, vec![]),
+            (&host, Device(2), Host, vec!["devices to host"]),
+            (&host, Device(2), Device(0), vec!["devices to host", "host to devices"]),
+            (&own, Device(2), Host, vec!["device 2 to host"]),
+            (&own, Device(2), Device(0), vec!["device 2 to others", "others to device 0"]),
+            (&own, Disk, Device(1), vec!["from disk", "host to device 1"]),
+            (&Topology::alone(), Host, Device(0), vec![]),
+        ] {
+            assert_eq!(names(topology, from, to), expected, "{from:?} to {to:?}");
+        }
+        assert_eq!(host.rate(Host, Device(0)), Some(1e9 / 3.0), "shared by three");
+        assert_eq!(own.rate(Host, Device(0)), Some(1e9));
+        assert_eq!(own.seen_by(1, Links::default()).from_peers, 2e9);
+    }
+
+    #[test]
+    fn wrong_topologies_are_refused() {
+        let link = |name: &str, rate| Link { name: name.into(), rate, latency: 0.0 };
+        let route = |to, links| Route { from: Site::Host, to, links };
+        let one = || vec![Device::default()];
+        for (made, expected) in [
+            (Topology::new(vec![], vec![], vec![]), "there is no device"),
+            (Topology::new(one(), vec![link("a", 0.0)], vec![]), "link `a` needs a rate above zero"),
+            (Topology::new(one(), vec![link("a", 1.0), link("a", 1.0)], vec![]), "two links are called `a`"),
+            (Topology::new(one(), vec![], vec![route(Site::Disk, vec![0])]), "from Host to Disk"),
+            (Topology::new(one(), vec![], vec![route(Site::Device(1), vec![])]), "from Host to Device(1)"),
+        ] {
+            let said = made.unwrap_err().to_string();
+            assert!(said.contains(expected), "{said}");
+        }
+    }
+}

@@ -12,10 +12,9 @@ use crate::outline::{Outline, Sizes};
 use crate::overlap::{Room, fetch_early, put_off, store_late};
 use crate::plan::{Choice, Plan, Tier};
 use crate::script::{Script, VersionId, What, copies};
-use crate::simulate::{per_byte, simulate};
+use crate::simulate::{meeting_of, per_byte, simulate};
 use crate::wait::add_waits;
 use gulliver_graph::graph::{Graph, NodeId, Role, Value, ValueInfo};
-use gulliver_graph::op::Op;
 
 /// What is used again within so many times the seconds of its fetch is not sent away without need.
 const SOON: f64 = 16.0;
@@ -40,9 +39,9 @@ pub(crate) struct View<'a> {
 impl Outline {
     /// Seconds of a node, whose meetings take as long as their bytes over the links.
     pub fn seconds_over(&self, graph: &Graph, sizes: &Sizes, links: &Links, node: usize) -> f64 {
-        match &graph.nodes[node].op {
-            Op::Exchange(what) => what.bytes() as f64 / links.from_peers,
-            _ => self.seconds(sizes, node),
+        match meeting_of(&graph.nodes[node], &sizes.slice) {
+            Some(what) => what.bytes() as f64 / links.from_peers,
+            None => self.seconds(sizes, node),
         }
     }
 }
@@ -223,7 +222,7 @@ impl<'a> View<'a> {
     }
 
     /// The plan in which everything stays. Meetings are beside kernels if that needs no more than there is,
-    /// or, where nothing is limited, than is needed at least.
+    /// or, where nothing is limited, hardly more than is needed at least.
     pub(crate) fn lay(&self) -> Result<Plan, PlanError> {
         let (script, life) = (&self.outline.script, &self.outline.life);
         let mut plan = self.outline.lay(self.graph, script, life, self.sizes, self)?;
@@ -233,9 +232,13 @@ impl<'a> View<'a> {
         }
         let known = Known { script: script.clone(), life: life.clone(), ..Known::default() };
         let device = Tier::Device as usize;
-        let most = self.options.memory.unwrap_or(plan.spaces[device].bytes);
+        let least = plan.spaces[device].bytes;
+        let most = self.options.memory.unwrap_or(least + least / 32);
         let (script, life) = self.beside_kernels(&known, self.options.memory.unwrap_or(self.need()));
-        let mut beside = self.outline.lay(self.graph, &script, &life, self.sizes, self)?;
+        // Layout tries harder where there is a limit.
+        let limited = Options { memory: Some(most), ..*self.options };
+        let view = View::new(self.outline, self.graph, self.sizes, &limited)?;
+        let mut beside = self.outline.lay(self.graph, &script, &life, self.sizes, &view)?;
         add_waits(&mut beside);
         let seconds = |plan: &Plan| {
             simulate(plan, |id: NodeId| self.node_seconds(id.index()), &self.options.links).seconds
@@ -295,7 +298,8 @@ impl<'a> View<'a> {
         };
         let meets = self.graph.nodes.iter().any(|node| node.op.def().meets());
         let ways = PUT_OFF.iter().filter(|_| meets);
-        let put_off = ways.map(|&most| put_off(self.graph, &known.script, &room, most)).find_map(within);
+        let put_off =
+            ways.map(|&most| put_off(self.graph, (&known.script, &known.life), &room, most)).find_map(within);
         let (script, life) = put_off.as_ref().map_or((&known.script, &known.life), |(s, l)| (s, l));
         let early = within(fetch_early(script, life, &room));
         let (script, mut life) = early.unwrap_or_else(|| (script.clone(), life.clone()));

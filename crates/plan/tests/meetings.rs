@@ -2,9 +2,10 @@
 //! in anyway, verified not to race; and the times of all devices together.
 
 use gulliver_graph::dim::Bindings;
-use gulliver_graph::graph::{Graph, NodeId};
+use gulliver_graph::graph::{Graph, Node, NodeId, Origin};
 use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
+use gulliver_graph::op::Op;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
 use gulliver_plan::cost::{Links, Rates};
@@ -26,6 +27,33 @@ fn graph() -> Graph {
     training_graph(&*model, &[Optimizer::new("adamw", &[]).unwrap()], None).unwrap()
 }
 
+/// The graph with sums over devices where their gradients are made, and meetings numbered in that order.
+fn eager(mut graph: Graph) -> Graph {
+    let (meetings, others): (Vec<Node>, Vec<Node>) =
+        graph.nodes.drain(..).partition(|node| node.op.def().meets());
+    let mut waiting = meetings;
+    let mut number = 0;
+    for node in others {
+        let made = node.outs.clone();
+        graph.nodes.push(node);
+        let (mut ready, rest): (Vec<Node>, Vec<Node>) =
+            waiting.into_iter().partition(|meeting| made.contains(&meeting.ins[0]));
+        waiting = rest;
+        for meeting in &mut ready {
+            let Op::Exchange(what) = &mut meeting.op else { panic!("replicas exchange") };
+            (what.meeting, number) = (number, number + 1);
+        }
+        graph.nodes.extend(ready);
+    }
+    assert!(waiting.is_empty());
+    for (id, node) in graph.nodes.iter().enumerate() {
+        for (output, v) in node.outs.iter().enumerate() {
+            graph.values[v.index()].origin = Origin::Node { node: NodeId(id as u32), output };
+        }
+    }
+    graph
+}
+
 fn sizes() -> Bindings {
     Bindings::new().with("batch", BATCH).with("length", 32)
 }
@@ -38,7 +66,10 @@ struct Planned {
 }
 
 fn planned(party: u32, parties: u32, links: Links, memory: Option<u64>) -> Planned {
-    let graph = replica(&graph(), party, parties).unwrap();
+    let mut graph = replica(&graph(), party, parties).unwrap();
+    if parties == 2 {
+        graph = eager(graph);
+    }
     let persistent = Persistent::of(&graph).unwrap();
     let rates = Rates { flops: 5e9, bytes: 5e9, call: 1e-6 };
     let options = Options { links, memory, rates, ..Options::new(&persistent) };
@@ -95,7 +126,7 @@ fn a_race_with_a_meeting_is_found() {
             }
         }
     }
-    assert!(changed > 50, "{changed}");
+    assert!(changed > 40, "{changed}");
     let at: Vec<usize> = (0..plan.steps.len()).filter(|&i| stream(i as u32) == Some(Stream::Meet)).collect();
     let Act::Meet { node, partial, own, result } = plan.steps[at[0]].act.clone() else { panic!() };
     let mut computed = plan.clone();

@@ -8,14 +8,14 @@ use crate::link::Port;
 use crate::lower::{KernelError, Kernels};
 use crate::memory::OutOfMemory;
 use crate::program::{Instruction, Output, Program, Spot};
-use crate::stream::{Fault, Ledger, Streams};
+use crate::stream::{Fault, Ledger, Seen, Streams};
 use crate::team::Team;
 use crate::tiers::Tiers;
 use gulliver_graph::dim::DimError;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, NodeId, Origin, Value};
 use gulliver_plan::kind::Kinds;
-use gulliver_plan::plan::{Plan, TIERS, Tier};
+use gulliver_plan::plan::{Plan, Stream, TIERS, Tier};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -30,6 +30,8 @@ pub struct Cpu {
     /// Most in use at once: in the last run, and in any.
     run_peak: [u64; TIERS.len()],
     peak: [u64; TIERS.len()],
+    /// When what happened since the first instruction of a program was last run, if that is noted.
+    seen: Option<Vec<Seen>>,
 }
 
 /// What a device is made of.
@@ -124,6 +126,7 @@ impl Cpu {
             live: Default::default(),
             run_peak: Default::default(),
             peak: Default::default(),
+            seen: None,
         })
     }
 
@@ -145,6 +148,17 @@ impl Cpu {
     /// Most bytes of each tier in use at once since the first instruction of a program was last run.
     pub fn run_peaks(&self) -> [u64; TIERS.len()] {
         self.run_peak
+    }
+
+    /// Notes from now on when each step is done, or no longer.
+    pub fn record(&mut self, on: bool) {
+        self.streams.record(on);
+        self.seen = on.then(Vec::new);
+    }
+
+    /// When steps were done since the first instruction of a program was last run, if that was noted.
+    pub fn seen(&self) -> &[Seen] {
+        self.seen.as_deref().unwrap_or_default()
     }
 
     /// Bytes that plans have moved between tiers so far.
@@ -244,14 +258,16 @@ impl Cpu {
         if range.start == 0 {
             self.live = Default::default();
             self.run_peak = Default::default();
+            self.seen.iter_mut().for_each(Vec::clear);
         }
+        let recording = self.seen.is_some();
         // SAFETY: slots lie in our memory, which nobody else uses while we have `&mut self`, and which is
         // not dropped before `beside`; in a verified plan all that touches the same bytes waits in turn.
         let beside = (!program.beside.is_empty())
             .then(|| unsafe { self.streams.begin(&program.beside, &range, self.tiers.disk()) });
         let first = range.start;
         for (i, instruction) in program.instructions[range].iter().enumerate() {
-            let began = times.as_ref().filter(|_| instruction.computes()).map(|_| Instant::now());
+            let began = ((recording || times.is_some()) && instruction.computes()).then(Instant::now);
             match instruction {
                 Instruction::Alloc { space, bytes } => {
                     self.live[*space] += bytes;
@@ -301,14 +317,24 @@ impl Cpu {
                     }
                 }
             }
-            if let (Some(times), Some(began)) = (&mut times, began) {
-                times[first + i] = began.elapsed();
+            if let Some(start) = began {
+                let end = Instant::now();
+                if let Some(times) = &mut times {
+                    times[first + i] = end - start;
+                }
+                if let Some(seen) = &mut self.seen {
+                    seen.push(Seen { stream: Stream::Compute, step: program.steps[first + i], start, end });
+                }
             }
         }
         for (peak, run) in self.peak.iter_mut().zip(self.run_peak) {
             *peak = (*peak).max(run);
         }
-        match beside.map_or(Ok(()), |beside| beside.finish()) {
+        let finished = beside.map_or(Ok(()), |beside| beside.finish());
+        if let Some(seen) = &mut self.seen {
+            seen.extend(self.streams.take_seen());
+        }
+        match finished {
             Ok(()) => Ok(()),
             Err(Fault::Disk(e)) => Err(e.into()),
             Err(Fault::Meeting { value, why }) => {

@@ -32,11 +32,11 @@ pub trait Peers: Send + Sync {
     /// Leaves for good; whoever waits for this party, or will, is told. Only the first reason counts.
     fn part(&self, party: u32, why: &str);
 
-    /// What is exchanged from now on takes as long as it would over these links.
-    fn over(&self, throttle: &Arc<Throttle>);
-
     /// Bytes that a party has taken from each of the others so far, by party.
     fn taken(&self, party: u32) -> Vec<u64>;
+
+    /// What is exchanged from now on takes as long as it would over these links.
+    fn over(&self, throttle: &Arc<Throttle>);
 }
 
 /// What each of several devices takes of a step.

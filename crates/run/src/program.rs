@@ -10,15 +10,17 @@ use crate::tiers::Tiers;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, Origin, Phase, Value};
-use gulliver_graph::op::Op;
 use gulliver_plan::kind::Kinds;
 use gulliver_plan::plan::{Act, Place, Plan, Stream, Tier};
+use gulliver_plan::simulate::meeting_of;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// See the top of this file.
 pub struct Program {
     pub(crate) instructions: Vec<Instruction>,
+    /// The step of the plan that each is for.
+    pub(crate) steps: Vec<u32>,
     /// The kernel of each kind of node; kinds that are views have none.
     pub(crate) kernels: Vec<Option<Run>>,
     /// Operands, results and scratch of all instructions, one after the other.
@@ -129,6 +131,7 @@ impl Program {
         };
         let mut program = Program {
             instructions: Vec::with_capacity(plan.steps.len()),
+            steps: Vec::with_capacity(plan.steps.len()),
             kernels: Vec::with_capacity(kinds.nodes.len()),
             slots: Vec::new(),
             beside: Arc::default(),
@@ -149,7 +152,7 @@ impl Program {
             }
             program.kernels.push(Some(lowered.run));
         }
-        program.settle(graph, kinds, plan, (kernels, tiers), &spot)?;
+        program.settle(graph, kinds, plan, (kernels, tiers, &sizes), &spot)?;
         program.inputs = plan.inputs.iter().map(|i| (i.value, spot(&i.place))).collect();
         program.inputs.sort_by_key(|(value, _)| *value);
         for o in &plan.outputs {
@@ -170,7 +173,7 @@ impl Program {
         graph: &Graph,
         kinds: &Kinds,
         plan: &Plan,
-        (kernels, tiers): (&Kernels, &Tiers),
+        (kernels, tiers, sizes): (&Kernels, &Tiers, &Bindings),
         spot: &dyn Fn(&Place) -> Spot,
     ) -> Result<(), RunError> {
         let slot = |p: &Place| memory(tiers, spot(p)).expect("kernels work on device memory");
@@ -223,7 +226,7 @@ impl Program {
                     let stream = stream.expect("moves have a stream");
                     beside.push(
                         stream,
-                        index,
+                        (i, index),
                         Task::Move {
                             from: end(from)?,
                             to: end(to)?,
@@ -235,14 +238,12 @@ impl Program {
                 }
                 Act::Meet { node: id, own, result, .. } => {
                     let node = &graph.nodes[id.index()];
-                    let Op::Exchange(what) = &node.op else {
-                        unreachable!("verified plans meet to exchange")
-                    };
+                    let what = meeting_of(node, sizes).expect("verified plans meet to exchange");
                     let (own, result, first) = (own.as_ref().map(slot), slot(result), node.outs[0]);
-                    let meeting = Meeting::new(what, kernels);
+                    let meeting = Meeting::new(&what, kernels);
                     beside.push(
                         Stream::Meet,
-                        index,
+                        (i, index),
                         Task::Meet { meeting, own, result, value: first },
                         &waits,
                     );
@@ -267,6 +268,7 @@ impl Program {
             if awaited[i] && stream == Some(Stream::Compute) {
                 self.instructions.push(Instruction::Computed);
             }
+            self.steps.resize(self.instructions.len(), i as u32);
         }
         self.beside = Arc::new(beside);
         Ok(())
@@ -296,6 +298,7 @@ impl Program {
         let beside = |i: &&Instruction| matches!(i, Instruction::Move | Instruction::Meet { .. });
         let moves = self.instructions.iter().filter(beside).count();
         size_of_val(self.instructions.as_slice())
+            + size_of_val(self.steps.as_slice())
             + size_of_val(self.slots.as_slice())
             + MOVE * moves
             + KERNEL * (self.kernels.len() + self.inputs.len() + self.outputs.len())

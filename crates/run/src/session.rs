@@ -22,16 +22,18 @@ use crate::homes::{carried, fetch, put_back};
 use crate::host::HostTensor;
 use crate::planner::Planner;
 use crate::program::Program;
+use crate::stream::Seen;
 use feed::feed;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Node, Phase, Value};
 use gulliver_plan::make::{Home, PlanError};
 use gulliver_plan::plan::{Plan, TIERS, Tier};
 use gulliver_plan::replicate::ReplicateError;
-use gulliver_plan::simulate::{exchanged, moved};
+use gulliver_plan::simulate::{Span, exchanged, moved};
 use gulliver_plan::verify::{Broken, verify};
 use programs::{LIMIT, Loaded, Programs};
 use std::collections::BTreeMap;
+use std::iter::repeat;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -189,7 +191,8 @@ impl Session {
         if let (Some(seat), Some(throttle)) = (&options.seat, &options.throttle) {
             seat.peers.over(throttle);
         }
-        let cpu = Cpu::with(cpu).map_err(RunError::from)?;
+        let mut cpu = Cpu::with(cpu).map_err(RunError::from)?;
+        cpu.record(options.record);
         let passing = |node: Option<&Node>| node.is_none_or(|n| n.phase != Phase::Update);
         let forward = carried(planner.graph(Which::Train), persistent, passing);
         let mut session = Session {
@@ -238,6 +241,19 @@ impl Session {
         let seat = self.planner.options().seat.as_ref();
         let from_peers = seat.map_or(0, |seat| seat.peers.taken(seat.party).iter().sum());
         Ledger { from_peers, ..self.cpu.moved() }
+    }
+
+    /// When each step of the plans of all devices was done in the last run, from when the first began; empty
+    /// unless that is noted.
+    pub fn recorded(&self) -> Vec<Span> {
+        let all = || self.devices().zip(0..).flat_map(|(device, d)| device.cpu.seen().iter().zip(repeat(d)));
+        let Some(began) = all().map(|(seen, _)| seen.start).min() else { return Vec::new() };
+        let since = |time: Instant| (time - began).as_secs_f64();
+        let span = |(seen, device): (&Seen, u32)| {
+            let (start, end) = (since(seen.start), since(seen.end));
+            Span { device, stream: seen.stream, step: seen.step, start, end }
+        };
+        all().map(span).collect()
     }
 
     /// What plans said against what was measured.

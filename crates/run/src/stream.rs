@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
+use std::time::Instant;
 
 /// Bytes over the links between tiers, and between devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,6 +95,8 @@ pub(crate) enum Task {
 
 struct Entry {
     task: Task,
+    /// Of the plan.
+    step: u32,
     /// One more than the index of the instruction.
     until: u64,
     /// Range in `Queue::waits`.
@@ -118,13 +121,13 @@ unsafe impl Send for Tasks {}
 unsafe impl Sync for Tasks {}
 
 impl Tasks {
-    /// Adds the next instruction of a stream.
-    pub(crate) fn push(&mut self, stream: Stream, index: usize, task: Task, waits: &[Wait]) {
+    /// Adds the next instruction of a stream, for a step of the plan.
+    pub(crate) fn push(&mut self, stream: Stream, (step, index): (usize, usize), task: Task, waits: &[Wait]) {
         let queue = &mut self.queues[stream as usize];
         let first = queue.waits.len();
         queue.waits.extend_from_slice(waits);
         let waits = first..queue.waits.len();
-        queue.entries.push(Entry { task, until: index as u64 + 1, waits });
+        queue.entries.push(Entry { task, step: step as u32, until: index as u64 + 1, waits });
     }
 
     /// Whether there is nothing to do.
@@ -146,6 +149,19 @@ struct Job {
     which: Range<usize>,
     disk: Option<Arc<Disk>>,
     caller: Thread,
+}
+
+/// When a stream was at work on a step of a plan.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen {
+    /// The stream.
+    pub stream: Stream,
+    /// The step.
+    pub step: u32,
+    /// When it began; a meeting begins when this device comes to it.
+    pub start: Instant,
+    /// When it was over.
+    pub end: Instant,
 }
 
 /// Why a stream could not do something.
@@ -180,6 +196,9 @@ struct Shared {
     threads: [OnceLock<Thread>; STREAMS.len()],
     /// Bytes moved: the fields of [`Ledger`], in order.
     moved: [AtomicU64; 4],
+    /// Whether somebody wants to know when things happen, and what happened.
+    recording: AtomicBool,
+    seen: Mutex<Vec<Seen>>,
 }
 
 impl Shared {
@@ -227,6 +246,16 @@ impl Streams {
     /// No threads yet. Moves take as long as they would over the links of a `port`, if there is one.
     pub fn new(port: Option<Port>) -> Streams {
         Streams { shared: Arc::default(), workers: Default::default(), port }
+    }
+
+    /// Notes when streams are at work from now on, or no longer.
+    pub fn record(&self, on: bool) {
+        self.shared.recording.store(on, Ordering::Relaxed);
+    }
+
+    /// What was noted since this was last asked.
+    pub fn take_seen(&self) -> Vec<Seen> {
+        std::mem::take(&mut self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Bytes moved so far.
@@ -328,6 +357,7 @@ fn work(shared: &Shared, stream: Stream, jobs: &Receiver<Job>, port: Option<Port
                 if !ready || shared.stop.load(Ordering::Acquire) {
                     break;
                 }
+                let start = shared.recording.load(Ordering::Relaxed).then(Instant::now);
                 match &one.task {
                     Task::Move { from, to, tiers } => {
                         let began = pace.as_ref().map(|(pace, _)| pace.begin());
@@ -346,6 +376,10 @@ fn work(shared: &Shared, stream: Stream, jobs: &Receiver<Job>, port: Option<Port
                         let result = unsafe { bytes_mut(*result) };
                         meeting.hold(own, result).map_err(|why| Fault::Meeting { value: *value, why })?;
                     }
+                }
+                if let Some(start) = start {
+                    let seen = Seen { stream, step: one.step, start, end: Instant::now() };
+                    shared.seen.lock().unwrap_or_else(PoisonError::into_inner).push(seen);
                 }
                 shared.done(stream, one.until);
                 job.caller.unpark();
@@ -437,8 +471,13 @@ mod tests {
             let (device, host) = (Tier::Device, Tier::Host);
             let out = Task::Move { from: a, to: b, tiers: (device, host) };
             let back = Task::Move { from: b, to: a, tiers: (host, device) };
-            tasks.push(Stream::Out, at(1), out, &[Wait { stream: Stream::Compute, until: until(0) }]);
-            tasks.push(Stream::In, at(2), back, &[Wait { stream: Stream::Out, until: until(1) }]);
+            tasks.push(
+                Stream::Out,
+                (at(1), at(1)),
+                out,
+                &[Wait { stream: Stream::Compute, until: until(0) }],
+            );
+            tasks.push(Stream::In, (at(2), at(2)), back, &[Wait { stream: Stream::Out, until: until(1) }]);
             waits.push(Wait { stream: Stream::In, until: until(2) });
         }
         (Arc::new(tasks), waits)
@@ -501,7 +540,7 @@ mod tests {
         let mut moves = Tasks::default();
         let tiers = (Tier::Device, Tier::Disk);
         let task = Task::Move { from: End::Memory(slot(&mut device)), to: End::Disk(0), tiers };
-        moves.push(Stream::Write, 0, task, &[]);
+        moves.push(Stream::Write, (0, 0), task, &[]);
         let moves = Arc::new(moves);
         let mut streams = Streams::new(None);
         for _ in 0..3 {

@@ -12,12 +12,17 @@ use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::{Clip, training_graph};
 use gulliver_plan::cut::{Bound, Choice, Cut, Grid, Level, Objective, Options, Spread};
 use gulliver_plan::cut::{cut, deal, parts_of};
+use gulliver_plan::plan::Plan;
+use gulliver_plan::simulate::over_links;
+use gulliver_plan::topology::{Device, Topology, Wiring};
 use gulliver_run::checkpoint::fingerprint;
 use gulliver_run::data::Batch;
 use gulliver_run::host::HostData;
+use gulliver_run::link::Throttle;
 use gulliver_run::session::{Key, Ledger, Parts, Session, SessionError, SessionOptions, Which, planners};
 use makes::MAKES;
 use small_models::{data, small};
+use std::sync::Arc;
 
 const STEPS: u64 = 2;
 
@@ -199,6 +204,53 @@ fn a_device_that_fails_stops_all_with_one_error() {
         // It stays stopped, and nobody hangs.
         assert!(session.step(&bad, Key { seed: 0, step: 7 }, &|_| None).is_err());
     }
+}
+
+/// Links of stated speeds and notes of when things happen change no bit; what passes each link is what was
+/// planned.
+#[test]
+fn links_are_passed_as_planned() {
+    let graph = graph("mlp", "sgd", None);
+    let sizes = Bindings::new().with("batch", 8);
+    let data = data(&graph, &sizes);
+    let mut alone = Session::new(graph.clone(), None, options(2), 11).unwrap();
+    let expected = train(&mut alone, &data);
+    let wiring = Wiring { host: Some(2e9), peer: Some(1e9), latency: 1e-5, ..Wiring::default() };
+    let whole = planners(&graph, None, vec![options(2); 2]).unwrap()[0]
+        .unlimited(Which::Train, &Bindings::new().with("batch", 4))
+        .unwrap();
+    for percent in [100, 80] {
+        let topology = Topology::wired(vec![Device::default(); 2], &wiring).unwrap();
+        let throttle = Arc::new(Throttle::new(topology.clone()));
+        let device = SessionOptions {
+            throttle: Some(Arc::clone(&throttle)),
+            memory: Some(whole.spaces[0].bytes * percent / 100),
+            largest: Some(sizes.clone()),
+            record: true,
+            ..options(2)
+        };
+        let mut several = on_devices(&graph, vec![device; 2]).unwrap();
+        assert_eq!(train(&mut several, &data), expected, "{percent} %");
+        let spans = several.recorded();
+        let mut devices = several.apart();
+        let half = Bindings::new().with("batch", 4);
+        let plans: Vec<Plan> =
+            devices.iter_mut().map(|d| d.planner().plan(Which::Train, &half).unwrap()).collect();
+        let pairs: Vec<(&Graph, &Plan)> = devices.iter().map(|d| d.graph()).zip(&plans).collect();
+        let planned: Vec<u64> = over_links(&pairs, &topology).iter().map(|bytes| STEPS * bytes).collect();
+        assert_eq!(throttle.bytes(), planned, "{percent} %");
+        assert!(planned.iter().any(|bytes| *bytes > 0));
+        // Everything that does something was noted, once.
+        for (device, plan) in plans.iter().enumerate() {
+            let does = |step: &u32| plan.stream(&plan.steps[*step as usize].act).is_some();
+            let all: Vec<u32> = (0..plan.steps.len() as u32).filter(does).collect();
+            let noted = spans.iter().filter(|span| span.device == device as u32);
+            let mut noted: Vec<u32> = noted.map(|span| span.step).collect();
+            noted.sort_unstable();
+            assert_eq!(noted, all);
+        }
+    }
+    assert!(alone.recorded().is_empty());
 }
 
 /// How nodes are cut.

@@ -7,6 +7,7 @@ use crate::report::units;
 use gulliver_graph::hyper::Range;
 use gulliver_graph::nearest::{nearest, suggestion};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The fields of one section that are still to be read.
 pub struct Fields<'a> {
@@ -143,6 +144,22 @@ impl<'a> Fields<'a> {
             };
             bytes.filter(|&n| n >= least)
         })
+    }
+
+    /// Bytes a second: `"12 GB/s"`, or a whole number; above 0.
+    pub fn rate(&mut self, key: &'static str) -> Result<Option<u64>, JobError> {
+        let allowed = "a rate such as \"12 GB/s\" or \"500MiB/s\", above 0";
+        let read = |item: &Item| match &item.value {
+            Value::Text(text) => units::parse_bytes(text.trim().strip_suffix("/s")?).ok(),
+            value => whole(value, 1, MAX),
+        };
+        self.read(key, allowed, |item| read(item).filter(|&n| n > 0))
+    }
+
+    /// A duration: `"10us"`.
+    pub fn duration(&mut self, key: &'static str) -> Result<Option<Duration>, JobError> {
+        let allowed = units::parse_duration("").err().unwrap_or_default();
+        self.read(key, &allowed, |item| units::parse_duration(&text(item)?).ok())
     }
 
     /// The error for a required field that is not there.

@@ -10,7 +10,7 @@ mod write;
 
 pub use data::Data;
 pub use error::{JobError, Origin};
-pub use sections::{Devices, Length, Model, NormGroup, Optimizer, Schedule, Train};
+pub use sections::{Device, Devices, Length, Links, Model, NormGroup, Optimizer, Schedule, Train};
 pub use tree::Value;
 
 use fields::Fields;
@@ -21,7 +21,10 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use tree::Section;
 
-const SECTIONS: [&str; 6] = ["model", "data", "train", "optimizer", "schedule", "devices"];
+const SECTIONS: [&str; 7] = ["model", "data", "train", "optimizer", "schedule", "devices", "links"];
+
+/// Those that may be in double brackets, several times.
+const LISTED: [&str; 1] = ["devices"];
 
 /// Larger than any job and small enough to read by mistake.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -41,6 +44,8 @@ pub struct Job {
     pub schedule: Schedule,
     /// On which devices.
     pub devices: Devices,
+    /// What is between them.
+    pub links: Links,
     /// The file as the user named it.
     file: String,
     /// Where each section and each dotted field was written.
@@ -50,9 +55,10 @@ pub struct Job {
 impl PartialEq for Job {
     /// Two jobs are equal if they say the same, wherever it was written.
     fn eq(&self, other: &Job) -> bool {
-        let Job { model, data, train, optimizer, schedule, devices, file: _, origins: _ } = self;
+        let Job { model, data, train, optimizer, schedule, devices, links, file: _, origins: _ } = self;
         (model, data, train) == (&other.model, &other.data, &other.train)
-            && (optimizer, schedule, devices) == (&other.optimizer, &other.schedule, &other.devices)
+            && (optimizer, schedule) == (&other.optimizer, &other.schedule)
+            && (devices, links) == (&other.devices, &other.links)
     }
 }
 
@@ -75,17 +81,25 @@ impl Job {
                 problem,
             });
         }
+        let single = |section: &&Section| section.listed && !LISTED.contains(&section.name.as_str());
+        if let Some(Section { name, origin, .. }) = sections.iter().find(single) {
+            let problem = "must be one section, in single brackets".to_string();
+            return Err(JobError { origin: origin.clone(), field: error::one_line(name), problem });
+        }
 
         let mut origins = BTreeMap::new();
         for section in &sections {
-            origins.insert(section.name.clone(), section.origin.clone());
+            origins.entry(section.name.clone()).or_insert(section.origin.clone());
             for (key, item) in &section.entries {
-                origins.insert(format!("{}.{key}", section.name), item.origin.clone());
+                origins.entry(format!("{}.{key}", section.name)).or_insert(item.origin.clone());
             }
         }
+        let (listed, mut sections): (Vec<Section>, Vec<Section>) =
+            sections.into_iter().partition(|section| section.listed);
         let mut fields = |name: &str| {
             let index = sections.iter().position(|section| section.name == name);
-            let empty = || Section { name: name.to_string(), origin: nowhere.clone(), entries: Vec::new() };
+            let (name, origin) = (name.to_string(), nowhere.clone());
+            let empty = || Section { name, origin, entries: Vec::new(), listed: false };
             Fields::new(index.map_or_else(empty, |index| sections.swap_remove(index)), &base)
         };
         let mut job = Job {
@@ -94,7 +108,14 @@ impl Job {
             train: sections::train(fields("train"))?,
             optimizer: sections::optimizer(fields("optimizer"))?,
             schedule: sections::schedule(fields("schedule"))?,
-            devices: sections::devices(fields("devices"))?,
+            devices: match listed.is_empty() {
+                true => sections::devices(fields("devices"))?,
+                false => {
+                    let each = listed.into_iter().map(|section| Fields::new(section, &base));
+                    sections::listed_devices(each.collect())?
+                }
+            },
+            links: sections::links(fields("links"))?,
             file: file.to_string(),
             origins,
         };

@@ -11,9 +11,11 @@ use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::nearest::suggestion;
 use gulliver_graph::optim::{self, OPTIMIZERS};
 use gulliver_graph::schedule::{self, MULTI_STEP, SCHEDULES};
+use gulliver_plan::topology::{self, Topology, TopologyError, Wiring};
 use gulliver_run::train::OnNan;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// `[model]`: a row of [`MODELS`] and the parameters that are not left to the row or the data.
 #[derive(Clone, Debug, PartialEq)]
@@ -141,6 +143,72 @@ pub struct Devices {
     pub disk_dir: Option<PathBuf>,
     /// Whether values may be computed again to save memory.
     pub recompute: bool,
+    /// Devices that are not all alike, one by one; empty if they are.
+    pub each: Vec<Device>,
+}
+
+/// One of the `[[devices]]`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Device {
+    /// Its threads; 0: all cores, shared evenly.
+    pub threads: u64,
+    /// Hard budget of its memory in bytes; absent: no limit but the machine's.
+    pub memory: Option<u64>,
+    /// The socket of the host it is attached to, counted from 0.
+    pub socket: u64,
+}
+
+impl Devices {
+    /// The devices one by one.
+    pub fn list(&self) -> Vec<Device> {
+        let alike = Device { threads: self.threads, memory: self.memory, socket: 0 };
+        if self.each.is_empty() { vec![alike; self.count as usize] } else { self.each.clone() }
+    }
+}
+
+/// `[links]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Links {
+    /// Bytes a second between host and devices, each way; absent: as fast as can be.
+    pub host: Option<u64>,
+    /// Whether the devices of a socket share that, or each has as much of its own.
+    pub shared: bool,
+    /// Bytes a second into and out of each device from and to the others; absent: they go by way of the host.
+    pub peer: Option<u64>,
+    /// Bytes a second from one socket to the others; absent: as fast as can be.
+    pub sockets: Option<u64>,
+    /// Time before the first byte of a transfer is across a link.
+    pub latency: Duration,
+}
+
+impl Default for Links {
+    fn default() -> Links {
+        Links { host: None, shared: true, peer: None, sockets: None, latency: Duration::ZERO }
+    }
+}
+
+impl Links {
+    /// What these devices are linked by, if anything is to hold bytes up.
+    pub fn topology(&self, devices: &Devices) -> Result<Option<Topology>, TopologyError> {
+        if [self.host, self.peer, self.sockets].iter().all(Option::is_none) {
+            return Ok(None);
+        }
+        let device = |one: Device| topology::Device {
+            threads: Some(one.threads as usize).filter(|n| *n > 0),
+            memory: one.memory,
+            socket: one.socket as u32,
+        };
+        let rate = |bytes: Option<u64>| bytes.map(|bytes| bytes as f64);
+        let wiring = Wiring {
+            host: rate(self.host),
+            shared: self.shared,
+            peer: rate(self.peer),
+            sockets: rate(self.sockets),
+            latency: self.latency.as_secs_f64(),
+            ..Wiring::default()
+        };
+        Topology::wired(devices.list().into_iter().map(device).collect(), &wiring).map(Some)
+    }
 }
 
 impl Default for Devices {
@@ -154,6 +222,7 @@ impl Default for Devices {
             disk: None,
             disk_dir: None,
             recompute: true,
+            each: Vec::new(),
         }
     }
 }
@@ -326,7 +395,53 @@ pub fn devices(mut fields: Fields<'_>) -> Result<Devices, JobError> {
         disk: fields.bytes("disk", 1)?,
         disk_dir: fields.path("disk_dir")?,
         recompute: fields.flag("recompute")?.unwrap_or(true),
+        each: Vec::new(),
     };
     fields.finish()?;
     Ok(devices)
+}
+
+/// Devices listed one by one. What is of all together stands with the first.
+pub fn listed_devices(list: Vec<Fields<'_>>) -> Result<Devices, JobError> {
+    const TOGETHER: [&str; 4] = ["host_memory", "disk", "disk_dir", "recompute"];
+    let mut devices = Devices { count: list.len() as u64, ..Devices::default() };
+    for (i, mut fields) in list.into_iter().enumerate() {
+        let of_all = || "is of all devices together; write it below the first [[devices]]".to_string();
+        if let Some(key) = TOGETHER.into_iter().find(|key| i > 0 && fields.has(key)) {
+            return Err(fields.error(key, fields.origin(key), of_all()));
+        }
+        if fields.has("count") {
+            let problem = "the devices are listed one by one; leave count away".to_string();
+            return Err(fields.error("count", fields.origin("count"), problem));
+        }
+        devices.each.push(Device {
+            threads: fields.whole("threads", 0, 1024)?.unwrap_or(0),
+            memory: fields.bytes("memory", 1)?,
+            socket: fields.whole("socket", 0, 63)?.unwrap_or(0),
+        });
+        if i == 0 {
+            devices.host_memory = fields.bytes("host_memory", 0)?;
+            devices.disk = fields.bytes("disk", 1)?;
+            devices.disk_dir = fields.path("disk_dir")?;
+            devices.recompute = fields.flag("recompute")?.unwrap_or(true);
+        }
+        fields.finish()?;
+    }
+    // What is said of all devices holds for the least of them.
+    let memory: Option<Vec<u64>> = devices.each.iter().map(|device| device.memory).collect();
+    devices.memory = memory.and_then(|memory| memory.into_iter().min());
+    devices.threads = devices.each.iter().map(|device| device.threads).min().unwrap_or(0);
+    Ok(devices)
+}
+
+pub fn links(mut fields: Fields<'_>) -> Result<Links, JobError> {
+    let links = Links {
+        host: fields.rate("host")?,
+        shared: fields.flag("shared")?.unwrap_or(true),
+        peer: fields.rate("peer")?,
+        sockets: fields.rate("sockets")?,
+        latency: fields.duration("latency")?.unwrap_or_default(),
+    };
+    fields.finish()?;
+    Ok(links)
 }

@@ -113,6 +113,30 @@ fn every_field_is_read() {
     assert_eq!(job.devices, Devices { threads: 2, memory: Some(256 << 20), ..Devices::default() });
 }
 
+#[test]
+fn devices_may_differ_and_links_have_speeds() {
+    let listed = "[[devices]]\nthreads = 2\nmemory = '3GB'\nhost_memory = '8GB'\n\
+                  [[devices]]\nmemory = '1GB'\nsocket = 1\n\
+                  [links]\nhost = '12 GB/s'\npeer = '500 MB/s'\nlatency = '10us'\n[train]\nbatch = 8\n";
+    let job = parse(&format!("{SMALLEST}{listed}"), &[]).unwrap();
+    let [first, second] = [
+        Device { threads: 2, memory: Some(3_000_000_000), socket: 0 },
+        Device { threads: 0, memory: Some(1_000_000_000), socket: 1 },
+    ];
+    assert_eq!((job.devices.count, job.devices.list()), (2, vec![first, second]));
+    assert_eq!((job.devices.memory, job.devices.host_memory), (second.memory, Some(8_000_000_000)));
+    assert_eq!(job.train.partials, 2);
+    let again = Job::parse(&job.to_toml(), "jobs/job.toml", &[]).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(again, job);
+    let topology = job.links.topology(&job.devices).unwrap().unwrap();
+    let names: Vec<&str> = topology.links().iter().map(|link| link.name.as_str()).collect();
+    assert!(names.contains(&"host to devices of socket 1") && names.contains(&"others to device 0"));
+    assert!(topology.links().iter().all(|link| link.latency == 1e-5));
+    let alike = parse(SMALLEST, &["devices.count=2", "devices.memory=1MB", "links.host=1GB/s"]).unwrap();
+    assert_eq!(alike.devices.list(), [Device { memory: Some(1_000_000), ..Device::default() }; 2]);
+    assert_eq!(parse(SMALLEST, &[]).unwrap().links.topology(&Devices::default()), Ok(None));
+}
+
 /// Sets the fields, and checks that this changes the job and survives writing.
 fn check_set(base: &[String], field: &str, value: &str) {
     let without = Job::parse(SMALLEST, "j.toml", base).unwrap();

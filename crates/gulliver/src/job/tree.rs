@@ -35,6 +35,8 @@ pub struct Section {
     pub name: String,
     pub origin: Origin,
     pub entries: Vec<(String, Item)>,
+    /// In double brackets: one of a list.
+    pub listed: bool,
 }
 
 impl fmt::Display for Value {
@@ -63,27 +65,32 @@ pub fn parse(text: &str, file: &str) -> Result<Vec<Section>, JobError> {
     for (key, value) in in_order(table.get_ref()) {
         let name = key.get_ref().to_string();
         let origin = at(key.span().start);
-        let DeValue::Table(content) = value.get_ref() else {
-            let problem = match value.get_ref() {
-                DeValue::Array(items) if items.iter().any(|item| item.get_ref().is_table()) => {
-                    "must be one section, in single brackets"
-                }
-                _ => "outside every section; put it below a line such as [train]",
-            };
-            return Err(JobError { origin, field: one_line(&name), problem: problem.to_string() });
+        let contents: Option<Vec<&DeTable>> = match value.get_ref() {
+            DeValue::Table(content) => Some(vec![content]),
+            DeValue::Array(items) if !items.is_empty() => {
+                items.iter().map(|item| item.get_ref().as_table()).collect()
+            }
+            _ => None,
         };
-        let mut entries = Vec::new();
-        for (key, value) in in_order(content) {
-            let origin = at(key.span().start);
-            let field = key.get_ref().to_string();
-            let value = convert(value.get_ref()).map_err(|problem| JobError {
-                origin: origin.clone(),
-                field: one_line(&format!("{name}.{field}")),
-                problem,
-            })?;
-            entries.push((field, Item { value, origin, raw: None }));
+        let Some(contents) = contents else {
+            let problem = "outside every section; put it below a line such as [train]".to_string();
+            return Err(JobError { origin, field: one_line(&name), problem });
+        };
+        let listed = value.get_ref().is_array();
+        for content in contents {
+            let mut entries = Vec::new();
+            for (key, value) in in_order(content) {
+                let origin = at(key.span().start);
+                let field = key.get_ref().to_string();
+                let value = convert(value.get_ref()).map_err(|problem| JobError {
+                    origin: origin.clone(),
+                    field: one_line(&format!("{name}.{field}")),
+                    problem,
+                })?;
+                entries.push((field, Item { value, origin, raw: None }));
+            }
+            sections.push(Section { name: name.clone(), origin: origin.clone(), entries, listed });
         }
-        sections.push(Section { name, origin, entries });
     }
     Ok(sections)
 }
@@ -133,7 +140,8 @@ pub fn override_with(sections: &mut Vec<Section>, sets: &[String]) -> Result<(),
         };
         let item = Item { value, origin: origin.clone(), raw: Some(raw) };
         let index = sections.iter().position(|s| s.name == section).unwrap_or_else(|| {
-            sections.push(Section { name: section.to_string(), origin, entries: Vec::new() });
+            let name = section.to_string();
+            sections.push(Section { name, origin, entries: Vec::new(), listed: false });
             sections.len() - 1
         });
         let entries = &mut sections[index].entries;

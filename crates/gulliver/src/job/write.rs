@@ -70,21 +70,38 @@ pub fn to_toml(job: &Job) -> String {
         out.value("milestones", Value::List(steps.collect()));
     }
 
-    out.section("devices");
-    out.whole("count", job.devices.count);
-    out.whole("threads", job.devices.threads);
     let devices = &job.devices;
-    for (key, bytes) in
-        [("memory", devices.memory), ("host_memory", devices.host_memory), ("disk", devices.disk)]
-    {
-        if let Some(bytes) = bytes {
-            out.text(key, &units::exact_bytes(bytes));
+    out.section(if devices.each.is_empty() { "devices" } else { "[devices]" });
+    if devices.each.is_empty() {
+        out.whole("count", devices.count);
+    }
+    let list = devices.list();
+    for (i, device) in list.iter().take(devices.each.len().max(1)).enumerate() {
+        if i > 0 {
+            out.section("[devices]");
+        }
+        out.whole("threads", device.threads);
+        out.bytes("memory", device.memory);
+        if !devices.each.is_empty() {
+            out.whole("socket", device.socket);
+        }
+        if i == 0 {
+            out.bytes("host_memory", devices.host_memory);
+            out.bytes("disk", devices.disk);
+            out.path("disk_dir", devices.disk_dir.as_deref());
+            out.value("recompute", Value::Bool(devices.recompute));
         }
     }
-    if let Some(dir) = &devices.disk_dir {
-        out.text("disk_dir", &dir.to_string_lossy());
+
+    let links = &job.links;
+    out.section("links");
+    for (key, rate) in [("host", links.host), ("peer", links.peer), ("sockets", links.sockets)] {
+        if let Some(rate) = rate {
+            out.text(key, &format!("{}/s", units::exact_bytes(rate)));
+        }
     }
-    out.value("recompute", Value::Bool(devices.recompute));
+    out.value("shared", Value::Bool(links.shared));
+    out.text("latency", &format!("{}s", links.latency.as_secs_f64()));
     out.text
 }
 
@@ -119,6 +136,10 @@ impl Writer {
     fn path(&mut self, key: &str, path: Option<&Path>) {
         // Paths of a job came from text, so nothing is lost.
         path.iter().for_each(|path| self.text(key, &path.to_string_lossy()));
+    }
+
+    fn bytes(&mut self, key: &str, bytes: Option<u64>) {
+        bytes.iter().for_each(|bytes| self.text(key, &units::exact_bytes(*bytes)));
     }
 
     fn whole(&mut self, key: &str, n: u64) {

@@ -250,7 +250,7 @@ fn section(
         })?;
         entries.push((field, Item { value, origin, raw: None }));
     }
-    Ok(Section { name: name.to_string(), origin, entries })
+    Ok(Section { name: name.to_string(), origin, entries, listed: false })
 }
 
 fn read_settings(

@@ -1,7 +1,9 @@
 //! Computation beside meetings: what needs the result of a meeting is put off while there is something else
-//! to compute, until the meeting should be over.
+//! to compute, until the meeting should be over, as far as there is room for what it reads.
 
 use super::Room;
+use crate::lifetime::Lifetimes;
+use crate::outline::profile;
 use crate::script::{Act, Script, What};
 use gulliver_graph::graph::{Graph, Node, Phase};
 
@@ -10,8 +12,11 @@ struct Walk<'a> {
     graph: &'a Graph,
     script: &'a Script,
     room: &'a Room<'a>,
-    /// What is put off, in the script's order.
+    /// Device bytes in use during each act if nothing is put off.
+    used: Vec<u64>,
+    /// What is put off, in the script's order, and the bytes that it reads.
     held: Vec<usize>,
+    bytes: u64,
     /// By version, how many of those held read it, and how many make or change it.
     read: Vec<u32>,
     written: Vec<u32>,
@@ -27,13 +32,15 @@ struct Walk<'a> {
 
 /// The script with what waits for meetings put off behind what does not, with at most so many acts put off at
 /// a time. Nothing passes the first update of an objective, or from one objective to another.
-pub fn put_off(graph: &Graph, script: &Script, room: &Room, most: usize) -> Script {
+pub fn put_off(graph: &Graph, (script, life): (&Script, &Lifetimes), room: &Room, most: usize) -> Script {
     let versions = script.versions.len();
     let mut walk = Walk {
         graph,
         script,
         room,
+        used: profile(script, life, room.bytes, room.scratch),
         held: Vec::new(),
+        bytes: 0,
         read: vec![0; versions],
         written: vec![0; versions],
         meetings: 0,
@@ -51,10 +58,15 @@ pub fn put_off(graph: &Graph, script: &Script, room: &Room, most: usize) -> Scri
                 walk.release_all();
             }
         }
+        if walk.used[t].saturating_add(walk.bytes) > room.target {
+            walk.release_all();
+        }
         walk.release_ready();
         if !(walk.blocked(t) || walk.late(t)) {
             walk.give(t);
-        } else if walk.held.len() < most {
+        } else if walk.held.len() < most
+            && walk.used[t].saturating_add(walk.bytes + walk.bytes_read(t)) <= room.target
+        {
             walk.hold(t);
         } else {
             walk.release_all();
@@ -120,8 +132,16 @@ impl Walk<'_> {
         }
     }
 
+    /// Bytes of what an act reads that would not have to be there otherwise, at most.
+    fn bytes_read(&self, t: usize) -> u64 {
+        let reads = self.script.split(t).0.iter();
+        let made = reads.filter(|&&v| !self.script.versions[v as usize].input);
+        made.map(|&v| self.room.size(self.script, v)).sum()
+    }
+
     fn hold(&mut self, t: usize) {
         self.count(t, true);
+        self.bytes += self.bytes_read(t);
         self.held.push(t);
     }
 
@@ -143,6 +163,7 @@ impl Walk<'_> {
     }
 
     fn release_all(&mut self) {
+        self.bytes = 0;
         for t in std::mem::take(&mut self.held) {
             self.count(t, false);
             self.give(t);
@@ -156,6 +177,7 @@ impl Walk<'_> {
         }
         let held = std::mem::take(&mut self.held);
         held.iter().for_each(|&t| self.count(t, false));
+        self.bytes = 0;
         for t in held {
             if self.blocked(t) || self.late(t) {
                 self.hold(t);

@@ -2,14 +2,13 @@
 //! [`simulate`](super::simulate); at a meeting all wait for the last to come and leave together; and whatever
 //! passes a link takes turns with all else that does.
 
-use super::{Ran, Timing, moved, per_byte, tier};
+use super::{Ran, Timing, meeting_of, moved, per_byte, tier};
 use crate::cost::Links;
 use crate::plan::{Act, Place, Plan, STREAMS, Stream, Tier};
 use crate::topology::booking::{Booking, Transfer};
 use crate::topology::{Site, Topology};
+use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, NodeId};
-use gulliver_graph::op::Op;
-use gulliver_graph::op::exchange::Exchange;
 use serde::Serialize;
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -88,12 +87,13 @@ pub fn over_links(plans: &[(&Graph, &Plan)], topology: &Topology) -> Vec<u64> {
         let mut count = |from, to, n: u64| {
             topology.route(from, to).iter().for_each(|&link| bytes[link as usize] += n);
         };
+        let due = Due::all(graph, plan);
         for step in &plan.steps {
             match &step.act {
                 Act::Move { from, to } => count(site(plan, from, own), site(plan, to, own), from.bytes),
                 Act::Meet { node, .. } => {
-                    for (other, n) in meeting(graph, *node).into_iter().flat_map(Exchange::by_party) {
-                        count(Site::Device(other), Site::Device(own), n);
+                    for (other, n) in due.get(node).into_iter().flat_map(|due| &due.takes) {
+                        count(Site::Device(*other), Site::Device(own), *n);
                     }
                 }
                 _ => {}
@@ -111,10 +111,35 @@ fn site(plan: &Plan, place: &Place, device: u32) -> Site {
     }
 }
 
-fn meeting(graph: &Graph, node: NodeId) -> Option<&Exchange> {
-    match &graph.nodes[node.index()].op {
-        Op::Exchange(what) => Some(what),
-        _ => None,
+/// A meeting that a device comes to.
+#[derive(Clone)]
+struct Due {
+    number: u32,
+    parties: Vec<u32>,
+    /// Bytes taken of each of the others, in order.
+    takes: Vec<(u32, u64)>,
+}
+
+impl Due {
+    /// All meetings of a plan, by node.
+    fn all(graph: &Graph, plan: &Plan) -> HashMap<NodeId, Due> {
+        let mut sizes = Bindings::new();
+        plan.sizes.iter().for_each(|(symbol, n)| sizes.set(symbol, *n));
+        let nodes = plan.steps.iter().filter_map(|step| match step.act {
+            Act::Meet { node, .. } => Some(node),
+            _ => None,
+        });
+        let due = |node: NodeId| {
+            let what = meeting_of(&graph.nodes[node.index()], &sizes)?;
+            let takes = what.by_party();
+            Some((node, Due { number: what.meeting, parties: what.parties, takes }))
+        };
+        nodes.filter_map(due).collect()
+    }
+
+    /// Whether there is anybody to wait for.
+    fn others(&self) -> bool {
+        self.parties.iter().any(|party| *party != self.parties[0])
     }
 }
 
@@ -156,6 +181,7 @@ struct State {
     /// Whether the first of them is under way.
     under_way: [bool; STREAMS.len()],
     ran: Ran,
+    due: HashMap<NodeId, Due>,
 }
 
 impl State {
@@ -167,6 +193,7 @@ impl State {
             waiting: Default::default(),
             under_way: [false; STREAMS.len()],
             ran: Ran::default(),
+            due: Due::all(party.graph, party.plan),
         }
     }
 }
@@ -217,6 +244,14 @@ impl Ord for Event {
     }
 }
 
+/// The meeting of a step, and its node.
+fn due_at<'s>(parties: &[Party], devices: &'s [State], device: usize, step: usize) -> (&'s Due, NodeId) {
+    let Act::Meet { node, .. } = parties[device].plan.steps[step].act else {
+        unreachable!("only these are held")
+    };
+    (&devices[device].due[&node], node)
+}
+
 struct All<'a> {
     parties: &'a [Party<'a>],
     topology: &'a Topology,
@@ -230,7 +265,7 @@ struct All<'a> {
     again: Vec<usize>,
 }
 
-impl<'a> All<'a> {
+impl All<'_> {
     /// Does the step that comes next in the plan's order, or lets it wait.
     fn next(&mut self, device: usize, step: usize) {
         let plan = self.parties[device].plan;
@@ -260,7 +295,7 @@ impl<'a> All<'a> {
 
     /// Begins a step; false if it is not known yet when it will be done, or it was told already.
     fn begin(&mut self, device: usize, step: usize, stream: Stream, ready: f64) -> bool {
-        let Party { graph, plan, seconds: node, links } = self.parties[device];
+        let Party { plan, seconds: node, links, .. } = self.parties[device];
         let seconds = match &plan.steps[step].act {
             Act::Alloc(_) | Act::Free(_) => return true,
             Act::Run { node: id, partial, .. } => {
@@ -283,14 +318,14 @@ impl<'a> All<'a> {
                 }
                 from.bytes as f64 * per_byte(links, tier(plan, from), tier(plan, to))
             }
-            Act::Meet { node: id, .. } => match meeting(graph, *id) {
-                Some(what) if what.parties != [what.party] => {
+            Act::Meet { node: id, .. } => {
+                if self.devices[device].due.get(id).is_some_and(Due::others) {
                     self.devices[device].under_way[stream as usize] = true;
-                    self.come(what, device, step, ready);
+                    self.come(device, step, ready);
                     return false;
                 }
-                _ => node(*id),
-            },
+                node(*id)
+            }
         };
         self.done(device, step, stream, (ready, ready + seconds), seconds);
         true
@@ -344,10 +379,11 @@ impl<'a> All<'a> {
     }
 
     /// Comes to a meeting; if everybody has, it begins.
-    fn come(&mut self, what: &'a Exchange, device: usize, step: usize, ready: f64) {
-        let open = self.open.entry(what.meeting).or_default();
+    fn come(&mut self, device: usize, step: usize, ready: f64) {
+        let (due, _) = due_at(self.parties, &self.devices, device, step);
+        let open = self.open.entry(due.number).or_default();
         open.came.push((device, step, ready));
-        if open.came.len() < what.parties.len() {
+        if open.came.len() < due.parties.len() {
             return;
         }
         open.began = open.came.iter().map(|(.., ready)| *ready).fold(0.0, f64::max);
@@ -357,16 +393,10 @@ impl<'a> All<'a> {
         }
     }
 
-    fn what(&self, device: usize, step: usize) -> (&'a Exchange, NodeId) {
-        let party = self.parties[device];
-        let Act::Meet { node, .. } = party.plan.steps[step].act else { unreachable!("only these are held") };
-        (meeting(party.graph, node).expect("only these are held"), node)
-    }
-
     /// Takes what a device needs of the others, one after the other, from the `first` of them on.
     fn take(&mut self, device: usize, step: usize, now: f64, first: usize) {
-        let (what, node) = self.what(device, step);
-        for (part, (other, bytes)) in what.by_party().into_iter().enumerate().skip(first) {
+        let (due, node) = due_at(self.parties, &self.devices, device, step);
+        for (part, &(other, bytes)) in due.takes.iter().enumerate().skip(first) {
             let route = self.topology.route(Site::Device(other), Site::Device(device as u32));
             if !route.is_empty() && bytes > 0 {
                 let transfer = self.booking.transfer(route, bytes, now);
@@ -375,11 +405,12 @@ impl<'a> All<'a> {
             }
         }
         let least = (self.parties[device].seconds)(node);
-        let open = self.open.get_mut(&what.meeting).expect("it was begun");
+        let (number, parties) = (due.number, due.parties.len());
+        let open = self.open.get_mut(&number).expect("it was begun");
         open.served += 1;
         open.ends = open.ends.max(now).max(open.began + least);
-        if open.served == what.parties.len() {
-            let Open { came, began, ends, .. } = self.open.remove(&what.meeting).expect("it is there");
+        if open.served == parties {
+            let Open { came, began, ends, .. } = self.open.remove(&number).expect("it is there");
             for (device, step, _) in came {
                 self.arrive(device, step, Stream::Meet, began, ends);
             }
@@ -394,7 +425,10 @@ impl<'a> All<'a> {
         let act = &plan.steps[step].act;
         let (from, to) = match act {
             Act::Move { from, to } => (site(plan, from, own), site(plan, to, own)),
-            _ => (Site::Device(self.what(device, step).0.by_party()[part].0), Site::Device(own)),
+            _ => {
+                let (due, _) = due_at(self.parties, &self.devices, device, step);
+                (Site::Device(due.takes[part].0), Site::Device(own))
+            }
         };
         let route = self.topology.route(from, to);
         let next = self.events.peek().map_or(f64::INFINITY, |next| next.transfer.ready());
@@ -432,15 +466,15 @@ impl<'a> All<'a> {
     fn stuck(&self, device: usize, step: u32) -> Stuck {
         let party = self.parties[device];
         let met = match party.plan.steps[step as usize].act {
-            Act::Meet { node, .. } => meeting(party.graph, node),
+            Act::Meet { node, .. } => self.devices[device].due.get(&node),
             _ => None,
         };
         let (what, missing) = match met {
-            Some(what) => {
-                let came = self.open.get(&what.meeting).map_or(&[][..], |open| &open.came);
+            Some(due) => {
+                let came = self.open.get(&due.number).map_or(&[][..], |open| &open.came);
                 let missing = |p: &&u32| came.iter().all(|(device, ..)| *device != **p as usize);
-                let missing: Vec<String> = what.parties.iter().filter(missing).map(u32::to_string).collect();
-                (format!("meeting {}", what.meeting), format!("device {}", missing.join(", ")))
+                let missing: Vec<String> = due.parties.iter().filter(missing).map(u32::to_string).collect();
+                (format!("meeting {}", due.number), format!("device {}", missing.join(", ")))
             }
             None => ("what other streams do".into(), "somebody at a meeting".into()),
         };

@@ -23,6 +23,8 @@ pub struct SessionOptions {
     pub disk_dir: Option<PathBuf>,
     /// Links of stated speeds, between all devices and their host; none hold anything up.
     pub throttle: Option<Arc<Throttle>>,
+    /// Whether to note when each step of a plan is done.
+    pub record: bool,
     /// The largest input there will be. With it a budget is proven before the first step, and weights
     /// and states leave the device if they must.
     pub largest: Option<Bindings>,
@@ -41,16 +43,6 @@ pub struct SessionOptions {
 }
 
 impl SessionOptions {
-    /// The place among other devices, if each takes partials of its own.
-    pub(crate) fn own_partials(&self) -> Option<&Seat> {
-        self.seat.as_ref().filter(|seat| seat.takes == Takes::Partials)
-    }
-
-    /// Whether the device does parts of nodes, of inputs of one size.
-    pub(crate) fn does_parts(&self) -> bool {
-        self.seat.as_ref().is_some_and(|seat| seat.takes == Takes::Parts)
-    }
-
     /// Where the device is among links.
     pub(crate) fn port(&self) -> Option<Port> {
         let device = self.seat.as_ref().map_or(0, |seat| seat.party);
@@ -60,6 +52,16 @@ impl SessionOptions {
     /// How fast links are thought to be, whatever holds them up.
     pub(crate) fn held_up(&self) -> Links {
         self.port().map_or(self.links, |port| port.throttle.topology().seen_by(port.device, self.links))
+    }
+
+    /// The place among other devices, if each takes partials of its own.
+    pub(crate) fn own_partials(&self) -> Option<&Seat> {
+        self.seat.as_ref().filter(|seat| seat.takes == Takes::Partials)
+    }
+
+    /// Whether the device does parts of nodes, of inputs of one size.
+    pub(crate) fn does_parts(&self) -> bool {
+        self.seat.as_ref().is_some_and(|seat| seat.takes == Takes::Parts)
     }
 
     /// Slices of a training batch on all devices together.
@@ -79,6 +81,7 @@ impl Default for SessionOptions {
             disk: None,
             disk_dir: None,
             throttle: None,
+            record: false,
             largest: None,
             recompute: true,
             rates: Rates { flops: threads as f64 * Rates::default().flops, ..Rates::default() },

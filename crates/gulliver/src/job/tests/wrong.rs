@@ -15,7 +15,7 @@ fn wrong_jobs_are_explained() {
         ("[trian]\nbatch = 3", "job.toml:5: trian: unknown section; did you mean `train`?"),
         (
             "[zzz]",
-            "job.toml:5: zzz: unknown section; sections are model, data, train, optimizer, schedule, devices",
+            "job.toml:5: zzz: unknown section; sections are model, data, train, optimizer, schedule, devices, links",
         ),
         ("[train]\nbatch = 0", "job.toml:6: train.batch: must be a whole number from 1 to 4294967296, not 0"),
         ("[train]\nsteps = -1", "job.toml:6: train.steps: must be a whole number of at least 1, not -1"),
@@ -115,6 +115,30 @@ fn wrong_jobs_are_explained() {
         (
             "[schedule]\nname = \"cosine\"\nmin_lr = 0.1",
             "job.toml:7: schedule.min_lr: 0.1 is above the learning rate 0.001 of the optimizer",
+        ),
+        (
+            "[[devices]]\nthreads = 1\n[[devices]]\nthread = 2",
+            "job.toml:8: devices.thread: unknown field; did you mean `threads`?",
+        ),
+        (
+            "[[devices]]\nmemory = '1GB'\n[[devices]]\ndisk = '1GB'",
+            "job.toml:8: devices.disk: is of all devices together; write it below the first [[devices]]",
+        ),
+        (
+            "[[devices]]\ncount = 2",
+            "job.toml:6: devices.count: the devices are listed one by one; leave count away",
+        ),
+        (
+            "[links]\nhost = '12 GB'",
+            "job.toml:6: links.host: must be a rate such as \"12 GB/s\" or \"500MiB/s\", above 0, not \"12 GB\"",
+        ),
+        (
+            "[links]\npeer = 0",
+            "job.toml:6: links.peer: must be a rate such as \"12 GB/s\" or \"500MiB/s\", above 0, not 0",
+        ),
+        (
+            "[links]\nlatency = 3",
+            "job.toml:6: links.latency: must be a duration such as \"90s\", \"10m\" or \"1.5h\" (units us, ms, s, m, h), not 3",
         ),
         ("[devices]\ncount = 0", "job.toml:6: devices.count: must be a whole number from 1 to 64, not 0"),
         (
