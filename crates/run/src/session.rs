@@ -453,6 +453,7 @@ impl Session {
             if failed.is_empty() && fresh.len() == self.members {
                 // Whoever needs others in the middle of a step would have to meet them again.
                 if self.array || self.planner.options().meets_within() {
+                    self.come_to_the_rest(at, done)?;
                     self.undo()?;
                     return Ok(vec![Outcome::failed("loss".into()); self.members]);
                 }
@@ -580,6 +581,22 @@ impl Session {
 
     fn undo(&mut self) -> Result<(), RunError> {
         put_back(&mut self.cpu, &self.forward, &self.undo)
+    }
+
+    /// Runs what is left of a step that has failed, if others wait for this device at meetings that are still to
+    /// come: their updates need not be where its own are. Updates that are run are undone.
+    fn come_to_the_rest(&mut self, at: usize, done: usize) -> Result<(), RunError> {
+        if !self.planner.options().meets_within() {
+            return Ok(());
+        }
+        let graph = self.planner.graph(Which::Train);
+        let updates = |node: Option<&Node>| node.is_some_and(|node| node.phase == Phase::Update);
+        let updated = carried(graph, self.planner.persistent(), updates);
+        let mut kept = vec![0; updated.iter().map(|home| home.bytes as usize).sum()];
+        fetch(&self.cpu, &updated, &mut kept)?;
+        let Loaded { program, .. } = self.programs.get(at);
+        self.cpu.run(graph, program, done..program.len(), None)?;
+        put_back(&mut self.cpu, &updated, &kept)
     }
 
     /// Undoes what the forward pass changed and runs it again, up to the first update of the objective that
