@@ -80,7 +80,8 @@ fn parse(text: &str) -> Result<Profile, String> {
         let line = e.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
         format!("line {line}: {}", e.message())
     })?;
-    let positive = |what: &str, numbers: &[f64]| match numbers.iter().find(|x| !(x.is_finite() && **x > 0.0)) {
+    let positive = |what: &str, numbers: &[f64]| match numbers.iter().find(|x| !(x.is_finite() && **x > 0.0))
+    {
         Some(x) => Err(format!("{what} is {x}, expected a number above 0")),
         None => Ok(()),
     };
@@ -91,7 +92,10 @@ fn parse(text: &str) -> Result<Profile, String> {
     }
     for curves in &profile.curves {
         let Rates { flops, bytes, call } = curves.rates;
-        positive("a number of `curves`", &[flops, bytes, call, curves.threads as f64, curves.devices as f64])?;
+        positive(
+            "a number of `curves`",
+            &[flops, bytes, call, curves.threads as f64, curves.devices as f64],
+        )?;
         for (family, points) in &curves.families {
             for point in points {
                 let sizes = [point.load.flops, point.load.bytes].into_iter().chain(point.load.extents);
@@ -108,7 +112,8 @@ fn parse(text: &str) -> Result<Profile, String> {
 
 fn render(profile: &Profile) -> String {
     let Profile { cores, processor, links, scaling, curves } = profile;
-    let mut text = String::from("# How fast a machine is. Made by `gulliver profile`; seconds, bytes, operations.\n");
+    let mut text =
+        String::from("# How fast a machine is. Made by `gulliver profile`; seconds, bytes, operations.\n");
     let mut line = |what: String| {
         text += &what;
         text.push('\n');
@@ -176,7 +181,7 @@ mod tests {
     #[test]
     fn a_profile_is_read_as_it_was_written() {
         let dir = TestDir::new("profile-file");
-        let path = dir.path().join("new").join("profile.toml");
+        let path = dir.join("new").join("profile.toml");
         write(&path, &small()).unwrap();
         assert_eq!(read(&path).unwrap(), small());
         let named = known(Some(&path)).unwrap();

@@ -106,7 +106,8 @@ pub fn setup(
 ) -> Result<Setup, CommandError> {
     let prepared = prepare(job, open_data(job)?, checkpoints)?;
     let Prepared { graphs, schedule, sources, options, parameters, fitted } = prepared;
-    let speeds = machine.map_or_else(|| Speeds::for_job(job, checkpoints), |machine| Speeds::known(job, machine));
+    let speeds =
+        machine.map_or_else(|| Speeds::for_job(job, checkpoints), |machine| Speeds::known(job, machine));
     let mut session = session_options(job, &graphs.largest, &speeds, checkpoints);
     let curves = machine.and_then(|machine| machine.at(threads(job), job.devices.count as usize));
     session.curves = curves.map(Arc::new);

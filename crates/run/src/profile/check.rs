@@ -49,8 +49,7 @@ pub fn check(
 ) -> Result<Checked, ProfileError> {
     let case = Probe { sizes: [case.sizes[0] * devices, case.sizes[1]], ..*case };
     let (graph, batch) = case.built()?;
-    let options =
-        SessionOptions { threads, partials: devices as u32, rates, ..SessionOptions::default() };
+    let options = SessionOptions { threads, partials: devices as u32, rates, ..SessionOptions::default() };
     let mut session = match devices {
         1 => Session::new(graph, None, options, 0)?,
         _ => Session::together(planners(&graph, None, vec![options; devices])?, 0)?,
@@ -61,7 +60,9 @@ pub fn check(
     let planner = session.planner();
     let mut predict = |curves| {
         planner.set_curves(curves);
-        Ok::<f64, ProfileError>(planner.timing(Which::Train, &own, &plan).map_err(crate::session::SessionError::from)?.seconds)
+        Ok::<f64, ProfileError>(
+            planner.timing(Which::Train, &own, &plan).map_err(crate::session::SessionError::from)?.seconds,
+        )
     };
     let without = predict(None)?;
     let with = predict(profile.at(threads, devices).map(Arc::new))?;

@@ -29,11 +29,24 @@ pub struct Measured {
     pub between: f64,
 }
 
+impl Measured {
+    /// The spread of its points, weighed by their seconds.
+    pub fn spread(&self) -> f64 {
+        let points = || self.families.values().flatten();
+        let all: f64 = points().map(|point| point.seconds).sum();
+        points().map(|point| point.seconds * point.spread).sum::<f64>() / all.max(1e-12)
+    }
+}
+
 /// The times of a step's instructions, in order.
 type Times = Vec<(Did, Duration)>;
 
 /// Runs a probe on so many devices of so many threads each, for about `seconds`.
-pub fn measure(probe: &Probe, [threads, devices]: [usize; 2], seconds: f64) -> Result<Measured, ProfileError> {
+pub fn measure(
+    probe: &Probe,
+    [threads, devices]: [usize; 2],
+    seconds: f64,
+) -> Result<Measured, ProfileError> {
     let begin = Instant::now();
     let (graph, batch) = probe.built()?;
     let options = SessionOptions { threads, partials: devices as u32, ..SessionOptions::default() };
@@ -57,7 +70,8 @@ pub fn measure(probe: &Probe, [threads, devices]: [usize; 2], seconds: f64) -> R
         }
         if step == WARM_UP {
             let left = (seconds - begin.elapsed().as_secs_f64()) / taken;
-            wanted = (left as usize).clamp(REPETITIONS[0], REPETITIONS[1]);
+            // Without time there is one repetition: enough to see that it works.
+            wanted = if seconds > 0.0 { (left as usize).clamp(REPETITIONS[0], REPETITIONS[1]) } else { 1 };
         }
         step += 1;
     }
