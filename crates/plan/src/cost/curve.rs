@@ -13,9 +13,9 @@ use std::collections::BTreeMap;
 pub struct Point {
     /// What it had to do.
     pub load: Load,
-    /// Median seconds.
+    /// Seconds when nothing disturbs it: a tenth of the repetitions were as fast.
     pub seconds: f64,
-    /// From the tenth to the ninetieth of a hundred repetitions, as a share of the median.
+    /// How much longer the median took, as a share.
     pub spread: f64,
 }
 
@@ -48,7 +48,7 @@ pub struct Curves {
 }
 
 /// Points that are averaged, nearest first.
-const NEAREST: usize = 4;
+const NEAREST: usize = 8;
 /// Square of a distance, in logarithms of sizes, below which points are as good as the same.
 const SAME: f64 = 0.01;
 

@@ -20,6 +20,9 @@ const WARM_UP: u64 = 2;
 /// Fewest and most repetitions of a step.
 const REPETITIONS: [usize; 2] = [5, 100];
 
+/// The share of repetitions that are taken for undisturbed: others use the machine too.
+pub(super) const UNDISTURBED: f64 = 0.1;
+
 /// What running a probe gave.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
@@ -76,7 +79,10 @@ pub fn measure(
         step += 1;
     }
     let sizes = sessions[0].sizes(Which::Train, &batch)?;
-    Ok(Measured { families: points(sessions[0].graph(), &sizes, &runs)?, between: sorted(between, 0.5) })
+    Ok(Measured {
+        families: points(sessions[0].graph(), &sizes, &runs)?,
+        between: sorted(between, UNDISTURBED),
+    })
 }
 
 /// A step of every device at the same time; the times of the first.
@@ -93,7 +99,7 @@ fn step_of_all(sessions: &mut [Session], batch: &Batch, step: u64) -> Result<Tim
     })
 }
 
-/// One point for each kind of node: the mean of its nodes in a step, the median of that over steps.
+/// One point for each kind of node: the mean of its nodes in a step.
 fn points(
     graph: &Graph,
     sizes: &Bindings,
@@ -118,8 +124,8 @@ fn points(
     for (id, times) in kinds.nodes.iter().zip(times).filter(|(_, times)| !times.is_empty()) {
         let work = Work::of(graph, &graph.nodes[id.index()]);
         let load = work.bind(sizes).map_err(SessionError::from)?;
-        let [low, seconds, high] = [0.1, 0.5, 0.9].map(|share| sorted(times.clone(), share));
-        let spread = (high - low) / seconds.max(1e-9);
+        let [seconds, median] = [UNDISTURBED, 0.5].map(|share| sorted(times.clone(), share).max(1e-9));
+        let spread = median / seconds - 1.0;
         families.entry(work.family).or_default().push(Point { load, seconds, spread });
     }
     Ok(families)
