@@ -9,7 +9,7 @@ use clap::Args;
 use gulliver_plan::cost::{Curves, Point, Profile};
 use gulliver_run::profile::check::{Checked, accuracy, check};
 use gulliver_run::profile::probes::CHECKS;
-use gulliver_run::profile::{Doing, profile};
+use gulliver_run::profile::{Doing, SECONDS, profile};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
@@ -23,6 +23,9 @@ pub struct Arguments {
     /// Threads to measure with; all cores unless told otherwise.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
+    /// How long kernels are measured, in seconds.
+    #[arg(long, default_value_t = SECONDS)]
+    seconds: f64,
     /// Measures no kernels: trains jobs that no profile is made from and compares their steps with what the profile
     /// predicts.
     #[arg(long)]
@@ -48,8 +51,11 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
         let text = if arguments.json { json(&all)? } else { compared(&all) };
         return Ok(out.write_all(text.as_bytes())?);
     }
-    let bar = bar();
-    let made = profile(cores, &std::env::temp_dir(), processor(), &mut |doing| show(&bar, &doing))?;
+    if !(0.0..=3600.0).contains(&arguments.seconds) {
+        return Err(CommandError::Unknown(format!("--seconds {}: expected 0 to 3600", arguments.seconds)));
+    }
+    let (bar, dir) = (bar(), std::env::temp_dir());
+    let made = profile(cores, arguments.seconds, (&dir, processor()), &mut |doing| show(&bar, &doing))?;
     bar.finish_and_clear();
     machine::write(&path, &made)?;
     let text = if arguments.json { json(&made)? } else { render(&made) };

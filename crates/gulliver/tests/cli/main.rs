@@ -11,6 +11,7 @@ mod files;
 mod finite;
 mod memory;
 mod process;
+mod profile;
 mod resume;
 mod signals;
 mod sweep;

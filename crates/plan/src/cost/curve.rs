@@ -13,9 +13,9 @@ use std::collections::BTreeMap;
 pub struct Point {
     /// What it had to do.
     pub load: Load,
-    /// Median seconds.
+    /// Seconds when nothing disturbs it: a tenth of the repetitions were as fast.
     pub seconds: f64,
-    /// From the tenth to the ninetieth of a hundred repetitions, as a share of the median.
+    /// How much longer the median took, as a share.
     pub spread: f64,
 }
 
@@ -48,7 +48,7 @@ pub struct Curves {
 }
 
 /// Points that are averaged, nearest first.
-const NEAREST: usize = 4;
+const NEAREST: usize = 8;
 /// Square of a distance, in logarithms of sizes, below which points are as good as the same.
 const SAME: f64 = 0.01;
 
@@ -102,4 +102,70 @@ impl Curves {
 fn place(load: &Load) -> [f64; 7] {
     let [a, b, c, d, e] = load.extents;
     [load.flops, load.bytes, a, b, c, d, e].map(|size| size.max(1.0).ln())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(flops: f64) -> Load {
+        Load { flops, bytes: flops / 4.0, extents: [flops, 1.0, flops, 1.0, 8.0] }
+    }
+
+    fn curves(points: &[(&str, f64, f64)]) -> Curves {
+        let mut families: BTreeMap<String, Vec<Point>> = BTreeMap::new();
+        for (family, flops, seconds) in points {
+            let point = Point { load: load(*flops), seconds: *seconds, spread: 0.0 };
+            families.entry(family.to_string()).or_default().push(point);
+        }
+        let rates = Rates { flops: 1e9, bytes: 1e9, call: 1e-6 };
+        Curves { threads: 1, devices: 1, between: 0.0, rates, families }
+    }
+
+    #[test]
+    fn a_point_is_its_own_prediction() {
+        let curves = curves(&[("conv 2d", 1e6, 0.5), ("conv 2d", 1e8, 0.75), ("conv 3d", 1e6, 9.0)]);
+        for (family, flops, seconds) in [("conv 2d", 1e6, 0.5), ("conv 2d", 1e8, 0.75), ("conv 3d", 1e6, 9.0)]
+        {
+            let found = curves.seconds(family, &load(flops)).unwrap();
+            assert!((found / seconds - 1.0).abs() < 0.02, "{family} {flops}: {found}");
+        }
+    }
+
+    #[test]
+    fn between_points_the_roofline_scales_and_efficiency_is_averaged() {
+        // Four times slower than the roofline when small, twice when large.
+        let slow = |flops: f64, times: f64| times * (1.25 * flops / 1e9 + 1e-6);
+        let curves = curves(&[("map", 1e6, slow(1e6, 4.0)), ("map", 1e8, slow(1e8, 2.0))]);
+        let mut before = 0.0;
+        for flops in [1e4, 1e6, 3e6, 1e7, 3e7, 1e8, 1e10] {
+            let seconds = curves.seconds("map", &load(flops)).unwrap();
+            let times = seconds / slow(flops, 1.0);
+            assert!((1.99..=4.01).contains(&times), "{flops}: {times}");
+            assert!(seconds > before, "more to do takes longer");
+            before = seconds;
+        }
+    }
+
+    #[test]
+    fn what_was_not_measured_is_taken_for_what_is_most_like_it() {
+        let curves = curves(&[("chain add exp", 1e6, 1.0), ("chain add", 1e6, 0.25), ("conv 2d", 1e6, 7.0)]);
+        for (family, seconds) in [
+            ("chain add exp", Some(1.0)),
+            ("chain add exp reduced", Some(1.0)),
+            ("chain add tanh", Some(0.5)),
+            ("chain mul", Some(0.5)),
+            ("chain", Some(0.5)),
+            ("chains", None),
+            ("conv", Some(7.0)),
+            ("exchange", None),
+        ] {
+            let found = curves.seconds(family, &load(1e6));
+            let close = match (found, seconds) {
+                (Some(found), Some(seconds)) => (found / seconds - 1.0).abs() < 0.02,
+                (found, seconds) => found == seconds,
+            };
+            assert!(close, "{family}: {found:?}, not {seconds:?}");
+        }
+    }
 }

@@ -57,3 +57,42 @@ impl Profile {
         enough.or(self.scaling.last()).map_or(f64::NAN, |s| s.flops)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cost::{Point, Rates};
+    use gulliver_graph::work::Load;
+
+    #[test]
+    fn ways_that_were_not_measured_are_scaled_from_the_nearest() {
+        let curves = |threads, devices, seconds| {
+            let load = Load { flops: 1e6, bytes: 1e6, extents: [1.0; 5] };
+            let families = [("conv".to_string(), vec![Point { load, seconds, spread: 0.0 }])];
+            let rates = Rates { flops: 1e9, bytes: 1e9, call: 1e-6 };
+            Curves { threads, devices, between: 0.0, rates, families: families.into_iter().collect() }
+        };
+        let scaling = |threads: usize| Scaling {
+            threads,
+            flops: [10.0, 18.0, 24.0, 28.0][threads - 1],
+            bytes: 1.0,
+            spread: 0.0,
+        };
+        let profile = Profile {
+            cores: 4,
+            processor: String::new(),
+            links: Links::default(),
+            scaling: (1..=4).map(scaling).collect(),
+            curves: vec![curves(4, 1, 1.0), curves(1, 1, 2.8), curves(1, 4, 3.5)],
+        };
+        for (threads, devices, expected) in
+            [(4, 1, 1.0), (1, 1, 2.8), (1, 4, 3.5), (3, 1, 28.0 / 24.0), (1, 3, 3.5), (8, 1, 1.0)]
+        {
+            let found = profile.at(threads, devices).unwrap();
+            assert_eq!((found.threads, found.devices), (threads, devices));
+            let seconds = found.families["conv"][0].seconds;
+            assert!((seconds - expected).abs() < 1e-9, "{devices} of {threads}: {seconds}, not {expected}");
+        }
+        assert_eq!(Profile { curves: Vec::new(), ..profile }.at(1, 1), None);
+    }
+}

@@ -20,6 +20,9 @@ const WARM_UP: u64 = 2;
 /// Fewest and most repetitions of a step.
 const REPETITIONS: [usize; 2] = [5, 100];
 
+/// The share of repetitions that are taken for undisturbed: others use the machine too.
+pub(super) const UNDISTURBED: f64 = 0.1;
+
 /// What running a probe gave.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
@@ -27,6 +30,15 @@ pub struct Measured {
     pub families: BTreeMap<String, Vec<Point>>,
     /// Seconds that passed between two instructions.
     pub between: f64,
+}
+
+impl Measured {
+    /// The spread of its points, weighed by their seconds.
+    pub fn spread(&self) -> f64 {
+        let points = || self.families.values().flatten();
+        let all: f64 = points().map(|point| point.seconds).sum();
+        points().map(|point| point.seconds * point.spread).sum::<f64>() / all.max(1e-12)
+    }
 }
 
 /// The times of a step's instructions, in order.
@@ -62,12 +74,16 @@ pub fn measure(
         }
         if step == WARM_UP {
             let left = (seconds - begin.elapsed().as_secs_f64()) / taken;
-            wanted = (left as usize).clamp(REPETITIONS[0], REPETITIONS[1]);
+            // Without time there is one repetition: enough to see that it works.
+            wanted = if seconds > 0.0 { (left as usize).clamp(REPETITIONS[0], REPETITIONS[1]) } else { 1 };
         }
         step += 1;
     }
     let sizes = sessions[0].sizes(Which::Train, &batch)?;
-    Ok(Measured { families: points(sessions[0].graph(), &sizes, &runs)?, between: sorted(between, 0.5) })
+    Ok(Measured {
+        families: points(sessions[0].graph(), &sizes, &runs)?,
+        between: sorted(between, UNDISTURBED),
+    })
 }
 
 /// A step of every device at the same time; the times of the first.
@@ -84,7 +100,7 @@ fn step_of_all(sessions: &mut [Session], batch: &Batch, step: u64) -> Result<Tim
     })
 }
 
-/// One point for each kind of node: the mean of its nodes in a step, the median of that over steps.
+/// One point for each kind of node: the mean of its nodes in a step.
 fn points(
     graph: &Graph,
     sizes: &Bindings,
@@ -109,8 +125,8 @@ fn points(
     for (id, times) in kinds.nodes.iter().zip(times).filter(|(_, times)| !times.is_empty()) {
         let work = Work::of(graph, &graph.nodes[id.index()]);
         let load = work.bind(sizes).map_err(SessionError::from)?;
-        let [low, seconds, high] = [0.1, 0.5, 0.9].map(|share| sorted(times.clone(), share));
-        let spread = (high - low) / seconds.max(1e-9);
+        let [seconds, median] = [UNDISTURBED, 0.5].map(|share| sorted(times.clone(), share).max(1e-9));
+        let spread = median / seconds - 1.0;
         families.entry(work.family).or_default().push(Point { load, seconds, spread });
     }
     Ok(families)

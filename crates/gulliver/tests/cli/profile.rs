@@ -1,0 +1,90 @@
+//! Profiles of machines from the outside: made, found where they are looked for, used by plans, and refused in one
+//! line where they are wrong.
+
+use crate::process::{Place, fingerprint};
+use serde_json::Value;
+
+const JOB: &str = "[model]\nname = 'gpt'\nwidth = 32\nheads = 2\nlayers = 1\n\
+    [data]\nkind = 'tokens'\ntokens = 30\nmin_length = 4\nlength = 24\nexamples = 60\n\
+    [train]\nsteps = 4\nbatch = 8\n[optimizer]\nname = 'adamw'\n";
+
+/// Seconds of a step by the plan, and where they come from.
+fn planned(place: &Place, more: &[&str]) -> (f64, String) {
+    let finished = place.run(&[&["plan", "job.toml", "--json", "--set", "devices.threads=1"], more].concat());
+    assert_eq!(finished.code(), Some(0), "{}", finished.stderr);
+    let plan: Value = serde_json::from_str(&finished.stdout).unwrap();
+    let seconds = plan["summary"]["timing"]["seconds"].as_f64().unwrap();
+    (seconds, plan["machine"].as_str().unwrap().to_string())
+}
+
+#[test]
+fn a_profile_is_made_and_used() {
+    let place = Place::new("profile");
+    place.write("job.toml", JOB);
+    let (_, about) = planned(&place, &[]);
+    assert!(about.contains("no profile; `gulliver profile` makes one"), "{about}");
+
+    let made = place.run(&["profile", "--threads", "1", "--seconds", "0", "--out", "box.toml"]);
+    assert_eq!(made.code(), Some(0), "{}", made.stderr);
+    for operator in ["contract", "conv", "attention_grad", "batch_norm", "chain", "lstm", "update_adam"] {
+        assert!(made.stdout.lines().any(|line| line.starts_with(operator)), "{operator}: {}", made.stdout);
+    }
+    assert!(made.stderr.contains("written to box.toml"), "{}", made.stderr);
+    let (seconds, about) = planned(&place, &["--profile", "box.toml"]);
+    assert!(about.contains("times by box.toml") && seconds > 0.0, "{about}: {seconds}");
+
+    // A machine whose kernels are ten times slower takes that much longer, wherever the profile is found.
+    let text = std::fs::read_to_string(place.path("box.toml")).unwrap();
+    let slower = slowed(&text);
+    std::fs::create_dir_all(place.path("settings/gulliver")).unwrap();
+    place.write("settings/gulliver/profile.toml", &slower);
+    place.write("slow.toml", &slower);
+    let (slow, _) = planned(&place, &["--profile", "slow.toml"]);
+    assert!(slow > 5.0 * seconds && slow < 11.0 * seconds, "{slow} {seconds}");
+    // The default place is of a machine with one core; this one may have more.
+    let (_, about) = planned(&place, &[]);
+    assert!(about.contains("profile.toml"), "{about}");
+
+    // Speeds change plans, never numbers.
+    let plain = place.train("job.toml", "plain", &["--memory", "1MiB"]);
+    let other = place.train("job.toml", "other", &["--memory", "1MiB", "--profile", "slow.toml"]);
+    assert_eq!(fingerprint(&plain), fingerprint(&other));
+}
+
+/// The profile with ten times the seconds of every point.
+fn slowed(text: &str) -> String {
+    let line = |line: &str| -> String {
+        let Some(point) = line.strip_prefix("  [").and_then(|rest| rest.strip_suffix("],")) else {
+            return line.to_string();
+        };
+        let mut numbers: Vec<f64> = point.split(", ").map(|number| number.parse().unwrap()).collect();
+        numbers[7] *= 10.0;
+        format!("  {numbers:?},")
+    };
+    text.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn wrong_profiles_are_one_line() {
+    let place = Place::new("profile-wrong");
+    place.write("job.toml", JOB);
+    place.write("text.toml", "fast = true\n");
+    place.write("half.toml", "cores = 2\nprocessor = 'x'\n[links]\nto_device = 1.0\n");
+    for (arguments, said) in [
+        (&["plan", "job.toml", "--profile", "none.toml"][..], "none.toml"),
+        (&["plan", "job.toml", "--profile", "text.toml"], "text.toml: line 1: missing field"),
+        (
+            &["train", "job.toml", "--out", "run", "--profile", "half.toml"],
+            "half.toml: line 3: missing field",
+        ),
+        (&["profile", "--check", "--out", "none.toml"], "none.toml"),
+    ] {
+        let error = place.run(arguments).error();
+        assert!(error.contains(said), "{arguments:?}: {error}");
+    }
+    // One that nobody named is only said to be wrong.
+    std::fs::create_dir_all(place.path("settings/gulliver")).unwrap();
+    place.write("settings/gulliver/profile.toml", "fast = true\n");
+    let (_, about) = planned(&place, &[]);
+    assert!(about.starts_with("times are rough") && about.contains("line 1"), "{about}");
+}
