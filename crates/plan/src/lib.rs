@@ -17,6 +17,7 @@ pub mod layout;
 mod learn;
 pub mod lifetime;
 pub mod make;
+pub mod oracle;
 pub mod order;
 pub mod outline;
 pub mod overlap;

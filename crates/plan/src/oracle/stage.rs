@@ -1,0 +1,305 @@
+//! Seconds of the layers of one device, and how layers are dealt to the stages of a pipeline.
+
+use super::cluster::{Cluster, Group};
+use super::collective::{all_gather, all_reduce, send};
+use super::kernel::{Family, Work};
+use super::setting::Setting;
+use super::strategy::{Cut, Recompute, Strategy};
+use super::workload::{Layer, Workload};
+
+/// Seconds of one pass over something: what the device computes, what it exchanges with those that share
+/// its layers, and what the host needs to launch it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Pass {
+    /// Kernels.
+    pub compute: f64,
+    /// Collectives between the devices that share layers.
+    pub collectives: f64,
+    /// Launches.
+    pub host: f64,
+}
+
+impl Pass {
+    /// Seconds until it is done: the host launches while the device works.
+    pub fn seconds(&self) -> f64 {
+        let device = self.compute + self.collectives;
+        if self.host == 0.0 {
+            return device;
+        }
+        (device.powf(SHARPNESS) + self.host.powf(SHARPNESS)).powf(1.0 / SHARPNESS)
+    }
+
+    fn add(&mut self, other: Pass, times: f64) {
+        self.compute += other.compute * times;
+        self.collectives += other.collectives * times;
+        self.host += other.host * times;
+    }
+}
+
+/// test
+const SHARPNESS: f64 = 5.0;
+
+/// What one stage holds and takes for one micro-batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Stage {
+    /// The forward pass.
+    pub forward: Pass,
+    /// The backward pass, what is computed again included.
+    pub backward: Pass,
+    /// Weights of the stage on this device.
+    pub weights: f64,
+    /// Elements that are kept of a micro-batch.
+    pub kept: f64,
+    /// Most elements in use beside them: those of the layer that has most.
+    pub working: f64,
+    /// Elements of a micro-batch that go on to the next stage.
+    pub output: f64,
+    /// Bytes a micro-batch's collectives put on the links of this device.
+    pub shared: f64,
+}
+
+impl Stage {
+    /// Seconds of a micro-batch, forward and backward.
+    pub fn seconds(&self) -> f64 {
+        self.forward.seconds() + self.backward.seconds()
+    }
+}
+
+/// What the costs of layers depend on.
+pub struct Costs<'a> {
+    /// The model.
+    pub workload: &'a Workload,
+    /// The machine.
+    pub cluster: &'a Cluster,
+    /// The way.
+    pub strategy: &'a Strategy,
+    /// The rest.
+    pub setting: &'a Setting,
+}
+
+impl Costs<'_> {
+    /// The stages of the pipeline, one if there is none.
+    pub fn stages(&self) -> Vec<Stage> {
+        let spatial = self.workload.spatial().count();
+        let last = self.workload.layers.len() - 1;
+        let layers = &self.workload.layers;
+        let each: Vec<Stage> =
+            (0..layers.len()).map(|i| self.layer(&layers[i], i < spatial, i + 1 == spatial, i == last)).collect();
+        let stages = self.strategy.stages as usize;
+        if stages == 1 {
+            let mut all = Stage::default();
+            each.iter().zip(layers).for_each(|(cost, layer)| join(&mut all, cost, layer.count as f64));
+            return vec![all];
+        }
+        let dealt = match layers.iter().position(|layer| layer.count as usize >= stages) {
+            Some(repeated) => dealt_evenly(layers, repeated, stages),
+            None => dealt_by_time(layers, &each, stages),
+        };
+        dealt
+            .iter()
+            .map(|share| {
+                let mut stage = Stage::default();
+                share.iter().for_each(|&(layer, count)| join(&mut stage, &each[layer], count as f64));
+                stage
+            })
+            .collect()
+    }
+
+    /// One copy of a layer.
+    fn layer(&self, layer: &Layer, in_space: bool, ends_space: bool, is_last: bool) -> Stage {
+        let Strategy { ways, cut, micro_batch, recompute, .. } = *self.strategy;
+        let samples = micro_batch as f64;
+        let shared = ways > 1;
+        let mut forward = self.pass(&layer.forward, in_space, samples);
+        let mut backward = self.pass(&layer.backward, in_space, samples);
+        let element = self.setting.precision.bytes();
+        let output = layer.output * samples * element;
+        let input = layer.input * samples * element;
+        let group = self.inner();
+        let mut bytes = 0.0;
+        let p = ways as f64;
+        match cut {
+            _ if !shared => {}
+            Cut::Whole => {}
+            Cut::Tensor | Cut::Sequence => {
+                let each = layer.reductions * all_reduce(self.cluster, group, output);
+                forward.collectives += each;
+                backward.collectives += each;
+                forward.host += layer.reductions * self.setting.software.dispatch;
+                backward.host += layer.reductions * self.setting.software.dispatch;
+                bytes += layer.reductions * 4.0 * (p - 1.0) / p * output;
+            }
+            Cut::Filter | Cut::Channel if layer.filters > 0.0 && !is_last => {
+                let (gather, sum) = (all_gather(self.cluster, group, output), all_reduce(self.cluster, group, output));
+                let (there, back) = if cut == Cut::Filter { (gather, sum) } else { (sum, gather) };
+                forward.collectives += there;
+                backward.collectives += back;
+                bytes += 3.0 * (p - 1.0) / p * output;
+            }
+            Cut::Filter | Cut::Channel => {}
+            Cut::Spatial => {
+                if in_space && layer.halo > 0.0 {
+                    // A slab of the input on either side, and of the output's gradient on the way back.
+                    let slab = |whole: f64, extents: &[f64]| {
+                        whole * layer.halo / extents.first().copied().unwrap_or(1.0).max(1.0)
+                    };
+                    let there = slab(input, &layer.input_extents);
+                    let back = slab(output, &layer.extents);
+                    forward.collectives += 2.0 * send(self.cluster, group, there);
+                    backward.collectives += 2.0 * send(self.cluster, group, back);
+                    bytes += 2.0 * (there + back);
+                }
+                if in_space && layer.statistics > 0.0 {
+                    let statistics = 4.0 * layer.statistics;
+                    let each = all_reduce(self.cluster, group, statistics);
+                    forward.collectives += each;
+                    backward.collectives += each;
+                    bytes += 4.0 * (p - 1.0) / p * statistics;
+                }
+                if ends_space {
+                    forward.collectives += all_gather(self.cluster, group, output);
+                    bytes += 2.0 * (p - 1.0) / p * output;
+                }
+            }
+        }
+        let again = match recompute {
+            Recompute::Nothing => 0.0,
+            Recompute::Selective => layer.selective.1,
+            Recompute::Full => 1.0,
+        };
+        if again > 0.0 && !is_last {
+            let collectives = if recompute == Recompute::Full { forward.collectives } else { 0.0 };
+            backward.add(Pass { collectives, ..forward }, again);
+            backward.collectives -= collectives * (again - 1.0);
+        }
+        let (kept, working) = self.elements(layer, in_space, is_last);
+        let weights = match cut {
+            Cut::Whole | Cut::Spatial => layer.weights,
+            _ => layer.weights / p,
+        };
+        Stage { forward, backward, weights, kept, working, output: layer.output * samples, shared: bytes }
+    }
+
+    fn pass(&self, works: &[Work], in_space: bool, samples: f64) -> Pass {
+        let Strategy { ways, cut, .. } = *self.strategy;
+        let p = ways as f64;
+        let software = &self.setting.software;
+        let mut pass = Pass::default();
+        for work in works {
+            let mine = match cut {
+                _ if ways == 1 => *work,
+                Cut::Whole => *work,
+                Cut::Spatial if in_space => work.cut_in_space(p),
+                Cut::Spatial => *work,
+                Cut::Filter => Work { divide: divided(work, super::kernel::Divide::Columns), ..*work }.cut(p, true),
+                Cut::Channel => Work { divide: divided(work, super::kernel::Divide::Depth), ..*work }.cut(p, true),
+                Cut::Tensor => work.cut(p, false),
+                Cut::Sequence => work.cut(p, true),
+            };
+            let mut seconds = mine.seconds(&self.cluster.device, self.setting.precision, samples);
+            // A timed layer is one whose scaling is ideal by definition.
+            if mine.family == Family::Timed && ways > 1 && cut != Cut::Spatial {
+                seconds = work.flops * samples / p;
+            }
+            if mine.family == Family::Memory {
+                seconds *= software.passes;
+            }
+            pass.compute += seconds;
+            pass.host += mine.calls * software.dispatch;
+        }
+        pass
+    }
+
+    /// Elements of a layer that are kept for the backward pass of a micro-batch, and that are in use beside.
+    fn elements(&self, layer: &Layer, in_space: bool, is_last: bool) -> (f64, f64) {
+        let Strategy { ways, cut, micro_batch, recompute, .. } = *self.strategy;
+        let p = ways as f64;
+        let (divided, whole) = match cut {
+            Cut::Spatial if in_space => (p, p),
+            Cut::Whole | Cut::Spatial => (1.0, 1.0),
+            Cut::Filter | Cut::Channel => (1.0, 1.0),
+            Cut::Tensor => (p, 1.0),
+            Cut::Sequence => (p, p),
+        };
+        let samples = micro_batch as f64;
+        let all = layer.kept / divided + layer.kept_whole / whole;
+        let working = layer.working / divided;
+        match recompute {
+            Recompute::Nothing => (all * samples, working * samples),
+            Recompute::Selective => {
+                let freed = layer.selective.0 / divided;
+                ((all - freed) * samples, (working + freed) * samples)
+            }
+            Recompute::Full if is_last => (all * samples, working * samples),
+            Recompute::Full => (layer.input / whole * samples, (working + all) * samples),
+        }
+    }
+
+    /// The devices that share layers with one.
+    pub fn inner(&self) -> Group {
+        self.cluster.group(self.strategy.ways, 1, self.strategy.devices())
+    }
+}
+
+fn divided(work: &Work, along: super::kernel::Divide) -> super::kernel::Divide {
+    match work.family {
+        Family::Matrix | Family::Convolution => along,
+        _ => super::kernel::Divide::Batch,
+    }
+}
+
+fn join(stage: &mut Stage, layer: &Stage, times: f64) {
+    stage.forward.add(layer.forward, times);
+    stage.backward.add(layer.backward, times);
+    stage.weights += layer.weights * times;
+    stage.kept += layer.kept * times;
+    stage.working = stage.working.max(layer.working);
+    stage.output = layer.output;
+    stage.shared += layer.shared * times;
+}
+
+/// Layers by stage, as (layer, copies): the repeated layer evenly, what comes before it on the first stage
+/// and what comes after it on the last.
+fn dealt_evenly(layers: &[Layer], repeated: usize, stages: usize) -> Vec<Vec<(usize, u32)>> {
+    let count = layers[repeated].count as usize;
+    let mut dealt: Vec<Vec<(usize, u32)>> = (0..stages)
+        .map(|s| vec![(repeated, (count * (s + 1) / stages - count * s / stages) as u32)])
+        .collect();
+    let before = (0..repeated).map(|i| (i, layers[i].count));
+    dealt[0].splice(0..0, before);
+    let after = (repeated + 1..layers.len()).map(|i| (i, layers[i].count));
+    dealt[stages - 1].extend(after);
+    dealt
+}
+
+/// Layers by stage such that the slowest stage is as fast as it can be.
+fn dealt_by_time(layers: &[Layer], each: &[Stage], stages: usize) -> Vec<Vec<(usize, u32)>> {
+    let units: Vec<(usize, f64)> = layers
+        .iter()
+        .enumerate()
+        .flat_map(|(i, layer)| std::iter::repeat_n((i, each[i].seconds()), layer.count as usize))
+        .collect();
+    let (mut low, mut high) = (units.iter().map(|u| u.1).fold(0.0, f64::max), units.iter().map(|u| u.1).sum::<f64>());
+    for _ in 0..30 {
+        let middle = 0.5 * (low + high);
+        if deal(&units, middle, stages).is_some() { high = middle } else { low = middle }
+    }
+    deal(&units, high * (1.0 + 1e-9), stages).unwrap_or_else(|| vec![units.iter().map(|u| (u.0, 1)).collect()])
+}
+
+/// Units by stage, none of which takes longer than `most`, if there are stages enough; every stage has one.
+fn deal(units: &[(usize, f64)], most: f64, stages: usize) -> Option<Vec<Vec<(usize, u32)>>> {
+    let mut dealt: Vec<Vec<(usize, u32)>> = vec![Vec::new()];
+    let mut used = 0.0;
+    for (at, &(layer, seconds)) in units.iter().enumerate() {
+        let left = units.len() - at;
+        let must = left <= stages.saturating_sub(dealt.len()) && !dealt[dealt.len() - 1].is_empty();
+        if used > 0.0 && (used + seconds > most || must) {
+            dealt.push(Vec::new());
+            used = 0.0;
+        }
+        used += seconds;
+        dealt.last_mut()?.push((layer, 1));
+    }
+    (dealt.len() <= stages).then_some(dealt)
+}
