@@ -176,14 +176,22 @@ pub(super) fn estimate_checked(
             update = update.max(moved / (device.bandwidth * device.efficiency.memory));
         }
     }
+    if stages.len() > 1 && workload.tied > 0.0 {
+        let ends =
+            cluster.group(2, strategy.devices() - strategy.devices() / strategy.stages, strategy.devices());
+        exchange += all_reduce(cluster, ends, workload.tied / sharers(strategy) * element);
+    }
     (phases.exchange, phases.update, phases.swap) = (exchange, update + software.step, swap);
     if let Some(rate) = cluster.loading {
         let nodes = strategy.devices().div_ceil(cluster.devices) as f64;
         phases.load = (setting.batch as f64 / (rate * nodes) - phases.total()).max(0.0);
     }
     let held = |at: usize| memory(&stages[at], at as u32, strategy, setting, cluster.device.context);
-    let most = (0..stages.len()).map(held).fold(Memory::default(), |a, b| if b.device() > a.device() { b } else { a });
-    let missing = (most.device() - cluster.device.memory).max(most.host * cluster.devices as f64 - cluster.host_memory);
+    let most = (0..stages.len())
+        .map(held)
+        .fold(Memory::default(), |a, b| if b.device() > a.device() { b } else { a });
+    let missing =
+        (most.device() - cluster.device.memory).max(most.host * cluster.devices as f64 - cluster.host_memory);
     let seconds = phases.total();
     Estimate {
         strategy: *strategy,
@@ -200,6 +208,11 @@ pub(super) fn estimate_checked(
 
 /// Bytes a second of a host's memory, for updates there.
 const HOST_MEMORY: f64 = 50e9;
+
+/// Devices that each hold a part of every layer's weights.
+fn sharers(strategy: &Strategy) -> f64 {
+    if matches!(strategy.cut, Cut::Whole | Cut::Spatial) { 1.0 } else { strategy.ways as f64 }
+}
 
 /// The devices that hold the same weights and add up their gradients.
 fn replicas(cluster: &Cluster, strategy: &Strategy) -> Group {
@@ -263,8 +276,7 @@ fn exposed(
         }
         _ => {
             let part = all_gather(cluster, group, bytes);
-            hidden_behind(part, stage.forward.seconds())
-                + hidden_behind(2.0 * part, stage.backward.seconds())
+            hidden_behind(part, stage.forward.seconds()) + hidden_behind(2.0 * part, stage.backward.seconds())
         }
     }
 }
@@ -348,8 +360,9 @@ fn bottleneck(
         (phases.swap, Bottleneck::Swap),
         (phases.load, Bottleneck::Staging),
     ];
-    let (seconds, which) =
-        others.into_iter().fold((0.0, Bottleneck::Compute), |most, one| if one.0 > most.0 { one } else { most });
+    let (seconds, which) = others
+        .into_iter()
+        .fold((0.0, Bottleneck::Compute), |most, one| if one.0 > most.0 { one } else { most });
     let launches = stages.iter().any(|s| {
         s.forward.host + s.backward.host
             > s.forward.compute + s.forward.collectives + s.backward.compute + s.backward.collectives

@@ -107,7 +107,9 @@ fn around(cluster: &Cluster, group: Group, rounds: f64, bytes: f64) -> f64 {
     let part = rounds / 2.0;
     let within = quickest(&cluster.within.protocols, |way| {
         let share = cluster.within.ring_share(group.local, cluster.devices);
-        way.start * part + rounds * (p - 1.0) * way.hop * 0.5 + passed / (cluster.within.bandwidth * share * way.share)
+        way.start * part
+            + rounds * (p - 1.0) * way.hop * 0.5
+            + passed / (cluster.within.bandwidth * share * way.share)
     });
     if group.local == group.size {
         return within;

@@ -46,7 +46,7 @@ pub struct Efficiency {
     pub convolution: [f64; 3],
     /// Products of attention and recurrence, relative to large ones.
     pub batched: f64,
-    /// Summed index at which a product runs at half its rate.
+    /// Summed index at which a half-precision product runs at half its rate.
     pub half_depth: f64,
     /// Waves of tiles that are lost at the end of a product.
     pub tail: f64,
@@ -83,26 +83,26 @@ pub struct Accelerator {
 
 /// Volta, and Pascal before it. Fitted on single V100 rows of published training throughput.
 const VOLTA: Efficiency = Efficiency {
-    matrix: [0.90, 0.90, 0.62],
-    convolution: [0.95, 0.95, 0.50],
-    batched: 0.60,
-    half_depth: 64.0,
-    tail: 1.0,
-    odd: 0.3,
-    memory: 0.80,
-    gap: 2e-6,
+    matrix: [0.84, 0.84, 0.53],
+    convolution: [1.0, 1.0, 0.67],
+    batched: 0.91,
+    half_depth: 103.0,
+    tail: 0.1,
+    odd: 0.43,
+    memory: 0.89,
+    gap: 1e-6,
 };
 
 /// Ampere, and what came after it. Fitted on one and two A100 training GPT, and on single A100 rows.
 const AMPERE: Efficiency = Efficiency {
-    matrix: [0.90, 0.70, 0.75],
-    convolution: [0.90, 0.50, 0.45],
-    batched: 0.60,
-    half_depth: 64.0,
-    tail: 1.0,
-    odd: 0.3,
-    memory: 0.80,
-    gap: 2e-6,
+    matrix: [0.84, 0.68, 0.865],
+    convolution: [1.0, 0.36, 0.74],
+    batched: 0.91,
+    half_depth: 310.0,
+    tail: 0.1,
+    odd: 0.43,
+    memory: 0.90,
+    gap: 1e-6,
 };
 
 /// A row of the table: name, GB of memory, TFLOP/s (f32, tf32, mixed), GB/s, units, watts, source.

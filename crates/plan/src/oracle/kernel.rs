@@ -226,8 +226,11 @@ impl Work {
             && precision == Precision::Mixed
             && [rows, self.columns, depth].iter().any(|extent| extent % ALIGNED != 0.0);
         let reached = if odd { reached * e.odd } else { reached };
-        let short = depth / (depth + e.half_depth);
-        let rate = device.flops[p] * reached * short * filled(products, rows, self.columns, device.units, e.tail);
+        // What surrounds a sum takes the time of so many terms; slower products have as many fewer.
+        let around = e.half_depth * device.flops[p] / device.flops[2];
+        let short = depth / (depth + around);
+        let rate =
+            device.flops[p] * reached * short * filled(products, rows, self.columns, device.units, e.tail);
         (self.flops * samples / rate).max(memory) + self.calls * e.gap
     }
 }

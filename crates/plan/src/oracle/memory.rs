@@ -38,7 +38,9 @@ impl Memory {
             ("activations", self.activations),
             ("workspace", self.workspace),
         ];
-        holders.into_iter().fold(("context", self.context), |most, one| if one.1 > most.1 { one } else { most })
+        holders
+            .into_iter()
+            .fold(("context", self.context), |most, one| if one.1 > most.1 { one } else { most })
     }
 }
 

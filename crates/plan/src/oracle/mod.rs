@@ -4,13 +4,19 @@
 //! [`strategy::Strategy`] how, a [`setting::Setting`] the rest; [`closed::estimate`] answers, and
 //! [`rank::rank`] asks for all strategies there are.
 
+pub mod change;
 pub mod closed;
 pub mod cluster;
 pub mod collective;
+pub mod convnet;
+pub mod from_graph;
 pub mod hardware;
 pub mod kernel;
 pub mod memory;
 pub mod network;
+pub mod paradl;
+pub mod published;
+pub mod rank;
 pub mod setting;
 pub mod stage;
 pub mod strategy;
@@ -50,7 +56,9 @@ pub enum OracleError {
     #[error("`{0}`: batch, micro-batch, replicas, ways and stages are 1 at least")]
     Zero(String),
     /// A batch that leaves replicas idle.
-    #[error("batch {batch} is smaller than its {replicas} replicas; give at least {replicas}, or fewer replicas")]
+    #[error(
+        "batch {batch} is smaller than its {replicas} replicas; give at least {replicas}, or fewer replicas"
+    )]
     Batch {
         /// Samples.
         batch: u32,

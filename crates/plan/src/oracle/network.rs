@@ -43,10 +43,8 @@ pub struct Link {
 }
 
 /// Fitted: two to eight A100 behind switches.
-const SWITCHED: [Protocol; 2] = [
-    Protocol { start: 40e-6, hop: 3.5e-6, share: 0.68 },
-    Protocol { start: 145e-6, hop: 0.0, share: 0.75 },
-];
+const SWITCHED: [Protocol; 2] =
+    [Protocol { start: 40e-6, hop: 3.5e-6, share: 0.68 }, Protocol { start: 145e-6, hop: 0.0, share: 0.75 }];
 /// Fitted: two to eight V100 in a cube mesh.
 const WIRED: [Protocol; 2] = [
     Protocol { start: 21e-6, hop: 5.2e-6, share: 0.58 },

@@ -36,8 +36,9 @@ impl Pass {
     }
 }
 
-/// test
-const SHARPNESS: f64 = 5.0;
+/// How hard the slower of host and device hides the other: they run beside each other, but each waits for
+/// the other now and then. Fitted with the rates of A100 on rows of one and two devices.
+const SHARPNESS: f64 = 2.5;
 
 /// What one stage holds and takes for one micro-batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -83,8 +84,9 @@ impl Costs<'_> {
         let spatial = self.workload.spatial().count();
         let last = self.workload.layers.len() - 1;
         let layers = &self.workload.layers;
-        let each: Vec<Stage> =
-            (0..layers.len()).map(|i| self.layer(&layers[i], i < spatial, i + 1 == spatial, i == last)).collect();
+        let each: Vec<Stage> = (0..layers.len())
+            .map(|i| self.layer(&layers[i], i < spatial, i + 1 == spatial, i == last))
+            .collect();
         let stages = self.strategy.stages as usize;
         if stages == 1 {
             let mut all = Stage::default();
@@ -95,14 +97,21 @@ impl Costs<'_> {
             Some(repeated) => dealt_evenly(layers, repeated, stages),
             None => dealt_by_time(layers, &each, stages),
         };
-        dealt
+        let mut made: Vec<Stage> = dealt
             .iter()
             .map(|share| {
                 let mut stage = Stage::default();
                 share.iter().for_each(|&(layer, count)| join(&mut stage, &each[layer], count as f64));
                 stage
             })
-            .collect()
+            .collect();
+        // The last stage has a copy of what it shares with the first.
+        let ways =
+            if matches!(self.strategy.cut, Cut::Whole | Cut::Spatial) { 1 } else { self.strategy.ways };
+        if let Some(last) = made.last_mut() {
+            last.weights += self.workload.tied / ways as f64;
+        }
+        made
     }
 
     /// One copy of a layer.
@@ -130,7 +139,8 @@ impl Costs<'_> {
                 bytes += layer.reductions * 4.0 * (p - 1.0) / p * output;
             }
             Cut::Filter | Cut::Channel if layer.filters > 0.0 && !is_last => {
-                let (gather, sum) = (all_gather(self.cluster, group, output), all_reduce(self.cluster, group, output));
+                let (gather, sum) =
+                    (all_gather(self.cluster, group, output), all_reduce(self.cluster, group, output));
                 let (there, back) = if cut == Cut::Filter { (gather, sum) } else { (sum, gather) };
                 forward.collectives += there;
                 backward.collectives += back;
@@ -156,7 +166,7 @@ impl Costs<'_> {
                     backward.collectives += each;
                     bytes += 4.0 * (p - 1.0) / p * statistics;
                 }
-                if ends_space {
+                if ends_space && !is_last {
                     forward.collectives += all_gather(self.cluster, group, output);
                     bytes += 2.0 * (p - 1.0) / p * output;
                 }
@@ -191,8 +201,12 @@ impl Costs<'_> {
                 Cut::Whole => *work,
                 Cut::Spatial if in_space => work.cut_in_space(p),
                 Cut::Spatial => *work,
-                Cut::Filter => Work { divide: divided(work, super::kernel::Divide::Columns), ..*work }.cut(p, true),
-                Cut::Channel => Work { divide: divided(work, super::kernel::Divide::Depth), ..*work }.cut(p, true),
+                Cut::Filter => {
+                    Work { divide: divided(work, super::kernel::Divide::Columns), ..*work }.cut(p, true)
+                }
+                Cut::Channel => {
+                    Work { divide: divided(work, super::kernel::Divide::Depth), ..*work }.cut(p, true)
+                }
                 Cut::Tensor => work.cut(p, false),
                 Cut::Sequence => work.cut(p, true),
             };
@@ -279,12 +293,14 @@ fn dealt_by_time(layers: &[Layer], each: &[Stage], stages: usize) -> Vec<Vec<(us
         .enumerate()
         .flat_map(|(i, layer)| std::iter::repeat_n((i, each[i].seconds()), layer.count as usize))
         .collect();
-    let (mut low, mut high) = (units.iter().map(|u| u.1).fold(0.0, f64::max), units.iter().map(|u| u.1).sum::<f64>());
+    let (mut low, mut high) =
+        (units.iter().map(|u| u.1).fold(0.0, f64::max), units.iter().map(|u| u.1).sum::<f64>());
     for _ in 0..30 {
         let middle = 0.5 * (low + high);
         if deal(&units, middle, stages).is_some() { high = middle } else { low = middle }
     }
-    deal(&units, high * (1.0 + 1e-9), stages).unwrap_or_else(|| vec![units.iter().map(|u| (u.0, 1)).collect()])
+    deal(&units, high * (1.0 + 1e-9), stages)
+        .unwrap_or_else(|| vec![units.iter().map(|u| (u.0, 1)).collect()])
 }
 
 /// Units by stage, none of which takes longer than `most`, if there are stages enough; every stage has one.

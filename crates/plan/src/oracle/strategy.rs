@@ -127,7 +127,11 @@ impl Strategy {
             return Err(OracleError::Batch { batch, replicas: self.data });
         }
         if batch % (self.data * self.micro_batch) != 0 {
-            return Err(OracleError::MicroBatch { batch, replicas: self.data, micro_batch: self.micro_batch });
+            return Err(OracleError::MicroBatch {
+                batch,
+                replicas: self.data,
+                micro_batch: self.micro_batch,
+            });
         }
         let limit = self.limit(workload);
         if self.ways > limit {

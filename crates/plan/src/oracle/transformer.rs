@@ -133,7 +133,7 @@ impl Transformer {
             working: 2.0 * tokens * v,
             ..Layer::new("head", forward, backward)
         };
-        Workload { name: name.to_string(), layers: vec![embedding, block, head], sample: s }
+        Workload { name: name.to_string(), layers: vec![embedding, block, head], sample: s, tied: v * h }
     }
 
     fn share_of_attention(&self) -> f64 {

@@ -13,6 +13,8 @@ pub struct Workload {
     pub layers: Vec<Layer>,
     /// Elements of one sample as it is loaded.
     pub sample: f64,
+    /// Weights that the first and the last layer share: both hold them, and add up their gradients.
+    pub tied: f64,
 }
 
 /// One layer, or several equal ones in a row.
@@ -87,7 +89,8 @@ impl Layer {
 
     /// Floating-point operations of the forward pass of one sample.
     pub fn flops(&self) -> f64 {
-        self.forward.iter().filter(|w| w.family != Family::Timed).map(|w| w.flops).sum::<f64>() * self.count as f64
+        self.forward.iter().filter(|w| w.family != Family::Timed).map(|w| w.flops).sum::<f64>()
+            * self.count as f64
     }
 }
 
@@ -140,12 +143,17 @@ impl Workload {
         };
         match self.layers.iter().find(|layer| !sane(layer)) {
             _ if self.layers.is_empty() => Err(OracleError::Empty(self.name.clone())),
-            Some(layer) => Err(OracleError::Figure { what: format!("work of {}", layer.name), value: layer.flops() }),
+            Some(layer) => {
+                Err(OracleError::Figure { what: format!("work of {}", layer.name), value: layer.flops() })
+            }
             None => Ok(()),
         }
     }
 }
 
 fn fewest(extents: impl Iterator<Item = f64>) -> Option<u32> {
-    extents.filter(|&x| x > 0.0).fold(None, |least: Option<f64>, x| Some(least.map_or(x, |l| l.min(x)))).map(|x| x as u32)
+    extents
+        .filter(|&x| x > 0.0)
+        .fold(None, |least: Option<f64>, x| Some(least.map_or(x, |l| l.min(x))))
+        .map(|x| x as u32)
 }
