@@ -20,6 +20,8 @@ pub mod rank;
 pub mod setting;
 pub mod stage;
 pub mod strategy;
+#[cfg(test)]
+mod tests;
 pub mod transformer;
 pub mod workload;
 
