@@ -12,6 +12,7 @@ pub mod advice;
 pub mod command;
 pub mod interrupt;
 pub mod job;
+pub mod oracle;
 pub mod prelude;
 pub mod report;
 pub mod setup;

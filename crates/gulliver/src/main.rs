@@ -18,6 +18,8 @@ enum Command {
     Train(command::train::Arguments),
     /// Says how a job would run: memory, time and what moves, before anything runs.
     Plan(command::plan::Arguments),
+    /// Says how long a model would train on machines nobody here owns, by every strategy.
+    Oracle(command::oracle::Arguments),
     /// Trains many variants of a job and finds the best.
     Sweep(command::sweep::Arguments),
     /// Measures training speed and memory on the reference workloads.
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Train(arguments) => command::train::run(&arguments),
         Command::Plan(arguments) => command::plan::run(&arguments),
+        Command::Oracle(arguments) => command::oracle::run(&arguments),
         Command::Sweep(arguments) => command::sweep::run(&arguments),
         Command::Bench(arguments) => command::bench::run(&arguments),
         Command::Models(arguments) => command::models::run(&arguments),
