@@ -165,7 +165,13 @@ pub(super) fn estimate_checked(
     let element = setting.precision.bytes();
     for stage in &stages {
         let bytes = stage.weights * element;
-        exchange = exchange.max(exposed(cluster, strategy, stage, exchanged, bytes, software.overlap));
+        let mut seconds = exposed(cluster, strategy, stage, exchanged, bytes, software.overlap);
+        if strategy.cut == Cut::Spatial && strategy.data > 1 {
+            // Those that share samples first, then each with its likes: two groups know nothing of each other.
+            let inner = cluster.group(strategy.ways, 1, strategy.devices());
+            seconds += all_reduce(cluster, inner, bytes);
+        }
+        exchange = exchange.max(seconds);
         let owned = if strategy.shard > 0 { stage.weights / strategy.data as f64 } else { stage.weights };
         let moved = owned * setting.update_bytes();
         let device = &cluster.device;
@@ -216,8 +222,8 @@ fn sharers(strategy: &Strategy) -> f64 {
 
 /// The devices that hold the same weights and add up their gradients.
 fn replicas(cluster: &Cluster, strategy: &Strategy) -> Group {
-    if strategy.cut == Cut::Spatial {
-        return cluster.group(strategy.data * strategy.ways, 1, strategy.devices());
+    if strategy.cut == Cut::Spatial && strategy.data == 1 {
+        return cluster.group(strategy.ways, 1, strategy.devices());
     }
     cluster.group(strategy.data, strategy.ways, strategy.devices())
 }

@@ -53,7 +53,7 @@ type Row = (&'static str, &'static str, u32, u32, &'static str, &'static str, u3
 /// Name, accelerator, devices, nodes, within, between, adapters, oversubscription, leaf, host link.
 #[rustfmt::skip]
 const TABLE: &[Row] = &[
-    ("abci", "v100-16", 4, 1088, "nvlink2", "ib-edr", 2, 3.0, 17, "pcie3"),
+    ("abci", "v100-16", 4, 1088, "nvlink2", "ib-edr", 1, 3.0, 17, "pcie3"),
     ("dgx1-16", "v100-16", 8, 128, "nvlink2-cube", "ib-edr", 4, 1.0, 18, "pcie3"),
     ("dgx1-32", "v100-32", 8, 128, "nvlink2-cube", "ib-edr", 4, 1.0, 18, "pcie3"),
     ("dgx2", "v100-32", 16, 64, "nvswitch2", "ib-edr", 8, 1.0, 18, "pcie3"),

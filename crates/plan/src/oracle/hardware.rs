@@ -83,25 +83,25 @@ pub struct Accelerator {
 
 /// Volta, and Pascal before it. Fitted on single V100 rows of published training throughput.
 const VOLTA: Efficiency = Efficiency {
-    matrix: [0.84, 0.84, 0.53],
-    convolution: [1.0, 1.0, 0.67],
-    batched: 0.91,
-    half_depth: 103.0,
+    matrix: [0.84, 0.84, 0.527],
+    convolution: [1.0, 1.0, 0.657],
+    batched: 0.75,
+    half_depth: 97.0,
     tail: 0.1,
-    odd: 0.43,
-    memory: 0.89,
+    odd: 0.455,
+    memory: 0.87,
     gap: 1e-6,
 };
 
 /// Ampere, and what came after it. Fitted on one and two A100 training GPT, and on single A100 rows.
 const AMPERE: Efficiency = Efficiency {
-    matrix: [0.84, 0.68, 0.865],
-    convolution: [1.0, 0.36, 0.74],
-    batched: 0.91,
-    half_depth: 310.0,
+    matrix: [0.84, 0.69, 0.92],
+    convolution: [1.0, 0.375, 0.808],
+    batched: 0.75,
+    half_depth: 400.0,
     tail: 0.1,
-    odd: 0.43,
-    memory: 0.90,
+    odd: 0.455,
+    memory: 0.92,
     gap: 1e-6,
 };
 

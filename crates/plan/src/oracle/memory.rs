@@ -44,6 +44,9 @@ impl Memory {
     }
 }
 
+/// Weights of a bucket in which sharded gradients and weights travel, as DeepSpeed has it by default.
+const BUCKET: f64 = 5e8;
+
 /// Peak bytes of a device that has stage number `at`, counted from zero.
 pub fn memory(stage: &Stage, at: u32, strategy: &Strategy, setting: &Setting, context: f64) -> Memory {
     let element = setting.precision.bytes();
@@ -61,7 +64,8 @@ pub fn memory(stage: &Stage, at: u32, strategy: &Strategy, setting: &Setting, co
             ahead.min(micro_batches as f64).max(1.0)
         }
     };
-    let gathered = if strategy.shard > 0 { (stage.weights * element).min(0.5e9) } else { 0.0 };
+    // One bucket on its way out and one on its way in.
+    let gathered = if strategy.shard > 0 { 2.0 * stage.weights.min(BUCKET) * element } else { 0.0 };
     let lost = 1.0 + setting.software.fragmentation;
     Memory {
         weights: stage.weights * element / divided(3),

@@ -20,13 +20,14 @@ pub struct Pass {
 }
 
 impl Pass {
-    /// Seconds until it is done: the host launches while the device works.
+    /// Seconds until it is done. The host launches while the device works; at a collective devices wait for
+    /// each other, and nothing hides it.
     pub fn seconds(&self) -> f64 {
-        let device = self.compute + self.collectives;
         if self.host == 0.0 {
-            return device;
+            return self.compute + self.collectives;
         }
-        (device.powf(SHARPNESS) + self.host.powf(SHARPNESS)).powf(1.0 / SHARPNESS)
+        let beside = self.compute.powf(SHARPNESS) + self.host.powf(SHARPNESS);
+        beside.powf(1.0 / SHARPNESS) + self.collectives
     }
 
     fn add(&mut self, other: Pass, times: f64) {
@@ -131,16 +132,16 @@ impl Costs<'_> {
             _ if !shared => {}
             Cut::Whole => {}
             Cut::Tensor | Cut::Sequence => {
-                let each = layer.reductions * all_reduce(self.cluster, group, output);
+                let passed = 2.0 * (p - 1.0) / p * output;
+                let each = layer.reductions * self.staged(passed, all_reduce(self.cluster, group, output));
                 forward.collectives += each;
                 backward.collectives += each;
-                forward.host += layer.reductions * self.setting.software.dispatch;
-                backward.host += layer.reductions * self.setting.software.dispatch;
                 bytes += layer.reductions * 4.0 * (p - 1.0) / p * output;
             }
             Cut::Filter | Cut::Channel if layer.filters > 0.0 && !is_last => {
-                let (gather, sum) =
-                    (all_gather(self.cluster, group, output), all_reduce(self.cluster, group, output));
+                let passed = (p - 1.0) / p * output;
+                let gather = self.staged(passed, all_gather(self.cluster, group, output));
+                let sum = self.staged(2.0 * passed, all_reduce(self.cluster, group, output));
                 let (there, back) = if cut == Cut::Filter { (gather, sum) } else { (sum, gather) };
                 forward.collectives += there;
                 backward.collectives += back;
@@ -155,8 +156,8 @@ impl Costs<'_> {
                     };
                     let there = slab(input, &layer.input_extents);
                     let back = slab(output, &layer.extents);
-                    forward.collectives += 2.0 * send(self.cluster, group, there);
-                    backward.collectives += 2.0 * send(self.cluster, group, back);
+                    forward.collectives += 2.0 * self.staged(there, send(self.cluster, group, there));
+                    backward.collectives += 2.0 * self.staged(back, send(self.cluster, group, back));
                     bytes += 2.0 * (there + back);
                 }
                 if in_space && layer.statistics > 0.0 {
@@ -167,7 +168,8 @@ impl Costs<'_> {
                     bytes += 4.0 * (p - 1.0) / p * statistics;
                 }
                 if ends_space && !is_last {
-                    forward.collectives += all_gather(self.cluster, group, output);
+                    let passed = (p - 1.0) / p * output;
+                    forward.collectives += self.staged(passed, all_gather(self.cluster, group, output));
                     bytes += 2.0 * (p - 1.0) / p * output;
                 }
             }
@@ -188,6 +190,15 @@ impl Costs<'_> {
             _ => layer.weights / p,
         };
         Stage { forward, backward, weights, kept, working, output: layer.output * samples, shared: bytes }
+    }
+
+    /// Seconds of an exchange between layers that passes so many bytes on, where the software has it go
+    /// through host memory.
+    fn staged(&self, bytes: f64, seconds: f64) -> f64 {
+        match self.setting.software.staging {
+            Some(rate) if bytes > 0.0 => seconds.max(self.setting.software.message + bytes / rate),
+            _ => seconds,
+        }
     }
 
     fn pass(&self, works: &[Work], in_space: bool, samples: f64) -> Pass {
