@@ -58,7 +58,7 @@ pub fn cluster(name: &str) -> Result<Cluster, CommandError> {
         std::fs::read_to_string(path).map_err(|source| CommandError::File { path: path.into(), source })?;
     let wrong = |problem: String| CommandError::Unknown(format!("{name}: {problem}"));
     let file: ClusterFile = toml::from_str(&text).map_err(|e| {
-        let line = e.span().map(|span| text[..span.start.min(text.len())].lines().count().max(1));
+        let line = e.span().map(|span| text[..span.start.min(text.len())].matches('\n').count() + 1);
         wrong(format!("line {}: {}", line.unwrap_or(1), e.message()))
     })?;
     let bytes = |text: &str| {

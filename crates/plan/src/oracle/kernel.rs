@@ -59,6 +59,8 @@ pub struct Work {
     pub calls: f64,
     /// What a tensor-parallel cut divides.
     pub divide: Divide,
+    /// Selective recomputation does it again.
+    pub again: bool,
 }
 
 /// Which extent of a product has the batch in it.
@@ -88,6 +90,7 @@ impl Work {
             grows: Grows::Rows,
             calls: 1.0,
             divide,
+            again: false,
         }
     }
 
@@ -105,6 +108,7 @@ impl Work {
             grows: Grows::Products,
             calls: 1.0,
             divide: Divide::Batch,
+            again: false,
         }
     }
 
@@ -122,6 +126,7 @@ impl Work {
             grows: Grows::Products,
             calls,
             divide,
+            again: false,
         }
     }
 
@@ -160,11 +165,11 @@ impl Work {
         }
         match self.divide {
             Divide::Columns => {
-                self.moved = self.moved - self.rows_moved(self.columns) * (1.0 - 1.0 / ways);
+                self.moved -= self.rows_moved(self.columns) * (1.0 - 1.0 / ways);
                 self.columns = padded(self.columns / ways);
             }
             Divide::Depth => {
-                self.moved = self.moved - self.rows_moved(self.depth) * (1.0 - 1.0 / ways);
+                self.moved -= self.rows_moved(self.depth) * (1.0 - 1.0 / ways);
                 self.depth = padded(self.depth / ways);
             }
             Divide::Batch => {

@@ -57,7 +57,7 @@ pub fn rank(
 
 /// Calls `f` with every strategy on so many devices that the model and the batch allow.
 pub fn each_strategy(workload: &Workload, devices: u32, batch: u32, mut f: impl FnMut(Strategy)) {
-    let selective = workload.layers.iter().any(|layer| layer.selective.1 > 0.0);
+    let selective = workload.layers.iter().any(|layer| layer.selective > 0.0);
     let limits: Vec<(Cut, u32)> = [Cut::Spatial, Cut::Filter, Cut::Channel, Cut::Tensor, Cut::Sequence]
         .into_iter()
         .map(|cut| (cut, Strategy { cut, ..Strategy::serial(1) }.limit(workload)))
@@ -67,7 +67,7 @@ pub fn each_strategy(workload: &Workload, devices: u32, batch: u32, mut f: impl 
     for stages in divisors(devices).filter(|&stages| stages <= depth) {
         for ways in divisors(devices / stages) {
             let data = devices / stages / ways;
-            if data > batch || batch % data != 0 {
+            if data > batch || !batch.is_multiple_of(data) {
                 continue;
             }
             let cuts: Vec<Cut> = if ways == 1 {
@@ -106,14 +106,14 @@ pub fn each_strategy(workload: &Workload, devices: u32, batch: u32, mut f: impl 
 }
 
 fn divisors(of: u32) -> impl Iterator<Item = u32> {
-    (1..=of).filter(move |d| of % d == 0)
+    (1..=of).filter(move |d| of.is_multiple_of(*d))
 }
 
 /// Powers of two that divide a replica's share of the batch, and all of it.
 fn micro_batches(share: u32, stages: u32) -> impl Iterator<Item = u32> {
     let powers = (0..16).map(|power| 1u32 << power).take_while(move |&size| size < share && size <= 512);
     let whole = (stages == 1 || share == 1).then_some(share);
-    powers.filter(move |size| share % size == 0).chain(whole)
+    powers.filter(move |size| share.is_multiple_of(*size)).chain(whole)
 }
 
 fn orders(stages: u32, depth: u32) -> Vec<Order> {

@@ -2,7 +2,7 @@
 
 use super::cluster::{Cluster, Group};
 use super::collective::{all_gather, all_reduce, send};
-use super::kernel::{Family, Work};
+use super::kernel::{Divide, Family, Work};
 use super::setting::Setting;
 use super::strategy::{Cut, Recompute, Strategy};
 use super::workload::{Layer, Workload};
@@ -120,8 +120,8 @@ impl Costs<'_> {
         let Strategy { ways, cut, micro_batch, recompute, .. } = *self.strategy;
         let samples = micro_batch as f64;
         let shared = ways > 1;
-        let mut forward = self.pass(&layer.forward, in_space, samples);
-        let mut backward = self.pass(&layer.backward, in_space, samples);
+        let mut forward = self.pass(layer.forward.iter(), in_space, samples);
+        let mut backward = self.pass(layer.backward.iter(), in_space, samples);
         let element = self.setting.precision.bytes();
         let output = layer.output * samples * element;
         let input = layer.input * samples * element;
@@ -174,15 +174,14 @@ impl Costs<'_> {
                 }
             }
         }
-        let again = match recompute {
-            Recompute::Nothing => 0.0,
-            Recompute::Selective => layer.selective.1,
-            Recompute::Full => 1.0,
-        };
-        if again > 0.0 && !is_last {
-            let collectives = if recompute == Recompute::Full { forward.collectives } else { 0.0 };
-            backward.add(Pass { collectives, ..forward }, again);
-            backward.collectives -= collectives * (again - 1.0);
+        match recompute {
+            Recompute::Selective => {
+                let again = layer.forward.iter().filter(|work| work.again);
+                backward.add(self.pass(again, in_space, samples), 1.0);
+            }
+            // The last layer's backward pass begins as its forward pass ends.
+            Recompute::Full if !is_last => backward.add(forward, 1.0),
+            Recompute::Nothing | Recompute::Full => {}
         }
         let (kept, working) = self.elements(layer, in_space, is_last);
         let weights = match cut {
@@ -201,7 +200,7 @@ impl Costs<'_> {
         }
     }
 
-    fn pass(&self, works: &[Work], in_space: bool, samples: f64) -> Pass {
+    fn pass<'a>(&self, works: impl Iterator<Item = &'a Work>, in_space: bool, samples: f64) -> Pass {
         let Strategy { ways, cut, .. } = *self.strategy;
         let p = ways as f64;
         let software = &self.setting.software;
@@ -212,12 +211,8 @@ impl Costs<'_> {
                 Cut::Whole => *work,
                 Cut::Spatial if in_space => work.cut_in_space(p),
                 Cut::Spatial => *work,
-                Cut::Filter => {
-                    Work { divide: divided(work, super::kernel::Divide::Columns), ..*work }.cut(p, true)
-                }
-                Cut::Channel => {
-                    Work { divide: divided(work, super::kernel::Divide::Depth), ..*work }.cut(p, true)
-                }
+                Cut::Filter => Work { divide: divided(work, Divide::Columns), ..*work }.cut(p, true),
+                Cut::Channel => Work { divide: divided(work, Divide::Depth), ..*work }.cut(p, true),
                 Cut::Tensor => work.cut(p, false),
                 Cut::Sequence => work.cut(p, true),
             };
@@ -252,7 +247,7 @@ impl Costs<'_> {
         match recompute {
             Recompute::Nothing => (all * samples, working * samples),
             Recompute::Selective => {
-                let freed = layer.selective.0 / divided;
+                let freed = layer.selective / divided;
                 ((all - freed) * samples, (working + freed) * samples)
             }
             Recompute::Full if is_last => (all * samples, working * samples),
@@ -266,10 +261,10 @@ impl Costs<'_> {
     }
 }
 
-fn divided(work: &Work, along: super::kernel::Divide) -> super::kernel::Divide {
+fn divided(work: &Work, along: Divide) -> Divide {
     match work.family {
         Family::Matrix | Family::Convolution => along,
-        _ => super::kernel::Divide::Batch,
+        _ => Divide::Batch,
     }
 }
 

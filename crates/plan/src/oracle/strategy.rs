@@ -93,7 +93,7 @@ impl Strategy {
 
     /// Micro-batches that each replica works through in a step.
     pub fn micro_batches(&self, batch: u32) -> u32 {
-        batch / (self.data.max(1) * self.micro_batch.max(1)).max(1)
+        batch / self.data.max(1).saturating_mul(self.micro_batch.max(1))
     }
 
     /// The family it is of: `serial`, `data`, `data+filter`, `tensor+pipeline`…
@@ -126,7 +126,7 @@ impl Strategy {
         if batch < self.data {
             return Err(OracleError::Batch { batch, replicas: self.data });
         }
-        if batch % (self.data * self.micro_batch) != 0 {
+        if !batch.is_multiple_of(self.data.saturating_mul(self.micro_batch)) {
             return Err(OracleError::MicroBatch {
                 batch,
                 replicas: self.data,
@@ -146,7 +146,7 @@ impl Strategy {
             });
         }
         if let Order::Interleaved(pieces) = self.order
-            && (pieces == 0 || self.stages * pieces > workload.depth())
+            && (pieces == 0 || self.stages.saturating_mul(pieces) > workload.depth())
         {
             let most = workload.depth() / self.stages;
             return Err(OracleError::Limit { family: "interleaved pipeline".into(), asked: pieces, most });

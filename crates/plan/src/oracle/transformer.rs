@@ -73,8 +73,8 @@ impl Transformer {
         let d = h / self.heads;
         let products = [
             Work::matrix(s, 3.0 * h, h, Divide::Columns),
-            Work::batched(self.heads, s, seen, d),
-            Work::batched(self.heads, s, d, seen),
+            Work { again: true, ..Work::batched(self.heads, s, seen, d) },
+            Work { again: true, ..Work::batched(self.heads, s, d, seen) },
             Work::matrix(s, h, h, Divide::Depth),
             Work::matrix(s, (self.matrices - 1.0) * inner, h, Divide::Columns),
             Work::matrix(s, h, inner, Divide::Depth),
@@ -85,7 +85,7 @@ impl Transformer {
             whole(4.0, 2.0),
             whole(2.0 * (3.0 + drop), 4.0),
             shared(2.0 * 3.0 * s * h, 4.0),
-            shared((2.0 + 2.5 * drop) * scores, 3.0),
+            Work { again: true, ..shared((2.0 + 2.5 * drop) * scores, 3.0) },
             shared((1.0 + self.matrices - 1.0) * s * inner, 2.0),
         ]);
         let mut backward: Vec<Work> = products.iter().flat_map(|work| work.gradients()).collect();
@@ -105,7 +105,7 @@ impl Transformer {
             // Of 34 + 5 a s / h bytes a token and width (Korthikanti et al.), in elements of two bytes.
             kept: s * h * (4.0 + 2.0 * self.inner) + (2.0 + 0.5 * drop) * scores,
             kept_whole: s * h * (4.0 + drop),
-            selective: ((2.0 + 0.5 * drop) * scores, self.share_of_attention()),
+            selective: (2.0 + 0.5 * drop) * scores,
             working: s * inner,
             reductions: 2.0,
             heads: self.heads,
@@ -135,17 +135,14 @@ impl Transformer {
         };
         Workload { name: name.to_string(), layers: vec![embedding, block, head], sample: s, tied: v * h }
     }
-
-    fn share_of_attention(&self) -> f64 {
-        let products = (8.0 + 2.0 * self.matrices * self.inner) * self.length * self.hidden * self.hidden;
-        let attention = 4.0 * self.length * (self.length + self.memory) * self.hidden;
-        attention / (products + attention)
-    }
 }
 
-/// Well-known configurations: width, layers, heads, length, vocabulary.
+/// Width, layers, heads, length, vocabulary.
+pub type Sizes = (u32, u32, u32, u32, u32);
+
+/// Well-known configurations.
 #[rustfmt::skip]
-pub const NAMED: &[(&str, (u32, u32, u32, u32, u32))] = &[
+pub const NAMED: &[(&str, Sizes)] = &[
     ("gpt2-124m", (768, 12, 12, 1024, 50257)),
     ("gpt2-350m", (1024, 24, 16, 1024, 50257)),
     ("gpt2-xl", (1600, 48, 25, 1024, 50257)),

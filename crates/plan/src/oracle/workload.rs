@@ -38,9 +38,8 @@ pub struct Layer {
     pub kept: f64,
     /// Elements of a sample that the backward pass needs, and that only a cut of the sequence divides.
     pub kept_whole: f64,
-    /// Elements of a sample, of those kept, that selective recomputation makes again; and their share of
-    /// the forward pass.
-    pub selective: (f64, f64),
+    /// Elements of a sample, of those kept and divided, that selective recomputation makes again.
+    pub selective: f64,
     /// Elements of a sample in use while the layer runs and not kept.
     pub working: f64,
     /// All-reduces of the layer's output, in each direction, if it is cut for tensor parallelism.
@@ -74,7 +73,7 @@ impl Layer {
             output: 0.0,
             kept: 0.0,
             kept_whole: 0.0,
-            selective: (0.0, 0.0),
+            selective: 0.0,
             working: 0.0,
             reductions: 0.0,
             extents: Vec::new(),

@@ -47,7 +47,7 @@ pub fn throughput(table: &Table) -> Vec<Part> {
             parts[at].skipped += 1;
             continue;
         };
-        let counted = (gpus * asked.micro_batch * asked.parts) as f64 * asked.units;
+        let counted = gpus as f64 * asked.micro_batch as f64 * asked.parts as f64 * asked.units;
         let case = Case {
             label: row.line(&[
                 "framework",
@@ -93,7 +93,7 @@ fn answer(row: &Row, asked: &Asked, gpus: u32) -> Option<Estimate> {
         "mxnet" => "mxnet",
         _ => return None,
     };
-    let batch = gpus * asked.micro_batch * asked.parts;
+    let batch = gpus.checked_mul(asked.micro_batch)?.checked_mul(asked.parts)?;
     let setting = Setting {
         precision: Precision::named(row.text("precision")).ok()?,
         states: asked.states,
