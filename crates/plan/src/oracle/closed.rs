@@ -6,8 +6,9 @@ use super::collective::{all_gather, all_reduce, send};
 use super::memory::{Memory, memory};
 use super::setting::Setting;
 use super::stage::{Costs, Stage};
-use super::strategy::{Cut, Order, Strategy};
+use super::strategy::{Cut, Order, Recompute, Strategy};
 use super::workload::Workload;
+use std::collections::HashMap;
 
 /// Seconds of a step by what they are spent on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
@@ -136,36 +137,63 @@ impl Bottleneck {
 }
 
 /// What a step of a strategy takes, holds and moves. Whether it fits is part of the answer; an error says
-/// that the strategy cannot be.
+/// that the strategy cannot be. Who asks often keeps an [`Oracle`].
 pub fn estimate(
     workload: &Workload,
     cluster: &Cluster,
     strategy: &Strategy,
     setting: &Setting,
 ) -> Result<Estimate, OracleError> {
-    strategy.check(workload, setting.batch)?;
-    if strategy.devices() > cluster.size() {
-        return Err(OracleError::Devices { asked: strategy.devices(), most: cluster.size() });
-    }
-    Ok(estimate_checked(workload, cluster, strategy, setting))
+    Oracle::new(workload, cluster, setting).estimate(strategy)
 }
 
-/// [`estimate`] for what is known to be possible.
-pub(super) fn estimate_checked(
+/// What the stages of a strategy depend on: ways, cut, micro-batch, recomputation, stages and devices.
+type Key = (u32, Cut, u32, Recompute, u32, u32);
+
+/// Answers about one model, cluster and setting; remembers what strategies have in common.
+pub struct Oracle<'a> {
+    workload: &'a Workload,
+    cluster: &'a Cluster,
+    setting: &'a Setting,
+    known: HashMap<Key, Vec<Stage>>,
+}
+
+impl<'a> Oracle<'a> {
+    /// Knows nothing yet.
+    pub fn new(workload: &'a Workload, cluster: &'a Cluster, setting: &'a Setting) -> Oracle<'a> {
+        Oracle { workload, cluster, setting, known: HashMap::new() }
+    }
+
+    /// [`estimate`].
+    pub fn estimate(&mut self, strategy: &Strategy) -> Result<Estimate, OracleError> {
+        strategy.check(self.workload, self.setting.batch)?;
+        if strategy.devices() > self.cluster.size() {
+            return Err(OracleError::Devices { asked: strategy.devices(), most: self.cluster.size() });
+        }
+        let Strategy { ways, cut, micro_batch, recompute, stages, .. } = *strategy;
+        let (workload, cluster, setting) = (self.workload, self.cluster, self.setting);
+        let key = (ways, cut, micro_batch, recompute, stages, strategy.devices());
+        let stages =
+            self.known.entry(key).or_insert_with(|| Costs { workload, cluster, strategy, setting }.stages());
+        Ok(answer(stages, workload, cluster, strategy, setting))
+    }
+}
+
+fn answer(
+    stages: &[Stage],
     workload: &Workload,
     cluster: &Cluster,
     strategy: &Strategy,
     setting: &Setting,
 ) -> Estimate {
-    let stages = Costs { workload, cluster, strategy, setting }.stages();
-    let mut phases = pipeline(&stages, cluster, strategy, setting);
+    let mut phases = pipeline(stages, cluster, strategy, setting);
     let software = &setting.software;
     let exchanged = replicas(cluster, strategy);
     let (mut exchange, mut update, mut swap) = (0.0f64, 0.0f64, 0.0f64);
     let element = setting.precision.bytes();
-    for stage in &stages {
+    for stage in stages {
         let bytes = stage.weights * element;
-        let mut seconds = exposed(cluster, strategy, stage, exchanged, bytes, software.overlap);
+        let mut seconds = exposed(cluster, strategy, stage, exchanged, setting);
         if strategy.cut == Cut::Spatial && strategy.data > 1 {
             // Those that share samples first, then each with its likes: two groups know nothing of each other.
             let inner = cluster.group(strategy.ways, 1, strategy.devices());
@@ -192,9 +220,9 @@ pub(super) fn estimate_checked(
         let nodes = strategy.devices().div_ceil(cluster.devices) as f64;
         phases.load = (setting.batch as f64 / (rate * nodes) - phases.total()).max(0.0);
     }
-    let held = |at: usize| memory(&stages[at], at as u32, strategy, setting, cluster.device.context);
-    let most = (0..stages.len())
-        .map(held)
+    let most = stages
+        .iter()
+        .map(|stage| memory(stage, strategy, setting, cluster.device.context))
         .fold(Memory::default(), |a, b| if b.device() > a.device() { b } else { a });
     let missing =
         (most.device() - cluster.device.memory).max(most.host * cluster.devices as f64 - cluster.host_memory);
@@ -205,9 +233,9 @@ pub(super) fn estimate_checked(
         interval: interval(&phases, strategy, cluster),
         phases,
         memory: most,
-        traffic: traffic(&stages, cluster, strategy, setting, exchanged),
+        traffic: traffic(stages, cluster, strategy, setting, exchanged),
         missing: (missing > 0.0).then_some(missing),
-        bottleneck: bottleneck(&phases, &stages, cluster, strategy, exchanged),
+        bottleneck: bottleneck(&phases, stages, cluster, strategy, exchanged),
         throughput: setting.batch as f64 / seconds,
     }
 }
@@ -234,11 +262,9 @@ fn pipeline(stages: &[Stage], cluster: &Cluster, strategy: &Strategy, setting: &
     let slowest = stages.iter().fold(&stages[0], |a, b| if b.seconds() > a.seconds() { b } else { a });
     let mut phases = Phases::default();
     let (forward, backward) = (slowest.forward, slowest.backward);
-    let there = forward.collectives.min(forward.seconds());
-    let back = backward.collectives.min(backward.seconds());
-    phases.forward = count * (forward.seconds() - there);
-    phases.backward = count * (backward.seconds() - back);
-    phases.collectives = count * (there + back);
+    phases.forward = count * (slowest.took[0] - forward.collectives);
+    phases.backward = count * (slowest.took[1] - backward.collectives);
+    phases.collectives = count * (forward.collectives + backward.collectives);
     if stages.len() == 1 {
         return phases;
     }
@@ -246,7 +272,8 @@ fn pipeline(stages: &[Stage], cluster: &Cluster, strategy: &Strategy, setting: &
         Order::Interleaved(pieces) => pieces.max(1) as f64,
         _ => 1.0,
     };
-    let others = stages.iter().map(Stage::seconds).sum::<f64>() - slowest.seconds();
+    let others =
+        stages.iter().map(|stage| stage.count as f64 * stage.seconds()).sum::<f64>() - slowest.seconds();
     phases.bubble = others / pieces;
     let stride = strategy.devices() / strategy.stages;
     let pair = cluster.group(strategy.stages, stride, strategy.devices());
@@ -254,36 +281,32 @@ fn pipeline(stages: &[Stage], cluster: &Cluster, strategy: &Strategy, setting: &
     let part = if strategy.cut == Cut::Sequence { strategy.ways as f64 } else { 1.0 };
     let largest = stages[..stages.len() - 1].iter().map(|stage| stage.output).fold(0.0, f64::max);
     let each = send(cluster, pair, largest * setting.precision.bytes() / part) + setting.software.message;
-    phases.messages = 2.0 * each * (count * pieces + stages.len() as f64 - 2.0);
+    phases.messages = 2.0 * each * (count * pieces + strategy.stages as f64 - 2.0);
     phases
 }
 
-/// Seconds of the exchange between replicas that the backward pass of the last micro-batch does not hide.
-fn exposed(
-    cluster: &Cluster,
-    strategy: &Strategy,
-    stage: &Stage,
-    group: Group,
-    bytes: f64,
-    overlap: f64,
-) -> f64 {
+/// Seconds of the exchange between replicas that nothing hides. Whole gradients are exchanged after the last
+/// micro-batch, sharded ones after each; sharded weights are gathered for every pass.
+fn exposed(cluster: &Cluster, strategy: &Strategy, stage: &Stage, group: Group, setting: &Setting) -> f64 {
     if group.size <= 1 {
         return 0.0;
     }
+    let bytes = stage.weights * setting.precision.bytes();
+    let overlap = setting.software.overlap;
     let hidden_behind = |seconds: f64, behind: f64| {
         let tail = seconds / (bytes / BUCKET).max(1.0);
         if overlap > 0.0 { (seconds - overlap * behind).max(tail) } else { seconds }
     };
+    let [forward, backward] = stage.took;
+    let count = strategy.micro_batches(setting.batch).max(1) as f64;
+    if strategy.shard == 0 {
+        return hidden_behind(all_reduce(cluster, group, bytes), backward);
+    }
+    let part = all_gather(cluster, group, bytes);
     match strategy.shard {
-        0 => hidden_behind(all_reduce(cluster, group, bytes), stage.backward.seconds()),
-        1 | 2 => {
-            let part = all_gather(cluster, group, bytes);
-            hidden_behind(part, stage.backward.seconds()) + part
-        }
-        _ => {
-            let part = all_gather(cluster, group, bytes);
-            hidden_behind(part, stage.forward.seconds()) + hidden_behind(2.0 * part, stage.backward.seconds())
-        }
+        1 => hidden_behind(part, backward) + part,
+        2 => count * hidden_behind(part, backward) + part,
+        _ => count * (hidden_behind(part, forward) + hidden_behind(2.0 * part, backward)),
     }
 }
 
@@ -304,7 +327,11 @@ fn traffic(
     let inner = cluster.group(strategy.ways, 1, strategy.devices());
     put(&mut traffic, inner, most(|stage| stage.shared) * count);
     let weights = most(|stage| stage.weights) * element;
-    let rounds = if strategy.shard == 3 { 3.0 } else { 2.0 };
+    let rounds = match strategy.shard {
+        0 | 1 => 2.0,
+        2 => 1.0 + count,
+        _ => 3.0 * count,
+    };
     let p = group.size as f64;
     put(&mut traffic, group, rounds * (p - 1.0) / p * weights);
     if stages.len() > 1 {

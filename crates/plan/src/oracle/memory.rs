@@ -47,8 +47,8 @@ impl Memory {
 /// Weights of a bucket in which sharded gradients and weights travel, as DeepSpeed has it by default.
 const BUCKET: f64 = 5e8;
 
-/// Peak bytes of a device that has stage number `at`, counted from zero.
-pub fn memory(stage: &Stage, at: u32, strategy: &Strategy, setting: &Setting, context: f64) -> Memory {
+/// Peak bytes of a device that has this stage.
+pub fn memory(stage: &Stage, strategy: &Strategy, setting: &Setting, context: f64) -> Memory {
     let element = setting.precision.bytes();
     let replicas = strategy.data as f64;
     let divided = |from: u8| if strategy.shard >= from { replicas } else { 1.0 };
@@ -57,10 +57,10 @@ pub fn memory(stage: &Stage, at: u32, strategy: &Strategy, setting: &Setting, co
     let under_way = match strategy.order {
         _ if strategy.stages == 1 => 1.0,
         Order::Gpipe => micro_batches as f64,
-        Order::Alternating => micro_batches.min(strategy.stages - at) as f64,
+        Order::Alternating => micro_batches.min(strategy.stages - stage.at) as f64,
         Order::Interleaved(pieces) => {
             let (stages, pieces) = (strategy.stages as f64, pieces.max(1) as f64);
-            let ahead = stages * (1.0 + (stages - 1.0) / (stages * pieces)) - at as f64;
+            let ahead = stages * (1.0 + (stages - 1.0) / (stages * pieces)) - stage.at as f64;
             ahead.min(micro_batches as f64).max(1.0)
         }
     };

@@ -1,7 +1,7 @@
 //! All strategies there are for a model, a cluster and a number of devices, and the best of them first.
 
 use super::OracleError;
-use super::closed::{Estimate, estimate_checked};
+use super::closed::{Estimate, Oracle};
 use super::cluster::Cluster;
 use super::setting::Setting;
 use super::strategy::{Cut, Order, Recompute, Strategy};
@@ -37,11 +37,14 @@ pub fn rank(
     }
     let mut tried = 0;
     let mut all: Vec<Estimate> = Vec::new();
+    let mut oracle = Oracle::new(workload, cluster, setting);
     for offload in [false, true] {
         each_strategy(workload, devices, setting.batch, |strategy| {
             tried += 1;
             let strategy = Strategy { offload, ..strategy };
-            keep(&mut all, estimate_checked(workload, cluster, &strategy, setting));
+            if let Ok(one) = oracle.estimate(&strategy) {
+                keep(&mut all, one);
+            }
         });
         // States move off the device only where nothing else fits.
         if all.iter().any(|one| one.missing.is_none()) {

@@ -44,6 +44,12 @@ const SHARPNESS: f64 = 2.5;
 /// What one stage holds and takes for one micro-batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stage {
+    /// Its place among all stages, counted from zero.
+    pub at: u32,
+    /// Stages like it, one after the other.
+    pub count: u32,
+    /// Seconds of the forward and of the backward pass.
+    pub took: [f64; 2],
     /// The forward pass.
     pub forward: Pass,
     /// The backward pass, what is computed again included.
@@ -63,7 +69,12 @@ pub struct Stage {
 impl Stage {
     /// Seconds of a micro-batch, forward and backward.
     pub fn seconds(&self) -> f64 {
-        self.forward.seconds() + self.backward.seconds()
+        self.took[0] + self.took[1]
+    }
+
+    fn at(self, at: usize, count: usize) -> Stage {
+        let took = [self.forward.seconds(), self.backward.seconds()];
+        Stage { at: at as u32, count: count as u32, took, ..self }
     }
 }
 
@@ -80,7 +91,7 @@ pub struct Costs<'a> {
 }
 
 impl Costs<'_> {
-    /// The stages of the pipeline, one if there is none.
+    /// The stages of the pipeline, one if there is none; of equal ones in a row there is the first.
     pub fn stages(&self) -> Vec<Stage> {
         let spatial = self.workload.spatial().count();
         let last = self.workload.layers.len() - 1;
@@ -92,20 +103,12 @@ impl Costs<'_> {
         if stages == 1 {
             let mut all = Stage::default();
             each.iter().zip(layers).for_each(|(cost, layer)| join(&mut all, cost, layer.count as f64));
-            return vec![all];
+            return vec![all.at(0, 1)];
         }
-        let dealt = match layers.iter().position(|layer| layer.count as usize >= stages) {
-            Some(repeated) => dealt_evenly(layers, repeated, stages),
+        let mut made = match layers.iter().position(|layer| layer.count as usize >= stages) {
+            Some(repeated) => dealt_evenly(layers, &each, repeated, stages),
             None => dealt_by_time(layers, &each, stages),
         };
-        let mut made: Vec<Stage> = dealt
-            .iter()
-            .map(|share| {
-                let mut stage = Stage::default();
-                share.iter().for_each(|&(layer, count)| join(&mut stage, &each[layer], count as f64));
-                stage
-            })
-            .collect();
         // The last stage has a copy of what it shares with the first.
         let ways =
             if matches!(self.strategy.cut, Cut::Whole | Cut::Spatial) { 1 } else { self.strategy.ways };
@@ -188,7 +191,8 @@ impl Costs<'_> {
             Cut::Whole | Cut::Spatial => layer.weights,
             _ => layer.weights / p,
         };
-        Stage { forward, backward, weights, kept, working, output: layer.output * samples, shared: bytes }
+        let output = layer.output * samples;
+        Stage { forward, backward, weights, kept, working, output, shared: bytes, ..Stage::default() }
     }
 
     /// Seconds of an exchange between layers that passes so many bytes on, where the software has it go
@@ -278,50 +282,65 @@ fn join(stage: &mut Stage, layer: &Stage, times: f64) {
     stage.shared += layer.shared * times;
 }
 
-/// Layers by stage, as (layer, copies): the repeated layer evenly, what comes before it on the first stage
-/// and what comes after it on the last.
-fn dealt_evenly(layers: &[Layer], repeated: usize, stages: usize) -> Vec<Vec<(usize, u32)>> {
-    let count = layers[repeated].count as usize;
-    let mut dealt: Vec<Vec<(usize, u32)>> = (0..stages)
-        .map(|s| vec![(repeated, (count * (s + 1) / stages - count * s / stages) as u32)])
-        .collect();
-    let before = (0..repeated).map(|i| (i, layers[i].count));
-    dealt[0].splice(0..0, before);
-    let after = (repeated + 1..layers.len()).map(|i| (i, layers[i].count));
-    dealt[stages - 1].extend(after);
-    dealt
+/// Stages that have the repeated layer in even parts, the first also what comes before it and the last what
+/// comes after it. Where it cannot be divided, stages after the first have one more.
+fn dealt_evenly(layers: &[Layer], each: &[Stage], repeated: usize, stages: usize) -> Vec<Stage> {
+    let (part, more) = (layers[repeated].count as usize / stages, layers[repeated].count as usize % stages);
+    let joined = |before: usize, copies: usize, after: usize| {
+        let mut stage = Stage::default();
+        (repeated - before..repeated).for_each(|i| join(&mut stage, &each[i], layers[i].count as f64));
+        join(&mut stage, &each[repeated], copies as f64);
+        (repeated + 1..repeated + 1 + after).for_each(|i| join(&mut stage, &each[i], layers[i].count as f64));
+        stage
+    };
+    let fewer = stages - 2 - more.min(stages - 2);
+    let mut made = vec![joined(repeated, part, 0).at(0, 1)];
+    if more > 0 && stages > 2 {
+        made.push(joined(0, part + 1, 0).at(1, more.min(stages - 2)));
+    }
+    if fewer > 0 {
+        made.push(joined(0, part, 0).at(stages - 1 - fewer, fewer));
+    }
+    let last = part + more - more.min(stages - 2);
+    made.push(joined(0, last, layers.len() - repeated - 1).at(stages - 1, 1));
+    made
 }
 
-/// Layers by stage such that the slowest stage is as fast as it can be.
-fn dealt_by_time(layers: &[Layer], each: &[Stage], stages: usize) -> Vec<Vec<(usize, u32)>> {
+/// Stages such that the slowest is as fast as it can be.
+fn dealt_by_time(layers: &[Layer], each: &[Stage], stages: usize) -> Vec<Stage> {
     let units: Vec<(usize, f64)> = layers
         .iter()
         .enumerate()
-        .flat_map(|(i, layer)| std::iter::repeat_n((i, each[i].seconds()), layer.count as usize))
+        .flat_map(|(i, layer)| {
+            let seconds = each[i].forward.seconds() + each[i].backward.seconds();
+            std::iter::repeat_n((i, seconds), layer.count as usize)
+        })
         .collect();
     let (mut low, mut high) =
         (units.iter().map(|u| u.1).fold(0.0, f64::max), units.iter().map(|u| u.1).sum::<f64>());
-    for _ in 0..30 {
+    for _ in 0..16 {
         let middle = 0.5 * (low + high);
-        if deal(&units, middle, stages).is_some() { high = middle } else { low = middle }
+        if deal(&units, middle, stages, |_, _| {}) <= stages { high = middle } else { low = middle }
     }
-    deal(&units, high * (1.0 + 1e-9), stages)
-        .unwrap_or_else(|| vec![units.iter().map(|u| (u.0, 1)).collect()])
+    let mut dealt = vec![Stage::default(); stages];
+    deal(&units, high * (1.0 + 1e-9), stages, |at, layer| {
+        join(&mut dealt[at.min(stages - 1)], &each[layer], 1.0)
+    });
+    dealt.into_iter().enumerate().map(|(at, stage)| stage.at(at, 1)).collect()
 }
 
-/// Units by stage, none of which takes longer than `most`, if there are stages enough; every stage has one.
-fn deal(units: &[(usize, f64)], most: f64, stages: usize) -> Option<Vec<Vec<(usize, u32)>>> {
-    let mut dealt: Vec<Vec<(usize, u32)>> = vec![Vec::new()];
-    let mut used = 0.0;
-    for (at, &(layer, seconds)) in units.iter().enumerate() {
-        let left = units.len() - at;
-        let must = left <= stages.saturating_sub(dealt.len()) && !dealt[dealt.len() - 1].is_empty();
+/// Stages that are needed if none takes longer than `most`; tells which stage has which layer. Units that
+/// are left are spread so that every stage has one.
+fn deal(units: &[(usize, f64)], most: f64, stages: usize, mut tell: impl FnMut(usize, usize)) -> usize {
+    let (mut at, mut used) = (0, 0.0);
+    for (i, &(layer, seconds)) in units.iter().enumerate() {
+        let must = units.len() - i < stages.saturating_sub(at);
         if used > 0.0 && (used + seconds > most || must) {
-            dealt.push(Vec::new());
+            at += 1;
             used = 0.0;
         }
         used += seconds;
-        dealt.last_mut()?.push((layer, 1));
+        tell(at, layer);
     }
-    (dealt.len() <= stages).then_some(dealt)
+    at + 1
 }
