@@ -147,21 +147,22 @@ pub fn estimate(
     Oracle::new(workload, cluster, setting).estimate(strategy)
 }
 
-/// What the stages of a strategy depend on: ways, cut, micro-batch, recomputation, stages and devices.
-type Key = (u32, Cut, u32, Recompute, u32, u32);
+/// What the costs of layers depend on: ways, cut, micro-batch, recomputation and devices.
+type Key = (u32, Cut, u32, Recompute, u32);
 
 /// Answers about one model, cluster and setting; remembers what strategies have in common.
 pub struct Oracle<'a> {
     workload: &'a Workload,
     cluster: &'a Cluster,
     setting: &'a Setting,
-    known: HashMap<Key, Vec<Stage>>,
+    layers: HashMap<Key, Vec<Stage>>,
+    stages: HashMap<(Key, u32), Vec<Stage>>,
 }
 
 impl<'a> Oracle<'a> {
     /// Knows nothing yet.
     pub fn new(workload: &'a Workload, cluster: &'a Cluster, setting: &'a Setting) -> Oracle<'a> {
-        Oracle { workload, cluster, setting, known: HashMap::new() }
+        Oracle { workload, cluster, setting, layers: HashMap::new(), stages: HashMap::new() }
     }
 
     /// [`estimate`].
@@ -172,9 +173,13 @@ impl<'a> Oracle<'a> {
         }
         let Strategy { ways, cut, micro_batch, recompute, stages, .. } = *strategy;
         let (workload, cluster, setting) = (self.workload, self.cluster, self.setting);
-        let key = (ways, cut, micro_batch, recompute, stages, strategy.devices());
-        let stages =
-            self.known.entry(key).or_insert_with(|| Costs { workload, cluster, strategy, setting }.stages());
+        let costs = Costs { workload, cluster, strategy, setting };
+        let key = (ways, cut, micro_batch, recompute, strategy.devices());
+        let layers = &mut self.layers;
+        let stages = self.stages.entry((key, stages)).or_insert_with(|| {
+            let layers = layers.entry(key).or_insert_with(|| costs.layers());
+            costs.stages_of(layers)
+        });
         Ok(answer(stages, workload, cluster, strategy, setting))
     }
 }

@@ -154,10 +154,15 @@ impl Cluster {
         Group { size, local, sharing }
     }
 
-    /// Bytes a second that one group may send out of a node, while others do the same.
+    /// Bytes a second that one group may send out of a node, while others do the same. A ring leaves each leaf
+    /// of the network once, so a lean core does not slow it.
     pub fn outward(&self, group: Group) -> f64 {
+        self.between.bandwidth * self.adapters as f64 / group.sharing as f64
+    }
+
+    /// The same where all that leaves a node also passes the core of the network.
+    pub fn across(&self, group: Group) -> f64 {
         let nodes = group.size.div_ceil(group.local);
-        let core = if nodes > self.leaf { self.oversubscription } else { 1.0 };
-        self.between.bandwidth * self.adapters as f64 / group.sharing as f64 / core
+        self.outward(group) / if nodes > self.leaf { self.oversubscription } else { 1.0 }
     }
 }

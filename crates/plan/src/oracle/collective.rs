@@ -1,5 +1,5 @@
-//! Seconds of collectives over a group of devices. For each the library's choice is made: the protocol and
-//! the algorithm, ring, tree or hierarchical, that takes least.
+//! Seconds of collectives over a group of devices. For each the library's choice is made: the protocol, and
+//! ring or tree, that takes least.
 
 use super::cluster::{Cluster, Group};
 use super::network::Protocol;
@@ -11,18 +11,17 @@ pub enum Algorithm {
     Ring,
     /// Up and down a tree: few hops.
     Tree,
-    /// Within nodes, between them, within nodes.
+    /// Within nodes, between them, within nodes; only software that knows nodes does so.
     Hierarchical,
 }
 
-/// Seconds of an all-reduce of so many bytes, by the quickest algorithm.
+/// Seconds of an all-reduce of so many bytes: the ring or the tree, whichever takes less, as NCCL chooses.
 pub fn all_reduce(cluster: &Cluster, group: Group, bytes: f64) -> f64 {
     let ring = all_reduce_by(cluster, group, bytes, Algorithm::Ring);
     if group.local == group.size {
         return ring;
     }
-    let tree = all_reduce_by(cluster, group, bytes, Algorithm::Tree);
-    ring.min(tree).min(all_reduce_by(cluster, group, bytes, Algorithm::Hierarchical))
+    ring.min(all_reduce_by(cluster, group, bytes, Algorithm::Tree))
 }
 
 /// Seconds of an all-reduce by one algorithm.
@@ -40,7 +39,7 @@ pub fn all_reduce_by(cluster: &Cluster, group: Group, bytes: f64, algorithm: Alg
             let within = if group.local > 1 { group.local as f64 - 1.0 } else { 0.0 };
             quickest(&cluster.between.protocols, |way| {
                 let start = way.start + 2.0 * levels * way.hop;
-                start + 2.0 * bytes / (cluster.outward(group) * way.share)
+                start + 2.0 * bytes / (cluster.across(group) * way.share)
             }) + 2.0 * within * cluster.within.protocols[0].hop
         }
         Algorithm::Hierarchical => {
@@ -75,7 +74,7 @@ pub fn all_to_all(cluster: &Cluster, group: Group, bytes: f64) -> f64 {
     }
     let all = Group { sharing: group.sharing * group.local, ..group };
     within.max(quickest(&cluster.between.protocols, |way| {
-        way.start + (p - 1.0) * way.hop + away / (cluster.outward(all) * way.share)
+        way.start + (p - 1.0) * way.hop + away / (cluster.across(all) * way.share)
     }))
 }
 

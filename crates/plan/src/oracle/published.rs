@@ -80,6 +80,16 @@ pub fn transformer_xl(large: bool) -> Workload {
         ..Transformer::gpt(hidden, layers, heads, length, 20000)
     };
     let mut workload = model.workload("transformer-xl");
+    // Positions have a product and scores of their own, which are shifted, added, scaled, masked and dropped
+    // by a kernel each.
+    let (heads, s, width) = (model.heads, model.length, model.hidden / model.heads);
+    let scores = heads * s * (s + model.memory);
+    let positions = Work::batched(heads, s, s + model.memory, width);
+    let block = &mut workload.layers[1];
+    block.forward.extend([positions, Work::memory(14.0 * scores, 9.0, Divide::Batch)]);
+    block.backward.extend(positions.gradients());
+    block.backward.push(Work::memory(20.0 * scores, 12.0, Divide::Batch));
+    block.kept += 4.0 * scores;
     workload.layers[0].weights = if large { 79e6 } else { 137e6 };
     workload
 }
@@ -107,13 +117,16 @@ pub fn gnmt(length: u32) -> Workload {
     let (h, s, v) = (1024.0, length as f64, 32320.0);
     let recurrent = |name: &str, inputs: f64, count: u32| {
         let outside = Work::matrix(s, 4.0 * h, inputs, Divide::Columns);
-        // A step after the other: products of one row a sample, as many calls as tokens.
-        let step =
-            Work { calls: s, weights: 4.0 * h * h * s, ..Work::matrix(s, 4.0 * h, h, Divide::Columns) };
-        let gates = Work::memory(12.0 * s * h, s, Divide::Batch);
+        // A step after the other: products of one row a sample; a cell is a dozen kernels.
+        let step = Work {
+            calls: 12.0 * s,
+            weights: 4.0 * h * h * s,
+            ..Work::matrix(s, 4.0 * h, h, Divide::Columns)
+        };
+        let gates = Work::memory(12.0 * s * h, 0.0, Divide::Batch);
         let mut backward = outside.gradients().to_vec();
         backward.extend(step.gradients());
-        backward.push(Work::memory(20.0 * s * h, s, Divide::Batch));
+        backward.push(Work::memory(20.0 * s * h, 0.0, Divide::Batch));
         Layer {
             count,
             weights: 4.0 * h * (inputs + h),

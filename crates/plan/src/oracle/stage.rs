@@ -91,14 +91,21 @@ pub struct Costs<'a> {
 }
 
 impl Costs<'_> {
+    /// One copy of each layer.
+    pub fn layers(&self) -> Vec<Stage> {
+        let layers = &self.workload.layers;
+        let (spatial, last) = (self.workload.spatial().count(), layers.len() - 1);
+        (0..layers.len()).map(|i| self.layer(&layers[i], i < spatial, i + 1 == spatial, i == last)).collect()
+    }
+
     /// The stages of the pipeline, one if there is none; of equal ones in a row there is the first.
     pub fn stages(&self) -> Vec<Stage> {
-        let spatial = self.workload.spatial().count();
-        let last = self.workload.layers.len() - 1;
+        self.stages_of(&self.layers())
+    }
+
+    /// [`Costs::stages`], for layers whose costs are known.
+    pub fn stages_of(&self, each: &[Stage]) -> Vec<Stage> {
         let layers = &self.workload.layers;
-        let each: Vec<Stage> = (0..layers.len())
-            .map(|i| self.layer(&layers[i], i < spatial, i + 1 == spatial, i == last))
-            .collect();
         let stages = self.strategy.stages as usize;
         if stages == 1 {
             let mut all = Stage::default();
@@ -106,8 +113,8 @@ impl Costs<'_> {
             return vec![all.at(0, 1)];
         }
         let mut made = match layers.iter().position(|layer| layer.count as usize >= stages) {
-            Some(repeated) => dealt_evenly(layers, &each, repeated, stages),
-            None => dealt_by_time(layers, &each, stages),
+            Some(repeated) => dealt_evenly(layers, each, repeated, stages),
+            None => dealt_by_time(layers, each, stages),
         };
         // The last stage has a copy of what it shares with the first.
         let ways =
