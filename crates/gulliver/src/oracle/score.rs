@@ -14,6 +14,8 @@ pub struct Case {
     pub measured: Option<f64>,
     /// Predicted.
     pub predicted: f64,
+    /// Between which eight of ten should lie.
+    pub interval: Option<[f64; 2]>,
     /// What another oracle predicted for the same row.
     pub peer: Option<f64>,
     /// Whether it ran out of memory, measured and predicted, where that is known.
@@ -36,6 +38,8 @@ pub struct Score {
     pub error: Option<f64>,
     /// Mean error with its sign.
     pub bias: Option<f64>,
+    /// Share of cases that lie within their interval.
+    pub within: Option<f64>,
     /// Kendall's τ within groups, averaged over those with something to order.
     pub tau: Option<f64>,
     /// By how much the choice of each group is slower than its best, averaged.
@@ -51,6 +55,13 @@ pub struct Score {
 /// Scores cases.
 pub fn score(cases: &[Case]) -> Score {
     let errors: Vec<f64> = cases.iter().filter_map(Case::error).collect();
+    let held: Vec<bool> = cases
+        .iter()
+        .filter_map(|case| {
+            let ([low, high], measured) = (case.interval?, case.measured?);
+            Some(low <= measured && measured <= high)
+        })
+        .collect();
     let mut groups: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
     for case in cases {
         if let Some(measured) = case.measured.filter(|_| !case.group.is_empty()) {
@@ -75,6 +86,7 @@ pub fn score(cases: &[Case]) -> Score {
         rows: errors.len(),
         error: mean(errors.iter().map(|e| e.abs())),
         bias: mean(errors.iter().copied()),
+        within: share(held.iter().filter(|held| **held).count(), held.len()),
         tau: mean(taus.iter().copied()),
         regret: mean(regrets.iter().copied()),
         precision: share(both, memory.iter().filter(|(_, predicted)| *predicted).count()),
@@ -125,6 +137,7 @@ mod tests {
             group: group.into(),
             measured: Some(measured),
             predicted,
+            interval: Some([0.6 * predicted, 1.6 * predicted]),
             peer: Some(2.0 * measured),
             out_of_memory: None,
         }
@@ -141,7 +154,7 @@ mod tests {
             case("b", 2.0, 1.0),
         ];
         let score_of = score(&cases);
-        assert_eq!(score_of.rows, 5);
+        assert_eq!((score_of.rows, score_of.within), (5, Some(0.4)));
         let error = (0.1 + 0.5 + 0.0 + 1.0 + 0.5) / 5.0;
         assert!((score_of.error.unwrap() - error).abs() < 1e-12);
         assert!((score_of.tau.unwrap() - (1.0 / 3.0 - 1.0) / 2.0).abs() < 1e-12);

@@ -235,7 +235,7 @@ fn answer(
     Estimate {
         strategy: *strategy,
         seconds,
-        interval: interval(&phases, strategy, cluster),
+        interval: interval(&phases, strategy, cluster, software.spread),
         phases,
         memory: most,
         traffic: traffic(stages, cluster, strategy, setting, exchanged),
@@ -363,21 +363,22 @@ fn put(traffic: &mut Traffic, group: Group, bytes: f64) {
 
 /// Eight of ten steps lie within: what is uncertain of each phase, added as independent errors. The shares
 /// are what the calibration rows leave unexplained; networks between nodes have no such rows.
-fn interval(phases: &Phases, strategy: &Strategy, cluster: &Cluster) -> [f64; 2] {
+fn interval(phases: &Phases, strategy: &Strategy, cluster: &Cluster, spread: f64) -> [f64; 2] {
     let far = strategy.devices() > cluster.devices;
     let network = if far { 0.40 } else { 0.15 };
     let compute = phases.forward + phases.backward + phases.bubble;
     let terms = [
-        (compute, 0.10),
+        (compute, spread),
         (phases.collectives + phases.messages, if strategy.ways > cluster.devices { 0.40 } else { 0.15 }),
         (phases.exchange, network),
         (phases.update + phases.swap, 0.25),
         (phases.load, 0.40),
     ];
     let total = phases.total();
-    let spread = terms.iter().map(|(seconds, share)| (seconds * share).powi(2)).sum::<f64>().sqrt() / total;
+    let spread: f64 =
+        terms.iter().map(|(seconds, share)| (seconds * share).powi(2)).sum::<f64>().sqrt() / total;
     // 1.28 standard deviations to either side.
-    let factor = (1.28 * spread).exp();
+    let factor = (1.28 * all).exp();
     [total / factor, total * factor]
 }
 

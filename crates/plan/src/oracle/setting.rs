@@ -23,6 +23,8 @@ pub struct Software {
     pub passes: f64,
     /// Bytes the update moves for every weight, relative to what a fused kernel needs.
     pub update: f64,
+    /// Standard deviation of what kernels took in the rows that were fitted on, as a share.
+    pub spread: f64,
     /// Share of activations and workspace that is lost between buffers.
     pub fragmentation: f64,
 }
@@ -37,6 +39,7 @@ const TABLE: &[Software] = &[
         staging: None,
         passes: 1.0,
         update: 1.25,
+        spread: 0.33,
         fragmentation: 0.1,
     },
     Software {
@@ -48,6 +51,7 @@ const TABLE: &[Software] = &[
         staging: None,
         passes: 0.85,
         update: 1.25,
+        spread: 0.1,
         fragmentation: 0.1,
     },
     Software {
@@ -59,6 +63,7 @@ const TABLE: &[Software] = &[
         staging: None,
         passes: 0.785,
         update: 1.25,
+        spread: 0.33,
         fragmentation: 0.1,
     },
     Software {
@@ -70,6 +75,7 @@ const TABLE: &[Software] = &[
         staging: None,
         passes: 0.61,
         update: 1.25,
+        spread: 0.33,
         fragmentation: 0.1,
     },
     Software {
@@ -82,6 +88,7 @@ const TABLE: &[Software] = &[
         staging: Some(3e9),
         passes: 1.0,
         update: 1.25,
+        spread: 0.33,
         fragmentation: 0.1,
     },
     Software {
@@ -93,6 +100,7 @@ const TABLE: &[Software] = &[
         staging: None,
         passes: 1.0,
         update: 1.0,
+        spread: 0.0,
         fragmentation: 0.0,
     },
     Software {
@@ -104,6 +112,7 @@ const TABLE: &[Software] = &[
         staging: None,
         passes: 1.0,
         update: 1.0,
+        spread: 0.1,
         fragmentation: 0.0,
     },
 ];

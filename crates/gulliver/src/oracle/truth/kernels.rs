@@ -29,6 +29,7 @@ pub fn all_reduce(table: &Table) -> Vec<Part> {
             group: String::new(),
             measured: Some(time * 1e-9),
             predicted: seconds_of(&cluster, cluster.group(size, 1, size), bytes),
+            interval: None,
             peer: None,
             out_of_memory: None,
         });
@@ -62,6 +63,7 @@ pub fn forward(name: &str, table: &Table) -> Vec<Part> {
             group: String::new(),
             measured: Some(time * 1e-3),
             predicted: costs.stages().iter().map(|stage| stage.forward.seconds()).sum(),
+            interval: None,
             peer: None,
             out_of_memory: None,
         });

@@ -62,6 +62,7 @@ pub fn throughput(table: &Table) -> Vec<Part> {
             group: String::new(),
             measured: Some(counted / measured),
             predicted: answer.seconds,
+            interval: Some(answer.interval),
             peer: None,
             out_of_memory: None,
         };
@@ -78,7 +79,8 @@ pub fn throughput(table: &Table) -> Vec<Part> {
         } else if let Some((took, thought)) = single.get(&same) {
             let more = (took - thought) * asked.parts as f64;
             let predicted = (answer.seconds + more).max(took * asked.parts as f64);
-            parts[2].cases.push(Case { predicted, ..case.clone() });
+            let interval = Some(answer.interval.map(|end| end * predicted / answer.seconds));
+            parts[2].cases.push(Case { predicted, interval, ..case.clone() });
         }
         parts[at].cases.push(case);
     }

@@ -51,6 +51,7 @@ pub fn grid(table: &Table) -> Vec<Part> {
                 group: row.line(&["gpus", "global_batch", "hidden", "layers", "heads", "seq_len"]),
                 measured: Some(time * 1e-3),
                 predicted: answer.seconds,
+                interval: Some(answer.interval),
                 peer: None,
                 out_of_memory: None,
             }),
@@ -144,6 +145,7 @@ fn cnn_case(row: &Row, projections: Option<&Table>) -> Option<Case> {
         group: format!("{model} {gpus} {batch}"),
         measured: Some(row.number("median_sec_per_iter")?),
         predicted: answer.seconds,
+        interval: Some(answer.interval),
         peer: (!peers.is_empty()).then(|| peers.iter().sum::<f64>() / peers.len() as f64),
         out_of_memory: None,
     })
@@ -164,6 +166,7 @@ pub fn with_memory(table: &Table) -> Vec<Part> {
             group: row.line(&["model", "gpu", "gpus", "global_batch", "act_ckpt"]),
             measured: row.number("sec_per_iter").filter(|_| !failed),
             predicted: answer.seconds,
+            interval: Some(answer.interval),
             peer: None,
             out_of_memory: Some((failed, answer.missing.is_some())),
         });
@@ -173,6 +176,7 @@ pub fn with_memory(table: &Table) -> Vec<Part> {
                 group: String::new(),
                 measured: Some(measured * GIB),
                 predicted: answer.memory.device(),
+                interval: None,
                 peer: None,
                 out_of_memory: None,
             });
