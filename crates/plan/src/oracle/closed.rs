@@ -375,8 +375,7 @@ fn interval(phases: &Phases, strategy: &Strategy, cluster: &Cluster, spread: f64
         (phases.load, 0.40),
     ];
     let total = phases.total();
-    let spread: f64 =
-        terms.iter().map(|(seconds, share)| (seconds * share).powi(2)).sum::<f64>().sqrt() / total;
+    let all = terms.iter().map(|(seconds, share)| (seconds * share).powi(2)).sum::<f64>().sqrt() / total;
     // 1.28 standard deviations to either side.
     let factor = (1.28 * all).exp();
     [total / factor, total * factor]
