@@ -85,9 +85,6 @@ fn network(name: &str) -> Option<(Workload, &'static str)> {
     }
 }
 
-/// Samples of CosmoFlow's epoch, from which rows without a batch have theirs.
-const COSMOFLOW_SAMPLES: f64 = 1584.0;
-
 /// Convolutional networks in Chainer on ABCI, four V100 a node; groups of four share space or filters.
 pub fn cnn(table: &Table, projections: Option<&Table>) -> Vec<Part> {
     let mut part = Part::new("test", Vec::new());
@@ -107,7 +104,8 @@ fn cnn_case(row: &Row, projections: Option<&Table>) -> Option<Case> {
     let named = row.text("strategy");
     let batch = match row.number("global_batch") {
         Some(batch) => batch as u32,
-        None if model == "cosmoflow" => (COSMOFLOW_SAMPLES / row.number("iters_per_epoch")?).round() as u32,
+        // A sample for every four devices.
+        None if model == "cosmoflow" => gpus / 4,
         None => return None,
     };
     let family = named.split('(').next().unwrap_or(named);
