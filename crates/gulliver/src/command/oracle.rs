@@ -97,9 +97,6 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     setting.software = Software::named(software)?;
     let epoch = arguments.epoch.or(asked.epoch);
     setting.epoch = epoch.unwrap_or(setting.epoch);
-    if most > setting.batch && devices.len() == 1 && asked.workload.depth() == 1 {
-        return Err(OracleError::Batch { batch: setting.batch, replicas: most }.into());
-    }
     let mut scales: Vec<Scale> = Vec::new();
     let mut tried = 0;
     for &count in &devices {

@@ -4,6 +4,7 @@
 //! [`strategy::Strategy`] how, a [`setting::Setting`] the rest; [`closed::estimate`] answers, and
 //! [`rank::rank`] asks for all strategies there are.
 
+pub mod bottleneck;
 pub mod change;
 pub mod closed;
 pub mod cluster;

@@ -10,15 +10,14 @@ use super::workload::Workload;
 /// What was tried, best first.
 #[derive(Clone, Debug)]
 pub struct Ranking {
-    /// Those that fit by time, then those that do not by the bytes they lack; the best of every family
-    /// ([`Strategy::family`]) and all that come before the last of these, up to `KEPT`.
+    /// Those that fit by time, then those that do not by the bytes they lack; the best few of every family.
     pub estimates: Vec<Estimate>,
     /// Configurations tried.
     pub tried: usize,
 }
 
-/// Estimates that a ranking keeps at most beside the best of each family.
-const KEPT: usize = 32;
+/// Estimates of a family that a ranking keeps.
+const KEPT: usize = 4;
 
 /// Ranks every strategy on exactly so many devices.
 pub fn rank(
@@ -134,14 +133,14 @@ fn order(a: &Estimate, b: &Estimate) -> std::cmp::Ordering {
     fits_a.cmp(&fits_b).then(a.total_cmp(&b))
 }
 
-/// Keeps the best of each family and the best of all.
+/// Keeps it if it is among the best of its family.
 fn keep(all: &mut Vec<Estimate>, one: Estimate) {
     let same = |other: &Estimate| {
         let (a, b) = (other.strategy, one.strategy);
         (a.data > 1, a.cut, a.stages > 1) == (b.data > 1, b.cut, b.stages > 1)
     };
     let mine = all.iter().filter(|other| same(other)).count();
-    if mine < KEPT / 8 {
+    if mine < KEPT {
         all.push(one);
     } else if let Some(worst) = all.iter_mut().filter(|other| same(other)).max_by(|a, b| order(a, b))
         && order(&one, worst).is_lt()
