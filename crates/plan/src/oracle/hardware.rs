@@ -81,7 +81,8 @@ pub struct Accelerator {
     pub source: &'static str,
 }
 
-/// Volta, and Pascal before it. Fitted on single V100 rows of published training throughput.
+/// Volta, and Pascal before it. Fitted on published throughput of a single V100; small products (`batched`,
+/// `odd`, `tail`, `gap`) are those of Ampere, as no row of one V100 tells them apart.
 const VOLTA: Efficiency = Efficiency {
     matrix: [0.84, 0.84, 0.527],
     convolution: [1.0, 1.0, 0.657],
@@ -93,7 +94,8 @@ const VOLTA: Efficiency = Efficiency {
     gap: 1e-6,
 };
 
-/// Ampere, and what came after it. Fitted on one and two A100 training GPT, and on single A100 rows.
+/// Ampere, and what came after it. Fitted on GPT on one and two A100 and on forward passes (`mixed`), and on
+/// published throughput of a single A100 (`tf32`, convolutions).
 const AMPERE: Efficiency = Efficiency {
     matrix: [0.84, 0.69, 0.92],
     convolution: [1.0, 0.375, 0.808],

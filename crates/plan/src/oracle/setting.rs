@@ -29,6 +29,9 @@ pub struct Software {
     pub fragmentation: f64,
 }
 
+/// Launches of Megatron are fitted on GPT on one and two A100; PyTorch and Chainer, which run Python for every
+/// operator as it does, have the same. Passes of TensorFlow and MXNet are fitted on single devices relative to
+/// PyTorch. Overlap, and what goes through host memory, is assumed from how each exchanges gradients.
 const TABLE: &[Software] = &[
     Software {
         name: "pytorch",
