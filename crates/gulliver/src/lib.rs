@@ -13,6 +13,7 @@ pub mod command;
 pub mod interrupt;
 pub mod job;
 pub mod machine;
+pub mod oracle;
 pub mod prelude;
 pub mod report;
 pub mod setup;

@@ -20,6 +20,8 @@ enum Command {
     Plan(command::plan::Arguments),
     /// Measures how fast this machine is, for predictions.
     Profile(command::profile::Arguments),
+    /// Says how long a model would train on machines nobody here owns, by every strategy.
+    Oracle(command::oracle::Arguments),
     /// Trains many variants of a job and finds the best.
     Sweep(command::sweep::Arguments),
     /// Measures training speed and memory on the reference workloads.
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         Command::Train(arguments) => command::train::run(&arguments),
         Command::Plan(arguments) => command::plan::run(&arguments),
         Command::Profile(arguments) => command::profile::run(&arguments),
+        Command::Oracle(arguments) => command::oracle::run(&arguments),
         Command::Sweep(arguments) => command::sweep::run(&arguments),
         Command::Bench(arguments) => command::bench::run(&arguments),
         Command::Models(arguments) => command::models::run(&arguments),

@@ -18,6 +18,7 @@ mod learn;
 pub mod lifetime;
 pub mod make;
 pub mod meetings;
+pub mod oracle;
 pub mod order;
 pub mod outline;
 pub mod overlap;

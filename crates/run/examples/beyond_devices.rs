@@ -2,6 +2,8 @@
 //! slow against the devices as PCIe 3 is against a GTX 1080 Ti (11.3 TFLOP/s to 12 GB/s): schedules of ours against
 //! virtual memory. Usage: `beyond_devices [PARTIALS [ROUNDS [WORKLOAD or WAY...]]]`.
 
+// For its data alone.
+#[allow(dead_code)]
 #[path = "../tests/small_models/mod.rs"]
 mod small_models;
 

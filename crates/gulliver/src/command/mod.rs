@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod models;
 pub mod ops;
+pub mod oracle;
 pub mod plan;
 pub mod profile;
 mod several;
@@ -128,6 +129,9 @@ pub enum CommandError {
         /// What happened.
         problem: String,
     },
+    /// A question the oracle cannot answer.
+    #[error(transparent)]
+    Oracle(#[from] gulliver_plan::oracle::OracleError),
     /// Something asked for does not exist.
     #[error("{0}")]
     Unknown(String),

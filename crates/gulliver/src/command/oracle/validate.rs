@@ -1,0 +1,153 @@
+//! `gulliver oracle --validate DIR`: predictions against the published measurements of a directory.
+
+use super::super::CommandError;
+use crate::oracle::csv::Table;
+use crate::oracle::score::{Case, Score, score};
+use crate::oracle::truth::{Part, parts};
+use crate::report::table::{Column, render};
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// Misses that are listed for each part that tests.
+const WORST: usize = 3;
+
+/// A part of a file and how it was met.
+struct Scored {
+    file: String,
+    part: Part,
+    score: Score,
+}
+
+/// Reads every file of the directory, and prints how well each was predicted.
+pub fn run(dir: &Path, json: bool) -> Result<(), CommandError> {
+    let failed = |path: &Path, source| CommandError::File { path: path.to_path_buf(), source };
+    let listed = std::fs::read_dir(dir).map_err(|source| failed(dir, source))?;
+    let mut files: Vec<PathBuf> = listed.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    files.retain(|path| path.extension().is_some_and(|e| e == "csv"));
+    files.sort();
+    let beside = |name: &str| Some(Table::parse(&std::fs::read_to_string(dir.join(name)).ok()?));
+    let (mut scored, mut unknown) = (Vec::new(), Vec::new());
+    for path in &files {
+        let text = std::fs::read(path).map_err(|source| failed(path, source))?;
+        let table = Table::parse(&String::from_utf8_lossy(&text));
+        let file = path.file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned());
+        match parts(path, &table, &beside) {
+            Some(parts) => scored.extend(parts.into_iter().map(|part| Scored {
+                file: file.clone(),
+                score: score(&part.cases),
+                part,
+            })),
+            None => unknown.push(file),
+        }
+    }
+    if scored.is_empty() {
+        return Err(CommandError::Unknown(format!(
+            "{}: no file of a known format; formats are described in docs/oracle.md",
+            dir.display()
+        )));
+    }
+    let text = if json { as_json(&scored, &unknown)? } else { as_text(&scored, &unknown) };
+    Ok(io::stdout().lock().write_all(text.as_bytes())?)
+}
+
+fn percent(share: Option<f64>) -> String {
+    share.map_or("–".into(), |share| format!("{:.1} %", 100.0 * share))
+}
+
+fn as_text(scored: &[Scored], unknown: &[String]) -> String {
+    let columns = [
+        Column::Left("file"),
+        Column::Left("part"),
+        Column::Right("rows"),
+        Column::Right("error"),
+        Column::Right("bias"),
+        Column::Right("in interval"),
+        Column::Right("tau"),
+        Column::Right("regret"),
+        Column::Right("oom precision"),
+        Column::Right("recall"),
+        Column::Left("peer"),
+    ];
+    let rows: Vec<Vec<String>> = scored
+        .iter()
+        .map(|Scored { file, part, score }| {
+            let peer = match (score.peer, part.published) {
+                (Some((theirs, ours, rows)), _) => {
+                    format!("{:.1} % against {:.1} % on {rows} rows", 100.0 * theirs, 100.0 * ours)
+                }
+                (None, Some(theirs)) => format!("{:.2} % published", 100.0 * theirs),
+                (None, None) => "–".into(),
+            };
+            vec![
+                file.clone(),
+                part.name.to_string(),
+                score.rows.to_string(),
+                percent(score.error),
+                percent(score.bias),
+                percent(score.within),
+                score.tau.map_or("–".into(), |tau| format!("{tau:.2}")),
+                percent(score.regret),
+                percent(score.precision),
+                percent(score.recall),
+                peer,
+            ]
+        })
+        .collect();
+    let mut text = render(&columns, &rows);
+    for Scored { file, part, .. } in scored.iter().filter(|one| one.part.skipped > 0) {
+        let _ =
+            writeln!(text, "{file}: {} rows of {} say too little to be asked about", part.skipped, part.name);
+    }
+    for file in unknown {
+        let _ = writeln!(text, "{file}: skipped, no measurements of a known format");
+    }
+    text += "\nworst misses of rows that nothing was fitted on\n";
+    let columns = [
+        Column::Left("file"),
+        Column::Left("row"),
+        Column::Right("measured"),
+        Column::Right("predicted"),
+        Column::Right("error"),
+    ];
+    let mut rows = Vec::new();
+    for Scored { file, part, .. } in scored.iter().filter(|one| one.part.name.starts_with("test")) {
+        for (error, case) in worst(&part.cases).into_iter().take(WORST) {
+            rows.push(vec![
+                file.clone(),
+                case.label.clone(),
+                figure(case.measured.unwrap_or(0.0)),
+                figure(case.predicted),
+                format!("{:+.0} %", 100.0 * error),
+            ]);
+        }
+    }
+    text + &render(&columns, &rows)
+}
+
+/// Seconds, or bytes where a part is about memory.
+fn figure(value: f64) -> String {
+    if value > 1e8 { format!("{:.1} GB", value / 1e9) } else { crate::oracle::page::seconds(value) }
+}
+
+/// Cases by how far they are off, the farthest first.
+fn worst(cases: &[Case]) -> Vec<(f64, &Case)> {
+    let mut all: Vec<(f64, &Case)> = cases.iter().filter_map(|case| Some((case.error()?, case))).collect();
+    all.sort_by(|a, b| b.0.abs().total_cmp(&a.0.abs()));
+    all
+}
+
+fn as_json(scored: &[Scored], unknown: &[String]) -> Result<String, CommandError> {
+    let files: Vec<serde_json::Value> = scored
+        .iter()
+        .map(|Scored { file, part, score }| {
+            let worst: Vec<&Case> = worst(&part.cases).into_iter().take(10).map(|(_, case)| case).collect();
+            serde_json::json!({
+                "file": file, "part": part.name, "score": score, "published": part.published,
+                "skipped": part.skipped, "worst": worst,
+            })
+        })
+        .collect();
+    let all = serde_json::json!({ "files": files, "skipped": unknown });
+    Ok(serde_json::to_string(&all).map_err(io::Error::from)? + "\n")
+}

@@ -1,0 +1,192 @@
+//! `gulliver oracle`, end to end: rankings, pages, what-if questions, nonsense, and a small made-up directory
+//! of measurements.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Dir {
+        let path = std::env::temp_dir().join(format!("gulliver-oracle-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Dir(path)
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_string_lossy().into_owned()
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Whether it went well, what it printed, and its error.
+fn oracle(arguments: &[&str]) -> (bool, String, String) {
+    let out = Command::new(env!("CARGO_BIN_EXE_gulliver")).arg("oracle").args(arguments).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (out.status.success(), text(&out.stdout), text(&out.stderr))
+}
+
+fn json(arguments: &[&str]) -> serde_json::Value {
+    let (well, out, error) = oracle(&[arguments, &["--json"]].concat());
+    assert!(well, "{error}");
+    serde_json::from_str(&out).unwrap()
+}
+
+fn seconds_of_best(answer: &serde_json::Value) -> f64 {
+    answer["scales"][0]["strategies"][0]["estimate"]["seconds"].as_f64().unwrap()
+}
+
+#[test]
+fn rankings_pages_and_what_if() {
+    let dir = Dir::new("page");
+    let page = dir.0.join("page.html");
+    let asked = ["gpt3-1.3b", "--cluster", "dgx-a100", "--batch", "64", "--devices"];
+    let (well, out, error) = oracle(&[&asked[..], &["1..16", "--html", page.to_str().unwrap()]].concat());
+    assert!(well, "{error}");
+    for expected in
+        ["16 devices", "80 % of steps", "held up by", "scaling ends at: data 64, tensor 16, pipeline 26"]
+    {
+        assert!(out.contains(expected), "no `{expected}` in\n{out}");
+    }
+    let html = std::fs::read_to_string(&page).unwrap();
+    assert!(html.matches("<svg").count() == 2 && html.contains("polyline") && html.contains("<rect"));
+    assert!(!html.contains("http") && !html.contains("<script"), "the page stands alone");
+    let now = json(&[&asked[..], &["16"]].concat());
+    let faster = json(&[&asked[..], &["16", "--what-if", "link=4x"]].concat());
+    assert!(seconds_of_best(&faster) <= seconds_of_best(&now));
+    let first = &now["scales"][0]["strategies"][0];
+    let phases = first["estimate"]["phases"].as_object().unwrap();
+    let sum: f64 = phases.values().map(|v| v.as_f64().unwrap()).sum();
+    assert!((sum / seconds_of_best(&now) - 1.0).abs() < 1e-9, "phases add up");
+    assert!(first["estimate"]["memory"]["weights"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn models_of_the_tables_jobs_and_clusters_from_files() {
+    let dir = Dir::new("files");
+    let cluster = dir.write(
+        "box.toml",
+        "accelerator = \"rtx-3090\"\ndevices = 4\nwithin = \"pcie4\"\nprice = 0.4\nenergy_price = 0.3\n",
+    );
+    let job = dir
+        .write("job.toml", "[model]\nname = \"mlp-tiny\"\n[data]\nkind = \"digits\"\n[train]\nbatch = 32\n");
+    let (well, out, error) = oracle(&[&job, "--cluster", &cluster, "--devices", "1,4"]);
+    assert!(well, "{error}");
+    assert!(out.contains("batch 32") && out.contains("kWh") && out.contains("money"), "{out}");
+    for model in ["resnet18", "lstm", "cosmoflow", "alexnet"] {
+        let answer = json(&[model, "--cluster", &cluster, "--devices", "4", "--length", "32"]);
+        assert!(seconds_of_best(&answer) > 0.0, "{model}");
+    }
+}
+
+#[test]
+fn nonsense_gets_one_line() {
+    let asked = ["gpt2-124m", "--cluster", "dgx-a100", "--devices", "8"];
+    for (arguments, expected) in [
+        (vec!["gpt9", "--cluster", "dgx-a100"], "there is no model or job file `gpt9`"),
+        (vec!["gpt2-124m", "--cluster", "moon"], "unknown cluster `moon`; there are abci"),
+        (vec!["gpt2-124m", "--cluster", "dgx-a100", "--devices", "0"], "0 devices asked for; give 1 to 4480"),
+        (vec!["gpt2-124m", "--cluster", "dgx-a100", "--devices", "9999"], "9999 devices asked for"),
+        (
+            vec!["gpt2-124m", "--cluster", "dgx-a100", "--devices", "x"],
+            "--devices x: give 8, 1..4480 or 1,2,4",
+        ),
+        ([&asked[..], &["--batch", "0"]].concat(), "1 at least"),
+        ([&asked[..], &["--what-if", "link=0x"]].concat(), "factor of `link` is 0; give a number above zero"),
+        ([&asked[..], &["--what-if", "wire=2x"]].concat(), "unknown what-if `wire`"),
+        ([&asked[..], &["--precision", "f7"]].concat(), "unknown precision `f7`"),
+        (
+            vec!["alexnet", "--cluster", "abci", "--devices", "4096", "--batch", "1"],
+            "smaller than its 4096 replicas",
+        ),
+        (vec!["--validate", "/nowhere/at/all"], "/nowhere/at/all"),
+    ] {
+        let (well, _, error) = oracle(&arguments);
+        assert!(!well && error.contains(expected), "{arguments:?}: {error}");
+        assert_eq!(error.trim_end().lines().count(), 1, "{error}");
+    }
+}
+
+/// Formats as they are published, with made-up figures.
+fn measurements(dir: &Dir) {
+    dir.write(
+        "grid.csv",
+        "gpus,global_batch,micro_batch,hidden,heads,layers,seq_len,tp,dp,pp,iter_time_ms\n\
+         2,8,4,1024,16,24,1024,1,2,1,150\n8,16,4,1024,16,24,1024,1,4,2,160\n8,16,1,1024,16,24,1024,8,1,1,1900\n",
+    );
+    dir.write(
+        "memory.csv",
+        "model,gpu,nodes,gpus,tp,pp,dp,micro_batch,global_batch,seq_len,act_ckpt,optimizer,sec_per_iter,gpu_mem_gb,status\n\
+         1.3B,V100-32GB,2,8,1,1,8,1,512,2048,ckpt,adam,29,16,ok\n\
+         1.3B,V100-16GB,2,8,1,1,8,64,512,2048,no_ckpt,adam,,,OOM\n",
+    );
+    dir.write("calib.csv", "gpu,num_gpus,bytes,time_ns\na100,8,1073741824,8193000\n");
+    dir.write(
+        "cnn.csv",
+        "strategy,model,gpus,global_batch,iters_per_epoch,median_sec_per_iter\n\
+         data,resnet,8,512,2503,0.2\ndata+spatial(bigbatch),resnet,8,512,2503,0.9\nmagic,resnet,8,512,2503,1\n",
+    );
+    dir.write(
+        "paradl_own_projections.csv",
+        "model,strategy,global_batch,gpus,sec_per_iter\nResNet50,data,512,8,0.4\n",
+    );
+    dir.write(
+        "throughput.csv",
+        "framework,model,variant,system,nodes,gpus,batch_per_gpu,accum_steps,seq_len,precision,throughput,unit\n\
+         PyTorch,resnet50v1.5,,NVIDIA DGX A100 (8x A100 80GB),,1,,,,mixed,2470,img/s\n\
+         PyTorch,resnet50v1.5,,NVIDIA DGX A100 (8x A100 80GB),,8,,,,mixed,19000,img/s\n",
+    );
+    dir.write("other.csv", "a,b\n1,2\n");
+}
+
+#[test]
+fn validation_scores_every_known_format() {
+    let dir = Dir::new("truth");
+    measurements(&dir);
+    let path = dir.0.to_str().unwrap();
+    let answer = json(&["--validate", path]);
+    let parts = answer["files"].as_array().unwrap();
+    let find = |file: &str, part: &str| {
+        let found = parts.iter().find(|p| p["file"] == file && p["part"] == part);
+        found.unwrap_or_else(|| panic!("no {part} of {file}"))["score"].clone()
+    };
+    for (file, part, rows) in [
+        ("grid.csv", "calibration", 1),
+        ("grid.csv", "test", 2),
+        ("memory.csv", "test", 1),
+        ("memory.csv", "test, memory", 1),
+        ("calib.csv", "calibration", 1),
+        ("cnn.csv", "test", 2),
+        ("throughput.csv", "calibration", 1),
+        ("throughput.csv", "test", 1),
+        ("throughput.csv", "test, one device measured", 1),
+    ] {
+        assert_eq!(find(file, part)["rows"], rows, "{file} {part}");
+    }
+    let grid = find("grid.csv", "test");
+    assert_eq!((grid["tau"].as_f64(), grid["regret"].as_f64()), (Some(1.0), Some(0.0)), "{grid}");
+    let memory = find("memory.csv", "test");
+    assert_eq!((memory["precision"].as_f64(), memory["recall"].as_f64()), (Some(1.0), Some(1.0)), "{memory}");
+    let (theirs, rows) =
+        (find("cnn.csv", "test")["peer"][0].as_f64().unwrap(), find("cnn.csv", "test")["peer"][2].clone());
+    assert!((theirs - 1.0).abs() < 1e-9 && rows == 1, "0.4 s for 0.2 s");
+    let anchored = find("throughput.csv", "test, one device measured")["error"].as_f64().unwrap();
+    assert!(anchored < 0.1, "{anchored}");
+    let (well, out, error) = oracle(&["--validate", path]);
+    assert!(well, "{error}");
+    assert!(out.contains("other.csv: skipped") && out.contains("worst misses"), "{out}");
+    assert!(out.contains("1 rows of test say too little"), "{out}");
+    std::fs::remove_dir_all(Path::new(path)).unwrap();
+    std::fs::create_dir_all(path).unwrap();
+    dir.write("other.csv", "a,b\n1,2\n");
+    let (well, _, error) = oracle(&["--validate", path]);
+    assert!(!well && error.contains("no file of a known format"), "{error}");
+}

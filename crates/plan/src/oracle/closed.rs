@@ -1,0 +1,337 @@
+//! The closed forms: what a step of one strategy takes, holds and moves.
+
+use super::OracleError;
+use super::bottleneck::{Bottleneck, bottleneck};
+use super::cluster::{Cluster, Group};
+use super::collective::{all_gather, all_reduce, send};
+use super::memory::{Memory, memory};
+use super::setting::Setting;
+use super::stage::{Costs, Stage};
+use super::strategy::{Cut, Order, Recompute, Strategy};
+use super::workload::Workload;
+use std::collections::HashMap;
+
+/// Seconds of a step by what they are spent on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+pub struct Phases {
+    /// Kernels of the forward pass.
+    pub forward: f64,
+    /// Kernels of the backward pass, what is computed again included.
+    pub backward: f64,
+    /// Collectives between devices that share layers.
+    pub collectives: f64,
+    /// Messages between pipeline stages.
+    pub messages: f64,
+    /// Exchange of gradients (and of sharded weights) that nothing hides.
+    pub exchange: f64,
+    /// The optimizer.
+    pub update: f64,
+    /// Waiting for other stages.
+    pub bubble: f64,
+    /// Moves between device and host that nothing hides.
+    pub swap: f64,
+    /// Waiting for data.
+    pub load: f64,
+}
+
+impl Phases {
+    /// All of them, by name.
+    pub fn rows(&self) -> [(&'static str, f64); 9] {
+        [
+            ("forward", self.forward),
+            ("backward", self.backward),
+            ("collectives", self.collectives),
+            ("messages", self.messages),
+            ("exchange", self.exchange),
+            ("update", self.update),
+            ("bubble", self.bubble),
+            ("swap", self.swap),
+            ("load", self.load),
+        ]
+    }
+
+    /// Seconds of the step.
+    pub fn total(&self) -> f64 {
+        self.rows().iter().map(|row| row.1).sum()
+    }
+}
+
+/// Bytes that a device sends in a step, by link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+pub struct Traffic {
+    /// To devices of its node.
+    pub within: f64,
+    /// To other nodes.
+    pub between: f64,
+    /// To and from host memory.
+    pub host: f64,
+}
+
+/// What a strategy comes to.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Estimate {
+    /// The strategy.
+    pub strategy: Strategy,
+    /// Seconds of a step.
+    pub seconds: f64,
+    /// In eight of ten cases a step takes so long.
+    pub interval: [f64; 2],
+    /// Where the seconds go.
+    pub phases: Phases,
+    /// Peak bytes of the device that holds most.
+    pub memory: Memory,
+    /// Bytes of a step over links.
+    pub traffic: Traffic,
+    /// Bytes that are missing, if it does not fit.
+    pub missing: Option<f64>,
+    /// What keeps it from being faster.
+    pub bottleneck: Bottleneck,
+    /// Samples a second.
+    pub throughput: f64,
+}
+
+/// What a step of a strategy takes, holds and moves. Whether it fits is part of the answer; an error says
+/// that the strategy cannot be. Who asks often keeps an [`Oracle`].
+pub fn estimate(
+    workload: &Workload,
+    cluster: &Cluster,
+    strategy: &Strategy,
+    setting: &Setting,
+) -> Result<Estimate, OracleError> {
+    cluster.check()?;
+    Oracle::new(workload, cluster, setting).estimate(strategy)
+}
+
+/// What the costs of layers depend on: ways, cut, micro-batch, recomputation and devices.
+type Key = (u32, Cut, u32, Recompute, u32);
+
+/// Answers about one model, cluster and setting; remembers what strategies have in common.
+pub struct Oracle<'a> {
+    workload: &'a Workload,
+    cluster: &'a Cluster,
+    setting: &'a Setting,
+    layers: HashMap<Key, Vec<Stage>>,
+    stages: HashMap<(Key, u32), Vec<Stage>>,
+}
+
+impl<'a> Oracle<'a> {
+    /// Knows nothing yet.
+    pub fn new(workload: &'a Workload, cluster: &'a Cluster, setting: &'a Setting) -> Oracle<'a> {
+        Oracle { workload, cluster, setting, layers: HashMap::new(), stages: HashMap::new() }
+    }
+
+    /// [`estimate`].
+    pub fn estimate(&mut self, strategy: &Strategy) -> Result<Estimate, OracleError> {
+        strategy.check(self.workload, self.setting.batch)?;
+        if strategy.devices() > self.cluster.size() {
+            return Err(OracleError::Devices { asked: strategy.devices(), most: self.cluster.size() });
+        }
+        let Strategy { ways, cut, micro_batch, recompute, stages, .. } = *strategy;
+        let (workload, cluster, setting) = (self.workload, self.cluster, self.setting);
+        let costs = Costs { workload, cluster, strategy, setting };
+        let key = (ways, cut, micro_batch, recompute, strategy.devices());
+        let layers = &mut self.layers;
+        let stages = self.stages.entry((key, stages)).or_insert_with(|| {
+            let layers = layers.entry(key).or_insert_with(|| costs.layers());
+            costs.stages_of(layers)
+        });
+        Ok(answer(stages, workload, cluster, strategy, setting))
+    }
+}
+
+fn answer(
+    stages: &[Stage],
+    workload: &Workload,
+    cluster: &Cluster,
+    strategy: &Strategy,
+    setting: &Setting,
+) -> Estimate {
+    let mut phases = pipeline(stages, cluster, strategy, setting);
+    let software = &setting.software;
+    let exchanged = replicas(cluster, strategy);
+    let (mut exchange, mut update, mut swap) = (0.0f64, 0.0f64, 0.0f64);
+    let element = setting.precision.bytes();
+    for stage in stages {
+        let bytes = stage.weights * element;
+        let mut seconds = exposed(cluster, strategy, stage, exchanged, setting);
+        if strategy.cut == Cut::Spatial && strategy.data > 1 {
+            // Those that share samples first, then each with its likes: two groups know nothing of each other.
+            let inner = cluster.group(strategy.ways, 1, strategy.devices());
+            seconds += all_reduce(cluster, inner, bytes);
+        }
+        exchange = exchange.max(seconds);
+        let owned = if strategy.shard > 0 { stage.weights / strategy.data as f64 } else { stage.weights };
+        let moved = owned * setting.update_bytes();
+        let device = &cluster.device;
+        if strategy.offload {
+            // Gradients go to the host, which updates at the speed of its memory, and weights come back.
+            swap = swap.max(2.0 * owned * element / cluster.host.bandwidth + moved / HOST_MEMORY);
+        } else {
+            update = update.max(moved / (device.bandwidth * device.efficiency.memory));
+        }
+    }
+    if stages.len() > 1 && workload.tied > 0.0 {
+        let ends =
+            cluster.group(2, strategy.devices() - strategy.devices() / strategy.stages, strategy.devices());
+        exchange += all_reduce(cluster, ends, workload.tied / sharers(strategy) * element);
+    }
+    (phases.exchange, phases.update, phases.swap) = (exchange, update + software.step, swap);
+    if let Some(rate) = cluster.loading {
+        let nodes = strategy.devices().div_ceil(cluster.devices) as f64;
+        phases.load = (setting.batch as f64 / (rate * nodes) - phases.total()).max(0.0);
+    }
+    let most = stages
+        .iter()
+        .map(|stage| memory(stage, strategy, setting, cluster.device.context))
+        .fold(Memory::default(), |a, b| if b.device() > a.device() { b } else { a });
+    let missing =
+        (most.device() - cluster.device.memory).max(most.host * cluster.devices as f64 - cluster.host_memory);
+    let seconds = phases.total();
+    Estimate {
+        strategy: *strategy,
+        seconds,
+        interval: interval(&phases, strategy, cluster, software.spread),
+        phases,
+        memory: most,
+        traffic: traffic(stages, cluster, strategy, setting, exchanged),
+        missing: (missing > 0.0).then_some(missing),
+        bottleneck: bottleneck(&phases, stages, cluster, strategy, exchanged),
+        throughput: setting.batch as f64 / seconds,
+    }
+}
+
+/// Bytes a second of a host's memory, for updates there.
+const HOST_MEMORY: f64 = 50e9;
+
+/// Devices that each hold a part of every layer's weights.
+fn sharers(strategy: &Strategy) -> f64 {
+    if matches!(strategy.cut, Cut::Whole | Cut::Spatial) { 1.0 } else { strategy.ways as f64 }
+}
+
+/// The devices that hold the same weights and add up their gradients.
+fn replicas(cluster: &Cluster, strategy: &Strategy) -> Group {
+    if strategy.cut == Cut::Spatial && strategy.data == 1 {
+        return cluster.group(strategy.ways, 1, strategy.devices());
+    }
+    cluster.group(strategy.data, strategy.ways, strategy.devices())
+}
+
+/// Forward, backward, collectives, messages and bubble of all micro-batches.
+fn pipeline(stages: &[Stage], cluster: &Cluster, strategy: &Strategy, setting: &Setting) -> Phases {
+    let count = strategy.micro_batches(setting.batch).max(1) as f64;
+    let slowest = stages.iter().fold(&stages[0], |a, b| if b.seconds() > a.seconds() { b } else { a });
+    let mut phases = Phases::default();
+    let (forward, backward) = (slowest.forward, slowest.backward);
+    phases.forward = count * (slowest.took[0] - forward.collectives);
+    phases.backward = count * (slowest.took[1] - backward.collectives);
+    phases.collectives = count * (forward.collectives + backward.collectives);
+    if stages.len() == 1 {
+        return phases;
+    }
+    let pieces = match strategy.order {
+        Order::Interleaved(pieces) => pieces.max(1) as f64,
+        _ => 1.0,
+    };
+    let others =
+        stages.iter().map(|stage| stage.count as f64 * stage.seconds()).sum::<f64>() - slowest.seconds();
+    phases.bubble = others / pieces;
+    let stride = strategy.devices() / strategy.stages;
+    let pair = cluster.group(strategy.stages, stride, strategy.devices());
+    let pair = Group { size: 2, local: pair.local.min(2), sharing: pair.sharing };
+    let part = if strategy.cut == Cut::Sequence { strategy.ways as f64 } else { 1.0 };
+    let largest = stages[..stages.len() - 1].iter().map(|stage| stage.output).fold(0.0, f64::max);
+    let each = send(cluster, pair, largest * setting.precision.bytes() / part) + setting.software.message;
+    phases.messages = 2.0 * each * (count * pieces + strategy.stages as f64 - 2.0);
+    phases
+}
+
+/// Seconds of the exchange between replicas that nothing hides. Whole gradients are exchanged after the last
+/// micro-batch, sharded ones after each; sharded weights are gathered for every pass.
+fn exposed(cluster: &Cluster, strategy: &Strategy, stage: &Stage, group: Group, setting: &Setting) -> f64 {
+    if group.size <= 1 {
+        return 0.0;
+    }
+    let bytes = stage.weights * setting.precision.bytes();
+    let overlap = setting.software.overlap;
+    let hidden_behind = |seconds: f64, behind: f64| {
+        let tail = seconds / (bytes / BUCKET).max(1.0);
+        if overlap > 0.0 { (seconds - overlap * behind).max(tail) } else { seconds }
+    };
+    let [forward, backward] = stage.took;
+    let count = strategy.micro_batches(setting.batch).max(1) as f64;
+    if strategy.shard == 0 {
+        return hidden_behind(all_reduce(cluster, group, bytes), backward);
+    }
+    let part = all_gather(cluster, group, bytes);
+    match strategy.shard {
+        1 => hidden_behind(part, backward) + part,
+        2 => count * hidden_behind(part, backward) + part,
+        _ => count * (hidden_behind(part, forward) + hidden_behind(2.0 * part, backward)),
+    }
+}
+
+/// Gradients travel in buckets of so many bytes.
+const BUCKET: f64 = 25e6;
+
+fn traffic(
+    stages: &[Stage],
+    cluster: &Cluster,
+    strategy: &Strategy,
+    setting: &Setting,
+    group: Group,
+) -> Traffic {
+    let element = setting.precision.bytes();
+    let count = strategy.micro_batches(setting.batch).max(1) as f64;
+    let most = |of: fn(&Stage) -> f64| stages.iter().map(of).fold(0.0, f64::max);
+    let mut traffic = Traffic::default();
+    let inner = cluster.group(strategy.ways, 1, strategy.devices());
+    put(&mut traffic, inner, most(|stage| stage.shared) * count);
+    let weights = most(|stage| stage.weights) * element;
+    let rounds = match strategy.shard {
+        0 | 1 => 2.0,
+        2 => 1.0 + count,
+        _ => 3.0 * count,
+    };
+    let p = group.size as f64;
+    put(&mut traffic, group, rounds * (p - 1.0) / p * weights);
+    if stages.len() > 1 {
+        let pair = cluster.group(strategy.stages, strategy.devices() / strategy.stages, strategy.devices());
+        put(&mut traffic, pair, 2.0 * count * most(|stage| stage.output) * element);
+    }
+    if strategy.offload {
+        traffic.host = 2.0 * weights / if strategy.shard > 0 { strategy.data as f64 } else { 1.0 };
+    }
+    traffic
+}
+
+/// Of a ring's bytes, the device at the edge of a node sends all of its own to another node.
+fn put(traffic: &mut Traffic, group: Group, bytes: f64) {
+    if group.size <= 1 {
+    } else if group.local == group.size {
+        traffic.within += bytes;
+    } else {
+        let away = 1.0 / group.local as f64;
+        traffic.between += bytes * away;
+        traffic.within += bytes * (1.0 - away);
+    }
+}
+
+/// Eight of ten steps lie within: what is uncertain of each phase, added as independent errors. The shares
+/// are what the calibration rows leave unexplained; networks between nodes have no such rows.
+fn interval(phases: &Phases, strategy: &Strategy, cluster: &Cluster, spread: f64) -> [f64; 2] {
+    let far = strategy.devices() > cluster.devices;
+    let network = if far { 0.40 } else { 0.15 };
+    let compute = phases.forward + phases.backward + phases.bubble;
+    let terms = [
+        (compute, spread),
+        (phases.collectives + phases.messages, if strategy.ways > cluster.devices { 0.40 } else { 0.15 }),
+        (phases.exchange, network),
+        (phases.update + phases.swap, 0.25),
+        (phases.load, 0.40),
+    ];
+    let total = phases.total();
+    let all = terms.iter().map(|(seconds, share)| (seconds * share).powi(2)).sum::<f64>().sqrt() / total;
+    // 1.28 standard deviations to either side.
+    let factor = (1.28 * all).exp();
+    [total / factor, total * factor]
+}

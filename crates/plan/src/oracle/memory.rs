@@ -1,0 +1,79 @@
+//! Bytes of a device by who holds them.
+
+use super::setting::Setting;
+use super::stage::Stage;
+use super::strategy::{Order, Strategy};
+
+/// Peak bytes of a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+pub struct Memory {
+    /// Working weights.
+    pub weights: f64,
+    /// Gradients.
+    pub gradients: f64,
+    /// Optimizer states and master weights.
+    pub optimizer: f64,
+    /// What the backward pass needs, of all micro-batches under way.
+    pub activations: f64,
+    /// What is in use beside: the largest layer's results, gathered weights, exchange buffers.
+    pub workspace: f64,
+    /// Driver and libraries.
+    pub context: f64,
+    /// Host memory of a device: offloaded states.
+    pub host: f64,
+}
+
+impl Memory {
+    /// Bytes on the device.
+    pub fn device(&self) -> f64 {
+        self.weights + self.gradients + self.optimizer + self.activations + self.workspace + self.context
+    }
+
+    /// The largest holder and its bytes.
+    pub fn largest(&self) -> (&'static str, f64) {
+        let holders = [
+            ("weights", self.weights),
+            ("gradients", self.gradients),
+            ("optimizer states", self.optimizer),
+            ("activations", self.activations),
+            ("workspace", self.workspace),
+        ];
+        holders
+            .into_iter()
+            .fold(("context", self.context), |most, one| if one.1 > most.1 { one } else { most })
+    }
+}
+
+/// Weights of a bucket in which sharded gradients and weights travel, as DeepSpeed has it by default.
+const BUCKET: f64 = 5e8;
+
+/// Peak bytes of a device that has this stage.
+pub fn memory(stage: &Stage, strategy: &Strategy, setting: &Setting, context: f64) -> Memory {
+    let element = setting.precision.bytes();
+    let replicas = strategy.data as f64;
+    let divided = |from: u8| if strategy.shard >= from { replicas } else { 1.0 };
+    let optimizer = stage.weights * setting.optimizer_bytes() / divided(1);
+    let micro_batches = strategy.micro_batches(setting.batch).max(1);
+    let under_way = match strategy.order {
+        _ if strategy.stages == 1 => 1.0,
+        Order::Gpipe => micro_batches as f64,
+        Order::Alternating => micro_batches.min(strategy.stages - stage.at) as f64,
+        Order::Interleaved(pieces) => {
+            let (stages, pieces) = (strategy.stages as f64, pieces.max(1) as f64);
+            let ahead = stages * (1.0 + (stages - 1.0) / (stages * pieces)) - stage.at as f64;
+            ahead.min(micro_batches as f64).max(1.0)
+        }
+    };
+    // One bucket on its way out and one on its way in.
+    let gathered = if strategy.shard > 0 { 2.0 * stage.weights.min(BUCKET) * element } else { 0.0 };
+    let lost = 1.0 + setting.software.fragmentation;
+    Memory {
+        weights: stage.weights * element / divided(3),
+        gradients: stage.weights * element / divided(2),
+        optimizer: if strategy.offload { 0.0 } else { optimizer },
+        activations: stage.kept * under_way * element * lost,
+        workspace: stage.working * element * lost + gathered,
+        context,
+        host: if strategy.offload { optimizer } else { 0.0 },
+    }
+}

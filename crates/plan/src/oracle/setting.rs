@@ -1,0 +1,177 @@
+//! What is asked beside model, cluster and strategy: batch, precision, optimizer, and the software that runs
+//! it, which decides what a kernel's launch costs and whether exchanges hide behind the backward pass.
+
+use super::OracleError;
+use super::hardware::Precision;
+
+/// What a framework adds to the hardware.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Software {
+    /// As users name it.
+    pub name: &'static str,
+    /// Seconds of the host for each kernel it launches.
+    pub dispatch: f64,
+    /// Seconds of the host for each step beside its kernels.
+    pub step: f64,
+    /// Share of the backward pass during which gradients can travel.
+    pub overlap: f64,
+    /// Seconds each message between stages costs the host.
+    pub message: f64,
+    /// Bytes a second of exchanges between layers, where they go through host memory.
+    pub staging: Option<f64>,
+    /// Passes over memory of element-wise work, relative to what fused kernels need.
+    pub passes: f64,
+    /// Bytes the update moves for every weight, relative to what a fused kernel needs.
+    pub update: f64,
+    /// Standard deviation of what kernels took in the rows that were fitted on, as a share.
+    pub spread: f64,
+    /// Share of activations and workspace that is lost between buffers.
+    pub fragmentation: f64,
+}
+
+/// Launches of Megatron are fitted on GPT on one and two A100; PyTorch and Chainer, which run Python for every
+/// operator as it does, have the same. Passes of TensorFlow and MXNet are fitted on single devices relative to
+/// PyTorch. Overlap, and what goes through host memory, is assumed from how each exchanges gradients.
+const TABLE: &[Software] = &[
+    Software {
+        name: "pytorch",
+        dispatch: 41e-6,
+        step: 0.3e-3,
+        overlap: 0.9,
+        message: 2e-6,
+        staging: None,
+        passes: 1.0,
+        update: 1.25,
+        spread: 0.33,
+        fragmentation: 0.1,
+    },
+    Software {
+        name: "megatron",
+        dispatch: 41e-6,
+        step: 0.3e-3,
+        overlap: 0.0,
+        message: 2e-6,
+        staging: None,
+        passes: 0.85,
+        update: 1.25,
+        spread: 0.1,
+        fragmentation: 0.1,
+    },
+    Software {
+        name: "tensorflow",
+        dispatch: 10e-6,
+        step: 0.3e-3,
+        overlap: 0.9,
+        message: 2e-6,
+        staging: None,
+        passes: 0.785,
+        update: 1.25,
+        spread: 0.33,
+        fragmentation: 0.1,
+    },
+    Software {
+        name: "mxnet",
+        dispatch: 10e-6,
+        step: 0.3e-3,
+        overlap: 0.9,
+        message: 2e-6,
+        staging: None,
+        passes: 0.61,
+        update: 1.25,
+        spread: 0.33,
+        fragmentation: 0.1,
+    },
+    Software {
+        name: "chainer",
+        dispatch: 41e-6,
+        step: 0.3e-3,
+        overlap: 0.0,
+        message: 2e-6,
+        // Pageable copies down and up again, at 6 GB/s each.
+        staging: Some(3e9),
+        passes: 1.0,
+        update: 1.25,
+        spread: 0.33,
+        fragmentation: 0.1,
+    },
+    Software {
+        name: "ideal",
+        dispatch: 0.0,
+        step: 0.0,
+        overlap: 0.0,
+        message: 0.0,
+        staging: None,
+        passes: 1.0,
+        update: 1.0,
+        spread: 0.0,
+        fragmentation: 0.0,
+    },
+    Software {
+        name: "gulliver",
+        dispatch: 0.0,
+        step: 0.0,
+        overlap: 0.0,
+        message: 0.0,
+        staging: None,
+        passes: 1.0,
+        update: 1.0,
+        spread: 0.1,
+        fragmentation: 0.0,
+    },
+];
+
+impl Software {
+    /// By name.
+    pub fn named(name: &str) -> Result<Software, OracleError> {
+        let wanted = name.to_ascii_lowercase();
+        TABLE.iter().find(|row| row.name == wanted).cloned().ok_or_else(|| OracleError::Unknown {
+            what: "software",
+            name: name.to_string(),
+            allowed: TABLE.iter().map(|row| row.name).collect::<Vec<_>>().join(", "),
+        })
+    }
+}
+
+/// How weights are trained.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Setting {
+    /// Samples of a step, over all devices.
+    pub batch: u32,
+    /// What is computed in.
+    pub precision: Precision,
+    /// Numbers of optimizer state for every weight: 0, 1 (momentum) or 2 (Adam).
+    pub states: f64,
+    /// Bytes of each of them.
+    pub state_bytes: f64,
+    /// What runs it.
+    pub software: Software,
+    /// Samples of an epoch.
+    pub epoch: f64,
+}
+
+impl Setting {
+    /// Adam in mixed precision on PyTorch.
+    pub fn new(batch: u32) -> Result<Setting, OracleError> {
+        Ok(Setting {
+            batch,
+            precision: Precision::Mixed,
+            states: 2.0,
+            state_bytes: 4.0,
+            software: Software::named("pytorch")?,
+            epoch: 1e6,
+        })
+    }
+
+    /// Bytes of optimizer state for every weight, master copies of half-precision weights included.
+    pub fn optimizer_bytes(&self) -> f64 {
+        let master = if self.precision == Precision::Mixed { 4.0 } else { 0.0 };
+        self.states * self.state_bytes + master
+    }
+
+    /// Bytes an update moves for every weight: gradient in, weight and states in and out.
+    pub fn update_bytes(&self) -> f64 {
+        let element = self.precision.bytes();
+        let master = if self.precision == Precision::Mixed { 8.0 } else { 0.0 };
+        (3.0 * element + 2.0 * self.states * self.state_bytes + master) * self.software.update
+    }
+}

@@ -1,0 +1,353 @@
+//! Seconds of the layers of one device, and how layers are dealt to the stages of a pipeline.
+
+use super::cluster::{Cluster, Group};
+use super::collective::{all_gather, all_reduce, send};
+use super::kernel::{Divide, Family, Work};
+use super::setting::Setting;
+use super::strategy::{Cut, Recompute, Strategy};
+use super::workload::{Layer, Workload};
+
+/// Seconds of one pass over something: what the device computes, what it exchanges with those that share
+/// its layers, and what the host needs to launch it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Pass {
+    /// Kernels.
+    pub compute: f64,
+    /// Collectives between the devices that share layers.
+    pub collectives: f64,
+    /// Launches.
+    pub host: f64,
+}
+
+impl Pass {
+    /// Seconds until it is done. The host launches while the device works; at a collective devices wait for
+    /// each other, and nothing hides it.
+    pub fn seconds(&self) -> f64 {
+        if self.host == 0.0 {
+            return self.compute + self.collectives;
+        }
+        let beside = self.compute.powf(SHARPNESS) + self.host.powf(SHARPNESS);
+        beside.powf(1.0 / SHARPNESS) + self.collectives
+    }
+
+    fn add(&mut self, other: Pass, times: f64) {
+        self.compute += other.compute * times;
+        self.collectives += other.collectives * times;
+        self.host += other.host * times;
+    }
+}
+
+/// How hard the slower of host and device hides the other: they run beside each other, but each waits for
+/// the other now and then. Fitted with the rates of A100 on rows of one and two devices.
+const SHARPNESS: f64 = 2.5;
+
+/// What one stage holds and takes for one micro-batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Stage {
+    /// Its place among all stages, counted from zero.
+    pub at: u32,
+    /// Stages like it, one after the other.
+    pub count: u32,
+    /// Seconds of the forward and of the backward pass.
+    pub took: [f64; 2],
+    /// The forward pass.
+    pub forward: Pass,
+    /// The backward pass, what is computed again included.
+    pub backward: Pass,
+    /// Weights of the stage on this device.
+    pub weights: f64,
+    /// Elements that are kept of a micro-batch.
+    pub kept: f64,
+    /// Most elements in use beside them: those of the layer that has most.
+    pub working: f64,
+    /// Elements of a micro-batch that go on to the next stage.
+    pub output: f64,
+    /// Bytes a micro-batch's collectives put on the links of this device.
+    pub shared: f64,
+}
+
+impl Stage {
+    /// Seconds of a micro-batch, forward and backward.
+    pub fn seconds(&self) -> f64 {
+        self.took[0] + self.took[1]
+    }
+
+    fn at(self, at: usize, count: usize) -> Stage {
+        let took = [self.forward.seconds(), self.backward.seconds()];
+        Stage { at: at as u32, count: count as u32, took, ..self }
+    }
+}
+
+/// What the costs of layers depend on.
+pub struct Costs<'a> {
+    /// The model.
+    pub workload: &'a Workload,
+    /// The machine.
+    pub cluster: &'a Cluster,
+    /// The way.
+    pub strategy: &'a Strategy,
+    /// The rest.
+    pub setting: &'a Setting,
+}
+
+impl Costs<'_> {
+    /// One copy of each layer.
+    pub fn layers(&self) -> Vec<Stage> {
+        let layers = &self.workload.layers;
+        let (spatial, last) = (self.workload.spatial().count(), layers.len() - 1);
+        (0..layers.len()).map(|i| self.layer(&layers[i], i < spatial, i + 1 == spatial, i == last)).collect()
+    }
+
+    /// The stages of the pipeline, one if there is none; of equal ones in a row there is the first.
+    pub fn stages(&self) -> Vec<Stage> {
+        self.stages_of(&self.layers())
+    }
+
+    /// [`Costs::stages`], for layers whose costs are known.
+    pub fn stages_of(&self, each: &[Stage]) -> Vec<Stage> {
+        let layers = &self.workload.layers;
+        let stages = self.strategy.stages as usize;
+        if stages == 1 {
+            let mut all = Stage::default();
+            each.iter().zip(layers).for_each(|(cost, layer)| join(&mut all, cost, layer.count as f64));
+            return vec![all.at(0, 1)];
+        }
+        let mut made = match layers.iter().position(|layer| layer.count as usize >= stages) {
+            Some(repeated) => dealt_evenly(layers, each, repeated, stages),
+            None => dealt_by_time(layers, each, stages),
+        };
+        // The last stage has a copy of what it shares with the first.
+        let ways =
+            if matches!(self.strategy.cut, Cut::Whole | Cut::Spatial) { 1 } else { self.strategy.ways };
+        if let Some(last) = made.last_mut() {
+            last.weights += self.workload.tied / ways as f64;
+        }
+        made
+    }
+
+    /// One copy of a layer.
+    fn layer(&self, layer: &Layer, in_space: bool, ends_space: bool, is_last: bool) -> Stage {
+        let Strategy { ways, cut, micro_batch, recompute, .. } = *self.strategy;
+        let samples = micro_batch as f64;
+        let shared = ways > 1;
+        let mut forward = self.pass(layer.forward.iter(), in_space, samples);
+        let mut backward = self.pass(layer.backward.iter(), in_space, samples);
+        let element = self.setting.precision.bytes();
+        let output = layer.output * samples * element;
+        let input = layer.input * samples * element;
+        let group = self.inner();
+        let mut bytes = 0.0;
+        let p = ways as f64;
+        match cut {
+            _ if !shared => {}
+            Cut::Whole => {}
+            Cut::Tensor | Cut::Sequence => {
+                let passed = 2.0 * (p - 1.0) / p * output;
+                let each = layer.reductions * self.staged(passed, all_reduce(self.cluster, group, output));
+                forward.collectives += each;
+                backward.collectives += each;
+                bytes += layer.reductions * 4.0 * (p - 1.0) / p * output;
+            }
+            Cut::Filter | Cut::Channel if layer.filters > 0.0 && !is_last => {
+                let passed = (p - 1.0) / p * output;
+                let gather = self.staged(passed, all_gather(self.cluster, group, output));
+                let sum = self.staged(2.0 * passed, all_reduce(self.cluster, group, output));
+                let (there, back) = if cut == Cut::Filter { (gather, sum) } else { (sum, gather) };
+                forward.collectives += there;
+                backward.collectives += back;
+                bytes += 3.0 * (p - 1.0) / p * output;
+            }
+            Cut::Filter | Cut::Channel => {}
+            Cut::Spatial => {
+                if in_space && layer.halo > 0.0 {
+                    // A slab of the input on either side, and of the output's gradient on the way back.
+                    let slab = |whole: f64, extents: &[f64]| {
+                        whole * layer.halo / extents.first().copied().unwrap_or(1.0).max(1.0)
+                    };
+                    let there = slab(input, &layer.input_extents);
+                    let back = slab(output, &layer.extents);
+                    forward.collectives += 2.0 * self.staged(there, send(self.cluster, group, there));
+                    backward.collectives += 2.0 * self.staged(back, send(self.cluster, group, back));
+                    bytes += 2.0 * (there + back);
+                }
+                if in_space && layer.statistics > 0.0 {
+                    let statistics = 4.0 * layer.statistics;
+                    let each = all_reduce(self.cluster, group, statistics);
+                    forward.collectives += each;
+                    backward.collectives += each;
+                    bytes += 4.0 * (p - 1.0) / p * statistics;
+                }
+                if ends_space && !is_last {
+                    let passed = (p - 1.0) / p * output;
+                    forward.collectives += self.staged(passed, all_gather(self.cluster, group, output));
+                    bytes += 2.0 * (p - 1.0) / p * output;
+                }
+            }
+        }
+        match recompute {
+            Recompute::Selective => {
+                let again = layer.forward.iter().filter(|work| work.again);
+                backward.add(self.pass(again, in_space, samples), 1.0);
+            }
+            // The last layer's backward pass begins as its forward pass ends.
+            Recompute::Full if !is_last => backward.add(forward, 1.0),
+            Recompute::Nothing | Recompute::Full => {}
+        }
+        let (kept, working) = self.elements(layer, in_space, is_last);
+        let weights = match cut {
+            Cut::Whole | Cut::Spatial => layer.weights,
+            _ => layer.weights / p,
+        };
+        let output = layer.output * samples;
+        Stage { forward, backward, weights, kept, working, output, shared: bytes, ..Stage::default() }
+    }
+
+    /// Seconds of an exchange between layers that passes so many bytes on, where the software has it go
+    /// through host memory.
+    fn staged(&self, bytes: f64, seconds: f64) -> f64 {
+        match self.setting.software.staging {
+            Some(rate) if bytes > 0.0 => seconds.max(self.setting.software.message + bytes / rate),
+            _ => seconds,
+        }
+    }
+
+    fn pass<'a>(&self, works: impl Iterator<Item = &'a Work>, in_space: bool, samples: f64) -> Pass {
+        let Strategy { ways, cut, .. } = *self.strategy;
+        let p = ways as f64;
+        let software = &self.setting.software;
+        let mut pass = Pass::default();
+        for work in works {
+            let mine = match cut {
+                _ if ways == 1 => *work,
+                Cut::Whole => *work,
+                Cut::Spatial if in_space => work.cut_in_space(p),
+                Cut::Spatial => *work,
+                Cut::Filter => Work { divide: divided(work, Divide::Columns), ..*work }.cut(p, true),
+                Cut::Channel => Work { divide: divided(work, Divide::Depth), ..*work }.cut(p, true),
+                Cut::Tensor => work.cut(p, false),
+                Cut::Sequence => work.cut(p, true),
+            };
+            let mut seconds = mine.seconds(&self.cluster.device, self.setting.precision, samples);
+            // A timed layer is one whose scaling is ideal by definition.
+            if mine.family == Family::Timed && ways > 1 && cut != Cut::Spatial {
+                seconds = work.flops * samples / p;
+            }
+            if mine.family == Family::Memory {
+                seconds *= software.passes;
+            }
+            pass.compute += seconds;
+            pass.host += mine.calls * software.dispatch;
+        }
+        pass
+    }
+
+    /// Elements of a layer that are kept for the backward pass of a micro-batch, and that are in use beside.
+    fn elements(&self, layer: &Layer, in_space: bool, is_last: bool) -> (f64, f64) {
+        let Strategy { ways, cut, micro_batch, recompute, .. } = *self.strategy;
+        let p = ways as f64;
+        let (divided, whole) = match cut {
+            Cut::Spatial if in_space => (p, p),
+            Cut::Whole | Cut::Spatial => (1.0, 1.0),
+            Cut::Filter | Cut::Channel => (1.0, 1.0),
+            Cut::Tensor => (p, 1.0),
+            Cut::Sequence => (p, p),
+        };
+        let samples = micro_batch as f64;
+        let all = layer.kept / divided + layer.kept_whole / whole;
+        let working = layer.working / divided;
+        match recompute {
+            Recompute::Nothing => (all * samples, working * samples),
+            Recompute::Selective => {
+                let freed = layer.selective / divided;
+                ((all - freed) * samples, (working + freed) * samples)
+            }
+            Recompute::Full if is_last => (all * samples, working * samples),
+            Recompute::Full => (layer.input / whole * samples, (working + all) * samples),
+        }
+    }
+
+    /// The devices that share layers with one.
+    pub fn inner(&self) -> Group {
+        self.cluster.group(self.strategy.ways, 1, self.strategy.devices())
+    }
+}
+
+fn divided(work: &Work, along: Divide) -> Divide {
+    match work.family {
+        Family::Matrix | Family::Convolution => along,
+        _ => Divide::Batch,
+    }
+}
+
+fn join(stage: &mut Stage, layer: &Stage, times: f64) {
+    stage.forward.add(layer.forward, times);
+    stage.backward.add(layer.backward, times);
+    stage.weights += layer.weights * times;
+    stage.kept += layer.kept * times;
+    stage.working = stage.working.max(layer.working);
+    stage.output = layer.output;
+    stage.shared += layer.shared * times;
+}
+
+/// Stages that have the repeated layer in even parts, the first also what comes before it and the last what
+/// comes after it. Where it cannot be divided, stages after the first have one more.
+fn dealt_evenly(layers: &[Layer], each: &[Stage], repeated: usize, stages: usize) -> Vec<Stage> {
+    let (part, more) = (layers[repeated].count as usize / stages, layers[repeated].count as usize % stages);
+    let joined = |before: usize, copies: usize, after: usize| {
+        let mut stage = Stage::default();
+        (repeated - before..repeated).for_each(|i| join(&mut stage, &each[i], layers[i].count as f64));
+        join(&mut stage, &each[repeated], copies as f64);
+        (repeated + 1..repeated + 1 + after).for_each(|i| join(&mut stage, &each[i], layers[i].count as f64));
+        stage
+    };
+    let fewer = stages - 2 - more.min(stages - 2);
+    let mut made = vec![joined(repeated, part, 0).at(0, 1)];
+    if more > 0 && stages > 2 {
+        made.push(joined(0, part + 1, 0).at(1, more.min(stages - 2)));
+    }
+    if fewer > 0 {
+        made.push(joined(0, part, 0).at(stages - 1 - fewer, fewer));
+    }
+    let last = part + more - more.min(stages - 2);
+    made.push(joined(0, last, layers.len() - repeated - 1).at(stages - 1, 1));
+    made
+}
+
+/// Stages such that the slowest is as fast as it can be.
+fn dealt_by_time(layers: &[Layer], each: &[Stage], stages: usize) -> Vec<Stage> {
+    let units: Vec<(usize, f64)> = layers
+        .iter()
+        .enumerate()
+        .flat_map(|(i, layer)| {
+            let seconds = each[i].forward.seconds() + each[i].backward.seconds();
+            std::iter::repeat_n((i, seconds), layer.count as usize)
+        })
+        .collect();
+    let (mut low, mut high) =
+        (units.iter().map(|u| u.1).fold(0.0, f64::max), units.iter().map(|u| u.1).sum::<f64>());
+    for _ in 0..16 {
+        let middle = 0.5 * (low + high);
+        if deal(&units, middle, stages, |_, _| {}) <= stages { high = middle } else { low = middle }
+    }
+    let mut dealt = vec![Stage::default(); stages];
+    deal(&units, high * (1.0 + 1e-9), stages, |at, layer| {
+        join(&mut dealt[at.min(stages - 1)], &each[layer], 1.0)
+    });
+    dealt.into_iter().enumerate().map(|(at, stage)| stage.at(at, 1)).collect()
+}
+
+/// Stages that are needed if none takes longer than `most`; tells which stage has which layer. Units that
+/// are left are spread so that every stage has one.
+fn deal(units: &[(usize, f64)], most: f64, stages: usize, mut tell: impl FnMut(usize, usize)) -> usize {
+    let (mut at, mut used) = (0, 0.0);
+    for (i, &(layer, seconds)) in units.iter().enumerate() {
+        let must = units.len() - i < stages.saturating_sub(at);
+        if used > 0.0 && (used + seconds > most || must) {
+            at += 1;
+            used = 0.0;
+        }
+        used += seconds;
+        tell(at, layer);
+    }
+    at + 1
+}

@@ -1,0 +1,203 @@
+//! Ways to train on several devices, as one plain struct: replicas x devices that share layers x stages,
+//! and what is computed again, sharded or kept off the device.
+
+use super::OracleError;
+use super::workload::Workload;
+use std::fmt;
+
+/// How the devices of one replica and stage share its layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Cut {
+    /// They do not: there is one.
+    Whole,
+    /// Each has some of every sample's space; halos are exchanged.
+    Spatial,
+    /// Each has some of every layer's filters; results are gathered.
+    Filter,
+    /// Each has some of every layer's input channels; results are summed.
+    Channel,
+    /// Columns, then rows of a pair of products: sums after every second.
+    Tensor,
+    /// As `Tensor`, with what lies between such pairs cut along the sequence.
+    Sequence,
+}
+
+/// In which order a pipeline's stages take micro-batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Order {
+    /// All forward, then all backward.
+    Gpipe,
+    /// One forward, one backward, as soon as there is something to go back with.
+    Alternating,
+    /// As `Alternating`, with so many pieces of the model on every stage.
+    Interleaved(u32),
+}
+
+/// What the backward pass computes again instead of keeping it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Recompute {
+    /// Nothing.
+    Nothing,
+    /// What is large and cheap: the scores of attention.
+    Selective,
+    /// Every layer from its input.
+    Full,
+}
+
+/// A way to train.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+pub struct Strategy {
+    /// Replicas that share a batch.
+    pub data: u32,
+    /// Devices that share layers.
+    pub ways: u32,
+    /// How they share them.
+    pub cut: Cut,
+    /// Pipeline stages.
+    pub stages: u32,
+    /// Order of the pipeline.
+    pub order: Order,
+    /// Samples of a micro-batch.
+    pub micro_batch: u32,
+    /// Sharded data parallel: 0 nothing, 1 optimizer states, 2 gradients too, 3 weights too.
+    pub shard: u8,
+    /// What is computed again.
+    pub recompute: Recompute,
+    /// Optimizer states live in host memory.
+    pub offload: bool,
+}
+
+impl Strategy {
+    /// One device; the whole batch of `samples` at once.
+    pub fn serial(samples: u32) -> Strategy {
+        Strategy {
+            data: 1,
+            ways: 1,
+            cut: Cut::Whole,
+            stages: 1,
+            order: Order::Alternating,
+            micro_batch: samples,
+            shard: 0,
+            recompute: Recompute::Nothing,
+            offload: false,
+        }
+    }
+
+    /// Devices it uses.
+    pub fn devices(&self) -> u32 {
+        self.data.saturating_mul(self.ways).saturating_mul(self.stages)
+    }
+
+    /// Micro-batches that each replica works through in a step.
+    pub fn micro_batches(&self, batch: u32) -> u32 {
+        batch / self.data.max(1).saturating_mul(self.micro_batch.max(1))
+    }
+
+    /// The family it is of: `serial`, `data`, `data+filter`, `tensor+pipeline`…
+    pub fn family(&self) -> String {
+        let mut parts = Vec::new();
+        if self.data > 1 {
+            parts.push("data");
+        }
+        match self.cut {
+            _ if self.ways == 1 => {}
+            Cut::Whole => {}
+            Cut::Spatial => parts.push("spatial"),
+            Cut::Filter => parts.push("filter"),
+            Cut::Channel => parts.push("channel"),
+            Cut::Tensor => parts.push("tensor"),
+            Cut::Sequence => parts.push("sequence"),
+        }
+        if self.stages > 1 {
+            parts.push("pipeline");
+        }
+        if parts.is_empty() { "serial".into() } else { parts.join("+") }
+    }
+
+    /// Whether the workload and the batch allow it; the error says what would be allowed.
+    pub fn check(&self, workload: &Workload, batch: u32) -> Result<(), OracleError> {
+        let counts = [self.data, self.ways, self.stages, self.micro_batch];
+        if counts.contains(&0) || batch == 0 {
+            return Err(OracleError::Zero(self.to_string()));
+        }
+        if batch < self.data {
+            return Err(OracleError::Batch { batch, replicas: self.data });
+        }
+        if !batch.is_multiple_of(self.data.saturating_mul(self.micro_batch)) {
+            return Err(OracleError::MicroBatch {
+                batch,
+                replicas: self.data,
+                micro_batch: self.micro_batch,
+            });
+        }
+        let limit = self.limit(workload);
+        if self.ways > limit {
+            let family = Strategy { data: 1, stages: 1, ..*self }.family();
+            return Err(OracleError::Limit { family, asked: self.ways, most: limit });
+        }
+        if self.stages > workload.depth() {
+            return Err(OracleError::Limit {
+                family: "pipeline".into(),
+                asked: self.stages,
+                most: workload.depth(),
+            });
+        }
+        if let Order::Interleaved(pieces) = self.order
+            && (pieces == 0 || self.stages.saturating_mul(pieces) > workload.depth())
+        {
+            let most = workload.depth() / self.stages;
+            return Err(OracleError::Limit { family: "interleaved pipeline".into(), asked: pieces, most });
+        }
+        Ok(())
+    }
+
+    /// The most devices that may share layers in this way.
+    pub fn limit(&self, workload: &Workload) -> u32 {
+        let most = match self.cut {
+            Cut::Whole => Some(1),
+            Cut::Spatial => workload.space(),
+            Cut::Filter => workload.fewest_filters(),
+            Cut::Channel => workload.fewest_channels(),
+            Cut::Tensor | Cut::Sequence => workload.fewest_heads(),
+        };
+        most.unwrap_or(1)
+    }
+}
+
+impl fmt::Display for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.family())?;
+        let mut extents = Vec::new();
+        if self.data > 1 && self.data < self.devices() {
+            extents.push(format!("d{}", self.data));
+        }
+        if self.ways > 1 && self.ways < self.devices() {
+            extents.push(format!("t{}", self.ways));
+        }
+        if self.stages > 1 && self.stages < self.devices() {
+            extents.push(format!("p{}", self.stages));
+        }
+        if !extents.is_empty() {
+            write!(f, " {}", extents.join("x"))?;
+        }
+        write!(f, " m{}", self.micro_batch)?;
+        match self.order {
+            _ if self.stages == 1 => {}
+            Order::Gpipe => write!(f, " gpipe")?,
+            Order::Alternating => write!(f, " 1f1b")?,
+            Order::Interleaved(pieces) => write!(f, " interleaved{pieces}")?,
+        }
+        if self.shard > 0 {
+            write!(f, " zero{}", self.shard)?;
+        }
+        match self.recompute {
+            Recompute::Nothing => {}
+            Recompute::Selective => write!(f, " selective")?,
+            Recompute::Full => write!(f, " recompute")?,
+        }
+        if self.offload { write!(f, " offload") } else { Ok(()) }
+    }
+}
