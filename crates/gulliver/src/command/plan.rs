@@ -147,28 +147,20 @@ fn several(
     (graphs, devices): (&Graphs, &[SessionOptions]),
     out: &mut impl Write,
 ) -> Result<(), CommandError> {
-    let (mut able, unable) = match forced {
+    let (able, mut unable) = match forced {
         true => (vec![judged(name, graphs, devices.to_vec())?], Vec::new()),
         false => ranking(graphs, devices),
     };
-    let Some(at) = able.iter().position(|judged| forced || judged.same_numbers) else {
-        let why = unable.into_iter().next().map(|(_, why)| why);
-        return Err(
-            why.map_or_else(|| CommandError::Unknown("no strategy will do".into()), CommandError::from)
-        );
+    let Some(chosen) = able.iter().find(|judged| forced || judged.same_numbers) else {
+        return Err(unable.swap_remove(0).1.into());
     };
-    able.swap(0, at);
     if let Some(path) = &arguments.trace {
-        write_trace(path, &able[0])?;
+        write_trace(path, chosen)?;
     }
     let text = match arguments.json {
-        true => json(&as_json(&able[0], &able, &unable))?,
-        false if forced => devices_table(&able[0]),
-        false => {
-            able[..=at].sort_by(|a, b| a.foreseen.together.seconds.total_cmp(&b.foreseen.together.seconds));
-            let chosen = able.iter().position(|judged| judged.same_numbers).unwrap_or(0);
-            ranking_table(&able, &unable) + "\n" + &devices_table(&able[chosen])
-        }
+        true => json(&as_json(chosen, &able, &unable))?,
+        false if forced => devices_table(chosen),
+        false => ranking_table(&able, &unable) + "\n" + &devices_table(chosen),
     };
     Ok(out.write_all(text.as_bytes())?)
 }

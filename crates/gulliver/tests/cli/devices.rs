@@ -47,18 +47,56 @@ fn checkpoints_know_nothing_of_devices() {
 }
 
 #[test]
-fn plans_say_what_comes_from_other_devices() {
+fn strategies_give_the_same_bits_and_checkpoints_go_from_one_to_the_next() {
+    let place = Place::new("devices-strategies");
+    place.write("job.toml", JOB);
+    let partials = ["--set", "train.partials=4"];
+    let whole = place.train("job.toml", "whole", &partials);
+    let mut steps = 0;
+    for (strategy, devices) in [("pipeline", "3"), ("harmony-pp", "2"), ("harmony-dp", "2"), ("auto", "2")] {
+        let with = [&partials[..], &["--strategy", strategy, "--devices", devices]].concat();
+        let all = place.train("job.toml", strategy, &with);
+        assert_eq!(fingerprint(&all), fingerprint(&whole), "{strategy}");
+        for same in ["loss", "metrics"] {
+            assert_eq!(all[same], whole[same], "{strategy}");
+        }
+        assert_eq!(all["alarms"], 0, "{strategy}");
+        steps += 3;
+        let more = [&with[..], &["--resume", "--steps", &steps.to_string()]].concat();
+        let part = place.train("job.toml", "part", &more);
+        if steps == 12 {
+            assert_eq!(fingerprint(&part), fingerprint(&whole), "from one strategy to the next");
+        }
+    }
+    // Where sums are divided, nearly.
+    let with = [&partials[..], &["--strategy", "cut", "--devices", "2"]].concat();
+    let cut = place.train("job.toml", "cut", &with);
+    let (found, expected) = (cut["loss"].as_f64().unwrap(), whole["loss"].as_f64().unwrap());
+    assert!((found - expected).abs() <= 1e-5 * expected.abs(), "{found} {expected}");
+}
+
+#[test]
+fn plans_say_what_each_device_does_and_how_strategies_rank() {
     let place = Place::new("devices-plan");
     place.write("job.toml", JOB);
-    let planned = place.run(&["plan", "job.toml", "--devices", "2", "--json"]);
+    let data =
+        ["plan", "job.toml", "--devices", "2", "--strategy", "data", "--json", "--trace", "trace.json"];
+    let planned = place.run(&data);
     assert_eq!(planned.code(), Some(0), "{}", planned.stderr);
     let planned: serde_json::Value = serde_json::from_str(&planned.stdout).unwrap();
-    assert_eq!(planned["devices"], 2);
+    assert_eq!(planned["plans"].as_array().unwrap().len(), 2);
     let done = place.train("job.toml", "run", &["--devices", "2"]);
-    let (each, steps) = (planned["from_peers"].as_u64().unwrap(), 12);
-    assert_eq!(done["link_bytes"]["cpu-cpu"].as_u64().unwrap(), 2 * steps * each);
+    let (all, steps) = (planned["chosen"]["from_peers"].as_u64().unwrap(), 12);
+    assert_eq!(done["link_bytes"]["cpu-cpu"].as_u64().unwrap(), steps * all);
+    let trace = std::fs::read_to_string(place.path("trace.json")).unwrap();
+    let trace: serde_json::Value = serde_json::from_str(&trace).unwrap();
+    assert!(!trace["traceEvents"].as_array().unwrap().is_empty());
+
     let table = place.run(&["plan", "job.toml", "--devices", "2"]);
-    assert!(table.stdout.contains("from other devices in"), "{}", table.stdout);
+    assert_eq!(table.code(), Some(0), "{}", table.stderr);
+    for part in ["strategy", "harmony-pp", "pipeline", "as on one device", "between devices", "device 1"] {
+        assert!(table.stdout.contains(part), "{part}: {}", table.stdout);
+    }
 }
 
 #[test]
@@ -67,7 +105,8 @@ fn what_cannot_be_shared_is_refused_in_one_line() {
     place.write("job.toml", JOB);
     for (arguments, expected) in [
         (&["--devices", "3"][..], "a batch of 8 cannot be shared evenly by 3 devices"),
-        (&["--devices", "2", "--set", "train.partials=4"], "2 devices take a partial each"),
+        (&["--devices", "4", "--set", "train.partials=2"], "4 devices take as many partials each"),
+        (&["--devices", "2", "--strategy", "none"], "train.strategy: unknown value \"none\""),
         (&["--devices", "many"], "devices.count: must be a whole number from 1 to 64"),
         (&["--devices", "2x"], "devices.memory"),
         (&["--devices", "2x4KiB", "--host-memory", "0"], "bytes of device memory"),
