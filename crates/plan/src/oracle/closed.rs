@@ -316,8 +316,8 @@ fn put(traffic: &mut Traffic, group: Group, bytes: f64) {
     }
 }
 
-/// Eight of ten steps lie within: what is uncertain of each phase, added as independent errors. The shares
-/// are what the calibration rows leave unexplained; networks between nodes have no such rows.
+/// Eight of ten steps lie within: what is uncertain of each phase, added as independent errors. Kernels have
+/// the spread of the rows they were fitted on; the other shares are guesses, as no row tells them apart.
 fn interval(phases: &Phases, strategy: &Strategy, cluster: &Cluster, spread: f64) -> [f64; 2] {
     let far = strategy.devices() > cluster.devices;
     let network = if far { 0.40 } else { 0.15 };
