@@ -62,7 +62,8 @@ fn strategies_give_the_same_bits_and_checkpoints_go_from_one_to_the_next() {
         }
         assert_eq!(all["alarms"], 0, "{strategy}");
         steps += 3;
-        let more = [&with[..], &["--resume", "--steps", &steps.to_string()]].concat();
+        let until = steps.to_string();
+        let more = [&with[..], &["--resume", "--steps", &until]].concat();
         let part = place.train("job.toml", "part", &more);
         if steps == 12 {
             assert_eq!(fingerprint(&part), fingerprint(&whole), "from one strategy to the next");
