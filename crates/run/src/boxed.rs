@@ -18,7 +18,7 @@ impl Boxed {
     /// A box of a value with elements of so many bytes.
     pub(crate) fn new(whole: &[usize], region: &[Range<usize>], element: usize) -> Boxed {
         let whole = [whole, &[element]].concat();
-        let region: Region = region.iter().cloned().chain([0..element]).collect();
+        let region: Region = region.iter().cloned().chain(std::iter::once(0..element)).collect();
         // Dimensions that the box fills make its runs longer.
         let mut run = 1;
         for (range, extent) in region.iter().zip(&whole).rev() {
@@ -109,7 +109,7 @@ mod tests {
     fn runs_are_what_the_whole_and_the_box_have_in_common() {
         let boxes: [(&[usize], Region); 8] = [
             (&[], vec![]),
-            (&[7], vec![2..5]),
+            (&[7, 1], vec![2..5, 0..1]),
             (&[4, 6], vec![0..4, 0..6]),
             (&[4, 6], vec![1..3, 0..6]),
             (&[4, 6], vec![0..4, 2..3]),

@@ -304,7 +304,10 @@ fn a_step_that_fails_changes_nothing_and_names_the_device() {
             *tokens.last_mut().unwrap() = 1 << 40;
         }
     }
-    let mut several = exactly(&tokens, vec![options(1); 2], &sized(4, 7), How::First).unwrap();
+    // Only the second device sees the last example.
+    let cut = named(&tokens.0, &sized(4, 7), &Devices::new(2), "data").unwrap();
+    let planners = divided(&tokens.0, None, vec![options(1); 2], &sized(4, 7), cut).unwrap();
+    let mut several = Session::together(planners, 11).unwrap();
     let said = several.step(&bad, Key { seed: 0, step: 6 }, &|_| None).unwrap_err().to_string();
     assert!(said.starts_with("step 7, device 1: ") && said.contains("is not below"), "{said}");
     assert!(several.step(&bad, Key { seed: 0, step: 7 }, &|_| None).is_err(), "it stays stopped");

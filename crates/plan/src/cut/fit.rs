@@ -23,9 +23,9 @@ pub fn fitted(graph: &Graph, sizes: &Bindings, cut: &Cut) -> Result<Cut, CutErro
         let sums = |level: usize| {
             node.ins.iter().all(|v| fit.values[v.index()].get(level) == Some(&Spread::Partial(SUMS)))
         };
-        for level in 0..choices.len() {
-            if choices[level] == Choice::Unreduced && !sums(level) {
-                choices[level] = Choice::All;
+        for (level, choice) in choices.iter_mut().enumerate() {
+            if *choice == Choice::Unreduced && !sums(level) {
+                *choice = Choice::All;
             }
         }
         let mut level = choices.len();
