@@ -6,6 +6,7 @@ use gulliver::graph::optim::OPTIMIZERS;
 use gulliver::graph::schedule::SCHEDULES;
 use gulliver::job::Job;
 use gulliver::run::data::KINDS;
+use gulliver::strategy::STRATEGIES;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -115,7 +116,12 @@ fn train_section() -> String {
             ("epochs".to_string(), "Times through the data, instead of `steps`.".to_string()),
         ],
     );
-    for (name, choices) in [("on_nan", "`stop` or `skip` the step"), ("norm_group", "`batch` or `partial`")] {
+    let strategies = format!("{} ([devices.md](devices.md))", listed(STRATEGIES.map(|(name, _)| name)));
+    for (name, choices) in [
+        ("on_nan", "`stop` or `skip` the step"),
+        ("norm_group", "`batch` or `partial`"),
+        ("strategy", &strategies),
+    ] {
         let row = rows.iter_mut().find(|(field, _)| field == name).expect("a field of [train]");
         row.1 = format!("{}: {choices}.", row.1.trim_end_matches('.'));
     }

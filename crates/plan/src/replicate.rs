@@ -49,7 +49,15 @@ pub fn replica(graph: &Graph, party: u32, parties: u32, partials: u32) -> Result
         return Ok(graph.clone());
     }
     let late = Late::of(graph)?;
-    let mut r = Replica { from: graph, party, parties, partials, to: graph.clone(), meetings: 0 };
+    let mut r = Replica {
+        from: graph,
+        party,
+        parties,
+        partials,
+        to: graph.clone(),
+        numbers: HashMap::new(),
+        meetings: 0,
+    };
     r.to.nodes.clear();
     let mut sums: HashMap<Value, Value> = HashMap::new();
     let (mut caught_up, mut summed) = (false, None);
@@ -71,7 +79,9 @@ pub fn replica(graph: &Graph, party: u32, parties: u32, partials: u32) -> Result
                 *v = sums[v];
             }
         }
+        let made: Vec<Value> = node.outs.iter().copied().filter(|v| r.totalled(node.phase, *v)).collect();
         r.push(node);
+        made.into_iter().for_each(|v| r.set_apart(v));
     }
     if !caught_up {
         r.catch_up(&late)?;
@@ -121,6 +131,8 @@ struct Replica<'a> {
     parties: u32,
     partials: u32,
     to: Graph,
+    /// Outputs that are single numbers, as each partial makes them.
+    numbers: HashMap<Value, Value>,
     meetings: u32,
 }
 
@@ -166,13 +178,10 @@ impl Replica<'_> {
         }
         self.chain(&read, stage, sums)?;
         for (name, v) in &from.outputs {
-            let (phase, of) = match from.value(*v).origin {
-                Origin::Node { node, .. } => (from.nodes[node.index()].phase, from.nodes[node.index()].stage),
-                Origin::Input(_) => continue,
-            };
-            let scalar = from.ty(*v).rank() == 0 && from.ty(*v).dtype == DType::F32;
-            if phase != Phase::Update && of == stage && scalar {
-                let total = self.total(*v, stage);
+            let made_here = matches!(from.value(*v).origin,
+                Origin::Node { node, .. } if from.nodes[node.index()].stage == stage);
+            if let Some(&number) = self.numbers.get(v).filter(|_| made_here) {
+                let total = self.total(number, stage);
                 self.to.outputs.push((format!("{name}{TOTAL}"), total));
             }
         }
@@ -227,13 +236,29 @@ impl Replica<'_> {
         Ok(())
     }
 
-    /// The sum of a number over all partials of all devices.
-    fn total(&mut self, v: Value, stage: u32) -> Value {
-        let name = self.to.value(v).name.clone();
+    /// Whether the sum over all devices of what a node of this phase makes is an output of its own.
+    fn totalled(&self, phase: Phase, v: Value) -> bool {
+        let ty = self.from.ty(v);
+        let single = ty.rank() == 0 && ty.dtype == DType::F32;
+        self.partials > 1
+            && phase != Phase::Update
+            && single
+            && self.from.outputs.iter().any(|(_, o)| *o == v)
+    }
+
+    /// Copies a number as soon as it is made: what is an output is summed up where it lies.
+    fn set_apart(&mut self, v: Value) {
+        let Origin::Node { node, .. } = self.to.value(v).origin else { return };
+        let Node { phase, stage, .. } = self.to.nodes[node.index()];
         let one = Type::f32(&[1, 1]);
-        // Apart, as what is an output is summed up where it lies.
-        let op = Expand { shape: one.shape.clone() };
-        let number = self.add_in(Phase::Forward, op.into(), vec![v], name.clone(), one.clone(), stage);
+        let (op, name) = (Expand { shape: one.shape.clone() }, self.to.value(v).name.clone());
+        let number = self.add_in(phase, op.into(), vec![v], name, one, stage);
+        self.numbers.insert(v, number);
+    }
+
+    /// The sum of a number over all partials of all devices.
+    fn total(&mut self, number: Value, stage: u32) -> Value {
+        let name = self.to.value(number).name.clone();
         let own = self.collected(number, 1, stage);
         let each = (0..self.parties).flat_map(|from| (0..self.partials as usize).map(move |p| (from, p)));
         let pieces = each.map(|(from, p)| Piece {

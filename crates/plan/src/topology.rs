@@ -259,12 +259,14 @@ impl Topology {
     /// Bytes a second from site to site if every device sends as much the same way at once; none if nothing
     /// holds it up.
     pub fn rate(&self, from: Site, to: Site) -> Option<f64> {
-        // A device stands for all: what they share, they share evenly.
+        // A device stands for all: what they share, they share evenly. To each other they send in a ring.
         let alike = |d: u32| {
             let of = |site| if matches!(site, Site::Device(_)) { Site::Device(d) } else { site };
             match (from, to) {
-                (Site::Device(a), Site::Device(b)) if d == b => self.route(Site::Device(d), Site::Device(a)),
-                (Site::Device(_), Site::Device(b)) => self.route(Site::Device(d), Site::Device(b)),
+                (Site::Device(a), Site::Device(b)) => {
+                    let count = self.devices.len() as u32;
+                    self.route(Site::Device(d), Site::Device((d + count + b - a) % count))
+                }
                 _ => self.route(of(from), of(to)),
             }
         };

@@ -264,7 +264,7 @@ fn schedule_from(text: &str) -> Option<Schedule> {
 /// Puts weights from a file into a member of the session, leaving states as they are. Every weight must be
 /// there.
 pub fn load_weights(session: &mut Session, checkpoint: &mut Stored) -> Result<(), TrainError> {
-    let weights: Vec<String> = session.graph().weights().map(|(_, info)| info.name.clone()).collect();
+    let weights: Vec<String> = session.whole().weights().map(|(_, info)| info.name.clone()).collect();
     for described in session.layout() {
         if weights.contains(&described.0) || checkpoint.contains(&described.0) {
             read_into(session, checkpoint, &described)?;

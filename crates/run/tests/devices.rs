@@ -85,13 +85,17 @@ fn devices_may_take_several_partials_each() {
         let optimizer = if i.is_multiple_of(2) { "sgd" } else { "adamw" };
         let clip = i.is_multiple_of(3).then_some(Clip::Norm(0.5));
         let graph = graph(name, optimizer, clip);
-        for (devices, partials) in [(2, 4), (2, 6), (3, 6), (4, 8)] {
+        for (devices, partials) in [(2, 4), (3, 9)] {
             let sizes = Bindings::new().with("batch", 2 * partials).with("length", 7);
             let data = data(&graph, &sizes);
             let mut alone = Session::new(graph.clone(), None, options(partials), 11).unwrap();
             let expected = train(&mut alone, &data);
-            let mut several = on_devices(&graph, vec![options(partials); devices]).unwrap();
-            assert_eq!(train(&mut several, &data), expected, "{name}: {partials} on {devices} devices");
+            for grouped in [false, true] {
+                let each = SessionOptions { grouped, ..options(partials) };
+                let mut several = on_devices(&graph, vec![each; devices]).unwrap();
+                let found = train(&mut several, &data);
+                assert_eq!(found, expected, "{name}: {partials} on {devices} devices, grouped: {grouped}");
+            }
         }
     }
 }

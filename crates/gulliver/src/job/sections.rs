@@ -77,7 +77,7 @@ pub struct Train {
     pub on_nan: OnNan,
     /// What batch statistics are over.
     pub norm_group: NormGroup,
-    /// How several devices share the work: a row of [`STRATEGIES`].
+    /// How several devices share the work.
     pub strategy: &'static str,
     /// Steps between progress reports.
     pub log_every: u64,

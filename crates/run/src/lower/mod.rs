@@ -32,7 +32,7 @@ pub(crate) use exchange::Meeting;
 use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, Node, Value};
-use gulliver_graph::op::Op;
+use gulliver_graph::op::{Op, OpDef};
 
 /// Element type and concrete shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -185,8 +185,10 @@ pub fn lower(op: &Op, ins: &[TensorType], outs: &[TensorType], threads: usize, k
         Op::GruGrad(_) => recurrent::gru_grad(ins),
         Op::Array(op) => Some(array::array(op, ins, outs, threads, kernels)),
         Op::Exchange(op) => Some(exchange::exchange(op, kernels)),
-        // With its sizes it is an exchange.
-        Op::Pass(_) => None,
+        Op::Pass(op) => match op.bind(&Bindings::new()) {
+            Ok(Some(Op::Exchange(op))) => Some(exchange::exchange(&op, kernels)),
+            _ => None,
+        },
         Op::Collect(_) => all_f32(ins).then(partials::collect),
         Op::SumOnto(_) => all_f32(ins).then(partials::sum_onto),
         Op::Custom(op) => kernels.lower(op, ins, outs, threads),

@@ -102,11 +102,11 @@ fn evaluation(
     let mut device_of: Vec<u32> = Vec::with_capacity(graph.nodes.len());
     for node in &graph.nodes {
         let weight = node.ins.iter().find_map(|v| homes.get(&graph.value(*v).name));
-        let made = node.ins.iter().filter_map(|v| match graph.value(*v).origin {
+        let mut made = node.ins.iter().filter_map(|v| match graph.value(*v).origin {
             Origin::Node { node, .. } => Some(device_of[node.index()]),
             Origin::Input(_) => None,
         });
-        device_of.push(weight.copied().or(made.last()).unwrap_or(0));
+        device_of.push(weight.copied().or(made.next_back()).unwrap_or(0));
     }
     let packs = (0..trained.devices).collect();
     let placement = Placement { devices: trained.devices, packs, pack_of: device_of, homes };

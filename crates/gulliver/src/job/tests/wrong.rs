@@ -143,7 +143,7 @@ fn wrong_jobs_are_explained() {
         ("[devices]\ncount = 0", "job.toml:6: devices.count: must be a whole number from 1 to 64, not 0"),
         (
             "[devices]\ncount = 3\n[train]\npartials = 2",
-            "job.toml:6: devices.count: 3 devices take a partial each, and train.partials is 2; make them equal, or leave partials away",
+            "job.toml:6: devices.count: 3 devices take as many partials each, and train.partials is 2; make it a multiple of 3, leave it away, or choose another train.strategy",
         ),
         (
             "[devices]\ncount = 3",
