@@ -156,8 +156,8 @@ pub fn together(parties: &[Party], topology: &Topology) -> Result<Together, Stuc
         spans: Vec::with_capacity(steps),
         again: Vec::new(),
     };
-    for device in 0..parties.len() {
-        for step in 0..parties[device].plan.steps.len() {
+    for (device, party) in parties.iter().enumerate() {
+        for step in 0..party.plan.steps.len() {
             all.next(device, step);
         }
     }
