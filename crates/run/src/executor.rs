@@ -156,6 +156,11 @@ impl Cpu {
         self.seen = on.then(Vec::new);
     }
 
+    /// Whether it is noted when steps are done.
+    pub fn records(&self) -> bool {
+        self.seen.is_some()
+    }
+
     /// When steps were done since the first instruction of a program was last run, if that was noted.
     pub fn seen(&self) -> &[Seen] {
         self.seen.as_deref().unwrap_or_default()
@@ -260,7 +265,7 @@ impl Cpu {
             self.run_peak = Default::default();
             self.seen.iter_mut().for_each(Vec::clear);
         }
-        let recording = self.seen.is_some();
+        let recording = self.records();
         // SAFETY: slots lie in our memory, which nobody else uses while we have `&mut self`, and which is
         // not dropped before `beside`; in a verified plan all that touches the same bytes waits in turn.
         let beside = (!program.beside.is_empty())

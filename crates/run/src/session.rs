@@ -8,6 +8,7 @@ mod foresee;
 mod lines;
 mod options;
 mod programs;
+mod trace;
 mod values;
 
 pub use crate::stream::Ledger;
@@ -26,7 +27,6 @@ use crate::homes::{carried, fetch, put_back};
 use crate::host::HostTensor;
 use crate::planner::Planner;
 use crate::program::Program;
-use crate::stream::Seen;
 use feed::feed;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Node, Phase, Value};
@@ -37,13 +37,14 @@ use gulliver_plan::outline::slice_of;
 use gulliver_plan::pipeline::PipelineError;
 use gulliver_plan::plan::{Plan, TIERS, Tier};
 use gulliver_plan::replicate::ReplicateError;
-use gulliver_plan::simulate::{Span, exchanged, moved};
+use gulliver_plan::simulate::{exchanged, moved};
 use gulliver_plan::verify::{Broken, verify};
 use programs::{LIMIT, Loaded, Programs};
 use std::collections::BTreeMap;
-use std::iter::repeat;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+use trace::Traced;
 
 /// Runs of every new program whose kernels are timed.
 const TIMED: u32 = 2;
@@ -146,6 +147,8 @@ pub struct Session {
     ledger: Ledger,
     /// Those of the other devices, if this is the first of several.
     others: Vec<Session>,
+    /// When the steps of the last training step were done, if that is noted.
+    traced: Option<Traced>,
 }
 
 /// What one step gave.
@@ -219,8 +222,7 @@ impl Session {
         if let (Some(seat), Some(throttle)) = (&options.seat, &options.throttle) {
             seat.peers.over(throttle);
         }
-        let mut cpu = Cpu::with(cpu).map_err(RunError::from)?;
-        cpu.record(options.record);
+        let cpu = Cpu::with(cpu).map_err(RunError::from)?;
         let passing = |node: Option<&Node>| node.is_none_or(|n| n.phase != Phase::Update);
         let forward = carried(planner.graph(Which::Train), persistent, passing);
         let mut session = Session {
@@ -234,6 +236,7 @@ impl Session {
             collector: Collector::default(),
             ledger: Ledger::default(),
             others: Vec::new(),
+            traced: None,
         };
         let needed = session.planner.persistent().ends;
         make_room(&mut session.cpu, session.planner.options(), &mut session.programs, needed)?;
@@ -274,19 +277,6 @@ impl Session {
         let seat = self.planner.options().seat.as_ref();
         let from_peers = seat.map_or(0, |seat| seat.peers.taken(seat.party).iter().sum());
         Ledger { from_peers, ..self.cpu.moved() }
-    }
-
-    /// When each step of the plans of all devices was done in the last run, from when the first began; empty
-    /// unless that is noted.
-    pub fn recorded(&self) -> Vec<Span> {
-        let all = || self.devices().zip(0..).flat_map(|(device, d)| device.cpu.seen().iter().zip(repeat(d)));
-        let Some(began) = all().map(|(seen, _)| seen.start).min() else { return Vec::new() };
-        let since = |time: Instant| (time - began).as_secs_f64();
-        let span = |(seen, device): (&Seen, u32)| {
-            let (start, end) = (since(seen.start), since(seen.end));
-            Span { device, stream: seen.stream, step: seen.step, start, end }
-        };
-        all().map(span).collect()
     }
 
     /// What plans said against what was measured.
@@ -340,7 +330,8 @@ impl Session {
         let record = self.collector.record(which, sizes);
         let to_time = if thought.is_empty() { 0 } else { TIMED };
         let meetings = meetings(self.planner.graph(which), &plan);
-        let loaded = Loaded { program, planned, record, thought, to_time, meetings };
+        let noted = self.cpu.records().then(|| Arc::new(plan.clone()));
+        let loaded = Loaded { program, planned, record, thought, to_time, meetings, noted };
         self.programs.insert(which, sizes, loaded);
         self.programs.reuse.seconds += began.elapsed().as_secs_f64();
         Ok(plan)
@@ -554,6 +545,9 @@ impl Session {
         let loaded = self.programs.get_mut(at);
         let measured = Amounts { peaks: self.cpu.run_peaks(), moved, seconds };
         self.collector.ran(loaded.record, &loaded.planned, &measured);
+        if let Some(plan) = loaded.noted.as_ref().filter(|_| which == Which::Train) {
+            self.traced = Some(Traced { plan: Arc::clone(plan), seen: self.cpu.seen().to_vec() });
+        }
         if let Some(times) = watch.times {
             loaded.to_time -= 1;
             self.planner.learn(which, &loaded.thought, &loaded.program.seconds_by_kind(&times));

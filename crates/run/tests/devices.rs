@@ -232,11 +232,11 @@ fn links_are_passed_as_planned() {
             throttle: Some(Arc::clone(&throttle)),
             memory: Some(whole.spaces[0].bytes * percent / 100),
             largest: Some(sizes.clone()),
-            record: true,
             ..options(2)
         };
         let mut devices = planners(&graph, None, vec![device.clone(); 2]).unwrap();
         let mut several = on_devices(&graph, vec![device; 2]).unwrap();
+        several.record();
         assert_eq!(train(&mut several, &data), expected, "{percent} %");
         let spans = several.recorded();
         let half = Bindings::new().with("batch", 4);

@@ -43,6 +43,9 @@ pub struct Arguments {
     /// What to do when a loss is not finite.
     #[arg(long, value_name = "stop|skip")]
     on_nan: Option<String>,
+    /// Writes when each part of the last step was done, on every device, as a trace for Chrome or Perfetto.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
 }
 
 /// Runs the command.
@@ -67,6 +70,9 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
     }
     let planners = std::iter::once(planner).chain(others).collect();
     let mut session = Session::together(planners, job.train.seed)?;
+    if arguments.trace.is_some() {
+        session.record();
+    }
     for (name, value) in fitted {
         let message = format!("model.{name} = {value}, to fit the data");
         reporter.report(&Event::Warning { message })?;
@@ -131,6 +137,9 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
     let done = train::train(&mut session, &mut schedule, &sources, &options, start, &stop, &mut notify)?;
     if let Some(e) = failure {
         return Err(e.into());
+    }
+    if let (Some(path), Some(trace)) = (&arguments.trace, session.trace()) {
+        write_file(path, |file| file.write_all(trace.as_bytes()))?;
     }
     if done.interrupted {
         return Err(CommandError::Interrupted { step: done.steps, steps });

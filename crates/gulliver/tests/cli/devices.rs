@@ -86,12 +86,20 @@ fn plans_say_what_each_device_does_and_how_strategies_rank() {
     assert_eq!(planned.code(), Some(0), "{}", planned.stderr);
     let planned: serde_json::Value = serde_json::from_str(&planned.stdout).unwrap();
     assert_eq!(planned["plans"].as_array().unwrap().len(), 2);
-    let done = place.train("job.toml", "run", &["--devices", "2"]);
+    let done = place.train("job.toml", "run", &["--devices", "2", "--trace", "measured.json"]);
     let (all, steps) = (planned["chosen"]["from_peers"].as_u64().unwrap(), 12);
     assert_eq!(done["link_bytes"]["cpu-cpu"].as_u64().unwrap(), steps * all);
-    let trace = std::fs::read_to_string(place.path("trace.json")).unwrap();
-    let trace: serde_json::Value = serde_json::from_str(&trace).unwrap();
-    assert!(!trace["traceEvents"].as_array().unwrap().is_empty());
+    // What was simulated and what was measured are the same events at other times.
+    let [simulated, measured] = ["trace.json", "measured.json"].map(|name| {
+        let trace = std::fs::read_to_string(place.path(name)).unwrap();
+        let trace: serde_json::Value = serde_json::from_str(&trace).unwrap();
+        let what = |event: &serde_json::Value| format!("{} {} {}", event["pid"], event["tid"], event["name"]);
+        let mut events: Vec<String> = trace["traceEvents"].as_array().unwrap().iter().map(what).collect();
+        events.sort();
+        events
+    });
+    assert!(simulated.len() > 20);
+    assert_eq!(simulated, measured);
 
     let table = place.run(&["plan", "job.toml", "--devices", "2"]);
     assert_eq!(table.code(), Some(0), "{}", table.stderr);

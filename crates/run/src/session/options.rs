@@ -24,8 +24,6 @@ pub struct SessionOptions {
     pub disk_dir: Option<PathBuf>,
     /// Links of stated speeds, between all devices and their host; none hold anything up.
     pub throttle: Option<Arc<Throttle>>,
-    /// Whether to note when each step of a plan is done.
-    pub record: bool,
     /// The largest input there will be. With it a budget is proven before the first step, and weights
     /// and states leave the device if they must.
     pub largest: Option<Bindings>,
@@ -89,7 +87,6 @@ impl Default for SessionOptions {
             disk: None,
             disk_dir: None,
             throttle: None,
-            record: false,
             largest: None,
             paged: None,
             grouped: false,

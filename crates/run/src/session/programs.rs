@@ -6,7 +6,9 @@ use crate::collector::Amounts;
 use crate::program::Program;
 use gulliver_graph::dim::Bindings;
 use gulliver_plan::meetings::Meeting;
+use gulliver_plan::plan::Plan;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Bytes of memory that programs may take together; the last one made always stays.
 pub(crate) const LIMIT: usize = 24 << 20;
@@ -23,6 +25,8 @@ pub(crate) struct Loaded {
     pub(crate) to_time: u32,
     /// Where the device meets others, in order.
     pub(crate) meetings: Vec<Meeting>,
+    /// Its plan, if it is noted when steps are done.
+    pub(crate) noted: Option<Arc<Plan>>,
 }
 
 /// How often a program was there.
