@@ -8,6 +8,7 @@ mod foresee;
 mod lines;
 mod options;
 mod programs;
+mod shards;
 mod values;
 
 pub use crate::stream::Ledger;
@@ -18,6 +19,7 @@ pub use foresee::{Foreseen, foresee};
 pub use lines::{Pipelined, pipelined};
 pub use options::SessionOptions;
 pub use programs::Reuse;
+pub use shards::sharded;
 
 use crate::collector::{Alarm, Amounts, Collector, since};
 use crate::data::Batch;
