@@ -7,26 +7,28 @@ use gulliver_plan::outline::slice_of;
 use gulliver_plan::pipeline::Style;
 use gulliver_run::planner::Planner;
 use gulliver_run::session::{
-    Foreseen, Pipelined, SessionError, SessionOptions, divided, foresee, pipelined, planners,
+    Foreseen, Pipelined, SessionError, SessionOptions, divided, foresee, pipelined, planners, sharded,
 };
 
 /// The name that leaves the choice to us.
 pub const AUTO: &str = "auto";
 
 /// Names, each with what the devices do.
-pub const STRATEGIES: [(&str, &str); 10] = [
+pub const STRATEGIES: [(&str, &str); 12] = [
     (AUTO, "whichever is thought to be fastest and leaves the numbers as they are on one device"),
     ("data", "every device has all weights and takes partials of its own"),
     (
         "harmony-dp",
         "the same, all partials of some layers before those of the next: weights are fetched once for all",
     ),
+    ("zero", "every device takes partials of its own and has a share of every large weight, gradient and state"),
     ("pipeline", "every device has some neighbouring layers; one partial goes forward, one back"),
     ("harmony-pp", "layers go around the devices in packs, all partials of a pack before those of the next"),
     ("filter", "every node is divided along the outputs of its weights"),
     ("channel", "every node is divided along the inputs of its weights; sums are divided"),
     ("spatial", "images are divided along their first dimension in space"),
     ("data+filter", "the batch between groups of devices, filters within them"),
+    ("data+spatial", "the batch between groups of devices, space within them"),
     ("cut", "every node is divided as a search finds it fastest; sums may be divided"),
 ];
 
@@ -61,6 +63,7 @@ pub fn planned_as(
             pipelined(train, evaluation, devices, sizes, how)?
         }
         "harmony-pp" => return Ok((wrapped(graphs, devices)?, true)),
+        "zero" => shards(graphs, devices)?,
         _ => {
             let slice = slice_of(sizes, devices[0].partials.max(1))?;
             let options = &devices[0];
@@ -100,6 +103,22 @@ fn wrapped(graphs: &Graphs, devices: Vec<SessionOptions>) -> Result<Vec<Planner>
         }
     }
     best.map(|(_, planners)| planners).ok_or_else(|| failed.expect("several were tried"))
+}
+
+/// Shards of weights, put together for the forward pass and kept for the backward pass, or put together twice:
+/// whichever gives the shorter step within the budgets.
+fn shards(graphs: &Graphs, devices: Vec<SessionOptions>) -> Result<Vec<Planner>, SessionError> {
+    let (train, evaluation) = (&graphs.train, Some(&graphs.evaluation));
+    let timed = |keep| {
+        let mut planners = sharded(train, evaluation, devices.clone(), keep)?;
+        let largest = planners[0].options().largest.clone().unwrap_or_else(|| graphs.largest.clone());
+        Ok((foresee(&mut planners, &largest)?.together.seconds, planners))
+    };
+    match (timed(true), timed(false)) {
+        (Ok(kept), Ok(again)) => Ok(if again.0 < kept.0 { again.1 } else { kept.1 }),
+        (Ok((_, planners)), Err(_)) | (Err(_), Ok((_, planners))) => Ok(planners),
+        (Err(_), Err(why)) => Err(why),
+    }
 }
 
 /// A strategy's plans, timed.

@@ -168,6 +168,8 @@ pub fn tasks(graph: &Graph, readers: &Readers, partials: u32, rule: Rule, bytes:
                 };
                 arrange(&scene, rest)
             }
+            // Meetings keep the graph's order, and so does all else where updates have some before others.
+            _ if meets_early(graph, rest) => rest.clone(),
             _ => {
                 let (updates, others): (Vec<NodeId>, Vec<NodeId>) = rest.iter().partition(|id| is_update(id));
                 others.into_iter().chain(updates).collect()
@@ -193,6 +195,13 @@ pub fn tasks(graph: &Graph, readers: &Readers, partials: u32, rule: Rule, bytes:
     }
     out.late_carries(true);
     out.tasks
+}
+
+/// Whether an update meets others before a node that is none does.
+fn meets_early(graph: &Graph, nodes: &[NodeId]) -> bool {
+    let node = |id: &NodeId| &graph.nodes[id.index()];
+    let mut meetings = nodes.iter().map(node).filter(|node| node.op.def().meets());
+    meetings.any(|node| node.phase == Phase::Update) && meetings.any(|node| node.phase != Phase::Update)
 }
 
 /// All that happens in a step whose nodes have turns; each update comes as soon as it can. None if a partial

@@ -1,8 +1,13 @@
 //! Data parallel: every device has all weights and takes one or more partials of the batch, neighbours. Its
 //! graph is the job's own, save that gradients are added up over all devices before the update, in the order of
-//! the partials, so that each ends up with the bits that one device has after all partials.
+//! the partials, so that each ends up with the bits that one device has after all partials. Instead of all weights
+//! a device may have [shards] of them.
 
-use crate::cut::split;
+mod shards;
+
+pub use shards::{EVERYONES, Sharded, evaluating, sharded};
+
+use crate::cut::{split, whole};
 use gulliver_graph::dim::Dim;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, Node, NodeId, Origin, Phase, Type, Value, ValueInfo};
@@ -14,6 +19,8 @@ use gulliver_graph::op::pass::Pass;
 use gulliver_graph::op::reshape::Reshape;
 use gulliver_graph::op::slice::Slice;
 use gulliver_graph::op::sum_onto::SumOnto;
+use gulliver_graph::spec::Region;
+use shards::Shards;
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -48,45 +55,21 @@ pub fn replica(graph: &Graph, party: u32, parties: u32, partials: u32) -> Result
     if parties < 2 {
         return Ok(graph.clone());
     }
-    let late = Late::of(graph)?;
-    let mut r = Replica {
-        from: graph,
-        party,
-        parties,
-        partials,
-        to: graph.clone(),
-        numbers: HashMap::new(),
-        meetings: 0,
-    };
-    r.to.nodes.clear();
-    let mut sums: HashMap<Value, Value> = HashMap::new();
-    let (mut caught_up, mut summed) = (false, None);
-    for (id, node) in graph.nodes.iter().enumerate() {
-        if late.node[id] {
-            continue;
-        }
-        let mut node = node.clone();
-        if node.phase == Phase::Update {
-            if !caught_up {
-                r.catch_up(&late)?;
-                caught_up = true;
-            }
-            if summed != Some(node.stage) {
-                summed = Some(node.stage);
-                r.sum_all(node.stage, &mut sums)?;
-            }
-            for v in node.ins.iter_mut().filter(|v| graph.repeats(**v)) {
-                *v = sums[v];
-            }
-        }
-        let made: Vec<Value> = node.outs.iter().copied().filter(|v| r.totalled(node.phase, *v)).collect();
-        r.push(node);
-        made.into_iter().for_each(|v| r.set_apart(v));
-    }
-    if !caught_up {
-        r.catch_up(&late)?;
-    }
+    let mut r = Replica::new(graph, party, parties, partials);
+    r.all_nodes()?;
     Ok(r.to)
+}
+
+/// What the updates of one objective read of all partials, in the order in which it is made.
+struct Adding {
+    stage: u32,
+    values: Vec<Value>,
+    /// What this device has added up of each.
+    own: Vec<Value>,
+    /// How many are added up; if they go from device to device, how many waves are over.
+    done: usize,
+    /// Whether the first update has come, and with it the end of all sums.
+    updating: bool,
 }
 
 /// What the forward pass computes of the states it changes: running statistics. It is done after the
@@ -133,10 +116,59 @@ struct Replica<'a> {
     to: Graph,
     /// Outputs that are single numbers, as each partial makes them.
     numbers: HashMap<Value, Value>,
+    /// Sums over all devices.
+    sums: HashMap<Value, Value>,
     meetings: u32,
+    /// If devices have shards of weights, what is known of these.
+    shards: Option<Shards>,
 }
 
-impl Replica<'_> {
+impl<'a> Replica<'a> {
+    fn new(from: &'a Graph, party: u32, parties: u32, partials: u32) -> Replica<'a> {
+        let to = Graph { nodes: Vec::new(), ..from.clone() };
+        let (numbers, sums) = (HashMap::new(), HashMap::new());
+        Replica { from, party, parties, partials, to, numbers, sums, meetings: 0, shards: None }
+    }
+
+    /// Every node of the job's graph, with the meetings that it needs.
+    fn all_nodes(&mut self) -> Result<(), ReplicateError> {
+        let graph = self.from;
+        let late = Late::of(graph)?;
+        let mut adding = self.added_up();
+        let mut caught_up = false;
+        for (id, node) in graph.nodes.iter().enumerate() {
+            if late.node[id] {
+                continue;
+            }
+            let mut node = node.clone();
+            let (phase, stage) = (node.phase, node.stage);
+            if phase == Phase::Update {
+                if !caught_up {
+                    self.catch_up(&late)?;
+                    caught_up = true;
+                }
+                let adding = &mut adding[stage as usize];
+                if !std::mem::replace(&mut adding.updating, true) {
+                    self.add_up(adding, usize::MAX)?;
+                    self.total_numbers(stage);
+                }
+                for v in node.ins.iter_mut().filter(|v| graph.repeats(**v)) {
+                    *v = self.sums[v];
+                }
+            }
+            let made: Vec<Value> = node.outs.iter().copied().filter(|v| self.totalled(phase, *v)).collect();
+            match self.shards {
+                Some(_) => self.in_shards(id, node, &mut adding[stage as usize])?,
+                None => self.push(node),
+            }
+            made.into_iter().for_each(|v| self.set_apart(v));
+        }
+        if !caught_up {
+            self.catch_up(&late)?;
+        }
+        Ok(())
+    }
+
     fn push(&mut self, node: Node) {
         let id = NodeId(self.to.nodes.len() as u32);
         for (output, v) in node.outs.iter().enumerate() {
@@ -158,80 +190,94 @@ impl Replica<'_> {
         out
     }
 
-    /// Sums over all devices of what the updates of an objective read, each as soon as it can be known.
-    fn sum_all(&mut self, stage: u32, sums: &mut HashMap<Value, Value>) -> Result<(), ReplicateError> {
+    /// What the updates of every objective read of all partials; each value once.
+    fn added_up(&self) -> Vec<Adding> {
         let from = self.from;
-        let updates = from.nodes.iter().filter(|n| n.phase == Phase::Update && n.stage == stage);
-        let read = updates.flat_map(|n| &n.ins).filter(|v| from.repeats(**v) && !sums.contains_key(v));
-        let mut read: Vec<Value> = read.copied().collect();
-        let made = |v: &Value| match from.value(*v).origin {
-            Origin::Node { node, output } => (node.0 + 1, output),
-            Origin::Input(_) => (0, 0),
+        let stages = from.nodes.iter().map(|node| node.stage + 1).max().unwrap_or(0);
+        let mut known = vec![false; from.values.len()];
+        let of = |stage| {
+            let updates = from.nodes.iter().filter(|n| n.phase == Phase::Update && n.stage == stage);
+            let read = updates.flat_map(|n| &n.ins).copied().filter(|v| from.repeats(*v));
+            let mut values: Vec<Value> =
+                read.filter(|v| !std::mem::replace(&mut known[v.index()], true)).collect();
+            values.sort_unstable_by_key(|v| made(from, *v));
+            Adding { stage, own: values.clone(), values, done: 0, updating: false }
         };
-        read.sort_unstable_by_key(made);
-        read.dedup();
-        if self.partials == 1 {
-            for v in read {
-                sums.insert(v, self.sum(v, stage)?);
+        (0..stages).map(of).collect()
+    }
+
+    /// Adds up over all devices what can be when so many of the values are made.
+    fn add_up(&mut self, adding: &mut Adding, made: usize) -> Result<(), ReplicateError> {
+        let values = adding.values.len();
+        // One device's share of a sum goes through as many hands as there are devices.
+        let all = if self.partials == 1 || values == 0 { values } else { values + self.parties as usize - 1 };
+        let until = if made < values { made } else { all };
+        while adding.done < until {
+            if self.partials == 1 {
+                let v = adding.values[adding.done];
+                let sum = self.sum(v, adding.stage)?;
+                self.sums.insert(v, sum);
+            } else {
+                self.wave(adding)?;
             }
-            return Ok(());
+            adding.done += 1;
         }
-        self.chain(&read, stage, sums)?;
-        for (name, v) in &from.outputs {
-            let made_here = matches!(from.value(*v).origin,
-                Origin::Node { node, .. } if from.nodes[node.index()].stage == stage);
+        Ok(())
+    }
+
+    /// The sums of single numbers that are outputs of an objective, for several partials on each device.
+    fn total_numbers(&mut self, stage: u32) {
+        for (name, v) in &self.from.outputs {
+            let made_here = matches!(self.from.value(*v).origin,
+                Origin::Node { node, .. } if self.from.nodes[node.index()].stage == stage);
             if let Some(&number) = self.numbers.get(v).filter(|_| made_here) {
                 let total = self.total(number, stage);
                 self.to.outputs.push((format!("{name}{TOTAL}"), total));
             }
         }
-        Ok(())
     }
 
-    /// The sums of values over all partials of all devices: each device adds its own to what the one before
-    /// it hands on, and the last gives everyone the result. A wave for each value, one behind the other.
-    fn chain(
-        &mut self,
-        values: &[Value],
-        stage: u32,
-        sums: &mut HashMap<Value, Value>,
-    ) -> Result<(), ReplicateError> {
-        let (party, last) = (self.party, self.parties - 1);
-        // What this device has added up.
-        let mut own: Vec<Value> = values.to_vec();
-        for wave in 1..values.len() as u32 + self.parties {
-            for i in (0..values.len()).rev() {
-                let Some(hop) = wave.checked_sub(i as u32).filter(|hop| (1..=self.parties).contains(hop))
-                else {
-                    continue;
-                };
-                let v = values[i];
-                let (dtype, shape) = self.fixed(v)?;
-                let (ty, name) = (Type::new(dtype, &shape), format!("{}.sum", self.to.value(v).name));
-                let meeting = self.meetings;
-                self.meetings += 1;
-                if hop < self.parties {
-                    let (from, to) = (hop - 1, hop);
-                    if party != from && party != to {
-                        continue;
-                    }
-                    let op = Pass { meeting, party, from, to, dtype, shape: ty.shape.clone() };
-                    let result = Type { dtype, shape: op.result() };
-                    let ins = if party == from { vec![own[i]] } else { Vec::new() };
-                    let passed = self.add(op.into(), ins, name.clone(), result, stage);
-                    if party == to {
-                        own[i] = self.add(SumOnto {}.into(), vec![passed, v], name, ty, stage);
-                    }
+    /// One more wave of sums over all partials of all devices: each device adds its own to what the one before it
+    /// hands on, and the last gives everyone the result. A wave for each value, one behind the other.
+    fn wave(&mut self, adding: &mut Adding) -> Result<(), ReplicateError> {
+        let (party, last, stage) = (self.party, self.parties - 1, adding.stage);
+        let wave = adding.done as u32 + 1;
+        for (i, v) in adding.values.iter().copied().enumerate().rev() {
+            let Some(hop) = wave.checked_sub(i as u32).filter(|hop| (1..=self.parties).contains(hop)) else {
+                continue;
+            };
+            let (dtype, shape) = self.fixed(v)?;
+            let (ty, name) = (Type::new(dtype, &shape), format!("{}.sum", self.to.value(v).name));
+            let meeting = self.meetings;
+            self.meetings += 1;
+            if hop < self.parties {
+                let (from, to) = (hop - 1, hop);
+                if party != from && party != to {
                     continue;
                 }
-                // From the last to everyone else.
-                let (ins, shape) = if party == last { (vec![own[i]], vec![0]) } else { (Vec::new(), shape) };
-                let pieces = if party == last { Vec::new() } else { vec![Piece::all(last, &shape)] };
-                let (parties, ty) = ((0..self.parties).collect(), Type::new(dtype, &shape));
-                let op = Exchange { meeting, party, parties, dtype, shape, pieces };
-                let given = self.add(op.into(), ins, name, ty, stage);
-                sums.insert(v, if party == last { own[i] } else { given });
+                let op = Pass { meeting, party, from, to, dtype, shape: ty.shape.clone() };
+                let result = Type { dtype, shape: op.result() };
+                let ins = if party == from { vec![adding.own[i]] } else { Vec::new() };
+                let passed = self.add(op.into(), ins, name.clone(), result, stage);
+                if party == to {
+                    adding.own[i] = self.add(SumOnto {}.into(), vec![passed, v], name, ty, stage);
+                }
+                continue;
             }
+            // From the last to everyone else: all of it, or a shard to each.
+            let region = self.kept(&shape);
+            let takes = party != last || region.is_some();
+            let ins = if party == last { vec![adding.own[i]] } else { Vec::new() };
+            let own = region.clone().unwrap_or_else(|| whole(&shape));
+            let result = if takes { own.iter().map(Range::len).collect() } else { vec![0] };
+            let pieces = if takes { vec![Piece::of(last, &shape, &own)] } else { Vec::new() };
+            let (parties, ty) = ((0..self.parties).collect(), Type::new(dtype, &result));
+            let op = Exchange { meeting, party, parties, dtype, shape: result, pieces };
+            let given = self.add(op.into(), ins, name, ty, stage);
+            if region.is_some() {
+                self.in_part(given, shape);
+            }
+            self.sums.insert(v, if takes { given } else { adding.own[i] });
         }
         Ok(())
     }
@@ -270,7 +316,7 @@ impl Replica<'_> {
             add: (from, p) != (0, 0),
         });
         let pieces = pieces.collect();
-        let sum = self.meet(own, DType::F32, vec![1, 1], pieces, stage);
+        let sum = self.meet(own, DType::F32, vec![1, 1], pieces, (Phase::Update, stage));
         self.add(
             Reshape { shape: Vec::new() }.into(),
             vec![sum],
@@ -295,46 +341,54 @@ impl Replica<'_> {
         Ok((info.ty.dtype, shape.ok_or_else(not_fixed)?))
     }
 
-    fn meet(&mut self, v: Value, dtype: DType, shape: Vec<usize>, pieces: Vec<Piece>, stage: u32) -> Value {
+    /// A meeting of all devices in a phase of an objective.
+    fn meet(
+        &mut self,
+        v: Value,
+        dtype: DType,
+        shape: Vec<usize>,
+        pieces: Vec<Piece>,
+        (phase, stage): (Phase, u32),
+    ) -> Value {
         let ty = Type::new(dtype, &shape);
         let name = format!("{}.all", self.to.value(v).name);
         let parties = (0..self.parties).collect();
         let op = Exchange { meeting: self.meetings, party: self.party, parties, dtype, shape, pieces };
         self.meetings += 1;
-        self.add(op.into(), vec![v], name, ty, stage)
+        self.add_in(phase, op.into(), vec![v], name, ty, stage)
     }
 
-    /// The sum of a value over all devices.
+    /// The sum of a value over all devices, or this one's shard of it.
     fn sum(&mut self, v: Value, stage: u32) -> Result<Value, ReplicateError> {
         let (dtype, shape) = self.fixed(v)?;
         let bytes = (shape.iter().product::<usize>() * dtype.size()) as u64;
-        let widest = (0..shape.len()).rev().max_by_key(|&d| shape[d]);
-        let cut = widest.filter(|&d| self.parties > 2 && bytes >= SMALL && shape[d] >= self.parties as usize);
-        let whole: Vec<Range<usize>> = shape.iter().map(|&n| 0..n).collect();
-        let (mut own, shares) = (whole.clone(), vec![1; self.parties as usize]);
-        if let Some(d) = cut {
-            own[d] = split(&whole[d], &shares, self.party as usize);
+        let cut = widest(&shape)
+            .filter(|&d| self.parties > 2 && bytes >= SMALL && shape[d] >= self.parties as usize);
+        let kept = self.kept(&shape);
+        let shared = cut.map(|d| share(&shape, d, self.party, self.parties));
+        let own = kept.clone().or(shared).unwrap_or_else(|| whole(&shape));
+        let piece = |from| Piece { add: from > 0, ..Piece::of(from, &shape, &own) };
+        let pieces = (0..self.parties).map(piece).collect();
+        let sum = self.meet(v, dtype, own.iter().map(Range::len).collect(), pieces, (Phase::Update, stage));
+        match (kept, cut) {
+            (Some(_), _) => self.in_part(sum, shape),
+            (None, Some(d)) => return Ok(self.put_together(sum, dtype, &shape, d, (Phase::Update, stage))),
+            (None, None) => {}
         }
-        let extent: Vec<usize> = own.iter().map(Range::len).collect();
-        let piece = |from| Piece {
-            from,
-            of: shape.clone(),
-            source: own.iter().map(|r| r.start).collect(),
-            target: vec![0; shape.len()],
-            extent: extent.clone(),
-            add: from > 0,
-        };
-        let pieces = (0..self.parties).map(piece).collect();
-        let sum = self.meet(v, dtype, extent.clone(), pieces, stage);
-        let Some(d) = cut else { return Ok(sum) };
-        let piece = |from| {
-            let (mut extent, mut target) = (shape.clone(), vec![0; shape.len()]);
-            let part = split(&whole[d], &shares, from as usize);
-            (extent[d], target[d]) = (part.len(), part.start);
-            Piece { from, of: extent.clone(), source: vec![0; shape.len()], target, extent, add: false }
-        };
-        let pieces = (0..self.parties).map(piece).collect();
-        Ok(self.meet(sum, dtype, shape, pieces, stage))
+        Ok(sum)
+    }
+
+    /// All of a value of which every device has a share along a dimension.
+    fn put_together(
+        &mut self,
+        own: Value,
+        dtype: DType,
+        shape: &[usize],
+        d: usize,
+        when: (Phase, u32),
+    ) -> Value {
+        let pieces = (0..self.parties).map(|from| gathered(from, shape, d, self.parties)).collect();
+        self.meet(own, dtype, shape.to_vec(), pieces, when)
     }
 
     /// A value of every partial of every device, in order.
@@ -358,7 +412,8 @@ impl Replica<'_> {
             add: false,
         };
         let pieces = (0..self.parties).map(piece).collect();
-        let all = self.meet(own, dtype, vec![self.parties as usize * each, elements], pieces, stage);
+        let rows = vec![self.parties as usize * each, elements];
+        let all = self.meet(own, dtype, rows, pieces, (Phase::Update, stage));
         let shape: Vec<Dim> = shape.into_iter().map(Dim::from).collect();
         let mut parts = Vec::new();
         for start in 0..self.parties as usize * each {
@@ -418,4 +473,32 @@ impl Replica<'_> {
         }
         Ok(())
     }
+}
+
+/// When a value is made: by which node, and which of its results.
+fn made(graph: &Graph, v: Value) -> (u32, usize) {
+    match graph.value(v).origin {
+        Origin::Node { node, output } => (node.0 + 1, output),
+        Origin::Input(_) => (0, 0),
+    }
+}
+
+/// The dimension that is divided, the widest.
+fn widest(shape: &[usize]) -> Option<usize> {
+    (0..shape.len()).rev().max_by_key(|&d| shape[d])
+}
+
+/// A device's share of a value that is divided evenly along a dimension.
+fn share(shape: &[usize], d: usize, party: u32, parties: u32) -> Region {
+    let mut region = whole(shape);
+    region[d] = split(&region[d], &vec![1; parties as usize], party as usize);
+    region
+}
+
+/// The piece that a device brings of a value divided along a dimension, for who puts all of it together.
+fn gathered(from: u32, shape: &[usize], d: usize, parties: u32) -> Piece {
+    let part = share(shape, d, from, parties);
+    let extent: Vec<usize> = part.iter().map(Range::len).collect();
+    let target = part.iter().map(|range| range.start).collect();
+    Piece { from, of: extent.clone(), source: vec![0; shape.len()], target, extent, add: false }
 }

@@ -47,6 +47,8 @@ pub trait Peers: Send + Sync {
 pub enum Takes {
     /// Partials of its own, all of every node.
     Partials,
+    /// The same, with but its shards of weights and states.
+    Shards,
     /// Its part of every node, in all partials.
     Parts,
     /// All of some nodes, in all partials.

@@ -43,7 +43,7 @@ pub struct Planner {
     evaluate: Option<Side>,
     options: SessionOptions,
     persistent: Persistent,
-    /// The boxes of weights and states that are at home here, if nodes are divided.
+    /// The boxes of weights and states that are at home here, if nodes are divided or others have the rest.
     boxes: HashMap<String, Boxed>,
     unhidden: f64,
     grouped: bool,
@@ -64,10 +64,21 @@ impl Planner {
         evaluate: Option<Part>,
         options: SessionOptions,
     ) -> Result<Planner, PlanError> {
+        Planner::of_shards(train, evaluate, HashMap::new(), options)
+    }
+
+    /// The same for one that has but these boxes of some weights and states.
+    pub(crate) fn of_shards(
+        train: Part,
+        evaluate: Option<Part>,
+        boxes: HashMap<String, Boxed>,
+        options: SessionOptions,
+    ) -> Result<Planner, PlanError> {
         let persistent = first_homes(&train.graph, &options)?;
         let (graph, whole) = evaluate.map(|part| (part.graph, part.whole)).unzip();
         let mut planner = Planner::with_homes(train.graph, graph, options, persistent);
         (planner.train.turns, planner.train.whole) = (train.turns, Some(train.whole));
+        planner.boxes = boxes;
         if let Some(side) = &mut planner.evaluate {
             side.whole = whole;
         }

@@ -8,6 +8,7 @@ mod foresee;
 mod lines;
 mod options;
 mod programs;
+mod shards;
 mod trace;
 mod values;
 
@@ -19,6 +20,7 @@ pub use foresee::{Foreseen, foresee};
 pub use lines::{Pipelined, pipelined};
 pub use options::SessionOptions;
 pub use programs::Reuse;
+pub use shards::sharded;
 
 use crate::collector::{Alarm, Amounts, Collector, since};
 use crate::data::Batch;

@@ -19,7 +19,7 @@ use gulliver_run::data::Batch;
 use gulliver_run::host::HostData;
 use gulliver_run::link::Throttle;
 use gulliver_run::session::{
-    Key, Ledger, Pipelined, Session, SessionError, SessionOptions, Which, pipelined, planners,
+    Key, Ledger, Pipelined, Session, SessionError, SessionOptions, Which, pipelined, planners, sharded,
 };
 use makes::MAKES;
 use small_models::{data, small};
@@ -296,6 +296,33 @@ fn every_make_of_model_trains_to_the_same_bits_in_a_pipeline() {
             let expected = train(&mut alone, &data);
             let found = train(&mut several.unwrap(), &data);
             assert_eq!(found, expected, "{name} on {devices} devices in {packs} packs, {partials} partials");
+        }
+    }
+}
+
+/// Weights and states in shards, put together once or twice in a step: the bits of one device.
+#[test]
+fn shards_of_weights_give_the_same_bits() {
+    for (i, name) in MAKES.into_iter().enumerate() {
+        let optimizer = if i.is_multiple_of(2) { "adamw" } else { "sgd" };
+        let clip = i.is_multiple_of(3).then_some(Clip::Norm(0.5));
+        let graph = graph(name, optimizer, clip);
+        for (devices, partials, keep) in [(2, 2, false), (3, 3, true), (3, 6, false), (8, 8, false)] {
+            let sizes = Bindings::new().with("batch", 2 * partials).with("length", 7);
+            let data = data(&graph, &sizes);
+            let several = sharded(&graph, None, vec![options(partials); devices], keep);
+            if name == "dcgan" {
+                assert!(matches!(several, Err(SessionError::Replicate(_))));
+                continue;
+            }
+            let mut alone = Session::new(graph.clone(), None, options(partials), 11).unwrap();
+            let expected = train(&mut alone, &data);
+            let mut several = Session::together(several.unwrap(), 11).unwrap();
+            assert_eq!(
+                train(&mut several, &data),
+                expected,
+                "{name}: {partials} on {devices} devices, {keep}"
+            );
         }
     }
 }

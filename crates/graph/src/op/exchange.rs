@@ -10,6 +10,7 @@ use crate::graph::Type;
 use crate::spec::{Spec, SpecError};
 use crate::tensor::{Tensor, positions};
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// What one party does at a meeting. It brings one operand, or none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,6 +51,18 @@ impl Piece {
     pub fn all(from: u32, extents: &[usize]) -> Piece {
         let (of, none) = (extents.to_vec(), vec![0; extents.len()]);
         Piece { from, extent: of.clone(), of, source: none.clone(), target: none, add: false }
+    }
+
+    /// A box of an operand with these extents, as all of the result.
+    pub fn of(from: u32, extents: &[usize], region: &[Range<usize>]) -> Piece {
+        Piece {
+            from,
+            of: extents.to_vec(),
+            source: region.iter().map(|range| range.start).collect(),
+            target: vec![0; extents.len()],
+            extent: region.iter().map(Range::len).collect(),
+            add: false,
+        }
     }
 
     /// The number of elements.

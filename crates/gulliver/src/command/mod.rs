@@ -34,8 +34,8 @@ pub struct JobArguments {
     /// Devices that share every batch, and the hard budget of each: 4x256MiB, or 4 without a budget.
     #[arg(long, value_name = "COUNT[xSIZE]", conflicts_with = "memory")]
     devices: Option<String>,
-    /// How devices share the work: data, pipeline, harmony-dp, harmony-pp, filter, channel, spatial, data+filter,
-    /// cut, or auto.
+    /// How devices share the work: data, harmony-dp, zero, pipeline, harmony-pp, filter, channel, spatial,
+    /// data+filter, data+spatial, cut, or auto.
     #[arg(long, value_name = "NAME")]
     strategy: Option<String>,
     /// Hard budget of the device, e.g. 256MiB.

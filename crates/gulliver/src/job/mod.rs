@@ -124,7 +124,7 @@ impl Job {
             job.train.partials = job.devices.count;
         }
         let (devices, partials, batch) = (job.devices.count, job.train.partials, job.train.batch);
-        let shared = matches!(job.train.strategy, "data" | "harmony-dp");
+        let shared = matches!(job.train.strategy, "data" | "harmony-dp" | "zero");
         if devices > 1 && shared && !partials.is_multiple_of(devices) {
             let problem = format!(
                 "{devices} devices take as many partials each, and train.partials is {partials}; make it a multiple \

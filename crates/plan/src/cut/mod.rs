@@ -24,6 +24,7 @@ pub use fit::{alongside, fitted};
 pub use judge::{Bytes, Judged, bytes, judge};
 pub use named::{Devices, NAMES, named};
 pub use part::{Choice, Need, Parts, parts_of, same_axis};
+pub(crate) use region::whole;
 pub use region::{Grid, held, split};
 pub use search::{Found, cut, worth};
 pub use traffic::fetches;

@@ -13,7 +13,7 @@ use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Origin, Phase, Role, Value};
 use gulliver_plan::make::{BATCH, PlanError};
 use gulliver_plan::meetings::all_get_through;
-use gulliver_plan::replicate::{TOTAL, replica};
+use gulliver_plan::replicate::{EVERYONES, TOTAL, replica};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::thread;
@@ -26,8 +26,22 @@ pub fn planners(
     devices: Vec<SessionOptions>,
 ) -> Result<Vec<Planner>, SessionError> {
     let parties = devices.len() as u32;
+    let seated = seated(devices, Takes::Partials)?;
+    let planner = |(party, options): (u32, SessionOptions)| {
+        let evaluate = evaluate.filter(|_| party == 0).cloned();
+        Ok(Planner::new(replica(train, party, parties, options.partials)?, evaluate, options)?)
+    };
+    (0..).zip(seated).map(planner).collect()
+}
+
+/// The options of devices that share a batch, each with its own partials.
+pub(super) fn seated(
+    devices: Vec<SessionOptions>,
+    takes: Takes,
+) -> Result<Vec<SessionOptions>, SessionError> {
+    let parties = devices.len() as u32;
     let room = room(&devices);
-    let planner = |(party, mut options): (u32, SessionOptions)| {
+    let seated = |(party, mut options): (u32, SessionOptions)| {
         if options.partials == 0 || !options.partials.is_multiple_of(parties) {
             let (partials, devices) = (options.partials, parties);
             return Err(SessionError::Partials { partials, devices });
@@ -39,11 +53,10 @@ pub fn planners(
             largest.set(BATCH, share_of(batch, parties)?);
         }
         options.kernels = options.kernels.among(Arc::clone(&room));
-        options.seat = Some(Seat { party, parties, takes: Takes::Partials, peers: Arc::clone(&room) });
-        let evaluate = evaluate.filter(|_| party == 0).cloned();
-        Ok(Planner::new(replica(train, party, parties, options.partials)?, evaluate, options)?)
+        options.seat = Some(Seat { party, parties, takes, peers: Arc::clone(&room) });
+        Ok(options)
     };
-    (0..parties).zip(devices).map(planner).collect()
+    (0..parties).zip(devices).map(seated).collect()
 }
 
 /// Where these devices meet.
@@ -108,10 +121,16 @@ impl Session {
 
     /// The sizes of what each device gets of inputs of these sizes.
     pub fn share(&self, mut sizes: Bindings) -> Result<Bindings, SessionError> {
-        if let Some(batch) = sizes.get(BATCH).filter(|_| !self.planner.options().meets_within()) {
+        if let Some(batch) = sizes.get(BATCH).filter(|_| self.shares_batches()) {
             sizes.set(BATCH, share_of(batch, 1 + self.others.len() as u32)?);
         }
         Ok(sizes)
+    }
+
+    /// Whether each of several devices takes its share of a batch.
+    fn shares_batches(&self) -> bool {
+        let options = self.planner.options();
+        options.seat.is_none() || options.own_partials().is_some()
     }
 
     /// The sessions of all devices, this one's first.
@@ -121,7 +140,11 @@ impl Session {
 
     /// Losses summed over all devices, in order. All who take part get the same.
     pub(super) fn agreed(&self, losses: Vec<f32>) -> Result<Vec<f32>, RunError> {
-        let Some(seat) = self.planner.options().own_partials() else { return Ok(losses) };
+        let options = self.planner.options();
+        // Whoever meets within a step has been told of them there.
+        let Some(seat) = options.own_partials().filter(|_| !options.meets_within()) else {
+            return Ok(losses);
+        };
         let lost = |parted| RunError::Kernel { value: "loss".into(), source: KernelError::Parted(parted) };
         let all = seat.peers.share(seat.party, &losses).map_err(lost)?;
         let add = |sum: Vec<f32>, one: Vec<f32>| sum.iter().zip(one).map(|(a, b)| a + b).collect();
@@ -137,7 +160,7 @@ impl Session {
     ) -> Result<Outcome, SessionError> {
         let parties = 1 + self.others.len();
         let set = hypers(self.whole(), hyper);
-        if self.planner.options().meets_within() {
+        if !self.shares_batches() {
             self.ready_on_all(Which::Train, &self.sizes(Which::Train, batch)?)?;
             let outcomes = self.with_others(|all| {
                 step_all(all.into_iter().map(|session| (session, batch)).collect(), key, &set)
@@ -229,6 +252,7 @@ impl Session {
         }
         let mut outcomes = outcomes.into_iter();
         let mut sum = outcomes.next().expect("there is a first device");
+        sum.scalars.retain(|name, _| !name.starts_with(EVERYONES));
         let totals: Vec<String> = sum.scalars.keys().filter(|name| name.ends_with(TOTAL)).cloned().collect();
         for total in &totals {
             let x = sum.scalars.remove(total).expect("it was found there");

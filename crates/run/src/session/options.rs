@@ -67,7 +67,7 @@ impl SessionOptions {
 
     /// The place among other devices, if each takes partials of its own.
     pub(crate) fn own_partials(&self) -> Option<&Seat> {
-        self.seat.as_ref().filter(|seat| seat.takes == Takes::Partials)
+        self.seat.as_ref().filter(|seat| matches!(seat.takes, Takes::Partials | Takes::Shards))
     }
 
     /// Slices of a training batch on all devices together.

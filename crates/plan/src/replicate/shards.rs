@@ -1,0 +1,310 @@
+//! Sharded data parallel (ZeRO, stage 3): a device keeps its share of every large weight, gradient and state.
+//! All of a weight is put together before a pass needs it, and gone after; of a sum of gradients each device takes
+//! its share, and updates its share of the weight. What an update cannot do element by element it does with all of
+//! the operands: no sum is divided.
+
+use super::{Adding, Replica, ReplicateError, made, share, widest};
+use gulliver_graph::dim::{Bindings, Dim};
+use gulliver_graph::graph::{Graph, Node, NodeId, Origin, Phase, Role, Type, Value, ValueInfo};
+use gulliver_graph::op::Op;
+use gulliver_graph::op::exchange::{Exchange, Piece};
+use gulliver_graph::op::slice::Slice;
+use gulliver_graph::spec::{Index, Region, Spec};
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// Weights and states of fewer bytes are everywhere: a meeting would cost more than they do.
+const LARGE: usize = 4 << 10;
+
+/// What the name of an output begins with that is a loss added up over all devices before anything is updated.
+pub const EVERYONES: &str = "everyones.";
+
+/// The graph of one device, and which box of a weight or state it has: by name, with the extents of all of it.
+pub struct Sharded {
+    /// What the device does.
+    pub graph: Graph,
+    /// Only of what is not everywhere.
+    pub boxes: Vec<(String, Region, Vec<usize>)>,
+}
+
+/// What a replica knows of its shards.
+pub(super) struct Shards {
+    /// Whether what is put together for the forward pass stays for the backward pass.
+    keep: bool,
+    /// Values of which this device has a share, with the extents of all of it.
+    parts: HashMap<Value, Vec<usize>>,
+    /// What was put together: by value, objective and phase.
+    wholes: HashMap<(Value, u32, Phase), Value>,
+    /// By objective, the last node of the forward pass.
+    forward_ends: Vec<usize>,
+}
+
+/// As [`super::replica`], with shards of weights and states. `keep` has weights stay whole from the forward to the
+/// backward pass; otherwise they are put together twice.
+pub fn sharded(
+    graph: &Graph,
+    (party, parties): (u32, u32),
+    partials: u32,
+    keep: bool,
+) -> Result<Sharded, ReplicateError> {
+    if parties < 2 {
+        return Ok(Sharded { graph: graph.clone(), boxes: Vec::new() });
+    }
+    let mut r = Replica::new(graph, party, parties, partials);
+    let stages = graph.nodes.iter().map(|node| node.stage as usize + 1).max().unwrap_or(0);
+    let mut forward_ends = vec![0; stages];
+    let forward = graph.nodes.iter().enumerate().filter(|(_, node)| node.phase == Phase::Forward);
+    forward.for_each(|(id, node)| forward_ends[node.stage as usize] = id);
+    r.shards = Some(Shards { keep, parts: HashMap::new(), wholes: HashMap::new(), forward_ends });
+    let passing = |v: Value| graph.carries.iter().any(|(input, next)| *input == v && graph.repeats(*next));
+    let mut boxes = Vec::new();
+    for (v, role, info) in graph.inputs() {
+        if !matches!(role, Role::Weight(_) | Role::State(_)) || passing(v) {
+            continue;
+        }
+        let (_, shape) = r.fixed(v)?;
+        if let Some(region) = r.kept(&shape) {
+            boxes.push((info.name.clone(), region, shape.clone()));
+            r.in_part(v, shape);
+        }
+    }
+    r.all_nodes()?;
+    r.ends();
+    Ok(Sharded { graph: r.to, boxes })
+}
+
+/// The graph that evaluates, of one device: the first does all of it, the others bring their shares of weights.
+/// `boxes` are those of any device's [`Sharded`].
+pub fn evaluating(
+    graph: &Graph,
+    (party, parties): (u32, u32),
+    boxes: &[(String, Region, Vec<usize>)],
+) -> Result<Graph, ReplicateError> {
+    let mut r = Replica::new(graph, party, parties, 1);
+    r.shards =
+        Some(Shards { keep: true, parts: HashMap::new(), wholes: HashMap::new(), forward_ends: Vec::new() });
+    let weights: Vec<Value> = boxes.iter().filter_map(|(name, ..)| graph.input(name)).collect();
+    for v in weights {
+        let (_, shape) = r.fixed(v)?;
+        r.in_part(v, shape);
+    }
+    if party == 0 {
+        for node in &graph.nodes {
+            r.with_wholes(node.clone());
+        }
+        return Ok(r.to);
+    }
+    // In the order in which the first asks for them.
+    let parts = r.shards.take().map(|shards| shards.parts).unwrap_or_default();
+    let mut brought: Vec<Value> = Vec::new();
+    for v in graph.nodes.iter().flat_map(|node| &node.ins).filter(|v| parts.contains_key(v)) {
+        if !brought.contains(v) {
+            brought.push(*v);
+        }
+    }
+    let mut others = Graph::default();
+    for (meeting, v) in brought.into_iter().enumerate() {
+        let (info, own) = (r.to.value(v), Value(others.values.len() as u32));
+        let (dtype, origin) = (info.ty.dtype, Origin::Node { node: NodeId(meeting as u32), output: 0 });
+        let ty = Type::new(dtype, &[0usize]);
+        others.values.push(info.clone());
+        others.values.push(ValueInfo { name: format!("{}.all", info.name), ty, origin });
+        let parties = (0..parties).collect();
+        let op =
+            Exchange { meeting: meeting as u32, party, parties, dtype, shape: vec![0], pieces: Vec::new() };
+        let (ins, outs) = (vec![own], vec![Value(own.0 + 1)]);
+        others.nodes.push(Node { op: op.into(), ins, outs, phase: Phase::Forward, stage: 0 });
+    }
+    Ok(others)
+}
+
+impl Replica<'_> {
+    /// The box that this device keeps of a value with these extents, unless it is everywhere: of all values that
+    /// belong together, such as a weight, its gradient and its states, the same.
+    pub(super) fn kept(&self, shape: &[usize]) -> Option<Region> {
+        self.shards.as_ref()?;
+        let large = shape.iter().product::<usize>() * size_of::<f32>() >= LARGE;
+        let d = widest(shape).filter(|&d| large && shape[d] >= self.parties as usize)?;
+        Some(share(shape, d, self.party, self.parties))
+    }
+
+    /// Notes that this device has but its share of a value with these extents.
+    pub(super) fn in_part(&mut self, v: Value, shape: Vec<usize>) {
+        let own = self.kept(&shape).expect("only such values are divided");
+        let ty = &mut self.to.values[v.index()].ty;
+        ty.shape = own.iter().map(|range| Dim::from(range.len())).collect();
+        self.shards.as_mut().expect("there are shards").parts.insert(v, shape);
+    }
+
+    fn part_of(&self, v: Value) -> Option<&Vec<usize>> {
+        self.shards.as_ref().and_then(|shards| shards.parts.get(&v))
+    }
+
+    /// A node of the job's graph, and what can be added up and told after it.
+    pub(super) fn in_shards(
+        &mut self,
+        id: usize,
+        node: Node,
+        adding: &mut Adding,
+    ) -> Result<(), ReplicateError> {
+        let (phase, stage, outs) = (node.phase, node.stage as usize, node.outs.clone());
+        if phase == Phase::Update {
+            return self.update(node);
+        }
+        self.with_wholes(node);
+        outs.into_iter().for_each(|v| self.tell(v));
+        // No gradient waits for the others of its pass.
+        let ended = self.shards.as_ref().is_some_and(|shards| id > shards.forward_ends[stage]);
+        if ended {
+            let there = |v: &&Value| made(self.from, **v).0 as usize <= id + 1;
+            let there = adding.values.iter().take_while(there).count();
+            self.add_up(adding, there)?;
+        }
+        Ok(())
+    }
+
+    /// A node that reads all of every operand.
+    fn with_wholes(&mut self, mut node: Node) {
+        for v in &mut node.ins {
+            *v = self.whole(*v, node.phase, node.stage);
+        }
+        self.push(node);
+    }
+
+    /// All of a value, put together in this phase unless it was before.
+    fn whole(&mut self, v: Value, phase: Phase, stage: u32) -> Value {
+        let Some(shape) = self.part_of(v).cloned() else { return v };
+        let shards = self.shards.as_ref().expect("there are parts");
+        // What belongs to a partial cannot serve the update.
+        let kept = shards
+            .wholes
+            .get(&(v, stage, Phase::Forward))
+            .filter(|_| shards.keep && phase == Phase::Backward);
+        if let Some(known) = kept.or(shards.wholes.get(&(v, stage, phase))) {
+            return *known;
+        }
+        let (dtype, d) = (self.to.ty(v).dtype, widest(&shape).expect("it is divided"));
+        let all = self.put_together(v, dtype, &shape, d, (phase, stage));
+        self.shards.as_mut().expect("there are parts").wholes.insert((v, stage, phase), all);
+        all
+    }
+
+    /// This device's share of a value.
+    fn part(&mut self, v: Value, own: &[Range<usize>], stage: u32) -> Value {
+        if self.part_of(v).is_some() {
+            return v;
+        }
+        let ty = self.to.ty(v).clone();
+        let cut = |d: &usize| Dim::from(own[*d].len()) != ty.shape[*d];
+        let Some(axis) = (0..own.len()).find(cut) else { return v };
+        let (start, len) = (own[axis].start, Dim::from(own[axis].len()));
+        let (name, mut part) = (self.to.value(v).name.clone(), ty);
+        part.shape[axis] = len.clone();
+        self.add(Slice { axis, start, len, step: 1 }.into(), vec![v], name, part, stage)
+    }
+
+    /// An update, of this device's share if it goes element by element.
+    fn update(&mut self, mut node: Node) -> Result<(), ReplicateError> {
+        let Some((op, shape)) = self.by_element(&node)? else {
+            self.with_wholes(node);
+            return Ok(());
+        };
+        let own = self.kept(&shape).expect("it is divided");
+        for v in &mut node.ins {
+            if self.to.ty(*v).rank() > 0 {
+                *v = self.part(*v, &own, node.stage);
+            }
+        }
+        node.op = op;
+        for v in &node.outs {
+            self.in_part(*v, shape.clone());
+        }
+        self.push(node);
+        Ok(())
+    }
+
+    /// If a node makes every element of values that are divided from the elements there, and from single numbers:
+    /// what makes those of this device, and the extents of all of it.
+    fn by_element(&self, node: &Node) -> Result<Option<(Op, Vec<usize>)>, ReplicateError> {
+        let extents = |v: Value| -> Result<Vec<usize>, ReplicateError> {
+            self.part_of(v).map_or_else(|| self.fixed(v).map(|(_, shape)| shape), |shape| Ok(shape.clone()))
+        };
+        let shape = extents(node.outs[0])?;
+        let Some(own) = self.kept(&shape) else { return Ok(None) };
+        let (ins, outs) = (node.ins.iter(), node.outs.iter());
+        let ins = ins.map(|v| extents(*v)).collect::<Result<Vec<_>, ReplicateError>>()?;
+        let outs = outs.map(|v| extents(*v)).collect::<Result<Vec<_>, ReplicateError>>()?;
+        if outs.iter().any(|other| *other != shape)
+            || ins.iter().any(|other| !other.is_empty() && *other != shape)
+        {
+            return Ok(None);
+        }
+        let types: Vec<Type> =
+            node.ins.iter().zip(&ins).map(|(v, shape)| Type::new(self.to.ty(*v).dtype, shape)).collect();
+        let Some(spec) = node.op.def().spec(&types).ok().filter(is_plain) else { return Ok(None) };
+        let d = widest(&shape).expect("it is divided");
+        let Index::Axis(axis) = spec.outputs[0][d] else { return Ok(None) };
+        let dims: Vec<&[Dim]> = types.iter().map(|ty| ty.shape.as_slice()).collect();
+        let bound = spec.extents(&dims).ok();
+        let bound = bound
+            .and_then(|all| all.iter().map(|n| n.bind(&Bindings::new()).ok()).collect::<Option<Vec<_>>>());
+        let Some(bound) = bound.filter(|_| spec.cut(axis).is_some_and(|cut| cut.keeps_bits())) else {
+            return Ok(None);
+        };
+        let ins: Vec<&[usize]> = ins.iter().map(Vec::as_slice).collect();
+        let outs: Vec<&[usize]> = outs.iter().map(Vec::as_slice).collect();
+        let part = spec.part(axis, own[d].clone(), &bound, &ins, &outs);
+        Ok(Some((node.op.def().part(&part).unwrap_or_else(|| node.op.clone()), shape)))
+    }
+
+    /// Has everyone know a loss before anything is updated.
+    fn tell(&mut self, v: Value) {
+        let Origin::Node { node, .. } = self.from.value(v).origin else { return };
+        let Node { phase, stage, .. } = self.from.nodes[node.index()];
+        let ty = self.from.ty(v);
+        let losses =
+            self.from.outputs.iter().filter(|(name, o)| *o == v && name.rsplit('.').next() == Some("loss"));
+        let losses: Vec<String> = losses.map(|(name, _)| format!("{EVERYONES}{name}")).collect();
+        if losses.is_empty() || ty.rank() > 0 {
+            return;
+        }
+        let piece = |from| Piece { add: from > 0, ..Piece::all(from, &[]) };
+        let pieces = (0..self.parties).map(piece).collect();
+        let all = self.meet(v, ty.dtype, Vec::new(), pieces, (phase, stage));
+        self.to.outputs.extend(losses.into_iter().map(|name| (name, all)));
+    }
+
+    /// Outputs are whole, and what is carried is as large as where it lives.
+    fn ends(&mut self) {
+        let stage = |r: &Self, v: Value| match r.to.value(v).origin {
+            Origin::Node { node, .. } => r.to.nodes[node.index()].stage,
+            Origin::Input(_) => 0,
+        };
+        for i in 0..self.to.outputs.len() {
+            let v = self.to.outputs[i].1;
+            self.to.outputs[i].1 = self.whole(v, Phase::Update, stage(self, v));
+        }
+        for i in 0..self.to.carries.len() {
+            let (input, next) = self.to.carries[i];
+            self.to.carries[i].1 = match self.part_of(input).cloned() {
+                Some(shape) => {
+                    let own = self.kept(&shape).expect("it is divided");
+                    self.part(next, &own, stage(self, next))
+                }
+                None => self.whole(next, Phase::Update, stage(self, next)),
+            };
+        }
+    }
+}
+
+/// Whether every result has an element for each element of every operand, and nothing else is read but single
+/// numbers.
+fn is_plain(spec: &Spec) -> bool {
+    let first = &spec.outputs[0];
+    let axes = first.iter().all(|index| matches!(index, Index::Axis(_)));
+    !spec.opaque
+        && axes
+        && spec.axes.len() == first.len()
+        && spec.outputs.iter().all(|other| other == first)
+        && spec.inputs.iter().all(|other| other.is_empty() || other == first)
+}
