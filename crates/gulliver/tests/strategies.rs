@@ -108,11 +108,8 @@ fn check(strategy: &str, make: &str, devices: usize) -> bool {
     // The same numbers whatever threads the devices have and how long links take.
     let wiring = Wiring { host: Some(5e9), peer: Some(2e9), latency: 2e-5, ..Wiring::default() };
     let topology = Topology::wired(vec![Device::default(); devices], &wiring).unwrap();
-    let slow = SessionOptions {
-        threads: 2,
-        throttle: Some(Arc::new(Throttle::new(topology))),
-        ..options(partials)
-    };
+    let slow =
+        SessionOptions { threads: 2, throttle: Some(Arc::new(Throttle::new(topology))), ..options(partials) };
     let again = planned(slow).unwrap().0;
     assert_eq!(run(Session::together(again, SEED).unwrap(), &graphs.train, &data), found, "{label}");
     true
@@ -121,7 +118,8 @@ fn check(strategy: &str, make: &str, devices: usize) -> bool {
 /// What a strategy cannot do, and says.
 fn expected_to_fail(strategy: &str, make: &str, devices: usize, why: &SessionError) -> bool {
     let why = why.to_string();
-    let images = ["cnn", "resnet18", "resnet50", "vgg11", "mobilenet_v2", "dcgan", "cosmoflow"].contains(&make);
+    let images =
+        ["cnn", "resnet18", "resnet50", "vgg11", "mobilenet_v2", "dcgan", "cosmoflow"].contains(&make);
     match strategy {
         "data" | "harmony-dp" | "zero" => make == "dcgan" && why.contains("train.partials"),
         "pipeline" | "harmony-pp" => make == "dcgan" && why.contains("objective"),
@@ -139,7 +137,10 @@ fn every_strategy_gives_the_reference_numbers() {
     for (s, (strategy, _)) in STRATEGIES.iter().filter(|(name, _)| *name != AUTO).enumerate() {
         for (m, make) in MAKES.into_iter().enumerate() {
             for devices in 1..=COUNTS {
-                if all || (s + m + 1).is_multiple_of(COUNTS) == (devices == COUNTS) && (s + m + 1) % COUNTS == devices % COUNTS {
+                if all
+                    || (s + m + 1).is_multiple_of(COUNTS) == (devices == COUNTS)
+                        && (s + m + 1) % COUNTS == devices % COUNTS
+                {
                     done += usize::from(check(strategy, make, devices));
                 }
             }

@@ -105,7 +105,12 @@ impl Facts {
                         facts.again[v as usize] = pure;
                     }
                 }
-                What::Add => facts.again[refs[1] as usize] = false,
+                What::Add => {
+                    facts.again[refs[1] as usize] = false;
+                    // Whoever read the first partial's does not read it any more.
+                    let when = &mut facts.overwritten[refs[1] as usize];
+                    *when = (*when).min(t as u32);
+                }
                 What::Carry => {
                     let when = &mut facts.overwritten[refs[1] as usize];
                     *when = (*when).min(t as u32);

@@ -3,9 +3,11 @@
 //! last bit, for inputs of any size.
 
 mod follow;
+mod packs;
 mod turns;
 
 pub use follow::{follow, spread};
+pub use packs::scheduled;
 pub use turns::{Style, turns};
 
 use crate::order::Turn;

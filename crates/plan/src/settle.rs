@@ -9,6 +9,9 @@ use crate::squeeze::Pace;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, NodeId, Role, Value, ValueInfo};
 
+/// Where scripts are long, the fewest that must be away are found to within one in so many of all.
+const ROUGHLY: usize = 64;
+
 impl Outline {
     /// Where weights and states should be between steps, so that inputs of these sizes can be trained on
     /// within the budgets and the step takes least time: all on the device if that is possible, else
@@ -40,6 +43,7 @@ impl Outline {
         let sizes = self.sizes(graph, sizes, options)?;
         let mut tried: Vec<(usize, Option<(f64, Persistent)>)> = Vec::new();
         let mut reason = None;
+        let elsewhere = options.beside.host != Some(0) || options.beside.disk.is_some();
         let mut attempt = |away: usize, tried: &mut Vec<(usize, Option<(f64, Persistent)>)>| {
             if let Some((_, known)) = tried.iter().find(|(n, _)| *n == away) {
                 return Ok(known.is_some());
@@ -49,6 +53,11 @@ impl Outline {
                 tried.push((away, None));
                 return Ok(false);
             };
+            // What is at home on the device stays there.
+            if elsewhere && persistent.ends[Tier::Device as usize] > budget {
+                tried.push((away, None));
+                return Ok(false);
+            }
             let options = Options { persistent: &persistent, ..*options };
             let made = match pace {
                 Pace::Hurried => self.squeeze_at(graph, &sizes, &options, budget, pace),
@@ -72,11 +81,11 @@ impl Outline {
         // The fewest that must be away.
         let (mut low, mut high) = (0, all.len());
         if !attempt(0, &mut tried)? {
-            let elsewhere = options.beside.host != Some(0) || options.beside.disk.is_some();
             if !elsewhere || !attempt(all.len(), &mut tried)? {
                 return Err(reason.unwrap_or(PlanError::NoRoom));
             }
-            while high - low > 1 {
+            let near = if self.is_long() { (all.len() / ROUGHLY).max(1) } else { 1 };
+            while high - low > near {
                 let middle = low.midpoint(high);
                 *(if attempt(middle, &mut tried)? { &mut high } else { &mut low }) = middle;
             }

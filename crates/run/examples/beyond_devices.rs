@@ -10,10 +10,10 @@ mod small_models;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Role};
 use gulliver_graph::model::model;
-use gulliver_graph::model::param::ParamValue;
+use gulliver_graph::model::param::{ParamValue, flag, int, ints};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
-use gulliver_plan::comparator::paging::Eviction;
+use gulliver_plan::comparator::paging::{Eviction, Paged};
 use gulliver_plan::cost::Rates;
 use gulliver_plan::pipeline::Style;
 use gulliver_plan::topology::Topology;
@@ -22,87 +22,127 @@ use gulliver_run::link::Throttle;
 use gulliver_run::planner::Planner;
 use gulliver_run::probe;
 use gulliver_run::session::{
-    Key, Pipelined, Session, SessionError, SessionOptions, foresee, pipelined, planners,
+    Key, Pipelined, Session, SessionError, SessionOptions, foresee, packs, pipelined, pipelined_as, planners,
 };
 use gulliver_run::team::Team;
 use std::sync::Arc;
 use std::time::Instant;
 
 const DEVICES: u32 = 4;
+/// Pipelines of ours that are planned; the one that is thought to be fastest runs.
+const CANDIDATES: usize = 3;
 /// Floating-point operations of a device for each byte of the uplink.
 const PER_BYTE: f64 = 11.3e12 / 12e9;
 
 struct Workload {
     name: &'static str,
     model: &'static str,
-    settings: &'static [(&'static str, i64)],
+    settings: &'static [(&'static str, ParamValue)],
     length: usize,
+    /// Of which users who compute again keep the inputs.
+    blocks: usize,
     optimizer: &'static str,
+    hypers: &'static [(&'static str, f32)],
 }
 
 const WORKLOADS: [Workload; 4] = [
     Workload {
-        name: "BERT",
+        name: "BERT-96",
         model: "bert",
-        settings: &[("layers", 12), ("width", 96), ("heads", 2), ("vocab", 64), ("context", 32)],
+        settings: &[
+            ("layers", int(96)),
+            ("width", int(32)),
+            ("hidden", int(128)),
+            ("heads", int(2)),
+            ("vocab", int(64)),
+            ("context", int(32)),
+        ],
         length: 32,
+        blocks: 96,
         optimizer: "adamw",
+        hypers: &[],
     },
     Workload {
-        name: "GPT",
+        name: "GPT-48",
         model: "gpt",
-        settings: &[("layers", 8), ("width", 128), ("heads", 2), ("vocab", 64), ("context", 32)],
+        settings: &[
+            ("layers", int(48)),
+            ("width", int(48)),
+            ("heads", int(2)),
+            ("vocab", int(64)),
+            ("context", int(32)),
+        ],
         length: 32,
+        blocks: 48,
         optimizer: "adamw",
+        hypers: &[],
     },
     Workload {
-        name: "ResNet-152",
-        model: "resnet152",
-        settings: &[("classes", 10), ("size", 32)],
+        name: "ResNet-326",
+        model: "resnet18",
+        settings: &[
+            ("blocks", ints(&[36, 36, 36])),
+            ("bottleneck", flag(true)),
+            ("width", int(8)),
+            ("classes", int(10)),
+            ("size", int(8)),
+        ],
         length: 0,
+        blocks: 108,
         optimizer: "sgd",
+        hypers: &[("momentum", 0.9)],
     },
     Workload {
-        name: "VGG-16",
+        name: "VGG-416",
         model: "vgg16",
-        settings: &[("classes", 10), ("size", 32)],
+        settings: &[
+            ("convolutions", ints(&[138, 138, 137])),
+            ("width", int(8)),
+            ("hidden", int(64)),
+            ("pool", int(1)),
+            ("classes", int(10)),
+            ("size", int(8)),
+        ],
         length: 0,
+        blocks: 138,
         optimizer: "sgd",
+        hypers: &[("momentum", 0.9)],
     },
 ];
 
 /// A way to train, with the options of one device.
-type Way =
-    (&'static str, Box<dyn Fn(&Graph, SessionOptions, &Bindings) -> Result<Vec<Planner>, SessionError>>);
+type Way = (String, Box<dyn Fn(&Graph, SessionOptions, &Bindings) -> Result<Vec<Planner>, SessionError>>);
 
-fn ways(budget: u64) -> Vec<Way> {
+fn ways(budget: u64, blocks: usize) -> Vec<Way> {
     let each = |options: SessionOptions| vec![options; DEVICES as usize];
-    let paged = move |options: SessionOptions| SessionOptions {
-        paged: Some((budget, Eviction::AlwaysWritten)),
-        memory: None,
-        ..options
-    };
     let limited = move |options: SessionOptions| SessionOptions { memory: Some(budget), ..options };
-    let line = |packs: u32, style| Pipelined { packs: packs as usize, style };
-    let mut ways: Vec<Way> = vec![
-        ("data, paged", Box::new(move |g, o, _| planners(g, None, each(paged(o))))),
-        (
-            "gpipe, paged",
-            Box::new(move |g, o, s| pipelined(g, None, each(paged(o)), s, line(DEVICES, Style::Grouped))),
-        ),
-        (
-            "1f1b, paged",
-            Box::new(move |g, o, s| pipelined(g, None, each(paged(o)), s, line(DEVICES, Style::OneByOne))),
-        ),
-        ("harmony-dp", Box::new(move |g, o, _| planners(g, None, each(limited(o))))),
-    ];
-    for (name, packs) in
-        [("harmony-pp 5", 5), ("harmony-pp 9", 9), ("harmony-pp 13", 13), ("harmony-pp 17", 17)]
-    {
-        ways.push((
-            name,
-            Box::new(move |g, o, s| pipelined(g, None, each(limited(o)), s, line(packs, Style::Grouped))),
-        ));
+    let mut ways: Vec<Way> = Vec::new();
+    for again in [false, true] {
+        // Every block of the model is a segment: of a device that has a quarter of them, a quarter.
+        let paged = move |options: SessionOptions, of: u32| {
+            let segments = again.then_some(blocks.div_ceil(of as usize));
+            let paged = Paged { memory: budget, eviction: Eviction::AlwaysWritten, segments };
+            SessionOptions { paged: Some(paged), memory: None, ..options }
+        };
+        let name = |way: &str| format!("{way} paged{}", if again { ", recompute" } else { "" });
+        ways.push((name("data"), Box::new(move |g, o, _| planners(g, None, each(paged(o, 1))))));
+        for (way, style) in [("gpipe", Style::Grouped), ("1f1b", Style::OneByOne)] {
+            let line = Pipelined { packs: DEVICES as usize, style };
+            let way = name(way);
+            ways.push((way, Box::new(move |g, o, s| pipelined(g, None, each(paged(o, DEVICES)), s, line))));
+        }
+    }
+    let grouped = move |options| SessionOptions { grouped: true, ..limited(options) };
+    ways.push(("harmony-dp".into(), Box::new(move |g, o, _| planners(g, None, each(grouped(o))))));
+    for candidate in 0..CANDIDATES {
+        let plan = move |g: &Graph, o: SessionOptions, s: &Bindings| {
+            let devices = each(limited(o));
+            let Some(packs) = packs(g, &devices, s, CANDIDATES)?.into_iter().nth(candidate) else {
+                return Ok(Vec::new());
+            };
+            pipelined_as(g, None, devices, s, (packs, Style::Grouped))
+        };
+        ways.push((format!("harmony-pp {}", candidate + 1), Box::new(plan)));
     }
     ways
 }
@@ -126,9 +166,10 @@ fn main() {
     let (known, asked): (Vec<String>, Vec<String>) =
         chosen.into_iter().partition(|name| WORKLOADS.iter().any(|w| w.name == name));
     for workload in WORKLOADS.iter().filter(|w| known.is_empty() || known.iter().any(|name| name == w.name)) {
-        let settings = workload.settings.iter().map(|(name, n)| (name.to_string(), ParamValue::Int(*n)));
+        let settings = workload.settings.iter().map(|(name, value)| (name.to_string(), value.clone()));
         let model = model(workload.model, &settings.collect::<Vec<_>>()).expect("a model of the table");
-        let optimizer = Optimizer::new(workload.optimizer, &[]).expect("an optimizer of the table");
+        let optimizer =
+            Optimizer::new(workload.optimizer, workload.hypers).expect("an optimizer of the table");
         let graph = training_graph(model.as_ref(), &[optimizer], None).expect("it can be trained");
         let sizes = Bindings::new().with("batch", partials as usize).with("length", workload.length);
         let kept = graph.inputs().filter(|(_, role, _)| matches!(role, Role::Weight(_) | Role::State(_)));
@@ -149,8 +190,8 @@ fn main() {
             ..SessionOptions::default()
         };
         let batch = small_models::data(&graph, &sizes);
-        let mut runs: Vec<(&str, f64, Session, Vec<f64>)> = Vec::new();
-        for (name, plan) in ways(budget) {
+        let mut runs: Vec<(String, f64, Session, Vec<f64>)> = Vec::new();
+        for (name, plan) in ways(budget, workload.blocks) {
             if !asked.is_empty() && !asked.iter().any(|part| name.contains(part.as_str())) {
                 continue;
             }
@@ -161,7 +202,7 @@ fn main() {
             let mut planned = match plan(&graph, own, &sizes) {
                 Ok(planned) => planned,
                 Err(e) => {
-                    println!("  {name:<14} {e}");
+                    println!("  {name:<24} {e}");
                     continue;
                 }
             };
@@ -169,18 +210,21 @@ fn main() {
             let foreseen = match foresee(&mut planned, &largest) {
                 Ok(foreseen) => foreseen,
                 Err(e) => {
-                    println!("  {name:<14} {e}");
+                    println!("  {name:<24} {e}");
                     continue;
                 }
             };
             let moved: u64 =
                 foreseen.together.devices.iter().map(|d| d.moved.to_device + d.moved.to_host).sum();
             println!(
-                "  {name:<14} planned in {:5.1} s: {:8.2} s a step, {:7.1} MB to and from the host",
+                "  {name:<24} planned in {:5.1} s: {:8.2} s a step, {:7.1} MB to and from the host",
                 began.elapsed().as_secs_f64(),
                 foreseen.together.seconds,
                 moved as f64 / 1e6
             );
+            if rounds == 0 {
+                continue;
+            }
             runs.push((
                 name,
                 foreseen.together.seconds,
@@ -191,8 +235,8 @@ fn main() {
         // Of the wrapped pipelines only the one that is thought to be fastest runs.
         let fastest =
             runs.iter().filter(|run| run.0.starts_with("harmony-pp")).min_by(|a, b| a.1.total_cmp(&b.1));
-        let fastest = fastest.map(|run| run.0);
-        runs.retain(|run| !run.0.starts_with("harmony-pp") || Some(run.0) == fastest);
+        let fastest = fastest.map(|run| run.0.clone());
+        runs.retain(|run| !run.0.starts_with("harmony-pp") || Some(&run.0) == fastest.as_ref());
         let hyper = |name: &str| name.ends_with("step").then_some(1.0);
         for round in 0..=rounds {
             for (_, _, session, times) in &mut runs {
@@ -210,7 +254,7 @@ fn main() {
             let (median, moved) = (times[times.len() / 2], session.ledger());
             let each = (moved.to_device + moved.to_host) as f64 / f64::from(rounds + 1) / 1e6;
             println!(
-                "  {name:<14} {median:8.2} s a step ({:.2}-{:.2}), simulated {thought:8.2} s ({:.0} %), {each:7.1} MB",
+                "  {name:<24} {median:8.2} s a step ({:.2}-{:.2}), simulated {thought:8.2} s ({:.0} %), {each:7.1} MB",
                 times[0],
                 times[times.len() - 1],
                 100.0 * *thought / median

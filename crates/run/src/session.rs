@@ -17,7 +17,7 @@ pub use crew::planners;
 pub use cuts::divided;
 pub use feed::{NOISE, sizes_of};
 pub use foresee::{Foreseen, foresee};
-pub use lines::{Pipelined, pipelined};
+pub use lines::{Pipelined, packs, pipelined, pipelined_as};
 pub use options::SessionOptions;
 pub use programs::Reuse;
 pub use shards::sharded;
@@ -39,6 +39,7 @@ use gulliver_plan::outline::slice_of;
 use gulliver_plan::pipeline::PipelineError;
 use gulliver_plan::plan::{Plan, TIERS, Tier};
 use gulliver_plan::replicate::ReplicateError;
+use gulliver_plan::schedule::ScheduleError;
 use gulliver_plan::simulate::{exchanged, moved};
 use gulliver_plan::verify::{Broken, verify};
 use programs::{LIMIT, Loaded, Programs};
@@ -95,6 +96,9 @@ pub enum SessionError {
     /// The job cannot be divided like that.
     #[error(transparent)]
     Replicate(#[from] ReplicateError),
+    /// There is no schedule.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
     /// The job cannot be a pipeline.
     #[error(transparent)]
     Pipeline(#[from] PipelineError),

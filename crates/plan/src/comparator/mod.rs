@@ -4,6 +4,7 @@
 pub mod dtr;
 pub mod mimose;
 pub mod paging;
+pub mod segments;
 pub mod static_greedy;
 pub mod sublinear;
 

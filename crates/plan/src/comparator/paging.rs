@@ -2,7 +2,8 @@
 //! least recently goes to the host. There is no prefetch, no knowledge of what comes, and weights and
 //! optimizer state are paged like everything else. What frameworks with unified or swapped memory do.
 
-use super::{Case, highest};
+use super::{Case, highest, segments};
+use crate::base::Facts;
 use crate::plan::Tier;
 use crate::script::{Script, Version, VersionId, What};
 
@@ -15,6 +16,29 @@ pub enum Eviction {
     /// Li et al., "Harmony" (VLDB 2022) count (4m + 2)|W| bytes of weights for: in and out of the device in
     /// the forward and in the backward pass of each of m partials, and once more for the update.
     AlwaysWritten,
+}
+
+/// How a device is paged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Paged {
+    /// Bytes of its memory.
+    pub memory: u64,
+    /// What becomes of bytes that are evicted.
+    pub eviction: Eviction,
+    /// Segments of the forward pass of which only what enters them is kept for the backward pass; none computes
+    /// nothing again.
+    pub segments: Option<usize>,
+}
+
+/// The script of page faults of a device, if there is one.
+pub fn paged(case: &Case, how: Paged) -> Option<Script> {
+    let Paged { memory, eviction, segments } = how;
+    let Some(segments) = segments else { return script(case, memory, eviction) };
+    let again = segments::script(case, segments);
+    let facts = Facts::of(case.base.graph, &again);
+    let base = facts.base(case.base.graph, &again);
+    let (bytes, scratch, node) = (case.bytes.clone(), case.scratch.clone(), case.node.clone());
+    script(&Case { base: &base, sharing: case.sharing, bytes, scratch, node }, memory, eviction)
 }
 
 /// The script of page faults that needs at most `budget` on the device, with weights and states at home

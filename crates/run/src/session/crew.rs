@@ -31,7 +31,7 @@ pub fn planners(
         let evaluate = evaluate.filter(|_| party == 0).cloned();
         Ok(Planner::new(replica(train, party, parties, options.partials)?, evaluate, options)?)
     };
-    (0..).zip(seated).map(planner).collect()
+    at_once((0..).zip(seated).collect(), planner)
 }
 
 /// The options of devices that share a batch, each with its own partials.
@@ -57,6 +57,23 @@ pub(super) fn seated(
         Ok(options)
     };
     (0..parties).zip(devices).map(seated).collect()
+}
+
+/// What `make` makes of each, several at a time; the first error in their order, if there are any.
+pub(super) fn at_once<A: Send, T: Send>(
+    all: Vec<A>,
+    make: impl Fn(A) -> Result<T, SessionError> + Sync,
+) -> Result<Vec<T>, SessionError> {
+    let make = &make;
+    thread::scope(|scope| {
+        let workers: Vec<_> = all.into_iter().map(|one| scope.spawn(move || make(one))).collect();
+        let join = |worker: thread::ScopedJoinHandle<'_, Result<T, SessionError>>| {
+            worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        // All are waited for, whatever the first of them says.
+        let made: Vec<Result<T, SessionError>> = workers.into_iter().map(join).collect();
+        made.into_iter().collect()
+    })
 }
 
 /// Where these devices meet.

@@ -1,6 +1,7 @@
 //! What the plans of several devices come to before any of them runs: all of them timed together, over the links
 //! between them.
 
+use super::crew::at_once;
 use super::{SessionError, Which};
 use crate::planner::Planner;
 use gulliver_graph::dim::Bindings;
@@ -21,14 +22,12 @@ pub struct Foreseen {
 
 /// Plans a training step on all devices, each with inputs of these sizes, and times it.
 pub fn foresee(planners: &mut [Planner], sizes: &Bindings) -> Result<Foreseen, SessionError> {
-    let mut plans = Vec::with_capacity(planners.len());
-    let mut seconds = Vec::with_capacity(planners.len());
-    for planner in planners.iter_mut() {
+    let made = at_once(planners.iter_mut().collect(), |planner: &mut Planner| {
         let plan = planner.plan(Which::Train, sizes)?;
         verify(planner.graph(Which::Train), &plan)?;
-        plans.push(plan);
-        seconds.push(planner.seconds(Which::Train, sizes)?);
-    }
+        Ok((plan, planner.seconds(Which::Train, sizes)?))
+    });
+    let (plans, seconds): (Vec<Plan>, Vec<Vec<f64>>) = made?.into_iter().unzip();
     let throttle = planners.first().and_then(|planner| planner.options().throttle.clone());
     let topology = throttle.map_or_else(Topology::alone, |throttle| Arc::clone(&throttle).topology().clone());
     let links: Vec<_> = planners.iter().map(|planner| planner.options().links).collect();

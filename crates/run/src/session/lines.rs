@@ -1,7 +1,7 @@
 //! One job on several devices as a pipeline: which packs of nodes each has, in which turns, and the planners
 //! that follow from that.
 
-use super::crew::room;
+use super::crew::{at_once, room};
 use super::{SessionError, SessionOptions};
 use crate::peers::{Seat, Takes};
 use crate::planner::{Part, Planner};
@@ -9,7 +9,9 @@ use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::graph::{Graph, NodeId, Origin, Phase, Role, Value};
 use gulliver_plan::cost::Rates;
 use gulliver_plan::outline::slice_of;
-use gulliver_plan::pipeline::{Line, Placement, Style, pipeline, spread, turns};
+use gulliver_plan::pipeline::{Line, Placement, Style, pipeline, scheduled, spread, turns};
+use gulliver_plan::schedule::{Device, Machine};
+use gulliver_plan::topology::Site;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -31,12 +33,71 @@ pub fn pipelined(
     sizes: &Bindings,
     how: Pipelined,
 ) -> Result<Vec<Planner>, SessionError> {
-    let parties = devices.len() as u32;
     let options = devices.first().cloned().unwrap_or_default();
     let slice = slice_of(sizes, options.partials.max(1))?;
     let cost = |id: NodeId| seconds(train, id, &slice, &options.rates);
     let bytes = |v: Value| train.ty(v).bytes().bind(&slice).unwrap_or(0) as f64;
     let pack_of = spread(train, how.packs, cost, bytes);
+    pipelined_as(train, evaluate, devices, sizes, (pack_of, how.style))
+}
+
+/// The packs, by node, of the pipelines that are thought to be fastest on these devices, at most so many, for inputs of
+/// about these sizes (of the whole batch).
+pub fn packs(
+    train: &Graph,
+    devices: &[SessionOptions],
+    sizes: &Bindings,
+    most: usize,
+) -> Result<Vec<Vec<u32>>, SessionError> {
+    let options = devices.first().cloned().unwrap_or_default();
+    let slice = slice_of(sizes, options.partials.max(1))?;
+    Ok(scheduled(train, &slice, &machine(devices), &options.rates, options.partials.max(1), most)?)
+}
+
+/// The devices as schedules see them.
+fn machine(devices: &[SessionOptions]) -> Machine {
+    let first = devices.first().cloned().unwrap_or_default();
+    let box_of = first.throttle.as_ref().map(|throttle| throttle.topology());
+    // What one device has for itself, and what all of them have together.
+    let rate = |from: Site, to: Site, otherwise: f64| {
+        let links = box_of.map_or(&[][..], |topology| topology.route(from, to));
+        let alone = links.iter().map(|&link| box_of.map_or(otherwise, |t| t.links()[link as usize].rate));
+        let alone = alone.fold(otherwise, f64::min);
+        let each = box_of.and_then(|topology| topology.rate(from, to)).map_or(alone, |rate| rate.min(alone));
+        (alone, each * devices.len() as f64)
+    };
+    let (own, links) = (Site::Device(0), first.links);
+    let (to_device, down) = rate(Site::Host, own, links.to_device);
+    let (to_host, up) = rate(own, Site::Host, links.to_host);
+    let peer = rate(own, Site::Device(1.min(devices.len() as u32 - 1)), links.from_peers).0;
+    let device = |options: &SessionOptions| Device {
+        memory: options.memory.unwrap_or(u64::MAX / 4),
+        speed: options.rates.flops / first.rates.flops,
+        to_device,
+        to_host,
+    };
+    Machine {
+        devices: devices.iter().map(device).collect(),
+        uplink: Some(down.min(up)),
+        peer: Some(peer),
+        between_hosts: None,
+        per_task: 0.0,
+        counts_buffers: true,
+    }
+}
+
+/// The same with the pack of every node given.
+pub fn pipelined_as(
+    train: &Graph,
+    evaluate: Option<&Graph>,
+    devices: Vec<SessionOptions>,
+    sizes: &Bindings,
+    (pack_of, style): (Vec<u32>, Style),
+) -> Result<Vec<Planner>, SessionError> {
+    let parties = devices.len() as u32;
+    let options = devices.first().cloned().unwrap_or_default();
+    let slice = slice_of(sizes, options.partials.max(1))?;
+    let cost = |id: NodeId| seconds(train, id, &slice, &options.rates);
     let packs = pack_of.iter().max().map_or(1, |last| last + 1);
     let placement = Placement {
         devices: parties,
@@ -51,14 +112,14 @@ pub fn pipelined(
         }
     }
     let lines = pipeline(train, &placement)?;
-    let turns = turns(&lines, &placement, options.partials.max(1), how.style, &each)?;
+    let turns = turns(&lines, &placement, options.partials.max(1), style, &each)?;
     let homes = homes(&lines);
     let evaluated = evaluate.map(|graph| evaluation(graph, &placement, homes)).transpose()?;
     let whole = Arc::new(train.clone());
     let whole_evaluation = evaluate.map(|graph| Arc::new(graph.clone()));
     let room = room(&devices);
     let mut evaluated = evaluated.map(Vec::into_iter);
-    let planner = |(((party, options), line), turns): (((u32, SessionOptions), Line), _)| {
+    let parts = (0..parties).zip(devices).zip(lines).zip(turns).map(|(((party, options), line), turns)| {
         let seat = Seat { party, parties, takes: Takes::Packs, peers: Arc::clone(&room) };
         let kernels = options.kernels.clone().among(Arc::clone(&room));
         let options = SessionOptions { kernels, seat: Some(seat), ..options };
@@ -66,9 +127,9 @@ pub fn pipelined(
         let line = evaluated.as_mut().and_then(Iterator::next);
         let evaluate = line.zip(whole_evaluation.clone());
         let evaluate = evaluate.map(|(line, whole)| Part { graph: line.graph, turns: None, whole });
-        Ok(Planner::of_part(train, evaluate, options)?)
-    };
-    (0..parties).zip(devices).zip(lines).zip(turns).map(planner).collect()
+        (train, evaluate, options)
+    });
+    at_once(parts.collect(), |(train, evaluate, options)| Ok(Planner::of_part(train, evaluate, options)?))
 }
 
 fn seconds(graph: &Graph, id: NodeId, slice: &Bindings, rates: &Rates) -> f64 {

@@ -4,7 +4,7 @@ use crate::link::{Port, Throttle};
 use crate::lower::Kernels;
 use crate::peers::{Seat, Takes};
 use gulliver_graph::dim::Bindings;
-use gulliver_plan::comparator::paging::Eviction;
+use gulliver_plan::comparator::paging::Paged;
 use gulliver_plan::cost::{Curves, Links, Rates};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,9 +27,9 @@ pub struct SessionOptions {
     /// The largest input there will be. With it a budget is proven before the first step, and weights
     /// and states leave the device if they must.
     pub largest: Option<Bindings>,
-    /// Instead of planning what moves, have it paged on demand within so many bytes, as others do; for
+    /// Instead of planning what moves, have it paged on demand as others do; for
     /// comparison.
-    pub paged: Option<(u64, Eviction)>,
+    pub paged: Option<Paged>,
     /// Have partials take turns layer by layer, whether or not weights leave the device.
     pub grouped: bool,
     /// Whether values may be computed again to save memory.

@@ -1,7 +1,7 @@
 //! One job on several devices that share a batch, each with its shards of weights and states alone: the planners
 //! that follow from that. From outside weights are whole ([`super::cuts`]).
 
-use super::crew::{planners, seated};
+use super::crew::{at_once, planners, seated};
 use super::{SessionError, SessionOptions};
 use crate::boxed::Boxed;
 use crate::peers::Takes;
@@ -39,5 +39,5 @@ pub fn sharded(
         let train = Part { graph, turns: None, whole: Arc::clone(&whole) };
         Ok(Planner::of_shards(train, evaluate, boxes, options)?)
     };
-    (0..).zip(seated(devices, Takes::Shards)?).map(planner).collect()
+    at_once((0..).zip(seated(devices, Takes::Shards)?).collect(), planner)
 }
