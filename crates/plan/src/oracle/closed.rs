@@ -176,10 +176,7 @@ fn answer(
         exchange += all_reduce(cluster, ends, workload.tied / sharers(strategy) * element);
     }
     (phases.exchange, phases.update, phases.swap) = (exchange, update + software.step, swap);
-    if let Some(rate) = cluster.loading {
-        let nodes = strategy.devices().div_ceil(cluster.devices) as f64;
-        phases.load = (setting.batch as f64 / (rate * nodes) - phases.total()).max(0.0);
-    }
+    phases.load = loading(workload, cluster, strategy, setting, phases.total());
     let most = stages
         .iter()
         .map(|stage| memory(stage, strategy, setting, cluster.device.context))
@@ -198,6 +195,24 @@ fn answer(
         bottleneck: bottleneck(&phases, stages, cluster, strategy, exchanged),
         throughput: setting.batch as f64 / seconds,
     }
+}
+
+/// Seconds that a step of `rest` seconds waits for its samples: on their way through host memory, and until they
+/// are read, which takes place during the step before.
+fn loading(
+    workload: &Workload,
+    cluster: &Cluster,
+    strategy: &Strategy,
+    setting: &Setting,
+    rest: f64,
+) -> f64 {
+    let software = &setting.software;
+    // Samples lie in memory as 32-bit numbers; one process loads them for all that share them.
+    let bytes = setting.batch as f64 / strategy.data as f64 * workload.sample * 4.0;
+    let feed = bytes * software.feed[usize::from(strategy.ways > 1)];
+    let nodes = strategy.devices().div_ceil(cluster.devices) as f64;
+    let read = cluster.loading.map_or(0.0, |rate| setting.batch as f64 / (rate * nodes));
+    feed + (read.max(bytes * software.read) - feed - rest).max(0.0)
 }
 
 /// Bytes a second of a host's memory, for updates there.
