@@ -33,9 +33,26 @@ pub struct Software {
     /// Standard deviation of kernels' times, as a share, such that four of five rows that were fitted on lie
     /// within their interval; a guess where there are none.
     pub spread: f64,
+    /// Accelerators, by how their names begin, whose kernels were fitted under this software; of others the rates
+    /// are taken over from what was fitted elsewhere.
+    pub seen: &'static [&'static str],
     /// Share of activations and workspace that is lost between buffers.
     pub fragmentation: f64,
+    /// Copies of all gradients in one flat buffer, beside the gradients themselves, where states are sharded.
+    pub flat: f64,
+    /// Weights of a buffer in which sharded gradients and weights travel, held whole whatever the model's size; none
+    /// if it is no larger than the model.
+    pub bucket: Option<f64>,
+    /// Bytes that the library for collectives holds, where there are several devices.
+    pub channels: f64,
 }
+
+/// Weights of a bucket in which sharded gradients and weights travel, as DeepSpeed has it by default.
+pub const DEEPSPEED_BUCKET: f64 = 5e8;
+
+/// Assumed: a few communicators (replicas, layers, stages, all), each with some ten rings of buffers of 4 MB for
+/// sending and receiving, as NCCL has by default.
+const NCCL_BUFFERS: f64 = 4.0 * 10.0 * 2.0 * 4.0 * 1048576.0;
 
 /// Launches of Megatron are fitted on GPT on one and two A100; PyTorch and Chainer, which run Python for every
 /// operator as it does, have the same. Passes of TensorFlow and MXNet are fitted on single devices relative to
@@ -55,7 +72,11 @@ const TABLE: &[Software] = &[
         passes: 1.0,
         update: 1.25,
         spread: 0.33,
+        seen: &["v100", "a100"],
         fragmentation: 0.1,
+        flat: 0.0,
+        bucket: None,
+        channels: NCCL_BUFFERS,
     },
     Software {
         name: "megatron",
@@ -70,7 +91,11 @@ const TABLE: &[Software] = &[
         passes: 0.85,
         update: 1.25,
         spread: 0.055,
+        seen: &["a100"],
         fragmentation: 0.1,
+        flat: 1.0,
+        bucket: Some(DEEPSPEED_BUCKET),
+        channels: NCCL_BUFFERS,
     },
     Software {
         name: "tensorflow",
@@ -85,7 +110,11 @@ const TABLE: &[Software] = &[
         passes: 0.785,
         update: 1.25,
         spread: 0.33,
+        seen: &["v100", "a100"],
         fragmentation: 0.1,
+        flat: 0.0,
+        bucket: None,
+        channels: NCCL_BUFFERS,
     },
     Software {
         name: "mxnet",
@@ -100,7 +129,11 @@ const TABLE: &[Software] = &[
         passes: 0.61,
         update: 1.25,
         spread: 0.33,
+        seen: &["v100", "a100"],
         fragmentation: 0.1,
+        flat: 0.0,
+        bucket: None,
+        channels: NCCL_BUFFERS,
     },
     Software {
         name: "chainer",
@@ -120,7 +153,11 @@ const TABLE: &[Software] = &[
         passes: 1.0,
         update: 1.25,
         spread: 0.33,
+        seen: &["v100"],
         fragmentation: 0.1,
+        flat: 0.0,
+        bucket: None,
+        channels: NCCL_BUFFERS,
     },
     Software {
         name: "ideal",
@@ -135,7 +172,11 @@ const TABLE: &[Software] = &[
         passes: 1.0,
         update: 1.0,
         spread: 0.0,
+        seen: &[""],
         fragmentation: 0.0,
+        flat: 0.0,
+        bucket: None,
+        channels: 0.0,
     },
     Software {
         name: "gulliver",
@@ -150,7 +191,11 @@ const TABLE: &[Software] = &[
         passes: 1.0,
         update: 1.0,
         spread: 0.1,
+        seen: &["cpu"],
         fragmentation: 0.0,
+        flat: 0.0,
+        bucket: None,
+        channels: 0.0,
     },
 ];
 
