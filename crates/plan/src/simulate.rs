@@ -52,11 +52,16 @@ pub fn moved(plan: &Plan) -> Moved {
 
 /// What a node does when it meets others, for these sizes of one partial; none if it meets nobody.
 pub fn meeting_of(node: &Node, sizes: &Bindings) -> Option<Exchange> {
+    with_meeting(node, sizes, Exchange::clone)
+}
+
+/// [`meeting_of`], looked at where it is.
+fn with_meeting<R>(node: &Node, sizes: &Bindings, look: impl FnOnce(&Exchange) -> R) -> Option<R> {
     if !node.op.def().meets() {
         return None;
     }
     match node.op.def().bind(sizes).ok()?.as_ref().unwrap_or(&node.op) {
-        Op::Exchange(what) => Some(what.clone()),
+        Op::Exchange(what) => Some(look(what)),
         _ => None,
     }
 }

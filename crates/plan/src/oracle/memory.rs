@@ -1,6 +1,6 @@
 //! Bytes of a device by who holds them.
 
-use super::setting::Setting;
+use super::setting::{DEEPSPEED_BUCKET, Setting};
 use super::stage::Stage;
 use super::strategy::{Order, Strategy};
 
@@ -44,9 +44,6 @@ impl Memory {
     }
 }
 
-/// Weights of a bucket in which sharded gradients and weights travel, as DeepSpeed has it by default.
-const BUCKET: f64 = 5e8;
-
 /// Peak bytes of a device that has this stage.
 pub fn memory(stage: &Stage, strategy: &Strategy, setting: &Setting, context: f64) -> Memory {
     let element = setting.precision.bytes();
@@ -64,15 +61,24 @@ pub fn memory(stage: &Stage, strategy: &Strategy, setting: &Setting, context: f6
             ahead.min(micro_batches as f64).max(1.0)
         }
     };
-    // One bucket on its way out and one on its way in.
-    let gathered = if strategy.shard > 0 { 2.0 * stage.weights.min(BUCKET) * element } else { 0.0 };
-    let lost = 1.0 + setting.software.fragmentation;
+    // What goes on to the next stage is held until its gradient is back.
+    let sent = if stage.at + 1 < strategy.stages { stage.output } else { 0.0 };
+    let software = &setting.software;
+    // One bucket on its way out and one on its way in, and what the software makes of all gradients.
+    let gathered = if strategy.shard > 0 {
+        let bucket = software.bucket.unwrap_or(stage.weights.min(DEEPSPEED_BUCKET));
+        (2.0 * bucket + software.flat * stage.weights) * element
+    } else {
+        0.0
+    };
+    let channels = if strategy.devices() > 1 { software.channels } else { 0.0 };
+    let lost = 1.0 + software.fragmentation;
     Memory {
         weights: stage.weights * element / divided(3),
         gradients: stage.weights * element / divided(2),
         optimizer: if strategy.offload { 0.0 } else { optimizer },
-        activations: stage.kept * under_way * element * lost,
-        workspace: stage.working * element * lost + gathered,
+        activations: (stage.kept + sent) * under_way * element * lost,
+        workspace: stage.working * element * lost + gathered + channels,
         context,
         host: if strategy.offload { optimizer } else { 0.0 },
     }

@@ -117,9 +117,11 @@ pub fn gnmt(length: u32) -> Workload {
     let (h, s, v) = (1024.0, length as f64, 32320.0);
     let recurrent = |name: &str, inputs: f64, count: u32| {
         let outside = Work::matrix(s, 4.0 * h, inputs, Divide::Columns);
-        // A step after the other: products of one row a sample; a cell is a dozen kernels.
+        // A step after the other: products of one row a sample. A cell is a product, its bias, a split, five
+        // functions, five products and sums, three kernels of dropout and a residual; the loop around it reads,
+        // writes and counts.
         let step = Work {
-            calls: 12.0 * s,
+            calls: 24.0 * s,
             weights: 4.0 * h * h * s,
             ..Work::matrix(s, 4.0 * h, h, Divide::Columns)
         };
@@ -140,7 +142,19 @@ pub fn gnmt(length: u32) -> Workload {
     let softmax = Work::memory(6.0 * s * v, 5.0, Divide::Batch);
     let mut backward = head.gradients().to_vec();
     backward.push(softmax);
-    let mut layers = vec![recurrent("encoder", h, 4), recurrent("decoder", 2.0 * h, 4)];
+    // A decoder's step attends to all that was encoded: a query, its sum with every key, a function, scores, their
+    // softmax, and what they weigh.
+    let query = Work { calls: 12.0 * s, weights: h * h * s, ..Work::matrix(s, h, h, Divide::Columns) };
+    let mut attended = query.gradients().to_vec();
+    attended.push(Work::memory(10.0 * s * s * h, 0.0, Divide::Batch));
+    let attention = Layer {
+        weights: 2.0 * h * h,
+        input: s * h,
+        output: s * h,
+        kept: 2.0 * s * s * h,
+        ..Layer::new("attention", vec![query, Work::memory(5.0 * s * s * h, 0.0, Divide::Batch)], attended)
+    };
+    let mut layers = vec![recurrent("encoder", h, 4), recurrent("decoder", 2.0 * h, 4), attention];
     layers.push(Layer {
         weights: 3.0 * v * h,
         input: s * h,

@@ -19,6 +19,13 @@ pub struct Software {
     pub message: f64,
     /// Bytes a second of exchanges between layers, where they go through host memory.
     pub staging: Option<f64>,
+    /// Neighbours pass halos on one pair after the other, as sends wait for their receiver.
+    pub blocking: bool,
+    /// Seconds for every byte of a sample on its way through host memory, while the device waits: of samples that
+    /// a process loads for its own device, and that it loads for a group which shares them.
+    pub feed: [f64; 2],
+    /// Seconds for every byte of a sample that a process loads, while its device works on the batch before.
+    pub read: f64,
     /// Passes over memory of element-wise work, relative to what fused kernels need.
     pub passes: f64,
     /// Bytes the update moves for every weight, relative to what a fused kernel needs.
@@ -26,13 +33,31 @@ pub struct Software {
     /// Standard deviation of kernels' times, as a share, such that four of five rows that were fitted on lie
     /// within their interval; a guess where there are none.
     pub spread: f64,
+    /// Accelerators, by how their names begin, whose kernels were fitted under this software; of others the rates
+    /// are taken over from what was fitted elsewhere.
+    pub seen: &'static [&'static str],
     /// Share of activations and workspace that is lost between buffers.
     pub fragmentation: f64,
+    /// Copies of all gradients in one flat buffer, beside the gradients themselves, where states are sharded.
+    pub flat: f64,
+    /// Weights of a buffer in which sharded gradients and weights travel, held whole whatever the model's size; none
+    /// if it is no larger than the model.
+    pub bucket: Option<f64>,
+    /// Bytes that the library for collectives holds, where there are several devices.
+    pub channels: f64,
 }
+
+/// Weights of a bucket in which sharded gradients and weights travel, as DeepSpeed has it by default.
+pub const DEEPSPEED_BUCKET: f64 = 5e8;
+
+/// Assumed: a few communicators (replicas, layers, stages, all), each with some ten rings of buffers of 4 MB for
+/// sending and receiving, as NCCL has by default.
+const NCCL_BUFFERS: f64 = 4.0 * 10.0 * 2.0 * 4.0 * 1048576.0;
 
 /// Launches of Megatron are fitted on GPT on one and two A100; PyTorch and Chainer, which run Python for every
 /// operator as it does, have the same. Passes of TensorFlow and MXNet are fitted on single devices relative to
-/// PyTorch. Overlap, and what goes through host memory, is assumed from how each exchanges gradients.
+/// PyTorch. Overlap, and what goes through host memory, is assumed from how each exchanges gradients and, for
+/// Chainer, loads samples and sends arrays.
 const TABLE: &[Software] = &[
     Software {
         name: "pytorch",
@@ -41,10 +66,17 @@ const TABLE: &[Software] = &[
         overlap: 0.9,
         message: 2e-6,
         staging: None,
+        blocking: false,
+        feed: [0.0; 2],
+        read: 0.0,
         passes: 1.0,
         update: 1.25,
         spread: 0.33,
+        seen: &["v100", "a100"],
         fragmentation: 0.1,
+        flat: 0.0,
+        bucket: None,
+        channels: NCCL_BUFFERS,
     },
     Software {
         name: "megatron",
@@ -53,10 +85,17 @@ const TABLE: &[Software] = &[
         overlap: 0.0,
         message: 2e-6,
         staging: None,
+        blocking: false,
+        feed: [0.0; 2],
+        read: 0.0,
         passes: 0.85,
         update: 1.25,
         spread: 0.055,
+        seen: &["a100"],
         fragmentation: 0.1,
+        flat: 1.0,
+        bucket: Some(DEEPSPEED_BUCKET),
+        channels: NCCL_BUFFERS,
     },
     Software {
         name: "tensorflow",
@@ -65,10 +104,17 @@ const TABLE: &[Software] = &[
         overlap: 0.9,
         message: 2e-6,
         staging: None,
+        blocking: false,
+        feed: [0.0; 2],
+        read: 0.0,
         passes: 0.785,
         update: 1.25,
         spread: 0.33,
+        seen: &["v100", "a100"],
         fragmentation: 0.1,
+        flat: 0.0,
+        bucket: None,
+        channels: NCCL_BUFFERS,
     },
     Software {
         name: "mxnet",
@@ -77,23 +123,41 @@ const TABLE: &[Software] = &[
         overlap: 0.9,
         message: 2e-6,
         staging: None,
+        blocking: false,
+        feed: [0.0; 2],
+        read: 0.0,
         passes: 0.61,
         update: 1.25,
         spread: 0.33,
+        seen: &["v100", "a100"],
         fragmentation: 0.1,
+        flat: 0.0,
+        bucket: None,
+        channels: NCCL_BUFFERS,
     },
     Software {
         name: "chainer",
         dispatch: 41e-6,
         step: 0.3e-3,
         overlap: 0.0,
-        message: 2e-6,
+        // A pickled header, then the array: two messages from Python, each with a wait for the device.
+        message: 300e-6,
         // Pageable copies down and up again, at 6 GB/s each.
         staging: Some(3e9),
+        blocking: true,
+        // Passes over fresh host memory at 3 GB/s: stacked to a batch, and half of one for the copy to the device.
+        // For a group also stacked by the one that loads, and passed on in two rounds of a broadcast.
+        feed: [1.5 / 3e9, 4.5 / 3e9],
+        // One interpreter decodes and crops a thousand pictures of 224 x 224 a second, however many threads it has.
+        read: 1e-3 / (3.0 * 224.0 * 224.0 * 4.0),
         passes: 1.0,
         update: 1.25,
         spread: 0.33,
+        seen: &["v100"],
         fragmentation: 0.1,
+        flat: 0.0,
+        bucket: None,
+        channels: NCCL_BUFFERS,
     },
     Software {
         name: "ideal",
@@ -102,10 +166,17 @@ const TABLE: &[Software] = &[
         overlap: 0.0,
         message: 0.0,
         staging: None,
+        blocking: false,
+        feed: [0.0; 2],
+        read: 0.0,
         passes: 1.0,
         update: 1.0,
         spread: 0.0,
+        seen: &[""],
         fragmentation: 0.0,
+        flat: 0.0,
+        bucket: None,
+        channels: 0.0,
     },
     Software {
         name: "gulliver",
@@ -114,10 +185,17 @@ const TABLE: &[Software] = &[
         overlap: 0.0,
         message: 0.0,
         staging: None,
+        blocking: false,
+        feed: [0.0; 2],
+        read: 0.0,
         passes: 1.0,
         update: 1.0,
         spread: 0.1,
+        seen: &["cpu"],
         fragmentation: 0.0,
+        flat: 0.0,
+        bucket: None,
+        channels: 0.0,
     },
 ];
 

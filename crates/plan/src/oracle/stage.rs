@@ -166,8 +166,9 @@ impl Costs<'_> {
                     };
                     let there = slab(input, &layer.input_extents);
                     let back = slab(output, &layer.extents);
-                    forward.collectives += 2.0 * self.staged(there, send(self.cluster, group, there));
-                    backward.collectives += 2.0 * self.staged(back, send(self.cluster, group, back));
+                    let turns = if self.setting.software.blocking { p - 1.0 } else { 1.0 };
+                    forward.collectives += 2.0 * turns * self.staged(there, send(self.cluster, group, there));
+                    backward.collectives += 2.0 * turns * self.staged(back, send(self.cluster, group, back));
                     bytes += 2.0 * (there + back);
                 }
                 if in_space && layer.statistics > 0.0 {

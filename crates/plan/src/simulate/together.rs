@@ -2,7 +2,7 @@
 //! [`simulate`](super::simulate); at a meeting all wait for the last to come and leave together; and whatever
 //! passes a link takes turns with all else that does.
 
-use super::{Ran, Timing, meeting_of, moved, per_byte, tier};
+use super::{Ran, Timing, moved, per_byte, tier, with_meeting};
 use crate::cost::Links;
 use crate::plan::{Act, Place, Plan, STREAMS, Stream, Tier};
 use crate::topology::booking::{Booking, Transfer};
@@ -87,12 +87,12 @@ pub fn over_links(plans: &[(&Graph, &Plan)], topology: &Topology) -> Vec<u64> {
         let mut count = |from, to, n: u64| {
             topology.route(from, to).iter().for_each(|&link| bytes[link as usize] += n);
         };
-        let due = Due::all(graph, plan);
+        let due = Meetings::of(graph, plan);
         for step in &plan.steps {
             match &step.act {
                 Act::Move { from, to } => count(site(plan, from, own), site(plan, to, own), from.bytes),
                 Act::Meet { node, .. } => {
-                    for (other, n) in due.get(node).into_iter().flat_map(|due| &due.takes) {
+                    for (other, n) in due.get(*node).into_iter().flat_map(|due| &due.takes) {
                         count(Site::Device(*other), Site::Device(own), *n);
                     }
                 }
@@ -112,7 +112,6 @@ fn site(plan: &Plan, place: &Place, device: u32) -> Site {
 }
 
 /// A meeting that a device comes to.
-#[derive(Clone)]
 struct Due {
     number: u32,
     parties: Vec<u32>,
@@ -120,23 +119,42 @@ struct Due {
     takes: Vec<(u32, u64)>,
 }
 
-impl Due {
-    /// All meetings of a plan, by node.
-    fn all(graph: &Graph, plan: &Plan) -> HashMap<NodeId, Due> {
+/// All meetings of a plan.
+struct Meetings {
+    all: Vec<Due>,
+    /// By node: its place among them, or their number.
+    at: Vec<u32>,
+}
+
+impl Meetings {
+    fn of(graph: &Graph, plan: &Plan) -> Meetings {
         let mut sizes = Bindings::new();
         plan.sizes.iter().for_each(|(symbol, n)| sizes.set(symbol, *n));
-        let nodes = plan.steps.iter().filter_map(|step| match step.act {
-            Act::Meet { node, .. } => Some(node),
-            _ => None,
-        });
-        let due = |node: NodeId| {
-            let what = meeting_of(&graph.nodes[node.index()], &sizes)?;
-            let takes = what.by_party();
-            Some((node, Due { number: what.meeting, parties: what.parties, takes }))
-        };
-        nodes.filter_map(due).collect()
+        let mut meetings = Meetings { all: Vec::new(), at: vec![u32::MAX; graph.nodes.len()] };
+        for step in &plan.steps {
+            let Act::Meet { node, .. } = step.act else { continue };
+            if meetings.at[node.index()] != u32::MAX {
+                continue;
+            }
+            let due = with_meeting(&graph.nodes[node.index()], &sizes, |what| Due {
+                number: what.meeting,
+                parties: what.parties.clone(),
+                takes: what.by_party(),
+            });
+            if let Some(due) = due {
+                meetings.at[node.index()] = meetings.all.len() as u32;
+                meetings.all.push(due);
+            }
+        }
+        meetings
     }
 
+    fn get(&self, node: NodeId) -> Option<&Due> {
+        self.all.get(self.at[node.index()] as usize)
+    }
+}
+
+impl Due {
     /// Whether there is anybody to wait for.
     fn others(&self) -> bool {
         self.parties.iter().any(|party| *party != self.parties[0])
@@ -181,7 +199,7 @@ struct State {
     /// Whether the first of them is under way.
     under_way: [bool; STREAMS.len()],
     ran: Ran,
-    due: HashMap<NodeId, Due>,
+    due: Meetings,
 }
 
 impl State {
@@ -193,7 +211,7 @@ impl State {
             waiting: Default::default(),
             under_way: [false; STREAMS.len()],
             ran: Ran::default(),
-            due: Due::all(party.graph, party.plan),
+            due: Meetings::of(party.graph, party.plan),
         }
     }
 }
@@ -211,8 +229,10 @@ struct Open {
 
 /// A transfer that can send its next chunk.
 #[derive(Clone, Copy)]
-struct Event {
+struct Event<'a> {
     transfer: Transfer,
+    /// The links it passes.
+    route: &'a [u32],
     device: usize,
     step: usize,
     began: f64,
@@ -222,23 +242,23 @@ struct Event {
     sent: u64,
 }
 
-impl PartialEq for Event {
-    fn eq(&self, other: &Event) -> bool {
+impl PartialEq for Event<'_> {
+    fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Event {}
+impl Eq for Event<'_> {}
 
-impl PartialOrd for Event {
-    fn partial_cmp(&self, other: &Event) -> Option<Ordering> {
+impl PartialOrd for Event<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Event {
+impl Ord for Event<'_> {
     /// The greatest is what happens first.
-    fn cmp(&self, other: &Event) -> Ordering {
+    fn cmp(&self, other: &Self) -> Ordering {
         let ready = other.transfer.ready().total_cmp(&self.transfer.ready());
         ready.then_with(|| (other.sent, other.device, other.step).cmp(&(self.sent, self.device, self.step)))
     }
@@ -249,7 +269,7 @@ fn due_at<'s>(parties: &[Party], devices: &'s [State], device: usize, step: usiz
     let Act::Meet { node, .. } = parties[device].plan.steps[step].act else {
         unreachable!("only these are held")
     };
-    (&devices[device].due[&node], node)
+    (devices[device].due.get(node).expect("it was found before"), node)
 }
 
 struct All<'a> {
@@ -257,7 +277,7 @@ struct All<'a> {
     topology: &'a Topology,
     devices: Vec<State>,
     booking: Booking,
-    events: BinaryHeap<Event>,
+    events: BinaryHeap<Event<'a>>,
     /// By number.
     open: HashMap<u32, Open>,
     spans: Vec<Span>,
@@ -265,7 +285,7 @@ struct All<'a> {
     again: Vec<usize>,
 }
 
-impl All<'_> {
+impl<'a> All<'a> {
     /// Does the step that comes next in the plan's order, or lets it wait.
     fn next(&mut self, device: usize, step: usize) {
         let plan = self.parties[device].plan;
@@ -313,13 +333,13 @@ impl All<'_> {
                 if !route.is_empty() && from.bytes > 0 {
                     let transfer = self.booking.transfer(route, from.bytes, ready);
                     self.devices[device].under_way[stream as usize] = true;
-                    self.events.push(Event { transfer, device, step, began: ready, part: 0, sent: 0 });
+                    self.events.push(Event { transfer, route, device, step, began: ready, part: 0, sent: 0 });
                     return false;
                 }
                 from.bytes as f64 * per_byte(links, tier(plan, from), tier(plan, to))
             }
             Act::Meet { node: id, .. } => {
-                if self.devices[device].due.get(id).is_some_and(Due::others) {
+                if self.devices[device].due.get(*id).is_some_and(Due::others) {
                     self.devices[device].under_way[stream as usize] = true;
                     self.come(device, step, ready);
                     return false;
@@ -400,7 +420,7 @@ impl All<'_> {
             let route = self.topology.route(Site::Device(other), Site::Device(device as u32));
             if !route.is_empty() && bytes > 0 {
                 let transfer = self.booking.transfer(route, bytes, now);
-                self.events.push(Event { transfer, device, step, began: now, part, sent: 0 });
+                self.events.push(Event { transfer, route, device, step, began: now, part, sent: 0 });
                 return;
             }
         }
@@ -418,19 +438,8 @@ impl All<'_> {
     }
 
     /// Sends chunks of a transfer until it is somebody else's turn.
-    fn send(&mut self, mut event: Event) {
-        let Event { device, step, part, began, .. } = event;
-        let plan = self.parties[device].plan;
-        let own = device as u32;
-        let act = &plan.steps[step].act;
-        let (from, to) = match act {
-            Act::Move { from, to } => (site(plan, from, own), site(plan, to, own)),
-            _ => {
-                let (due, _) = due_at(self.parties, &self.devices, device, step);
-                (Site::Device(due.takes[part].0), Site::Device(own))
-            }
-        };
-        let route = self.topology.route(from, to);
+    fn send(&mut self, mut event: Event<'a>) {
+        let Event { device, step, part, began, route, .. } = event;
         let next = self.events.peek().map_or(f64::INFINITY, |next| next.transfer.ready());
         loop {
             event.transfer.send(&mut self.booking, route);
@@ -440,10 +449,14 @@ impl All<'_> {
             }
         }
         let now = event.transfer.ready();
-        match (event.transfer.is_done(), plan.stream(act)) {
-            (false, _) => self.events.push(event),
-            (true, Some(Stream::Meet) | None) => self.take(device, step, now, part + 1),
-            (true, Some(stream)) => self.arrive(device, step, stream, began, now),
+        if !event.transfer.is_done() {
+            self.events.push(event);
+            return;
+        }
+        let plan = self.parties[device].plan;
+        match plan.stream(&plan.steps[step].act) {
+            Some(Stream::Meet) | None => self.take(device, step, now, part + 1),
+            Some(stream) => self.arrive(device, step, stream, began, now),
         }
     }
 
@@ -466,7 +479,7 @@ impl All<'_> {
     fn stuck(&self, device: usize, step: u32) -> Stuck {
         let party = self.parties[device];
         let met = match party.plan.steps[step as usize].act {
-            Act::Meet { node, .. } => self.devices[device].due.get(&node),
+            Act::Meet { node, .. } => self.devices[device].due.get(node),
             _ => None,
         };
         let (what, missing) = match met {

@@ -74,7 +74,7 @@ fn as_text(scored: &[Scored], unknown: &[String]) -> String {
         .map(|Scored { file, part, score }| {
             let peer = match (score.peer, part.published) {
                 (Some((theirs, ours, rows)), _) => {
-                    format!("{:.1} % against {:.1} % on {rows} rows", 100.0 * theirs, 100.0 * ours)
+                    format!("{:.1} %, ours {:.1} %, on {rows} rows", 100.0 * theirs, 100.0 * ours)
                 }
                 (None, Some(theirs)) => format!("{:.2} % published", 100.0 * theirs),
                 (None, None) => "–".into(),

@@ -123,7 +123,6 @@ fn cnn_case(row: &Row, projections: Option<&Table>) -> Option<Case> {
     let strategy = Strategy { data, ways, cut, ..Strategy::serial(batch / data) };
     let setting = Setting {
         precision: Precision::F32,
-        states: 1.0,
         software: Software::named("chainer").ok()?,
         ..Setting::new(batch).ok()?
     };
