@@ -2,7 +2,7 @@
 //! leave the numbers as they are on one device.
 
 use crate::setup::Graphs;
-use gulliver_plan::cut::{self, Spread, named};
+use gulliver_plan::cut::{self, Cut, Spread, Unit, named, worthwhile};
 use gulliver_plan::outline::slice_of;
 use gulliver_plan::pipeline::Style;
 use gulliver_run::planner::Planner;
@@ -27,7 +27,7 @@ pub const STRATEGIES: [(&str, &str); 10] = [
     ("channel", "every node is divided along the inputs of its weights; sums are divided"),
     ("spatial", "images are divided along their first dimension in space"),
     ("data+filter", "the batch between groups of devices, filters within them"),
-    ("cut", "every node is divided as a search finds it fastest; sums may be divided"),
+    ("cut", "every node is divided as a search finds it fastest, over as many devices as that pays for"),
 ];
 
 /// What a strategy comes to.
@@ -36,6 +36,8 @@ pub struct Judged {
     pub name: &'static str,
     /// The planners of its devices.
     pub planners: Vec<Planner>,
+    /// Of how many devices it could use.
+    pub of: usize,
     /// Their plans, timed together.
     pub foreseen: Foreseen,
     /// Whether the numbers are those of one device.
@@ -61,21 +63,50 @@ pub fn planned_as(
             pipelined(train, evaluation, devices, sizes, how)?
         }
         "harmony-pp" => return Ok((wrapped(graphs, devices)?, true)),
-        _ => {
-            let slice = slice_of(sizes, devices[0].partials.max(1))?;
-            let options = &devices[0];
-            let machine = cut::Devices {
-                count,
-                bandwidth: options.links.from_peers,
-                rates: options.rates,
-                memory: options.memory,
-            };
-            let cut = named(train, &slice, &machine, name)?;
-            let whole = !cut.values.iter().flatten().any(|spread| matches!(spread, Spread::Partial(_)));
-            return Ok((divided(train, evaluation, devices, sizes, cut)?, whole));
-        }
+        _ => return shared(name, graphs, &devices),
     };
     Ok((all, true))
+}
+
+/// More devices must make a step this many times as fast to be worth using.
+const WORTH: f64 = 1.05;
+
+/// Nodes that are divided, over all devices; or as the search finds fastest, over as many as that pays for.
+fn shared(
+    name: &str,
+    graphs: &Graphs,
+    devices: &[SessionOptions],
+) -> Result<(Vec<Planner>, bool), SessionError> {
+    let (train, evaluation, sizes) = (&graphs.train, Some(&graphs.evaluation), &graphs.largest);
+    let slice = slice_of(sizes, devices[0].partials.max(1))?;
+    let machine = cut::Devices {
+        units: devices.iter().map(|d| Unit { rates: d.rates, memory: d.memory }).collect(),
+        bandwidth: devices[0].links.from_peers,
+        topology: devices[0].throttle.as_ref().map(|throttle| throttle.topology().clone()),
+    };
+    let of = |cut: Cut| -> Result<_, SessionError> {
+        let whole = !cut.values.iter().flatten().any(|spread| matches!(spread, Spread::Partial(_)));
+        let some = devices[..cut.devices()].to_vec();
+        Ok((divided(train, evaluation, some, sizes, cut)?, whole))
+    };
+    if name != "cut" {
+        return of(named(train, &slice, &machine, name)?);
+    }
+    let mut found = worthwhile(train, &slice, &machine)?;
+    if found.len() == 1 {
+        return of(found.remove(0).cut);
+    }
+    let mut best: Option<(f64, _)> = None;
+    let mut failed = None;
+    for found in found {
+        let timed = of(found.cut).and_then(|mut made| Ok((foresee(&mut made.0, sizes)?.together.seconds, made)));
+        match timed {
+            Ok(new) if best.as_ref().is_none_or(|(least, _)| new.0 * WORTH < *least) => best = Some(new),
+            Ok(_) => {}
+            Err(e) => failed = Some(e),
+        }
+    }
+    best.map(|(_, made)| made).ok_or_else(|| failed.expect("several were tried"))
 }
 
 /// Packs that go around the devices: as many as give the shortest step.
@@ -108,10 +139,11 @@ pub fn judged(
     graphs: &Graphs,
     devices: Vec<SessionOptions>,
 ) -> Result<Judged, SessionError> {
+    let of = devices.len();
     let (mut planners, same_numbers) = planned_as(name, graphs, devices)?;
     let largest = planners[0].options().largest.clone().unwrap_or_else(|| graphs.largest.clone());
     let foreseen = foresee(&mut planners, &largest)?;
-    Ok(Judged { name, planners, foreseen, same_numbers })
+    Ok(Judged { name, planners, of, foreseen, same_numbers })
 }
 
 /// Every strategy: fastest first, then those that cannot be, with the reason.
