@@ -141,7 +141,7 @@ fn models() -> Vec<(&'static str, Graph, Bindings)> {
         ("resnet50", trained("resnet50", &[("size", 64), ("width", 32)]), batch(16)),
         ("resnet152", trained("resnet152", &[("size", 32), ("width", 8)]), batch(16)),
         ("wide resnet", trained("resnet50", &[("size", 32), ("width", 256)]), batch(8)),
-        ("vgg16", trained("vgg16", &[("size", 32)]), batch(8)),
+        ("vgg16", trained("vgg16", &[]), batch(8)),
         ("mobilenet_v2", trained("mobilenet_v2", &[("size", 32)]), batch(16)),
         ("dcgan", trained("dcgan", &[]), batch(16)),
         ("gpt-nano", trained("gpt-nano", &[]), text(8, 64)),
@@ -269,7 +269,7 @@ fn memory_is_a_limit() {
     };
     let free = limited(None).unwrap();
     let refused = limited(Some(1)).unwrap_err();
-    assert!(refused.to_string().contains("the least that device 0 needs is about"), "{refused}");
+    assert!(refused.to_string().contains("the least that device"), "{refused}");
     let CutError::Memory { needed, .. } = refused else { panic!("{refused}") };
     let most = free.memory.iter().copied().max().unwrap();
     assert!(needed < most);

@@ -84,7 +84,7 @@ pub fn searched(bound: &Bound, devices: &Devices) -> Result<Found, CutError> {
 const APART: f64 = 1.5;
 
 /// The best cuts over all of the devices, over the first half of them, and so on down to one, fewest devices first:
-/// those that fit and are about as fast as the fastest.
+/// those that fit, are faster than with fewer devices, and about as fast as the fastest.
 pub fn worthwhile(graph: &Graph, sizes: &Bindings, devices: &Devices) -> Result<Vec<Found>, CutError> {
     let bound = Bound::new(graph, sizes)?;
     let mut all = vec![searched(&bound, devices)];
@@ -98,8 +98,13 @@ pub fn worthwhile(graph: &Graph, sizes: &Bindings, devices: &Devices) -> Result<
     if least.is_infinite() {
         return all.swap_remove(0).map(|found| vec![found]);
     }
-    let fine = all.into_iter().rev().flatten().filter(|f| f.seconds <= APART * least);
-    Ok(fine.collect())
+    let mut some: Vec<Found> = Vec::new();
+    for found in all.into_iter().rev().flatten().filter(|found| found.seconds <= APART * least) {
+        if some.last().is_none_or(|fewer| found.seconds < fewer.seconds) {
+            some.push(found);
+        }
+    }
+    Ok(some)
 }
 
 /// Puts one level as a rule says into a state.
