@@ -118,7 +118,7 @@ pub fn setup(
     let mut session = session_options(job, &graphs.largest, &speeds, checkpoints);
     let curves = machine.and_then(|machine| machine.at(threads(job), job.devices.count as usize));
     session.curves = curves.map(Arc::new);
-    let devices = device_options(&session, job);
+    let devices = device_options(&session, job, machine);
     let mut others = match (job.devices.count, job.train.strategy) {
         (1, _) => vec![planned(&graphs, session)?],
         (_, AUTO) => fastest(&graphs, &devices)?.planners,
@@ -243,13 +243,19 @@ pub fn planned(graphs: &Graphs, session: SessionOptions) -> Result<Planner, Comm
     }
 }
 
-/// Where and how each of several devices of a job runs; they share budgets of host memory and disk.
-fn device_options(session: &SessionOptions, job: &Job) -> Vec<SessionOptions> {
+/// Where and how each of several devices of a job runs; they share budgets of host memory and disk. Who has more
+/// threads is faster, as measured or else in proportion.
+fn device_options(session: &SessionOptions, job: &Job, machine: Option<&Profile>) -> Vec<SessionOptions> {
     let share = |bytes: Option<u64>| bytes.map(|bytes| bytes / job.devices.count);
     let (host_memory, disk) = (share(session.host_memory), share(session.disk));
     let device = |one: Device| {
         let threads = if one.threads == 0 { session.threads } else { one.threads as usize };
-        SessionOptions { threads, memory: one.memory, host_memory, disk, ..session.clone() }
+        let curves = machine.and_then(|machine| machine.at(threads, job.devices.count as usize));
+        let faster = threads as f64 / session.threads.max(1) as f64;
+        let scaled = Rates { flops: session.rates.flops * faster, ..session.rates };
+        let rates = curves.as_ref().map_or(scaled, |curves| curves.rates);
+        let curves = curves.map(Arc::new);
+        SessionOptions { threads, memory: one.memory, host_memory, disk, rates, curves, ..session.clone() }
     };
     job.devices.list().into_iter().map(device).collect()
 }

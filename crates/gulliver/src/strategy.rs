@@ -2,7 +2,7 @@
 //! leave the numbers as they are on one device.
 
 use crate::setup::Graphs;
-use gulliver_plan::cut::{self, Spread, named};
+use gulliver_plan::cut::{self, Cut, Spread, Unit, named, worthwhile};
 use gulliver_plan::outline::slice_of;
 use gulliver_plan::pipeline::Style;
 use gulliver_run::planner::Planner;
@@ -33,7 +33,7 @@ pub const STRATEGIES: [(&str, &str); 12] = [
     ("spatial", "images are divided along their first dimension in space"),
     ("data+filter", "the batch between groups of devices, filters within them"),
     ("data+spatial", "the batch between groups of devices, space within them"),
-    ("cut", "every node is divided as a search finds it fastest; sums may be divided"),
+    ("cut", "every node is divided as a search finds it fastest, over as many devices as that pays for"),
 ];
 
 /// What a strategy comes to.
@@ -42,6 +42,8 @@ pub struct Judged {
     pub name: &'static str,
     /// The planners of its devices.
     pub planners: Vec<Planner>,
+    /// Of how many devices it could use.
+    pub of: usize,
     /// Their plans, timed together.
     pub foreseen: Foreseen,
     /// Whether the numbers are those of one device.
@@ -66,74 +68,91 @@ pub fn planned_as(
             let how = Pipelined { packs: count, style: Style::OneByOne };
             pipelined(train, evaluation, devices, sizes, how)?
         }
-        "harmony-pp" => return Ok((wrapped(graphs, devices)?, true)),
-        "zero" => shards(graphs, devices)?,
-        _ => {
-            let slice = slice_of(sizes, devices[0].partials.max(1))?;
-            let options = &devices[0];
-            let machine = cut::Devices {
-                count,
-                bandwidth: options.links.from_peers,
-                rates: options.rates,
-                memory: options.memory,
-            };
-            let cut = named(train, &slice, &machine, name)?;
-            let whole = !cut.values.iter().flatten().any(|spread| matches!(spread, Spread::Partial(_)));
-            return Ok((divided(train, evaluation, devices, sizes, cut)?, whole));
-        }
+        "harmony-pp" => return wrapped(graphs, &devices),
+        "zero" => return shards(graphs, &devices),
+        _ => return shared(name, graphs, &devices),
     };
     Ok((all, true))
+}
+
+/// More devices must make a step this many times as fast to be worth using.
+const WORTH: f64 = 1.05;
+
+/// Nodes that are divided, over all devices; or as the search finds fastest, over as many as that pays for.
+fn shared(
+    name: &str,
+    graphs: &Graphs,
+    devices: &[SessionOptions],
+) -> Result<(Vec<Planner>, bool), SessionError> {
+    let (train, evaluation, sizes) = (&graphs.train, Some(&graphs.evaluation), &graphs.largest);
+    let slice = slice_of(sizes, devices[0].partials.max(1))?;
+    let machine = cut::Devices {
+        units: devices.iter().map(|d| Unit { rates: d.rates, memory: d.memory }).collect(),
+        bandwidth: devices[0].links.from_peers,
+        topology: devices[0].throttle.as_ref().map(|throttle| throttle.topology().clone()),
+    };
+    let of = |cut: Cut| -> Result<_, SessionError> {
+        let whole = !cut.values.iter().flatten().any(|spread| matches!(spread, Spread::Partial(_)));
+        let some = devices[..cut.devices()].to_vec();
+        Ok((divided(train, evaluation, some, sizes, cut)?, whole))
+    };
+    if name != "cut" {
+        return of(named(train, &slice, &machine, name)?);
+    }
+    let mut found = worthwhile(train, &slice, &machine)?;
+    if found.len() == 1 {
+        return of(found.remove(0).cut);
+    }
+    quickest(found.into_iter().map(|found| of(found.cut)), graphs, WORTH)
 }
 
 /// Schedules that are planned in earnest.
 const SCHEDULES: usize = 2;
 
 /// Packs that go around the devices: those that give the shortest step.
-fn wrapped(graphs: &Graphs, devices: Vec<SessionOptions>) -> Result<Vec<Planner>, SessionError> {
-    let (train, evaluation, count) = (&graphs.train, Some(&graphs.evaluation), devices.len());
-    let mut best: Option<(f64, Vec<Planner>)> = None;
-    let mut failed = None;
+fn wrapped(graphs: &Graphs, devices: &[SessionOptions]) -> Result<(Vec<Planner>, bool), SessionError> {
+    let (train, evaluation, sizes) = (&graphs.train, Some(&graphs.evaluation), &graphs.largest);
     // One more than goes around evenly puts the first and the last pack, which may share weights, on one device.
-    let even = Pipelined { packs: 2 * count + 1, style: Style::Grouped };
-    let found = packs(train, &devices, &graphs.largest, SCHEDULES).unwrap_or_default();
-    for packs in found.into_iter().map(Some).chain([None]) {
-        let devices = devices.clone();
-        let made = match packs {
-            Some(packs) => {
-                let how = (packs, Style::Grouped);
-                pipelined_as(train, evaluation, devices, &graphs.largest, how)
-            }
-            None => pipelined(train, evaluation, devices, &graphs.largest, even),
-        };
-        let timed = made.and_then(|mut planners| {
-            let foreseen = foresee(&mut planners, &graphs.largest)?;
-            Ok((foreseen.together.seconds, planners))
-        });
-        match timed {
-            Ok((seconds, planners)) if best.as_ref().is_none_or(|(least, _)| seconds < *least) => {
-                best = Some((seconds, planners));
-            }
-            Ok(_) => {}
-            Err(e) => failed = Some(e),
-        }
-    }
-    best.map(|(_, planners)| planners).ok_or_else(|| failed.expect("several were tried"))
+    let even = Pipelined { packs: 2 * devices.len() + 1, style: Style::Grouped };
+    let found = packs(train, devices, sizes, SCHEDULES).unwrap_or_default();
+    let made = |packs| match packs {
+        Some(packs) => pipelined_as(train, evaluation, devices.to_vec(), sizes, (packs, Style::Grouped)),
+        None => pipelined(train, evaluation, devices.to_vec(), sizes, even),
+    };
+    quickest(found.into_iter().map(Some).chain([None]).map(|packs| Ok((made(packs)?, true))), graphs, 1.0)
 }
 
 /// Shards of weights, put together for the forward pass and kept for the backward pass, or put together twice:
 /// whichever gives the shorter step within the budgets.
-fn shards(graphs: &Graphs, devices: Vec<SessionOptions>) -> Result<Vec<Planner>, SessionError> {
+fn shards(graphs: &Graphs, devices: &[SessionOptions]) -> Result<(Vec<Planner>, bool), SessionError> {
     let (train, evaluation) = (&graphs.train, Some(&graphs.evaluation));
-    let timed = |keep| {
-        let mut planners = sharded(train, evaluation, devices.clone(), keep)?;
-        let largest = planners[0].options().largest.clone().unwrap_or_else(|| graphs.largest.clone());
-        Ok((foresee(&mut planners, &largest)?.together.seconds, planners))
-    };
-    match (timed(true), timed(false)) {
-        (Ok(kept), Ok(again)) => Ok(if again.0 < kept.0 { again.1 } else { kept.1 }),
-        (Ok((_, planners)), Err(_)) | (Err(_), Ok((_, planners))) => Ok(planners),
-        (Err(_), Err(why)) => Err(why),
+    let made = |keep| Ok((sharded(train, evaluation, devices.to_vec(), keep)?, true));
+    quickest([true, false].into_iter().map(made), graphs, 1.0)
+}
+
+/// Of several ways the one with the shortest step; a later one must be so many times as fast as the best before it.
+fn quickest(
+    ways: impl Iterator<Item = Result<(Vec<Planner>, bool), SessionError>>,
+    graphs: &Graphs,
+    worth: f64,
+) -> Result<(Vec<Planner>, bool), SessionError> {
+    let mut best: Option<(f64, _)> = None;
+    let mut failed = None;
+    for way in ways {
+        let timed = way.and_then(|mut made| Ok((simulated(&mut made.0, graphs)?.together.seconds, made)));
+        match timed {
+            Ok(new) if best.as_ref().is_none_or(|(least, _)| new.0 * worth < *least) => best = Some(new),
+            Ok(_) => {}
+            Err(e) => failed = Some(e),
+        }
     }
+    best.map(|(_, made)| made).ok_or_else(|| failed.expect("several were tried"))
+}
+
+/// The plans for the largest inputs, timed together.
+fn simulated(planners: &mut [Planner], graphs: &Graphs) -> Result<Foreseen, SessionError> {
+    let largest = planners[0].options().largest.clone().unwrap_or_else(|| graphs.largest.clone());
+    foresee(planners, &largest)
 }
 
 /// A strategy's plans, timed.
@@ -142,10 +161,10 @@ pub fn judged(
     graphs: &Graphs,
     devices: Vec<SessionOptions>,
 ) -> Result<Judged, SessionError> {
+    let of = devices.len();
     let (mut planners, same_numbers) = planned_as(name, graphs, devices)?;
-    let largest = planners[0].options().largest.clone().unwrap_or_else(|| graphs.largest.clone());
-    let foreseen = foresee(&mut planners, &largest)?;
-    Ok(Judged { name, planners, foreseen, same_numbers })
+    let foreseen = simulated(&mut planners, graphs)?;
+    Ok(Judged { name, planners, of, foreseen, same_numbers })
 }
 
 /// Every strategy: fastest first, then those that cannot be, with the reason.

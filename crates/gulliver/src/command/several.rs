@@ -36,6 +36,15 @@ fn swapped(foreseen: &Foreseen) -> u64 {
     foreseen.together.devices.iter().map(|d| d.moved.to_device + d.moved.to_host).sum()
 }
 
+/// How many devices are used, after `before`; nothing if all are.
+fn left(judged: &Judged, before: &str) -> String {
+    let used = judged.planners.len();
+    if used == judged.of {
+        return String::new();
+    }
+    format!("{before}on {used} of {} devices, as more do not make it a twentieth faster", judged.of)
+}
+
 /// How strategies rank, fastest first.
 pub fn ranking_table(able: &[Judged], unable: &[(&'static str, SessionError)]) -> String {
     let mut text = format!(
@@ -52,7 +61,8 @@ pub fn ranking_table(able: &[Judged], unable: &[(&'static str, SessionError)]) -
             units::bytes(peak),
             units::bytes(swapped(&judged.foreseen)),
             units::bytes(from_peers(judged)),
-            if judged.same_numbers { "as on one device" } else { "sums are divided" },
+            if judged.same_numbers { "as on one device" } else { "sums are divided" }.to_string()
+                + &left(judged, "; "),
         );
     }
     for (name, why) in unable {
@@ -64,7 +74,7 @@ pub fn ranking_table(able: &[Judged], unable: &[(&'static str, SessionError)]) -
 /// What each device does when, its peak, and bytes over links.
 pub fn devices_table(judged: &Judged) -> String {
     let together = &judged.foreseen.together;
-    let mut text = format!("{}: {} a step\n", judged.name, time(together.seconds));
+    let mut text = format!("{}: {} a step{}\n", judged.name, time(together.seconds), left(judged, ", "));
     let _ = writeln!(
         text,
         "{:<8} {:>11} {:>10} {:>10} {:>12} {:>12}",
@@ -110,6 +120,7 @@ pub fn as_json(chosen: &Judged, able: &[Judged], unable: &[(&'static str, Sessio
             "links": together.links,
             "from_peers": from_peers(judged),
             "same_numbers": judged.same_numbers,
+            "devices_used": judged.planners.len(),
         })
     };
     let unable: Vec<Value> =

@@ -4,10 +4,10 @@
 use super::bound::Bound;
 use super::eliminate::{FORBIDDEN, Factor};
 use super::judge::judge;
-use super::part::{Choice, Homes, Need, Parts, homes_at, options_at};
+use super::part::{Choice, Homes, Need, Parts, homes_at, options_at, parts_of};
 use super::region::Grid;
 use super::search::cut;
-use super::tables::{State, Tables, cut_of};
+use super::tables::{Prices, State, Tables, of_state};
 use super::traffic::fetches;
 use super::{Cut, CutError, Found, Level, Objective, Options, Spread, check_levels};
 use gulliver_graph::dim::Bindings;
@@ -48,12 +48,6 @@ impl Rule {
             Rule::Filter => None,
         }
     }
-
-    /// Every way to choose a rule for each level.
-    pub(crate) fn combinations(levels: usize) -> Vec<Vec<Rule>> {
-        let each = |list: Vec<Rule>| [Rule::Data, Rule::Filter].map(|r| [list.as_slice(), &[r]].concat());
-        (0..levels.min(3)).fold(vec![Vec::new()], |all, _| all.into_iter().flat_map(each).collect())
-    }
 }
 
 /// The cut in which every level follows its rule. A node that cannot be cut along the axis of the rule is cut
@@ -67,7 +61,7 @@ pub fn by_rule(graph: &Graph, sizes: &Bindings, levels: &[Level], rules: &[Rule]
         state.push(&bound);
         state = ruled(&bound, &levels[..=level], &state, level, *rule);
     }
-    cut_of(&bound, &Grid::new(&levels[..rules.len().min(levels.len())]), &state)
+    of_state(&bound, &levels[..rules.len().min(levels.len())], &state)
 }
 
 /// A state with one level as a rule says.
@@ -84,10 +78,14 @@ pub(crate) fn ruled(bound: &Bound, levels: &[Level], state: &State, level: usize
         }
         let key = (bound.kinds.kind_of[node], axis, repeat, choices.clone());
         let choice = *known.entry(key).or_insert_with(|| {
-            let options = options_at(bound.kind(node), choices, level, &grid, repeat);
-            let exact = options.iter().find(|(c, _)| axis.map(Choice::Axis) == Some(*c));
-            let other = || options.iter().find(|(c, _)| matches!(c, Choice::Axis(_)));
-            exact.or_else(other).map_or(Choice::All, |(c, _)| *c)
+            let kind = bound.kind(node);
+            let legal = |axis: &AxisId| {
+                let mut choices = choices.clone();
+                choices[level] = Choice::Axis(*axis);
+                parts_of(kind, &choices, &grid).is_ok()
+            };
+            let axis = axis.filter(legal).or_else(|| kind.axes.iter().copied().find(legal));
+            axis.map_or(Choice::All, Choice::Axis)
         });
         choices[level] = choice;
     }
@@ -174,11 +172,12 @@ pub fn largest_first(graph: &Graph, sizes: &Bindings, levels: &[Level]) -> Resul
     check_levels(levels)?;
     let bound = Bound::new(graph, sizes)?;
     let options = Options { objective: Objective::Bytes, ..Options::default() };
+    let prices = Prices::new(0.0, &[], 0);
     let mut state = State::new(&bound);
     for level in 0..levels.len() {
         state.push(&bound);
         let grid = Grid::new(&levels[..=level]);
-        let tables = Tables::new(&bound, &grid, &options, 0.0, &state, level);
+        let tables = Tables::new(&bound, &grid, &options, &prices, &state, level);
         let mut problem = tables.problem();
         // Taken one by one, nodes cannot agree to pass partial sums on.
         for (node, options) in tables.nodes.iter().enumerate() {
@@ -198,7 +197,7 @@ pub fn largest_first(graph: &Graph, sizes: &Bindings, levels: &[Level]) -> Resul
         let choices = problem.greedy(&order);
         tables.put(&choices, &mut state, level);
     }
-    cut_of(&bound, &Grid::new(levels), &state)
+    of_state(&bound, levels, &state)
 }
 
 /// One cut of everything into as many parts as there are devices: no value is divided along two dimensions.
@@ -253,8 +252,8 @@ pub fn exhaustive(
     for ((v, options), &p) in homes.iter().zip(&pick[nodes.len()..]) {
         state.homes[*v] = options[p].0.clone();
     }
-    let found = cut_of(&bound, &grid, &state)?;
-    judge(&bound, &found, &crate::cost::Rates::default())?;
+    let found = of_state(&bound, &levels, &state)?;
+    judge(&bound, &found, &[])?;
     Ok(Some((found, total)))
 }
 

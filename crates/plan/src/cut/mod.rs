@@ -9,6 +9,7 @@ mod deal;
 mod eliminate;
 mod fit;
 mod judge;
+mod machine;
 mod named;
 mod part;
 mod region;
@@ -22,11 +23,12 @@ pub use bound::{Bound, NodeKind};
 pub use deal::{Share, deal};
 pub use fit::{alongside, fitted};
 pub use judge::{Bytes, Judged, bytes, judge};
-pub use named::{Devices, NAMES, named};
+pub use machine::Devices;
+pub use named::{NAMES, named, searched, worthwhile};
 pub use part::{Choice, Need, Parts, parts_of, same_axis};
 pub(crate) use region::whole;
 pub use region::{Grid, held, split};
-pub use search::{Found, cut, worth};
+pub use search::{Found, cut};
 pub use traffic::fetches;
 
 use crate::cost::Rates;
@@ -86,15 +88,27 @@ pub enum Objective {
     Bytes,
 }
 
+/// A device as a cut sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Unit {
+    /// How fast it is.
+    pub rates: Rates,
+    /// Most bytes of weights, states and kept results on it; none is no limit.
+    pub memory: Option<u64>,
+}
+
+/// The unit of a device among units of which the last stands for all that follow.
+pub(crate) fn unit(units: &[Unit], device: usize) -> Unit {
+    units.get(device).or(units.last()).copied().unwrap_or_default()
+}
+
 /// How to search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// What is made small.
     pub objective: Objective,
-    /// How fast the device with the largest share is; the others are slower in proportion to their shares.
-    pub rates: Rates,
-    /// Most bytes of weights, states and kept results on any device; none is no limit.
-    pub memory: Option<u64>,
+    /// By device; the last stands for all that follow.
+    pub units: Vec<Unit>,
     /// Largest table of the exact search; beyond it variables are fixed in turn and the rest is solved.
     pub limit: usize,
     /// How often the levels are chosen anew after all have been, each given the others.
@@ -103,13 +117,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options {
-            objective: Objective::Seconds,
-            rates: Rates::default(),
-            memory: None,
-            limit: 1 << 16,
-            rounds: 1,
-        }
+        Options { objective: Objective::Seconds, units: vec![Unit::default()], limit: 1 << 16, rounds: 1 }
     }
 }
 
@@ -160,9 +168,12 @@ pub enum CutError {
     },
     /// More memory is needed than there is.
     #[error(
-        "the least a device needs is about {needed} bytes, the limit is {limit}; use more devices or raise the limit"
+        "the least that device {device} needs is about {needed} bytes, the limit is {limit}; use more devices or raise \
+         the limit"
     )]
     Memory {
+        /// Which device.
+        device: usize,
         /// Least bytes found.
         needed: u64,
         /// Bytes there are.
@@ -188,17 +199,22 @@ pub(crate) fn check_levels(levels: &[Level]) -> Result<(), CutError> {
 
 /// Levels of prime numbers of groups, largest first, for so many equal devices with one kind of link.
 pub fn levels_of(devices: usize, bandwidth: f64) -> Vec<Level> {
-    let (mut rest, mut factor, mut levels) = (devices, 2, Vec::new());
+    primes(devices).into_iter().map(|groups| Level::even(groups, bandwidth)).collect()
+}
+
+/// The prime factors of a number, largest first.
+fn primes(number: usize) -> Vec<usize> {
+    let (mut rest, mut factor, mut all) = (number, 2, Vec::new());
     while rest > 1 {
         if rest.is_multiple_of(factor) {
-            levels.push(Level::even(factor, bandwidth));
+            all.push(factor);
             rest /= factor;
         } else {
             factor += 1;
         }
     }
-    levels.reverse();
-    levels
+    all.reverse();
+    all
 }
 
 impl Cut {

@@ -3,12 +3,12 @@
 
 use super::bound::Bound;
 use super::comparator::{Rule, followed};
+use super::machine::{By, Devices};
 use super::part::{Choice, homes_at, parts_of};
 use super::region::Grid;
-use super::search::cut;
-use super::tables::{State, cut_of};
-use super::{Cut, CutError, Level, Options, Spread, check_levels, levels_of};
-use crate::cost::Rates;
+use super::search::{Fixed, Found, cut_fixed};
+use super::tables::{State, of_state};
+use super::{Cut, CutError, Options, Spread, check_levels};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Role};
 
@@ -23,38 +23,19 @@ pub const NAMES: [(&str, &str); 7] = [
     ("cut", "every node as the search finds it fastest, within the memory of a device"),
 ];
 
-/// Equal devices with one kind of link.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Devices {
-    /// How many.
-    pub count: usize,
-    /// Bytes a second that a device receives.
-    pub bandwidth: f64,
-    /// How fast each is.
-    pub rates: Rates,
-    /// Most bytes of weights, states and kept results on any, for the search; none is no limit.
-    pub memory: Option<u64>,
-}
-
-impl Devices {
-    /// So many, at the usual speeds and without a limit of memory.
-    pub fn new(count: usize) -> Devices {
-        Devices { count, bandwidth: 1e10, rates: Rates::default(), memory: None }
-    }
-}
-
 /// The cut of that name (see [`NAMES`]), for inputs of these sizes (of one partial). A node that cannot be divided
 /// as the rule says is done by everyone. Two rules need a number of devices that is a product.
 pub fn named(graph: &Graph, sizes: &Bindings, devices: &Devices, name: &str) -> Result<Cut, CutError> {
-    let Devices { count, bandwidth, .. } = *devices;
-    let one = |rule: Rule| (vec![Level::even(count, bandwidth)], vec![rule]);
+    let count = devices.count();
+    let one = |rule: Rule| (devices.grouped(&[count]), vec![rule]);
     let two = |inner: Rule| -> Result<_, CutError> {
         let within = (2..count).take_while(|n| n * n <= count).filter(|n| count.is_multiple_of(*n)).last();
         let why =
             || format!("{count} devices cannot be put into equal groups of several; use another number");
         let within = within.ok_or_else(|| CutError::Name { name: name.into(), why: why() })?;
-        let levels = vec![Level::even(count / within, bandwidth), Level::even(within, bandwidth)];
-        Ok((levels, vec![Rule::Data, inner]))
+        let levels = devices.grouped(&[count / within, within]);
+        let rules = if levels.len() == 2 { vec![Rule::Data, inner] } else { vec![inner] };
+        Ok((levels, rules))
     };
     let (levels, rules) = match name {
         "data" => one(Rule::Data),
@@ -64,8 +45,7 @@ pub fn named(graph: &Graph, sizes: &Bindings, devices: &Devices, name: &str) -> 
         "data+filter" => two(Rule::Filter)?,
         "data+spatial" => two(Rule::Spatial)?,
         "cut" => {
-            let options = Options { rates: devices.rates, memory: devices.memory, ..Options::default() };
-            return Ok(cut(graph, sizes, &levels_of(count, bandwidth), &options)?.cut);
+            return Ok(searched(&Bound::new(graph, sizes)?, devices)?.cut);
         }
         _ => {
             let all: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
@@ -87,7 +67,44 @@ pub fn named(graph: &Graph, sizes: &Bindings, devices: &Devices, name: &str) -> 
         state.push(&bound);
         follow(&bound, &Grid::new(&levels[..=level]), &mut state, level, rule);
     }
-    cut_of(&bound, &Grid::new(&levels), &state)
+    of_state(&bound, &levels, &state)
+}
+
+/// The cut that takes least seconds. Shares are in proportion to speed; where that does not fit, to memory.
+pub fn searched(bound: &Bound, devices: &Devices) -> Result<Found, CutError> {
+    let options = Options { units: devices.units.clone(), ..Options::default() };
+    let by = |by: By| cut_fixed(bound, &devices.leveled(by), &options, &Fixed::default());
+    match by(By::Speed) {
+        Err(CutError::Memory { .. }) if devices.uneven() => by(By::Memory),
+        found => found,
+    }
+}
+
+/// Cuts that are this many times as slow as the fastest are not worth a closer look.
+const APART: f64 = 1.5;
+
+/// The best cuts over all of the devices, over the first half of them, and so on down to one, fewest devices first:
+/// those that fit, are faster than with fewer devices, and about as fast as the fastest.
+pub fn worthwhile(graph: &Graph, sizes: &Bindings, devices: &Devices) -> Result<Vec<Found>, CutError> {
+    let bound = Bound::new(graph, sizes)?;
+    let mut all = vec![searched(&bound, devices)];
+    let mut count = devices.count();
+    while count > 1 {
+        count = count.div_ceil(2);
+        let some = Devices { units: devices.units[..count].to_vec(), ..devices.clone() };
+        all.push(searched(&bound, &some));
+    }
+    let least = all.iter().flatten().map(|f| f.seconds).fold(f64::INFINITY, f64::min);
+    if least.is_infinite() {
+        return all.swap_remove(0).map(|found| vec![found]);
+    }
+    let mut some: Vec<Found> = Vec::new();
+    for found in all.into_iter().rev().flatten().filter(|found| found.seconds <= APART * least) {
+        if some.last().is_none_or(|fewer| found.seconds < fewer.seconds) {
+            some.push(found);
+        }
+    }
+    Ok(some)
 }
 
 /// Puts one level as a rule says into a state.
@@ -150,7 +167,7 @@ mod tests {
                 let cut = named(&graph, &sizes(4), &Devices::new(4), name).unwrap();
                 assert_eq!(cut.devices(), 4);
                 let bound = Bound::new(&graph, &sizes(4)).unwrap();
-                assert!(judge(&bound, &cut, &Rates::default()).is_ok(), "{name}");
+                assert!(judge(&bound, &cut, &[]).is_ok(), "{name}");
                 let along = |home: bool, d: usize| {
                     let values = cut.values.iter().enumerate().filter(|(v, _)| bound.has_home(*v) == home);
                     values.filter(|(_, spreads)| spreads.contains(&Spread::Along(d))).count()

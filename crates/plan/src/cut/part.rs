@@ -1,10 +1,9 @@
 //! What every device does of a node that is cut at several levels: the boxes it reads and writes, and the
 //! spread of the results. All follows from the node's spec; illegal combinations have no parts.
 
-use super::Spread;
 use super::bound::{NodeKind, SUMS};
 use super::region::{Grid, area, held, intersect, split, whole};
-use crate::cost::Rates;
+use super::{Spread, Unit, unit};
 use gulliver_graph::spec::{AxisId, Combine, Index, Region, Spec};
 use std::ops::Range;
 
@@ -136,7 +135,7 @@ pub(crate) fn ranges(
 }
 
 /// Seconds of the slowest device.
-pub(crate) fn seconds(kind: &NodeKind, parts: &Parts, rates: &Rates, grid: &Grid) -> f64 {
+pub(crate) fn seconds(kind: &NodeKind, parts: &Parts, units: &[Unit], grid: &Grid) -> f64 {
     if kind.view {
         return 0.0;
     }
@@ -144,7 +143,7 @@ pub(crate) fn seconds(kind: &NodeKind, parts: &Parts, rates: &Rates, grid: &Grid
         let reads = parts.ins.iter().map(|need| area(&need.boxes[device]));
         let writes = parts.outs.iter().map(|boxes| area(&boxes[device]));
         let bytes: u64 = reads.chain(writes).zip(&kind.element).map(|(n, e)| n * e).sum();
-        rates.seconds(kind.flops * parts.share[device], bytes as f64) / grid.speed(device)
+        unit(units, device).rates.seconds(kind.flops * parts.share[device], bytes as f64)
     };
     (0..grid.devices()).map(on).fold(0.0, f64::max)
 }

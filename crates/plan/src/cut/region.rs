@@ -8,10 +8,12 @@ use std::ops::Range;
 /// The positions of `range` that group `part` of these shares has: from `⌊e·S_i/S⌋` to `⌊e·S_{i+1}/S⌋` with the
 /// shares before a group as `S_i`.
 pub fn split(range: &Range<usize>, shares: &[u64], part: usize) -> Range<usize> {
-    let all: u128 = shares.iter().map(|&s| u128::from(s)).sum();
+    let all: u64 = shares.iter().sum();
     let at = |groups: usize| {
-        let before: u128 = shares[..groups].iter().map(|&s| u128::from(s)).sum();
-        range.start + (range.len() as u128 * before / all) as usize
+        let before: u64 = shares[..groups].iter().sum();
+        let product = (range.len() as u64).checked_mul(before);
+        let wide = || (range.len() as u128 * u128::from(before) / u128::from(all)) as u64;
+        range.start + product.map_or_else(wide, |product| product / all) as usize
     };
     at(part)..at(part + 1)
 }
@@ -23,6 +25,8 @@ pub struct Grid<'a> {
     pub levels: &'a [Level],
     /// By device, then level.
     pub groups: Vec<Vec<usize>>,
+    /// By pair of devices: the levels at which they are in different groups, as bits.
+    differ: Vec<u64>,
 }
 
 impl<'a> Grid<'a> {
@@ -36,7 +40,12 @@ impl<'a> Grid<'a> {
             };
             groups = groups.iter().flat_map(each).collect();
         }
-        Grid { levels, groups }
+        let bits = |a: &Vec<usize>, b: &Vec<usize>| {
+            let pairs = a.iter().zip(b).enumerate();
+            pairs.filter(|(_, (x, y))| x != y).fold(0, |bits, (l, _)| bits | 1 << l)
+        };
+        let differ = groups.iter().flat_map(|a| groups.iter().map(move |b| bits(a, b))).collect();
+        Grid { levels, groups, differ }
     }
 
     /// How many devices.
@@ -46,17 +55,13 @@ impl<'a> Grid<'a> {
 
     /// The first level at which two devices are in different groups: the link between them.
     pub fn link(&self, a: usize, b: usize) -> usize {
-        let pairs = self.groups[a].iter().zip(&self.groups[b]);
-        pairs.take_while(|(x, y)| x == y).count().min(self.levels.len().saturating_sub(1))
+        let first = self.differ(a, b).trailing_zeros() as usize;
+        first.min(self.levels.len().saturating_sub(1))
     }
 
-    /// A device's speed against that of the fastest: its share of the work by the largest share.
-    pub fn speed(&self, device: usize) -> f64 {
-        let at = |(level, &group): (&Level, &usize)| {
-            let most = level.shares.iter().max().copied().unwrap_or(1);
-            level.shares[group] as f64 / most as f64
-        };
-        self.levels.iter().zip(&self.groups[device]).map(at).product()
+    /// The levels at which two devices are in different groups, as bits.
+    pub fn differ(&self, a: usize, b: usize) -> u64 {
+        self.differ[a * self.groups.len() + b]
     }
 }
 
@@ -157,7 +162,5 @@ mod tests {
         let grid = Grid::new(&levels);
         assert_eq!(grid.groups[4], [1, 1]);
         assert_eq!((grid.link(0, 3), grid.link(0, 1)), (0, 1));
-        assert_eq!(grid.speed(4), 1.0);
-        assert_eq!(grid.speed(0), 1.0 / 3.0);
     }
 }

@@ -4,10 +4,10 @@
 use super::bound::Bound;
 use super::comparator::{Rule, ruled};
 use super::eliminate::{FORBIDDEN, Factor, Problem};
-use super::judge::{Bytes, Judged, judge};
+use super::judge::{Bytes, Judge, Judged};
 use super::region::Grid;
-use super::tables::{State, Tables, cut_of};
-use super::{Cut, CutError, Level, Objective, Options, Spread, check_levels};
+use super::tables::{Prices, State, Tables, cut_of};
+use super::{Cut, CutError, Level, Objective, Options, Spread, Unit, check_levels, unit};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
 use std::collections::HashMap;
@@ -17,14 +17,14 @@ use std::collections::HashMap;
 pub struct Found {
     /// What is decided.
     pub cut: Cut,
-    /// Seconds of a step: work, then bytes, with nothing at the same time.
+    /// Seconds of a step, in which values move while nodes that do not wait for them are computed.
     pub seconds: f64,
     /// Of these, work.
     pub work: f64,
     /// Bytes that are moved.
     pub bytes: Bytes,
-    /// Bytes of weights, states, kept results and the largest node on the fullest device.
-    pub memory: u64,
+    /// By device, bytes of weights, states, kept results and the largest node.
+    pub memory: Vec<u64>,
     /// No table passed the limit, so each level is best given the others.
     pub exact: bool,
 }
@@ -78,7 +78,9 @@ struct Search<'a> {
     levels: &'a [Level],
     options: &'a Options,
     fixed: &'a Fixed,
-    price: f64,
+    prices: Prices,
+    /// Of all levels.
+    judge: Judge<'a>,
     exact: bool,
 }
 
@@ -99,41 +101,6 @@ pub(crate) fn cut_fixed(
     within_memory(bound, levels, options, fixed)
 }
 
-/// More devices must make a step this many times as fast to be worth using.
-const WORTH: f64 = 1.05;
-
-/// The best cut over some of the devices, with all levels or fewer groups of the outermost: how many devices
-/// are worth using. More devices are used only if they make a step a twentieth faster or all fit only there.
-pub fn worth(
-    graph: &Graph,
-    sizes: &Bindings,
-    levels: &[Level],
-    options: &Options,
-) -> Result<Found, CutError> {
-    check_levels(levels)?;
-    let bound = Bound::new(graph, sizes)?;
-    let options = Options { objective: Objective::Seconds, ..options.clone() };
-    let mut tries: Vec<Vec<Level>> = vec![Vec::new()];
-    for at in (0..levels.len()).rev() {
-        for groups in 2..=levels[at].shares.len() {
-            let first = Level { shares: levels[at].shares[..groups].to_vec(), ..levels[at].clone() };
-            tries.push([&[first], &levels[at + 1..]].concat());
-        }
-    }
-    let mut best: Option<Found> = None;
-    let mut refused = None;
-    for levels in &tries {
-        match within_memory(&bound, levels, &options, &Fixed::default()) {
-            Ok(found) if best.as_ref().is_none_or(|b| found.seconds * WORTH < b.seconds) => {
-                best = Some(found)
-            }
-            Ok(_) => {}
-            Err(error) => refused = Some(error),
-        }
-    }
-    best.ok_or_else(|| refused.unwrap_or(CutError::Level { level: 0, groups: 0 }))
-}
-
 /// Raises the price of memory until what is found fits, then lowers it as far as it still does.
 fn within_memory(
     bound: &Bound,
@@ -142,18 +109,24 @@ fn within_memory(
     fixed: &Fixed,
 ) -> Result<Found, CutError> {
     let free = searched(bound, levels, options, fixed, 0.0)?;
-    let Some(limit) = options.memory.filter(|limit| free.memory > *limit) else { return Ok(free) };
+    if over(&free, &options.units).is_none() {
+        return Ok(free);
+    }
+    let most = free.memory.iter().copied().max().unwrap_or(1);
     let cost = |f: &Found| match options.objective {
         Objective::Seconds => f.seconds,
         Objective::Bytes => f.bytes.total() as f64,
     };
-    let (mut low, mut price) = (0.0, 0.01 * cost(&free).max(1e-9) / free.memory.max(1) as f64);
+    let (mut low, mut price) = (0.0, 0.01 * cost(&free).max(1e-9) / most.max(1) as f64);
     let mut best: Option<Found> = None;
-    let mut least = free.memory;
+    let mut least = free;
     for _ in 0..12 {
         let found = searched(bound, levels, options, fixed, price)?;
-        least = least.min(found.memory);
-        if found.memory <= limit {
+        let nearer = |f: &Found| over(f, &options.units).map_or(0.0, |o| o.0);
+        if nearer(&found) < nearer(&least) {
+            least = found.clone();
+        }
+        if over(&found, &options.units).is_none() {
             let near = price < 1.5 * low;
             if best.as_ref().is_none_or(|b| cost(&found) < cost(b)) {
                 best = Some(found);
@@ -167,7 +140,18 @@ fn within_memory(
             price *= if best.is_some() { 1.3 } else { 6.0 };
         }
     }
-    best.ok_or(CutError::Memory { needed: least, limit })
+    best.ok_or_else(|| {
+        let (_, device, limit) = over(&least, &options.units).unwrap_or_default();
+        CutError::Memory { device, needed: least.memory[device], limit }
+    })
+}
+
+/// The device whose limit is passed by most, how many times it is needed, and the limit.
+fn over(found: &Found, units: &[Unit]) -> Option<(f64, usize, u64)> {
+    let limits = found.memory.iter().enumerate().filter_map(|(d, m)| Some((d, m, unit(units, d).memory?)));
+    let passed = limits.filter(|(_, needed, limit)| *needed > limit);
+    let times = passed.map(|(d, needed, limit)| (*needed as f64 / limit.max(1) as f64, d, limit));
+    times.max_by(|a, b| a.0.total_cmp(&b.0))
 }
 
 fn searched(
@@ -177,7 +161,11 @@ fn searched(
     fixed: &Fixed,
     price: f64,
 ) -> Result<Found, CutError> {
-    let mut search = Search { bound, levels, options, fixed, price, exact: true };
+    let devices = levels.iter().map(|l| l.shares.len()).product();
+    let prices = Prices::new(price, &options.units, devices);
+    let grid = Grid::new(levels);
+    let judge = Judge::new(bound, &grid, &options.units);
+    let mut search = Search { bound, levels, options, fixed, prices, judge, exact: true };
     let mut state = State::new(bound);
     for level in 0..levels.len() {
         state.push(bound);
@@ -185,20 +173,30 @@ fn searched(
         let starts = vec![state.clone(), ruled(bound, &levels[..=level], &state, level, Rule::Data)];
         state = search.best_of(starts, level, &levels[..=level]);
     }
-    if levels.len() > 1 {
+    if levels.len() > 1 || (levels.len() == 1 && options.objective == Objective::Seconds) {
         state = search.refined(state);
     }
-    let cut = cut_of(bound, &Grid::new(levels), &state)?;
-    let Judged { bytes, work, moving, memory } = judge(bound, &cut, &options.rates)?;
-    Ok(Found { cut, seconds: work + moving, work, bytes, memory, exact: search.exact })
+    let cut = cut_of(bound, &grid, &state, &mut search.judge)?;
+    let Judged { bytes, seconds, work, memory, .. } = search.judge.judge(&cut)?;
+    Ok(Found { cut, seconds, work, bytes, memory, exact: search.exact })
 }
 
 impl Search<'_> {
+    fn devices(&self) -> usize {
+        self.levels.iter().map(|l| l.shares.len()).product()
+    }
+
     /// Solves one level, from the best of some starts where the limit is passed.
     fn best_of(&mut self, starts: Vec<State>, level: usize, levels: &[Level]) -> State {
         let grid = Grid::new(levels);
         let mut state = starts[0].clone();
-        let tables = Tables::new(self.bound, &grid, self.options, self.price, &state, level);
+        // Where not all levels are there yet, the first device of a group stands for it.
+        let stride = self.devices() / grid.devices();
+        let units: Vec<Unit> = (0..grid.devices()).map(|d| unit(&self.options.units, d * stride)).collect();
+        let prices =
+            Prices { moving: self.prices.moving, ..Prices::new(self.prices.byte, &units, units.len()) };
+        let options = Options { units, ..self.options.clone() };
+        let tables = Tables::new(self.bound, &grid, &options, &prices, &state, level);
         let mut problem = tables.problem();
         self.fixed.forbid(&tables, &mut problem, level);
         let starts = starts.iter().map(|s| tables.start(s, level));
@@ -213,25 +211,22 @@ impl Search<'_> {
     fn refined(&mut self, state: State) -> State {
         let grid = Grid::new(self.levels);
         let mut all = vec![state];
-        for rules in Rule::combinations(self.levels.len()) {
-            let mut state = State::new(self.bound);
-            for (level, rule) in rules.into_iter().enumerate() {
-                state.push(self.bound);
-                state = ruled(self.bound, &self.levels[..=level], &state, level, rule);
-            }
-            all.push(state);
+        all.extend(self.by_rules());
+        if self.levels.len() > 1 {
+            let chopped = self.chopped();
+            all.push(chopped);
         }
-        all.extend(self.chopped());
-        let costs: Vec<f64> = all.iter().map(|s| self.cost(s, &grid)).collect();
-        let best = (0..all.len()).min_by(|&a, &b| costs[a].total_cmp(&costs[b])).unwrap_or(0);
-        let (mut state, mut cost) = (all.swap_remove(best), costs[best]);
+        let costs: Vec<(f64, [f64; 2])> = all.iter().map(|s| self.cost(s, &grid)).collect();
+        let best = (0..all.len()).min_by(|&a, &b| costs[a].0.total_cmp(&costs[b].0)).unwrap_or(0);
+        let (mut state, (mut cost, mut exposed)) = (all.swap_remove(best), costs[best]);
         for _ in 0..self.options.rounds {
             let before = cost;
+            self.prices.moving = exposed;
             for level in 0..self.levels.len() {
                 let new = self.best_of(vec![state.clone()], level, self.levels);
-                let new_cost = self.cost(&new, &grid);
+                let (new_cost, new_exposed) = self.cost(&new, &grid);
                 if new_cost < cost {
-                    (state, cost) = (new, new_cost);
+                    (state, cost, exposed) = (new, new_cost, new_exposed);
                 }
             }
             if cost >= before {
@@ -241,11 +236,28 @@ impl Search<'_> {
         state
     }
 
-    /// One cut into as many parts as there are devices, as the same choice at every level; none if some of
-    /// it is not legal so.
-    fn chopped(&mut self) -> Option<State> {
+    /// Every way to follow a rule at each of the first three levels, and the last of these rules at the others.
+    fn by_rules(&self) -> Vec<State> {
+        let mut all = vec![(State::new(self.bound), Rule::Data)];
+        for level in 0..self.levels.len() {
+            let rules = |last: Rule| if level < 3 { vec![Rule::Data, Rule::Filter] } else { vec![last] };
+            let more = |(state, last): (State, Rule)| {
+                let with = |rule: Rule| {
+                    let mut state = state.clone();
+                    state.push(self.bound);
+                    (ruled(self.bound, &self.levels[..=level], &state, level, rule), rule)
+                };
+                rules(last).into_iter().map(with).collect::<Vec<_>>()
+            };
+            all = all.into_iter().flat_map(more).collect();
+        }
+        all.into_iter().map(|(state, _)| state).collect()
+    }
+
+    /// One cut into as many parts as there are devices, as the same choice at every level, which need not be legal.
+    fn chopped(&mut self) -> State {
         let bandwidth = self.levels.iter().map(|l| l.bandwidth).fold(f64::INFINITY, f64::min);
-        let one = [Level::even(self.levels.iter().map(|l| l.shares.len()).product(), bandwidth)];
+        let one = [Level::even(self.devices(), bandwidth)];
         let mut state = State::new(self.bound);
         state.push(self.bound);
         let exact = self.exact;
@@ -254,19 +266,23 @@ impl Search<'_> {
         let repeat = self.levels.len();
         state.choices.iter_mut().for_each(|c| *c = vec![c[0]; repeat]);
         state.homes.iter_mut().filter(|h| !h.is_empty()).for_each(|h| *h = vec![h[0]; repeat]);
-        let legal = cut_of(self.bound, &Grid::new(self.levels), &state).is_ok();
-        legal.then_some(state)
+        state
     }
 
-    /// What is made small, of all levels.
-    fn cost(&self, state: &State, grid: &Grid) -> f64 {
-        let cut = cut_of(self.bound, grid, state).ok().filter(|cut| self.fixed.allows(cut));
-        let judged = cut.map(|cut| judge(self.bound, &cut, &self.options.rates));
-        let Some(Ok(judged)) = judged else { return FORBIDDEN };
+    /// What is made small, of all levels; and what share of the seconds of moving is waited for, of values that
+    /// only updates need and of others: at least a tenth, as what is hidden may come in the way of other values.
+    fn cost(&mut self, state: &State, grid: &Grid) -> (f64, [f64; 2]) {
+        let cut = cut_of(self.bound, grid, state, &mut self.judge).ok().filter(|cut| self.fixed.allows(cut));
+        let judged = cut.map(|cut| self.judge.judge(&cut));
+        let Some(Ok(judged)) = judged else { return (FORBIDDEN, [1.0; 2]) };
         let main = match self.options.objective {
-            Objective::Seconds => judged.work + judged.moving,
+            Objective::Seconds => judged.seconds,
             Objective::Bytes => judged.bytes.total() as f64,
         };
-        main + self.price * judged.memory as f64
+        let share = |i: usize| {
+            let all = judged.moving[i];
+            if all > 0.0 { (judged.exposed[i] / all).clamp(0.1, 1.0) } else { 1.0 }
+        };
+        (main + self.prices.held(judged.memory.iter().copied()), [share(0), share(1)])
     }
 }

@@ -3,13 +3,13 @@
 
 use super::bound::Bound;
 use super::eliminate::{FORBIDDEN, Factor, Problem};
-use super::part::{Choice, Need, Parts, homes_at, options_at, parts_of, seconds};
+use super::judge::Judge;
+use super::part::{Choice, Need, Parts, homes_at, options_at, seconds};
 use super::region::{Grid, area, contains, held};
-use super::traffic::fetches;
-use super::{Cut, CutError, Objective, Options, Spread};
+use super::traffic::Lying;
+use super::{Cut, CutError, Level, Objective, Options, Spread, Unit, unit};
 use gulliver_graph::graph::Origin;
 use gulliver_graph::spec::Region;
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -53,13 +53,39 @@ pub(crate) struct HomeOptions {
     pub needs: Vec<Need>,
 }
 
+/// What seconds of moving and bytes of memory cost.
+#[derive(Clone, Debug)]
+pub(crate) struct Prices {
+    /// A byte on the device with the least memory.
+    pub byte: f64,
+    /// By device: a byte there, against one on the device with the least memory.
+    pub tightness: Vec<f64>,
+    /// A second of moving a value that nothing but updates needs, and of moving another.
+    pub moving: [f64; 2],
+}
+
+impl Prices {
+    /// Every second counts, and memory at this price.
+    pub fn new(byte: f64, units: &[Unit], devices: usize) -> Prices {
+        let limits = (0..devices).map(|d| unit(units, d).memory.map_or(f64::INFINITY, |m| m.max(1) as f64));
+        let least = limits.clone().fold(f64::INFINITY, f64::min);
+        let tight = |limit: f64| if limit.is_finite() { least / limit } else { 0.0 };
+        Prices { byte, tightness: limits.map(tight).collect(), moving: [1.0; 2] }
+    }
+
+    /// The cost of so many bytes, by device.
+    pub fn held(&self, bytes: impl Iterator<Item = u64>) -> f64 {
+        let each = bytes.zip(&self.tightness).map(|(bytes, tight)| bytes as f64 * tight);
+        self.byte * each.fold(0.0, f64::max)
+    }
+}
+
 /// What is settled before tables are made.
 pub(crate) struct Tables<'a> {
     pub bound: &'a Bound<'a>,
     pub grid: &'a Grid<'a>,
     pub options: &'a Options,
-    /// Cost of a byte of memory.
-    pub price: f64,
+    pub prices: &'a Prices,
     /// Cost of a second of work where seconds are not what counts: all of them together are less than a byte.
     pub tie: f64,
     pub nodes: Vec<Rc<NodeOptions>>,
@@ -95,7 +121,7 @@ impl<'a> Tables<'a> {
         bound: &'a Bound<'a>,
         grid: &'a Grid<'a>,
         options: &'a Options,
-        price: f64,
+        prices: &'a Prices,
         state: &State,
         level: usize,
     ) -> Tables<'a> {
@@ -111,7 +137,7 @@ impl<'a> Tables<'a> {
                 let kind = bound.kind(node);
                 let all = options_at(kind, others, level, grid, *repeat);
                 let (choices, parts): (Vec<Choice>, Vec<Parts>) = all.into_iter().unzip();
-                let seconds = parts.iter().map(|p| seconds(kind, p, &options.rates, grid)).collect();
+                let seconds = parts.iter().map(|p| seconds(kind, p, &options.units, grid)).collect();
                 known.push(Rc::new(NodeOptions { choices, parts, seconds }));
                 known.len() - 1
             });
@@ -135,7 +161,7 @@ impl<'a> Tables<'a> {
         }
         let most: f64 = nodes.iter().map(|n| n.seconds.iter().copied().fold(0.0, f64::max)).sum();
         let tie = 0.5 / most.max(1e-30);
-        Tables { bound, grid, options, price, tie, nodes, node_ids, homes, home_ids }
+        Tables { bound, grid, options, prices, tie, nodes, node_ids, homes, home_ids }
     }
 
     /// All variables and costs.
@@ -146,7 +172,7 @@ impl<'a> Tables<'a> {
             domains[*variable] = home.spreads.len();
         }
         let mut factors = self.own_costs();
-        let mut known: HashMap<(u32, Option<PartyKey>, Vec<PartyKey>), Shared> = HashMap::new();
+        let mut known: HashMap<(u32, bool, Option<PartyKey>, Vec<PartyKey>), Shared> = HashMap::new();
         for v in 0..self.bound.graph.values.len() {
             let source = self.source(v);
             let readers = self.readers(v, source.as_ref());
@@ -155,6 +181,7 @@ impl<'a> Tables<'a> {
             }
             let key = (
                 self.bound.kinds.type_of[v],
+                self.bound.only_updates[v],
                 source.as_ref().map(|s| s.key.clone()),
                 readers.iter().map(|r| r.key.clone()).collect::<Vec<_>>(),
             );
@@ -177,25 +204,29 @@ impl<'a> Tables<'a> {
         for (node, options) in self.nodes.iter().enumerate() {
             let outs = &self.bound.graph.nodes[node].outs;
             let kept: Vec<bool> =
-                outs.iter().map(|v| self.price > 0.0 && self.bound.kept[v.index()]).collect();
+                outs.iter().map(|v| self.prices.byte > 0.0 && self.bound.kept[v.index()]).collect();
             let table = known.entry((self.node_ids[node], kept)).or_insert_with_key(|(_, kept)| {
                 let cost = |(parts, seconds): (&Parts, &f64)| {
                     let held = parts.outs.iter().zip(outs).zip(kept).filter(|(_, kept)| **kept);
-                    let held = held.map(|((boxes, v), _)| largest(boxes) * self.bound.element[v.index()]);
-                    seconds * work + self.price * held.sum::<u64>() as f64
+                    let held = held.map(|((boxes, v), _)| self.held(boxes, v.index()));
+                    seconds * work + held.sum::<f64>()
                 };
                 options.parts.iter().zip(&options.seconds).map(cost).collect()
             });
             factors.push(Factor { scope: vec![node], table: table.clone() });
         }
-        if self.price > 0.0 {
+        if self.prices.byte > 0.0 {
             for (v, (variable, home)) in &self.homes {
-                let cost = |n: &Need| self.price * (largest(&n.boxes) * self.bound.element[*v]) as f64;
-                let table = home.needs.iter().map(cost).collect();
+                let table = home.needs.iter().map(|n| self.held(&n.boxes, *v)).collect();
                 factors.push(Factor { scope: vec![*variable], table });
             }
         }
         factors
+    }
+
+    /// The cost of having these boxes of a value, each on its device.
+    fn held(&self, boxes: &[Region], v: usize) -> f64 {
+        self.prices.held(boxes.iter().map(|b| area(b) * self.bound.element[v]))
     }
 
     /// Who decides where a value lies; none for data, which the host puts where it is needed.
@@ -282,14 +313,22 @@ impl<'a> Tables<'a> {
         let deciding: Vec<usize> = (0..sets.len()).filter(|&r| !constant(&sets[r])).collect();
         let size = deciding.iter().fold(source.len(), |n, &r| n.saturating_mul(sets[r].len()));
         if size <= self.options.limit && pool.len() <= 64 {
-            let mut costs = Costs { tables: self, v, pool: &pool, known: HashMap::new() };
             let mut table = Vec::with_capacity(size);
-            for spreads in &source {
+            for (choice, spreads) in source.iter().enumerate() {
+                // Choices that leave the value alike cost the same.
+                let like = source.iter().position(|s| s == spreads).unwrap_or(choice);
+                let row = size / source.len();
+                if like < choice {
+                    table.extend_from_within(like * row..(like + 1) * row);
+                    continue;
+                }
+                let lying = Lying::new(&self.bound.shapes[v], spreads, self.grid);
+                let mut costs = Costs { tables: self, v, lying, pool: &pool, known: HashMap::new() };
                 let mut all = vec![base];
                 for &r in &deciding {
                     all = all.iter().flat_map(|bits| sets[r].iter().map(move |s| bits | s)).collect();
                 }
-                table.extend(all.into_iter().map(|set| costs.of(spreads, set)));
+                table.extend(all.into_iter().map(|set| costs.of(set)));
             }
             let places = std::iter::once(0).chain(deciding.iter().map(|r| r + first)).collect();
             return vec![(places, table.into())];
@@ -299,7 +338,8 @@ impl<'a> Tables<'a> {
         for (r, reader) in readers.iter().enumerate() {
             let mut table = Vec::with_capacity(source.len() * reader.len());
             for spreads in &source {
-                table.extend(reader.iter().map(|needs| self.moved(v, spreads, needs)));
+                let lying = Lying::new(&self.bound.shapes[v], spreads, self.grid);
+                table.extend(reader.iter().map(|needs| self.moved(v, &lying, needs)));
             }
             all.push((vec![0, r + first], table.into()));
         }
@@ -307,13 +347,13 @@ impl<'a> Tables<'a> {
     }
 
     /// The cost of moving one value.
-    pub fn moved(&self, v: usize, spreads: &[Spread], needs: &[&Need]) -> f64 {
+    fn moved(&self, v: usize, lying: &Lying, needs: &[&Need]) -> f64 {
         let levels = self.grid.levels;
         let mut elements = vec![0u64; self.grid.devices() * levels.len()];
         let mut add = |to: usize, from: usize, n: u64| {
             elements[to * levels.len() + self.grid.link(to, from)] += n;
         };
-        if fetches(&self.bound.shapes[v], spreads, needs, self.grid, &mut add).is_none() {
+        if lying.fetches(needs, &mut add).is_none() {
             return FORBIDDEN;
         }
         let size = self.bound.element[v] as f64;
@@ -323,7 +363,8 @@ impl<'a> Tables<'a> {
                 let seconds = |n: &[u64]| {
                     n.iter().zip(levels).map(|(n, l)| *n as f64 * size / l.bandwidth.max(1.0)).sum()
                 };
-                elements.chunks(levels.len().max(1)).map(seconds).fold(0.0, f64::max)
+                let price = self.prices.moving[usize::from(!self.bound.only_updates[v])];
+                price * elements.chunks(levels.len().max(1)).map(seconds).fold(0.0, f64::max)
             }
         }
     }
@@ -352,46 +393,41 @@ impl<'a> Tables<'a> {
     }
 }
 
-/// Elements of the largest box.
-fn largest(boxes: &[Region]) -> u64 {
-    boxes.iter().map(|b| area(b)).max().unwrap_or(0)
-}
-
-/// Costs of one value by where it lies and the set of what is needed.
+/// Costs of one value that lies in one way, by the set of what is needed.
 struct Costs<'a> {
     tables: &'a Tables<'a>,
     v: usize,
+    lying: Lying<'a>,
     pool: &'a [&'a Need],
-    known: HashMap<(Vec<Spread>, u64), f64>,
+    known: HashMap<u64, f64>,
 }
 
 impl Costs<'_> {
-    fn of(&mut self, spreads: &[Spread], set: u64) -> f64 {
-        if let Some(cost) = self.known.get(&(spreads.to_vec(), set)) {
+    fn of(&mut self, set: u64) -> f64 {
+        if let Some(cost) = self.known.get(&set) {
             return *cost;
         }
         let needs: Vec<&Need> =
             (0..self.pool.len()).filter(|i| set >> i & 1 == 1).map(|i| self.pool[i]).collect();
-        let cost = self.tables.moved(self.v, spreads, &needs);
-        self.known.insert((spreads.to_vec(), set), cost);
+        let cost = self.tables.moved(self.v, &self.lying, &needs);
+        self.known.insert(set, cost);
         cost
     }
 }
 
+/// The cut over the devices of these levels that a state says.
+pub(crate) fn of_state(bound: &Bound, levels: &[Level], state: &State) -> Result<Cut, CutError> {
+    let grid = Grid::new(levels);
+    cut_of(bound, &grid, state, &mut Judge::new(bound, &grid, &[]))
+}
+
 /// The cut that a state says; data lies where it is needed, so that none is moved.
-pub(crate) fn cut_of(bound: &Bound, grid: &Grid, state: &State) -> Result<Cut, CutError> {
+pub(crate) fn cut_of(bound: &Bound, grid: &Grid, state: &State, judge: &mut Judge) -> Result<Cut, CutError> {
     let mut cut = Cut::none(bound.graph, grid.levels);
     let mut needs: HashMap<usize, Vec<Need>> = HashMap::new();
-    let mut known: HashMap<(u32, &[Choice]), Rc<Parts>> = HashMap::new();
     for (id, node) in bound.graph.nodes.iter().enumerate() {
-        let parts = match known.entry((bound.kinds.kind_of[id], state.choices[id].as_slice())) {
-            Entry::Occupied(known) => known.get().clone(),
-            Entry::Vacant(free) => {
-                let parts = parts_of(bound.kind(id), &state.choices[id], grid)
-                    .map_err(|why| CutError::Illegal { node: id, why })?;
-                free.insert(Rc::new(parts)).clone()
-            }
-        };
+        let divided = judge.divided(id, &state.choices[id])?;
+        let parts = &divided.parts;
         let axis = |c: &Choice| if let Choice::Axis(a) = c { Some(*a) } else { None };
         cut.nodes[id] = state.choices[id].iter().map(axis).collect();
         for (v, spreads) in node.outs.iter().zip(&parts.spreads) {

@@ -2,7 +2,7 @@
 
 use super::part::parts_of;
 use super::region::Grid;
-use super::tables::{State, cut_of};
+use super::tables::{State, of_state};
 use super::*;
 use crate::cut::bound::Bound;
 use gulliver_graph::autodiff::differentiate;
@@ -60,7 +60,7 @@ fn named(
     for v in (0..graph.values.len()).filter(|v| bound.has_home(*v)) {
         state.homes[v][0] = home(&graph.values[v].name);
     }
-    cut_of(&bound, &Grid::new(levels), &state).unwrap()
+    of_state(&bound, levels, &state).unwrap()
 }
 
 fn moved(graph: &Graph, cut: &Cut) -> u64 {
@@ -95,17 +95,19 @@ fn data_parallel_moves_twice_each_weight() {
     }
 }
 
-/// A cut with other choices of some nodes.
+/// A cut with other choices of some nodes at its last level.
 fn changed(graph: &Graph, cut: &Cut, choose: impl Fn(usize) -> Option<Choice>) -> Cut {
     let bound = Bound::new(graph, &Bindings::new()).unwrap();
     let mut state = State::new(&bound);
     for id in 0..graph.nodes.len() {
-        state.choices[id] = choose(id).map_or_else(|| cut.choices(graph, id), |c| vec![c]);
+        state.choices[id] = cut.choices(graph, id);
+        let last = state.choices[id].last_mut().zip(choose(id));
+        last.into_iter().for_each(|(choice, chosen)| *choice = chosen);
     }
     for v in (0..graph.values.len()).filter(|v| bound.has_home(*v)) {
         state.homes[v] = cut.values[v].clone();
     }
-    cut_of(&bound, &Grid::new(&cut.levels), &state).unwrap()
+    of_state(&bound, &cut.levels, &state).unwrap()
 }
 
 #[test]
@@ -126,6 +128,28 @@ fn filter_parallel_gathers_forward_and_reduces_backward() {
         let of_hidden = |id: usize| graph.ty(graph.nodes[id].outs[0]).shape == [Dim::from(b), Dim::from(h)];
         let reduced = |id: usize| (is(id, "map_grad") && of_hidden(id)).then_some(Choice::All);
         assert_eq!(moved(&graph, &changed(&graph, &cut, reduced)), 3 * hidden);
+    }
+}
+
+/// Filters within groups of devices that have a share of the batch each: 3(p2-1)B|y| + 2(p1-1)|w|.
+#[test]
+fn data_and_filter_parallel_add_up() {
+    for (groups, within) in [(2, 2), (2, 3), (3, 2), (4, 2), (2, 4)] {
+        let (b, i, h, o) = (24, 12, 24, 48);
+        let graph = perceptron(b, i, h, o);
+        let levels = [Level::even(groups, 1.0), Level::even(within, 1.0)];
+        let cut = comparator::hybrid(&graph, &Bindings::new(), &levels).unwrap();
+        let is = |id: usize, op: &str| {
+            graph.nodes[id].op.def().name() == op && graph.nodes[id].phase == Phase::Backward
+        };
+        let cut = changed(&graph, &cut, |id| is(id, "mul").then_some(Choice::All));
+        let hidden = 4 * (b * h) as u64 * (within as u64 - 1);
+        let weights = 4 * (h * i + o * h) as u64 * 2 * (groups as u64 - 1);
+        assert_eq!(moved(&graph, &cut), 2 * hidden + weights, "{groups} {within}");
+        let of_hidden = |id: usize| graph.ty(graph.nodes[id].outs[0]).shape == [Dim::from(b), Dim::from(h)];
+        let reduced = |id: usize| (is(id, "map_grad") && of_hidden(id)).then_some(Choice::All);
+        let reduced = changed(&graph, &cut, reduced);
+        assert_eq!(moved(&graph, &reduced), 3 * hidden + weights, "{groups} {within}");
     }
 }
 
@@ -150,29 +174,40 @@ fn channel_parallel_reduces_forward_and_gathers_backward() {
     }
 }
 
+/// Images and volumes, whose extents need not be multiples of the number of devices.
 #[test]
 fn spatial_parallel_exchanges_halos() {
-    for (p, kernel, rows) in [(2, 3, 1), (3, 3, 1), (4, 5, 2), (5, 3, 1)] {
-        let (n, c, h, w, o) = (2, 3, 60, 7, 4);
+    for (p, kernel, space, axis) in [
+        (2, 3, vec![60, 7], "h"),
+        (3, 3, vec![61, 7], "h"),
+        (4, 5, vec![62, 7], "h"),
+        (5, 3, vec![60, 7], "h"),
+        (2, 3, vec![9, 5, 4], "d"),
+        (3, 5, vec![20, 6, 5], "d"),
+        (4, 3, vec![18, 4, 6], "d"),
+    ] {
+        let (n, c, o, rank) = (2, 3, 4, space.len());
         let graph = trained(|g| {
-            let x = g.data("x", DType::F32, &[n, c, h, w])?;
-            let first = g.weight("first", &[c, c, 1, 1], INIT)?;
-            let second = g.weight("second", &[o, c, kernel, kernel], INIT)?;
-            let x = g.conv(x, first, &ConvOptions::new(2))?;
-            g.conv(x, second, &ConvOptions { padding: vec![kernel / 2; 2], ..ConvOptions::new(2) })
+            let x = g.data("x", DType::F32, &[&[n, c], space.as_slice()].concat())?;
+            let first = g.weight("first", &[&[c, c], vec![1; rank].as_slice()].concat(), INIT)?;
+            let second = g.weight("second", &[&[o, c], vec![kernel; rank].as_slice()].concat(), INIT)?;
+            let x = g.conv(x, first, &ConvOptions::new(rank))?;
+            g.conv(x, second, &ConvOptions { padding: vec![kernel / 2; rank], ..ConvOptions::new(rank) })
         });
         let levels = [Level::even(p, 1.0)];
         let choose = |op: &str| match op {
-            "conv" | "conv_transpose" | "conv_weight_grad" => Some("h"),
+            "conv" | "conv_transpose" | "conv_weight_grad" => Some(axis),
             "update_sgd" => None,
             _ => Some("a2"),
         };
         let cut = named(&graph, &levels, choose, |_| Spread::Whole);
         let others = p as u64 - 1;
-        let halo = |channels: usize| 4 * 2 * others * (rows * n * channels * w) as u64;
-        let weights = 4 * 2 * others * (c * c + o * c * kernel * kernel) as u64;
-        // Rows of the input forward, of the result's gradient backward.
-        assert_eq!(moved(&graph, &cut), halo(c) + halo(o) + weights);
+        // So many rows or planes on either side of every border.
+        let border = kernel / 2 * n * space[1..].iter().product::<usize>();
+        let halo = |channels: usize| 4 * 2 * others * (border * channels) as u64;
+        let weights = 4 * 2 * others * (c * c + o * c * kernel.pow(rank as u32)) as u64;
+        // Of the input forward, of the result's gradient backward.
+        assert_eq!(moved(&graph, &cut), halo(c) + halo(o) + weights, "{p} {space:?}");
     }
 }
 

@@ -19,68 +19,105 @@ pub fn fetches(
     grid: &Grid,
     add: &mut impl FnMut(usize, usize, u64),
 ) -> Option<()> {
-    let level_bits = |is: fn(&Spread) -> bool| {
-        spreads.iter().enumerate().filter(|(_, s)| is(s)).fold(0u64, |bits, (l, _)| bits | 1 << l)
-    };
-    let partial = level_bits(|s| matches!(s, Spread::Partial(_)));
-    let sums = level_bits(|s| *s == Spread::Partial(SUMS));
-    let along = level_bits(|s| matches!(s, Spread::Along(_)));
-    if needs.iter().any(|n| n.unreduced & !sums != 0) {
-        return None;
+    Lying::new(shape, spreads, grid).fetches(needs, add)
+}
+
+/// A value that lies over devices in one way.
+pub(crate) struct Lying<'a> {
+    grid: &'a Grid<'a>,
+    /// Levels, as bits, at which it is a partial result, a partial sum, and divided.
+    partial: u64,
+    sums: u64,
+    along: u64,
+    /// By device; none if everyone has all.
+    holds: Vec<Region>,
+}
+
+impl<'a> Lying<'a> {
+    /// As these spreads say.
+    pub fn new(shape: &[usize], spreads: &[Spread], grid: &'a Grid<'a>) -> Lying<'a> {
+        let level_bits = |is: fn(&Spread) -> bool| {
+            spreads.iter().enumerate().filter(|(_, s)| is(s)).fold(0u64, |bits, (l, _)| bits | 1 << l)
+        };
+        let partial = level_bits(|s| matches!(s, Spread::Partial(_)));
+        let sums = level_bits(|s| *s == Spread::Partial(SUMS));
+        let along = level_bits(|s| matches!(s, Spread::Along(_)));
+        let devices = if partial | along == 0 { 0 } else { grid.devices() };
+        let holds = (0..devices).map(|d| held(shape, spreads, grid, d)).collect();
+        Lying { grid, partial, sums, along, holds }
     }
-    if needs.is_empty() || (partial | along) == 0 {
-        return Some(());
-    }
-    let holds: Vec<Region> = (0..grid.devices()).map(|d| held(shape, spreads, grid, d)).collect();
-    let mut kept: Vec<u64> = needs.iter().map(|n| n.unreduced).collect();
-    kept.sort_unstable();
-    kept.dedup();
-    for unreduced in kept {
-        let boxes: Vec<Vec<&Region>> = (0..grid.devices())
-            .map(|d| largest(needs.iter().filter(|n| n.unreduced == unreduced).map(|n| &n.boxes[d])))
-            .collect();
-        let reduced = partial & !unreduced;
-        let mut moving = along | reduced;
-        let everyone = boxes.iter().zip(&holds).all(|(list, own)| list.iter().any(|b| contains(b, own)));
-        if reduced != 0 && everyone {
-            all_reduce(&holds, reduced, grid, add);
-            moving = along;
+
+    /// See [`fetches`].
+    pub fn fetches(&self, needs: &[&Need], add: &mut impl FnMut(usize, usize, u64)) -> Option<()> {
+        if needs.iter().any(|n| n.unreduced & !self.sums != 0) {
+            return None;
         }
-        for (to, list) in boxes.iter().enumerate() {
-            for (from, own) in holds.iter().enumerate().filter(|(from, _)| *from != to) {
-                if differ(grid, to, from) & !moving == 0 {
-                    list.iter().for_each(|b| add(to, from, common(b, own)));
+        if needs.is_empty() || self.holds.is_empty() {
+            return Some(());
+        }
+        let mut kept: Vec<u64> = needs.iter().map(|n| n.unreduced).collect();
+        kept.sort_unstable();
+        kept.dedup();
+        // The boxes of all devices, one after another, and where each device's end.
+        let (mut boxes, mut ends): (Vec<&Region>, Vec<usize>) = (Vec::new(), Vec::new());
+        for unreduced in kept {
+            boxes.clear();
+            ends.clear();
+            for d in 0..self.holds.len() {
+                largest(&mut boxes, needs.iter().filter(|n| n.unreduced == unreduced).map(|n| &n.boxes[d]));
+                ends.push(boxes.len());
+            }
+            let begin = |d: usize| if d == 0 { 0 } else { ends[d - 1] };
+            let reduced = self.partial & !unreduced;
+            let mut moving = self.along | reduced;
+            let has_all =
+                |(d, own): (usize, &Region)| boxes[begin(d)..ends[d]].iter().any(|b| contains(b, own));
+            if reduced != 0 && self.holds.iter().enumerate().all(has_all) {
+                all_reduce(&self.holds, reduced, self.grid, add);
+                moving = self.along;
+            }
+            for (to, own) in self.holds.iter().enumerate() {
+                for needed in &boxes[begin(to)..ends[to]] {
+                    // What is divided is held by one of those between whom it is.
+                    if moving == self.along && contains(own, needed) {
+                        continue;
+                    }
+                    for (from, other) in self.holds.iter().enumerate().filter(|(from, _)| *from != to) {
+                        if self.grid.differ(to, from) & !moving == 0 {
+                            add(to, from, common(needed, other));
+                        }
+                    }
                 }
             }
         }
+        Some(())
     }
-    Some(())
 }
 
-/// The levels at which two devices are in different groups.
-pub(crate) fn differ(grid: &Grid, a: usize, b: usize) -> u64 {
-    let pairs = grid.groups[a].iter().zip(&grid.groups[b]).enumerate();
-    pairs.filter(|(_, (x, y))| x != y).fold(0, |bits, (l, _)| bits | 1 << l)
-}
-
-/// The boxes that are inside no other, each once.
-fn largest<'a>(boxes: impl Iterator<Item = &'a Region>) -> Vec<&'a Region> {
-    let mut list: Vec<&Region> = Vec::new();
+/// Adds the boxes that are inside no other of these, each once.
+fn largest<'a>(list: &mut Vec<&'a Region>, boxes: impl Iterator<Item = &'a Region>) {
+    let first = list.len();
     for new in boxes {
-        if area(new) == 0 || list.iter().any(|b| contains(b, new)) {
+        if area(new) == 0 || list[first..].iter().any(|b| contains(b, new)) {
             continue;
         }
-        list.retain(|b| !contains(new, b));
+        let mut at = first;
+        while at < list.len() {
+            if contains(new, list[at]) {
+                list.swap_remove(at);
+            } else {
+                at += 1;
+            }
+        }
         list.push(new);
     }
-    list
 }
 
 /// Devices that hold partial results of the same box each reduce a slice of it, then gather the others'.
 fn all_reduce(holds: &[Region], reduced: u64, grid: &Grid, add: &mut impl FnMut(usize, usize, u64)) {
     for (to, own) in holds.iter().enumerate() {
         let peers: Vec<usize> =
-            (0..grid.devices()).filter(|&from| differ(grid, to, from) & !reduced == 0).collect();
+            (0..grid.devices()).filter(|&from| grid.differ(to, from) & !reduced == 0).collect();
         let slice = |peer: usize| area(&slice_along(own, &peers, peer));
         for &from in peers.iter().filter(|&&from| from != to) {
             add(to, from, slice(to) + slice(from));

@@ -199,13 +199,7 @@ fn answer(
 
 /// Seconds that a step of `rest` seconds waits for its samples: on their way through host memory, and until they
 /// are read, which takes place during the step before.
-fn loading(
-    workload: &Workload,
-    cluster: &Cluster,
-    strategy: &Strategy,
-    setting: &Setting,
-    rest: f64,
-) -> f64 {
+fn loading(workload: &Workload, cluster: &Cluster, strategy: &Strategy, setting: &Setting, rest: f64) -> f64 {
     let software = &setting.software;
     // Samples lie in memory as 32-bit numbers; one process loads them for all that share them.
     let bytes = setting.batch as f64 / strategy.data as f64 * workload.sample * 4.0;

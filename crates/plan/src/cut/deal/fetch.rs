@@ -5,7 +5,7 @@ use super::{Dealer, extents, fixed};
 use crate::cut::bound::SUMS;
 use crate::cut::part::Need;
 use crate::cut::region::{area, contains, intersect};
-use crate::cut::traffic::{differ, slice_along};
+use crate::cut::traffic::slice_along;
 use crate::cut::{CutError, Spread};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Phase, Type, Value, ValueInfo};
@@ -107,7 +107,7 @@ impl Dealer<'_> {
     fn all_reduce(&mut self, v: Value, holding: &Holding, reduced: u64, at: (Phase, u32)) -> Holding {
         let devices = self.devices.len();
         let peers = |d: usize| -> Vec<usize> {
-            (0..devices).filter(|&from| differ(self.grid, d, from) & !reduced == 0).collect()
+            (0..devices).filter(|&from| self.grid.differ(d, from) & !reduced == 0).collect()
         };
         let slice = |d: usize, of: usize| slice_along(&holding.boxes[d], &peers(d), of);
         let slices: Vec<Region> = (0..devices).map(|d| slice(d, d)).collect();
@@ -127,11 +127,11 @@ impl Dealer<'_> {
         let adding = holding.partial & !need.unreduced;
         let moving = holding.along | adding;
         let sources = |d: usize| -> Vec<(usize, bool)> {
-            let near = |from: &usize| differ(self.grid, d, *from) & !moving == 0;
+            let near = |from: &usize| self.grid.differ(d, *from) & !moving == 0;
             let all: Vec<usize> = (0..self.devices.len()).filter(near).collect();
             // The first to bring a box is put there, the others' are added.
             let first =
-                |i: usize| !all[..i].iter().any(|other| differ(self.grid, *other, all[i]) & !adding == 0);
+                |i: usize| !all[..i].iter().any(|other| self.grid.differ(*other, all[i]) & !adding == 0);
             all.iter().enumerate().map(|(i, from)| (*from, !first(i))).collect()
         };
         let sources: Vec<Vec<(usize, bool)>> = (0..self.devices.len()).map(sources).collect();
