@@ -21,7 +21,10 @@ pub const STRATEGIES: [(&str, &str); 12] = [
         "harmony-dp",
         "the same, all partials of some layers before those of the next: weights are fetched once for all",
     ),
-    ("zero", "every device takes partials of its own and has a share of every large weight, gradient and state"),
+    (
+        "zero",
+        "every device takes partials of its own and has a share of every large weight, gradient and state",
+    ),
     ("pipeline", "every device has some neighbouring layers; one partial goes forward, one back"),
     ("harmony-pp", "layers go around the devices in packs, all partials of a pack before those of the next"),
     ("filter", "every node is divided along the outputs of its weights"),
