@@ -53,7 +53,7 @@ fn strategies_give_the_same_bits_and_checkpoints_go_from_one_to_the_next() {
     let partials = ["--set", "train.partials=4"];
     let whole = place.train("job.toml", "whole", &partials);
     let mut steps = 0;
-    for (strategy, devices) in [("pipeline", "3"), ("harmony-pp", "2"), ("harmony-dp", "2"), ("auto", "2")] {
+    for (strategy, devices) in [("pipeline", "3"), ("harmony-pp", "2"), ("zero", "4"), ("auto", "2")] {
         let with = [&partials[..], &["--strategy", strategy, "--devices", devices]].concat();
         let all = place.train("job.toml", strategy, &with);
         assert_eq!(fingerprint(&all), fingerprint(&whole), "{strategy}");
@@ -74,6 +74,27 @@ fn strategies_give_the_same_bits_and_checkpoints_go_from_one_to_the_next() {
     let cut = place.train("job.toml", "cut", &with);
     let (found, expected) = (cut["loss"].as_f64().unwrap(), whole["loss"].as_f64().unwrap());
     assert!((found - expected).abs() <= 1e-5 * expected.abs(), "{found} {expected}");
+}
+
+/// Killed in the middle, a run goes on from its last checkpoint on other numbers of devices and by other strategies.
+#[test]
+fn a_run_that_is_killed_goes_on_on_fewer_and_more_devices() {
+    let place = Place::new("devices-killed");
+    place.write("job.toml", JOB);
+    let partials = ["--set", "train.partials=8", "--set", "train.checkpoint_every=1"];
+    let whole = place.train("job.toml", "whole", &partials);
+    let resume = [&["train", "job.toml", "--out", "killed", "--json", "--resume"], &partials[..]].concat();
+    for (strategy, devices) in
+        [("zero", "4"), ("data", "2"), ("harmony-pp", "3"), ("zero", "8"), ("pipeline", "2")]
+    {
+        let with = [&resume[..], &["--strategy", strategy, "--devices", devices]].concat();
+        let mut running = place.start(&with);
+        assert!(running.wait_for("checkpoint", 2), "{strategy} on {devices} devices");
+        running.kill();
+        assert_ne!(running.finish().code(), Some(1), "{strategy}");
+    }
+    let end = place.train("job.toml", "killed", &[&partials[..], &["--resume"]].concat());
+    assert_eq!(fingerprint(&end), fingerprint(&whole));
 }
 
 #[test]
@@ -115,6 +136,10 @@ fn what_cannot_be_shared_is_refused_in_one_line() {
     for (arguments, expected) in [
         (&["--devices", "3"][..], "a batch of 8 cannot be shared evenly by 3 devices"),
         (&["--devices", "4", "--set", "train.partials=2"], "4 devices take as many partials each"),
+        (
+            &["--devices", "4", "--set", "train.partials=2", "--strategy", "zero"],
+            "4 devices take as many partials each",
+        ),
         (&["--devices", "2", "--strategy", "none"], "train.strategy: unknown value \"none\""),
         (&["--devices", "many"], "devices.count: must be a whole number from 1 to 64"),
         (&["--devices", "2x"], "devices.memory"),

@@ -14,7 +14,9 @@ use gulliver_graph::graph::{Graph, Origin, Phase, Role, Value};
 use gulliver_plan::make::{BATCH, PlanError};
 use gulliver_plan::meetings::all_get_through;
 use gulliver_plan::replicate::{EVERYONES, TOTAL, replica};
+use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::thread;
 
@@ -76,8 +78,11 @@ pub(super) fn at_once<A: Send, T: Send>(
     })
 }
 
-/// Where these devices meet.
+/// Where these devices meet: where their kernels were told to, or in a room of this process.
 pub(super) fn room(devices: &[SessionOptions]) -> Arc<dyn Peers> {
+    if let Some(peers) = devices.first().and_then(|options| options.kernels.peers.clone()) {
+        return peers;
+    }
     let cores = thread::available_parallelism().map_or(1, |n| n.get());
     let threads: usize = devices.iter().map(|options| options.threads).sum();
     Arc::new(Room::new(devices.len(), threads > cores))
@@ -243,10 +248,20 @@ impl Session {
         does: impl FnOnce(&mut Session) -> Result<T, SessionError>,
     ) -> Result<T, SessionError> {
         let seat = self.planner.options().seat.clone().expect("one of several has a seat");
-        let told = Told { seat: &seat, why: "its thread died".into(), armed: true };
-        let result = does(self);
-        told.disarm(result.as_ref().err());
-        result
+        let mut told = Told { seat: &seat, why: "its thread died".into(), armed: true };
+        match catch_unwind(AssertUnwindSafe(|| does(self))) {
+            Ok(result) => {
+                told.disarm(result.as_ref().err());
+                result
+            }
+            Err(panic) => {
+                if let Some(last_words) = last_words(panic.as_ref()) {
+                    told.why = format!("its thread died: {last_words}");
+                }
+                drop(told);
+                resume_unwind(panic)
+            }
+        }
     }
 
     /// The outcome of a step in which every device has some of the results of all partials.
@@ -311,6 +326,11 @@ impl Drop for Told<'_> {
             self.seat.peers.part(self.seat.party, &self.why);
         }
     }
+}
+
+/// What a thread said when it died.
+fn last_words(panic: &(dyn Any + Send)) -> Option<&str> {
+    panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str))
 }
 
 fn repeats(graph: &Graph, v: Value) -> bool {
