@@ -110,7 +110,8 @@ fn parse(text: &str) -> Result<Profile, String> {
     Ok(profile)
 }
 
-fn render(profile: &Profile) -> String {
+/// A profile as its file has it.
+pub fn render(profile: &Profile) -> String {
     let Profile { cores, processor, links, scaling, curves } = profile;
     let mut text =
         String::from("# How fast a machine is. Made by `gulliver profile`; seconds, bytes, operations.\n");

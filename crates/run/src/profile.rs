@@ -1,7 +1,6 @@
 //! How fast this machine is, measured: every kernel of some small networks while they are trained, alone and
 //! beside others; what more threads bring; copies between tiers; the disk.
 
-pub mod check;
 pub mod measure;
 pub mod probes;
 

@@ -276,6 +276,12 @@ impl Session {
         Ledger { from_peers, ..self.cpu.moved() }
     }
 
+    /// Notes from now on when each step is done on all devices, or no longer.
+    pub fn record(&mut self, on: bool) {
+        self.cpu.record(on);
+        self.others.iter_mut().for_each(|other| other.record(on));
+    }
+
     /// When each step of the plans of all devices was done in the last run, from when the first began; empty
     /// unless that is noted.
     pub fn recorded(&self) -> Vec<Span> {
