@@ -22,8 +22,8 @@ use std::time::Instant;
 const WARM_UP: usize = 2;
 const CHANGED: usize = 1;
 /// Every job of a group has its turn so often, for steps of so many seconds, and so many of them at least.
-const ROUNDS: usize = 4;
-const TURN: (f64, usize) = (0.25, 3);
+const ROUNDS: usize = 3;
+const TURN: (f64, usize) = (0.2, 2);
 
 /// One job with one strategy.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -187,6 +187,10 @@ pub fn corrected(profile: &Profile, corrections: &[Correction]) -> Profile {
         };
         for curves in profile.curves.iter_mut().filter(of) {
             curves.between *= one.times;
+            if let Some(meeting) = &mut curves.meeting {
+                meeting.call *= one.times;
+                meeting.byte *= one.times;
+            }
             let points = curves.families.values_mut().flatten();
             points.for_each(|point| point.seconds *= one.times);
         }
@@ -216,6 +220,7 @@ mod tests {
             threads,
             devices: 1,
             between: 1e-6,
+            meeting: None,
             rates: Rates::default(),
             families: [("conv".to_string(), points.clone())].into_iter().collect(),
         };

@@ -48,6 +48,7 @@ pub static PROBES: &[Probe] = &[
     probe("mobilenet_v2", "size=48 classes=100", [2, 0], "sgd"),
     probe("cosmoflow", "size=24 width=16", [2, 0], "sgd"),
     probe("cosmoflow", "size=40 width=32", [1, 0], "adam"),
+    probe("cosmoflow", "size=32 width=8", [2, 0], "sgd"),
     probe("pointnet", "points=600 width=48", [4, 0], "adam"),
     probe("dcgan", "generator=32 discriminator=32", [4, 0], "adam"),
     probe("mlp", "sizes=784,1536,1536,10", [24, 0], "adam"),
