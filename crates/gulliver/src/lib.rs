@@ -9,7 +9,9 @@ pub use gulliver_plan as plan;
 pub use gulliver_run as run;
 
 pub mod advice;
+pub mod check;
 pub mod command;
+pub mod history;
 pub mod interrupt;
 pub mod job;
 pub mod machine;

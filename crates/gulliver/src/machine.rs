@@ -2,7 +2,7 @@
 //! machine.
 
 use crate::command::CommandError;
-use gulliver_plan::cost::{Curves, Links, Point, Profile, Rates};
+use gulliver_plan::cost::{Curves, Links, Meeting, Point, Profile, Rates};
 use gulliver_run::atomic::write_atomic;
 use std::fmt::Write as _;
 use std::fs;
@@ -96,6 +96,10 @@ fn parse(text: &str) -> Result<Profile, String> {
             "a number of `curves`",
             &[flops, bytes, call, curves.threads as f64, curves.devices as f64],
         )?;
+        let Meeting { call, byte } = curves.meeting.unwrap_or(Meeting { call: 0.0, byte: 0.0 });
+        if ![call, byte].iter().all(|x| x.is_finite() && *x >= 0.0) {
+            return Err("`meeting` has a number below 0".into());
+        }
         for (family, points) in &curves.families {
             for point in points {
                 let sizes = [point.load.flops, point.load.bytes].into_iter().chain(point.load.extents);
@@ -110,7 +114,8 @@ fn parse(text: &str) -> Result<Profile, String> {
     Ok(profile)
 }
 
-fn render(profile: &Profile) -> String {
+/// A profile as its file has it.
+pub fn render(profile: &Profile) -> String {
     let Profile { cores, processor, links, scaling, curves } = profile;
     let mut text =
         String::from("# How fast a machine is. Made by `gulliver profile`; seconds, bytes, operations.\n");
@@ -130,11 +135,15 @@ fn render(profile: &Profile) -> String {
             s.threads, s.flops, s.bytes, s.spread
         ));
     }
-    for Curves { threads, devices, between, rates: Rates { flops, bytes, call }, families } in curves {
+    for Curves { threads, devices, between, meeting, rates: Rates { flops, bytes, call }, families } in curves
+    {
         line(format!(
             "\n[[curves]]\nthreads = {threads}\ndevices = {devices}\nbetween = {between:e}\n\
              rates = {{ flops = {flops:e}, bytes = {bytes:e}, call = {call:e} }}"
         ));
+        if let Some(Meeting { call, byte }) = meeting {
+            line(format!("meeting = {{ call = {call:e}, byte = {byte:e} }}"));
+        }
         line(format!("\n# {POINT}\n[curves.families]"));
         for (family, points) in families {
             line(format!("{} = [\n{}]", toml::Value::String(family.clone()), rows(points)));
@@ -174,7 +183,14 @@ mod tests {
             processor: "a \"fast\" one".into(),
             links: Links { to_device: 1e9, to_host: 2e9, disk_read: 3e9, disk_write: 4e9, from_peers: 5e9 },
             scaling: vec![Scaling { threads: 1, flops: 5e9, bytes: 6e9, spread: 0.5 }],
-            curves: vec![Curves { threads: 1, devices: 2, between: 1e-7, rates, families }],
+            curves: vec![Curves {
+                threads: 1,
+                devices: 2,
+                between: 1e-7,
+                meeting: Some(Meeting { call: 2e-5, byte: 1e-9 }),
+                rates,
+                families,
+            }],
         }
     }
 
@@ -199,6 +215,7 @@ mod tests {
             ("[8.0,", "[-8.0,", "below 0"),
             ("disk_write = 4e9", "disk_write = 0.0", "a rate of `links` is 0"),
             ("[8.0, ", "[", "line"),
+            ("byte = 1e-9", "byte = -1e-9", "`meeting` has a number below 0"),
             ("devices = 2", "devices = 0", "a number of `curves` is 0"),
         ] {
             assert!(good.contains(from), "{from}");

@@ -4,7 +4,7 @@
 use crate::advice::advise;
 use crate::command::CommandError;
 use crate::job::{Device, Job, Length, NormGroup};
-use crate::strategy::{AUTO, fastest, planned_as};
+use crate::strategy::{ALONE, AUTO, fastest, planned_as};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
 use gulliver_graph::model::param::ParamValue;
@@ -76,6 +76,8 @@ pub struct Setup {
     pub parameters: u64,
     /// Settings of the model that the data decided, for people to see.
     pub fitted: Vec<(String, ParamValue)>,
+    /// How devices share the work; [`ALONE`] on one device.
+    pub strategy: &'static str,
 }
 
 /// How fast the machine is thought to be.
@@ -119,14 +121,29 @@ pub fn setup(
     let curves = machine.and_then(|machine| machine.at(threads(job), job.devices.count as usize));
     session.curves = curves.map(Arc::new);
     let devices = device_options(&session, job, machine);
-    let mut others = match (job.devices.count, job.train.strategy) {
-        (1, _) => vec![planned(&graphs, session)?],
-        (_, AUTO) => fastest(&graphs, &devices)?.planners,
-        (_, name) => planned_as(name, &graphs, devices.clone())?.0,
+    let (strategy, mut others) = match (job.devices.count, job.train.strategy) {
+        (1, _) => (ALONE, vec![planned(&graphs, session)?]),
+        (_, AUTO) => {
+            let best = fastest(&graphs, &devices)?;
+            (best.name, best.planners)
+        }
+        (_, name) => (name, planned_as(name, &graphs, devices.clone())?.0),
     };
     let planner = others.remove(0);
     let largest = planner.options().largest.clone().unwrap_or_else(|| graphs.largest.clone());
-    Ok(Setup { planner, others, largest, graphs, devices, schedule, sources, options, parameters, fitted })
+    Ok(Setup {
+        planner,
+        others,
+        largest,
+        graphs,
+        devices,
+        schedule,
+        sources,
+        options,
+        parameters,
+        fitted,
+        strategy,
+    })
 }
 
 /// Opens the data of a job.

@@ -14,6 +14,9 @@ use gulliver_run::session::{
 /// The name that leaves the choice to us.
 pub const AUTO: &str = "auto";
 
+/// What one device does that shares with nobody.
+pub const ALONE: &str = "alone";
+
 /// Names, each with what the devices do.
 pub const STRATEGIES: [(&str, &str); 12] = [
     (AUTO, "whichever is thought to be fastest and leaves the numbers as they are on one device"),

@@ -55,8 +55,9 @@ fn main() {
         let all: Vec<Device> = (0..devices).map(|party| device(&graph, party, devices)).collect();
         let times: Vec<_> = all.iter().map(|(.., seconds)| |id: NodeId| seconds[id.index()]).collect();
         let pairs = all.iter().zip(&times);
-        let parties: Vec<Party> =
-            pairs.map(|((graph, plan, _), seconds)| Party { graph, plan, seconds, links: &links }).collect();
+        let parties: Vec<Party> = pairs
+            .map(|((graph, plan, _), seconds)| Party { graph, plan, seconds, taken: None, links: &links })
+            .collect();
         let topology = match rate_of_links {
             Some(rate) => Topology::pcie(devices, rate, 1e-5, 1).expect("a sound box"),
             None => Topology::alone(),

@@ -3,7 +3,7 @@
 mod curve;
 mod profile;
 
-pub use curve::{Curves, Point};
+pub use curve::{Curves, Meeting, Point};
 pub use profile::{Profile, Scaling};
 
 use serde::{Deserialize, Serialize};

@@ -4,6 +4,7 @@
 
 use crate::base::{Base, Facts};
 use crate::budget::LONG;
+use crate::cost::Meeting;
 pub use crate::evaluate::profile;
 use crate::kind::Kinds;
 use crate::learn::Rung;
@@ -51,6 +52,8 @@ pub struct Sizes {
     pub scratch: Vec<u64>,
     /// Seconds by kind of node.
     pub seconds: Vec<f64>,
+    /// What a meeting takes of the device's time, if that is known.
+    pub meeting: Option<Meeting>,
 }
 
 impl Outline {
@@ -123,7 +126,8 @@ impl Outline {
             let measured = options.curves.and_then(|curves| curves.seconds(&work.family, &load));
             slower * measured.unwrap_or_else(|| options.rates.seconds(load.flops, load.bytes))
         });
-        Sizes { seconds: seconds.collect(), ..sizes.clone() }
+        let meeting = options.curves.and_then(|curves| curves.meeting);
+        Sizes { seconds: seconds.collect(), meeting, ..sizes.clone() }
     }
 
     /// Seconds of a node.
@@ -170,7 +174,7 @@ fn settle(graph: &Graph, kinds: &Kinds, sizes: &Bindings, options: &Options) -> 
         let view = node.op.def().is_view();
         scratch.push(if view { 0 } else { (options.scratch)(graph, node, &slice)? });
     }
-    Ok(Sizes { slice, bytes, scratch, seconds: Vec::new() })
+    Ok(Sizes { slice, bytes, scratch, seconds: Vec::new(), meeting: None })
 }
 
 fn peak(script: &Script, life: &Lifetimes, bytes: &[u64], scratch: impl Fn(usize) -> u64) -> u64 {

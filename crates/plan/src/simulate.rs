@@ -101,6 +101,9 @@ pub fn per_byte(links: &Links, from: Tier, to: Tier) -> f64 {
     }
 }
 
+/// Bytes that pass through memory when one is added, for each when one is copied: two are read and one is written.
+const ADDED: f64 = 1.5;
+
 /// Times a plan whose kernels take so many seconds.
 pub fn simulate(plan: &Plan, node: impl Fn(NodeId) -> f64, links: &Links) -> Timing {
     let mut timing = Timing { moved: moved(plan), ..Timing::default() };
@@ -120,7 +123,8 @@ pub fn simulate(plan: &Plan, node: impl Fn(NodeId) -> f64, links: &Links) -> Tim
                 seconds
             }
             Act::Meet { node: id, .. } => node(*id),
-            Act::Copy { from, .. } | Act::Add { from, .. } => from.bytes as f64 / pass,
+            Act::Copy { from, .. } => from.bytes as f64 / pass,
+            Act::Add { from, .. } => ADDED * from.bytes as f64 / pass,
             Act::Move { from, to } => from.bytes as f64 * per_byte(links, tier(plan, from), tier(plan, to)),
         };
         let stream = plan.stream(&step.act).unwrap_or(Stream::Compute) as usize;

@@ -40,9 +40,18 @@ impl Outline {
     /// Seconds of a node, whose meetings take as long as their bytes over the links.
     pub fn seconds_over(&self, graph: &Graph, sizes: &Sizes, links: &Links, node: usize) -> f64 {
         match meeting_of(&graph.nodes[node], &sizes.slice) {
-            Some(what) => what.bytes() as f64 / links.from_peers,
+            Some(what) => {
+                let bytes = what.bytes() as f64;
+                (bytes / links.from_peers).max(sizes.meeting.map_or(0.0, |meeting| meeting.seconds(bytes)))
+            }
             None => self.seconds(sizes, node),
         }
+    }
+
+    /// Seconds of its own that a device gives to a meeting, whatever the links; none for other nodes.
+    pub fn seconds_met(&self, graph: &Graph, sizes: &Sizes, node: usize) -> f64 {
+        let bytes = meeting_of(&graph.nodes[node], &sizes.slice).map(|what| what.bytes() as f64);
+        bytes.zip(sizes.meeting).map_or(0.0, |(bytes, meeting)| meeting.seconds(bytes))
     }
 }
 

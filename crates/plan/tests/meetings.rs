@@ -91,7 +91,7 @@ fn simulated(devices: &[Planned], topology: &Topology) -> Together {
     let ordinary = Links::default();
     let mut parties = Vec::new();
     for (d, seconds) in devices.iter().zip(&seconds) {
-        parties.push(Party { graph: &d.graph, plan: &d.plan, seconds, links: &ordinary });
+        parties.push(Party { graph: &d.graph, plan: &d.plan, seconds, taken: None, links: &ordinary });
     }
     together(&parties, topology).unwrap()
 }
@@ -163,7 +163,8 @@ fn one_device_alone_takes_as_long_as_it_is_simulated_to() {
         let bound = outline.sizes(&graph, &sizes(), &options).unwrap();
         let seconds = |id: NodeId| outline.seconds(&bound, id.index());
         let alone = simulate(&plan, seconds, &options.links);
-        let party = Party { graph: &graph, plan: &plan, seconds: &seconds, links: &options.links };
+        let party =
+            Party { graph: &graph, plan: &plan, seconds: &seconds, taken: None, links: &options.links };
         let found = together(&[party], &Topology::alone()).unwrap();
         assert_eq!((found.seconds, &found.devices[..]), (alone.seconds, &[alone.clone()][..]), "{percent} %");
         // The same over links of its own that are as fast.
@@ -213,8 +214,13 @@ fn whoever_does_not_come_is_named() {
     let mut short = devices[1].plan.clone();
     let last = short.steps.iter().rposition(|step| matches!(step.act, Act::Meet { .. })).unwrap();
     short.steps.truncate(last);
-    let party =
-        |d: usize, plan| Party { graph: &devices[d].graph, plan, seconds: &seconds, links: &ordinary };
+    let party = |d: usize, plan| Party {
+        graph: &devices[d].graph,
+        plan,
+        seconds: &seconds,
+        taken: None,
+        links: &ordinary,
+    };
     let stuck = together(&[party(0, &devices[0].plan), party(1, &short)], &Topology::alone()).unwrap_err();
     assert_eq!((stuck.device, stuck.missing.as_str()), (0, "device 1"), "{stuck}");
     assert!(matches!(devices[0].plan.steps[stuck.step as usize].act, Act::Meet { .. }));

@@ -57,6 +57,8 @@ pub struct Record {
     pub planned: Amounts,
     /// What was measured.
     pub measured: Amounts,
+    /// Seconds of the first of them, which may have touched memory for the first time.
+    pub first: f64,
     alarmed: bool,
 }
 
@@ -112,7 +114,15 @@ impl Collector {
         *self.by_size.entry((which, sizes.clone())).or_insert_with(|| {
             let sizes = sizes.clone();
             let (planned, measured) = (Amounts::default(), Amounts::default());
-            self.records.push(Record { which, sizes, runs: 0, planned, measured, alarmed: false });
+            self.records.push(Record {
+                which,
+                sizes,
+                runs: 0,
+                planned,
+                measured,
+                first: 0.0,
+                alarmed: false,
+            });
             self.records.len() - 1
         })
     }
@@ -121,6 +131,9 @@ impl Collector {
     pub fn ran(&mut self, record: usize, planned: &Amounts, measured: &Amounts) {
         self.runs += 1;
         let record = &mut self.records[record];
+        if record.runs == 0 {
+            record.first = measured.seconds;
+        }
         record.runs += 1;
         record.planned.add(planned);
         record.measured.add(measured);

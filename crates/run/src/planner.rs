@@ -369,6 +369,14 @@ impl Planner {
         })
     }
 
+    /// Seconds of its own that the device gives to each meeting.
+    pub fn seconds_met(&mut self, which: Which, sizes: &Bindings) -> Result<Vec<f64>, PlanError> {
+        self.with(which, sizes, |graph, outline, options| {
+            let bound = outline.sizes(graph, sizes, options)?;
+            Ok((0..graph.nodes.len()).map(|id| outline.seconds_met(graph, &bound, id)).collect())
+        })
+    }
+
     /// How long a plan is thought to take.
     pub fn timing(&mut self, which: Which, sizes: &Bindings, plan: &Plan) -> Result<Timing, PlanError> {
         self.with(which, sizes, |graph, outline, options| timing(graph, outline, plan, sizes, options))

@@ -1,7 +1,6 @@
 //! How fast this machine is, measured: every kernel of some small networks while they are trained, alone and
 //! beside others; what more threads bring; copies between tiers; the disk.
 
-pub mod check;
 pub mod measure;
 pub mod probes;
 
@@ -10,7 +9,7 @@ use crate::probe;
 use crate::session::SessionError;
 use crate::team::Team;
 use gulliver_graph::graph::GraphError;
-use gulliver_plan::cost::{Curves, Links, Profile, Rates, Scaling};
+use gulliver_plan::cost::{Curves, Links, Meeting, Profile, Rates, Scaling};
 use measure::{Measured, measure, sorted};
 use probes::PROBES;
 use std::collections::BTreeMap;
@@ -83,14 +82,21 @@ pub fn profile(
         let mut tell = |model: &str| doing(format!("{model}, {devices} × {threads} threads"));
         let all = all_probes([threads, devices], seconds / ways.len() as f64, &mut tell)?;
         let mut families: BTreeMap<String, Vec<_>> = BTreeMap::new();
-        let between = sorted(all.iter().map(|measured| measured.between).collect(), 0.5);
+        // Devices that meet after every node lose time to nobody but the measurement.
+        let alone = curves.iter().find(|other: &&Curves| other.threads == threads && other.devices == 1);
+        let between = match alone {
+            Some(alone) => alone.between,
+            None => sorted(all.iter().map(|measured| measured.between).collect(), 0.5),
+        };
+        let met: Vec<[f64; 4]> = all.iter().filter_map(|measured| measured.met).collect();
+        let meeting = (devices > 1).then(|| Meeting::fitted(&met));
         for (family, points) in all.into_iter().flat_map(|measured| measured.families) {
             families.entry(family).or_default().extend(points);
         }
         let Scaling { flops, bytes, .. } = scaling[(threads * devices).clamp(1, scaling.len()) - 1];
         let each = |rate: f64| rate / devices as f64;
         let rates = Rates { flops: each(flops), bytes: each(bytes), ..Rates::default() };
-        curves.push(Curves { threads, devices, between, rates, families });
+        curves.push(Curves { threads, devices, between, meeting, rates, families });
     }
     Ok(Profile { cores, processor, links, scaling, curves })
 }

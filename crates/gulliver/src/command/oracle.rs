@@ -1,6 +1,8 @@
 //! `gulliver oracle MODEL --cluster NAME --devices 1..1024`: how long it would take there, by every strategy;
-//! and `gulliver oracle --validate DIR`: how well that agrees with what others measured.
+//! `gulliver oracle --validate DIR`: how well that agrees with what others measured; and
+//! `gulliver oracle --accuracy`: how good predictions of this machine's own runs were.
 
+mod accuracy;
 mod validate;
 
 use super::CommandError;
@@ -28,7 +30,7 @@ use std::path::PathBuf;
 #[derive(Args)]
 pub struct Arguments {
     /// A model (see `gulliver models`), a well-known configuration such as gpt3-175b, or a job file.
-    #[arg(required_unless_present = "validate", value_name = "MODEL|JOB")]
+    #[arg(required_unless_present_any = ["validate", "accuracy"], value_name = "MODEL|JOB")]
     model: Option<String>,
     /// Overrides a field of the job, e.g. --set train.batch=32.
     #[arg(long = "set", value_name = "FIELD=VALUE")]
@@ -69,12 +71,18 @@ pub struct Arguments {
     /// Compares predictions with the published measurements of a directory.
     #[arg(long, value_name = "DIR", conflicts_with = "model")]
     validate: Option<PathBuf>,
+    /// How good predictions of this machine's own runs were, by model, strategy and devices.
+    #[arg(long, conflicts_with_all = ["model", "validate"])]
+    accuracy: bool,
 }
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     if let Some(dir) = &arguments.validate {
         return validate::run(dir, arguments.json);
+    }
+    if arguments.accuracy {
+        return accuracy::run(arguments.json);
     }
     let name = arguments.model.as_deref().unwrap_or_default();
     let asked = asked(name, &arguments.sets, arguments.length)?;

@@ -1,14 +1,14 @@
 //! `gulliver profile`: measures how fast this machine is and writes it to a file that `plan` and `train` use.
 
+mod compare;
+mod refine;
+
 use super::CommandError;
 use crate::machine::{self, cores, processor};
 use crate::report::table::{self, Column};
 use crate::report::units;
-use crate::setup::measured;
 use clap::Args;
 use gulliver_plan::cost::{Curves, Point, Profile};
-use gulliver_run::profile::check::{Checked, accuracy, check};
-use gulliver_run::profile::probes::CHECKS;
 use gulliver_run::profile::{Doing, SECONDS, profile};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, IsTerminal, Write};
@@ -26,17 +26,20 @@ pub struct Arguments {
     /// How long kernels are measured, in seconds.
     #[arg(long, default_value_t = SECONDS)]
     seconds: f64,
-    /// Measures no kernels: trains jobs that no profile is made from and compares their steps with what the profile
-    /// predicts.
+    /// Measures no kernels: trains jobs that no profile is made from, with every strategy, and compares their steps
+    /// with what the profile predicts.
     #[arg(long)]
     check: bool,
-    /// The profile, or what was compared, as JSON.
+    /// Of these, only jobs of such models.
+    #[arg(long, value_name = "MODEL,…", value_delimiter = ',', requires = "check")]
+    models: Vec<String>,
+    /// Measures nothing: corrects the profile by the runs that it predicted, and says what it changes.
+    #[arg(long, conflicts_with = "check")]
+    refine: bool,
+    /// The profile, or what was compared or corrected, as JSON.
     #[arg(long)]
     json: bool,
 }
-
-/// Seconds that each job is trained to compare with its prediction.
-const CHECKED: f64 = 1.5;
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
@@ -47,9 +50,15 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let cores = arguments.threads.map_or_else(cores, usize::from);
     let mut out = io::stdout().lock();
     if arguments.check {
-        let all = compare(&machine::read(&path)?, cores)?;
-        let text = if arguments.json { json(&all)? } else { compared(&all) };
+        let all = compare::compare(&machine::read(&path)?, cores, &arguments.models)?;
+        let text = if arguments.json { json(&all)? } else { compare::rendered(&all) };
         return Ok(out.write_all(text.as_bytes())?);
+    }
+    if arguments.refine {
+        let (text, report) = refine::refine(&path, arguments.json)?;
+        out.write_all(text.as_bytes())?;
+        eprintln!("{report}");
+        return Ok(());
     }
     if !(0.0..=3600.0).contains(&arguments.seconds) {
         return Err(CommandError::Unknown(format!("--seconds {}: expected 0 to 3600", arguments.seconds)));
@@ -142,59 +151,4 @@ fn operators(curves: &Curves) -> String {
         ]
     });
     table::render(&columns, &cells.collect::<Vec<_>>())
-}
-
-fn compare(profile: &Profile, cores: usize) -> Result<Vec<Checked>, CommandError> {
-    let bar = bar();
-    let mut all = Vec::new();
-    let ways: Vec<[usize; 2]> = if cores > 1 { vec![[cores, 1], [cores / 2, 2]] } else { vec![[1, 1]] };
-    for (i, (case, way)) in CHECKS.iter().flat_map(|case| ways.iter().map(move |way| (case, way))).enumerate()
-    {
-        show(&bar, &Doing { what: case.model.into(), done: [i, CHECKS.len() * ways.len()] });
-        all.push(check(case, *way, (profile, measured(way[0])), CHECKED)?);
-    }
-    bar.finish_and_clear();
-    Ok(all)
-}
-
-fn compared(all: &[Checked]) -> String {
-    let columns = [
-        Column::Left("model"),
-        Column::Left("settings"),
-        Column::Right("batch"),
-        Column::Right("devices"),
-        Column::Right("rough ms"),
-        Column::Right("profile ms"),
-        Column::Right("measured ms"),
-        Column::Right("spread"),
-        Column::Right("accuracy"),
-    ];
-    let ms = |seconds: f64| format!("{:.2}", 1e3 * seconds);
-    let percent = |share: f64| format!("{:.1}%", 100.0 * share);
-    let rows: Vec<Vec<String>> = all
-        .iter()
-        .map(|c| {
-            vec![
-                c.model.to_string(),
-                c.settings.to_string(),
-                c.sizes[0].to_string(),
-                format!("{}×{}", c.devices, c.threads),
-                ms(c.without),
-                ms(c.with),
-                ms(c.measured),
-                percent(c.spread),
-                percent(accuracy(c.with, c.measured)),
-            ]
-        })
-        .collect();
-    let summary = |name: &str, of: &dyn Fn(&Checked) -> f64| {
-        let accuracies: Vec<f64> = all.iter().map(|c| accuracy(of(c), c.measured)).collect();
-        let mean = accuracies.iter().sum::<f64>() / accuracies.len().max(1) as f64;
-        let worst = accuracies.iter().copied().fold(1.0, f64::min);
-        format!("{name}: mean accuracy {}, worst {}\n", percent(mean), percent(worst))
-    };
-    table::render(&columns, &rows)
-        + "\n"
-        + &summary("without a profile", &|c| c.without)
-        + &summary("with the profile", &|c| c.with)
 }

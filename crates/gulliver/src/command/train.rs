@@ -1,6 +1,9 @@
 //! `gulliver train JOB`: trains the model of a job file in a run directory of its own.
 
+mod remember;
+
 use super::{CommandError, JobArguments, write_file};
+use crate::history;
 use crate::interrupt;
 use crate::job::Job;
 use crate::report::events::{Event, PlanSummary, PlanUse, SizeSummary};
@@ -14,6 +17,7 @@ use gulliver_run::atomic::remove_unfinished;
 use gulliver_run::checkpoint::{self, Stored};
 use gulliver_run::collector::{Amounts, Record, total};
 use gulliver_run::data::prefetch;
+use gulliver_run::planner::Planner;
 use gulliver_run::probe;
 use gulliver_run::session::{Reuse, Session, SessionError, Which};
 use gulliver_run::train::{self, Done, Notice, OnNan};
@@ -40,6 +44,9 @@ pub struct Arguments {
     /// Events as JSON lines on standard output.
     #[arg(long)]
     json: bool,
+    /// Does not remember what was predicted and measured of this run.
+    #[arg(long)]
+    no_history: bool,
     /// What to do when a loss is not finite.
     #[arg(long, value_name = "stop|skip")]
     on_nan: Option<String>,
@@ -63,12 +70,15 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
     let job = load_job(arguments)?;
     let dir = run_directory(arguments)?;
     let checkpoints = dir.join("checkpoints");
-    let Setup { planner, others, mut schedule, sources, options, parameters, fitted, .. } =
-        setup(&job, Some(&checkpoints), arguments.job.machine()?.profile.as_ref())?;
+    let machine = arguments.job.machine()?.profile;
+    let Setup { planner, others, mut schedule, sources, options, parameters, fitted, strategy, .. } =
+        setup(&job, Some(&checkpoints), machine.as_ref())?;
     if job.devices.disk.is_some() && job.devices.disk_dir.is_none() {
         fs::create_dir_all(&dir).map_err(|source| CommandError::File { path: dir.clone(), source })?;
     }
-    let planners = std::iter::once(planner).chain(others).collect();
+    let planners: Vec<Planner> = std::iter::once(planner).chain(others).collect();
+    // As they are before they learn from the run.
+    let before = (!arguments.no_history).then(|| planners.clone());
     let mut session = Session::together(planners, job.train.seed)?;
     if arguments.trace.is_some() {
         session.record();
@@ -154,6 +164,15 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
     if devices.memory.is_some() {
         let memory = session.memory();
         reporter.report(&compared(&done, memory))?;
+    }
+    if let Some((planners, path)) = before.zip(history::default_path()) {
+        let ran = remember::ran(&job, strategy, machine.as_ref(), planners, &done);
+        // A run is good whether or not it is remembered.
+        let told = ran.map_or(Ok(()), |ran| history::add(&path, &ran));
+        if let Err(e) = told {
+            let message = format!("not remembered in {}: {e}", path.display());
+            reporter.report(&Event::Warning { message })?;
+        }
     }
     let event = finished(done);
     metrics.record(&event, now())?;

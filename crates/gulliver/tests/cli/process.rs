@@ -35,7 +35,7 @@ impl Place {
 
     /// Starts `gulliver` with these arguments, in the directory.
     pub fn start(&self, arguments: &[&str]) -> Running {
-        // No profile of whoever runs the tests.
+        // Neither the profile nor the history of whoever runs the tests.
         let mut command = Command::new(env!("CARGO_BIN_EXE_gulliver"));
         Running::start(&self.0, command.env("XDG_CONFIG_HOME", self.path("settings")).args(arguments))
     }
@@ -45,6 +45,7 @@ impl Place {
         let limited = format!("ulimit -v {} && exec \"$0\" \"$@\"", bytes / 1024);
         let mut command = Command::new("sh");
         command.args(["-c", &limited, env!("CARGO_BIN_EXE_gulliver")]).args(arguments);
+        command.env("XDG_CONFIG_HOME", self.path("settings"));
         Running::start(&self.0, &mut command).finish()
     }
 

@@ -85,3 +85,46 @@ fn wrong_profiles_are_one_line() {
     let (_, about) = planned(&place, &[]);
     assert!(about.starts_with("times are rough") && about.contains("missing field"), "{about}");
 }
+
+#[test]
+fn runs_are_remembered_judged_and_refine_the_profile() {
+    let place = Place::new("history");
+    place.write("job.toml", JOB);
+    let said = |arguments: &[&str]| {
+        let finished = place.run(arguments);
+        assert_eq!(finished.code(), Some(0), "{arguments:?}: {}", finished.stderr);
+        finished.stdout
+    };
+    assert!(said(&["oracle", "--accuracy"]).contains("no runs are remembered"));
+    let made = place.run(&["profile", "--threads", "1", "--seconds", "0", "--out", "box.toml"]);
+    assert_eq!(made.code(), Some(0), "{}", made.stderr);
+    // Kernels ten times slower than they are: predictions are too long.
+    place.write("slow.toml", slowed(&std::fs::read_to_string(place.path("box.toml")).unwrap()));
+    let set = ["devices.threads=1", "train.steps=30", "data.min_length=24"];
+    let more = ["--profile", "slow.toml", "--set", set[0], "--set", set[1], "--set", set[2]];
+    let first = place.train("job.toml", "a", &more);
+    place.train("job.toml", "b", &more);
+    assert!(said(&["profile", "--refine", "--out", "slow.toml"]).contains("nothing to correct"));
+    let forgotten = place.train("job.toml", "c", &[&more[..], &["--no-history"]].concat());
+    assert_eq!(fingerprint(&first), fingerprint(&forgotten));
+    place.train("job.toml", "d", &more);
+    let standing: Value = serde_json::from_str(&said(&["oracle", "--accuracy", "--json"])).unwrap();
+    let standing = &standing[0];
+    assert_eq!((&standing["model"], &standing["strategy"]), (&"gpt".into(), &"alone".into()));
+    assert_eq!((&standing["runs"], &standing["exact"]), (&3.into(), &3.into()), "{standing}");
+    assert!(said(&["oracle", "--accuracy"]).contains("3 runs, mean accuracy"));
+
+    let before = std::fs::read_to_string(place.path("slow.toml")).unwrap();
+    let refined = said(&["profile", "--refine", "--out", "slow.toml", "--json"]);
+    let refined: Value = serde_json::from_str(&refined).unwrap();
+    assert_eq!((&refined[0]["runs"], &refined[0]["devices"]), (&3.into(), &1.into()), "{refined}");
+    assert_ne!(before, std::fs::read_to_string(place.path("slow.toml")).unwrap());
+    // What the old one predicted says nothing about the new one.
+    assert!(said(&["profile", "--refine", "--out", "slow.toml"]).contains("nothing to correct"));
+
+    // A history that cannot be written stops nobody.
+    std::fs::remove_file(place.path("settings/gulliver/runs.jsonl")).unwrap();
+    std::fs::create_dir_all(place.path("settings/gulliver/runs.jsonl")).unwrap();
+    let unwritten = place.train("job.toml", "e", &more);
+    assert_eq!(fingerprint(&first), fingerprint(&unwritten));
+}

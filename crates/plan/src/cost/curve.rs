@@ -19,6 +19,16 @@ pub struct Point {
     pub spread: f64,
 }
 
+/// A spread beyond this says that something else was running, and is not of the kernel itself.
+const ITS_OWN: f64 = 0.1;
+
+impl Point {
+    /// Seconds as a rule: the median, as far as it was not disturbed.
+    pub fn typical(&self) -> f64 {
+        self.seconds * (1.0 + self.spread.min(ITS_OWN))
+    }
+}
+
 impl From<[f64; 9]> for Point {
     fn from([flops, bytes, a, b, c, d, e, seconds, spread]: [f64; 9]) -> Point {
         Point { load: Load { flops, bytes, extents: [a, b, c, d, e] }, seconds, spread }
@@ -32,6 +42,43 @@ impl From<Point> for [f64; 9] {
     }
 }
 
+/// What a meeting costs whoever comes to it, however fast the links are: threads are woken up, and bytes are copied
+/// and added by the cores that compute.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Meeting {
+    /// Seconds of one at which next to nothing is exchanged.
+    pub call: f64,
+    /// Seconds for each byte taken from others.
+    pub byte: f64,
+}
+
+impl Meeting {
+    /// Seconds of one that brings so many bytes.
+    pub fn seconds(&self, bytes: f64) -> f64 {
+        self.call + self.byte * bytes
+    }
+
+    /// What explains best how much longer steps took than their kernels: of each, the seconds it took in all, those
+    /// beyond its kernels, its meetings, and the bytes they brought. Least squares of shares of the step.
+    pub fn fitted(steps: &[[f64; 4]]) -> Meeting {
+        let scaled =
+            steps.iter().map(|[all, beyond, meetings, bytes]| [beyond / all, meetings / all, bytes / all]);
+        let scaled: Vec<[f64; 3]> = scaled.collect();
+        let sum = |i: usize, j: usize| scaled.iter().map(|row| row[i] * row[j]).sum::<f64>();
+        let [nn, nb, bb, en, eb] = [sum(1, 1), sum(1, 2), sum(2, 2), sum(0, 1), sum(0, 2)];
+        let alone = |e: f64, x: f64| if x > 0.0 { (e / x).max(0.0) } else { 0.0 };
+        let both = nn * bb - nb * nb;
+        let [call, byte] = [(en * bb - eb * nb) / both, (eb * nn - en * nb) / both];
+        match (call > 0.0, byte > 0.0) {
+            (true, true) => Meeting { call, byte },
+            (false, true) => Meeting { call: 0.0, byte: alone(eb, bb) },
+            (true, false) => Meeting { call: alone(en, nn), byte: 0.0 },
+            // Neither, or they cannot be told apart.
+            (false, false) => Meeting { call: 0.0, byte: alone(eb, bb) },
+        }
+    }
+}
+
 /// Points of one way to use the machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Curves {
@@ -41,6 +88,9 @@ pub struct Curves {
     pub devices: usize,
     /// Seconds that pass between two nodes.
     pub between: f64,
+    /// What a meeting with other devices takes of a device's time, if that was measured.
+    #[serde(default)]
+    pub meeting: Option<Meeting>,
     /// The roofline.
     pub rates: Rates,
     /// By family.
@@ -62,7 +112,7 @@ impl Curves {
             .map(|point| {
                 let pairs = place.iter().zip(self::place(&point.load));
                 let distance: f64 = pairs.map(|(a, b)| (a - b) * (a - b)).sum();
-                (distance, (point.seconds / self.roofline(&point.load)).ln())
+                (distance, (point.typical() / self.roofline(&point.load)).ln())
             })
             .collect();
         near.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -119,7 +169,7 @@ mod tests {
             families.entry(family.to_string()).or_default().push(point);
         }
         let rates = Rates { flops: 1e9, bytes: 1e9, call: 1e-6 };
-        Curves { threads: 1, devices: 1, between: 0.0, rates, families }
+        Curves { threads: 1, devices: 1, between: 0.0, meeting: None, rates, families }
     }
 
     #[test]
@@ -144,6 +194,29 @@ mod tests {
             assert!((1.99..=4.01).contains(&times), "{flops}: {times}");
             assert!(seconds > before, "more to do takes longer");
             before = seconds;
+        }
+    }
+
+    #[test]
+    fn meetings_are_told_apart_from_bytes() {
+        let step = |meetings: f64, bytes: f64, off: f64| {
+            let beyond = 1e-4 * meetings + 1e-9 * bytes + off;
+            [0.05 + beyond, beyond, meetings, bytes]
+        };
+        let steps = [step(10.0, 1e6, 0.0), step(100.0, 1e7, 0.0), step(5.0, 3e7, 0.0)];
+        let Meeting { call, byte } = Meeting::fitted(&steps);
+        assert!((call / 1e-4 - 1.0).abs() < 1e-6 && (byte / 1e-9 - 1.0).abs() < 1e-6, "{call} {byte}");
+        // Nothing is ever faster for having met, and nothing at all is no time.
+        let Meeting { call, byte } = Meeting::fitted(&[step(10.0, 1e6, -0.02), step(300.0, 1e3, -0.03)]);
+        assert!(call >= 0.0 && byte >= 0.0 && (call + byte).is_finite());
+        assert_eq!(Meeting::fitted(&[]), Meeting { call: 0.0, byte: 0.0 });
+    }
+
+    #[test]
+    fn a_spread_counts_as_far_as_it_is_the_kernels_own() {
+        let point = |spread| Point { load: load(1e6), seconds: 2.0, spread };
+        for (spread, typical) in [(0.0, 2.0), (0.05, 2.1), (0.1, 2.2), (3.0, 2.2)] {
+            assert!((point(spread).typical() - typical).abs() < 1e-9);
         }
     }
 

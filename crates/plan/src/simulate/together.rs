@@ -2,7 +2,7 @@
 //! [`simulate`](super::simulate); at a meeting all wait for the last to come and leave together; and whatever
 //! passes a link takes turns with all else that does.
 
-use super::{Ran, Timing, moved, per_byte, tier, with_meeting};
+use super::{ADDED, Ran, Timing, moved, per_byte, tier, with_meeting};
 use crate::cost::Links;
 use crate::plan::{Act, Place, Plan, STREAMS, Stream, Tier};
 use crate::topology::booking::{Booking, Transfer};
@@ -22,6 +22,8 @@ pub struct Party<'a> {
     pub plan: &'a Plan,
     /// Seconds of its nodes; of a meeting, those that it takes at least, whatever the links.
     pub seconds: &'a dyn Fn(NodeId) -> f64,
+    /// Seconds of each meeting that are taken from kernels, as there is no core for who holds it; none if there is.
+    pub taken: Option<&'a dyn Fn(NodeId) -> f64>,
     /// How fast its own links are where the topology has none.
     pub links: &'a Links,
 }
@@ -326,7 +328,8 @@ impl<'a> All<'a> {
                 }
                 seconds
             }
-            Act::Copy { from, .. } | Act::Add { from, .. } => from.bytes as f64 / links.to_device,
+            Act::Copy { from, .. } => from.bytes as f64 / links.to_device,
+            Act::Add { from, .. } => ADDED * from.bytes as f64 / links.to_device,
             Act::Move { from, to } => {
                 let own = device as u32;
                 let route = self.topology.route(site(plan, from, own), site(plan, to, own));
@@ -432,8 +435,19 @@ impl<'a> All<'a> {
         if open.served == parties {
             let Open { came, began, ends, .. } = self.open.remove(&number).expect("it is there");
             for (device, step, _) in came {
+                self.take_time(device, step, began);
                 self.arrive(device, step, Stream::Meet, began, ends);
             }
+        }
+    }
+
+    /// Kernels that are at work while a meeting is held lose the time that it takes.
+    fn take_time(&mut self, device: usize, step: usize, began: f64) {
+        let Some(taken) = self.parties[device].taken else { return };
+        let (_, node) = due_at(self.parties, &self.devices, device, step);
+        let free = &mut self.devices[device].free[Stream::Compute as usize];
+        if *free > began {
+            *free += taken(node);
         }
     }
 

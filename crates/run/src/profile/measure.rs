@@ -11,6 +11,7 @@ use gulliver_graph::graph::Graph;
 use gulliver_graph::work::Work;
 use gulliver_plan::cost::Point;
 use gulliver_plan::kind::Kinds;
+use gulliver_plan::simulate::exchanged;
 use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -30,6 +31,8 @@ pub struct Measured {
     pub families: BTreeMap<String, Vec<Point>>,
     /// Seconds that passed between two instructions.
     pub between: f64,
+    /// Of whole steps of several devices: seconds in all, those beyond its kernels, meetings, and bytes they bring.
+    pub met: Option<[f64; 4]>,
 }
 
 impl Measured {
@@ -80,10 +83,29 @@ pub fn measure(
         step += 1;
     }
     let sizes = sessions[0].sizes(Which::Train, &batch)?;
-    Ok(Measured {
-        families: points(sessions[0].graph(), &sizes, &runs)?,
-        between: sorted(between, UNDISTURBED),
-    })
+    let (families, kernels) = points(sessions[0].graph(), &sizes, &runs)?;
+    let between = sorted(between, UNDISTURBED);
+    let met = (devices > 1).then(|| whole_steps(probe, sessions, kernels)).transpose()?;
+    Ok(Measured { families, between, met })
+}
+
+/// Whole steps of all devices, which take longer than the kernels of one by what meetings cost.
+fn whole_steps(probe: &Probe, sessions: Vec<Session>, kernels: f64) -> Result<[f64; 4], ProfileError> {
+    let [batch, length] = probe.sizes;
+    let (_, batch) = Probe { sizes: [batch * sessions.len(), length], ..*probe }.built()?;
+    let mut session = Session::joined_by(sessions);
+    let mut times = Vec::new();
+    for step in 0..WARM_UP + REPETITIONS[0] as u64 {
+        let hyper = move |name: &str| name.ends_with("step").then_some((step + 1) as f32);
+        let start = Instant::now();
+        session.step(&batch, Key { seed: 0, step }, &hyper)?;
+        times.push(start.elapsed().as_secs_f64());
+    }
+    let all = sorted(times.split_off(WARM_UP as usize), 0.5);
+    let (graph, own) = (session.graph(), session.share(session.sizes(Which::Train, &batch)?)?);
+    let meetings = graph.nodes.iter().filter(|node| node.op.def().meets()).count();
+    let bytes = exchanged(graph, &own, 1).map_err(SessionError::from)?;
+    Ok([all, all - kernels, meetings as f64, bytes as f64])
 }
 
 /// A step of every device at the same time; the times of the first.
@@ -100,12 +122,12 @@ fn step_of_all(sessions: &mut [Session], batch: &Batch, step: u64) -> Result<Tim
     })
 }
 
-/// One point for each kind of node: the mean of its nodes in a step.
+/// One point for each kind of node, the mean of its nodes in a step; and the seconds of all that meet nobody.
 fn points(
     graph: &Graph,
     sizes: &Bindings,
     runs: &[Times],
-) -> Result<BTreeMap<String, Vec<Point>>, ProfileError> {
+) -> Result<(BTreeMap<String, Vec<Point>>, f64), ProfileError> {
     let kinds = Kinds::of(graph);
     let mut times: Vec<Vec<f64>> = vec![Vec::new(); kinds.nodes.len()];
     for run in runs {
@@ -122,14 +144,25 @@ fn points(
         }
     }
     let mut families: BTreeMap<String, Vec<Point>> = BTreeMap::new();
+    let mut kernels = 0.0;
     for (id, times) in kinds.nodes.iter().zip(times).filter(|(_, times)| !times.is_empty()) {
         let work = Work::of(graph, &graph.nodes[id.index()]);
         let load = work.bind(sizes).map_err(SessionError::from)?;
         let [seconds, median] = [UNDISTURBED, 0.5].map(|share| sorted(times.clone(), share).max(1e-9));
         let spread = median / seconds - 1.0;
-        families.entry(work.family).or_default().push(Point { load, seconds, spread });
+        let point = Point { load, seconds, spread };
+        if !graph.nodes[id.index()].op.def().meets() {
+            let kind = kinds.kind_of[id.index()];
+            let alike = graph
+                .nodes
+                .iter()
+                .zip(&kinds.kind_of)
+                .filter(|(node, k)| **k == kind && !node.op.def().is_view());
+            kernels += point.typical() * alike.count() as f64;
+        }
+        families.entry(work.family).or_default().push(point);
     }
-    Ok(families)
+    Ok((families, kernels))
 }
 
 /// The number (of some) that this share of them does not exceed.

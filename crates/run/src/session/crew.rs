@@ -135,10 +135,14 @@ impl Session {
     /// those that [`planners`] made.
     pub fn together(planners: Vec<Planner>, seed: u64) -> Result<Session, SessionError> {
         let sessions = planners.into_iter().map(|planner| Session::with(planner, seed));
-        let mut sessions = sessions.collect::<Result<Vec<Session>, SessionError>>()?;
+        Ok(Session::joined_by(sessions.collect::<Result<Vec<Session>, SessionError>>()?))
+    }
+
+    /// One session of those of all devices, of which there is at least one.
+    pub(crate) fn joined_by(mut sessions: Vec<Session>) -> Session {
         let mut first = sessions.remove(0);
         first.others = sessions;
-        Ok(first)
+        first
     }
 
     /// The sizes of what each device gets of inputs of these sizes.

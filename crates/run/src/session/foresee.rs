@@ -11,6 +11,7 @@ use gulliver_plan::simulate::{Party, Together, together};
 use gulliver_plan::topology::Topology;
 use gulliver_plan::verify::verify;
 use std::sync::Arc;
+use std::thread;
 
 /// The plans of all devices, and how long they take together.
 pub struct Foreseen {
@@ -25,19 +26,25 @@ pub fn foresee(planners: &mut [Planner], sizes: &Bindings) -> Result<Foreseen, S
     let made = at_once(planners.iter_mut().collect(), |planner: &mut Planner| {
         let plan = planner.plan(Which::Train, sizes)?;
         verify(planner.graph(Which::Train), &plan)?;
-        Ok((plan, planner.seconds(Which::Train, sizes)?))
+        let met = planner.seconds_met(Which::Train, sizes)?;
+        Ok(((plan, planner.seconds(Which::Train, sizes)?), met))
     });
-    let (plans, seconds): (Vec<Plan>, Vec<Vec<f64>>) = made?.into_iter().unzip();
+    let (made, met): (Vec<(Plan, Vec<f64>)>, Vec<Vec<f64>>) = made?.into_iter().unzip();
+    let (plans, seconds): (Vec<Plan>, Vec<Vec<f64>>) = made.into_iter().unzip();
+    let threads: usize = planners.iter().map(|planner| planner.options().threads).sum();
+    let crowded = threads >= thread::available_parallelism().map_or(1, |n| n.get());
     let throttle = planners.first().and_then(|planner| planner.options().throttle.clone());
     let topology = throttle.map_or_else(Topology::alone, |throttle| Arc::clone(&throttle).topology().clone());
     let links: Vec<_> = planners.iter().map(|planner| planner.options().links).collect();
     let of: Vec<_> = seconds.iter().map(|seconds| |id: NodeId| seconds[id.index()]).collect();
-    let parties = planners.iter().zip(&plans).zip(of.iter().zip(&links));
+    let taken: Vec<_> = met.iter().map(|met: &Vec<f64>| |id: NodeId| met[id.index()]).collect();
+    let parties = planners.iter().zip(&plans).zip(of.iter().zip(&taken).zip(&links));
     let parties: Vec<Party> = parties
-        .map(|((planner, plan), (seconds, links))| Party {
+        .map(|((planner, plan), ((seconds, taken), links))| Party {
             graph: planner.graph(Which::Train),
             plan,
             seconds,
+            taken: crowded.then_some(taken as &dyn Fn(NodeId) -> f64),
             links,
         })
         .collect();

@@ -1,0 +1,223 @@
+//! Predictions held against what happens here: jobs that no profile is made from, trained with every strategy, and
+//! their step times, peaks and bytes over links compared with those foreseen.
+
+pub mod cases;
+
+use crate::command::CommandError;
+use crate::setup::Graphs;
+use crate::strategy::{ALONE, AUTO, STRATEGIES, judged};
+use cases::{Case, Wires};
+use gulliver_plan::cost::Profile;
+use gulliver_plan::simulate::{LinkUse, exchanged};
+use gulliver_plan::topology::{Device, Topology, TopologyError};
+use gulliver_run::data::Batch;
+use gulliver_run::link::Throttle;
+use gulliver_run::session::{Foreseen, Key, Session, SessionError, SessionOptions, Which};
+use gulliver_run::stream::Ledger;
+use serde::Serialize;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Steps that find cold caches and memory that was never touched; and those that find the caches of another job.
+const WARM_UP: usize = 2;
+const CHANGED: usize = 1;
+/// Every job of a group has its turn so often, for steps of so many seconds, and so many of them at least.
+const ROUNDS: usize = 3;
+const TURN: (f64, usize) = (0.2, 2);
+
+/// One job with one strategy.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Checked {
+    /// Its strategy; `alone` on one device.
+    pub strategy: &'static str,
+    /// Seconds of a step, predicted.
+    pub predicted: f64,
+    /// The median of those measured.
+    pub measured: f64,
+    /// How far apart the quarters of the measured lie around the median, as a share of it.
+    pub spread: f64,
+    /// Largest peak of device memory: planned and measured.
+    pub peak: [u64; 2],
+    /// Bytes of a step over all links: planned and measured.
+    pub bytes: [u64; 2],
+    /// Whether peaks of all tiers and bytes over every link are as planned.
+    pub exact: bool,
+}
+
+impl Checked {
+    /// `1 - |predicted - measured| / measured`, not below 0.
+    pub fn accuracy(&self) -> f64 {
+        accuracy(self.predicted, self.measured)
+    }
+}
+
+/// `1 - |predicted - measured| / measured`, not below 0.
+pub fn accuracy(predicted: f64, measured: f64) -> f64 {
+    (1.0 - (predicted - measured).abs() / measured).max(0.0)
+}
+
+/// One job on the same devices and links with every strategy that can be.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Group {
+    /// The job.
+    #[serde(flatten)]
+    pub case: Case,
+    /// By strategy.
+    pub all: Vec<Checked>,
+    /// Strategies that cannot be, and why.
+    pub unable: Vec<(&'static str, String)>,
+}
+
+impl Group {
+    /// How much longer the strategy predicted to be fastest takes than the one that is, as a share.
+    pub fn regret(&self) -> f64 {
+        let least = |of: fn(&Checked) -> f64| self.all.iter().min_by(|a, b| of(a).total_cmp(&of(b)));
+        let chosen = least(|one| one.predicted).map_or(1.0, |one| one.measured);
+        chosen / least(|one| one.measured).map_or(1.0, |one| one.measured) - 1.0
+    }
+}
+
+/// A job ready to be stepped, and what is known of its steps.
+struct Running {
+    strategy: &'static str,
+    foreseen: Foreseen,
+    session: Session,
+    throttle: Option<Arc<Throttle>>,
+    /// Steps done, and seconds of those that count.
+    steps: u64,
+    times: Vec<f64>,
+    /// Planned from other devices in a step.
+    from_peers: u64,
+}
+
+/// Trains a job with every strategy, taking turns, and compares.
+pub fn check(case: &Case, profile: &Profile) -> Result<Group, CommandError> {
+    let (train, batch) = case.probe.built()?;
+    let evaluation = case.probe.evaluation()?;
+    let graphs = Graphs { train, evaluation, largest: case.sizes() };
+    let curves = profile.at(case.threads, case.devices).map(Arc::new);
+    let options = SessionOptions {
+        threads: case.threads,
+        partials: case.partials,
+        rates: curves.as_ref().map(|curves| curves.rates).unwrap_or_default(),
+        curves,
+        links: profile.links,
+        largest: Some(graphs.largest.clone()),
+        ..SessionOptions::default()
+    };
+    let strategies: Vec<&'static str> = match case.devices {
+        1 => vec!["data"],
+        _ => STRATEGIES.iter().map(|(name, _)| *name).filter(|name| *name != AUTO).collect(),
+    };
+    let (mut running, mut unable) = (Vec::new(), Vec::new());
+    for name in strategies {
+        match begin(name, case, &graphs, &options) {
+            Ok(one) => running.push(one),
+            Err(Refused::Strategy(e)) => unable.push((name, e.to_string())),
+            Err(Refused::Links(e)) => return Err(CommandError::Unknown(e.to_string())),
+        }
+    }
+    for one in &mut running {
+        one.turn(&batch, (0.0, WARM_UP), 0)?;
+    }
+    for _ in 0..ROUNDS {
+        for one in &mut running {
+            one.turn(&batch, (0.0, CHANGED), 0)?;
+            let (seconds, least) = TURN;
+            one.turn(&batch, (seconds, least), usize::MAX)?;
+        }
+    }
+    let mut all: Vec<Checked> = running.into_iter().map(Running::checked).collect();
+    if case.devices == 1 {
+        all.iter_mut().for_each(|one| one.strategy = ALONE);
+    }
+    Ok(Group { case: *case, all, unable })
+}
+
+enum Refused {
+    Strategy(SessionError),
+    Links(TopologyError),
+}
+
+impl From<SessionError> for Refused {
+    fn from(e: SessionError) -> Refused {
+        Refused::Strategy(e)
+    }
+}
+
+fn begin(
+    name: &'static str,
+    case: &Case,
+    graphs: &Graphs,
+    options: &SessionOptions,
+) -> Result<Running, Refused> {
+    let throttle = match case.wires {
+        Some(Wires { wiring, .. }) => {
+            let topology = Topology::wired(vec![Device::default(); case.devices], &wiring);
+            Some(Arc::new(Throttle::new(topology.map_err(Refused::Links)?)))
+        }
+        None => None,
+    };
+    let options = SessionOptions { throttle: throttle.clone(), ..options.clone() };
+    let made = judged(name, graphs, vec![options; case.devices])?;
+    let planned = made.planners.iter().zip(&made.foreseen.plans);
+    let taken = planned.map(|(planner, plan)| {
+        exchanged(planner.graph(Which::Train), &plan.bindings(), plan.partials).unwrap_or(0)
+    });
+    let from_peers = taken.sum();
+    let session = Session::together(made.planners, 0)?;
+    let (foreseen, times) = (made.foreseen, Vec::new());
+    Ok(Running { strategy: name, foreseen, session, throttle, steps: 0, times, from_peers })
+}
+
+impl Running {
+    /// Steps for so many seconds and so often at least; notes the times of at most `noted`.
+    fn turn(
+        &mut self,
+        batch: &Batch,
+        (seconds, least): (f64, usize),
+        noted: usize,
+    ) -> Result<(), CommandError> {
+        let (begin, mut done) = (Instant::now(), 0);
+        while done < least || begin.elapsed().as_secs_f64() < seconds {
+            let step = self.steps;
+            let hyper = move |name: &str| name.ends_with("step").then_some((step + 1) as f32);
+            let start = Instant::now();
+            self.session.step(batch, Key { seed: 0, step }, &hyper)?;
+            if done < noted {
+                self.times.push(start.elapsed().as_secs_f64());
+            }
+            (self.steps, done) = (step + 1, done + 1);
+        }
+        Ok(())
+    }
+
+    fn checked(self) -> Checked {
+        let Running { strategy, foreseen, session, throttle, steps, mut times, from_peers } = self;
+        times.sort_by(f64::total_cmp);
+        let at = |share: f64| times[((times.len() - 1) as f64 * share).round() as usize];
+        let measured = at(0.5);
+        let mut planned = Ledger { from_peers, ..Ledger::default() };
+        foreseen.together.devices.iter().for_each(|device| planned += Ledger::from(device.moved));
+        let mut moved = Ledger::default();
+        let mut exact = true;
+        let mut peak = [0, 0];
+        for (device, plan) in session.devices().zip(&foreseen.plans) {
+            let (_, _, seen) = gulliver_run::collector::total(device.collector().records());
+            moved += seen.moved;
+            peak = [peak[0].max(plan.spaces[0].live), peak[1].max(seen.peaks[0])];
+            exact &= plan.spaces.iter().zip(seen.peaks).all(|(space, peak)| space.live == peak);
+        }
+        let all = |ledger: Ledger| {
+            [ledger.to_device, ledger.to_host, ledger.disk_read, ledger.disk_written, ledger.from_peers]
+        };
+        exact &= all(planned).map(|bytes| bytes * steps) == all(moved);
+        if let Some(throttle) = throttle {
+            let over = |link: &LinkUse| link.bytes * steps;
+            exact &= foreseen.together.links.iter().map(over).eq(throttle.bytes());
+        }
+        let bytes = [all(planned).iter().sum(), all(moved).iter().sum::<u64>() / steps.max(1)];
+        let spread = (at(0.75) - at(0.25)) / measured;
+        Checked { strategy, predicted: foreseen.together.seconds, measured, spread, peak, bytes, exact }
+    }
+}

@@ -1,0 +1,107 @@
+//! `gulliver profile --check`: a row for every job and strategy, and what they come to.
+
+use super::{bar, show};
+use crate::check::cases::{JOBS, Wires, cases};
+use crate::check::{Checked, Group, check};
+use crate::command::CommandError;
+use crate::report::table::{self, Column};
+use crate::report::units;
+use gulliver_plan::cost::Profile;
+use gulliver_run::profile::Doing;
+
+/// Regret that is nobody's fault: two strategies as good as equal.
+const EQUAL: f64 = 0.03;
+
+/// Trains what is to be compared.
+pub fn compare(profile: &Profile, cores: usize, models: &[String]) -> Result<Vec<Group>, CommandError> {
+    if let Some(name) = models.iter().find(|name| JOBS.iter().all(|job| job.model != **name)) {
+        let mut known: Vec<&str> = JOBS.iter().map(|job| job.model).collect();
+        known.dedup();
+        return Err(CommandError::Unknown(format!("--models {name}: expected {}", known.join(", "))));
+    }
+    let (bar, cases) = (bar(), cases(cores, models));
+    let mut all = Vec::new();
+    for (i, case) in cases.iter().enumerate() {
+        let what = format!("{}, {} × {} threads", case.probe.model, case.devices, case.threads);
+        show(&bar, &Doing { what, done: [i, cases.len()] });
+        all.push(check(case, profile)?);
+    }
+    bar.finish_and_clear();
+    Ok(all)
+}
+
+/// A row for every job and strategy, then what they come to.
+pub fn rendered(all: &[Group]) -> String {
+    let columns = [
+        Column::Left("model"),
+        Column::Right("batch"),
+        Column::Right("devices"),
+        Column::Left("links"),
+        Column::Left("strategy"),
+        Column::Right("predicted ms"),
+        Column::Right("measured ms"),
+        Column::Right("spread"),
+        Column::Right("accuracy"),
+        Column::Right("peak"),
+        Column::Right("over links"),
+        Column::Left("bytes as planned"),
+    ];
+    let row = |(group, one): (&Group, &Checked)| {
+        let case = &group.case;
+        vec![
+            case.probe.model.to_string(),
+            case.probe.sizes[0].to_string(),
+            format!("{}×{}", case.devices, case.threads),
+            case.wires.map_or("free", |wires: Wires| wires.name).to_string(),
+            one.strategy.to_string(),
+            format!("{:.2}", 1e3 * one.predicted),
+            format!("{:.2}", 1e3 * one.measured),
+            percent(one.spread),
+            percent(one.accuracy()),
+            units::bytes(one.peak[1]),
+            units::bytes(one.bytes[1]),
+            if one.exact { "yes" } else { "no" }.to_string(),
+        ]
+    };
+    let rows: Vec<Vec<String>> = every(all).map(row).collect();
+    let mut text = table::render(&columns, &rows) + "\n";
+    for group in all {
+        for (strategy, why) in &group.unable {
+            let case = &group.case;
+            text += &format!("{} on {} devices, {strategy}: {why}\n", case.probe.model, case.devices);
+        }
+    }
+    text + &summary(all)
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1}%", 100.0 * share)
+}
+
+/// All that was compared, with the job it belongs to.
+fn every(all: &[Group]) -> impl Iterator<Item = (&Group, &Checked)> {
+    all.iter().flat_map(|group| group.all.iter().map(move |one| (group, one)))
+}
+
+fn summary(all: &[Group]) -> String {
+    let accuracies: Vec<f64> = every(all).map(|(_, one)| one.accuracy()).collect();
+    let mean = accuracies.iter().sum::<f64>() / accuracies.len().max(1) as f64;
+    let worst = accuracies.iter().copied().fold(1.0, f64::min);
+    let spread = every(all).map(|(_, one)| one.spread).sum::<f64>() / accuracies.len().max(1) as f64;
+    let exact = every(all).filter(|(_, one)| one.exact).count();
+    let ranked: Vec<f64> = all.iter().filter(|group| group.all.len() > 1).map(Group::regret).collect();
+    let good = ranked.iter().filter(|regret| **regret <= EQUAL).count();
+    let most = ranked.iter().copied().fold(0.0, f64::max);
+    format!(
+        "step time of {count} cases: mean accuracy {}, worst {}; mean spread of what was measured {}\n\
+         peaks and bytes over links as planned: {exact} of {count}\n\
+         fastest strategy ranked first, or within {} of it: {good} of {}; largest regret {}\n",
+        percent(mean),
+        percent(worst),
+        percent(spread),
+        percent(EQUAL),
+        ranked.len(),
+        percent(most),
+        count = accuracies.len(),
+    )
+}

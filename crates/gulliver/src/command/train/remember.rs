@@ -1,0 +1,44 @@
+//! What a finished run has to say about predictions.
+
+use crate::history::{Ran, name_of};
+use crate::job::Job;
+use crate::setup::threads;
+use gulliver_plan::cost::Profile;
+use gulliver_run::collector::Record;
+use gulliver_run::planner::Planner;
+use gulliver_run::session::{Which, foresee};
+use gulliver_run::stream::Ledger;
+use gulliver_run::train::Done;
+
+/// Predicted against measured, for inputs of the size that was met most often; none if fewer than two steps were,
+/// as the first touches memory that nobody has touched. The planners are those of the run, before it.
+pub fn ran(
+    job: &Job,
+    strategy: &'static str,
+    machine: Option<&Profile>,
+    mut planners: Vec<Planner>,
+    done: &Done,
+) -> Option<Ran> {
+    let trained = done.sizes.iter().filter(|record| record.which == Which::Train);
+    let record = trained.max_by_key(|record| record.runs).filter(|record| record.runs > 1)?;
+    let foreseen = foresee(&mut planners, &record.sizes).ok()?;
+    let Record { runs, planned, measured, first, .. } = record;
+    let each = (measured.seconds - first) / (runs - 1) as f64;
+    let all = |ledger: Ledger| {
+        let Ledger { to_device, to_host, disk_read, disk_written, from_peers } = ledger;
+        to_device + to_host + disk_read + disk_written + from_peers
+    };
+    Some(Ran {
+        when: super::now(),
+        model: job.model.name.clone(),
+        strategy: strategy.to_string(),
+        devices: job.devices.count as usize,
+        threads: threads(job),
+        batch: job.train.batch,
+        steps: runs - 1,
+        profile: machine.map(name_of),
+        seconds: [foreseen.together.seconds, each],
+        peak: [planned.peaks[0], measured.peaks[0]],
+        bytes: [all(planned.moved), all(measured.moved)],
+    })
+}
