@@ -24,6 +24,7 @@ use gulliver_plan::plan::Plan;
 use gulliver_plan::replicate::replica;
 use gulliver_plan::simulate::{Party, Together, over_links, together};
 use gulliver_plan::topology::{Device, Topology, Wiring};
+use gulliver_plan::verify::verify;
 use std::collections::HashMap;
 
 const RATES: Rates = Rates { flops: 50e9, bytes: 20e9, call: 0.0 };
@@ -63,6 +64,7 @@ fn planned(graph: Graph, sizes: &Bindings, partials: u32, turns: Option<&[Turn]>
     let options = Options { rates: RATES, partials, turns, ..Options::new(&persistent) };
     let outline = Outline::new(&graph, sizes, &options).unwrap();
     let plan = outline.plan(&graph, sizes, &options).unwrap();
+    verify(&graph, &plan).unwrap();
     let bound = outline.sizes(&graph, sizes, &options).unwrap();
     let meets = |node: usize| graph.nodes[node].op.def().meets();
     // What a meeting takes is for the links to say.
