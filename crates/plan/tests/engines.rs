@@ -166,10 +166,9 @@ fn tied(job: &Job) -> f64 {
     if job.name == "gpt" { f64::from(PARTIALS) * 512.0 * 128.0 * 4.0 } else { 0.0 }
 }
 
-/// Serial steps are the same to a thousandth. Devices that share a batch all ask the first for its part first, so
-/// their exchange takes up to twice as long as round a ring, or hides behind the backward pass. Cuts by rule keep
-/// element-wise work divided where the forms gather, and fetch again where they do not: up to twice or half the
-/// bytes, which is within a tenth of the time here. Packs of a pipeline are cut between nodes, stages between layers.
+/// Serial steps are the same to a thousandth. Replicas may take as much longer or shorter as their exchange takes in
+/// the form, which goes round a ring and hides nothing. Cuts by rule fetch other boxes than the forms gather, and packs
+/// are cut between nodes where stages are cut between layers: their bounds are wide.
 #[test]
 fn closed_forms_and_simulation_agree() {
     let rate = 2e9;
