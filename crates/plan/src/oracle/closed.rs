@@ -305,7 +305,10 @@ fn traffic(
     put(&mut traffic, group, rounds * (p - 1.0) / p * weights);
     if stages.len() > 1 {
         let pair = cluster.group(strategy.stages, strategy.devices() / strategy.stages, strategy.devices());
-        put(&mut traffic, pair, 2.0 * count * most(|stage| stage.output) * element);
+        // A stage in the middle sends results on and gradients back; of two, each sends one of them.
+        let ways = if strategy.stages == 2 { 1.0 } else { 2.0 };
+        let largest = stages[..stages.len() - 1].iter().map(|stage| stage.output).fold(0.0, f64::max);
+        put(&mut traffic, pair, ways * count * largest * element);
     }
     if strategy.offload {
         traffic.host = 2.0 * weights / if strategy.shard > 0 { strategy.data as f64 } else { 1.0 };

@@ -48,6 +48,8 @@ pub struct Efficiency {
     pub batched: f64,
     /// Summed index at which a half-precision product runs at half its rate.
     pub half_depth: f64,
+    /// Rows and columns of results that one unit makes at a time.
+    pub tile: f64,
     /// Waves of tiles that are lost at the end of a product.
     pub tail: f64,
     /// Rate of half-precision products with extents that are no multiple of eight, relative to others.
@@ -88,6 +90,7 @@ const VOLTA: Efficiency = Efficiency {
     convolution: [1.0, 1.0, 0.657],
     batched: 0.75,
     half_depth: 97.0,
+    tile: 64.0,
     tail: 0.1,
     odd: 0.455,
     memory: 0.87,
@@ -101,6 +104,7 @@ const AMPERE: Efficiency = Efficiency {
     convolution: [1.0, 0.375, 0.808],
     batched: 0.75,
     half_depth: 400.0,
+    tile: 64.0,
     tail: 0.1,
     odd: 0.455,
     memory: 0.92,
@@ -172,6 +176,7 @@ impl Accelerator {
                 convolution: [1.0; 3],
                 batched: 1.0,
                 half_depth: 0.0,
+                tile: 1.0,
                 tail: 0.0,
                 odd: 1.0,
                 memory: 1.0,

@@ -1,7 +1,7 @@
 //! Seconds of one operator on one device: a roofline whose ceilings fall for small products, for products
 //! that fill the device's units badly, and for short sums.
 
-use super::hardware::{Accelerator, Precision};
+use super::hardware::{Accelerator, Efficiency, Precision};
 
 /// What kind of kernel does it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
@@ -234,8 +234,7 @@ impl Work {
         // What surrounds a sum takes the time of so many terms; slower products have as many fewer.
         let around = e.half_depth * device.flops[p] / device.flops[2];
         let short = depth / (depth + around);
-        let rate =
-            device.flops[p] * reached * short * filled(products, rows, self.columns, device.units, e.tail);
+        let rate = device.flops[p] * reached * short * filled(products, rows, self.columns, device);
         (self.flops * samples / rate).max(memory) + self.calls * e.gap
     }
 }
@@ -250,12 +249,10 @@ fn padded(extent: f64) -> f64 {
 
 /// The share of a device's rate that a product reaches by the way it falls into tiles: edges are made up to
 /// whole tiles, and while the last ones are made, other units idle.
-fn filled(products: f64, rows: f64, columns: f64, units: f64, tail: f64) -> f64 {
-    let along = |extent: f64| (extent / TILE).ceil().max(1.0);
+fn filled(products: f64, rows: f64, columns: f64, device: &Accelerator) -> f64 {
+    let Efficiency { tile, tail, .. } = device.efficiency;
+    let along = |extent: f64| (extent / tile).ceil().max(1.0);
     let tiles = products * along(rows) * along(columns);
-    let edge = (products * rows * columns) / (tiles * TILE * TILE);
-    (edge * tiles / (tiles + tail * units)).clamp(1e-6, 1.0)
+    let edge = (products * rows * columns) / (tiles * tile * tile);
+    (edge * tiles / (tiles + tail * device.units)).clamp(1e-6, 1.0)
 }
-
-/// Rows and columns of results that one unit makes at a time.
-const TILE: f64 = 64.0;

@@ -57,7 +57,7 @@ const NCCL_BUFFERS: f64 = 4.0 * 10.0 * 2.0 * 4.0 * 1048576.0;
 /// Launches of Megatron are fitted on GPT on one and two A100; PyTorch and Chainer, which run Python for every
 /// operator as it does, have the same. Passes of TensorFlow and MXNet are fitted on single devices relative to
 /// PyTorch. Overlap, and what goes through host memory, is assumed from how each exchanges gradients and, for
-/// Chainer, loads samples and sends arrays.
+/// Chainer, loads samples and sends arrays; docs/oracle.md says what had been seen of its rows by then.
 const TABLE: &[Software] = &[
     Software {
         name: "pytorch",

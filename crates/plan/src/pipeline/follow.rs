@@ -62,14 +62,21 @@ pub fn follow(graph: &Graph, mut pack_of: Vec<u32>) -> Vec<u32> {
     };
     // Weights are where they are first read, states where their weight is.
     let mut home: HashMap<Value, u32> = HashMap::new();
+    let mut readers: HashMap<Value, Vec<u32>> = HashMap::new();
     for (id, node) in graph.nodes.iter().enumerate().filter(|(_, n)| n.phase == Phase::Forward) {
         for v in &node.ins {
             if matches!(graph.value(*v).origin, Origin::Input(Role::Weight(_) | Role::State(_))) {
                 home.entry(*v).or_insert(pack_of[id]);
+                readers.entry(*v).or_default().push(pack_of[id]);
             }
         }
     }
     let weight = |id: usize| graph.nodes[id].ins.iter().filter_map(|v| home.get(v)).max().copied();
+    // A weight that several packs read is wherever gradients have got to.
+    let read = |id: usize, most: u32| {
+        let near = |v: &Value| readers.get(v)?.iter().copied().filter(|pack| *pack <= most).max();
+        graph.nodes[id].ins.iter().filter_map(|v| near(v).or(home.get(v).copied())).max()
+    };
     let mut gradient_of: HashMap<Value, u32> = HashMap::new();
     for (id, node) in graph.nodes.iter().enumerate().filter(|(_, n)| n.phase == Phase::Update) {
         if let Some(pack) = weight(id) {
@@ -90,7 +97,8 @@ pub fn follow(graph: &Graph, mut pack_of: Vec<u32>) -> Vec<u32> {
             Phase::Backward => {
                 let gradients = of(Phase::Backward).min();
                 let own = node.outs.iter().find_map(|v| gradient_of.get(v)).copied();
-                let own = own.or(weight(id)).or(of(Phase::Forward).max()).or(gradients);
+                let own = own.or(read(id, gradients.unwrap_or(u32::MAX)));
+                let own = own.or(of(Phase::Forward).max()).or(gradients);
                 let own = own.unwrap_or(pack_of.iter().copied().max().unwrap_or(0));
                 gradients.map_or(own, |least| own.min(least))
             }
