@@ -7,7 +7,8 @@ use gulliver_plan::outline::slice_of;
 use gulliver_plan::pipeline::Style;
 use gulliver_run::planner::Planner;
 use gulliver_run::session::{
-    Foreseen, Pipelined, SessionError, SessionOptions, divided, foresee, packs, pipelined, pipelined_as, planners,
+    Foreseen, Pipelined, SessionError, SessionOptions, divided, foresee, packs, pipelined, pipelined_as,
+    planners,
 };
 
 /// The name that leaves the choice to us.

@@ -3,7 +3,6 @@
 //! offsets.
 
 use crate::base::{Base, Facts};
-use crate::budget::LONG;
 pub use crate::evaluate::profile;
 use crate::kind::Kinds;
 use crate::learn::Rung;
@@ -85,7 +84,9 @@ impl Outline {
         let in_turns = options.turns.map(turns).transpose()?;
         let rules = if in_turns.is_some() { &rules[..1] } else { rules };
         let candidates = rules.iter().map(|&rule| {
-            let tasks = in_turns.clone().unwrap_or_else(|| tasks(graph, &readers, partials, rule, (&bytes, options.memory)));
+            let tasks = in_turns
+                .clone()
+                .unwrap_or_else(|| tasks(graph, &readers, partials, rule, (&bytes, options.memory)));
             let script = Script::of(graph, &readers, &tasks, partials);
             let life = lifetimes(&sharing, &script);
             let peak = peak(&script, &life, &bytes, |node| sizes.scratch[kinds.kind_of[node] as usize]);
@@ -96,11 +97,6 @@ impl Outline {
         let work = kinds.nodes.iter().map(|id| Work::of(graph, &graph.nodes[id.index()])).collect();
         let facts = Facts::of(graph, &script);
         Ok(Outline { partials, rule, script, life, readers, sharing, kinds, facts, rungs: Vec::new(), work })
-    }
-
-    /// Whether there is so much to do in a step that plans are made with less effort.
-    pub fn is_long(&self) -> bool {
-        self.script.acts.len() > LONG
     }
 
     /// The script in which everything stays, with what may be done to it.

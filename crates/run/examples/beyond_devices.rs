@@ -30,7 +30,7 @@ use std::time::Instant;
 
 const DEVICES: u32 = 4;
 /// Pipelines of ours that are planned; the one that is thought to be fastest runs.
-const CANDIDATES: usize = 3;
+const CANDIDATES: usize = 2;
 /// Floating-point operations of a device for each byte of the uplink.
 const PER_BYTE: f64 = 11.3e12 / 12e9;
 
@@ -111,8 +111,7 @@ const WORKLOADS: [Workload; 4] = [
 ];
 
 /// A way to train, with the options of one device.
-type Way =
-    (String, Box<dyn Fn(&Graph, SessionOptions, &Bindings) -> Result<Vec<Planner>, SessionError>>);
+type Way = (String, Box<dyn Fn(&Graph, SessionOptions, &Bindings) -> Result<Vec<Planner>, SessionError>>);
 
 fn ways(budget: u64, blocks: usize) -> Vec<Way> {
     let each = |options: SessionOptions| vec![options; DEVICES as usize];
@@ -169,7 +168,8 @@ fn main() {
     for workload in WORKLOADS.iter().filter(|w| known.is_empty() || known.iter().any(|name| name == w.name)) {
         let settings = workload.settings.iter().map(|(name, value)| (name.to_string(), value.clone()));
         let model = model(workload.model, &settings.collect::<Vec<_>>()).expect("a model of the table");
-        let optimizer = Optimizer::new(workload.optimizer, workload.hypers).expect("an optimizer of the table");
+        let optimizer =
+            Optimizer::new(workload.optimizer, workload.hypers).expect("an optimizer of the table");
         let graph = training_graph(model.as_ref(), &[optimizer], None).expect("it can be trained");
         let sizes = Bindings::new().with("batch", partials as usize).with("length", workload.length);
         let kept = graph.inputs().filter(|(_, role, _)| matches!(role, Role::Weight(_) | Role::State(_)));
