@@ -14,8 +14,6 @@ use crate::plan::{Choice, Decision};
 use crate::script::{Script, VersionId, What};
 use search::{Search, Way};
 
-/// A script with more acts is long: several values are chosen at a time.
-pub const LONG: usize = 8000;
 /// Rounds of choosing and looking at the result.
 const ROUNDS: usize = 64;
 /// The same where choices only have to be adapted.

@@ -40,10 +40,8 @@ impl Outline {
         let (need, state) = (view.need(), options.persistent.ends[Tier::Device as usize]);
         let beyond = need.saturating_sub(state);
         let least = share(budget, need, state);
-        // Where plans take long, what serves the tightest budget has to do for all.
-        let shares = if self.is_long() { &[][..] } else { &SHARES[..] };
         let shares =
-            shares.iter().map(|s| *s as f64 / 100.0).filter(|s| *s > least).chain([least, least * TIGHTER]);
+            SHARES.iter().map(|s| *s as f64 / 100.0).filter(|s| *s > least).chain([least, least * TIGHTER]);
         for share in shares {
             let memory = state + (beyond as f64 * share) as u64;
             let pace = if share > least { Pace::Hurried } else { Pace::AtLeisure };

@@ -3,7 +3,6 @@
 //! offsets.
 
 use crate::base::{Base, Facts};
-use crate::budget::LONG;
 use crate::cost::Meeting;
 pub use crate::evaluate::profile;
 use crate::kind::Kinds;
@@ -101,11 +100,6 @@ impl Outline {
         let work = kinds.nodes.iter().map(|id| Work::of(graph, &graph.nodes[id.index()])).collect();
         let facts = Facts::of(graph, &script);
         Ok(Outline { partials, rule, script, life, readers, sharing, kinds, facts, rungs: Vec::new(), work })
-    }
-
-    /// Whether there is so much to do in a step that plans are made with less effort.
-    pub fn is_long(&self) -> bool {
-        self.script.acts.len() > LONG
     }
 
     /// The script in which everything stays, with what may be done to it.

@@ -9,9 +9,6 @@ use crate::squeeze::Pace;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, NodeId, Role, Value, ValueInfo};
 
-/// Where scripts are long, the fewest that must be away are found to within one in so many of all.
-const ROUGHLY: usize = 64;
-
 impl Outline {
     /// Where weights and states should be between steps, so that inputs of these sizes can be trained on
     /// within the budgets and the step takes least time: all on the device if that is possible, else
@@ -84,8 +81,7 @@ impl Outline {
             if !elsewhere || !attempt(all.len(), &mut tried)? {
                 return Err(reason.unwrap_or(PlanError::NoRoom));
             }
-            let near = if self.is_long() { (all.len() / ROUGHLY).max(1) } else { 1 };
-            while high - low > near {
+            while high - low > 1 {
                 let middle = low.midpoint(high);
                 *(if attempt(middle, &mut tried)? { &mut high } else { &mut low }) = middle;
             }

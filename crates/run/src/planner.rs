@@ -8,7 +8,7 @@ use crate::deals::Deals;
 use crate::lower::lower_node;
 use crate::session::{SessionOptions, Which};
 use gulliver_graph::dim::Bindings;
-use gulliver_graph::graph::{Graph, Node, NodeId, Phase};
+use gulliver_graph::graph::{Graph, Node, NodeId};
 use gulliver_plan::base::Base;
 use gulliver_plan::comparator::Case;
 use gulliver_plan::comparator::paging;
@@ -172,9 +172,8 @@ impl Planner {
         let mut best: Option<(f64, f64, Persistent)> = None;
         let mut reason = PlanError::NoRoom;
         // Moves at several prices, and then as little on the device as can be.
-        let only = self.only_price(largest)?;
-        let prices = UNHIDDEN.into_iter().filter(|share| only.is_none_or(|only| only == *share));
-        for (unhidden, bare) in prices.map(|share| (share, false)).chain([(UNHIDDEN[1], true)]) {
+        for (unhidden, bare) in UNHIDDEN.map(|share| (share, false)).into_iter().chain([(UNHIDDEN[1], true)])
+        {
             if bare && best.is_some() {
                 break;
             }
@@ -219,25 +218,6 @@ impl Planner {
         let (seconds, unhidden, persistent) = best.ok_or(reason)?;
         (self.unhidden, self.persistent) = (unhidden, persistent);
         Ok(seconds)
-    }
-
-    /// The one price of moves that is tried where plans take long: nothing hides them if those of weights alone take
-    /// longer than all kernels.
-    fn only_price(&mut self, largest: &Bindings) -> Result<Option<f64>, PlanError> {
-        self.with(Which::Train, largest, |graph, outline, options| {
-            let bound = outline.sizes(graph, largest, options)?;
-            let node = |id: usize| outline.seconds(&bound, id);
-            let repeats = |node: &Node| if node.phase == Phase::Update { 1 } else { options.partials };
-            let kernels = graph.nodes.iter().enumerate();
-            let kernels: f64 = kernels.map(|(id, of)| f64::from(repeats(of)) * node(id)).sum();
-            let weights: u64 = graph
-                .weights()
-                .map(|(v, _)| graph.ty(v).bytes().bind(&bound.slice).unwrap_or(0) as u64)
-                .sum();
-            let moves = 2.0 * weights as f64 / options.links.to_device;
-            let hidden = moves <= kernels;
-            Ok(outline.is_long().then_some(if hidden { UNHIDDEN[1] } else { UNHIDDEN[2] }))
-        })
     }
 
     /// The largest input of evaluation, if this is that of training.

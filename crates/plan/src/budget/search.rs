@@ -1,7 +1,7 @@
 //! One way through the choices: candidates are ranked by seconds per wanting byte where most is wanting, and
 //! the result is carried out and looked at, round after round.
 
-use super::{LONG, Terms};
+use super::Terms;
 use crate::base::{Base, Choices, NEVER};
 use crate::evaluate::Evaluation;
 use crate::layout::aligned;
@@ -66,8 +66,6 @@ pub(super) struct Search<'a> {
     pub(super) costs: Vec<Option<(f64, f64)>>,
     /// Where the candidates of each version begin.
     pub(super) offered: Vec<u32>,
-    /// What each candidate cost when it was looked at, where several are taken at a time.
-    known: Vec<Option<f64>>,
     /// The acts that the candidate looked at last has run again.
     pub(super) closure: Vec<u32>,
     /// What else could be let go for nothing then.
@@ -102,7 +100,6 @@ impl<'a> Search<'a> {
             most_beside: [0; 2],
             way,
             costs: Vec::new(),
-            known: Vec::new(),
             offered: Vec::with_capacity(base.script.versions.len() + 1),
             closure: Vec::new(),
             riders: Vec::new(),
@@ -231,22 +228,14 @@ impl<'a> Search<'a> {
         let mut progress = false;
         self.costs.clear();
         self.costs.resize(self.candidates.len(), None);
-        if self.base.script.acts.len() > LONG {
-            self.known.clear();
-            self.known.resize(self.candidates.len(), None);
-            while self.several() {
-                progress = true;
-            }
-            return progress;
-        }
         while self.one().is_some() {
             progress = true;
         }
         progress
     }
 
-    /// Sums of what is wanting, and where most is and how much; none if nothing is.
-    fn sum_up(&mut self) -> Option<(u32, i64)> {
+    /// Takes the best candidate where most is wanting, if anything is and there is one.
+    fn one(&mut self) -> Option<usize> {
         let most = self.over.iter().copied().max().filter(|most| *most > 0)?;
         let worst = self.over.iter().position(|over| *over == most)? as u32;
         let mut sum = 0.0;
@@ -256,58 +245,7 @@ impl<'a> Search<'a> {
             sum += if self.way.flat { wanting.min(1) } else { wanting } as f64;
         }
         self.wanting[self.over.len()] = sum;
-        Some((worst, most))
-    }
-
-    /// Takes the best candidates where most is wanting until nothing is there: for long scripts, in which one at a time
-    /// would take too long. What they cost is looked at once and then only when they are taken.
-    fn several(&mut self) -> bool {
-        let Some((worst, most)) = self.sum_up() else { return false };
-        let mut ranked: Vec<(f64, usize)> = Vec::new();
-        for at in 0..self.candidates.len() {
-            let c = self.candidates[at];
-            if !(c.from < worst && worst < c.to) || c.taken || c.barred {
-                continue;
-            }
-            let seconds = self.known[at].unwrap_or_else(|| {
-                let cheapest = self.prices(&c).into_iter().flatten().map(|(_, seconds)| seconds);
-                cheapest.fold(f64::INFINITY, f64::min)
-            });
-            self.known[at] = Some(seconds);
-            let useful = (c.bytes as f64 / most as f64).min(1.0);
-            let freed = (self.wanting[c.to as usize] - self.wanting[c.from as usize + 1]) * useful;
-            if seconds.is_finite() {
-                ranked.push(((seconds + MARK) / freed, at));
-            }
-        }
-        ranked.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        let mut any = false;
-        for (_, at) in ranked {
-            if self.over[worst as usize] <= 0 {
-                break;
-            }
-            let c = self.candidates[at];
-            let prices = self.prices(&c).into_iter().flatten();
-            let helps = prices.filter(|(choice, _)| worst < self.back(&c, *choice));
-            let Some((choice, _)) = helps.min_by(|a, b| a.1.total_cmp(&b.1)) else { continue };
-            if !self.candidates[at].taken {
-                self.take_with_riders(at, choice, worst);
-                any = true;
-            }
-        }
-        any
-    }
-
-    /// Takes the best candidate where most is wanting, if anything is and there is one.
-    fn one(&mut self) -> Option<usize> {
-        let (worst, most) = self.sum_up()?;
         let (at, choice) = self.cheapest(worst, most as f64)?;
-        self.take_with_riders(at, choice, worst);
-        Some(at)
-    }
-
-    /// Takes a candidate, and what could be let go for nothing then.
-    fn take_with_riders(&mut self, at: usize, choice: Choice, worst: u32) {
         let c = self.candidates[at];
         let back = self.back(&c, choice);
         self.riders.clear();
@@ -321,6 +259,7 @@ impl<'a> Search<'a> {
             let act = self.base.producer[self.candidates[self.riders[k]].version as usize] as usize;
             self.revived[act] = self.revived[act].min(back);
         }
+        Some(at)
     }
 
     fn take(&mut self, at: usize, choice: Choice, back: u32) {
