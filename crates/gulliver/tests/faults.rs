@@ -77,7 +77,7 @@ fn batch(fatal: bool) -> Batch {
         x[BATCH * 8 - 1] = FATAL;
     }
     let labels = (0..BATCH as i64).map(|i| i % 3).collect();
-    let fields = [("x", &[BATCH, 8][..], HostData::F32(x)), ("labels", &[BATCH], HostData::I64(labels))];
+    let fields = [("x", &[BATCH, 8][..], HostData::F32(x)), ("y", &[BATCH], HostData::I64(labels))];
     let fields = fields.map(|(name, shape, data)| (name.to_string(), HostTensor::new(shape, data).unwrap()));
     Batch { fields: fields.to_vec() }
 }
