@@ -2,7 +2,7 @@
 //! leave the numbers as they are on one device.
 
 use crate::setup::Graphs;
-use gulliver_plan::cut::{self, Cut, Spread, Unit, named, worthwhile};
+use gulliver_plan::cut::{self, Cut, Spread, Unit, WORTH, named, worthwhile};
 use gulliver_plan::outline::slice_of;
 use gulliver_plan::pipeline::Style;
 use gulliver_run::planner::Planner;
@@ -68,9 +68,6 @@ pub fn planned_as(
     Ok((all, true))
 }
 
-/// More devices must make a step this many times as fast to be worth using.
-const WORTH: f64 = 1.05;
-
 /// Nodes that are divided, over all devices; or as the search finds fastest, over as many as that pays for.
 fn shared(
     name: &str,
@@ -99,7 +96,8 @@ fn shared(
     let mut best: Option<(f64, _)> = None;
     let mut failed = None;
     for found in found {
-        let timed = of(found.cut).and_then(|mut made| Ok((foresee(&mut made.0, sizes)?.together.seconds, made)));
+        let timed =
+            of(found.cut).and_then(|mut made| Ok((foresee(&mut made.0, sizes)?.together.seconds, made)));
         match timed {
             Ok(new) if best.as_ref().is_none_or(|(least, _)| new.0 * WORTH < *least) => best = Some(new),
             Ok(_) => {}

@@ -12,10 +12,10 @@ use gulliver_graph::optim::Optimizer;
 use gulliver_graph::random::Stream;
 use gulliver_graph::training::training_graph;
 use gulliver_graph::windows::ConvOptions;
+use gulliver_plan::cost::Rates;
 use gulliver_plan::cut::comparator::{
     Rule, by_rule, data, equal_chop, exhaustive, filter, hybrid, largest_first,
 };
-use gulliver_plan::cost::Rates;
 use gulliver_plan::cut::{Bound, CutError, Devices, Level, Objective, Options, Unit};
 use gulliver_plan::cut::{bytes, cut, levels_of, searched, worthwhile};
 use gulliver_plan::topology::{Device, Topology, Wiring};
@@ -241,7 +241,10 @@ fn of(units: &[Unit]) -> Options {
 /// Four devices on two sockets: what passes between the sockets is less than if links were alike.
 #[test]
 fn slow_links_carry_less() {
-    for (name, sizes) in [("mlp", Bindings::new().with("batch", 64)), ("gpt-nano", Bindings::new().with("batch", 8).with("length", 64))] {
+    for (name, sizes) in [
+        ("mlp", Bindings::new().with("batch", 64)),
+        ("gpt-nano", Bindings::new().with("batch", 8).with("length", 64)),
+    ] {
         let graph = trained(name, &[]);
         let bound = Bound::new(&graph, &sizes).unwrap();
         let across = |between: Option<f64>| {
@@ -275,6 +278,12 @@ fn memory_is_a_limit() {
     assert!(needed < most);
     for limit in [most, (most + needed) / 2, needed] {
         let found = limited(Some(limit)).unwrap();
-        assert!(found.memory.iter().all(|m| *m <= limit) && found.seconds >= free.seconds * 0.999);
+        assert!(found.memory.iter().all(|m| *m <= limit), "{limit}: {:?}", found.memory);
+        assert!(
+            found.seconds >= free.seconds * 0.999,
+            "{} within {limit}, free {}",
+            found.seconds,
+            free.seconds
+        );
     }
 }

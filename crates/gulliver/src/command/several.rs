@@ -61,7 +61,8 @@ pub fn ranking_table(able: &[Judged], unable: &[(&'static str, SessionError)]) -
             units::bytes(peak),
             units::bytes(swapped(&judged.foreseen)),
             units::bytes(from_peers(judged)),
-            if judged.same_numbers { "as on one device" } else { "sums are divided" }.to_string() + &left(judged, "; "),
+            if judged.same_numbers { "as on one device" } else { "sums are divided" }.to_string()
+                + &left(judged, "; "),
         );
     }
     for (name, why) in unable {

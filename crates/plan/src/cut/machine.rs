@@ -48,9 +48,9 @@ impl Devices {
         let sockets = self.sockets();
         let prime = [primes(sockets), primes(self.count() / sockets)].concat();
         let some = [prime, vec![sockets, self.count() / sockets]].into_iter();
-        some.filter(|groups| !groups.contains(&1)).find_map(|groups| self.divided(&groups, by)).unwrap_or_else(
-            || self.flat(by),
-        )
+        some.filter(|groups| !groups.contains(&1))
+            .find_map(|groups| self.divided(&groups, by))
+            .unwrap_or_else(|| self.flat(by))
     }
 
     /// Whether shares by memory are others than shares by speed.

@@ -12,6 +12,7 @@ mod judge;
 mod machine;
 mod named;
 mod part;
+mod price;
 mod region;
 mod search;
 mod tables;
@@ -24,7 +25,7 @@ pub use deal::{Share, deal};
 pub use fit::{alongside, fitted};
 pub use judge::{Bytes, Judged, bytes, judge};
 pub use machine::Devices;
-pub use named::{NAMES, named, searched, worthwhile};
+pub use named::{NAMES, WORTH, named, searched, worthwhile};
 pub use part::{Choice, Need, Parts, parts_of, same_axis};
 pub use region::{Grid, held, split};
 pub use search::{Found, cut};
@@ -116,12 +117,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options {
-            objective: Objective::Seconds,
-            units: vec![Unit::default()],
-            limit: 1 << 16,
-            rounds: 1,
-        }
+        Options { objective: Objective::Seconds, units: vec![Unit::default()], limit: 1 << 16, rounds: 1 }
     }
 }
 

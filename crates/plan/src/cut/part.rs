@@ -1,9 +1,9 @@
 //! What every device does of a node that is cut at several levels: the boxes it reads and writes, and the
 //! spread of the results. All follows from the node's spec; illegal combinations have no parts.
 
-use super::{Spread, Unit, unit};
 use super::bound::{NodeKind, SUMS};
 use super::region::{Grid, area, held, intersect, split, whole};
+use super::{Spread, Unit, unit};
 use gulliver_graph::spec::{AxisId, Combine, Index, Region, Spec};
 use std::ops::Range;
 
