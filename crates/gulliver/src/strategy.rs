@@ -2,7 +2,7 @@
 //! leave the numbers as they are on one device.
 
 use crate::setup::Graphs;
-use gulliver_plan::cut::{self, Cut, Spread, Unit, named, worthwhile};
+use gulliver_plan::cut::{self, Cut, Spread, Unit, WORTH, named, worthwhile};
 use gulliver_plan::outline::slice_of;
 use gulliver_plan::pipeline::Style;
 use gulliver_run::planner::Planner;
@@ -77,9 +77,6 @@ pub fn planned_as(
     };
     Ok((all, true))
 }
-
-/// More devices must make a step this many times as fast to be worth using.
-const WORTH: f64 = 1.05;
 
 /// Nodes that are divided, over all devices; or as the search finds fastest, over as many as that pays for.
 fn shared(

@@ -278,6 +278,12 @@ fn memory_is_a_limit() {
     assert!(needed < most);
     for limit in [most, (most + needed) / 2, needed] {
         let found = limited(Some(limit)).unwrap();
-        assert!(found.memory.iter().all(|m| *m <= limit) && found.seconds >= free.seconds * 0.999);
+        assert!(found.memory.iter().all(|m| *m <= limit), "{limit}: {:?}", found.memory);
+        assert!(
+            found.seconds >= free.seconds * 0.999,
+            "{} within {limit}, free {}",
+            found.seconds,
+            free.seconds
+        );
     }
 }

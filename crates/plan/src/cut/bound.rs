@@ -30,8 +30,6 @@ pub struct Bound<'a> {
     pub carried_by: Vec<Vec<usize>>,
     /// By value: a result of the forward pass that the backward pass reads.
     pub kept: Vec<bool>,
-    /// By value: it is read by updates, or becomes the next value of an input, and is read by nothing else.
-    pub only_updates: Vec<bool>,
 }
 
 /// What nodes of one kind have in common.
@@ -85,12 +83,7 @@ impl<'a> Bound<'a> {
         for (input, next) in &graph.carries {
             carried_by[next.index()].push(input.index());
         }
-        let updates =
-            |list: &Vec<(usize, _)>| list.iter().all(|(n, _)| graph.nodes[*n].phase == Phase::Update);
-        let only_updates = readers.iter().map(updates).collect();
-        let nodes = Vec::new();
-        let mut bound =
-            Bound { graph, shapes, element, kinds, nodes, readers, carried_by, kept, only_updates };
+        let mut bound = Bound { graph, shapes, element, kinds, nodes: Vec::new(), readers, carried_by, kept };
         for id in &bound.kinds.nodes {
             let kind = bound.node_kind(id.index(), sizes)?;
             bound.nodes.push(kind);

@@ -37,15 +37,12 @@ impl Bytes {
 pub struct Judged {
     /// Bytes moved.
     pub bytes: Bytes,
-    /// Seconds of a step, in which values move while nodes that do not wait for them are computed.
-    pub seconds: f64,
     /// Seconds of the nodes, each on its slowest device.
     pub work: f64,
-    /// Seconds of moving each value to the device that receives most of it, one after another: values that nothing
-    /// but updates needs, and others.
-    pub moving: [f64; 2],
-    /// What of these seconds is waited for.
-    pub exposed: [f64; 2],
+    /// Seconds of moving each value to the device that receives most of it, one value after another.
+    pub moving: f64,
+    /// Seconds of a step in which values move beside nodes that do not wait for them.
+    pub beside: f64,
     /// By device: weights, states, forward results that the backward pass reads, and the operands and results of
     /// the largest node.
     pub memory: Vec<u64>,
@@ -171,10 +168,8 @@ impl<'a> Judge<'a> {
                 each.for_each(|(all, region)| *all += area(region) * bound.element[v]);
             }
         }
-        let (seconds, exposed) = walked(bound, &work, &moving);
-        let mut all = [0.0; 2];
-        moving.iter().zip(&bound.only_updates).for_each(|(s, only)| all[usize::from(!only)] += s);
-        Ok(Judged { bytes, seconds, work: work.iter().sum(), moving: all, exposed, memory })
+        let beside = walked(bound, &work, &moving);
+        Ok(Judged { bytes, work: work.iter().sum(), moving: moving.iter().sum(), beside, memory })
     }
 
     fn moved(&mut self, v: usize, cut: &Cut, nodes: &[Rc<Divided>]) -> Result<Rc<Moved>, CutError> {
@@ -218,29 +213,23 @@ impl<'a> Judge<'a> {
 }
 
 /// Seconds of a step whose nodes are computed in order while values move, one after another in the order in which
-/// they are made, or first read if they are inputs; and what of the moving the computation waits for.
-fn walked(bound: &Bound, work: &[f64], moving: &[f64]) -> (f64, [f64; 2]) {
+/// they are made, or first read if they are inputs.
+fn walked(bound: &Bound, work: &[f64], moving: &[f64]) -> f64 {
     let (mut computed, mut carried) = (0.0f64, 0.0f64);
     let mut there = vec![f64::NAN; moving.len()];
-    let mut waited = [0.0; 2];
-    for (id, node) in bound.graph.nodes.iter().enumerate() {
-        let mut last = (computed, 0);
+    for (node, seconds) in bound.graph.nodes.iter().zip(work) {
         for v in node.ins.iter().map(|v| v.index()).filter(|v| moving[*v] > 0.0) {
             if there[v].is_nan() {
                 carried += moving[v];
                 there[v] = carried;
             }
-            if there[v] > last.0 {
-                last = (there[v], v);
-            }
+            computed = computed.max(there[v]);
         }
-        waited[usize::from(!bound.only_updates[last.1])] += last.0 - computed;
-        computed = last.0 + work[id];
+        computed += seconds;
         for v in node.outs.iter().map(|v| v.index()).filter(|v| moving[*v] > 0.0) {
             carried = carried.max(computed) + moving[v];
             there[v] = carried;
         }
     }
-    waited[0] += (carried - computed).max(0.0);
-    (computed.max(carried), waited)
+    computed.max(carried)
 }

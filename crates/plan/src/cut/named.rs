@@ -80,11 +80,15 @@ pub fn searched(bound: &Bound, devices: &Devices) -> Result<Found, CutError> {
     }
 }
 
+/// More devices must make a step this many times as fast to be worth using.
+pub const WORTH: f64 = 1.05;
+
 /// Cuts that are this many times as slow as the fastest are not worth a closer look.
 const APART: f64 = 1.5;
 
 /// The best cuts over all of the devices, over the first half of them, and so on down to one, fewest devices first:
-/// those that fit, are faster than with fewer devices, and about as fast as the fastest.
+/// those that fit, are a twentieth faster than with fewer devices, and about as fast as the fastest, where values move
+/// beside what is computed.
 pub fn worthwhile(graph: &Graph, sizes: &Bindings, devices: &Devices) -> Result<Vec<Found>, CutError> {
     let bound = Bound::new(graph, sizes)?;
     let mut all = vec![searched(&bound, devices)];
@@ -94,13 +98,13 @@ pub fn worthwhile(graph: &Graph, sizes: &Bindings, devices: &Devices) -> Result<
         let some = Devices { units: devices.units[..count].to_vec(), ..devices.clone() };
         all.push(searched(&bound, &some));
     }
-    let least = all.iter().flatten().map(|f| f.seconds).fold(f64::INFINITY, f64::min);
+    let least = all.iter().flatten().map(|f| f.beside).fold(f64::INFINITY, f64::min);
     if least.is_infinite() {
         return all.swap_remove(0).map(|found| vec![found]);
     }
     let mut some: Vec<Found> = Vec::new();
-    for found in all.into_iter().rev().flatten().filter(|found| found.seconds <= APART * least) {
-        if some.last().is_none_or(|fewer| found.seconds < fewer.seconds) {
+    for found in all.into_iter().rev().flatten().filter(|found| found.beside <= APART * least) {
+        if some.last().is_none_or(|fewer| WORTH * found.beside < fewer.beside) {
             some.push(found);
         }
     }

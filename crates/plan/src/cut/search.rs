@@ -17,8 +17,10 @@ use std::collections::HashMap;
 pub struct Found {
     /// What is decided.
     pub cut: Cut,
-    /// Seconds of a step, in which values move while nodes that do not wait for them are computed.
+    /// Seconds of a step: work, then bytes, with nothing at the same time.
     pub seconds: f64,
+    /// The same where values move beside nodes that do not wait for them.
+    pub beside: f64,
     /// Of these, work.
     pub work: f64,
     /// Bytes that are moved.
@@ -173,12 +175,12 @@ fn searched(
         let starts = vec![state.clone(), ruled(bound, &levels[..=level], &state, level, Rule::Data)];
         state = search.best_of(starts, level, &levels[..=level]);
     }
-    if levels.len() > 1 || (levels.len() == 1 && options.objective == Objective::Seconds) {
+    if levels.len() > 1 {
         state = search.refined(state);
     }
     let cut = cut_of(bound, &grid, &state, &mut search.judge)?;
-    let Judged { bytes, seconds, work, memory, .. } = search.judge.judge(&cut)?;
-    Ok(Found { cut, seconds, work, bytes, memory, exact: search.exact })
+    let Judged { bytes, work, moving, beside, memory } = search.judge.judge(&cut)?;
+    Ok(Found { cut, seconds: work + moving, beside, work, bytes, memory, exact: search.exact })
 }
 
 impl Search<'_> {
@@ -193,8 +195,7 @@ impl Search<'_> {
         // Where not all levels are there yet, the first device of a group stands for it.
         let stride = self.devices() / grid.devices();
         let units: Vec<Unit> = (0..grid.devices()).map(|d| unit(&self.options.units, d * stride)).collect();
-        let prices =
-            Prices { moving: self.prices.moving, ..Prices::new(self.prices.byte, &units, units.len()) };
+        let prices = Prices::new(self.prices.byte, &units, units.len());
         let options = Options { units, ..self.options.clone() };
         let tables = Tables::new(self.bound, &grid, &options, &prices, &state, level);
         let mut problem = tables.problem();
@@ -212,21 +213,18 @@ impl Search<'_> {
         let grid = Grid::new(self.levels);
         let mut all = vec![state];
         all.extend(self.by_rules());
-        if self.levels.len() > 1 {
-            let chopped = self.chopped();
-            all.push(chopped);
-        }
-        let costs: Vec<(f64, [f64; 2])> = all.iter().map(|s| self.cost(s, &grid)).collect();
-        let best = (0..all.len()).min_by(|&a, &b| costs[a].0.total_cmp(&costs[b].0)).unwrap_or(0);
-        let (mut state, (mut cost, mut exposed)) = (all.swap_remove(best), costs[best]);
+        let chopped = self.chopped();
+        all.push(chopped);
+        let costs: Vec<f64> = all.iter().map(|s| self.cost(s, &grid)).collect();
+        let best = (0..all.len()).min_by(|&a, &b| costs[a].total_cmp(&costs[b])).unwrap_or(0);
+        let (mut state, mut cost) = (all.swap_remove(best), costs[best]);
         for _ in 0..self.options.rounds {
             let before = cost;
-            self.prices.moving = exposed;
             for level in 0..self.levels.len() {
                 let new = self.best_of(vec![state.clone()], level, self.levels);
-                let (new_cost, new_exposed) = self.cost(&new, &grid);
+                let new_cost = self.cost(&new, &grid);
                 if new_cost < cost {
-                    (state, cost, exposed) = (new, new_cost, new_exposed);
+                    (state, cost) = (new, new_cost);
                 }
             }
             if cost >= before {
@@ -269,20 +267,15 @@ impl Search<'_> {
         state
     }
 
-    /// What is made small, of all levels; and what share of the seconds of moving is waited for, of values that
-    /// only updates need and of others: at least a tenth, as what is hidden may come in the way of other values.
-    fn cost(&mut self, state: &State, grid: &Grid) -> (f64, [f64; 2]) {
+    /// What is made small, of all levels.
+    fn cost(&mut self, state: &State, grid: &Grid) -> f64 {
         let cut = cut_of(self.bound, grid, state, &mut self.judge).ok().filter(|cut| self.fixed.allows(cut));
         let judged = cut.map(|cut| self.judge.judge(&cut));
-        let Some(Ok(judged)) = judged else { return (FORBIDDEN, [1.0; 2]) };
+        let Some(Ok(judged)) = judged else { return FORBIDDEN };
         let main = match self.options.objective {
-            Objective::Seconds => judged.seconds,
+            Objective::Seconds => judged.work + judged.moving,
             Objective::Bytes => judged.bytes.total() as f64,
         };
-        let share = |i: usize| {
-            let all = judged.moving[i];
-            if all > 0.0 { (judged.exposed[i] / all).clamp(0.1, 1.0) } else { 1.0 }
-        };
-        (main + self.prices.held(judged.memory.iter().copied()), [share(0), share(1)])
+        main + self.prices.held(judged.memory.into_iter())
     }
 }

@@ -5,6 +5,7 @@ use super::bound::Bound;
 use super::eliminate::{FORBIDDEN, Factor, Problem};
 use super::judge::Judge;
 use super::part::{Choice, Need, Parts, homes_at, options_at, seconds};
+use super::price::{Pool, Priced};
 use super::region::{Grid, area, contains, held};
 use super::traffic::Lying;
 use super::{Cut, CutError, Level, Objective, Options, Spread, Unit, unit};
@@ -53,24 +54,22 @@ pub(crate) struct HomeOptions {
     pub needs: Vec<Need>,
 }
 
-/// What seconds of moving and bytes of memory cost.
+/// What bytes of memory cost.
 #[derive(Clone, Debug)]
 pub(crate) struct Prices {
     /// A byte on the device with the least memory.
     pub byte: f64,
     /// By device: a byte there, against one on the device with the least memory.
     pub tightness: Vec<f64>,
-    /// A second of moving a value that nothing but updates needs, and of moving another.
-    pub moving: [f64; 2],
 }
 
 impl Prices {
-    /// Every second counts, and memory at this price.
+    /// At this price, on these devices.
     pub fn new(byte: f64, units: &[Unit], devices: usize) -> Prices {
         let limits = (0..devices).map(|d| unit(units, d).memory.map_or(f64::INFINITY, |m| m.max(1) as f64));
         let least = limits.clone().fold(f64::INFINITY, f64::min);
         let tight = |limit: f64| if limit.is_finite() { least / limit } else { 0.0 };
-        Prices { byte, tightness: limits.map(tight).collect(), moving: [1.0; 2] }
+        Prices { byte, tightness: limits.map(tight).collect() }
     }
 
     /// The cost of so many bytes, by device.
@@ -172,7 +171,7 @@ impl<'a> Tables<'a> {
             domains[*variable] = home.spreads.len();
         }
         let mut factors = self.own_costs();
-        let mut known: HashMap<(u32, bool, Option<PartyKey>, Vec<PartyKey>), Shared> = HashMap::new();
+        let mut known: HashMap<(u32, Option<PartyKey>, Vec<PartyKey>), Shared> = HashMap::new();
         for v in 0..self.bound.graph.values.len() {
             let source = self.source(v);
             let readers = self.readers(v, source.as_ref());
@@ -181,7 +180,6 @@ impl<'a> Tables<'a> {
             }
             let key = (
                 self.bound.kinds.type_of[v],
-                self.bound.only_updates[v],
                 source.as_ref().map(|s| s.key.clone()),
                 readers.iter().map(|r| r.key.clone()).collect::<Vec<_>>(),
             );
@@ -293,19 +291,7 @@ impl<'a> Tables<'a> {
         let mut pool: Vec<&Need> = Vec::new();
         let mut sets: Vec<Vec<u64>> = Vec::new();
         for reader in &readers {
-            let mut by_choice = Vec::new();
-            for needs in reader {
-                let mut set = 0u64;
-                for &need in needs {
-                    let at = pool.iter().position(|n| *n == need).unwrap_or_else(|| {
-                        pool.push(need);
-                        pool.len() - 1
-                    });
-                    set |= 1 << at.min(63);
-                }
-                by_choice.push(set);
-            }
-            sets.push(by_choice);
+            sets.push(reader.iter().map(|needs| pooled(&mut pool, needs)).collect());
         }
         // A reader that needs the same whatever it does decides nothing.
         let constant = |set: &[u64]| set.iter().all(|s| *s == set[0]);
@@ -313,6 +299,7 @@ impl<'a> Tables<'a> {
         let deciding: Vec<usize> = (0..sets.len()).filter(|&r| !constant(&sets[r])).collect();
         let size = deciding.iter().fold(source.len(), |n, &r| n.saturating_mul(sets[r].len()));
         if size <= self.options.limit && pool.len() <= 64 {
+            let pool = Pool::new(pool, self.grid);
             let mut table = Vec::with_capacity(size);
             for (choice, spreads) in source.iter().enumerate() {
                 // Choices that leave the value alike cost the same.
@@ -322,13 +309,12 @@ impl<'a> Tables<'a> {
                     table.extend_from_within(like * row..(like + 1) * row);
                     continue;
                 }
-                let lying = Lying::new(&self.bound.shapes[v], spreads, self.grid);
-                let mut costs = Costs { tables: self, v, lying, pool: &pool, known: HashMap::new() };
+                let priced = self.priced(v, spreads, &pool);
                 let mut all = vec![base];
                 for &r in &deciding {
                     all = all.iter().flat_map(|bits| sets[r].iter().map(move |s| bits | s)).collect();
                 }
-                table.extend(all.into_iter().map(|set| costs.of(set)));
+                table.extend(all.into_iter().map(|set| self.cost(&priced, set)));
             }
             let places = std::iter::once(0).chain(deciding.iter().map(|r| r + first)).collect();
             return vec![(places, table.into())];
@@ -336,36 +322,35 @@ impl<'a> Tables<'a> {
         // Too many readers to be seen together: each is counted as if it were alone, which is never too little.
         let mut all = Vec::with_capacity(readers.len());
         for (r, reader) in readers.iter().enumerate() {
+            let mut pool: Vec<&Need> = Vec::new();
+            let sets: Vec<u64> = reader.iter().map(|needs| pooled(&mut pool, needs)).collect();
+            let pool = Pool::new(pool, self.grid);
             let mut table = Vec::with_capacity(source.len() * reader.len());
             for spreads in &source {
-                let lying = Lying::new(&self.bound.shapes[v], spreads, self.grid);
-                table.extend(reader.iter().map(|needs| self.moved(v, &lying, needs)));
+                let priced = self.priced(v, spreads, &pool);
+                table.extend(sets.iter().map(|&set| self.cost(&priced, set)));
             }
             all.push((vec![0, r + first], table.into()));
         }
         all
     }
 
-    /// The cost of moving one value.
-    fn moved(&self, v: usize, lying: &Lying, needs: &[&Need]) -> f64 {
-        let levels = self.grid.levels;
-        let mut elements = vec![0u64; self.grid.devices() * levels.len()];
-        let mut add = |to: usize, from: usize, n: u64| {
-            elements[to * levels.len() + self.grid.link(to, from)] += n;
+    fn priced<'p>(&self, v: usize, spreads: &[Spread], pool: &'p Pool<'p>) -> Priced<'p> {
+        let weight = |level: &Level| match self.options.objective {
+            Objective::Bytes => 1.0,
+            Objective::Seconds => 1.0 / level.bandwidth.max(1.0),
         };
-        if lying.fetches(needs, &mut add).is_none() {
-            return FORBIDDEN;
-        }
-        let size = self.bound.element[v] as f64;
+        let element = self.bound.element[v] as f64;
+        let weights: Vec<f64> = self.grid.levels.iter().map(|level| element * weight(level)).collect();
+        Priced::new(pool, &Lying::new(&self.bound.shapes[v], spreads, self.grid), &weights)
+    }
+
+    /// The cost of moving one value to where a set of needs has it.
+    fn cost(&self, priced: &Priced, set: u64) -> f64 {
+        let Some([sum, most]) = priced.of(set) else { return FORBIDDEN };
         match self.options.objective {
-            Objective::Bytes => elements.iter().sum::<u64>() as f64 * size,
-            Objective::Seconds => {
-                let seconds = |n: &[u64]| {
-                    n.iter().zip(levels).map(|(n, l)| *n as f64 * size / l.bandwidth.max(1.0)).sum()
-                };
-                let price = self.prices.moving[usize::from(!self.bound.only_updates[v])];
-                price * elements.chunks(levels.len().max(1)).map(seconds).fold(0.0, f64::max)
-            }
+            Objective::Bytes => sum,
+            Objective::Seconds => most,
         }
     }
 
@@ -393,26 +378,17 @@ impl<'a> Tables<'a> {
     }
 }
 
-/// Costs of one value that lies in one way, by the set of what is needed.
-struct Costs<'a> {
-    tables: &'a Tables<'a>,
-    v: usize,
-    lying: Lying<'a>,
-    pool: &'a [&'a Need],
-    known: HashMap<u64, f64>,
-}
-
-impl Costs<'_> {
-    fn of(&mut self, set: u64) -> f64 {
-        if let Some(cost) = self.known.get(&set) {
-            return *cost;
-        }
-        let needs: Vec<&Need> =
-            (0..self.pool.len()).filter(|i| set >> i & 1 == 1).map(|i| self.pool[i]).collect();
-        let cost = self.tables.moved(self.v, &self.lying, &needs);
-        self.known.insert(set, cost);
-        cost
+/// The set of these needs, which are put into the pool where they are not there yet.
+fn pooled<'a>(pool: &mut Vec<&'a Need>, needs: &[&'a Need]) -> u64 {
+    let mut set = 0u64;
+    for &need in needs {
+        let at = pool.iter().position(|n| *n == need).unwrap_or_else(|| {
+            pool.push(need);
+            pool.len() - 1
+        });
+        set |= 1 << at.min(63);
     }
+    set
 }
 
 /// The cut over the devices of these levels that a state says.

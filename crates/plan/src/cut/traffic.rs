@@ -26,11 +26,11 @@ pub fn fetches(
 pub(crate) struct Lying<'a> {
     grid: &'a Grid<'a>,
     /// Levels, as bits, at which it is a partial result, a partial sum, and divided.
-    partial: u64,
-    sums: u64,
-    along: u64,
+    pub partial: u64,
+    pub sums: u64,
+    pub along: u64,
     /// By device; none if everyone has all.
-    holds: Vec<Region>,
+    pub holds: Vec<Region>,
 }
 
 impl<'a> Lying<'a> {
@@ -114,7 +114,12 @@ fn largest<'a>(list: &mut Vec<&'a Region>, boxes: impl Iterator<Item = &'a Regio
 }
 
 /// Devices that hold partial results of the same box each reduce a slice of it, then gather the others'.
-fn all_reduce(holds: &[Region], reduced: u64, grid: &Grid, add: &mut impl FnMut(usize, usize, u64)) {
+pub(crate) fn all_reduce(
+    holds: &[Region],
+    reduced: u64,
+    grid: &Grid,
+    add: &mut impl FnMut(usize, usize, u64),
+) {
     for (to, own) in holds.iter().enumerate() {
         let peers: Vec<usize> =
             (0..grid.devices()).filter(|&from| grid.differ(to, from) & !reduced == 0).collect();

@@ -1,0 +1,139 @@
+//! The cost of moving one value, for every set of what may be needed of it at once: what each need costs by
+//! itself is worked out once, as is which boxes come with which others; a set is then a few additions.
+
+use super::part::Need;
+use super::region::{Grid, area, common, contains};
+use super::traffic::{Lying, all_reduce};
+
+/// What may be needed of a value, at most 64 different things; sets of them are bits.
+pub(crate) struct Pool<'a> {
+    grid: &'a Grid<'a>,
+    needs: Vec<&'a Need>,
+    /// By device, then need: the needs with whose boxes its box comes.
+    within: Vec<u64>,
+    /// The different numbers of levels that are left unreduced, and which needs leave them.
+    kept: Vec<(u64, u64)>,
+}
+
+impl<'a> Pool<'a> {
+    /// Of these needs, each once.
+    pub fn new(needs: Vec<&'a Need>, grid: &'a Grid<'a>) -> Pool<'a> {
+        let mut kept: Vec<(u64, u64)> = Vec::new();
+        for (i, need) in needs.iter().enumerate() {
+            match kept.iter_mut().find(|(unreduced, _)| *unreduced == need.unreduced) {
+                Some((_, set)) => *set |= 1 << i,
+                None => kept.push((need.unreduced, 1 << i)),
+            }
+        }
+        let mut within = Vec::with_capacity(grid.devices() * needs.len());
+        for d in 0..grid.devices() {
+            for (i, need) in needs.iter().enumerate() {
+                let own = &need.boxes[d];
+                let holds = |j: &usize| {
+                    let other = &needs[*j].boxes[d];
+                    let same = needs[*j].unreduced == need.unreduced;
+                    *j != i && same && contains(other, own) && (*j < i || !contains(own, other))
+                };
+                let nothing = area(own) == 0;
+                let all = (0..needs.len()).filter(holds).fold(0, |bits, j| bits | 1 << j);
+                within.push(if nothing { u64::MAX } else { all });
+            }
+        }
+        Pool { grid, needs, within, kept }
+    }
+}
+
+/// Costs of a value that lies in one way.
+pub(crate) struct Priced<'a> {
+    pool: &'a Pool<'a>,
+    /// Needs of partial sums that are not there.
+    refused: u64,
+    /// By device, then need: fetching it where partial results are complete, and where they are not.
+    complete: Vec<f64>,
+    partial: Vec<f64>,
+    /// By kind of need, then device: making partial results complete for all who have them, if there are any.
+    reducing: Vec<Option<Vec<f64>>>,
+    /// By device: the needs for which it must have all that it has.
+    all: Vec<u64>,
+}
+
+impl<'a> Priced<'a> {
+    /// An element over the links of each level costs as much as `weights` say.
+    pub fn new(pool: &'a Pool<'a>, lying: &Lying, weights: &[f64]) -> Priced<'a> {
+        let (devices, count) = (lying.holds.len(), pool.needs.len());
+        let weigh = |to: usize, from: usize, n: u64| n as f64 * weights[pool.grid.link(to, from)];
+        let refused = (0..count).filter(|&i| pool.needs[i].unreduced & !lying.sums != 0);
+        let mut priced = Priced {
+            pool,
+            refused: refused.fold(0, |bits, i| bits | 1 << i),
+            complete: vec![0.0; devices * count],
+            partial: vec![0.0; devices * count],
+            reducing: Vec::new(),
+            all: vec![0; devices],
+        };
+        for (d, own) in lying.holds.iter().enumerate() {
+            for (i, need) in pool.needs.iter().enumerate() {
+                let (needed, reduced) = (&need.boxes[d], lying.partial & !need.unreduced);
+                priced.all[d] |= u64::from(contains(needed, own)) << i;
+                let there = contains(own, needed);
+                if there && reduced == 0 {
+                    continue;
+                }
+                for (from, other) in lying.holds.iter().enumerate().filter(|(from, _)| *from != d) {
+                    let differ = pool.grid.differ(d, from);
+                    if differ & !(lying.along | reduced) != 0 {
+                        continue;
+                    }
+                    let cost = weigh(d, from, common(needed, other));
+                    priced.partial[d * count + i] += cost;
+                    if differ & !lying.along == 0 {
+                        priced.complete[d * count + i] += cost;
+                    }
+                }
+            }
+        }
+        for (unreduced, _) in &pool.kept {
+            let reduced = lying.partial & !unreduced;
+            let mut each = vec![0.0; devices];
+            if reduced != 0 {
+                all_reduce(&lying.holds, reduced, pool.grid, &mut |to, from, n| {
+                    each[to] += weigh(to, from, n)
+                });
+            }
+            priced.reducing.push((reduced != 0).then_some(each));
+        }
+        priced
+    }
+
+    /// The costs of all devices together, and of the one that has most; none if a need cannot be met.
+    pub fn of(&self, set: u64) -> Option<[f64; 2]> {
+        if set & self.refused != 0 {
+            return None;
+        }
+        let count = self.pool.needs.len();
+        let (mut sum, mut most) = (0.0, 0.0f64);
+        let mut reducing = [None; 64];
+        for (k, (each, (_, kind))) in self.reducing.iter().zip(&self.pool.kept).enumerate() {
+            let everyone = || self.all.iter().all(|all| all & kind & set != 0);
+            reducing[k] = each.as_ref().filter(|_| everyone());
+        }
+        for d in 0..self.all.len() {
+            let mut cost = 0.0;
+            for (k, (_, kind)) in self.pool.kept.iter().enumerate().filter(|(_, (_, kind))| kind & set != 0) {
+                cost += reducing[k].map_or(0.0, |each| each[d]);
+                let fetching = if reducing[k].is_some() { &self.complete } else { &self.partial };
+                let mut left = kind & set;
+                while left != 0 {
+                    let i = left.trailing_zeros() as usize;
+                    left &= left - 1;
+                    if self.pool.within[d * count + i] & set == 0 {
+                        cost += fetching[d * count + i];
+                    }
+                }
+            }
+            sum += cost;
+            most = most.max(cost);
+        }
+        Some([sum, most])
+    }
+}
