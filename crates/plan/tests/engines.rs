@@ -8,7 +8,7 @@ use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
 use gulliver_plan::cost::{Links, Rates};
-use gulliver_plan::cut::{Devices, deal, named};
+use gulliver_plan::cut::{Devices, Unit, deal, named};
 use gulliver_plan::make::{Options, Persistent};
 use gulliver_plan::oracle::closed::{Estimate, estimate};
 use gulliver_plan::oracle::cluster::Cluster;
@@ -88,7 +88,8 @@ fn plans(job: &Job, name: &str, devices: u32) -> Vec<Planned> {
             piped(job, devices, if name == "gpipe" { Style::Grouped } else { Style::OneByOne })
         }
         cut => {
-            let many = Devices { rates: RATES, ..Devices::new(devices as usize) };
+            let units = vec![Unit { rates: RATES, memory: None }; devices as usize];
+            let many = Devices { units, ..Devices::new(devices as usize) };
             let cut = named(&job.graph, &sizes, &many, cut).unwrap();
             let shares = deal(&job.graph, &sizes, &cut).unwrap();
             shares.into_iter().map(|share| planned(share.graph, &Bindings::new(), 1, None)).collect()
@@ -130,7 +131,7 @@ fn simulated(devices: &[Planned], topology: &Topology) -> (Together, Vec<u64>) {
     let parties: Vec<Party> = devices
         .iter()
         .zip(&seconds)
-        .map(|(d, seconds)| Party { graph: &d.graph, plan: &d.plan, seconds, links: &links })
+        .map(|(d, seconds)| Party { graph: &d.graph, plan: &d.plan, seconds, taken: None, links: &links })
         .collect();
     let plans: Vec<(&Graph, &Plan)> = devices.iter().map(|d| (&d.graph, &d.plan)).collect();
     (together(&parties, topology).unwrap(), over_links(&plans, topology))

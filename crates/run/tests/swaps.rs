@@ -2,6 +2,8 @@
 //! them: three times in a pipeline and on each device of data parallel, however many partials; again for every partial
 //! where memory is paged on demand. What was planned for every link passes it, and no bit changes.
 
+// For its data alone.
+#[allow(dead_code)]
 mod small_models;
 
 use gulliver_graph::dim::Bindings;
