@@ -7,8 +7,7 @@ use gulliver_plan::outline::slice_of;
 use gulliver_plan::pipeline::Style;
 use gulliver_run::planner::Planner;
 use gulliver_run::session::{
-    Foreseen, Pipelined, SessionError, SessionOptions, divided, foresee, packs, pipelined, pipelined_as,
-    planners,
+    Foreseen, Pipelined, SessionError, SessionOptions, divided, foresee, pipelined, planners,
 };
 
 /// The name that leaves the choice to us.
@@ -79,26 +78,15 @@ pub fn planned_as(
     Ok((all, true))
 }
 
-/// Schedules that are planned in earnest.
-const SCHEDULES: usize = 2;
-
-/// Packs that go around the devices: those that give the shortest step.
+/// Packs that go around the devices: as many as give the shortest step.
 fn wrapped(graphs: &Graphs, devices: Vec<SessionOptions>) -> Result<Vec<Planner>, SessionError> {
     let (train, evaluation, count) = (&graphs.train, Some(&graphs.evaluation), devices.len());
     let mut best: Option<(f64, Vec<Planner>)> = None;
     let mut failed = None;
     // One more than goes around evenly puts the first and the last pack, which may share weights, on one device.
-    let even = Pipelined { packs: 2 * count + 1, style: Style::Grouped };
-    let found = packs(train, &devices, &graphs.largest, SCHEDULES).unwrap_or_default();
-    for packs in found.into_iter().map(Some).chain([None]) {
-        let devices = devices.clone();
-        let made = match packs {
-            Some(packs) => {
-                let how = (packs, Style::Grouped);
-                pipelined_as(train, evaluation, devices, &graphs.largest, how)
-            }
-            None => pipelined(train, evaluation, devices, &graphs.largest, even),
-        };
+    for packs in [2 * count, 2 * count + 1, 3 * count + 1] {
+        let how = Pipelined { packs, style: Style::Grouped };
+        let made = pipelined(train, evaluation, devices.clone(), &graphs.largest, how);
         let timed = made.and_then(|mut planners| {
             let foreseen = foresee(&mut planners, &graphs.largest)?;
             Ok((foreseen.together.seconds, planners))
