@@ -121,15 +121,9 @@ impl Readers {
     }
 }
 
-/// All that happens in a step. `bytes` is the size of one instance of each value, which only the rules that weigh
-/// memory look at, and the bytes that a device has, if they are limited.
-pub fn tasks(
-    graph: &Graph,
-    readers: &Readers,
-    partials: u32,
-    rule: Rule,
-    (bytes, memory): (&[u64], Option<u64>),
-) -> Vec<Task> {
+/// All that happens in a step. `bytes` is the size of one instance of each value, which only the
+/// rules that weigh memory look at.
+pub fn tasks(graph: &Graph, readers: &Readers, partials: u32, rule: Rule, bytes: &[u64]) -> Vec<Task> {
     let stages = graph.nodes.iter().map(|n| n.stage as usize + 1).max().unwrap_or(0);
     let mut forward: Vec<Vec<NodeId>> = vec![Vec::new(); stages];
     let mut rest: Vec<Vec<NodeId>> = vec![Vec::new(); stages];
@@ -142,7 +136,7 @@ pub fn tasks(
     // Whoever is met in the middle of a step need not have the same packs.
     let meets = |n: &Node| n.op.def().meets() && n.phase != Phase::Update;
     if rule == Rule::Grouped && !graph.nodes.iter().any(meets) && out.all_carry_early() {
-        out.grouped(&forward, &rest, (bytes, memory));
+        out.grouped(&forward, &rest, bytes);
         return out.tasks;
     }
     for (stage, (forward, rest)) in forward.iter().zip(&rest).enumerate() {
@@ -290,18 +284,12 @@ impl<'a> Emitter<'a> {
     }
 
     /// The tasks of every objective by [`Rule::Grouped`].
-    fn grouped(
-        &mut self,
-        forward: &[Vec<NodeId>],
-        rest: &[Vec<NodeId>],
-        (bytes, memory): (&[u64], Option<u64>),
-    ) {
+    fn grouped(&mut self, forward: &[Vec<NodeId>], rest: &[Vec<NodeId>], bytes: &[u64]) {
         let graph = self.graph;
         for (forward, rest) in forward.iter().zip(rest) {
             let (mut updates, backward): (Vec<NodeId>, Vec<NodeId>) =
                 rest.iter().partition(|id| graph.nodes[id.index()].phase == Phase::Update);
-            let most = self.pack_bytes(bytes, memory);
-            for pack in packs(graph, forward, bytes, most).chain(packs(graph, &backward, bytes, most)) {
+            for pack in packs(graph, forward, bytes).chain(packs(graph, &backward, bytes)) {
                 for partial in 0..self.partials {
                     self.turn(pack, partial);
                 }
@@ -311,15 +299,6 @@ impl<'a> Emitter<'a> {
             self.late_carries(false);
         }
         self.late_carries(true);
-    }
-
-    /// Bytes of weights of a pack, at most: with their gradients they take half of the memory there is. Where sums
-    /// go from device to device, the gradients of all partials wait for theirs.
-    fn pack_bytes(&self, bytes: &[u64], memory: Option<u64>) -> u64 {
-        let all: u64 = self.graph.weights().map(|(v, _)| bytes[v.index()]).sum();
-        let meets = self.graph.nodes.iter().any(|node| node.op.def().meets());
-        let copies = if meets { u64::from(self.partials) } else { 1 };
-        memory.map_or(u64::MAX, |memory| memory / 2 / (1 + copies)).min(all / PACKS)
     }
 
     /// Some nodes for one partial, and the states that they leave to the next.
@@ -436,23 +415,19 @@ impl<'a> Emitter<'a> {
     }
 }
 
-/// Packs of the weights are at least about so many.
+/// Packs of the weights are about so many of all.
 const PACKS: u64 = 12;
 
-/// Neighbours in packs that read about the same bytes of weights, at most so many unless one node reads more.
-fn packs<'a>(
-    graph: &Graph,
-    nodes: &'a [NodeId],
-    bytes: &[u64],
-    most: u64,
-) -> std::vec::IntoIter<&'a [NodeId]> {
+/// Neighbours in packs that read about the same bytes of weights.
+fn packs<'a>(graph: &Graph, nodes: &'a [NodeId], bytes: &[u64]) -> std::vec::IntoIter<&'a [NodeId]> {
     let weight = |v: &Value| matches!(graph.value(*v).origin, Origin::Input(Role::Weight(_)));
+    let all: u64 = graph.weights().map(|(v, _)| bytes[v.index()]).sum();
     let (mut packs, mut first, mut held) = (Vec::new(), 0, Vec::new());
     for (i, id) in nodes.iter().enumerate() {
         let new = graph.nodes[id.index()].ins.iter().filter(|v| weight(v));
         let new: Vec<Value> = new.copied().filter(|v| !held.contains(v)).collect();
         let sum: u64 = held.iter().chain(&new).map(|v| bytes[v.index()]).sum();
-        if sum > most && first < i && !new.is_empty() {
+        if sum > all / PACKS && first < i && !new.is_empty() {
             packs.push(&nodes[first..i]);
             (first, held) = (i, Vec::new());
         }

@@ -87,9 +87,7 @@ impl Outline {
         let in_turns = options.turns.map(turns).transpose()?;
         let rules = if in_turns.is_some() { &rules[..1] } else { rules };
         let candidates = rules.iter().map(|&rule| {
-            let tasks = in_turns
-                .clone()
-                .unwrap_or_else(|| tasks(graph, &readers, partials, rule, (&bytes, options.memory)));
+            let tasks = in_turns.clone().unwrap_or_else(|| tasks(graph, &readers, partials, rule, &bytes));
             let script = Script::of(graph, &readers, &tasks, partials);
             let life = lifetimes(&sharing, &script);
             let peak = peak(&script, &life, &bytes, |node| sizes.scratch[kinds.kind_of[node] as usize]);

@@ -1,4 +1,4 @@
-//! Which layers go together on a device: [`search`] on the job's chain of layers says, where nodes are placed by it.
+//! Which layers go together on a device: [`search()`] on the job's chain of layers says, where nodes are placed by it.
 
 use super::follow;
 use crate::cost::Rates;
