@@ -1,7 +1,7 @@
 //! Data parallel: every device has all weights and takes one or more partials of the batch, neighbours. Its
 //! graph is the job's own, save that gradients are added up over all devices before the update, in the order of
 //! the partials, so that each ends up with the bits that one device has after all partials. Instead of all weights
-//! a device may have [shards] of them.
+//! a device may have shards of them ([`sharded`]).
 
 mod shards;
 
