@@ -26,28 +26,25 @@ pub fn foresee(planners: &mut [Planner], sizes: &Bindings) -> Result<Foreseen, S
     let made = at_once(planners.iter_mut().collect(), |planner: &mut Planner| {
         let plan = planner.plan(Which::Train, sizes)?;
         verify(planner.graph(Which::Train), &plan)?;
-        let met = planner.seconds_met(Which::Train, sizes)?;
-        Ok(((plan, planner.seconds(Which::Train, sizes)?), met))
-    });
-    let (made, met): (Vec<(Plan, Vec<f64>)>, Vec<Vec<f64>>) = made?.into_iter().unzip();
-    let (plans, seconds): (Vec<Plan>, Vec<Vec<f64>>) = made.into_iter().unzip();
+        Ok((plan, planner.seconds(Which::Train, sizes)?, planner.seconds_met(Which::Train, sizes)?))
+    })?;
     let threads: usize = planners.iter().map(|planner| planner.options().threads).sum();
     let crowded = threads >= thread::available_parallelism().map_or(1, |n| n.get());
     let throttle = planners.first().and_then(|planner| planner.options().throttle.clone());
     let topology = throttle.map_or_else(Topology::alone, |throttle| Arc::clone(&throttle).topology().clone());
-    let links: Vec<_> = planners.iter().map(|planner| planner.options().links).collect();
-    let of: Vec<_> = seconds.iter().map(|seconds| |id: NodeId| seconds[id.index()]).collect();
-    let taken: Vec<_> = met.iter().map(|met: &Vec<f64>| |id: NodeId| met[id.index()]).collect();
-    let parties = planners.iter().zip(&plans).zip(of.iter().zip(&taken).zip(&links));
+    let of: Vec<_> = made.iter().map(|(_, seconds, _)| |id: NodeId| seconds[id.index()]).collect();
+    let taken: Vec<_> = made.iter().map(|(.., met)| |id: NodeId| met[id.index()]).collect();
+    let parties = planners.iter().zip(&made).zip(of.iter().zip(&taken));
     let parties: Vec<Party> = parties
-        .map(|((planner, plan), ((seconds, taken), links))| Party {
+        .map(|((planner, (plan, ..)), (seconds, taken))| Party {
             graph: planner.graph(Which::Train),
             plan,
             seconds,
             taken: crowded.then_some(taken as &dyn Fn(NodeId) -> f64),
-            links,
+            links: &planner.options().links,
         })
         .collect();
     let together = together(&parties, &topology).map_err(SessionError::Waiting)?;
+    let plans = made.into_iter().map(|(plan, ..)| plan).collect();
     Ok(Foreseen { plans, together })
 }
