@@ -109,6 +109,32 @@ fn meetings_take_time_beside_the_computation() {
     }
 }
 
+/// Where no core is left for meetings, a step takes longer by what they take, unless devices wait for them anyway.
+#[test]
+fn meetings_without_a_core_take_time_from_kernels() {
+    let devices = [0, 1].map(|party| planned(party, 2, links(3e8), None));
+    let free = simulated(&devices, &Topology::alone()).seconds;
+    let ordinary = Links::default();
+    let mut before = free;
+    for each in [1e-6, 1e-5, 1e-4] {
+        let taken = |_: NodeId| each;
+        let seconds: Vec<_> = devices.iter().map(|d| |id: NodeId| d.seconds[id.index()]).collect();
+        let party = |(d, seconds)| -> Party {
+            let d: &Planned = d;
+            Party { graph: &d.graph, plan: &d.plan, seconds, taken: Some(&taken), links: &ordinary }
+        };
+        let pairs = devices.iter().zip(seconds.iter().map(|of| of as &dyn Fn(NodeId) -> f64));
+        let parties: Vec<Party> = pairs.map(party).collect();
+        let now = together(&parties, &Topology::alone()).unwrap().seconds;
+        let meetings = devices[0].graph.nodes.iter().filter(|node| node.op.def().meets()).count();
+        assert!(
+            now > before && now <= free + 1.001 * each * meetings as f64,
+            "{each}: {now}, {free} without"
+        );
+        before = now;
+    }
+}
+
 /// Every wait that meetings give rise to is needed, and without it the plan is refused.
 #[test]
 fn a_race_with_a_meeting_is_found() {
