@@ -6,11 +6,13 @@ mod small_models;
 
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
+use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::{Clip, evaluation_graph, training_graph};
-use gulliver_plan::cut::{Bound, Choice, Cut, Devices, Grid, Level, NAMES, Objective, Options, Spread};
-use gulliver_plan::cut::{cut, named, parts_of};
+use gulliver_plan::cost::Rates;
+use gulliver_plan::cut::{Bound, Choice, Cut, Devices, Grid, Level, NAMES, Objective, Options, Spread, Unit};
+use gulliver_plan::cut::{cut, held, named, parts_of};
 use gulliver_run::checkpoint::{PIECE, fingerprint};
 use gulliver_run::data::Batch;
 use gulliver_run::host::HostData;
@@ -352,6 +354,47 @@ fn cuts_by_name_train_every_make_of_model() {
             for (scalar, x) in &evaluated {
                 assert!((x - found[scalar]).abs() <= 1e-4 * (1.0 + x.abs()), "{what}: {scalar}");
             }
+        }
+    }
+}
+
+/// Space of images and volumes over 2 to 4 devices, alike or not, with extents that are not multiples of that.
+#[test]
+fn space_is_divided_with_halos() {
+    for (name, size) in [("cnn", 14), ("cosmoflow", 19)] {
+        let row = MODELS.iter().find(|row| row.name == name).unwrap();
+        let mut settings = small(row);
+        settings.retain(|(name, _)| name != "size");
+        settings.push(("size".to_string(), ParamValue::Int(size)));
+        let model = model(name, &settings).unwrap();
+        let train = training_graph(&*model, &[Optimizer::new("sgd", &[]).unwrap()], None).unwrap();
+        let sizes = sized(2, 7);
+        let data = data(&train, &sizes);
+        let mut one = Session::new(train.clone(), None, options(1), 11).unwrap();
+        let expected: Vec<Outcome> = (0..STEPS).map(|n| step(&mut one, &data, n)).collect();
+        for speeds in [vec![1.0; 2], vec![1.0; 3], vec![1.0; 4], vec![2.0, 1.0]] {
+            let unit =
+                |flops: &f64| Unit { rates: Rates { flops: *flops, ..Rates::default() }, memory: None };
+            let devices = Devices { units: speeds.iter().map(unit).collect(), ..Devices::new(0) };
+            let what = format!("{name} of {size} on {speeds:?}");
+            let cut = named(&train, &sizes, &devices, "spatial").unwrap();
+            let bound = Bound::new(&train, &sizes).unwrap();
+            let grid = Grid::new(&cut.levels);
+            let read = train.nodes.iter().enumerate().filter(|(_, node)| !node.ins.is_empty());
+            let halos = read.filter(|(id, node)| {
+                let parts = parts_of(bound.kind(*id), &cut.choices(&train, *id), &grid).unwrap();
+                let lies = &cut.values[node.ins[0].index()];
+                let own = |d: usize| held(&bound.shapes[node.ins[0].index()], lies, &grid, d);
+                let wide = |d: usize| parts.ins[0].boxes[d].get(2).map_or(0, |r| r.len());
+                lies[0] == Spread::Along(2) && wide(0) > own(0)[2].len()
+            });
+            assert!(halos.count() >= 4, "{what}: rows and planes of neighbours are read");
+            let planners = divided(&train, None, vec![options(1); speeds.len()], &sizes, cut);
+            let mut several = Session::together(planners.unwrap(), 11).unwrap();
+            for (n, expected) in expected.iter().enumerate() {
+                assert_close(&step(&mut several, &data, n as u64), expected, false, &what);
+            }
+            assert!(several.ledger().from_peers > 0, "{what}");
         }
     }
 }
