@@ -7,7 +7,8 @@ use gulliver_plan::outline::slice_of;
 use gulliver_plan::pipeline::Style;
 use gulliver_run::planner::Planner;
 use gulliver_run::session::{
-    Foreseen, Pipelined, SessionError, SessionOptions, divided, foresee, pipelined, planners, sharded,
+    Foreseen, Pipelined, SessionError, SessionOptions, divided, foresee, packs, pipelined, pipelined_as,
+    planners, sharded,
 };
 
 /// The name that leaves the choice to us.
@@ -105,15 +106,20 @@ fn shared(
     quickest(found.into_iter().map(|found| of(found.cut)), graphs, WORTH)
 }
 
-/// Packs that go around the devices: as many as give the shortest step.
+/// Schedules that are planned in earnest.
+const SCHEDULES: usize = 2;
+
+/// Packs that go around the devices: those that give the shortest step.
 fn wrapped(graphs: &Graphs, devices: &[SessionOptions]) -> Result<(Vec<Planner>, bool), SessionError> {
-    let (train, evaluation, count) = (&graphs.train, Some(&graphs.evaluation), devices.len());
+    let (train, evaluation, sizes) = (&graphs.train, Some(&graphs.evaluation), &graphs.largest);
     // One more than goes around evenly puts the first and the last pack, which may share weights, on one device.
-    let made = |packs| {
-        let how = Pipelined { packs, style: Style::Grouped };
-        Ok((pipelined(train, evaluation, devices.to_vec(), &graphs.largest, how)?, true))
+    let even = Pipelined { packs: 2 * devices.len() + 1, style: Style::Grouped };
+    let found = packs(train, devices, sizes, SCHEDULES).unwrap_or_default();
+    let made = |packs| match packs {
+        Some(packs) => pipelined_as(train, evaluation, devices.to_vec(), sizes, (packs, Style::Grouped)),
+        None => pipelined(train, evaluation, devices.to_vec(), sizes, even),
     };
-    quickest([2 * count, 2 * count + 1, 3 * count + 1].into_iter().map(made), graphs, 1.0)
+    quickest(found.into_iter().map(Some).chain([None]).map(|packs| Ok((made(packs)?, true))), graphs, 1.0)
 }
 
 /// Shards of weights, put together for the forward pass and kept for the backward pass, or put together twice:

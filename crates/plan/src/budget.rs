@@ -5,6 +5,7 @@
 
 mod polish;
 mod price;
+mod reach;
 mod search;
 
 use crate::base::{Base, Choices};
@@ -12,6 +13,7 @@ use crate::evaluate::Evaluation;
 use crate::lifetime::{Lifetimes, Sharing};
 use crate::plan::{Choice, Decision};
 use crate::script::{Script, VersionId, What};
+use reach::by_reach;
 use search::{Search, Way};
 
 /// Rounds of choosing and looking at the result.
@@ -20,6 +22,9 @@ const ROUNDS: usize = 64;
 const FEW_ROUNDS: usize = 6;
 /// Rounds in which nothing gets better, before a way is given up.
 const IDLE: usize = 6;
+
+/// Acts of a script that is too long to be looked at in several ways.
+pub const LONG: usize = 6000;
 
 /// Ways to look at it: whether to leave alone what would have others computed sooner than they are needed,
 /// whether all acts at which something is wanting count the same, whether what comes for free counts; and the
@@ -94,6 +99,10 @@ pub fn fit(
 ) -> Result<Chosen, Short> {
     let mut work = Evaluation::default();
     let mut best: Result<(f64, Choices), Short> = Err(Short { enough: u64::MAX });
+    if base.script.acts.len() > LONG {
+        let (_, choices) = by_reach(base, terms, choices, target, &mut work)?;
+        return Ok(chosen(base, terms, choices, target, work));
+    }
     for (way, little) in STARTS {
         let found = fit_one(base, terms, choices.clone(), target, way, &mut work);
         best = match (best, found) {

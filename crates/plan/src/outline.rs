@@ -3,6 +3,7 @@
 //! offsets.
 
 use crate::base::{Base, Facts};
+use crate::budget::LONG;
 use crate::cost::Meeting;
 pub use crate::evaluate::profile;
 use crate::kind::Kinds;
@@ -56,6 +57,11 @@ pub struct Sizes {
 }
 
 impl Outline {
+    /// Whether its script is too long for plans to be weighed against each other.
+    pub fn is_long(&self) -> bool {
+        self.script.acts.len() > LONG
+    }
+
     /// Chooses the order that needs least memory for inputs of these sizes (of the whole batch), never
     /// more than the graph's own; it serves inputs of any size.
     pub fn new(graph: &Graph, sizes: &Bindings, options: &Options) -> Result<Outline, PlanError> {

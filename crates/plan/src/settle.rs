@@ -81,12 +81,16 @@ impl Outline {
             if !elsewhere || !attempt(all.len(), &mut tried)? {
                 return Err(reason.unwrap_or(PlanError::NoRoom));
             }
+            // Each try takes long where scripts are; what can stay does so whatever its home.
+            if self.is_long() {
+                low = high;
+            }
             while high - low > 1 {
                 let middle = low.midpoint(high);
                 *(if attempt(middle, &mut tried)? { &mut high } else { &mut low }) = middle;
             }
             // More of them away leaves more room for what would be computed again.
-            for part in 1..4 {
+            for part in (1..4).filter(|_| !self.is_long()) {
                 attempt(high + (all.len() - high) * part / 4, &mut tried)?;
             }
         }

@@ -210,8 +210,9 @@ impl Planner {
                 Err(PlanError::NoRoom) => {}
                 Err(e) => return Err(e),
             }
-            // Without other tiers there is nothing to weigh.
-            if !self.elsewhere() {
+            // Without other tiers there is nothing to weigh; long plans are weighed once.
+            let long = self.outline(Which::Train).is_some_and(Outline::is_long);
+            if !self.elsewhere() || long && best.is_some() {
                 break;
             }
         }

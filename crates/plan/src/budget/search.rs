@@ -9,7 +9,7 @@ use crate::plan::{Choice, Tier};
 use crate::script::VersionId;
 
 /// Smaller values stay: they free next to nothing, and each costs an act.
-const TINY: u64 = 256;
+pub(super) const TINY: u64 = 256;
 /// Far-reaching candidates that are tried before giving up.
 const TRIES: usize = 16;
 /// Seconds, so small that they only tell candidates apart that cost nothing.
