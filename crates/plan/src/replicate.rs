@@ -35,10 +35,8 @@ pub enum ReplicateError {
         /// Its type.
         ty: String,
     },
-    /// A state that the forward pass changes and also computes with, or that belongs to a later objective.
-    #[error(
-        "`{0}` is changed by the forward pass, and more than its next value depends on it, or an objective before it updates"
-    )]
+    /// A state that the forward pass changes and also computes with.
+    #[error("`{0}` is changed by the forward pass, and more than its next value depends on it")]
     Entangled(String),
 }
 
@@ -73,20 +71,30 @@ struct Adding {
 }
 
 /// What the forward pass computes of the states it changes: running statistics. It is done after the
-/// backward pass, for all partials in order.
+/// backward pass of its objective, for all partials in order.
 struct Late {
     /// By node.
     node: Vec<bool>,
-    /// (state, next value).
-    carries: Vec<(Value, Value)>,
+    /// (state, next value, the objective that makes it).
+    carries: Vec<(Value, Value, u32)>,
+    /// What the states are by now.
+    states: HashMap<Value, Value>,
+    /// What was made of them, by partial: a later objective may go on from there.
+    made: Vec<HashMap<Value, Value>>,
+    /// Objectives that are done.
+    done: u32,
 }
 
 impl Late {
-    fn of(graph: &Graph) -> Result<Late, ReplicateError> {
+    fn of(graph: &Graph, partials: usize) -> Result<Late, ReplicateError> {
         let carries = graph.carries.iter().filter(|(_, next)| graph.repeats(*next));
-        let carries: Vec<(Value, Value)> = carries.copied().collect();
+        let carries = carries.filter_map(|&(state, next)| match graph.value(next).origin {
+            Origin::Node { node, .. } => Some((state, next, graph.nodes[node.index()].stage)),
+            Origin::Input(_) => None,
+        });
+        let carries: Vec<(Value, Value, u32)> = carries.collect();
         let mut depends = vec![false; graph.values.len()];
-        carries.iter().for_each(|(state, _)| depends[state.index()] = true);
+        carries.iter().for_each(|(state, ..)| depends[state.index()] = true);
         let mut late = vec![false; graph.nodes.len()];
         for (id, node) in graph.nodes.iter().enumerate() {
             late[id] = node.ins.iter().any(|v| depends[v.index()]);
@@ -97,14 +105,15 @@ impl Late {
         // Nothing else may need them: neither backward nor update, nor who looks at the outputs.
         let entangled = |v: Value| Err(ReplicateError::Entangled(graph.value(v).name.clone()));
         for (node, _) in graph.nodes.iter().zip(&late).filter(|(_, late)| **late) {
-            if node.phase != Phase::Forward || node.stage > 0 {
+            if node.phase != Phase::Forward {
                 return entangled(node.ins[0]);
             }
         }
         if let Some((_, v)) = graph.outputs.iter().find(|(_, v)| depends[v.index()]) {
             return entangled(*v);
         }
-        Ok(Late { node: late, carries })
+        let states = carries.iter().map(|(state, ..)| (*state, *state)).collect();
+        Ok(Late { node: late, carries, states, made: vec![HashMap::new(); partials], done: 0 })
     }
 }
 
@@ -133,9 +142,8 @@ impl<'a> Replica<'a> {
     /// Every node of the job's graph, with the meetings that it needs.
     fn all_nodes(&mut self) -> Result<(), ReplicateError> {
         let graph = self.from;
-        let late = Late::of(graph)?;
+        let mut late = Late::of(graph, (self.parties * self.partials) as usize)?;
         let mut adding = self.added_up();
-        let mut caught_up = false;
         for (id, node) in graph.nodes.iter().enumerate() {
             if late.node[id] {
                 continue;
@@ -143,10 +151,7 @@ impl<'a> Replica<'a> {
             let mut node = node.clone();
             let (phase, stage) = (node.phase, node.stage);
             if phase == Phase::Update {
-                if !caught_up {
-                    self.catch_up(&late)?;
-                    caught_up = true;
-                }
+                self.catch_up(&mut late, stage)?;
                 let adding = &mut adding[stage as usize];
                 if !std::mem::replace(&mut adding.updating, true) {
                     self.add_up(adding, usize::MAX)?;
@@ -163,10 +168,7 @@ impl<'a> Replica<'a> {
             }
             made.into_iter().for_each(|v| self.set_apart(v));
         }
-        if !caught_up {
-            self.catch_up(&late)?;
-        }
-        Ok(())
+        self.catch_up(&mut late, (adding.len() as u32).saturating_sub(1))
     }
 
     fn push(&mut self, node: Node) {
@@ -427,28 +429,35 @@ impl<'a> Replica<'a> {
         Ok(parts)
     }
 
-    /// Does, for all partials in order, what the forward pass does with the states it changes.
-    fn catch_up(&mut self, late: &Late) -> Result<(), ReplicateError> {
-        let from = self.from;
-        let nodes = || from.nodes.iter().zip(&late.node).filter(|(_, late)| **late).map(|(node, _)| node);
-        // What differs from device to device; the rest is everyone's.
-        let mut gathered: Vec<Option<Vec<Value>>> = vec![None; from.values.len()];
-        let mut made = vec![false; from.values.len()];
-        for node in nodes() {
-            for v in &node.ins {
-                if from.repeats(*v) && !made[v.index()] && gathered[v.index()].is_none() {
-                    gathered[v.index()] = Some(self.gather(*v, node.stage)?);
-                }
-            }
-            node.outs.iter().for_each(|v| made[v.index()] = true);
+    /// Does, for all partials in order, what the forward passes of all objectives up to this one do with the states
+    /// they change.
+    fn catch_up(&mut self, late: &mut Late, until: u32) -> Result<(), ReplicateError> {
+        while late.done <= until {
+            self.catch_up_with(late, late.done)?;
+            late.done += 1;
         }
-        let mut now: Vec<Value> = (0..from.values.len() as u32).map(Value).collect();
-        let partials = (self.parties * self.partials) as usize;
+        Ok(())
+    }
+
+    fn catch_up_with(&mut self, late: &mut Late, stage: u32) -> Result<(), ReplicateError> {
+        let from = self.from;
+        let nodes = from.nodes.iter().zip(&late.node).filter(|(node, late)| **late && node.stage == stage);
+        let nodes: Vec<&Node> = nodes.map(|(node, _)| node).collect();
+        // What differs from device to device; the rest is everyone's.
+        let mut gathered: HashMap<Value, Vec<Value>> = HashMap::new();
+        let makes_late =
+            |v: Value| matches!(from.value(v).origin, Origin::Node { node, .. } if late.node[node.index()]);
+        for v in nodes.iter().flat_map(|node| &node.ins).filter(|v| from.repeats(**v) && !makes_late(**v)) {
+            if !gathered.contains_key(v) {
+                gathered.insert(*v, self.gather(*v, stage)?);
+            }
+        }
+        let partials = late.made.len();
         for partial in 0..partials {
-            for node in nodes() {
-                let seen = |v: &Value| match &gathered[v.index()] {
-                    Some(parts) => parts[partial],
-                    None => now[v.index()],
+            for node in &nodes {
+                let seen = |v: &Value| {
+                    let parts = gathered.get(v).map(|parts| &parts[partial]);
+                    *parts.or(late.made[partial].get(v)).or(late.states.get(v)).unwrap_or(v)
                 };
                 let ins: Vec<Value> = node.ins.iter().map(seen).collect();
                 // The last partial makes the values there were.
@@ -461,14 +470,11 @@ impl<'a> Replica<'a> {
                     new
                 });
                 let outs: Vec<Value> = outs.collect();
-                for (v, new) in node.outs.iter().zip(&outs) {
-                    now[v.index()] = *new;
-                }
-                let node = Node { op: node.op.clone(), ins, outs, phase: Phase::Update, stage: node.stage };
-                self.push(node);
+                late.made[partial].extend(node.outs.iter().copied().zip(outs.iter().copied()));
+                self.push(Node { op: node.op.clone(), ins, outs, phase: Phase::Update, stage });
             }
-            for (state, next) in &late.carries {
-                now[state.index()] = now[next.index()];
+            for (state, next, _) in late.carries.iter().filter(|(.., of)| *of == stage) {
+                late.states.insert(*state, *late.made[partial].get(next).unwrap_or(next));
             }
         }
         Ok(())

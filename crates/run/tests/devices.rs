@@ -63,14 +63,6 @@ fn every_make_of_model_trains_to_the_same_bits_on_any_number_of_devices() {
         for devices in 1..=8 {
             let sizes = Bindings::new().with("batch", 2 * devices).with("length", 7);
             let data = data(&graph, &sizes);
-            // Running statistics of a model with several objectives are not kept over partials.
-            if name == "dcgan" && devices > 1 {
-                assert!(matches!(
-                    on_devices(&graph, vec![options(devices); devices]),
-                    Err(SessionError::Replicate(_))
-                ));
-                continue;
-            }
             let mut alone = Session::new(graph.clone(), None, options(devices), 11).unwrap();
             let expected = train(&mut alone, &data);
             let mut several = on_devices(&graph, vec![options(devices); devices]).unwrap();
@@ -81,7 +73,7 @@ fn every_make_of_model_trains_to_the_same_bits_on_any_number_of_devices() {
 
 #[test]
 fn devices_may_take_several_partials_each() {
-    for (i, name) in MAKES.into_iter().filter(|name| *name != "dcgan").enumerate() {
+    for (i, name) in MAKES.into_iter().enumerate() {
         let optimizer = if i.is_multiple_of(2) { "sgd" } else { "adamw" };
         let clip = i.is_multiple_of(3).then_some(Clip::Norm(0.5));
         let graph = graph(name, optimizer, clip);
@@ -311,10 +303,6 @@ fn shards_of_weights_give_the_same_bits() {
             let sizes = Bindings::new().with("batch", 2 * partials).with("length", 7);
             let data = data(&graph, &sizes);
             let several = sharded(&graph, None, vec![options(partials); devices], keep);
-            if name == "dcgan" {
-                assert!(matches!(several, Err(SessionError::Replicate(_))));
-                continue;
-            }
             let mut alone = Session::new(graph.clone(), None, options(partials), 11).unwrap();
             let expected = train(&mut alone, &data);
             let mut several = Session::together(several.unwrap(), 11).unwrap();
