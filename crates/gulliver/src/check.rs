@@ -12,6 +12,7 @@ use gulliver_plan::simulate::{LinkUse, exchanged};
 use gulliver_plan::topology::{Device, Topology, TopologyError};
 use gulliver_run::data::Batch;
 use gulliver_run::link::Throttle;
+use gulliver_run::profile::gauge::Gauge;
 use gulliver_run::session::{Foreseen, Key, Session, SessionError, SessionOptions, Which};
 use gulliver_run::stream::Ledger;
 use serde::Serialize;
@@ -22,7 +23,7 @@ use std::time::Instant;
 const WARM_UP: usize = 2;
 const CHANGED: usize = 1;
 /// Every job of a group has its turn so often, for steps of so many seconds, and so many of them at least.
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 4;
 const TURN: (f64, usize) = (0.2, 2);
 
 /// One job with one strategy.
@@ -34,7 +35,9 @@ pub struct Checked {
     pub predicted: f64,
     /// The median of those measured.
     pub measured: f64,
-    /// How far apart the quarters of the measured lie around the median, as a share of it.
+    /// The same had the machine been as fast as when it was profiled.
+    pub steady: f64,
+    /// How far apart the quarters of these lie around the median, as a share of it.
     pub spread: f64,
     /// Largest peak of device memory: planned and measured.
     pub peak: [u64; 2],
@@ -45,8 +48,13 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// `1 - |predicted - measured| / measured`, not below 0.
+    /// How near the prediction is to what was measured, at the speed that the machine had when it was profiled.
     pub fn accuracy(&self) -> f64 {
+        accuracy(self.predicted, self.steady)
+    }
+
+    /// The same at the speed it had when it was measured.
+    pub fn raw_accuracy(&self) -> f64 {
         accuracy(self.predicted, self.measured)
     }
 }
@@ -72,8 +80,8 @@ impl Group {
     /// How much longer the strategy predicted to be fastest takes than the one that is, as a share.
     pub fn regret(&self) -> f64 {
         let least = |of: fn(&Checked) -> f64| self.all.iter().min_by(|a, b| of(a).total_cmp(&of(b)));
-        let chosen = least(|one| one.predicted).map_or(1.0, |one| one.measured);
-        chosen / least(|one| one.measured).map_or(1.0, |one| one.measured) - 1.0
+        let chosen = least(|one| one.predicted).map_or(1.0, |one| one.steady);
+        chosen / least(|one| one.steady).map_or(1.0, |one| one.steady) - 1.0
     }
 }
 
@@ -86,6 +94,8 @@ struct Running {
     /// Steps done, and seconds of those that count.
     steps: u64,
     times: Vec<f64>,
+    /// The same had the machine been as fast as when it was profiled.
+    steady: Vec<f64>,
     /// Planned from other devices in a step.
     from_peers: u64,
 }
@@ -118,13 +128,20 @@ pub fn check(case: &Case, profile: &Profile) -> Result<Group, CommandError> {
         }
     }
     for one in &mut running {
-        one.turn(&batch, (0.0, WARM_UP), 0)?;
+        one.turn(&batch, (0.0, WARM_UP))?;
     }
+    let usual = options.curves.as_ref().and_then(|curves| curves.gauge);
+    let mut gauge = Gauge::new([case.threads, case.devices])?;
+    let mut before = gauge.read()?;
     for _ in 0..ROUNDS {
         for one in &mut running {
-            one.turn(&batch, (0.0, CHANGED), 0)?;
-            let (seconds, least) = TURN;
-            one.turn(&batch, (seconds, least), usize::MAX)?;
+            one.turn(&batch, (0.0, CHANGED))?;
+            let times = one.turn(&batch, TURN)?;
+            let after = gauge.read()?;
+            let faster = usual.map_or(1.0, |usual| 2.0 * usual / (before + after));
+            one.steady.extend(times.iter().map(|seconds| seconds * faster));
+            one.times.extend(times);
+            before = after;
         }
     }
     let mut all: Vec<Checked> = running.into_iter().map(Running::checked).collect();
@@ -166,37 +183,32 @@ fn begin(
     });
     let from_peers = taken.sum();
     let session = Session::together(made.planners, 0)?;
-    let (foreseen, times) = (made.foreseen, Vec::new());
-    Ok(Running { strategy: name, foreseen, session, throttle, steps: 0, times, from_peers })
+    let (foreseen, times, steady) = (made.foreseen, Vec::new(), Vec::new());
+    Ok(Running { strategy: name, foreseen, session, throttle, steps: 0, times, steady, from_peers })
 }
 
 impl Running {
-    /// Steps for so many seconds and so often at least; notes the times of at most `noted`.
-    fn turn(
-        &mut self,
-        batch: &Batch,
-        (seconds, least): (f64, usize),
-        noted: usize,
-    ) -> Result<(), CommandError> {
-        let (begin, mut done) = (Instant::now(), 0);
-        while done < least || begin.elapsed().as_secs_f64() < seconds {
+    /// Steps for so many seconds and so often at least, and their times.
+    fn turn(&mut self, batch: &Batch, (seconds, least): (f64, usize)) -> Result<Vec<f64>, CommandError> {
+        let (begin, mut times) = (Instant::now(), Vec::new());
+        while times.len() < least || begin.elapsed().as_secs_f64() < seconds {
             let step = self.steps;
             let hyper = move |name: &str| name.ends_with("step").then_some((step + 1) as f32);
             let start = Instant::now();
             self.session.step(batch, Key { seed: 0, step }, &hyper)?;
-            if done < noted {
-                self.times.push(start.elapsed().as_secs_f64());
-            }
-            (self.steps, done) = (step + 1, done + 1);
+            times.push(start.elapsed().as_secs_f64());
+            self.steps = step + 1;
         }
-        Ok(())
+        Ok(times)
     }
 
     fn checked(self) -> Checked {
-        let Running { strategy, foreseen, session, throttle, steps, mut times, from_peers } = self;
-        times.sort_by(f64::total_cmp);
-        let at = |share: f64| times[((times.len() - 1) as f64 * share).round() as usize];
-        let measured = at(0.5);
+        let Running { strategy, foreseen, session, throttle, steps, times, steady, from_peers } = self;
+        let quarters = |mut times: Vec<f64>| {
+            times.sort_by(f64::total_cmp);
+            [0.25, 0.5, 0.75].map(|share| times[((times.len() - 1) as f64 * share).round() as usize])
+        };
+        let ([low, steady, high], [_, measured, _]) = (quarters(steady), quarters(times));
         let mut planned = Ledger { from_peers, ..Ledger::default() };
         foreseen.together.devices.iter().for_each(|device| planned += Ledger::from(device.moved));
         let mut moved = Ledger::default();
@@ -217,7 +229,7 @@ impl Running {
             exact &= foreseen.together.links.iter().map(over).eq(throttle.bytes());
         }
         let bytes = [all(planned).iter().sum(), all(moved).iter().sum::<u64>() / steps.max(1)];
-        let spread = (at(0.75) - at(0.25)) / measured;
-        Checked { strategy, predicted: foreseen.together.seconds, measured, spread, peak, bytes, exact }
+        let (predicted, spread) = (foreseen.together.seconds, (high - low) / steady);
+        Checked { strategy, predicted, measured, steady, spread, peak, bytes, exact }
     }
 }

@@ -1,6 +1,7 @@
 //! How fast this machine is, measured: every kernel of some small networks while they are trained, alone and
 //! beside others; what more threads bring; copies between tiers; the disk.
 
+pub mod gauge;
 pub mod measure;
 pub mod probes;
 
@@ -8,16 +9,17 @@ use crate::disk::DiskError;
 use crate::probe;
 use crate::session::SessionError;
 use crate::team::Team;
+use gauge::Gauge;
 use gulliver_graph::graph::GraphError;
 use gulliver_plan::cost::{Curves, Links, Meeting, Profile, Rates, Scaling};
 use measure::{Measured, measure, sorted};
-use probes::PROBES;
+use probes::{PROBES, Probe};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
 /// Seconds of all probes together, in all ways of using the machine, for a good profile.
-pub const SECONDS: f64 = 45.0;
+pub const SECONDS: f64 = 36.0;
 /// The share of them in which every probe is run once.
 const FIRST: f64 = 0.6;
 /// A probe with less spread than this is not run again, and none more often.
@@ -80,7 +82,7 @@ pub fn profile(
     let mut curves = Vec::new();
     for &[threads, devices] in &ways {
         let mut tell = |model: &str| doing(format!("{model}, {devices} × {threads} threads"));
-        let all = all_probes([threads, devices], seconds / ways.len() as f64, &mut tell)?;
+        let (all, gauge) = all_probes([threads, devices], seconds / ways.len() as f64, &mut tell)?;
         let mut families: BTreeMap<String, Vec<_>> = BTreeMap::new();
         // Devices that meet after every node lose time to nobody but the measurement.
         let alone = curves.iter().find(|other: &&Curves| other.threads == threads && other.devices == 1);
@@ -96,24 +98,32 @@ pub fn profile(
         let Scaling { flops, bytes, .. } = scaling[(threads * devices).clamp(1, scaling.len()) - 1];
         let each = |rate: f64| rate / devices as f64;
         let rates = Rates { flops: each(flops), bytes: each(bytes), ..Rates::default() };
-        curves.push(Curves { threads, devices, between, meeting, rates, families });
+        curves.push(Curves { threads, devices, gauge: Some(gauge), between, meeting, rates, families });
     }
     Ok(Profile { cores, processor, links, scaling, curves })
 }
 
-/// Every probe that can be run this way, in about `seconds`. Those that something disturbed are run again while
-/// there is time, and the calmer run counts.
+/// Every probe that can be run this way, in about `seconds`, all at the speed at which the gauge said what is given
+/// back. Those that something disturbed are run again while there is time, and the calmer run counts.
 fn all_probes(
     way: [usize; 2],
     seconds: f64,
     tell: &mut dyn FnMut(&str),
-) -> Result<Vec<Measured>, ProfileError> {
+) -> Result<(Vec<Measured>, f64), ProfileError> {
     let begin = Instant::now();
     let each = FIRST * seconds / PROBES.len() as f64;
+    let mut gauge = Gauge::new(way)?;
+    let mut said = vec![gauge.read()?];
+    let mut measure = |probe: &Probe| {
+        let measured = measure(probe, way, each)?;
+        said.push(gauge.read()?);
+        let around = &said[said.len() - 2..];
+        Ok(Measured { gauge: around.iter().sum::<f64>() / 2.0, ..measured })
+    };
     let mut all = Vec::new();
     for probe in PROBES {
         tell(probe.model);
-        match measure(probe, way, each) {
+        match measure(probe) {
             Ok(measured) => all.push((probe, measured, 1)),
             // Not everything can be shared by devices.
             Err(ProfileError::Session(SessionError::Replicate(_))) => {}
@@ -125,13 +135,14 @@ fn all_probes(
         let Some((probe, measured, runs)) = noisy.max_by(|a, b| a.1.spread().total_cmp(&b.1.spread())) else {
             break;
         };
-        let again = measure(probe, way, each)?;
+        let again = measure(probe)?;
         *runs += 1;
         if again.spread() < measured.spread() {
             *measured = again;
         }
     }
-    Ok(all.into_iter().map(|(_, measured, _)| measured).collect())
+    let usual = sorted(said, 0.5);
+    Ok((all.into_iter().map(|(_, measured, _)| measured.at_gauge(usual)).collect(), usual))
 }
 
 /// Ways of using a machine, as threads of a device and devices: one device with all cores or with one, and a

@@ -47,6 +47,9 @@ impl Profile {
             let points = curves.families.values_mut().flatten();
             points.for_each(|point| point.seconds /= faster);
         }
+        if (near.threads, near.devices) != (threads, devices) {
+            curves.gauge = None;
+        }
         (curves.threads, curves.devices) = (threads, devices);
         Some(curves)
     }
@@ -73,6 +76,7 @@ mod tests {
             Curves {
                 threads,
                 devices,
+                gauge: Some(1.0),
                 between: 0.0,
                 meeting: None,
                 rates,
@@ -97,6 +101,7 @@ mod tests {
         {
             let found = profile.at(threads, devices).unwrap();
             assert_eq!((found.threads, found.devices), (threads, devices));
+            assert_eq!(found.gauge.is_some(), [(4, 1), (1, 1), (1, 4)].contains(&(threads, devices)));
             let seconds = found.families["conv"][0].seconds;
             assert!((seconds - expected).abs() < 1e-9, "{devices} of {threads}: {seconds}, not {expected}");
         }

@@ -17,9 +17,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Steps that find cold caches and memory that was never touched.
-const WARM_UP: u64 = 2;
+const WARM_UP: u64 = 1;
 /// Fewest and most repetitions of a step.
-const REPETITIONS: [usize; 2] = [5, 100];
+const REPETITIONS: [usize; 2] = [3, 100];
 
 /// The share of repetitions that are taken for undisturbed: others use the machine too.
 pub(super) const UNDISTURBED: f64 = 0.1;
@@ -33,6 +33,8 @@ pub struct Measured {
     pub between: f64,
     /// Of whole steps of several devices: seconds in all, those beyond its kernels, meetings, and bytes they bring.
     pub met: Option<[f64; 4]>,
+    /// What the gauge said meanwhile.
+    pub gauge: f64,
 }
 
 impl Measured {
@@ -41,6 +43,18 @@ impl Measured {
         let points = || self.families.values().flatten();
         let all: f64 = points().map(|point| point.seconds).sum();
         points().map(|point| point.seconds * point.spread).sum::<f64>() / all.max(1e-12)
+    }
+
+    /// All its times as they would have been had the gauge said this.
+    pub fn at_gauge(mut self, gauge: f64) -> Measured {
+        let times = if self.gauge > 0.0 { gauge / self.gauge } else { 1.0 };
+        self.families.values_mut().flatten().for_each(|point| point.seconds *= times);
+        self.between *= times;
+        if let Some([all, beyond, ..]) = &mut self.met {
+            *all *= times;
+            *beyond *= times;
+        }
+        Measured { gauge, ..self }
     }
 }
 
@@ -86,7 +100,7 @@ pub fn measure(
     let (families, kernels) = points(sessions[0].graph(), &sizes, &runs)?;
     let between = sorted(between, UNDISTURBED);
     let met = (devices > 1).then(|| whole_steps(probe, sessions, kernels)).transpose()?;
-    Ok(Measured { families, between, met })
+    Ok(Measured { families, between, met, gauge: 0.0 })
 }
 
 /// Whole steps of all devices, which take longer than the kernels of one by what meetings cost.

@@ -27,7 +27,7 @@ pub struct Probe {
     pub optimizer: &'static str,
 }
 
-const fn probe(
+pub(super) const fn probe(
     model: &'static str,
     settings: &'static str,
     sizes: [usize; 2],

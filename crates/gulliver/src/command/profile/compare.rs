@@ -40,6 +40,7 @@ pub fn rendered(all: &[Group]) -> String {
         Column::Left("strategy"),
         Column::Right("predicted ms"),
         Column::Right("measured ms"),
+        Column::Right("steady ms"),
         Column::Right("spread"),
         Column::Right("accuracy"),
         Column::Right("peak"),
@@ -56,6 +57,7 @@ pub fn rendered(all: &[Group]) -> String {
             one.strategy.to_string(),
             format!("{:.2}", 1e3 * one.predicted),
             format!("{:.2}", 1e3 * one.measured),
+            format!("{:.2}", 1e3 * one.steady),
             percent(one.spread),
             percent(one.accuracy()),
             units::bytes(one.peak[1]),
@@ -65,12 +67,15 @@ pub fn rendered(all: &[Group]) -> String {
     };
     let rows: Vec<Vec<String>> = every(all).map(row).collect();
     let mut text = table::render(&columns, &rows) + "\n";
-    for group in all {
-        for (strategy, why) in &group.unable {
-            let case = &group.case;
-            text += &format!("{} on {} devices, {strategy}: {why}\n", case.probe.model, case.devices);
-        }
-    }
+    let unable = all.iter().flat_map(|group| group.unable.iter().map(move |one| (group.case, one)));
+    let mut said: Vec<String> = unable
+        .map(|(case, (strategy, why))| {
+            format!("{} on {} devices, {strategy}: {why}\n", case.probe.model, case.devices)
+        })
+        .collect();
+    said.sort();
+    said.dedup();
+    text += &said.concat();
     text + &summary(all)
 }
 
@@ -87,17 +92,20 @@ fn summary(all: &[Group]) -> String {
     let accuracies: Vec<f64> = every(all).map(|(_, one)| one.accuracy()).collect();
     let mean = accuracies.iter().sum::<f64>() / accuracies.len().max(1) as f64;
     let worst = accuracies.iter().copied().fold(1.0, f64::min);
+    let raw = every(all).map(|(_, one)| one.raw_accuracy()).sum::<f64>() / accuracies.len().max(1) as f64;
     let spread = every(all).map(|(_, one)| one.spread).sum::<f64>() / accuracies.len().max(1) as f64;
     let exact = every(all).filter(|(_, one)| one.exact).count();
     let ranked: Vec<f64> = all.iter().filter(|group| group.all.len() > 1).map(Group::regret).collect();
     let good = ranked.iter().filter(|regret| **regret <= EQUAL).count();
     let most = ranked.iter().copied().fold(0.0, f64::max);
     format!(
-        "step time of {count} cases: mean accuracy {}, worst {}; mean spread of what was measured {}\n\
+        "step time of {count} cases: mean accuracy {}, worst {}; {} without regard to the gauge; mean spread of what \
+         was measured {}\n\
          peaks and bytes over links as planned: {exact} of {count}\n\
          fastest strategy ranked first, or within {} of it: {good} of {}; largest regret {}\n",
         percent(mean),
         percent(worst),
+        percent(raw),
         percent(spread),
         percent(EQUAL),
         ranked.len(),
