@@ -23,6 +23,7 @@ use gulliver_run::planner::Planner;
 use gulliver_run::probe;
 use gulliver_run::session::{
     Key, Pipelined, Session, SessionError, SessionOptions, foresee, packs, pipelined, pipelined_as, planners,
+    sharded,
 };
 use gulliver_run::team::Team;
 use std::sync::Arc;
@@ -67,7 +68,7 @@ const WORKLOADS: [Workload; 4] = [
         model: "gpt",
         settings: &[
             ("layers", int(48)),
-            ("width", int(48)),
+            ("width", int(96)),
             ("heads", int(2)),
             ("vocab", int(64)),
             ("context", int(32)),
@@ -132,6 +133,7 @@ fn ways(budget: u64, blocks: usize) -> Vec<Way> {
             ways.push((way, Box::new(move |g, o, s| pipelined(g, None, each(paged(o, DEVICES)), s, line))));
         }
     }
+    ways.push(("zero".into(), Box::new(move |g, o, _| sharded(g, None, each(limited(o)), false))));
     let grouped = move |options| SessionOptions { grouped: true, ..limited(options) };
     ways.push(("harmony-dp".into(), Box::new(move |g, o, _| planners(g, None, each(grouped(o))))));
     for candidate in 0..CANDIDATES {

@@ -80,7 +80,6 @@ pub struct Room {
     /// Polls before somebody who waits goes to sleep.
     spins: u32,
     state: Mutex<State>,
-    changed: Condvar,
     anyone_gone: AtomicBool,
     /// By party and whom from.
     taken: Vec<AtomicU64>,
@@ -96,6 +95,8 @@ struct State {
 
 struct Meeting {
     of: usize,
+    /// All have come, all are done, or somebody is gone. Goes with the lock of the room.
+    changed: Condvar,
     offers: Mutex<Vec<(u32, Offer)>>,
     /// How many have come, and how many need the others' bytes no more.
     came: AtomicUsize,
@@ -123,7 +124,6 @@ impl Room {
             parties,
             spins: if crowded { 0 } else { 4000 },
             state: Mutex::default(),
-            changed: Condvar::new(),
             anyone_gone: AtomicBool::new(false),
             taken: (0..parties * parties).map(|_| AtomicU64::new(0)).collect(),
             throttle: OnceLock::new(),
@@ -134,8 +134,8 @@ impl Room {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until something is so, or, if that would be no use any more, until somebody is gone.
-    fn wait(&self, so: impl Fn() -> bool, leave: bool) {
+    /// Waits at a meeting until something is so, or, if that would be no use any more, until somebody is gone.
+    fn wait(&self, meeting: &Meeting, so: impl Fn() -> bool, leave: bool) {
         let over = || so() || leave && self.anyone_gone.load(Ordering::Acquire);
         for _ in 0..self.spins {
             if over() {
@@ -145,14 +145,14 @@ impl Room {
         }
         let mut state = self.lock();
         while !over() {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = meeting.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    fn notify(&self) {
+    fn notify(&self, meeting: &Meeting) {
         // Whoever has just found that it must wait is asleep when we have the lock.
         drop(self.lock());
-        self.changed.notify_all();
+        meeting.changed.notify_all();
     }
 
     /// Calls `take` with what everybody has brought, in the order they came; all of it stays until everyone's
@@ -163,22 +163,32 @@ impl Room {
         own: &[u8],
         take: impl FnOnce(&[(u32, Offer)]) -> T,
     ) -> Result<T, Parted> {
-        let meeting = {
+        let (meeting, last) = {
             let mut state = self.lock();
             if let Some(parted) = &state.gone {
                 return Err(parted.clone());
             }
-            let new = || Meeting { of, offers: Mutex::default(), came: 0.into(), done: 0.into() };
+            let new = || Meeting {
+                of,
+                changed: Condvar::new(),
+                offers: Mutex::default(),
+                came: 0.into(),
+                done: 0.into(),
+            };
             let meeting = Arc::clone(state.open.entry(number).or_insert_with(|| Arc::new(new())));
             let offer = Offer { start: own.as_ptr(), bytes: own.len() };
             meeting.offers.lock().unwrap_or_else(PoisonError::into_inner).push((party, offer));
-            if meeting.came.fetch_add(1, Ordering::AcqRel) + 1 == of {
+            let last = meeting.came.fetch_add(1, Ordering::AcqRel) + 1 == of;
+            if last {
                 state.open.remove(&number);
             }
-            meeting
+            (meeting, last)
         };
-        self.notify();
-        self.wait(|| meeting.came.load(Ordering::Acquire) == of, true);
+        // Nobody else is told: those who wait for another meeting would wake up for nothing.
+        if last {
+            meeting.changed.notify_all();
+        }
+        self.wait(&meeting, || meeting.came.load(Ordering::Acquire) == of, true);
         if meeting.came.load(Ordering::Acquire) < of {
             // Nobody reads before all are there, and one of us will never be.
             let gone = self.lock().gone.clone();
@@ -189,7 +199,7 @@ impl Room {
         let offers = meeting.offers.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let taken = take(&offers);
         drop(done);
-        self.wait(|| meeting.done.load(Ordering::Acquire) == meeting.of, false);
+        self.wait(&meeting, || meeting.done.load(Ordering::Acquire) == meeting.of, false);
         Ok(taken)
     }
 }
@@ -202,7 +212,7 @@ struct Done<'a> {
 impl Drop for Done<'_> {
     fn drop(&mut self) {
         if self.meeting.done.fetch_add(1, Ordering::AcqRel) + 1 == self.meeting.of {
-            self.room.notify();
+            self.room.notify(self.meeting);
         }
     }
 }
@@ -253,9 +263,10 @@ impl Peers for Room {
     }
 
     fn part(&self, party: u32, why: &str) {
-        self.lock().gone.get_or_insert_with(|| Parted { party, why: why.to_string() });
+        let mut state = self.lock();
+        state.gone.get_or_insert_with(|| Parted { party, why: why.to_string() });
         self.anyone_gone.store(true, Ordering::Release);
-        self.notify();
+        state.open.values().for_each(|meeting| meeting.changed.notify_all());
     }
 
     fn gone(&self) -> Option<Parted> {

@@ -194,6 +194,8 @@ struct Shared {
     failure: Mutex<Option<Failure>>,
     /// The threads that there are.
     threads: [OnceLock<Thread>; STREAMS.len()],
+    /// What each stream waits for, as [`Shared::code`] has it; 0 for nothing.
+    wanted: [AtomicU64; STREAMS.len()],
     /// Bytes moved: the fields of [`Ledger`], in order.
     moved: [AtomicU64; 4],
     /// Whether somebody wants to know when things happen, and what happened.
@@ -206,16 +208,37 @@ impl Shared {
         self.threads.iter().filter_map(OnceLock::get).for_each(Thread::unpark);
     }
 
-    fn done(&self, stream: Stream, until: u64) {
-        self.done[stream as usize].store(until, Ordering::Release);
-        self.wake();
+    /// A stream, and up to where it must have come, as one number.
+    fn code(stream: Stream, until: u64) -> u64 {
+        (stream as u64 + 1) << 56 | until
     }
 
-    /// False if there is no use in waiting any longer.
-    fn wait(&self, wait: Wait) -> bool {
-        let reached = || self.done[wait.stream as usize].load(Ordering::Acquire) >= wait.until;
+    /// Wakes those who wait for just this, and nobody else; says whether the computation does. With the order of
+    /// everyone's stores and loads that [`Shared::wait`] has, either it is seen here what somebody wants, or there
+    /// that it is done.
+    fn done(&self, stream: Stream, until: u64) -> bool {
+        self.done[stream as usize].store(until, Ordering::SeqCst);
+        let reached = |wanted: &AtomicU64| {
+            (Shared::code(stream, 0)..=Shared::code(stream, until)).contains(&wanted.load(Ordering::SeqCst))
+        };
+        for (wanted, thread) in self.wanted.iter().zip(&self.threads) {
+            if let Some(thread) = thread.get().filter(|_| reached(wanted)) {
+                thread.unpark();
+            }
+        }
+        reached(&self.wanted[Stream::Compute as usize])
+    }
+
+    /// One stream waits for another; false if there is no use in waiting any longer.
+    fn wait(&self, who: Stream, wait: Wait) -> bool {
+        let reached = || self.done[wait.stream as usize].load(Ordering::SeqCst) >= wait.until;
         let stopped = || self.stop.load(Ordering::Acquire);
-        wait_until(|| reached() || stopped());
+        if !reached() {
+            let wanted = &self.wanted[who as usize];
+            wanted.store(Shared::code(wait.stream, wait.until), Ordering::SeqCst);
+            wait_until(|| reached() || stopped());
+            wanted.store(0, Ordering::Relaxed);
+        }
         !stopped()
     }
 
@@ -320,7 +343,7 @@ pub struct Running<'a> {
 impl Running<'_> {
     /// Waits for another stream; false if one has failed.
     pub fn wait(&self, wait: Wait) -> bool {
-        self.shared.wait(wait)
+        self.shared.wait(Stream::Compute, wait)
     }
 
     /// The computation has done all instructions before this one.
@@ -353,7 +376,7 @@ fn work(shared: &Shared, stream: Stream, jobs: &Receiver<Job>, port: Option<Port
         let all = || -> Result<(), Fault> {
             let Queue { entries, waits } = &job.tasks.queues[stream as usize];
             for one in &entries[job.which.clone()] {
-                let ready = waits[one.waits.clone()].iter().all(|wait| shared.wait(*wait));
+                let ready = waits[one.waits.clone()].iter().all(|wait| shared.wait(stream, *wait));
                 if !ready || shared.stop.load(Ordering::Acquire) {
                     break;
                 }
@@ -381,8 +404,9 @@ fn work(shared: &Shared, stream: Stream, jobs: &Receiver<Job>, port: Option<Port
                     let seen = Seen { stream, step: one.step, start, end: Instant::now() };
                     shared.seen.lock().unwrap_or_else(PoisonError::into_inner).push(seen);
                 }
-                shared.done(stream, one.until);
-                job.caller.unpark();
+                if shared.done(stream, one.until) {
+                    job.caller.unpark();
+                }
             }
             Ok(())
         };
