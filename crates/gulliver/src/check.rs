@@ -12,7 +12,6 @@ use gulliver_plan::simulate::{LinkUse, exchanged};
 use gulliver_plan::topology::{Device, Topology, TopologyError};
 use gulliver_run::data::Batch;
 use gulliver_run::link::Throttle;
-use gulliver_run::profile::gauge::Gauge;
 use gulliver_run::session::{Foreseen, Key, Session, SessionError, SessionOptions, Which};
 use gulliver_run::stream::Ledger;
 use serde::Serialize;
@@ -35,8 +34,6 @@ pub struct Checked {
     pub predicted: f64,
     /// The median of those measured.
     pub measured: f64,
-    /// The same had the machine been as fast as when it was profiled.
-    pub steady: f64,
     /// How far apart the quarters of these lie around the median, as a share of it.
     pub spread: f64,
     /// Largest peak of device memory: planned and measured.
@@ -48,13 +45,8 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// How near the prediction is to what was measured, at the speed that the machine had when it was profiled.
+    /// How near the prediction is to what was measured.
     pub fn accuracy(&self) -> f64 {
-        accuracy(self.predicted, self.steady)
-    }
-
-    /// The same at the speed it had when it was measured.
-    pub fn raw_accuracy(&self) -> f64 {
         accuracy(self.predicted, self.measured)
     }
 }
@@ -80,8 +72,8 @@ impl Group {
     /// How much longer the strategy predicted to be fastest takes than the one that is, as a share.
     pub fn regret(&self) -> f64 {
         let least = |of: fn(&Checked) -> f64| self.all.iter().min_by(|a, b| of(a).total_cmp(&of(b)));
-        let chosen = least(|one| one.predicted).map_or(1.0, |one| one.steady);
-        chosen / least(|one| one.steady).map_or(1.0, |one| one.steady) - 1.0
+        let chosen = least(|one| one.predicted).map_or(1.0, |one| one.measured);
+        chosen / least(|one| one.measured).map_or(1.0, |one| one.measured) - 1.0
     }
 }
 
@@ -94,8 +86,6 @@ struct Running {
     /// Steps done, and seconds of those that count.
     steps: u64,
     times: Vec<f64>,
-    /// The same had the machine been as fast as when it was profiled.
-    steady: Vec<f64>,
     /// Planned from other devices in a step.
     from_peers: u64,
 }
@@ -130,18 +120,11 @@ pub fn check(case: &Case, profile: &Profile) -> Result<Group, CommandError> {
     for one in &mut running {
         one.turn(&batch, (0.0, WARM_UP))?;
     }
-    let usual = options.curves.as_ref().and_then(|curves| curves.gauge);
-    let mut gauge = Gauge::new([case.threads, case.devices])?;
-    let mut before = gauge.read()?;
     for _ in 0..ROUNDS {
         for one in &mut running {
             one.turn(&batch, (0.0, CHANGED))?;
             let times = one.turn(&batch, TURN)?;
-            let after = gauge.read()?;
-            let faster = usual.map_or(1.0, |usual| 2.0 * usual / (before + after));
-            one.steady.extend(times.iter().map(|seconds| seconds * faster));
             one.times.extend(times);
-            before = after;
         }
     }
     let mut all: Vec<Checked> = running.into_iter().map(Running::checked).collect();
@@ -183,8 +166,8 @@ fn begin(
     });
     let from_peers = taken.sum();
     let session = Session::together(made.planners, 0)?;
-    let (foreseen, times, steady) = (made.foreseen, Vec::new(), Vec::new());
-    Ok(Running { strategy: name, foreseen, session, throttle, steps: 0, times, steady, from_peers })
+    let foreseen = made.foreseen;
+    Ok(Running { strategy: name, foreseen, session, throttle, steps: 0, times: Vec::new(), from_peers })
 }
 
 impl Running {
@@ -192,23 +175,19 @@ impl Running {
     fn turn(&mut self, batch: &Batch, (seconds, least): (f64, usize)) -> Result<Vec<f64>, CommandError> {
         let (begin, mut times) = (Instant::now(), Vec::new());
         while times.len() < least || begin.elapsed().as_secs_f64() < seconds {
-            let step = self.steps;
-            let hyper = move |name: &str| name.ends_with("step").then_some((step + 1) as f32);
-            let start = Instant::now();
-            self.session.step(batch, Key { seed: 0, step }, &hyper)?;
+            let (key, start) = (Key { seed: 0, step: self.steps }, Instant::now());
+            self.session.step(batch, key, &key.number())?;
             times.push(start.elapsed().as_secs_f64());
-            self.steps = step + 1;
+            self.steps += 1;
         }
         Ok(times)
     }
 
     fn checked(self) -> Checked {
-        let Running { strategy, foreseen, session, throttle, steps, times, steady, from_peers } = self;
-        let quarters = |mut times: Vec<f64>| {
-            times.sort_by(f64::total_cmp);
-            [0.25, 0.5, 0.75].map(|share| times[((times.len() - 1) as f64 * share).round() as usize])
-        };
-        let ([low, steady, high], [_, measured, _]) = (quarters(steady), quarters(times));
+        let Running { strategy, foreseen, session, throttle, steps, mut times, from_peers } = self;
+        times.sort_by(f64::total_cmp);
+        let [low, measured, high] =
+            [0.25, 0.5, 0.75].map(|share| times[((times.len() - 1) as f64 * share).round() as usize]);
         let mut planned = Ledger { from_peers, ..Ledger::default() };
         foreseen.together.devices.iter().for_each(|device| planned += Ledger::from(device.moved));
         let mut moved = Ledger::default();
@@ -220,16 +199,15 @@ impl Running {
             peak = [peak[0].max(plan.spaces[0].live), peak[1].max(seen.peaks[0])];
             exact &= plan.spaces.iter().zip(seen.peaks).all(|(space, peak)| space.live == peak);
         }
-        let all = |ledger: Ledger| {
-            [ledger.to_device, ledger.to_host, ledger.disk_read, ledger.disk_written, ledger.from_peers]
-        };
-        exact &= all(planned).map(|bytes| bytes * steps) == all(moved);
+        let mut expected = Ledger::default();
+        (0..steps).for_each(|_| expected += planned);
+        exact &= expected == moved;
         if let Some(throttle) = throttle {
             let over = |link: &LinkUse| link.bytes * steps;
             exact &= foreseen.together.links.iter().map(over).eq(throttle.bytes());
         }
-        let bytes = [all(planned).iter().sum(), all(moved).iter().sum::<u64>() / steps.max(1)];
-        let (predicted, spread) = (foreseen.together.seconds, (high - low) / steady);
-        Checked { strategy, predicted, measured, steady, spread, peak, bytes, exact }
+        let bytes = [planned.total(), moved.total() / steps.max(1)];
+        let (predicted, spread) = (foreseen.together.seconds, (high - low) / measured);
+        Checked { strategy, predicted, measured, spread, peak, bytes, exact }
     }
 }

@@ -219,7 +219,6 @@ mod tests {
         let curves = |threads| Curves {
             threads,
             devices: 1,
-            gauge: None,
             between: 1e-6,
             meeting: None,
             rates: Rates::default(),

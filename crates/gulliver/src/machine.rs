@@ -100,7 +100,6 @@ fn parse(text: &str) -> Result<Profile, String> {
         if ![call, byte].iter().all(|x| x.is_finite() && *x >= 0.0) {
             return Err("`meeting` has a number below 0".into());
         }
-        positive("`gauge`", curves.gauge.as_slice())?;
         for (family, points) in &curves.families {
             for point in points {
                 let sizes = [point.load.flops, point.load.bytes].into_iter().chain(point.load.extents);
@@ -136,15 +135,12 @@ pub fn render(profile: &Profile) -> String {
             s.threads, s.flops, s.bytes, s.spread
         ));
     }
-    for Curves { threads, devices, gauge, between, meeting, rates, families } in curves {
+    for Curves { threads, devices, between, meeting, rates, families } in curves {
         let Rates { flops, bytes, call } = rates;
         line(format!(
             "\n[[curves]]\nthreads = {threads}\ndevices = {devices}\nbetween = {between:e}\n\
              rates = {{ flops = {flops:e}, bytes = {bytes:e}, call = {call:e} }}"
         ));
-        if let Some(gauge) = gauge {
-            line(format!("gauge = {gauge:e}"));
-        }
         if let Some(Meeting { call, byte }) = meeting {
             line(format!("meeting = {{ call = {call:e}, byte = {byte:e} }}"));
         }
@@ -190,7 +186,6 @@ mod tests {
             curves: vec![Curves {
                 threads: 1,
                 devices: 2,
-                gauge: Some(0.5),
                 between: 1e-7,
                 meeting: Some(Meeting { call: 2e-5, byte: 1e-9 }),
                 rates,

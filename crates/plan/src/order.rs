@@ -215,7 +215,15 @@ pub fn in_turns(graph: &Graph, readers: &Readers, partials: u32, turns: &[Turn])
     let updates = (0..graph.nodes.len() as u32).map(NodeId);
     let updates = updates.filter(|id| graph.nodes[id.index()].phase == Phase::Update);
     let mut updates: Vec<NodeId> = updates.filter(|id| !graph.nodes[id.index()].op.def().is_view()).collect();
+    let mut objective = 0;
     for turn in turns {
+        let stage = turn.nodes.first().map_or(objective, |id| graph.nodes[id.index()].stage);
+        if stage > objective {
+            let (over, later) = updates.into_iter().partition(|id| graph.nodes[id.index()].stage < stage);
+            out.all_updates(over);
+            out.late_carries(false);
+            (objective, updates) = (stage, later);
+        }
         out.turn(&turn.nodes, turn.partial);
         if turn.partial + 1 == partials {
             // Other devices need not be as far: meetings for updates come when all turns are over.

@@ -20,7 +20,7 @@ use std::collections::HashMap;
 pub struct Placement {
     /// How many devices there are.
     pub devices: u32,
-    /// The device of each pack, in the order of the forward pass.
+    /// The device of each pack, in the order of the forward pass; those of an objective after those of the one before.
     pub packs: Vec<u32>,
     /// The pack of each node.
     pub pack_of: Vec<u32>,
@@ -71,9 +71,6 @@ pub struct Scheduled {
 /// Why there is no pipeline.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PipelineError {
-    /// Several objectives.
-    #[error("the model has {0} objectives, which are trained in turn; a pipeline is for models with one")]
-    Objectives(u32),
     /// Numbers that do not fit the graph.
     #[error(
         "{packs} packs on {devices} devices: give at least one of each, and a pack and device for every node"
@@ -95,10 +92,6 @@ pub enum PipelineError {
 /// The graphs of all devices. Outputs are where they are made; those named `loss` everywhere, so that
 /// everyone knows before its first update whether they are finite.
 pub fn pipeline(graph: &Graph, placement: &Placement) -> Result<Vec<Line>, PipelineError> {
-    let objectives = graph.nodes.iter().map(|n| n.stage + 1).max().unwrap_or(1);
-    if objectives > 1 {
-        return Err(PipelineError::Objectives(objectives));
-    }
     let Placement { devices, packs, pack_of, .. } = placement;
     let fits = pack_of.len() == graph.nodes.len()
         && pack_of.iter().all(|&pack| (pack as usize) < packs.len())
@@ -193,7 +186,8 @@ impl<'a> Layer<'a> {
         let (graph, device) = (self.graph, self.placement.device(id));
         let (node, pack) = (&graph.nodes[id.index()], self.placement.pack_of[id.index()]);
         let read = Some((pack, node.phase));
-        let ins = node.ins.iter().map(|&v| self.at(device, v, node.phase, read)).collect();
+        let when = (node.phase, node.stage);
+        let ins = node.ins.iter().map(|&v| self.at(device, v, when, read)).collect();
         let new = |layer: &mut Layer, &v: &Value| {
             let local = layer.value(device, graph.value(v).clone());
             layer.home[v.index()] = Some(device);
@@ -205,13 +199,19 @@ impl<'a> Layer<'a> {
         self.push(device, Node { op, ins, outs, phase, stage }, Some(pack));
         for v in node.outs.iter().filter(|v| self.losses.contains(v)).copied().collect::<Vec<Value>>() {
             for device in 0..self.placement.devices {
-                self.at(device, v, phase, None);
+                self.at(device, v, when, None);
             }
         }
     }
 
-    /// A value on a device for a node of that phase, passed there if it must be.
-    fn at(&mut self, device: u32, v: Value, phase: Phase, read: Option<(u32, Phase)>) -> Value {
+    /// A value on a device for a node of that phase and objective, passed there if it must be.
+    fn at(
+        &mut self,
+        device: u32,
+        v: Value,
+        (phase, objective): (Phase, u32),
+        read: Option<(u32, Phase)>,
+    ) -> Value {
         // An update reads the sum over the partials, which is another value.
         let sum = phase == Phase::Update && self.graph.repeats(v);
         let here = self.home[v.index()].is_none_or(|home| home == device);
@@ -220,20 +220,29 @@ impl<'a> Layer<'a> {
         }
         let from = self.home[v.index()].expect("fed to everyone who reads it");
         let made = match self.graph.value(v).origin {
-            Origin::Node { node, .. } => {
-                Some((self.placement.pack_of[node.index()], self.graph.nodes[node.index()].phase))
-            }
+            Origin::Node { node, .. } => Some((node, &self.graph.nodes[node.index()])),
             Origin::Input(_) => None,
         };
+        // What a partial makes is passed when it is made, all else when it is read.
+        let early = made.filter(|(_, node)| node.phase != Phase::Update && phase != Phase::Update);
+        let stage = early.map_or(objective, |(_, node)| node.stage);
+        let made = made.map(|(id, node)| (self.placement.pack_of[id.index()], node.phase));
         let number = self.meetings;
         self.meetings += 1;
-        let local = self.pass(v, [from, device], phase, Meeting { number, node: NodeId(0), made, read });
+        let meeting = Meeting { number, node: NodeId(0), made, read };
+        let local = self.pass(v, [from, device], (phase, stage), meeting);
         self.local.insert((device, v, sum), local);
         local
     }
 
     /// The value that the receiving device has after both have met.
-    fn pass(&mut self, v: Value, [from, to]: [u32; 2], phase: Phase, meeting: Meeting) -> Value {
+    fn pass(
+        &mut self,
+        v: Value,
+        [from, to]: [u32; 2],
+        (phase, stage): (Phase, u32),
+        meeting: Meeting,
+    ) -> Value {
         let info = self.graph.value(v);
         let mut received = Value(0);
         for party in [from, to] {
@@ -244,7 +253,7 @@ impl<'a> Layer<'a> {
             received = self.value(party, ValueInfo { name: info.name.clone(), ty, origin });
             let own = (party == from).then(|| self.local[&(from, v, false)]);
             let ins = own.into_iter().collect();
-            let node = Node { op: op.into(), ins, outs: vec![received], phase, stage: 0 };
+            let node = Node { op: op.into(), ins, outs: vec![received], phase, stage };
             let node = self.push(party, node, None);
             self.lines[party as usize].meetings.push(Meeting { node, ..meeting });
         }
@@ -271,9 +280,10 @@ impl<'a> Layer<'a> {
     }
 }
 
-fn made_in(graph: &Graph, v: Value) -> Phase {
+/// The phase and objective of what makes a value.
+fn made_in(graph: &Graph, v: Value) -> (Phase, u32) {
     match graph.value(v).origin {
-        Origin::Node { node, .. } => graph.nodes[node.index()].phase,
-        Origin::Input(_) => Phase::Forward,
+        Origin::Node { node, .. } => (graph.nodes[node.index()].phase, graph.nodes[node.index()].stage),
+        Origin::Input(_) => (Phase::Forward, 0),
     }
 }

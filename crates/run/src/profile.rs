@@ -1,7 +1,6 @@
 //! How fast this machine is, measured: every kernel of some small networks while they are trained, alone and
 //! beside others; what more threads bring; copies between tiers; the disk.
 
-pub mod gauge;
 pub mod measure;
 pub mod probes;
 
@@ -9,11 +8,10 @@ use crate::disk::DiskError;
 use crate::probe;
 use crate::session::SessionError;
 use crate::team::Team;
-use gauge::Gauge;
 use gulliver_graph::graph::GraphError;
 use gulliver_plan::cost::{Curves, Links, Meeting, Profile, Rates, Scaling};
 use measure::{Measured, measure, sorted};
-use probes::{PROBES, Probe};
+use probes::PROBES;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
@@ -82,67 +80,78 @@ pub fn profile(
     let mut curves = Vec::new();
     for &[threads, devices] in &ways {
         let mut tell = |model: &str| doing(format!("{model}, {devices} × {threads} threads"));
-        let (all, gauge) = all_probes([threads, devices], seconds / ways.len() as f64, &mut tell)?;
-        let mut families: BTreeMap<String, Vec<_>> = BTreeMap::new();
-        // Devices that meet after every node lose time to nobody but the measurement.
-        let alone = curves.iter().find(|other: &&Curves| other.threads == threads && other.devices == 1);
-        let between = match alone {
-            Some(alone) => alone.between,
-            None => sorted(all.iter().map(|measured| measured.between).collect(), 0.5),
-        };
-        let met: Vec<[f64; 4]> = all.iter().filter_map(|measured| measured.met).collect();
-        let meeting = (devices > 1).then(|| Meeting::fitted(&met));
-        for (family, points) in all.into_iter().flat_map(|measured| measured.families) {
-            families.entry(family).or_default().extend(points);
-        }
         let Scaling { flops, bytes, .. } = scaling[(threads * devices).clamp(1, scaling.len()) - 1];
         let each = |rate: f64| rate / devices as f64;
         let rates = Rates { flops: each(flops), bytes: each(bytes), ..Rates::default() };
-        curves.push(Curves { threads, devices, gauge: Some(gauge), between, meeting, rates, families });
+        let mut measured = measured([threads, devices], rates, seconds / ways.len() as f64, &mut tell)?;
+        // Devices that meet after every node lose time to nobody but the measurement.
+        let alone = curves.iter().find(|other: &&Curves| other.threads == threads && other.devices == 1);
+        measured.between = alone.map_or(measured.between, |alone| alone.between);
+        curves.push(measured);
     }
     Ok(Profile { cores, processor, links, scaling, curves })
 }
 
-/// Every probe that can be run this way, in about `seconds`, all at the speed at which the gauge said what is given
-/// back. Those that something disturbed are run again while there is time, and the calmer run counts.
+/// Measures one way of using the machine anew: that which predictions for such devices are made from.
+pub fn renew(
+    profile: &mut Profile,
+    [threads, devices]: [usize; 2],
+    seconds: f64,
+) -> Result<(), ProfileError> {
+    let Some(place) = profile.nearest(threads, devices) else { return Ok(()) };
+    let Curves { threads, devices, rates, between, .. } = profile.curves[place];
+    let mut curves = measured([threads, devices], rates, seconds, &mut |_| ())?;
+    if devices > 1 {
+        curves.between = between;
+    }
+    profile.curves[place] = curves;
+    Ok(())
+}
+
+/// Curves of one way of using the machine, measured for about so many seconds.
+fn measured(
+    [threads, devices]: [usize; 2],
+    rates: Rates,
+    seconds: f64,
+    tell: &mut dyn FnMut(&str),
+) -> Result<Curves, ProfileError> {
+    let all = all_probes([threads, devices], seconds, tell)?;
+    let between = sorted(all.iter().map(|measured| measured.between).collect(), 0.5);
+    let met: Vec<[f64; 4]> = all.iter().filter_map(|measured| measured.met).collect();
+    let meeting = (devices > 1).then(|| Meeting::fitted(&met));
+    let mut families: BTreeMap<String, Vec<_>> = BTreeMap::new();
+    for (family, points) in all.into_iter().flat_map(|measured| measured.families) {
+        families.entry(family).or_default().extend(points);
+    }
+    Ok(Curves { threads, devices, between, meeting, rates, families })
+}
+
+/// Every probe run this way, in about `seconds`. Those that something disturbed are run again while there is time, and
+/// the calmer run counts.
 fn all_probes(
     way: [usize; 2],
     seconds: f64,
     tell: &mut dyn FnMut(&str),
-) -> Result<(Vec<Measured>, f64), ProfileError> {
+) -> Result<Vec<Measured>, ProfileError> {
     let begin = Instant::now();
     let each = FIRST * seconds / PROBES.len() as f64;
-    let mut gauge = Gauge::new(way)?;
-    let mut said = vec![gauge.read()?];
-    let mut measure = |probe: &Probe| {
-        let measured = measure(probe, way, each)?;
-        said.push(gauge.read()?);
-        let around = &said[said.len() - 2..];
-        Ok(Measured { gauge: around.iter().sum::<f64>() / 2.0, ..measured })
-    };
     let mut all = Vec::new();
     for probe in PROBES {
         tell(probe.model);
-        match measure(probe) {
-            Ok(measured) => all.push((probe, measured, 1)),
-            // Not everything can be shared by devices.
-            Err(ProfileError::Session(SessionError::Replicate(_))) => {}
-            Err(e) => return Err(e),
-        }
+        all.push((probe, measure(probe, way, each)?, 1));
     }
     while begin.elapsed().as_secs_f64() < seconds {
         let noisy = all.iter_mut().filter(|(_, measured, runs)| *runs < RUNS && measured.spread() > CALM);
         let Some((probe, measured, runs)) = noisy.max_by(|a, b| a.1.spread().total_cmp(&b.1.spread())) else {
             break;
         };
-        let again = measure(probe)?;
+        let again = measure(probe, way, each)?;
         *runs += 1;
         if again.spread() < measured.spread() {
             *measured = again;
         }
     }
-    let usual = sorted(said, 0.5);
-    Ok((all.into_iter().map(|(_, measured, _)| measured.at_gauge(usual)).collect(), usual))
+    Ok(all.into_iter().map(|(_, measured, _)| measured).collect())
 }
 
 /// Ways of using a machine, as threads of a device and devices: one device with all cores or with one, and a

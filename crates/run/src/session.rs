@@ -196,6 +196,13 @@ pub struct Key {
     pub step: u64,
 }
 
+impl Key {
+    /// Hyper-parameters of a step where none is set: optimizers that count steps are told which this is, from 1.
+    pub fn number(self) -> impl Fn(&str) -> Option<f32> + Copy {
+        move |name| name.ends_with("step").then_some((self.step + 1) as f32)
+    }
+}
+
 impl Session {
     /// A session with all weights and states at their first values.
     pub fn new(

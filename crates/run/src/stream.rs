@@ -41,6 +41,14 @@ impl From<Moved> for Ledger {
     }
 }
 
+impl Ledger {
+    /// In all, whichever way it went.
+    pub fn total(&self) -> u64 {
+        let Ledger { to_device, to_host, disk_read, disk_written, from_peers } = self;
+        to_device + to_host + disk_read + disk_written + from_peers
+    }
+}
+
 impl AddAssign for Ledger {
     fn add_assign(&mut self, other: Ledger) {
         self.to_device += other.to_device;

@@ -9,7 +9,7 @@ mod small_models;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Origin, Phase, Role, Value};
 use gulliver_graph::model::model;
-use gulliver_graph::model::param::ints;
+use gulliver_graph::model::param::{int, ints};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
 use gulliver_plan::comparator::paging::{Eviction, Paged};
@@ -155,9 +155,24 @@ fn weights_cross_three_times_in_a_pipeline_and_on_each_device_of_data_parallel()
 
 #[test]
 fn links_are_passed_as_planned_in_a_pipeline_with_budgets() {
-    let graph = deep();
-    let (partials, memory) = (4, all_weights(&graph) / 3);
-    let batch = small_models::data(&graph, &sizes(partials));
+    let (deep, normed) = (deep(), normed());
+    let third = all_weights(&deep) / 3;
+    for (graph, memory) in [(&deep, third), (&normed, 2 * all_weights(&normed))] {
+        passed_as_planned(graph, memory);
+    }
+}
+
+/// Layers with running statistics, which every partial changes.
+fn normed() -> Graph {
+    let settings = [("blocks", ints(&[2, 2])), ("width", int(8)), ("size", int(8)), ("classes", int(4))];
+    let model = model("resnet18", &settings.map(|(name, value)| (name.to_string(), value))).unwrap();
+    let optimizer = Optimizer::new("sgd", &[("momentum", 0.9)]).unwrap();
+    training_graph(model.as_ref(), &[optimizer], None).unwrap()
+}
+
+fn passed_as_planned(graph: &Graph, memory: u64) {
+    let partials = 4;
+    let batch = small_models::data(graph, &sizes(partials));
     let train = |session: &mut Session| {
         for step in 0..2 {
             session.step(&batch, Key { seed: 3, step }, &|_| None).unwrap();
@@ -178,10 +193,10 @@ fn links_are_passed_as_planned_in_a_pipeline_with_budgets() {
         let devices = vec![one; DEVICES as usize];
         let mut line = if paged.is_some() {
             let how = Pipelined { packs: DEVICES as usize, style };
-            pipelined(&graph, None, devices, &sizes(partials), how).unwrap()
+            pipelined(graph, None, devices, &sizes(partials), how).unwrap()
         } else {
-            let found = packs(&graph, &devices, &sizes(partials), 1).unwrap().remove(0);
-            pipelined_as(&graph, None, devices, &sizes(partials), (found, style)).unwrap()
+            let found = packs(graph, &devices, &sizes(partials), 1).unwrap().remove(0);
+            pipelined_as(graph, None, devices, &sizes(partials), (found, style)).unwrap()
         };
         let foreseen = foresee(&mut line, &sizes(partials)).unwrap();
         let graphs: Vec<Graph> = line.iter().map(|planner| planner.graph(Which::Train).clone()).collect();

@@ -2,7 +2,7 @@
 
 use gulliver_graph::dim::Bindings;
 use gulliver_plan::topology::Wiring;
-use gulliver_run::profile::probes::Probe;
+use gulliver_run::profile::probes::{Probe, probe};
 use serde::Serialize;
 
 /// Links that hold bytes up.
@@ -45,29 +45,20 @@ impl Case {
 
 /// Networks with the batches they are trained on.
 pub static JOBS: &[Probe] = &[
-    job("resnet50", "size=64", [4, 0], "sgd"),
-    job("resnet50", "size=64", [8, 0], "sgd"),
-    job("vgg11", "size=64 hidden=1024 pool=2", [4, 0], "sgd"),
-    job("vgg11", "size=64 hidden=1024 pool=2", [8, 0], "sgd"),
-    job("cosmoflow", "", [4, 0], "sgd"),
-    job("cosmoflow", "", [8, 0], "sgd"),
-    job("gpt-mini", "", [4, 128], "adam"),
-    job("gpt-mini", "", [8, 128], "adam"),
-    job("lstm", "", [20, 35], "sgd"),
-    job("lstm", "", [40, 35], "sgd"),
+    probe("resnet50", "size=64", [4, 0], "sgd"),
+    probe("resnet50", "size=64", [8, 0], "sgd"),
+    probe("vgg11", "size=64 hidden=1024 pool=2", [4, 0], "sgd"),
+    probe("vgg11", "size=64 hidden=1024 pool=2", [8, 0], "sgd"),
+    probe("cosmoflow", "", [4, 0], "sgd"),
+    probe("cosmoflow", "", [8, 0], "sgd"),
+    probe("gpt-mini", "", [4, 128], "adam"),
+    probe("gpt-mini", "", [8, 128], "adam"),
+    probe("lstm", "", [20, 35], "sgd"),
+    probe("lstm", "", [40, 35], "sgd"),
 ];
 
 /// Two slices, so that two devices can take one each.
 const PARTIALS: u32 = 2;
-
-const fn job(
-    model: &'static str,
-    settings: &'static str,
-    sizes: [usize; 2],
-    optimizer: &'static str,
-) -> Probe {
-    Probe { model, settings, sizes, optimizer }
-}
 
 /// Devices linked directly, and devices behind a shared link to the host: one for each batch of a network.
 const WIRES: [Wires; 2] = [

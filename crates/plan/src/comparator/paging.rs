@@ -111,8 +111,9 @@ impl<'a> Pager<'a> {
                 What::Carry => {
                     let input = base.script.refs(t)[1] as usize;
                     self.out.refs.extend(homes[input].or(self.here[input]));
-                    // What the device has of it is old.
+                    // What the device has of it is old, and the host has what is new.
                     self.leave(input as u32);
+                    self.copy[input] = homes[input];
                 }
                 _ => {}
             }

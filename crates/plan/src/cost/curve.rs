@@ -83,9 +83,6 @@ pub struct Curves {
     pub threads: usize,
     /// Devices at work at once.
     pub devices: usize,
-    /// Seconds that the gauge of the machine's speed took then, if there was one.
-    #[serde(default)]
-    pub gauge: Option<f64>,
     /// Seconds that pass between two nodes.
     pub between: f64,
     /// What a meeting with other devices takes of a device's time, if that was measured.
@@ -169,7 +166,7 @@ mod tests {
             families.entry(family.to_string()).or_default().push(point);
         }
         let rates = Rates { flops: 1e9, bytes: 1e9, call: 1e-6 };
-        Curves { threads: 1, devices: 1, gauge: None, between: 0.0, meeting: None, rates, families }
+        Curves { threads: 1, devices: 1, between: 0.0, meeting: None, rates, families }
     }
 
     #[test]

@@ -36,9 +36,7 @@ impl Profile {
     /// The curves of so many devices of so many threads each: as measured, or scaled from the most similar way
     /// that was.
     pub fn at(&self, threads: usize, devices: usize) -> Option<Curves> {
-        let apart = |a: usize, b: usize| (a.max(1) as f64 / b.max(1) as f64).ln().abs();
-        let distance = |c: &&Curves| apart(c.threads, threads) + apart(c.devices, devices);
-        let near = self.curves.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)))?;
+        let near = &self.curves[self.nearest(threads, devices)?];
         let mut curves = near.clone();
         let faster = self.flops(threads) / self.flops(near.threads);
         if near.threads != threads && faster.is_finite() && faster > 0.0 {
@@ -47,11 +45,16 @@ impl Profile {
             let points = curves.families.values_mut().flatten();
             points.for_each(|point| point.seconds /= faster);
         }
-        if (near.threads, near.devices) != (threads, devices) {
-            curves.gauge = None;
-        }
         (curves.threads, curves.devices) = (threads, devices);
         Some(curves)
+    }
+
+    /// Which of the curves are of the most similar way that was measured.
+    pub fn nearest(&self, threads: usize, devices: usize) -> Option<usize> {
+        let apart = |a: usize, b: usize| (a.max(1) as f64 / b.max(1) as f64).ln().abs();
+        let distance = |c: &Curves| apart(c.threads, threads) + apart(c.devices, devices);
+        let all = 0..self.curves.len();
+        all.min_by(|&a, &b| distance(&self.curves[a]).total_cmp(&distance(&self.curves[b])))
     }
 
     /// Floating-point operations a second of so many threads; no more than all cores have.
@@ -76,7 +79,6 @@ mod tests {
             Curves {
                 threads,
                 devices,
-                gauge: Some(1.0),
                 between: 0.0,
                 meeting: None,
                 rates,
@@ -101,7 +103,6 @@ mod tests {
         {
             let found = profile.at(threads, devices).unwrap();
             assert_eq!((found.threads, found.devices), (threads, devices));
-            assert_eq!(found.gauge.is_some(), [(4, 1), (1, 1), (1, 4)].contains(&(threads, devices)));
             let seconds = found.families["conv"][0].seconds;
             assert!((seconds - expected).abs() < 1e-9, "{devices} of {threads}: {seconds}, not {expected}");
         }

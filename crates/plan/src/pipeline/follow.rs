@@ -4,16 +4,43 @@
 use gulliver_graph::graph::{Graph, NodeId, Origin, Phase, Role, Value};
 use std::collections::HashMap;
 
-/// Packs of about equal seconds of the forward pass, with boundaries where few bytes cross: the pack of every
-/// node. Fewer, if there are not as many nodes.
+/// Packs of about equal seconds of the forward pass of each objective, with boundaries where few bytes cross: the pack
+/// of every node. Fewer, if there are not as many nodes.
 pub fn spread(
     graph: &Graph,
     packs: usize,
     seconds: impl Fn(NodeId) -> f64,
     bytes: impl Fn(Value) -> f64,
 ) -> Vec<u32> {
-    let forward: Vec<usize> =
-        (0..graph.nodes.len()).filter(|&id| graph.nodes[id].phase == Phase::Forward).collect();
+    let mut pack_of = vec![0; graph.nodes.len()];
+    let mut before = 0;
+    for stage in 0..objectives(graph) {
+        let forward = |id: &usize| {
+            let node = &graph.nodes[*id];
+            node.stage == stage && node.phase == Phase::Forward
+        };
+        let forward: Vec<usize> = (0..graph.nodes.len()).filter(forward).collect();
+        let cuts = cuts(graph, &forward, packs.max(1), &seconds, &bytes);
+        for (at, &id) in forward.iter().enumerate() {
+            pack_of[id] = before + cuts.iter().filter(|&&cut| cut <= at).count() as u32;
+        }
+        before += cuts.len() as u32 + 1;
+    }
+    follow(graph, pack_of)
+}
+
+fn objectives(graph: &Graph) -> u32 {
+    graph.nodes.iter().map(|node| node.stage + 1).max().unwrap_or(1)
+}
+
+/// Where forward nodes are cut, as indices into them.
+fn cuts(
+    graph: &Graph,
+    forward: &[usize],
+    packs: usize,
+    seconds: &impl Fn(NodeId) -> f64,
+    bytes: &impl Fn(Value) -> f64,
+) -> Vec<usize> {
     let mut last_read = vec![None; graph.values.len()];
     for (at, &id) in forward.iter().enumerate() {
         graph.nodes[id].ins.iter().for_each(|v| last_read[v.index()] = Some(at));
@@ -34,7 +61,7 @@ pub fn spread(
     }
     let mut done = vec![0.0];
     forward.iter().for_each(|&id| done.push(done[done.len() - 1] + seconds(NodeId(id as u32))));
-    let (all, packs) = (done[forward.len()], packs.max(1));
+    let all = done[forward.len()];
     let mut cuts = Vec::new();
     for cut in 1..packs {
         let ideal = all * cut as f64 / packs as f64;
@@ -46,26 +73,33 @@ pub fn spread(
         let best = (after..forward.len()).filter(near).min_by(least);
         cuts.extend(best.or((after..forward.len()).min_by(nearest)));
     }
-    let mut pack_of = vec![0; graph.nodes.len()];
-    for (at, &id) in forward.iter().enumerate() {
-        pack_of[id] = cuts.iter().filter(|&&cut| cut <= at).count() as u32;
-    }
-    follow(graph, pack_of)
+    cuts
 }
 
 /// Puts backward and update nodes where their weights, or else what they read of the forward pass, are;
-/// forward nodes stay. Gradients never go back to a later pack.
+/// forward nodes stay. Gradients never go back to a later pack, and nothing leaves the packs of its objective.
 pub fn follow(graph: &Graph, mut pack_of: Vec<u32>) -> Vec<u32> {
+    (0..objectives(graph)).for_each(|stage| follow_one(graph, stage, &mut pack_of));
+    pack_of
+}
+
+fn follow_one(graph: &Graph, stage: u32, pack_of: &mut [u32]) {
+    let of_stage = || graph.nodes.iter().enumerate().filter(|(_, node)| node.stage == stage);
+    // What another objective made is as good as an input.
     let maker = |v: Value| match graph.value(v).origin {
-        Origin::Node { node, .. } => Some(node.index()),
+        Origin::Node { node, .. } => Some(node.index()).filter(|&m| graph.nodes[m].stage == stage),
         Origin::Input(_) => None,
+    };
+    let weight = |v: Value| match graph.value(v).origin {
+        Origin::Input(role) => matches!(role, Role::Weight(_) | Role::State(_)),
+        Origin::Node { node, .. } => graph.nodes[node.index()].phase == Phase::Update,
     };
     // Weights are where they are first read, states where their weight is.
     let mut home: HashMap<Value, u32> = HashMap::new();
     let mut readers: HashMap<Value, Vec<u32>> = HashMap::new();
-    for (id, node) in graph.nodes.iter().enumerate().filter(|(_, n)| n.phase == Phase::Forward) {
+    for (id, node) in of_stage().filter(|(_, n)| n.phase == Phase::Forward) {
         for v in &node.ins {
-            if matches!(graph.value(*v).origin, Origin::Input(Role::Weight(_) | Role::State(_))) {
+            if weight(*v) {
                 home.entry(*v).or_insert(pack_of[id]);
                 readers.entry(*v).or_default().push(pack_of[id]);
             }
@@ -78,19 +112,21 @@ pub fn follow(graph: &Graph, mut pack_of: Vec<u32>) -> Vec<u32> {
         graph.nodes[id].ins.iter().filter_map(|v| near(v).or(home.get(v).copied())).max()
     };
     let mut gradient_of: HashMap<Value, u32> = HashMap::new();
-    for (id, node) in graph.nodes.iter().enumerate().filter(|(_, n)| n.phase == Phase::Update) {
+    for (id, node) in of_stage().filter(|(_, n)| n.phase == Phase::Update) {
         if let Some(pack) = weight(id) {
             node.ins.iter().filter(|v| maker(**v).is_some()).for_each(|v| {
                 gradient_of.insert(*v, pack);
             });
         }
     }
-    for (id, node) in graph.nodes.iter().enumerate() {
+    let last =
+        of_stage().filter(|(_, n)| n.phase == Phase::Forward).map(|(id, _)| pack_of[id]).max().unwrap_or(0);
+    for (id, node) in of_stage() {
         let made = |phase: Phase| {
             let makers = node.ins.iter().filter_map(move |v| maker(*v));
             makers.filter(move |&m| graph.nodes[m].phase == phase)
         };
-        let packs = &pack_of;
+        let packs = &*pack_of;
         let of = |phase: Phase| made(phase).map(|m| packs[m]);
         pack_of[id] = match node.phase {
             Phase::Forward => continue,
@@ -99,14 +135,13 @@ pub fn follow(graph: &Graph, mut pack_of: Vec<u32>) -> Vec<u32> {
                 let own = node.outs.iter().find_map(|v| gradient_of.get(v)).copied();
                 let own = own.or(read(id, gradients.unwrap_or(u32::MAX)));
                 let own = own.or(of(Phase::Forward).max()).or(gradients);
-                let own = own.unwrap_or(pack_of.iter().copied().max().unwrap_or(0));
+                let own = own.unwrap_or(last);
                 gradients.map_or(own, |least| own.min(least))
             }
             Phase::Update => {
                 let read = of(Phase::Update).chain(of(Phase::Backward)).chain(of(Phase::Forward)).next();
-                weight(id).or(read).unwrap_or(0)
+                weight(id).or(read).unwrap_or(last)
             }
         };
     }
-    pack_of
 }

@@ -5,7 +5,8 @@ use super::{Line, Meeting, PipelineError, Placement};
 use crate::order::Turn;
 use gulliver_graph::graph::{NodeId, Phase};
 use std::cmp::Ordering;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 /// The order in which a device takes the turns of its packs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,20 +30,46 @@ pub fn turns(
     style: Style,
     seconds: &[[f64; 2]],
 ) -> Result<Vec<Vec<Turn>>, PipelineError> {
-    let orders: Vec<Vec<Task>> =
-        (0..placement.devices).map(|device| order(placement, device, partials, style)).collect();
-    let run = imagine(lines, &orders, |(pack, phase, _)| {
+    let seconds = |(pack, phase, _): Task| {
         let [forward, backward] = seconds.get(pack as usize).copied().unwrap_or([1.0, 2.0]);
         // Nothing takes no time: what follows must come after.
         f64::max(if phase == Phase::Forward { forward } else { backward }, 1e-9)
-    })?;
-    Ok(lines.iter().zip(&orders).map(|(line, order)| of_device(line, order, partials, &run)).collect())
+    };
+    let (mut all, mut run) = (vec![Vec::new(); lines.len()], Run::new());
+    for packs in objectives(lines, placement) {
+        let orders: Vec<Vec<Task>> = (0..placement.devices)
+            .map(|device| order(placement, packs.clone(), device, partials, style))
+            .collect();
+        // An objective begins when the one before it is over on all devices.
+        let begin = run.values().map(|[_, end]| end + BETWEEN).fold(0.0, f64::max);
+        imagine(lines, &orders, &mut run, begin, seconds)?;
+        all.iter_mut().zip(orders).for_each(|(all, order)| all.extend(order));
+    }
+    Ok(lines.iter().zip(&all).map(|(line, order)| of_device(line, order, partials, &run)).collect())
 }
 
-fn order(placement: &Placement, device: u32, partials: u32, style: Style) -> Vec<Task> {
-    let packs = placement.packs.iter().enumerate().filter(|(_, of)| **of == device);
-    let packs: Vec<u32> = packs.map(|(pack, _)| pack as u32).collect();
-    let last = placement.packs.len() as u32 - 1;
+/// Imagined seconds between objectives.
+const BETWEEN: f64 = 1.0;
+
+/// The packs of each objective.
+fn objectives(lines: &[Line], placement: &Placement) -> Vec<Range<u32>> {
+    let mut objectives: BTreeMap<u32, Range<u32>> = BTreeMap::new();
+    for (node, pack) in lines.iter().flat_map(|line| line.graph.nodes.iter().zip(&line.pack_of)) {
+        if let Some(pack) = *pack {
+            let packs = objectives.entry(node.stage).or_insert(pack..pack + 1);
+            *packs = packs.start.min(pack)..packs.end.max(pack + 1);
+        }
+    }
+    match objectives.len() {
+        // Packs without nodes have turns, too.
+        0 | 1 => vec![0..placement.packs.len() as u32],
+        _ => objectives.into_values().collect(),
+    }
+}
+
+fn order(placement: &Placement, packs: Range<u32>, device: u32, partials: u32, style: Style) -> Vec<Task> {
+    let last = packs.end - 1;
+    let packs: Vec<u32> = packs.filter(|pack| placement.packs[*pack as usize] == device).collect();
     let mut tasks = Vec::new();
     if style == Style::OneByOne && packs.len() == 1 {
         let pack = packs[0];
@@ -70,17 +97,20 @@ fn order(placement: &Placement, device: u32, partials: u32, style: Style) -> Vec
 /// When tasks begin and end.
 type Run = HashMap<Task, [f64; 2]>;
 
-/// Everyone does its tasks in order, each as soon as what it reads is there.
+/// Everyone does its tasks in order from then on, each as soon as what it reads is there.
 fn imagine(
     lines: &[Line],
     orders: &[Vec<Task>],
+    run: &mut Run,
+    begin: f64,
     seconds: impl Fn(Task) -> f64,
-) -> Result<Run, PipelineError> {
+) -> Result<(), PipelineError> {
     // What a pack waits for, by pack and phase.
     let mut waits: HashMap<(u32, Phase), Vec<(u32, Phase)>> = HashMap::new();
     for Meeting { made, read, .. } in lines.iter().flat_map(|line| &line.meetings) {
         if let (Some(made), Some(read)) = (made, read)
             && read.1 != Phase::Update
+            && made.1 != Phase::Update
         {
             waits.entry(*read).or_default().push(*made);
         }
@@ -89,8 +119,7 @@ fn imagine(
         made.sort_unstable();
         made.dedup();
     });
-    let mut run = Run::new();
-    let mut at: Vec<(usize, f64)> = vec![(0, 0.0); orders.len()];
+    let mut at: Vec<(usize, f64)> = vec![(0, begin); orders.len()];
     let ready = |run: &Run, (pack, phase, partial): Task, free: f64| {
         let made = waits.get(&(pack, phase)).map_or(&[][..], Vec::as_slice);
         made.iter().try_fold(free, |start, &(pack, phase)| {
@@ -100,7 +129,7 @@ fn imagine(
     loop {
         let open = orders.iter().zip(&at).enumerate().filter_map(|(device, (order, (next, free)))| {
             let task = *order.get(*next)?;
-            Some((ready(&run, task, *free), device, task))
+            Some((ready(run, task, *free), device, task))
         });
         let open: Vec<_> = open.collect();
         let first = open.iter().filter_map(|(start, device, task)| Some((((*start)?), *device, *task)));
@@ -112,7 +141,7 @@ fn imagine(
                 at[device] = (at[device].0 + 1, end);
             }
             (None, Some((_, _, (pack, ..)))) => return Err(PipelineError::Stuck { pack: *pack }),
-            (None, None) => return Ok(run),
+            (None, None) => return Ok(()),
         }
     }
 }

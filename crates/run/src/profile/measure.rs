@@ -33,8 +33,6 @@ pub struct Measured {
     pub between: f64,
     /// Of whole steps of several devices: seconds in all, those beyond its kernels, meetings, and bytes they bring.
     pub met: Option<[f64; 4]>,
-    /// What the gauge said meanwhile.
-    pub gauge: f64,
 }
 
 impl Measured {
@@ -43,18 +41,6 @@ impl Measured {
         let points = || self.families.values().flatten();
         let all: f64 = points().map(|point| point.seconds).sum();
         points().map(|point| point.seconds * point.spread).sum::<f64>() / all.max(1e-12)
-    }
-
-    /// All its times as they would have been had the gauge said this.
-    pub fn at_gauge(mut self, gauge: f64) -> Measured {
-        let times = if self.gauge > 0.0 { gauge / self.gauge } else { 1.0 };
-        self.families.values_mut().flatten().for_each(|point| point.seconds *= times);
-        self.between *= times;
-        if let Some([all, beyond, ..]) = &mut self.met {
-            *all *= times;
-            *beyond *= times;
-        }
-        Measured { gauge, ..self }
     }
 }
 
@@ -100,7 +86,7 @@ pub fn measure(
     let (families, kernels) = points(sessions[0].graph(), &sizes, &runs)?;
     let between = sorted(between, UNDISTURBED);
     let met = (devices > 1).then(|| whole_steps(probe, sessions, kernels)).transpose()?;
-    Ok(Measured { families, between, met, gauge: 0.0 })
+    Ok(Measured { families, between, met })
 }
 
 /// Whole steps of all devices, which take longer than the kernels of one by what meetings cost.
@@ -110,9 +96,8 @@ fn whole_steps(probe: &Probe, sessions: Vec<Session>, kernels: f64) -> Result<[f
     let mut session = Session::joined_by(sessions);
     let mut times = Vec::new();
     for step in 0..WARM_UP + REPETITIONS[0] as u64 {
-        let hyper = move |name: &str| name.ends_with("step").then_some((step + 1) as f32);
-        let start = Instant::now();
-        session.step(&batch, Key { seed: 0, step }, &hyper)?;
+        let (key, start) = (Key { seed: 0, step }, Instant::now());
+        session.step(&batch, key, &key.number())?;
         times.push(start.elapsed().as_secs_f64());
     }
     let all = sorted(times.split_off(WARM_UP as usize), 0.5);
@@ -125,10 +110,9 @@ fn whole_steps(probe: &Probe, sessions: Vec<Session>, kernels: f64) -> Result<[f
 /// A step of every device at the same time; the times of the first.
 fn step_of_all(sessions: &mut [Session], batch: &Batch, step: u64) -> Result<Times, SessionError> {
     let key = Key { seed: 0, step };
-    let hyper = move |name: &str| name.ends_with("step").then_some((step + 1) as f32);
     let (first, others) = sessions.split_at_mut(1);
     thread::scope(|scope| {
-        let run = |session: &mut Session| session.profile(batch, key, &hyper);
+        let run = |session: &mut Session| session.profile(batch, key, &key.number());
         let others: Vec<_> = others.iter_mut().map(|session| scope.spawn(move || run(session))).collect();
         let times = run(&mut first[0]);
         others.into_iter().filter_map(|other| other.join().ok()).try_for_each(|times| times.map(drop))?;

@@ -27,7 +27,8 @@ pub struct Probe {
     pub optimizer: &'static str,
 }
 
-pub(super) const fn probe(
+/// A row of a table of networks.
+pub const fn probe(
     model: &'static str,
     settings: &'static str,
     sizes: [usize; 2],

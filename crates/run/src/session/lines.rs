@@ -35,9 +35,7 @@ pub fn pipelined(
 ) -> Result<Vec<Planner>, SessionError> {
     let options = devices.first().cloned().unwrap_or_default();
     let slice = slice_of(sizes, options.partials.max(1))?;
-    let cost = |id: NodeId| seconds(train, id, &slice, &options.rates);
-    let bytes = |v: Value| train.ty(v).bytes().bind(&slice).unwrap_or(0) as f64;
-    let pack_of = spread(train, how.packs, cost, bytes);
+    let pack_of = evenly(train, how.packs, &slice, &options.rates);
     pipelined_as(train, evaluate, devices, sizes, (pack_of, how.style))
 }
 
@@ -51,7 +49,20 @@ pub fn packs(
 ) -> Result<Vec<Vec<u32>>, SessionError> {
     let options = devices.first().cloned().unwrap_or_default();
     let slice = slice_of(sizes, options.partials.max(1))?;
+    if train.nodes.iter().any(|node| node.stage > 0) {
+        // Objectives that are trained in turn are no chain of layers: the devices are gone around once, twice, ….
+        let around = (1..=most).map(|times| evenly(train, times * devices.len(), &slice, &options.rates));
+        let mut all: Vec<Vec<u32>> = around.collect();
+        all.dedup();
+        return Ok(all);
+    }
     Ok(scheduled(train, &slice, &machine(devices), &options.rates, options.partials.max(1), most)?)
+}
+
+/// The pack of every node, where packs take about the same time.
+fn evenly(train: &Graph, packs: usize, slice: &Bindings, rates: &Rates) -> Vec<u32> {
+    let bytes = |v: Value| train.ty(v).bytes().bind(slice).unwrap_or(0) as f64;
+    spread(train, packs, |id| seconds(train, id, slice, rates), bytes)
 }
 
 /// The devices as schedules see them.

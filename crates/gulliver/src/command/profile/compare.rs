@@ -7,13 +7,22 @@ use crate::command::CommandError;
 use crate::report::table::{self, Column};
 use crate::report::units;
 use gulliver_plan::cost::Profile;
-use gulliver_run::profile::Doing;
+use gulliver_run::profile::{Doing, SECONDS, renew};
+use std::collections::BTreeSet;
 
 /// Regret that is nobody's fault: two strategies as good as equal.
 const EQUAL: f64 = 0.03;
 
-/// Trains what is to be compared.
-pub fn compare(profile: &Profile, cores: usize, models: &[String]) -> Result<Vec<Group>, CommandError> {
+/// Seconds of measuring one way of using the machine anew.
+const FRESH: f64 = SECONDS / 3.0;
+
+/// Trains what is to be compared; with `fresh`, right after the machine was measured anew.
+pub fn compare(
+    mut profile: Profile,
+    cores: usize,
+    models: &[String],
+    fresh: bool,
+) -> Result<Vec<Group>, CommandError> {
     if let Some(name) = models.iter().find(|name| JOBS.iter().all(|job| job.model != **name)) {
         let mut known: Vec<&str> = JOBS.iter().map(|job| job.model).collect();
         known.dedup();
@@ -24,7 +33,10 @@ pub fn compare(profile: &Profile, cores: usize, models: &[String]) -> Result<Vec
     for (i, case) in cases.iter().enumerate() {
         let what = format!("{}, {} × {} threads", case.probe.model, case.devices, case.threads);
         show(&bar, &Doing { what, done: [i, cases.len()] });
-        all.push(check(case, profile)?);
+        if fresh {
+            renew(&mut profile, [case.threads, case.devices], FRESH)?;
+        }
+        all.push(check(case, &profile)?);
     }
     bar.finish_and_clear();
     Ok(all)
@@ -40,7 +52,6 @@ pub fn rendered(all: &[Group]) -> String {
         Column::Left("strategy"),
         Column::Right("predicted ms"),
         Column::Right("measured ms"),
-        Column::Right("steady ms"),
         Column::Right("spread"),
         Column::Right("accuracy"),
         Column::Right("peak"),
@@ -57,7 +68,6 @@ pub fn rendered(all: &[Group]) -> String {
             one.strategy.to_string(),
             format!("{:.2}", 1e3 * one.predicted),
             format!("{:.2}", 1e3 * one.measured),
-            format!("{:.2}", 1e3 * one.steady),
             percent(one.spread),
             percent(one.accuracy()),
             units::bytes(one.peak[1]),
@@ -68,14 +78,12 @@ pub fn rendered(all: &[Group]) -> String {
     let rows: Vec<Vec<String>> = every(all).map(row).collect();
     let mut text = table::render(&columns, &rows) + "\n";
     let unable = all.iter().flat_map(|group| group.unable.iter().map(move |one| (group.case, one)));
-    let mut said: Vec<String> = unable
+    let said: BTreeSet<String> = unable
         .map(|(case, (strategy, why))| {
             format!("{} on {} devices, {strategy}: {why}\n", case.probe.model, case.devices)
         })
         .collect();
-    said.sort();
-    said.dedup();
-    text += &said.concat();
+    text.extend(said);
     text + &summary(all)
 }
 
@@ -92,20 +100,17 @@ fn summary(all: &[Group]) -> String {
     let accuracies: Vec<f64> = every(all).map(|(_, one)| one.accuracy()).collect();
     let mean = accuracies.iter().sum::<f64>() / accuracies.len().max(1) as f64;
     let worst = accuracies.iter().copied().fold(1.0, f64::min);
-    let raw = every(all).map(|(_, one)| one.raw_accuracy()).sum::<f64>() / accuracies.len().max(1) as f64;
     let spread = every(all).map(|(_, one)| one.spread).sum::<f64>() / accuracies.len().max(1) as f64;
     let exact = every(all).filter(|(_, one)| one.exact).count();
     let ranked: Vec<f64> = all.iter().filter(|group| group.all.len() > 1).map(Group::regret).collect();
     let good = ranked.iter().filter(|regret| **regret <= EQUAL).count();
     let most = ranked.iter().copied().fold(0.0, f64::max);
     format!(
-        "step time of {count} cases: mean accuracy {}, worst {}; {} without regard to the gauge; mean spread of what \
-         was measured {}\n\
+        "step time of {count} cases: mean accuracy {}, worst {}; mean spread of what was measured {}\n\
          peaks and bytes over links as planned: {exact} of {count}\n\
          fastest strategy ranked first, or within {} of it: {good} of {}; largest regret {}\n",
         percent(mean),
         percent(worst),
-        percent(raw),
         percent(spread),
         percent(EQUAL),
         ranked.len(),

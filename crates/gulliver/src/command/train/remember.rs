@@ -7,7 +7,6 @@ use gulliver_plan::cost::Profile;
 use gulliver_run::collector::Record;
 use gulliver_run::planner::Planner;
 use gulliver_run::session::{Which, foresee};
-use gulliver_run::stream::Ledger;
 use gulliver_run::train::Done;
 
 /// Predicted against measured, for inputs of the size that was met most often; none if fewer than two steps were,
@@ -24,10 +23,6 @@ pub fn ran(
     let foreseen = foresee(&mut planners, &record.sizes).ok()?;
     let Record { runs, planned, measured, first, .. } = record;
     let each = (measured.seconds - first) / (runs - 1) as f64;
-    let all = |ledger: Ledger| {
-        let Ledger { to_device, to_host, disk_read, disk_written, from_peers } = ledger;
-        to_device + to_host + disk_read + disk_written + from_peers
-    };
     Some(Ran {
         when: super::now(),
         model: job.model.name.clone(),
@@ -39,6 +34,6 @@ pub fn ran(
         profile: machine.map(name_of),
         seconds: [foreseen.together.seconds, each],
         peak: [planned.peaks[0], measured.peaks[0]],
-        bytes: [all(planned.moved), all(measured.moved)],
+        bytes: [planned.moved.total(), measured.moved.total()],
     })
 }
