@@ -6,13 +6,13 @@ use crate::base::{Base, Choices, Fate, NEVER};
 use crate::plan::{Choice, Tier};
 use crate::script::{Script, Version, VersionId, What};
 
-/// Something that cannot be: a version would be computed from an input that has been overwritten, or
-/// cannot be computed again.
+/// Something that cannot be: a version would be computed from an input that has been overwritten, or from what is gone
+/// and cannot be computed again.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Impossible {
-    /// What was to be brought back.
+    /// What should have stayed: of all that was to be computed again one from the other, the first.
     pub wanted: VersionId,
-    /// The gap before the use it was wanted for, as an index into [`Base::uses`].
+    /// The gap before its next use, as an index into [`Base::uses`].
     pub gap: usize,
 }
 
@@ -137,10 +137,10 @@ impl Writer {
         if self.here[v as usize] != NEVER {
             return;
         }
-        if let Err(impossible) = self.bring(base, choices, v) {
+        while let Err(impossible) = self.bring(base, choices, v) {
             self.failed.push(impossible);
             // As if it had stayed; what is written from here on is not used.
-            self.here[v as usize] = v;
+            self.here[impossible.wanted as usize] = impossible.wanted;
         }
     }
 
@@ -194,8 +194,7 @@ impl Writer {
 
     /// Makes sure that a version is on the device, whatever has to be computed for it.
     fn bring(&mut self, base: &Base, choices: &Choices, v: VersionId) -> Result<(), Impossible> {
-        let gap = (self.next[v as usize]).saturating_sub(1) as usize;
-        let impossible = Impossible { wanted: v, gap };
+        let wanted = v;
         self.stack.clear();
         self.stack.push((v, false));
         while let Some((v, ready)) = self.stack.pop() {
@@ -212,14 +211,14 @@ impl Writer {
             }
             let act = base.producer[i];
             if act == NEVER || !base.again[i] {
-                return Err(impossible);
+                return Err(self.impossible(base, choices, wanted));
             }
             let (reads, writes) = base.script.split(act as usize);
             if !ready {
-                if reads.iter().any(|&r| base.overwritten[r as usize] < self.now) {
-                    return Err(impossible);
-                }
                 self.stack.push((v, true));
+                if reads.iter().any(|&r| base.overwritten[r as usize] < self.now) {
+                    return Err(self.impossible(base, choices, wanted));
+                }
                 self.stack.extend(reads.iter().map(|&r| (r, false)));
                 continue;
             }
@@ -240,6 +239,17 @@ impl Writer {
         Ok(())
     }
 
+    /// Of what was to be computed, one from the other, for the sake of `wanted`: the first that was let go for that.
+    fn impossible(&self, base: &Base, choices: &Choices, wanted: VersionId) -> Impossible {
+        let gap = |v: VersionId| self.next[v as usize].saturating_sub(1) as usize;
+        let let_go = |v: &VersionId| {
+            self.next[*v as usize] > base.first[*v as usize] && choices.gaps[gap(*v)] == Choice::Recompute
+        };
+        let mut under_way = self.stack.iter().rev().filter(|(_, ready)| *ready).map(|(v, _)| *v);
+        let wanted = under_way.find(let_go).unwrap_or(wanted);
+        Impossible { wanted, gap: gap(wanted) }
+    }
+
     /// Lets go of what was brought back, after this act, if it has no use of its own to wait for.
     fn borrow(&mut self, base: &Base, choices: &Choices, v: VersionId) {
         let i = v as usize;
@@ -248,5 +258,62 @@ impl Writer {
         if dead || choices.fleeting[i] && base.uses[next as usize] != self.now {
             self.borrowed.push(v);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::order::{Readers, Rule, tasks};
+    use gulliver_graph::graph::Phase;
+    use gulliver_graph::model::model;
+    use gulliver_graph::model::param::ints;
+    use gulliver_graph::optim::Optimizer;
+    use gulliver_graph::training::training_graph;
+
+    /// What comes from elsewhere and is gone after its use, as at the beginning of a pack, keeps only what is made of
+    /// it from being computed again: everything behind that is.
+    #[test]
+    fn what_is_made_of_what_is_gone_stays_and_nothing_else() {
+        let sizes = ("sizes".to_string(), ints(&[4, 8, 8, 8, 8, 3]));
+        let optimizer = Optimizer::new("sgd", &[]).unwrap();
+        let graph = training_graph(model("mlp", &[sizes]).unwrap().as_ref(), &[optimizer], None).unwrap();
+        let readers = Readers::of(&graph);
+        let script = Script::of(&graph, &readers, &tasks(&graph, &readers, 1, Rule::Plain, &[]), 1);
+        let facts = crate::base::Facts::of(&graph, &script);
+        let base = facts.base(&graph, &script);
+        let forward = |act: u32| match script.acts[act as usize].what {
+            What::Run(id, _) => graph.nodes[id.index()].phase == Phase::Forward,
+            _ => false,
+        };
+        let mut choices = base.keep(vec![Tier::Device; script.versions.len()]);
+        let mut let_go = Vec::new();
+        for v in (0..script.versions.len() as u32).filter(|v| base.again[*v as usize]) {
+            for (k, pair) in base.uses(v).windows(2).enumerate() {
+                if forward(pair[0]) && !forward(pair[1]) && pair[1] - pair[0] > 1 {
+                    let gap = base.first[v as usize] as usize + k;
+                    choices.gaps[gap] = Choice::Recompute;
+                    let_go.push((v, gap));
+                }
+            }
+        }
+        assert!(let_go.len() > 3);
+        assert!(rewrite(&base, &choices).is_ok());
+        // The first that is used by the forward pass alone, and what is made of it.
+        let only_forward = |v: &u32| base.again[*v as usize] && base.uses(*v).iter().all(|act| forward(*act));
+        let gone = (0..script.versions.len() as u32).find(only_forward).unwrap();
+        let made = |(v, _): &&(VersionId, usize)| {
+            let act = base.producer[*v as usize];
+            script.split(act as usize).0.contains(&gone)
+        };
+        let &(first, gap) = let_go.iter().find(made).unwrap();
+        let mut again = base.again.to_vec();
+        again[gone as usize] = false;
+        let base = Base { again: &again, ..base };
+        let mut writer = Writer::default();
+        assert!(!writer.write(&base, &choices));
+        assert_eq!(writer.failed, [Impossible { wanted: first, gap }]);
+        choices.gaps[gap] = Choice::Keep;
+        assert!(writer.write(&base, &choices));
     }
 }
