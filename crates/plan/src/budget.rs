@@ -100,7 +100,7 @@ pub fn fit(
     let mut work = Evaluation::default();
     let mut best: Result<(f64, Choices), Short> = Err(Short { enough: u64::MAX });
     if base.script.acts.len() > LONG {
-        let (_, choices) = by_reach(base, terms, choices, target, &mut work)?;
+        let choices = by_reach(base, terms, choices, target, &mut work)?;
         return Ok(chosen(base, terms, choices, target, work));
     }
     for (way, little) in STARTS {

@@ -3,11 +3,13 @@
 
 use super::crew::{at_once, room};
 use super::{SessionError, SessionOptions};
+use crate::lower::lower_node;
 use crate::peers::{Seat, Takes};
 use crate::planner::{Part, Planner};
 use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::graph::{Graph, NodeId, Origin, Phase, Role, Value};
 use gulliver_plan::cost::Rates;
+use gulliver_plan::kind::Kinds;
 use gulliver_plan::outline::slice_of;
 use gulliver_plan::pipeline::{Line, Placement, Style, pipeline, scheduled, spread, turns};
 use gulliver_plan::schedule::{Device, Machine};
@@ -56,7 +58,39 @@ pub fn packs(
         all.dedup();
         return Ok(all);
     }
-    Ok(scheduled(train, &slice, &machine(devices), &options.rates, options.partials.max(1), most)?)
+    // With room for what schedules do not count, and for what is lost between buffers; if none is left then, without.
+    let besides = besides(train, &slice, &options)?;
+    let found = [(LOST, besides), (0, besides), (0, 0)].map(|(lost, besides)| {
+        let machine = machine(devices, |memory| (memory - memory / 100 * lost).saturating_sub(besides));
+        scheduled(train, &slice, &machine, &options.rates, options.partials.max(1), most)
+    });
+    // The best of each, then the second of each, ….
+    let mut all: Vec<Vec<u32>> = Vec::new();
+    let places = (0..most).flat_map(|place| found.iter().flatten().filter_map(move |packs| packs.get(place)));
+    for packs in places {
+        if !all.contains(packs) {
+            all.push(packs.clone());
+        }
+    }
+    all.truncate(most);
+    let [.., all_memory] = found;
+    if all.is_empty() { Ok(all_memory?) } else { Ok(all) }
+}
+
+/// Hundredths of memory that may be lost where buffers of many sizes come and go.
+const LOST: u64 = 25;
+
+/// What schedules do not count: the working memory of a kernel, and a gradient that is not added yet.
+fn besides(train: &Graph, slice: &Bindings, options: &SessionOptions) -> Result<u64, SessionError> {
+    let mut scratch = 0;
+    for id in Kinds::of(train).nodes {
+        let node = &train.nodes[id.index()];
+        if !node.op.def().is_view() {
+            scratch = scratch.max(lower_node(train, node, slice, options.threads, &options.kernels)?.scratch);
+        }
+    }
+    let gradient = train.weights().map(|(_, info)| info.ty.bytes().bind(slice).unwrap_or(0)).max();
+    Ok(scratch as u64 + gradient.unwrap_or(0) as u64)
 }
 
 /// The pack of every node, where packs take about the same time.
@@ -65,8 +99,8 @@ fn evenly(train: &Graph, packs: usize, slice: &Bindings, rates: &Rates) -> Vec<u
     spread(train, packs, |id| seconds(train, id, slice, rates), bytes)
 }
 
-/// The devices as schedules see them.
-fn machine(devices: &[SessionOptions]) -> Machine {
+/// The devices as schedules see them, with what is left of their memory.
+fn machine(devices: &[SessionOptions], left: impl Fn(u64) -> u64) -> Machine {
     let first = devices.first().cloned().unwrap_or_default();
     let box_of = first.throttle.as_ref().map(|throttle| throttle.topology());
     // What one device has for itself, and what all of them have together.
@@ -82,7 +116,7 @@ fn machine(devices: &[SessionOptions]) -> Machine {
     let (to_host, up) = rate(own, Site::Host, links.to_host);
     let peer = rate(own, Site::Device(1.min(devices.len() as u32 - 1)), links.from_peers).0;
     let device = |options: &SessionOptions| Device {
-        memory: options.memory.unwrap_or(u64::MAX / 4),
+        memory: options.memory.map_or(u64::MAX / 4, &left),
         speed: options.rates.flops / first.rates.flops,
         to_device,
         to_host,
