@@ -84,7 +84,7 @@ const WORKLOADS: [Workload; 4] = [
         settings: &[
             ("blocks", ints(&[36, 36, 36])),
             ("bottleneck", flag(true)),
-            ("width", int(8)),
+            ("width", int(16)),
             ("classes", int(10)),
             ("size", int(8)),
         ],
@@ -98,7 +98,7 @@ const WORKLOADS: [Workload; 4] = [
         model: "vgg16",
         settings: &[
             ("convolutions", ints(&[138, 138, 137])),
-            ("width", int(8)),
+            ("width", int(16)),
             ("hidden", int(64)),
             ("pool", int(1)),
             ("classes", int(10)),
