@@ -52,8 +52,8 @@ const WORKLOADS: [Workload; 4] = [
         model: "bert",
         settings: &[
             ("layers", int(96)),
-            ("width", int(32)),
-            ("hidden", int(128)),
+            ("width", int(64)),
+            ("hidden", int(256)),
             ("heads", int(2)),
             ("vocab", int(64)),
             ("context", int(32)),
