@@ -60,11 +60,11 @@ fn objectives(lines: &[Line], placement: &Placement) -> Vec<Range<u32>> {
             *packs = packs.start.min(pack)..packs.end.max(pack + 1);
         }
     }
-    match objectives.len() {
-        // Packs without nodes have turns, too.
-        0 | 1 => vec![0..placement.packs.len() as u32],
-        _ => objectives.into_values().collect(),
+    // Packs without nodes have turns, too.
+    if objectives.len() < 2 {
+        objectives = BTreeMap::from([(0, 0..placement.packs.len() as u32)]);
     }
+    objectives.into_values().collect()
 }
 
 fn order(placement: &Placement, packs: Range<u32>, device: u32, partials: u32, style: Style) -> Vec<Task> {

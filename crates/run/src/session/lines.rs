@@ -90,7 +90,7 @@ fn besides(train: &Graph, slice: &Bindings, options: &SessionOptions) -> Result<
         }
     }
     let gradient = train.weights().map(|(_, info)| info.ty.bytes().bind(slice).unwrap_or(0)).max();
-    Ok(scratch as u64 + gradient.unwrap_or(0) as u64)
+    Ok(scratch + gradient.unwrap_or(0) as u64)
 }
 
 /// The pack of every node, where packs take about the same time.
