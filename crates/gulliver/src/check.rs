@@ -5,13 +5,15 @@ pub mod cases;
 
 use crate::command::CommandError;
 use crate::setup::Graphs;
-use crate::strategy::{ALONE, AUTO, STRATEGIES, judged};
+use crate::strategy::{ALONE, AUTO, STRATEGIES, judged, simulated};
 use cases::{Case, Wires};
 use gulliver_plan::cost::Profile;
 use gulliver_plan::simulate::{LinkUse, exchanged};
 use gulliver_plan::topology::{Device, Topology, TopologyError};
 use gulliver_run::data::Batch;
 use gulliver_run::link::Throttle;
+use gulliver_run::planner::Planner;
+use gulliver_run::profile::{SECONDS, renewed};
 use gulliver_run::session::{Foreseen, Key, Session, SessionError, SessionOptions, Which};
 use gulliver_run::stream::Ledger;
 use serde::Serialize;
@@ -81,6 +83,8 @@ impl Group {
 struct Running {
     strategy: &'static str,
     foreseen: Foreseen,
+    /// As the session's own, to look at it again.
+    planners: Vec<Planner>,
     session: Session,
     throttle: Option<Arc<Throttle>>,
     /// Steps done, and seconds of those that count.
@@ -90,8 +94,14 @@ struct Running {
     from_peers: u64,
 }
 
-/// Trains a job with every strategy, taking turns, and compares.
-pub fn check(case: &Case, profile: &Profile) -> Result<Group, CommandError> {
+/// Seconds of measuring one way of using the machine anew.
+const FRESH: f64 = SECONDS / 3.0;
+
+/// Trains a job with every strategy, taking turns, and compares. With `fresh`, what is predicted goes by how fast the
+/// machine is found to be before and after; strategies are planned by what it was before.
+pub fn check(case: &Case, profile: &Profile, fresh: bool) -> Result<Group, CommandError> {
+    let way = [case.threads, case.devices];
+    let profile = &if fresh { renewed(profile, way, FRESH)? } else { profile.clone() };
     let (train, batch) = case.probe.built()?;
     let evaluation = case.probe.evaluation()?;
     let graphs = Graphs { train, evaluation, largest: case.sizes() };
@@ -125,6 +135,16 @@ pub fn check(case: &Case, profile: &Profile) -> Result<Group, CommandError> {
             one.turn(&batch, (0.0, CHANGED))?;
             let times = one.turn(&batch, TURN)?;
             one.times.extend(times);
+        }
+    }
+    let after = if fresh { renewed(profile, way, FRESH)?.at(case.threads, case.devices) } else { None };
+    if let Some(halfway) =
+        options.curves.as_ref().zip(after).and_then(|(before, after)| before.halfway(&after))
+    {
+        let halfway = Arc::new(halfway);
+        for one in &mut running {
+            one.planners.iter_mut().for_each(|planner| planner.set_curves(Some(Arc::clone(&halfway))));
+            one.foreseen.together = simulated(&mut one.planners, &graphs)?.together;
         }
     }
     let mut all: Vec<Checked> = running.into_iter().map(Running::checked).collect();
@@ -165,9 +185,18 @@ fn begin(
         exchanged(planner.graph(Which::Train), &plan.bindings(), plan.partials).unwrap_or(0)
     });
     let from_peers = taken.sum();
-    let session = Session::together(made.planners, 0)?;
-    let foreseen = made.foreseen;
-    Ok(Running { strategy: name, foreseen, session, throttle, steps: 0, times: Vec::new(), from_peers })
+    let (planners, foreseen) = (made.planners, made.foreseen);
+    let session = Session::together(planners.clone(), 0)?;
+    Ok(Running {
+        strategy: name,
+        foreseen,
+        planners,
+        session,
+        throttle,
+        steps: 0,
+        times: Vec::new(),
+        from_peers,
+    })
 }
 
 impl Running {
@@ -184,7 +213,7 @@ impl Running {
     }
 
     fn checked(self) -> Checked {
-        let Running { strategy, foreseen, session, throttle, steps, mut times, from_peers } = self;
+        let Running { strategy, foreseen, session, throttle, steps, mut times, from_peers, .. } = self;
         times.sort_by(f64::total_cmp);
         let [low, measured, high] =
             [0.25, 0.5, 0.75].map(|share| times[((times.len() - 1) as f64 * share).round() as usize]);

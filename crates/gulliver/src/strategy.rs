@@ -150,7 +150,7 @@ fn quickest(
 }
 
 /// The plans for the largest inputs, timed together.
-fn simulated(planners: &mut [Planner], graphs: &Graphs) -> Result<Foreseen, SessionError> {
+pub fn simulated(planners: &mut [Planner], graphs: &Graphs) -> Result<Foreseen, SessionError> {
     let largest = planners[0].options().largest.clone().unwrap_or_else(|| graphs.largest.clone());
     foresee(planners, &largest)
 }

@@ -92,20 +92,23 @@ pub fn profile(
     Ok(Profile { cores, processor, links, scaling, curves })
 }
 
-/// Measures one way of using the machine anew: that which predictions for such devices are made from.
-pub fn renew(
-    profile: &mut Profile,
+/// Measures one way of using the machine anew: that which predictions for such devices are made from. The profile with
+/// it.
+pub fn renewed(
+    profile: &Profile,
     [threads, devices]: [usize; 2],
     seconds: f64,
-) -> Result<(), ProfileError> {
-    let Some(place) = profile.nearest(threads, devices) else { return Ok(()) };
-    let Curves { threads, devices, rates, between, .. } = profile.curves[place];
-    let mut curves = measured([threads, devices], rates, seconds, &mut |_| ())?;
-    if devices > 1 {
-        curves.between = between;
+) -> Result<Profile, ProfileError> {
+    let mut profile = profile.clone();
+    if let Some(place) = profile.nearest(threads, devices) {
+        let Curves { threads, devices, rates, between, .. } = profile.curves[place];
+        let mut curves = measured([threads, devices], rates, seconds, &mut |_| ())?;
+        if devices > 1 {
+            curves.between = between;
+        }
+        profile.curves[place] = curves;
     }
-    profile.curves[place] = curves;
-    Ok(())
+    Ok(profile)
 }
 
 /// Curves of one way of using the machine, measured for about so many seconds.

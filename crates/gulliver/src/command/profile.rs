@@ -33,7 +33,7 @@ pub struct Arguments {
     /// Of these, only jobs of such models.
     #[arg(long, value_name = "MODEL,…", value_delimiter = ',', requires = "check")]
     models: Vec<String>,
-    /// Before each of these jobs, measures the machine anew: what its speed changes meanwhile is then no error of the
+    /// Before and after each of these jobs, measures the machine anew: what changes its speed is then no error of the
     /// prediction. The file stays as it is.
     #[arg(long, requires = "check")]
     fresh: bool,
@@ -54,7 +54,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let cores = arguments.threads.map_or_else(cores, usize::from);
     let mut out = io::stdout().lock();
     if arguments.check {
-        let all = compare::compare(machine::read(&path)?, cores, &arguments.models, arguments.fresh)?;
+        let all = compare::compare(&machine::read(&path)?, cores, &arguments.models, arguments.fresh)?;
         let text = if arguments.json { json(&all)? } else { compare::rendered(&all) };
         return Ok(out.write_all(text.as_bytes())?);
     }

@@ -100,6 +100,29 @@ const NEAREST: usize = 8;
 const SAME: f64 = 0.01;
 
 impl Curves {
+    /// Halfway between these and others that were measured of the same nodes at another time; none if of others.
+    pub fn halfway(&self, other: &Curves) -> Option<Curves> {
+        let mean = |a: f64, b: f64| (a + b) / 2.0;
+        let mut curves = self.clone();
+        curves.between = mean(self.between, other.between);
+        curves.meeting = match (self.meeting, other.meeting) {
+            (Some(a), Some(b)) => Some(Meeting { call: mean(a.call, b.call), byte: mean(a.byte, b.byte) }),
+            _ => None,
+        };
+        for (family, points) in &mut curves.families {
+            let others = other.families.get(family).filter(|others| others.len() == points.len())?;
+            for (point, other) in points.iter_mut().zip(others) {
+                if point.load != other.load {
+                    return None;
+                }
+                let typical = mean(point.typical(), other.typical());
+                point.seconds = mean(point.seconds, other.seconds);
+                point.spread = typical / point.seconds - 1.0;
+            }
+        }
+        (other.families.len() == curves.families.len()).then_some(curves)
+    }
+
     /// Seconds of a node of this family, if anything like it was measured.
     pub fn seconds(&self, family: &str, load: &Load) -> Option<f64> {
         let points = self.like(family)?;
@@ -207,6 +230,16 @@ mod tests {
         let Meeting { call, byte } = Meeting::fitted(&[step(10.0, 1e6, -0.02), step(300.0, 1e3, -0.03)]);
         assert!(call >= 0.0 && byte >= 0.0 && (call + byte).is_finite());
         assert_eq!(Meeting::fitted(&[]), Meeting { call: 0.0, byte: 0.0 });
+    }
+
+    #[test]
+    fn halfway_between_two_times_is_their_mean() {
+        let [early, late] = [0.5, 1.5].map(|seconds| curves(&[("conv 2d", 1e6, seconds), ("map", 1e8, 2.0)]));
+        let found = early.halfway(&late).unwrap();
+        assert_eq!(found, curves(&[("conv 2d", 1e6, 1.0), ("map", 1e8, 2.0)]));
+        assert_eq!(early.halfway(&curves(&[("conv 2d", 1e7, 0.5), ("map", 1e8, 2.0)])), None);
+        assert_eq!(early.halfway(&curves(&[("conv 2d", 1e6, 0.5)])), None);
+        assert_eq!(curves(&[("conv 2d", 1e6, 0.5)]).halfway(&early), None);
     }
 
     #[test]

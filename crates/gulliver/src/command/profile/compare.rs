@@ -7,18 +7,15 @@ use crate::command::CommandError;
 use crate::report::table::{self, Column};
 use crate::report::units;
 use gulliver_plan::cost::Profile;
-use gulliver_run::profile::{Doing, SECONDS, renew};
+use gulliver_run::profile::Doing;
 use std::collections::BTreeSet;
 
 /// Regret that is nobody's fault: two strategies as good as equal.
 const EQUAL: f64 = 0.03;
 
-/// Seconds of measuring one way of using the machine anew.
-const FRESH: f64 = SECONDS / 3.0;
-
-/// Trains what is to be compared; with `fresh`, right after the machine was measured anew.
+/// Trains what is to be compared; with `fresh`, the machine is measured anew before and after each job.
 pub fn compare(
-    mut profile: Profile,
+    profile: &Profile,
     cores: usize,
     models: &[String],
     fresh: bool,
@@ -33,10 +30,7 @@ pub fn compare(
     for (i, case) in cases.iter().enumerate() {
         let what = format!("{}, {} × {} threads", case.probe.model, case.devices, case.threads);
         show(&bar, &Doing { what, done: [i, cases.len()] });
-        if fresh {
-            renew(&mut profile, [case.threads, case.devices], FRESH)?;
-        }
-        all.push(check(case, &profile)?);
+        all.push(check(case, profile, fresh)?);
     }
     bar.finish_and_clear();
     Ok(all)
