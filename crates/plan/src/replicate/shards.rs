@@ -89,8 +89,12 @@ pub fn evaluating(
         r.in_part(v, shape);
     }
     if party == 0 {
-        for node in &graph.nodes {
-            r.with_wholes(node.clone());
+        for mut node in graph.nodes.iter().cloned() {
+            // Once for all objectives, as the others bring it.
+            for v in &mut node.ins {
+                *v = r.whole(*v, Phase::Forward, 0);
+            }
+            r.push(node);
         }
         return Ok(r.to);
     }
