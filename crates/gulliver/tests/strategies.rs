@@ -187,6 +187,16 @@ fn several_objectives_give_the_reference_numbers_by_every_strategy() {
     assert!(!known.is_empty());
 }
 
+/// How nodes of the evaluation are divided is no matter of links either.
+#[test]
+fn what_is_evaluated_does_not_depend_on_links() {
+    for (strategy, make, devices) in
+        [("filter", "resnet18", 5), ("filter", "pointnet", 7), ("channel", "resnet18", 5)]
+    {
+        assert!(check(&mut Known::new(), strategy, make, devices, true));
+    }
+}
+
 fn random_net() -> impl Strategy<Value = Net> {
     let function = prop::sample::select(vec![Function::Relu, Function::Tanh, Function::GeluTanh]);
     let dropout = prop::sample::select(vec![0.0f32, 0.2]);

@@ -5,7 +5,7 @@ use super::bound::{Bound, SUMS};
 use super::part::{Choice, parts_of};
 use super::region::Grid;
 use super::search::{Fixed, cut_fixed};
-use super::{Cut, CutError, Options, Spread, check_levels};
+use super::{Cut, CutError, Level, Options, Spread, check_levels};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
 use std::collections::HashMap;
@@ -48,15 +48,16 @@ pub fn fitted(graph: &Graph, sizes: &Bindings, cut: &Cut) -> Result<Cut, CutErro
     Ok(fit)
 }
 
+/// Bytes a second between devices, whatever they are, where a choice may not depend on them.
+const ORDINARY: f64 = 1e10;
+
 /// A cut of another graph with the same weights: these lie as they do in the `trained` graph, and of the rest
-/// the search chooses what takes least seconds. If the cut of the trained graph divides no sum, neither does
-/// this one.
-pub fn alongside(
-    graph: &Graph,
-    sizes: &Bindings,
-    (trained, cut): (&Graph, &Cut),
-    options: &Options,
-) -> Result<Cut, CutError> {
+/// the search chooses what would take least seconds on ordinary devices and links: where sums are divided changes their
+/// last digits, and those are the same however fast a machine is. If the cut of the trained graph divides no sum,
+/// neither does this one.
+pub fn alongside(graph: &Graph, sizes: &Bindings, (trained, cut): (&Graph, &Cut)) -> Result<Cut, CutError> {
+    let ordinary = |level: &Level| Level { bandwidth: ORDINARY, ..level.clone() };
+    let levels: Vec<Level> = cut.levels.iter().map(ordinary).collect();
     let named: HashMap<&str, &Vec<Spread>> =
         trained.inputs().map(|(v, _, info)| (info.name.as_str(), &cut.values[v.index()])).collect();
     let bound = Bound::new(graph, sizes)?;
@@ -64,7 +65,7 @@ pub fn alongside(
     let homes = homes.filter_map(|(v, _, info)| Some((v.index(), named.get(info.name.as_str())?.to_vec())));
     let whole = !cut.values.iter().flatten().any(|spread| matches!(spread, Spread::Partial(_)));
     let fixed = Fixed { homes: homes.collect(), whole_sums: whole };
-    let found = cut_fixed(&bound, &cut.levels, options, &fixed)?.cut;
+    let found = cut_fixed(&bound, &levels, &Options::default(), &fixed)?.cut;
     if fixed.allows(&found) {
         return Ok(found);
     }

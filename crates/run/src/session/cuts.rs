@@ -10,7 +10,7 @@ use crate::peers::{Seat, Takes};
 use crate::planner::{Planner, evaluated_at_once};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
-use gulliver_plan::cut::{Cut, Options, Unit, alongside};
+use gulliver_plan::cut::{Cut, alongside};
 use gulliver_plan::make::BATCH;
 use gulliver_plan::outline::slice_of;
 use gulliver_plan::plan::Tier;
@@ -38,9 +38,7 @@ pub fn divided(
         if let Some(batch) = sizes.get(BATCH) {
             at_once.set(BATCH, evaluated_at_once(batch, partials as usize));
         }
-        let unit = |options: &SessionOptions| Unit { rates: options.rates, memory: None };
-        let options = Options { units: devices.iter().map(unit).collect(), ..Options::default() };
-        let cut = alongside(graph, &at_once, (train, &cut), &options)?;
+        let cut = alongside(graph, &at_once, (train, &cut))?;
         Ok((Arc::new(Deals::new(graph.clone(), cut)), at_once))
     });
     let evaluate = evaluate.transpose()?;

@@ -58,12 +58,16 @@ pub fn packs(
         all.dedup();
         return Ok(all);
     }
-    // With room for what schedules do not count, and for what is lost between buffers; if none is left then, without.
-    let besides = besides(train, &slice, &options)?;
-    let found = [(LOST, besides), (0, besides), (0, 0)].map(|(lost, besides)| {
+    let search = |lost: u64, besides: u64| {
         let machine = machine(devices, |memory| (memory - memory / 100 * lost).saturating_sub(besides));
         scheduled(train, &slice, &machine, &options.rates, options.partials.max(1), most)
-    });
+    };
+    if devices.iter().all(|device| device.memory.is_none()) {
+        return Ok(search(0, 0)?);
+    }
+    // With room for what schedules do not count, and for what is lost between buffers; if none is left then, without.
+    let besides = besides(train, &slice, &options)?;
+    let found = [(LOST, besides), (0, besides), (0, 0)].map(|(lost, besides)| search(lost, besides));
     // The best of each, then the second of each, ….
     let mut all: Vec<Vec<u32>> = Vec::new();
     let places = (0..most).flat_map(|place| found.iter().flatten().filter_map(move |packs| packs.get(place)));
