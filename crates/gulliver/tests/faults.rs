@@ -149,14 +149,14 @@ struct Loose {
 }
 
 impl Peers for Loose {
-    fn exchange(&self, what: &Exchange, own: &[u8], result: &mut [u8]) -> Result<(), Parted> {
+    fn exchange(&self, what: &Exchange, own: &[u8], result: &mut [u8], idle: bool) -> Result<(), Parted> {
         let again = |left: u64| left.checked_sub(1);
         if what.party == self.party
             && self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, again).is_err()
         {
             return Err(Parted { party: self.party, why: "the cable came off".into() });
         }
-        self.room.exchange(what, own, result)
+        self.room.exchange(what, own, result, idle)
     }
     fn share(&self, party: u32, numbers: &[f32]) -> Result<Vec<Vec<f32>>, Parted> {
         self.room.share(party, numbers)

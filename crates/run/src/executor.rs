@@ -266,6 +266,12 @@ impl Cpu {
             self.seen.iter_mut().for_each(Vec::clear);
         }
         let recording = self.records();
+        let failed = |fault: Fault| match fault {
+            Fault::Disk(e) => e.into(),
+            Fault::Meeting { value, why } => {
+                RunError::Kernel { value: graph.value(value).name.clone(), source: why }
+            }
+        };
         // SAFETY: slots lie in our memory, which nobody else uses while we have `&mut self`, and which is
         // not dropped before `beside`; in a verified plan all that touches the same bytes waits in turn.
         let beside = (!program.beside.is_empty())
@@ -279,7 +285,13 @@ impl Cpu {
                     self.run_peak[*space] = self.run_peak[*space].max(self.live[*space]);
                 }
                 Instruction::Free { space, bytes } => self.live[*space] -= bytes,
-                Instruction::Move | Instruction::Meet { .. } => {}
+                Instruction::Move | Instruction::Meet { here: None, .. } => {}
+                Instruction::Meet { here: Some(place), .. } => {
+                    let beside = beside.as_ref().expect("meetings are beside the computation");
+                    if !beside.hold(*place as usize).map_err(failed)? {
+                        break;
+                    }
+                }
                 Instruction::Wait(wait) => {
                     if beside.as_ref().is_some_and(|beside| !beside.wait(*wait)) {
                         break;
@@ -339,13 +351,7 @@ impl Cpu {
         if let Some(seen) = &mut self.seen {
             seen.extend(self.streams.take_seen());
         }
-        match finished {
-            Ok(()) => Ok(()),
-            Err(Fault::Disk(e)) => Err(e.into()),
-            Err(Fault::Meeting { value, why }) => {
-                Err(RunError::Kernel { value: graph.value(value).name.clone(), source: why })
-            }
-        }
+        finished.map_err(failed)
     }
 
     /// Runs the whole program, one instruction or move after the other with nothing beside it, timing each
@@ -360,7 +366,7 @@ impl Cpu {
                 Instruction::Alloc { .. } | Instruction::Free { .. } => continue,
                 Instruction::Wait(_) | Instruction::Computed => continue,
                 Instruction::Move => Work::Move,
-                Instruction::Run { first, .. } | Instruction::Meet { first } => {
+                Instruction::Run { first, .. } | Instruction::Meet { first, .. } => {
                     match graph.value(*first).origin {
                         Origin::Node { node, .. } => Work::Node(node),
                         Origin::Input(_) => continue,

@@ -23,8 +23,9 @@ pub struct Parted {
 /// The other devices, as one of them sees them. Everyone comes to the same meetings in the same order.
 pub trait Peers: Send + Sync {
     /// Comes to a meeting with the bytes of an operand, and leaves with all bytes of the result. Sums are
-    /// taken in the order of the pieces, whoever comes first.
-    fn exchange(&self, what: &Exchange, own: &[u8], result: &mut [u8]) -> Result<(), Parted>;
+    /// taken in the order of the pieces, whoever comes first. `idle` says that the core has nothing else to do while
+    /// others are waited for.
+    fn exchange(&self, what: &Exchange, own: &[u8], result: &mut [u8], idle: bool) -> Result<(), Parted>;
 
     /// Everybody's numbers, by party.
     fn share(&self, party: u32, numbers: &[f32]) -> Result<Vec<Vec<f32>>, Parted>;
@@ -77,7 +78,7 @@ impl fmt::Debug for Seat {
 /// A meeting place in the memory of one process.
 pub struct Room {
     parties: usize,
-    /// Polls before somebody who waits goes to sleep.
+    /// Polls before somebody goes to sleep who waits and has nothing else to do.
     spins: u32,
     state: Mutex<State>,
     anyone_gone: AtomicBool,
@@ -134,10 +135,11 @@ impl Room {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits at a meeting until something is so, or, if that would be no use any more, until somebody is gone.
-    fn wait(&self, meeting: &Meeting, so: impl Fn() -> bool, leave: bool) {
+    /// Waits at a meeting until something is so, or, if that would be no use any more, until somebody is gone. Whoever
+    /// is `idle` polls for a while, which others would only take from those who compute.
+    fn wait(&self, meeting: &Meeting, so: impl Fn() -> bool, idle: bool, leave: bool) {
         let over = || so() || leave && self.anyone_gone.load(Ordering::Acquire);
-        for _ in 0..self.spins {
+        for _ in 0..if idle { self.spins } else { 0 } {
             if over() {
                 return;
             }
@@ -161,6 +163,7 @@ impl Room {
         &self,
         (number, party, of): (u32, u32, usize),
         own: &[u8],
+        idle: bool,
         take: impl FnOnce(&[(u32, Offer)]) -> T,
     ) -> Result<T, Parted> {
         let (meeting, last) = {
@@ -188,7 +191,7 @@ impl Room {
         if last {
             meeting.changed.notify_all();
         }
-        self.wait(&meeting, || meeting.came.load(Ordering::Acquire) == of, true);
+        self.wait(&meeting, || meeting.came.load(Ordering::Acquire) == of, idle, true);
         if meeting.came.load(Ordering::Acquire) < of {
             // Nobody reads before all are there, and one of us will never be.
             let gone = self.lock().gone.clone();
@@ -199,7 +202,7 @@ impl Room {
         let offers = meeting.offers.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let taken = take(&offers);
         drop(done);
-        self.wait(&meeting, || meeting.done.load(Ordering::Acquire) == meeting.of, false);
+        self.wait(&meeting, || meeting.done.load(Ordering::Acquire) == meeting.of, idle, false);
         Ok(taken)
     }
 }
@@ -224,9 +227,9 @@ fn bytes_of(offers: &[(u32, Offer)], party: u32) -> &[u8] {
 }
 
 impl Peers for Room {
-    fn exchange(&self, what: &Exchange, own: &[u8], result: &mut [u8]) -> Result<(), Parted> {
+    fn exchange(&self, what: &Exchange, own: &[u8], result: &mut [u8], idle: bool) -> Result<(), Parted> {
         let who = (what.meeting, what.party, what.parties.len());
-        self.meet(who, own, |offers| {
+        self.meet(who, own, idle, |offers| {
             let pace = self.throttle.get().map(Pace::new);
             let began = pace.as_ref().map(Pace::begin);
             for piece in &what.pieces {
@@ -253,7 +256,7 @@ impl Peers for Room {
 
     fn share(&self, party: u32, numbers: &[f32]) -> Result<Vec<Vec<f32>>, Parted> {
         let own: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
-        self.meet((SHARING, party, self.parties), &own, |offers| {
+        self.meet((SHARING, party, self.parties), &own, true, |offers| {
             let of = |party| {
                 let words = bytes_of(offers, party).as_chunks::<4>().0;
                 words.iter().map(|word| f32::from_le_bytes(*word)).collect()
@@ -345,7 +348,8 @@ mod tests {
                             let mut result = [f32::NAN; 3];
                             let mut mine = own(party, round);
                             let what = sum(round % 2, party, parties, 3);
-                            room.exchange(&what, bytes(&mut mine), bytes(&mut result)).unwrap();
+                            room.exchange(&what, bytes(&mut mine), bytes(&mut result), round % 3 > 0)
+                                .unwrap();
                             mine.fill(f32::NAN);
                             let expected = (1..parties).fold(own(0, round), |sum, other| {
                                 let other = own(other, round);
@@ -374,7 +378,8 @@ mod tests {
                     let room = &room;
                     scope.spawn(move || {
                         let (mut own, mut result) = ([1.0; 4], [0.0; 4]);
-                        let said = room.exchange(&sum(0, party, 3, 4), bytes(&mut own), bytes(&mut result));
+                        let said =
+                            room.exchange(&sum(0, party, 3, 4), bytes(&mut own), bytes(&mut result), late);
                         assert_eq!(said.unwrap_err().to_string(), "device 2 stopped: no disk");
                         assert!(room.share(party, &[1.0]).is_err(), "and not later either");
                     });

@@ -80,9 +80,10 @@ pub(crate) enum Instruction {
     },
     /// Another stream moves something.
     Move,
-    /// Another stream meets other devices for this value.
+    /// Other devices are met for this value: by another stream, or, if it has such a place among meetings, here.
     Meet {
         first: Value,
+        here: Option<u32>,
     },
     /// The next instruction waits for another stream.
     Wait(Wait),
@@ -184,9 +185,11 @@ impl Program {
         if let Some(b) = on_disk.into_iter().find(|b| !b.offset.is_multiple_of(BLOCK)) {
             return Err(RunError::Unaligned { offset: b.offset });
         }
-        // What streams wait for: by step its stream, and of the computation whether anybody does.
+        let here = held_here(plan);
+        // Of the computation, whether another thread waits for it.
         let mut awaited = vec![false; plan.steps.len()];
-        plan.steps.iter().flat_map(|s| &s.after).for_each(|&other| awaited[other as usize] = true);
+        let others = plan.steps.iter().zip(&here).filter(|(_, here)| !**here);
+        others.flat_map(|(s, _)| &s.after).for_each(|&other| awaited[other as usize] = true);
         // By step, one more than the index of its instruction.
         let mut until = vec![0u64; plan.steps.len()];
         let mut beside = Tasks::default();
@@ -238,13 +241,15 @@ impl Program {
                     let what = meeting_of(node, sizes).expect("verified plans meet to exchange");
                     let (own, result, first) = (own.as_ref().map(slot), slot(result), node.outs[0]);
                     let meeting = Meeting::new(&what, kernels);
-                    beside.push(
-                        Stream::Meet,
-                        (i, index),
-                        Task::Meet { meeting, own, result, value: first },
-                        &waits,
-                    );
-                    Instruction::Meet { first }
+                    let task = Task::Meet { meeting, own, result, value: first };
+                    let here = match here[i] {
+                        true => Some(beside.push_here(Stream::Meet, (i, index), task, &waits) as u32),
+                        false => {
+                            beside.push(Stream::Meet, (i, index), task, &waits);
+                            None
+                        }
+                    };
+                    Instruction::Meet { first, here }
                 }
                 Act::Copy { from, to } => Instruction::Copy { from: slot(from), to: slot(to) },
                 Act::Add { from, into } => Instruction::Add { from: slot(from), into: slot(into) },
@@ -325,6 +330,37 @@ impl Program {
     pub fn output_names(&self) -> impl Iterator<Item = &str> {
         self.outputs.iter().map(|(n, _)| n.as_str())
     }
+}
+
+/// Which steps are meetings that the computation would do nothing but wait for: between what they need of it and what
+/// needs them it has no step. To hand these to another thread would only cost the time to wake it up, and back.
+fn held_here(plan: &Plan) -> Vec<bool> {
+    let mut here = vec![false; plan.steps.len()];
+    let streams: Vec<Option<Stream>> = plan.steps.iter().map(|step| plan.stream(&step.act)).collect();
+    // The last step of the computation, the last that a meeting has waited for, and meetings since that wait for both.
+    let (mut last, mut needed) = (None, None);
+    let mut open: Vec<usize> = Vec::new();
+    for (i, step) in plan.steps.iter().enumerate() {
+        let latest =
+            |of: Stream| step.after.iter().copied().filter(|&s| streams[s as usize] == Some(of)).max();
+        match streams[i] {
+            Some(Stream::Meet) => {
+                needed = needed.max(latest(Stream::Compute));
+                if needed == last {
+                    open.push(i);
+                }
+            }
+            Some(Stream::Compute) => {
+                if let Some(until) = latest(Stream::Meet) {
+                    open.iter().filter(|&&meet| meet <= until as usize).for_each(|&meet| here[meet] = true);
+                }
+                open.clear();
+                last = Some(i as u32);
+            }
+            _ => {}
+        }
+    }
+    here
 }
 
 /// The bytes of a spot, if they are in memory.

@@ -1,5 +1,6 @@
 //! Streams beside the computation: a thread for each that has work, which does its moves or meetings in
-//! order and waits, as the plan says, for what others have done. Knows nothing of kernels.
+//! order and waits, as the plan says, for what others have done. A meeting that the computation would only wait
+//! for is held by its own thread. Knows nothing of kernels.
 
 use crate::call::Slot;
 use crate::copy::copy;
@@ -109,6 +110,8 @@ struct Entry {
     until: u64,
     /// Range in `Queue::waits`.
     waits: Range<usize>,
+    /// Whether the computation's own thread does it.
+    here: bool,
 }
 
 #[derive(Default)]
@@ -130,12 +133,35 @@ unsafe impl Sync for Tasks {}
 
 impl Tasks {
     /// Adds the next instruction of a stream, for a step of the plan.
-    pub(crate) fn push(&mut self, stream: Stream, (step, index): (usize, usize), task: Task, waits: &[Wait]) {
+    pub(crate) fn push(&mut self, stream: Stream, at: (usize, usize), task: Task, waits: &[Wait]) {
+        self.add(stream, at, task, waits, false);
+    }
+
+    /// Adds the next instruction of a stream, which the computation's own thread [holds](Running::hold); its place
+    /// among those of the stream.
+    pub(crate) fn push_here(
+        &mut self,
+        stream: Stream,
+        at: (usize, usize),
+        task: Task,
+        waits: &[Wait],
+    ) -> usize {
+        // What it needs of the computation is done when that comes to it.
+        let waits: Vec<Wait> = waits.iter().copied().filter(|wait| wait.stream != Stream::Compute).collect();
+        self.add(stream, at, task, &waits, true);
+        self.queues[stream as usize].entries.len() - 1
+    }
+
+    fn add(&mut self, stream: Stream, (step, index): (usize, usize), task: Task, waits: &[Wait], here: bool) {
         let queue = &mut self.queues[stream as usize];
         let first = queue.waits.len();
         queue.waits.extend_from_slice(waits);
+        // A stream's tasks are done in order, by whichever thread.
+        if let Some(before) = queue.entries.last().filter(|before| before.here != here) {
+            queue.waits.push(Wait { stream, until: before.until });
+        }
         let waits = first..queue.waits.len();
-        queue.entries.push(Entry { task, step: step as u32, until: index as u64 + 1, waits });
+        queue.entries.push(Entry { task, step: step as u32, until: index as u64 + 1, waits, here });
     }
 
     /// Whether there is nothing to do.
@@ -148,6 +174,12 @@ impl Tasks {
         let entries = &self.queues[stream as usize].entries;
         let before = |index: usize| entries.partition_point(|e| e.until <= index as u64);
         before(instructions.start)..before(instructions.end)
+    }
+
+    /// Whether a thread of its own has something to do for a stream among a range of instructions.
+    fn needs_thread(&self, stream: Stream, instructions: &Range<usize>) -> bool {
+        let entries = &self.queues[stream as usize].entries;
+        entries[self.among(stream, instructions)].iter().any(|entry| !entry.here)
     }
 }
 
@@ -255,6 +287,17 @@ impl Shared {
         self.wake();
     }
 
+    /// Does something, and notes when, if somebody wants to know.
+    fn noting<T>(&self, stream: Stream, step: u32, f: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
+        let start = self.recording.load(Ordering::Relaxed).then(Instant::now);
+        let done = f()?;
+        if let Some(start) = start {
+            let seen = Seen { stream, step, start, end: Instant::now() };
+            self.seen.lock().unwrap_or_else(PoisonError::into_inner).push(seen);
+        }
+        Ok(done)
+    }
+
     fn fail(&self, failure: Failure) {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
         self.stop();
@@ -310,7 +353,7 @@ impl Streams {
         let shared = &*self.shared;
         shared.done.iter().for_each(|done| done.store(instructions.start as u64, Ordering::Relaxed));
         shared.stop.store(false, Ordering::Relaxed);
-        let with_work = || STREAMS.into_iter().filter(|s| !tasks.among(*s, instructions).is_empty());
+        let with_work = || STREAMS.into_iter().filter(|s| tasks.needs_thread(*s, instructions));
         shared.pending.store(with_work().count(), Ordering::Relaxed);
         // All threads are known before any begins, or one that sleeps might not be woken.
         for stream in with_work() {
@@ -329,7 +372,7 @@ impl Streams {
             let worker = self.workers[stream as usize].as_ref().expect("made above");
             worker.jobs.send(job).expect("workers live as long as we do");
         }
-        Running { shared }
+        Running { shared, tasks: Arc::clone(tasks) }
     }
 }
 
@@ -346,12 +389,29 @@ impl Drop for Streams {
 /// Tasks under way. Dropping it stops them after those that have begun.
 pub struct Running<'a> {
     shared: &'a Shared,
+    tasks: Arc<Tasks>,
 }
 
 impl Running<'_> {
     /// Waits for another stream; false if one has failed.
     pub fn wait(&self, wait: Wait) -> bool {
         self.shared.wait(Stream::Compute, wait)
+    }
+
+    /// Holds the meeting of this place among those of its stream, on the computation's own thread; false if another
+    /// stream has failed.
+    pub fn hold(&self, place: usize) -> Result<bool, Fault> {
+        let Queue { entries, waits } = &self.tasks.queues[Stream::Meet as usize];
+        let one = &entries[place];
+        if !waits[one.waits.clone()].iter().all(|wait| self.wait(*wait)) {
+            return Ok(false);
+        }
+        let Task::Meet { meeting, own, result, value } = &one.task else {
+            unreachable!("only meetings are held by the computation");
+        };
+        self.shared.noting(Stream::Meet, one.step, || meet(meeting, (*own, *result), *value, true))?;
+        self.shared.done(Stream::Meet, one.until);
+        Ok(true)
     }
 
     /// The computation has done all instructions before this one.
@@ -383,13 +443,12 @@ fn work(shared: &Shared, stream: Stream, jobs: &Receiver<Job>, port: Option<Port
     for job in jobs {
         let all = || -> Result<(), Fault> {
             let Queue { entries, waits } = &job.tasks.queues[stream as usize];
-            for one in &entries[job.which.clone()] {
+            for one in entries[job.which.clone()].iter().filter(|one| !one.here) {
                 let ready = waits[one.waits.clone()].iter().all(|wait| shared.wait(stream, *wait));
                 if !ready || shared.stop.load(Ordering::Acquire) {
                     break;
                 }
-                let start = shared.recording.load(Ordering::Relaxed).then(Instant::now);
-                match &one.task {
+                shared.noting(stream, one.step, || match &one.task {
                     Task::Move { from, to, tiers } => {
                         let began = pace.as_ref().map(|(pace, _)| pace.begin());
                         let moved = transfer((*from, *to), stream, job.disk.as_ref());
@@ -399,19 +458,12 @@ fn work(shared: &Shared, stream: Stream, jobs: &Receiver<Job>, port: Option<Port
                             pace.end(began, from, to, bytes as u64);
                         }
                         shared.moved[link].fetch_add(bytes as u64, Ordering::Relaxed);
+                        Ok(())
                     }
                     Task::Meet { meeting, own, result, value } => {
-                        // SAFETY: by the contract of `begin`; verified plans give the result bytes of its own.
-                        let own = unsafe { own.map_or(&[][..], |own| bytes(own)) };
-                        // SAFETY: as above.
-                        let result = unsafe { bytes_mut(*result) };
-                        meeting.hold(own, result).map_err(|why| Fault::Meeting { value: *value, why })?;
+                        meet(meeting, (*own, *result), *value, false)
                     }
-                }
-                if let Some(start) = start {
-                    let seen = Seen { stream, step: one.step, start, end: Instant::now() };
-                    shared.seen.lock().unwrap_or_else(PoisonError::into_inner).push(seen);
-                }
+                })?;
                 if shared.done(stream, one.until) {
                     job.caller.unpark();
                 }
@@ -426,6 +478,21 @@ fn work(shared: &Shared, stream: Stream, jobs: &Receiver<Job>, port: Option<Port
         shared.pending.fetch_sub(1, Ordering::AcqRel);
         job.caller.unpark();
     }
+}
+
+/// Meets other devices. `idle` says that there is nothing else for this thread's core to do meanwhile. Called only for
+/// tasks that have begun.
+fn meet(
+    meeting: &Meeting,
+    (own, result): (Option<Slot>, Slot),
+    value: Value,
+    idle: bool,
+) -> Result<(), Fault> {
+    // SAFETY: by the contract of `begin`; verified plans give the result bytes of its own.
+    let own = unsafe { own.map_or(&[][..], |own| bytes(own)) };
+    // SAFETY: as above.
+    let result = unsafe { bytes_mut(result) };
+    meeting.hold(own, result, idle).map_err(|why| Fault::Meeting { value, why })
 }
 
 fn site(tier: Tier, device: u32) -> Site {
@@ -477,6 +544,9 @@ fn transfer(ends: (End, End), stream: Stream, disk: Option<&Arc<Disk>>) -> Resul
 mod tests {
     use super::*;
     use crate::link::Throttle;
+    use crate::lower::Kernels;
+    use gulliver_graph::dtype::DType;
+    use gulliver_graph::op::exchange::{Exchange, Piece};
     use gulliver_plan::topology::{Device, Topology, Wiring};
     use std::sync::atomic::AtomicU32;
 
@@ -546,6 +616,61 @@ mod tests {
             }
             let bytes = 3 * 64 * rounds as u64;
             assert_eq!(streams.moved(), Ledger { to_device: bytes, to_host: bytes, ..Ledger::default() });
+        }
+    }
+
+    /// Numbers go from cell to cell by meetings of a device with itself, some held by a thread of the stream and some
+    /// by the computation, which adds one before each.
+    #[test]
+    fn meetings_keep_their_order_whoever_holds_them() {
+        const MEETINGS: usize = 60;
+        let piece =
+            Piece { from: 0, of: vec![16], source: vec![0], target: vec![0], extent: vec![16], add: false };
+        let what = Exchange {
+            meeting: 0,
+            party: 0,
+            parties: vec![0],
+            dtype: DType::F32,
+            shape: vec![16],
+            pieces: vec![piece],
+        };
+        for here in [|_| false, |_| true, |i| i % 2 == 0, |i| i % 5 < 3] {
+            let here: fn(usize) -> bool = here;
+            let mut cells = vec![0.0f32; 16 * (MEETINGS + 1)];
+            let first = cells.as_mut_ptr();
+            let cell = |i: usize| Slot { start: first.wrapping_add(16 * i).cast(), bytes: 64 };
+            let mut tasks = Tasks::default();
+            let mut places = Vec::new();
+            for i in 0..MEETINGS {
+                let meeting = Meeting::new(&what, &Kernels::default());
+                let task = Task::Meet { meeting, own: Some(cell(i)), result: cell(i + 1), value: Value(0) };
+                // Computes at 0, meets at 1.
+                let computed = [Wait { stream: Stream::Compute, until: 2 * i as u64 + 1 }];
+                places.push(match here(i) {
+                    true => Some(tasks.push_here(Stream::Meet, (i, 2 * i + 1), task, &computed)),
+                    false => {
+                        tasks.push(Stream::Meet, (i, 2 * i + 1), task, &computed);
+                        None
+                    }
+                });
+            }
+            let mut streams = Streams::new(None);
+            let tasks = Arc::new(tasks);
+            // SAFETY: the cells outlive the run; each is touched by the meeting before or after it, which waits.
+            let running = unsafe { streams.begin(&tasks, &(0..2 * MEETINGS), None) };
+            for (i, place) in places.into_iter().enumerate() {
+                // SAFETY: the meeting that writes it is over, and the one that reads it waits for us.
+                unsafe { *first.add(16 * i) += 1.0 };
+                match place {
+                    Some(place) => assert!(running.hold(place).unwrap()),
+                    None => {
+                        running.computed(2 * i as u64 + 1);
+                        assert!(running.wait(Wait { stream: Stream::Meet, until: 2 * i as u64 + 2 }));
+                    }
+                }
+            }
+            running.finish().unwrap();
+            assert_eq!(cells[16 * MEETINGS], MEETINGS as f32);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Meetings of devices: the operand is handed to the others, and what is needed of theirs is taken. Plans hold
+//! Meetings of devices: the operand is handed to the others, and what is needed of theirs is taken. Plans have
 //! meetings on a stream of their own; called as a kernel, a meeting holds up whoever calls it.
 
 use super::{KernelError, Kernels, Lowered};
@@ -17,8 +17,9 @@ impl Meeting {
         Meeting { what: what.clone(), peers: kernels.peers.clone() }
     }
 
-    /// Meets the others. Without any, only what a device exchanges with itself can be done.
-    pub(crate) fn hold(&self, own: &[u8], result: &mut [u8]) -> Result<(), KernelError> {
+    /// Meets the others. Without any, only what a device exchanges with itself can be done. `idle` says that the core
+    /// has nothing else to do while others are waited for.
+    pub(crate) fn hold(&self, own: &[u8], result: &mut [u8], idle: bool) -> Result<(), KernelError> {
         let what = &self.what;
         if what.parties == [what.party] {
             what.pieces.iter().for_each(|piece| put(what, piece, own, result));
@@ -26,7 +27,7 @@ impl Meeting {
         }
         let alone = || Parted { party: what.party, why: "there is nobody to meet".into() };
         let peers = self.peers.as_ref().ok_or_else(alone).map_err(KernelError::Parted)?;
-        peers.exchange(what, own, result).map_err(KernelError::Parted)
+        peers.exchange(what, own, result, idle).map_err(KernelError::Parted)
     }
 }
 
@@ -34,6 +35,6 @@ pub fn exchange(op: &Exchange, kernels: &Kernels) -> Lowered {
     let meeting = Meeting::new(op, kernels);
     Lowered::plain(move |call| {
         let own: &[u8] = if call.inputs() > 0 { call.input(0) } else { &[] };
-        meeting.hold(own, call.output::<u8>(0))
+        meeting.hold(own, call.output::<u8>(0), true)
     })
 }
