@@ -26,6 +26,9 @@ pub struct Work {
     pub taps: Dim,
     /// Neighbouring elements of the first result: its last extent.
     pub row: Dim,
+    /// Of a sum of products, the results that read the same elements of the first operand: columns of a product of
+    /// matrices, channels of a convolution's result. 1 elsewhere.
+    pub columns: Dim,
 }
 
 /// [`Work`] for inputs of one size.
@@ -35,8 +38,8 @@ pub struct Load {
     pub flops: f64,
     /// Bytes read and written.
     pub bytes: f64,
-    /// First operand, second operand, first result, taps, row.
-    pub extents: [f64; 5],
+    /// First operand, second operand, first result, taps, row, columns.
+    pub extents: [f64; 6],
 }
 
 impl Work {
@@ -53,6 +56,7 @@ impl Work {
             result: elements(node.outs.first()),
             taps: one(),
             row: node.outs.first().and_then(|v| graph.ty(*v).shape.last()).cloned().unwrap_or_else(one),
+            columns: one(),
         };
         let Ok(spec) = graph.spec(node) else { return work };
         for word in walks(&spec) {
@@ -61,7 +65,10 @@ impl Work {
         }
         let dims: Vec<&[Dim]> = node.ins.iter().map(|v| graph.ty(*v).shape.as_slice()).collect();
         if let Ok(extents) = spec.extents(&dims) {
-            work.taps = taps(&spec).into_iter().fold(one(), |all, axis| all * extents[axis.0].clone());
+            let all =
+                |axes: Vec<AxisId>| axes.into_iter().fold(one(), |all, axis| all * extents[axis.0].clone());
+            work.taps = all(taps(&spec));
+            work.columns = all(columns(&spec));
         }
         work
     }
@@ -78,6 +85,7 @@ impl Work {
                 number(&self.result)?,
                 number(&self.taps)?,
                 number(&self.row)?,
+                number(&self.columns)?,
             ],
         })
     }
@@ -106,6 +114,26 @@ fn taps(spec: &Spec) -> Vec<AxisId> {
     taps
 }
 
+/// The axes of results that the second operand of a sum of products has and the first has not; windows aside.
+fn columns(spec: &Spec) -> Vec<AxisId> {
+    let [first, second] = match spec.inputs.as_slice() {
+        [first, second, ..] if !spec.opaque && sums(spec) => [first, second],
+        _ => return Vec::new(),
+    };
+    let taps = taps(spec);
+    let has = |operand: &[Index], axis: AxisId| operand.iter().any(|index| index.has(axis));
+    let all = (0..spec.axes.len()).map(AxisId);
+    let wanted = |axis: &AxisId| {
+        spec.in_outputs(*axis) && has(second, *axis) && !has(first, *axis) && !taps.contains(axis)
+    };
+    all.filter(wanted).collect()
+}
+
+/// Whether anything is added up.
+fn sums(spec: &Spec) -> bool {
+    (0..spec.axes.len()).any(|axis| !spec.in_outputs(AxisId(axis)))
+}
+
 /// How memory is walked: the dimensions of a window, and for each operand of a sum of products whether
 /// neighbouring elements are added up.
 fn walks(spec: &Spec) -> Vec<String> {
@@ -115,8 +143,7 @@ fn walks(spec: &Spec) -> Vec<String> {
         words.push(format!("{windows}d"));
     }
     let reduced = |axis: AxisId| !spec.in_outputs(axis);
-    let sums = (0..spec.axes.len()).any(|axis| reduced(AxisId(axis)));
-    if sums && spec.inputs.len() > 1 {
+    if sums(spec) && spec.inputs.len() > 1 {
         let adds = |operand: &Vec<Index>| operand.last().and_then(walks_along).is_some_and(reduced);
         words.push(spec.inputs.iter().take(2).map(|o| if adds(o) { 'r' } else { 'p' }).collect());
     }
@@ -161,7 +188,13 @@ mod tests {
         let node = graph.nodes.iter().find(|node| node.op.def().name() == "conv").unwrap();
         let load = Work::of(&graph, node).bind(&Bindings::new().with("batch", 2)).unwrap();
         let (x, w, y) = (2.0 * 3.0 * 32.0 * 32.0, 64.0 * 3.0 * 9.0, 2.0 * 64.0 * 32.0 * 32.0);
-        assert_eq!(load.extents, [x, w, y, 9.0, 32.0]);
+        assert_eq!(load.extents, [x, w, y, 9.0, 32.0, 64.0]);
         assert_eq!((load.flops, load.bytes), (2.0 * y * 27.0, 4.0 * (x + w + y)));
+        // Channels of what each makes: of the weights' gradient those of the result, of the input's those of the input.
+        for (name, columns) in [("conv_weight_grad", 64.0), ("conv_transpose", 64.0), ("contract", 512.0)] {
+            let node = graph.nodes.iter().rfind(|node| node.op.def().name() == name).unwrap();
+            let load = Work::of(&graph, node).bind(&Bindings::new().with("batch", 2)).unwrap();
+            assert_eq!(load.extents[5], columns, "{name}");
+        }
     }
 }

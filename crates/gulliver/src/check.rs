@@ -13,10 +13,12 @@ use gulliver_plan::topology::{Device, Topology, TopologyError};
 use gulliver_run::data::Batch;
 use gulliver_run::link::Throttle;
 use gulliver_run::planner::Planner;
-use gulliver_run::profile::{SECONDS, renewed};
+use gulliver_run::profile::{Meanwhile, shares};
 use gulliver_run::session::{Foreseen, Key, Session, SessionError, SessionOptions, Which};
 use gulliver_run::stream::Ledger;
 use serde::Serialize;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -94,14 +96,60 @@ struct Running {
     from_peers: u64,
 }
 
-/// Seconds of measuring one way of using the machine anew.
-const FRESH: f64 = SECONDS / 3.0;
+/// Seconds that every probe is run for in a round.
+const FRESH: f64 = 0.05;
 
-/// Trains a job with every strategy, taking turns, and compares. With `fresh`, what is predicted goes by how fast the
-/// machine is found to be before and after; strategies are planned by what it was before.
-pub fn check(case: &Case, profile: &Profile, fresh: bool) -> Result<Group, CommandError> {
-    let way = [case.threads, case.devices];
-    let profile = &if fresh { renewed(profile, way, FRESH)? } else { profile.clone() };
+/// Ways of using the machine that are measured while jobs are checked, by threads of a device and devices.
+#[derive(Default)]
+pub struct Fresh {
+    ways: BTreeMap<[usize; 2], Meanwhile>,
+}
+
+/// Families that are a smaller share of a job's work are taken as the profile has them.
+const OF_INTEREST: f64 = 0.02;
+
+impl Fresh {
+    /// Begins anew for a job on so many devices of so many threads, whose work is of these families by these shares.
+    fn begin(&mut self, ways: &[[usize; 2]], shares: &BTreeMap<String, f64>) -> Result<(), CommandError> {
+        let wanted = |family: &str| shares.get(family).is_some_and(|share| *share >= OF_INTEREST);
+        for &way in ways {
+            let meanwhile = match self.ways.entry(way) {
+                Entry::Vacant(vacant) => vacant.insert(Meanwhile::new(way)?),
+                Entry::Occupied(known) => known.into_mut(),
+            };
+            meanwhile.begin(&wanted)?;
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self, ways: &[[usize; 2]], turn: (usize, usize)) -> Result<(), CommandError> {
+        for way in ways {
+            if let Some(meanwhile) = self.ways.get_mut(way) {
+                meanwhile.turn(FRESH, turn)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The profile with what was measured since it began.
+    fn renewed(&self, profile: &Profile, ways: &[[usize; 2]]) -> Result<Profile, CommandError> {
+        let mut profile = profile.clone();
+        for &[threads, devices] in ways {
+            let near = profile.nearest(threads, devices);
+            if let Some((place, meanwhile)) = near.zip(self.ways.get(&[threads, devices])) {
+                meanwhile.renew(&mut profile.curves[place])?;
+            }
+        }
+        Ok(profile)
+    }
+}
+
+/// Trains a job with every strategy, taking turns, and compares. With `fresh`, the machine is measured in turns with
+/// them, and what is predicted goes by that; strategies are planned by the profile.
+pub fn check(case: &Case, profile: &Profile, mut fresh: Option<&mut Fresh>) -> Result<Group, CommandError> {
+    // Several devices are as fast as one while the others are at rest.
+    let ways = [[case.threads, case.devices], [case.threads, 1]];
+    let ways = if case.devices > 1 { &ways[..] } else { &ways[..1] };
     let (train, batch) = case.probe.built()?;
     let evaluation = case.probe.evaluation()?;
     let graphs = Graphs { train, evaluation, largest: case.sizes() };
@@ -130,20 +178,25 @@ pub fn check(case: &Case, profile: &Profile, fresh: bool) -> Result<Group, Comma
     for one in &mut running {
         one.turn(&batch, (0.0, WARM_UP))?;
     }
+    if let Some(fresh) = &mut fresh {
+        let shares = shares(&graphs.train, &graphs.largest, options.curves.as_deref())?;
+        fresh.begin(ways, &shares)?;
+    }
     for _ in 0..ROUNDS {
-        for one in &mut running {
+        let turns = running.len();
+        for (turn, one) in running.iter_mut().enumerate() {
+            if let Some(fresh) = &mut fresh {
+                fresh.turn(ways, (turn, turns))?;
+            }
             one.turn(&batch, (0.0, CHANGED))?;
             let times = one.turn(&batch, TURN)?;
             one.times.extend(times);
         }
     }
-    let after = if fresh { renewed(profile, way, FRESH)?.at(case.threads, case.devices) } else { None };
-    if let Some(halfway) =
-        options.curves.as_ref().zip(after).and_then(|(before, after)| before.halfway(&after))
-    {
-        let halfway = Arc::new(halfway);
+    if let Some(fresh) = &fresh {
+        let curves = fresh.renewed(profile, ways)?.at(case.threads, case.devices).map(Arc::new);
         for one in &mut running {
-            one.planners.iter_mut().for_each(|planner| planner.set_curves(Some(Arc::clone(&halfway))));
+            one.planners.iter_mut().for_each(|planner| planner.set_curves(curves.clone()));
             one.foreseen.together = simulated(&mut one.planners, &graphs)?.together;
         }
     }

@@ -214,15 +214,18 @@ mod tests {
     }
 
     fn profile() -> Profile {
-        let load = Load { flops: 1.0, bytes: 1.0, extents: [1.0; 5] };
+        let load = Load { flops: 1.0, bytes: 1.0, extents: [1.0; 6] };
         let points = vec![Point { load, seconds: 0.5, spread: 0.0 }];
         let curves = |threads| Curves {
             threads,
             devices: 1,
             between: 1e-6,
             meeting: None,
+            uneven: 0.0,
             rates: Rates::default(),
             families: [("conv".to_string(), points.clone())].into_iter().collect(),
+            alone: None,
+            rooflines: Default::default(),
         };
         let (processor, links) = ("x".to_string(), Links::default());
         Profile { cores: 2, processor, links, scaling: Vec::new(), curves: vec![curves(1), curves(2)] }

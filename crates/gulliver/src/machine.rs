@@ -10,7 +10,8 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 /// Numbers of a point, for the file's own explanation.
-const POINT: &str = "flops, bytes, first operand, second operand, first result, taps, row, seconds, spread";
+const POINT: &str =
+    "flops, bytes, first operand, second operand, first result, taps, row, columns, seconds, spread";
 
 /// What is known of the machine.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,7 +64,9 @@ pub fn known(named: Option<&Path>) -> Result<Known, CommandError> {
 pub fn read(path: &Path) -> Result<Profile, CommandError> {
     let file = |source| CommandError::File { path: path.to_path_buf(), source };
     let text = fs::read_to_string(path).map_err(file)?;
-    parse(&text).map_err(|problem| CommandError::Unknown(format!("{}: {problem}", path.display())))
+    parse(&text).map_err(|problem| {
+        CommandError::Unknown(format!("{}: {problem}; `gulliver profile` makes a new one", path.display()))
+    })
 }
 
 /// Writes a profile; a directory that is missing is made.
@@ -97,8 +100,8 @@ fn parse(text: &str) -> Result<Profile, String> {
             &[flops, bytes, call, curves.threads as f64, curves.devices as f64],
         )?;
         let Meeting { call, byte } = curves.meeting.unwrap_or(Meeting { call: 0.0, byte: 0.0 });
-        if ![call, byte].iter().all(|x| x.is_finite() && *x >= 0.0) {
-            return Err("`meeting` has a number below 0".into());
+        if ![call, byte, curves.uneven].iter().all(|x| x.is_finite() && *x >= 0.0) {
+            return Err("`meeting` or `uneven` has a number below 0".into());
         }
         for (family, points) in &curves.families {
             for point in points {
@@ -135,14 +138,14 @@ pub fn render(profile: &Profile) -> String {
             s.threads, s.flops, s.bytes, s.spread
         ));
     }
-    for Curves { threads, devices, between, meeting, rates, families } in curves {
+    for Curves { threads, devices, between, meeting, uneven, rates, families, .. } in curves {
         let Rates { flops, bytes, call } = rates;
         line(format!(
             "\n[[curves]]\nthreads = {threads}\ndevices = {devices}\nbetween = {between:e}\n\
              rates = {{ flops = {flops:e}, bytes = {bytes:e}, call = {call:e} }}"
         ));
         if let Some(Meeting { call, byte }) = meeting {
-            line(format!("meeting = {{ call = {call:e}, byte = {byte:e} }}"));
+            line(format!("meeting = {{ call = {call:e}, byte = {byte:e} }}\nuneven = {uneven:.4}"));
         }
         line(format!("\n# {POINT}\n[curves.families]"));
         for (family, points) in families {
@@ -155,8 +158,8 @@ pub fn render(profile: &Profile) -> String {
 fn rows(points: &[Point]) -> String {
     let mut text = String::new();
     for point in points {
-        let numbers: [f64; 9] = (*point).into();
-        let (sizes, [seconds, spread]) = numbers.split_at(7) else { continue };
+        let numbers: [f64; 10] = (*point).into();
+        let (sizes, [seconds, spread]) = numbers.split_at(8) else { continue };
         let sizes: Vec<String> = sizes.iter().map(|size| format!("{size:.1}")).collect();
         let _ = writeln!(text, "  [{}, {seconds:.4e}, {spread:.3}],", sizes.join(", "));
     }
@@ -172,7 +175,7 @@ mod tests {
 
     fn small() -> Profile {
         let point = |flops: f64| Point {
-            load: Load { flops, bytes: 4.0, extents: [1.0, 2.0, 3.0, 9.0, 5.0] },
+            load: Load { flops, bytes: 4.0, extents: [1.0, 2.0, 3.0, 9.0, 5.0, 4.0] },
             seconds: 0.25,
             spread: 0.125,
         };
@@ -188,8 +191,11 @@ mod tests {
                 devices: 2,
                 between: 1e-7,
                 meeting: Some(Meeting { call: 2e-5, byte: 1e-9 }),
+                uneven: 0.0625,
                 rates,
                 families,
+                alone: None,
+                rooflines: Default::default(),
             }],
         }
     }
@@ -215,7 +221,7 @@ mod tests {
             ("[8.0,", "[-8.0,", "below 0"),
             ("disk_write = 4e9", "disk_write = 0.0", "a rate of `links` is 0"),
             ("[8.0, ", "[", "line"),
-            ("byte = 1e-9", "byte = -1e-9", "`meeting` has a number below 0"),
+            ("byte = 1e-9", "byte = -1e-9", "`meeting` or `uneven` has a number below 0"),
             ("devices = 2", "devices = 0", "a number of `curves` is 0"),
         ] {
             assert!(good.contains(from), "{from}");

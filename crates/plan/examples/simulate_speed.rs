@@ -56,7 +56,15 @@ fn main() {
         let times: Vec<_> = all.iter().map(|(.., seconds)| |id: NodeId| seconds[id.index()]).collect();
         let pairs = all.iter().zip(&times);
         let parties: Vec<Party> = pairs
-            .map(|((graph, plan, _), seconds)| Party { graph, plan, seconds, taken: None, links: &links })
+            .map(|((graph, plan, _), seconds)| Party {
+                graph,
+                plan,
+                seconds,
+                alone: None,
+                taken: None,
+                uneven: 0.0,
+                links: &links,
+            })
             .collect();
         let topology = match rate_of_links {
             Some(rate) => Topology::pcie(devices, rate, 1e-5, 1).expect("a sound box"),

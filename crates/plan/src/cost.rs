@@ -2,6 +2,7 @@
 
 mod curve;
 mod profile;
+mod roofline;
 
 pub use curve::{Curves, Meeting, Point};
 pub use profile::{Profile, Scaling};

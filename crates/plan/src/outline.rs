@@ -4,7 +4,7 @@
 
 use crate::base::{Base, Facts};
 use crate::budget::LONG;
-use crate::cost::Meeting;
+use crate::cost::{Curves, Meeting};
 pub use crate::evaluate::profile;
 use crate::kind::Kinds;
 use crate::learn::Rung;
@@ -52,6 +52,8 @@ pub struct Sizes {
     pub scratch: Vec<u64>,
     /// Seconds by kind of node.
     pub seconds: Vec<f64>,
+    /// The same while other devices are at rest, if that makes a difference; else nothing.
+    pub alone: Vec<f64>,
     /// What a meeting takes of the device's time, if that is known.
     pub meeting: Option<Meeting>,
 }
@@ -118,14 +120,19 @@ impl Outline {
 
     /// The same sizes at other prices.
     pub(crate) fn priced(&self, sizes: &Sizes, options: &Options) -> Sizes {
-        let seconds = self.work.iter().enumerate().map(|(kind, work)| {
-            let slower = options.slower.get(kind).copied().unwrap_or(1.0);
-            let load = work.bind(&sizes.slice).unwrap_or_default();
-            let measured = options.curves.and_then(|curves| curves.seconds(&work.family, &load));
-            slower * measured.unwrap_or_else(|| options.rates.seconds(load.flops, load.bytes))
-        });
+        let by = |curves: Option<&Curves>| -> Vec<f64> {
+            let kinds = self.work.iter().enumerate().map(|(kind, work)| {
+                let slower = options.slower.get(kind).copied().unwrap_or(1.0);
+                let load = work.bind(&sizes.slice).unwrap_or_default();
+                let measured = curves.and_then(|curves| curves.seconds(&work.family, &load));
+                slower * measured.unwrap_or_else(|| options.rates.seconds(load.flops, load.bytes))
+            });
+            kinds.collect()
+        };
+        let alone = options.curves.and_then(|curves| curves.alone.as_deref());
+        let alone = alone.map_or_else(Vec::new, |alone| by(Some(alone)));
         let meeting = options.curves.and_then(|curves| curves.meeting);
-        Sizes { seconds: seconds.collect(), meeting, ..sizes.clone() }
+        Sizes { seconds: by(options.curves), alone, meeting, ..sizes.clone() }
     }
 
     /// Seconds of a node.
@@ -172,7 +179,7 @@ fn settle(graph: &Graph, kinds: &Kinds, sizes: &Bindings, options: &Options) -> 
         let view = node.op.def().is_view();
         scratch.push(if view { 0 } else { (options.scratch)(graph, node, &slice)? });
     }
-    Ok(Sizes { slice, bytes, scratch, seconds: Vec::new(), meeting: None })
+    Ok(Sizes { slice, bytes, scratch, seconds: Vec::new(), alone: Vec::new(), meeting: None })
 }
 
 fn peak(script: &Script, life: &Lifetimes, bytes: &[u64], scratch: impl Fn(usize) -> u64) -> u64 {

@@ -48,6 +48,11 @@ impl Outline {
         }
     }
 
+    /// Seconds of a node while other devices are at rest, if that is known.
+    pub fn seconds_alone(&self, sizes: &Sizes, node: usize) -> Option<f64> {
+        sizes.alone.get(self.kinds.kind_of[node] as usize).copied()
+    }
+
     /// Seconds of its own that a device gives to a meeting, whatever the links; none for other nodes.
     pub fn seconds_met(&self, graph: &Graph, sizes: &Sizes, node: usize) -> f64 {
         let bytes = meeting_of(&graph.nodes[node], &sizes.slice).map(|what| what.bytes() as f64);

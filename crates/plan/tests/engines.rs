@@ -131,7 +131,15 @@ fn simulated(devices: &[Planned], topology: &Topology) -> (Together, Vec<u64>) {
     let parties: Vec<Party> = devices
         .iter()
         .zip(&seconds)
-        .map(|(d, seconds)| Party { graph: &d.graph, plan: &d.plan, seconds, taken: None, links: &links })
+        .map(|(d, seconds)| Party {
+            graph: &d.graph,
+            plan: &d.plan,
+            seconds,
+            alone: None,
+            taken: None,
+            uneven: 0.0,
+            links: &links,
+        })
         .collect();
     let plans: Vec<(&Graph, &Plan)> = devices.iter().map(|d| (&d.graph, &d.plan)).collect();
     (together(&parties, topology).unwrap(), over_links(&plans, topology))

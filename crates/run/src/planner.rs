@@ -350,6 +350,14 @@ impl Planner {
         })
     }
 
+    /// Seconds of every node by itself while other devices are at rest, if that is known.
+    pub fn seconds_alone(&mut self, which: Which, sizes: &Bindings) -> Result<Option<Vec<f64>>, PlanError> {
+        self.with(which, sizes, |graph, outline, options| {
+            let bound = outline.sizes(graph, sizes, options)?;
+            Ok((0..graph.nodes.len()).map(|id| outline.seconds_alone(&bound, id)).collect())
+        })
+    }
+
     /// Seconds of its own that the device gives to each meeting.
     pub fn seconds_met(&mut self, which: Which, sizes: &Bindings) -> Result<Vec<f64>, PlanError> {
         self.with(which, sizes, |graph, outline, options| {

@@ -8,9 +8,11 @@ use crate::disk::DiskError;
 use crate::probe;
 use crate::session::SessionError;
 use crate::team::Team;
-use gulliver_graph::graph::GraphError;
+use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::{Graph, GraphError};
+use gulliver_graph::work::Work;
 use gulliver_plan::cost::{Curves, Links, Meeting, Profile, Rates, Scaling};
-use measure::{Measured, measure, sorted};
+use measure::{Bench, Measured, sorted};
 use probes::PROBES;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -83,7 +85,8 @@ pub fn profile(
         let Scaling { flops, bytes, .. } = scaling[(threads * devices).clamp(1, scaling.len()) - 1];
         let each = |rate: f64| rate / devices as f64;
         let rates = Rates { flops: each(flops), bytes: each(bytes), ..Rates::default() };
-        let mut measured = measured([threads, devices], rates, seconds / ways.len() as f64, &mut tell)?;
+        let way = [threads, devices];
+        let mut measured = joined(way, rates, all_probes(way, seconds / ways.len() as f64, &mut tell)?);
         // Devices that meet after every node lose time to nobody but the measurement.
         let alone = curves.iter().find(|other: &&Curves| other.threads == threads && other.devices == 1);
         measured.between = alone.map_or(measured.between, |alone| alone.between);
@@ -92,41 +95,114 @@ pub fn profile(
     Ok(Profile { cores, processor, links, scaling, curves })
 }
 
-/// Measures one way of using the machine anew: that which predictions for such devices are made from. The profile with
-/// it.
-pub fn renewed(
-    profile: &Profile,
-    [threads, devices]: [usize; 2],
-    seconds: f64,
-) -> Result<Profile, ProfileError> {
-    let mut profile = profile.clone();
-    if let Some(place) = profile.nearest(threads, devices) {
-        let Curves { threads, devices, rates, between, .. } = profile.curves[place];
-        let mut curves = measured([threads, devices], rates, seconds, &mut |_| ())?;
-        if devices > 1 {
-            curves.between = between;
-        }
-        profile.curves[place] = curves;
-    }
-    Ok(profile)
+/// One way of using the machine, measured in turns with what is to be predicted: a machine that others use is then as
+/// fast, or slow, for both.
+pub struct Meanwhile {
+    way: [usize; 2],
+    /// Of each probe, how much of its work is of which family; and the probe, once it was wanted.
+    probes: Vec<(BTreeMap<String, f64>, Option<Bench>)>,
+    /// Those that are wanted now.
+    wanted: Vec<usize>,
 }
 
-/// Curves of one way of using the machine, measured for about so many seconds.
-fn measured(
-    [threads, devices]: [usize; 2],
-    rates: Rates,
-    seconds: f64,
-    tell: &mut dyn FnMut(&str),
-) -> Result<Curves, ProfileError> {
-    let all = all_probes([threads, devices], seconds, tell)?;
-    let between = sorted(all.iter().map(|measured| measured.between).collect(), 0.5);
+/// A probe is of use to who wants to know of families that are this share of its work.
+const OF_USE: f64 = 0.1;
+
+impl Meanwhile {
+    /// On so many devices of so many threads.
+    pub fn new(way: [usize; 2]) -> Result<Meanwhile, ProfileError> {
+        let probes = PROBES.iter().map(|probe| {
+            let (graph, _) = probe.built()?;
+            Ok((shares(&graph, &probe.bindings(), None)?, None))
+        });
+        Ok(Meanwhile { way, probes: probes.collect::<Result<_, ProfileError>>()?, wanted: Vec::new() })
+    }
+
+    /// Forgets all turns so far, and gets ready those probes that tell of such families.
+    pub fn begin(&mut self, families: &dyn Fn(&str) -> bool) -> Result<(), ProfileError> {
+        self.wanted.clear();
+        for (i, (shares, bench)) in self.probes.iter_mut().enumerate() {
+            let share: f64 =
+                shares.iter().filter(|(family, _)| families(family)).map(|(_, share)| share).sum();
+            if share < OF_USE {
+                continue;
+            }
+            match bench {
+                Some(bench) => bench.forget(),
+                None => *bench = Some(Bench::new(&PROBES[i], self.way)?),
+            }
+            self.wanted.push(i);
+        }
+        Ok(())
+    }
+
+    /// Runs some of the probes for as many seconds each: of so many turns that have all of them, this one's.
+    pub fn turn(&mut self, seconds: f64, (turn, turns): (usize, usize)) -> Result<(), ProfileError> {
+        for &i in self.wanted.iter().skip(turn).step_by(turns.max(1)) {
+            if let Some(bench) = &mut self.probes[i].1 {
+                bench.turn(seconds)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// These curves, with what all turns have measured instead of what they had of the same families.
+    pub fn renew(&self, curves: &mut Curves) -> Result<(), ProfileError> {
+        let benches = self.wanted.iter().filter_map(|&i| self.probes[i].1.as_ref());
+        let all: Vec<Measured> = benches.map(Bench::measured).collect::<Result<_, _>>()?;
+        let Curves { between, meeting, uneven, families, .. } = joined(self.way, curves.rates, all);
+        curves.families.extend(families);
+        if self.way[1] == 1 {
+            curves.between = between;
+        }
+        curves.meeting = meeting.or(curves.meeting);
+        curves.uneven = uneven;
+        Ok(())
+    }
+}
+
+/// How much of a graph's work is of which family: as curves have it, or by ordinary rates.
+pub fn shares(
+    graph: &Graph,
+    sizes: &Bindings,
+    curves: Option<&Curves>,
+) -> Result<BTreeMap<String, f64>, ProfileError> {
+    let mut shares: BTreeMap<String, f64> = BTreeMap::new();
+    for node in graph.nodes.iter().filter(|node| !node.op.def().is_view()) {
+        let work = Work::of(graph, node);
+        let load = work.bind(sizes).map_err(SessionError::from)?;
+        let known = curves.and_then(|curves| curves.seconds(&work.family, &load));
+        let seconds = known.unwrap_or_else(|| Rates::default().seconds(load.flops, load.bytes));
+        *shares.entry(work.family).or_default() += seconds;
+    }
+    let all: f64 = shares.values().sum();
+    shares.values_mut().for_each(|share| *share /= all);
+    Ok(shares)
+}
+
+/// Curves of what was measured in one way of using the machine.
+fn joined([threads, devices]: [usize; 2], rates: Rates, all: Vec<Measured>) -> Curves {
+    let between: Vec<f64> = all.iter().map(|measured| measured.between).collect();
+    let between = sorted(&between, 0.5).unwrap_or(0.0);
+    let uneven: Vec<f64> = all.iter().map(|measured| measured.uneven).collect();
+    let uneven = sorted(&uneven, 0.5).unwrap_or(0.0);
     let met: Vec<[f64; 4]> = all.iter().filter_map(|measured| measured.met).collect();
     let meeting = (devices > 1).then(|| Meeting::fitted(&met));
     let mut families: BTreeMap<String, Vec<_>> = BTreeMap::new();
     for (family, points) in all.into_iter().flat_map(|measured| measured.families) {
         families.entry(family).or_default().extend(points);
     }
-    Ok(Curves { threads, devices, between, meeting, rates, families })
+    Curves {
+        threads,
+        devices,
+        between,
+        meeting,
+        uneven,
+        rates,
+        families,
+        alone: None,
+        rooflines: BTreeMap::new(),
+    }
 }
 
 /// Every probe run this way, in about `seconds`. Those that something disturbed are run again while there is time, and
@@ -138,17 +214,23 @@ fn all_probes(
 ) -> Result<Vec<Measured>, ProfileError> {
     let begin = Instant::now();
     let each = FIRST * seconds / PROBES.len() as f64;
+    let measure = |probe| -> Result<Measured, ProfileError> {
+        let begin = Instant::now();
+        let mut bench = Bench::new(probe, way)?;
+        bench.turn(if each > 0.0 { (each - begin.elapsed().as_secs_f64()).max(1e-9) } else { 0.0 })?;
+        bench.measured()
+    };
     let mut all = Vec::new();
     for probe in PROBES {
         tell(probe.model);
-        all.push((probe, measure(probe, way, each)?, 1));
+        all.push((probe, measure(probe)?, 1));
     }
     while begin.elapsed().as_secs_f64() < seconds {
         let noisy = all.iter_mut().filter(|(_, measured, runs)| *runs < RUNS && measured.spread() > CALM);
         let Some((probe, measured, runs)) = noisy.max_by(|a, b| a.1.spread().total_cmp(&b.1.spread())) else {
             break;
         };
-        let again = measure(probe, way, each)?;
+        let again = measure(probe)?;
         *runs += 1;
         if again.spread() < measured.spread() {
             *measured = again;
@@ -172,7 +254,7 @@ fn scaling(threads: usize) -> Scaling {
     let (times, seconds) = REPEATED;
     let repeat = |one: &dyn Fn() -> f64| {
         let rates: Vec<f64> = (0..times).map(|_| one()).collect();
-        let [low, median, high] = [0.0, 0.5, 1.0].map(|share| sorted(rates.clone(), share));
+        let [low, median, high] = [0.0, 0.5, 1.0].map(|share| sorted(&rates, share).unwrap_or(f64::NAN));
         (median, (high - low) / median)
     };
     let (flops, spread) = repeat(&|| probe::multiply_adds(&team, seconds));
@@ -182,9 +264,10 @@ fn scaling(threads: usize) -> Scaling {
 
 fn links(dir: &Path) -> Result<Links, DiskError> {
     let (times, seconds) = REPEATED;
-    let moves = sorted((0..times).map(|_| probe::moves(1 << 20, seconds)).collect(), 0.5);
+    let median = |rates: Vec<f64>| sorted(&rates, 0.5).unwrap_or(f64::NAN);
+    let moves = median((0..times).map(|_| probe::moves(1 << 20, seconds)).collect());
     let disk: Vec<[f64; 2]> =
         (0..times.div_ceil(2)).map(|_| probe::disk(dir, ON_DISK)).collect::<Result<_, _>>()?;
-    let [disk_read, disk_write] = [0, 1].map(|i| sorted(disk.iter().map(|rates| rates[i]).collect(), 0.5));
+    let [disk_read, disk_write] = [0, 1].map(|i| median(disk.iter().map(|rates| rates[i]).collect()));
     Ok(Links { to_device: moves, to_host: moves, from_peers: moves, disk_read, disk_write })
 }

@@ -33,8 +33,8 @@ pub struct Arguments {
     /// Of these, only jobs of such models.
     #[arg(long, value_name = "MODEL,…", value_delimiter = ',', requires = "check")]
     models: Vec<String>,
-    /// Before and after each of these jobs, measures the machine anew: what changes its speed is then no error of the
-    /// prediction. The file stays as it is.
+    /// Measures the machine in turns with these jobs: what changes its speed is then no error of the prediction. The
+    /// file stays as it is.
     #[arg(long, requires = "check")]
     fresh: bool,
     /// Measures nothing: corrects the profile by the runs that it predicted, and says what it changes.

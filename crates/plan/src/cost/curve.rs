@@ -1,15 +1,16 @@
 //! How long nodes take by what was measured of nodes like them: of the same family, with nearly as much to do.
-//! Between points it is not seconds that are averaged but how far they are from the roofline, so that small sizes,
+//! Between points it is not seconds that are averaged but how far they are from a [`Roofline`], so that small sizes,
 //! caches and tiles show in the points and size itself in the roofline.
 
 use super::Rates;
+use super::roofline::{Roofline, is_narrow};
 use gulliver_graph::work::Load;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// What one kind of node was measured to take.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(from = "[f64; 9]", into = "[f64; 9]")]
+#[serde(from = "[f64; 10]", into = "[f64; 10]")]
 pub struct Point {
     /// What it had to do.
     pub load: Load,
@@ -26,16 +27,16 @@ impl Point {
     }
 }
 
-impl From<[f64; 9]> for Point {
-    fn from([flops, bytes, a, b, c, d, e, seconds, spread]: [f64; 9]) -> Point {
-        Point { load: Load { flops, bytes, extents: [a, b, c, d, e] }, seconds, spread }
+impl From<[f64; 10]> for Point {
+    fn from([flops, bytes, a, b, c, d, e, f, seconds, spread]: [f64; 10]) -> Point {
+        Point { load: Load { flops, bytes, extents: [a, b, c, d, e, f] }, seconds, spread }
     }
 }
 
-impl From<Point> for [f64; 9] {
-    fn from(point: Point) -> [f64; 9] {
-        let Load { flops, bytes, extents: [a, b, c, d, e] } = point.load;
-        [flops, bytes, a, b, c, d, e, point.seconds, point.spread]
+impl From<Point> for [f64; 10] {
+    fn from(point: Point) -> [f64; 10] {
+        let Load { flops, bytes, extents: [a, b, c, d, e, f] } = point.load;
+        [flops, bytes, a, b, c, d, e, f, point.seconds, point.spread]
     }
 }
 
@@ -88,51 +89,54 @@ pub struct Curves {
     /// What a meeting with other devices takes of a device's time, if that was measured.
     #[serde(default)]
     pub meeting: Option<Meeting>,
+    /// How much longer the slowest of several devices takes for a kernel than they do on average, as a share.
+    #[serde(default)]
+    pub uneven: f64,
     /// The roofline.
     pub rates: Rates,
     /// By family.
     pub families: BTreeMap<String, Vec<Point>>,
+    /// The same device while the others are at rest, if that was measured.
+    #[serde(skip)]
+    pub alone: Option<Box<Curves>>,
+    /// Rooflines of families that have one of their own; see [`Curves::fitted`].
+    #[serde(skip)]
+    pub rooflines: BTreeMap<String, Roofline>,
 }
 
 /// Points that are averaged, nearest first.
 const NEAREST: usize = 8;
 /// Square of a distance, in logarithms of sizes, below which points are as good as the same.
 const SAME: f64 = 0.01;
+/// Elements of a row beyond which a larger power of two makes no difference: a page.
+const EVEN: u64 = 1024;
 
 impl Curves {
-    /// Halfway between these and others that were measured of the same nodes at another time; none if of others.
-    pub fn halfway(&self, other: &Curves) -> Option<Curves> {
-        let mean = |a: f64, b: f64| (a + b) / 2.0;
-        let mut curves = self.clone();
-        curves.between = mean(self.between, other.between);
-        curves.meeting = match (self.meeting, other.meeting) {
-            (Some(a), Some(b)) => Some(Meeting { call: mean(a.call, b.call), byte: mean(a.byte, b.byte) }),
-            _ => None,
-        };
-        for (family, points) in &mut curves.families {
-            let others = other.families.get(family).filter(|others| others.len() == points.len())?;
-            for (point, other) in points.iter_mut().zip(others) {
-                if point.load != other.load {
-                    return None;
-                }
-                let typical = mean(point.typical(), other.typical());
-                point.seconds = mean(point.seconds, other.seconds);
-                point.spread = typical / point.seconds - 1.0;
-            }
-        }
-        (other.families.len() == curves.families.len()).then_some(curves)
+    /// With rooflines fitted to the points of every family of sums of products.
+    pub fn fitted(mut self) -> Curves {
+        let products =
+            self.families.iter().filter(|(_, points)| points.iter().any(|p| p.load.extents[5] > 1.0));
+        let fitted = products.map(|(family, points)| (family.clone(), Roofline::fitted(&self.rates, points)));
+        self.rooflines = fitted.collect();
+        self
     }
 
     /// Seconds of a node of this family, if anything like it was measured.
     pub fn seconds(&self, family: &str, load: &Load) -> Option<f64> {
-        let points = self.like(family)?;
+        let mut points = self.like(family)?;
+        // Narrow results have kernels of their own.
+        if points.iter().any(|point| is_narrow(&point.load) == is_narrow(load)) {
+            points.retain(|point| is_narrow(&point.load) == is_narrow(load));
+        }
+        let plain = Roofline::plain(&self.rates);
+        let roofline = self.rooflines.get(family).filter(|_| !is_narrow(load)).unwrap_or(&plain);
         let place = place(load);
         let mut near: Vec<(f64, f64)> = points
             .iter()
             .map(|point| {
                 let pairs = place.iter().zip(self::place(&point.load));
                 let distance: f64 = pairs.map(|(a, b)| (a - b) * (a - b)).sum();
-                (distance, (point.typical() / self.roofline(&point.load)).ln())
+                (distance, (point.typical() / roofline.seconds(&point.load)).ln())
             })
             .collect();
         near.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -140,7 +144,7 @@ impl Curves {
         let weight = |distance: f64| 1.0 / (distance + SAME);
         let all: f64 = near.iter().map(|(d, _)| weight(*d)).sum();
         let slower = near.iter().map(|(d, slower)| weight(*d) * slower).sum::<f64>() / all;
-        let seconds = self.roofline(load) * slower.exp() + self.between;
+        let seconds = roofline.seconds(load) * slower.exp() + self.between;
         seconds.is_finite().then_some(seconds)
     }
 
@@ -162,16 +166,15 @@ impl Curves {
             prefix = prefix.rsplit_once(' ')?.0;
         }
     }
-
-    fn roofline(&self, load: &Load) -> f64 {
-        load.flops / self.rates.flops + load.bytes / self.rates.bytes + self.rates.call
-    }
 }
 
-/// Sizes as logarithms.
-fn place(load: &Load) -> [f64; 7] {
-    let [a, b, c, d, e] = load.extents;
-    [load.flops, load.bytes, a, b, c, d, e].map(|size| size.max(1.0).ln())
+/// Sizes as logarithms, and how evenly rows fall into the sets of a cache: rows as long as a large power of two share
+/// few of them.
+fn place(load: &Load) -> [f64; 8] {
+    let [a, b, c, d, e, _] = load.extents;
+    let row = e.max(1.0) as u64;
+    let even = (1u64 << row.trailing_zeros()).min(EVEN) as f64;
+    [load.flops, load.bytes, a, b, c, d, e, even].map(|size| size.max(1.0).ln())
 }
 
 #[cfg(test)]
@@ -179,7 +182,7 @@ mod tests {
     use super::*;
 
     fn load(flops: f64) -> Load {
-        Load { flops, bytes: flops / 4.0, extents: [flops, 1.0, flops, 1.0, 8.0] }
+        Load { flops, bytes: flops / 4.0, extents: [flops, 1.0, flops, 1.0, 8.0, 1.0] }
     }
 
     fn curves(points: &[(&str, f64, f64)]) -> Curves {
@@ -189,7 +192,8 @@ mod tests {
             families.entry(family.to_string()).or_default().push(point);
         }
         let rates = Rates { flops: 1e9, bytes: 1e9, call: 1e-6 };
-        Curves { threads: 1, devices: 1, between: 0.0, meeting: None, rates, families }
+        let (between, uneven, meeting, alone, rooflines) = (0.0, 0.0, None, None, BTreeMap::new());
+        Curves { threads: 1, devices: 1, between, meeting, uneven, rates, families, alone, rooflines }
     }
 
     #[test]
@@ -230,16 +234,6 @@ mod tests {
         let Meeting { call, byte } = Meeting::fitted(&[step(10.0, 1e6, -0.02), step(300.0, 1e3, -0.03)]);
         assert!(call >= 0.0 && byte >= 0.0 && (call + byte).is_finite());
         assert_eq!(Meeting::fitted(&[]), Meeting { call: 0.0, byte: 0.0 });
-    }
-
-    #[test]
-    fn halfway_between_two_times_is_their_mean() {
-        let [early, late] = [0.5, 1.5].map(|seconds| curves(&[("conv 2d", 1e6, seconds), ("map", 1e8, 2.0)]));
-        let found = early.halfway(&late).unwrap();
-        assert_eq!(found, curves(&[("conv 2d", 1e6, 1.0), ("map", 1e8, 2.0)]));
-        assert_eq!(early.halfway(&curves(&[("conv 2d", 1e7, 0.5), ("map", 1e8, 2.0)])), None);
-        assert_eq!(early.halfway(&curves(&[("conv 2d", 1e6, 0.5)])), None);
-        assert_eq!(curves(&[("conv 2d", 1e6, 0.5)]).halfway(&early), None);
     }
 
     #[test]

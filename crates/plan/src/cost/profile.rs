@@ -34,8 +34,16 @@ pub struct Profile {
 
 impl Profile {
     /// The curves of so many devices of so many threads each: as measured, or scaled from the most similar way
-    /// that was.
+    /// that was. Those of several know how fast one is while the others are at rest.
     pub fn at(&self, threads: usize, devices: usize) -> Option<Curves> {
+        let mut curves = self.scaled(threads, devices)?;
+        if devices > 1 {
+            curves.alone = self.scaled(threads, 1).filter(|alone| *alone != curves).map(Box::new);
+        }
+        Some(curves)
+    }
+
+    fn scaled(&self, threads: usize, devices: usize) -> Option<Curves> {
         let near = &self.curves[self.nearest(threads, devices)?];
         let mut curves = near.clone();
         let faster = self.flops(threads) / self.flops(near.threads);
@@ -46,7 +54,7 @@ impl Profile {
             points.for_each(|point| point.seconds /= faster);
         }
         (curves.threads, curves.devices) = (threads, devices);
-        Some(curves)
+        Some(curves.fitted())
     }
 
     /// Which of the curves are of the most similar way that was measured.
@@ -73,7 +81,7 @@ mod tests {
     #[test]
     fn ways_that_were_not_measured_are_scaled_from_the_nearest() {
         let curves = |threads, devices, seconds| {
-            let load = Load { flops: 1e6, bytes: 1e6, extents: [1.0; 5] };
+            let load = Load { flops: 1e6, bytes: 1e6, extents: [1.0; 6] };
             let families = [("conv".to_string(), vec![Point { load, seconds, spread: 0.0 }])];
             let rates = Rates { flops: 1e9, bytes: 1e9, call: 1e-6 };
             Curves {
@@ -81,8 +89,11 @@ mod tests {
                 devices,
                 between: 0.0,
                 meeting: None,
+                uneven: 0.0,
                 rates,
                 families: families.into_iter().collect(),
+                alone: None,
+                rooflines: Default::default(),
             }
         };
         let scaling = |threads: usize| Scaling {

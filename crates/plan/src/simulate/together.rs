@@ -20,10 +20,15 @@ pub struct Party<'a> {
     pub graph: &'a Graph,
     /// When and where.
     pub plan: &'a Plan,
-    /// Seconds of its nodes; of a meeting, those that it takes at least, whatever the links.
+    /// Seconds of its nodes while all devices are at work; of a meeting, those that it takes at least, whatever the
+    /// links.
     pub seconds: &'a dyn Fn(NodeId) -> f64,
+    /// Seconds of its nodes while the others are at rest; none if that makes no difference.
+    pub alone: Option<&'a dyn Fn(NodeId) -> f64>,
     /// Seconds of each meeting that are taken from kernels, as there is no core for who holds it; none if there is.
     pub taken: Option<&'a dyn Fn(NodeId) -> f64>,
+    /// How much longer the slowest of all devices takes for a kernel than they do on average, as a share.
+    pub uneven: f64,
     /// How fast its own links are where the topology has none.
     pub links: &'a Links,
 }
@@ -163,8 +168,49 @@ impl Due {
     }
 }
 
+/// How often devices are timed anew, each time with kernels as fast as the time before says that others are at rest.
+const AGAIN: usize = 3;
+
 /// Times the plans of all devices at once, by their numbers. Fails if they would wait for each other for ever.
 pub fn together(parties: &[Party], topology: &Topology) -> Result<Together, Stuck> {
+    let mut found = timed(parties, topology, &[])?;
+    if parties.len() > 1 && parties.iter().any(|party| party.alone.is_some()) {
+        for _ in 0..AGAIN {
+            let crowds = crowds(parties, &found.spans);
+            found = timed(parties, topology, &crowds)?;
+        }
+    }
+    Ok(found)
+}
+
+/// By device and step of the computation, how many of the other devices compute meanwhile, as a share of all others.
+fn crowds(parties: &[Party], spans: &[Span]) -> Vec<Vec<f32>> {
+    let computing = |device: usize| {
+        spans.iter().filter(move |s| s.device as usize == device && s.stream == Stream::Compute)
+    };
+    let mut all: Vec<Vec<f32>> = parties.iter().map(|party| vec![0.0; party.plan.steps.len()]).collect();
+    let each = 1.0 / (parties.len() - 1) as f64;
+    for (device, crowds) in all.iter_mut().enumerate() {
+        for other in (0..parties.len()).filter(|&other| other != device) {
+            let mut theirs = computing(other).peekable();
+            for Span { step, start, end, .. } in computing(device).filter(|span| span.end > span.start) {
+                let mut shared = 0.0;
+                while let Some(their) = theirs.peek() {
+                    shared += (their.end.min(*end) - their.start.max(*start)).max(0.0);
+                    if their.end > *end {
+                        break;
+                    }
+                    theirs.next();
+                }
+                crowds[*step as usize] += (each * shared / (end - start)) as f32;
+            }
+        }
+    }
+    all
+}
+
+/// Times all devices once; kernels take as long as it says how crowded they are, or as if all were at work.
+fn timed(parties: &[Party], topology: &Topology, crowds: &[Vec<f32>]) -> Result<Together, Stuck> {
     let steps = parties.iter().map(|party| party.plan.steps.len()).sum();
     let mut all = All {
         parties,
@@ -175,6 +221,7 @@ pub fn together(parties: &[Party], topology: &Topology) -> Result<Together, Stuc
         open: HashMap::new(),
         spans: Vec::with_capacity(steps),
         again: Vec::new(),
+        crowds,
     };
     for (device, party) in parties.iter().enumerate() {
         for step in 0..party.plan.steps.len() {
@@ -202,6 +249,8 @@ struct State {
     under_way: [bool; STREAMS.len()],
     ran: Ran,
     due: Meetings,
+    /// Squares of the seconds of kernels since the last meeting.
+    squares: f64,
 }
 
 impl State {
@@ -214,6 +263,7 @@ impl State {
             under_way: [false; STREAMS.len()],
             ran: Ran::default(),
             due: Meetings::of(party.graph, party.plan),
+            squares: 0.0,
         }
     }
 }
@@ -285,6 +335,8 @@ struct All<'a> {
     spans: Vec<Span>,
     /// Devices that may get on.
     again: Vec<usize>,
+    /// By device and step, the share of others that compute meanwhile; nothing if all do.
+    crowds: &'a [Vec<f32>],
 }
 
 impl<'a> All<'a> {
@@ -317,15 +369,22 @@ impl<'a> All<'a> {
 
     /// Begins a step; false if it is not known yet when it will be done, or it was told already.
     fn begin(&mut self, device: usize, step: usize, stream: Stream, ready: f64) -> bool {
-        let Party { plan, seconds: node, links, .. } = self.parties[device];
+        let Party { plan, seconds: node, alone, links, .. } = self.parties[device];
         let seconds = match &plan.steps[step].act {
             Act::Alloc(_) | Act::Free(_) => return true,
             Act::Run { node: id, partial, .. } => {
-                let seconds = node(*id);
+                let seconds = match (alone, self.crowds.get(device)) {
+                    (Some(alone), Some(crowds)) => {
+                        let alone = alone(*id);
+                        alone + (node(*id) - alone) * f64::from(crowds[step])
+                    }
+                    _ => node(*id),
+                };
                 let state = &mut self.devices[device];
                 if !state.ran.insert(plan, *id, *partial) {
                     state.timing.again += seconds;
                 }
+                state.squares += seconds * seconds;
                 seconds
             }
             Act::Copy { from, .. } => from.bytes as f64 / links.to_device,
@@ -409,8 +468,12 @@ impl<'a> All<'a> {
         if open.came.len() < due.parties.len() {
             return;
         }
-        open.began = open.came.iter().map(|(.., ready)| *ready).fold(0.0, f64::max);
+        // Kernels that are the same are not equally fast every time: the slowest device is waited for.
+        let late = |device: usize| self.parties[device].uneven * self.devices[device].squares.sqrt();
+        let last = open.came.iter().map(|(.., ready)| *ready).fold(0.0, f64::max);
+        open.began = last + open.came.iter().map(|(device, ..)| late(*device)).fold(0.0, f64::max);
         let (began, came) = (open.began, open.came.clone());
+        came.iter().for_each(|(device, ..)| self.devices[*device].squares = 0.0);
         for (device, step, _) in came {
             self.take(device, step, began, 0);
         }

@@ -60,6 +60,8 @@ pub static PROBES: &[Probe] = &[
     probe("bert", "vocab=2000 width=192 heads=3 layers=1 hidden=768", [4, 48], "adam"),
     probe("lstm", "vocab=600 width=384 layers=1", [14, 28], "sgd"),
     probe("lstm", "vocab=1500 width=640 layers=1", [28, 12], "sgd"),
+    probe("lstm", "vocab=256 width=256 layers=1", [24, 24], "sgd"),
+    probe("lstm", "vocab=128 width=1024 layers=1", [12, 8], "sgd"),
     probe("lstm", "vocab=400 width=256 layers=1 cell=gru", [16, 24], "adam"),
 ];
 
@@ -85,9 +87,13 @@ impl Probe {
     pub fn built(&self) -> Result<(Graph, Batch), ProfileError> {
         let failed = |source| ProfileError::Graph { model: self.model, source };
         let graph = self.graph().map_err(failed)?;
-        let sizes = Bindings::new().with("batch", self.sizes[0]).with("length", self.sizes[1]);
-        let batch = noise(&graph, &sizes).map_err(failed)?;
+        let batch = noise(&graph, &self.bindings()).map_err(failed)?;
         Ok((graph, batch))
+    }
+
+    /// The sizes of its batch.
+    pub fn bindings(&self) -> Bindings {
+        Bindings::new().with("batch", self.sizes[0]).with("length", self.sizes[1])
     }
 }
 

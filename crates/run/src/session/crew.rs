@@ -4,7 +4,7 @@
 
 use super::{Key, Outcome, Session, SessionError, SessionOptions, Which};
 use crate::data::Batch;
-use crate::executor::RunError;
+use crate::executor::{RunError, Work};
 use crate::host::HostTensor;
 use crate::lower::KernelError;
 use crate::peers::{Peers, Room, Seat, Takes};
@@ -19,6 +19,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 /// The planners of several devices, each with the options of one, in which batch and partials are those of
 /// the whole job. There must be as many partials for each device, and at least one device. The first evaluates.
@@ -157,6 +158,21 @@ impl Session {
     fn shares_batches(&self) -> bool {
         let options = self.planner.options();
         options.seat.is_none() || options.own_partials().is_some()
+    }
+
+    /// A step of every device at the same time, each with this batch, that looks at no loss and times each
+    /// instruction; the times of each device.
+    pub(crate) fn profile_all(
+        &mut self,
+        batch: &Batch,
+        key: Key,
+        hyper: &(dyn Fn(&str) -> Option<f32> + Sync),
+    ) -> Result<Vec<Vec<(Work, Duration)>>, SessionError> {
+        let mut others = std::mem::take(&mut self.others);
+        let all: Vec<&mut Session> = std::iter::once(&mut *self).chain(&mut others).collect();
+        let times = at_once(all, |session: &mut Session| session.profile(batch, key, hyper));
+        self.others = others;
+        times
     }
 
     /// The sessions of all devices, this one's first.

@@ -26,21 +26,28 @@ pub fn foresee(planners: &mut [Planner], sizes: &Bindings) -> Result<Foreseen, S
     let made = at_once(planners.iter_mut().collect(), |planner: &mut Planner| {
         let plan = planner.plan(Which::Train, sizes)?;
         verify(planner.graph(Which::Train), &plan)?;
-        Ok((plan, planner.seconds(Which::Train, sizes)?, planner.seconds_met(Which::Train, sizes)?))
+        let seconds = planner.seconds(Which::Train, sizes)?;
+        let alone = planner.seconds_alone(Which::Train, sizes)?;
+        Ok((plan, seconds, alone, planner.seconds_met(Which::Train, sizes)?))
     })?;
     let threads: usize = planners.iter().map(|planner| planner.options().threads).sum();
     let crowded = threads >= thread::available_parallelism().map_or(1, |n| n.get());
     let throttle = planners.first().and_then(|planner| planner.options().throttle.clone());
     let topology = throttle.map_or_else(Topology::alone, |throttle| Arc::clone(&throttle).topology().clone());
-    let of: Vec<_> = made.iter().map(|(_, seconds, _)| |id: NodeId| seconds[id.index()]).collect();
+    let of: Vec<_> = made.iter().map(|(_, seconds, ..)| |id: NodeId| seconds[id.index()]).collect();
+    let alone =
+        made.iter().map(|(_, _, alone, _)| alone.as_ref().map(|alone| |id: NodeId| alone[id.index()]));
+    let alone: Vec<Option<_>> = alone.collect();
     let taken: Vec<_> = made.iter().map(|(.., met)| |id: NodeId| met[id.index()]).collect();
-    let parties = planners.iter().zip(&made).zip(of.iter().zip(&taken));
+    let parties = planners.iter().zip(&made).zip(of.iter().zip(alone.iter().zip(&taken)));
     let parties: Vec<Party> = parties
-        .map(|((planner, (plan, ..)), (seconds, taken))| Party {
+        .map(|((planner, (plan, ..)), (seconds, (alone, taken)))| Party {
             graph: planner.graph(Which::Train),
             plan,
             seconds,
+            alone: alone.as_ref().map(|alone| alone as &dyn Fn(NodeId) -> f64),
             taken: crowded.then_some(taken as &dyn Fn(NodeId) -> f64),
+            uneven: planner.options().curves.as_ref().map_or(0.0, |curves| curves.uneven),
             links: &planner.options().links,
         })
         .collect();

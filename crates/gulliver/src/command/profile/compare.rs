@@ -1,8 +1,8 @@
 //! `gulliver profile --check`: a row for every job and strategy, and what they come to.
 
 use super::{bar, show};
-use crate::check::cases::{JOBS, Wires, cases};
-use crate::check::{Checked, Group, check};
+use crate::check::cases::{Case, JOBS, Wires, cases};
+use crate::check::{Checked, Fresh, Group, check};
 use crate::command::CommandError;
 use crate::report::table::{self, Column};
 use crate::report::units;
@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 /// Regret that is nobody's fault: two strategies as good as equal.
 const EQUAL: f64 = 0.03;
 
-/// Trains what is to be compared; with `fresh`, the machine is measured anew before and after each job.
+/// Trains what is to be compared; with `fresh`, the machine is measured meanwhile.
 pub fn compare(
     profile: &Profile,
     cores: usize,
@@ -27,10 +27,15 @@ pub fn compare(
     }
     let (bar, cases) = (bar(), cases(cores, models));
     let mut all = Vec::new();
+    let mut fresh = fresh.then(Fresh::default);
     for (i, case) in cases.iter().enumerate() {
         let what = format!("{}, {} × {} threads", case.probe.model, case.devices, case.threads);
         show(&bar, &Doing { what, done: [i, cases.len()] });
-        all.push(check(case, profile, fresh)?);
+        let group = check(case, profile, fresh.as_mut())?;
+        if bar.is_hidden() {
+            eprint!("{}", lines(&group));
+        }
+        all.push(group);
     }
     bar.finish_and_clear();
     Ok(all)
@@ -79,6 +84,23 @@ pub fn rendered(all: &[Group]) -> String {
         .collect();
     text.extend(said);
     text + &summary(all)
+}
+
+/// What one job came to, a line for each strategy, for those who wait without a terminal.
+fn lines(group: &Group) -> String {
+    let Case { probe, devices, threads, .. } = group.case;
+    let links = group.case.wires.map_or("free", |wires| wires.name);
+    let line = |one: &Checked| {
+        let [predicted, measured] = [one.predicted, one.measured].map(|seconds| 1e3 * seconds);
+        format!(
+            "{} {} {devices}×{threads} {links} {}: predicted {predicted:.2} ms, measured {measured:.2} ms, {}\n",
+            probe.model,
+            probe.sizes[0],
+            one.strategy,
+            percent(one.accuracy()),
+        )
+    };
+    group.all.iter().map(line).collect()
 }
 
 fn percent(share: f64) -> String {
