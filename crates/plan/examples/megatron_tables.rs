@@ -117,7 +117,7 @@ fn show(name: &str, measured: f64, answer: &Estimate) -> f64 {
     let error = answer.seconds / measured - 1.0;
     let within = (answer.interval[0]..=answer.interval[1]).contains(&measured);
     println!(
-        "{name:>7} {:<46} measured {measured:7.2} s, predicted {:7.2} s, {:+6.1} %{}",
+        "{name:>7} {:<62} measured {measured:7.2} s, predicted {:7.2} s, {:+6.1} %{}",
         answer.strategy.to_string(),
         answer.seconds,
         100.0 * error,
