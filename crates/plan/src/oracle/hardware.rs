@@ -86,10 +86,10 @@ pub struct Accelerator {
 /// Volta, and Pascal before it. Fitted on published throughput of a single V100; small products (`batched`,
 /// `odd`, `tail`, `gap`) are those of Ampere, as no row of one V100 tells them apart.
 const VOLTA: Efficiency = Efficiency {
-    matrix: [0.84, 0.84, 0.527],
-    convolution: [1.0, 1.0, 0.657],
+    matrix: [0.838, 0.838, 0.574],
+    convolution: [1.0, 1.0, 0.743],
     batched: 0.75,
-    half_depth: 97.0,
+    half_depth: 164.0,
     tile: 64.0,
     tail: 0.1,
     odd: 0.455,
@@ -100,8 +100,8 @@ const VOLTA: Efficiency = Efficiency {
 /// Ampere, and what came after it. Fitted on GPT on one and two A100 and on forward passes (`mixed`), and on
 /// published throughput of a single A100 (`tf32`, convolutions).
 const AMPERE: Efficiency = Efficiency {
-    matrix: [0.84, 0.69, 0.92],
-    convolution: [1.0, 0.375, 0.808],
+    matrix: [0.84, 0.711, 0.92],
+    convolution: [1.0, 0.375, 0.99],
     batched: 0.75,
     half_depth: 400.0,
     tile: 64.0,

@@ -67,7 +67,9 @@ pub fn memory(stage: &Stage, strategy: &Strategy, setting: &Setting, context: f6
     // One bucket on its way out and one on its way in, and what the software makes of all gradients.
     let gathered = if strategy.shard > 0 {
         let bucket = software.bucket.unwrap_or(stage.weights.min(DEEPSPEED_BUCKET));
+        // Of that, the share this device updates with is there in 32 bits too.
         (2.0 * bucket + software.flat * stage.weights) * element
+            + software.flat * 4.0 * stage.weights / replicas
     } else {
         0.0
     };

@@ -85,12 +85,19 @@ pub fn transformer_xl(large: bool) -> Workload {
     let (heads, s, width) = (model.heads, model.length, model.hidden / model.heads);
     let scores = heads * s * (s + model.memory);
     let positions = Work::batched(heads, s, s + model.memory, width);
+    // Keys and values, and with them queries, are made of the memory too.
+    let all = Work::matrix(s + model.memory, 3.0 * model.hidden, model.hidden, Divide::Columns);
     let block = &mut workload.layers[1];
+    block.forward[0] = all;
+    block.backward[..2].copy_from_slice(&all.gradients());
     block.forward.extend([positions, Work::memory(14.0 * scores, 9.0, Divide::Batch)]);
     block.backward.extend(positions.gradients());
     block.backward.push(Work::memory(20.0 * scores, 12.0, Divide::Batch));
     block.kept += 4.0 * scores;
-    workload.layers[0].weights = if large { 79e6 } else { 137e6 };
+    // Its table has a gradient for every word: set to zero, and that of the output, which has the same table, added.
+    let table = if large { 79e6 } else { 137e6 };
+    workload.layers[0].weights = table;
+    workload.layers[0].backward.push(Work { weights: 4.0 * table, ..Work::memory(0.0, 2.0, Divide::Batch) });
     workload
 }
 

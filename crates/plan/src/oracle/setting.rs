@@ -30,8 +30,13 @@ pub struct Software {
     pub passes: f64,
     /// Bytes the update moves for every weight, relative to what a fused kernel needs.
     pub update: f64,
-    /// Standard deviation of kernels' times, as a share, such that four of five rows that were fitted on lie
-    /// within their interval; a guess where there are none.
+    /// Elements of gradients moved for every weight to add those of one micro-batch to those before; none where it
+    /// is part of what was fitted.
+    pub accumulate: f64,
+    /// Devices that share layers each pass a part of a result on to the next stage, which gathers it.
+    pub scattered: bool,
+    /// Standard deviation of kernels' times, as a share, such that at least four of five rows that were fitted on
+    /// lie within their interval; a guess where there are none.
     pub spread: f64,
     /// Accelerators, by how their names begin, whose kernels were fitted under this software; of others the rates
     /// are taken over from what was fitted elsewhere.
@@ -54,9 +59,10 @@ pub const DEEPSPEED_BUCKET: f64 = 5e8;
 /// sending and receiving, as NCCL has by default.
 const NCCL_BUFFERS: f64 = 4.0 * 10.0 * 2.0 * 4.0 * 1048576.0;
 
-/// Launches of Megatron are fitted on GPT on one and two A100; PyTorch and Chainer, which run Python for every
-/// operator as it does, have the same. Passes of TensorFlow and MXNet are fitted on single devices relative to
-/// PyTorch. Overlap, and what goes through host memory, is assumed from how each exchanges gradients and, for
+/// Launches and passes of DeepSpeed are fitted on GPT of Megatron-DeepSpeed on two A100. Megatron itself has the same,
+/// and moves what its program moves beside: bytes that were counted, not fitted. PyTorch and Chainer, which run
+/// Python for every operator, have the same launches. Passes of PyTorch, TensorFlow and MXNet are fitted on single
+/// devices; Chainer's are assumed. Overlap, and what goes through host memory, is assumed from how each exchanges gradients and, for
 /// Chainer, loads samples and sends arrays; docs/oracle.md says what had been seen of its rows by then.
 const TABLE: &[Software] = &[
     Software {
@@ -69,13 +75,36 @@ const TABLE: &[Software] = &[
         blocking: false,
         feed: [0.0; 2],
         read: 0.0,
-        passes: 1.0,
+        passes: 1.21,
         update: 1.25,
-        spread: 0.33,
+        accumulate: 3.0,
+        scattered: false,
+        spread: 0.2,
         seen: &["v100", "a100"],
         fragmentation: 0.1,
         flat: 0.0,
         bucket: None,
+        channels: NCCL_BUFFERS,
+    },
+    Software {
+        name: "deepspeed",
+        dispatch: 41e-6,
+        step: 0.3e-3,
+        overlap: 0.0,
+        message: 2e-6,
+        staging: None,
+        blocking: false,
+        feed: [0.0; 2],
+        read: 0.0,
+        passes: 0.85,
+        update: 1.25,
+        accumulate: 0.0,
+        scattered: false,
+        spread: 0.05,
+        seen: &["a100"],
+        fragmentation: 0.1,
+        flat: 1.0,
+        bucket: Some(DEEPSPEED_BUCKET),
         channels: NCCL_BUFFERS,
     },
     Software {
@@ -89,12 +118,16 @@ const TABLE: &[Software] = &[
         feed: [0.0; 2],
         read: 0.0,
         passes: 0.85,
-        update: 1.25,
-        spread: 0.055,
+        // Gradients are made 32-bit numbers, unscaled, squared for their norm, clipped, used, and set to zero: 60 bytes.
+        update: 2.0,
+        // Read the sum and what is new, write the sum: a kernel of its own, as gradients live in one flat buffer.
+        accumulate: 3.0,
+        scattered: true,
+        spread: 0.05,
         seen: &["a100"],
         fragmentation: 0.1,
-        flat: 1.0,
-        bucket: Some(DEEPSPEED_BUCKET),
+        flat: 0.0,
+        bucket: None,
         channels: NCCL_BUFFERS,
     },
     Software {
@@ -109,7 +142,9 @@ const TABLE: &[Software] = &[
         read: 0.0,
         passes: 0.785,
         update: 1.25,
-        spread: 0.33,
+        accumulate: 0.0,
+        scattered: false,
+        spread: 0.2,
         seen: &["v100", "a100"],
         fragmentation: 0.1,
         flat: 0.0,
@@ -128,7 +163,9 @@ const TABLE: &[Software] = &[
         read: 0.0,
         passes: 0.61,
         update: 1.25,
-        spread: 0.33,
+        accumulate: 0.0,
+        scattered: false,
+        spread: 0.2,
         seen: &["v100", "a100"],
         fragmentation: 0.1,
         flat: 0.0,
@@ -152,8 +189,10 @@ const TABLE: &[Software] = &[
         read: 1e-3 / (3.0 * 224.0 * 224.0 * 4.0),
         passes: 1.0,
         update: 1.25,
+        accumulate: 0.0,
+        scattered: false,
         spread: 0.33,
-        seen: &["v100"],
+        seen: &[],
         fragmentation: 0.1,
         flat: 0.0,
         bucket: None,
@@ -171,6 +210,8 @@ const TABLE: &[Software] = &[
         read: 0.0,
         passes: 1.0,
         update: 1.0,
+        accumulate: 0.0,
+        scattered: false,
         spread: 0.0,
         seen: &[""],
         fragmentation: 0.0,
@@ -190,6 +231,8 @@ const TABLE: &[Software] = &[
         read: 0.0,
         passes: 1.0,
         update: 1.0,
+        accumulate: 0.0,
+        scattered: false,
         spread: 0.1,
         seen: &["cpu"],
         fragmentation: 0.0,

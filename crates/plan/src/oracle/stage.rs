@@ -2,6 +2,7 @@
 
 use super::cluster::{Cluster, Group};
 use super::collective::{all_gather, all_reduce, send};
+use super::hardware::Accelerator;
 use super::kernel::{Divide, Family, Work};
 use super::setting::Setting;
 use super::strategy::{Cut, Recompute, Strategy};
@@ -147,6 +148,13 @@ impl Costs<'_> {
                 forward.collectives += each;
                 backward.collectives += each;
                 bytes += layer.reductions * 4.0 * (p - 1.0) / p * output;
+                if cut == Cut::Sequence {
+                    // What is kept is a part of the sequence; gradients of weights need all of it once more.
+                    let passed = (p - 1.0) / p * output;
+                    let gather = self.staged(passed, all_gather(self.cluster, group, output));
+                    backward.collectives += layer.reductions * gather;
+                    bytes += layer.reductions * passed;
+                }
             }
             Cut::Filter | Cut::Channel if layer.filters > 0.0 && !is_last => {
                 let passed = (p - 1.0) / p * output;
@@ -199,8 +207,18 @@ impl Costs<'_> {
             Cut::Whole | Cut::Spatial => layer.weights,
             _ => layer.weights / p,
         };
+        if self.accumulates() {
+            let Accelerator { bandwidth, efficiency, .. } = &self.cluster.device;
+            let moved = weights * self.setting.software.accumulate * element;
+            backward.compute += moved / (bandwidth * efficiency.memory);
+        }
         let output = layer.output * samples;
         Stage { forward, backward, weights, kept, working, output, shared: bytes, ..Stage::default() }
+    }
+
+    /// Whether gradients of several micro-batches are added up.
+    pub fn accumulates(&self) -> bool {
+        self.setting.software.accumulate > 0.0 && self.strategy.micro_batches(self.setting.batch) > 1
     }
 
     /// Seconds of an exchange between layers that passes so many bytes on, where the software has it go

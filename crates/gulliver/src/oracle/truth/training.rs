@@ -29,7 +29,7 @@ pub fn grid(table: &Table) -> Vec<Part> {
             let strategy = Strategy { recompute: Recompute::Full, ..three_dimensional(&row)? };
             let batch = row.count("global_batch")?;
             let answer = Cluster::named("dgx-a100").and_then(|cluster| {
-                let software = Software::named("megatron")?;
+                let software = Software::named("deepspeed")?;
                 let setting = Setting { software, ..Setting::new(batch)? };
                 estimate(&gpt.workload("gpt"), &cluster, &strategy, &setting)
             });
@@ -197,27 +197,35 @@ fn memory_answer(row: &Row) -> Option<Estimate> {
     };
     let eight_bit = row.text("optimizer").contains("8bit");
     let setting = Setting {
-        software: Software::named("megatron").ok()?,
+        software: Software::named("deepspeed").ok()?,
         state_bytes: if eight_bit { 1.0 } else { 4.0 },
         ..Setting::new(row.count("global_batch")?).ok()?
     };
-    let gpt = sized(row.text("model"), row.count("seq_len")?)?;
+    let gpt = sized(row.text("model"), row.count("seq_len")?, strategy.stages)?;
     estimate(&gpt.workload("gpt"), &Cluster::named(cluster).ok()?, &strategy, &setting).ok()
 }
 
 /// A GPT of so many billion weights, by the configuration its authors give or, where none is known, of 64
-/// layers.
-fn sized(name: &str, length: u32) -> Option<Transformer> {
+/// layers. Of the one with 58 they say that it is the one with 104 with too narrow an inner layer, at first with 32
+/// layers; it has as many as its stages need.
+fn sized(name: &str, length: u32, stages: u32) -> Option<Transformer> {
     const VOCABULARY: u32 = 50304;
     let digits: String = name.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
     let billions: f64 = digits.parse().ok().filter(|b| (0.01..1e5).contains(b))?;
     let (hidden, layers, heads) = match digits.as_str() {
         "1.3" => (2048, 24, 16),
-        "104" => (11600, 64, 80),
+        "58" if stages <= 32 => (16384, 32, 32),
+        "58" | "104" => (11600, 64, 80),
         _ => {
             let hidden = ((billions * 1e9 / (12.0 * 64.0)).sqrt() / 64.0).round().max(1.0) as u32 * 64;
             (hidden, 64, 64)
         }
     };
-    Some(Transformer::gpt(hidden, layers, heads, length, VOCABULARY))
+    let gpt = Transformer::gpt(hidden, layers, heads, length, VOCABULARY);
+    if digits != "58" {
+        return Some(gpt);
+    }
+    let blocks = billions * 1e9 - (VOCABULARY + length) as f64 * gpt.hidden;
+    let inner = (blocks / (layers as f64 * gpt.hidden.powi(2)) - 4.0) / 2.0;
+    Some(Transformer { inner, ..gpt })
 }
