@@ -4,7 +4,9 @@ use super::OracleError;
 use super::bottleneck::{Bottleneck, bottleneck};
 use super::cluster::{Cluster, Group};
 use super::collective::{all_gather, all_reduce, send};
-use super::memory::{Memory, memory};
+use super::deal::{Share, shares};
+use super::memory::{Memory, memory, under_way};
+use super::planned::{Need, planned};
 use super::setting::{Setting, Software};
 use super::stage::{Costs, Stage};
 use super::strategy::{Cut, Order, Recompute, Strategy};
@@ -105,19 +107,25 @@ pub fn estimate(
 /// What the costs of layers depend on: ways, cut, micro-batch, recomputation and devices.
 type Key = (u32, Cut, u32, Recompute, u32);
 
+/// Which stages have which layers, and what they come to.
+struct Dealt {
+    shares: Vec<Share>,
+    stages: Vec<Stage>,
+}
+
 /// Answers about one model, cluster and setting; remembers what strategies have in common.
 pub struct Oracle<'a> {
     workload: &'a Workload,
     cluster: &'a Cluster,
     setting: &'a Setting,
     layers: HashMap<Key, Vec<Stage>>,
-    stages: HashMap<(Key, u32), Vec<Stage>>,
+    dealt: HashMap<(Key, u32), Dealt>,
 }
 
 impl<'a> Oracle<'a> {
     /// Knows nothing yet.
     pub fn new(workload: &'a Workload, cluster: &'a Cluster, setting: &'a Setting) -> Oracle<'a> {
-        Oracle { workload, cluster, setting, layers: HashMap::new(), stages: HashMap::new() }
+        Oracle { workload, cluster, setting, layers: HashMap::new(), dealt: HashMap::new() }
     }
 
     /// [`estimate`].
@@ -126,17 +134,67 @@ impl<'a> Oracle<'a> {
         if strategy.devices() > self.cluster.size() {
             return Err(OracleError::Devices { asked: strategy.devices(), most: self.cluster.size() });
         }
-        let Strategy { ways, cut, micro_batch, recompute, stages, .. } = *strategy;
-        let (workload, cluster, setting) = (self.workload, self.cluster, self.setting);
-        let costs = Costs { workload, cluster, strategy, setting };
-        let key = (ways, cut, micro_batch, recompute, strategy.devices());
-        let layers = &mut self.layers;
-        let stages = self.stages.entry((key, stages)).or_insert_with(|| {
-            let layers = layers.entry(key).or_insert_with(|| costs.layers());
-            costs.stages_of(layers)
-        });
-        Ok(answer(stages, workload, cluster, strategy, setting))
+        if strategy.recompute == Recompute::Planned {
+            return Ok(self.planned(strategy));
+        }
+        let key = self.deal(strategy);
+        let stages = &self.dealt[&(key, strategy.stages)].stages;
+        Ok(answer(stages, self.workload, self.cluster, strategy, self.setting))
     }
+
+    fn costs<'s>(&self, strategy: &'s Strategy) -> Costs<'s>
+    where
+        'a: 's,
+    {
+        Costs { workload: self.workload, cluster: self.cluster, strategy, setting: self.setting }
+    }
+
+    /// Makes sure that layers and stages of a strategy are known, and says where.
+    fn deal(&mut self, strategy: &Strategy) -> Key {
+        let Strategy { ways, cut, micro_batch, recompute, stages, .. } = *strategy;
+        let key = (ways, cut, micro_batch, recompute, strategy.devices());
+        if !self.dealt.contains_key(&(key, stages)) {
+            let costs = self.costs(strategy);
+            let each = self.layers.entry(key).or_insert_with(|| costs.layers());
+            let shares = shares(&self.workload.layers, each, stages as usize);
+            let stages_of = costs.joined(&shares, each);
+            self.dealt.insert((key, stages), Dealt { shares, stages: stages_of });
+        }
+        key
+    }
+
+    /// The best mixture of layers that are kept and computed again, with stages dealt as if nothing or as if
+    /// everything were.
+    fn planned(&mut self, strategy: &Strategy) -> Estimate {
+        let [nothing, selective, full] = [Recompute::Nothing, Recompute::Selective, Recompute::Full]
+            .map(|recompute| self.deal(&Strategy { recompute, ..*strategy }));
+        let costs = self.costs(strategy);
+        let levels = [nothing, selective, full].map(|key| self.layers[&key].as_slice());
+        let element = self.setting.precision.bytes() * (1.0 + self.setting.software.fragmentation);
+        let of = |key: Key| {
+            let Dealt { shares, .. } = &self.dealt[&(key, strategy.stages)];
+            let kept = costs.joined(shares, levels[0]);
+            let stage = |(share, kept): (&Share, &Stage)| {
+                let needed = memory(kept, strategy, self.setting, self.cluster.device.context).device();
+                let under_way = under_way(share.at, strategy, self.setting);
+                // A byte more than is needed, whatever sums round to.
+                let missing = needed - self.cluster.device.memory;
+                let missing = if missing > 0.0 { missing + 1.0 } else { missing };
+                planned(share, levels, Need { missing, kept: element * under_way, working: element })
+            };
+            let stages = costs.finished(shares, shares.iter().zip(&kept).map(stage).collect());
+            answer(&stages, self.workload, self.cluster, strategy, self.setting)
+        };
+        let (one, other) = (of(nothing), of(full));
+        if strategy.stages > 1 && order(&other, &one).is_lt() { other } else { one }
+    }
+}
+
+/// Those that fit come first, by time; the others by what they lack.
+pub fn order(a: &Estimate, b: &Estimate) -> std::cmp::Ordering {
+    let key = |one: &Estimate| one.missing.map_or((0, one.seconds), |missing| (1, missing));
+    let ((fits_a, a), (fits_b, b)) = (key(a), key(b));
+    fits_a.cmp(&fits_b).then(a.total_cmp(&b))
 }
 
 fn answer(

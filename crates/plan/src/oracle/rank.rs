@@ -1,7 +1,7 @@
 //! All strategies there are for a model, a cluster and a number of devices, and the best of them first.
 
 use super::OracleError;
-use super::closed::{Estimate, Oracle};
+use super::closed::{Estimate, Oracle, order};
 use super::cluster::Cluster;
 use super::setting::Setting;
 use super::strategy::{Cut, Order, Recompute, Strategy};
@@ -41,9 +41,14 @@ pub fn rank(
         each_strategy(workload, devices, setting.batch, |strategy| {
             tried += 1;
             let strategy = Strategy { offload, ..strategy };
-            if let Ok(one) = oracle.estimate(&strategy) {
-                keep(&mut all, one);
+            let Ok(one) = oracle.estimate(&strategy) else { return };
+            // A plan of what to compute again is asked for where memory does not hold everything.
+            if one.missing.is_some() && strategy.recompute == Recompute::Nothing {
+                tried += 1;
+                let planned = oracle.estimate(&Strategy { recompute: Recompute::Planned, ..strategy });
+                planned.into_iter().for_each(|one| keep(&mut all, one));
             }
+            keep(&mut all, one);
         });
         // States move off the device only where nothing else fits.
         if all.iter().any(|one| one.missing.is_none()) {
@@ -124,13 +129,6 @@ fn orders(stages: u32, depth: u32) -> Vec<Order> {
     }
     let interleaved = [2, 4].into_iter().filter(|pieces| stages * pieces <= depth).map(Order::Interleaved);
     [Order::Gpipe, Order::Alternating].into_iter().chain(interleaved).collect()
-}
-
-/// Those that fit come first, by time; the others by what they lack.
-fn order(a: &Estimate, b: &Estimate) -> std::cmp::Ordering {
-    let key = |one: &Estimate| one.missing.map_or((0, one.seconds), |missing| (1, missing));
-    let ((fits_a, a), (fits_b, b)) = (key(a), key(b));
-    fits_a.cmp(&fits_b).then(a.total_cmp(&b))
 }
 
 /// Keeps it if it is among the best of its family.

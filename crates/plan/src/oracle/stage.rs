@@ -1,7 +1,8 @@
-//! Seconds of the layers of one device, and how layers are dealt to the stages of a pipeline.
+//! Seconds, weights and activations of the layers that one device has, for one micro-batch.
 
 use super::cluster::{Cluster, Group};
 use super::collective::{all_gather, all_reduce, send};
+use super::deal::{Share, shares};
 use super::kernel::{Divide, Family, Work};
 use super::setting::Setting;
 use super::strategy::{Cut, Recompute, Strategy};
@@ -72,9 +73,20 @@ impl Stage {
         self.took[0] + self.took[1]
     }
 
-    fn at(self, at: usize, count: usize) -> Stage {
+    fn at(self, at: u32, count: u32) -> Stage {
         let took = [self.forward.seconds(), self.backward.seconds()];
-        Stage { at: at as u32, count: count as u32, took, ..self }
+        Stage { at, count, took, ..self }
+    }
+
+    /// Adds so many copies of a layer at its end.
+    pub fn join(&mut self, layer: &Stage, copies: f64) {
+        self.forward.add(layer.forward, copies);
+        self.backward.add(layer.backward, copies);
+        self.weights += layer.weights * copies;
+        self.kept += layer.kept * copies;
+        self.working = self.working.max(layer.working);
+        self.output = layer.output;
+        self.shared += layer.shared * copies;
     }
 }
 
@@ -100,26 +112,27 @@ impl Costs<'_> {
 
     /// The stages of the pipeline, one if there is none; of equal ones in a row there is the first.
     pub fn stages(&self) -> Vec<Stage> {
-        self.stages_of(&self.layers())
+        let each = self.layers();
+        self.joined(&shares(&self.workload.layers, &each, self.strategy.stages as usize), &each)
     }
 
-    /// [`Costs::stages`], for layers whose costs are known.
-    pub fn stages_of(&self, each: &[Stage]) -> Vec<Stage> {
-        let layers = &self.workload.layers;
-        let stages = self.strategy.stages as usize;
-        if stages == 1 {
-            let mut all = Stage::default();
-            each.iter().zip(layers).for_each(|(cost, layer)| join(&mut all, cost, layer.count as f64));
-            return vec![all.at(0, 1)];
-        }
-        let mut made = match layers.iter().position(|layer| layer.count as usize >= stages) {
-            Some(repeated) => dealt_evenly(layers, each, repeated, stages),
-            None => dealt_by_time(layers, each, stages),
+    /// Stages with these layers, whose costs are known.
+    pub fn joined(&self, shares: &[Share], each: &[Stage]) -> Vec<Stage> {
+        let join_all = |share: &Share| {
+            let mut stage = Stage::default();
+            share.layers.iter().for_each(|&(layer, copies)| stage.join(&each[layer], copies as f64));
+            stage
         };
-        // The last stage has a copy of what it shares with the first.
+        self.finished(shares, shares.iter().map(join_all).collect())
+    }
+
+    /// Stages in their places. The last has a copy of what it shares with the first.
+    pub fn finished(&self, shares: &[Share], stages: Vec<Stage>) -> Vec<Stage> {
+        let mut made: Vec<Stage> =
+            shares.iter().zip(stages).map(|(share, stage)| stage.at(share.at, share.count)).collect();
         let ways =
             if matches!(self.strategy.cut, Cut::Whole | Cut::Spatial) { 1 } else { self.strategy.ways };
-        if let Some(last) = made.last_mut() {
+        if let Some(last) = made.last_mut().filter(|_| self.strategy.stages > 1) {
             last.weights += self.workload.tied / ways as f64;
         }
         made
@@ -192,7 +205,8 @@ impl Costs<'_> {
             }
             // The last layer's backward pass begins as its forward pass ends.
             Recompute::Full if !is_last => backward.add(forward, 1.0),
-            Recompute::Nothing | Recompute::Full => {}
+            // What is planned is a mixture of the others, made of whole layers.
+            Recompute::Nothing | Recompute::Full | Recompute::Planned => {}
         }
         let (kept, working) = self.elements(layer, in_space, is_last);
         let weights = match cut {
@@ -257,7 +271,7 @@ impl Costs<'_> {
         let all = layer.kept / divided + layer.kept_whole / whole;
         let working = layer.working / divided;
         match recompute {
-            Recompute::Nothing => (all * samples, working * samples),
+            Recompute::Nothing | Recompute::Planned => (all * samples, working * samples),
             Recompute::Selective => {
                 let freed = layer.selective / divided;
                 ((all - freed) * samples, (working + freed) * samples)
@@ -278,77 +292,4 @@ fn divided(work: &Work, along: Divide) -> Divide {
         Family::Matrix | Family::Convolution => along,
         _ => Divide::Batch,
     }
-}
-
-fn join(stage: &mut Stage, layer: &Stage, times: f64) {
-    stage.forward.add(layer.forward, times);
-    stage.backward.add(layer.backward, times);
-    stage.weights += layer.weights * times;
-    stage.kept += layer.kept * times;
-    stage.working = stage.working.max(layer.working);
-    stage.output = layer.output;
-    stage.shared += layer.shared * times;
-}
-
-/// Stages that have the repeated layer in even parts, the first also what comes before it and the last what
-/// comes after it. Where it cannot be divided, stages after the first have one more.
-fn dealt_evenly(layers: &[Layer], each: &[Stage], repeated: usize, stages: usize) -> Vec<Stage> {
-    let (part, more) = (layers[repeated].count as usize / stages, layers[repeated].count as usize % stages);
-    let joined = |before: usize, copies: usize, after: usize| {
-        let mut stage = Stage::default();
-        (repeated - before..repeated).for_each(|i| join(&mut stage, &each[i], layers[i].count as f64));
-        join(&mut stage, &each[repeated], copies as f64);
-        (repeated + 1..repeated + 1 + after).for_each(|i| join(&mut stage, &each[i], layers[i].count as f64));
-        stage
-    };
-    let fewer = stages - 2 - more.min(stages - 2);
-    let mut made = vec![joined(repeated, part, 0).at(0, 1)];
-    if more > 0 && stages > 2 {
-        made.push(joined(0, part + 1, 0).at(1, more.min(stages - 2)));
-    }
-    if fewer > 0 {
-        made.push(joined(0, part, 0).at(stages - 1 - fewer, fewer));
-    }
-    let last = part + more - more.min(stages - 2);
-    made.push(joined(0, last, layers.len() - repeated - 1).at(stages - 1, 1));
-    made
-}
-
-/// Stages such that the slowest is as fast as it can be.
-fn dealt_by_time(layers: &[Layer], each: &[Stage], stages: usize) -> Vec<Stage> {
-    let units: Vec<(usize, f64)> = layers
-        .iter()
-        .enumerate()
-        .flat_map(|(i, layer)| {
-            let seconds = each[i].forward.seconds() + each[i].backward.seconds();
-            std::iter::repeat_n((i, seconds), layer.count as usize)
-        })
-        .collect();
-    let (mut low, mut high) =
-        (units.iter().map(|u| u.1).fold(0.0, f64::max), units.iter().map(|u| u.1).sum::<f64>());
-    for _ in 0..16 {
-        let middle = 0.5 * (low + high);
-        if deal(&units, middle, stages, |_, _| {}) <= stages { high = middle } else { low = middle }
-    }
-    let mut dealt = vec![Stage::default(); stages];
-    deal(&units, high * (1.0 + 1e-9), stages, |at, layer| {
-        join(&mut dealt[at.min(stages - 1)], &each[layer], 1.0)
-    });
-    dealt.into_iter().enumerate().map(|(at, stage)| stage.at(at, 1)).collect()
-}
-
-/// Stages that are needed if none takes longer than `most`; tells which stage has which layer. Units that
-/// are left are spread so that every stage has one.
-fn deal(units: &[(usize, f64)], most: f64, stages: usize, mut tell: impl FnMut(usize, usize)) -> usize {
-    let (mut at, mut used) = (0, 0.0);
-    for (i, &(layer, seconds)) in units.iter().enumerate() {
-        let must = units.len() - i < stages.saturating_sub(at);
-        if used > 0.0 && (used + seconds > most || must) {
-            at += 1;
-            used = 0.0;
-        }
-        used += seconds;
-        tell(at, layer);
-    }
-    at + 1
 }

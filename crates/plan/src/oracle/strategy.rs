@@ -45,6 +45,8 @@ pub enum Recompute {
     Selective,
     /// Every layer from its input.
     Full,
+    /// As few layers as memory demands, those first that cost least for the bytes they free.
+    Planned,
 }
 
 /// A way to train.
@@ -197,6 +199,7 @@ impl fmt::Display for Strategy {
             Recompute::Nothing => {}
             Recompute::Selective => write!(f, " selective")?,
             Recompute::Full => write!(f, " recompute")?,
+            Recompute::Planned => write!(f, " planned")?,
         }
         if self.offload { write!(f, " offload") } else { Ok(()) }
     }
