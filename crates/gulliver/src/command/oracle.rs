@@ -271,6 +271,17 @@ fn table(
     }
     for one in firsts.iter().filter(|one| one.missing.is_some()) {
         let (holder, bytes) = one.memory.largest();
+        if one.memory.device() <= cluster.device.memory {
+            let devices = cluster.devices.min(count) as f64;
+            let _ = writeln!(
+                text,
+                "does not fit: {} needs {} of {} host memory of a node",
+                one.strategy,
+                units::bytes((one.memory.host * devices) as u64),
+                units::bytes(cluster.host_memory as u64)
+            );
+            continue;
+        }
         let _ = writeln!(
             text,
             "does not fit: {} needs {} of {}; {holder} take {}",

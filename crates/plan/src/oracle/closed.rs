@@ -9,7 +9,8 @@ use super::memory::{Memory, memory, under_way};
 use super::planned::{Need, planned};
 use super::setting::{Setting, Software};
 use super::stage::{Costs, Stage};
-use super::strategy::{Cut, Order, Recompute, Strategy};
+use super::strategy::{Cut, Order, Recompute, Strategy, Stream};
+use super::stream::streamed;
 use super::workload::Workload;
 use std::collections::HashMap;
 
@@ -134,6 +135,11 @@ impl<'a> Oracle<'a> {
         if strategy.devices() > self.cluster.size() {
             return Err(OracleError::Devices { asked: strategy.devices(), most: self.cluster.size() });
         }
+        if strategy.stream != Stream::Resident {
+            let plain = Strategy { data: 1, stages: 1, recompute: Recompute::Nothing, ..*strategy };
+            let key = self.deal(&plain);
+            return Ok(streamed(&self.costs(strategy), &self.layers[&key]));
+        }
         if strategy.recompute == Recompute::Planned {
             return Ok(self.planned(strategy));
         }
@@ -257,7 +263,13 @@ fn answer(
 
 /// Seconds that a step of `rest` seconds waits for its samples: on their way through host memory, and until they
 /// are read, which takes place during the step before.
-fn loading(workload: &Workload, cluster: &Cluster, strategy: &Strategy, setting: &Setting, rest: f64) -> f64 {
+pub(super) fn loading(
+    workload: &Workload,
+    cluster: &Cluster,
+    strategy: &Strategy,
+    setting: &Setting,
+    rest: f64,
+) -> f64 {
     let software = &setting.software;
     // Samples lie in memory as 32-bit numbers; one process loads them for all that share them.
     let bytes = setting.batch as f64 / strategy.data as f64 * workload.sample * 4.0;
@@ -268,7 +280,7 @@ fn loading(workload: &Workload, cluster: &Cluster, strategy: &Strategy, setting:
 }
 
 /// Bytes a second of a host's memory, for updates there.
-const HOST_MEMORY: f64 = 50e9;
+pub(super) const HOST_MEMORY: f64 = 50e9;
 
 /// Devices that each hold a part of every layer's weights.
 fn sharers(strategy: &Strategy) -> f64 {
@@ -375,7 +387,7 @@ fn traffic(
 }
 
 /// Of a ring's bytes, the device at the edge of a node sends all of its own to another node.
-fn put(traffic: &mut Traffic, group: Group, bytes: f64) {
+pub(super) fn put(traffic: &mut Traffic, group: Group, bytes: f64) {
     if group.size <= 1 {
     } else if group.local == group.size {
         traffic.within += bytes;
@@ -389,7 +401,12 @@ fn put(traffic: &mut Traffic, group: Group, bytes: f64) {
 /// Eight of ten steps lie within: what is uncertain of each phase, added as independent errors. Kernels have
 /// the spread of the rows they were fitted on, and on other accelerators that of rates taken over from one to
 /// another; the other shares are guesses, as no row tells them apart.
-fn interval(phases: &Phases, strategy: &Strategy, cluster: &Cluster, software: &Software) -> [f64; 2] {
+pub(super) fn interval(
+    phases: &Phases,
+    strategy: &Strategy,
+    cluster: &Cluster,
+    software: &Software,
+) -> [f64; 2] {
     let far = strategy.devices() > cluster.devices;
     let network = if far { 0.40 } else { 0.15 };
     let seen = software.seen.iter().any(|name| cluster.device.name.starts_with(name));

@@ -23,9 +23,13 @@ pub mod rank;
 pub mod setting;
 pub mod stage;
 pub mod strategy;
+pub mod stream;
+#[cfg(test)]
+mod stream_tests;
 #[cfg(test)]
 mod tests;
 pub mod transformer;
+pub mod turns;
 pub mod workload;
 
 /// Why there is no answer, with what is allowed.
@@ -90,6 +94,17 @@ pub enum OracleError {
         /// Allowed.
         most: u32,
     },
+    /// More packs than layers, or none.
+    #[error("{asked} packs asked for; this model allows 1 to {most}")]
+    Packs {
+        /// Asked for.
+        asked: u32,
+        /// Allowed.
+        most: u32,
+    },
+    /// Layers that come from host memory and are shared, too.
+    #[error("{0} has one way to use devices: replicas for harmony-dp and paged, stages for harmony-pp")]
+    Mixture(String),
     /// A model without layers.
     #[error("`{0}` has no layers")]
     Empty(String),

@@ -4,7 +4,8 @@ use super::OracleError;
 use super::closed::{Estimate, Oracle, order};
 use super::cluster::Cluster;
 use super::setting::Setting;
-use super::strategy::{Cut, Order, Recompute, Strategy};
+use super::strategy::{Cut, Order, Recompute, Strategy, Stream};
+use super::stream::each_stream;
 use super::workload::Workload;
 
 /// What was tried, best first.
@@ -35,7 +36,7 @@ pub fn rank(
         return Err(OracleError::Zero("batch 0".into()));
     }
     let mut tried = 0;
-    let mut all: Vec<Estimate> = Vec::new();
+    let (mut all, mut streamed): (Vec<Estimate>, Vec<Estimate>) = (Vec::new(), Vec::new());
     let mut oracle = Oracle::new(workload, cluster, setting);
     for offload in [false, true] {
         each_strategy(workload, devices, setting.batch, |strategy| {
@@ -50,11 +51,18 @@ pub fn rank(
             }
             keep(&mut all, one);
         });
-        // States move off the device only where nothing else fits.
+        // States and layers move off the device only where nothing else fits.
         if all.iter().any(|one| one.missing.is_none()) {
             break;
         }
+        if !offload {
+            each_stream(workload, devices, setting.batch, |strategy| {
+                tried += 1;
+                oracle.estimate(&strategy).into_iter().for_each(|one| keep(&mut streamed, one));
+            });
+        }
     }
+    all.append(&mut streamed);
     if tried == 0 {
         return Err(OracleError::Batch { batch: setting.batch, replicas: devices });
     }
@@ -102,6 +110,7 @@ pub fn each_strategy(workload: &Workload, devices: u32, batch: u32, mut f: impl 
                                     shard,
                                     recompute,
                                     offload: false,
+                                    stream: Stream::Resident,
                                 });
                             }
                         }
@@ -112,12 +121,12 @@ pub fn each_strategy(workload: &Workload, devices: u32, batch: u32, mut f: impl 
     }
 }
 
-fn divisors(of: u32) -> impl Iterator<Item = u32> {
+pub(super) fn divisors(of: u32) -> impl Iterator<Item = u32> {
     (1..=of).filter(move |d| of.is_multiple_of(*d))
 }
 
 /// Powers of two that divide a replica's share of the batch, and all of it.
-fn micro_batches(share: u32, stages: u32) -> impl Iterator<Item = u32> {
+pub(super) fn micro_batches(share: u32, stages: u32) -> impl Iterator<Item = u32> {
     let powers = (0..16).map(|power| 1u32 << power).take_while(move |&size| size < share && size <= 512);
     let whole = (stages == 1 || share == 1).then_some(share);
     powers.filter(move |size| share.is_multiple_of(*size)).chain(whole)
@@ -135,7 +144,8 @@ fn orders(stages: u32, depth: u32) -> Vec<Order> {
 fn keep(all: &mut Vec<Estimate>, one: Estimate) {
     let same = |other: &Estimate| {
         let (a, b) = (other.strategy, one.strategy);
-        (a.data > 1, a.cut, a.stages > 1) == (b.data > 1, b.cut, b.stages > 1)
+        let stream = std::mem::discriminant(&a.stream) == std::mem::discriminant(&b.stream);
+        stream && (a.data > 1, a.cut, a.stages > 1) == (b.data > 1, b.cut, b.stages > 1)
     };
     let mine = all.iter().filter(|other| same(other)).count();
     if mine < KEPT {

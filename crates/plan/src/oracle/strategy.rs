@@ -49,6 +49,21 @@ pub enum Recompute {
     Planned,
 }
 
+/// Where layers are between their turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stream {
+    /// On the device that computes them.
+    Resident,
+    /// In host memory; pages come and go with every micro-batch that touches them, as virtual memory has it.
+    Paged,
+    /// In host memory; so many packs of layers come to every replica in turn, each for all its micro-batches
+    /// (Harmony-DP).
+    Replicas(u32),
+    /// In host memory; so many packs are dealt round the stages' devices, each for all micro-batches (Harmony-PP).
+    Wrapped(u32),
+}
+
 /// A way to train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Strategy {
@@ -70,6 +85,8 @@ pub struct Strategy {
     pub recompute: Recompute,
     /// Optimizer states live in host memory.
     pub offload: bool,
+    /// Where layers are between their turns.
+    pub stream: Stream,
 }
 
 impl Strategy {
@@ -85,6 +102,7 @@ impl Strategy {
             shard: 0,
             recompute: Recompute::Nothing,
             offload: false,
+            stream: Stream::Resident,
         }
     }
 
@@ -100,6 +118,12 @@ impl Strategy {
 
     /// The family it is of: `serial`, `data`, `data+filter`, `tensor+pipeline`…
     pub fn family(&self) -> String {
+        match self.stream {
+            Stream::Resident => {}
+            Stream::Paged => return "paged".into(),
+            Stream::Replicas(_) => return "harmony-dp".into(),
+            Stream::Wrapped(_) => return "harmony-pp".into(),
+        }
         let mut parts = Vec::new();
         if self.data > 1 {
             parts.push("data");
@@ -134,6 +158,20 @@ impl Strategy {
                 replicas: self.data,
                 micro_batch: self.micro_batch,
             });
+        }
+        if let Stream::Replicas(packs) | Stream::Wrapped(packs) = self.stream
+            && !(1..=workload.depth()).contains(&packs)
+        {
+            let most = workload.depth();
+            return Err(OracleError::Packs { asked: packs, most });
+        }
+        let lone = match self.stream {
+            Stream::Resident => true,
+            Stream::Paged | Stream::Replicas(_) => self.ways == 1 && self.stages == 1,
+            Stream::Wrapped(_) => self.ways == 1 && self.data == 1,
+        };
+        if !lone {
+            return Err(OracleError::Mixture(self.family()));
         }
         let limit = self.limit(workload);
         if self.ways > limit {
@@ -186,8 +224,11 @@ impl fmt::Display for Strategy {
             write!(f, " {}", extents.join("x"))?;
         }
         write!(f, " m{}", self.micro_batch)?;
+        if let Stream::Replicas(packs) | Stream::Wrapped(packs) = self.stream {
+            write!(f, " packs{packs}")?;
+        }
         match self.order {
-            _ if self.stages == 1 => {}
+            _ if self.stages == 1 || self.stream != Stream::Resident => {}
             Order::Gpipe => write!(f, " gpipe")?,
             Order::Alternating => write!(f, " 1f1b")?,
             Order::Interleaved(pieces) => write!(f, " interleaved{pieces}")?,
