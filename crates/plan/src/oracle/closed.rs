@@ -6,6 +6,7 @@ use super::cluster::{Cluster, Group};
 use super::collective::{all_gather, all_reduce, send};
 use super::deal::{Share, shares};
 use super::memory::{Memory, memory, under_way};
+use super::mixed;
 use super::planned::{Need, planned};
 use super::setting::{Setting, Software};
 use super::stage::{Costs, Stage};
@@ -121,12 +122,15 @@ pub struct Oracle<'a> {
     setting: &'a Setting,
     layers: HashMap<Key, Vec<Stage>>,
     dealt: HashMap<(Key, u32), Dealt>,
+    /// How layers are shared in a mixed cut, by ways, micro-batch and devices.
+    chosen: HashMap<(u32, u32, u32), Vec<mixed::Way>>,
 }
 
 impl<'a> Oracle<'a> {
     /// Knows nothing yet.
     pub fn new(workload: &'a Workload, cluster: &'a Cluster, setting: &'a Setting) -> Oracle<'a> {
-        Oracle { workload, cluster, setting, layers: HashMap::new(), dealt: HashMap::new() }
+        let (layers, dealt, chosen) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Oracle { workload, cluster, setting, layers, dealt, chosen }
     }
 
     /// [`estimate`].
@@ -155,13 +159,33 @@ impl<'a> Oracle<'a> {
         Costs { workload: self.workload, cluster: self.cluster, strategy, setting: self.setting }
     }
 
+    /// How each layer is shared by a mixed cut; nothing of other strategies.
+    pub fn ways(&mut self, strategy: &Strategy) -> Vec<mixed::Way> {
+        if strategy.cut != Cut::Mixed || strategy.check(self.workload, self.setting.batch).is_err() {
+            return Vec::new();
+        }
+        self.deal(&Strategy { recompute: Recompute::Nothing, ..*strategy });
+        self.chosen
+            .get(&(strategy.ways, strategy.micro_batch, strategy.devices()))
+            .cloned()
+            .unwrap_or_default()
+    }
+
     /// Makes sure that layers and stages of a strategy are known, and says where.
     fn deal(&mut self, strategy: &Strategy) -> Key {
         let Strategy { ways, cut, micro_batch, recompute, stages, .. } = *strategy;
         let key = (ways, cut, micro_batch, recompute, strategy.devices());
         if !self.dealt.contains_key(&(key, stages)) {
             let costs = self.costs(strategy);
-            let each = self.layers.entry(key).or_insert_with(|| costs.layers());
+            let chosen = &mut self.chosen;
+            let each = self.layers.entry(key).or_insert_with(|| match cut {
+                Cut::Mixed => {
+                    let ways =
+                        chosen.entry((key.0, micro_batch, key.4)).or_insert_with(|| mixed::choose(&costs));
+                    mixed::layers(&costs, ways)
+                }
+                _ => costs.layers(),
+            });
             let shares = shares(&self.workload.layers, each, stages as usize);
             let stages_of = costs.joined(&shares, each);
             self.dealt.insert((key, stages), Dealt { shares, stages: stages_of });
@@ -203,7 +227,7 @@ pub fn order(a: &Estimate, b: &Estimate) -> std::cmp::Ordering {
     fits_a.cmp(&fits_b).then(a.total_cmp(&b))
 }
 
-fn answer(
+pub(super) fn answer(
     stages: &[Stage],
     workload: &Workload,
     cluster: &Cluster,
@@ -217,7 +241,8 @@ fn answer(
     let element = setting.precision.bytes();
     for stage in stages {
         let bytes = stage.weights * element;
-        let mut seconds = exposed(cluster, strategy, stage, exchanged, setting);
+        let alike = cluster.group(strategy.data.saturating_mul(strategy.ways), 1, strategy.devices());
+        let mut seconds = exposed(cluster, strategy, stage, [exchanged, alike], setting);
         if strategy.cut == Cut::Spatial && strategy.data > 1 {
             // Those that share samples first, then each with its likes: two groups know nothing of each other.
             let inner = cluster.group(strategy.ways, 1, strategy.devices());
@@ -240,7 +265,10 @@ fn answer(
         exchange += all_reduce(cluster, ends, workload.tied / sharers(strategy) * element);
     }
     (phases.exchange, phases.update, phases.swap) = (exchange, update + software.step, swap);
-    phases.load = loading(workload, cluster, strategy, setting, phases.total());
+    let own = stages.iter().map(|stage| stage.loads).max().unwrap_or(0);
+    let replicas = strategy.data.saturating_mul(strategy.ways);
+    let loaders = if own > 1 { Strategy { data: replicas, ways: 1, ..*strategy } } else { *strategy };
+    phases.load = loading(workload, cluster, &loaders, setting, phases.total());
     let most = stages
         .iter()
         .map(|stage| memory(stage, strategy, setting, cluster.device.context))
@@ -284,7 +312,8 @@ pub(super) const HOST_MEMORY: f64 = 50e9;
 
 /// Devices that each hold a part of every layer's weights.
 fn sharers(strategy: &Strategy) -> f64 {
-    if matches!(strategy.cut, Cut::Whole | Cut::Spatial) { 1.0 } else { strategy.ways as f64 }
+    let alike = matches!(strategy.cut, Cut::Whole | Cut::Spatial | Cut::Mixed);
+    if alike { 1.0 } else { strategy.ways as f64 }
 }
 
 /// The devices that hold the same weights and add up their gradients.
@@ -324,13 +353,20 @@ fn pipeline(stages: &[Stage], cluster: &Cluster, strategy: &Strategy, setting: &
     phases
 }
 
-/// Seconds of the exchange between replicas that nothing hides. Whole gradients are exchanged after the last
+/// Seconds of the exchange between replicas, and in a `joint` group of what sharers have alike, that nothing hides. Whole gradients are exchanged after the last
 /// micro-batch, sharded ones after each; sharded weights are gathered for every pass.
-fn exposed(cluster: &Cluster, strategy: &Strategy, stage: &Stage, group: Group, setting: &Setting) -> f64 {
-    if group.size <= 1 {
+fn exposed(
+    cluster: &Cluster,
+    strategy: &Strategy,
+    stage: &Stage,
+    [group, joint]: [Group; 2],
+    setting: &Setting,
+) -> f64 {
+    if group.size <= 1 && stage.alike == 0.0 {
         return 0.0;
     }
-    let bytes = stage.weights * setting.precision.bytes();
+    let element = setting.precision.bytes();
+    let bytes = stage.weights * element;
     let overlap = setting.software.overlap;
     let hidden_behind = |seconds: f64, behind: f64| {
         let tail = seconds / (bytes / BUCKET).max(1.0);
@@ -339,7 +375,14 @@ fn exposed(cluster: &Cluster, strategy: &Strategy, stage: &Stage, group: Group, 
     let [forward, backward] = stage.took;
     let count = strategy.micro_batches(setting.batch).max(1) as f64;
     if strategy.shard == 0 {
-        return hidden_behind(all_reduce(cluster, group, bytes), backward);
+        // What sharers have alike is summed over all who have it.
+        let own = all_reduce(cluster, group, bytes - stage.alike * element);
+        return hidden_behind(own + all_reduce(cluster, joint, stage.alike * element), backward);
+    }
+    if stage.alike > 0.0 {
+        let sharers = cluster.group(strategy.ways, 1, strategy.devices());
+        let inner = hidden_behind(all_reduce(cluster, sharers, stage.alike * element), backward);
+        return inner + exposed(cluster, strategy, &Stage { alike: 0.0, ..*stage }, [group, joint], setting);
     }
     let part = all_gather(cluster, group, bytes);
     match strategy.shard {
@@ -366,13 +409,22 @@ fn traffic(
     let inner = cluster.group(strategy.ways, 1, strategy.devices());
     put(&mut traffic, inner, most(|stage| stage.shared) * count);
     let weights = most(|stage| stage.weights) * element;
+    let alike = most(|stage| stage.alike) * element;
+    if alike > 0.0 {
+        // Over all who have them, or over the sharers of each replica first.
+        let size =
+            if strategy.shard == 0 { strategy.data.saturating_mul(strategy.ways) } else { strategy.ways };
+        let p = size as f64;
+        put(&mut traffic, cluster.group(size, 1, strategy.devices()), 2.0 * (p - 1.0) / p * alike);
+    }
+    let summed = if strategy.shard == 0 { weights - alike } else { weights };
     let rounds = match strategy.shard {
         0 | 1 => 2.0,
         2 => 1.0 + count,
         _ => 3.0 * count,
     };
     let p = group.size as f64;
-    put(&mut traffic, group, rounds * (p - 1.0) / p * weights);
+    put(&mut traffic, group, rounds * (p - 1.0) / p * summed);
     if stages.len() > 1 {
         let pair = cluster.group(strategy.stages, strategy.devices() / strategy.stages, strategy.devices());
         // A stage in the middle sends results on and gradients back; of two, each sends one of them.

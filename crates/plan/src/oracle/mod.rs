@@ -15,6 +15,9 @@ pub mod from_graph;
 pub mod hardware;
 pub mod kernel;
 pub mod memory;
+pub mod mixed;
+#[cfg(test)]
+mod mixed_tests;
 pub mod network;
 pub mod paradl;
 pub mod planned;

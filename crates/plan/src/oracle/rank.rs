@@ -73,7 +73,8 @@ pub fn rank(
 /// Calls `f` with every strategy on so many devices that the model and the batch allow.
 pub fn each_strategy(workload: &Workload, devices: u32, batch: u32, mut f: impl FnMut(Strategy)) {
     let selective = workload.layers.iter().any(|layer| layer.selective > 0.0);
-    let limits: Vec<(Cut, u32)> = [Cut::Spatial, Cut::Filter, Cut::Channel, Cut::Tensor, Cut::Sequence]
+    let cuts = [Cut::Spatial, Cut::Filter, Cut::Channel, Cut::Tensor, Cut::Sequence];
+    let limits: Vec<(Cut, u32)> = cuts
         .into_iter()
         .map(|cut| (cut, Strategy { cut, ..Strategy::serial(1) }.limit(workload)))
         .filter(|(_, limit)| *limit > 1)
@@ -88,11 +89,16 @@ pub fn each_strategy(workload: &Workload, devices: u32, batch: u32, mut f: impl 
             let cuts: Vec<Cut> = if ways == 1 {
                 vec![Cut::Whole]
             } else {
-                limits.iter().filter(|(_, limit)| *limit >= ways).map(|(cut, _)| *cut).collect()
+                let allowed = limits.iter().filter(|(_, limit)| *limit >= ways).map(|(cut, _)| *cut);
+                allowed.chain([Cut::Mixed]).collect()
             };
             let share = batch / data;
             for cut in cuts {
                 for micro_batch in micro_batches(share, stages) {
+                    let most = Strategy { cut, ..Strategy::serial(micro_batch) }.limit(workload);
+                    if cut == Cut::Mixed && ways > most {
+                        continue;
+                    }
                     for order in orders(stages, depth) {
                         for recompute in [Recompute::Nothing, Recompute::Selective, Recompute::Full] {
                             if recompute == Recompute::Selective && !selective {

@@ -4,6 +4,7 @@ use super::cluster::{Cluster, Group};
 use super::collective::{all_gather, all_reduce, send};
 use super::deal::{Share, shares};
 use super::kernel::{Divide, Family, Work};
+use super::mixed;
 use super::setting::Setting;
 use super::strategy::{Cut, Recompute, Strategy};
 use super::workload::{Layer, Workload};
@@ -57,6 +58,10 @@ pub struct Stage {
     pub backward: Pass,
     /// Weights of the stage on this device.
     pub weights: f64,
+    /// Of these, in a mixed cut, those that sharers have alike, and whose gradients they add up.
+    pub alike: f64,
+    /// Sharers of a mixed cut that load samples of their own, as its first layer shares them.
+    pub loads: u32,
     /// Elements that are kept of a micro-batch.
     pub kept: f64,
     /// Most elements in use beside them: those of the layer that has most.
@@ -78,11 +83,18 @@ impl Stage {
         Stage { at, count, took, ..self }
     }
 
+    /// The backward pass does the forward pass again, collectives included.
+    pub fn again(&mut self) {
+        self.backward.add(self.forward, 1.0);
+    }
+
     /// Adds so many copies of a layer at its end.
     pub fn join(&mut self, layer: &Stage, copies: f64) {
         self.forward.add(layer.forward, copies);
         self.backward.add(layer.backward, copies);
         self.weights += layer.weights * copies;
+        self.alike += layer.alike * copies;
+        self.loads = self.loads.max(layer.loads);
         self.kept += layer.kept * copies;
         self.working = self.working.max(layer.working);
         self.output = layer.output;
@@ -103,7 +115,7 @@ pub struct Costs<'a> {
 }
 
 impl Costs<'_> {
-    /// One copy of each layer.
+    /// One copy of each layer; of a mixed cut [`mixed::layers`] knows more.
     pub fn layers(&self) -> Vec<Stage> {
         let layers = &self.workload.layers;
         let (spatial, last) = (self.workload.spatial().count(), layers.len() - 1);
@@ -112,7 +124,10 @@ impl Costs<'_> {
 
     /// The stages of the pipeline, one if there is none; of equal ones in a row there is the first.
     pub fn stages(&self) -> Vec<Stage> {
-        let each = self.layers();
+        let each = match self.strategy.cut {
+            Cut::Mixed => mixed::layers(self, &mixed::choose(self)),
+            _ => self.layers(),
+        };
         self.joined(&shares(&self.workload.layers, &each, self.strategy.stages as usize), &each)
     }
 
@@ -130,12 +145,30 @@ impl Costs<'_> {
     pub fn finished(&self, shares: &[Share], stages: Vec<Stage>) -> Vec<Stage> {
         let mut made: Vec<Stage> =
             shares.iter().zip(stages).map(|(share, stage)| stage.at(share.at, share.count)).collect();
-        let ways =
-            if matches!(self.strategy.cut, Cut::Whole | Cut::Spatial) { 1 } else { self.strategy.ways };
+        let ways = if matches!(self.strategy.cut, Cut::Whole | Cut::Spatial | Cut::Mixed) {
+            1
+        } else {
+            self.strategy.ways
+        };
         if let Some(last) = made.last_mut().filter(|_| self.strategy.stages > 1) {
             last.weights += self.workload.tied / ways as f64;
         }
         made
+    }
+
+    /// All layers on one stage.
+    pub fn whole(&self) -> Share {
+        let layers = self.workload.layers.iter().enumerate().map(|(i, layer)| (i, layer.count)).collect();
+        Share { at: 0, count: 1, layers }
+    }
+
+    /// One copy of a layer that may be cut in space, without what it exchanges with its neighbours, nor what
+    /// [`Stage::again`] adds.
+    pub fn layer_alone(&self, layer: &Layer, is_last: bool) -> Stage {
+        // As the last layer it passes nothing on, and computes nothing again.
+        let stage = self.layer(layer, true, false, true);
+        let (kept, working) = self.elements(layer, true, is_last);
+        Stage { kept, working, ..stage }
     }
 
     /// One copy of a layer.
@@ -153,7 +186,7 @@ impl Costs<'_> {
         let p = ways as f64;
         match cut {
             _ if !shared => {}
-            Cut::Whole => {}
+            Cut::Whole | Cut::Mixed => {}
             Cut::Tensor | Cut::Sequence => {
                 let passed = 2.0 * (p - 1.0) / p * output;
                 let each = layer.reductions * self.staged(passed, all_reduce(self.cluster, group, output));
@@ -210,7 +243,7 @@ impl Costs<'_> {
         }
         let (kept, working) = self.elements(layer, in_space, is_last);
         let weights = match cut {
-            Cut::Whole | Cut::Spatial => layer.weights,
+            Cut::Whole | Cut::Spatial | Cut::Mixed => layer.weights,
             _ => layer.weights / p,
         };
         let output = layer.output * samples;
@@ -219,7 +252,7 @@ impl Costs<'_> {
 
     /// Seconds of an exchange between layers that passes so many bytes on, where the software has it go
     /// through host memory.
-    fn staged(&self, bytes: f64, seconds: f64) -> f64 {
+    pub fn staged(&self, bytes: f64, seconds: f64) -> f64 {
         match self.setting.software.staging {
             Some(rate) if bytes > 0.0 => seconds.max(self.setting.software.message + bytes / rate),
             _ => seconds,
@@ -234,7 +267,7 @@ impl Costs<'_> {
         for work in works {
             let mine = match cut {
                 _ if ways == 1 => *work,
-                Cut::Whole => *work,
+                Cut::Whole | Cut::Mixed => *work,
                 Cut::Spatial if in_space => work.cut_in_space(p),
                 Cut::Spatial => *work,
                 Cut::Filter => Work { divide: divided(work, Divide::Columns), ..*work }.cut(p, true),
@@ -262,7 +295,7 @@ impl Costs<'_> {
         let p = ways as f64;
         let (divided, whole) = match cut {
             Cut::Spatial if in_space => (p, p),
-            Cut::Whole | Cut::Spatial => (1.0, 1.0),
+            Cut::Whole | Cut::Spatial | Cut::Mixed => (1.0, 1.0),
             Cut::Filter | Cut::Channel => (1.0, 1.0),
             Cut::Tensor => (p, 1.0),
             Cut::Sequence => (p, p),

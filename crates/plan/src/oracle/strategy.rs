@@ -2,7 +2,7 @@
 //! and what is computed again, sharded or kept off the device.
 
 use super::OracleError;
-use super::workload::Workload;
+use super::workload::{Layer, Workload};
 use std::fmt;
 
 /// How the devices of one replica and stage share its layers.
@@ -21,6 +21,8 @@ pub enum Cut {
     Tensor,
     /// As `Tensor`, with what lies between such pairs cut along the sequence.
     Sequence,
+    /// Every layer in the way that suits it (Tofu).
+    Mixed,
 }
 
 /// In which order a pipeline's stages take micro-batches.
@@ -136,6 +138,7 @@ impl Strategy {
             Cut::Channel => parts.push("channel"),
             Cut::Tensor => parts.push("tensor"),
             Cut::Sequence => parts.push("sequence"),
+            Cut::Mixed => parts.push("cut"),
         }
         if self.stages > 1 {
             parts.push("pipeline");
@@ -202,6 +205,14 @@ impl Strategy {
             Cut::Filter => workload.fewest_filters(),
             Cut::Channel => workload.fewest_channels(),
             Cut::Tensor | Cut::Sequence => workload.fewest_heads(),
+            // The layer that most may share, or every sample a device.
+            Cut::Mixed => {
+                let most = |layer: &Layer| {
+                    let space = layer.extents.first().copied().unwrap_or(0.0);
+                    layer.filters.max(layer.channels).max(layer.heads).max(space) as u32
+                };
+                workload.layers.iter().map(most).chain([self.micro_batch]).max()
+            }
         };
         most.unwrap_or(1)
     }
