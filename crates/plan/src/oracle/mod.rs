@@ -4,6 +4,7 @@
 //! [`strategy::Strategy`] how, a [`setting::Setting`] the rest; [`closed::estimate`] answers, and
 //! [`rank::rank`] asks for all strategies there are.
 
+pub mod array;
 pub mod bottleneck;
 pub mod change;
 pub mod closed;
@@ -92,6 +93,14 @@ pub enum OracleError {
     Limit {
         /// The way.
         family: String,
+        /// Asked for.
+        asked: u32,
+        /// Allowed.
+        most: u32,
+    },
+    /// No jobs, or too many.
+    #[error("{asked} jobs asked for; give 1 to {most}")]
+    Jobs {
         /// Asked for.
         asked: u32,
         /// Allowed.

@@ -66,7 +66,9 @@ pub fn makespan(turns: &[Turn], micro_batches: f64, devices: usize, beside: Besi
             updated = updated.max(stored[device]) + counted(beside.update, turn.update);
         }
         last = last.max(end).max(stored[device]).max(updated).max(done);
-        (starts.push(start), ends.push(end), stores.push(stored[device]));
+        starts.push(start);
+        ends.push(end);
+        stores.push(stored[device]);
     }
     last
 }
