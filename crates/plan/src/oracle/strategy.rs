@@ -205,13 +205,15 @@ impl Strategy {
             Cut::Filter => workload.fewest_filters(),
             Cut::Channel => workload.fewest_channels(),
             Cut::Tensor | Cut::Sequence => workload.fewest_heads(),
-            // The layer that most may share, or every sample a device.
+            // As many as may share every layer in some way, or a sample for each.
             Cut::Mixed => {
+                let heads = workload.fewest_heads().unwrap_or(0) as f64;
                 let most = |layer: &Layer| {
                     let space = layer.extents.first().copied().unwrap_or(0.0);
-                    layer.filters.max(layer.channels).max(layer.heads).max(space) as u32
+                    layer.filters.max(layer.channels).max(space).max(heads) as u32
                 };
-                workload.layers.iter().map(most).chain([self.micro_batch]).max()
+                let shared = workload.layers.iter().map(most).filter(|most| *most > 0).min();
+                shared.into_iter().chain([self.micro_batch]).max()
             }
         };
         most.unwrap_or(1)
