@@ -108,11 +108,71 @@ fn nonsense_gets_one_line() {
             "smaller than its 4096 replicas",
         ),
         (vec!["--validate", "/nowhere/at/all"], "/nowhere/at/all"),
+        ([&asked[..], &["--jobs", "0"]].concat(), "0 jobs asked for; give 1 to 1000000"),
     ] {
         let (well, _, error) = oracle(&arguments);
         assert!(!well && error.contains(expected), "{arguments:?}: {error}");
         assert_eq!(error.trim_end().lines().count(), 1, "{error}");
     }
+}
+
+#[test]
+fn every_way_beyond_the_classic_ones_is_shown() {
+    let dir = Dir::new("ways");
+    let page = dir.0.join("page.html");
+    let page_of = page.to_str().unwrap();
+    for (asked, families, words) in [
+        // Beyond all devices: packs from host memory, and what virtual memory would do.
+        (
+            vec!["gpt2-10b", "--cluster", "box-1080ti", "--devices", "4", "--batch", "32"],
+            vec!["harmony-dp", "harmony-pp"],
+            "packs",
+        ),
+        // Not all of it has to be computed again.
+        (
+            vec!["gpt3-6.7b", "--cluster", "dgx1-32", "--devices", "8", "--batch", "64"],
+            vec!["data"],
+            "planned",
+        ),
+        (
+            vec!["alexnet", "--cluster", "box-1080ti", "--devices", "4", "--batch", "128"],
+            vec!["cut"],
+            " by batch, ",
+        ),
+    ] {
+        let (well, out, error) = oracle(&[&asked[..], &["--html", page_of]].concat());
+        assert!(well, "{error}");
+        let html = std::fs::read_to_string(&page).unwrap();
+        let answer = json(&[&asked[..], &["--top", "99"]].concat());
+        let shown = answer["scales"][0]["strategies"].as_array().unwrap();
+        for family in families {
+            assert!(out.contains(family) && html.contains(family), "no {family} in\n{out}");
+            let found = shown.iter().find(|one| one["family"] == family && one["fits"] == true);
+            assert!(found.is_some(), "no {family} in {answer}");
+        }
+        assert!(out.contains(words) && html.contains(words), "no `{words}` in\n{out}");
+    }
+}
+
+#[test]
+fn many_small_jobs() {
+    let dir = Dir::new("jobs");
+    let page = dir.0.join("page.html");
+    let asked = ["pointnet", "--cluster", "dgx-a100", "--batch", "32", "--jobs", "32", "--devices", "1,4"];
+    let (well, out, error) = oracle(&[&asked[..], &["--html", page.to_str().unwrap()]].concat());
+    assert!(well, "{error}");
+    for expected in
+        ["32 jobs of batch 32 each", "array", "processes", "serial", "gain by width", "widest that fits"]
+    {
+        assert!(out.contains(expected), "no `{expected}` in\n{out}");
+    }
+    let html = std::fs::read_to_string(&page).unwrap();
+    assert!(html.matches("<svg").count() == 2 && html.contains("polyline") && !html.contains("http"));
+    let answer = json(&asked);
+    let best = |scale: usize| &answer["scales"][scale]["sharings"][0];
+    assert_eq!(best(0)["sharing"], "array");
+    assert!(best(0)["gain"].as_f64().unwrap() > 2.0, "{}", best(0));
+    assert!(best(1)["seconds"].as_f64() < best(0)["seconds"].as_f64(), "four devices are faster");
 }
 
 /// Formats as they are published, with made-up figures.
@@ -144,6 +204,21 @@ fn measurements(dir: &Dir) {
          PyTorch,resnet50v1.5,,NVIDIA DGX A100 (8x A100 80GB),,1,,,,mixed,2470,img/s\n\
          PyTorch,resnet50v1.5,,NVIDIA DGX A100 (8x A100 80GB),,8,,,,mixed,19000,img/s\n",
     );
+    dir.write(
+        "plans.csv",
+        "model,minibatch,mode,gpus,rank,est_iter_time_s,max_gpu_mem_mb,u_fwd,n_pack_fwd,u_bwd,n_pack_bwd\n\
+         toy,8,vDP,2,1,0.34,1,2,1,2,2\ntoy,8,vPP,2,1,0.4,1,2,1,2,2\ntoy,8,vXX,2,1,0.4,1,2,1,2,2\n",
+    );
+    dir.write(
+        "harmony_layers.csv",
+        "model,vlayer,weight_bytes,input_act_bytes_per_sample\ntoy_seqlen8,0,4000,400\ntoy_seqlen8,1,4000,400\n",
+    );
+    // A forward pass of 0.01 s a sample, and a backward pass that also repeats it.
+    dir.write(
+        "harmony_layer_profiles.csv",
+        "model,kind,microbatch,vlayer,gpu_time_s,gpu_mem_bytes\ntoy_seqlen8,FWD,2,0,0.02,9000\n\
+         toy_seqlen8,FWD,2,1,0.02,9000\ntoy_seqlen8,BWD,2,0,0.06,9000\ntoy_seqlen8,BWD,2,1,0.06,9000\n",
+    );
     dir.write("other.csv", "a,b\n1,2\n");
 }
 
@@ -168,6 +243,7 @@ fn validation_scores_every_known_format() {
         ("throughput.csv", "calibration", 1),
         ("throughput.csv", "test", 1),
         ("throughput.csv", "test, one device measured", 1),
+        ("plans.csv", "estimates of Harmony", 2),
     ] {
         assert_eq!(find(file, part)["rows"], rows, "{file} {part}");
     }
@@ -178,6 +254,11 @@ fn validation_scores_every_known_format() {
     let (theirs, rows) =
         (find("cnn.csv", "test")["peer"][0].as_f64().unwrap(), find("cnn.csv", "test")["peer"][2].clone());
     assert!((theirs - 1.0).abs() < 1e-9 && rows == 1, "0.4 s for 0.2 s");
+    // Two layers of four samples on each of two replicas: 4 x 2 x (0.01 + 0.03) s.
+    let plans = parts.iter().find(|p| p["file"] == "plans.csv").unwrap();
+    let replicas = plans["worst"].as_array().unwrap().iter().find(|c| c["label"].to_string().contains("vDP"));
+    let predicted = replicas.unwrap()["predicted"].as_f64().unwrap();
+    assert!((predicted / 0.32 - 1.0).abs() < 0.02, "{predicted}");
     let anchored = find("throughput.csv", "test, one device measured")["error"].as_f64().unwrap();
     assert!(anchored < 0.1, "{anchored}");
     let (well, out, error) = oracle(&["--validate", path]);

@@ -3,6 +3,7 @@
 //! `gulliver oracle --accuracy`: how good predictions of this machine's own runs were.
 
 mod accuracy;
+mod jobs;
 mod validate;
 
 use super::CommandError;
@@ -15,12 +16,14 @@ use crate::setup::measured;
 use clap::Args;
 use gulliver_plan::oracle::OracleError;
 use gulliver_plan::oracle::change::change;
-use gulliver_plan::oracle::closed::Estimate;
+use gulliver_plan::oracle::closed::{Estimate, Oracle};
 use gulliver_plan::oracle::cluster::Cluster;
 use gulliver_plan::oracle::hardware::{Accelerator, Precision};
+use gulliver_plan::oracle::mixed::Way;
 use gulliver_plan::oracle::network::Link;
 use gulliver_plan::oracle::rank::{epoch_cost, limits, rank};
 use gulliver_plan::oracle::setting::{Setting, Software};
+use gulliver_plan::oracle::workload::Workload;
 use gulliver_run::atomic::write_atomic;
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -56,6 +59,9 @@ pub struct Arguments {
     /// What runs it: pytorch, megatron, tensorflow, mxnet, chainer, ideal, gulliver.
     #[arg(long)]
     software: Option<String>,
+    /// Asks about so many jobs of the model, each with a batch of its own: fused to arrays, or side by side.
+    #[arg(long, value_name = "COUNT")]
+    jobs: Option<u32>,
     /// Changes the cluster before asking, e.g. --what-if link=2x.
     #[arg(long, value_name = "FIELD=FACTORx")]
     what_if: Vec<String>,
@@ -94,6 +100,8 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     cluster.check()?;
     let devices = numbers(&arguments.devices, cluster.size())?;
     let most = devices.iter().copied().max().unwrap_or(1);
+    // Jobs have a batch each.
+    let most = if arguments.jobs.is_some() { 1 } else { most };
     let mut setting = Setting::new(arguments.batch.or(asked.batch).unwrap_or(16 * most))?;
     setting.states = asked.states;
     setting.precision = match &arguments.precision {
@@ -105,6 +113,24 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     setting.software = Software::named(software)?;
     let epoch = arguments.epoch.or(asked.epoch);
     setting.epoch = epoch.unwrap_or(setting.epoch);
+    if let Some(jobs) = arguments.jobs {
+        let workload = &asked.workload;
+        let mut about = about(name, workload, &cluster, &setting, 0);
+        about.pop();
+        about.push(format!("{jobs} jobs of batch {} each", setting.batch));
+        let (json, html) = (arguments.json, arguments.html.as_deref());
+        let all = jobs::Asked {
+            name,
+            workload,
+            cluster: &cluster,
+            setting: &setting,
+            jobs,
+            devices: &devices,
+            json,
+            html,
+        };
+        return jobs::run(&all, &about);
+    }
     let mut scales: Vec<Scale> = Vec::new();
     let mut tried = 0;
     for &count in &devices {
@@ -113,7 +139,11 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
         scales.push((count, ranking.estimates));
     }
     let about = about(name, &asked.workload, &cluster, &setting, tried);
+    let mut shares = Shares(Oracle::new(&asked.workload, &cluster, &setting), &asked.workload);
     if let Some(path) = &arguments.html {
+        let firsts = scales.iter().flat_map(|(_, estimates)| first_of_each(estimates));
+        let shared = firsts.filter_map(|one| shares.words(one));
+        let about: Vec<String> = about.iter().cloned().chain(shared).collect();
         let html = page(&format!("{name} on {}", cluster.name), &about, &scales);
         let write = write_atomic(path, |out| out.write_all(html.as_bytes()));
         write.map_err(|source| CommandError::File { path: path.clone(), source })?;
@@ -125,7 +155,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
             .map(|(count, estimates)| {
                 let shown = estimates.iter().take(arguments.top.max(1));
                 let shown: Vec<serde_json::Value> =
-                    shown.map(|one| answer(one, &cluster, &setting, epoch.is_some())).collect();
+                    shown.map(|one| answer(one, &cluster, &setting, epoch.is_some(), &mut shares)).collect();
                 serde_json::json!({ "devices": count, "strategies": shown })
             })
             .collect();
@@ -139,6 +169,10 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
         let mut text = about.join("\n") + "\n";
         for (count, estimates) in &scales {
             let _ = write!(text, "\n{}", table(*count, estimates, &cluster, &setting, epoch, arguments.top));
+            let shown = first_of_each(estimates).into_iter().filter(|one| one.missing.is_none());
+            for words in shown.take(arguments.top.max(1)).filter_map(|one| shares.words(one)) {
+                let _ = writeln!(text, "{words}");
+            }
         }
         let limits: Vec<String> = limits.iter().map(|(name, most)| format!("{name} {most}")).collect();
         let _ = writeln!(text, "\nscaling ends at: {} devices", limits.join(", "));
@@ -178,13 +212,7 @@ fn numbers(text: &str, most: u32) -> Result<Vec<u32>, CommandError> {
     }
 }
 
-fn about(
-    name: &str,
-    workload: &gulliver_plan::oracle::workload::Workload,
-    cluster: &Cluster,
-    setting: &Setting,
-    tried: usize,
-) -> Vec<String> {
+fn about(name: &str, workload: &Workload, cluster: &Cluster, setting: &Setting, tried: usize) -> Vec<String> {
     vec![
         format!(
             "{name}: {} weights, {:.1} GFLOP forward a sample, batch {}",
@@ -206,13 +234,51 @@ fn about(
     ]
 }
 
-fn answer(one: &Estimate, cluster: &Cluster, setting: &Setting, epoch: bool) -> serde_json::Value {
+/// How the layers of a mixed cut are shared.
+struct Shares<'a>(Oracle<'a>, &'a Workload);
+
+impl Shares<'_> {
+    /// Layers in a row that are shared in the same way: the way, the first and the last of them.
+    fn runs(&mut self, one: &Estimate) -> Vec<(Way, &str, &str)> {
+        let ways = self.0.ways(&one.strategy);
+        let mut runs: Vec<(Way, &str, &str)> = Vec::new();
+        for (way, layer) in ways.into_iter().zip(&self.1.layers) {
+            match runs.last_mut().filter(|last| last.0 == way) {
+                Some(last) => last.2 = &layer.name,
+                None => runs.push((way, &layer.name, &layer.name)),
+            }
+        }
+        runs
+    }
+
+    /// In words; nothing of other strategies.
+    fn words(&mut self, one: &Estimate) -> Option<String> {
+        let words = |(way, first, last): (Way, &str, &str)| {
+            let to = if first == last { String::new() } else { format!(" to {last}") };
+            format!("{first}{to} by {}", way.name())
+        };
+        let runs: Vec<String> = self.runs(one).into_iter().map(words).collect();
+        (!runs.is_empty()).then(|| format!("{} shares {}", one.strategy, runs.join(", ")))
+    }
+}
+
+fn answer(
+    one: &Estimate,
+    cluster: &Cluster,
+    setting: &Setting,
+    epoch: bool,
+    shares: &mut Shares,
+) -> serde_json::Value {
     let (money, energy) = epoch_cost(one, cluster, setting);
     let steps = (setting.epoch / setting.batch as f64).ceil();
     let mut value = serde_json::json!({
         "name": one.strategy.to_string(), "family": one.strategy.family(), "fits": one.missing.is_none(),
         "bottleneck_in_words": one.bottleneck.words(), "estimate": one,
     });
+    let runs = shares.runs(one);
+    if !runs.is_empty() {
+        value["ways"] = serde_json::json!(runs);
+    }
     if epoch {
         value["epoch"] = serde_json::json!({ "seconds": one.seconds * steps, "kwh": energy, "money": money });
     }
@@ -271,6 +337,17 @@ fn table(
     }
     for one in firsts.iter().filter(|one| one.missing.is_some()) {
         let (holder, bytes) = one.memory.largest();
+        if one.memory.device() <= cluster.device.memory {
+            let devices = cluster.devices.min(count) as f64;
+            let _ = writeln!(
+                text,
+                "does not fit: {} needs {} of {} host memory of a node",
+                one.strategy,
+                units::bytes((one.memory.host * devices) as u64),
+                units::bytes(cluster.host_memory as u64)
+            );
+            continue;
+        }
         let _ = writeln!(
             text,
             "does not fit: {} needs {} of {}; {holder} take {}",

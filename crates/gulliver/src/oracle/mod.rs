@@ -3,6 +3,7 @@
 
 pub mod cluster_file;
 pub mod csv;
+pub mod jobs_page;
 pub mod models;
 pub mod page;
 pub mod score;

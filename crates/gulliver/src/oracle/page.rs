@@ -7,10 +7,16 @@ use std::fmt::Write as _;
 /// Estimates of one number of devices, best first.
 pub type Scale = (u32, Vec<Estimate>);
 
-const WIDTH: f64 = 760.0;
-const HEIGHT: f64 = 340.0;
-const MARGIN: f64 = 60.0;
-const COLORS: [&str; 10] = [
+/// How pages look.
+pub(super) const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:820px;margin:2em auto;\
+    padding:0 1em;color:#222}table{border-collapse:collapse;width:100%}\
+    td,th{padding:.2em .6em;text-align:right;border-bottom:1px solid #ddd}\
+    td:nth-child(2),th:nth-child(2),td:last-child,th:last-child{text-align:left}\
+    svg{width:100%;height:auto}text{font:12px system-ui,sans-serif}";
+pub(super) const WIDTH: f64 = 760.0;
+pub(super) const HEIGHT: f64 = 340.0;
+pub(super) const MARGIN: f64 = 60.0;
+pub(super) const COLORS: [&str; 10] = [
     "#4063d8", "#389826", "#cb3c33", "#9558b2", "#b8860b", "#008b8b", "#d2691e", "#708090", "#c71585",
     "#2f4f4f",
 ];
@@ -18,11 +24,8 @@ const COLORS: [&str; 10] = [
 /// The page; `title` and `about` are plain text.
 pub fn page(title: &str, about: &[String], scales: &[Scale]) -> String {
     let mut html = format!(
-        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>{0}</title><style>\
-         body{{font:15px/1.5 system-ui,sans-serif;max-width:820px;margin:2em auto;padding:0 1em;color:#222}}\
-         table{{border-collapse:collapse;width:100%}}td,th{{padding:.2em .6em;text-align:right;border-bottom:1px solid #ddd}}\
-         td:nth-child(2),th:nth-child(2),td:last-child,th:last-child{{text-align:left}}\
-         svg{{width:100%;height:auto}}text{{font:12px system-ui,sans-serif}}</style></head><body><h1>{0}</h1>\n",
+        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>{0}</title>\
+         <style>{STYLE}</style></head><body><h1>{0}</h1>\n",
         escape(title)
     );
     for line in about {
@@ -74,12 +77,12 @@ pub fn seconds(value: f64) -> String {
     }
 }
 
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 /// A straight line through logarithms: the smallest value to the start, the largest to the end.
-fn scaled(value: f64, [low, high]: [f64; 2], [start, end]: [f64; 2]) -> f64 {
+pub(super) fn scaled(value: f64, [low, high]: [f64; 2], [start, end]: [f64; 2]) -> f64 {
     let span = (high / low).ln();
     if span <= 0.0 { 0.5 * (start + end) } else { start + (value / low).ln() / span * (end - start) }
 }

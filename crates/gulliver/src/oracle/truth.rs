@@ -2,6 +2,7 @@
 //! their columns; what nothing is fitted on and what something is are parts of their own.
 
 mod kernels;
+mod planner;
 mod throughput;
 mod training;
 
@@ -43,6 +44,9 @@ pub fn parts(path: &Path, table: &Table, beside: &dyn Fn(&str) -> Option<Table>)
         training::cnn(table, beside("paradl_own_projections.csv").as_ref())
     } else if table.has(&["model", "gpu", "tp", "pp", "dp", "act_ckpt", "sec_per_iter", "status"]) {
         training::with_memory(table)
+    } else if table.has(&["model", "minibatch", "mode", "gpus", "est_iter_time_s", "u_bwd", "n_pack_bwd"]) {
+        let (layers, profiles) = (beside("harmony_layers.csv")?, beside("harmony_layer_profiles.csv")?);
+        planner::harmony(table, &layers, &profiles)
     } else {
         return None;
     };

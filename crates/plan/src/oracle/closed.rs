@@ -4,10 +4,15 @@ use super::OracleError;
 use super::bottleneck::{Bottleneck, bottleneck};
 use super::cluster::{Cluster, Group};
 use super::collective::{all_gather, all_reduce, send};
-use super::memory::{Memory, memory};
-use super::setting::{Setting, Software};
+use super::deal::{Share, shares};
+use super::interval::interval;
+use super::memory::{Memory, memory, under_way};
+use super::mixed;
+use super::planned::{Need, planned};
+use super::setting::Setting;
 use super::stage::{Costs, Stage};
-use super::strategy::{Cut, Order, Recompute, Strategy};
+use super::strategy::{Cut, Order, Recompute, Strategy, Stream};
+use super::stream::streamed;
 use super::workload::Workload;
 use std::collections::HashMap;
 
@@ -105,19 +110,28 @@ pub fn estimate(
 /// What layers' costs depend on: ways, cut, micro-batch, recomputation, devices, whether gradients are added up.
 type Key = (u32, Cut, u32, Recompute, u32, bool);
 
+/// Which stages have which layers, and what they come to.
+struct Dealt {
+    shares: Vec<Share>,
+    stages: Vec<Stage>,
+}
+
 /// Answers about one model, cluster and setting; remembers what strategies have in common.
 pub struct Oracle<'a> {
     workload: &'a Workload,
     cluster: &'a Cluster,
     setting: &'a Setting,
     layers: HashMap<Key, Vec<Stage>>,
-    stages: HashMap<(Key, u32), Vec<Stage>>,
+    dealt: HashMap<(Key, u32), Dealt>,
+    /// How layers are shared in a mixed cut, by ways, micro-batch and devices.
+    chosen: HashMap<(u32, u32, u32), Vec<mixed::Way>>,
 }
 
 impl<'a> Oracle<'a> {
     /// Knows nothing yet.
     pub fn new(workload: &'a Workload, cluster: &'a Cluster, setting: &'a Setting) -> Oracle<'a> {
-        Oracle { workload, cluster, setting, layers: HashMap::new(), stages: HashMap::new() }
+        let (layers, dealt, chosen) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Oracle { workload, cluster, setting, layers, dealt, chosen }
     }
 
     /// [`estimate`].
@@ -126,26 +140,96 @@ impl<'a> Oracle<'a> {
         if strategy.devices() > self.cluster.size() {
             return Err(OracleError::Devices { asked: strategy.devices(), most: self.cluster.size() });
         }
+        if strategy.stream != Stream::Resident {
+            let plain = Strategy { data: 1, stages: 1, recompute: Recompute::Nothing, ..*strategy };
+            let key = self.deal(&plain);
+            return Ok(streamed(&self.costs(strategy), &self.layers[&key]));
+        }
+        if strategy.recompute == Recompute::Planned {
+            return Ok(self.planned(strategy));
+        }
+        let key = self.deal(strategy);
+        let stages = &self.dealt[&(key, strategy.stages)].stages;
+        Ok(answer(stages, &self.costs(strategy)))
+    }
+
+    fn costs<'s>(&self, strategy: &'s Strategy) -> Costs<'s>
+    where
+        'a: 's,
+    {
+        Costs { workload: self.workload, cluster: self.cluster, strategy, setting: self.setting }
+    }
+
+    /// How each layer is shared by a mixed cut; nothing of other strategies.
+    pub fn ways(&mut self, strategy: &Strategy) -> Vec<mixed::Way> {
+        if strategy.cut != Cut::Mixed || strategy.check(self.workload, self.setting.batch).is_err() {
+            return Vec::new();
+        }
+        self.deal(&Strategy { recompute: Recompute::Nothing, ..*strategy });
+        self.chosen
+            .get(&(strategy.ways, strategy.micro_batch, strategy.devices()))
+            .cloned()
+            .unwrap_or_default()
+    }
+
+    /// Makes sure that layers and stages of a strategy are known, and says where.
+    fn deal(&mut self, strategy: &Strategy) -> Key {
         let Strategy { ways, cut, micro_batch, recompute, stages, .. } = *strategy;
-        let (workload, cluster, setting) = (self.workload, self.cluster, self.setting);
-        let costs = Costs { workload, cluster, strategy, setting };
+        let costs = self.costs(strategy);
         let key = (ways, cut, micro_batch, recompute, strategy.devices(), costs.accumulates());
-        let layers = &mut self.layers;
-        let stages = self.stages.entry((key, stages)).or_insert_with(|| {
-            let layers = layers.entry(key).or_insert_with(|| costs.layers());
-            costs.stages_of(layers)
-        });
-        Ok(answer(stages, workload, cluster, strategy, setting))
+        if !self.dealt.contains_key(&(key, stages)) {
+            let chosen = &mut self.chosen;
+            let each = self.layers.entry(key).or_insert_with(|| match cut {
+                Cut::Mixed => {
+                    let ways =
+                        chosen.entry((key.0, micro_batch, key.4)).or_insert_with(|| mixed::choose(&costs));
+                    mixed::layers(&costs, ways)
+                }
+                _ => costs.layers(),
+            });
+            let shares = shares(&self.workload.layers, each, stages as usize);
+            let stages_of = costs.joined(&shares, each);
+            self.dealt.insert((key, stages), Dealt { shares, stages: stages_of });
+        }
+        key
+    }
+
+    /// The best mixture of layers that are kept and computed again, with stages dealt as if nothing or as if
+    /// everything were.
+    fn planned(&mut self, strategy: &Strategy) -> Estimate {
+        let [nothing, selective, full] = [Recompute::Nothing, Recompute::Selective, Recompute::Full]
+            .map(|recompute| self.deal(&Strategy { recompute, ..*strategy }));
+        let costs = self.costs(strategy);
+        let levels = [nothing, selective, full].map(|key| self.layers[&key].as_slice());
+        let element = self.setting.precision.bytes() * (1.0 + self.setting.software.fragmentation);
+        let of = |key: Key| {
+            let Dealt { shares, .. } = &self.dealt[&(key, strategy.stages)];
+            let kept = costs.joined(shares, levels[0]);
+            let stage = |(share, kept): (&Share, &Stage)| {
+                let needed = memory(kept, strategy, self.setting, self.cluster.device.context).device();
+                let under_way = under_way(share.at, strategy, self.setting);
+                // A byte more than is needed, whatever sums round to.
+                let missing = needed - self.cluster.device.memory;
+                let missing = if missing > 0.0 { missing + 1.0 } else { missing };
+                planned(share, levels, Need { missing, kept: element * under_way, working: element })
+            };
+            let stages = costs.finished(shares, shares.iter().zip(&kept).map(stage).collect());
+            answer(&stages, &costs)
+        };
+        let (one, other) = (of(nothing), of(full));
+        if strategy.stages > 1 && order(&other, &one).is_lt() { other } else { one }
     }
 }
 
-fn answer(
-    stages: &[Stage],
-    workload: &Workload,
-    cluster: &Cluster,
-    strategy: &Strategy,
-    setting: &Setting,
-) -> Estimate {
+/// Those that fit come first, by time; the others by what they lack.
+pub fn order(a: &Estimate, b: &Estimate) -> std::cmp::Ordering {
+    let key = |one: &Estimate| one.missing.map_or((0, one.seconds), |missing| (1, missing));
+    let ((fits_a, a), (fits_b, b)) = (key(a), key(b));
+    fits_a.cmp(&fits_b).then(a.total_cmp(&b))
+}
+
+pub(super) fn answer(stages: &[Stage], costs: &Costs) -> Estimate {
+    let Costs { workload, cluster, strategy, setting } = *costs;
     let mut phases = pipeline(stages, cluster, strategy, setting);
     let software = &setting.software;
     let exchanged = replicas(cluster, strategy);
@@ -153,7 +237,8 @@ fn answer(
     let element = setting.precision.bytes();
     for stage in stages {
         let bytes = stage.weights * element;
-        let mut seconds = exposed(workload, cluster, strategy, stage, exchanged, setting);
+        let alike = cluster.group(strategy.data.saturating_mul(strategy.ways), 1, strategy.devices());
+        let mut seconds = exposed(costs, stage, [exchanged, alike]);
         if strategy.cut == Cut::Spatial && strategy.data > 1 {
             // Those that share samples first, then each with its likes: two groups know nothing of each other.
             let inner = cluster.group(strategy.ways, 1, strategy.devices());
@@ -176,7 +261,10 @@ fn answer(
         exchange += all_reduce(cluster, ends, workload.tied / sharers(strategy) * element);
     }
     (phases.exchange, phases.update, phases.swap) = (exchange, update + software.step, swap);
-    phases.load = loading(workload, cluster, strategy, setting, phases.total());
+    let own = stages.iter().map(|stage| stage.loads).max().unwrap_or(0);
+    let replicas = strategy.data.saturating_mul(strategy.ways);
+    let loaders = if own > 1 { Strategy { data: replicas, ways: 1, ..*strategy } } else { *strategy };
+    phases.load = loading(workload, cluster, &loaders, setting, phases.total());
     let most = stages
         .iter()
         .map(|stage| memory(stage, strategy, setting, cluster.device.context))
@@ -199,7 +287,13 @@ fn answer(
 
 /// Seconds that a step of `rest` seconds waits for its samples: on their way through host memory, and until they
 /// are read, which takes place during the step before.
-fn loading(workload: &Workload, cluster: &Cluster, strategy: &Strategy, setting: &Setting, rest: f64) -> f64 {
+pub(super) fn loading(
+    workload: &Workload,
+    cluster: &Cluster,
+    strategy: &Strategy,
+    setting: &Setting,
+    rest: f64,
+) -> f64 {
     let software = &setting.software;
     // Samples lie in memory as 32-bit numbers; one process loads them for all that share them.
     let bytes = setting.batch as f64 / strategy.data as f64 * workload.sample * 4.0;
@@ -210,11 +304,12 @@ fn loading(workload: &Workload, cluster: &Cluster, strategy: &Strategy, setting:
 }
 
 /// Bytes a second of a host's memory, for updates there.
-const HOST_MEMORY: f64 = 50e9;
+pub(super) const HOST_MEMORY: f64 = 50e9;
 
 /// Devices that each hold a part of every layer's weights.
-fn sharers(strategy: &Strategy) -> f64 {
-    if matches!(strategy.cut, Cut::Whole | Cut::Spatial) { 1.0 } else { strategy.ways as f64 }
+pub(super) fn sharers(strategy: &Strategy) -> f64 {
+    let alike = matches!(strategy.cut, Cut::Whole | Cut::Spatial | Cut::Mixed);
+    if alike { 1.0 } else { strategy.ways as f64 }
 }
 
 /// The devices that hold the same weights and add up their gradients.
@@ -269,24 +364,20 @@ fn parts(strategy: &Strategy, setting: &Setting) -> f64 {
     if cut { strategy.ways as f64 } else { 1.0 }
 }
 
-/// Seconds of the exchange between replicas that nothing hides. Whole gradients are exchanged after the last
-/// micro-batch, sharded ones after each; sharded weights are gathered for every pass.
-fn exposed(
-    workload: &Workload,
-    cluster: &Cluster,
-    strategy: &Strategy,
-    stage: &Stage,
-    group: Group,
-    setting: &Setting,
-) -> f64 {
-    let bytes = stage.weights * setting.precision.bytes();
-    if group.size <= 1 || bytes <= 0.0 {
+/// Seconds of the exchange between replicas, and in a `joint` group of what sharers have alike, that nothing hides.
+/// Whole gradients are exchanged after the last micro-batch, sharded ones after each; sharded weights are gathered for
+/// every pass.
+fn exposed(costs: &Costs, stage: &Stage, [group, joint]: [Group; 2]) -> f64 {
+    let Costs { workload, cluster, strategy, setting } = *costs;
+    let element = setting.precision.bytes();
+    let bytes = stage.weights * element;
+    if group.size <= 1 && stage.alike == 0.0 || bytes <= 0.0 {
         return 0.0;
     }
     let overlap = setting.software.overlap;
     // Gradients of the first layer are the last to be known.
     let first = if stage.at == 0 { workload.layers[0].weights / sharers(strategy) } else { 0.0 };
-    let last = (first * setting.precision.bytes()).max(BUCKET).min(bytes);
+    let last = (first * element).max(BUCKET).min(bytes);
     let hidden_behind = |seconds: f64, behind: f64| {
         if overlap <= 0.0 {
             return seconds;
@@ -297,7 +388,14 @@ fn exposed(
     let [forward, backward] = stage.took;
     let count = strategy.micro_batches(setting.batch).max(1) as f64;
     if strategy.shard == 0 {
-        return hidden_behind(all_reduce(cluster, group, bytes), backward);
+        // What sharers have alike is summed over all who have it.
+        let own = all_reduce(cluster, group, bytes - stage.alike * element);
+        return hidden_behind(own + all_reduce(cluster, joint, stage.alike * element), backward);
+    }
+    if stage.alike > 0.0 {
+        let sharers = cluster.group(strategy.ways, 1, strategy.devices());
+        let inner = hidden_behind(all_reduce(cluster, sharers, stage.alike * element), backward);
+        return inner + exposed(costs, &Stage { alike: 0.0, ..*stage }, [group, joint]);
     }
     let part = all_gather(cluster, group, bytes);
     match strategy.shard {
@@ -328,13 +426,22 @@ fn traffic(
     let inner = cluster.group(strategy.ways, 1, strategy.devices());
     put(&mut traffic, inner, most(|stage| stage.shared) * count);
     let weights = most(|stage| stage.weights) * element;
+    let alike = most(|stage| stage.alike) * element;
+    if alike > 0.0 {
+        // Over all who have them, or over the sharers of each replica first.
+        let size =
+            if strategy.shard == 0 { strategy.data.saturating_mul(strategy.ways) } else { strategy.ways };
+        let p = size as f64;
+        put(&mut traffic, cluster.group(size, 1, strategy.devices()), 2.0 * (p - 1.0) / p * alike);
+    }
+    let summed = if strategy.shard == 0 { weights - alike } else { weights };
     let rounds = match strategy.shard {
         0 | 1 => 2.0,
         2 => 1.0 + count,
         _ => 3.0 * count,
     };
     let p = group.size as f64;
-    put(&mut traffic, group, rounds * (p - 1.0) / p * weights);
+    put(&mut traffic, group, rounds * (p - 1.0) / p * summed);
     if stages.len() > 1 {
         let pair = cluster.group(strategy.stages, strategy.devices() / strategy.stages, strategy.devices());
         // A stage in the middle sends results on and gradients back; of two, each sends one of them.
@@ -349,7 +456,7 @@ fn traffic(
 }
 
 /// Of a ring's bytes, the device at the edge of a node sends all of its own to another node.
-fn put(traffic: &mut Traffic, group: Group, bytes: f64) {
+pub(super) fn put(traffic: &mut Traffic, group: Group, bytes: f64) {
     if group.size <= 1 {
     } else if group.local == group.size {
         traffic.within += bytes;
@@ -359,44 +466,3 @@ fn put(traffic: &mut Traffic, group: Group, bytes: f64) {
         traffic.within += bytes * (1.0 - away);
     }
 }
-
-/// Eight of ten steps lie within: what is uncertain of each phase, added as independent errors. Kernels have
-/// the spread of the rows they were fitted on, and on other accelerators that of rates taken over from one to
-/// another; the other shares are guesses, as no row tells them apart.
-fn interval(phases: &Phases, strategy: &Strategy, cluster: &Cluster, software: &Software) -> [f64; 2] {
-    let far = strategy.devices() > cluster.devices;
-    let network = if far { 0.40 } else { 0.15 };
-    let seen = software.seen.iter().any(|name| cluster.device.name.starts_with(name));
-    let kernels = if seen { software.spread } else { software.spread.hypot(TRANSFER) };
-    // Kernels of a part are known less well than those of the whole.
-    let halvings = if software.spread == 0.0 { 0.0 } else { sharers(strategy).log2() };
-    let kernels = kernels.hypot(DIVIDED * halvings);
-    // Paths through host memory are known within a factor of two.
-    let shared = match software.staging {
-        Some(_) => std::f64::consts::LN_2,
-        None if strategy.ways > cluster.devices => 0.40,
-        None => 0.15,
-    };
-    let compute = phases.forward + phases.backward + phases.bubble;
-    let terms = [
-        (compute, kernels),
-        (phases.collectives + phases.messages, shared),
-        (phases.exchange, network),
-        (phases.update + phases.swap, 0.25),
-        (phases.load, std::f64::consts::LN_2),
-    ];
-    let total = phases.total();
-    let all = terms.iter().map(|(seconds, share)| (seconds * share).powi(2)).sum::<f64>().sqrt() / total;
-    // 1.28 standard deviations to either side.
-    let factor = (1.28 * all).exp();
-    [total / factor, total * factor]
-}
-
-/// What it adds to the spread of kernels' times to take their rates from another accelerator: rows of A100
-/// that calibrate, asked with the shares that V100 reaches, are off by 0.20 (GPT); published throughput of
-/// each, asked with the other's, is off by 0.17 more than with its own.
-const TRANSFER: f64 = 0.20;
-
-/// What every halving of layers between devices adds to it: rows of GPT on two A100 that calibrate, grouped by width,
-/// micro-batch and way, are off by 0.039 where layers are whole and by 0.082 where two devices share them.
-const DIVIDED: f64 = 0.072;

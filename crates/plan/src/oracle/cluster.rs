@@ -2,7 +2,7 @@
 
 use super::OracleError;
 use super::hardware::Accelerator;
-use super::network::Link;
+use super::network::{Link, Wiring};
 
 /// Equal nodes of equal devices.
 #[derive(Clone, Debug, PartialEq)]
@@ -152,6 +152,14 @@ impl Cluster {
         let local = (here / stride.max(1)).clamp(1, size);
         let sharing = if local == size { 1 } else { (here / local).max(1) };
         Group { size, local, sharing }
+    }
+
+    /// Bytes a second that a device may fetch from host memory, and send there at the same time, while so many
+    /// devices do. Of a bus the devices of a node have a share each.
+    pub fn from_host(&self, devices: u32) -> f64 {
+        let share = self.host.protocols.iter().map(|way| way.share).fold(0.0, f64::max);
+        let sharing = if self.host.wiring == Wiring::Bus { devices.clamp(1, self.devices) } else { 1 };
+        self.host.bandwidth * share / sharing as f64
     }
 
     /// Bytes a second that one group may send out of a node, while others do the same. A ring leaves each leaf

@@ -50,17 +50,6 @@ pub fn memory(stage: &Stage, strategy: &Strategy, setting: &Setting, context: f6
     let replicas = strategy.data as f64;
     let divided = |from: u8| if strategy.shard >= from { replicas } else { 1.0 };
     let optimizer = stage.weights * setting.optimizer_bytes() / divided(1);
-    let micro_batches = strategy.micro_batches(setting.batch).max(1);
-    let under_way = match strategy.order {
-        _ if strategy.stages == 1 => 1.0,
-        Order::Gpipe => micro_batches as f64,
-        Order::Alternating => micro_batches.min(strategy.stages - stage.at) as f64,
-        Order::Interleaved(pieces) => {
-            let (stages, pieces) = (strategy.stages as f64, pieces.max(1) as f64);
-            let ahead = stages * (1.0 + (stages - 1.0) / (stages * pieces)) - stage.at as f64;
-            ahead.min(micro_batches as f64).max(1.0)
-        }
-    };
     // What goes on to the next stage is held until its gradient is back.
     let sent = if stage.at + 1 < strategy.stages { stage.output } else { 0.0 };
     let software = &setting.software;
@@ -79,9 +68,24 @@ pub fn memory(stage: &Stage, strategy: &Strategy, setting: &Setting, context: f6
         weights: stage.weights * element / divided(3),
         gradients: stage.weights * element / divided(2),
         optimizer: if strategy.offload { 0.0 } else { optimizer },
-        activations: (stage.kept + sent) * under_way * element * lost,
+        activations: (stage.kept + sent) * under_way(stage.at, strategy, setting) * element * lost,
         workspace: stage.working * element * lost + gathered + channels,
         context,
         host: if strategy.offload { optimizer } else { 0.0 },
+    }
+}
+
+/// Micro-batches of which the stage at this place keeps what its backward pass needs, at most.
+pub fn under_way(at: u32, strategy: &Strategy, setting: &Setting) -> f64 {
+    let micro_batches = strategy.micro_batches(setting.batch).max(1);
+    match strategy.order {
+        _ if strategy.stages == 1 => 1.0,
+        Order::Gpipe => micro_batches as f64,
+        Order::Alternating => micro_batches.min(strategy.stages - at) as f64,
+        Order::Interleaved(pieces) => {
+            let (stages, pieces) = (strategy.stages as f64, pieces.max(1) as f64);
+            let ahead = stages * (1.0 + (stages - 1.0) / (stages * pieces)) - at as f64;
+            ahead.min(micro_batches as f64).max(1.0)
+        }
     }
 }

@@ -4,26 +4,37 @@
 //! [`strategy::Strategy`] how, a [`setting::Setting`] the rest; [`closed::estimate`] answers, and
 //! [`rank::rank`] asks for all strategies there are.
 
+pub mod array;
 pub mod bottleneck;
 pub mod change;
 pub mod closed;
 pub mod cluster;
 pub mod collective;
 pub mod convnet;
+pub mod deal;
 pub mod from_graph;
 pub mod hardware;
+mod interval;
 pub mod kernel;
 pub mod memory;
+pub mod mixed;
+#[cfg(test)]
+mod mixed_tests;
 pub mod network;
 pub mod paradl;
+pub mod planned;
 pub mod published;
 pub mod rank;
 pub mod setting;
 pub mod stage;
 pub mod strategy;
+pub mod stream;
+#[cfg(test)]
+mod stream_tests;
 #[cfg(test)]
 mod tests;
 pub mod transformer;
+pub mod turns;
 pub mod workload;
 
 /// Why there is no answer, with what is allowed.
@@ -88,6 +99,25 @@ pub enum OracleError {
         /// Allowed.
         most: u32,
     },
+    /// No jobs, or too many.
+    #[error("{asked} jobs asked for; give 1 to {most}")]
+    Jobs {
+        /// Asked for.
+        asked: u32,
+        /// Allowed.
+        most: u32,
+    },
+    /// More packs than layers, or none.
+    #[error("{asked} packs asked for; this model allows 1 to {most}")]
+    Packs {
+        /// Asked for.
+        asked: u32,
+        /// Allowed.
+        most: u32,
+    },
+    /// Layers that come from host memory and are shared, too.
+    #[error("{0} has one way to use devices: replicas for harmony-dp and paged, stages for harmony-pp")]
+    Mixture(String),
     /// A model without layers.
     #[error("`{0}` has no layers")]
     Empty(String),

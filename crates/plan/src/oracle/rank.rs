@@ -1,10 +1,11 @@
 //! All strategies there are for a model, a cluster and a number of devices, and the best of them first.
 
 use super::OracleError;
-use super::closed::{Estimate, Oracle};
+use super::closed::{Estimate, Oracle, order};
 use super::cluster::Cluster;
 use super::setting::Setting;
-use super::strategy::{Cut, Order, Recompute, Strategy};
+use super::strategy::{Cut, Order, Recompute, Strategy, Stream};
+use super::stream::each_stream;
 use super::workload::Workload;
 
 /// What was tried, best first.
@@ -35,21 +36,33 @@ pub fn rank(
         return Err(OracleError::Zero("batch 0".into()));
     }
     let mut tried = 0;
-    let mut all: Vec<Estimate> = Vec::new();
+    let (mut all, mut streamed): (Vec<Estimate>, Vec<Estimate>) = (Vec::new(), Vec::new());
     let mut oracle = Oracle::new(workload, cluster, setting);
     for offload in [false, true] {
         each_strategy(workload, devices, setting.batch, |strategy| {
             tried += 1;
             let strategy = Strategy { offload, ..strategy };
-            if let Ok(one) = oracle.estimate(&strategy) {
-                keep(&mut all, one);
+            let Ok(one) = oracle.estimate(&strategy) else { return };
+            // A plan of what to compute again is asked for where memory does not hold everything.
+            if one.missing.is_some() && strategy.recompute == Recompute::Nothing {
+                tried += 1;
+                let planned = oracle.estimate(&Strategy { recompute: Recompute::Planned, ..strategy });
+                planned.into_iter().for_each(|one| keep(&mut all, one));
             }
+            keep(&mut all, one);
         });
-        // States move off the device only where nothing else fits.
+        // States and layers move off the device only where nothing else fits.
         if all.iter().any(|one| one.missing.is_none()) {
             break;
         }
+        if !offload {
+            each_stream(workload, devices, setting.batch, |strategy| {
+                tried += 1;
+                oracle.estimate(&strategy).into_iter().for_each(|one| keep(&mut streamed, one));
+            });
+        }
     }
+    all.append(&mut streamed);
     if tried == 0 {
         return Err(OracleError::Batch { batch: setting.batch, replicas: devices });
     }
@@ -60,7 +73,8 @@ pub fn rank(
 /// Calls `f` with every strategy on so many devices that the model and the batch allow.
 pub fn each_strategy(workload: &Workload, devices: u32, batch: u32, mut f: impl FnMut(Strategy)) {
     let selective = workload.layers.iter().any(|layer| layer.selective > 0.0);
-    let limits: Vec<(Cut, u32)> = [Cut::Spatial, Cut::Filter, Cut::Channel, Cut::Tensor, Cut::Sequence]
+    let cuts = [Cut::Spatial, Cut::Filter, Cut::Channel, Cut::Tensor, Cut::Sequence];
+    let limits: Vec<(Cut, u32)> = cuts
         .into_iter()
         .map(|cut| (cut, Strategy { cut, ..Strategy::serial(1) }.limit(workload)))
         .filter(|(_, limit)| *limit > 1)
@@ -75,11 +89,16 @@ pub fn each_strategy(workload: &Workload, devices: u32, batch: u32, mut f: impl 
             let cuts: Vec<Cut> = if ways == 1 {
                 vec![Cut::Whole]
             } else {
-                limits.iter().filter(|(_, limit)| *limit >= ways).map(|(cut, _)| *cut).collect()
+                let allowed = limits.iter().filter(|(_, limit)| *limit >= ways).map(|(cut, _)| *cut);
+                allowed.chain([Cut::Mixed]).collect()
             };
             let share = batch / data;
             for cut in cuts {
                 for micro_batch in micro_batches(share, stages) {
+                    let most = Strategy { cut, ..Strategy::serial(micro_batch) }.limit(workload);
+                    if cut == Cut::Mixed && ways > most {
+                        continue;
+                    }
                     for order in orders(stages, depth) {
                         for recompute in [Recompute::Nothing, Recompute::Selective, Recompute::Full] {
                             if recompute == Recompute::Selective && !selective {
@@ -97,6 +116,7 @@ pub fn each_strategy(workload: &Workload, devices: u32, batch: u32, mut f: impl 
                                     shard,
                                     recompute,
                                     offload: false,
+                                    stream: Stream::Resident,
                                 });
                             }
                         }
@@ -107,12 +127,12 @@ pub fn each_strategy(workload: &Workload, devices: u32, batch: u32, mut f: impl 
     }
 }
 
-fn divisors(of: u32) -> impl Iterator<Item = u32> {
+pub(super) fn divisors(of: u32) -> impl Iterator<Item = u32> {
     (1..=of).filter(move |d| of.is_multiple_of(*d))
 }
 
 /// Powers of two that divide a replica's share of the batch, and all of it.
-fn micro_batches(share: u32, stages: u32) -> impl Iterator<Item = u32> {
+pub(super) fn micro_batches(share: u32, stages: u32) -> impl Iterator<Item = u32> {
     let powers = (0..16).map(|power| 1u32 << power).take_while(move |&size| size < share && size <= 512);
     let whole = (stages == 1 || share == 1).then_some(share);
     powers.filter(move |size| share.is_multiple_of(*size)).chain(whole)
@@ -126,18 +146,12 @@ fn orders(stages: u32, depth: u32) -> Vec<Order> {
     [Order::Gpipe, Order::Alternating].into_iter().chain(interleaved).collect()
 }
 
-/// Those that fit come first, by time; the others by what they lack.
-fn order(a: &Estimate, b: &Estimate) -> std::cmp::Ordering {
-    let key = |one: &Estimate| one.missing.map_or((0, one.seconds), |missing| (1, missing));
-    let ((fits_a, a), (fits_b, b)) = (key(a), key(b));
-    fits_a.cmp(&fits_b).then(a.total_cmp(&b))
-}
-
 /// Keeps it if it is among the best of its family.
 fn keep(all: &mut Vec<Estimate>, one: Estimate) {
     let same = |other: &Estimate| {
         let (a, b) = (other.strategy, one.strategy);
-        (a.data > 1, a.cut, a.stages > 1) == (b.data > 1, b.cut, b.stages > 1)
+        let stream = std::mem::discriminant(&a.stream) == std::mem::discriminant(&b.stream);
+        stream && (a.data > 1, a.cut, a.stages > 1) == (b.data > 1, b.cut, b.stages > 1)
     };
     let mine = all.iter().filter(|other| same(other)).count();
     if mine < KEPT {

@@ -1,9 +1,11 @@
-//! Seconds of the layers of one device, and how layers are dealt to the stages of a pipeline.
+//! Seconds, weights and activations of the layers that one device has, for one micro-batch.
 
 use super::cluster::{Cluster, Group};
 use super::collective::{all_gather, all_reduce, send};
+use super::deal::{Share, shares};
 use super::hardware::Accelerator;
 use super::kernel::{Divide, Family, Work};
+use super::mixed;
 use super::setting::Setting;
 use super::strategy::{Cut, Recompute, Strategy};
 use super::workload::{Layer, Workload};
@@ -57,6 +59,10 @@ pub struct Stage {
     pub backward: Pass,
     /// Weights of the stage on this device.
     pub weights: f64,
+    /// Of these, in a mixed cut, those that sharers have alike, and whose gradients they add up.
+    pub alike: f64,
+    /// Sharers of a mixed cut that load samples of their own, as its first layer shares them.
+    pub loads: u32,
     /// Elements that are kept of a micro-batch.
     pub kept: f64,
     /// Most elements in use beside them: those of the layer that has most.
@@ -73,9 +79,27 @@ impl Stage {
         self.took[0] + self.took[1]
     }
 
-    fn at(self, at: usize, count: usize) -> Stage {
+    fn at(self, at: u32, count: u32) -> Stage {
         let took = [self.forward.seconds(), self.backward.seconds()];
-        Stage { at: at as u32, count: count as u32, took, ..self }
+        Stage { at, count, took, ..self }
+    }
+
+    /// The backward pass does the forward pass again, collectives included.
+    pub fn again(&mut self) {
+        self.backward.add(self.forward, 1.0);
+    }
+
+    /// Adds so many copies of a layer at its end.
+    pub fn join(&mut self, layer: &Stage, copies: f64) {
+        self.forward.add(layer.forward, copies);
+        self.backward.add(layer.backward, copies);
+        self.weights += layer.weights * copies;
+        self.alike += layer.alike * copies;
+        self.loads = self.loads.max(layer.loads);
+        self.kept += layer.kept * copies;
+        self.working = self.working.max(layer.working);
+        self.output = layer.output;
+        self.shared += layer.shared * copies;
     }
 }
 
@@ -92,7 +116,7 @@ pub struct Costs<'a> {
 }
 
 impl Costs<'_> {
-    /// One copy of each layer.
+    /// One copy of each layer; of a mixed cut [`mixed::layers`] knows more.
     pub fn layers(&self) -> Vec<Stage> {
         let layers = &self.workload.layers;
         let (spatial, last) = (self.workload.spatial().count(), layers.len() - 1);
@@ -101,29 +125,51 @@ impl Costs<'_> {
 
     /// The stages of the pipeline, one if there is none; of equal ones in a row there is the first.
     pub fn stages(&self) -> Vec<Stage> {
-        self.stages_of(&self.layers())
+        let each = match self.strategy.cut {
+            Cut::Mixed => mixed::layers(self, &mixed::choose(self)),
+            _ => self.layers(),
+        };
+        self.joined(&shares(&self.workload.layers, &each, self.strategy.stages as usize), &each)
     }
 
-    /// [`Costs::stages`], for layers whose costs are known.
-    pub fn stages_of(&self, each: &[Stage]) -> Vec<Stage> {
-        let layers = &self.workload.layers;
-        let stages = self.strategy.stages as usize;
-        if stages == 1 {
-            let mut all = Stage::default();
-            each.iter().zip(layers).for_each(|(cost, layer)| join(&mut all, cost, layer.count as f64));
-            return vec![all.at(0, 1)];
-        }
-        let mut made = match layers.iter().position(|layer| layer.count as usize >= stages) {
-            Some(repeated) => dealt_evenly(layers, each, repeated, stages),
-            None => dealt_by_time(layers, each, stages),
+    /// Stages with these layers, whose costs are known.
+    pub fn joined(&self, shares: &[Share], each: &[Stage]) -> Vec<Stage> {
+        let join_all = |share: &Share| {
+            let mut stage = Stage::default();
+            share.layers.iter().for_each(|&(layer, copies)| stage.join(&each[layer], copies as f64));
+            stage
         };
-        // The last stage has a copy of what it shares with the first.
-        let ways =
-            if matches!(self.strategy.cut, Cut::Whole | Cut::Spatial) { 1 } else { self.strategy.ways };
-        if let Some(last) = made.last_mut() {
+        self.finished(shares, shares.iter().map(join_all).collect())
+    }
+
+    /// Stages in their places. The last has a copy of what it shares with the first.
+    pub fn finished(&self, shares: &[Share], stages: Vec<Stage>) -> Vec<Stage> {
+        let mut made: Vec<Stage> =
+            shares.iter().zip(stages).map(|(share, stage)| stage.at(share.at, share.count)).collect();
+        let ways = if matches!(self.strategy.cut, Cut::Whole | Cut::Spatial | Cut::Mixed) {
+            1
+        } else {
+            self.strategy.ways
+        };
+        if let Some(last) = made.last_mut().filter(|_| self.strategy.stages > 1) {
             last.weights += self.workload.tied / ways as f64;
         }
         made
+    }
+
+    /// All layers on one stage.
+    pub fn whole(&self) -> Share {
+        let layers = self.workload.layers.iter().enumerate().map(|(i, layer)| (i, layer.count)).collect();
+        Share { at: 0, count: 1, layers }
+    }
+
+    /// One copy of a layer that may be cut in space, without what it exchanges with its neighbours, nor what
+    /// [`Stage::again`] adds.
+    pub fn layer_alone(&self, layer: &Layer, is_last: bool) -> Stage {
+        // As the last layer it passes nothing on, and computes nothing again.
+        let stage = self.layer(layer, true, false, true);
+        let (kept, working) = self.elements(layer, true, is_last);
+        Stage { kept, working, ..stage }
     }
 
     /// One copy of a layer.
@@ -141,7 +187,7 @@ impl Costs<'_> {
         let p = ways as f64;
         match cut {
             _ if !shared => {}
-            Cut::Whole => {}
+            Cut::Whole | Cut::Mixed => {}
             Cut::Tensor | Cut::Sequence => {
                 let passed = 2.0 * (p - 1.0) / p * output;
                 let each = layer.reductions * self.staged(passed, all_reduce(self.cluster, group, output));
@@ -200,11 +246,12 @@ impl Costs<'_> {
             }
             // The last layer's backward pass begins as its forward pass ends.
             Recompute::Full if !is_last => backward.add(forward, 1.0),
-            Recompute::Nothing | Recompute::Full => {}
+            // What is planned is a mixture of the others, made of whole layers.
+            Recompute::Nothing | Recompute::Full | Recompute::Planned => {}
         }
         let (kept, working) = self.elements(layer, in_space, is_last);
         let weights = match cut {
-            Cut::Whole | Cut::Spatial => layer.weights,
+            Cut::Whole | Cut::Spatial | Cut::Mixed => layer.weights,
             _ => layer.weights / p,
         };
         if self.accumulates() {
@@ -223,7 +270,7 @@ impl Costs<'_> {
 
     /// Seconds of an exchange between layers that passes so many bytes on, where the software has it go
     /// through host memory.
-    fn staged(&self, bytes: f64, seconds: f64) -> f64 {
+    pub fn staged(&self, bytes: f64, seconds: f64) -> f64 {
         match self.setting.software.staging {
             Some(rate) if bytes > 0.0 => seconds.max(self.setting.software.message + bytes / rate),
             _ => seconds,
@@ -238,7 +285,7 @@ impl Costs<'_> {
         for work in works {
             let mine = match cut {
                 _ if ways == 1 => *work,
-                Cut::Whole => *work,
+                Cut::Whole | Cut::Mixed => *work,
                 Cut::Spatial if in_space => work.cut_in_space(p),
                 Cut::Spatial => *work,
                 Cut::Filter => Work { divide: divided(work, Divide::Columns), ..*work }.cut(p, true),
@@ -266,7 +313,7 @@ impl Costs<'_> {
         let p = ways as f64;
         let (divided, whole) = match cut {
             Cut::Spatial if in_space => (p, p),
-            Cut::Whole | Cut::Spatial => (1.0, 1.0),
+            Cut::Whole | Cut::Spatial | Cut::Mixed => (1.0, 1.0),
             Cut::Filter | Cut::Channel => (1.0, 1.0),
             Cut::Tensor => (p, 1.0),
             Cut::Sequence => (p, p),
@@ -275,7 +322,7 @@ impl Costs<'_> {
         let all = layer.kept / divided + layer.kept_whole / whole;
         let working = layer.working / divided;
         match recompute {
-            Recompute::Nothing => (all * samples, working * samples),
+            Recompute::Nothing | Recompute::Planned => (all * samples, working * samples),
             Recompute::Selective => {
                 let freed = layer.selective / divided;
                 ((all - freed) * samples, (working + freed) * samples)
@@ -296,77 +343,4 @@ fn divided(work: &Work, along: Divide) -> Divide {
         Family::Matrix | Family::Convolution => along,
         _ => Divide::Batch,
     }
-}
-
-fn join(stage: &mut Stage, layer: &Stage, times: f64) {
-    stage.forward.add(layer.forward, times);
-    stage.backward.add(layer.backward, times);
-    stage.weights += layer.weights * times;
-    stage.kept += layer.kept * times;
-    stage.working = stage.working.max(layer.working);
-    stage.output = layer.output;
-    stage.shared += layer.shared * times;
-}
-
-/// Stages that have the repeated layer in even parts, the first also what comes before it and the last what
-/// comes after it. Where it cannot be divided, stages after the first have one more.
-fn dealt_evenly(layers: &[Layer], each: &[Stage], repeated: usize, stages: usize) -> Vec<Stage> {
-    let (part, more) = (layers[repeated].count as usize / stages, layers[repeated].count as usize % stages);
-    let joined = |before: usize, copies: usize, after: usize| {
-        let mut stage = Stage::default();
-        (repeated - before..repeated).for_each(|i| join(&mut stage, &each[i], layers[i].count as f64));
-        join(&mut stage, &each[repeated], copies as f64);
-        (repeated + 1..repeated + 1 + after).for_each(|i| join(&mut stage, &each[i], layers[i].count as f64));
-        stage
-    };
-    let fewer = stages - 2 - more.min(stages - 2);
-    let mut made = vec![joined(repeated, part, 0).at(0, 1)];
-    if more > 0 && stages > 2 {
-        made.push(joined(0, part + 1, 0).at(1, more.min(stages - 2)));
-    }
-    if fewer > 0 {
-        made.push(joined(0, part, 0).at(stages - 1 - fewer, fewer));
-    }
-    let last = part + more - more.min(stages - 2);
-    made.push(joined(0, last, layers.len() - repeated - 1).at(stages - 1, 1));
-    made
-}
-
-/// Stages such that the slowest is as fast as it can be.
-fn dealt_by_time(layers: &[Layer], each: &[Stage], stages: usize) -> Vec<Stage> {
-    let units: Vec<(usize, f64)> = layers
-        .iter()
-        .enumerate()
-        .flat_map(|(i, layer)| {
-            let seconds = each[i].forward.seconds() + each[i].backward.seconds();
-            std::iter::repeat_n((i, seconds), layer.count as usize)
-        })
-        .collect();
-    let (mut low, mut high) =
-        (units.iter().map(|u| u.1).fold(0.0, f64::max), units.iter().map(|u| u.1).sum::<f64>());
-    for _ in 0..16 {
-        let middle = 0.5 * (low + high);
-        if deal(&units, middle, stages, |_, _| {}) <= stages { high = middle } else { low = middle }
-    }
-    let mut dealt = vec![Stage::default(); stages];
-    deal(&units, high * (1.0 + 1e-9), stages, |at, layer| {
-        join(&mut dealt[at.min(stages - 1)], &each[layer], 1.0)
-    });
-    dealt.into_iter().enumerate().map(|(at, stage)| stage.at(at, 1)).collect()
-}
-
-/// Stages that are needed if none takes longer than `most`; tells which stage has which layer. Units that
-/// are left are spread so that every stage has one.
-fn deal(units: &[(usize, f64)], most: f64, stages: usize, mut tell: impl FnMut(usize, usize)) -> usize {
-    let (mut at, mut used) = (0, 0.0);
-    for (i, &(layer, seconds)) in units.iter().enumerate() {
-        let must = units.len() - i < stages.saturating_sub(at);
-        if used > 0.0 && (used + seconds > most || must) {
-            at += 1;
-            used = 0.0;
-        }
-        used += seconds;
-        tell(at, layer);
-    }
-    at + 1
 }

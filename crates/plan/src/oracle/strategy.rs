@@ -2,7 +2,7 @@
 //! and what is computed again, sharded or kept off the device.
 
 use super::OracleError;
-use super::workload::Workload;
+use super::workload::{Layer, Workload};
 use std::fmt;
 
 /// How the devices of one replica and stage share its layers.
@@ -21,6 +21,8 @@ pub enum Cut {
     Tensor,
     /// As `Tensor`, with what lies between such pairs cut along the sequence.
     Sequence,
+    /// Every layer in the way that suits it (Tofu).
+    Mixed,
 }
 
 /// In which order a pipeline's stages take micro-batches.
@@ -45,6 +47,23 @@ pub enum Recompute {
     Selective,
     /// Every layer from its input.
     Full,
+    /// As few layers as memory demands, those first that cost least for the bytes they free.
+    Planned,
+}
+
+/// Where layers are between their turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stream {
+    /// On the device that computes them.
+    Resident,
+    /// In host memory; pages come and go with every micro-batch that touches them, as virtual memory has it.
+    Paged,
+    /// In host memory; so many packs of layers come to every replica in turn, each for all its micro-batches
+    /// (Harmony-DP).
+    Replicas(u32),
+    /// In host memory; so many packs are dealt round the stages' devices, each for all micro-batches (Harmony-PP).
+    Wrapped(u32),
 }
 
 /// A way to train.
@@ -68,6 +87,8 @@ pub struct Strategy {
     pub recompute: Recompute,
     /// Optimizer states live in host memory.
     pub offload: bool,
+    /// Where layers are between their turns.
+    pub stream: Stream,
 }
 
 impl Strategy {
@@ -83,6 +104,7 @@ impl Strategy {
             shard: 0,
             recompute: Recompute::Nothing,
             offload: false,
+            stream: Stream::Resident,
         }
     }
 
@@ -98,6 +120,12 @@ impl Strategy {
 
     /// The family it is of: `serial`, `data`, `data+filter`, `tensor+pipeline`…
     pub fn family(&self) -> String {
+        match self.stream {
+            Stream::Resident => {}
+            Stream::Paged => return "paged".into(),
+            Stream::Replicas(_) => return "harmony-dp".into(),
+            Stream::Wrapped(_) => return "harmony-pp".into(),
+        }
         let mut parts = Vec::new();
         if self.data > 1 {
             parts.push("data");
@@ -110,6 +138,7 @@ impl Strategy {
             Cut::Channel => parts.push("channel"),
             Cut::Tensor => parts.push("tensor"),
             Cut::Sequence => parts.push("sequence"),
+            Cut::Mixed => parts.push("cut"),
         }
         if self.stages > 1 {
             parts.push("pipeline");
@@ -132,6 +161,20 @@ impl Strategy {
                 replicas: self.data,
                 micro_batch: self.micro_batch,
             });
+        }
+        if let Stream::Replicas(packs) | Stream::Wrapped(packs) = self.stream
+            && !(1..=workload.depth()).contains(&packs)
+        {
+            let most = workload.depth();
+            return Err(OracleError::Packs { asked: packs, most });
+        }
+        let lone = match self.stream {
+            Stream::Resident => true,
+            Stream::Paged | Stream::Replicas(_) => self.ways == 1 && self.stages == 1,
+            Stream::Wrapped(_) => self.ways == 1 && self.data == 1,
+        };
+        if !lone {
+            return Err(OracleError::Mixture(self.family()));
         }
         let limit = self.limit(workload);
         if self.ways > limit {
@@ -162,6 +205,16 @@ impl Strategy {
             Cut::Filter => workload.fewest_filters(),
             Cut::Channel => workload.fewest_channels(),
             Cut::Tensor | Cut::Sequence => workload.fewest_heads(),
+            // As many as may share every layer in some way, or a sample for each.
+            Cut::Mixed => {
+                let heads = workload.fewest_heads().unwrap_or(0) as f64;
+                let most = |layer: &Layer| {
+                    let space = layer.extents.first().copied().unwrap_or(0.0);
+                    layer.filters.max(layer.channels).max(space).max(heads) as u32
+                };
+                let shared = workload.layers.iter().map(most).filter(|most| *most > 0).min();
+                shared.into_iter().chain([self.micro_batch]).max()
+            }
         };
         most.unwrap_or(1)
     }
@@ -184,8 +237,11 @@ impl fmt::Display for Strategy {
             write!(f, " {}", extents.join("x"))?;
         }
         write!(f, " m{}", self.micro_batch)?;
+        if let Stream::Replicas(packs) | Stream::Wrapped(packs) = self.stream {
+            write!(f, " packs{packs}")?;
+        }
         match self.order {
-            _ if self.stages == 1 => {}
+            _ if self.stages == 1 || self.stream != Stream::Resident => {}
             Order::Gpipe => write!(f, " gpipe")?,
             Order::Alternating => write!(f, " 1f1b")?,
             Order::Interleaved(pieces) => write!(f, " interleaved{pieces}")?,
@@ -197,6 +253,7 @@ impl fmt::Display for Strategy {
             Recompute::Nothing => {}
             Recompute::Selective => write!(f, " selective")?,
             Recompute::Full => write!(f, " recompute")?,
+            Recompute::Planned => write!(f, " planned")?,
         }
         if self.offload { write!(f, " offload") } else { Ok(()) }
     }

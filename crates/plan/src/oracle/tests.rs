@@ -24,7 +24,7 @@ use gulliver_graph::training::training_graph;
 const ALPHA: f64 = 1e-5;
 const BETA: f64 = 1e-9;
 
-fn close(a: f64, b: f64) -> bool {
+pub(super) fn close(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-9 * a.abs().max(b.abs()).max(1e-12)
 }
 
@@ -51,7 +51,7 @@ fn paradl() -> Paradl {
 }
 
 /// The same layers for the general forms: measured times, extents of eight, halos of one.
-fn timed() -> Workload {
+pub(super) fn timed() -> Workload {
     let layers = paradl().layers.into_iter().map(|l| Layer {
         weights: l.w,
         input: l.x,
@@ -66,12 +66,12 @@ fn timed() -> Workload {
     Workload { name: "timed".into(), layers: layers.collect(), sample: 1.0, tied: 0.0 }
 }
 
-fn flat(devices: u32) -> Cluster {
+pub(super) fn flat(devices: u32) -> Cluster {
     let device = Accelerator::cpu(crate::cost::Rates::default(), 1e12);
     Cluster::of(device, (1, devices), Link::plain(ALPHA, BETA), Link::plain(ALPHA, BETA))
 }
 
-fn ideal() -> Setting {
+pub(super) fn ideal() -> Setting {
     Setting {
         precision: Precision::F32,
         software: Software { update: 0.0, ..Software::named("ideal").unwrap() },

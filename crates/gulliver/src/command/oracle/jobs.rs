@@ -1,0 +1,125 @@
+//! `gulliver oracle MODEL --jobs 32`: many jobs of the same shape, fused to arrays, side by side, or one after the
+//! other.
+
+use super::super::CommandError;
+use crate::oracle::jobs_page::page;
+use crate::oracle::page::seconds;
+use crate::report::table::{Column, render};
+use crate::report::units;
+use gulliver_plan::oracle::array::{Shared, Sharing, share};
+use gulliver_plan::oracle::cluster::Cluster;
+use gulliver_plan::oracle::setting::Setting;
+use gulliver_plan::oracle::workload::Workload;
+use gulliver_run::atomic::write_atomic;
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::path::Path;
+
+/// What is asked.
+pub struct Asked<'a> {
+    /// As the user named the model.
+    pub name: &'a str,
+    /// The model.
+    pub workload: &'a Workload,
+    /// The machine.
+    pub cluster: &'a Cluster,
+    /// The rest; its batch is that of each job.
+    pub setting: &'a Setting,
+    /// Jobs.
+    pub jobs: u32,
+    /// Numbers of devices.
+    pub devices: &'a [u32],
+    /// Everything as JSON.
+    pub json: bool,
+    /// Where to write a page.
+    pub html: Option<&'a Path>,
+}
+
+/// Answers for every number of devices; `about` is what it is about, in lines.
+pub fn run(asked: &Asked, about: &[String]) -> Result<(), CommandError> {
+    let Asked { workload, cluster, setting, jobs, .. } = *asked;
+    let mut scales: Vec<(u32, Vec<Shared>)> = Vec::new();
+    for &devices in asked.devices {
+        scales.push((devices, share(workload, cluster, devices, jobs, setting)?));
+    }
+    if let Some(path) = asked.html {
+        let html = page(&format!("{jobs} jobs of {} on {}", asked.name, cluster.name), about, &scales);
+        let write = write_atomic(path, |out| out.write_all(html.as_bytes()));
+        write.map_err(|source| CommandError::File { path: path.to_path_buf(), source })?;
+    }
+    let text = if asked.json {
+        let scales: Vec<serde_json::Value> = scales
+            .iter()
+            .map(|(devices, all)| serde_json::json!({ "devices": devices, "sharings": all }))
+            .collect();
+        let all = serde_json::json!({
+            "model": asked.name, "cluster": cluster.name, "jobs": jobs, "batch": setting.batch,
+            "precision": setting.precision, "scales": scales,
+        });
+        serde_json::to_string(&all).map_err(io::Error::from)? + "\n"
+    } else {
+        let mut text = about.join("\n") + "\n";
+        for (devices, all) in &scales {
+            let _ = write!(text, "\n{}", table(*devices, all, cluster));
+        }
+        text
+    };
+    Ok(io::stdout().lock().write_all(text.as_bytes())?)
+}
+
+/// The best width of every sharing, and what other widths of an array would gain.
+fn table(devices: u32, all: &[Shared], cluster: &Cluster) -> String {
+    let columns = [
+        Column::Left("jobs of a device"),
+        Column::Right("width"),
+        Column::Right("a step of all"),
+        Column::Right("80 % of steps"),
+        Column::Right("gain"),
+        Column::Right("samples/s"),
+        Column::Right("memory"),
+        Column::Right("widest that fits"),
+    ];
+    let mut text = format!("{devices} device{}\n", if devices == 1 { "" } else { "s" });
+    let mut rows = Vec::new();
+    let mut over = String::new();
+    let mut firsts: Vec<&Shared> =
+        Sharing::ALL.iter().filter_map(|sharing| all.iter().find(|one| one.sharing == *sharing)).collect();
+    firsts.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    for one in firsts {
+        if one.missing.is_some() {
+            let (holder, bytes) = one.memory.largest();
+            let _ = writeln!(
+                over,
+                "does not fit: {} of {} needs {} of {}; {holder} take {}",
+                one.sharing.name(),
+                one.width,
+                units::bytes(one.memory.device() as u64),
+                units::bytes(cluster.device.memory as u64),
+                units::bytes(bytes as u64)
+            );
+            continue;
+        }
+        rows.push(vec![
+            one.sharing.name().to_string(),
+            one.width.to_string(),
+            seconds(one.seconds),
+            format!("{} – {}", seconds(one.interval[0]), seconds(one.interval[1])),
+            format!("{:.2} x", one.gain),
+            format!("{:.1}", one.throughput),
+            units::bytes(one.memory.device() as u64),
+            if one.sharing == Sharing::Serial { "–".into() } else { units::count(one.largest.into()) },
+        ]);
+    }
+    if !rows.is_empty() {
+        text += &render(&columns, &rows);
+    }
+    let mut arrays: Vec<&Shared> =
+        all.iter().filter(|one| one.sharing == Sharing::Array && one.missing.is_none()).collect();
+    arrays.sort_by_key(|one| one.width);
+    if !arrays.is_empty() {
+        let gains: Vec<String> =
+            arrays.iter().map(|one| format!("{} {:.2} x", one.width, one.gain)).collect();
+        let _ = writeln!(text, "gain by width of an array: {}", gains.join(", "));
+    }
+    text + &over
+}
