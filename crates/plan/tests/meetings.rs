@@ -148,6 +148,32 @@ fn kernels_are_faster_while_others_are_at_rest() {
     assert!(step(0.5, 1.0, false) < between && between < step(0.5, 2.0, false));
 }
 
+/// Where kernels are uneven, devices wait for the slowest at every meeting: the longer, the more they have computed
+/// since the last, but not as long as if all kernels were late together.
+#[test]
+fn the_slowest_is_waited_for() {
+    let devices = [0, 1].map(|party| planned(party, 2, links(1e12), None));
+    let links = Links::default();
+    let step = |uneven: f64| {
+        let seconds = [0, 1].map(|d: usize| {
+            let seconds = &devices[d].seconds;
+            move |id: NodeId| seconds[id.index()]
+        });
+        let party = |d: usize| Party {
+            graph: &devices[d].graph,
+            plan: &devices[d].plan,
+            seconds: &seconds[d],
+            alone: None,
+            taken: None,
+            uneven,
+            links: &links,
+        };
+        together(&[party(0), party(1)], &Topology::alone()).unwrap().seconds
+    };
+    let [even, some, more] = [0.0, 0.1, 0.2].map(step);
+    assert!(even < some && some < more && more < 1.2 * even, "{even} {some} {more}");
+}
+
 /// Where no core is left for meetings, a step takes longer by what they take, unless devices wait for them anyway.
 #[test]
 fn meetings_without_a_core_take_time_from_kernels() {
@@ -279,6 +305,7 @@ fn shared_links_are_shared() {
     let through_host = Wiring { host: Some(1e8), ..Wiring::default() };
     let [own, bounced] =
         [own, through_host].map(|wiring| all(&Topology::wired(vec![Device::default(); 4], &wiring).unwrap()));
+    assert!(free.seconds < own && own < bounced, "{} < {own} < {bounced}", free.seconds);
     let slower = all(&Topology::pcie(4, 1e8, 1e-3, 1).unwrap());
     assert!(own < slower, "with latency: {own} < {slower}");
     let apart = all(&Topology::pcie(4, 1e8, 1e-3, 2).unwrap());
@@ -297,7 +324,6 @@ fn whoever_does_not_come_is_named() {
         graph: &devices[d].graph,
         plan,
         seconds: &seconds,
-        alone: None,
         alone: None,
         taken: None,
         uneven: 0.0,
