@@ -341,11 +341,12 @@ impl Planner {
         least.ok_or(PlanError::NoRoom)
     }
 
-    /// Seconds of every node by itself; of a meeting, those of its bytes.
+    /// Seconds of every node by itself; of a meeting, those of its bytes in memory, whatever links they pass.
     pub fn seconds(&mut self, which: Which, sizes: &Bindings) -> Result<Vec<f64>, PlanError> {
+        let links = self.options.links;
         self.with(which, sizes, |graph, outline, options| {
             let bound = outline.sizes(graph, sizes, options)?;
-            let of = |id| outline.seconds_over(graph, &bound, &options.links, id);
+            let of = |id| outline.seconds_over(graph, &bound, &links, id);
             Ok((0..graph.nodes.len()).map(of).collect())
         })
     }

@@ -11,7 +11,7 @@ use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::{Clip, training_graph};
 use gulliver_plan::pipeline::Style;
-use gulliver_plan::plan::Plan;
+use gulliver_plan::plan::{Plan, Stream};
 use gulliver_plan::simulate::over_links;
 use gulliver_plan::topology::{Device, Topology, Wiring};
 use gulliver_run::checkpoint::fingerprint;
@@ -19,7 +19,8 @@ use gulliver_run::data::Batch;
 use gulliver_run::host::HostData;
 use gulliver_run::link::Throttle;
 use gulliver_run::session::{
-    Key, Ledger, Pipelined, Session, SessionError, SessionOptions, Which, pipelined, planners, sharded,
+    Foreseen, Key, Ledger, Pipelined, Session, SessionError, SessionOptions, Which, foresee, pipelined,
+    planners, sharded,
 };
 use makes::MAKES;
 use small_models::{data, small};
@@ -248,6 +249,29 @@ fn links_are_passed_as_planned() {
         }
     }
     assert!(alone.recorded().is_empty());
+}
+
+/// A message that is alone on links which all devices share has all of their speed: two links at once carry it from
+/// one device to the other.
+#[test]
+fn a_message_alone_on_shared_links_takes_as_long_as_its_bytes() {
+    let graph = graph("mlp", "sgd", None);
+    let sizes = Bindings::new().with("batch", 8);
+    let rate = 1e5;
+    let wiring = Wiring { host: Some(rate), shared: true, ..Wiring::default() };
+    let topology = Topology::wired(vec![Device::default(); 2], &wiring).unwrap();
+    let device = SessionOptions {
+        throttle: Some(Arc::new(Throttle::new(topology.clone()))),
+        largest: Some(sizes.clone()),
+        ..options(1)
+    };
+    let how = Pipelined { packs: 2, style: Style::Grouped };
+    let mut line = pipelined(&graph, None, vec![device; 2], &sizes, how).unwrap();
+    let Foreseen { together, .. } = foresee(&mut line, &sizes).unwrap();
+    let met = together.spans.iter().filter(|span| span.device == 0 && span.stream == Stream::Meet);
+    let met: f64 = met.map(|span| span.end - span.start).sum();
+    let bytes = together.links.iter().map(|link| link.bytes).max().unwrap();
+    assert!(bytes > 0 && (met * rate / bytes as f64 - 1.0).abs() < 0.01, "{met} s for {bytes} bytes");
 }
 
 /// A pipeline on so many devices.
