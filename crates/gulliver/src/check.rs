@@ -22,12 +22,14 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Steps that find cold caches and memory that was never touched; and those that find the caches of another job.
+/// Steps that find cold caches and memory that was never touched.
 const WARM_UP: usize = 2;
-const CHANGED: usize = 1;
-/// Every job of a group has its turn so often, for steps of so many seconds, and so many of them at least.
-const ROUNDS: usize = 4;
-const TURN: (f64, usize) = (0.2, 2);
+/// The first step of a turn finds the caches of another job: it does not count if it is shorter than this.
+const SHORT: f64 = 0.1;
+/// Every job of a group has its turn so often, for steps of so many seconds, and so many of them at least: seldom and
+/// long would not do, as the machine's speed changes within seconds.
+const ROUNDS: usize = 8;
+const TURN: (f64, usize) = (0.2, 1);
 
 /// One job with one strategy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -188,7 +190,9 @@ pub fn check(case: &Case, profile: &Profile, mut fresh: Option<&mut Fresh>) -> R
             if let Some(fresh) = &mut fresh {
                 fresh.turn(ways, (turn, turns))?;
             }
-            one.turn(&batch, (0.0, CHANGED))?;
+            if one.times.last().is_none_or(|last| *last < SHORT) {
+                one.turn(&batch, (0.0, 1))?;
+            }
             let times = one.turn(&batch, TURN)?;
             one.times.extend(times);
         }

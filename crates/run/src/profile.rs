@@ -22,6 +22,8 @@ use std::time::Instant;
 pub const SECONDS: f64 = 36.0;
 /// The share of them in which every probe is run once.
 const FIRST: f64 = 0.6;
+/// Repetitions of each probe at least.
+const LEAST: usize = 3;
 /// A probe with less spread than this is not run again, and none more often.
 const CALM: f64 = 0.1;
 const RUNS: u32 = 3;
@@ -140,7 +142,7 @@ impl Meanwhile {
     pub fn turn(&mut self, seconds: f64, (turn, turns): (usize, usize)) -> Result<(), ProfileError> {
         for &i in self.wanted.iter().skip(turn).step_by(turns.max(1)) {
             if let Some(bench) = &mut self.probes[i].1 {
-                bench.turn(seconds)?;
+                bench.turn(seconds, 1)?;
             }
         }
         Ok(())
@@ -217,7 +219,8 @@ fn all_probes(
     let measure = |probe| -> Result<Measured, ProfileError> {
         let begin = Instant::now();
         let mut bench = Bench::new(probe, way)?;
-        bench.turn(if each > 0.0 { (each - begin.elapsed().as_secs_f64()).max(1e-9) } else { 0.0 })?;
+        let left = if each > 0.0 { (each - begin.elapsed().as_secs_f64()).max(1e-9) } else { 0.0 };
+        bench.turn(left, LEAST)?;
         bench.measured()
     };
     let mut all = Vec::new();

@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 /// Steps that find cold caches and memory that was never touched.
 const WARM_UP: u64 = 1;
 /// Steps at the beginning of a turn that find the caches of others.
-const CHANGED: u64 = 1;
-/// Fewest and most repetitions of a step in one turn.
-const REPETITIONS: [usize; 2] = [2, 100];
+const CHANGED: usize = 1;
+/// Most repetitions of a step in one turn.
+const REPETITIONS: usize = 100;
 
 /// The share of repetitions that are taken for undisturbed: others use the machine too.
 pub(super) const UNDISTURBED: f64 = 0.1;
@@ -109,11 +109,12 @@ impl Bench {
         lists.into_iter().chain(&mut self.times).for_each(Vec::clear);
     }
 
-    /// Repeats steps for about so many seconds; without any, once: enough to see that it works.
-    pub fn turn(&mut self, seconds: f64) -> Result<(), ProfileError> {
+    /// Repeats steps for about so many seconds, and so often at least; without seconds, once: enough to see that it
+    /// works.
+    pub fn turn(&mut self, seconds: f64, least: usize) -> Result<(), ProfileError> {
         let begin = Instant::now();
-        let [least, most] = if seconds > 0.0 { REPETITIONS } else { [1; 2] };
-        for _ in 0..if seconds > 0.0 { CHANGED } else { 0 } {
+        let [changed, most] = if seconds > 0.0 { [CHANGED, REPETITIONS] } else { [0, 1] };
+        for _ in 0..changed {
             self.repeat(false)?;
         }
         for done in 0..most {
