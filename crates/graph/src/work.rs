@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(load.extents, [x, w, y, 9.0, 32.0, 64.0]);
         assert_eq!((load.flops, load.bytes), (2.0 * y * 27.0, 4.0 * (x + w + y)));
         // Channels of what each makes: of the weights' gradient those of the result, of the input's those of the input.
-        for (name, columns) in [("conv_weight_grad", 64.0), ("conv_transpose", 64.0), ("contract", 512.0)] {
+        for (name, columns) in [("conv_weight_grad", 64.0), ("conv_transpose", 64.0), ("contract", 10.0)] {
             let node = graph.nodes.iter().rfind(|node| node.op.def().name() == name).unwrap();
             let load = Work::of(&graph, node).bind(&Bindings::new().with("batch", 2)).unwrap();
             assert_eq!(load.extents[5], columns, "{name}");

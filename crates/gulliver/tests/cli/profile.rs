@@ -58,7 +58,7 @@ fn slowed(text: &str) -> String {
             return line.to_string();
         };
         let mut numbers: Vec<f64> = point.split(", ").map(|number| number.parse().unwrap()).collect();
-        numbers[7] *= 10.0;
+        numbers[8] *= 10.0;
         format!("  {numbers:?},")
     };
     text.lines().map(line).collect::<Vec<_>>().join("\n")

@@ -10,7 +10,7 @@ const LANES: f64 = 16.0;
 /// A product with fewer columns does not fill vectors and is computed in another way.
 const NARROW: f64 = 12.0;
 /// How many points the machine's own rates count for in a fit.
-const PRIOR: f64 = 0.3;
+const PRIOR: f64 = 0.01;
 /// Rounds of a fit, each of which improves every weight in turn.
 const ROUNDS: usize = 300;
 /// Operations, elements of first operand, second operand and first result, and one call.
