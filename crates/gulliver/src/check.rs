@@ -2,10 +2,11 @@
 //! their step times, peaks and bytes over links compared with those foreseen.
 
 pub mod cases;
+pub mod part;
 
 use crate::command::CommandError;
 use crate::setup::Graphs;
-use crate::strategy::{ALONE, AUTO, STRATEGIES, judged, simulated};
+use crate::strategy::{ALONE, AUTO, STRATEGIES, judged, largest};
 use cases::{Case, Wires};
 use gulliver_plan::cost::Profile;
 use gulliver_plan::simulate::{LinkUse, exchanged};
@@ -14,8 +15,9 @@ use gulliver_run::data::Batch;
 use gulliver_run::link::Throttle;
 use gulliver_run::planner::Planner;
 use gulliver_run::profile::{Meanwhile, shares};
-use gulliver_run::session::{Foreseen, Key, Session, SessionError, SessionOptions, Which};
+use gulliver_run::session::{Foreseen, Key, Session, SessionError, SessionOptions, Which, timed};
 use gulliver_run::stream::Ledger;
+use part::{Part, Parts};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -28,7 +30,7 @@ const WARM_UP: usize = 2;
 const SHORT: f64 = 0.1;
 /// Every job of a group has its turn so often, for steps of so many seconds, and so many of them at least: seldom and
 /// long would not do, as the machine's speed changes within seconds.
-const ROUNDS: usize = 8;
+const ROUNDS: usize = 12;
 const TURN: (f64, usize) = (0.2, 1);
 
 /// One job with one strategy.
@@ -48,6 +50,11 @@ pub struct Checked {
     pub bytes: [u64; 2],
     /// Whether peaks of all tiers and bytes over every link are as planned.
     pub exact: bool,
+    /// Seconds of every step that counts, as they came.
+    pub steps: Vec<f64>,
+    /// Where they went, if that was asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<Part>,
 }
 
 impl Checked {
@@ -96,10 +103,13 @@ struct Running {
     times: Vec<f64>,
     /// Planned from other devices in a step.
     from_peers: u64,
+    /// Where steps go, if somebody wants to know.
+    parts: Option<Parts>,
 }
 
-/// Seconds that every probe is run for in a round.
+/// Seconds that every probe is run for at a time, and rounds in which each has its turn once.
 const FRESH: f64 = 0.05;
+const APART: usize = 3;
 
 /// Ways of using the machine that are measured while jobs are checked, by threads of a device and devices.
 #[derive(Default)]
@@ -142,13 +152,22 @@ impl Fresh {
                 meanwhile.renew(&mut profile.curves[place])?;
             }
         }
+        for way in ways {
+            self.ways.get(way).map_or(Ok(()), |meanwhile| meanwhile.settle(&mut profile))?;
+        }
         Ok(profile)
     }
 }
 
 /// Trains a job with every strategy, taking turns, and compares. With `fresh`, the machine is measured in turns with
 /// them, and what is predicted goes by that; strategies are planned by the profile.
-pub fn check(case: &Case, profile: &Profile, mut fresh: Option<&mut Fresh>) -> Result<Group, CommandError> {
+/// With `parts`, it is noted where steps go.
+pub fn check(
+    case: &Case,
+    profile: &Profile,
+    mut fresh: Option<&mut Fresh>,
+    parts: bool,
+) -> Result<Group, CommandError> {
     // Several devices are as fast as one while the others are at rest.
     let ways = [[case.threads, case.devices], [case.threads, 1]];
     let ways = if case.devices > 1 { &ways[..] } else { &ways[..1] };
@@ -171,7 +190,7 @@ pub fn check(case: &Case, profile: &Profile, mut fresh: Option<&mut Fresh>) -> R
     };
     let (mut running, mut unable) = (Vec::new(), Vec::new());
     for name in strategies {
-        match begin(name, case, &graphs, &options) {
+        match begin(name, case, &graphs, &options, parts) {
             Ok(one) => running.push(one),
             Err(Refused::Strategy(e)) => unable.push((name, e.to_string())),
             Err(Refused::Links(e)) => return Err(CommandError::Unknown(e.to_string())),
@@ -184,11 +203,11 @@ pub fn check(case: &Case, profile: &Profile, mut fresh: Option<&mut Fresh>) -> R
         let shares = shares(&graphs.train, &graphs.largest, options.curves.as_deref())?;
         fresh.begin(ways, &shares)?;
     }
-    for _ in 0..ROUNDS {
+    for round in 0..ROUNDS {
         let turns = running.len();
         for (turn, one) in running.iter_mut().enumerate() {
             if let Some(fresh) = &mut fresh {
-                fresh.turn(ways, (turn, turns))?;
+                fresh.turn(ways, (turn + turns * (round % APART), turns * APART))?;
             }
             if one.times.last().is_none_or(|last| *last < SHORT) {
                 one.turn(&batch, (0.0, 1))?;
@@ -201,7 +220,8 @@ pub fn check(case: &Case, profile: &Profile, mut fresh: Option<&mut Fresh>) -> R
         let curves = fresh.renewed(profile, ways)?.at(case.threads, case.devices).map(Arc::new);
         for one in &mut running {
             one.planners.iter_mut().for_each(|planner| planner.set_curves(curves.clone()));
-            one.foreseen.together = simulated(&mut one.planners, &graphs)?.together;
+            let sizes = largest(&one.planners, &graphs);
+            one.foreseen.together = timed(&mut one.planners, &sizes, &one.foreseen.plans)?;
         }
     }
     let mut all: Vec<Checked> = running.into_iter().map(Running::checked).collect();
@@ -227,6 +247,7 @@ fn begin(
     case: &Case,
     graphs: &Graphs,
     options: &SessionOptions,
+    parts: bool,
 ) -> Result<Running, Refused> {
     let throttle = match case.wires {
         Some(Wires { wiring, .. }) => {
@@ -243,7 +264,12 @@ fn begin(
     });
     let from_peers = taken.sum();
     let (planners, foreseen) = (made.planners, made.foreseen);
-    let session = Session::together(planners.clone(), 0)?;
+    let mut session = Session::together(planners.clone(), 0)?;
+    let plans = planners.iter().map(|planner| planner.graph(Which::Train)).zip(&foreseen.plans);
+    let parts = parts.then(|| Parts::of(&plans.collect::<Vec<_>>()));
+    if parts.is_some() {
+        session.record();
+    }
     Ok(Running {
         strategy: name,
         foreseen,
@@ -253,6 +279,7 @@ fn begin(
         steps: 0,
         times: Vec::new(),
         from_peers,
+        parts,
     })
 }
 
@@ -263,17 +290,22 @@ impl Running {
         while times.len() < least || begin.elapsed().as_secs_f64() < seconds {
             let (key, start) = (Key { seed: 0, step: self.steps }, Instant::now());
             self.session.step(batch, key, &key.number())?;
-            times.push(start.elapsed().as_secs_f64());
+            let seconds = start.elapsed().as_secs_f64();
+            times.push(seconds);
             self.steps += 1;
+            if let Some(parts) = &mut self.parts {
+                parts.note(&self.session.recorded(), seconds);
+            }
         }
         Ok(times)
     }
 
     fn checked(self) -> Checked {
-        let Running { strategy, foreseen, session, throttle, steps, mut times, from_peers, .. } = self;
-        times.sort_by(f64::total_cmp);
+        let Running { strategy, foreseen, session, throttle, steps, times, from_peers, parts, .. } = self;
+        let mut sorted = times.clone();
+        sorted.sort_by(f64::total_cmp);
         let [low, measured, high] =
-            [0.25, 0.5, 0.75].map(|share| times[((times.len() - 1) as f64 * share).round() as usize]);
+            [0.25, 0.5, 0.75].map(|share| sorted[((sorted.len() - 1) as f64 * share).round() as usize]);
         let mut planned = Ledger { from_peers, ..Ledger::default() };
         foreseen.together.devices.iter().for_each(|device| planned += Ledger::from(device.moved));
         let mut moved = Ledger::default();
@@ -293,7 +325,9 @@ impl Running {
             exact &= foreseen.together.links.iter().map(over).eq(throttle.bytes());
         }
         let bytes = [planned.total(), moved.total() / steps.max(1)];
+        let parts = parts.map(|parts| parts.compared(&foreseen.together.spans, foreseen.together.seconds));
+        let parts = parts.unwrap_or_default();
         let (predicted, spread) = (foreseen.together.seconds, (high - low) / measured);
-        Checked { strategy, predicted, measured, spread, peak, bytes, exact }
+        Checked { strategy, predicted, measured, spread, peak, bytes, exact, steps: times, parts }
     }
 }

@@ -190,6 +190,7 @@ pub fn corrected(profile: &Profile, corrections: &[Correction]) -> Profile {
             if let Some(meeting) = &mut curves.meeting {
                 meeting.call *= one.times;
                 meeting.byte *= one.times;
+                meeting.beside *= one.times;
             }
             let points = curves.families.values_mut().flatten();
             points.for_each(|point| point.seconds *= one.times);

@@ -99,8 +99,9 @@ fn parse(text: &str) -> Result<Profile, String> {
             "a number of `curves`",
             &[flops, bytes, call, curves.threads as f64, curves.devices as f64],
         )?;
-        let Meeting { call, byte } = curves.meeting.unwrap_or(Meeting { call: 0.0, byte: 0.0 });
-        if ![call, byte, curves.uneven].iter().all(|x| x.is_finite() && *x >= 0.0) {
+        let Meeting { call, byte, beside } =
+            curves.meeting.unwrap_or(Meeting { call: 0.0, byte: 0.0, beside: 0.0 });
+        if ![call, byte, beside, curves.uneven].iter().all(|x| x.is_finite() && *x >= 0.0) {
             return Err("`meeting` or `uneven` has a number below 0".into());
         }
         for (family, points) in &curves.families {
@@ -144,8 +145,10 @@ pub fn render(profile: &Profile) -> String {
             "\n[[curves]]\nthreads = {threads}\ndevices = {devices}\nbetween = {between:e}\n\
              rates = {{ flops = {flops:e}, bytes = {bytes:e}, call = {call:e} }}"
         ));
-        if let Some(Meeting { call, byte }) = meeting {
-            line(format!("meeting = {{ call = {call:e}, byte = {byte:e} }}\nuneven = {uneven:.4}"));
+        if let Some(Meeting { call, byte, beside }) = meeting {
+            line(format!(
+                "meeting = {{ call = {call:e}, byte = {byte:e}, beside = {beside:e} }}\nuneven = {uneven:.4}"
+            ));
         }
         line(format!("\n# {POINT}\n[curves.families]"));
         for (family, points) in families {
@@ -190,7 +193,7 @@ mod tests {
                 threads: 1,
                 devices: 2,
                 between: 1e-7,
-                meeting: Some(Meeting { call: 2e-5, byte: 1e-9 }),
+                meeting: Some(Meeting { call: 2e-5, byte: 1e-9, beside: 4e-5 }),
                 uneven: 0.0625,
                 rates,
                 families,

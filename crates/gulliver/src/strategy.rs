@@ -2,6 +2,7 @@
 //! leave the numbers as they are on one device.
 
 use crate::setup::Graphs;
+use gulliver_graph::dim::Bindings;
 use gulliver_plan::cut::{self, Cut, Spread, Unit, WORTH, named, worthwhile};
 use gulliver_plan::outline::slice_of;
 use gulliver_plan::pipeline::Style;
@@ -151,8 +152,13 @@ fn quickest(
 
 /// The plans for the largest inputs, timed together.
 pub fn simulated(planners: &mut [Planner], graphs: &Graphs) -> Result<Foreseen, SessionError> {
-    let largest = planners[0].options().largest.clone().unwrap_or_else(|| graphs.largest.clone());
+    let largest = largest(planners, graphs);
     foresee(planners, &largest)
+}
+
+/// The sizes of the largest inputs of a device.
+pub fn largest(planners: &[Planner], graphs: &Graphs) -> Bindings {
+    planners[0].options().largest.clone().unwrap_or_else(|| graphs.largest.clone())
 }
 
 /// A strategy's plans, timed.

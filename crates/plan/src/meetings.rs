@@ -1,7 +1,7 @@
 //! Whether devices that meet each other can all go on to the end: checked from their plans alone, without
-//! sharing code with the planner.
+//! sharing code with the planner. And which meetings a device's computation holds itself.
 
-use crate::plan::{Act, Plan};
+use crate::plan::{Act, Plan, Stream};
 use gulliver_graph::graph::Graph;
 
 /// A meeting and all who come to it.
@@ -50,6 +50,37 @@ pub fn all_get_through(devices: &[Vec<Meeting>]) -> Result<(), Stuck> {
         Some(device) => Err(Stuck { device: device as u32, meeting: devices[device][at[device]].0 }),
         None => Ok(()),
     }
+}
+
+/// Which steps are meetings that the computation would do nothing but wait for: between what they need of it and what
+/// needs them it has no step. To hand these to another thread would only cost the time to wake it up, and back.
+pub fn held_here(plan: &Plan) -> Vec<bool> {
+    let mut here = vec![false; plan.steps.len()];
+    let streams: Vec<Option<Stream>> = plan.steps.iter().map(|step| plan.stream(&step.act)).collect();
+    // The last step of the computation, the last that a meeting has waited for, and meetings since that wait for both.
+    let (mut last, mut needed) = (None, None);
+    let mut open: Vec<usize> = Vec::new();
+    for (i, step) in plan.steps.iter().enumerate() {
+        let latest =
+            |of: Stream| step.after.iter().copied().filter(|&s| streams[s as usize] == Some(of)).max();
+        match streams[i] {
+            Some(Stream::Meet) => {
+                needed = needed.max(latest(Stream::Compute));
+                if needed == last {
+                    open.push(i);
+                }
+            }
+            Some(Stream::Compute) => {
+                if let Some(until) = latest(Stream::Meet) {
+                    open.iter().filter(|&&meet| meet <= until as usize).for_each(|&meet| here[meet] = true);
+                }
+                open.clear();
+                last = Some(i as u32);
+            }
+            _ => {}
+        }
+    }
+    here
 }
 
 #[cfg(test)]

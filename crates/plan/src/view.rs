@@ -3,7 +3,7 @@
 
 use crate::base::{Base, Choices};
 use crate::budget::{Chosen, Known, Short, Terms, fit, refine, seconds};
-use crate::cost::Links;
+use crate::cost::{Links, Meeting};
 use crate::evaluate::profile;
 use crate::layout::aligned;
 use crate::lifetime::{Lifetimes, lifetimes};
@@ -53,10 +53,15 @@ impl Outline {
         sizes.alone.get(self.kinds.kind_of[node] as usize).copied()
     }
 
-    /// Seconds of its own that a device gives to a meeting, whatever the links; none for other nodes.
-    pub fn seconds_met(&self, graph: &Graph, sizes: &Sizes, node: usize) -> f64 {
+    /// Of a meeting held beside kernels that have all cores: seconds of its own that a device gives to it, whatever the
+    /// links, and seconds it takes. None for other nodes.
+    pub fn seconds_met(&self, graph: &Graph, sizes: &Sizes, node: usize) -> [f64; 2] {
         let bytes = meeting_of(&graph.nodes[node], &sizes.slice).map(|what| what.bytes() as f64);
-        bytes.zip(sizes.meeting).map_or(0.0, |(bytes, meeting)| meeting.seconds(bytes))
+        let of = |(bytes, meeting): (f64, Meeting)| {
+            let seconds = meeting.seconds(bytes);
+            [seconds, seconds + meeting.beside]
+        };
+        bytes.zip(sizes.meeting).map_or([0.0; 2], of)
     }
 }
 

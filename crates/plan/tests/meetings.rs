@@ -182,7 +182,7 @@ fn meetings_without_a_core_take_time_from_kernels() {
     let ordinary = Links::default();
     let mut before = free;
     for each in [1e-6, 1e-5, 1e-4] {
-        let taken = |_: NodeId| each;
+        let taken = |_: NodeId| [each, 0.0];
         let seconds: Vec<_> = devices.iter().map(|d| |id: NodeId| d.seconds[id.index()]).collect();
         let party = |(d, seconds)| -> Party {
             let d: &Planned = d;

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 /// What follows a transfer within so many seconds was ready when that was over, and is not made to suffer from
 /// having been woken up late.
 const AT_ONCE: f64 = 5e-5;
+/// Seconds before the end of a transfer at which who has nothing else to do is awake again: sleepers are woken late.
+const AWAKE: f64 = 2e-4;
 
 /// The links of all devices of a box.
 pub struct Throttle {
@@ -50,6 +52,17 @@ impl Throttle {
     fn now(&self) -> f64 {
         self.began.elapsed().as_secs_f64()
     }
+
+    /// Sleeps until then; whoever is `idle` only nearly, and is there on time.
+    fn wait_for(&self, then: f64, idle: bool) {
+        let early = if idle { AWAKE } else { 0.0 };
+        if let Ok(left) = Duration::try_from_secs_f64(then - early - self.now()) {
+            thread::sleep(left);
+        }
+        while self.now() < then {
+            std::hint::spin_loop();
+        }
+    }
 }
 
 /// Where a device is among links.
@@ -70,9 +83,9 @@ pub struct Pace {
     woke: f64,
 }
 
-/// When a transfer began.
-#[derive(Clone, Copy, Debug)]
-pub struct Began(f64);
+/// When a transfer began, or can begin.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Began(pub(crate) f64);
 
 impl Pace {
     /// Nothing is sent yet.
@@ -87,8 +100,8 @@ impl Pace {
     }
 
     /// Returns when so many bytes would be across; a transfer that follows at once begins when this one was
-    /// over.
-    pub fn end(&mut self, began: Began, from: Site, to: Site, bytes: u64) -> Began {
+    /// over. `idle` says that the core has nothing else to do meanwhile.
+    pub fn end(&mut self, began: Began, (from, to): (Site, Site), bytes: u64, idle: bool) -> Began {
         let throttle = &*self.throttle;
         let route = throttle.topology.route(from, to);
         if route.is_empty() {
@@ -98,12 +111,16 @@ impl Pace {
         while !transfer.is_done() {
             transfer.send(&mut throttle.lock(), route);
             // The next chunk takes its turn when this one is across, so that others can come between.
-            if let Ok(left) = Duration::try_from_secs_f64(transfer.ready() - throttle.now()) {
-                thread::sleep(left);
-            }
+            throttle.wait_for(transfer.ready(), idle);
         }
-        (self.over, self.woke) = (transfer.ready(), throttle.now());
-        Began(self.over)
+        let over = Began(transfer.ready());
+        self.leave(over);
+        over
+    }
+
+    /// What was being sent was over then, and whoever sends is awake now.
+    pub fn leave(&mut self, over: Began) {
+        (self.over, self.woke) = (over.0, self.throttle.now());
     }
 }
 
@@ -130,8 +147,8 @@ mod tests {
                     scope.spawn(move || {
                         let to = Site::Device(device as u32);
                         let first = pace.begin();
-                        let next = pace.end(first, Site::Host, to, bytes / 2);
-                        pace.end(next, Site::Host, to, bytes / 2);
+                        let next = pace.end(first, (Site::Host, to), bytes / 2, false);
+                        pace.end(next, (Site::Host, to), bytes / 2, true);
                     });
                 }
             });
@@ -157,7 +174,7 @@ mod tests {
         let mut pace = Pace::new(&throttle);
         let began = pace.begin();
         // A year, if it were over a link.
-        pace.end(began, Site::Disk, Site::Host, u64::MAX / 1000);
+        pace.end(began, (Site::Disk, Site::Host), u64::MAX / 1000, false);
         assert_eq!(throttle.bytes(), [0, 0]);
     }
 }

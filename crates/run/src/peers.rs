@@ -1,7 +1,7 @@
 //! Devices that meet. [`Peers`] is all that one device knows of the others; [`Room`] brings together those of
 //! one process, who read each other's memory while everyone is there.
 
-use crate::link::{Pace, Throttle};
+use crate::link::{Began, Pace, Throttle};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::op::exchange::{Exchange, Piece};
 use gulliver_plan::topology::Site;
@@ -85,6 +85,8 @@ pub struct Room {
     /// By party and whom from.
     taken: Vec<AtomicU64>,
     throttle: OnceLock<Arc<Throttle>>,
+    /// By party, how it takes what links hold up.
+    paces: Vec<Mutex<Option<Pace>>>,
 }
 
 #[derive(Default)]
@@ -102,6 +104,8 @@ struct Meeting {
     /// How many have come, and how many need the others' bytes no more.
     came: AtomicUsize,
     done: AtomicUsize,
+    /// When links have carried what everyone has taken so far: the bits of a time, which are ordered as times are.
+    over: AtomicU64,
 }
 
 /// Bytes that somebody has brought.
@@ -109,6 +113,8 @@ struct Meeting {
 struct Offer {
     start: *const u8,
     bytes: usize,
+    /// When links could begin to carry them; no time at all if none hold anything up.
+    ready: Began,
 }
 
 // SAFETY: the bytes are only read, and whoever owns them keeps them until everyone is done.
@@ -128,6 +134,7 @@ impl Room {
             anyone_gone: AtomicBool::new(false),
             taken: (0..parties * parties).map(|_| AtomicU64::new(0)).collect(),
             throttle: OnceLock::new(),
+            paces: (0..parties).map(|_| Mutex::default()).collect(),
         }
     }
 
@@ -158,14 +165,14 @@ impl Room {
     }
 
     /// Calls `take` with what everybody has brought, in the order they came; all of it stays until everyone's
-    /// call has returned.
+    /// call has returned. Also says when links had carried all that was taken.
     fn meet<T>(
         &self,
         (number, party, of): (u32, u32, usize),
-        own: &[u8],
+        (own, ready): (&[u8], Began),
         idle: bool,
-        take: impl FnOnce(&[(u32, Offer)]) -> T,
-    ) -> Result<T, Parted> {
+        take: impl FnOnce(&Meeting, &[(u32, Offer)]) -> T,
+    ) -> Result<(T, Began), Parted> {
         let (meeting, last) = {
             let mut state = self.lock();
             if let Some(parted) = &state.gone {
@@ -177,9 +184,10 @@ impl Room {
                 offers: Mutex::default(),
                 came: 0.into(),
                 done: 0.into(),
+                over: 0.into(),
             };
             let meeting = Arc::clone(state.open.entry(number).or_insert_with(|| Arc::new(new())));
-            let offer = Offer { start: own.as_ptr(), bytes: own.len() };
+            let offer = Offer { start: own.as_ptr(), bytes: own.len(), ready };
             meeting.offers.lock().unwrap_or_else(PoisonError::into_inner).push((party, offer));
             let last = meeting.came.fetch_add(1, Ordering::AcqRel) + 1 == of;
             if last {
@@ -200,10 +208,10 @@ impl Room {
         // Everyone is told that we are done even if `take` panics.
         let done = Done { room: self, meeting: &meeting };
         let offers = meeting.offers.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let taken = take(&offers);
+        let taken = take(&meeting, &offers);
         drop(done);
         self.wait(&meeting, || meeting.done.load(Ordering::Acquire) == meeting.of, idle, false);
-        Ok(taken)
+        Ok((taken, Began(f64::from_bits(meeting.over.load(Ordering::Acquire)))))
     }
 }
 
@@ -229,9 +237,12 @@ fn bytes_of(offers: &[(u32, Offer)], party: u32) -> &[u8] {
 impl Peers for Room {
     fn exchange(&self, what: &Exchange, own: &[u8], result: &mut [u8], idle: bool) -> Result<(), Parted> {
         let who = (what.meeting, what.party, what.parties.len());
-        self.meet(who, own, idle, |offers| {
-            let pace = self.throttle.get().map(Pace::new);
-            let began = pace.as_ref().map(Pace::begin);
+        let mut pace = self.paces[what.party as usize].lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(throttle) = self.throttle.get() {
+            pace.get_or_insert_with(|| Pace::new(throttle));
+        }
+        let ready = pace.as_ref().map_or(Began(f64::NEG_INFINITY), Pace::begin);
+        let over = self.meet(who, (own, ready), idle, |meeting, offers| {
             for piece in &what.pieces {
                 put(what, piece, bytes_of(offers, piece.from), result);
                 if piece.from != what.party {
@@ -240,13 +251,21 @@ impl Peers for Room {
                     self.taken[of].fetch_add(bytes as u64, Ordering::Relaxed);
                 }
             }
-            if let (Some(mut pace), Some(mut began)) = (pace, began) {
-                let to = Site::Device(what.party);
+            if let Some(pace) = &mut *pace {
+                // Links carry nothing before everybody has come.
+                let latest = |a: Began, b: Began| if a.0 > b.0 { a } else { b };
+                let mut began = offers.iter().map(|(_, offer)| offer.ready).fold(ready, latest);
                 for (from, bytes) in what.by_party() {
-                    began = pace.end(began, Site::Device(from), to, bytes);
+                    let way = (Site::Device(from), Site::Device(what.party));
+                    began = pace.end(began, way, bytes, idle);
                 }
+                meeting.over.fetch_max(began.0.max(0.0).to_bits(), Ordering::AcqRel);
             }
-        })
+        })?;
+        if let Some(pace) = &mut *pace {
+            pace.leave(over.1);
+        }
+        Ok(())
     }
 
     fn over(&self, throttle: &Arc<Throttle>) {
@@ -256,13 +275,15 @@ impl Peers for Room {
 
     fn share(&self, party: u32, numbers: &[f32]) -> Result<Vec<Vec<f32>>, Parted> {
         let own: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
-        self.meet((SHARING, party, self.parties), &own, true, |offers| {
+        let never = Began(f64::NEG_INFINITY);
+        let (shared, _) = self.meet((SHARING, party, self.parties), (&own, never), true, |_, offers| {
             let of = |party| {
                 let words = bytes_of(offers, party).as_chunks::<4>().0;
                 words.iter().map(|word| f32::from_le_bytes(*word)).collect()
             };
             (0..self.parties as u32).map(of).collect()
-        })
+        })?;
+        Ok(shared)
     }
 
     fn part(&self, party: u32, why: &str) {

@@ -359,8 +359,8 @@ impl Planner {
         })
     }
 
-    /// Seconds of its own that the device gives to each meeting.
-    pub fn seconds_met(&mut self, which: Which, sizes: &Bindings) -> Result<Vec<f64>, PlanError> {
+    /// Of each meeting held beside kernels: seconds of its own that the device gives to it, and seconds it takes.
+    pub fn seconds_met(&mut self, which: Which, sizes: &Bindings) -> Result<Vec<[f64; 2]>, PlanError> {
         self.with(which, sizes, |graph, outline, options| {
             let bound = outline.sizes(graph, sizes, options)?;
             Ok((0..graph.nodes.len()).map(|id| outline.seconds_met(graph, &bound, id)).collect())

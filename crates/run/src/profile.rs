@@ -12,10 +12,11 @@ use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, GraphError};
 use gulliver_graph::work::Work;
 use gulliver_plan::cost::{Curves, Links, Meeting, Profile, Rates, Scaling};
-use measure::{Bench, Measured, sorted};
-use probes::PROBES;
+use measure::{Bench, Measured, Stepped, sorted};
+use probes::{Probe, probes};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Seconds of all probes together, in all ways of using the machine, for a good profile.
@@ -71,7 +72,7 @@ pub fn profile(
     tell: &mut dyn FnMut(Doing),
 ) -> Result<Profile, ProfileError> {
     let ways = ways(cores);
-    let all = 2 + ways.len() * PROBES.len();
+    let all = 2 + ways.iter().map(|[_, devices]| probes(*devices).count()).sum::<usize>();
     let mut done = 0;
     let mut doing = |what: String| {
         tell(Doing { what, done: [done, all] });
@@ -81,28 +82,65 @@ pub fn profile(
     let scaling: Vec<Scaling> = (1..=cores).map(scaling).collect();
     doing("copies between tiers and the disk".into());
     let links = links(dir)?;
-    let mut curves = Vec::new();
+    let (mut curves, mut stepped) = (Vec::new(), Vec::new());
     for &[threads, devices] in &ways {
         let mut tell = |model: &str| doing(format!("{model}, {devices} × {threads} threads"));
         let Scaling { flops, bytes, .. } = scaling[(threads * devices).clamp(1, scaling.len()) - 1];
         let each = |rate: f64| rate / devices as f64;
         let rates = Rates { flops: each(flops), bytes: each(bytes), ..Rates::default() };
         let way = [threads, devices];
-        let mut measured = joined(way, rates, all_probes(way, seconds / ways.len() as f64, &mut tell)?);
+        let mut all = all_probes(way, seconds / ways.len() as f64, &mut tell)?;
+        stepped.push(all.iter_mut().filter_map(|measured| measured.stepped.take()).collect::<Vec<_>>());
+        let mut measured = joined(way, rates, all);
         // Devices that meet after every node lose time to nobody but the measurement.
         let alone = curves.iter().find(|other: &&Curves| other.threads == threads && other.devices == 1);
         measured.between = alone.map_or(measured.between, |alone| alone.between);
         curves.push(measured);
     }
-    Ok(Profile { cores, processor, links, scaling, curves })
+    let mut profile = Profile { cores, processor, links, scaling, curves };
+    for (way, mut stepped) in ways.into_iter().zip(stepped) {
+        settle(&mut profile, way, &mut stepped)?;
+    }
+    Ok(profile)
+}
+
+/// Guesses of how uneven devices are.
+const UNEVEN: [f64; 7] = [0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6];
+
+/// Finds how uneven devices are in one way of using the machine: so uneven that they are predicted to wait as much in
+/// these steps as they did.
+fn settle(
+    profile: &mut Profile,
+    [threads, devices]: [usize; 2],
+    stepped: &mut [Stepped],
+) -> Result<(), ProfileError> {
+    let place = profile.nearest(threads, devices).filter(|_| !stepped.is_empty());
+    let Some((place, curves)) = place.zip(profile.at(threads, devices)) else { return Ok(()) };
+    let curves = Arc::new(curves);
+    let waited: f64 = stepped.iter().map(|stepped| stepped.waits).sum();
+    let mut predicted = [0.0; UNEVEN.len()];
+    for stepped in stepped {
+        let waits = stepped.predicted(&curves, &UNEVEN)?;
+        predicted.iter_mut().zip(waits).for_each(|(sum, waits)| *sum += waits);
+    }
+    let enough = predicted.iter().position(|waits| *waits >= waited).unwrap_or(UNEVEN.len() - 1);
+    profile.curves[place].uneven = match enough.checked_sub(1) {
+        None => 0.0,
+        Some(before) => {
+            let [low, high] = [predicted[before], predicted[enough]];
+            let share = if high > low { ((waited - low) / (high - low)).min(1.0) } else { 1.0 };
+            UNEVEN[before] + share * (UNEVEN[enough] - UNEVEN[before])
+        }
+    };
+    Ok(())
 }
 
 /// One way of using the machine, measured in turns with what is to be predicted: a machine that others use is then as
 /// fast, or slow, for both.
 pub struct Meanwhile {
     way: [usize; 2],
-    /// Of each probe, how much of its work is of which family; and the probe, once it was wanted.
-    probes: Vec<(BTreeMap<String, f64>, Option<Bench>)>,
+    /// Each probe, how much of its work is of which family, and its bench, once it was wanted.
+    probes: Vec<(&'static Probe, BTreeMap<String, f64>, Option<Bench>)>,
     /// Those that are wanted now.
     wanted: Vec<usize>,
 }
@@ -113,17 +151,17 @@ const OF_USE: f64 = 0.1;
 impl Meanwhile {
     /// On so many devices of so many threads.
     pub fn new(way: [usize; 2]) -> Result<Meanwhile, ProfileError> {
-        let probes = PROBES.iter().map(|probe| {
+        let all = probes(way[1]).map(|probe| {
             let (graph, _) = probe.built()?;
-            Ok((shares(&graph, &probe.bindings(), None)?, None))
+            Ok((probe, shares(&graph, &probe.bindings(), None)?, None))
         });
-        Ok(Meanwhile { way, probes: probes.collect::<Result<_, ProfileError>>()?, wanted: Vec::new() })
+        Ok(Meanwhile { way, probes: all.collect::<Result<_, ProfileError>>()?, wanted: Vec::new() })
     }
 
     /// Forgets all turns so far, and gets ready those probes that tell of such families.
     pub fn begin(&mut self, families: &dyn Fn(&str) -> bool) -> Result<(), ProfileError> {
         self.wanted.clear();
-        for (i, (shares, bench)) in self.probes.iter_mut().enumerate() {
+        for (i, (probe, shares, bench)) in self.probes.iter_mut().enumerate() {
             let share: f64 =
                 shares.iter().filter(|(family, _)| families(family)).map(|(_, share)| share).sum();
             if share < OF_USE {
@@ -131,7 +169,7 @@ impl Meanwhile {
             }
             match bench {
                 Some(bench) => bench.forget(),
-                None => *bench = Some(Bench::new(&PROBES[i], self.way)?),
+                None => *bench = Some(Bench::new(probe, self.way)?),
             }
             self.wanted.push(i);
         }
@@ -141,7 +179,7 @@ impl Meanwhile {
     /// Runs some of the probes for as many seconds each: of so many turns that have all of them, this one's.
     pub fn turn(&mut self, seconds: f64, (turn, turns): (usize, usize)) -> Result<(), ProfileError> {
         for &i in self.wanted.iter().skip(turn).step_by(turns.max(1)) {
-            if let Some(bench) = &mut self.probes[i].1 {
+            if let Some(bench) = &mut self.probes[i].2 {
                 bench.turn(seconds, 1)?;
             }
         }
@@ -150,16 +188,23 @@ impl Meanwhile {
 
     /// These curves, with what all turns have measured instead of what they had of the same families.
     pub fn renew(&self, curves: &mut Curves) -> Result<(), ProfileError> {
-        let benches = self.wanted.iter().filter_map(|&i| self.probes[i].1.as_ref());
+        let benches = self.wanted.iter().filter_map(|&i| self.probes[i].2.as_ref());
         let all: Vec<Measured> = benches.map(Bench::measured).collect::<Result<_, _>>()?;
-        let Curves { between, meeting, uneven, families, .. } = joined(self.way, curves.rates, all);
+        let Curves { between, meeting, families, .. } = joined(self.way, curves.rates, all);
         curves.families.extend(families);
         if self.way[1] == 1 {
             curves.between = between;
         }
         curves.meeting = meeting.or(curves.meeting);
-        curves.uneven = uneven;
         Ok(())
+    }
+
+    /// A profile whose curves were renewed, with devices as uneven as all turns have measured.
+    pub fn settle(&self, profile: &mut Profile) -> Result<(), ProfileError> {
+        let benches = self.wanted.iter().filter_map(|&i| self.probes[i].2.as_ref());
+        let stepped = benches.map(|bench| Ok(bench.measured()?.stepped));
+        let stepped: Vec<Option<Stepped>> = stepped.collect::<Result<_, ProfileError>>()?;
+        settle(profile, self.way, &mut stepped.into_iter().flatten().collect::<Vec<_>>())
     }
 }
 
@@ -186,10 +231,9 @@ pub fn shares(
 fn joined([threads, devices]: [usize; 2], rates: Rates, all: Vec<Measured>) -> Curves {
     let between: Vec<f64> = all.iter().map(|measured| measured.between).collect();
     let between = sorted(&between, 0.5).unwrap_or(0.0);
-    let uneven: Vec<f64> = all.iter().map(|measured| measured.uneven).collect();
-    let uneven = sorted(&uneven, 0.5).unwrap_or(0.0);
-    let met: Vec<[f64; 4]> = all.iter().filter_map(|measured| measured.met).collect();
-    let meeting = (devices > 1).then(|| Meeting::fitted(&met));
+    let met: Vec<[f64; 2]> = all.iter().flat_map(|measured| measured.met.iter().copied()).collect();
+    let beside: Vec<[f64; 2]> = all.iter().flat_map(|measured| measured.beside.iter().copied()).collect();
+    let meeting = (devices > 1).then(|| Meeting::fitted(&met, &beside));
     let mut families: BTreeMap<String, Vec<_>> = BTreeMap::new();
     for (family, points) in all.into_iter().flat_map(|measured| measured.families) {
         families.entry(family).or_default().extend(points);
@@ -199,7 +243,7 @@ fn joined([threads, devices]: [usize; 2], rates: Rates, all: Vec<Measured>) -> C
         devices,
         between,
         meeting,
-        uneven,
+        uneven: 0.0,
         rates,
         families,
         alone: None,
@@ -215,7 +259,7 @@ fn all_probes(
     tell: &mut dyn FnMut(&str),
 ) -> Result<Vec<Measured>, ProfileError> {
     let begin = Instant::now();
-    let each = FIRST * seconds / PROBES.len() as f64;
+    let each = FIRST * seconds / probes(way[1]).count() as f64;
     let measure = |probe| -> Result<Measured, ProfileError> {
         let begin = Instant::now();
         let mut bench = Bench::new(probe, way)?;
@@ -224,7 +268,7 @@ fn all_probes(
         bench.measured()
     };
     let mut all = Vec::new();
-    for probe in PROBES {
+    for probe in probes(way[1]) {
         tell(probe.model);
         all.push((probe, measure(probe)?, 1));
     }

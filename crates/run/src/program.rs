@@ -11,6 +11,7 @@ use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, Origin, Phase, Value};
 use gulliver_plan::kind::Kinds;
+use gulliver_plan::meetings::held_here;
 use gulliver_plan::plan::{Act, Place, Plan, Stream, Tier};
 use gulliver_plan::simulate::meeting_of;
 use std::sync::Arc;
@@ -330,37 +331,6 @@ impl Program {
     pub fn output_names(&self) -> impl Iterator<Item = &str> {
         self.outputs.iter().map(|(n, _)| n.as_str())
     }
-}
-
-/// Which steps are meetings that the computation would do nothing but wait for: between what they need of it and what
-/// needs them it has no step. To hand these to another thread would only cost the time to wake it up, and back.
-fn held_here(plan: &Plan) -> Vec<bool> {
-    let mut here = vec![false; plan.steps.len()];
-    let streams: Vec<Option<Stream>> = plan.steps.iter().map(|step| plan.stream(&step.act)).collect();
-    // The last step of the computation, the last that a meeting has waited for, and meetings since that wait for both.
-    let (mut last, mut needed) = (None, None);
-    let mut open: Vec<usize> = Vec::new();
-    for (i, step) in plan.steps.iter().enumerate() {
-        let latest =
-            |of: Stream| step.after.iter().copied().filter(|&s| streams[s as usize] == Some(of)).max();
-        match streams[i] {
-            Some(Stream::Meet) => {
-                needed = needed.max(latest(Stream::Compute));
-                if needed == last {
-                    open.push(i);
-                }
-            }
-            Some(Stream::Compute) => {
-                if let Some(until) = latest(Stream::Meet) {
-                    open.iter().filter(|&&meet| meet <= until as usize).for_each(|&meet| here[meet] = true);
-                }
-                open.clear();
-                last = Some(i as u32);
-            }
-            _ => {}
-        }
-    }
-    here
 }
 
 /// The bytes of a spot, if they are in memory.

@@ -455,7 +455,7 @@ fn work(shared: &Shared, stream: Stream, jobs: &Receiver<Job>, port: Option<Port
                         let (link, bytes) = moved.map_err(Fault::Disk)?;
                         if let (Some((pace, device)), Some(began)) = (&mut pace, began) {
                             let [from, to] = [tiers.0, tiers.1].map(|tier| site(tier, *device));
-                            pace.end(began, from, to, bytes as u64);
+                            pace.end(began, (from, to), bytes as u64, false);
                         }
                         shared.moved[link].fetch_add(bytes as u64, Ordering::Relaxed);
                         Ok(())

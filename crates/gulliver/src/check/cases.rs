@@ -43,18 +43,19 @@ impl Case {
     }
 }
 
-/// Networks with the batches they are trained on.
+/// Networks with the batches they are trained on, so small that steps take a tenth of a second or so: a machine that
+/// others use needs many of them.
 pub static JOBS: &[Probe] = &[
-    probe("resnet50", "size=64", [4, 0], "sgd"),
-    probe("resnet50", "size=64", [8, 0], "sgd"),
-    probe("vgg11", "size=64 hidden=1024 pool=2", [4, 0], "sgd"),
-    probe("vgg11", "size=64 hidden=1024 pool=2", [8, 0], "sgd"),
+    probe("resnet50", "size=32", [16, 0], "sgd"),
+    probe("resnet50", "size=32", [32, 0], "sgd"),
+    probe("vgg11", "size=32 hidden=1024 pool=1", [8, 0], "sgd"),
+    probe("vgg11", "size=32 hidden=1024 pool=1", [16, 0], "sgd"),
     probe("cosmoflow", "", [4, 0], "sgd"),
     probe("cosmoflow", "", [8, 0], "sgd"),
-    probe("gpt-mini", "", [4, 128], "adam"),
-    probe("gpt-mini", "", [8, 128], "adam"),
-    probe("lstm", "", [20, 35], "sgd"),
-    probe("lstm", "", [40, 35], "sgd"),
+    probe("gpt-mini", "", [4, 48], "adam"),
+    probe("gpt-mini", "", [8, 48], "adam"),
+    probe("lstm", "", [12, 24], "sgd"),
+    probe("lstm", "", [24, 24], "sgd"),
 ];
 
 /// Two slices, so that two devices can take one each.

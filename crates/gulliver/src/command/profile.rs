@@ -37,6 +37,9 @@ pub struct Arguments {
     /// file stays as it is.
     #[arg(long, requires = "check")]
     fresh: bool,
+    /// Of these jobs, also says where their steps go, predicted and measured.
+    #[arg(long, requires = "check")]
+    parts: bool,
     /// Measures nothing: corrects the profile by the runs that it predicted, and says what it changes.
     #[arg(long, conflicts_with = "check")]
     refine: bool,
@@ -54,7 +57,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let cores = arguments.threads.map_or_else(cores, usize::from);
     let mut out = io::stdout().lock();
     if arguments.check {
-        let all = compare::compare(&machine::read(&path)?, cores, &arguments.models, arguments.fresh)?;
+        let all = compare::compare(&machine::read(&path)?, cores, arguments)?;
         let text = if arguments.json { json(&all)? } else { compare::rendered(&all) };
         return Ok(out.write_all(text.as_bytes())?);
     }

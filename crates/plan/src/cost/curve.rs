@@ -48,6 +48,9 @@ pub struct Meeting {
     pub call: f64,
     /// Seconds for each byte taken from others.
     pub byte: f64,
+    /// Seconds more of one that is held beside kernels which have all cores: its thread has to get one of them.
+    #[serde(default)]
+    pub beside: f64,
 }
 
 impl Meeting {
@@ -56,23 +59,30 @@ impl Meeting {
         self.call + self.byte * bytes
     }
 
-    /// What explains best how much longer steps took than their kernels: of each, the seconds it took in all, those
-    /// beyond its kernels, its meetings, and the bytes they brought. Least squares of shares of the step.
-    pub fn fitted(steps: &[[f64; 4]]) -> Meeting {
-        let scaled =
-            steps.iter().map(|[all, beyond, meetings, bytes]| [beyond / all, meetings / all, bytes / all]);
-        let scaled: Vec<[f64; 3]> = scaled.collect();
-        let sum = |i: usize, j: usize| scaled.iter().map(|row| row[i] * row[j]).sum::<f64>();
-        let [nn, nb, bb, en, eb] = [sum(1, 1), sum(1, 2), sum(2, 2), sum(0, 1), sum(0, 2)];
-        let alone = |e: f64, x: f64| if x > 0.0 { (e / x).max(0.0) } else { 0.0 };
+    /// What explains best how long meetings took: of each, the bytes it brought and its seconds once all had come, of
+    /// those that devices only waited for, and of those that were beside kernels. Least squares of shares of the
+    /// seconds of the former; what the latter took beyond that by the median.
+    pub fn fitted(met: &[[f64; 2]], beside: &[[f64; 2]]) -> Meeting {
+        let plain = Meeting::explained(if met.is_empty() { beside } else { met });
+        let mut more: Vec<f64> = beside.iter().map(|[bytes, s]| s - plain.seconds(*bytes)).collect();
+        more.sort_by(f64::total_cmp);
+        Meeting { beside: more.get(more.len() / 2).map_or(0.0, |more| more.max(0.0)), ..plain }
+    }
+
+    fn explained(met: &[[f64; 2]]) -> Meeting {
+        let rows: Vec<[f64; 2]> =
+            met.iter().map(|[bytes, seconds]| [1.0 / seconds, bytes / seconds]).collect();
+        let sum = |of: &dyn Fn(&[f64; 2]) -> f64| rows.iter().map(of).sum::<f64>();
+        let [n, b] = [0, 1].map(|i| sum(&|row| row[i]));
+        let [nn, nb, bb] = [[0, 0], [0, 1], [1, 1]].map(|[i, j]| sum(&|row| row[i] * row[j]));
+        let alone = |e: f64, x: f64| if x > 0.0 { e / x } else { 0.0 };
         let both = nn * bb - nb * nb;
-        let [call, byte] = [(en * bb - eb * nb) / both, (eb * nn - en * nb) / both];
+        let [call, byte] = [(n * bb - b * nb) / both, (b * nn - n * nb) / both];
         match (call > 0.0, byte > 0.0) {
-            (true, true) => Meeting { call, byte },
-            (false, true) => Meeting { call: 0.0, byte: alone(eb, bb) },
-            (true, false) => Meeting { call: alone(en, nn), byte: 0.0 },
-            // Neither, or they cannot be told apart.
-            (false, false) => Meeting { call: 0.0, byte: alone(eb, bb) },
+            (true, true) => Meeting { call, byte, beside: 0.0 },
+            (true, false) => Meeting { call: alone(n, nn), byte: 0.0, beside: 0.0 },
+            // Also if they cannot be told apart.
+            _ => Meeting { call: 0.0, byte: alone(b, bb), beside: 0.0 },
         }
     }
 }
@@ -89,7 +99,7 @@ pub struct Curves {
     /// What a meeting with other devices takes of a device's time, if that was measured.
     #[serde(default)]
     pub meeting: Option<Meeting>,
-    /// How much longer the slowest of several devices takes for a kernel than they do on average, as a share.
+    /// How much longer the slowest of several devices takes for a little work than they do on average, as a share.
     #[serde(default)]
     pub uneven: f64,
     /// The roofline.
@@ -223,17 +233,16 @@ mod tests {
 
     #[test]
     fn meetings_are_told_apart_from_bytes() {
-        let step = |meetings: f64, bytes: f64, off: f64| {
-            let beyond = 1e-4 * meetings + 1e-9 * bytes + off;
-            [0.05 + beyond, beyond, meetings, bytes]
-        };
-        let steps = [step(10.0, 1e6, 0.0), step(100.0, 1e7, 0.0), step(5.0, 3e7, 0.0)];
-        let Meeting { call, byte } = Meeting::fitted(&steps);
+        let met = [1e3, 1e5, 1e6, 3e7].map(|bytes| [bytes, 1e-4 + 1e-9 * bytes]);
+        let Meeting { call, byte, beside } = Meeting::fitted(&met, &met.map(|[bytes, s]| [bytes, s + 1e-5]));
         assert!((call / 1e-4 - 1.0).abs() < 1e-6 && (byte / 1e-9 - 1.0).abs() < 1e-6, "{call} {byte}");
-        // Nothing is ever faster for having met, and nothing at all is no time.
-        let Meeting { call, byte } = Meeting::fitted(&[step(10.0, 1e6, -0.02), step(300.0, 1e3, -0.03)]);
-        assert!(call >= 0.0 && byte >= 0.0 && (call + byte).is_finite());
-        assert_eq!(Meeting::fitted(&[]), Meeting { call: 0.0, byte: 0.0 });
+        assert!((beside / 1e-5 - 1.0).abs() < 1e-6, "{beside}");
+        // More bytes are never faster, and nothing at all is no time.
+        for met in [&[[1e3, 2e-3], [1e6, 1e-4]][..], &[[1e6, 1e-4]], &[[0.0, 1e-4]]] {
+            let Meeting { call, byte, .. } = Meeting::fitted(met, &[]);
+            assert!(call >= 0.0 && byte >= 0.0 && (call + byte).is_finite(), "{met:?}: {call} {byte}");
+        }
+        assert_eq!(Meeting::fitted(&[], &[]), Meeting { call: 0.0, byte: 0.0, beside: 0.0 });
     }
 
     #[test]

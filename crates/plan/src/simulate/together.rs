@@ -4,6 +4,7 @@
 
 use super::{ADDED, Ran, Timing, moved, per_byte, tier, with_meeting};
 use crate::cost::Links;
+use crate::meetings::held_here;
 use crate::plan::{Act, Place, Plan, STREAMS, Stream, Tier};
 use crate::topology::booking::{Booking, Transfer};
 use crate::topology::{Site, Topology};
@@ -25,9 +26,11 @@ pub struct Party<'a> {
     pub seconds: &'a dyn Fn(NodeId) -> f64,
     /// Seconds of its nodes while the others are at rest; none if that makes no difference.
     pub alone: Option<&'a dyn Fn(NodeId) -> f64>,
-    /// Seconds of each meeting that are taken from kernels, as there is no core for who holds it; none if there is.
-    pub taken: Option<&'a dyn Fn(NodeId) -> f64>,
-    /// How much longer the slowest of all devices takes for a kernel than they do on average, as a share.
+    /// Of each meeting that is held beside kernels, as there is no core for who holds it: seconds taken from kernels,
+    /// and seconds it takes at least. None if there are cores.
+    pub taken: Option<&'a dyn Fn(NodeId) -> [f64; 2]>,
+    /// How much longer the slowest of all devices takes for a little work than they do on average, as a share; see
+    /// [`late`].
     pub uneven: f64,
     /// How fast its own links are where the topology has none.
     pub links: &'a Links,
@@ -168,6 +171,24 @@ impl Due {
     }
 }
 
+/// Seconds over which a device that is slower than the others stays so.
+const STAYS: f64 = 3e-3;
+
+/// How late the slowest of several devices comes to a meeting, after so many seconds of work: what makes it slower is
+/// noise that lasts for a while. Shorter work is as uneven as it can be; in longer work the noise of one while has
+/// nothing to do with that of the next, and adds up as the root of their number.
+pub fn late(uneven: f64, seconds: f64) -> f64 {
+    let whiles = seconds / STAYS;
+    uneven * STAYS * (2.0 * (whiles - 1.0 + (-whiles).exp())).max(0.0).sqrt()
+}
+
+/// How much later than the last of two is expected the later of them comes if the other is expected so much earlier, and
+/// it would be so `late` if both were expected at once.
+fn after(earlier: f64, late: f64) -> f64 {
+    let scale = late / std::f64::consts::LN_2;
+    if scale > 0.0 { scale * (-earlier / scale).exp().ln_1p() } else { 0.0 }
+}
+
 /// How often devices are timed anew, each time with kernels as fast as the time before says that others are at rest.
 const AGAIN: usize = 3;
 
@@ -249,8 +270,10 @@ struct State {
     under_way: [bool; STREAMS.len()],
     ran: Ran,
     due: Meetings,
-    /// Squares of the seconds of kernels since the last meeting.
-    squares: f64,
+    /// Seconds of kernels since the last meeting.
+    since: f64,
+    /// By step, whether it is a meeting that the computation would do nothing but wait for.
+    here: Vec<bool>,
 }
 
 impl State {
@@ -263,7 +286,8 @@ impl State {
             under_way: [false; STREAMS.len()],
             ran: Ran::default(),
             due: Meetings::of(party.graph, party.plan),
-            squares: 0.0,
+            since: 0.0,
+            here: held_here(party.plan),
         }
     }
 }
@@ -384,7 +408,7 @@ impl<'a> All<'a> {
                 if !state.ran.insert(plan, *id, *partial) {
                     state.timing.again += seconds;
                 }
-                state.squares += seconds * seconds;
+                state.since += seconds;
                 seconds
             }
             Act::Copy { from, .. } => from.bytes as f64 / links.to_device,
@@ -468,12 +492,14 @@ impl<'a> All<'a> {
         if open.came.len() < due.parties.len() {
             return;
         }
-        // Kernels that are the same are not equally fast every time: the slowest device is waited for.
-        let late = |device: usize| self.parties[device].uneven * self.devices[device].squares.sqrt();
-        let last = open.came.iter().map(|(.., ready)| *ready).fold(0.0, f64::max);
-        open.began = last + open.came.iter().map(|(device, ..)| late(*device)).fold(0.0, f64::max);
+        // Whoever has been there for long is not waited for, however late it may be.
+        let latest = |a: [f64; 2], b: f64| if b > a[0] { [b, a[0]] } else { [a[0], a[1].max(b)] };
+        let [last, before] = open.came.iter().map(|(.., ready)| *ready).fold([0.0; 2], latest);
+        let late = |device: usize| late(self.parties[device].uneven, self.devices[device].since);
+        let late = open.came.iter().map(|(device, ..)| late(*device)).fold(0.0, f64::max);
+        open.began = last + after(last - before, late);
         let (began, came) = (open.began, open.came.clone());
-        came.iter().for_each(|(device, ..)| self.devices[*device].squares = 0.0);
+        came.iter().for_each(|(device, ..)| self.devices[*device].since = 0.0);
         for (device, step, _) in came {
             self.take(device, step, began, 0);
         }
@@ -490,7 +516,9 @@ impl<'a> All<'a> {
                 return;
             }
         }
-        let least = (self.parties[device].seconds)(node);
+        let party = &self.parties[device];
+        let beside = party.taken.filter(|_| !self.devices[device].here[step]);
+        let least = (party.seconds)(node).max(beside.map_or(0.0, |taken| taken(node)[1]));
         let (number, parties) = (due.number, due.parties.len());
         let open = self.open.get_mut(&number).expect("it was begun");
         open.served += 1;
@@ -508,9 +536,12 @@ impl<'a> All<'a> {
     fn take_time(&mut self, device: usize, step: usize, began: f64) {
         let Some(taken) = self.parties[device].taken else { return };
         let (_, node) = due_at(self.parties, &self.devices, device, step);
-        let free = &mut self.devices[device].free[Stream::Compute as usize];
+        let state = &mut self.devices[device];
+        let free = &mut state.free[Stream::Compute as usize];
         if *free > began {
-            *free += taken(node);
+            let [seconds, _] = taken(node);
+            *free += seconds;
+            state.timing.busy[Stream::Compute as usize] += seconds;
         }
     }
 
@@ -569,5 +600,34 @@ impl<'a> All<'a> {
             None => ("what other streams do".into(), "somebody at a meeting".into()),
         };
         Stuck { device: device as u32, step, what, missing }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_work_is_as_uneven_as_it_can_be_and_long_work_less() {
+        assert_eq!((late(0.2, 0.0), late(0.0, 1.0)), (0.0, 0.0));
+        let short = 1e-3 * STAYS;
+        assert!((late(0.2, short) / (0.2 * short) - 1.0).abs() < 1e-3);
+        // Four times as long is twice as late.
+        let long = 1e4 * STAYS;
+        assert!((late(0.2, 4.0 * long) / late(0.2, long) - 2.0).abs() < 1e-3);
+        let mut before = 1.0;
+        for seconds in [1e-4, 1e-3, 1e-2, 1e-1] {
+            let share = late(0.2, seconds) / seconds;
+            assert!(share < before && share <= 0.2, "{seconds}: {share}");
+            before = share;
+        }
+    }
+
+    #[test]
+    fn who_came_long_before_is_not_waited_for() {
+        assert!((after(0.0, 1e-3) / 1e-3 - 1.0).abs() < 1e-9);
+        assert!(after(1e-2, 1e-3) < 1e-5);
+        assert!(after(5e-4, 1e-3) < after(0.0, 1e-3));
+        assert_eq!(after(0.0, 0.0), 0.0);
     }
 }

@@ -5,14 +5,20 @@ use super::ProfileError;
 use super::probes::Probe;
 use crate::data::Batch;
 use crate::executor::Work as Did;
-use crate::session::{Key, Session, SessionError, SessionOptions, Which, planners};
+use crate::planner::Planner;
+use crate::session::{Key, Priced, Session, SessionError, SessionOptions, Which, divided, foresee, planners};
 use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::Graph;
 use gulliver_graph::work::Work;
-use gulliver_plan::cost::Point;
+use gulliver_plan::cost::{Curves, Links, Point};
+use gulliver_plan::cut::{Devices, Unit, named};
 use gulliver_plan::kind::Kinds;
-use gulliver_plan::simulate::exchanged;
-use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use gulliver_plan::meetings::held_here;
+use gulliver_plan::plan::{Act, Plan, Stream};
+use gulliver_plan::simulate::{Span, Together, meeting_of};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Instant;
 
 /// Steps that find cold caches and memory that was never touched.
 const WARM_UP: u64 = 1;
@@ -25,16 +31,46 @@ const REPETITIONS: usize = 100;
 pub(super) const UNDISTURBED: f64 = 0.1;
 
 /// What running a probe gave.
-#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
     /// Points by family.
     pub families: BTreeMap<String, Vec<Point>>,
     /// Seconds that passed between two instructions.
     pub between: f64,
-    /// How much longer the slowest of several devices took for a kernel than they did on average, as a share.
-    pub uneven: f64,
-    /// Of whole steps of several devices: seconds in all, those beyond its kernels, meetings, and bytes they bring.
-    pub met: Option<[f64; 4]>,
+    /// Of every meeting that several devices only wait for, the bytes it brings each of them, and its seconds once all
+    /// had come.
+    pub met: Vec<[f64; 2]>,
+    /// The same of those that are held beside kernels.
+    pub beside: Vec<[f64; 2]>,
+    /// Whole steps of several devices, if there are any.
+    pub stepped: Option<Stepped>,
+}
+
+/// Whole steps of several devices.
+#[derive(Clone)]
+pub struct Stepped {
+    /// What each device does.
+    planners: Vec<Planner>,
+    plans: Vec<Plan>,
+    /// Of what one device gets.
+    sizes: Bindings,
+    /// The share of their time in which devices computed nothing, on average over devices: the median.
+    pub waits: f64,
+}
+
+impl Stepped {
+    /// The share of their time in which devices are predicted to compute nothing, for each of several guesses of how
+    /// uneven they are.
+    pub fn predicted(&mut self, curves: &Arc<Curves>, unevens: &[f64]) -> Result<Vec<f64>, SessionError> {
+        let Stepped { planners, plans, sizes, .. } = self;
+        planners.iter_mut().for_each(|planner| planner.set_curves(Some(Arc::clone(curves))));
+        let priced = Priced::new(planners, sizes, plans)?;
+        let waits = |uneven: &f64| {
+            let Together { seconds, devices, .. } = priced.together(*uneven)?;
+            let busy: f64 = devices.iter().map(|timing| timing.busy[Stream::Compute as usize]).sum();
+            Ok(1.0 - busy / devices.len() as f64 / seconds)
+        };
+        unevens.iter().map(waits).collect()
+    }
 }
 
 impl Measured {
@@ -49,7 +85,6 @@ impl Measured {
 /// A probe on so many devices of so many threads each, and what its repetitions have taken so far.
 pub struct Bench {
     session: Session,
-    devices: usize,
     /// What one device gets, and all of them together.
     batch: Batch,
     whole: Batch,
@@ -62,41 +97,94 @@ pub struct Bench {
     times: Vec<Vec<f64>>,
     sums: Vec<f64>,
     between: Vec<f64>,
-    /// Of each repetition, how much longer the slowest of the devices took for its kernels than they did on average.
-    uneven: Vec<f64>,
-    /// Of whole steps of several devices.
-    steps: Vec<f64>,
+    /// Of several devices.
+    together: Option<Joint>,
+}
+
+/// What is seen of whole steps of several devices.
+struct Joint {
+    stepped: Stepped,
+    /// By device and step of its plan that is a meeting, which.
+    at_step: HashMap<(u32, u32), usize>,
+    /// By meeting: bytes it brings to a device, whether devices only wait for it, and its seconds in every repetition
+    /// once all had come.
+    met: Vec<(f64, bool, Vec<f64>)>,
+    /// Of every repetition, the share of its time in which devices computed nothing.
+    waits: Vec<f64>,
+}
+
+impl Joint {
+    fn new(mut planners: Vec<Planner>, sizes: &Bindings) -> Result<Joint, SessionError> {
+        let plans = foresee(&mut planners, sizes)?.plans;
+        let (mut at_step, mut met) = (HashMap::new(), Vec::new());
+        let mut numbers: HashMap<u32, usize> = HashMap::new();
+        for (device, (planner, plan)) in (0..).zip(planners.iter().zip(&plans)) {
+            let (graph, here) = (planner.graph(Which::Train), held_here(plan));
+            for (step, act) in (0..).zip(plan.steps.iter().map(|step| &step.act)) {
+                let Act::Meet { node, .. } = act else { continue };
+                let Some(what) = meeting_of(&graph.nodes[node.index()], sizes) else { continue };
+                let at = *numbers.entry(what.meeting).or_insert(met.len());
+                if at == met.len() {
+                    met.push((what.bytes() as f64, true, Vec::new()));
+                }
+                met[at].1 &= here[step as usize];
+                at_step.insert((device, step), at);
+            }
+        }
+        let stepped = Stepped { planners, plans, sizes: sizes.clone(), waits: 0.0 };
+        Ok(Joint { stepped, at_step, met, waits: Vec::new() })
+    }
+
+    /// Notes what was seen of a step.
+    fn note(&mut self, spans: &[Span]) {
+        let computed = spans.iter().filter(|span| span.stream == Stream::Compute);
+        let busy: f64 = computed.map(|span| span.end - span.start).sum();
+        let all = spans.iter().map(|span| span.end).fold(0.0, f64::max);
+        self.waits.push(1.0 - busy / self.stepped.planners.len() as f64 / all.max(1e-9));
+        // By meeting, when the last came and when it was over.
+        let mut times: HashMap<usize, [f64; 2]> = HashMap::new();
+        for span in spans.iter().filter(|span| span.stream == Stream::Meet) {
+            let Some(meeting) = self.at_step.get(&(span.device, span.step)) else { continue };
+            let [came, over] = times.entry(*meeting).or_insert([0.0; 2]);
+            (*came, *over) = (came.max(span.start), over.max(span.end));
+        }
+        times.into_iter().for_each(|(meeting, [came, over])| self.met[meeting].2.push(over - came));
+    }
+
+    fn forget(&mut self) {
+        self.waits.clear();
+        self.met.iter_mut().for_each(|(.., times)| times.clear());
+    }
 }
 
 impl Bench {
     /// A probe that was run once, to warm up.
     pub fn new(probe: &Probe, [threads, devices]: [usize; 2]) -> Result<Bench, ProfileError> {
         let (graph, batch) = probe.built()?;
-        let options = SessionOptions { threads, partials: devices as u32, ..SessionOptions::default() };
-        let session = match devices {
-            1 => Session::new(graph, None, options, 0)?,
-            _ => Session::together(planners(&graph, None, vec![options; devices])?, 0)?,
-        };
+        let options = |partials| SessionOptions { threads, partials, ..SessionOptions::default() };
         let [samples, length] = probe.sizes;
-        let (_, whole) = Probe { sizes: [samples * devices, length], ..*probe }.built()?;
+        let (mut session, planners, whole) = match (devices, probe.cut) {
+            (1, _) => (Session::new(graph, None, options(1), 0)?, None, batch.clone()),
+            (_, Some(rule)) => {
+                let planners = cut_by(rule, &graph, vec![options(1); devices], &probe.bindings())?;
+                (Session::together(planners.clone(), 0)?, Some(planners), batch.clone())
+            }
+            (_, None) => {
+                let planners = planners(&graph, None, vec![options(devices as u32); devices])?;
+                let (_, whole) = Probe { sizes: [samples * devices, length], ..*probe }.built()?;
+                (Session::together(planners.clone(), 0)?, Some(planners), whole)
+            }
+        };
         let sizes = session.share(session.sizes(Which::Train, &whole)?)?;
+        let together = planners.map(|planners| Joint::new(planners, &sizes)).transpose()?;
+        if together.is_some() {
+            session.record();
+        }
         let kinds = Kinds::of(session.graph());
         let times = vec![Vec::new(); kinds.nodes.len()];
-        let [sums, between, uneven, steps] = [const { Vec::new() }; 4];
-        let mut bench = Bench {
-            session,
-            devices,
-            batch,
-            whole,
-            sizes,
-            kinds,
-            step: 0,
-            times,
-            sums,
-            between,
-            uneven,
-            steps,
-        };
+        let [sums, between] = [const { Vec::new() }; 2];
+        let mut bench =
+            Bench { session, batch, whole, sizes, kinds, step: 0, times, sums, between, together };
         for _ in 0..WARM_UP {
             bench.repeat(false)?;
         }
@@ -105,8 +193,8 @@ impl Bench {
 
     /// Forgets what repetitions have taken so far.
     pub fn forget(&mut self) {
-        let lists = [&mut self.sums, &mut self.between, &mut self.uneven, &mut self.steps];
-        lists.into_iter().chain(&mut self.times).for_each(Vec::clear);
+        [&mut self.sums, &mut self.between].into_iter().chain(&mut self.times).for_each(Vec::clear);
+        self.together.iter_mut().for_each(Joint::forget);
     }
 
     /// Repeats steps for about so many seconds, and so often at least; without seconds, once: enough to see that it
@@ -122,10 +210,10 @@ impl Bench {
                 break;
             }
             self.repeat(true)?;
-            if self.devices > 1 {
-                let (key, start) = (self.key(), Instant::now());
+            let key = self.key();
+            if let Some(together) = &mut self.together {
                 self.session.step(&self.whole, key, &key.number())?;
-                self.steps.push(start.elapsed().as_secs_f64());
+                together.note(&self.session.recorded());
             }
         }
         Ok(())
@@ -160,25 +248,10 @@ impl Bench {
             }
         }
         self.sums.push(all);
-        self.uneven.push(self.unevenness(&runs));
         for (times, (sum, count)) in self.times.iter_mut().zip(sums).filter(|(_, (_, count))| *count > 0) {
             times.push(sum / f64::from(count));
         }
         Ok(())
-    }
-
-    /// How much longer the slowest of the devices took for each of the kernels than they did on average.
-    fn unevenness(&self, runs: &[Vec<(Did, Duration)>]) -> f64 {
-        let graph = self.session.graph();
-        let kernel = |did: &Did| matches!(did, Did::Node(n) if !graph.nodes[n.index()].op.def().meets());
-        let (mut slowest, mut mean) = (0.0, 0.0);
-        for (i, (did, _)) in runs[0].iter().enumerate().filter(|(_, (did, _))| kernel(did)) {
-            let same = runs.iter().filter_map(|run| run.get(i).filter(|(other, _)| other == did));
-            let times: Vec<f64> = same.map(|(_, time)| time.as_secs_f64()).collect();
-            slowest += times.iter().copied().fold(0.0, f64::max);
-            mean += times.iter().sum::<f64>() / times.len() as f64;
-        }
-        if mean > 0.0 { slowest / mean - 1.0 } else { 0.0 }
     }
 
     /// What all repetitions come to.
@@ -201,14 +274,31 @@ impl Bench {
             families.entry(work.family).or_default().push(Point { load, seconds, spread });
         }
         let between = sorted(&self.between, UNDISTURBED).unwrap_or(0.0);
-        let met = sorted(&self.steps, 0.5).map(|all| -> Result<[f64; 4], ProfileError> {
-            let meetings = (0..graph.nodes.len()).filter(|&id| meets(id)).count();
-            let bytes = exchanged(graph, &self.sizes, 1).map_err(SessionError::from)?;
-            Ok([all, all - kernels, meetings as f64, bytes as f64])
+        let met = |waits: bool| {
+            let all = self.together.iter().flat_map(|together| &together.met);
+            let these = all.filter(|(_, here, _)| *here == waits);
+            these.filter_map(|(bytes, _, times)| Some([*bytes, sorted(times, 0.5)?.max(1e-9)])).collect()
+        };
+        let stepped = self.together.as_ref().and_then(|together| {
+            let waits = sorted(&together.waits, 0.5)?;
+            Some(Stepped { waits, ..together.stepped.clone() })
         });
-        let uneven = sorted(&self.uneven, 0.5).unwrap_or(0.0);
-        Ok(Measured { families, between, uneven, met: met.transpose()? })
+        Ok(Measured { families, between, met: met(true), beside: met(false), stepped })
     }
+}
+
+/// Planners of devices that share every node, as a rule says.
+fn cut_by(
+    rule: &str,
+    graph: &Graph,
+    devices: Vec<SessionOptions>,
+    sizes: &Bindings,
+) -> Result<Vec<Planner>, SessionError> {
+    let unit = |options: &SessionOptions| Unit { rates: options.rates, memory: None };
+    let bandwidth = Links::default().from_peers;
+    let machine = Devices { units: devices.iter().map(unit).collect(), bandwidth, topology: None };
+    let cut = named(graph, sizes, &machine, rule)?;
+    divided(graph, None, devices, sizes, cut)
 }
 
 /// The number (of some) that this share of them does not exceed; none if there are none.

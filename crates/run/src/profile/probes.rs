@@ -25,6 +25,9 @@ pub struct Probe {
     pub sizes: [usize; 2],
     /// How it is trained.
     pub optimizer: &'static str,
+    /// On several devices, the rule by which its nodes are cut; each has samples of its own if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cut: Option<&'static str>,
 }
 
 /// A row of a table of networks.
@@ -34,7 +37,7 @@ pub const fn probe(
     sizes: [usize; 2],
     optimizer: &'static str,
 ) -> Probe {
-    Probe { model, settings, sizes, optimizer }
+    Probe { model, settings, sizes, optimizer, cut: None }
 }
 
 /// Every probe.
@@ -62,10 +65,26 @@ pub static PROBES: &[Probe] = &[
     probe("lstm", "vocab=1500 width=640 layers=1", [28, 12], "sgd"),
     probe("lstm", "vocab=256 width=256 layers=1", [24, 24], "sgd"),
     probe("lstm", "vocab=128 width=1024 layers=1", [12, 8], "sgd"),
+    probe("lstm", "vocab=300 width=512 layers=1", [3, 20], "sgd"),
     probe("lstm", "vocab=400 width=256 layers=1 cell=gru", [16, 24], "adam"),
+    probe("vgg11", "width=48 size=32 hidden=512 pool=1", [3, 0], "sgd").cut("channel"),
+    probe("resnet18", "width=40 size=32 blocks=1,1,1,1", [3, 0], "sgd").cut("spatial"),
+    probe("gpt", "vocab=200 width=320 heads=4 layers=2 context=64", [2, 64], "adam").cut("filter"),
+    probe("lstm", "vocab=256 width=448 layers=1", [6, 16], "sgd").cut("filter"),
+    probe("cosmoflow", "size=24 width=12", [2, 0], "sgd").cut("channel"),
 ];
 
+/// The probes for so many devices at work at once.
+pub fn probes(devices: usize) -> impl Iterator<Item = &'static Probe> + Clone {
+    PROBES.iter().filter(move |probe| devices > 1 || probe.cut.is_none())
+}
+
 impl Probe {
+    /// The same with its nodes cut by a rule.
+    const fn cut(self, rule: &'static str) -> Probe {
+        Probe { cut: Some(rule), ..self }
+    }
+
     /// The graph of a training step.
     pub fn graph(&self) -> Result<Graph, GraphError> {
         let optimizer = Optimizer::new(self.optimizer, &[])?;

@@ -10,7 +10,6 @@ use gulliver_plan::plan::Plan;
 use gulliver_plan::simulate::{Party, Together, together};
 use gulliver_plan::topology::Topology;
 use gulliver_plan::verify::verify;
-use std::sync::Arc;
 use std::thread;
 
 /// The plans of all devices, and how long they take together.
@@ -23,35 +22,78 @@ pub struct Foreseen {
 
 /// Plans a training step on all devices, each with inputs of these sizes, and times it.
 pub fn foresee(planners: &mut [Planner], sizes: &Bindings) -> Result<Foreseen, SessionError> {
-    let made = at_once(planners.iter_mut().collect(), |planner: &mut Planner| {
+    let plans = at_once(planners.iter_mut().collect(), |planner: &mut Planner| {
         let plan = planner.plan(Which::Train, sizes)?;
         verify(planner.graph(Which::Train), &plan)?;
-        let seconds = planner.seconds(Which::Train, sizes)?;
-        let alone = planner.seconds_alone(Which::Train, sizes)?;
-        Ok((plan, seconds, alone, planner.seconds_met(Which::Train, sizes)?))
+        Ok(plan)
     })?;
-    let threads: usize = planners.iter().map(|planner| planner.options().threads).sum();
-    let crowded = threads >= thread::available_parallelism().map_or(1, |n| n.get());
-    let throttle = planners.first().and_then(|planner| planner.options().throttle.clone());
-    let topology = throttle.map_or_else(Topology::alone, |throttle| Arc::clone(&throttle).topology().clone());
-    let of: Vec<_> = made.iter().map(|(_, seconds, ..)| |id: NodeId| seconds[id.index()]).collect();
-    let alone =
-        made.iter().map(|(_, _, alone, _)| alone.as_ref().map(|alone| |id: NodeId| alone[id.index()]));
-    let alone: Vec<Option<_>> = alone.collect();
-    let taken: Vec<_> = made.iter().map(|(.., met)| |id: NodeId| met[id.index()]).collect();
-    let parties = planners.iter().zip(&made).zip(of.iter().zip(alone.iter().zip(&taken)));
-    let parties: Vec<Party> = parties
-        .map(|((planner, (plan, ..)), (seconds, (alone, taken)))| Party {
+    let together = timed(planners, sizes, &plans)?;
+    Ok(Foreseen { plans, together })
+}
+
+/// How long plans take together that these planners have made for inputs of these sizes, at prices they have now.
+pub fn timed(planners: &mut [Planner], sizes: &Bindings, plans: &[Plan]) -> Result<Together, SessionError> {
+    let uneven = planners.first().and_then(|planner| planner.options().curves.as_ref()).map(|c| c.uneven);
+    Priced::new(planners, sizes, plans)?.together(uneven.unwrap_or(0.0))
+}
+
+/// Seconds of a device by node.
+struct Prices {
+    /// While all devices are at work.
+    crowded: Vec<f64>,
+    /// While the others are at rest, if that is known.
+    alone: Option<Vec<f64>>,
+    /// Of meetings beside kernels: those that kernels lose, and those that they take.
+    met: Vec<[f64; 2]>,
+}
+
+/// Plans of several devices with seconds for all they do.
+pub struct Priced<'a> {
+    planners: &'a [Planner],
+    plans: &'a [Plan],
+    /// By device.
+    prices: Vec<Prices>,
+    /// Whether there are no cores for who holds meetings.
+    crowded: bool,
+    topology: Topology,
+}
+
+impl<'a> Priced<'a> {
+    /// Of plans that these planners have made for inputs of these sizes.
+    pub fn new(
+        planners: &'a mut [Planner],
+        sizes: &Bindings,
+        plans: &'a [Plan],
+    ) -> Result<Priced<'a>, SessionError> {
+        let prices = at_once(planners.iter_mut().collect(), |planner: &mut Planner| {
+            let crowded = planner.seconds(Which::Train, sizes)?;
+            let alone = planner.seconds_alone(Which::Train, sizes)?;
+            Ok(Prices { crowded, alone, met: planner.seconds_met(Which::Train, sizes)? })
+        })?;
+        let threads: usize = planners.iter().map(|planner| planner.options().threads).sum();
+        let crowded = threads >= thread::available_parallelism().map_or(1, |n| n.get());
+        let throttle = planners.first().and_then(|planner| planner.options().throttle.as_ref());
+        let topology = throttle.map_or_else(Topology::alone, |throttle| throttle.topology().clone());
+        Ok(Priced { planners, plans, prices, crowded, topology })
+    }
+
+    /// How long they take together if the slowest device takes so much longer for a kernel than they do on average.
+    pub fn together(&self, uneven: f64) -> Result<Together, SessionError> {
+        fn of<T: Copy>(seconds: &[T]) -> impl Fn(NodeId) -> T {
+            |id| seconds[id.index()]
+        }
+        let all = self.prices.iter().map(|p| (of(&p.crowded), p.alone.as_deref().map(of), of(&p.met)));
+        let all: Vec<_> = all.collect();
+        let parties = self.planners.iter().zip(self.plans).zip(&all);
+        let parties = parties.map(|((planner, plan), (seconds, alone, taken))| Party {
             graph: planner.graph(Which::Train),
             plan,
             seconds,
             alone: alone.as_ref().map(|alone| alone as &dyn Fn(NodeId) -> f64),
-            taken: crowded.then_some(taken as &dyn Fn(NodeId) -> f64),
-            uneven: planner.options().curves.as_ref().map_or(0.0, |curves| curves.uneven),
+            taken: self.crowded.then_some(taken as &dyn Fn(NodeId) -> [f64; 2]),
+            uneven,
             links: &planner.options().links,
-        })
-        .collect();
-    let together = together(&parties, &topology).map_err(SessionError::Waiting)?;
-    let plans = made.into_iter().map(|(plan, ..)| plan).collect();
-    Ok(Foreseen { plans, together })
+        });
+        together(&parties.collect::<Vec<_>>(), &self.topology).map_err(SessionError::Waiting)
+    }
 }

@@ -1,7 +1,8 @@
 //! `gulliver profile --check`: a row for every job and strategy, and what they come to.
 
-use super::{bar, show};
+use super::{Arguments, bar, show};
 use crate::check::cases::{Case, JOBS, Wires, cases};
+use crate::check::part::Part;
 use crate::check::{Checked, Fresh, Group, check};
 use crate::command::CommandError;
 use crate::report::table::{self, Column};
@@ -13,13 +14,12 @@ use std::collections::BTreeSet;
 /// Regret that is nobody's fault: two strategies as good as equal.
 const EQUAL: f64 = 0.03;
 
-/// Trains what is to be compared; with `fresh`, the machine is measured meanwhile.
-pub fn compare(
-    profile: &Profile,
-    cores: usize,
-    models: &[String],
-    fresh: bool,
-) -> Result<Vec<Group>, CommandError> {
+/// A part of a step that is off by a smaller share of it is not told of.
+const PART: f64 = 0.01;
+
+/// Trains what is to be compared; with `--fresh`, the machine is measured meanwhile.
+pub fn compare(profile: &Profile, cores: usize, arguments: &Arguments) -> Result<Vec<Group>, CommandError> {
+    let models = &arguments.models;
     if let Some(name) = models.iter().find(|name| JOBS.iter().all(|job| job.model != **name)) {
         let mut known: Vec<&str> = JOBS.iter().map(|job| job.model).collect();
         known.dedup();
@@ -27,11 +27,11 @@ pub fn compare(
     }
     let (bar, cases) = (bar(), cases(cores, models));
     let mut all = Vec::new();
-    let mut fresh = fresh.then(Fresh::default);
+    let mut fresh = arguments.fresh.then(Fresh::default);
     for (i, case) in cases.iter().enumerate() {
         let what = format!("{}, {} × {} threads", case.probe.model, case.devices, case.threads);
         show(&bar, &Doing { what, done: [i, cases.len()] });
-        let group = check(case, profile, fresh.as_mut())?;
+        let group = check(case, profile, fresh.as_mut(), arguments.parts)?;
         if bar.is_hidden() {
             eprint!("{}", lines(&group));
         }
@@ -98,9 +98,19 @@ fn lines(group: &Group) -> String {
             probe.sizes[0],
             one.strategy,
             percent(one.accuracy()),
-        )
+        ) + &parts(one)
     };
     group.all.iter().map(line).collect()
+}
+
+/// Parts that matter of where the time of steps went, if that is known.
+fn parts(one: &Checked) -> String {
+    let matters = |part: &&Part| (part.predicted - part.measured).abs() > PART * one.measured;
+    let line = |part: &Part| {
+        let [predicted, measured] = [part.predicted, part.measured].map(|seconds| 1e3 * seconds);
+        format!("    {}: predicted {predicted:.2} ms, measured {measured:.2} ms\n", part.family)
+    };
+    one.parts.iter().filter(matters).map(line).collect()
 }
 
 fn percent(share: f64) -> String {
