@@ -29,8 +29,7 @@ pub struct Party<'a> {
     /// Of each meeting that is held beside kernels, as there is no core for who holds it: seconds taken from kernels,
     /// and seconds it takes at least. None if there are cores.
     pub taken: Option<&'a dyn Fn(NodeId) -> [f64; 2]>,
-    /// How much longer the slowest of all devices takes for a little work than they do on average, as a share; see
-    /// [`late`].
+    /// How much longer the slowest of all devices takes for a little work than they do on average, as a share.
     pub uneven: f64,
     /// How fast its own links are where the topology has none.
     pub links: &'a Links,
@@ -177,7 +176,7 @@ const STAYS: f64 = 3e-3;
 /// How late the slowest of several devices comes to a meeting, after so many seconds of work: what makes it slower is
 /// noise that lasts for a while. Shorter work is as uneven as it can be; in longer work the noise of one while has
 /// nothing to do with that of the next, and adds up as the root of their number.
-pub fn late(uneven: f64, seconds: f64) -> f64 {
+fn late(uneven: f64, seconds: f64) -> f64 {
     let whiles = seconds / STAYS;
     uneven * STAYS * (2.0 * (whiles - 1.0 + (-whiles).exp())).max(0.0).sqrt()
 }
