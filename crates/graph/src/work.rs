@@ -29,6 +29,10 @@ pub struct Work {
     /// Of a sum of products, the results that read the same elements of the first operand: columns of a product of
     /// matrices, channels of a convolution's result. 1 elsewhere.
     pub columns: Dim,
+    /// Of every dimension of a result that windows are scattered over: positions of the window, elements of the
+    /// dimension, and the stride. Such results are gathered, element by element, so it is their elements that cost
+    /// operations, not the positions: with the rims of a part, positions are more than that.
+    pub scattered: Vec<(Dim, Dim, i64)>,
 }
 
 /// [`Work`] for inputs of one size.
@@ -57,6 +61,7 @@ impl Work {
             taps: one(),
             row: node.outs.first().and_then(|v| graph.ty(*v).shape.last()).cloned().unwrap_or_else(one),
             columns: one(),
+            scattered: Vec::new(),
         };
         let Ok(spec) = graph.spec(node) else { return work };
         for word in walks(&spec) {
@@ -69,6 +74,13 @@ impl Work {
                 |axes: Vec<AxisId>| axes.into_iter().fold(one(), |all, axis| all * extents[axis.0].clone());
             work.taps = all(taps(&spec));
             work.columns = all(columns(&spec));
+            for (indices, value) in spec.outputs.iter().zip(&node.outs) {
+                for (index, elements) in indices.iter().zip(&graph.ty(*value).shape) {
+                    let Index::Affine { terms, .. } = index else { continue };
+                    let walks = terms.first().map(|(stride, axis)| (extents[axis.0].clone(), *stride));
+                    work.scattered.extend(walks.map(|(walks, stride)| (walks, elements.clone(), stride)));
+                }
+            }
         }
         work
     }
@@ -76,8 +88,12 @@ impl Work {
     /// With the sizes of one input put in.
     pub fn bind(&self, sizes: &Bindings) -> Result<Load, DimError> {
         let number = |dim: &Dim| dim.bind(sizes).map(|n| n as f64);
+        let mut gathered = 1.0;
+        for (walks, elements, stride) in &self.scattered {
+            gathered *= number(elements)? / (number(walks)? * *stride as f64).max(1.0);
+        }
         Ok(Load {
-            flops: number(&self.flops)?,
+            flops: number(&self.flops)? * gathered,
             bytes: number(&self.bytes)?,
             extents: [
                 number(&self.first)?,
@@ -178,6 +194,26 @@ mod tests {
             for family in expected {
                 assert!(found.iter().any(|f| f.starts_with(family)), "{name} has no {family}: {found:?}");
             }
+        }
+    }
+
+    #[test]
+    fn what_is_scattered_costs_what_its_elements_do() {
+        use crate::build::Builder;
+        use crate::dtype::DType;
+        use crate::graph::Init;
+        use crate::windows::ConvOptions;
+        for (stride, pad, rows, extra, elements) in [(1, 1, 8, 0, 8), (2, 1, 4, 1, 8), (1, 2, 9, 0, 7)] {
+            let mut g = Builder::new(true);
+            let y = g.data("y", DType::F32, &[1.into(), 3.into(), rows.into()]).unwrap();
+            let w = g.weight("w", &[3, 5, 3], Init::Normal(0.1)).unwrap();
+            let options = ConvOptions::new(1).stride(stride).padding(pad);
+            let x = g.conv_transpose(y, w, &options, &[extra]).unwrap();
+            let graph = g.finish();
+            assert_eq!(graph.ty(x).shape[2], Dim::from(elements));
+            let load = Work::of(&graph, graph.nodes.last().unwrap()).bind(&Bindings::new()).unwrap();
+            let taps = 3.0 / stride as f64;
+            assert_eq!(load.flops, 2.0 * 3.0 * 5.0 * taps * elements as f64, "stride {stride}");
         }
     }
 

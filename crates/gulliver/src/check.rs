@@ -14,6 +14,7 @@ use gulliver_plan::topology::{Device, Topology, TopologyError};
 use gulliver_run::data::Batch;
 use gulliver_run::link::Throttle;
 use gulliver_run::planner::Planner;
+use gulliver_run::profile::measure::usual;
 use gulliver_run::profile::{Meanwhile, shares};
 use gulliver_run::session::{Foreseen, Key, Session, SessionError, SessionOptions, Which, timed};
 use gulliver_run::stream::Ledger;
@@ -27,11 +28,13 @@ use std::time::Instant;
 /// Steps that find cold caches and memory that was never touched.
 const WARM_UP: usize = 2;
 /// The first step of a turn finds the caches of another job: it does not count if it is shorter than this.
-const SHORT: f64 = 0.1;
+const SHORT: f64 = 0.05;
 /// Every job of a group has its turn so often, for steps of so many seconds, and so many of them at least: seldom and
 /// long would not do, as the machine's speed changes within seconds.
-const ROUNDS: usize = 12;
-const TURN: (f64, usize) = (0.2, 1);
+const ROUNDS: usize = 16;
+const TURN: (f64, usize) = (0.05, 1);
+/// A job that is alone in its group has more turns by this factor.
+const MORE: usize = 2;
 
 /// One job with one strategy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -40,9 +43,9 @@ pub struct Checked {
     pub strategy: &'static str,
     /// Seconds of a step, predicted.
     pub predicted: f64,
-    /// The median of those measured.
+    /// Those measured, [as a rule](usual).
     pub measured: f64,
-    /// How far apart the quarters of these lie around the median, as a share of it.
+    /// How far apart the quarters of these lie, as a share of that.
     pub spread: f64,
     /// Largest peak of device memory: planned and measured.
     pub peak: [u64; 2],
@@ -202,8 +205,8 @@ pub fn check(
         let shares = shares(&graphs.train, &graphs.largest, options.curves.as_deref())?;
         fresh.begin(ways, &shares)?;
     }
-    for _ in 0..ROUNDS {
-        let turns = running.len();
+    let turns = running.len();
+    for _ in 0..if turns == 1 { MORE * ROUNDS } else { ROUNDS } {
         for (turn, one) in running.iter_mut().enumerate() {
             if let Some(fresh) = &mut fresh {
                 fresh.turn(ways, (turn, turns))?;
@@ -303,8 +306,9 @@ impl Running {
         let Running { strategy, foreseen, session, throttle, steps, times, from_peers, parts, .. } = self;
         let mut sorted = times.clone();
         sorted.sort_by(f64::total_cmp);
-        let [low, measured, high] =
-            [0.25, 0.5, 0.75].map(|share| sorted[((sorted.len() - 1) as f64 * share).round() as usize]);
+        let [low, high] =
+            [0.25, 0.75].map(|share| sorted[((sorted.len() - 1) as f64 * share).round() as usize]);
+        let measured = usual(&times).unwrap_or(high);
         let mut planned = Ledger { from_peers, ..Ledger::default() };
         foreseen.together.devices.iter().for_each(|device| planned += Ledger::from(device.moved));
         let mut moved = Ledger::default();

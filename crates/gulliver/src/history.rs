@@ -222,6 +222,7 @@ mod tests {
             devices: 1,
             between: 1e-6,
             meeting: None,
+            around: [0.0; 2],
             uneven: 0.0,
             rates: Rates::default(),
             families: [("conv".to_string(), points.clone())].into_iter().collect(),

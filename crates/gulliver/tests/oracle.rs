@@ -104,8 +104,16 @@ fn nonsense_gets_one_line() {
         ([&asked[..], &["--what-if", "wire=2x"]].concat(), "unknown what-if `wire`"),
         ([&asked[..], &["--precision", "f7"]].concat(), "unknown precision `f7`"),
         (
-            vec!["alexnet", "--cluster", "abci", "--devices", "4096", "--batch", "1"],
+            vec!["alexnet", "--cluster", "abci", "--devices", "4096", "--batch", "1", "--split-samples"],
             "smaller than its 4096 replicas",
+        ),
+        (
+            [&asked[..], &["--batch", "4"]].concat(),
+            "batch 4 is smaller than 8 devices; give a batch of 8 or more, at most 4 devices, or --split-samples",
+        ),
+        (
+            vec!["gpt2-124m", "--cluster", "dgx-a100", "--devices", "1..8", "--batch", "1"],
+            "batch 1 is smaller than 8 devices; give a batch of 8 or more, at most 1 device,",
         ),
         (vec!["--validate", "/nowhere/at/all"], "/nowhere/at/all"),
         ([&asked[..], &["--jobs", "0"]].concat(), "0 jobs asked for; give 1 to 1000000"),
@@ -114,6 +122,17 @@ fn nonsense_gets_one_line() {
         assert!(!well && error.contains(expected), "{arguments:?}: {error}");
         assert_eq!(error.trim_end().lines().count(), 1, "{error}");
     }
+}
+
+#[test]
+fn devices_share_samples_if_that_is_asked_for() {
+    let asked = ["gpt2-124m", "--cluster", "dgx-a100", "--devices", "8", "--batch", "4", "--split-samples"];
+    let answer = json(&asked);
+    let shared = answer["scales"][0]["strategies"].as_array().unwrap();
+    assert!(
+        !shared.is_empty() && shared.iter().all(|one| one["estimate"]["strategy"]["data"] != 8),
+        "{answer}"
+    );
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::team::Team;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, GraphError};
 use gulliver_graph::work::Work;
-use gulliver_plan::cost::{Curves, Links, Meeting, Profile, Rates, Scaling};
+use gulliver_plan::cost::{Curves, Links, Meeting, Profile, Rates, Scaling, explained};
 use measure::{Bench, Measured, Stepped, sorted};
 use probes::{Probe, probes};
 use std::collections::BTreeMap;
@@ -190,12 +190,14 @@ impl Meanwhile {
     pub fn renew(&self, curves: &mut Curves) -> Result<(), ProfileError> {
         let benches = self.wanted.iter().filter_map(|&i| self.probes[i].2.as_ref());
         let all: Vec<Measured> = benches.map(Bench::measured).collect::<Result<_, _>>()?;
-        let Curves { between, meeting, families, .. } = joined(self.way, curves.rates, all);
+        let Curves { between, meeting, around, families, .. } = joined(self.way, curves.rates, all);
         curves.families.extend(families);
         if self.way[1] == 1 {
             curves.between = between;
         }
-        curves.meeting = meeting.or(curves.meeting);
+        if meeting.is_some() {
+            (curves.meeting, curves.around) = (meeting, around);
+        }
         Ok(())
     }
 
@@ -233,6 +235,7 @@ fn joined([threads, devices]: [usize; 2], rates: Rates, all: Vec<Measured>) -> C
     let between = sorted(&between, 0.5).unwrap_or(0.0);
     let met: Vec<[f64; 2]> = all.iter().flat_map(|measured| measured.met.iter().copied()).collect();
     let beside: Vec<[f64; 2]> = all.iter().flat_map(|measured| measured.beside.iter().copied()).collect();
+    let around: Vec<[f64; 2]> = all.iter().filter_map(|measured| measured.around).collect();
     let meeting = (devices > 1).then(|| Meeting::fitted(&met, &beside));
     let mut families: BTreeMap<String, Vec<_>> = BTreeMap::new();
     for (family, points) in all.into_iter().flat_map(|measured| measured.families) {
@@ -244,6 +247,7 @@ fn joined([threads, devices]: [usize; 2], rates: Rates, all: Vec<Measured>) -> C
         between,
         meeting,
         uneven: 0.0,
+        around: explained(&around),
         rates,
         families,
         alone: None,

@@ -16,7 +16,7 @@ pub use crate::stream::Ledger;
 pub use crew::planners;
 pub use cuts::divided;
 pub use feed::{NOISE, sizes_of};
-pub use foresee::{Foreseen, Priced, foresee, timed};
+pub use foresee::{Foreseen, Priced, fed, foresee, timed};
 pub use lines::{Pipelined, packs, pipelined, pipelined_as};
 pub use options::SessionOptions;
 pub use programs::Reuse;

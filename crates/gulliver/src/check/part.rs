@@ -5,6 +5,7 @@ use gulliver_graph::graph::Graph;
 use gulliver_graph::work::Work;
 use gulliver_plan::plan::{Act, Plan, Stream};
 use gulliver_plan::simulate::Span;
+use gulliver_run::profile::measure::usual;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -20,7 +21,7 @@ pub struct Part {
     pub family: String,
     /// Seconds of a device in a step, on average over devices: predicted.
     pub predicted: f64,
-    /// The median of those measured.
+    /// Those measured, as a rule.
     pub measured: f64,
 }
 
@@ -80,10 +81,10 @@ impl Parts {
     pub fn compared(self, spans: &[Span], seconds: f64) -> Vec<Part> {
         let predicted = self.sums(spans, seconds);
         let parts = self.families.into_iter().zip(predicted).zip(self.measured);
-        let part = |((family, predicted), mut measured): ((String, f64), Vec<f64>)| {
-            measured.sort_by(f64::total_cmp);
-            let measured = measured.get(measured.len() / 2).copied().unwrap_or(0.0);
-            Part { family, predicted, measured }
+        let part = |((family, predicted), measured): ((String, f64), Vec<f64>)| Part {
+            family,
+            predicted,
+            measured: usual(&measured).unwrap_or(0.0),
         };
         let mut parts: Vec<Part> = parts.map(part).collect();
         let apart = |part: &Part| (part.predicted - part.measured).abs();

@@ -47,6 +47,9 @@ pub struct Arguments {
     /// Samples of a step over all devices; the job's, or 16 for each device of the largest number.
     #[arg(long)]
     batch: Option<u32>,
+    /// Also asks about more devices than there are samples: some of them share layers, and samples with these.
+    #[arg(long)]
+    split_samples: bool,
     /// Samples of an epoch; the job's data has its own.
     #[arg(long)]
     epoch: Option<f64>,
@@ -130,6 +133,9 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
             html,
         };
         return jobs::run(&all, &about);
+    }
+    if setting.batch < most && setting.batch > 0 && !arguments.split_samples {
+        return Err(OracleError::Samples { batch: setting.batch, devices: most }.into());
     }
     let mut scales: Vec<Scale> = Vec::new();
     let mut tried = 0;

@@ -16,12 +16,12 @@ pub struct Point {
     pub load: Load,
     /// Seconds when nothing disturbs it: a tenth of the repetitions were as fast.
     pub seconds: f64,
-    /// How much longer the median took, as a share.
+    /// How much longer it takes as a rule, as a share.
     pub spread: f64,
 }
 
 impl Point {
-    /// Seconds as a rule: the median.
+    /// Seconds as a rule.
     pub fn typical(&self) -> f64 {
         self.seconds * (1.0 + self.spread)
     }
@@ -60,30 +60,30 @@ impl Meeting {
     }
 
     /// What explains best how long meetings took: of each, the bytes it brought and its seconds once all had come, of
-    /// those that devices only waited for, and of those that were beside kernels. Least squares of shares of the
-    /// seconds of the former; what the latter took beyond that by the median.
+    /// those that devices only waited for, and of those that were beside kernels: what these took beyond that, on
+    /// average.
     pub fn fitted(met: &[[f64; 2]], beside: &[[f64; 2]]) -> Meeting {
-        let plain = Meeting::explained(if met.is_empty() { beside } else { met });
-        let mut more: Vec<f64> = beside.iter().map(|[bytes, s]| s - plain.seconds(*bytes)).collect();
-        more.sort_by(f64::total_cmp);
-        Meeting { beside: more.get(more.len() / 2).map_or(0.0, |more| more.max(0.0)), ..plain }
+        let [call, byte] = explained(if met.is_empty() { beside } else { met });
+        let more: f64 = beside.iter().map(|[bytes, seconds]| seconds - call - byte * bytes).sum();
+        Meeting { call, byte, beside: (more / beside.len().max(1) as f64).max(0.0) }
     }
+}
 
-    fn explained(met: &[[f64; 2]]) -> Meeting {
-        let rows: Vec<[f64; 2]> =
-            met.iter().map(|[bytes, seconds]| [1.0 / seconds, bytes / seconds]).collect();
-        let sum = |of: &dyn Fn(&[f64; 2]) -> f64| rows.iter().map(of).sum::<f64>();
-        let [n, b] = [0, 1].map(|i| sum(&|row| row[i]));
-        let [nn, nb, bb] = [[0, 0], [0, 1], [1, 1]].map(|[i, j]| sum(&|row| row[i] * row[j]));
-        let alone = |e: f64, x: f64| if x > 0.0 { e / x } else { 0.0 };
-        let both = nn * bb - nb * nb;
-        let [call, byte] = [(n * bb - b * nb) / both, (b * nn - n * nb) / both];
-        match (call > 0.0, byte > 0.0) {
-            (true, true) => Meeting { call, byte, beside: 0.0 },
-            (true, false) => Meeting { call: alone(n, nn), byte: 0.0, beside: 0.0 },
-            // Also if they cannot be told apart.
-            _ => Meeting { call: 0.0, byte: alone(b, bb), beside: 0.0 },
-        }
+/// Seconds of a call and of each byte that explain best what took how long: of each, bytes and seconds. Least squares, so
+/// that all of them together are explained to take as long as they did: shares of seconds would be met better by what
+/// the quickest took.
+pub fn explained(taken: &[[f64; 2]]) -> [f64; 2] {
+    let sum = |of: &dyn Fn(&[f64; 2]) -> f64| taken.iter().map(of).sum::<f64>();
+    let (n, b, bb) = (taken.len() as f64, sum(&|row| row[0]), sum(&|row| row[0] * row[0]));
+    let (s, bs) = (sum(&|row| row[1]), sum(&|row| row[0] * row[1]));
+    let alone = |e: f64, x: f64| if x > 0.0 { e / x } else { 0.0 };
+    let both = n * bb - b * b;
+    let [call, byte] = [(s * bb - b * bs) / both, (bs * n - s * b) / both];
+    match (call > 0.0, byte > 0.0) {
+        (true, true) => [call, byte],
+        (true, false) => [alone(s, n), 0.0],
+        // Also if they cannot be told apart.
+        _ => [0.0, alone(s, b)],
     }
 }
 
@@ -102,6 +102,10 @@ pub struct Curves {
     /// How much longer the slowest of several devices takes for a little work than they do on average, as a share.
     #[serde(default)]
     pub uneven: f64,
+    /// Seconds around the steps of several devices, in which inputs are fed and results read: of a step, and of each
+    /// byte fed.
+    #[serde(default)]
+    pub around: [f64; 2],
     /// The roofline.
     pub rates: Rates,
     /// By family.
@@ -202,8 +206,9 @@ mod tests {
             families.entry(family.to_string()).or_default().push(point);
         }
         let rates = Rates { flops: 1e9, bytes: 1e9, call: 1e-6 };
-        let (between, uneven, meeting, alone, rooflines) = (0.0, 0.0, None, None, BTreeMap::new());
-        Curves { threads: 1, devices: 1, between, meeting, uneven, rates, families, alone, rooflines }
+        let (between, uneven, around, alone, rooflines) = (0.0, 0.0, [0.0; 2], None, BTreeMap::new());
+        let meeting = None;
+        Curves { threads: 1, devices: 1, between, meeting, uneven, around, rates, families, alone, rooflines }
     }
 
     #[test]
@@ -243,10 +248,16 @@ mod tests {
             assert!(call >= 0.0 && byte >= 0.0 && (call + byte).is_finite(), "{met:?}: {call} {byte}");
         }
         assert_eq!(Meeting::fitted(&[], &[]), Meeting { call: 0.0, byte: 0.0, beside: 0.0 });
+        // However unlike they are, together they take as long as they did.
+        let met = [[0.0, 1e-6], [0.0, 2e-4], [0.0, 9e-5], [1e6, 4e-4], [4e6, 1.3e-3]];
+        let fitted = Meeting::fitted(&met, &[]);
+        let [explained, took] =
+            met.iter().fold([0.0; 2], |[a, b], row| [a + fitted.seconds(row[0]), b + row[1]]);
+        assert!((explained / took - 1.0).abs() < 1e-9, "{explained} {took}");
     }
 
     #[test]
-    fn as_a_rule_kernels_take_their_median() {
+    fn as_a_rule_kernels_take_longer_than_undisturbed() {
         let point = |spread| Point { load: load(1e6), seconds: 2.0, spread };
         for (spread, typical) in [(0.0, 2.0), (0.05, 2.1), (0.5, 3.0)] {
             assert!((point(spread).typical() - typical).abs() < 1e-9);

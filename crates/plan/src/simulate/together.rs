@@ -269,7 +269,7 @@ struct State {
     under_way: [bool; STREAMS.len()],
     ran: Ran,
     due: Meetings,
-    /// Seconds of kernels since the last meeting.
+    /// Seconds of kernels since the computation last waited for somebody: what it may be late by.
     since: f64,
     /// By step, whether it is a meeting that the computation would do nothing but wait for.
     here: Vec<bool>,
@@ -393,6 +393,10 @@ impl<'a> All<'a> {
     /// Begins a step; false if it is not known yet when it will be done, or it was told already.
     fn begin(&mut self, device: usize, step: usize, stream: Stream, ready: f64) -> bool {
         let Party { plan, seconds: node, alone, links, .. } = self.parties[device];
+        // Whoever waits for a meeting goes on when the others do.
+        if stream == Stream::Compute && ready > self.devices[device].free[stream as usize] {
+            self.devices[device].since = 0.0;
+        }
         let seconds = match &plan.steps[step].act {
             Act::Alloc(_) | Act::Free(_) => return true,
             Act::Run { node: id, partial, .. } => {
@@ -498,7 +502,6 @@ impl<'a> All<'a> {
         let late = open.came.iter().map(|(device, ..)| late(*device)).fold(0.0, f64::max);
         open.began = last + after(last - before, late);
         let (began, came) = (open.began, open.came.clone());
-        came.iter().for_each(|(device, ..)| self.devices[*device].since = 0.0);
         for (device, step, _) in came {
             self.take(device, step, began, 0);
         }

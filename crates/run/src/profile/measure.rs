@@ -6,7 +6,9 @@ use super::probes::Probe;
 use crate::data::Batch;
 use crate::executor::Work as Did;
 use crate::planner::Planner;
-use crate::session::{Key, Priced, Session, SessionError, SessionOptions, Which, divided, foresee, planners};
+use crate::session::{
+    Key, Priced, Session, SessionError, SessionOptions, Which, divided, fed, foresee, planners,
+};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
 use gulliver_graph::work::Work;
@@ -41,6 +43,8 @@ pub struct Measured {
     pub met: Vec<[f64; 2]>,
     /// The same of those that are held beside kernels.
     pub beside: Vec<[f64; 2]>,
+    /// Of steps of several devices, the bytes fed to them and the seconds around what their plans do.
+    pub around: Option<[f64; 2]>,
     /// Whole steps of several devices, if there are any.
     pub stepped: Option<Stepped>,
 }
@@ -53,7 +57,7 @@ pub struct Stepped {
     plans: Vec<Plan>,
     /// Of what one device gets.
     sizes: Bindings,
-    /// The share of their time in which devices computed nothing, on average over devices: the median.
+    /// The share of their time in which devices computed nothing, on average over devices, as a rule.
     pub waits: f64,
 }
 
@@ -65,7 +69,7 @@ impl Stepped {
         planners.iter_mut().for_each(|planner| planner.set_curves(Some(Arc::clone(curves))));
         let priced = Priced::new(planners, sizes, plans)?;
         let waits = |uneven: &f64| {
-            let Together { seconds, devices, .. } = priced.together(*uneven)?;
+            let Together { seconds, devices, .. } = priced.steps(*uneven)?;
             let busy: f64 = devices.iter().map(|timing| timing.busy[Stream::Compute as usize]).sum();
             Ok(1.0 - busy / devices.len() as f64 / seconds)
         };
@@ -92,10 +96,9 @@ pub struct Bench {
     sizes: Bindings,
     kinds: Kinds,
     step: u64,
-    /// By kind, the mean of its nodes in each repetition; and of each repetition, seconds of all that meets nobody,
-    /// and those that passed between two instructions.
+    /// By kind, the mean of its nodes in each repetition; and of each repetition, the seconds that passed between two
+    /// instructions.
     times: Vec<Vec<f64>>,
-    sums: Vec<f64>,
     between: Vec<f64>,
     /// Of several devices.
     together: Option<Joint>,
@@ -109,8 +112,9 @@ struct Joint {
     /// By meeting: bytes it brings to a device, whether devices only wait for it, and its seconds in every repetition
     /// once all had come.
     met: Vec<(f64, bool, Vec<f64>)>,
-    /// Of every repetition, the share of its time in which devices computed nothing.
+    /// Of every repetition, the share of its time in which devices computed nothing, and the seconds around it.
     waits: Vec<f64>,
+    around: Vec<f64>,
 }
 
 impl Joint {
@@ -132,14 +136,15 @@ impl Joint {
             }
         }
         let stepped = Stepped { planners, plans, sizes: sizes.clone(), waits: 0.0 };
-        Ok(Joint { stepped, at_step, met, waits: Vec::new() })
+        Ok(Joint { stepped, at_step, met, waits: Vec::new(), around: Vec::new() })
     }
 
-    /// Notes what was seen of a step.
-    fn note(&mut self, spans: &[Span]) {
+    /// Notes what was seen of a step that took so long.
+    fn note(&mut self, spans: &[Span], seconds: f64) {
         let computed = spans.iter().filter(|span| span.stream == Stream::Compute);
         let busy: f64 = computed.map(|span| span.end - span.start).sum();
         let all = spans.iter().map(|span| span.end).fold(0.0, f64::max);
+        self.around.push((seconds - all).max(0.0));
         self.waits.push(1.0 - busy / self.stepped.planners.len() as f64 / all.max(1e-9));
         // By meeting, when the last came and when it was over.
         let mut times: HashMap<usize, [f64; 2]> = HashMap::new();
@@ -153,6 +158,7 @@ impl Joint {
 
     fn forget(&mut self) {
         self.waits.clear();
+        self.around.clear();
         self.met.iter_mut().for_each(|(.., times)| times.clear());
     }
 }
@@ -182,9 +188,8 @@ impl Bench {
         }
         let kinds = Kinds::of(session.graph());
         let times = vec![Vec::new(); kinds.nodes.len()];
-        let [sums, between] = [const { Vec::new() }; 2];
-        let mut bench =
-            Bench { session, batch, whole, sizes, kinds, step: 0, times, sums, between, together };
+        let between = Vec::new();
+        let mut bench = Bench { session, batch, whole, sizes, kinds, step: 0, times, between, together };
         for _ in 0..WARM_UP {
             bench.repeat(false)?;
         }
@@ -193,7 +198,8 @@ impl Bench {
 
     /// Forgets what repetitions have taken so far.
     pub fn forget(&mut self) {
-        [&mut self.sums, &mut self.between].into_iter().chain(&mut self.times).for_each(Vec::clear);
+        self.between.clear();
+        self.times.iter_mut().for_each(Vec::clear);
         self.together.iter_mut().for_each(Joint::forget);
     }
 
@@ -212,8 +218,9 @@ impl Bench {
             self.repeat(true)?;
             let key = self.key();
             if let Some(together) = &mut self.together {
+                let start = Instant::now();
                 self.session.step(&self.whole, key, &key.number())?;
-                together.note(&self.session.recorded());
+                together.note(&self.session.recorded(), start.elapsed().as_secs_f64());
             }
         }
         Ok(())
@@ -236,18 +243,13 @@ impl Bench {
         let inside: f64 = run.iter().map(|(_, time)| time.as_secs_f64()).sum();
         self.between.push((taken - inside) / run.len().max(1) as f64);
         let mut sums = vec![(0.0, 0u32); self.kinds.nodes.len()];
-        let mut all = 0.0;
         for (did, time) in run {
             if let Did::Node(node) = did {
                 let (sum, count) = &mut sums[self.kinds.kind_of[node.index()] as usize];
                 *sum += time.as_secs_f64();
                 *count += 1;
-                if !self.session.graph().nodes[node.index()].op.def().meets() {
-                    all += time.as_secs_f64();
-                }
             }
         }
-        self.sums.push(all);
         for (times, (sum, count)) in self.times.iter_mut().zip(sums).filter(|(_, (_, count))| *count > 0) {
             times.push(sum / f64::from(count));
         }
@@ -257,33 +259,29 @@ impl Bench {
     /// What all repetitions come to.
     pub fn measured(&self) -> Result<Measured, ProfileError> {
         let graph = self.session.graph();
-        let meets = |id: usize| graph.nodes[id].op.def().meets();
-        let medians: Vec<f64> = self.times.iter().map(|times| sorted(times, 0.5).unwrap_or(0.0)).collect();
-        let nodes = (0..graph.nodes.len()).filter(|&id| !meets(id) && !graph.nodes[id].op.def().is_view());
-        let apart: f64 = nodes.map(|id| medians[self.kinds.kind_of[id] as usize]).sum();
-        let kernels = sorted(&self.sums, 0.5).unwrap_or(apart);
-        // Whatever disturbs now this kernel and now that is in every sum and in no median.
-        let disturbed = if apart > 0.0 { (kernels / apart).max(1.0) } else { 1.0 };
         let mut families: BTreeMap<String, Vec<Point>> = BTreeMap::new();
-        for ((id, times), median) in self.kinds.nodes.iter().zip(&self.times).zip(&medians) {
-            let Some(seconds) = sorted(times, UNDISTURBED) else { continue };
+        for (id, times) in self.kinds.nodes.iter().zip(&self.times) {
+            let Some((seconds, usual)) = sorted(times, UNDISTURBED).zip(usual(times)) else { continue };
             let work = Work::of(graph, &graph.nodes[id.index()]);
             let load = work.bind(&self.sizes).map_err(SessionError::from)?;
             let seconds = seconds.max(1e-9);
-            let spread = (median * disturbed / seconds - 1.0).max(0.0);
+            let spread = (usual / seconds - 1.0).max(0.0);
             families.entry(work.family).or_default().push(Point { load, seconds, spread });
         }
         let between = sorted(&self.between, UNDISTURBED).unwrap_or(0.0);
         let met = |waits: bool| {
             let all = self.together.iter().flat_map(|together| &together.met);
             let these = all.filter(|(_, here, _)| *here == waits);
-            these.filter_map(|(bytes, _, times)| Some([*bytes, sorted(times, 0.5)?.max(1e-9)])).collect()
+            these.filter_map(|(bytes, _, times)| Some([*bytes, usual(times)?.max(1e-9)])).collect()
         };
         let stepped = self.together.as_ref().and_then(|together| {
-            let waits = sorted(&together.waits, 0.5)?;
+            let waits = usual(&together.waits)?;
             Some(Stepped { waits, ..together.stepped.clone() })
         });
-        Ok(Measured { families, between, met: met(true), beside: met(false), stepped })
+        let around = self.together.as_ref().and_then(|together| {
+            Some([together.stepped.plans.iter().map(fed).sum::<u64>() as f64, usual(&together.around)?])
+        });
+        Ok(Measured { families, between, met: met(true), beside: met(false), around, stepped })
     }
 }
 
@@ -299,6 +297,19 @@ fn cut_by(
     let machine = Devices { units: devices.iter().map(unit).collect(), bandwidth, topology: None };
     let cut = named(graph, sizes, &machine, rule)?;
     divided(graph, None, devices, sizes, cut)
+}
+
+/// The share of repetitions, the slowest, that are no rule: somebody else had the processor.
+const EXCEPTIONS: f64 = 0.1;
+
+/// What is so as a rule: the mean of some numbers without the largest of them. Means add up: those of a step's parts are
+/// that of the step, however others disturb now this part and now that. A median is one of two speeds where others use
+/// a core half of the time; none if there are no numbers.
+pub fn usual(numbers: &[f64]) -> Option<f64> {
+    let mut numbers = numbers.to_vec();
+    numbers.sort_by(f64::total_cmp);
+    numbers.truncate(numbers.len() - (numbers.len() as f64 * EXCEPTIONS) as usize);
+    (!numbers.is_empty()).then(|| numbers.iter().sum::<f64>() / numbers.len() as f64)
 }
 
 /// The number (of some) that this share of them does not exceed; none if there are none.

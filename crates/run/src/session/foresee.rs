@@ -37,6 +37,12 @@ pub fn timed(planners: &mut [Planner], sizes: &Bindings, plans: &[Plan]) -> Resu
     Priced::new(planners, sizes, plans)?.together(uneven.unwrap_or(0.0))
 }
 
+/// Bytes that are fed to a device before every step.
+pub fn fed(plan: &Plan) -> u64 {
+    let inputs = plan.inputs.iter().filter(|input| !input.persistent);
+    inputs.map(|input| input.place.bytes).sum()
+}
+
 /// Seconds of a device by node.
 struct Prices {
     /// While all devices are at work.
@@ -79,6 +85,20 @@ impl<'a> Priced<'a> {
 
     /// How long they take together if the slowest device takes so much longer for a kernel than they do on average.
     pub fn together(&self, uneven: f64) -> Result<Together, SessionError> {
+        let mut found = self.steps(uneven)?;
+        found.seconds += self.around();
+        Ok(found)
+    }
+
+    /// Seconds in which inputs are fed and results read.
+    fn around(&self) -> f64 {
+        let curves = self.planners.first().and_then(|planner| planner.options().curves.as_ref());
+        let [call, byte] = curves.map_or([0.0; 2], |curves| curves.around);
+        call + byte * self.plans.iter().map(fed).sum::<u64>() as f64
+    }
+
+    /// The same without what is around their plans.
+    pub fn steps(&self, uneven: f64) -> Result<Together, SessionError> {
         fn of<T: Copy>(seconds: &[T]) -> impl Fn(NodeId) -> T {
             |id| seconds[id.index()]
         }
