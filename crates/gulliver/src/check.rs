@@ -29,9 +29,8 @@ use std::time::Instant;
 const WARM_UP: usize = 2;
 /// The first step of a turn finds the caches of another job: it does not count if it is shorter than this.
 const SHORT: f64 = 0.05;
-/// Every job of a group has its turn so often, for steps of so many seconds, and so many of them at least: seldom and
-/// long would not do, as the machine's speed changes within seconds.
-const ROUNDS: usize = 16;
+/// A turn of a job is steps of so many seconds, and so many of them at least: seldom and long would not do, as the
+/// machine's speed changes within seconds.
 const TURN: (f64, usize) = (0.05, 1);
 /// A job that is alone in its group has more turns by this factor.
 const MORE: usize = 2;
@@ -91,6 +90,15 @@ impl Group {
         let chosen = least(|one| one.predicted).map_or(1.0, |one| one.measured);
         chosen / least(|one| one.measured).map_or(1.0, |one| one.measured) - 1.0
     }
+}
+
+/// How jobs are checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// How many turns every job of a group has.
+    pub rounds: usize,
+    /// Whether it is noted where steps go.
+    pub parts: bool,
 }
 
 /// A job ready to be stepped, and what is known of its steps.
@@ -163,12 +171,11 @@ impl Fresh {
 
 /// Trains a job with every strategy, taking turns, and compares. With `fresh`, the machine is measured in turns with
 /// them, and what is predicted goes by that; strategies are planned by the profile.
-/// With `parts`, it is noted where steps go.
 pub fn check(
     case: &Case,
     profile: &Profile,
     mut fresh: Option<&mut Fresh>,
-    parts: bool,
+    Wanted { rounds, parts }: Wanted,
 ) -> Result<Group, CommandError> {
     // Several devices are as fast as one while the others are at rest.
     let ways = [[case.threads, case.devices], [case.threads, 1]];
@@ -206,7 +213,7 @@ pub fn check(
         fresh.begin(ways, &shares)?;
     }
     let turns = running.len();
-    for _ in 0..if turns == 1 { MORE * ROUNDS } else { ROUNDS } {
+    for _ in 0..if turns == 1 { MORE * rounds } else { rounds } {
         for (turn, one) in running.iter_mut().enumerate() {
             if let Some(fresh) = &mut fresh {
                 fresh.turn(ways, (turn, turns))?;

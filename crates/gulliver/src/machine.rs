@@ -101,8 +101,9 @@ fn parse(text: &str) -> Result<Profile, String> {
         )?;
         let Meeting { call, byte, beside } =
             curves.meeting.unwrap_or(Meeting { call: 0.0, byte: 0.0, beside: 0.0 });
-        if ![call, byte, beside, curves.uneven].iter().all(|x| x.is_finite() && *x >= 0.0) {
-            return Err("`meeting` or `uneven` has a number below 0".into());
+        let waits = [call, byte, beside, curves.uneven, curves.around[0], curves.around[1]];
+        if !waits.iter().all(|x| x.is_finite() && *x >= 0.0) {
+            return Err("`meeting`, `uneven` or `around` has a number below 0".into());
         }
         for (family, points) in &curves.families {
             for point in points {
@@ -139,7 +140,7 @@ pub fn render(profile: &Profile) -> String {
             s.threads, s.flops, s.bytes, s.spread
         ));
     }
-    for Curves { threads, devices, between, meeting, uneven, rates, families, .. } in curves {
+    for Curves { threads, devices, between, meeting, uneven, around, rates, families, .. } in curves {
         let Rates { flops, bytes, call } = rates;
         line(format!(
             "\n[[curves]]\nthreads = {threads}\ndevices = {devices}\nbetween = {between:e}\n\
@@ -147,7 +148,9 @@ pub fn render(profile: &Profile) -> String {
         ));
         if let Some(Meeting { call, byte, beside }) = meeting {
             line(format!(
-                "meeting = {{ call = {call:e}, byte = {byte:e}, beside = {beside:e} }}\nuneven = {uneven:.4}"
+                "meeting = {{ call = {call:e}, byte = {byte:e}, beside = {beside:e} }}\nuneven = {uneven:.4}\n\
+                 around = [{:e}, {:e}]",
+                around[0], around[1]
             ));
         }
         line(format!("\n# {POINT}\n[curves.families]"));
@@ -195,6 +198,7 @@ mod tests {
                 between: 1e-7,
                 meeting: Some(Meeting { call: 2e-5, byte: 1e-9, beside: 4e-5 }),
                 uneven: 0.0625,
+                around: [3e-4, 2e-10],
                 rates,
                 families,
                 alone: None,
@@ -224,7 +228,8 @@ mod tests {
             ("[8.0,", "[-8.0,", "below 0"),
             ("disk_write = 4e9", "disk_write = 0.0", "a rate of `links` is 0"),
             ("[8.0, ", "[", "line"),
-            ("byte = 1e-9", "byte = -1e-9", "`meeting` or `uneven` has a number below 0"),
+            ("byte = 1e-9", "byte = -1e-9", "`meeting`, `uneven` or `around` has a number below 0"),
+            ("around = [3e-4", "around = [-3e-4", "has a number below 0"),
             ("devices = 2", "devices = 0", "a number of `curves` is 0"),
         ] {
             assert!(good.contains(from), "{from}");

@@ -8,7 +8,7 @@ use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::graph::Type;
 use crate::spec::{Spec, SpecError};
-use crate::tensor::{Tensor, positions};
+use crate::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -97,14 +97,28 @@ impl Piece {
                 break;
             }
         }
-        let flat = |position: &[usize], first: &[usize], whole: &[usize]| {
-            let at = |d: usize| first[d] + position.get(d).copied().unwrap_or(0);
-            (0..rank).fold(0, |sum, d| sum * whole[d] + at(d))
-        };
-        for position in positions(&self.extent[..inner]) {
-            let (from, to) =
-                (flat(&position, &self.source, &self.of), flat(&position, &self.target, shape));
+        let flat = |first: &[usize], whole: &[usize]| (0..rank).fold(0, |sum, d| sum * whole[d] + first[d]);
+        let stride = |d: usize, whole: &[usize]| whole[d + 1..].iter().product::<usize>();
+        // By dimension, how many positions, how many of them are behind, and what one is further in both.
+        let further = |d: usize| (self.extent[d], 0, stride(d, &self.of), stride(d, shape));
+        let mut dimensions: Vec<(usize, usize, usize, usize)> = (0..inner).map(further).collect();
+        let (mut from, mut to) = (flat(&self.source, &self.of), flat(&self.target, shape));
+        loop {
             row(from, to, length);
+            // The last dimension that has a position left goes on; those behind it begin again.
+            let left = dimensions.iter_mut().rev().find_map(|(extent, at, of, result)| {
+                *at += 1;
+                (from, to) = (from + *of, to + *result);
+                if at < extent {
+                    return Some(());
+                }
+                (from, to) = (from - *extent * *of, to - *extent * *result);
+                *at = 0;
+                None
+            });
+            if left.is_none() {
+                return;
+            }
         }
     }
 }

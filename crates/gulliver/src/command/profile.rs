@@ -37,6 +37,9 @@ pub struct Arguments {
     /// file stays as it is.
     #[arg(long, requires = "check")]
     fresh: bool,
+    /// How many turns each of these jobs has: the more, the less the machine's other users matter.
+    #[arg(long, default_value_t = 16, requires = "check", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: u16,
     /// Of these jobs, also says where their steps go, predicted and measured.
     #[arg(long, requires = "check")]
     parts: bool,

@@ -294,8 +294,8 @@ impl State {
 /// A meeting to which somebody has come.
 #[derive(Default)]
 struct Open {
-    /// Who, at which step, when.
-    came: Vec<(usize, usize, f64)>,
+    /// Who, at which step, when, and when what it brings was computed.
+    came: Vec<(usize, usize, f64, f64)>,
     /// When it began, how many have taken all they need, and the last of them when.
     began: f64,
     served: usize,
@@ -490,19 +490,24 @@ impl<'a> All<'a> {
     /// Comes to a meeting; if everybody has, it begins.
     fn come(&mut self, device: usize, step: usize, ready: f64) {
         let (due, _) = due_at(self.parties, &self.devices, device, step);
+        let needs = &self.parties[device].plan.steps[step].after;
+        let computed =
+            needs.iter().map(|&other| self.devices[device].done[other as usize]).fold(0.0, f64::max);
         let open = self.open.entry(due.number).or_default();
-        open.came.push((device, step, ready));
+        open.came.push((device, step, ready, computed));
         if open.came.len() < due.parties.len() {
             return;
         }
         // Whoever has been there for long is not waited for, however late it may be.
         let latest = |a: [f64; 2], b: f64| if b > a[0] { [b, a[0]] } else { [a[0], a[1].max(b)] };
-        let [last, before] = open.came.iter().map(|(.., ready)| *ready).fold([0.0; 2], latest);
+        let [last, before] = open.came.iter().map(|(.., computed)| *computed).fold([0.0; 2], latest);
         let late = |device: usize| late(self.parties[device].uneven, self.devices[device].since);
         let late = open.came.iter().map(|(device, ..)| late(*device)).fold(0.0, f64::max);
-        open.began = last + after(last - before, late);
+        // It is computations that are late. Who meets leaves when the others do, for the next meeting too.
+        let all_came = open.came.iter().map(|(_, _, ready, _)| *ready).fold(0.0, f64::max);
+        open.began = all_came.max(last + after(last - before, late));
         let (began, came) = (open.began, open.came.clone());
-        for (device, step, _) in came {
+        for (device, step, ..) in came {
             self.take(device, step, began, 0);
         }
     }
@@ -527,7 +532,7 @@ impl<'a> All<'a> {
         open.ends = open.ends.max(now).max(open.began + least);
         if open.served == parties {
             let Open { came, began, ends, .. } = self.open.remove(&number).expect("it is there");
-            for (device, step, _) in came {
+            for (device, step, ..) in came {
                 self.take_time(device, step, began);
                 self.arrive(device, step, Stream::Meet, began, ends);
             }

@@ -3,7 +3,7 @@
 use super::{Arguments, bar, show};
 use crate::check::cases::{Case, JOBS, Wires, cases};
 use crate::check::part::Part;
-use crate::check::{Checked, Fresh, Group, check};
+use crate::check::{Checked, Fresh, Group, Wanted, check};
 use crate::command::CommandError;
 use crate::report::table::{self, Column};
 use crate::report::units;
@@ -31,7 +31,8 @@ pub fn compare(profile: &Profile, cores: usize, arguments: &Arguments) -> Result
     for (i, case) in cases.iter().enumerate() {
         let what = format!("{}, {} × {} threads", case.probe.model, case.devices, case.threads);
         show(&bar, &Doing { what, done: [i, cases.len()] });
-        let group = check(case, profile, fresh.as_mut(), arguments.parts)?;
+        let wanted = Wanted { rounds: usize::from(arguments.rounds), parts: arguments.parts };
+        let group = check(case, profile, fresh.as_mut(), wanted)?;
         if bar.is_hidden() {
             eprint!("{}", lines(&group));
         }
