@@ -27,8 +27,6 @@ use std::time::Instant;
 
 /// Steps that find cold caches and memory that was never touched.
 const WARM_UP: usize = 2;
-/// The first step of a turn finds the caches of another job: it does not count if it is shorter than this.
-const SHORT: f64 = 0.05;
 /// A turn of a job is steps of so many seconds, and so many of them at least: seldom and long would not do, as the
 /// machine's speed changes within seconds.
 const TURN: (f64, usize) = (0.05, 1);
@@ -218,9 +216,8 @@ pub fn check(
             if let Some(fresh) = &mut fresh {
                 fresh.turn(ways, (turn, turns))?;
             }
-            if one.times.last().is_none_or(|last| *last < SHORT) {
-                one.turn(&batch, (0.0, 1))?;
-            }
+            // The first step finds the caches of another job: it does not count.
+            one.turn(&batch, (0.0, 1))?;
             let times = one.turn(&batch, TURN)?;
             one.times.extend(times);
         }
