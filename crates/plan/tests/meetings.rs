@@ -174,6 +174,36 @@ fn the_slowest_is_waited_for() {
     assert!(even < some && some < more && more < 1.2 * even, "{even} {some} {more}");
 }
 
+/// Where meetings follow each other, all leave one and come to the next at once: a computation that is late holds up
+/// the first, not every one of them again.
+#[test]
+fn meetings_that_follow_each_other_wait_for_the_slowest_once() {
+    let devices = [0, 1].map(|party| planned(party, 2, links(1e12), None));
+    let links = Links::default();
+    let step = |uneven: f64| {
+        let seconds = [0, 1].map(|d: usize| {
+            let Planned { graph, seconds, .. } = &devices[d];
+            move |id: NodeId| {
+                if graph.nodes[id.index()].op.def().meets() { 1e-2 } else { seconds[id.index()] }
+            }
+        });
+        let party = |d: usize| Party {
+            graph: &devices[d].graph,
+            plan: &devices[d].plan,
+            seconds: &seconds[d],
+            alone: None,
+            taken: None,
+            uneven,
+            links: &links,
+        };
+        together(&[party(0), party(1)], &Topology::alone()).unwrap()
+    };
+    let (even, uneven) = (step(0.0), step(0.5));
+    let computing = even.devices[0].busy[Stream::Compute as usize];
+    let late = uneven.seconds - even.seconds;
+    assert!(late > 0.0 && late <= 0.5 * computing, "{late} of {computing}");
+}
+
 /// Where no core is left for meetings, a step takes longer by what they take, unless devices wait for them anyway.
 #[test]
 fn meetings_without_a_core_take_time_from_kernels() {

@@ -67,7 +67,7 @@ pub static PROBES: &[Probe] = &[
     probe("lstm", "vocab=256 width=256 layers=1", [24, 24], "sgd"),
     probe("lstm", "vocab=128 width=1024 layers=1", [12, 8], "sgd"),
     probe("lstm", "vocab=300 width=512 layers=1", [3, 20], "sgd"),
-    probe("lstm", "vocab=200 width=320 layers=1", [6, 20], "sgd"),
+    probe("lstm", "vocab=200 width=576 layers=1", [6, 12], "sgd"),
     probe("lstm", "vocab=400 width=256 layers=1 cell=gru", [16, 24], "adam"),
     probe("vgg11", "width=48 size=32 hidden=512 pool=1", [3, 0], "sgd").cut("channel"),
     probe("resnet18", "width=40 size=32 blocks=1,1,1,1", [3, 0], "sgd").cut("spatial"),
