@@ -205,7 +205,7 @@ mod tests {
         use crate::windows::ConvOptions;
         for (stride, pad, rows, extra, elements) in [(1, 1, 8, 0, 8), (2, 1, 4, 1, 8), (1, 2, 9, 0, 7)] {
             let mut g = Builder::new(true);
-            let y = g.data("y", DType::F32, &[1.into(), 3.into(), rows.into()]).unwrap();
+            let y = g.data("y", DType::F32, &[1usize, 3, rows]).unwrap();
             let w = g.weight("w", &[3, 5, 3], Init::Normal(0.1)).unwrap();
             let options = ConvOptions::new(1).stride(stride).padding(pad);
             let x = g.conv_transpose(y, w, &options, &[extra]).unwrap();
