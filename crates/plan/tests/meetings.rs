@@ -148,29 +148,34 @@ fn kernels_are_faster_while_others_are_at_rest() {
     assert!(step(0.5, 1.0, false) < between && between < step(0.5, 2.0, false));
 }
 
-/// Where kernels are uneven, devices wait for the slowest at every meeting: the longer, the more they have computed
-/// since the last, but not as long as if all kernels were late together.
-#[test]
-fn the_slowest_is_waited_for() {
+/// A step of two devices whose kernels are so uneven, and whose meetings take so long if not as long as their bytes do.
+fn uneven_step(uneven: f64, meeting: Option<f64>) -> Together {
     let devices = [0, 1].map(|party| planned(party, 2, links(1e12), None));
     let links = Links::default();
-    let step = |uneven: f64| {
-        let seconds = [0, 1].map(|d: usize| {
-            let seconds = &devices[d].seconds;
-            move |id: NodeId| seconds[id.index()]
-        });
-        let party = |d: usize| Party {
-            graph: &devices[d].graph,
-            plan: &devices[d].plan,
-            seconds: &seconds[d],
-            alone: None,
-            taken: None,
-            uneven,
-            links: &links,
-        };
-        together(&[party(0), party(1)], &Topology::alone()).unwrap().seconds
+    let seconds = [0, 1].map(|d: usize| {
+        let Planned { graph, seconds, .. } = &devices[d];
+        move |id: NodeId| {
+            let meets = graph.nodes[id.index()].op.def().meets();
+            meeting.filter(|_| meets).unwrap_or(seconds[id.index()])
+        }
+    });
+    let party = |d: usize| Party {
+        graph: &devices[d].graph,
+        plan: &devices[d].plan,
+        seconds: &seconds[d],
+        alone: None,
+        taken: None,
+        uneven,
+        links: &links,
     };
-    let [even, some, more] = [0.0, 0.1, 0.2].map(step);
+    together(&[party(0), party(1)], &Topology::alone()).unwrap()
+}
+
+/// Where kernels are uneven, devices wait for the slowest at every meeting: the longer, the more they have computed
+/// since they last waited, but not as long as if all kernels were late together.
+#[test]
+fn the_slowest_is_waited_for() {
+    let [even, some, more] = [0.0, 0.1, 0.2].map(|uneven| uneven_step(uneven, None).seconds);
     assert!(even < some && some < more && more < 1.2 * even, "{even} {some} {more}");
 }
 
@@ -178,27 +183,7 @@ fn the_slowest_is_waited_for() {
 /// the first, not every one of them again.
 #[test]
 fn meetings_that_follow_each_other_wait_for_the_slowest_once() {
-    let devices = [0, 1].map(|party| planned(party, 2, links(1e12), None));
-    let links = Links::default();
-    let step = |uneven: f64| {
-        let seconds = [0, 1].map(|d: usize| {
-            let Planned { graph, seconds, .. } = &devices[d];
-            move |id: NodeId| {
-                if graph.nodes[id.index()].op.def().meets() { 1e-2 } else { seconds[id.index()] }
-            }
-        });
-        let party = |d: usize| Party {
-            graph: &devices[d].graph,
-            plan: &devices[d].plan,
-            seconds: &seconds[d],
-            alone: None,
-            taken: None,
-            uneven,
-            links: &links,
-        };
-        together(&[party(0), party(1)], &Topology::alone()).unwrap()
-    };
-    let (even, uneven) = (step(0.0), step(0.5));
+    let [even, uneven] = [0.0, 0.5].map(|uneven| uneven_step(uneven, Some(1e-2)));
     let computing = even.devices[0].busy[Stream::Compute as usize];
     let late = uneven.seconds - even.seconds;
     assert!(late > 0.0 && late <= 0.5 * computing, "{late} of {computing}");
