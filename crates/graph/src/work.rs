@@ -18,7 +18,8 @@ pub struct Work {
     pub bytes: Dim,
     /// Elements of the first operand.
     pub first: Dim,
-    /// Elements of the second operand; 1 if there is none.
+    /// Elements of the second operand; 1 if there is none. Of a scan, those of the weights as often as it reads them:
+    /// at every step.
     pub second: Dim,
     /// Elements of the first result.
     pub result: Dim,
@@ -27,7 +28,7 @@ pub struct Work {
     /// Neighbouring elements of the first result: its last extent.
     pub row: Dim,
     /// Of a sum of products, the results that read the same elements of the first operand: columns of a product of
-    /// matrices, channels of a convolution's result. 1 elsewhere.
+    /// matrices, channels of a convolution's result, the row of a scan's. 1 elsewhere.
     pub columns: Dim,
     /// Of every dimension of a result that windows are scattered over: positions of the window, elements of the
     /// dimension, and the stride. Such results are gathered, element by element, so it is their elements that cost
@@ -74,6 +75,10 @@ impl Work {
                 |axes: Vec<AxisId>| axes.into_iter().fold(one(), |all, axis| all * extents[axis.0].clone());
             work.taps = all(taps(&spec));
             work.columns = all(columns(&spec));
+            if let Some((operand, steps)) = read_again(&spec) {
+                work.second = elements(node.ins.get(operand)) * all(steps);
+                work.columns = work.row.clone();
+            }
             for (indices, value) in spec.outputs.iter().zip(&node.outs) {
                 for (index, elements) in indices.iter().zip(&graph.ty(*value).shape) {
                     let Index::Affine { terms, .. } = index else { continue };
@@ -145,6 +150,20 @@ fn columns(spec: &Spec) -> Vec<AxisId> {
     all.filter(wanted).collect()
 }
 
+/// Of a scan, the operand that every step reads anew and the axes of its steps: a matrix that all samples share, while
+/// the elements of a result depend on each other along axes that it does not have.
+fn read_again(spec: &Spec) -> Option<(usize, Vec<AxisId>)> {
+    let has = |operand: &[Index], axis: AxisId| operand.iter().any(|index| index.has(axis));
+    let axes = |whole: bool| (0..spec.axes.len()).map(AxisId).filter(move |a| spec.axes[a.0].whole == whole);
+    let result = spec.outputs.first()?;
+    spec.inputs.iter().enumerate().find_map(|(i, operand)| {
+        let lacks = |axis: &AxisId| has(result, *axis) && !has(operand, *axis);
+        let steps: Vec<AxisId> = axes(true).filter(lacks).collect();
+        let matrix = axes(true).filter(|axis| has(operand, *axis)).count() > 1;
+        (matrix && !steps.is_empty() && axes(false).any(|axis| lacks(&axis))).then_some((i, steps))
+    })
+}
+
 /// Whether anything is added up.
 fn sums(spec: &Spec) -> bool {
     (0..spec.axes.len()).any(|axis| !spec.in_outputs(AxisId(axis)))
@@ -214,6 +233,28 @@ mod tests {
             let load = Work::of(&graph, graph.nodes.last().unwrap()).bind(&Bindings::new()).unwrap();
             let taps = 3.0 / stride as f64;
             assert_eq!(load.flops, 2.0 * 3.0 * 5.0 * taps * elements as f64, "stride {stride}");
+        }
+    }
+
+    #[test]
+    fn scans_read_their_weights_at_every_step_and_nothing_else_does() {
+        for row in crate::model::MODELS {
+            let optimizer = Optimizer::new("sgd", &[]).unwrap();
+            let graph = training_graph(model(row.name, &[]).unwrap().as_ref(), &[optimizer], None).unwrap();
+            for node in &graph.nodes {
+                let name = node.op.def().name();
+                let scans = name.starts_with("lstm") || name.starts_with("gru");
+                let found = graph.spec(node).ok().and_then(|spec| read_again(&spec));
+                assert_eq!(found.is_some(), scans, "{}: {name}", row.name);
+                if !scans {
+                    continue;
+                }
+                let load = Work::of(&graph, node).bind(&Bindings::new().with("batch", 2).with("length", 5));
+                let weights = if name.ends_with("_grad") { [2, 1] } else { [3, 2] };
+                let weights = weights[usize::from(name.starts_with("gru"))];
+                let weights = product(&graph.ty(node.ins[weights]).shape).bind(&Bindings::new()).unwrap();
+                assert_eq!(load.unwrap().extents[1], 5.0 * weights as f64, "{}: {name}", row.name);
+            }
         }
     }
 

@@ -29,7 +29,7 @@ use std::time::Instant;
 const WARM_UP: usize = 2;
 /// A turn of a job is steps of so many seconds, and so many of them at least: seldom and long would not do, as the
 /// machine's speed changes within seconds.
-const TURN: (f64, usize) = (0.05, 1);
+const TURN: (f64, usize) = (0.15, 1);
 /// A job that is alone in its group has more turns by this factor.
 const MORE: usize = 2;
 
@@ -44,6 +44,8 @@ pub struct Checked {
     pub measured: f64,
     /// How far apart the quarters of these lie, as a share of that.
     pub spread: f64,
+    /// How far that is from what ever more steps would come to, as a share: one standard error.
+    pub unsure: f64,
     /// Largest peak of device memory: planned and measured.
     pub peak: [u64; 2],
     /// Bytes of a step over all links: planned and measured.
@@ -84,19 +86,30 @@ pub struct Group {
 impl Group {
     /// How much longer the strategy predicted to be fastest takes than the one that is, as a share.
     pub fn regret(&self) -> f64 {
+        self.ranked().map_or(0.0, |[chosen, fastest]| chosen.measured / fastest.measured - 1.0)
+    }
+
+    /// One standard error of that: strategies as fast as each other are seldom measured so.
+    pub fn unsure(&self) -> f64 {
+        let different = |[a, b]: &[&Checked; 2]| a.strategy != b.strategy;
+        self.ranked().filter(different).map_or(0.0, |[chosen, fastest]| chosen.unsure.hypot(fastest.unsure))
+    }
+
+    /// The strategies that were predicted and measured to be fastest.
+    fn ranked(&self) -> Option<[&Checked; 2]> {
         let least = |of: fn(&Checked) -> f64| self.all.iter().min_by(|a, b| of(a).total_cmp(&of(b)));
-        let chosen = least(|one| one.predicted).map_or(1.0, |one| one.measured);
-        chosen / least(|one| one.measured).map_or(1.0, |one| one.measured) - 1.0
+        Some([least(|one| one.predicted)?, least(|one| one.measured)?])
     }
 }
 
 /// How jobs are checked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// How many turns every job of a group has.
     pub rounds: usize,
     /// Whether it is noted where steps go.
     pub parts: bool,
+    /// What the machine is measured with in turns with jobs, if it is.
+    pub fresh: Option<Fresh>,
 }
 
 /// A job ready to be stepped, and what is known of its steps.
@@ -117,7 +130,7 @@ struct Running {
 }
 
 /// Seconds that every probe is run for in a round: in every third of them only, predictions were 7 % too high.
-const FRESH: f64 = 0.05;
+const FRESH: f64 = 0.08;
 
 /// Ways of using the machine that are measured while jobs are checked, by threads of a device and devices.
 #[derive(Default)]
@@ -169,12 +182,8 @@ impl Fresh {
 
 /// Trains a job with every strategy, taking turns, and compares. With `fresh`, the machine is measured in turns with
 /// them, and what is predicted goes by that; strategies are planned by the profile.
-pub fn check(
-    case: &Case,
-    profile: &Profile,
-    mut fresh: Option<&mut Fresh>,
-    Wanted { rounds, parts }: Wanted,
-) -> Result<Group, CommandError> {
+pub fn check(case: &Case, profile: &Profile, wanted: &mut Wanted) -> Result<Group, CommandError> {
+    let Wanted { rounds, parts, fresh } = wanted;
     // Several devices are as fast as one while the others are at rest.
     let ways = [[case.threads, case.devices], [case.threads, 1]];
     let ways = if case.devices > 1 { &ways[..] } else { &ways[..1] };
@@ -197,32 +206,31 @@ pub fn check(
     };
     let (mut running, mut unable) = (Vec::new(), Vec::new());
     for name in strategies {
-        match begin(name, case, &graphs, &options, parts) {
+        match begin(name, case, &graphs, &options, *parts) {
             Ok(one) => running.push(one),
             Err(Refused::Strategy(e)) => unable.push((name, e.to_string())),
             Err(Refused::Links(e)) => return Err(CommandError::Unknown(e.to_string())),
         }
     }
     for one in &mut running {
-        one.turn(&batch, (0.0, WARM_UP))?;
+        one.turn(&batch, (0.0, WARM_UP), false)?;
     }
-    if let Some(fresh) = &mut fresh {
+    if let Some(fresh) = fresh {
         let shares = shares(&graphs.train, &graphs.largest, options.curves.as_deref())?;
         fresh.begin(ways, &shares)?;
     }
     let turns = running.len();
-    for _ in 0..if turns == 1 { MORE * rounds } else { rounds } {
+    for _ in 0..if turns == 1 { MORE * *rounds } else { *rounds } {
         for (turn, one) in running.iter_mut().enumerate() {
-            if let Some(fresh) = &mut fresh {
+            if let Some(fresh) = fresh {
                 fresh.turn(ways, (turn, turns))?;
             }
             // The first step finds the caches of another job: it does not count.
-            one.turn(&batch, (0.0, 1))?;
-            let times = one.turn(&batch, TURN)?;
-            one.times.extend(times);
+            one.turn(&batch, (0.0, 1), false)?;
+            one.turn(&batch, TURN, true)?;
         }
     }
-    if let Some(fresh) = &fresh {
+    if let Some(fresh) = fresh {
         let curves = fresh.renewed(profile, ways)?.at(case.threads, case.devices).map(Arc::new);
         for one in &mut running {
             one.planners.iter_mut().for_each(|planner| planner.set_curves(curves.clone()));
@@ -290,29 +298,41 @@ fn begin(
 }
 
 impl Running {
-    /// Steps for so many seconds and so often at least, and their times.
-    fn turn(&mut self, batch: &Batch, (seconds, least): (f64, usize)) -> Result<Vec<f64>, CommandError> {
-        let (begin, mut times) = (Instant::now(), Vec::new());
-        while times.len() < least || begin.elapsed().as_secs_f64() < seconds {
+    /// Steps for so many seconds and so often at least; whether they count.
+    fn turn(
+        &mut self,
+        batch: &Batch,
+        (seconds, least): (f64, usize),
+        counts: bool,
+    ) -> Result<(), CommandError> {
+        let (begin, mut done) = (Instant::now(), 0);
+        while done < least || begin.elapsed().as_secs_f64() < seconds {
             let (key, start) = (Key { seed: 0, step: self.steps }, Instant::now());
             self.session.step(batch, key, &key.number())?;
             let seconds = start.elapsed().as_secs_f64();
-            times.push(seconds);
-            self.steps += 1;
-            if let Some(parts) = &mut self.parts {
-                parts.note(&self.session.recorded(), seconds);
+            (self.steps, done) = (self.steps + 1, done + 1);
+            let spans = self.parts.as_ref().map(|_| self.session.recorded());
+            if !counts {
+                continue;
+            }
+            self.times.push(seconds);
+            if let Some((parts, spans)) = self.parts.as_mut().zip(spans) {
+                parts.note(&spans, seconds);
             }
         }
-        Ok(times)
+        Ok(())
     }
 
     fn checked(self) -> Checked {
         let Running { strategy, foreseen, session, throttle, steps, times, from_peers, parts, .. } = self;
         let mut sorted = times.clone();
         sorted.sort_by(f64::total_cmp);
-        let [low, high] =
-            [0.25, 0.75].map(|share| sorted[((sorted.len() - 1) as f64 * share).round() as usize]);
+        let [low, high, largest] =
+            [0.25, 0.75, 0.9].map(|share| sorted[((sorted.len() - 1) as f64 * share).round() as usize]);
         let measured = usual(&times).unwrap_or(high);
+        let count = times.len() as f64;
+        let squares: f64 = times.iter().map(|time| (time.min(largest) - measured).powi(2)).sum();
+        let unsure = squares.sqrt() / count / measured;
         let mut planned = Ledger { from_peers, ..Ledger::default() };
         foreseen.together.devices.iter().for_each(|device| planned += Ledger::from(device.moved));
         let mut moved = Ledger::default();
@@ -335,6 +355,6 @@ impl Running {
         let parts = parts.map(|parts| parts.compared(&foreseen.together.spans, foreseen.together.seconds));
         let parts = parts.unwrap_or_default();
         let (predicted, spread) = (foreseen.together.seconds, (high - low) / measured);
-        Checked { strategy, predicted, measured, spread, peak, bytes, exact, steps: times, parts }
+        Checked { strategy, predicted, measured, spread, unsure, peak, bytes, exact, steps: times, parts }
     }
 }

@@ -216,7 +216,8 @@ pub fn in_turns(graph: &Graph, readers: &Readers, partials: u32, turns: &[Turn])
     let updates = updates.filter(|id| graph.nodes[id.index()].phase == Phase::Update);
     let mut updates: Vec<NodeId> = updates.filter(|id| !graph.nodes[id.index()].op.def().is_view()).collect();
     let mut objective = 0;
-    for turn in turns {
+    let mut turns = turns.iter().peekable();
+    while let Some(turn) = turns.next() {
         let stage = turn.nodes.first().map_or(objective, |id| graph.nodes[id.index()].stage);
         if stage > objective {
             let (over, later) = updates.into_iter().partition(|id| graph.nodes[id.index()].stage < stage);
@@ -225,7 +226,9 @@ pub fn in_turns(graph: &Graph, readers: &Readers, partials: u32, turns: &[Turn])
             (objective, updates) = (stage, later);
         }
         out.turn(&turn.nodes, turn.partial);
-        if turn.partial + 1 == partials {
+        // Others wait for what is brought to a meeting, nobody for an update.
+        let met_next = turns.peek().is_some_and(|next| next.nodes.iter().all(meets));
+        if turn.partial + 1 == partials && !met_next {
             // Other devices need not be as far: meetings for updates come when all turns are over.
             out.ready_updates(&mut updates, |id| !meets(id));
         }

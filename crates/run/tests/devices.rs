@@ -6,12 +6,12 @@ mod makes;
 mod small_models;
 
 use gulliver_graph::dim::Bindings;
-use gulliver_graph::graph::Graph;
+use gulliver_graph::graph::{Graph, Phase};
 use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::{Clip, training_graph};
 use gulliver_plan::pipeline::Style;
-use gulliver_plan::plan::{Plan, Stream};
+use gulliver_plan::plan::{Act, Plan, Stream};
 use gulliver_plan::simulate::over_links;
 use gulliver_plan::topology::{Device, Topology, Wiring};
 use gulliver_run::checkpoint::fingerprint;
@@ -308,6 +308,31 @@ fn every_make_of_model_trains_to_the_same_bits_in_a_pipeline() {
             let expected = train(&mut alone, &data);
             let found = train(&mut several.unwrap(), &data);
             assert_eq!(found, expected, "{name} on {devices} devices in {packs} packs, {partials} partials");
+        }
+    }
+}
+
+/// Others wait for what a stage sends, nobody for its updates: those used to come first where a stage sends last.
+#[test]
+fn gradients_leave_a_stage_before_its_updates() {
+    let graph = graph("mlp", "sgd", None);
+    let sizes = Bindings::new().with("batch", 8);
+    for partials in [1, 2, 4] {
+        let how = Pipelined { packs: 2, style: Style::OneByOne };
+        let mut line = pipelined(&graph, None, vec![options(partials); 2], &sizes, how).unwrap();
+        let Foreseen { plans, .. } = foresee(&mut line, &sizes).unwrap();
+        for (device, (planner, plan)) in line.iter().zip(&plans).enumerate() {
+            let graph = planner.graph(Which::Train);
+            let phases: Vec<(bool, Phase)> = (plan.steps.iter())
+                .filter_map(|step| match &step.act {
+                    Act::Meet { node, .. } => Some((true, graph.nodes[node.index()].phase)),
+                    Act::Run { node, .. } => Some((false, graph.nodes[node.index()].phase)),
+                    _ => None,
+                })
+                .collect();
+            let update = phases.iter().position(|(_, phase)| *phase == Phase::Update).unwrap();
+            let meeting = phases.iter().rposition(|(meets, phase)| *meets && *phase != Phase::Update);
+            assert!(meeting.unwrap() < update, "device {device}, {partials} partials: {phases:?}");
         }
     }
 }

@@ -135,7 +135,11 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
         return jobs::run(&all, &about);
     }
     if setting.batch < most && setting.batch > 0 && !arguments.split_samples {
-        return Err(OracleError::Samples { batch: setting.batch, devices: most }.into());
+        let (batch, devices) = (setting.batch, if setting.batch == 1 { "device" } else { "devices" });
+        return Err(CommandError::Unknown(format!(
+            "batch {batch} is smaller than {most} devices; give a batch of {most} or more, at most {batch} {devices}, \
+             or --split-samples to let devices share samples"
+        )));
     }
     let mut scales: Vec<Scale> = Vec::new();
     let mut tried = 0;

@@ -79,17 +79,6 @@ pub enum OracleError {
         /// Replicas.
         replicas: u32,
     },
-    /// A batch that leaves devices without a sample of their own, which nobody said they may share.
-    #[error(
-        "batch {batch} is smaller than {devices} devices; give a batch of {devices} or more, at most {batch} \
-         device{}, or --split-samples to let devices share samples", if *batch == 1 { "" } else { "s" }
-    )]
-    Samples {
-        /// Samples.
-        batch: u32,
-        /// Devices.
-        devices: u32,
-    },
     /// A batch that cannot be divided.
     #[error("batch {batch} is no multiple of {replicas} replicas x {micro_batch} samples of a micro-batch")]
     MicroBatch {

@@ -24,8 +24,10 @@ use std::time::Instant;
 
 /// Steps that find cold caches and memory that was never touched.
 const WARM_UP: u64 = 1;
-/// Steps at the beginning of a turn that find the caches of others.
-const CHANGED: usize = 1;
+/// Seconds at the beginning of a turn that do not count: steps find the caches of others, and the system has not yet put
+/// threads that were asleep on cores of their own. Networks of two threads and ten milliseconds were up to 70 % slower
+/// in turns of 50 milliseconds than in those of 400.
+const SETTLES: f64 = 0.03;
 /// Most repetitions of a step in one turn.
 const REPETITIONS: usize = 100;
 
@@ -96,9 +98,10 @@ pub struct Bench {
     sizes: Bindings,
     kinds: Kinds,
     step: u64,
-    /// By kind, the mean of its nodes in each repetition; and of each repetition, the seconds that passed between two
-    /// instructions.
-    times: Vec<Vec<f64>>,
+    /// By kind, how many nodes are of it, and their mean in each repetition; of each repetition, the seconds of all nodes
+    /// and those that passed between two instructions.
+    times: Vec<(u32, Vec<f64>)>,
+    all: Vec<f64>,
     between: Vec<f64>,
     /// Of several devices.
     together: Option<Joint>,
@@ -187,9 +190,9 @@ impl Bench {
             session.record();
         }
         let kinds = Kinds::of(session.graph());
-        let times = vec![Vec::new(); kinds.nodes.len()];
-        let between = Vec::new();
-        let mut bench = Bench { session, batch, whole, sizes, kinds, step: 0, times, between, together };
+        let times = vec![(0, Vec::new()); kinds.nodes.len()];
+        let (all, between) = (Vec::new(), Vec::new());
+        let mut bench = Bench { session, batch, whole, sizes, kinds, step: 0, times, all, between, together };
         for _ in 0..WARM_UP {
             bench.repeat(false)?;
         }
@@ -199,16 +202,20 @@ impl Bench {
     /// Forgets what repetitions have taken so far.
     pub fn forget(&mut self) {
         self.between.clear();
-        self.times.iter_mut().for_each(Vec::clear);
+        self.all.clear();
+        self.times.iter_mut().for_each(|(_, times)| times.clear());
         self.together.iter_mut().for_each(Joint::forget);
     }
 
-    /// Repeats steps for about so many seconds, and so often at least; without seconds, once: enough to see that it
-    /// works.
+    /// Repeats steps for about so many seconds, and so often at least, after some that do not count; without seconds,
+    /// once: enough to see that it works.
     pub fn turn(&mut self, seconds: f64, least: usize) -> Result<(), ProfileError> {
         let begin = Instant::now();
-        let [changed, most] = if seconds > 0.0 { [CHANGED, REPETITIONS] } else { [0, 1] };
-        for _ in 0..changed {
+        let most = if seconds > 0.0 { REPETITIONS } else { 1 };
+        for done in 0..most {
+            if most == 1 || done > 0 && begin.elapsed().as_secs_f64() >= SETTLES {
+                break;
+            }
             self.repeat(false)?;
         }
         for done in 0..most {
@@ -250,8 +257,10 @@ impl Bench {
                 *count += 1;
             }
         }
+        self.all.push(sums.iter().map(|(sum, _)| sum).sum());
         for (times, (sum, count)) in self.times.iter_mut().zip(sums).filter(|(_, (_, count))| *count > 0) {
-            times.push(sum / f64::from(count));
+            times.0 = count;
+            times.1.push(sum / f64::from(count));
         }
         Ok(())
     }
@@ -260,12 +269,17 @@ impl Bench {
     pub fn measured(&self) -> Result<Measured, ProfileError> {
         let graph = self.session.graph();
         let mut families: BTreeMap<String, Vec<Point>> = BTreeMap::new();
-        for (id, times) in self.kinds.nodes.iter().zip(&self.times) {
+        // Exceptions of one kind are in other repetitions than those of another: what is left out of each would be more
+        // than what is left out of steps.
+        let kinds = self.times.iter().filter_map(|(count, times)| Some(f64::from(*count) * usual(times)?));
+        let sum: f64 = kinds.sum();
+        let more = usual(&self.all).filter(|_| sum > 0.0).map_or(1.0, |all| (all / sum).max(1.0));
+        for (id, (_, times)) in self.kinds.nodes.iter().zip(&self.times) {
             let Some((seconds, usual)) = sorted(times, UNDISTURBED).zip(usual(times)) else { continue };
             let work = Work::of(graph, &graph.nodes[id.index()]);
             let load = work.bind(&self.sizes).map_err(SessionError::from)?;
             let seconds = seconds.max(1e-9);
-            let spread = (usual / seconds - 1.0).max(0.0);
+            let spread = (more * usual / seconds - 1.0).max(0.0);
             families.entry(work.family).or_default().push(Point { load, seconds, spread });
         }
         let between = sorted(&self.between, UNDISTURBED).unwrap_or(0.0);
@@ -302,13 +316,14 @@ fn cut_by(
 /// The share of repetitions, the slowest, that are no rule: somebody else had the processor.
 const EXCEPTIONS: f64 = 0.1;
 
-/// What is so as a rule: the mean of some numbers without the largest of them. Means add up: those of a step's parts are
-/// that of the step, however others disturb now this part and now that. A median is one of two speeds where others use
-/// a core half of the time; none if there are no numbers.
+/// What is so as a rule: the mean of some numbers without the largest of them, one at least where there are several.
+/// Means add up: those of a step's parts are that of the step, however others disturb now this part and now that. A
+/// median is one of two speeds where others use a core half of the time; none if there are no numbers.
 pub fn usual(numbers: &[f64]) -> Option<f64> {
     let mut numbers = numbers.to_vec();
     numbers.sort_by(f64::total_cmp);
-    numbers.truncate(numbers.len() - (numbers.len() as f64 * EXCEPTIONS) as usize);
+    let exceptions = (numbers.len() as f64 * EXCEPTIONS).ceil() as usize;
+    numbers.truncate(numbers.len().saturating_sub(exceptions).max(1));
     (!numbers.is_empty()).then(|| numbers.iter().sum::<f64>() / numbers.len() as f64)
 }
 
@@ -317,4 +332,23 @@ pub(super) fn sorted(numbers: &[f64], share: f64) -> Option<f64> {
     let mut numbers = numbers.to_vec();
     numbers.sort_by(f64::total_cmp);
     numbers.get((numbers.len().saturating_sub(1) as f64 * share).round() as usize).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_exception_is_no_rule_however_few_numbers_there_are() {
+        for many in [2, 3, 8, 9, 16] {
+            let mut numbers = vec![2.0; many - 1];
+            numbers.insert(many / 2, 50.0);
+            assert_eq!(usual(&numbers), Some(2.0), "{many}");
+        }
+        assert_eq!(usual(&[]), None);
+        assert_eq!(usual(&[7.0]), Some(7.0));
+        // Two speeds, each half of the time, are neither of them.
+        let numbers: Vec<f64> = (0..20).map(|i| f64::from(1 + i % 2)).collect();
+        assert_eq!(usual(&numbers), Some((10.0 + 8.0 * 2.0) / 18.0));
+    }
 }

@@ -50,7 +50,7 @@ pub static PROBES: &[Probe] = &[
     probe("vgg11", "width=48 size=96 hidden=2048 pool=3", [1, 0], "sgd"),
     probe("vgg11", "width=80 size=48 hidden=1024 pool=1", [3, 0], "adam"),
     probe("mobilenet_v2", "size=48 classes=100", [2, 0], "sgd"),
-    probe("cosmoflow", "size=24 width=16", [2, 0], "sgd"),
+    probe("cosmoflow", "size=48 width=12", [4, 0], "sgd"),
     probe("cosmoflow", "size=40 width=32", [1, 0], "adam"),
     probe("cosmoflow", "size=32 width=8", [2, 0], "sgd"),
     probe("pointnet", "points=600 width=48", [4, 0], "adam"),

@@ -27,12 +27,15 @@ pub fn compare(profile: &Profile, cores: usize, arguments: &Arguments) -> Result
     }
     let (bar, cases) = (bar(), cases(cores, models));
     let mut all = Vec::new();
-    let mut fresh = arguments.fresh.then(Fresh::default);
+    let mut wanted = Wanted {
+        rounds: usize::from(arguments.rounds),
+        parts: arguments.parts,
+        fresh: arguments.fresh.then(Fresh::default),
+    };
     for (i, case) in cases.iter().enumerate() {
         let what = format!("{}, {} × {} threads", case.probe.model, case.devices, case.threads);
         show(&bar, &Doing { what, done: [i, cases.len()] });
-        let wanted = Wanted { rounds: usize::from(arguments.rounds), parts: arguments.parts };
-        let group = check(case, profile, fresh.as_mut(), wanted)?;
+        let group = check(case, profile, &mut wanted)?;
         if bar.is_hidden() {
             eprint!("{}", lines(&group));
         }
@@ -129,19 +132,23 @@ fn summary(all: &[Group]) -> String {
     let worst = accuracies.iter().copied().fold(1.0, f64::min);
     let spread = every(all).map(|(_, one)| one.spread).sum::<f64>() / accuracies.len().max(1) as f64;
     let exact = every(all).filter(|(_, one)| one.exact).count();
-    let ranked: Vec<f64> = all.iter().filter(|group| group.all.len() > 1).map(Group::regret).collect();
-    let good = ranked.iter().filter(|regret| **regret <= EQUAL).count();
-    let most = ranked.iter().copied().fold(0.0, f64::max);
+    let unsure = every(all).map(|(_, one)| one.unsure).sum::<f64>() / accuracies.len().max(1) as f64;
+    let groups = all.iter().filter(|group| group.all.len() > 1);
+    let ranked: Vec<[f64; 2]> = groups.map(|group| [group.regret(), group.unsure()]).collect();
+    let good = ranked.iter().filter(|[regret, _]| *regret <= EQUAL).count();
+    let [most, more] = ranked.iter().copied().max_by(|a, b| a[0].total_cmp(&b[0])).unwrap_or_default();
     format!(
-        "step time of {count} cases: mean accuracy {}, worst {}; mean spread of what was measured {}\n\
+        "step time of {count} cases: mean accuracy {}, worst {}; what was measured has a mean spread of {}, a standard error of {}\n\
          peaks and bytes over links as planned: {exact} of {count}\n\
-         fastest strategy ranked first, or within {} of it: {good} of {}; largest regret {}\n",
+         fastest strategy ranked first, or within {} of it: {good} of {}; largest regret {} ± {}\n",
         percent(mean),
         percent(worst),
         percent(spread),
+        percent(unsure),
         percent(EQUAL),
         ranked.len(),
         percent(most),
+        percent(more),
         count = accuracies.len(),
     )
 }
