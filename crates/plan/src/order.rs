@@ -216,6 +216,8 @@ pub fn in_turns(graph: &Graph, readers: &Readers, partials: u32, turns: &[Turn])
     let updates = updates.filter(|id| graph.nodes[id.index()].phase == Phase::Update);
     let mut updates: Vec<NodeId> = updates.filter(|id| !graph.nodes[id.index()].op.def().is_view()).collect();
     let mut objective = 0;
+    // Whether updates may have become ready.
+    let mut due = false;
     let mut turns = turns.iter().peekable();
     while let Some(turn) = turns.next() {
         let stage = turn.nodes.first().map_or(objective, |id| graph.nodes[id.index()].stage);
@@ -227,10 +229,11 @@ pub fn in_turns(graph: &Graph, readers: &Readers, partials: u32, turns: &[Turn])
         }
         out.turn(&turn.nodes, turn.partial);
         // Others wait for what is brought to a meeting, nobody for an update.
-        let met_next = turns.peek().is_some_and(|next| next.nodes.iter().all(meets));
-        if turn.partial + 1 == partials && !met_next {
+        due |= turn.partial + 1 == partials;
+        if due && !turns.peek().is_some_and(|next| next.nodes.iter().all(meets)) {
             // Other devices need not be as far: meetings for updates come when all turns are over.
             out.ready_updates(&mut updates, |id| !meets(id));
+            due = false;
         }
     }
     out.all_updates(updates);
