@@ -14,7 +14,7 @@ use gulliver_plan::topology::{Device, Topology, TopologyError};
 use gulliver_run::data::Batch;
 use gulliver_run::link::Throttle;
 use gulliver_run::planner::Planner;
-use gulliver_run::profile::measure::usual;
+use gulliver_run::profile::measure::{counted, usual};
 use gulliver_run::profile::{Meanwhile, shares};
 use gulliver_run::session::{Foreseen, Key, Session, SessionError, SessionOptions, Which, timed};
 use gulliver_run::stream::Ledger;
@@ -130,7 +130,7 @@ struct Running {
 }
 
 /// Seconds that every probe is run for in a round: in every third of them only, predictions were 7 % too high.
-const FRESH: f64 = 0.08;
+const FRESH: f64 = 0.05;
 
 /// Ways of using the machine that are measured while jobs are checked, by threads of a device and devices.
 #[derive(Default)]
@@ -327,12 +327,12 @@ impl Running {
         let Running { strategy, foreseen, session, throttle, steps, times, from_peers, parts, .. } = self;
         let mut sorted = times.clone();
         sorted.sort_by(f64::total_cmp);
-        let [low, high, largest] =
-            [0.25, 0.75, 0.9].map(|share| sorted[((sorted.len() - 1) as f64 * share).round() as usize]);
+        let [low, high] =
+            [0.25, 0.75].map(|share| sorted[((sorted.len() - 1) as f64 * share).round() as usize]);
         let measured = usual(&times).unwrap_or(high);
-        let count = times.len() as f64;
-        let squares: f64 = times.iter().map(|time| (time.min(largest) - measured).powi(2)).sum();
-        let unsure = squares.sqrt() / count / measured;
+        let counted = counted(&times);
+        let squares: f64 = counted.iter().map(|time| (time - measured).powi(2)).sum();
+        let unsure = squares.sqrt() / counted.len() as f64 / measured;
         let mut planned = Ledger { from_peers, ..Ledger::default() };
         foreseen.together.devices.iter().for_each(|device| planned += Ledger::from(device.moved));
         let mut moved = Ledger::default();

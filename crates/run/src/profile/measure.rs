@@ -24,10 +24,10 @@ use std::time::Instant;
 
 /// Steps that find cold caches and memory that was never touched.
 const WARM_UP: u64 = 1;
-/// Seconds at the beginning of a turn that do not count: steps find the caches of others, and the system has not yet put
-/// threads that were asleep on cores of their own. Networks of two threads and ten milliseconds were up to 70 % slower
-/// in turns of 50 milliseconds than in those of 400.
-const SETTLES: f64 = 0.03;
+/// Seconds at the beginning of a turn that do not count, of devices with one thread and with several: steps find the caches
+/// of others, and the system has not yet put threads that were asleep on cores of their own. Networks of two threads and
+/// ten milliseconds were up to 70 % slower in turns of 50 milliseconds than in those of 400.
+const SETTLES: [f64; 2] = [0.03, 0.1];
 /// Most repetitions of a step in one turn.
 const REPETITIONS: usize = 100;
 
@@ -98,6 +98,8 @@ pub struct Bench {
     sizes: Bindings,
     kinds: Kinds,
     step: u64,
+    /// Seconds of a turn that do not count.
+    settles: f64,
     /// By kind, how many nodes are of it, and their mean in each repetition; of each repetition, the seconds of all nodes
     /// and those that passed between two instructions.
     times: Vec<(u32, Vec<f64>)>,
@@ -192,7 +194,9 @@ impl Bench {
         let kinds = Kinds::of(session.graph());
         let times = vec![(0, Vec::new()); kinds.nodes.len()];
         let (all, between) = (Vec::new(), Vec::new());
-        let mut bench = Bench { session, batch, whole, sizes, kinds, step: 0, times, all, between, together };
+        let (step, settles) = (0, SETTLES[usize::from(threads > 1)]);
+        let mut bench =
+            Bench { session, batch, whole, sizes, kinds, step, settles, times, all, between, together };
         for _ in 0..WARM_UP {
             bench.repeat(false)?;
         }
@@ -210,14 +214,14 @@ impl Bench {
     /// Repeats steps for about so many seconds, and so often at least, after some that do not count; without seconds,
     /// once: enough to see that it works.
     pub fn turn(&mut self, seconds: f64, least: usize) -> Result<(), ProfileError> {
-        let begin = Instant::now();
-        let most = if seconds > 0.0 { REPETITIONS } else { 1 };
+        let (mut begin, most) = (Instant::now(), if seconds > 0.0 { REPETITIONS } else { 1 });
         for done in 0..most {
-            if most == 1 || done > 0 && begin.elapsed().as_secs_f64() >= SETTLES {
+            if most == 1 || done > 0 && begin.elapsed().as_secs_f64() >= self.settles {
                 break;
             }
             self.repeat(false)?;
         }
+        begin = Instant::now();
         for done in 0..most {
             if done >= least && begin.elapsed().as_secs_f64() >= seconds {
                 break;
@@ -320,11 +324,17 @@ const EXCEPTIONS: f64 = 0.1;
 /// Means add up: those of a step's parts are that of the step, however others disturb now this part and now that. A
 /// median is one of two speeds where others use a core half of the time; none if there are no numbers.
 pub fn usual(numbers: &[f64]) -> Option<f64> {
+    let numbers = counted(numbers);
+    (!numbers.is_empty()).then(|| numbers.iter().sum::<f64>() / numbers.len() as f64)
+}
+
+/// Those of some numbers that are the rule, smallest first.
+pub fn counted(numbers: &[f64]) -> Vec<f64> {
     let mut numbers = numbers.to_vec();
     numbers.sort_by(f64::total_cmp);
     let exceptions = (numbers.len() as f64 * EXCEPTIONS).ceil() as usize;
     numbers.truncate(numbers.len().saturating_sub(exceptions).max(1));
-    (!numbers.is_empty()).then(|| numbers.iter().sum::<f64>() / numbers.len() as f64)
+    numbers
 }
 
 /// The number (of some) that this share of them does not exceed; none if there are none.
