@@ -288,7 +288,7 @@ mod tests {
         let fitted = Meeting::fitted(&met, &[]);
         let [explained, took] =
             met.iter().fold([0.0; 2], |[a, b], row| [a + fitted.seconds(row[0]), b + row[1]]);
-        assert!((explained / took - 1.0).abs() < 1e-3, "{explained} {took}");
+        assert!((explained / took - 1.0).abs() < 1e-9, "{explained} {took}");
     }
 
     #[test]

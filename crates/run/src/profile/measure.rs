@@ -214,15 +214,13 @@ impl Bench {
     /// Repeats steps for about so many seconds, and so often at least, after some that do not count; without seconds,
     /// once: enough to see that it works.
     pub fn turn(&mut self, seconds: f64, least: usize) -> Result<(), ProfileError> {
-        let (mut begin, most) = (Instant::now(), if seconds > 0.0 { REPETITIONS } else { 1 });
-        for done in 0..most {
-            if most == 1 || done > 0 && begin.elapsed().as_secs_f64() >= self.settles {
-                break;
-            }
+        let (begin, mut settling) = (Instant::now(), seconds > 0.0);
+        while settling {
             self.repeat(false)?;
+            settling = begin.elapsed().as_secs_f64() < self.settles;
         }
-        begin = Instant::now();
-        for done in 0..most {
+        let begin = Instant::now();
+        for done in 0..if seconds > 0.0 { REPETITIONS } else { 1 } {
             if done >= least && begin.elapsed().as_secs_f64() >= seconds {
                 break;
             }
@@ -321,8 +319,8 @@ fn cut_by(
 const EXCEPTIONS: f64 = 0.1;
 
 /// What is so as a rule: the mean of some numbers without the largest of them, one at least where there are several.
-/// Means add up: those of a step's parts are that of the step, however others disturb now this part and now that. A
-/// median is one of two speeds where others use a core half of the time; none if there are no numbers.
+/// Means of a step's parts add up to that of the step, but for what is left out. A median is one of two speeds where
+/// others use a core half of the time. None if there are no numbers.
 pub fn usual(numbers: &[f64]) -> Option<f64> {
     let numbers = counted(numbers);
     (!numbers.is_empty()).then(|| numbers.iter().sum::<f64>() / numbers.len() as f64)
