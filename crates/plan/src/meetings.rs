@@ -1,5 +1,5 @@
 //! Whether devices that meet each other can all go on to the end: checked from their plans alone, without
-//! sharing code with the planner. And which meetings a device's computation holds itself.
+//! sharing code with the planner. And which meetings a device's computation holds itself, or is made to.
 
 use crate::plan::{Act, Plan, Stream};
 use gulliver_graph::graph::Graph;
@@ -80,7 +80,35 @@ pub fn held_here(plan: &Plan) -> Vec<bool> {
             _ => {}
         }
     }
+    // Nothing is left to compute.
+    open.into_iter().for_each(|meet| here[meet] = true);
     here
+}
+
+/// Has the computation wait for every meeting where it comes to it. For who has no core to hold meetings beside the
+/// computation, and no links that take their time: another thread would take the time from kernels, and that of waking
+/// it up, and back.
+pub fn take_turns(plan: &mut Plan) {
+    let (mut last, mut open) = (None, Vec::new());
+    for i in 0..plan.steps.len() {
+        match plan.stream(&plan.steps[i].act) {
+            Some(Stream::Meet) => {
+                wait_for(&mut plan.steps[i].after, last);
+                open.push(i as u32);
+            }
+            Some(Stream::Compute) => {
+                open.drain(..).for_each(|meet| wait_for(&mut plan.steps[i].after, Some(meet)));
+                last = Some(i as u32);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn wait_for(after: &mut Vec<u32>, step: Option<u32>) {
+    if let Some(step) = step.filter(|step| !after.contains(step)) {
+        after.push(step);
+    }
 }
 
 #[cfg(test)]

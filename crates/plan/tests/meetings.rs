@@ -10,6 +10,7 @@ use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
 use gulliver_plan::cost::{Links, Rates};
 use gulliver_plan::make::{Options, Persistent};
+use gulliver_plan::meetings::{held_here, take_turns};
 use gulliver_plan::outline::Outline;
 use gulliver_plan::plan::{Act, Plan, STREAMS, Stream};
 use gulliver_plan::replicate::replica;
@@ -102,6 +103,30 @@ fn simulated(devices: &[Planned], topology: &Topology) -> Together {
         });
     }
     together(&parties, topology).unwrap()
+}
+
+/// Devices without a core for who holds meetings wait for each where they come to it: all are held by the computation, and
+/// everyone still gets through.
+#[test]
+fn meetings_take_turns_with_the_computation() {
+    let mut devices = [0, 1].map(|party| planned(party, 2, links(1e9), None));
+    let beside = simulated(&devices, &Topology::alone());
+    let meetings = |plan: &Plan| -> Vec<bool> {
+        let steps = held_here(plan).into_iter().zip(&plan.steps);
+        steps.filter(|(_, step)| matches!(step.act, Act::Meet { .. })).map(|(here, _)| here).collect()
+    };
+    assert!(!meetings(&devices[0].plan).iter().all(|here| *here), "some would be held beside");
+    for Planned { graph, plan, .. } in &mut devices {
+        take_turns(plan);
+        assert!(meetings(plan).iter().all(|here| *here));
+        verify(graph, plan).unwrap();
+        let again = plan.clone();
+        take_turns(plan);
+        assert_eq!(*plan, again);
+    }
+    let turns = simulated(&devices, &Topology::alone());
+    assert!(turns.seconds >= beside.seconds);
+    assert_eq!(turns.spans.len(), beside.spans.len());
 }
 
 #[test]

@@ -9,6 +9,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// One of the others is gone, and will come to no meeting any more.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -78,8 +80,8 @@ impl fmt::Debug for Seat {
 /// A meeting place in the memory of one process.
 pub struct Room {
     parties: usize,
-    /// Polls before somebody goes to sleep who waits and has nothing else to do.
-    spins: u32,
+    /// Whether there is a core for everybody.
+    cores: bool,
     state: Mutex<State>,
     anyone_gone: AtomicBool,
     /// By party and whom from.
@@ -120,6 +122,13 @@ struct Offer {
 // SAFETY: the bytes are only read, and whoever owns them keeps them until everyone is done.
 unsafe impl Send for Offer {}
 
+/// Polls at once of somebody who waits and has nothing else to do.
+const SPINS: u32 = 4000;
+/// How long it polls then whenever no other thread wants the core, before it goes to sleep: being woken up takes a tenth of
+/// a millisecond or more. Longer would be worse where a host runs the devices' cores in turns: nobody would come before
+/// who polls is asleep.
+const AWAKE: Duration = Duration::from_millis(1);
+
 /// The number of the meeting at which numbers are shared; those of graphs count from zero.
 const SHARING: u32 = u32::MAX;
 
@@ -129,7 +138,7 @@ impl Room {
     pub fn new(parties: usize, crowded: bool) -> Room {
         Room {
             parties,
-            spins: if crowded { 0 } else { 4000 },
+            cores: !crowded,
             state: Mutex::default(),
             anyone_gone: AtomicBool::new(false),
             taken: (0..parties * parties).map(|_| AtomicU64::new(0)).collect(),
@@ -146,11 +155,20 @@ impl Room {
     /// is `idle` polls for a while, which others would only take from those who compute.
     fn wait(&self, meeting: &Meeting, so: impl Fn() -> bool, idle: bool, leave: bool) {
         let over = || so() || leave && self.anyone_gone.load(Ordering::Acquire);
-        for _ in 0..if idle { self.spins } else { 0 } {
-            if over() {
-                return;
+        if idle && self.cores {
+            for _ in 0..SPINS {
+                if over() {
+                    return;
+                }
+                std::hint::spin_loop();
             }
-            std::hint::spin_loop();
+            let begin = Instant::now();
+            while begin.elapsed() < AWAKE {
+                if over() {
+                    return;
+                }
+                thread::yield_now();
+            }
         }
         let mut state = self.lock();
         while !over() {
@@ -327,7 +345,6 @@ pub fn put(what: &Exchange, piece: &Piece, from: &[u8], result: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::thread;
 
     /// The sum over all parties of vectors of `len`, in order.
     fn sum(meeting: u32, party: u32, parties: u32, len: usize) -> Exchange {

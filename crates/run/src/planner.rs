@@ -14,6 +14,7 @@ use gulliver_plan::comparator::Case;
 use gulliver_plan::comparator::paging;
 use gulliver_plan::cost::{Beside, Curves, Rates};
 use gulliver_plan::make::{BATCH, Options, Persistent, PlanError};
+use gulliver_plan::meetings::take_turns;
 use gulliver_plan::order::{Rule, Turn};
 use gulliver_plan::outline::Outline;
 use gulliver_plan::plan::{Plan, Tier};
@@ -299,14 +300,18 @@ impl Planner {
         }
         let new = self.outline(which).is_none();
         let made = self.with(which, sizes, |graph, outline, options| outline.plan(graph, sizes, options));
-        match made {
+        let mut plan = match made {
             // What is best for other sizes may not be good enough for these.
             Err(PlanError::DoesNotFit { .. }) if !new => {
                 self.side_mut(which).outline = None;
                 self.with(which, sizes, |graph, outline, options| outline.plan(graph, sizes, options))
             }
             made => made,
+        }?;
+        if self.options.meets_in_turn() {
+            take_turns(&mut plan);
         }
+        Ok(plan)
     }
 
     /// The plan for inputs of these sizes if nothing were limited and everything stayed on the device.

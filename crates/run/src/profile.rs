@@ -12,6 +12,7 @@ use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, GraphError};
 use gulliver_graph::work::Work;
 use gulliver_plan::cost::{Curves, Links, Meeting, Profile, Rates, Scaling, explained};
+use gulliver_plan::topology::TopologyError;
 use measure::{Bench, Measured, Stepped, sorted};
 use probes::{Probe, probes};
 use std::collections::BTreeMap;
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// Seconds of all probes together, in all ways of using the machine, for a good profile.
-pub const SECONDS: f64 = 16.0;
+pub const SECONDS: f64 = 10.0;
 /// The share of them in which every probe is run once.
 const FIRST: f64 = 0.6;
 /// Repetitions of each probe at least.
@@ -49,6 +50,9 @@ pub enum ProfileError {
     /// A network cannot be run.
     #[error(transparent)]
     Session(#[from] SessionError),
+    /// Links between devices cannot be.
+    #[error(transparent)]
+    Links(#[from] TopologyError),
     /// The disk.
     #[error(transparent)]
     Disk(#[from] DiskError),

@@ -10,6 +10,7 @@ use gulliver_graph::graph::{Graph, Phase};
 use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::{Clip, training_graph};
+use gulliver_plan::meetings::held_here;
 use gulliver_plan::pipeline::Style;
 use gulliver_plan::plan::{Act, Plan, Stream};
 use gulliver_plan::simulate::over_links;
@@ -334,6 +335,36 @@ fn gradients_leave_a_stage_before_its_updates() {
             let meeting = phases.iter().rposition(|(meets, phase)| *meets && *phase != Phase::Update);
             assert!(meeting.unwrap() < update, "device {device}, {partials} partials: {phases:?}");
         }
+    }
+}
+
+/// Where devices use all cores and no link holds anything up, nobody would hold meetings beside the computation but at
+/// its expense. Over links, and in pipelines, somebody does.
+#[test]
+fn devices_that_use_all_cores_hold_their_meetings_themselves() {
+    let graph = graph("mlp", "sgd", None);
+    let sizes = Bindings::new().with("batch", 8);
+    let all = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let wiring = Wiring { host: Some(1e9), ..Wiring::default() };
+    let links = Topology::wired(vec![Device::default(); 2], &wiring).unwrap();
+    let links = Arc::new(Throttle::new(links));
+    for (threads, throttle, line, expected) in
+        [(all, None, false, true), (all, Some(links), false, false), (all, None, true, false)]
+    {
+        let options = SessionOptions { threads, throttle, ..options(2) };
+        let devices = vec![options; 2];
+        let how = Pipelined { packs: 2, style: Style::OneByOne };
+        let mut planners = match line {
+            true => pipelined(&graph, None, devices, &sizes, how).unwrap(),
+            false => planners(&graph, None, devices).unwrap(),
+        };
+        let own = if line { sizes.clone() } else { Bindings::new().with("batch", 4) };
+        let Foreseen { plans, .. } = foresee(&mut planners, &own).unwrap();
+        let here = plans.iter().all(|plan| {
+            let steps = held_here(plan).into_iter().zip(&plan.steps);
+            steps.filter(|(_, step)| matches!(step.act, Act::Meet { .. })).all(|(here, _)| here)
+        });
+        assert_eq!(here, expected, "a pipeline: {line}");
     }
 }
 

@@ -5,6 +5,7 @@ use super::ProfileError;
 use super::probes::Probe;
 use crate::data::Batch;
 use crate::executor::Work as Did;
+use crate::link::Throttle;
 use crate::planner::Planner;
 use crate::session::{
     Key, Priced, Session, SessionError, SessionOptions, Which, divided, fed, foresee, planners,
@@ -18,16 +19,17 @@ use gulliver_plan::kind::Kinds;
 use gulliver_plan::meetings::held_here;
 use gulliver_plan::plan::{Act, Plan, Stream};
 use gulliver_plan::simulate::{Span, Together, meeting_of};
+use gulliver_plan::topology::{Device, Topology, Wiring};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Steps that find cold caches and memory that was never touched.
-const WARM_UP: u64 = 1;
 /// Seconds at the beginning of a turn that do not count, of devices with one thread and with several: steps find the caches
 /// of others, and the system has not yet put threads that were asleep on cores of their own. Networks of two threads and
 /// ten milliseconds were up to 70 % slower in turns of 50 milliseconds than in those of 400.
 const SETTLES: [f64; 2] = [0.03, 0.1];
+/// Bytes a second of links that hold nothing up.
+const FAST: f64 = 1e12;
 /// Most repetitions of a step in one turn.
 const REPETITIONS: usize = 100;
 
@@ -105,8 +107,9 @@ pub struct Bench {
     times: Vec<(u32, Vec<f64>)>,
     all: Vec<f64>,
     between: Vec<f64>,
-    /// Of several devices.
+    /// Of several devices, and whether they meet over links.
     together: Option<Joint>,
+    wired: bool,
 }
 
 /// What is seen of whole steps of several devices.
@@ -169,10 +172,19 @@ impl Joint {
 }
 
 impl Bench {
-    /// A probe that was run once, to warm up.
+    /// A probe that has not been run yet.
     pub fn new(probe: &Probe, [threads, devices]: [usize; 2]) -> Result<Bench, ProfileError> {
         let (graph, batch) = probe.built()?;
-        let options = |partials| SessionOptions { threads, partials, ..SessionOptions::default() };
+        let wiring = Wiring { peer: Some(FAST), ..Wiring::default() };
+        let links = || Topology::wired(vec![Device::default(); devices], &wiring).map(Throttle::new);
+        let links = if probe.wired && devices > 1 { Some(Arc::new(links()?)) } else { None };
+        let throttle = links.as_ref();
+        let options = |partials| SessionOptions {
+            threads,
+            partials,
+            throttle: throttle.cloned(),
+            ..SessionOptions::default()
+        };
         let [samples, length] = probe.sizes;
         let (mut session, planners, whole) = match (devices, probe.cut) {
             (1, _) => (Session::new(graph, None, options(1), 0)?, None, batch.clone()),
@@ -195,12 +207,8 @@ impl Bench {
         let times = vec![(0, Vec::new()); kinds.nodes.len()];
         let (all, between) = (Vec::new(), Vec::new());
         let (step, settles) = (0, SETTLES[usize::from(threads > 1)]);
-        let mut bench =
-            Bench { session, batch, whole, sizes, kinds, step, settles, times, all, between, together };
-        for _ in 0..WARM_UP {
-            bench.repeat(false)?;
-        }
-        Ok(bench)
+        let wired = probe.wired;
+        Ok(Bench { session, batch, whole, sizes, kinds, step, settles, times, all, between, together, wired })
     }
 
     /// Forgets what repetitions have taken so far.
@@ -212,12 +220,14 @@ impl Bench {
     }
 
     /// Repeats steps for about so many seconds, and so often at least, after some that do not count; without seconds,
-    /// once: enough to see that it works.
+    /// once after one that does not: enough to see that it works.
     pub fn turn(&mut self, seconds: f64, least: usize) -> Result<(), ProfileError> {
-        let (begin, mut settling) = (Instant::now(), seconds > 0.0);
-        while settling {
+        let begin = Instant::now();
+        loop {
             self.repeat(false)?;
-            settling = begin.elapsed().as_secs_f64() < self.settles;
+            if seconds <= 0.0 || begin.elapsed().as_secs_f64() >= self.settles {
+                break;
+            }
         }
         let begin = Instant::now();
         for done in 0..if seconds > 0.0 { REPETITIONS } else { 1 } {
@@ -290,7 +300,8 @@ impl Bench {
             let these = all.filter(|(_, here, _)| *here == waits);
             these.filter_map(|(bytes, _, times)| Some([*bytes, usual(times)?.max(1e-9)])).collect()
         };
-        let stepped = self.together.as_ref().and_then(|together| {
+        // Over links it is above all threads that devices wait for.
+        let stepped = self.together.as_ref().filter(|_| !self.wired).and_then(|together| {
             let waits = usual(&together.waits)?;
             Some(Stepped { waits, ..together.stepped.clone() })
         });

@@ -28,6 +28,9 @@ pub struct Probe {
     /// On several devices, the rule by which its nodes are cut; each has samples of its own if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cut: Option<&'static str>,
+    /// On several devices, whether they meet over links, though fast ones: meetings are then held beside the computation.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub wired: bool,
 }
 
 /// A row of a table of networks.
@@ -37,34 +40,34 @@ pub const fn probe(
     sizes: [usize; 2],
     optimizer: &'static str,
 ) -> Probe {
-    Probe { model, settings, sizes, optimizer, cut: None }
+    Probe { model, settings, sizes, optimizer, cut: None, wired: false }
 }
 
 /// Every probe.
 pub static PROBES: &[Probe] = &[
     probe("resnet18", "width=48 size=48 blocks=1,1,1,1", [2, 0], "sgd"),
-    probe("resnet18", "width=32 size=40 blocks=1,1,1,1", [8, 0], "adam"),
+    probe("resnet18", "width=32 size=40 blocks=1,1,1,1", [8, 0], "adam").wired(),
     probe("resnet50", "width=48 size=96 blocks=1,1,1,1", [2, 0], "sgd"),
     probe("resnet50", "width=80 size=48 blocks=1,1,1,1", [3, 0], "sgd"),
     probe("resnet50", "width=64 size=40 blocks=1,1,1,1", [4, 0], "sgd"),
     probe("vgg11", "width=48 size=96 hidden=2048 pool=3", [1, 0], "sgd"),
-    probe("vgg11", "width=80 size=48 hidden=1024 pool=1", [3, 0], "adam"),
+    probe("vgg11", "width=80 size=48 hidden=1024 pool=1", [3, 0], "adam").wired(),
     probe("mobilenet_v2", "size=48 classes=100", [2, 0], "sgd"),
     probe("cosmoflow", "size=48 width=12", [4, 0], "sgd"),
-    probe("cosmoflow", "size=40 width=32", [1, 0], "adam"),
+    probe("cosmoflow", "size=40 width=32", [1, 0], "adam").wired(),
     probe("cosmoflow", "size=32 width=8", [2, 0], "sgd"),
     probe("pointnet", "points=600 width=48", [4, 0], "adam"),
     probe("dcgan", "generator=32 discriminator=32", [4, 0], "adam"),
-    probe("mlp", "sizes=784,1536,1536,10", [24, 0], "adam"),
+    probe("mlp", "sizes=784,1536,1536,10", [24, 0], "adam").wired(),
     probe("mlp", "sizes=512,640,320,10", [96, 0], "sgd"),
     probe("gpt", "vocab=300 width=256 heads=4 layers=2 context=192", [2, 192], "adam"),
-    probe("gpt", "vocab=96 width=512 heads=8 layers=1 context=96", [3, 96], "adam"),
+    probe("gpt", "vocab=96 width=512 heads=8 layers=1 context=96", [3, 96], "adam").wired(),
     probe("gpt", "vocab=96 width=96 heads=3 layers=2 context=320", [2, 320], "sgd"),
     probe("gpt", "vocab=160 width=320 heads=5 layers=1 context=56", [3, 56], "adam"),
     probe("bert", "vocab=2000 width=192 heads=3 layers=1 hidden=768", [4, 48], "adam"),
     probe("lstm", "vocab=600 width=384 layers=1", [14, 28], "sgd"),
-    probe("lstm", "vocab=1500 width=640 layers=1", [28, 12], "sgd"),
-    probe("lstm", "vocab=256 width=256 layers=1", [24, 24], "sgd"),
+    probe("lstm", "vocab=1500 width=640 layers=1", [28, 12], "sgd").wired(),
+    probe("lstm", "vocab=256 width=256 layers=1", [24, 24], "sgd").wired(),
     probe("lstm", "vocab=128 width=1024 layers=1", [12, 8], "sgd"),
     probe("lstm", "vocab=300 width=512 layers=1", [3, 20], "sgd"),
     probe("lstm", "vocab=200 width=576 layers=1", [6, 12], "sgd"),
@@ -85,6 +88,11 @@ impl Probe {
     /// The same with its nodes cut by a rule.
     const fn cut(self, rule: &'static str) -> Probe {
         Probe { cut: Some(rule), ..self }
+    }
+
+    /// The same over links.
+    const fn wired(self) -> Probe {
+        Probe { wired: true, ..self }
     }
 
     /// The graph of a training step.

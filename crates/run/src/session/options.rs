@@ -54,6 +54,17 @@ impl SessionOptions {
         self.seat.as_ref().is_some_and(|seat| seat.takes != Takes::Partials)
     }
 
+    /// Whether the computation waits for meetings where it comes to them: there are no links to wait for meanwhile, nor
+    /// a core for another thread. Stages of a pipeline must not wait for each other.
+    pub(crate) fn meets_in_turn(&self) -> bool {
+        let cores = || std::thread::available_parallelism().map_or(1, |n| n.get());
+        let links = self.throttle.as_ref().is_some_and(|throttle| !throttle.topology().links().is_empty());
+        self.seat
+            .as_ref()
+            .filter(|seat| seat.takes != Takes::Packs && !links)
+            .is_some_and(|seat| self.threads * seat.parties as usize >= cores())
+    }
+
     /// Where the device is among links.
     pub(crate) fn port(&self) -> Option<Port> {
         let device = self.seat.as_ref().map_or(0, |seat| seat.party);
