@@ -30,8 +30,6 @@ const WARM_UP: usize = 2;
 /// A turn of a job is steps of so many seconds, and so many of them at least: seldom and long would not do, as the
 /// machine's speed changes within seconds.
 const TURN: (f64, usize) = (0.15, 1);
-/// A job that is alone in its group has more turns by this factor.
-const MORE: usize = 2;
 
 /// One job with one strategy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -142,54 +140,105 @@ pub struct Fresh {
 const OF_INTEREST: f64 = 0.02;
 
 impl Fresh {
-    /// Begins anew for a job on so many devices of so many threads, whose work is of these families by these shares.
-    fn begin(&mut self, ways: &[[usize; 2]], shares: &BTreeMap<String, f64>) -> Result<(), CommandError> {
-        let wanted = |family: &str| shares.get(family).is_some_and(|share| *share >= OF_INTEREST);
-        for &way in ways {
-            let meanwhile = match self.ways.entry(way) {
-                Entry::Vacant(vacant) => vacant.insert(Meanwhile::new(way)?),
-                Entry::Occupied(known) => known.into_mut(),
-            };
-            meanwhile.begin(&wanted)?;
+    /// Begins anew for a job in all these cases.
+    fn begin(&mut self, cases: &[Case], graphs: &Graphs, profile: &Profile) -> Result<(), CommandError> {
+        for case in cases {
+            // Several devices are as fast as one while the others are at rest.
+            for way in [[case.threads, case.devices], [case.threads, 1]] {
+                if let Entry::Vacant(vacant) = self.ways.entry(way) {
+                    vacant.insert(Meanwhile::new(way)?);
+                }
+            }
+        }
+        for ([threads, devices], meanwhile) in &mut self.ways {
+            let curves = profile.at(*threads, *devices);
+            let shares = shares(&graphs.train, &graphs.largest, curves.as_ref())?;
+            meanwhile.begin(&|family: &str| shares.get(family).is_some_and(|share| *share >= OF_INTEREST))?;
         }
         Ok(())
     }
 
-    fn turn(&mut self, ways: &[[usize; 2]], turn: (usize, usize)) -> Result<(), CommandError> {
-        for way in ways {
-            if let Some(meanwhile) = self.ways.get_mut(way) {
-                meanwhile.turn(FRESH, turn)?;
-            }
+    /// Runs those of all probes that have this one of so many turns of a round.
+    fn turn(&mut self, turn: (usize, usize)) -> Result<(), CommandError> {
+        for meanwhile in self.ways.values_mut() {
+            meanwhile.turn(FRESH, turn)?;
         }
         Ok(())
     }
 
     /// The profile with what was measured since it began.
-    fn renewed(&self, profile: &Profile, ways: &[[usize; 2]]) -> Result<Profile, CommandError> {
+    fn renewed(&self, profile: &Profile) -> Result<Profile, CommandError> {
         let mut profile = profile.clone();
-        for &[threads, devices] in ways {
-            let near = profile.nearest(threads, devices);
-            if let Some((place, meanwhile)) = near.zip(self.ways.get(&[threads, devices])) {
+        for (&[threads, devices], meanwhile) in &self.ways {
+            if let Some(place) = profile.nearest(threads, devices) {
                 meanwhile.renew(&mut profile.curves[place])?;
             }
         }
-        for way in ways {
-            self.ways.get(way).map_or(Ok(()), |meanwhile| meanwhile.settle(&mut profile))?;
+        for meanwhile in self.ways.values() {
+            meanwhile.settle(&mut profile)?;
         }
         Ok(profile)
     }
 }
 
-/// Trains a job with every strategy, taking turns, and compares. With `fresh`, the machine is measured in turns with
-/// them, and what is predicted goes by that; strategies are planned by the profile.
-pub fn check(case: &Case, profile: &Profile, wanted: &mut Wanted) -> Result<Group, CommandError> {
+/// Trains a job with every strategy, on the devices and links of all these cases, everything in turns, and compares.
+/// With `fresh`, the machine is measured in turns with them, and what is predicted goes by that; strategies are planned
+/// by the profile. The cases have one network and batch.
+pub fn check(cases: &[Case], profile: &Profile, wanted: &mut Wanted) -> Result<Vec<Group>, CommandError> {
     let Wanted { rounds, parts, fresh } = wanted;
-    // Several devices are as fast as one while the others are at rest.
-    let ways = [[case.threads, case.devices], [case.threads, 1]];
-    let ways = if case.devices > 1 { &ways[..] } else { &ways[..1] };
-    let (train, batch) = case.probe.built()?;
-    let evaluation = case.probe.evaluation()?;
-    let graphs = Graphs { train, evaluation, largest: case.sizes() };
+    let Some(Case { probe, .. }) = cases.first() else { return Ok(Vec::new()) };
+    let (train, batch) = probe.built()?;
+    let graphs = Graphs { train, evaluation: probe.evaluation()?, largest: cases[0].sizes() };
+    let mut groups: Vec<(Group, Vec<Running>)> = Vec::new();
+    for case in cases {
+        groups.push(begin_all(case, &graphs, profile, *parts)?);
+    }
+    let mut running: Vec<&mut Running> = groups.iter_mut().flat_map(|(_, running)| running).collect();
+    for one in &mut running {
+        one.turn(&batch, (0.0, WARM_UP), false)?;
+    }
+    if let Some(fresh) = fresh {
+        fresh.begin(cases, &graphs, profile)?;
+    }
+    let turns = running.len();
+    for _ in 0..*rounds {
+        for (turn, one) in running.iter_mut().enumerate() {
+            if let Some(fresh) = fresh {
+                fresh.turn((turn, turns))?;
+            }
+            // The first step finds the caches of another job: it does not count.
+            one.turn(&batch, (0.0, 1), false)?;
+            one.turn(&batch, TURN, true)?;
+        }
+    }
+    if let Some(fresh) = fresh {
+        let profile = fresh.renewed(profile)?;
+        for (Group { case, .. }, running) in &mut groups {
+            let curves = profile.at(case.threads, case.devices).map(Arc::new);
+            for one in running {
+                one.planners.iter_mut().for_each(|planner| planner.set_curves(curves.clone()));
+                let sizes = largest(&one.planners, &graphs);
+                one.foreseen.together = timed(&mut one.planners, &sizes, &one.foreseen.plans)?;
+            }
+        }
+    }
+    let compared = groups.into_iter().map(|(group, running)| {
+        let mut all: Vec<Checked> = running.into_iter().map(Running::checked).collect();
+        if group.case.devices == 1 {
+            all.iter_mut().for_each(|one| one.strategy = ALONE);
+        }
+        Group { all, ..group }
+    });
+    Ok(compared.collect())
+}
+
+/// A job with every strategy that can be, ready to be stepped.
+fn begin_all(
+    case: &Case,
+    graphs: &Graphs,
+    profile: &Profile,
+    parts: bool,
+) -> Result<(Group, Vec<Running>), CommandError> {
     let curves = profile.at(case.threads, case.devices).map(Arc::new);
     let options = SessionOptions {
         threads: case.threads,
@@ -206,43 +255,13 @@ pub fn check(case: &Case, profile: &Profile, wanted: &mut Wanted) -> Result<Grou
     };
     let (mut running, mut unable) = (Vec::new(), Vec::new());
     for name in strategies {
-        match begin(name, case, &graphs, &options, *parts) {
+        match begin(name, case, graphs, &options, parts) {
             Ok(one) => running.push(one),
             Err(Refused::Strategy(e)) => unable.push((name, e.to_string())),
             Err(Refused::Links(e)) => return Err(CommandError::Unknown(e.to_string())),
         }
     }
-    for one in &mut running {
-        one.turn(&batch, (0.0, WARM_UP), false)?;
-    }
-    if let Some(fresh) = fresh {
-        let shares = shares(&graphs.train, &graphs.largest, options.curves.as_deref())?;
-        fresh.begin(ways, &shares)?;
-    }
-    let turns = running.len();
-    for _ in 0..if turns == 1 { MORE * *rounds } else { *rounds } {
-        for (turn, one) in running.iter_mut().enumerate() {
-            if let Some(fresh) = fresh {
-                fresh.turn(ways, (turn, turns))?;
-            }
-            // The first step finds the caches of another job: it does not count.
-            one.turn(&batch, (0.0, 1), false)?;
-            one.turn(&batch, TURN, true)?;
-        }
-    }
-    if let Some(fresh) = fresh {
-        let curves = fresh.renewed(profile, ways)?.at(case.threads, case.devices).map(Arc::new);
-        for one in &mut running {
-            one.planners.iter_mut().for_each(|planner| planner.set_curves(curves.clone()));
-            let sizes = largest(&one.planners, &graphs);
-            one.foreseen.together = timed(&mut one.planners, &sizes, &one.foreseen.plans)?;
-        }
-    }
-    let mut all: Vec<Checked> = running.into_iter().map(Running::checked).collect();
-    if case.devices == 1 {
-        all.iter_mut().for_each(|one| one.strategy = ALONE);
-    }
-    Ok(Group { case: *case, all, unable })
+    Ok((Group { case: *case, all: Vec::new(), unable }, running))
 }
 
 enum Refused {

@@ -224,6 +224,7 @@ mod tests {
             meeting: None,
             around: [0.0; 2],
             uneven: 0.0,
+            fades: 0.5,
             rates: Rates::default(),
             families: [("conv".to_string(), points.clone())].into_iter().collect(),
             alone: None,

@@ -4,6 +4,7 @@
 use crate::command::CommandError;
 use gulliver_plan::cost::{Curves, Links, Meeting, Point, Profile, Rates};
 use gulliver_run::atomic::write_atomic;
+use gulliver_run::team::cores;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Write as _};
@@ -20,11 +21,6 @@ pub struct Known {
     pub profile: Option<Profile>,
     /// Where that comes from, or what is missing, in one line.
     pub about: String,
-}
-
-/// Cores that this process may use.
-pub fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
 /// Which processor this machine has, in its own words.
@@ -101,9 +97,9 @@ fn parse(text: &str) -> Result<Profile, String> {
         )?;
         let Meeting { call, byte, beside } =
             curves.meeting.unwrap_or(Meeting { call: 0.0, byte: 0.0, beside: 0.0 });
-        let waits = [call, byte, beside, curves.uneven, curves.around[0], curves.around[1]];
+        let waits = [call, byte, beside, curves.uneven, curves.fades, curves.around[0], curves.around[1]];
         if !waits.iter().all(|x| x.is_finite() && *x >= 0.0) {
-            return Err("`meeting`, `uneven` or `around` has a number below 0".into());
+            return Err("`meeting`, `uneven`, `fades` or `around` has a number below 0".into());
         }
         for (family, points) in &curves.families {
             for point in points {
@@ -140,7 +136,7 @@ pub fn render(profile: &Profile) -> String {
             s.threads, s.flops, s.bytes, s.spread
         ));
     }
-    for Curves { threads, devices, between, meeting, uneven, around, rates, families, .. } in curves {
+    for Curves { threads, devices, between, meeting, uneven, fades, around, rates, families, .. } in curves {
         let Rates { flops, bytes, call } = rates;
         line(format!(
             "\n[[curves]]\nthreads = {threads}\ndevices = {devices}\nbetween = {between:e}\n\
@@ -148,7 +144,7 @@ pub fn render(profile: &Profile) -> String {
         ));
         if let Some(Meeting { call, byte, beside }) = meeting {
             line(format!(
-                "meeting = {{ call = {call:e}, byte = {byte:e}, beside = {beside:e} }}\nuneven = {uneven:.4}\n\
+                "meeting = {{ call = {call:e}, byte = {byte:e}, beside = {beside:e} }}\nuneven = {uneven:.4}\nfades = {fades:.4}\n\
                  around = [{:e}, {:e}]",
                 around[0], around[1]
             ));
@@ -198,6 +194,7 @@ mod tests {
                 between: 1e-7,
                 meeting: Some(Meeting { call: 2e-5, byte: 1e-9, beside: 4e-5 }),
                 uneven: 0.0625,
+                fades: 0.125,
                 around: [3e-4, 2e-10],
                 rates,
                 families,
@@ -228,7 +225,7 @@ mod tests {
             ("[8.0,", "[-8.0,", "below 0"),
             ("disk_write = 4e9", "disk_write = 0.0", "a rate of `links` is 0"),
             ("[8.0, ", "[", "line"),
-            ("byte = 1e-9", "byte = -1e-9", "`meeting`, `uneven` or `around` has a number below 0"),
+            ("byte = 1e-9", "byte = -1e-9", "`meeting`, `uneven`, `fades` or `around` has a number below 0"),
             ("around = [3e-4", "around = [-3e-4", "has a number below 0"),
             ("devices = 2", "devices = 0", "a number of `curves` is 0"),
         ] {

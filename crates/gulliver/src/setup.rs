@@ -22,7 +22,7 @@ use gulliver_run::link::Throttle;
 use gulliver_run::planner::{Planner, evaluated_at_once};
 use gulliver_run::probe;
 use gulliver_run::session::{SessionError, SessionOptions, sizes_of};
-use gulliver_run::team::Team;
+use gulliver_run::team::{Team, cores};
 use gulliver_run::train::{Sources, TrainOptions};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -280,9 +280,7 @@ fn device_options(session: &SessionOptions, job: &Job, machine: Option<&Profile>
 /// Threads that each device of a job is to use.
 pub fn threads(job: &Job) -> usize {
     match job.devices.threads {
-        0 => {
-            (std::thread::available_parallelism().map_or(1, |n| n.get()) / job.devices.count as usize).max(1)
-        }
+        0 => (cores() / job.devices.count as usize).max(1),
         n => n as usize,
     }
 }

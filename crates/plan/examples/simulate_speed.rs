@@ -11,7 +11,7 @@ use gulliver_plan::make::{Options, Persistent};
 use gulliver_plan::outline::Outline;
 use gulliver_plan::plan::Plan;
 use gulliver_plan::replicate::replica;
-use gulliver_plan::simulate::{Party, simulate, together};
+use gulliver_plan::simulate::{Party, Uneven, simulate, together};
 use gulliver_plan::topology::Topology;
 use std::time::Instant;
 
@@ -62,7 +62,7 @@ fn main() {
                 seconds,
                 alone: None,
                 taken: None,
-                uneven: 0.0,
+                uneven: Uneven::default(),
                 links: &links,
             })
             .collect();

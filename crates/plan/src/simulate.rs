@@ -3,7 +3,7 @@
 
 mod together;
 
-pub use together::{LinkUse, Party, Span, Stuck, Together, over_links, together};
+pub use together::{LinkUse, Party, Span, Stuck, Together, Uneven, crowds, over_links, together};
 
 use crate::cost::Links;
 use crate::plan::{Act, Place, Plan, STREAMS, Stream, Tier};

@@ -22,7 +22,7 @@ use gulliver_plan::outline::Outline;
 use gulliver_plan::pipeline::{Placement, Style, pipeline, spread, turns};
 use gulliver_plan::plan::Plan;
 use gulliver_plan::replicate::replica;
-use gulliver_plan::simulate::{Party, Together, over_links, together};
+use gulliver_plan::simulate::{Party, Together, Uneven, over_links, together};
 use gulliver_plan::topology::{Device, Topology, Wiring};
 use gulliver_plan::verify::verify;
 use std::collections::HashMap;
@@ -137,7 +137,7 @@ fn simulated(devices: &[Planned], topology: &Topology) -> (Together, Vec<u64>) {
             seconds,
             alone: None,
             taken: None,
-            uneven: 0.0,
+            uneven: Uneven::default(),
             links: &links,
         })
         .collect();

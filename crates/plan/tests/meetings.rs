@@ -14,7 +14,7 @@ use gulliver_plan::meetings::{held_here, take_turns};
 use gulliver_plan::outline::Outline;
 use gulliver_plan::plan::{Act, Plan, STREAMS, Stream};
 use gulliver_plan::replicate::replica;
-use gulliver_plan::simulate::{Party, Together, over_links, simulate, together};
+use gulliver_plan::simulate::{Party, Together, Uneven, over_links, simulate, together};
 use gulliver_plan::timeline::{bars, trace};
 use gulliver_plan::topology::{Device, Topology, Wiring};
 use gulliver_plan::verify::verify;
@@ -98,7 +98,7 @@ fn simulated(devices: &[Planned], topology: &Topology) -> Together {
             seconds,
             alone: None,
             taken: None,
-            uneven: 0.0,
+            uneven: Uneven::default(),
             links: &ordinary,
         });
     }
@@ -161,7 +161,7 @@ fn kernels_are_faster_while_others_are_at_rest() {
             seconds: &crowded[d],
             alone: alone.then_some(&calm[d] as &dyn Fn(NodeId) -> f64),
             taken: None,
-            uneven: 0.0,
+            uneven: Uneven::default(),
             links: &links,
         };
         together(&[party(0), party(1)], &Topology::alone()).unwrap().seconds
@@ -190,7 +190,7 @@ fn uneven_step(uneven: f64, meeting: Option<f64>) -> Together {
         seconds: &seconds[d],
         alone: None,
         taken: None,
-        uneven,
+        uneven: Uneven { share: uneven, fades: 0.5 },
         links: &links,
     };
     together(&[party(0), party(1)], &Topology::alone()).unwrap()
@@ -232,7 +232,7 @@ fn meetings_without_a_core_take_time_from_kernels() {
                 seconds,
                 alone: None,
                 taken: Some(&taken),
-                uneven: 0.0,
+                uneven: Uneven::default(),
                 links: &ordinary,
             }
         };
@@ -308,7 +308,7 @@ fn one_device_alone_takes_as_long_as_it_is_simulated_to() {
             seconds: &seconds,
             alone: None,
             taken: None,
-            uneven: 0.0,
+            uneven: Uneven::default(),
             links: &options.links,
         };
         let found = together(&[party], &Topology::alone()).unwrap();
@@ -366,7 +366,7 @@ fn whoever_does_not_come_is_named() {
         seconds: &seconds,
         alone: None,
         taken: None,
-        uneven: 0.0,
+        uneven: Uneven::default(),
         links: &ordinary,
     };
     let stuck = together(&[party(0, &devices[0].plan), party(1, &short)], &Topology::alone()).unwrap_err();

@@ -22,6 +22,7 @@ pub mod planner;
 pub mod probe;
 pub mod profile;
 pub mod program;
+mod prompt;
 pub mod session;
 pub mod stream;
 mod sum;

@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 /// What follows a transfer within so many seconds was ready when that was over, and is not made to suffer from
 /// having been woken up late.
 const AT_ONCE: f64 = 5e-5;
-/// Seconds before the end of a transfer at which who has nothing else to do is awake again: sleepers are woken late.
-const AWAKE: f64 = 2e-4;
+/// Seconds before the end of a transfer at which who has nothing else to do is awake again: sleepers are woken late, on a
+/// core that slept as well by milliseconds where others use the machine.
+const AWAKE: f64 = 5e-3;
 
 /// The links of all devices of a box.
 pub struct Throttle {
@@ -60,7 +61,7 @@ impl Throttle {
             thread::sleep(left);
         }
         while self.now() < then {
-            std::hint::spin_loop();
+            if idle { thread::yield_now() } else { std::hint::spin_loop() }
         }
     }
 }

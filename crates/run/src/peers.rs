@@ -2,6 +2,7 @@
 //! one process, who read each other's memory while everyone is there.
 
 use crate::link::{Began, Pace, Throttle};
+use crate::team::polled;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::op::exchange::{Exchange, Piece};
 use gulliver_plan::topology::Site;
@@ -9,8 +10,6 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
 
 /// One of the others is gone, and will come to no meeting any more.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -124,11 +123,6 @@ unsafe impl Send for Offer {}
 
 /// Polls at once of somebody who waits and has nothing else to do.
 const SPINS: u32 = 4000;
-/// How long it polls then whenever no other thread wants the core, before it goes to sleep: being woken up takes a tenth of
-/// a millisecond or more. Longer would be worse where a host runs the devices' cores in turns: nobody would come before
-/// who polls is asleep.
-const AWAKE: Duration = Duration::from_millis(1);
-
 /// The number of the meeting at which numbers are shared; those of graphs count from zero.
 const SHARING: u32 = u32::MAX;
 
@@ -162,12 +156,8 @@ impl Room {
                 }
                 std::hint::spin_loop();
             }
-            let begin = Instant::now();
-            while begin.elapsed() < AWAKE {
-                if over() {
-                    return;
-                }
-                thread::yield_now();
+            if polled(over) {
+                return;
             }
         }
         let mut state = self.lock();
@@ -345,6 +335,7 @@ pub fn put(what: &Exchange, piece: &Piece, from: &[u8], result: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::thread;
 
     /// The sum over all parties of vectors of `len`, in order.
     fn sum(meeting: u32, party: u32, parties: u32, len: usize) -> Exchange {

@@ -29,6 +29,11 @@ pub fn multiply_adds(team: &Team, seconds: f64) -> f64 {
     work as f64 / time
 }
 
+/// Some ten microseconds of arithmetic in registers.
+pub(crate) fn little(isa: Isa) {
+    black_box(chains(isa, 4000));
+}
+
 /// Bytes read plus bytes written per second when the team's threads together copy `bytes` from one
 /// buffer to another; choose a size beyond the caches. Repeats for about `seconds`, fastest repetition.
 pub fn copies(team: &Team, bytes: usize, seconds: f64) -> f64 {

@@ -1,6 +1,7 @@
 //! How fast this machine is, measured: every kernel of some small networks while they are trained, alone and
 //! beside others; what more threads bring; copies between tiers; the disk.
 
+pub mod evenness;
 pub mod measure;
 pub mod probes;
 
@@ -8,22 +9,26 @@ use crate::disk::DiskError;
 use crate::probe;
 use crate::session::SessionError;
 use crate::team::Team;
+use evenness::Evenness;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, GraphError};
 use gulliver_graph::work::Work;
 use gulliver_plan::cost::{Curves, Links, Meeting, Profile, Rates, Scaling, explained};
 use gulliver_plan::topology::TopologyError;
-use measure::{Bench, Measured, Stepped, sorted};
+use measure::{Bench, Measured, Stepped, sorted, take_turns};
 use probes::{Probe, probes};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Seconds of all probes together, in all ways of using the machine, for a good profile.
+/// Seconds of all probes together, in all ways of using the machine, for a good profile; on slow machines the least
+/// repetitions of each take longer than that.
 pub const SECONDS: f64 = 10.0;
 /// The share of them in which every probe is run once.
 const FIRST: f64 = 0.6;
+/// Probes that take turns with each other.
+const AT_ONCE: usize = 4;
 /// Repetitions of each probe at least.
 const LEAST: usize = 3;
 /// A probe with less spread than this is not run again, and none more often.
@@ -31,6 +36,8 @@ const CALM: f64 = 0.1;
 const RUNS: u32 = 3;
 /// Repetitions of what is measured otherwise, and the seconds of each.
 const REPEATED: (usize, f64) = (5, 0.03);
+/// Turns in which all cores are at work to see how uneven they are.
+const EVENNESS: usize = 6;
 /// Copied at once: beyond the caches of most machines.
 const COPIED: usize = 64 << 20;
 /// Written to disk and read at once.
@@ -76,7 +83,8 @@ pub fn profile(
     tell: &mut dyn FnMut(Doing),
 ) -> Result<Profile, ProfileError> {
     let ways = ways(cores);
-    let all = 2 + ways.iter().map(|[_, devices]| probes(*devices).count()).sum::<usize>();
+    let all =
+        2 + usize::from(cores > 1) + ways.iter().map(|[_, devices]| probes(*devices).count()).sum::<usize>();
     let mut done = 0;
     let mut doing = |what: String| {
         tell(Doing { what, done: [done, all] });
@@ -100,6 +108,13 @@ pub fn profile(
         let alone = curves.iter().find(|other: &&Curves| other.threads == threads && other.devices == 1);
         measured.between = alone.map_or(measured.between, |alone| alone.between);
         curves.push(measured);
+    }
+    if cores > 1 {
+        doing("how long cores stay uneven".into());
+        let mut evenness = Evenness::new(cores);
+        (0..EVENNESS).for_each(|_| evenness.turn());
+        let several = curves.iter_mut().filter(|curves| curves.devices > 1);
+        several.for_each(|curves| curves.fades = evenness.fades().unwrap_or(curves.fades));
     }
     let mut profile = Profile { cores, processor, links, scaling, curves };
     for (way, mut stepped) in ways.into_iter().zip(stepped) {
@@ -147,6 +162,8 @@ pub struct Meanwhile {
     probes: Vec<(&'static Probe, BTreeMap<String, f64>, Option<Bench>)>,
     /// Those that are wanted now.
     wanted: Vec<usize>,
+    /// Of several devices.
+    evenness: Option<Evenness>,
 }
 
 /// A probe is of use to who wants to know of families that are this share of its work.
@@ -159,12 +176,15 @@ impl Meanwhile {
             let (graph, _) = probe.built()?;
             Ok((probe, shares(&graph, &probe.bindings(), None)?, None))
         });
-        Ok(Meanwhile { way, probes: all.collect::<Result<_, ProfileError>>()?, wanted: Vec::new() })
+        let probes = all.collect::<Result<_, ProfileError>>()?;
+        let evenness = (way[1] > 1).then(|| Evenness::new(way[0] * way[1]));
+        Ok(Meanwhile { way, probes, wanted: Vec::new(), evenness })
     }
 
     /// Forgets all turns so far, and gets ready those probes that tell of such families.
     pub fn begin(&mut self, families: &dyn Fn(&str) -> bool) -> Result<(), ProfileError> {
         self.wanted.clear();
+        self.evenness.iter_mut().for_each(Evenness::forget);
         for (i, (probe, shares, bench)) in self.probes.iter_mut().enumerate() {
             let share: f64 =
                 shares.iter().filter(|(family, _)| families(family)).map(|(_, share)| share).sum();
@@ -182,9 +202,16 @@ impl Meanwhile {
 
     /// Runs some of the probes for as many seconds each: of so many turns that have all of them, this one's.
     pub fn turn(&mut self, seconds: f64, (turn, turns): (usize, usize)) -> Result<(), ProfileError> {
-        for &i in self.wanted.iter().skip(turn).step_by(turns.max(1)) {
-            if let Some(bench) = &mut self.probes[i].2 {
-                bench.turn(seconds, 1)?;
+        self.evenness.iter_mut().filter(|_| turn == 0).for_each(Evenness::turn);
+        let (wanted, turns) = (&self.wanted, turns.max(1));
+        let mut benches: Vec<&mut Bench> = Vec::new();
+        for (i, (.., bench)) in self.probes.iter_mut().enumerate() {
+            benches.extend(bench.as_mut().filter(|_| wanted.contains(&i)));
+        }
+        let groups = benches.len().div_ceil(AT_ONCE);
+        for (group, benches) in benches.chunks_mut(AT_ONCE).enumerate() {
+            if group * turns / groups == turn {
+                take_turns(benches, seconds, 1)?;
             }
         }
         Ok(())
@@ -198,6 +225,9 @@ impl Meanwhile {
         curves.families.extend(families);
         if self.way[1] == 1 {
             curves.between = between;
+        }
+        if let Some(fades) = self.evenness.as_ref().and_then(Evenness::fades) {
+            curves.fades = fades;
         }
         if meeting.is_some() {
             (curves.meeting, curves.around) = (meeting, around);
@@ -251,6 +281,7 @@ fn joined([threads, devices]: [usize; 2], rates: Rates, all: Vec<Measured>) -> C
         between,
         meeting,
         uneven: 0.0,
+        fades: 0.5,
         around: explained(&around),
         rates,
         families,
@@ -267,31 +298,40 @@ fn all_probes(
     tell: &mut dyn FnMut(&str),
 ) -> Result<Vec<Measured>, ProfileError> {
     let begin = Instant::now();
-    let each = FIRST * seconds / probes(way[1]).count() as f64;
-    let measure = |probe| -> Result<Measured, ProfileError> {
+    let probes: Vec<&Probe> = probes(way[1]).collect();
+    let each = FIRST * seconds / probes.len() as f64;
+    let measure = |probes: &[&Probe]| -> Result<Vec<Measured>, ProfileError> {
         let begin = Instant::now();
-        let mut bench = Bench::new(probe, way)?;
-        let left = if each > 0.0 { (each - begin.elapsed().as_secs_f64()).max(1e-9) } else { 0.0 };
-        bench.turn(left, LEAST)?;
-        bench.measured()
+        let benches = probes.iter().map(|probe| Bench::new(probe, way));
+        let mut benches: Vec<Bench> = benches.collect::<Result<_, _>>()?;
+        let left = each - begin.elapsed().as_secs_f64() / probes.len() as f64;
+        let left = if each > 0.0 { left.max(1e-9) } else { 0.0 };
+        take_turns(&mut benches.iter_mut().collect::<Vec<_>>(), left, LEAST)?;
+        benches.iter().map(Bench::measured).collect()
     };
     let mut all = Vec::new();
-    for probe in probes(way[1]) {
-        tell(probe.model);
-        all.push((probe, measure(probe)?, 1));
+    for some in probes.chunks(AT_ONCE) {
+        some.iter().for_each(|probe| tell(probe.model));
+        all.extend(measure(some)?.into_iter().map(|measured| (measured, 1)));
     }
     while begin.elapsed().as_secs_f64() < seconds {
-        let noisy = all.iter_mut().filter(|(_, measured, runs)| *runs < RUNS && measured.spread() > CALM);
-        let Some((probe, measured, runs)) = noisy.max_by(|a, b| a.1.spread().total_cmp(&b.1.spread())) else {
+        let noisy = |i: &usize| all[*i].1 < RUNS && all[*i].0.spread() > CALM;
+        let mut again: Vec<usize> = (0..all.len()).filter(noisy).collect();
+        again.sort_by(|a, b| all[*b].0.spread().total_cmp(&all[*a].0.spread()));
+        again.truncate(AT_ONCE);
+        if again.is_empty() {
             break;
-        };
-        let again = measure(probe)?;
-        *runs += 1;
-        if again.spread() < measured.spread() {
-            *measured = again;
+        }
+        let measured = measure(&again.iter().map(|i| probes[*i]).collect::<Vec<_>>())?;
+        for (i, measured) in again.into_iter().zip(measured) {
+            let (calmest, runs) = &mut all[i];
+            *runs += 1;
+            if measured.spread() < calmest.spread() {
+                *calmest = measured;
+            }
         }
     }
-    Ok(all.into_iter().map(|(_, measured, _)| measured).collect())
+    Ok(all.into_iter().map(|(measured, _)| measured).collect())
 }
 
 /// Ways of using a machine, as threads of a device and devices: one device with all cores or with one, and a

@@ -29,6 +29,7 @@ use crate::homes::{carried, fetch, put_back};
 use crate::host::HostTensor;
 use crate::planner::Planner;
 use crate::program::Program;
+use crate::team::Team;
 use feed::feed;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Node, Phase, Value};
@@ -153,6 +154,8 @@ pub struct Session {
     ledger: Ledger,
     /// Those of the other devices, if this is the first of several.
     others: Vec<Session>,
+    /// Threads for all of them, once they were needed.
+    crew: Option<Team>,
     /// When the steps of the last training step were done, if that is noted.
     traced: Option<Traced>,
 }
@@ -249,6 +252,7 @@ impl Session {
             collector: Collector::default(),
             ledger: Ledger::default(),
             others: Vec::new(),
+            crew: None,
             traced: None,
         };
         let needed = session.planner.persistent().ends;

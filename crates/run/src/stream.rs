@@ -7,7 +7,8 @@ use crate::copy::copy;
 use crate::disk::{Disk, DiskError};
 use crate::link::{Pace, Port};
 use crate::lower::{KernelError, Meeting};
-use crate::team::wait_until;
+use crate::prompt::prompt;
+use crate::team::{polled, wait_until};
 use gulliver_graph::graph::Value;
 use gulliver_plan::plan::{STREAMS, Stream, Tier};
 use gulliver_plan::simulate::Moved;
@@ -276,7 +277,11 @@ impl Shared {
         if !reached() {
             let wanted = &self.wanted[who as usize];
             wanted.store(Shared::code(wait.stream, wait.until), Ordering::SeqCst);
-            wait_until(|| reached() || stopped());
+            let over = || reached() || stopped();
+            // The computation has nothing else to do, and a core that sleeps is slow to wake up.
+            if who != Stream::Compute || !polled(over) {
+                wait_until(over);
+            }
             wanted.store(0, Ordering::Relaxed);
         }
         !stopped()
@@ -439,6 +444,7 @@ impl Drop for Running<'_> {
 }
 
 fn work(shared: &Shared, stream: Stream, jobs: &Receiver<Job>, port: Option<Port>) {
+    prompt();
     let mut pace = port.map(|port| (Pace::new(&port.throttle), port.device));
     for job in jobs {
         let all = || -> Result<(), Fault> {

@@ -10,6 +10,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
+use std::time::{Duration, Instant};
+
+/// Cores that this process may use; one if the system does not tell.
+pub fn cores() -> usize {
+    thread::available_parallelism().map_or(1, |n| n.get())
+}
 
 /// Polls before a thread of a team goes to sleep: some tens of microseconds, since waking one up takes as
 /// long and the next kernel is seldom further off.
@@ -171,6 +177,23 @@ fn work(shared: &Shared, t: usize) {
             caller.unpark();
         }
     }
+}
+
+/// How long one who has nothing else to do stays awake before it goes to sleep: being woken up takes a tenth of a
+/// millisecond or more. Longer would be worse where a host runs the devices' cores in turns: nobody would come before who
+/// polls is asleep.
+const AWAKE: Duration = Duration::from_millis(1);
+
+/// Polls for a while, leaving the core to whoever wants it; whether it is `so`.
+pub(crate) fn polled(so: impl Fn() -> bool) -> bool {
+    let begin = Instant::now();
+    while begin.elapsed() < AWAKE {
+        if so() {
+            return true;
+        }
+        thread::yield_now();
+    }
+    so()
 }
 
 /// Spins briefly, then sleeps between looks; whoever makes `ready` true must unpark this thread.

@@ -18,7 +18,7 @@ use gulliver_graph::dim::DimError;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::nearest::suggestion;
 use gulliver_run::probe;
-use gulliver_run::team::Team;
+use gulliver_run::team::{Team, cores};
 use measure::{Measured, Runner, Variant, measure};
 use serde_json::{Value, json};
 use std::io::{self, Write};
@@ -138,7 +138,6 @@ struct Machine {
 pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let start = Instant::now();
     let chosen = choose(&arguments.workloads)?;
-    let cores = || std::thread::available_parallelism().map_or(1, |n| n.get());
     let devices = arguments.devices.map_or(1, |n| n.get());
     let threads = arguments.threads.unwrap_or_else(|| cores() / devices).clamp(1, 1024);
     if !arguments.seconds.is_finite() || !(0.0..=1e6).contains(&arguments.seconds) {

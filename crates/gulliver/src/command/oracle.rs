@@ -25,6 +25,7 @@ use gulliver_plan::oracle::rank::{epoch_cost, limits, rank};
 use gulliver_plan::oracle::setting::{Setting, Software};
 use gulliver_plan::oracle::workload::Workload;
 use gulliver_run::atomic::write_atomic;
+use gulliver_run::team::cores;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -193,7 +194,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
 
 /// This machine: each processor a device, as fast as it is found to be now.
 fn this_machine() -> Cluster {
-    let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+    let cores = cores() as u32;
     let device = Accelerator::cpu(measured(1), 4e9);
     let link = Link::plain(2e-6, 1.0 / 8e9);
     Cluster { name: "this machine".into(), ..Cluster::of(device, (1, cores), link.clone(), link) }

@@ -4,12 +4,13 @@ mod compare;
 mod refine;
 
 use super::CommandError;
-use crate::machine::{self, cores, processor};
+use crate::machine::{self, processor};
 use crate::report::table::{self, Column};
 use crate::report::units;
 use clap::Args;
 use gulliver_plan::cost::{Curves, Point, Profile};
 use gulliver_run::profile::{Doing, SECONDS, profile};
+use gulliver_run::team::cores;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;

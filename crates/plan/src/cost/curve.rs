@@ -114,6 +114,9 @@ pub struct Curves {
     /// How much longer the slowest of several devices takes for a little work than they do on average, as a share.
     #[serde(default)]
     pub uneven: f64,
+    /// The power of its length by which longer work is less uneven.
+    #[serde(default = "at_random")]
+    pub fades: f64,
     /// Seconds around the steps of several devices, in which inputs are fed and results read: of a step, and of each
     /// byte fed.
     #[serde(default)]
@@ -128,6 +131,11 @@ pub struct Curves {
     /// Rooflines of families that have one of their own; see [`Curves::fitted`].
     #[serde(skip)]
     pub rooflines: BTreeMap<String, Roofline>,
+}
+
+/// As noise fades that has nothing to do with that of a moment before.
+fn at_random() -> f64 {
+    0.5
 }
 
 /// Points that are averaged, nearest first.
@@ -225,9 +233,19 @@ mod tests {
             families.entry(family.to_string()).or_default().push(point);
         }
         let rates = Rates { flops: 1e9, bytes: 1e9, call: 1e-6 };
-        let (between, uneven, around, alone, rooflines) = (0.0, 0.0, [0.0; 2], None, BTreeMap::new());
-        let meeting = None;
-        Curves { threads: 1, devices: 1, between, meeting, uneven, around, rates, families, alone, rooflines }
+        Curves {
+            threads: 1,
+            devices: 1,
+            between: 0.0,
+            meeting: None,
+            uneven: 0.0,
+            fades: 0.5,
+            around: [0.0; 2],
+            rates,
+            families,
+            alone: None,
+            rooflines: BTreeMap::new(),
+        }
     }
 
     #[test]

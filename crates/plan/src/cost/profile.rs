@@ -90,6 +90,7 @@ mod tests {
                 between: 0.0,
                 meeting: None,
                 uneven: 0.0,
+                fades: 0.5,
                 around: [0.0; 2],
                 rates,
                 families: families.into_iter().collect(),

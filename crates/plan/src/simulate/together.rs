@@ -29,8 +29,8 @@ pub struct Party<'a> {
     /// Of each meeting that is held beside kernels, as there is no core for who holds it: seconds taken from kernels,
     /// and seconds it takes at least. None if there are cores.
     pub taken: Option<&'a dyn Fn(NodeId) -> [f64; 2]>,
-    /// How much longer the slowest of all devices takes for a little work than they do on average, as a share.
-    pub uneven: f64,
+    /// How late it may come to meetings.
+    pub uneven: Uneven,
     /// How fast its own links are where the topology has none.
     pub links: &'a Links,
 }
@@ -170,15 +170,24 @@ impl Due {
     }
 }
 
-/// Seconds over which a device that is slower than the others stays so.
-const STAYS: f64 = 3e-3;
+/// Seconds of work that are a little.
+const LITTLE: f64 = 3e-3;
 
-/// How late the slowest of several devices comes to a meeting, after so many seconds of work: what makes it slower is
-/// noise that lasts for a while. Shorter work is as uneven as it can be; in longer work the noise of one while has
-/// nothing to do with that of the next, and adds up as the root of their number.
-fn late(uneven: f64, seconds: f64) -> f64 {
-    let whiles = seconds / STAYS;
-    uneven * STAYS * (2.0 * (whiles - 1.0 + (-whiles).exp())).max(0.0).sqrt()
+/// How uneven devices of the same kind are, as others use the machine too.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Uneven {
+    /// How much longer the slowest of all devices takes for a little work than they do on average, as a share.
+    pub share: f64,
+    /// The power of its length by which longer work is less uneven: 0 if who is slow stays so, a half if that changes
+    /// all the time.
+    pub fades: f64,
+}
+
+impl Uneven {
+    /// How late the slowest of several devices comes to a meeting, after so many seconds of work.
+    fn late(&self, seconds: f64) -> f64 {
+        self.share * seconds * (1.0 + seconds / LITTLE).powf(-self.fades)
+    }
 }
 
 /// How much later than the last of two is expected the later of them comes if the other is expected so much earlier, and
@@ -195,8 +204,9 @@ const AGAIN: usize = 3;
 pub fn together(parties: &[Party], topology: &Topology) -> Result<Together, Stuck> {
     let mut found = timed(parties, topology, &[])?;
     if parties.len() > 1 && parties.iter().any(|party| party.alone.is_some()) {
+        let steps: Vec<usize> = parties.iter().map(|party| party.plan.steps.len()).collect();
         for _ in 0..AGAIN {
-            let crowds = crowds(parties, &found.spans);
+            let crowds = crowds(&steps, &found.spans);
             found = timed(parties, topology, &crowds)?;
         }
     }
@@ -204,14 +214,15 @@ pub fn together(parties: &[Party], topology: &Topology) -> Result<Together, Stuc
 }
 
 /// By device and step of the computation, how many of the other devices compute meanwhile, as a share of all others.
-fn crowds(parties: &[Party], spans: &[Span]) -> Vec<Vec<f32>> {
+/// Of each of several devices it takes the number of its plan's steps.
+pub fn crowds(steps: &[usize], spans: &[Span]) -> Vec<Vec<f32>> {
     let computing = |device: usize| {
         spans.iter().filter(move |s| s.device as usize == device && s.stream == Stream::Compute)
     };
-    let mut all: Vec<Vec<f32>> = parties.iter().map(|party| vec![0.0; party.plan.steps.len()]).collect();
-    let each = 1.0 / (parties.len() - 1) as f64;
+    let mut all: Vec<Vec<f32>> = steps.iter().map(|steps| vec![0.0; *steps]).collect();
+    let each = 1.0 / (steps.len() - 1) as f64;
     for (device, crowds) in all.iter_mut().enumerate() {
-        for other in (0..parties.len()).filter(|&other| other != device) {
+        for other in (0..steps.len()).filter(|&other| other != device) {
             let mut theirs = computing(other).peekable();
             for Span { step, start, end, .. } in computing(device).filter(|span| span.end > span.start) {
                 let mut shared = 0.0;
@@ -501,7 +512,7 @@ impl<'a> All<'a> {
         // Whoever has been there for long is not waited for, however late it may be.
         let latest = |a: [f64; 2], b: f64| if b > a[0] { [b, a[0]] } else { [a[0], a[1].max(b)] };
         let [last, before] = open.came.iter().map(|(.., computed)| *computed).fold([0.0; 2], latest);
-        let late = |device: usize| late(self.parties[device].uneven, self.devices[device].since);
+        let late = |device: usize| self.parties[device].uneven.late(self.devices[device].since);
         let late = open.came.iter().map(|(device, ..)| late(*device)).fold(0.0, f64::max);
         // It is computations that are late. Who meets leaves when the others do, for the next meeting too.
         let all_came = open.came.iter().map(|(_, _, ready, _)| *ready).fold(0.0, f64::max);
@@ -616,15 +627,18 @@ mod tests {
 
     #[test]
     fn short_work_is_as_uneven_as_it_can_be_and_long_work_less() {
-        assert_eq!((late(0.2, 0.0), late(0.0, 1.0)), (0.0, 0.0));
-        let short = 1e-3 * STAYS;
-        assert!((late(0.2, short) / (0.2 * short) - 1.0).abs() < 1e-3);
-        // Four times as long is twice as late.
-        let long = 1e4 * STAYS;
-        assert!((late(0.2, 4.0 * long) / late(0.2, long) - 2.0).abs() < 1e-3);
+        let late = |share, fades, seconds| Uneven { share, fades }.late(seconds);
+        assert_eq!((late(0.2, 0.5, 0.0), late(0.0, 0.5, 1.0)), (0.0, 0.0));
+        let [short, long] = [1e-3, 1e4].map(|times| times * LITTLE);
+        for fades in [0.0, 0.1, 0.5] {
+            assert!((late(0.2, fades, short) / (0.2 * short) - 1.0).abs() < 1e-3);
+            // Four times as long is four times as late if who is slow stays so, and twice if that changes all the time.
+            let times = late(0.2, fades, 4.0 * long) / late(0.2, fades, long);
+            assert!((times / 4f64.powf(1.0 - fades) - 1.0).abs() < 1e-3, "{fades}: {times}");
+        }
         let mut before = 1.0;
         for seconds in [1e-4, 1e-3, 1e-2, 1e-1] {
-            let share = late(0.2, seconds) / seconds;
+            let share = late(0.2, 0.3, seconds) / seconds;
             assert!(share < before && share <= 0.2, "{seconds}: {share}");
             before = share;
         }

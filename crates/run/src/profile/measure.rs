@@ -1,5 +1,5 @@
-//! One network run again and again while each of its kernels is timed: on one device, or on several at once that
-//! meet as in training.
+//! One network run again and again while each of its kernels is timed: on one device an instruction at a time, on
+//! several in whole steps, in which devices meet and wait for each other as in training.
 
 use super::ProfileError;
 use super::probes::Probe;
@@ -10,15 +10,14 @@ use crate::planner::Planner;
 use crate::session::{
     Key, Priced, Session, SessionError, SessionOptions, Which, divided, fed, foresee, planners,
 };
-use gulliver_graph::dim::Bindings;
+use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::graph::Graph;
-use gulliver_graph::work::Work;
+use gulliver_graph::work::{Load, Work};
 use gulliver_plan::cost::{Curves, Links, Point};
 use gulliver_plan::cut::{Devices, Unit, named};
-use gulliver_plan::kind::Kinds;
 use gulliver_plan::meetings::held_here;
 use gulliver_plan::plan::{Act, Plan, Stream};
-use gulliver_plan::simulate::{Span, Together, meeting_of};
+use gulliver_plan::simulate::{Span, Together, Uneven, crowds, meeting_of};
 use gulliver_plan::topology::{Device, Topology, Wiring};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -73,7 +72,8 @@ impl Stepped {
         planners.iter_mut().for_each(|planner| planner.set_curves(Some(Arc::clone(curves))));
         let priced = Priced::new(planners, sizes, plans)?;
         let waits = |uneven: &f64| {
-            let Together { seconds, devices, .. } = priced.steps(*uneven)?;
+            let uneven = Uneven { share: *uneven, fades: curves.fades };
+            let Together { seconds, devices, .. } = priced.steps(uneven)?;
             let busy: f64 = devices.iter().map(|timing| timing.busy[Stream::Compute as usize]).sum();
             Ok(1.0 - busy / devices.len() as f64 / seconds)
         };
@@ -93,24 +93,34 @@ impl Measured {
 /// A probe on so many devices of so many threads each, and what its repetitions have taken so far.
 pub struct Bench {
     session: Session,
-    /// What one device gets, and all of them together.
+    /// What all devices get together.
     batch: Batch,
-    whole: Batch,
-    /// Of what one device gets.
-    sizes: Bindings,
-    kinds: Kinds,
     step: u64,
     /// Seconds of a turn that do not count.
     settles: f64,
-    /// By kind, how many nodes are of it, and their mean in each repetition; of each repetition, the seconds of all nodes
-    /// and those that passed between two instructions.
-    times: Vec<(u32, Vec<f64>)>,
+    kernels: Vec<Kernel>,
+    /// By device and node of its graph, the place among kernels.
+    kernel_of: Vec<Vec<Option<usize>>>,
+    /// Of each repetition, the seconds of all kernels of a device, and on one device those that passed between two
+    /// instructions.
     all: Vec<f64>,
     between: Vec<f64>,
-    /// Of several devices, and whether they meet over links.
+    /// Of several devices.
     together: Option<Joint>,
-    wired: bool,
 }
+
+/// Nodes of one family with as much to do.
+struct Kernel {
+    family: String,
+    load: Load,
+    /// How many a device runs in a repetition, on average over devices, and what one took in each.
+    count: f64,
+    times: Vec<f64>,
+}
+
+/// How much a kernel counts that runs while the other devices are at rest, where it is asked how long it takes while they
+/// are at work.
+const AT_REST: f64 = 0.05;
 
 /// What is seen of whole steps of several devices.
 struct Joint {
@@ -186,11 +196,11 @@ impl Bench {
             ..SessionOptions::default()
         };
         let [samples, length] = probe.sizes;
-        let (mut session, planners, whole) = match (devices, probe.cut) {
-            (1, _) => (Session::new(graph, None, options(1), 0)?, None, batch.clone()),
+        let (mut session, planners, batch) = match (devices, probe.cut) {
+            (1, _) => (Session::new(graph, None, options(1), 0)?, None, batch),
             (_, Some(rule)) => {
                 let planners = cut_by(rule, &graph, vec![options(1); devices], &probe.bindings())?;
-                (Session::together(planners.clone(), 0)?, Some(planners), batch.clone())
+                (Session::together(planners.clone(), 0)?, Some(planners), batch)
             }
             (_, None) => {
                 let planners = planners(&graph, None, vec![options(devices as u32); devices])?;
@@ -198,101 +208,94 @@ impl Bench {
                 (Session::together(planners.clone(), 0)?, Some(planners), whole)
             }
         };
-        let sizes = session.share(session.sizes(Which::Train, &whole)?)?;
+        let sizes = session.share(session.sizes(Which::Train, &batch)?)?;
         let together = planners.map(|planners| Joint::new(planners, &sizes)).transpose()?;
         if together.is_some() {
             session.record();
         }
-        let kinds = Kinds::of(session.graph());
-        let times = vec![(0, Vec::new()); kinds.nodes.len()];
+        let (mut kernels, mut kernel_of) = (Vec::new(), Vec::new());
+        for device in session.devices() {
+            kernel_of.push(place(&mut kernels, device.graph(), &sizes).map_err(SessionError::from)?);
+        }
         let (all, between) = (Vec::new(), Vec::new());
         let (step, settles) = (0, SETTLES[usize::from(threads > 1)]);
-        let wired = probe.wired;
-        Ok(Bench { session, batch, whole, sizes, kinds, step, settles, times, all, between, together, wired })
+        Ok(Bench { session, batch, step, settles, kernels, kernel_of, all, between, together })
     }
 
     /// Forgets what repetitions have taken so far.
     pub fn forget(&mut self) {
         self.between.clear();
         self.all.clear();
-        self.times.iter_mut().for_each(|(_, times)| times.clear());
+        self.kernels.iter_mut().for_each(|kernel| kernel.times.clear());
         self.together.iter_mut().for_each(Joint::forget);
     }
 
-    /// Repeats steps for about so many seconds, and so often at least, after some that do not count; without seconds,
-    /// once after one that does not: enough to see that it works.
-    pub fn turn(&mut self, seconds: f64, least: usize) -> Result<(), ProfileError> {
-        let begin = Instant::now();
-        loop {
-            self.repeat(false)?;
-            if seconds <= 0.0 || begin.elapsed().as_secs_f64() >= self.settles {
-                break;
-            }
-        }
-        let begin = Instant::now();
-        for done in 0..if seconds > 0.0 { REPETITIONS } else { 1 } {
-            if done >= least && begin.elapsed().as_secs_f64() >= seconds {
-                break;
-            }
-            self.repeat(true)?;
-            let key = self.key();
-            if let Some(together) = &mut self.together {
-                let start = Instant::now();
-                self.session.step(&self.whole, key, &key.number())?;
-                together.note(&self.session.recorded(), start.elapsed().as_secs_f64());
-            }
-        }
-        Ok(())
-    }
-
-    fn key(&mut self) -> Key {
-        self.step += 1;
-        Key { seed: 0, step: self.step }
-    }
-
-    /// A step of every device at the same time, each instruction timed; those of the first device count, if any do.
+    /// A step, of which it is noted what took how long if it counts.
     fn repeat(&mut self, counts: bool) -> Result<(), ProfileError> {
-        let (key, start) = (self.key(), Instant::now());
-        let runs = self.session.profile_all(&self.batch, key, &key.number())?;
-        let run = &runs[0];
-        let taken = start.elapsed().as_secs_f64();
-        if !counts {
-            return Ok(());
-        }
-        let inside: f64 = run.iter().map(|(_, time)| time.as_secs_f64()).sum();
-        self.between.push((taken - inside) / run.len().max(1) as f64);
-        let mut sums = vec![(0.0, 0u32); self.kinds.nodes.len()];
-        for (did, time) in run {
-            if let Did::Node(node) = did {
-                let (sum, count) = &mut sums[self.kinds.kind_of[node.index()] as usize];
-                *sum += time.as_secs_f64();
-                *count += 1;
+        self.step += 1;
+        let (key, start) = (Key { seed: 0, step: self.step }, Instant::now());
+        let mut sums = vec![Sum::default(); self.kernels.len()];
+        match &mut self.together {
+            None => {
+                let run = self.session.profile(&self.batch, key, &key.number())?;
+                let taken = start.elapsed().as_secs_f64();
+                let inside: f64 = run.iter().map(|(_, time)| time.as_secs_f64()).sum();
+                if counts {
+                    self.between.push((taken - inside) / run.len().max(1) as f64);
+                }
+                for (did, time) in run {
+                    if let Did::Node(node) = did
+                        && let Some(kernel) = self.kernel_of[0][node.index()]
+                    {
+                        sums[kernel].add(time.as_secs_f64(), 1.0);
+                    }
+                }
+            }
+            Some(together) => {
+                self.session.step(&self.batch, key, &key.number())?;
+                let (spans, taken) = (self.session.recorded(), start.elapsed().as_secs_f64());
+                if counts {
+                    together.note(&spans, taken);
+                }
+                let plans = &together.stepped.plans;
+                let crowds = crowds(&plans.iter().map(|plan| plan.steps.len()).collect::<Vec<_>>(), &spans);
+                for Span { device, step, start, end, .. } in spans {
+                    let [device, step] = [device as usize, step as usize];
+                    if let Act::Run { node, .. } = plans[device].steps[step].act
+                        && let Some(kernel) = self.kernel_of[device][node.index()]
+                    {
+                        let crowd = f64::from(crowds[device][step]);
+                        sums[kernel].add(end - start, AT_REST + (1.0 - AT_REST) * crowd);
+                    }
+                }
             }
         }
-        self.all.push(sums.iter().map(|(sum, _)| sum).sum());
-        for (times, (sum, count)) in self.times.iter_mut().zip(sums).filter(|(_, (_, count))| *count > 0) {
-            times.0 = count;
-            times.1.push(sum / f64::from(count));
+        if counts {
+            let devices = self.kernel_of.len() as f64;
+            let mut all = 0.0;
+            for (kernel, sum) in self.kernels.iter_mut().zip(sums).filter(|(_, sum)| sum.count > 0) {
+                kernel.count = f64::from(sum.count) / devices;
+                kernel.times.push(sum.seconds / sum.weight);
+                all += kernel.count * sum.seconds / sum.weight;
+            }
+            self.all.push(all);
         }
         Ok(())
     }
 
     /// What all repetitions come to.
     pub fn measured(&self) -> Result<Measured, ProfileError> {
-        let graph = self.session.graph();
         let mut families: BTreeMap<String, Vec<Point>> = BTreeMap::new();
-        // Exceptions of one kind are in other repetitions than those of another: what is left out of each would be more
+        // Exceptions of one kernel are in other repetitions than those of another: what is left out of each would be more
         // than what is left out of steps.
-        let kinds = self.times.iter().filter_map(|(count, times)| Some(f64::from(*count) * usual(times)?));
-        let sum: f64 = kinds.sum();
+        let usually = |kernel: &Kernel| Some(kernel.count * usual(&kernel.times)?);
+        let sum: f64 = self.kernels.iter().filter_map(usually).sum();
         let more = usual(&self.all).filter(|_| sum > 0.0).map_or(1.0, |all| (all / sum).max(1.0));
-        for (id, (_, times)) in self.kinds.nodes.iter().zip(&self.times) {
+        for Kernel { family, load, times, .. } in &self.kernels {
             let Some((seconds, usual)) = sorted(times, UNDISTURBED).zip(usual(times)) else { continue };
-            let work = Work::of(graph, &graph.nodes[id.index()]);
-            let load = work.bind(&self.sizes).map_err(SessionError::from)?;
             let seconds = seconds.max(1e-9);
             let spread = (more * usual / seconds - 1.0).max(0.0);
-            families.entry(work.family).or_default().push(Point { load, seconds, spread });
+            families.entry(family.clone()).or_default().push(Point { load: *load, seconds, spread });
         }
         let between = sorted(&self.between, UNDISTURBED).unwrap_or(0.0);
         let met = |waits: bool| {
@@ -301,7 +304,8 @@ impl Bench {
             these.filter_map(|(bytes, _, times)| Some([*bytes, usual(times)?.max(1e-9)])).collect()
         };
         // Over links it is above all threads that devices wait for.
-        let stepped = self.together.as_ref().filter(|_| !self.wired).and_then(|together| {
+        let free = |together: &&Joint| together.stepped.planners[0].options().throttle.is_none();
+        let stepped = self.together.as_ref().filter(free).and_then(|together| {
             let waits = usual(&together.waits)?;
             Some(Stepped { waits, ..together.stepped.clone() })
         });
@@ -310,6 +314,72 @@ impl Bench {
         });
         Ok(Measured { families, between, met: met(true), beside: met(false), around, stepped })
     }
+}
+
+/// Steps of several probes in turns, until those of each have taken about so many seconds and there were so many at
+/// least, after some that do not count; without seconds, one of each after one that does not: enough to see that it works.
+/// Every step finds the caches full of what others have left, as each layer of a large network does.
+pub fn take_turns(benches: &mut [&mut Bench], seconds: f64, least: usize) -> Result<(), ProfileError> {
+    let settles = benches.iter().map(|bench| bench.settles).fold(0.0, f64::max);
+    let begin = Instant::now();
+    loop {
+        benches.iter_mut().try_for_each(|bench| bench.repeat(false))?;
+        if seconds <= 0.0 || begin.elapsed().as_secs_f64() >= settles {
+            break;
+        }
+    }
+    let mut taken = vec![0.0; benches.len()];
+    for done in 0..if seconds > 0.0 { REPETITIONS } else { 1 } {
+        let mut more = false;
+        for (bench, taken) in benches.iter_mut().zip(&mut taken) {
+            if done < least || *taken < seconds {
+                let start = Instant::now();
+                bench.repeat(true)?;
+                *taken += start.elapsed().as_secs_f64();
+                more = true;
+            }
+        }
+        if !more {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// What kernels of one family and load came to in one repetition.
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    count: u32,
+    /// Each times how much it counts.
+    seconds: f64,
+    weight: f64,
+}
+
+impl Sum {
+    fn add(&mut self, seconds: f64, weight: f64) {
+        self.count += 1;
+        self.seconds += weight * seconds;
+        self.weight += weight;
+    }
+}
+
+/// Which of the kernels each node of a graph runs, those added that were not among them yet; views run none.
+fn place(kernels: &mut Vec<Kernel>, graph: &Graph, sizes: &Bindings) -> Result<Vec<Option<usize>>, DimError> {
+    let mut places = Vec::new();
+    for node in &graph.nodes {
+        if node.op.def().is_view() {
+            places.push(None);
+            continue;
+        }
+        let work = Work::of(graph, node);
+        let load = work.bind(sizes)?;
+        let known = kernels.iter().position(|kernel| kernel.family == work.family && kernel.load == load);
+        places.push(Some(known.unwrap_or(kernels.len())));
+        if known.is_none() {
+            kernels.push(Kernel { family: work.family, load, count: 0.0, times: Vec::new() });
+        }
+    }
+    Ok(places)
 }
 
 /// Planners of devices that share every node, as a rule says.

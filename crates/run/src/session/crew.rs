@@ -4,11 +4,12 @@
 
 use super::{Key, Outcome, Session, SessionError, SessionOptions, Which};
 use crate::data::Batch;
-use crate::executor::{RunError, Work};
+use crate::executor::RunError;
 use crate::host::HostTensor;
 use crate::lower::KernelError;
 use crate::peers::{Peers, Room, Seat, Takes};
 use crate::planner::Planner;
+use crate::team::{Team, cores};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Origin, Phase, Role, Value};
 use gulliver_plan::make::{BATCH, PlanError};
@@ -17,9 +18,8 @@ use gulliver_plan::replicate::{EVERYONES, TOTAL, replica};
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
 
 /// The planners of several devices, each with the options of one, in which batch and partials are those of
 /// the whole job. There must be as many partials for each device, and at least one device. The first evaluates.
@@ -84,36 +84,42 @@ pub(super) fn room(devices: &[SessionOptions]) -> Arc<dyn Peers> {
     if let Some(peers) = devices.first().and_then(|options| options.kernels.peers.clone()) {
         return peers;
     }
-    let cores = thread::available_parallelism().map_or(1, |n| n.get());
     let threads: usize = devices.iter().map(|options| options.threads).sum();
-    Arc::new(Room::new(devices.len(), threads > cores))
+    Arc::new(Room::new(devices.len(), threads > cores()))
 }
 
 /// One step of every device, each with its own batch, at the same time. If one fails, that is the error.
-pub(super) fn step_all(
+fn step_all(
+    crew: &Team,
     devices: Vec<(&mut Session, &Batch)>,
     key: Key,
     set: &HashMap<String, f32>,
 ) -> Result<Vec<Outcome>, SessionError> {
-    on_all(devices, key, |session, batch| {
+    on_all(crew, devices, key, |session, batch| {
         let outcomes = session.sums_of_step(batch, &[key], &|_, name| set.get(name).copied());
         Ok(outcomes?.remove(0))
     })
 }
 
-/// What every device makes of its own batch, all at the same time. If one fails, that is the error.
+/// What every device makes of its own batch, each on a thread of the crew. If one fails, that is the error.
 fn on_all<T: Send>(
+    crew: &Team,
     devices: Vec<(&mut Session, &Batch)>,
     key: Key,
     does: impl Fn(&mut Session, &Batch) -> Result<T, SessionError> + Sync,
 ) -> Result<Vec<T>, SessionError> {
     let seat = devices[0].0.planner.options().seat.clone().expect("one of several has a seat");
-    let does = &does;
-    let results: Vec<Option<Result<T, SessionError>>> = thread::scope(|scope| {
-        let one = |(session, batch): (&mut Session, &Batch)| session.among(|session| does(session, batch));
-        let workers: Vec<_> = devices.into_iter().map(|device| scope.spawn(move || one(device))).collect();
-        workers.into_iter().map(|worker| worker.join().ok()).collect()
+    debug_assert_eq!(crew.threads(), devices.len(), "devices wait for each other");
+    // What each device has to do, and what came of it: nothing, if its thread panicked.
+    let parts: Vec<_> = devices.into_iter().map(|device| Mutex::new((Some(device), None))).collect();
+    crew.run(parts.len(), &|part| {
+        let mut part = parts[part].lock().unwrap_or_else(PoisonError::into_inner);
+        let (session, batch) = part.0.take().expect("every part is run once");
+        let one = || session.among(|session| does(session, batch));
+        part.1 = catch_unwind(AssertUnwindSafe(one)).ok();
     });
+    let results = parts.into_iter().map(|part| part.into_inner().unwrap_or_else(PoisonError::into_inner).1);
+    let results: Vec<Option<Result<T, SessionError>>> = results.collect();
     // The device that failed first, not one that was told of it.
     let fine = |result: &Option<Result<T, SessionError>>| matches!(result, Some(Ok(_)));
     if !results.iter().all(fine)
@@ -160,21 +166,6 @@ impl Session {
         options.seat.is_none() || options.own_partials().is_some()
     }
 
-    /// A step of every device at the same time, each with this batch, that looks at no loss and times each
-    /// instruction; the times of each device.
-    pub(crate) fn profile_all(
-        &mut self,
-        batch: &Batch,
-        key: Key,
-        hyper: &(dyn Fn(&str) -> Option<f32> + Sync),
-    ) -> Result<Vec<Vec<(Work, Duration)>>, SessionError> {
-        let mut others = std::mem::take(&mut self.others);
-        let all: Vec<&mut Session> = std::iter::once(&mut *self).chain(&mut others).collect();
-        let times = at_once(all, |session: &mut Session| session.profile(batch, key, hyper));
-        self.others = others;
-        times
-    }
-
     /// The sessions of all devices, this one's first.
     pub fn devices(&self) -> impl Iterator<Item = &Session> {
         std::iter::once(self).chain(&self.others)
@@ -204,8 +195,8 @@ impl Session {
         let set = hypers(self.whole(), hyper);
         if !self.shares_batches() {
             self.ready_on_all(Which::Train, &self.sizes(Which::Train, batch)?)?;
-            let outcomes = self.with_others(|all| {
-                step_all(all.into_iter().map(|session| (session, batch)).collect(), key, &set)
+            let outcomes = self.with_others(|crew, all| {
+                step_all(crew, all.into_iter().map(|session| (session, batch)).collect(), key, &set)
             })?;
             return Ok(self.united(outcomes));
         }
@@ -213,7 +204,8 @@ impl Session {
         share_of(rows, parties as u32)?;
         self.ready_on_all(Which::Train, &self.share(self.sizes(Which::Train, batch)?)?)?;
         let shares: Vec<Batch> = (0..parties).map(|party| share_of_batch(batch, party, parties)).collect();
-        let outcomes = self.with_others(|all| step_all(all.into_iter().zip(&shares).collect(), key, &set))?;
+        let outcomes =
+            self.with_others(|crew, all| step_all(crew, all.into_iter().zip(&shares).collect(), key, &set))?;
         Ok(self.joined(outcomes))
     }
 
@@ -224,9 +216,9 @@ impl Session {
         key: Key,
     ) -> Result<BTreeMap<String, f64>, SessionError> {
         self.ready_on_all(Which::Evaluate, &self.sizes(Which::Evaluate, batch)?)?;
-        let all = self.with_others(|all| {
+        let all = self.with_others(|crew, all| {
             let all = all.into_iter().map(|session| (session, batch)).collect();
-            on_all(all, key, |session, batch| Ok(session.evaluate_together(batch, &[key])?.remove(0)))
+            on_all(crew, all, key, |session, batch| Ok(session.evaluate_together(batch, &[key])?.remove(0)))
         })?;
         Ok(all.into_iter().flatten().collect())
     }
@@ -237,28 +229,20 @@ impl Session {
         if self.devices().all(|device| device.programs.has(which, sizes)) {
             return Ok(());
         }
-        let meetings = self.with_others(|all| {
-            thread::scope(|scope| {
-                let load = |session: &mut Session| {
-                    let at = session.load(which, sizes)?;
-                    Ok(session.programs.get(at).meetings.clone())
-                };
-                let workers: Vec<_> =
-                    all.into_iter().map(|session| scope.spawn(move || load(session))).collect();
-                let join = |worker: thread::ScopedJoinHandle<'_, Result<_, SessionError>>| {
-                    worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-                };
-                workers.into_iter().map(join).collect::<Result<Vec<_>, SessionError>>()
-            })
-        })?;
+        let load = |session: &mut Session| {
+            let at = session.load(which, sizes)?;
+            Ok(session.programs.get(at).meetings.clone())
+        };
+        let meetings = self.with_others(|_, all| at_once(all, load))?;
         Ok(all_get_through(&meetings)?)
     }
 
-    /// Calls `f` with the sessions of all devices.
-    fn with_others<T>(&mut self, f: impl FnOnce(Vec<&mut Session>) -> T) -> T {
+    /// Calls `f` with the sessions of all devices, and threads for each of them.
+    fn with_others<T>(&mut self, f: impl FnOnce(&Team, Vec<&mut Session>) -> T) -> T {
         let mut others = std::mem::take(&mut self.others);
-        let result = f(std::iter::once(&mut *self).chain(&mut others).collect());
-        self.others = others;
+        let crew = self.crew.take().unwrap_or_else(|| Team::new(1 + others.len()));
+        let result = f(&crew, std::iter::once(&mut *self).chain(&mut others).collect());
+        (self.others, self.crew) = (others, Some(crew));
         result
     }
 

@@ -4,13 +4,13 @@
 use super::crew::at_once;
 use super::{SessionError, Which};
 use crate::planner::Planner;
+use crate::team::cores;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::NodeId;
 use gulliver_plan::plan::Plan;
-use gulliver_plan::simulate::{Party, Together, together};
+use gulliver_plan::simulate::{Party, Together, Uneven, together};
 use gulliver_plan::topology::Topology;
 use gulliver_plan::verify::verify;
-use std::thread;
 
 /// The plans of all devices, and how long they take together.
 pub struct Foreseen {
@@ -33,8 +33,9 @@ pub fn foresee(planners: &mut [Planner], sizes: &Bindings) -> Result<Foreseen, S
 
 /// How long plans take together that these planners have made for inputs of these sizes, at prices they have now.
 pub fn timed(planners: &mut [Planner], sizes: &Bindings, plans: &[Plan]) -> Result<Together, SessionError> {
-    let uneven = planners.first().and_then(|planner| planner.options().curves.as_ref()).map(|c| c.uneven);
-    Priced::new(planners, sizes, plans)?.together(uneven.unwrap_or(0.0))
+    let curves = planners.first().and_then(|planner| planner.options().curves.as_ref());
+    let uneven = curves.map(|curves| Uneven { share: curves.uneven, fades: curves.fades });
+    Priced::new(planners, sizes, plans)?.together(uneven.unwrap_or_default())
 }
 
 /// Bytes that are fed to a device before every step.
@@ -77,14 +78,14 @@ impl<'a> Priced<'a> {
             Ok(Prices { crowded, alone, met: planner.seconds_met(Which::Train, sizes)? })
         })?;
         let threads: usize = planners.iter().map(|planner| planner.options().threads).sum();
-        let crowded = threads >= thread::available_parallelism().map_or(1, |n| n.get());
+        let crowded = threads >= cores();
         let throttle = planners.first().and_then(|planner| planner.options().throttle.as_ref());
         let topology = throttle.map_or_else(Topology::alone, |throttle| throttle.topology().clone());
         Ok(Priced { planners, plans, prices, crowded, topology })
     }
 
-    /// How long they take together if the slowest device takes so much longer for a kernel than they do on average.
-    pub fn together(&self, uneven: f64) -> Result<Together, SessionError> {
+    /// How long they take together if devices are so uneven.
+    pub fn together(&self, uneven: Uneven) -> Result<Together, SessionError> {
         let mut found = self.steps(uneven)?;
         found.seconds += self.around();
         Ok(found)
@@ -98,7 +99,7 @@ impl<'a> Priced<'a> {
     }
 
     /// The same without what is around their plans.
-    pub fn steps(&self, uneven: f64) -> Result<Together, SessionError> {
+    pub fn steps(&self, uneven: Uneven) -> Result<Together, SessionError> {
         fn of<T: Copy>(seconds: &[T]) -> impl Fn(NodeId) -> T {
             |id| seconds[id.index()]
         }

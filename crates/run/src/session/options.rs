@@ -3,6 +3,7 @@
 use crate::link::{Port, Throttle};
 use crate::lower::Kernels;
 use crate::peers::{Seat, Takes};
+use crate::team::cores;
 use gulliver_graph::dim::Bindings;
 use gulliver_plan::comparator::paging::Paged;
 use gulliver_plan::cost::{Curves, Links, Rates};
@@ -57,7 +58,6 @@ impl SessionOptions {
     /// Whether the computation waits for meetings where it comes to them: there are no links to wait for meanwhile, nor
     /// a core for another thread. Stages of a pipeline must not wait for each other.
     pub(crate) fn meets_in_turn(&self) -> bool {
-        let cores = || std::thread::available_parallelism().map_or(1, |n| n.get());
         let links = self.throttle.as_ref().is_some_and(|throttle| !throttle.topology().links().is_empty());
         self.seat
             .as_ref()
@@ -90,7 +90,7 @@ impl SessionOptions {
 impl Default for SessionOptions {
     /// All cores, no limit, the batch in one piece.
     fn default() -> SessionOptions {
-        let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let threads = cores();
         SessionOptions {
             threads,
             memory: None,

@@ -9,6 +9,7 @@ use crate::report::table::{self, Column};
 use crate::report::units;
 use gulliver_plan::cost::Profile;
 use gulliver_run::profile::Doing;
+use gulliver_run::profile::probes::Probe;
 use std::collections::BTreeSet;
 
 /// Regret that is nobody's fault: two strategies as good as equal.
@@ -32,14 +33,14 @@ pub fn compare(profile: &Profile, cores: usize, arguments: &Arguments) -> Result
         parts: arguments.parts,
         fresh: arguments.fresh.then(Fresh::default),
     };
-    for (i, case) in cases.iter().enumerate() {
-        let what = format!("{}, {} × {} threads", case.probe.model, case.devices, case.threads);
-        show(&bar, &Doing { what, done: [i, cases.len()] });
-        let group = check(case, profile, &mut wanted)?;
+    for of_one in cases.chunk_by(|a, b| a.probe == b.probe) {
+        let Probe { model, sizes, .. } = of_one[0].probe;
+        show(&bar, &Doing { what: format!("{model}, batch {}", sizes[0]), done: [all.len(), cases.len()] });
+        let groups = check(of_one, profile, &mut wanted)?;
         if bar.is_hidden() {
-            eprint!("{}", lines(&group));
+            groups.iter().for_each(|group| eprint!("{}", lines(group)));
         }
-        all.push(group);
+        all.extend(groups);
     }
     bar.finish_and_clear();
     Ok(all)

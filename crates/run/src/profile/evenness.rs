@@ -1,0 +1,126 @@
+//! Whether cores that are slower than others stay so: arithmetic on all of them at once, looked at in windows of several
+//! lengths. Where somebody else has half of a core for seconds, long work is as uneven as short; where the system only
+//! interrupts for moments, it is less so the longer it takes.
+
+use crate::probe::little;
+use crate::team::Team;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+/// Seconds of the windows.
+const WINDOWS: [f64; 5] = [3e-3, 1e-2, 3e-2, 1e-1, 3e-1];
+
+/// Cores at work at once, and how uneven they were so far.
+pub struct Evenness {
+    team: Team,
+    /// By length of windows: how many there were, and by how much less than all did on average the slowest did in them,
+    /// as a share, summed up.
+    seen: [(usize, f64); WINDOWS.len()],
+}
+
+impl Evenness {
+    /// Of so many cores.
+    pub fn new(cores: usize) -> Evenness {
+        Evenness { team: Team::new(cores), seen: Default::default() }
+    }
+
+    /// Forgets what was seen so far.
+    pub fn forget(&mut self) {
+        self.seen = Default::default();
+    }
+
+    /// Keeps all cores at work for as long as the longest window.
+    pub fn turn(&mut self) {
+        let seconds = WINDOWS[WINDOWS.len() - 1];
+        let (begin, isa, threads) = (Instant::now(), self.team.isa(), self.team.threads());
+        // By thread, when each little piece of work was done.
+        let done: Vec<Mutex<Vec<f64>>> = (0..threads).map(|_| Mutex::default()).collect();
+        self.team.run(threads, &|thread| {
+            let mut done = done[thread].lock().unwrap_or_else(PoisonError::into_inner);
+            while done.last().is_none_or(|last| *last < seconds) {
+                little(isa);
+                done.push(begin.elapsed().as_secs_f64());
+            }
+        });
+        let done = done.into_iter().map(|done| done.into_inner().unwrap_or_else(PoisonError::into_inner));
+        self.note(&done.collect::<Vec<_>>());
+    }
+
+    fn note(&mut self, done: &[Vec<f64>]) {
+        let seconds = WINDOWS[WINDOWS.len() - 1];
+        for ((count, sum), window) in self.seen.iter_mut().zip(WINDOWS) {
+            let windows = (seconds / window + 1e-9) as usize;
+            for at in 0..windows {
+                let before = |thread: &Vec<f64>, time: f64| thread.partition_point(|done| *done < time);
+                let [from, to] = [at, at + 1].map(|at| at as f64 * window);
+                let did = done.iter().map(|thread| (before(thread, to) - before(thread, from)) as f64);
+                let (least, all) = did.fold((f64::INFINITY, 0.0), |(least, all), n| (n.min(least), all + n));
+                if all > 0.0 {
+                    *count += 1;
+                    *sum += 1.0 - least * done.len() as f64 / all;
+                }
+            }
+        }
+    }
+
+    /// The power of its length by which work of devices is less uneven the longer it takes; none if all were as fast as
+    /// each other, or nothing was seen.
+    pub fn fades(&self) -> Option<f64> {
+        let shares = self.seen.iter().zip(WINDOWS).filter(|((count, sum), _)| *count > 0 && *sum > 0.0);
+        let points: Vec<[f64; 2]> =
+            shares.map(|((count, sum), window)| [window.ln(), (sum / *count as f64).ln()]).collect();
+        if points.len() < WINDOWS.len() {
+            return None;
+        }
+        let mean = |of: usize| points.iter().map(|point| point[of]).sum::<f64>() / points.len() as f64;
+        let (x, y) = (mean(0), mean(1));
+        let rises: f64 = points.iter().map(|point| (point[0] - x) * (point[1] - y)).sum();
+        let runs: f64 = points.iter().map(|point| (point[0] - x).powi(2)).sum();
+        Some((-rises / runs).clamp(0.0, 0.5))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gulliver_graph::random::Stream;
+
+    /// When two cores have done pieces of work that take `piece(core, n)` seconds each.
+    fn seen(piece: impl Fn(usize, usize) -> f64) -> Evenness {
+        let mut evenness = Evenness::new(1);
+        let core = |core: usize| {
+            let (mut time, mut done) = (0.0, Vec::new());
+            while time < 0.3 {
+                time += piece(core, done.len());
+                done.push(time);
+            }
+            done
+        };
+        evenness.note(&[core(0), core(1)]);
+        evenness
+    }
+
+    #[test]
+    fn who_stays_slow_is_told_from_who_is_slow_in_turns() {
+        assert_eq!(seen(|_, _| 1e-5).fades(), None, "as fast as each other");
+        let stays = seen(|core, _| [1e-5, 1.3e-5][core]).fades().unwrap();
+        assert!(stays < 0.01, "{stays}");
+        // Each is slow now and then, for half a millisecond.
+        let turns = |core: usize, n: usize| {
+            let slow = Stream::new(7, core as u64, 0).below(n as u64 / 50, 3) == 0;
+            if slow { 2e-5 } else { 1e-5 }
+        };
+        let turns = seen(turns).fades().unwrap();
+        assert!(turns > 0.3, "{turns}");
+    }
+
+    #[test]
+    fn a_turn_sees_windows_of_every_length() {
+        let mut evenness = Evenness::new(2);
+        evenness.turn();
+        assert_eq!(evenness.seen.map(|(count, _)| count), [100, 30, 10, 3, 1]);
+        assert!(evenness.seen.iter().all(|(count, sum)| (0.0..=*count as f64).contains(sum)));
+        evenness.forget();
+        assert_eq!(evenness.fades(), None);
+    }
+}
