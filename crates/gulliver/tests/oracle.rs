@@ -275,7 +275,7 @@ fn validation_scores_every_known_format() {
     assert!((theirs - 1.0).abs() < 1e-9 && rows == 1, "0.4 s for 0.2 s");
     // Two layers of four samples on each of two replicas: 4 x 2 x (0.01 + 0.03) s.
     let plans = parts.iter().find(|p| p["file"] == "plans.csv").unwrap();
-    let replicas = plans["worst"].as_array().unwrap().iter().find(|c| c["label"].to_string().contains("vDP"));
+    let replicas = plans["cases"].as_array().unwrap().iter().find(|c| c["label"].to_string().contains("vDP"));
     let predicted = replicas.unwrap()["predicted"].as_f64().unwrap();
     assert!((predicted / 0.32 - 1.0).abs() < 0.02, "{predicted}");
     let anchored = find("throughput.csv", "test, one device measured")["error"].as_f64().unwrap();

@@ -15,7 +15,7 @@ use gulliver_graph::graph::{Graph, GraphError};
 use gulliver_graph::work::Work;
 use gulliver_plan::cost::{Curves, Links, Meeting, Profile, Rates, Scaling, explained};
 use gulliver_plan::topology::TopologyError;
-use measure::{Bench, Measured, Stepped, sorted, take_turns};
+use measure::{Bench, Measured, Stepped, sorted, take_turns, usual};
 use probes::{Probe, probes};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -202,7 +202,10 @@ impl Meanwhile {
 
     /// Runs some of the probes for as many seconds each: of so many turns that have all of them, this one's.
     pub fn turn(&mut self, seconds: f64, (turn, turns): (usize, usize)) -> Result<(), ProfileError> {
-        self.evenness.iter_mut().filter(|_| turn == 0).for_each(Evenness::turn);
+        if turn == 0 {
+            self.evenness.iter_mut().for_each(Evenness::turn);
+            self.probes.iter_mut().filter_map(|(.., bench)| bench.as_mut()).for_each(Bench::next_round);
+        }
         let (wanted, turns) = (&self.wanted, turns.max(1));
         let mut benches: Vec<&mut Bench> = Vec::new();
         for (i, (.., bench)) in self.probes.iter_mut().enumerate() {
@@ -271,8 +274,10 @@ fn joined([threads, devices]: [usize; 2], rates: Rates, all: Vec<Measured>) -> C
     let beside: Vec<[f64; 2]> = all.iter().flat_map(|measured| measured.beside.iter().copied()).collect();
     let around: Vec<[f64; 2]> = all.iter().filter_map(|measured| measured.around).collect();
     let meeting = (devices > 1).then(|| Meeting::fitted(&met, &beside));
+    let slower = disturbed(&all);
     let mut families: BTreeMap<String, Vec<_>> = BTreeMap::new();
-    for (family, points) in all.into_iter().flat_map(|measured| measured.families) {
+    for (family, mut points) in all.into_iter().flat_map(|measured| measured.families) {
+        points.iter_mut().for_each(|point| point.spread = (1.0 + point.spread) * slower - 1.0);
         families.entry(family).or_default().extend(points);
     }
     Curves {
@@ -288,6 +293,19 @@ fn joined([threads, devices]: [usize; 2], rates: Rates, all: Vec<Measured>) -> C
         alone: None,
         rooflines: BTreeMap::new(),
     }
+}
+
+/// How much longer kernels take in all than their repetitions do as a rule. Who takes a core for ten milliseconds hits few
+/// repetitions of a small network, which are left out as exceptions, and nearly every step of a large one: rounds of all
+/// probes are as long as such steps, and it is the slowest of rounds that are left out here.
+fn disturbed(all: &[Measured]) -> f64 {
+    let rounds = all.iter().map(|measured| measured.rounds.len()).max().unwrap_or(0);
+    let slower = (0..rounds).filter_map(|round| {
+        let of = |i: usize| all.iter().filter_map(|m| m.rounds.get(round)).map(|round| round[i]).sum::<f64>();
+        let [taken, usually] = [of(0), of(1)];
+        (usually > 0.0).then(|| taken / usually)
+    });
+    usual(&slower.collect::<Vec<_>>()).unwrap_or(1.0).max(1.0)
 }
 
 /// Every probe run this way, in about `seconds`. Those that something disturbed are run again while there is time, and
@@ -365,4 +383,31 @@ fn links(dir: &Path) -> Result<Links, DiskError> {
         (0..times.div_ceil(2)).map(|_| probe::disk(dir, ON_DISK)).collect::<Result<_, _>>()?;
     let [disk_read, disk_write] = [0, 1].map(|i| median(disk.iter().map(|rates| rates[i]).collect()));
     Ok(Links { to_device: moves, to_host: moves, from_peers: moves, disk_read, disk_write })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_hits_few_repetitions_counts_as_it_does_in_long_steps() {
+        let of = |rounds: Vec<[f64; 2]>| Measured {
+            families: BTreeMap::new(),
+            rounds,
+            between: 0.0,
+            met: Vec::new(),
+            beside: Vec::new(),
+            around: None,
+            stepped: None,
+        };
+        assert_eq!(disturbed(&[]), 1.0);
+        // Another probe is hit in every round; one round of ten is an exception.
+        let hit = |probe: usize| (0..10).map(move |round| [if round % 2 == probe { 1.4 } else { 1.0 }, 1.0]);
+        let mut all = [of(hit(0).collect()), of(hit(1).collect())];
+        assert!((disturbed(&all) - 1.2).abs() < 1e-9);
+        all[0].rounds[3][0] = 50.0;
+        assert!((disturbed(&all) - 1.2).abs() < 1e-9);
+        // Exceptions are never faster.
+        assert_eq!(disturbed(&[of(vec![[0.9, 1.0]])]), 1.0);
+    }
 }

@@ -39,6 +39,8 @@ pub(super) const UNDISTURBED: f64 = 0.1;
 pub struct Measured {
     /// Points by family.
     pub families: BTreeMap<String, Vec<Point>>,
+    /// Of every round, the seconds of all kernels of its repetitions, and those they take as a rule.
+    pub rounds: Vec<[f64; 2]>,
     /// Seconds that passed between two instructions.
     pub between: f64,
     /// Of every meeting that several devices only wait for, the bytes it brings each of them, and its seconds once all
@@ -105,6 +107,8 @@ pub struct Bench {
     /// instructions.
     all: Vec<f64>,
     between: Vec<f64>,
+    /// How many repetitions there were before every round.
+    rounds: Vec<usize>,
     /// Of several devices.
     together: Option<Joint>,
 }
@@ -217,17 +221,23 @@ impl Bench {
         for device in session.devices() {
             kernel_of.push(place(&mut kernels, device.graph(), &sizes).map_err(SessionError::from)?);
         }
-        let (all, between) = (Vec::new(), Vec::new());
+        let (all, between, rounds) = (Vec::new(), Vec::new(), vec![0]);
         let (step, settles) = (0, SETTLES[usize::from(threads > 1)]);
-        Ok(Bench { session, batch, step, settles, kernels, kernel_of, all, between, together })
+        Ok(Bench { session, batch, step, settles, kernels, kernel_of, all, between, rounds, together })
     }
 
     /// Forgets what repetitions have taken so far.
     pub fn forget(&mut self) {
         self.between.clear();
         self.all.clear();
+        self.rounds = vec![0];
         self.kernels.iter_mut().for_each(|kernel| kernel.times.clear());
         self.together.iter_mut().for_each(Joint::forget);
+    }
+
+    /// What follows is another round.
+    pub fn next_round(&mut self) {
+        self.rounds.push(self.all.len());
     }
 
     /// A step, of which it is noted what took how long if it counts.
@@ -297,6 +307,13 @@ impl Bench {
             let spread = (more * usual / seconds - 1.0).max(0.0);
             families.entry(family.clone()).or_default().push(Point { load: *load, seconds, spread });
         }
+        let each = usual(&self.all).unwrap_or(0.0);
+        let ends = self.rounds.iter().skip(1).copied().chain([self.all.len()]);
+        let rounds = self.rounds.iter().zip(ends).map(|(&from, to)| {
+            let taken: f64 = self.all[from..to].iter().sum();
+            [taken, each * (to - from) as f64]
+        });
+        let rounds = rounds.collect();
         let between = sorted(&self.between, UNDISTURBED).unwrap_or(0.0);
         let met = |waits: bool| {
             let all = self.together.iter().flat_map(|together| &together.met);
@@ -312,7 +329,7 @@ impl Bench {
         let around = self.together.as_ref().and_then(|together| {
             Some([together.stepped.plans.iter().map(fed).sum::<u64>() as f64, usual(&together.around)?])
         });
-        Ok(Measured { families, between, met: met(true), beside: met(false), around, stepped })
+        Ok(Measured { families, rounds, between, met: met(true), beside: met(false), around, stepped })
     }
 }
 
