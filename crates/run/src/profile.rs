@@ -27,8 +27,15 @@ use std::time::Instant;
 pub const SECONDS: f64 = 10.0;
 /// The share of them in which every probe is run once.
 const FIRST: f64 = 0.6;
-/// Probes that take turns with each other.
-const AT_ONCE: usize = 4;
+/// Probes that take turns with each other step by step.
+const IN_TURNS: usize = 4;
+
+/// How many probes of so many threads take turns step by step: threads of a team that begin when they are woken up, on
+/// a core that another may have, are slower for a while, so that networks of several threads have turns to themselves.
+fn in_turns(threads: usize) -> usize {
+    if threads > 1 { 1 } else { IN_TURNS }
+}
+
 /// Repetitions of each probe at least.
 const LEAST: usize = 3;
 /// A probe with less spread than this is not run again, and none more often.
@@ -211,8 +218,9 @@ impl Meanwhile {
         for (i, (.., bench)) in self.probes.iter_mut().enumerate() {
             benches.extend(bench.as_mut().filter(|_| wanted.contains(&i)));
         }
-        let groups = benches.len().div_ceil(AT_ONCE);
-        for (group, benches) in benches.chunks_mut(AT_ONCE).enumerate() {
+        let in_turns = in_turns(self.way[0]);
+        let groups = benches.len().div_ceil(in_turns);
+        for (group, benches) in benches.chunks_mut(in_turns).enumerate() {
             if group * turns / groups == turn {
                 take_turns(benches, seconds, 1)?;
             }
@@ -328,7 +336,7 @@ fn all_probes(
         benches.iter().map(Bench::measured).collect()
     };
     let mut all = Vec::new();
-    for some in probes.chunks(AT_ONCE) {
+    for some in probes.chunks(in_turns(way[0])) {
         some.iter().for_each(|probe| tell(probe.model));
         all.extend(measure(some)?.into_iter().map(|measured| (measured, 1)));
     }
@@ -336,7 +344,7 @@ fn all_probes(
         let noisy = |i: &usize| all[*i].1 < RUNS && all[*i].0.spread() > CALM;
         let mut again: Vec<usize> = (0..all.len()).filter(noisy).collect();
         again.sort_by(|a, b| all[*b].0.spread().total_cmp(&all[*a].0.spread()));
-        again.truncate(AT_ONCE);
+        again.truncate(in_turns(way[0]));
         if again.is_empty() {
             break;
         }
