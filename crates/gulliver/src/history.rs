@@ -217,19 +217,8 @@ mod tests {
     fn profile() -> Profile {
         let load = Load { flops: 1.0, bytes: 1.0, extents: [1.0; 6] };
         let points = vec![Point { load, seconds: 0.5, spread: 0.0 }];
-        let curves = |threads| Curves {
-            threads,
-            devices: 1,
-            between: 1e-6,
-            meeting: None,
-            around: [0.0; 2],
-            uneven: 0.0,
-            fades: 0.5,
-            rates: Rates::default(),
-            families: [("conv".to_string(), points.clone())].into_iter().collect(),
-            alone: None,
-            rooflines: Default::default(),
-        };
+        let families: BTreeMap<_, _> = [("conv".to_string(), points)].into_iter().collect();
+        let curves = |threads| Curves::of([threads, 1], Rates::default(), families.clone());
         let (processor, links) = ("x".to_string(), Links::default());
         Profile { cores: 2, processor, links, scaling: Vec::new(), curves: vec![curves(1), curves(2)] }
     }

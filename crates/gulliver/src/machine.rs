@@ -144,8 +144,8 @@ pub fn render(profile: &Profile) -> String {
         ));
         if let Some(Meeting { call, byte, beside }) = meeting {
             line(format!(
-                "meeting = {{ call = {call:e}, byte = {byte:e}, beside = {beside:e} }}\nuneven = {uneven:.4}\nfades = {fades:.4}\n\
-                 around = [{:e}, {:e}]",
+                "meeting = {{ call = {call:e}, byte = {byte:e}, beside = {beside:e} }}\nuneven = {uneven:.4}\n\
+                 fades = {fades:.4}\naround = [{:e}, {:e}]",
                 around[0], around[1]
             ));
         }
@@ -189,17 +189,12 @@ mod tests {
             links: Links { to_device: 1e9, to_host: 2e9, disk_read: 3e9, disk_write: 4e9, from_peers: 5e9 },
             scaling: vec![Scaling { threads: 1, flops: 5e9, bytes: 6e9, spread: 0.5 }],
             curves: vec![Curves {
-                threads: 1,
-                devices: 2,
                 between: 1e-7,
                 meeting: Some(Meeting { call: 2e-5, byte: 1e-9, beside: 4e-5 }),
                 uneven: 0.0625,
                 fades: 0.125,
                 around: [3e-4, 2e-10],
-                rates,
-                families,
-                alone: None,
-                rooflines: Default::default(),
+                ..Curves::of([1, 2], rates, families)
             }],
         }
     }

@@ -4,7 +4,7 @@
 //! `cargo run --release -p gulliver-run --example kernel_times -- THREADS DEVICES ROUNDS SECONDS [MODEL|SETTINGS|BATCH,LENGTH|OPTIMIZER …]`
 
 use gulliver_graph::work::Work;
-use gulliver_run::profile::measure::{Bench, take_turns};
+use gulliver_run::profile::measure::{Bench, in_turns, take_turns};
 use gulliver_run::profile::probes::{PROBES, Probe, probe};
 use std::error::Error;
 
@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         benches.push(Bench::new(probe, [threads, devices])?);
     }
     for _ in 0..rounds {
-        for some in benches.chunks_mut(4) {
+        for some in benches.chunks_mut(in_turns(threads)) {
             take_turns(&mut some.iter_mut().collect::<Vec<_>>(), seconds, 1)?;
         }
     }

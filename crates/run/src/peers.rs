@@ -265,7 +265,7 @@ impl Peers for Room {
                 let mut began = offers.iter().map(|(_, offer)| offer.ready).fold(ready, latest);
                 for (from, bytes) in what.by_party() {
                     let way = (Site::Device(from), Site::Device(what.party));
-                    began = pace.end(began, way, bytes, idle);
+                    began = pace.end(began, way, bytes, idle && self.cores);
                 }
                 meeting.over.fetch_max(began.0.max(0.0).to_bits(), Ordering::AcqRel);
             }

@@ -15,7 +15,7 @@ use gulliver_graph::graph::{Graph, GraphError};
 use gulliver_graph::work::Work;
 use gulliver_plan::cost::{Curves, Links, Meeting, Profile, Rates, Scaling, explained};
 use gulliver_plan::topology::TopologyError;
-use measure::{Bench, Measured, Stepped, sorted, take_turns, usual};
+use measure::{Bench, Measured, Stepped, in_turns, sorted, take_turns, usual};
 use probes::{Probe, probes};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -27,15 +27,6 @@ use std::time::Instant;
 pub const SECONDS: f64 = 10.0;
 /// The share of them in which every probe is run once.
 const FIRST: f64 = 0.6;
-/// Probes that take turns with each other step by step.
-const IN_TURNS: usize = 4;
-
-/// How many probes of so many threads take turns step by step: threads of a team that begin when they are woken up, on
-/// a core that another may have, are slower for a while, so that networks of several threads have turns to themselves.
-fn in_turns(threads: usize) -> usize {
-    if threads > 1 { 1 } else { IN_TURNS }
-}
-
 /// Repetitions of each probe at least.
 const LEAST: usize = 3;
 /// A probe with less spread than this is not run again, and none more often.
@@ -288,19 +279,7 @@ fn joined([threads, devices]: [usize; 2], rates: Rates, all: Vec<Measured>) -> C
         points.iter_mut().for_each(|point| point.spread = (1.0 + point.spread) * slower - 1.0);
         families.entry(family).or_default().extend(points);
     }
-    Curves {
-        threads,
-        devices,
-        between,
-        meeting,
-        uneven: 0.0,
-        fades: 0.5,
-        around: explained(&around),
-        rates,
-        families,
-        alone: None,
-        rooflines: BTreeMap::new(),
-    }
+    Curves { between, meeting, around: explained(&around), ..Curves::of([threads, devices], rates, families) }
 }
 
 /// How much longer kernels take in all than their repetitions do as a rule. Who takes a core for ten milliseconds hits few

@@ -10,6 +10,9 @@ use super::csv::Table;
 use super::score::Case;
 use std::path::Path;
 
+/// The part of a file that is those rows of its `test` that nobody warns of.
+pub const UNDOUBTED: &str = "test, undoubted";
+
 /// The cases of one part of a file.
 #[derive(Clone, Debug)]
 pub struct Part {

@@ -149,6 +149,28 @@ const EVEN: u64 = 1024;
 const ROWS: f64 = 10.0;
 
 impl Curves {
+    /// Of so many devices of so many threads, with points by family, and nothing known yet of what is between and around
+    /// them.
+    pub fn of(
+        [threads, devices]: [usize; 2],
+        rates: Rates,
+        families: BTreeMap<String, Vec<Point>>,
+    ) -> Curves {
+        Curves {
+            threads,
+            devices,
+            between: 0.0,
+            meeting: None,
+            uneven: 0.0,
+            fades: at_random(),
+            around: [0.0; 2],
+            rates,
+            families,
+            alone: None,
+            rooflines: BTreeMap::new(),
+        }
+    }
+
     /// With rooflines fitted to the points of every family of sums of products.
     pub fn fitted(mut self) -> Curves {
         let products =
@@ -233,19 +255,7 @@ mod tests {
             families.entry(family.to_string()).or_default().push(point);
         }
         let rates = Rates { flops: 1e9, bytes: 1e9, call: 1e-6 };
-        Curves {
-            threads: 1,
-            devices: 1,
-            between: 0.0,
-            meeting: None,
-            uneven: 0.0,
-            fades: 0.5,
-            around: [0.0; 2],
-            rates,
-            families,
-            alone: None,
-            rooflines: BTreeMap::new(),
-        }
+        Curves::of([1, 1], rates, families)
     }
 
     #[test]

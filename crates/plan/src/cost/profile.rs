@@ -84,19 +84,7 @@ mod tests {
             let load = Load { flops: 1e6, bytes: 1e6, extents: [1.0; 6] };
             let families = [("conv".to_string(), vec![Point { load, seconds, spread: 0.0 }])];
             let rates = Rates { flops: 1e9, bytes: 1e9, call: 1e-6 };
-            Curves {
-                threads,
-                devices,
-                between: 0.0,
-                meeting: None,
-                uneven: 0.0,
-                fades: 0.5,
-                around: [0.0; 2],
-                rates,
-                families: families.into_iter().collect(),
-                alone: None,
-                rooflines: Default::default(),
-            }
+            Curves::of([threads, devices], rates, families.into_iter().collect())
         };
         let scaling = |threads: usize| Scaling {
             threads,

@@ -333,6 +333,16 @@ impl Bench {
     }
 }
 
+/// Probes that take turns with each other step by step.
+const IN_TURNS: usize = 4;
+
+/// How many probes of so many threads [take turns](take_turns) step by step: threads of a team that begin when they are
+/// woken up, on a core that another may have, are slower for a while, so that networks of several threads have turns to
+/// themselves.
+pub fn in_turns(threads: usize) -> usize {
+    if threads > 1 { 1 } else { IN_TURNS }
+}
+
 /// Steps of several probes in turns, until those of each have taken about so many seconds and there were so many at
 /// least, after some that do not count; without seconds, one of each after one that does not: enough to see that it works.
 /// Every step finds the caches full of what others have left, as each layer of a large network does.

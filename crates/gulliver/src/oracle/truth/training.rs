@@ -2,7 +2,7 @@
 //! data, space and filters; and GPT with what memory it took.
 
 use super::super::csv::Row;
-use super::{Case, Part, Table};
+use super::{Case, Part, Table, UNDOUBTED};
 use gulliver_plan::oracle::OracleError;
 use gulliver_plan::oracle::closed::{Estimate, estimate};
 use gulliver_plan::oracle::cluster::Cluster;
@@ -87,7 +87,7 @@ fn network(name: &str) -> Option<(Workload, &'static str)> {
 
 /// Convolutional networks in Chainer on ABCI, four V100 a node; groups of four share space or filters.
 pub fn cnn(table: &Table, projections: Option<&Table>) -> Vec<Part> {
-    let [mut all, mut undoubted] = ["test", "test, undoubted"].map(|name| Part::new(name, Vec::new()));
+    let [mut all, mut undoubted] = ["test", UNDOUBTED].map(|name| Part::new(name, Vec::new()));
     for row in table.rows() {
         match cnn_case(&row, projections) {
             Some(case) => {
