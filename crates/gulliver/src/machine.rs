@@ -97,9 +97,10 @@ fn parse(text: &str) -> Result<Profile, String> {
         )?;
         let Meeting { call, byte, beside } =
             curves.meeting.unwrap_or(Meeting { call: 0.0, byte: 0.0, beside: 0.0 });
-        let waits = [call, byte, beside, curves.uneven, curves.fades, curves.around[0], curves.around[1]];
+        let Curves { uneven, fades, resumes, around, .. } = curves;
+        let waits = [call, byte, beside, *uneven, *fades, *resumes, around[0], around[1]];
         if !waits.iter().all(|x| x.is_finite() && *x >= 0.0) {
-            return Err("`meeting`, `uneven`, `fades` or `around` has a number below 0".into());
+            return Err("`meeting`, `uneven`, `fades`, `resumes` or `around` has a number below 0".into());
         }
         for (family, points) in &curves.families {
             for point in points {
@@ -136,7 +137,10 @@ pub fn render(profile: &Profile) -> String {
             s.threads, s.flops, s.bytes, s.spread
         ));
     }
-    for Curves { threads, devices, between, meeting, uneven, fades, around, rates, families, .. } in curves {
+    for Curves {
+        threads, devices, between, meeting, uneven, fades, resumes, around, rates, families, ..
+    } in curves
+    {
         let Rates { flops, bytes, call } = rates;
         line(format!(
             "\n[[curves]]\nthreads = {threads}\ndevices = {devices}\nbetween = {between:e}\n\
@@ -145,7 +149,7 @@ pub fn render(profile: &Profile) -> String {
         if let Some(Meeting { call, byte, beside }) = meeting {
             line(format!(
                 "meeting = {{ call = {call:e}, byte = {byte:e}, beside = {beside:e} }}\nuneven = {uneven:.4}\n\
-                 fades = {fades:.4}\naround = [{:e}, {:e}]",
+                 fades = {fades:.4}\nresumes = {resumes:e}\naround = [{:e}, {:e}]",
                 around[0], around[1]
             ));
         }
@@ -193,6 +197,7 @@ mod tests {
                 meeting: Some(Meeting { call: 2e-5, byte: 1e-9, beside: 4e-5 }),
                 uneven: 0.0625,
                 fades: 0.125,
+                resumes: 1e-4,
                 around: [3e-4, 2e-10],
                 ..Curves::of([1, 2], rates, families)
             }],
@@ -220,7 +225,11 @@ mod tests {
             ("[8.0,", "[-8.0,", "below 0"),
             ("disk_write = 4e9", "disk_write = 0.0", "a rate of `links` is 0"),
             ("[8.0, ", "[", "line"),
-            ("byte = 1e-9", "byte = -1e-9", "`meeting`, `uneven`, `fades` or `around` has a number below 0"),
+            (
+                "byte = 1e-9",
+                "byte = -1e-9",
+                "`meeting`, `uneven`, `fades`, `resumes` or `around` has a number below 0",
+            ),
             ("around = [3e-4", "around = [-3e-4", "has a number below 0"),
             ("devices = 2", "devices = 0", "a number of `curves` is 0"),
         ] {

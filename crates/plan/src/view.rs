@@ -53,14 +53,12 @@ impl Outline {
         sizes.alone.get(self.kinds.kind_of[node] as usize).copied()
     }
 
-    /// Of a meeting held beside kernels that have all cores: seconds of its own that a device gives to it, whatever the
-    /// links, and seconds it takes. None for other nodes.
+    /// Of a meeting held beside kernels that have all cores: seconds that these lose to it, whatever the links, and seconds it
+    /// takes. None for other nodes.
     pub fn seconds_met(&self, graph: &Graph, sizes: &Sizes, node: usize) -> [f64; 2] {
         let bytes = meeting_of(&graph.nodes[node], &sizes.slice).map(|what| what.bytes() as f64);
-        let of = |(bytes, meeting): (f64, Meeting)| {
-            let seconds = meeting.seconds(bytes);
-            [seconds, seconds + meeting.beside]
-        };
+        let of =
+            |(bytes, meeting): (f64, Meeting)| [meeting.lost(bytes), meeting.seconds(bytes) + meeting.beside];
         bytes.zip(sizes.meeting).map_or([0.0; 2], of)
     }
 }

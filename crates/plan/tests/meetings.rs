@@ -174,7 +174,11 @@ fn kernels_are_faster_while_others_are_at_rest() {
 }
 
 /// A step of two devices whose kernels are so uneven, and whose meetings take so long if not as long as their bytes do.
-fn uneven_step(uneven: f64, meeting: Option<f64>) -> Together {
+fn uneven_step(share: f64, meeting: Option<f64>) -> Together {
+    step_over(&Topology::alone(), Uneven { share, fades: 0.5, resumes: 0.0 }, meeting)
+}
+
+fn step_over(topology: &Topology, uneven: Uneven, meeting: Option<f64>) -> Together {
     let devices = [0, 1].map(|party| planned(party, 2, links(1e12), None));
     let links = Links::default();
     let seconds = [0, 1].map(|d: usize| {
@@ -190,10 +194,31 @@ fn uneven_step(uneven: f64, meeting: Option<f64>) -> Together {
         seconds: &seconds[d],
         alone: None,
         taken: None,
-        uneven: Uneven { share: uneven, fades: 0.5 },
+        uneven,
         links: &links,
     };
-    together(&[party(0), party(1)], &Topology::alone()).unwrap()
+    together(&[party(0), party(1)], topology).unwrap()
+}
+
+/// Devices that waited for a link go on late, and later the longer they waited; a transfer that follows at once does not
+/// wait for them.
+#[test]
+fn who_waits_for_links_goes_on_late() {
+    let step = |rate: f64, resumes: f64| {
+        let wiring = Wiring { peer: Some(rate), ..Wiring::default() };
+        let topology = Topology::wired(vec![Device::default(); 2], &wiring).unwrap();
+        step_over(&topology, Uneven { resumes, ..Uneven::default() }, None)
+    };
+    let met =
+        |step: &Together| step.spans.iter().filter(|s| s.device == 0 && s.stream == Stream::Meet).count();
+    let late = |rate: f64| {
+        let (on_time, late) = (step(rate, 0.0), step(rate, 1e-3));
+        (late.seconds - on_time.seconds, 1e-3 * met(&on_time) as f64)
+    };
+    let ((slow, all), (fast, _)) = (late(1e6), late(1e12));
+    assert!(fast < 1e-6, "{fast}");
+    // All meetings but those that the computation waits for follow each other.
+    assert!(slow > 0.9e-3 && slow < 0.9 * all, "{slow} of {all}");
 }
 
 /// Where kernels are uneven, devices wait for the slowest at every meeting: the longer, the more they have computed

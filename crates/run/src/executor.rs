@@ -45,6 +45,8 @@ pub struct CpuOptions {
     pub disk_dir: PathBuf,
     /// Where it is among links of stated speeds; moves are as fast as they can be without them.
     pub port: Option<Port>,
+    /// Whether it and others at work at once have more threads than there are cores.
+    pub crowded: bool,
 }
 
 /// What one instruction of a program does, for those who time it.
@@ -114,14 +116,14 @@ pub enum RunError {
 impl Cpu {
     /// A device of so many threads and bytes.
     pub fn new(threads: usize, bytes: u64) -> Result<Cpu, OutOfMemory> {
-        Cpu::with(CpuOptions { threads, bytes, disk_dir: std::env::temp_dir(), port: None })
+        Cpu::with(CpuOptions { threads, bytes, disk_dir: std::env::temp_dir(), port: None, crowded: false })
     }
 
     /// A device.
     pub fn with(options: CpuOptions) -> Result<Cpu, OutOfMemory> {
         Ok(Cpu {
             team: Team::new(options.threads),
-            streams: Streams::new(options.port),
+            streams: Streams::new(options.port, options.crowded),
             tiers: Tiers::new(options.bytes, options.disk_dir)?,
             live: Default::default(),
             run_peak: Default::default(),

@@ -4,6 +4,7 @@
 pub mod evenness;
 pub mod measure;
 pub mod probes;
+pub mod resuming;
 
 use crate::disk::DiskError;
 use crate::probe;
@@ -17,6 +18,7 @@ use gulliver_plan::cost::{Curves, Links, Meeting, Profile, Rates, Scaling, expla
 use gulliver_plan::topology::TopologyError;
 use measure::{Bench, Measured, Stepped, in_turns, sorted, take_turns, usual};
 use probes::{Probe, probes};
+use resuming::Resuming;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -34,7 +36,7 @@ const CALM: f64 = 0.1;
 const RUNS: u32 = 3;
 /// Repetitions of what is measured otherwise, and the seconds of each.
 const REPEATED: (usize, f64) = (5, 0.03);
-/// Turns in which all cores are at work to see how uneven they are.
+/// Turns in which all cores are at work to see how uneven they are, and how late after waits.
 const EVENNESS: usize = 6;
 /// Copied at once: beyond the caches of most machines.
 const COPIED: usize = 64 << 20;
@@ -108,17 +110,44 @@ pub fn profile(
         curves.push(measured);
     }
     if cores > 1 {
-        doing("how long cores stay uneven".into());
-        let mut evenness = Evenness::new(cores);
-        (0..EVENNESS).for_each(|_| evenness.turn());
-        let several = curves.iter_mut().filter(|curves| curves.devices > 1);
-        several.for_each(|curves| curves.fades = evenness.fades().unwrap_or(curves.fades));
+        doing("how long cores stay uneven, and how late they are after waits".into());
+        let mut cores = Cores::new(cores);
+        (0..EVENNESS).for_each(|_| cores.turn());
+        curves.iter_mut().filter(|curves| curves.devices > 1).for_each(|curves| cores.tell(curves));
     }
     let mut profile = Profile { cores, processor, links, scaling, curves };
     for (way, mut stepped) in ways.into_iter().zip(stepped) {
         settle(&mut profile, way, &mut stepped)?;
     }
     Ok(profile)
+}
+
+/// What is measured of all cores at once, whatever they do.
+struct Cores {
+    evenness: Evenness,
+    resuming: Resuming,
+}
+
+impl Cores {
+    fn new(cores: usize) -> Cores {
+        Cores { evenness: Evenness::new(cores), resuming: Resuming::new(cores) }
+    }
+
+    fn forget(&mut self) {
+        self.evenness.forget();
+        self.resuming.forget();
+    }
+
+    fn turn(&mut self) {
+        self.evenness.turn();
+        self.resuming.turn();
+    }
+
+    /// Tells curves of several devices what was seen, if anything was.
+    fn tell(&self, curves: &mut Curves) {
+        curves.fades = self.evenness.fades().unwrap_or(curves.fades);
+        curves.resumes = self.resuming.seconds().unwrap_or(curves.resumes);
+    }
 }
 
 /// Guesses of how uneven devices are.
@@ -161,7 +190,7 @@ pub struct Meanwhile {
     /// Those that are wanted now.
     wanted: Vec<usize>,
     /// Of several devices.
-    evenness: Option<Evenness>,
+    cores: Option<Cores>,
 }
 
 /// A probe is of use to who wants to know of families that are this share of its work.
@@ -175,14 +204,14 @@ impl Meanwhile {
             Ok((probe, shares(&graph, &probe.bindings(), None)?, None))
         });
         let probes = all.collect::<Result<_, ProfileError>>()?;
-        let evenness = (way[1] > 1).then(|| Evenness::new(way[0] * way[1]));
-        Ok(Meanwhile { way, probes, wanted: Vec::new(), evenness })
+        let cores = (way[1] > 1).then(|| Cores::new(way[0] * way[1]));
+        Ok(Meanwhile { way, probes, wanted: Vec::new(), cores })
     }
 
     /// Forgets all turns so far, and gets ready those probes that tell of such families.
     pub fn begin(&mut self, families: &dyn Fn(&str) -> bool) -> Result<(), ProfileError> {
         self.wanted.clear();
-        self.evenness.iter_mut().for_each(Evenness::forget);
+        self.cores.iter_mut().for_each(Cores::forget);
         for (i, (probe, shares, bench)) in self.probes.iter_mut().enumerate() {
             let share: f64 =
                 shares.iter().filter(|(family, _)| families(family)).map(|(_, share)| share).sum();
@@ -201,7 +230,7 @@ impl Meanwhile {
     /// Runs some of the probes for as many seconds each: of so many turns that have all of them, this one's.
     pub fn turn(&mut self, seconds: f64, (turn, turns): (usize, usize)) -> Result<(), ProfileError> {
         if turn == 0 {
-            self.evenness.iter_mut().for_each(Evenness::turn);
+            self.cores.iter_mut().for_each(Cores::turn);
             self.probes.iter_mut().filter_map(|(.., bench)| bench.as_mut()).for_each(Bench::next_round);
         }
         let (wanted, turns) = (&self.wanted, turns.max(1));
@@ -228,9 +257,7 @@ impl Meanwhile {
         if self.way[1] == 1 {
             curves.between = between;
         }
-        if let Some(fades) = self.evenness.as_ref().and_then(Evenness::fades) {
-            curves.fades = fades;
-        }
+        self.cores.iter().for_each(|cores| cores.tell(curves));
         if meeting.is_some() {
             (curves.meeting, curves.around) = (meeting, around);
         }
@@ -282,17 +309,30 @@ fn joined([threads, devices]: [usize; 2], rates: Rates, all: Vec<Measured>) -> C
     Curves { between, meeting, around: explained(&around), ..Curves::of([threads, devices], rates, families) }
 }
 
-/// How much longer kernels take in all than their repetitions do as a rule. Who takes a core for ten milliseconds hits few
-/// repetitions of a small network, which are left out as exceptions, and nearly every step of a large one: rounds of all
-/// probes are as long as such steps, and it is the slowest of rounds that are left out here.
+/// Seconds of a step of a large network.
+const LARGE: f64 = 0.2;
+
+/// How much longer kernels take in steps of large networks than their repetitions do as a rule. Who takes a core for ten
+/// milliseconds hits few repetitions of a small network, which are left out as exceptions, and many steps of a large one.
+/// What probes do one after the other is as long as such steps, and it is the slowest of these that are left out here.
 fn disturbed(all: &[Measured]) -> f64 {
     let rounds = all.iter().map(|measured| measured.rounds.len()).max().unwrap_or(0);
-    let slower = (0..rounds).filter_map(|round| {
-        let of = |i: usize| all.iter().filter_map(|m| m.rounds.get(round)).map(|round| round[i]).sum::<f64>();
-        let [taken, usually] = [of(0), of(1)];
-        (usually > 0.0).then(|| taken / usually)
-    });
-    usual(&slower.collect::<Vec<_>>()).unwrap_or(1.0).max(1.0)
+    let mut slower = Vec::new();
+    for round in 0..rounds {
+        let [mut taken, mut usually] = [0.0; 2];
+        for [took, takes] in all.iter().filter_map(|measured| measured.rounds.get(round)) {
+            (taken, usually) = (taken + took, usually + takes);
+            if usually >= LARGE {
+                slower.push(taken / usually);
+                (taken, usually) = (0.0, 0.0);
+            }
+        }
+        // A rest that is not much shorter counts as well, and so does all there is.
+        if usually > LARGE / 2.0 || slower.is_empty() && usually > 0.0 {
+            slower.push(taken / usually);
+        }
+    }
+    usual(&slower).unwrap_or(1.0).max(1.0)
 }
 
 /// Every probe run this way, in about `seconds`. Those that something disturbed are run again while there is time, and
@@ -388,13 +428,21 @@ mod tests {
             stepped: None,
         };
         assert_eq!(disturbed(&[]), 1.0);
-        // Another probe is hit in every round; one round of ten is an exception.
-        let hit = |probe: usize| (0..10).map(move |round| [if round % 2 == probe { 1.4 } else { 1.0 }, 1.0]);
+        // One probe or the other is hit in every round, and both together are as long as a large step; one round of ten is
+        // an exception.
+        let half = LARGE / 2.0;
+        let hit = |probe: usize| (0..10).map(move |r| [if r % 2 == probe { 1.4 * half } else { half }, half]);
         let mut all = [of(hit(0).collect()), of(hit(1).collect())];
         assert!((disturbed(&all) - 1.2).abs() < 1e-9);
         all[0].rounds[3][0] = 50.0;
         assert!((disturbed(&all) - 1.2).abs() < 1e-9);
-        // Exceptions are never faster.
+        // Half of the others in the same rounds are not hit at all, and make steps of their own.
+        let calm = || of(vec![[half, half]; 10]);
+        let [a, b] = all;
+        let slower = disturbed(&[a, b, calm(), calm()]);
+        assert!((slower - (9.0 * 1.2 + 9.0) / 18.0).abs() < 0.02, "{slower}");
+        // Exceptions are never faster, and little is better than nothing.
         assert_eq!(disturbed(&[of(vec![[0.9, 1.0]])]), 1.0);
+        assert!((disturbed(&[of(vec![[0.011, 0.01]])]) - 1.1).abs() < 1e-9);
     }
 }

@@ -60,7 +60,6 @@ mod tests {
             assert_eq!((after.0, after.1), (policy, nice));
             // Systems that know of no slices have none, before and after.
             assert!(after.2 == SLICE || after.2 == slice, "{slice} and {after:?}");
-            println!("slices: {slice} ns before, {} after", after.2);
         })
         .join()
         .unwrap();

@@ -16,7 +16,7 @@ pub use crate::stream::Ledger;
 pub use crew::planners;
 pub use cuts::divided;
 pub use feed::{NOISE, sizes_of};
-pub use foresee::{Foreseen, Priced, fed, foresee, timed};
+pub use foresee::{Foreseen, Priced, fed, foresee, timed, unevenness};
 pub use lines::{Pipelined, packs, pipelined, pipelined_as};
 pub use options::SessionOptions;
 pub use programs::Reuse;
@@ -234,6 +234,7 @@ impl Session {
             bytes: options.memory.unwrap_or(persistent.ends[0]),
             disk_dir: options.disk_dir.clone().unwrap_or_else(std::env::temp_dir),
             port: options.port(),
+            crowded: options.crowded(),
         };
         if let (Some(seat), Some(throttle)) = (&options.seat, &options.throttle) {
             seat.peers.over(throttle);

@@ -226,6 +226,8 @@ enum Failure {
 
 #[derive(Default)]
 struct Shared {
+    /// Whether there are more threads than cores, so that who waits must sleep.
+    crowded: bool,
     /// One more than the index of the last instruction done, by stream.
     done: [AtomicU64; STREAMS.len()],
     /// Nobody is to wait any longer or begin anything.
@@ -279,7 +281,7 @@ impl Shared {
             wanted.store(Shared::code(wait.stream, wait.until), Ordering::SeqCst);
             let over = || reached() || stopped();
             // The computation has nothing else to do, and a core that sleeps is slow to wake up.
-            if who != Stream::Compute || !polled(over) {
+            if self.crowded || who != Stream::Compute || !polled(over) {
                 wait_until(over);
             }
             wanted.store(0, Ordering::Relaxed);
@@ -322,9 +324,11 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// No threads yet. Moves take as long as they would over the links of a `port`, if there is one.
-    pub fn new(port: Option<Port>) -> Streams {
-        Streams { shared: Arc::default(), workers: Default::default(), port }
+    /// No threads yet. Moves take as long as they would over the links of a `port`, if there is one. The computation sleeps
+    /// at once when it waits if there is a crowd: more threads than cores.
+    pub fn new(port: Option<Port>, crowded: bool) -> Streams {
+        let shared = Arc::new(Shared { crowded, ..Shared::default() });
+        Streams { shared, workers: Default::default(), port }
     }
 
     /// Notes when streams are at work from now on, or no longer.

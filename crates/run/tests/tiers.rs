@@ -222,7 +222,13 @@ fn options(dir: &Path, link: Option<f64>) -> CpuOptions {
         let topology = Topology::wired(vec![Device::default()], &wiring).unwrap();
         Port { throttle: Arc::new(Throttle::new(topology)), device: 0 }
     };
-    CpuOptions { threads: THREADS, bytes: 0, disk_dir: dir.to_path_buf(), port: link.map(port) }
+    CpuOptions {
+        threads: THREADS,
+        bytes: 0,
+        disk_dir: dir.to_path_buf(),
+        port: link.map(port),
+        crowded: false,
+    }
 }
 
 /// Bytes a plan moves in one step.

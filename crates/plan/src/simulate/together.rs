@@ -172,6 +172,9 @@ impl Due {
 
 /// Seconds of work that are a little.
 const LITTLE: f64 = 3e-3;
+/// Seconds of waiting for a link after which devices go on half as late as after long ones: a core cannot be lost to
+/// somebody else for longer than that, nor has it slowed down.
+const SOON: f64 = 5e-4;
 
 /// How uneven devices of the same kind are, as others use the machine too.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -181,12 +184,19 @@ pub struct Uneven {
     /// The power of its length by which longer work is less uneven: 0 if who is slow stays so, a half if that changes
     /// all the time.
     pub fades: f64,
+    /// Seconds by which they go on later than a link lets them that they waited for, if that was for long.
+    pub resumes: f64,
 }
 
 impl Uneven {
     /// How late the slowest of several devices comes to a meeting, after so many seconds of work.
     fn late(&self, seconds: f64) -> f64 {
         self.share * seconds * (1.0 + seconds / LITTLE).powf(-self.fades)
+    }
+
+    /// How late all go on that have waited for a link for so many seconds.
+    fn resumed(&self, waited: f64) -> f64 {
+        self.resumes * waited / (waited + SOON)
     }
 }
 
@@ -307,9 +317,10 @@ impl State {
 struct Open {
     /// Who, at which step, when, and when what it brings was computed.
     came: Vec<(usize, usize, f64, f64)>,
-    /// When it began, how many have taken all they need, and the last of them when.
+    /// When it began, how many have taken all they need, when links had carried all of it, and when it is over.
     began: f64,
     served: usize,
+    carried: f64,
     ends: f64,
 }
 
@@ -540,12 +551,19 @@ impl<'a> All<'a> {
         let (number, parties) = (due.number, due.parties.len());
         let open = self.open.get_mut(&number).expect("it was begun");
         open.served += 1;
+        open.carried = open.carried.max(now);
         open.ends = open.ends.max(now).max(open.began + least);
         if open.served == parties {
-            let Open { came, began, ends, .. } = self.open.remove(&number).expect("it is there");
+            let Open { came, began, carried, ends, .. } = self.open.remove(&number).expect("it is there");
+            let late = |(device, ..): &(usize, usize, f64, f64)| {
+                self.parties[*device].uneven.resumed(carried - began)
+            };
+            let late = came.iter().map(late).fold(0.0, f64::max);
             for (device, step, ..) in came {
                 self.take_time(device, step, began);
-                self.arrive(device, step, Stream::Meet, began, ends);
+                self.arrive(device, step, Stream::Meet, began, ends.max(carried + late));
+                // Links do not wait for who is late: what follows at once is under way meanwhile.
+                self.devices[device].free[Stream::Meet as usize] = ends;
             }
         }
     }
@@ -627,7 +645,7 @@ mod tests {
 
     #[test]
     fn short_work_is_as_uneven_as_it_can_be_and_long_work_less() {
-        let late = |share, fades, seconds| Uneven { share, fades }.late(seconds);
+        let late = |share, fades, seconds| Uneven { share, fades, resumes: 0.0 }.late(seconds);
         assert_eq!((late(0.2, 0.5, 0.0), late(0.0, 0.5, 1.0)), (0.0, 0.0));
         let [short, long] = [1e-3, 1e4].map(|times| times * LITTLE);
         for fades in [0.0, 0.1, 0.5] {

@@ -119,7 +119,7 @@ mod tests {
         let counts = |evenness: Evenness| evenness.seen.map(|(count, _)| count);
         assert_eq!(counts(seen(|_, _| 1e-5)), [100, 30, 10, 3, 1]);
         // The whole machine stands still for two windows of the shortest, once.
-        assert_eq!(counts(seen(|_, n| if n == 1000 { 8e-3 } else { 1e-5 })), [98, 30, 10, 3, 1]);
+        assert_eq!(counts(seen(|_, n| if n == 1000 { 8.5e-3 } else { 1e-5 })), [98, 30, 10, 3, 1]);
     }
 
     #[test]

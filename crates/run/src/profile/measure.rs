@@ -8,7 +8,7 @@ use crate::executor::Work as Did;
 use crate::link::Throttle;
 use crate::planner::Planner;
 use crate::session::{
-    Key, Priced, Session, SessionError, SessionOptions, Which, divided, fed, foresee, planners,
+    Key, Priced, Session, SessionError, SessionOptions, Which, divided, fed, foresee, planners, unevenness,
 };
 use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::graph::Graph;
@@ -20,6 +20,7 @@ use gulliver_plan::plan::{Act, Plan, Stream};
 use gulliver_plan::simulate::{Span, Together, Uneven, crowds, meeting_of};
 use gulliver_plan::topology::{Device, Topology, Wiring};
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -62,7 +63,7 @@ pub struct Stepped {
     plans: Vec<Plan>,
     /// Of what one device gets.
     sizes: Bindings,
-    /// The share of their time in which devices computed nothing, on average over devices, as a rule.
+    /// The share of their time in which devices computed nothing, on average over devices, in rounds as a rule.
     pub waits: f64,
 }
 
@@ -74,7 +75,7 @@ impl Stepped {
         planners.iter_mut().for_each(|planner| planner.set_curves(Some(Arc::clone(curves))));
         let priced = Priced::new(planners, sizes, plans)?;
         let waits = |uneven: &f64| {
-            let uneven = Uneven { share: *uneven, fades: curves.fades };
+            let uneven = Uneven { share: *uneven, ..unevenness(curves) };
             let Together { seconds, devices, .. } = priced.steps(uneven)?;
             let busy: f64 = devices.iter().map(|timing| timing.busy[Stream::Compute as usize]).sum();
             Ok(1.0 - busy / devices.len() as f64 / seconds)
@@ -293,6 +294,12 @@ impl Bench {
         Ok(())
     }
 
+    /// Which repetitions there were in each round.
+    fn rounds(&self) -> impl Iterator<Item = Range<usize>> {
+        let ends = self.rounds.iter().skip(1).copied().chain([self.all.len()]);
+        self.rounds.iter().zip(ends).map(|(&from, to)| from..to)
+    }
+
     /// What all repetitions come to.
     pub fn measured(&self) -> Result<Measured, ProfileError> {
         let mut families: BTreeMap<String, Vec<Point>> = BTreeMap::new();
@@ -308,11 +315,8 @@ impl Bench {
             families.entry(family.clone()).or_default().push(Point { load: *load, seconds, spread });
         }
         let each = usual(&self.all).unwrap_or(0.0);
-        let ends = self.rounds.iter().skip(1).copied().chain([self.all.len()]);
-        let rounds = self.rounds.iter().zip(ends).map(|(&from, to)| {
-            let taken: f64 = self.all[from..to].iter().sum();
-            [taken, each * (to - from) as f64]
-        });
+        let rounds =
+            self.rounds().map(|round| [self.all[round.clone()].iter().sum(), each * round.len() as f64]);
         let rounds = rounds.collect();
         let between = sorted(&self.between, UNDISTURBED).unwrap_or(0.0);
         let met = |waits: bool| {
@@ -323,7 +327,12 @@ impl Bench {
         // Over links it is above all threads that devices wait for.
         let free = |together: &&Joint| together.stepped.planners[0].options().throttle.is_none();
         let stepped = self.together.as_ref().filter(free).and_then(|together| {
-            let waits = usual(&together.waits)?;
+            // One who is late for ten milliseconds is so in few short steps and in nearly every long one.
+            let all = self.rounds().filter(|round| !round.is_empty()).map(|round| {
+                let steps = round.len() as f64;
+                together.waits[round].iter().sum::<f64>() / steps
+            });
+            let waits = usual(&all.collect::<Vec<_>>())?;
             Some(Stepped { waits, ..together.stepped.clone() })
         });
         let around = self.together.as_ref().and_then(|together| {

@@ -7,6 +7,7 @@ use crate::planner::Planner;
 use crate::team::cores;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::NodeId;
+use gulliver_plan::cost::Curves;
 use gulliver_plan::plan::Plan;
 use gulliver_plan::simulate::{Party, Together, Uneven, together};
 use gulliver_plan::topology::Topology;
@@ -34,8 +35,13 @@ pub fn foresee(planners: &mut [Planner], sizes: &Bindings) -> Result<Foreseen, S
 /// How long plans take together that these planners have made for inputs of these sizes, at prices they have now.
 pub fn timed(planners: &mut [Planner], sizes: &Bindings, plans: &[Plan]) -> Result<Together, SessionError> {
     let curves = planners.first().and_then(|planner| planner.options().curves.as_ref());
-    let uneven = curves.map(|curves| Uneven { share: curves.uneven, fades: curves.fades });
+    let uneven = curves.map(|curves| unevenness(curves));
     Priced::new(planners, sizes, plans)?.together(uneven.unwrap_or_default())
+}
+
+/// How uneven curves say that devices are.
+pub fn unevenness(curves: &Curves) -> Uneven {
+    Uneven { share: curves.uneven, fades: curves.fades, resumes: curves.resumes }
 }
 
 /// Bytes that are fed to a device before every step.

@@ -65,6 +65,11 @@ impl SessionOptions {
             .is_some_and(|seat| self.threads * seat.parties as usize >= cores())
     }
 
+    /// Whether all devices together have more threads than there are cores.
+    pub(crate) fn crowded(&self) -> bool {
+        self.threads * self.seat.as_ref().map_or(1, |seat| seat.parties as usize) > cores()
+    }
+
     /// Where the device is among links.
     pub(crate) fn port(&self) -> Option<Port> {
         let device = self.seat.as_ref().map_or(0, |seat| seat.party);

@@ -41,13 +41,13 @@ fn ping_pong(rounds: usize, a: End, b: End) -> (Arc<Tasks>, Vec<Wait>) {
 #[test]
 fn streams_wait_for_each_other() {
     let rounds = 100;
-    for link in [None, Some(1e7)] {
+    for (link, crowded) in [(None, false), (None, true), (Some(1e7), false)] {
         let port = link.map(port);
         let (mut device, mut host) = ([0u8; 64], [0u8; 64]);
         let (device, host) = (slot(&mut device), slot(&mut host));
         let (moves, waits) = ping_pong(rounds, End::Memory(device), End::Memory(host));
         let (a, b) = (device.start, host.start);
-        let mut streams = Streams::new(port);
+        let mut streams = Streams::new(port, crowded);
         for pieces in [1, 2, 7] {
             let cuts: Vec<usize> = (0..=pieces).map(|p| rounds * p / pieces).collect();
             // SAFETY: nothing else uses the buffers, and the streams have finished with them.
@@ -107,7 +107,7 @@ fn meetings_keep_their_order_whoever_holds_them() {
                 }
             });
         }
-        let mut streams = Streams::new(None);
+        let mut streams = Streams::new(None, false);
         let tasks = Arc::new(tasks);
         // SAFETY: the cells outlive the run; each is touched by the meeting before or after it, which waits.
         let running = unsafe { streams.begin(&tasks, &(0..2 * MEETINGS), None) };
@@ -131,7 +131,7 @@ fn meetings_keep_their_order_whoever_holds_them() {
 fn whoever_gives_up_stops_the_others() {
     let (mut device, mut host) = ([0u8; 64], [0u8; 64]);
     let (moves, _) = ping_pong(10, End::Memory(slot(&mut device)), End::Memory(slot(&mut host)));
-    let mut streams = Streams::new(None);
+    let mut streams = Streams::new(None, false);
     let runs = AtomicU32::new(0);
     for _ in 0..50 {
         // SAFETY: the buffers outlive the run and only the streams touch them.
@@ -152,7 +152,7 @@ fn a_panic_of_a_stream_reaches_the_caller() {
     let task = Task::Move { from: End::Memory(slot(&mut device)), to: End::Disk(0), tiers };
     moves.push(Stream::Write, (0, 0), task, &[]);
     let moves = Arc::new(moves);
-    let mut streams = Streams::new(None);
+    let mut streams = Streams::new(None, false);
     for _ in 0..3 {
         // SAFETY: the buffer outlives the run and only the stream touches it.
         let running = unsafe { streams.begin(&moves, &(0..1), None) };
