@@ -2,6 +2,7 @@
 //! else that does, as [`booking`](gulliver_plan::topology::booking) says. Bytes are copied by others; here
 //! only time passes and bytes are counted.
 
+use crate::team::AWAKE;
 use gulliver_plan::topology::booking::Booking;
 use gulliver_plan::topology::{Site, Topology};
 use std::fmt;
@@ -12,9 +13,6 @@ use std::time::{Duration, Instant};
 /// What follows a transfer within so many seconds was ready when that was over, and is not made to suffer from
 /// having been woken up late.
 const AT_ONCE: f64 = 5e-5;
-/// Seconds before the end of a transfer at which who has nothing else to do is awake again: sleepers are woken late, on a
-/// core that slept as well by milliseconds where others use the machine.
-const AWAKE: f64 = 5e-3;
 
 /// The links of all devices of a box.
 pub struct Throttle {
@@ -54,9 +52,9 @@ impl Throttle {
         self.began.elapsed().as_secs_f64()
     }
 
-    /// Sleeps until then; whoever is `idle` only nearly, and is there on time.
+    /// Sleeps until then; whoever is `idle` only until [so long](AWAKE) before, and is there on time.
     fn wait_for(&self, then: f64, idle: bool) {
-        let early = if idle { AWAKE } else { 0.0 };
+        let early = if idle { AWAKE.as_secs_f64() } else { 0.0 };
         if let Ok(left) = Duration::try_from_secs_f64(then - early - self.now()) {
             thread::sleep(left);
         }

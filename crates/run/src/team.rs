@@ -181,7 +181,7 @@ fn work(shared: &Shared, t: usize) {
 
 /// How long one who has nothing else to do, and a core of its own, stays awake before it goes to sleep: being woken up takes
 /// a tenth of a millisecond, on a core that sleeps as well and then computes slower for a while.
-const AWAKE: Duration = Duration::from_millis(5);
+pub(crate) const AWAKE: Duration = Duration::from_millis(5);
 
 /// Polls for a while, leaving the core to whoever wants it; whether it is `so`.
 pub(crate) fn polled(so: impl Fn() -> bool) -> bool {

@@ -172,8 +172,8 @@ impl Due {
 
 /// Seconds of work that are a little.
 const LITTLE: f64 = 3e-3;
-/// Seconds of waiting for a link after which devices go on half as late as after long ones: a core cannot be lost to
-/// somebody else for longer than that, nor has it slowed down.
+/// Seconds of waiting for a link after which devices go on half as late as after long ones: somebody else may have taken a
+/// core in that time only, and it has hardly slowed down.
 const SOON: f64 = 5e-4;
 
 /// How uneven devices of the same kind are, as others use the machine too.

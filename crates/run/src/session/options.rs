@@ -62,12 +62,17 @@ impl SessionOptions {
         self.seat
             .as_ref()
             .filter(|seat| seat.takes != Takes::Packs && !links)
-            .is_some_and(|seat| self.threads * seat.parties as usize >= cores())
+            .is_some_and(|_| self.threads_of_all() >= cores())
     }
 
     /// Whether all devices together have more threads than there are cores.
     pub(crate) fn crowded(&self) -> bool {
-        self.threads * self.seat.as_ref().map_or(1, |seat| seat.parties as usize) > cores()
+        self.threads_of_all() > cores()
+    }
+
+    /// Threads of all devices, if others have as many as this one.
+    fn threads_of_all(&self) -> usize {
+        self.threads * self.seat.as_ref().map_or(1, |seat| seat.parties as usize)
     }
 
     /// Where the device is among links.
