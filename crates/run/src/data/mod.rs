@@ -3,6 +3,7 @@
 //! of time. Every batch is a pure function of the files, the options, the seed and the step.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::host::{HostData, HostTensor};
 
@@ -77,6 +78,18 @@ pub struct DataInfo {
     pub mean: Vec<f32>,
     /// What "x" was then divided by.
     pub std: Vec<f32>,
+    /// Names of the feature columns of a table, in the order of "x".
+    pub columns: Vec<String>,
+    /// What stands in for a missing cell of each column; empty when such cells are refused.
+    pub fill: Vec<f32>,
+    /// Numbers to predict per example, when "y" is numbers; `None` when it is a class or tokens.
+    pub targets: Option<usize>,
+    /// Training examples of each class; empty when they were not counted.
+    pub class_counts: Vec<u64>,
+    /// The `tokenizer.json` in full, for the vocabulary "tokenizer".
+    pub tokenizer: Option<Arc<str>>,
+    /// One line each for the user: what was left out and why.
+    pub notes: Vec<String>,
 }
 
 /// Random-access examples.
