@@ -6,20 +6,12 @@ use std::path::{Path, PathBuf};
 use gulliver_graph::model::IGNORED;
 
 use super::file::{Bytes, utf8};
+use super::target::Target;
 use super::vocabulary::Vocabulary;
-use super::{Batch, DataError, DataInfo, Dataset, check_indices, class_tensor, tensor};
+use super::{Batch, DataError, DataInfo, Dataset, check_indices, class_counts, tensor};
 use crate::host::{HostData, HostTensor};
 
-/// Class ids and the names behind them.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Labels {
-    /// One per example.
-    pub ids: Vec<u32>,
-    /// One per class.
-    pub names: Vec<String>,
-}
-
-/// Variable-length examples. With labels: x `[b, t]`, y `[b]`. Without: x `[b, t]` and y `[b, t]`,
+/// Variable-length examples. With a target: x `[b, t]` and its y. Without: x `[b, t]` and y `[b, t]`,
 /// the same shifted by one and [`IGNORED`] where x is padded. Always with "mask" and "length".
 pub struct Sequences {
     path: PathBuf,
@@ -31,7 +23,7 @@ pub struct Sequences {
     /// Ids read of each example: `max_length`, and the next one if that is to be predicted.
     limit: usize,
     vocabulary: Vocabulary,
-    labels: Option<Labels>,
+    target: Option<Target>,
 }
 
 impl Sequences {
@@ -56,12 +48,12 @@ impl Sequences {
         spans: Vec<(usize, usize)>,
         vocabulary: Vocabulary,
         max_length: usize,
-        labels: Option<Labels>,
+        target: Option<Target>,
     ) -> Result<Sequences, DataError> {
         if max_length == 0 {
             return Err(DataError::option("max_length", "must be at least 1"));
         }
-        let shift = usize::from(labels.is_none());
+        let shift = usize::from(target.is_none());
         let mut all = Sequences {
             path: path.into(),
             bytes,
@@ -69,11 +61,11 @@ impl Sequences {
             lengths: Vec::new(),
             limit: max_length.saturating_add(shift),
             vocabulary,
-            labels: None,
+            target: None,
         };
         for span in spans {
             let ids = all.encode(span)?;
-            if labels.is_some() || ids.len() > 1 {
+            if target.is_some() || ids.len() > 1 {
                 all.spans.push(span);
                 all.lengths.push((ids.len() - shift) as u32);
             }
@@ -81,7 +73,7 @@ impl Sequences {
         if all.spans.is_empty() {
             return Err(DataError::file(path, "has no text to learn from"));
         }
-        all.labels = labels;
+        all.target = target;
         Ok(all)
     }
 
@@ -101,12 +93,16 @@ impl Dataset for Sequences {
         self.lengths.get(i).map(|&n| n as usize)
     }
 
+    fn class(&self, i: usize) -> Option<u32> {
+        self.target.as_ref()?.class(i)
+    }
+
     fn batch(&self, indices: &[usize]) -> Result<Batch, DataError> {
         check_indices(indices, self.spans.len())?;
         let examples: Vec<Vec<u32>> =
             indices.iter().map(|&i| self.encode(self.spans[i])).collect::<Result<_, _>>()?;
         let lengths: Vec<usize> = indices.iter().map(|&i| self.lengths[i] as usize).collect();
-        let shift = usize::from(self.labels.is_none());
+        let shift = usize::from(self.target.is_none());
         if examples.iter().zip(&lengths).any(|(ids, &n)| ids.len() < n + shift) {
             return Err(DataError::file(&self.path, "the file was changed during the run"));
         }
@@ -114,8 +110,8 @@ impl Dataset for Sequences {
             examples.iter().zip(&lengths).map(|(ids, &n)| &ids[from..from + n]).collect()
         };
         let x = pad(&rows(0), 0);
-        let y = match &self.labels {
-            Some(labels) => class_tensor(indices.iter().map(|&i| labels.ids[i])),
+        let y = match &self.target {
+            Some(target) => target.tensor(indices),
             None => pad(&rows(1), IGNORED),
         };
         let (mask, length) = mask_and_length(&lengths);
@@ -123,15 +119,19 @@ impl Dataset for Sequences {
     }
 
     fn info(&self) -> DataInfo {
-        DataInfo {
+        let mut info = DataInfo {
             examples: self.spans.len(),
-            classes: self.labels.as_ref().map(|l| l.names.len()),
             shape: vec![0],
             vocabulary: Some(self.vocabulary.size()),
-            class_names: self.labels.as_ref().map(|l| l.names.clone()).unwrap_or_default(),
             characters: self.vocabulary.characters(),
+            tokenizer: self.vocabulary.tokenizer(),
             ..DataInfo::default()
+        };
+        if let Some(target) = &self.target {
+            target.describe(&mut info);
         }
+        info.class_counts = class_counts(self, info.classes);
+        info
     }
 }
 
