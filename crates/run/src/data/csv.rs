@@ -207,7 +207,7 @@ impl Rows {
     }
 
     /// The next row with the line it starts in. It has as many fields as the header.
-    pub fn next(&mut self) -> Result<Option<(u64, Vec<String>)>, DataError> {
+    pub fn next_row(&mut self) -> Result<Option<(u64, Vec<String>)>, DataError> {
         let Some((line, fields)) = self.records.next()? else { return Ok(None) };
         if fields.len() != self.header.len() {
             let what = format!("{} fields, but the header has {}", fields.len(), self.header.len());
@@ -249,7 +249,7 @@ mod tests {
     ) -> Result<(Vec<String>, Vec<(u64, Vec<String>)>), DataError> {
         let mut rows = Rows::open(path, delimiter)?;
         let mut all = Vec::new();
-        while let Some(row) = rows.next()? {
+        while let Some(row) = rows.next_row()? {
             all.push(row);
         }
         Ok((rows.header, all))

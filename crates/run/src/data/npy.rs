@@ -90,6 +90,20 @@ impl Array {
         }
     }
 
+    /// Whether a file is a .npz archive.
+    pub fn is_archive(path: &Path) -> Result<bool, DataError> {
+        Ok(map(path)?.starts_with(b"PK"))
+    }
+
+    /// The member `key` of a .npz archive, if it has one.
+    pub fn find(path: &Path, key: &str) -> Result<Option<Array>, DataError> {
+        let names = zip::members(path, &map(path)?)?;
+        match names.iter().any(|m| m.name.trim_end_matches(".npy") == key) {
+            true => Array::open(path, key).map(Some),
+            false => Ok(None),
+        }
+    }
+
     fn parse(path: PathBuf, bytes: Arc<Bytes>, range: Range<usize>) -> Result<Array, DataError> {
         let file = &bytes[range.clone()];
         let bad = |offset: usize, what: &str| DataError::at(&path, offset as u64, what);

@@ -8,13 +8,14 @@ use super::augment::{Augment, Augmented};
 use super::cifar::{self, Cifar};
 use super::digits::Digits;
 use super::file::{self, Bytes, utf8};
+use super::folders::Found;
 use super::images::{self, Images};
 use super::masked::Masked;
 use super::npy::{Array, Arrays};
 use super::options::{DataOptions, KINDS};
 use super::pixels::Pixels;
 use super::points::Points;
-use super::sequences::Sequences;
+use super::sequences::{Aim, Sequences};
 use super::split::{Parts, Subset, fold, split, validation_count};
 use super::synthetic::{Noise, Plane, Shape, Tokens, grammar_text};
 use super::table::Table;
@@ -164,7 +165,7 @@ fn open_csv_text(options: &DataOptions) -> Result<Opened, DataError> {
     let (Texts { bytes, spans }, target) = labelled(path, options)?;
     let vocabulary = vocabulary(options, std::iter::once(utf8(path, &bytes)?))?;
     let bytes = Bytes::Owned(bytes);
-    let whole = Sequences::new(path, bytes, spans, vocabulary, options.max_length, Some(target))?;
+    let whole = Sequences::new(path, bytes, spans, vocabulary, options.max_length, Aim::Target(target))?;
     let parts = parts(whole.len(), options)?;
     Ok(subsets(Arc::new(whole), parts))
 }
@@ -255,18 +256,14 @@ fn open_images(options: &DataOptions) -> Result<Opened, DataError> {
         true => Some(stored(options, options.channels)?.unwrap_or(customary)),
         false => None,
     };
-    let open = |path: &Path| {
-        Images::open(path, options.size.unwrap_or([64; 2]), options.channels, normalise.clone())
-    };
-    let whole = open(&train)?;
+    let size = options.size.unwrap_or([64; 2]);
+    let open = |found| Images::new(found, size, options.channels, normalise.clone());
+    let whole = open(Found::folders(&train, None)?)?;
     let Some(held) = held else {
         let parts = parts(whole.len(), options)?;
         return Ok(subsets(Arc::new(whole), parts));
     };
-    let validation = open(&held)?;
-    if validation.info().class_names != whole.info().class_names {
-        return Err(DataError::file(&held, format!("has other folders than {}", train.display())));
-    }
+    let validation = open(Found::folders(&held, Some(&whole.info().class_names))?)?;
     Ok((Arc::new(whole), Some(Arc::new(validation))))
 }
 

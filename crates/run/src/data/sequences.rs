@@ -11,6 +11,17 @@ use super::vocabulary::Vocabulary;
 use super::{Batch, DataError, DataInfo, Dataset, check_indices, class_counts, tensor};
 use crate::host::{HostData, HostTensor};
 
+/// What is to be predicted of a sequence.
+#[derive(Debug)]
+pub enum Aim {
+    /// The token after each token.
+    Next,
+    /// A class or a number.
+    Target(Target),
+    /// Nothing is known of it: batches have no "y".
+    Unknown,
+}
+
 /// Variable-length examples. With a target: x `[b, t]` and its y. Without: x `[b, t]` and y `[b, t]`,
 /// the same shifted by one and [`IGNORED`] where x is padded. Always with "mask" and "length".
 pub struct Sequences {
@@ -23,7 +34,7 @@ pub struct Sequences {
     /// Ids read of each example: `max_length`, and the next one if that is to be predicted.
     limit: usize,
     vocabulary: Vocabulary,
-    target: Option<Target>,
+    aim: Aim,
 }
 
 impl Sequences {
@@ -38,7 +49,7 @@ impl Sequences {
         sentences: bool,
     ) -> Result<Sequences, DataError> {
         let spans = line_spans(utf8(path, &bytes)?, sentences);
-        Sequences::new(path, bytes, spans, vocabulary, max_length, None)
+        Sequences::new(path, bytes, spans, vocabulary, max_length, Aim::Next)
     }
 
     /// Examples are these byte ranges of `bytes`. All are encoded once here, to learn the lengths.
@@ -48,12 +59,12 @@ impl Sequences {
         spans: Vec<(usize, usize)>,
         vocabulary: Vocabulary,
         max_length: usize,
-        target: Option<Target>,
+        aim: Aim,
     ) -> Result<Sequences, DataError> {
         if max_length == 0 {
             return Err(DataError::option("max_length", "must be at least 1"));
         }
-        let shift = usize::from(target.is_none());
+        let shift = usize::from(matches!(aim, Aim::Next));
         let mut all = Sequences {
             path: path.into(),
             bytes,
@@ -61,11 +72,11 @@ impl Sequences {
             lengths: Vec::new(),
             limit: max_length.saturating_add(shift),
             vocabulary,
-            target: None,
+            aim: Aim::Next,
         };
         for span in spans {
             let ids = all.encode(span)?;
-            if target.is_some() || ids.len() > 1 {
+            if shift == 0 || ids.len() > 1 {
                 all.spans.push(span);
                 all.lengths.push((ids.len() - shift) as u32);
             }
@@ -73,7 +84,7 @@ impl Sequences {
         if all.spans.is_empty() {
             return Err(DataError::file(path, "has no text to learn from"));
         }
-        all.target = target;
+        all.aim = aim;
         Ok(all)
     }
 
@@ -94,7 +105,10 @@ impl Dataset for Sequences {
     }
 
     fn class(&self, i: usize) -> Option<u32> {
-        self.target.as_ref()?.class(i)
+        match &self.aim {
+            Aim::Target(target) => target.class(i),
+            Aim::Next | Aim::Unknown => None,
+        }
     }
 
     fn batch(&self, indices: &[usize]) -> Result<Batch, DataError> {
@@ -102,7 +116,7 @@ impl Dataset for Sequences {
         let examples: Vec<Vec<u32>> =
             indices.iter().map(|&i| self.encode(self.spans[i])).collect::<Result<_, _>>()?;
         let lengths: Vec<usize> = indices.iter().map(|&i| self.lengths[i] as usize).collect();
-        let shift = usize::from(self.target.is_none());
+        let shift = usize::from(matches!(self.aim, Aim::Next));
         if examples.iter().zip(&lengths).any(|(ids, &n)| ids.len() < n + shift) {
             return Err(DataError::file(&self.path, "the file was changed during the run"));
         }
@@ -110,12 +124,15 @@ impl Dataset for Sequences {
             examples.iter().zip(&lengths).map(|(ids, &n)| &ids[from..from + n]).collect()
         };
         let x = pad(&rows(0), 0);
-        let y = match &self.target {
-            Some(target) => target.tensor(indices),
-            None => pad(&rows(1), IGNORED),
+        let y = match &self.aim {
+            Aim::Target(target) => Some(target.tensor(indices)),
+            Aim::Next => Some(pad(&rows(1), IGNORED)),
+            Aim::Unknown => None,
         };
         let (mask, length) = mask_and_length(&lengths);
-        Ok(Batch::of([("x", x), ("y", y), ("mask", mask), ("length", length)]))
+        let mut batch = Batch::with_target(x, y);
+        batch.fields.extend(Batch::of([("mask", mask), ("length", length)]).fields);
+        Ok(batch)
     }
 
     fn info(&self) -> DataInfo {
@@ -127,7 +144,7 @@ impl Dataset for Sequences {
             tokenizer: self.vocabulary.tokenizer(),
             ..DataInfo::default()
         };
-        if let Some(target) = &self.target {
+        if let Aim::Target(target) = &self.aim {
             target.describe(&mut info);
         }
         info.class_counts = class_counts(self, info.classes);

@@ -1,10 +1,12 @@
 //! Tables of numbers with a label column: classes or numbers to predict.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 
 use super::csv::Rows;
+use super::labels::{KnownLabels, LabelReader};
 use super::options::{DataOptions, Missing};
-use super::target::{Labels, Target};
+use super::target::Target;
 use super::words::{counted, few, short};
 use super::{Batch, DataError, DataInfo, Dataset, check_indices, class_counts, tensor};
 use crate::host::HostData;
@@ -30,7 +32,7 @@ fn is_missing(text: &str) -> bool {
 }
 
 /// A finite number in single precision.
-fn finite(text: &str) -> Option<f32> {
+pub(super) fn finite(text: &str) -> Option<f32> {
     text.parse().ok().filter(|v: &f32| v.is_finite())
 }
 
@@ -121,66 +123,41 @@ fn listed(words: &[&str]) -> String {
     }
 }
 
-/// A label that names a class.
-fn class_name(rows: &Rows, line: u64, column: usize, text: &str) -> Result<String, DataError> {
-    if text.is_empty() || (text.parse::<i64>().is_err() && text.parse::<f64>().is_ok()) {
-        let name = short(&rows.header[column]);
-        let what =
-            format!("column `{name}`: `{}` is not a class; set regression = true for numbers", short(text));
-        return Err(rows.error(line, what));
-    }
-    Ok(text.to_string())
+/// What is known of a table from before.
+pub struct Known<'a> {
+    /// Names of the feature columns.
+    pub columns: &'a [String],
+    /// Name of the label column.
+    pub label_column: Option<&'a str>,
+    /// Names of the classes; none when labels are numbers.
+    pub classes: &'a [String],
+    /// What stands in for a cell without a value, per column; empty when such cells are refused.
+    pub fill: &'a [f32],
+    /// Subtracted per column; empty for none.
+    pub mean: &'a [f32],
+    /// Divided by per column; as long as `mean`.
+    pub std: &'a [f32],
 }
 
-/// A label that is a number.
-fn number(rows: &Rows, line: u64, column: usize, text: &str) -> Result<f32, DataError> {
-    finite(text).ok_or_else(|| {
-        let name = short(&rows.header[column]);
-        rows.error(line, format!("column `{name}`: `{}` is not a finite number to predict", short(text)))
-    })
-}
-
-/// What a label column means, read row by row.
-pub(super) struct LabelReader {
-    column: usize,
-    regression: bool,
-    names: Vec<String>,
-    numbers: Vec<f32>,
-}
-
-impl LabelReader {
-    /// Reads the column at this position.
-    pub fn new(column: usize, regression: bool) -> LabelReader {
-        LabelReader { column, regression, names: Vec::new(), numbers: Vec::new() }
+/// The position of each wanted column. Of columns of one name, each is taken once, in order.
+fn find_columns(path: &Path, header: &[String], wanted: &[String]) -> Result<Vec<usize>, DataError> {
+    let mut positions: BTreeMap<&str, VecDeque<usize>> = BTreeMap::new();
+    for (i, name) in header.iter().enumerate() {
+        positions.entry(name).or_default().push_back(i);
     }
-
-    /// Takes the label of one more row.
-    pub fn push(&mut self, rows: &Rows, line: u64, fields: &[String]) -> Result<(), DataError> {
-        let text = fields[self.column].trim();
-        match self.regression {
-            true => self.numbers.push(number(rows, line, self.column, text)?),
-            false => self.names.push(class_name(rows, line, self.column, text)?),
-        }
-        Ok(())
-    }
-
-    /// All labels; classes are those that occur.
-    pub fn target(self) -> Target {
-        match self.regression {
-            true => Target::Numbers(self.numbers),
-            false => Target::Classes(Labels::of(&self.names)),
+    let (mut found, mut absent) = (Vec::new(), Vec::new());
+    for name in wanted {
+        match positions.get_mut(name.as_str()).and_then(VecDeque::pop_front) {
+            Some(i) => found.push(i),
+            None => absent.push(format!("`{}`", short(name))),
         }
     }
-
-    /// All labels as ids of known classes; else the first name that is none of them.
-    pub fn known(self, classes: &[String]) -> Result<Target, String> {
-        if self.regression {
-            return Ok(Target::Numbers(self.numbers));
+    match absent.is_empty() {
+        true => Ok(found),
+        false => {
+            let what = format!("has no column {}; it has: {}", few(&absent), few(header));
+            Err(DataError::file(path, what))
         }
-        let id = |name: &String| classes.iter().position(|c| c == name).map(|id| id as u32);
-        let ids = self.names.iter().map(|name| id(name).ok_or_else(|| name.clone()));
-        let ids = ids.collect::<Result<_, _>>()?;
-        Ok(Target::Classes(Labels { ids, names: classes.to_vec() }))
     }
 }
 
@@ -197,7 +174,7 @@ impl Table {
         let names = features.iter().map(|&i| rows.header[i].clone()).collect();
         let mut cells = Cells::new(path, names);
         let mut labels = LabelReader::new(label, options.regression);
-        while let Some((line, fields)) = rows.next()? {
+        while let Some((line, fields)) = rows.next_row()? {
             labels.push(&rows, line, &fields)?;
             features.iter().enumerate().for_each(|(c, &i)| cells.push(line, c, &fields[i]));
         }
@@ -209,6 +186,42 @@ impl Table {
         Ok(Table { path, columns, x, target: Some(labels.target()), fill: vec![], mean: vec![], std: vec![] })
     }
 
+    /// Reads the columns that `known` names, in that order, from one or several tables. Other columns are left
+    /// out; the label column may be missing. Returns how many rows each table has.
+    pub fn known(paths: &[PathBuf], known: &Known<'_>) -> Result<(Table, Vec<usize>), DataError> {
+        let (mut x, mut target, mut counts) = (Vec::new(), None, Vec::new());
+        for (nth, path) in paths.iter().enumerate() {
+            let mut rows = Rows::open(path, None)?;
+            let features = find_columns(path, &rows.header, known.columns)?;
+            let mut cells = Cells::new(path, known.columns.to_vec());
+            let mut labels = KnownLabels::new(&rows, known.label_column);
+            while let Some((line, fields)) = rows.next_row()? {
+                labels.push(line, &fields);
+                features.iter().enumerate().for_each(|(c, &i)| cells.push(line, c, &fields[i]));
+            }
+            cells.check(!known.fill.is_empty())?;
+            counts.push(cells.x.len() / known.columns.len().max(1));
+            x.append(&mut cells.x);
+            let found = labels.target(path, known.classes)?;
+            target = if nth == 0 { found } else { target.zip(found).map(|(before, more)| before.and(more)) };
+        }
+        if x.is_empty() || known.columns.is_empty() {
+            let path = paths.first().map(PathBuf::as_path).unwrap_or(Path::new("no file"));
+            return Err(DataError::file(path, "has no rows"));
+        }
+        let columns = known.columns.to_vec();
+        let (fill, mean, std) = (known.fill.to_vec(), known.mean.to_vec(), known.std.to_vec());
+        let path = paths[0].clone();
+        let mut table = Table { path, columns, x, target, fill, mean, std };
+        table.put_fill();
+        Ok((table, counts))
+    }
+
+    /// Whether rows have labels.
+    pub fn labelled(&self) -> bool {
+        self.target.is_some()
+    }
+
     /// Puts a number into every cell without a value; a mean is that of the column over these rows.
     pub fn fill(&mut self, missing: Missing, rows: &[u32]) -> Result<(), DataError> {
         let width = self.columns.len();
@@ -217,10 +230,14 @@ impl Table {
             Missing::Number(value) => vec![value; width],
             Missing::Mean => (0..width).map(|c| self.mean_of(c, rows)).collect::<Result<_, _>>()?,
         };
-        for row in self.x.chunks_mut(width) {
+        self.put_fill();
+        Ok(())
+    }
+
+    fn put_fill(&mut self) {
+        for row in self.x.chunks_mut(self.columns.len()) {
             row.iter_mut().zip(&self.fill).filter(|(v, _)| v.is_nan()).for_each(|(v, fill)| *v = *fill);
         }
-        Ok(())
     }
 
     /// The mean of the values a column has in these rows.

@@ -58,6 +58,21 @@ impl Target {
         }
     }
 
+    /// These examples and then those of `more`, which has the same meaning.
+    pub fn and(self, more: Target) -> Target {
+        match (self, more) {
+            (Target::Classes(mut labels), Target::Classes(more)) => {
+                labels.ids.extend(more.ids);
+                Target::Classes(labels)
+            }
+            (Target::Numbers(mut all), Target::Numbers(more)) => {
+                all.extend(more);
+                Target::Numbers(all)
+            }
+            (target, _) => target,
+        }
+    }
+
     /// Says in `info` what "y" is.
     pub fn describe(&self, info: &mut DataInfo) {
         match self {

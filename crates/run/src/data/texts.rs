@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::DataError;
 use super::csv::Rows;
+use super::labels::{KnownLabels, LabelReader};
 use super::options::DataOptions;
-use super::table::LabelReader;
 use super::target::Target;
 use super::words::short;
 
@@ -33,11 +33,9 @@ pub fn labelled(path: &Path, options: &DataOptions) -> Result<(Texts, Target), D
     let label = rows.column("label_column", options.label_column.as_deref())?;
     let mut labels = LabelReader::new(label, options.regression);
     let mut texts = Texts::default();
-    while let Some((line, fields)) = rows.next()? {
-        for empty in [column, label].into_iter().filter(|&i| fields[i].trim().is_empty()) {
-            let what = format!("column `{}` is empty; take the row out", short(&rows.header[empty]));
-            return Err(rows.error(line, what));
-        }
+    while let Some((line, fields)) = rows.next_row()? {
+        refuse_empty(&rows, line, &fields, column)?;
+        refuse_empty(&rows, line, &fields, label)?;
         texts.push(&fields[column]);
         labels.push(&rows, line, &fields)?;
     }
@@ -45,6 +43,33 @@ pub fn labelled(path: &Path, options: &DataOptions) -> Result<(Texts, Target), D
         true => Err(DataError::file(path, "has no rows")),
         false => Ok((texts, labels.target())),
     }
+}
+
+fn refuse_empty(rows: &Rows, line: u64, fields: &[String], column: usize) -> Result<(), DataError> {
+    if !fields[column].trim().is_empty() {
+        return Ok(());
+    }
+    let what = format!("column `{}` is empty; take the row out", short(&rows.header[column]));
+    Err(rows.error(line, what))
+}
+
+/// Reads the text column of this name, and labels of a known meaning where the table has them.
+pub fn known(
+    path: &Path,
+    text_column: Option<&str>,
+    label_column: Option<&str>,
+    classes: &[String],
+) -> Result<(Texts, Option<Target>), DataError> {
+    let mut rows = Rows::open(path, None)?;
+    let column = rows.column("text_column", text_column)?;
+    let mut labels = KnownLabels::new(&rows, label_column);
+    let mut texts = Texts::default();
+    while let Some((line, fields)) = rows.next_row()? {
+        refuse_empty(&rows, line, &fields, column)?;
+        texts.push(&fields[column]);
+        labels.push(line, &fields);
+    }
+    Ok((texts, labels.target(path, classes)?))
 }
 
 #[cfg(test)]
