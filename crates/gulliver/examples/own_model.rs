@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let plan = session.plan(Which::Train, &Bindings::new().with("batch", batch))?;
     println!("{} steps in {} bytes", plan.steps.len(), plan.spaces[0].bytes);
 
-    let digits = DataOptions { size: Some(16), examples: Some(3200), ..DataOptions::default() };
+    let digits = DataOptions { size: Some([16, 16]), examples: Some(3200), ..DataOptions::default() };
     let sources = Sources::new(data::open(&digits)?, batch, seed)?;
     let options = TrainOptions { steps: 100, base_lr: 3e-3, ..TrainOptions::default() };
     let (mut rate, never) = (Schedule::constant(), AtomicBool::new(false));

@@ -30,7 +30,7 @@ fn clipped(threads: usize, seed: u64, clip: Clip) -> Session {
 }
 
 fn sources(seed: u64) -> Arc<Sources> {
-    let digits = DataOptions { size: Some(8), examples: Some(640), ..DataOptions::default() };
+    let digits = DataOptions { size: Some([8, 8]), examples: Some(640), ..DataOptions::default() };
     Arc::new(Sources::new(open(&digits).unwrap(), 16, seed).unwrap())
 }
 

@@ -5,6 +5,7 @@ use super::error::JobError;
 use super::fields::Fields;
 use super::tree::Value;
 use gulliver_graph::hyper::{ANY, BELOW_ONE};
+use gulliver_run::data::options::Missing;
 use gulliver_run::data::{DataOptions, KINDS};
 use std::path::PathBuf;
 
@@ -47,6 +48,16 @@ pub fn read(mut fields: Fields<'_>) -> Result<Data, JobError> {
     if let Some(problem) = problem {
         return Err(fields.error("fold", fold_origin, problem));
     }
+    let size_origin = fields.origin("size");
+    let size = match fields.sizes("size", 1)?.as_deref() {
+        None => None,
+        Some(&[side]) => Some([side, side]),
+        Some(&[rows, columns]) => Some([rows, columns]),
+        Some(more) => {
+            let problem = format!("must be one number or [rows, columns], not {} numbers", more.len());
+            return Err(fields.error("size", size_origin, problem));
+        }
+    };
     let options = DataOptions {
         kind: kind.to_string(),
         path: fields.path("path")?,
@@ -67,7 +78,7 @@ pub fn read(mut fields: Fields<'_>) -> Result<Data, JobError> {
         tokenizer: fields.path("tokenizer")?,
         masked: fields.real("masked", BELOW_ONE)?.unwrap_or(default.masked),
         tokens: fields.size("tokens", 1)?.unwrap_or(default.tokens),
-        size: fields.size("size", 1)?,
+        size,
         channels: fields.size("channels", 1)?.unwrap_or(default.channels),
         shape: fields.sizes("shape", 1)?.unwrap_or(default.shape),
         x_key: fields.text("x_key")?.unwrap_or(default.x_key),
@@ -75,6 +86,9 @@ pub fn read(mut fields: Fields<'_>) -> Result<Data, JobError> {
         text_column: fields.text("text_column")?,
         label_column: fields.text("label_column")?,
         regression: fields.flag("regression")?.unwrap_or(default.regression),
+        delimiter: fields.text("delimiter")?,
+        ignore_columns: fields.texts("ignore_columns")?.unwrap_or_default(),
+        missing: missing(&mut fields)?.unwrap_or(default.missing),
         normalise: fields.flag("normalise")?,
         mean: fields.reals("mean", ANY)?,
         std: fields.reals("std", ANY)?,
@@ -88,6 +102,26 @@ pub fn read(mut fields: Fields<'_>) -> Result<Data, JobError> {
     Ok(Data { options, buckets, shuffle })
 }
 
+/// A word or a number that says what stands in for cells without a value.
+fn missing(fields: &mut Fields<'_>) -> Result<Option<Missing>, JobError> {
+    fields.word_or_real("missing", &["refuse", "mean", "zero"], ANY).map(|found| {
+        found.map(|found| match found {
+            Ok("refuse") => Missing::Refuse,
+            Ok("mean") => Missing::Mean,
+            Ok(_) => Missing::Number(0.0),
+            Err(number) => Missing::Number(number as f32),
+        })
+    })
+}
+
+fn written(missing: Missing) -> Value {
+    match missing {
+        Missing::Refuse => Value::Text("refuse".into()),
+        Missing::Mean => Value::Text("mean".into()),
+        Missing::Number(number) => Value::Float(f64::from(number)),
+    }
+}
+
 /// The fields that the kind has and that are set, `kind` first.
 pub fn write(data: &Data) -> Vec<(&'static str, Value)> {
     let o = &data.options;
@@ -95,6 +129,7 @@ pub fn write(data: &Data) -> Vec<(&'static str, Value)> {
     // Paths of a job came from text, so nothing is lost.
     let path = |path: &Option<PathBuf>| path.as_ref().map(|path| Value::Text(path.to_string_lossy().into()));
     let size = |n: usize| Some(Value::Int(n as i64));
+    let sizes = |list: &[usize]| Some(Value::List(list.iter().map(|&n| Value::Int(n as i64)).collect()));
     let reals = |list: &Option<Vec<f32>>| {
         let list = list.as_ref()?.iter();
         Some(Value::List(list.map(|x| Value::Float(f64::from(*x))).collect()))
@@ -119,14 +154,22 @@ pub fn write(data: &Data) -> Vec<(&'static str, Value)> {
         ("tokenizer", path(&o.tokenizer)),
         ("masked", Some(Value::Float(o.masked))),
         ("tokens", size(o.tokens)),
-        ("size", o.size.and_then(size)),
+        (
+            "size",
+            o.size.and_then(
+                |[rows, columns]| if rows == columns { size(rows) } else { sizes(&[rows, columns]) },
+            ),
+        ),
         ("channels", size(o.channels)),
-        ("shape", Some(Value::List(o.shape.iter().map(|&n| Value::Int(n as i64)).collect()))),
+        ("shape", sizes(&o.shape)),
         ("x_key", text(&o.x_key)),
         ("y_key", text(&o.y_key)),
         ("text_column", o.text_column.as_deref().and_then(text)),
         ("label_column", o.label_column.as_deref().and_then(text)),
         ("regression", flag(o.regression)),
+        ("delimiter", o.delimiter.as_deref().and_then(text)),
+        ("ignore_columns", Some(Value::List(o.ignore_columns.iter().cloned().map(Value::Text).collect()))),
+        ("missing", Some(written(o.missing))),
         ("normalise", o.normalise.and_then(flag)),
         ("mean", reals(&o.mean)),
         ("std", reals(&o.std)),

@@ -104,6 +104,34 @@ impl<'a> Fields<'a> {
         self.read(key, "text in quotes", |item| text(item).filter(|text| !text.is_empty()))
     }
 
+    /// A list of texts that are not empty; one may stand without brackets.
+    pub fn texts(&mut self, key: &'static str) -> Result<Option<Vec<String>>, JobError> {
+        self.read(key, "a list of texts in quotes", |item| match &item.value {
+            Value::List(items) => items
+                .iter()
+                .map(|item| match item {
+                    Value::Text(text) if !text.is_empty() => Some(text.clone()),
+                    _ => None,
+                })
+                .collect(),
+            _ => text(item).filter(|text| !text.is_empty()).map(|text| vec![text]),
+        })
+    }
+
+    /// One of `words`, or a number in `range`.
+    pub fn word_or_real(
+        &mut self,
+        key: &'static str,
+        words: &[&'static str],
+        range: Range,
+    ) -> Result<Option<Result<&'static str, f64>>, JobError> {
+        let named: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
+        self.read(key, &format!("{} or {}", named.join(", "), range.allowed), |item| {
+            let word = |text: String| words.iter().find(|word| **word == text).copied();
+            real(&item.value, range).map(Err).or_else(|| text(item).and_then(word).map(Ok))
+        })
+    }
+
     /// A path, made absolute: in a file it starts at the file's directory, in a flag where people are.
     pub fn path(&mut self, key: &'static str) -> Result<Option<PathBuf>, JobError> {
         let base = self.base;

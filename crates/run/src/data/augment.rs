@@ -82,6 +82,10 @@ impl Dataset for Augmented {
         self.inner.length(i)
     }
 
+    fn class(&self, i: usize) -> Option<u32> {
+        self.inner.class(i)
+    }
+
     fn batch(&self, indices: &[usize]) -> Result<Batch, DataError> {
         self.inner.batch(indices)
     }
@@ -113,7 +117,7 @@ mod tests {
 
     #[test]
     fn depends_on_seed_epoch_and_example_only() {
-        let digits = Arc::new(Digits { seed: 1, first: 0, examples: 50, size: 16, normalise: true });
+        let digits = Arc::new(Digits { seed: 1, first: 0, examples: 50, size: [16, 16], normalise: true });
         let make =
             |padding, flip, seed| Augmented::new(digits.clone(), Augment { padding, flip, seed }).unwrap();
         let a = make(2, true, 7);
@@ -135,6 +139,34 @@ mod tests {
             mirrored += usize::from(new == mirror);
         }
         assert!(kept + mirrored == 50 && kept > 10 && mirrored > 10, "{kept} {mirrored}");
+    }
+
+    #[test]
+    fn rectangles_are_mirrored_and_moved_within_their_own_rows() {
+        let digits = Arc::new(Digits { seed: 1, first: 0, examples: 20, size: [8, 12], normalise: true });
+        let set = Augmented::new(digits.clone(), Augment { padding: 2, flip: true, seed: 7 }).unwrap();
+        for i in 0..20 {
+            let (old, new) =
+                (x(&digits.batch(&[i]).unwrap(), 0), x(&set.batch_in_epoch(&[i], 3).unwrap(), 0));
+            let found = (-2..=2isize).flat_map(|down| (-2..=2isize).map(move |right| (down, right))).any(
+                |(down, right)| {
+                    [false, true].into_iter().any(|mirror| {
+                        (0..8usize).all(|row| {
+                            (0..12usize).all(|column| {
+                                let from = if mirror { 11 - column } else { column };
+                                let (r, c) = (row.checked_add_signed(down), from.checked_add_signed(right));
+                                let expected = match (r.filter(|&r| r < 8), c.filter(|&c| c < 12)) {
+                                    (Some(r), Some(c)) => old[r * 12 + c],
+                                    _ => 0.0,
+                                };
+                                new[row * 12 + column] == expected
+                            })
+                        })
+                    })
+                },
+            );
+            assert!(found, "{i}");
+        }
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! CIFAR-10 and CIFAR-100 in their binary form: records of one or two label bytes and 3 x 32 x 32
 //! pixels.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::DataError;
-use super::file::map;
+use super::file::{map, regular};
 use super::pixels::{Part, Pixels};
 
 const PIXELS: usize = 3 * 32 * 32;
@@ -38,7 +39,24 @@ impl Cifar {
 /// These files, one after the other, not normalised.
 pub fn open(which: Cifar, files: &[PathBuf]) -> Result<Pixels, DataError> {
     let parts = files.iter().map(|path| part(which, path)).collect::<Result<_, _>>()?;
-    Ok(Pixels { parts, shape: [3, 32, 32], classes: which.classes(), mean: vec![], std: vec![] })
+    let class_names = files.first().map(|file| class_names(which, file)).unwrap_or_default();
+    Ok(Pixels { parts, shape: [3, 32, 32], classes: which.classes(), class_names, mean: vec![], std: vec![] })
+}
+
+/// The names in the list that comes with the files, if it is there and complete; none otherwise.
+fn class_names(which: Cifar, file: &Path) -> Vec<String> {
+    let list = match which {
+        Cifar::Ten => "batches.meta.txt",
+        Cifar::Hundred => "fine_label_names.txt",
+    };
+    let content = regular(&file.with_file_name(list)).ok().and_then(|file| {
+        let mut content = String::new();
+        file.take(1 << 16).read_to_string(&mut content).ok().map(|_| content)
+    });
+    let content = content.unwrap_or_default();
+    let names: Vec<String> =
+        content.lines().map(str::trim).filter(|n| !n.is_empty()).map(String::from).collect();
+    if names.len() == which.classes() { names } else { Vec::new() }
 }
 
 fn part(which: Cifar, path: &Path) -> Result<Part, DataError> {
@@ -53,7 +71,7 @@ fn part(which: Cifar, path: &Path) -> Result<Part, DataError> {
         let what = format!("label {} is not below {}", labels[at], which.classes());
         return Err(DataError::at(path, (at * stride + label_bytes - 1) as u64, what));
     }
-    Ok(Part { bytes: Arc::new(bytes), offset: label_bytes, stride, labels })
+    Ok(Part { bytes: Arc::new(bytes), offset: label_bytes, stride, records: labels.len(), labels })
 }
 
 /// Training files and test files (none if absent) of the customary directory; a file stands for

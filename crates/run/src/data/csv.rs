@@ -1,306 +1,241 @@
-//! Tables in CSV or TSV with a header line: numeric features with a label column, or a text column
-//! with a label column.
+//! Records of a table in a text file with a header line: CSV with commas, semicolons or tabs. The file is read
+//! record by record. What the fields mean is said in `table` and `sequences`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use super::file::{Bytes, map, utf8};
-use super::sequences::Labels;
-use super::{Batch, DataError, DataInfo, Dataset, check_indices, class_tensor, tensor};
-use crate::host::HostData;
+use super::DataError;
+use super::file::{not_utf8, regular};
+use super::words::{few, short};
 
-/// Splits a table into records of unquoted fields. Quoted fields may hold delimiters, line breaks
-/// and doubled quotes.
-struct Records<'a> {
-    path: &'a Path,
-    rest: &'a str,
-    delimiter: char,
+/// Longer records are refused, because an open quote would swallow the rest of the file.
+const LONGEST: u64 = 64 << 20;
+
+/// Splits a table into records of unquoted fields. Quoted fields may hold delimiters, line breaks and doubled quotes.
+struct Records<R> {
+    path: PathBuf,
+    reader: R,
+    delimiter: u8,
+    /// The line that is read next, counted from 1.
     line: u64,
+    /// Bytes read before.
+    offset: u64,
+    record: Vec<u8>,
 }
 
-impl Records<'_> {
+/// Where the reader of a record is.
+#[derive(Clone, Copy, PartialEq)]
+enum State {
+    Start,
+    Bare,
+    Quoted,
+    /// After a quote within a quoted field, which ends it or is doubled.
+    Quote,
+}
+
+impl State {
+    fn after(self, byte: u8, delimiter: u8) -> State {
+        match (self, byte) {
+            (State::Start, b'"') | (State::Quote, b'"') => State::Quoted,
+            (State::Quoted, b'"') => State::Quote,
+            (State::Quoted, _) => State::Quoted,
+            (_, byte) if byte == delimiter => State::Start,
+            _ => State::Bare,
+        }
+    }
+}
+
+impl<R: BufRead> Records<R> {
     /// The next record that is not blank, with the line it starts in.
     fn next(&mut self) -> Result<Option<(u64, Vec<String>)>, DataError> {
-        while let Some(rest) = self.rest.strip_prefix("\r\n").or_else(|| self.rest.strip_prefix('\n')) {
-            self.rest = rest;
-            self.line += 1;
-        }
-        if self.rest.is_empty() {
-            return Ok(None);
-        }
-        let start = self.line;
-        let mut fields = Vec::new();
-        loop {
-            fields.push(if self.rest.starts_with('"') { self.quoted()? } else { self.bare() });
-            if let Some(rest) = self.rest.strip_prefix(self.delimiter) {
-                self.rest = rest;
-                continue;
+        let (start, offset) = loop {
+            let (start, offset) = (self.line, self.offset);
+            self.record.clear();
+            if !self.more()? {
+                return Ok(None);
             }
-            if !self.rest.is_empty() {
-                let end = self.rest.strip_prefix("\r\n").or_else(|| self.rest.strip_prefix('\n'));
-                self.rest = end.ok_or_else(|| self.error("text after a closing quote"))?;
-                self.line += 1;
+            if !matches!(self.record.as_slice(), b"\n" | b"\r\n") {
+                break (start, offset);
             }
-            return Ok(Some((start, fields)));
-        }
-    }
-
-    fn error(&self, what: &str) -> DataError {
-        DataError::Line { path: self.path.into(), line: self.line, what: what.into() }
-    }
-
-    fn bare(&mut self) -> String {
-        let end = self.rest.find([self.delimiter, '\n']).unwrap_or(self.rest.len());
-        let (field, rest) = self.rest.split_at(end);
-        let at_line_end = rest.is_empty() || rest.starts_with('\n');
-        let field = if at_line_end { field.strip_suffix('\r').unwrap_or(field) } else { field };
-        self.rest = &self.rest[end..];
-        field.to_string()
-    }
-
-    fn quoted(&mut self) -> Result<String, DataError> {
-        let mut out = String::new();
-        self.rest = &self.rest[1..];
+        };
+        let (mut state, mut seen, mut quoted_in) = (State::Start, 0, start);
         loop {
-            let Some(end) = self.rest.find('"') else {
-                return Err(self.error("quote is never closed"));
-            };
-            let (text, rest) = self.rest.split_at(end);
-            out.push_str(text);
-            self.line += text.bytes().filter(|&b| b == b'\n').count() as u64;
-            self.rest = &rest[1..];
-            match self.rest.strip_prefix('"') {
-                Some(rest) => {
-                    out.push('"');
-                    self.rest = rest;
+            for &byte in &self.record[seen..] {
+                let next = state.after(byte, self.delimiter);
+                if (state, next) == (State::Start, State::Quoted) {
+                    quoted_in = self.line - 1;
                 }
-                None => return Ok(out),
+                state = next;
             }
+            seen = self.record.len();
+            if state != State::Quoted {
+                break;
+            }
+            if !self.more()? {
+                return Err(self.error(quoted_in, "quote is never closed"));
+            }
+        }
+        let text = std::str::from_utf8(&self.record)
+            .map_err(|error| not_utf8(&self.path, offset + error.valid_up_to() as u64))?;
+        let text = text.strip_suffix('\n').unwrap_or(text);
+        let text = text.strip_suffix('\r').unwrap_or(text);
+        let fields = fields(text, self.delimiter as char);
+        fields.map(|fields| Some((start, fields))).map_err(|what| self.error(self.line - 1, what))
+    }
+
+    /// Appends one more line to the record; false at the end of the file.
+    fn more(&mut self) -> Result<bool, DataError> {
+        let mut limited = self.reader.by_ref().take(LONGEST + 1 - self.record.len() as u64);
+        let read = limited.read_until(b'\n', &mut self.record);
+        let read = read.map_err(|source| DataError::Io { path: self.path.clone(), source })?;
+        if self.record.len() as u64 > LONGEST {
+            return Err(self.error(self.line, "more than 64 MiB in one row; is a quote not closed?"));
+        }
+        self.offset += read as u64;
+        self.line += u64::from(read > 0);
+        Ok(read > 0)
+    }
+
+    fn error(&self, line: u64, what: &str) -> DataError {
+        DataError::Line { path: self.path.clone(), line, what: what.into() }
+    }
+}
+
+/// The fields of one record, whose quotes are closed.
+fn fields(mut rest: &str, delimiter: char) -> Result<Vec<String>, &'static str> {
+    let mut out = Vec::new();
+    loop {
+        let field = match rest.strip_prefix('"') {
+            Some(inner) => {
+                let (field, after) = quoted(inner);
+                rest = after;
+                field
+            }
+            None => {
+                let (field, after) = rest.split_at(rest.find(delimiter).unwrap_or(rest.len()));
+                rest = after;
+                field.to_string()
+            }
+        };
+        out.push(field);
+        match rest.strip_prefix(delimiter) {
+            Some(after) => rest = after,
+            None if rest.is_empty() => return Ok(out),
+            None => return Err("text after a closing quote"),
         }
     }
 }
 
-/// Calls `row` for every record after the header, whose fields it must match in number.
-fn each_row(
-    path: &Path,
-    mut row: impl FnMut(&[String], u64, &[String]) -> Result<(), DataError>,
-) -> Result<(), DataError> {
-    let bytes = map(path)?;
-    let text = utf8(path, &bytes)?;
-    let delimiter = if path.extension().is_some_and(|e| e == "tsv") { '\t' } else { ',' };
-    let rest = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let mut records = Records { path, rest, delimiter, line: 1 };
-    let Some((_, header)) = records.next()? else {
-        return Err(DataError::file(path, "is empty; a header line with column names is needed"));
-    };
-    let header: Vec<String> = header.iter().map(|name| name.trim().to_string()).collect();
-    while let Some((line, fields)) = records.next()? {
-        if fields.len() != header.len() {
-            let what = format!("{} fields, but the header has {}", fields.len(), header.len());
-            return Err(DataError::Line { path: path.into(), line, what });
-        }
-        row(&header, line, &fields)?;
-    }
-    Ok(())
-}
-
-fn column(
-    path: &Path,
-    header: &[String],
-    option: &'static str,
-    name: Option<&str>,
-) -> Result<usize, DataError> {
-    let all = || header.join(", ");
-    let Some(name) = name else {
-        return Err(DataError::option(
-            option,
-            format!("name one of the columns of {}: {}", path.display(), all()),
-        ));
-    };
-    header.iter().position(|h| h == name).ok_or_else(|| {
-        DataError::option(option, format!("{} has no column `{name}`; it has: {}", path.display(), all()))
-    })
-}
-
-/// Classes in ascending order of their names: by value when all are whole numbers, else as text.
-fn to_classes(labels: &[String]) -> Labels {
-    let distinct: BTreeSet<&str> = labels.iter().map(String::as_str).collect();
-    let mut names: Vec<&str> = distinct.into_iter().collect();
-    if names.iter().all(|n| n.parse::<i64>().is_ok()) {
-        names.sort_by_key(|n| n.parse::<i64>().unwrap_or(0));
-    }
-    let id_of: BTreeMap<&str, u32> = names.iter().copied().zip(0..).collect();
-    Labels {
-        ids: labels.iter().map(|label| id_of[label.as_str()]).collect(),
-        names: names.iter().map(|name| name.to_string()).collect(),
-    }
-}
-
-/// What the label column means.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Target {
-    /// y `[b]` i64.
-    Classes(Labels),
-    /// y `[b, 1]` f32.
-    Numbers(Vec<f32>),
-}
-
-/// Numeric features: x `[b, columns]` f32.
-#[derive(Debug)]
-pub struct Table {
-    path: PathBuf,
-    /// Names of the feature columns.
-    pub columns: Vec<String>,
-    x: Vec<f32>,
-    target: Target,
-    mean: Vec<f32>,
-    std: Vec<f32>,
-}
-
-impl Table {
-    /// Reads the whole table. The label column is a class, or a number for `regression`.
-    pub fn open(path: &Path, label_column: Option<&str>, regression: bool) -> Result<Table, DataError> {
-        let mut columns = Vec::new();
-        let mut x = Vec::new();
-        let mut labels = Vec::new();
-        let mut numbers = Vec::new();
-        each_row(path, |header, line, fields| {
-            let label = column(path, header, "label_column", label_column)?;
-            if columns.is_empty() {
-                columns =
-                    header.iter().enumerate().filter(|(i, _)| *i != label).map(|(_, h)| h.clone()).collect();
+/// The text up to the closing quote, and what is after it.
+fn quoted(mut rest: &str) -> (String, &str) {
+    let mut out = String::new();
+    while let Some((text, after)) = rest.split_once('"') {
+        out.push_str(text);
+        rest = after;
+        match rest.strip_prefix('"') {
+            Some(after) => {
+                out.push('"');
+                rest = after;
             }
-            let number = |field: usize| -> Result<f32, DataError> {
-                let text = fields[field].trim();
-                text.parse().ok().filter(|v: &f32| v.is_finite()).ok_or_else(|| {
-                    let what = format!("column `{}`: `{text}` is not a finite number", header[field]);
-                    DataError::Line { path: path.into(), line, what }
-                })
+            None => return (out, rest),
+        }
+    }
+    (out, rest)
+}
+
+/// Which of comma, semicolon and tab is most frequent in the first line, outside quotes; a comma if none is.
+fn detect(start: &[u8]) -> u8 {
+    let mut counts = [(b',', 0), (b';', 0), (b'\t', 0)];
+    let mut quoted = false;
+    for &byte in start.iter().skip_while(|byte| b"\r\n".contains(byte)) {
+        match byte {
+            b'"' => quoted = !quoted,
+            b'\n' if !quoted => break,
+            _ if quoted => {}
+            _ => counts.iter_mut().filter(|(delimiter, _)| *delimiter == byte).for_each(|(_, n)| *n += 1),
+        }
+    }
+    let most = counts.iter().map(|(_, n)| *n).max();
+    counts.iter().find(|(_, n)| Some(*n) == most).map_or(b',', |(delimiter, _)| *delimiter)
+}
+
+/// The delimiter an option asks for: one ASCII character, or the word "tab".
+fn forced(option: &str) -> Result<u8, DataError> {
+    match option.as_bytes() {
+        b"tab" => Ok(b'\t'),
+        [byte] if byte.is_ascii() && !byte.is_ascii_alphanumeric() && !b"\"\r\n.-+_".contains(byte) => {
+            Ok(*byte)
+        }
+        _ => {
+            let what =
+                format!("\"{}\" cannot separate columns; use \",\", \";\", \"|\" or \"tab\"", short(option));
+            Err(DataError::option("delimiter", what))
+        }
+    }
+}
+
+/// A table whose header was read.
+pub struct Rows {
+    records: Records<BufReader<std::fs::File>>,
+    /// Names of the columns.
+    pub header: Vec<String>,
+}
+
+impl Rows {
+    /// Opens a table. Columns are separated by `delimiter` if given, else by tabs in a `.tsv`, else by what the
+    /// header has most of.
+    pub fn open(path: &Path, delimiter: Option<&str>) -> Result<Rows, DataError> {
+        let io = |source| DataError::Io { path: path.into(), source };
+        let mut reader = BufReader::with_capacity(1 << 16, regular(path)?);
+        let mut offset = 0;
+        if reader.fill_buf().map_err(io)?.starts_with(b"\xef\xbb\xbf") {
+            offset = 3;
+            reader.consume(3);
+        }
+        let delimiter = match delimiter {
+            Some(option) => forced(option)?,
+            None if path.extension().is_some_and(|e| e == "tsv") => b'\t',
+            None => detect(reader.fill_buf().map_err(io)?),
+        };
+        let mut records =
+            Records { path: path.into(), reader, delimiter, line: 1, offset, record: Vec::new() };
+        let Some((_, header)) = records.next()? else {
+            return Err(DataError::file(path, "is empty; a header line with column names is needed"));
+        };
+        let header = header.iter().map(|name| name.trim().to_string()).collect();
+        Ok(Rows { records, header })
+    }
+
+    /// The next row with the line it starts in. It has as many fields as the header.
+    pub fn next_row(&mut self) -> Result<Option<(u64, Vec<String>)>, DataError> {
+        let Some((line, fields)) = self.records.next()? else { return Ok(None) };
+        if fields.len() != self.header.len() {
+            let what = format!("{} fields, but the header has {}", fields.len(), self.header.len());
+            return Err(self.records.error(line, &what));
+        }
+        Ok(Some((line, fields)))
+    }
+
+    /// The position of the column that an option names.
+    pub fn column(&self, option: &'static str, name: Option<&str>) -> Result<usize, DataError> {
+        let path = self.records.path.display();
+        let all = few(&self.header);
+        let Some(name) = name else {
+            return Err(DataError::option(option, format!("name one of the columns of {path}: {all}")));
+        };
+        self.header.iter().position(|h| h == name).ok_or_else(|| {
+            let one = match self.header.len() {
+                1 => "; if its columns are not separated by commas, set `delimiter`",
+                _ => "",
             };
-            for field in (0..fields.len()).filter(|&i| i != label) {
-                x.push(number(field)?);
-            }
-            let text = fields[label].trim();
-            if regression {
-                numbers.push(number(label)?);
-            } else if text.is_empty() || (text.parse::<i64>().is_err() && text.parse::<f64>().is_ok()) {
-                let name = &header[label];
-                let what =
-                    format!("column `{name}`: `{text}` is not a class; set regression = true for numbers");
-                return Err(DataError::Line { path: path.into(), line, what });
-            } else {
-                labels.push(text.to_string());
-            }
-            Ok(())
-        })?;
-        if columns.is_empty() || x.is_empty() {
-            return Err(DataError::file(path, "has no rows of features besides the label"));
-        }
-        let target = match regression {
-            true => Target::Numbers(numbers),
-            false => Target::Classes(to_classes(&labels)),
-        };
-        Ok(Table { path: path.into(), columns, x, target, mean: vec![], std: vec![] })
+            DataError::option(option, format!("{path} has no column `{}`; it has: {all}{one}", short(name)))
+        })
     }
 
-    /// Subtracts from every column its mean over these rows and divides by its standard deviation;
-    /// columns without variation are only shifted.
-    pub fn standardise(&mut self, rows: &[u32]) {
-        let width = self.columns.len();
-        let moments = (0..width).map(|c| {
-            let values = || rows.iter().map(|&r| f64::from(self.x[r as usize * width + c]));
-            let count = rows.len().max(1) as f64;
-            let mean = values().sum::<f64>() / count;
-            let deviation = (values().map(|v| (v - mean) * (v - mean)).sum::<f64>() / count).sqrt();
-            (mean as f32, if deviation > 1e-12 { deviation as f32 } else { 1.0 })
-        });
-        (self.mean, self.std) = moments.unzip();
+    /// An error about a line.
+    pub fn error(&self, line: u64, what: impl AsRef<str>) -> DataError {
+        self.records.error(line, what.as_ref())
     }
-
-    /// Uses a stored mean and deviation per column instead.
-    pub fn set_statistics(&mut self, mean: &[f32], std: &[f32]) -> Result<(), DataError> {
-        if mean.len() != self.columns.len() || std.len() != mean.len() {
-            let (given, width) = (mean.len(), self.columns.len());
-            let what = format!("{given} values for the {width} feature columns of {}", self.path.display());
-            return Err(DataError::option("mean", what));
-        }
-        (self.mean, self.std) = (mean.to_vec(), std.to_vec());
-        Ok(())
-    }
-}
-
-impl Dataset for Table {
-    fn len(&self) -> usize {
-        self.x.len() / self.columns.len()
-    }
-
-    fn length(&self, _: usize) -> Option<usize> {
-        None
-    }
-
-    fn batch(&self, indices: &[usize]) -> Result<Batch, DataError> {
-        check_indices(indices, self.len())?;
-        let width = self.columns.len();
-        let mut x = Vec::with_capacity(indices.len() * width);
-        for &i in indices {
-            let row = &self.x[i * width..(i + 1) * width];
-            match self.mean.is_empty() {
-                true => x.extend_from_slice(row),
-                false => x.extend((0..width).map(|c| (row[c] - self.mean[c]) / self.std[c])),
-            }
-        }
-        let y = match &self.target {
-            Target::Classes(labels) => class_tensor(indices.iter().map(|&i| labels.ids[i])),
-            Target::Numbers(all) => {
-                tensor(&[indices.len(), 1], HostData::F32(indices.iter().map(|&i| all[i]).collect()))
-            }
-        };
-        Ok(Batch::of([("x", tensor(&[indices.len(), width], HostData::F32(x))), ("y", y)]))
-    }
-
-    fn info(&self) -> DataInfo {
-        let class_names = match &self.target {
-            Target::Classes(labels) => labels.names.clone(),
-            Target::Numbers(_) => vec![],
-        };
-        DataInfo {
-            examples: self.len(),
-            classes: (!class_names.is_empty()).then_some(class_names.len()),
-            shape: vec![self.columns.len()],
-            class_names,
-            mean: self.mean.clone(),
-            std: self.std.clone(),
-            ..DataInfo::default()
-        }
-    }
-}
-
-/// Texts one after the other, the byte range of each, and their classes.
-pub type LabelledTexts = (Bytes, Vec<(usize, usize)>, Labels);
-
-/// Reads a text column and a label column.
-pub fn labelled_texts(
-    path: &Path,
-    text_column: Option<&str>,
-    label_column: Option<&str>,
-) -> Result<LabelledTexts, DataError> {
-    let (mut all, mut spans, mut labels) = (Vec::new(), Vec::new(), Vec::new());
-    each_row(path, |header, line, fields| {
-        let text = &fields[column(path, header, "text_column", text_column)?];
-        let label = fields[column(path, header, "label_column", label_column)?].trim();
-        if text.is_empty() || label.is_empty() {
-            let what = "text or label is empty".to_string();
-            return Err(DataError::Line { path: path.into(), line, what });
-        }
-        spans.push((all.len(), all.len() + text.len()));
-        all.extend_from_slice(text.as_bytes());
-        labels.push(label.to_string());
-        Ok(())
-    })?;
-    if spans.is_empty() {
-        return Err(DataError::file(path, "has no rows"));
-    }
-    Ok((Bytes::Owned(all), spans, to_classes(&labels)))
 }
 
 #[cfg(test)]
@@ -308,68 +243,73 @@ mod tests {
     use super::*;
     use crate::data::scratch::{Scratch, torture};
 
-    #[test]
-    fn numeric_tables_have_exact_values() {
-        let dir = Scratch::new();
-        let path = dir
-            .write("t.csv", b"\xef\xbb\xbfa,kind,\"b, c\"\r\n1,\"dog\",-2.5\r\n\r\n3,cat,1e2\r\n5,dog,\"4\"");
-        let mut table = Table::open(&path, Some("kind"), false).unwrap();
-        assert_eq!(table.columns, ["a", "b, c"]);
-        let b = table.batch(&[2, 0]).unwrap();
-        assert_eq!(b.get("x").unwrap().as_f32().unwrap(), [5.0, 4.0, 1.0, -2.5]);
-        assert_eq!(b.get("y").unwrap().as_i64().unwrap(), [1, 1]);
-        assert_eq!(table.info().class_names, ["cat", "dog"]);
-        table.standardise(&[0, 1]);
-        assert_eq!((table.info().mean, table.info().std), (vec![2.0, 48.75], vec![1.0, 51.25]));
-        assert_eq!(table.batch(&[2]).unwrap().get("x").unwrap().as_f32().unwrap()[0], 3.0);
-    }
-
-    #[test]
-    fn whole_number_labels_sort_by_value_and_regression_reads_numbers() {
-        let dir = Scratch::new();
-        let path = dir.write("t.tsv", b"y\tx\n10\t0\n9\t0\n-1\t0\n");
-        let classes = Table::open(&path, Some("y"), false).unwrap();
-        assert_eq!(classes.info().class_names, ["-1", "9", "10"]);
-        let numbers = Table::open(&path, Some("y"), true).unwrap().batch(&[0, 2]).unwrap();
-        assert_eq!(numbers.get("y").unwrap().as_f32().unwrap(), [10.0, -1.0]);
-        assert_eq!(numbers.get("y").unwrap().shape(), [2, 1]);
-    }
-
-    #[test]
-    fn texts_keep_quotes_and_line_breaks() {
-        let dir = Scratch::new();
-        let path = dir.write("t.csv", b"text,label\n\"a \"\"b\"\"\nc\",x\nplain \"q\",y\n");
-        let (bytes, spans, labels) = labelled_texts(&path, Some("text"), Some("label")).unwrap();
-        let texts: Vec<&str> =
-            spans.iter().map(|&(a, b)| std::str::from_utf8(&bytes[a..b]).unwrap()).collect();
-        assert_eq!(texts, ["a \"b\"\nc", "plain \"q\""]);
-        assert_eq!(labels, Labels { ids: vec![0, 1], names: vec!["x".into(), "y".into()] });
-    }
-
-    #[test]
-    fn errors_name_line_and_column() {
-        let dir = Scratch::new();
-        for (content, part) in [
-            ("a,y\n1,2\nz,3\n", "t.csv: line 3: column `a`: `z`"),
-            ("a,y\n1,2\n\"\n\n1\",2\n1\n", "line 6: 1 fields"),
-            ("a,y\n1\n", "line 2: 1 fields, but the header has 2"),
-            ("a,y\n\"1,2\n", "line 2: quote is never closed"),
-            ("a,y\n\"1\"1,2\n", "line 2: text after a closing quote"),
-            ("a,y\nnan,2\n", "not a finite number"),
-            ("a,y\n1,0.5\n", "regression = true"),
-            ("a,b\n1,2\n", "has no column `y`; it has: a, b"),
-            ("y\n1\n", "no rows of features"),
-            ("a,y\n", "no rows"),
-            ("", "is empty"),
-        ] {
-            let path = dir.write("t.csv", content.as_bytes());
-            let message = Table::open(&path, Some("y"), false).unwrap_err().to_string();
-            assert!(message.contains(part), "{content:?}: {message}");
+    fn rows(
+        path: &Path,
+        delimiter: Option<&str>,
+    ) -> Result<(Vec<String>, Vec<(u64, Vec<String>)>), DataError> {
+        let mut rows = Rows::open(path, delimiter)?;
+        let mut all = Vec::new();
+        while let Some(row) = rows.next_row()? {
+            all.push(row);
         }
-        torture(b"a,y\n1,\"p\"\n2.5,q\r\n", |bytes| {
-            let path = dir.write("t.csv", bytes);
-            let _ = Table::open(&path, Some("y"), false);
-            let _ = labelled_texts(&path, Some("a"), Some("y"));
+        Ok((rows.header, all))
+    }
+
+    #[test]
+    fn delimiters_are_found_or_forced() {
+        let dir = Scratch::new();
+        for (name, content, delimiter, header) in [
+            ("t.csv", "a,b\n1,2", None, &["a", "b"][..]),
+            ("t.csv", "a;b\n1;2", None, &["a", "b"]),
+            ("t.csv", "a\tb\n1\t2", None, &["a", "b"]),
+            ("t.csv", "\n\"a,b,c\";\"d;\"\"e\"\n\"1;2\";3", None, &["a,b,c", "d;\"e"]),
+            ("t.csv", "a;b,c\n1;2,3", None, &["a;b", "c"]),
+            ("t.tsv", "a,b,c\td\n1\t2", None, &["a,b,c", "d"]),
+            ("t.tsv", "a,b\n1,2", Some(","), &["a", "b"]),
+            ("t.csv", "a|b,c\n1|2", Some("|"), &["a", "b,c"]),
+            ("t.csv", "a\tb,c\n1\t2", Some("tab"), &["a", "b,c"]),
+            ("t.csv", "a\n1", None, &["a"]),
+        ] {
+            let (found, rows) = rows(&dir.write(name, content.as_bytes()), delimiter).unwrap();
+            assert_eq!(
+                (found.iter().map(String::as_str).collect::<Vec<_>>(), rows.len()),
+                (header.to_vec(), 1),
+                "{content:?}"
+            );
+        }
+        for bad in ["", ",,", "a", "\"", "\n", "é", "."] {
+            let error = rows(&dir.write("t.csv", b"a,b\n1,2"), Some(bad)).unwrap_err().to_string();
+            assert!(error.contains("`delimiter`"), "{error}");
+        }
+    }
+
+    #[test]
+    fn records_keep_quotes_line_breaks_and_lines() {
+        let dir = Scratch::new();
+        let content = b"\xef\xbb\xbfa, b \r\n\"x \"\"y\"\"\r\nz\",1\r\n\r\n\nplain \"q\",\"2\"\n,\n";
+        let (header, all) = rows(&dir.write("t.csv", content), None).unwrap();
+        assert_eq!(header, ["a", "b"]);
+        let expected: [(u64, [&str; 2]); 3] =
+            [(2, ["x \"y\"\r\nz", "1"]), (6, ["plain \"q\"", "2"]), (7, ["", ""])];
+        for ((line, fields), (expected_line, expected)) in all.iter().zip(expected) {
+            assert_eq!((*line, &fields[..]), (expected_line, &expected.map(String::from)[..]));
+        }
+        assert_eq!(all.len(), 3);
+        for (content, part) in [
+            (&b"a,y\n1\n"[..], "t.csv: line 2: 1 fields, but the header has 2"),
+            (b"a,y\n1,2\n\"\n\n1\",2\n1\n", "line 6: 1 fields"),
+            (b"a,y\n\"1,2\n", "line 2: quote is never closed"),
+            (b"a,y\n\"1\n2\",\"3\n4\n", "line 3: quote is never closed"),
+            (b"a,y\n\"1\"1,2\n", "line 2: text after a closing quote"),
+            (b"\xef\xbb\xbfa,y\n1,\xff\n", "at byte 9: is not UTF-8"),
+            (b"", "is empty"),
+            (b"\n\r\n", "is empty"),
+        ] {
+            let message = rows(&dir.write("t.csv", content), None).unwrap_err().to_string();
+            assert!(message.contains(part), "{message}");
+        }
+        torture(b"a;y\n1;\"p\n\"\n2.5;q\r\n", |bytes| {
+            let _ = rows(&dir.write("t.csv", bytes), None);
         });
     }
 }

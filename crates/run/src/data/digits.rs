@@ -109,7 +109,7 @@ const STROKES: [&[(f32, f32)]; 10] = [
     ],
 ];
 
-/// Images of digits: x `[b, 1, size, size]`, y `[b]`.
+/// Images of digits: x `[b, 1, rows, columns]`, y `[b]`.
 pub struct Digits {
     /// Source of the drawings.
     pub seed: u64,
@@ -118,7 +118,7 @@ pub struct Digits {
     /// Number of examples.
     pub examples: usize,
     /// Rows and columns.
-    pub size: usize,
+    pub size: [usize; 2],
     /// Shifts and scales pixels from 0..1 to about mean 0 and deviation 1.
     pub normalise: bool,
 }
@@ -134,10 +134,14 @@ impl Digits {
         let contrast = draw.range(0.5, 1.0);
         let noise = draw.range(0.05, 0.2);
         let background = draw.range(0.0, 0.25);
-        let pixel = 2.0 / self.size as f32;
-        for row in 0..self.size {
-            for column in 0..self.size {
-                let at = ((column as f32 + 0.5) * pixel - 1.0, (row as f32 + 0.5) * pixel - 1.0);
+        let [rows, columns] = self.size;
+        let pixel = 2.0 / rows.min(columns) as f32;
+        // The digit fills the shorter side and is in the middle of the longer one.
+        let middle = |side: usize| if side == rows.min(columns) { 1.0 } else { side as f32 * pixel / 2.0 };
+        for row in 0..rows {
+            for column in 0..columns {
+                let (x, y) = ((column as f32 + 0.5) * pixel, (row as f32 + 0.5) * pixel);
+                let at = (x - middle(columns), y - middle(rows));
                 let nearest = segments.iter().map(|s| s.squared_distance(at)).fold(f32::MAX, f32::min);
                 // One pixel of soft edge.
                 let ink = ((thickness - nearest.sqrt()) / pixel + 0.5).clamp(0.0, 1.0);
@@ -200,9 +204,9 @@ impl Dataset for Digits {
 
     fn batch(&self, indices: &[usize]) -> Result<Batch, DataError> {
         check_indices(indices, self.examples)?;
-        let mut x = Vec::with_capacity(indices.len() * self.size * self.size);
+        let mut x = Vec::with_capacity(indices.len() * self.size[0] * self.size[1]);
         let digits: Vec<u32> = indices.iter().map(|&i| self.draw(i, &mut x)).collect();
-        let x = tensor(&[indices.len(), 1, self.size, self.size], HostData::F32(x));
+        let x = tensor(&[indices.len(), 1, self.size[0], self.size[1]], HostData::F32(x));
         Ok(Batch::of([("x", x), ("y", class_tensor(digits.into_iter()))]))
     }
 
@@ -211,7 +215,8 @@ impl Dataset for Digits {
         DataInfo {
             examples: self.examples,
             classes: Some(10),
-            shape: vec![1, self.size, self.size],
+            shape: vec![1, self.size[0], self.size[1]],
+            class_names: (0..10).map(|digit| digit.to_string()).collect(),
             mean,
             std,
             ..DataInfo::default()
@@ -225,7 +230,7 @@ mod tests {
 
     #[test]
     fn digits_are_repeatable_balanced_and_normalised() {
-        let set = Digits { seed: 4, first: 0, examples: 500, size: 16, normalise: true };
+        let set = Digits { seed: 4, first: 0, examples: 500, size: [16, 16], normalise: true };
         let all: Vec<usize> = (0..500).collect();
         let b = set.batch(&all).unwrap();
         let y = b.get("y").unwrap().as_i64().unwrap();
@@ -237,6 +242,8 @@ mod tests {
         let deviation = (x.iter().map(|v| (v - mean) * (v - mean)).sum::<f32>() / x.len() as f32).sqrt();
         assert!(mean.abs() < 0.2 && (deviation - 1.0).abs() < 0.25, "{mean} {deviation}");
         assert_eq!(set.batch(&[77]).unwrap().get("x").unwrap().as_f32().unwrap(), &x[77 * 256..78 * 256]);
+        let wide = Digits { size: [16, 24], ..set }.batch(&[77]).unwrap();
+        assert_eq!(wide.get("x").unwrap().shape(), [1, 1, 16, 24]);
         let later = Digits { first: 77, ..set };
         assert_eq!(later.batch(&[0]).unwrap().get("x").unwrap().as_f32().unwrap(), &x[77 * 256..78 * 256]);
     }

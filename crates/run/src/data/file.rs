@@ -26,14 +26,25 @@ impl Deref for Bytes {
     }
 }
 
+/// Opens a regular file. Anything else is refused before it is opened, as opening a pipe waits for a writer.
+pub fn regular(path: &Path) -> Result<File, DataError> {
+    let io = |source| DataError::Io { path: path.into(), source };
+    let check = |meta: std::fs::Metadata| match (meta.is_file(), meta.is_dir()) {
+        (true, _) => Ok(()),
+        (_, true) => Err(DataError::file(path, "is a folder, and a file is needed")),
+        _ => Err(DataError::file(path, "is not a regular file but a pipe, device or socket; name a file")),
+    };
+    check(std::fs::metadata(path).map_err(io)?)?;
+    let file = File::open(path).map_err(io)?;
+    check(file.metadata().map_err(io)?)?;
+    Ok(file)
+}
+
 /// Maps a regular file.
 pub fn map(path: &Path) -> Result<Bytes, DataError> {
     let io = |source| DataError::Io { path: path.into(), source };
-    let file = File::open(path).map_err(io)?;
+    let file = regular(path)?;
     let meta = file.metadata().map_err(io)?;
-    if !meta.is_file() {
-        return Err(DataError::file(path, "is not a regular file"));
-    }
     if meta.len() == 0 {
         return Ok(Bytes::Owned(Vec::new()));
     }
@@ -64,6 +75,18 @@ pub fn text(path: &Path) -> Result<Bytes, DataError> {
     }
 }
 
+/// A whole text file of moderate size, such as a tokenizer.
+pub fn small_text(path: &Path) -> Result<String, DataError> {
+    const MOST: u64 = 256 << 20;
+    let mut bytes = Vec::new();
+    let read = regular(path)?.take(MOST + 1).read_to_end(&mut bytes);
+    read.map_err(|source| DataError::Io { path: path.into(), source })?;
+    if bytes.len() as u64 > MOST {
+        return Err(DataError::file(path, "is larger than 256 MiB; is it the right file?"));
+    }
+    String::from_utf8(bytes).map_err(|error| not_utf8(path, error.utf8_error().valid_up_to() as u64))
+}
+
 /// What a directory holds, in ascending order.
 pub fn sorted(directory: &Path) -> Result<Vec<PathBuf>, DataError> {
     let io = |source| DataError::Io { path: directory.into(), source };
@@ -77,9 +100,12 @@ pub fn sorted(directory: &Path) -> Result<Vec<PathBuf>, DataError> {
 
 /// The bytes as text, or an error with the offset of the first byte that is not UTF-8.
 pub fn utf8<'a>(path: &Path, bytes: &'a [u8]) -> Result<&'a str, DataError> {
-    std::str::from_utf8(bytes).map_err(|error| {
-        DataError::at(path, error.valid_up_to() as u64, "is not UTF-8; convert the file first")
-    })
+    std::str::from_utf8(bytes).map_err(|error| not_utf8(path, error.valid_up_to() as u64))
+}
+
+/// The error about the first byte that is not UTF-8.
+pub fn not_utf8(path: &Path, offset: u64) -> DataError {
+    DataError::at(path, offset, "is not UTF-8; convert the file first")
 }
 
 /// Whether the bytes start like a gzip file.

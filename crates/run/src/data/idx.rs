@@ -89,8 +89,21 @@ pub fn open(images: &Path, labels: &Path, classes: Option<usize>) -> Result<Pixe
         let what = format!("label {} is not below the {classes} classes", ids[at]);
         return Err(DataError::at(labels, (y.offset + at) as u64, what));
     }
-    let part = Part { offset: x.offset, bytes: Arc::new(x.bytes), stride: height * width, labels: ids };
-    Ok(Pixels { parts: vec![part], shape: [1, height, width], classes, mean: vec![], std: vec![] })
+    let part = Part {
+        offset: x.offset,
+        bytes: Arc::new(x.bytes),
+        stride: height * width,
+        records: count,
+        labels: ids,
+    };
+    Ok(Pixels {
+        parts: vec![part],
+        shape: [1, height, width],
+        classes,
+        class_names: vec![],
+        mean: vec![],
+        std: vec![],
+    })
 }
 
 /// Image and label file.

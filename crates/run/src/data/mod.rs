@@ -12,8 +12,10 @@ pub mod cifar;
 pub mod csv;
 pub mod digits;
 pub mod file;
+pub mod folders;
 pub mod idx;
 pub mod images;
+mod labels;
 pub mod masked;
 pub mod npy;
 pub mod open;
@@ -21,12 +23,17 @@ pub mod options;
 pub mod pixels;
 pub mod points;
 pub mod prefetch;
+pub mod raw;
 pub mod sampler;
 pub mod sequences;
 pub mod split;
 pub mod synthetic;
+pub mod table;
+pub mod target;
 pub mod text;
+pub mod texts;
 pub mod vocabulary;
+mod words;
 pub mod zip;
 
 pub use open::open;
@@ -51,6 +58,13 @@ impl Batch {
     /// Bytes of all tensors.
     pub fn bytes(&self) -> usize {
         self.fields.iter().map(|(_, tensor)| tensor.as_bytes().len()).sum()
+    }
+
+    /// "x", and "y" if it is known.
+    pub(crate) fn with_target(x: HostTensor, y: Option<HostTensor>) -> Batch {
+        let mut batch = Batch::of([("x", x)]);
+        batch.fields.extend(y.map(|y| ("y".to_string(), y)));
+        batch
     }
 
     pub(crate) fn of<const N: usize>(fields: [(&str, HostTensor); N]) -> Batch {
@@ -104,6 +118,11 @@ pub trait Dataset: Send + Sync {
 
     /// Length of example `i` for variable-length data; `None` when all have one shape.
     fn length(&self, i: usize) -> Option<usize>;
+
+    /// The class of example `i`, when it is known without reading the example.
+    fn class(&self, _i: usize) -> Option<u32> {
+        None
+    }
 
     /// Collates these examples into one batch, padding to the longest for variable length.
     fn batch(&self, indices: &[usize]) -> Result<Batch, DataError>;
@@ -186,6 +205,21 @@ impl DataError {
     pub(crate) fn option(option: &'static str, what: impl Into<String>) -> DataError {
         DataError::Option { option, what: what.into() }
     }
+}
+
+/// Examples of each of `classes` classes; empty when a class is not known.
+fn class_counts(set: &dyn Dataset, classes: Option<usize>) -> Vec<u64> {
+    /// Nobody balances more classes than this, and a wrong label may claim any number of them.
+    const MOST: usize = 1 << 20;
+    let Some(classes) = classes.filter(|&n| n <= MOST) else { return Vec::new() };
+    let mut counts = vec![0; classes];
+    for i in 0..set.len() {
+        match set.class(i).and_then(|class| counts.get_mut(class as usize)) {
+            Some(count) => *count += 1,
+            None => return Vec::new(),
+        }
+    }
+    counts
 }
 
 /// Errors for the first index that is out of range.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::file::{Bytes, map};
-use super::{Batch, DataError, DataInfo, Dataset, check_indices, tensor, zip};
+use super::{Batch, DataError, DataInfo, Dataset, check_indices, class_counts, class_tensor, tensor, zip};
 use crate::host::{HostData, HostTensor};
 
 /// Element types that are read.
@@ -87,6 +87,20 @@ impl Array {
                 let all = 0..vec.len();
                 Array::parse(inner, Arc::new(Bytes::Owned(vec)), all)
             }
+        }
+    }
+
+    /// Whether a file is a .npz archive.
+    pub fn is_archive(path: &Path) -> Result<bool, DataError> {
+        Ok(map(path)?.starts_with(b"PK"))
+    }
+
+    /// The member `key` of a .npz archive, if it has one.
+    pub fn find(path: &Path, key: &str) -> Result<Option<Array>, DataError> {
+        let names = zip::members(path, &map(path)?)?;
+        match names.iter().any(|m| m.name.trim_end_matches(".npy") == key) {
+            true => Array::open(path, key).map(Some),
+            false => Ok(None),
         }
     }
 
@@ -173,13 +187,33 @@ impl Array {
         Ok(())
     }
 
+    /// Every example as a class: one of `classes`, or as many as the largest says.
+    fn classes(&self, classes: Option<usize>) -> Result<Target, DataError> {
+        let limit = classes.map_or(f64::from(u32::MAX), |n| n as f64);
+        let mut ids = Vec::with_capacity(self.shape[0]);
+        for i in 0..self.shape[0] {
+            for label in self.values(i) {
+                if !(0.0..limit).contains(&label) {
+                    let what = format!("label {label} of example {i} is not in 0..{limit}");
+                    return Err(DataError::file(&self.path, what));
+                }
+                ids.push(label as u32);
+            }
+        }
+        let largest = ids.iter().max().map_or(0, |&id| id as usize);
+        Ok(Target::Classes(ids, classes.unwrap_or(largest + 1)))
+    }
+
     /// Whole numbers stay whole (i64), unless `as_float`; everything else becomes f32.
     fn gather(&self, indices: &[usize], as_float: bool) -> HostTensor {
-        let mut shape = self.shape.clone();
-        shape[0] = indices.len();
+        let shape = [&[indices.len()], &self.shape[1..]].concat();
+        tensor(&shape, self.elements(indices, as_float))
+    }
+
+    fn elements(&self, indices: &[usize], as_float: bool) -> HostData {
         let count = indices.len() * self.width();
         let floats = as_float || matches!(self.element, Element::F4 | Element::F8);
-        let data = if floats {
+        if floats {
             let mut out = Vec::with_capacity(count);
             indices.iter().for_each(|&i| out.extend(self.values(i).map(|v| v as f32)));
             HostData::F32(out)
@@ -192,8 +226,7 @@ impl Array {
                 _ => out.extend(self.values(i).map(|v| v as i64)),
             });
             HostData::I64(out)
-        };
-        tensor(&shape, data)
+        }
     }
 }
 
@@ -213,41 +246,46 @@ fn parse_shape(text: &str) -> Option<Vec<usize>> {
     inner.split(',').map(str::trim).filter(|n| !n.is_empty()).map(|n| n.parse().ok()).collect()
 }
 
+/// What is to be predicted.
+enum Target {
+    /// One class each, and their number: y `[b]` i64.
+    Classes(Vec<u32>, usize),
+    /// Numbers: y `[b, numbers]` f32.
+    Numbers(Array),
+    /// Whole numbers of any meaning, as they are: i64.
+    Whole(Array),
+}
+
 /// x and y of two arrays. Float and byte x becomes f32 (normalised by one mean and deviation, if
-/// given); integer x and y become i64.
+/// given); integer x becomes i64.
 pub struct Arrays {
     x: Array,
-    y: Array,
-    classes: Option<usize>,
+    target: Option<Target>,
     /// Subtracted from x and then divided by; `None` for neither.
     pub normalise: Option<(f32, f32)>,
 }
 
 impl Arrays {
-    /// Both must have as many examples, and only finite numbers in single precision. One integer per example in y counts as a class.
+    /// Both must have as many examples, and only finite numbers in single precision. One integer per example in y
+    /// counts as a class.
     pub fn new(x: Array, y: Array, classes: Option<usize>) -> Result<Arrays, DataError> {
         if x.shape[0] != y.shape[0] {
             let what = format!("{} examples, but {} has {}", y.shape[0], x.path.display(), x.shape[0]);
             return Err(DataError::file(&y.path, what));
         }
-        x.check_finite()?;
         y.check_finite()?;
-        let mut counted = None;
-        if y.shape.len() == 1 && !matches!(y.element, Element::F4 | Element::F8) {
-            let limit = classes.map_or(f64::from(u32::MAX), |n| n as f64);
-            let mut largest = 0.0f64;
-            for i in 0..y.shape[0] {
-                for label in y.values(i) {
-                    if !(0.0..limit).contains(&label) {
-                        let what = format!("label {label} of example {i} is not in 0..{limit}");
-                        return Err(DataError::file(&y.path, what));
-                    }
-                    largest = largest.max(label);
-                }
-            }
-            counted = classes.or(Some(largest as usize + 1));
-        }
-        Ok(Arrays { x, y, classes: counted, normalise: None })
+        let target = match y.element {
+            Element::F4 | Element::F8 => Target::Numbers(y),
+            _ if y.shape.len() == 1 => y.classes(classes)?,
+            _ => Target::Whole(y),
+        };
+        Ok(Arrays { target: Some(target), ..Arrays::unlabelled(x)? })
+    }
+
+    /// x alone.
+    pub fn unlabelled(x: Array) -> Result<Arrays, DataError> {
+        x.check_finite()?;
+        Ok(Arrays { x, target: None, normalise: None })
     }
 
     /// Mean and standard deviation (1 when there is none) of all x of these examples.
@@ -269,19 +307,41 @@ impl Dataset for Arrays {
         None
     }
 
+    fn class(&self, i: usize) -> Option<u32> {
+        match &self.target {
+            Some(Target::Classes(ids, _)) => ids.get(i).copied(),
+            _ => None,
+        }
+    }
+
     fn batch(&self, indices: &[usize]) -> Result<Batch, DataError> {
         check_indices(indices, self.len())?;
         let mut x = self.x.gather(indices, self.x.element == Element::U1 || self.normalise.is_some());
         if let (HostData::F32(values), Some((mean, std))) = (x.data_mut(), self.normalise) {
             values.iter_mut().for_each(|v| *v = (*v - mean) / std);
         }
-        Ok(Batch::of([("x", x), ("y", self.y.gather(indices, false))]))
+        let y = self.target.as_ref().map(|target| match target {
+            Target::Classes(ids, _) => class_tensor(indices.iter().map(|&i| ids[i])),
+            Target::Numbers(y) => {
+                let shape = [indices.len(), y.width()];
+                tensor(&shape, y.elements(indices, true))
+            }
+            Target::Whole(y) => y.gather(indices, false),
+        });
+        Ok(Batch::with_target(x, y))
     }
 
     fn info(&self) -> DataInfo {
+        let (classes, targets) = match &self.target {
+            Some(Target::Classes(_, classes)) => (Some(*classes), None),
+            Some(Target::Numbers(y)) => (None, Some(y.width())),
+            Some(Target::Whole(_)) | None => (None, None),
+        };
         DataInfo {
             examples: self.len(),
-            classes: self.classes,
+            classes,
+            targets,
+            class_counts: class_counts(self, classes),
             shape: self.x.shape[1..].to_vec(),
             mean: self.normalise.map(|(mean, _)| mean).into_iter().collect(),
             std: self.normalise.map(|(_, std)| std).into_iter().collect(),

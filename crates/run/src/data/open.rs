@@ -6,19 +6,21 @@ use std::sync::Arc;
 
 use super::augment::{Augment, Augmented};
 use super::cifar::{self, Cifar};
-use super::csv::{Table, labelled_texts};
 use super::digits::Digits;
 use super::file::{self, Bytes, utf8};
+use super::folders::Found;
 use super::images::{self, Images};
 use super::masked::Masked;
 use super::npy::{Array, Arrays};
 use super::options::{DataOptions, KINDS};
 use super::pixels::Pixels;
 use super::points::Points;
-use super::sequences::Sequences;
+use super::sequences::{Aim, Sequences};
 use super::split::{Parts, Subset, fold, split, validation_count};
 use super::synthetic::{Noise, Plane, Shape, Tokens, grammar_text};
+use super::table::Table;
 use super::text::{Text, TextWindows};
+use super::texts::{Texts, labelled};
 use super::vocabulary::Vocabulary;
 use super::{DataError, Dataset, idx};
 
@@ -160,10 +162,10 @@ fn open_lines(options: &DataOptions) -> Result<Opened, DataError> {
 
 fn open_csv_text(options: &DataOptions) -> Result<Opened, DataError> {
     let path = path(options)?;
-    let (bytes, spans, labels) =
-        labelled_texts(path, options.text_column.as_deref(), options.label_column.as_deref())?;
+    let (Texts { bytes, spans }, target) = labelled(path, options)?;
     let vocabulary = vocabulary(options, std::iter::once(utf8(path, &bytes)?))?;
-    let whole = Sequences::new(path, bytes, spans, vocabulary, options.max_length, Some(labels))?;
+    let bytes = Bytes::Owned(bytes);
+    let whole = Sequences::new(path, bytes, spans, vocabulary, options.max_length, Aim::Target(target))?;
     let parts = parts(whole.len(), options)?;
     Ok(subsets(Arc::new(whole), parts))
 }
@@ -254,17 +256,14 @@ fn open_images(options: &DataOptions) -> Result<Opened, DataError> {
         true => Some(stored(options, options.channels)?.unwrap_or(customary)),
         false => None,
     };
-    let open =
-        |path: &Path| Images::open(path, options.size.unwrap_or(64), options.channels, normalise.clone());
-    let whole = open(&train)?;
+    let size = options.size.unwrap_or([64; 2]);
+    let open = |found| Images::new(found, size, options.channels, normalise.clone());
+    let whole = open(Found::folders(&train, None)?)?;
     let Some(held) = held else {
         let parts = parts(whole.len(), options)?;
         return Ok(subsets(Arc::new(whole), parts));
     };
-    let validation = open(&held)?;
-    if validation.info().class_names != whole.info().class_names {
-        return Err(DataError::file(&held, format!("has other folders than {}", train.display())));
-    }
+    let validation = open(Found::folders(&held, Some(&whole.info().class_names))?)?;
     Ok((Arc::new(whole), Some(Arc::new(validation))))
 }
 
@@ -287,8 +286,9 @@ fn open_npy(options: &DataOptions) -> Result<Opened, DataError> {
 }
 
 fn open_csv(options: &DataOptions) -> Result<Opened, DataError> {
-    let mut table = Table::open(path(options)?, options.label_column.as_deref(), options.regression)?;
+    let mut table = Table::open(path(options)?, options)?;
     let parts = parts(table.len(), options)?;
+    table.fill(options.missing, &parts.0)?;
     if options.normalise.unwrap_or(true) {
         match stored(options, table.columns.len())? {
             Some((mean, std)) => table.set_statistics(&mean, &std)?,
@@ -326,7 +326,8 @@ fn open_built_in(options: &DataOptions) -> Result<Opened, DataError> {
         return Err(DataError::option("examples", format!("{examples} is not from 1 to 2^31")));
     }
     let sizes = [
-        ("size", options.size.unwrap_or(28), 1 << 12),
+        ("size", options.size.unwrap_or([28; 2])[0], 1 << 12),
+        ("size", options.size.unwrap_or([28; 2])[1], 1 << 12),
         ("length", options.length, 1 << 24),
         ("min_length", options.min_length.unwrap_or(options.length), options.length),
         ("classes", options.classes.unwrap_or(10), 1 << 24),
@@ -363,7 +364,7 @@ fn built_in(options: &DataOptions, first: u64, examples: usize) -> Arc<dyn Datas
     let plane = |shape| Plane { seed, first, examples, classes, shape };
     match options.kind.as_str() {
         "digits" => {
-            let (size, normalise) = (options.size.unwrap_or(28), options.normalise.unwrap_or(true));
+            let (size, normalise) = (options.size.unwrap_or([28; 2]), options.normalise.unwrap_or(true));
             Arc::new(Digits { seed, first, examples, size, normalise })
         }
         "blobs" => Arc::new(plane(Shape::Blobs)),

@@ -71,12 +71,32 @@ pub const KINDS: &[(&str, &str, &[&str])] = &[
     (
         "csv",
         "numbers in a .csv or .tsv with a header; `label_column` is a class or, with `regression`, a number",
-        &["path", "label_column", "regression", "normalise", "mean", "std"],
+        &[
+            "path",
+            "label_column",
+            "regression",
+            "ignore_columns",
+            "missing",
+            "delimiter",
+            "normalise",
+            "mean",
+            "std",
+        ],
     ),
     (
         "csv-text",
-        "texts and classes in two columns of a .csv or .tsv with a header",
-        &["path", "text_column", "label_column", "max_length", "vocabulary", "characters", "tokenizer"],
+        "texts and classes (or, with `regression`, numbers) in two columns of a .csv or .tsv with a header",
+        &[
+            "path",
+            "text_column",
+            "label_column",
+            "regression",
+            "delimiter",
+            "max_length",
+            "vocabulary",
+            "characters",
+            "tokenizer",
+        ],
     ),
     (
         "digits",
@@ -102,6 +122,17 @@ pub const KINDS: &[(&str, &str, &[&str])] = &[
         &["examples", "length", "min_length", "tokens", "classes", "masked"],
     ),
 ];
+
+/// What to do about a cell of a table that holds no value: one that is empty or says NA, NaN, null, none or `?`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Missing {
+    /// The table is refused, with line and column.
+    Refuse,
+    /// The mean of the column over the training part stands in for it.
+    Mean,
+    /// This number stands in for it.
+    Number(f32),
+}
 
 /// What to open and how. Options that a kind does not use (see [`KINDS`]) are ignored.
 #[derive(Clone, Debug, PartialEq)]
@@ -144,8 +175,8 @@ pub struct DataOptions {
     pub masked: f64,
     /// Number of different random tokens.
     pub tokens: usize,
-    /// Rows and columns of images; 28 by default for digits, 64 for files.
-    pub size: Option<usize>,
+    /// Rows and columns of images: one number for both, or `[rows, columns]`; 28 by default for digits, 64 for files.
+    pub size: Option<[usize; 2]>,
     /// 1 for grey, 3 for colour.
     pub channels: usize,
     /// Shape of one example of noise.
@@ -160,6 +191,12 @@ pub struct DataOptions {
     pub label_column: Option<String>,
     /// The label is a number, not a class.
     pub regression: bool,
+    /// What separates columns: ",", ";", "|" or "tab"; found out from the header by default.
+    pub delimiter: Option<String>,
+    /// Columns of a table that are left out, by name.
+    pub ignore_columns: Vec<String>,
+    /// What stands in for cells without a value: "refuse", "mean" (of the column over the training part), "zero" or a number.
+    pub missing: Missing,
     /// Whether x is shifted and scaled to mean 0 and deviation 1; on by default except for npy.
     pub normalise: Option<bool>,
     /// A stored mean per channel or column; computed from the training part by default.
@@ -204,6 +241,9 @@ impl Default for DataOptions {
             text_column: None,
             label_column: None,
             regression: false,
+            delimiter: None,
+            ignore_columns: Vec::new(),
+            missing: Missing::Refuse,
             normalise: None,
             mean: None,
             std: None,

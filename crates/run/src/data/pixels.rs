@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::file::Bytes;
-use super::{Batch, DataError, DataInfo, Dataset, check_indices, class_tensor, tensor};
+use super::{Batch, DataError, DataInfo, Dataset, check_indices, class_counts, class_tensor, tensor};
 use crate::host::HostData;
 
 /// Equal records in one file.
@@ -15,7 +15,9 @@ pub struct Part {
     pub offset: usize,
     /// Bytes from one record to the next.
     pub stride: usize,
-    /// Class of every record; as many records as labels.
+    /// How many there are.
+    pub records: usize,
+    /// Class of every record; empty when they are not known.
     pub labels: Vec<u8>,
 }
 
@@ -27,6 +29,8 @@ pub struct Pixels {
     pub shape: [usize; 3],
     /// Number of classes.
     pub classes: usize,
+    /// Their names; empty when they have none.
+    pub class_names: Vec<String>,
     /// Subtracted per channel; empty for none.
     pub mean: Vec<f32>,
     /// Divided by, per channel; as long as `mean`.
@@ -34,17 +38,21 @@ pub struct Pixels {
 }
 
 impl Pixels {
-    fn record(&self, mut i: usize) -> (&[u8], u8) {
+    /// The part that holds record `i`, and its number there.
+    fn find(&self, mut i: usize) -> Option<(&Part, usize)> {
         for part in &self.parts {
-            match part.labels.get(i) {
-                Some(&label) => {
-                    let start = part.offset + i * part.stride;
-                    return (&part.bytes[start..start + self.shape.iter().product::<usize>()], label);
-                }
-                None => i -= part.labels.len(),
+            match i.checked_sub(part.records) {
+                None => return Some((part, i)),
+                Some(rest) => i = rest,
             }
         }
-        unreachable!("indices are checked before records are read")
+        None
+    }
+
+    fn record(&self, i: usize) -> &[u8] {
+        let (part, i) = self.find(i).expect("indices are checked before records are read");
+        let start = part.offset + i * part.stride;
+        &part.bytes[start..start + self.shape.iter().product::<usize>()]
     }
 
     /// Mean and standard deviation of each channel (of pixels scaled to 0..1) over these examples.
@@ -55,7 +63,7 @@ impl Pixels {
         let (mut sums, mut squares) = (vec![0u64; channels], vec![0u64; channels]);
         let mut count = 0u64;
         for i in indices {
-            for (c, plane) in self.record(i).0.chunks(height * width).enumerate() {
+            for (c, plane) in self.record(i).chunks(height * width).enumerate() {
                 sums[c] += plane.iter().map(|&p| u64::from(p)).sum::<u64>();
                 squares[c] += plane.iter().map(|&p| u64::from(p) * u64::from(p)).sum::<u64>();
             }
@@ -73,11 +81,16 @@ impl Pixels {
 
 impl Dataset for Pixels {
     fn len(&self) -> usize {
-        self.parts.iter().map(|part| part.labels.len()).sum()
+        self.parts.iter().map(|part| part.records).sum()
     }
 
     fn length(&self, _: usize) -> Option<usize> {
         None
+    }
+
+    fn class(&self, i: usize) -> Option<u32> {
+        let (part, i) = self.find(i)?;
+        part.labels.get(i).map(|&label| label.into())
     }
 
     fn batch(&self, indices: &[usize]) -> Result<Batch, DataError> {
@@ -92,13 +105,13 @@ impl Dataset for Pixels {
             .collect();
         let mut x = Vec::with_capacity(indices.len() * channels * height * width);
         for &i in indices {
-            for (plane, table) in self.record(i).0.chunks(height * width).zip(&tables) {
+            for (plane, table) in self.record(i).chunks(height * width).zip(&tables) {
                 x.extend(plane.iter().map(|&p| table[p as usize]));
             }
         }
         let x = tensor(&[indices.len(), channels, height, width], HostData::F32(x));
-        let y = class_tensor(indices.iter().map(|&i| self.record(i).1.into()));
-        Ok(Batch::of([("x", x), ("y", y)]))
+        let classes: Option<Vec<u32>> = indices.iter().map(|&i| self.class(i)).collect();
+        Ok(Batch::with_target(x, classes.map(|classes| class_tensor(classes.into_iter()))))
     }
 
     fn info(&self) -> DataInfo {
@@ -108,6 +121,8 @@ impl Dataset for Pixels {
             shape: self.shape.to_vec(),
             mean: self.mean.clone(),
             std: self.std.clone(),
+            class_names: self.class_names.clone(),
+            class_counts: class_counts(self, Some(self.classes)),
             ..DataInfo::default()
         }
     }
@@ -123,12 +138,14 @@ mod tests {
             bytes: Arc::new(Bytes::Owned(bytes.to_vec())),
             offset,
             stride: 3,
+            records: labels.len(),
             labels: labels.to_vec(),
         };
         let mut p = Pixels {
             parts: vec![part(&[9, 0, 255, 9, 51, 255], 1, &[4, 2]), part(&[255, 255], 0, &[1])],
             shape: [2, 1, 1],
             classes: 5,
+            class_names: vec![],
             mean: vec![],
             std: vec![],
         };

@@ -6,20 +6,23 @@ use std::path::{Path, PathBuf};
 use gulliver_graph::model::IGNORED;
 
 use super::file::{Bytes, utf8};
+use super::target::Target;
 use super::vocabulary::Vocabulary;
-use super::{Batch, DataError, DataInfo, Dataset, check_indices, class_tensor, tensor};
+use super::{Batch, DataError, DataInfo, Dataset, check_indices, class_counts, tensor};
 use crate::host::{HostData, HostTensor};
 
-/// Class ids and the names behind them.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Labels {
-    /// One per example.
-    pub ids: Vec<u32>,
-    /// One per class.
-    pub names: Vec<String>,
+/// What is to be predicted of a sequence.
+#[derive(Debug)]
+pub enum Aim {
+    /// The token after each token.
+    Next,
+    /// A class or a number.
+    Target(Target),
+    /// Nothing is known of it: batches have no "y".
+    Unknown,
 }
 
-/// Variable-length examples. With labels: x `[b, t]`, y `[b]`. Without: x `[b, t]` and y `[b, t]`,
+/// Variable-length examples. With a target: x `[b, t]` and its y. Without: x `[b, t]` and y `[b, t]`,
 /// the same shifted by one and [`IGNORED`] where x is padded. Always with "mask" and "length".
 pub struct Sequences {
     path: PathBuf,
@@ -31,7 +34,7 @@ pub struct Sequences {
     /// Ids read of each example: `max_length`, and the next one if that is to be predicted.
     limit: usize,
     vocabulary: Vocabulary,
-    labels: Option<Labels>,
+    aim: Aim,
 }
 
 impl Sequences {
@@ -46,7 +49,7 @@ impl Sequences {
         sentences: bool,
     ) -> Result<Sequences, DataError> {
         let spans = line_spans(utf8(path, &bytes)?, sentences);
-        Sequences::new(path, bytes, spans, vocabulary, max_length, None)
+        Sequences::new(path, bytes, spans, vocabulary, max_length, Aim::Next)
     }
 
     /// Examples are these byte ranges of `bytes`. All are encoded once here, to learn the lengths.
@@ -56,12 +59,12 @@ impl Sequences {
         spans: Vec<(usize, usize)>,
         vocabulary: Vocabulary,
         max_length: usize,
-        labels: Option<Labels>,
+        aim: Aim,
     ) -> Result<Sequences, DataError> {
         if max_length == 0 {
             return Err(DataError::option("max_length", "must be at least 1"));
         }
-        let shift = usize::from(labels.is_none());
+        let shift = usize::from(matches!(aim, Aim::Next));
         let mut all = Sequences {
             path: path.into(),
             bytes,
@@ -69,11 +72,11 @@ impl Sequences {
             lengths: Vec::new(),
             limit: max_length.saturating_add(shift),
             vocabulary,
-            labels: None,
+            aim: Aim::Next,
         };
         for span in spans {
             let ids = all.encode(span)?;
-            if labels.is_some() || ids.len() > 1 {
+            if shift == 0 || ids.len() > 1 {
                 all.spans.push(span);
                 all.lengths.push((ids.len() - shift) as u32);
             }
@@ -81,7 +84,7 @@ impl Sequences {
         if all.spans.is_empty() {
             return Err(DataError::file(path, "has no text to learn from"));
         }
-        all.labels = labels;
+        all.aim = aim;
         Ok(all)
     }
 
@@ -101,12 +104,19 @@ impl Dataset for Sequences {
         self.lengths.get(i).map(|&n| n as usize)
     }
 
+    fn class(&self, i: usize) -> Option<u32> {
+        match &self.aim {
+            Aim::Target(target) => target.class(i),
+            Aim::Next | Aim::Unknown => None,
+        }
+    }
+
     fn batch(&self, indices: &[usize]) -> Result<Batch, DataError> {
         check_indices(indices, self.spans.len())?;
         let examples: Vec<Vec<u32>> =
             indices.iter().map(|&i| self.encode(self.spans[i])).collect::<Result<_, _>>()?;
         let lengths: Vec<usize> = indices.iter().map(|&i| self.lengths[i] as usize).collect();
-        let shift = usize::from(self.labels.is_none());
+        let shift = usize::from(matches!(self.aim, Aim::Next));
         if examples.iter().zip(&lengths).any(|(ids, &n)| ids.len() < n + shift) {
             return Err(DataError::file(&self.path, "the file was changed during the run"));
         }
@@ -114,24 +124,31 @@ impl Dataset for Sequences {
             examples.iter().zip(&lengths).map(|(ids, &n)| &ids[from..from + n]).collect()
         };
         let x = pad(&rows(0), 0);
-        let y = match &self.labels {
-            Some(labels) => class_tensor(indices.iter().map(|&i| labels.ids[i])),
-            None => pad(&rows(1), IGNORED),
+        let y = match &self.aim {
+            Aim::Target(target) => Some(target.tensor(indices)),
+            Aim::Next => Some(pad(&rows(1), IGNORED)),
+            Aim::Unknown => None,
         };
         let (mask, length) = mask_and_length(&lengths);
-        Ok(Batch::of([("x", x), ("y", y), ("mask", mask), ("length", length)]))
+        let mut batch = Batch::with_target(x, y);
+        batch.fields.extend(Batch::of([("mask", mask), ("length", length)]).fields);
+        Ok(batch)
     }
 
     fn info(&self) -> DataInfo {
-        DataInfo {
+        let mut info = DataInfo {
             examples: self.spans.len(),
-            classes: self.labels.as_ref().map(|l| l.names.len()),
             shape: vec![0],
             vocabulary: Some(self.vocabulary.size()),
-            class_names: self.labels.as_ref().map(|l| l.names.clone()).unwrap_or_default(),
             characters: self.vocabulary.characters(),
+            tokenizer: self.vocabulary.tokenizer(),
             ..DataInfo::default()
+        };
+        if let Aim::Target(target) = &self.aim {
+            target.describe(&mut info);
         }
+        info.class_counts = class_counts(self, info.classes);
+        info
     }
 }
 

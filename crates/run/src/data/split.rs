@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gulliver_graph::random::{Stream, hash_name};
 
-use super::{Batch, DataError, DataInfo, Dataset, check_indices};
+use super::{Batch, DataError, DataInfo, Dataset, check_indices, class_counts};
 
 /// The examples of another data set at these indices.
 pub struct Subset {
@@ -30,6 +30,10 @@ impl Dataset for Subset {
         self.whole.length(*self.indices.get(i)? as usize)
     }
 
+    fn class(&self, i: usize) -> Option<u32> {
+        self.whole.class(*self.indices.get(i)? as usize)
+    }
+
     fn batch(&self, indices: &[usize]) -> Result<Batch, DataError> {
         self.whole.batch(&self.of(indices)?)
     }
@@ -39,7 +43,8 @@ impl Dataset for Subset {
     }
 
     fn info(&self) -> DataInfo {
-        DataInfo { examples: self.len(), ..self.whole.info() }
+        let info = self.whole.info();
+        DataInfo { examples: self.len(), class_counts: class_counts(self, info.classes), ..info }
     }
 }
 

@@ -46,7 +46,7 @@ impl Text {
                 }
             }
             #[cfg(feature = "tokenizer")]
-            Vocabulary::Tokens(_) => {
+            Vocabulary::Tokens(..) => {
                 // Line by line, so that memory stays bounded and no token spans two lines.
                 for line in text.split_inclusive('\n') {
                     let ids = vocabulary.encode(line).map_err(|what| DataError::file(path, what))?;
@@ -167,6 +167,7 @@ impl Dataset for TextWindows {
             shape: vec![self.length],
             vocabulary: Some(self.text.vocabulary.size()),
             characters: self.text.vocabulary.characters(),
+            tokenizer: self.text.vocabulary.tokenizer(),
             ..DataInfo::default()
         }
     }

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::DataError;
+use super::words::short;
 
 /// What a token id stands for.
 pub enum Vocabulary {
@@ -11,9 +13,9 @@ pub enum Vocabulary {
     Bytes,
     /// Ids are positions in this ascending list of characters.
     Chars(Vec<char>),
-    /// Ids are those of a `tokenizer.json`.
+    /// Ids are those of a `tokenizer.json`, which is kept as text.
     #[cfg(feature = "tokenizer")]
-    Tokens(Box<tokenizers::Tokenizer>),
+    Tokens(Box<tokenizers::Tokenizer>, Arc<str>),
 }
 
 impl Vocabulary {
@@ -33,7 +35,7 @@ impl Vocabulary {
             },
             "tokenizer" => Vocabulary::from_tokenizer(tokenizer),
             other => {
-                let what = format!("unknown vocabulary `{other}`: use bytes, chars or tokenizer");
+                let what = format!("unknown vocabulary `{}`: use bytes, chars or tokenizer", short(other));
                 Err(DataError::option("vocabulary", what))
             }
         }
@@ -67,21 +69,30 @@ impl Vocabulary {
         Ok(Vocabulary::Chars(list))
     }
 
-    #[cfg(feature = "tokenizer")]
     fn from_tokenizer(path: Option<&Path>) -> Result<Vocabulary, DataError> {
         let path = path.ok_or_else(|| DataError::option("tokenizer", "name a tokenizer.json"))?;
-        let bytes = super::file::map(path)?;
-        let tokenizer = tokenizers::Tokenizer::from_bytes(&*bytes)
-            .map_err(|error| DataError::file(path, format!("is not a tokenizer: {error}")))?;
-        Ok(Vocabulary::Tokens(Box::new(tokenizer)))
+        let json = super::file::small_text(path)?;
+        Vocabulary::from_tokenizer_json(&json).map_err(|error| match error {
+            DataError::Option { option: "tokenizer", what } => DataError::file(path, what),
+            other => other,
+        })
     }
 
+    /// Restores what [`Vocabulary::tokenizer`] returned: the text of a `tokenizer.json`.
+    #[cfg(feature = "tokenizer")]
+    pub fn from_tokenizer_json(json: &str) -> Result<Vocabulary, DataError> {
+        let tokenizer = tokenizers::Tokenizer::from_bytes(json.as_bytes()).map_err(|error| {
+            let what = format!("is not a tokenizer: {}", short(&error.to_string()));
+            DataError::option("tokenizer", what)
+        })?;
+        Ok(Vocabulary::Tokens(Box::new(tokenizer), json.into()))
+    }
+
+    /// Restores what [`Vocabulary::tokenizer`] returned; this build cannot.
     #[cfg(not(feature = "tokenizer"))]
-    fn from_tokenizer(_: Option<&Path>) -> Result<Vocabulary, DataError> {
-        Err(DataError::option(
-            "vocabulary",
-            "this build has no tokenizers: rebuild with the feature `tokenizer`",
-        ))
+    pub fn from_tokenizer_json(_: &str) -> Result<Vocabulary, DataError> {
+        let what = "this build has no tokenizers: rebuild with `cargo build --release --features tokenizer`";
+        Err(DataError::option("vocabulary", what))
     }
 
     /// Number of ids.
@@ -90,7 +101,7 @@ impl Vocabulary {
             Vocabulary::Bytes => 256,
             Vocabulary::Chars(list) => list.len(),
             #[cfg(feature = "tokenizer")]
-            Vocabulary::Tokens(tokenizer) => tokenizer.get_vocab_size(true),
+            Vocabulary::Tokens(tokenizer, _) => tokenizer.get_vocab_size(true),
         }
     }
 
@@ -98,6 +109,15 @@ impl Vocabulary {
     pub fn characters(&self) -> Option<String> {
         match self {
             Vocabulary::Chars(list) => Some(list.iter().collect()),
+            _ => None,
+        }
+    }
+
+    /// The `tokenizer.json` in full, when ids are those of one.
+    pub fn tokenizer(&self) -> Option<Arc<str>> {
+        match self {
+            #[cfg(feature = "tokenizer")]
+            Vocabulary::Tokens(_, json) => Some(json.clone()),
             _ => None,
         }
     }
@@ -120,7 +140,7 @@ impl Vocabulary {
                 })
                 .collect(),
             #[cfg(feature = "tokenizer")]
-            Vocabulary::Tokens(tokenizer) => tokenizer
+            Vocabulary::Tokens(tokenizer, _) => tokenizer
                 .encode(text, false)
                 .map(|encoding| encoding.get_ids().iter().copied().take(count).collect())
                 .map_err(|error| format!("the tokenizer failed: {error}")),
@@ -139,7 +159,7 @@ impl Vocabulary {
                 ids.iter().map(|&id| list.get(id as usize).copied().unwrap_or(replaced)).collect()
             }
             #[cfg(feature = "tokenizer")]
-            Vocabulary::Tokens(tokenizer) => {
+            Vocabulary::Tokens(tokenizer, _) => {
                 tokenizer.decode(ids, false).unwrap_or_else(|_| char::REPLACEMENT_CHARACTER.to_string())
             }
         }
