@@ -54,6 +54,18 @@ pub enum CheckpointError {
         /// What is wrong with it.
         cause: String,
     },
+    /// A file of `torch.save`, which may hold any program and is not read.
+    #[error(
+        "{}: is a PyTorch file, not safetensors; convert it in Python: import torch, safetensors.torch as s; \
+         s.save_file(torch.load(\"{name}\", weights_only=True), \"{stem}.safetensors\")",
+        path.display(),
+        name = path.file_name().unwrap_or_default().to_string_lossy(),
+        stem = path.file_stem().unwrap_or_default().to_string_lossy()
+    )]
+    Pickle {
+        /// The file.
+        path: PathBuf,
+    },
     /// The tensors or metadata cannot be stored.
     #[error("{}: cannot save: {cause}", path.display())]
     Unsaveable {
@@ -197,7 +209,7 @@ fn hash_tensors(layout: &[Described], read: Reader<'_>) -> Result<Sha256, RunErr
     let mut hasher = Sha256::new();
     for i in by_name(layout) {
         let (name, dtype, shape) = &layout[i];
-        describe(&mut hasher, name, *dtype, shape);
+        describe(&mut hasher, name, dtype.name(), shape);
         let mut sink = |piece: &[u8]| {
             hasher.update(piece);
             Ok(())
@@ -211,10 +223,10 @@ fn hash_tensors(layout: &[Described], read: Reader<'_>) -> Result<Sha256, RunErr
 }
 
 /// What comes before the elements of a tensor.
-fn describe(hasher: &mut Sha256, name: &str, dtype: DType, shape: &[usize]) {
+fn describe(hasher: &mut Sha256, name: &str, type_name: &str, shape: &[usize]) {
     hasher.update(name);
     hasher.update([0]);
-    hasher.update(dtype.name());
+    hasher.update(type_name);
     for &extent in shape {
         hasher.update((extent as u64).to_le_bytes());
     }

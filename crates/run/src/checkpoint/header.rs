@@ -26,11 +26,51 @@ pub struct Header {
     pub metadata: BTreeMap<String, String>,
 }
 
+/// An element type of the format: its name and the bytes of one element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Element {
+    /// The format's name, such as `F64`.
+    pub name: &'static str,
+    /// Bytes of one element.
+    pub size: usize,
+    /// The same type here, if there is one.
+    pub dtype: Option<DType>,
+}
+
+impl fmt::Display for Element {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name.to_ascii_lowercase())
+    }
+}
+
+/// Every element type of the format.
+const ELEMENTS: &[Element] = &[
+    element("F32", 4, Some(DType::F32)),
+    element("F16", 2, Some(DType::F16)),
+    element("BF16", 2, Some(DType::BF16)),
+    element("I64", 8, Some(DType::I64)),
+    element("I32", 4, Some(DType::I32)),
+    element("U8", 1, Some(DType::U8)),
+    element("BOOL", 1, Some(DType::Bool)),
+    element("F64", 8, None),
+    element("I8", 1, None),
+    element("I16", 2, None),
+    element("U16", 2, None),
+    element("U32", 4, None),
+    element("U64", 8, None),
+    element("F8_E4M3", 1, None),
+    element("F8_E5M2", 1, None),
+];
+
+const fn element(name: &'static str, size: usize, dtype: Option<DType>) -> Element {
+    Element { name, size, dtype }
+}
+
 /// What the header says of one tensor.
 #[derive(Debug)]
 pub struct Place {
     /// Element type.
-    pub dtype: DType,
+    pub element: Element,
     /// Extents, outermost first.
     pub shape: Vec<usize>,
     /// Length of its data; equals the product of the shape times the element size.
@@ -124,8 +164,8 @@ pub fn decode(text: &[u8], data_bytes: u64) -> Result<Header, String> {
 }
 
 fn check_entry(name: &str, entry: Entry) -> Result<Place, String> {
-    let Some(dtype) = DType::ALL.into_iter().find(|&dtype| dtype_name(dtype) == entry.dtype) else {
-        let known: Vec<String> = DType::ALL.into_iter().map(dtype_name).collect();
+    let Some(&element) = ELEMENTS.iter().find(|element| element.name == entry.dtype) else {
+        let known: Vec<&str> = ELEMENTS.iter().map(|element| element.name).collect();
         return Err(format!(
             "tensor `{name}` has element type `{}`; supported are {}",
             entry.dtype,
@@ -137,12 +177,12 @@ fn check_entry(name: &str, entry: Entry) -> Result<Place, String> {
         let shape: Vec<usize> =
             entry.shape.iter().map(|&extent| usize::try_from(extent).ok()).collect::<Option<_>>()?;
         let elements = shape.iter().try_fold(1usize, |product, &extent| product.checked_mul(extent))?;
-        let bytes = elements.checked_mul(dtype.size())?;
-        (bytes as u64 == end - start).then_some(Place { dtype, shape, bytes })
+        let bytes = elements.checked_mul(element.size)?;
+        (bytes as u64 == end - start).then_some(Place { element, shape, bytes })
     };
     fits().ok_or_else(|| {
         format!(
-            "tensor `{name}`: {dtype} {:?} does not take the {} bytes given to it",
+            "tensor `{name}`: {element} {:?} does not take the {} bytes given to it",
             entry.shape,
             end - start
         )
@@ -244,6 +284,14 @@ mod tests {
         ] {
             let error = decode(header.as_bytes(), data_bytes).unwrap_err();
             assert!(error.contains(expected), "{header:.80}\n got      {error}\n expected {expected}");
+        }
+    }
+
+    #[test]
+    fn every_type_here_is_one_of_the_format() {
+        for dtype in DType::ALL {
+            let element = ELEMENTS.iter().find(|element| element.name == dtype_name(dtype)).unwrap();
+            assert_eq!((element.size, element.dtype), (dtype.size(), Some(dtype)));
         }
     }
 

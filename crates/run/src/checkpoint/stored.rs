@@ -1,7 +1,7 @@
 //! A checkpoint file, checked from end to end and then read a piece at a time, so that a model need not fit
 //! in memory twice.
 
-use super::header::{self, Place};
+use super::header::{self, Element, Place};
 use super::{CHECKSUM, Checkpoint, CheckpointError, PIECE, checksum, describe, swap_if_big_endian};
 use crate::executor::RunError;
 use crate::host::{HostTensor, all_finite};
@@ -13,13 +13,15 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-/// See the top of this file.
+/// A safetensors file that passed every check.
 #[derive(Debug)]
 pub struct Stored {
     /// Named in errors.
     pub path: PathBuf,
     /// Every metadata entry except the checksum.
     pub metadata: BTreeMap<String, String>,
+    /// Whether it has the checksum that every file of ours has.
+    pub ours: bool,
     /// With the first byte of each in the file.
     tensors: BTreeMap<String, (Place, u64)>,
     file: File,
@@ -39,11 +41,20 @@ impl Stored {
     pub fn open(path: &Path) -> Result<Stored, CheckpointError> {
         let corrupt = |cause: String| CheckpointError::Corrupt { path: path.to_path_buf(), cause };
         let failed = |source: io::Error| failed(path, source);
+        // Opening a pipe would wait for its other end.
+        if !std::fs::metadata(path).map_err(failed)?.is_file() {
+            return Err(corrupt("is not a regular file".into()));
+        }
         let mut file = File::open(path).map_err(failed)?;
         let file_bytes = file.metadata().map_err(failed)?.len();
         let mut length = [0; header::LENGTH_BYTES as usize];
         file.read_exact(&mut length).map_err(failed)?;
-        let header_bytes = header::check_length(u64::from_le_bytes(length), file_bytes).map_err(corrupt)?;
+        let header_bytes = match header::check_length(u64::from_le_bytes(length), file_bytes) {
+            Err(_) if is_pickle(&length) => {
+                return Err(CheckpointError::Pickle { path: path.to_path_buf() });
+            }
+            checked => checked.map_err(corrupt)?,
+        };
         let mut text = vec![0; header_bytes];
         file.read_exact(&mut text).map_err(failed)?;
         let mut position = header::LENGTH_BYTES + header_bytes as u64;
@@ -57,7 +68,8 @@ impl Stored {
         }
         let mut metadata = header.metadata;
         let stored = metadata.remove(CHECKSUM);
-        let mut opened = Stored { path: path.to_path_buf(), metadata, tensors, file };
+        let ours = stored.is_some();
+        let mut opened = Stored { path: path.to_path_buf(), metadata, ours, tensors, file };
         if let Some(stored) = stored
             && stored != checksum(opened.hash()?, &opened.metadata)
         {
@@ -71,9 +83,22 @@ impl Stored {
         self.tensors.contains_key(name)
     }
 
+    /// The names of all tensors.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.keys().map(String::as_str)
+    }
+
+    /// Element type and shape of a tensor in words, and whether [`Stored::read`] can give it as `dtype` and `shape`.
+    pub fn fits(&self, name: &str, dtype: DType, shape: &[usize]) -> Option<(String, bool)> {
+        let (place, _) = self.tensors.get(name)?;
+        let fits = place.shape == shape && convertible(place.element, dtype);
+        Some((format!("{} {:?}", place.element, place.shape), fits))
+    }
+
     /// Hands out the tensor `name` in pieces of [`PIECE`] bytes, the last one shorter, if it has this
-    /// element type and shape and every number is finite; otherwise an error that says what is there
-    /// instead. Pieces before the first number that is not finite have been handed out by then.
+    /// shape, its elements are of this type or can be converted to it, and every number is finite; otherwise an
+    /// error that says what is there instead. Pieces before the first number that is not finite have been handed
+    /// out by then. Numbers of 16 and 64 bits become the nearest f32.
     pub fn read(
         &mut self,
         name: &str,
@@ -87,30 +112,43 @@ impl Stored {
             let near = near.into_iter().map(str::to_string).collect();
             return Err(CheckpointError::Missing { path, name: name.to_string(), near });
         };
-        if (place.dtype, place.shape.as_slice()) != (dtype, shape) {
-            let found = format!("{} {:?}", place.dtype, place.shape);
+        let element = place.element;
+        if place.shape != shape || !convertible(element, dtype) {
+            let found = format!("{element} {:?}", place.shape);
             let needed = format!("{dtype} {shape:?}");
             return Err(CheckpointError::Mismatch { path, name: name.to_string(), found, needed });
         }
-        self.pieces(name, &mut |first, piece| {
-            swap_if_big_endian(dtype, piece);
+        let mut converted = Vec::new();
+        // As many elements at a time as make a piece of what is handed out.
+        let (own, size) = (PIECE / dtype.size() * element.size, dtype.size());
+        self.pieces(name, own, &mut |first, piece| {
+            let piece = match element.dtype == Some(dtype) {
+                true => {
+                    swap_if_big_endian(dtype, piece);
+                    &*piece
+                }
+                false => {
+                    to_f32(element, piece, &mut converted);
+                    &converted
+                }
+            };
             if !all_finite(dtype, piece) {
                 let name = name.to_string();
                 return Err(CheckpointError::NotFinite { path: path.clone(), name });
             }
-            Ok(take(first, piece)?)
+            Ok(take(first / element.size as u64 * size as u64, piece)?)
         })
     }
 
-    /// The bytes of a tensor that is there, as the file has them.
-    fn pieces(&mut self, name: &str, give: Giver<'_>) -> Result<(), CheckpointError> {
+    /// The bytes of a tensor that is there, as the file has them, `own` at a time.
+    fn pieces(&mut self, name: &str, own: usize, give: Giver<'_>) -> Result<(), CheckpointError> {
         let (place, start) = &self.tensors[name];
         self.file.seek(SeekFrom::Start(*start)).map_err(|e| failed(&self.path, e))?;
-        let mut piece = vec![0; PIECE.min(place.bytes)];
-        for first in (0..place.bytes).step_by(PIECE) {
-            let piece = &mut piece[..PIECE.min(place.bytes - first)];
+        let mut piece = vec![0; own.min(place.bytes)];
+        for first in (0..place.bytes).step_by(own) {
+            let piece = &mut piece[..own.min(place.bytes - first)];
             self.file.read_exact(piece).map_err(|e| failed(&self.path, e))?;
-            if place.dtype == DType::Bool && piece.iter().any(|&b| b > 1) {
+            if place.element.dtype == Some(DType::Bool) && piece.iter().any(|&b| b > 1) {
                 let cause = format!("tensor `{name}` is bool but holds a byte other than 0 and 1");
                 return Err(CheckpointError::Corrupt { path: self.path.clone(), cause });
             }
@@ -124,8 +162,9 @@ impl Stored {
         let names: Vec<String> = self.tensors.keys().cloned().collect();
         for name in names {
             let (place, _) = &self.tensors[&name];
-            describe(&mut hasher, &name, place.dtype, &place.shape);
-            self.pieces(&name, &mut |_, piece| {
+            let type_name = place.element.dtype.map_or(place.element.name, DType::name);
+            describe(&mut hasher, &name, type_name, &place.shape);
+            self.pieces(&name, PIECE, &mut |_, piece| {
                 hasher.update(piece);
                 Ok(())
             })?;
@@ -139,19 +178,45 @@ impl Stored {
         let names: Vec<String> = self.tensors.keys().cloned().collect();
         for name in names {
             let mut bytes = Vec::new();
-            self.pieces(&name, &mut |_, piece| {
+            self.pieces(&name, PIECE, &mut |_, piece| {
                 bytes.extend_from_slice(piece);
                 Ok(())
             })?;
             let (place, _) = &self.tensors[&name];
-            let tensor = HostTensor::from_le_bytes(place.dtype, &place.shape, &bytes);
-            let tensor = tensor.ok_or_else(|| CheckpointError::Corrupt {
+            let read = |dtype| HostTensor::from_le_bytes(dtype, &place.shape, &bytes);
+            let tensor = place.element.dtype.and_then(read).ok_or_else(|| CheckpointError::Corrupt {
                 path: self.path.clone(),
-                cause: format!("tensor `{name}` does not have the size of its shape"),
+                cause: format!(
+                    "tensor `{name}` has elements of type {}, which are not used here",
+                    place.element
+                ),
             })?;
             tensors.insert(name, tensor);
         }
         Ok(Checkpoint { path: self.path, tensors, metadata: self.metadata })
+    }
+}
+
+/// Whether a file starts as those of `torch.save` do: a zip archive or a bare pickle.
+fn is_pickle(start: &[u8]) -> bool {
+    start.starts_with(b"PK\x03\x04") || start.starts_with(&[0x80, 2])
+}
+
+fn convertible(element: Element, dtype: DType) -> bool {
+    element.dtype == Some(dtype) || dtype == DType::F32 && ["F16", "BF16", "F64"].contains(&element.name)
+}
+
+/// Numbers of another width as the bytes of f32s in memory.
+fn to_f32(element: Element, bytes: &[u8], out: &mut Vec<u8>) {
+    out.clear();
+    for one in bytes.chunks_exact(element.size) {
+        let number = match *one {
+            [a, b] if element.name == "F16" => half::f16::from_le_bytes([a, b]).to_f32(),
+            [a, b] => half::bf16::from_le_bytes([a, b]).to_f32(),
+            [a, b, c, d, e, f, g, h] => f64::from_le_bytes([a, b, c, d, e, f, g, h]) as f32,
+            _ => f32::NAN,
+        };
+        out.extend(number.to_ne_bytes());
     }
 }
 

@@ -211,3 +211,57 @@ fn the_reserved_name_is_refused() {
     assert!(matches!(save(&path, &tensors, &BTreeMap::new()), Err(CheckpointError::Unsaveable { .. })));
     assert!(!path.exists());
 }
+
+/// Numbers that f16 has exactly, over several pieces, as the reference writer stores each width.
+#[test]
+fn other_widths_become_f32() {
+    use half::{bf16, f16};
+    use safetensors::Dtype;
+    let dir = TestDir::new("checkpoint-widths");
+    let path = dir.join("a.safetensors");
+    for count in [3, PIECE / 4 + 5] {
+        let numbers: Vec<f32> = (0..count).map(|i| (i % 251) as f32 * 0.5 - 8.0).collect();
+        let widths: [(Dtype, Vec<u8>); 4] = [
+            (Dtype::F16, numbers.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect()),
+            (Dtype::BF16, numbers.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect()),
+            (Dtype::F64, numbers.iter().flat_map(|x| f64::from(*x).to_le_bytes()).collect()),
+            (Dtype::F32, numbers.iter().flat_map(|x| x.to_le_bytes()).collect()),
+        ];
+        for (dtype, bytes) in &widths {
+            let view = safetensors::tensor::TensorView::new(*dtype, vec![count], bytes).unwrap();
+            fs::write(&path, safetensors::serialize([("w", view)], None).unwrap()).unwrap();
+            let mut stored = Stored::open(&path).unwrap();
+            assert!(!stored.ours && stored.fits("w", DType::F32, &[count]).unwrap().1);
+            let mut back = Vec::new();
+            let mut take = |first: u64, piece: &[u8]| {
+                assert!(
+                    first == back.len() as u64 && first.is_multiple_of(PIECE as u64) && piece.len() <= PIECE
+                );
+                back.extend_from_slice(piece);
+                Ok(())
+            };
+            stored.read("w", DType::F32, &[count], &mut take).unwrap();
+            let expected: Vec<u8> = numbers.iter().flat_map(|x| x.to_ne_bytes()).collect();
+            assert!(back == expected, "{dtype} {count}");
+        }
+    }
+    // What f32 cannot hold is not silently infinite.
+    let huge = 1e300f64.to_le_bytes();
+    let view = safetensors::tensor::TensorView::new(Dtype::F64, vec![], &huge).unwrap();
+    fs::write(&path, safetensors::serialize([("w", view)], None).unwrap()).unwrap();
+    let read = Stored::open(&path).unwrap().read("w", DType::F32, &[], &mut |_, _| Ok(()));
+    assert!(matches!(read, Err(CheckpointError::NotFinite { .. })));
+}
+
+#[test]
+fn files_of_torch_save_say_how_to_convert_them() {
+    let dir = TestDir::new("checkpoint-pickle");
+    for start in [&b"PK\x03\x04\0\0\x08\x08\0\0\0\0"[..], b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j"] {
+        fs::write(dir.join("net.pt"), start).unwrap();
+        let message = load(&dir.join("net.pt")).unwrap_err().to_string();
+        assert!(
+            message.contains("torch.load(\"net.pt\"") && message.contains("net.safetensors"),
+            "{message}"
+        );
+    }
+}

@@ -1,0 +1,149 @@
+//! A run that is stopped in the middle of an evaluation goes on as if it had not been: the evaluation that was due is
+//! made first, and schedules and the best evaluation see every one exactly once.
+
+use gulliver_graph::model::model;
+use gulliver_graph::optim::Optimizer;
+use gulliver_graph::schedule::Schedule;
+use gulliver_graph::training::{evaluation_graph, training_graph};
+use gulliver_run::checkpoint;
+use gulliver_run::data::{self, Batch, DataError, DataInfo, DataOptions, Dataset};
+use gulliver_run::session::{Session, SessionOptions};
+use gulliver_run::train::{Notice, Resumed, Sources, TrainError, TrainOptions, restore, train};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+
+/// Validation examples that are counted, and that may ask for an end or fail when a certain batch is read.
+struct Watched {
+    inner: Arc<dyn Dataset>,
+    left: AtomicI64,
+    stop: Arc<AtomicBool>,
+    fails: bool,
+}
+
+impl Dataset for Watched {
+    fn len(&self) -> usize {
+        self.inner.len()
+    }
+
+    fn length(&self, i: usize) -> Option<usize> {
+        self.inner.length(i)
+    }
+
+    fn batch(&self, indices: &[usize]) -> Result<Batch, DataError> {
+        if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            if self.fails {
+                return Err(DataError::Index { index: 0, examples: 0 });
+            }
+            self.stop.store(true, Ordering::Relaxed);
+        }
+        self.inner.batch(indices)
+    }
+
+    fn info(&self) -> DataInfo {
+        self.inner.info()
+    }
+}
+
+const STEPS: u64 = 12;
+
+fn options(checkpoints: Option<&Path>) -> TrainOptions {
+    TrainOptions {
+        steps: STEPS,
+        eval_every: 3,
+        log_every: 1,
+        base_lr: 0.3,
+        keep_checkpoints: 9,
+        checkpoints: checkpoints.map(Path::to_path_buf),
+        ..TrainOptions::default()
+    }
+}
+
+fn session() -> Session {
+    let model = model("mlp-tiny", &[]).unwrap();
+    let sgd = Optimizer::new("sgd", &[]).unwrap();
+    let (graph, evaluation) = (training_graph(&*model, &[sgd], None), evaluation_graph(&*model));
+    let one = SessionOptions { threads: 1, ..SessionOptions::default() };
+    Session::new(graph.unwrap(), Some(evaluation.unwrap()), one, 3).unwrap()
+}
+
+fn schedule() -> Schedule {
+    // Drops whenever an evaluation is not much better than the best, so that each one matters.
+    Schedule::new("reduce-on-plateau", &[("patience", 0.0), ("threshold", 0.5)], &[], 0).unwrap()
+}
+
+/// Data whose validation part asks for an end, or fails, at its `left`-th batch.
+fn sources(left: i64, stop: &Arc<AtomicBool>, fails: bool) -> Sources {
+    let noise = DataOptions {
+        kind: "noise".into(),
+        shape: vec![64],
+        examples: Some(64),
+        validation: 0.5,
+        ..DataOptions::default()
+    };
+    let (train, validation) = data::open(&noise).unwrap();
+    let watch =
+        |inner| Arc::new(Watched { inner, left: left.into(), stop: stop.clone(), fails }) as Arc<dyn Dataset>;
+    Sources::new((train, validation.map(watch)), 8, 1).unwrap()
+}
+
+/// Trains from a beginning; the fingerprint, the rates and evaluations told of, and whether it was interrupted.
+fn run(
+    session: &mut Session,
+    schedule: &mut Schedule,
+    sources: &Sources,
+    options: &TrainOptions,
+    from: &Resumed,
+    stop: &AtomicBool,
+) -> Result<(String, Vec<String>, bool), TrainError> {
+    let mut told = Vec::new();
+    let mut notify = |notice: Notice| match notice {
+        Notice::Step { step, lr, .. } => told.push(format!("step {step} {lr}")),
+        Notice::Evaluation { step, metrics } => told.push(format!("eval {step} {metrics:?}")),
+        _ => {}
+    };
+    let done = train(session, schedule, sources, options, from, stop, &mut notify)?;
+    Ok((done.fingerprint, told, done.interrupted))
+}
+
+#[test]
+fn an_evaluation_that_was_cut_short_is_made_first_when_the_run_goes_on() {
+    let never = Arc::new(AtomicBool::new(false));
+    let whole = sources(-1, &never, false);
+    let whole = run(&mut session(), &mut schedule(), &whole, &options(None), &Resumed::default(), &never);
+    let (fingerprint, all, _) = whole.unwrap();
+    assert!(all.iter().filter(|line| line.starts_with("eval")).count() == 4, "{all:?}");
+    // Four evaluations of four batches: at the start, in the middle and at the end of each.
+    for left in 1..=16 {
+        let dir = std::env::temp_dir().join(format!("gulliver-evaluations-{}-{left}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let options = options(Some(&dir));
+        let first = sources(left, &stop, false);
+        let first =
+            run(&mut session(), &mut schedule(), &first, &options, &Resumed::default(), &stop).unwrap();
+        // A stop during the last batch of the last evaluation comes too late.
+        assert_eq!(first.2, left < 16, "{left}");
+        let (mut session, mut schedule) = (session(), schedule());
+        let (_, mut stored) = checkpoint::latest(&dir).unwrap().found.unwrap();
+        let from = restore(&mut session, &mut schedule, &mut stored, &options).unwrap();
+        let rest =
+            run(&mut session, &mut schedule, &sources(-1, &never, false), &options, &from, &never).unwrap();
+        assert_eq!(rest.0, fingerprint, "{left}");
+        assert_eq!([first.1, rest.1].concat(), all, "{left}");
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}
+
+#[test]
+fn validation_data_that_cannot_be_read_costs_no_step() {
+    let dir = std::env::temp_dir().join(format!("gulliver-unreadable-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let never = Arc::new(AtomicBool::new(false));
+    let (options, data) = (options(Some(&dir)), sources(6, &never, true));
+    let failed = run(&mut session(), &mut schedule(), &data, &options, &Resumed::default(), &never);
+    assert!(matches!(failed, Err(TrainError::Data(_))));
+    let (step, stored) = checkpoint::latest(&dir).unwrap().found.unwrap();
+    assert_eq!((step, stored.metadata.contains_key("evaluation_due")), (6, true));
+    std::fs::remove_dir_all(&dir).unwrap();
+}
