@@ -15,6 +15,7 @@ pub mod host;
 pub mod initial;
 pub mod kernel;
 pub mod link;
+pub mod lock;
 pub mod lower;
 pub mod memory;
 pub mod peers;

@@ -2,10 +2,14 @@
 //! through one callback; when to stop early comes through one flag.
 
 mod array;
+mod best;
+mod weights;
 
 pub use array::{Ended, Lane, Member, train_array};
+pub use best::{Best, rises};
+pub use weights::{Fit, MAPPING, MODEL, Resumed, load_weights, mapping_changes, restore, save_weights};
 
-use crate::checkpoint::{self, CheckpointError, Described, Stored};
+use crate::checkpoint::{self, CheckpointError};
 use crate::collector::Record;
 use crate::data::open::Opened;
 use crate::data::{Batch, DataError, Dataset, Prefetch, Sampler, prefetch};
@@ -37,8 +41,18 @@ pub struct TrainOptions {
     pub seed: u64,
     /// Steps between evaluations; 0 evaluates at the end only.
     pub eval_every: u64,
-    /// Steps between checkpoints; 0 writes one at the end only.
+    /// Batches of validation examples that an evaluation goes through; 0: all of them.
+    pub eval_batches: u64,
+    /// The metric that says which evaluation is the best.
+    pub best_by: String,
+    /// Where the weights of the best evaluation are kept; nowhere if not given.
+    pub best: Option<PathBuf>,
+    /// Evaluations without improvement after which training ends; 0: never.
+    pub early_stopping: u64,
+    /// Steps between checkpoints; 0 writes none for a number of steps.
     pub checkpoint_every: u64,
+    /// Time between checkpoints, if any are written for the time.
+    pub checkpoint_time: Option<Duration>,
     /// Checkpoints that are kept.
     pub keep_checkpoints: usize,
     /// Steps between reports.
@@ -55,6 +69,10 @@ pub struct TrainOptions {
     pub checkpoints: Option<PathBuf>,
     /// Stored with every checkpoint, and compared when one is resumed.
     pub identity: BTreeMap<String, String>,
+    /// Stored with every checkpoint and all weights, for whatever uses them: [`MODEL`] and [`MAPPING`].
+    pub about: BTreeMap<String, String>,
+    /// Go on although inputs or outputs mean something else than in the checkpoint.
+    pub changed_data: bool,
 }
 
 impl Default for TrainOptions {
@@ -64,7 +82,12 @@ impl Default for TrainOptions {
             steps: 1000,
             seed: 0,
             eval_every: 0,
+            eval_batches: 0,
+            best_by: "loss".into(),
+            best: None,
+            early_stopping: 0,
             checkpoint_every: 0,
+            checkpoint_time: None,
             keep_checkpoints: 1,
             log_every: 10,
             on_nan: OnNan::Stop,
@@ -73,6 +96,8 @@ impl Default for TrainOptions {
             perplexity: false,
             checkpoints: None,
             identity: BTreeMap::new(),
+            about: BTreeMap::new(),
+            changed_data: false,
         }
     }
 }
@@ -101,17 +126,33 @@ impl Sources {
         Ok(Sources { train, sampler, validation })
     }
 
-    /// Goes through the validation examples, if there are any. Not to be interrupted: a schedule that
-    /// watched half of them would not be the schedule of an uninterrupted run.
+    /// Goes through the validation examples, if there are any.
     fn evaluate(
         &self,
         session: &mut Session,
         options: &TrainOptions,
-    ) -> Result<Option<BTreeMap<String, f64>>, TrainError> {
-        let Some((dataset, sampler)) = &self.validation else { return Ok(None) };
-        evaluate(session, dataset, sampler, options.seed, options.perplexity).map(Some)
+        watch: Watch<'_>,
+    ) -> Result<Evaluated, TrainError> {
+        let Some((dataset, sampler)) = &self.validation else { return Ok(Evaluated::Nothing) };
+        let all = sampler.steps_per_epoch();
+        let batches = if options.eval_batches == 0 { all } else { options.eval_batches.min(all) };
+        let found = evaluate(session, dataset, sampler, batches, options, watch)?;
+        Ok(found.map_or(Evaluated::Stopped, Evaluated::All))
     }
 }
+
+/// What an evaluation came to.
+enum Evaluated {
+    /// There is nothing to evaluate.
+    Nothing,
+    /// Told to stop, it ended before its end.
+    Stopped,
+    /// Metrics by name.
+    All(BTreeMap<String, f64>),
+}
+
+/// Looks on while batches are evaluated: given how many are done, of how many, it says whether to go on.
+type Watch<'w> = &'w mut dyn FnMut(u64, u64) -> bool;
 
 /// Something the world may want to know.
 #[derive(Clone, Debug, PartialEq)]
@@ -135,6 +176,13 @@ pub enum Notice {
         step: u64,
         /// Loss, accuracy, perplexity…
         metrics: BTreeMap<String, f64>,
+    },
+    /// Time has passed: how far training is, or the evaluation after these steps.
+    Progress {
+        /// Steps done.
+        step: u64,
+        /// Batches evaluated, and batches to evaluate, if it is evaluating.
+        evaluated: Option<(u64, u64)>,
     },
     /// A checkpoint was written.
     Checkpoint {
@@ -170,8 +218,12 @@ pub struct Done {
     pub ledger: Ledger,
     /// SHA-256 of all weights and states.
     pub fingerprint: String,
-    /// Stopped by the flag before all steps were done.
+    /// Stopped by the flag before all was done.
     pub interrupted: bool,
+    /// Ended before all steps were done, as evaluations had stopped to improve.
+    pub early: bool,
+    /// The best evaluation, if there was any.
+    pub best: Option<Best>,
 }
 
 /// Why training stopped.
@@ -208,6 +260,24 @@ pub enum TrainError {
         /// In the job.
         wanted: String,
     },
+    /// A checkpoint of data that meant something else.
+    #[error("{path}: was trained on other data: {changes}; {way}", path = .path.display())]
+    OtherMapping {
+        /// The file.
+        path: PathBuf,
+        /// What differs.
+        changes: String,
+        /// What to do.
+        way: &'static str,
+    },
+    /// Weights that do not fit the model.
+    #[error("{path}: does not fit the model: {problems}; change the model, or set train.weights_strict = false to load what fits and train the rest from the start", path = .path.display())]
+    Unfit {
+        /// The file.
+        path: PathBuf,
+        /// What does not fit.
+        problems: String,
+    },
     /// A checkpoint without something it needs.
     #[error("{path}: has no `{field}`; it was not written by gulliver train", path = .path.display())]
     NotOurs {
@@ -218,71 +288,22 @@ pub enum TrainError {
     },
 }
 
-/// Puts a checkpoint's values into the session and its memory into the schedule; the steps it had done.
-pub fn restore(
-    session: &mut Session,
-    schedule: &mut Schedule,
-    checkpoint: &mut Stored,
-    identity: &BTreeMap<String, String>,
-) -> Result<u64, TrainError> {
-    let (path, metadata) = (checkpoint.path.clone(), checkpoint.metadata.clone());
-    let field = |name: &str| {
-        metadata.get(name).ok_or_else(|| TrainError::NotOurs { path: path.clone(), field: name.into() })
-    };
-    let steps = field("step")?
-        .parse()
-        .map_err(|_| TrainError::NotOurs { path: path.clone(), field: "step".into() })?;
-    for (name, wanted) in identity {
-        let found = field(name)?;
-        if found != wanted {
-            let (found, wanted) = (found.clone(), wanted.clone());
-            return Err(TrainError::OtherJob { path: path.clone(), field: name.clone(), found, wanted });
-        }
-    }
-    for described in session.layout() {
-        read_into(session, checkpoint, &described)?;
-    }
-    let remembered = field("schedule")?;
-    *schedule = schedule_from(remembered)
-        .ok_or_else(|| TrainError::NotOurs { path: path.clone(), field: "schedule".into() })?;
-    Ok(steps)
-}
-
-/// Puts a tensor of a file where it belongs, a piece at a time.
-fn read_into(
-    session: &mut Session,
-    stored: &mut Stored,
-    (name, dtype, shape): &Described,
-) -> Result<(), CheckpointError> {
-    stored.read(name, *dtype, shape, &mut |first, piece| session.write(0, name, first, piece).map(|_| ()))
-}
-
-fn schedule_from(text: &str) -> Option<Schedule> {
-    serde_json::from_str(text).ok()
-}
-
-/// Puts weights from a file into a member of the session, leaving states as they are. Every weight must be
-/// there.
-pub fn load_weights(session: &mut Session, checkpoint: &mut Stored) -> Result<(), TrainError> {
-    let weights: Vec<String> = session.whole().weights().map(|(_, info)| info.name.clone()).collect();
-    for described in session.layout() {
-        if weights.contains(&described.0) || checkpoint.contains(&described.0) {
-            read_into(session, checkpoint, &described)?;
-        }
-    }
-    Ok(())
-}
-
-/// Goes through a data set without training: loss averaged over what it counts, accuracy, perplexity.
+/// Goes through the first `batches` of a data set without training: loss averaged over what it counts, accuracy,
+/// perplexity. None if `watch` says to stop before the end.
 pub fn evaluate(
     session: &mut Session,
     dataset: &Arc<dyn Dataset>,
     sampler: &Sampler,
-    seed: u64,
-    perplexity: bool,
-) -> Result<BTreeMap<String, f64>, TrainError> {
+    batches: u64,
+    options: &TrainOptions,
+    watch: Watch<'_>,
+) -> Result<Option<BTreeMap<String, f64>>, TrainError> {
+    let TrainOptions { seed, perplexity, .. } = *options;
     let (mut sums, mut weight) = (BTreeMap::<String, f64>::new(), 0.0);
-    for step in 0..sampler.steps_per_epoch() {
+    for step in 0..batches {
+        if !watch(step, batches) {
+            return Ok(None);
+        }
         let batch = prefetch::make(dataset.as_ref(), sampler, step)?;
         let rows = batch.fields.first().and_then(|(_, t)| t.shape().first()).copied().unwrap_or(0);
         let scalars = session.evaluate(&batch, Key { seed, step })?;
@@ -305,38 +326,34 @@ pub fn evaluate(
     if let (Some(loss), true) = (metrics.get("loss").copied(), perplexity) {
         metrics.insert("perplexity".into(), loss.exp());
     }
-    Ok(metrics)
+    Ok(Some(metrics))
 }
 
-/// Trains from step `start` to the end.
+/// Trains to the end from where a checkpoint left off, or from the first step. If data cannot be read, what was
+/// learned until then is saved first.
 pub fn train(
     session: &mut Session,
     schedule: &mut Schedule,
     sources: &Sources,
     options: &TrainOptions,
-    start: u64,
+    from: &Resumed,
     stop: &AtomicBool,
     notify: &mut dyn FnMut(Notice),
 ) -> Result<Done, TrainError> {
+    let start = from.steps;
     let steps = options.steps.max(start);
     let mut batches = Prefetch::new(sources.train.clone(), sources.sampler.clone(), start..steps, 2);
-    let mut run = Progress::new(start);
+    let mut run = Progress::from(from);
     let mut job = Training { session, schedule, sources, options, run: &mut run };
     let mut next = |_| batches.next().expect("as many batches as steps").map(Arc::new);
-    job.stretch(start..steps, &mut next, stop, notify)?;
-    let interrupted = job.run.steps < steps;
-    let fingerprint = match start == steps {
-        // All was done, evaluated and saved by the run before: only tell what it came to.
-        true => {
-            job.run.metrics = sources.evaluate(job.session, options)?.unwrap_or_default();
-            job.fingerprint()?
-        }
-        false => {
-            if !interrupted {
-                job.evaluate(notify)?;
+    let (fingerprint, interrupted) = match job.to_the_end(start..steps, &mut next, stop, notify) {
+        Err(e @ TrainError::Data(_)) => {
+            if job.run.steps > start {
+                job.save(notify)?;
             }
-            job.save(notify)?
+            return Err(e);
         }
+        ended => ended?,
     };
     Ok(Done {
         steps: run.steps,
@@ -350,6 +367,8 @@ pub fn train(
         ledger: session.ledger(),
         fingerprint,
         interrupted,
+        early: run.steps < steps && !interrupted,
+        best: run.best,
     })
 }
 
@@ -366,8 +385,44 @@ struct Training<'t> {
 }
 
 impl Training<'_> {
+    /// Trains through all steps that are left, evaluates and saves; the fingerprint, and whether it was told to stop
+    /// before that.
+    fn to_the_end(
+        &mut self,
+        range: Range<u64>,
+        batch: &mut dyn FnMut(u64) -> Shared,
+        stop: &AtomicBool,
+        notify: &mut dyn FnMut(Notice),
+    ) -> Result<(String, bool), TrainError> {
+        let Range { start, end } = range;
+        let nothing_left = (start == end || self.is_stale()) && !self.run.evaluation_due;
+        if nothing_left {
+            // All was done, evaluated and saved by the run before: only tell what it came to.
+            let watch = &mut |done, of| self.run.clock.watch(start, (done, of), stop, notify);
+            let found = self.sources.evaluate(self.session, self.options, watch)?;
+            let stopped = matches!(found, Evaluated::Stopped);
+            if let Evaluated::All(metrics) = found {
+                self.run.metrics = metrics;
+            }
+            return Ok((self.fingerprint()?, stopped));
+        }
+        self.stretch(range, batch, stop, notify)?;
+        let all_done = self.run.steps == end || self.is_stale();
+        let mut interrupted = !all_done || self.run.evaluation_due && stop.load(Ordering::Relaxed);
+        if all_done && !self.is_stale() && !interrupted {
+            interrupted = !self.evaluate(stop, notify)?;
+        }
+        Ok((self.save(notify)?, interrupted))
+    }
+
+    /// Whether evaluations have stopped to improve for as long as the job lets them.
+    fn is_stale(&self) -> bool {
+        let patience = self.options.early_stopping;
+        patience > 0 && self.run.best.as_ref().is_some_and(|best| best.stale >= patience)
+    }
+
     /// Trains through these steps, with the evaluations and checkpoints that are due between them; not those
-    /// after the last of all. Ends early when told to.
+    /// after the last of all. Ends early when told to, or when evaluations have stopped to improve.
     fn stretch(
         &mut self,
         range: Range<u64>,
@@ -377,8 +432,11 @@ impl Training<'_> {
     ) -> Result<(), TrainError> {
         let options = self.options;
         let steps = options.steps.max(range.start);
+        if self.run.evaluation_due && range.start < steps && !self.evaluate(stop, notify)? {
+            return Ok(());
+        }
         for step in range {
-            if stop.load(Ordering::Relaxed) {
+            if stop.load(Ordering::Relaxed) || self.is_stale() {
                 break;
             }
             let batch = batch(step)?;
@@ -408,27 +466,85 @@ impl Training<'_> {
             if due(options.log_every) || step + 1 == steps {
                 notify(self.run.step_notice(lr));
             }
-            if due(options.eval_every) && step + 1 < steps {
-                self.evaluate(notify)?;
+            self.run.clock.tell(step + 1, None, notify);
+            if step + 1 == steps {
+                break;
             }
-            if due(options.checkpoint_every) && step + 1 < steps {
-                save(self.session, self.schedule, options, step + 1, notify)?;
+            if due(options.eval_every) && !self.evaluate(stop, notify)? {
+                break;
+            }
+            let time = options.checkpoint_time.is_some_and(|time| self.run.clock.since_saved() >= time);
+            if due(options.checkpoint_every) || time && options.checkpoints.is_some() {
+                self.write(notify)?;
             }
         }
         Ok(())
     }
 
-    /// Evaluates, and lets the schedule see the loss.
-    fn evaluate(&mut self, notify: &mut dyn FnMut(Notice)) -> Result<(), TrainError> {
-        self.run.evaluate(self.session, self.schedule, self.sources, self.options, notify)
+    /// Evaluates, keeps the weights if that was the best, and lets the schedule see the loss. False if it was told
+    /// to stop meanwhile: the evaluation is then still due, for a schedule that saw half of it would not be the
+    /// schedule of an uninterrupted run.
+    fn evaluate(&mut self, stop: &AtomicBool, notify: &mut dyn FnMut(Notice)) -> Result<bool, TrainError> {
+        let (options, step) = (self.options, self.run.steps);
+        self.run.evaluation_due = true;
+        let watch = &mut |done, of| self.run.clock.watch(step, (done, of), stop, notify);
+        let evaluated = self.sources.evaluate(self.session, options, watch)?;
+        warn_of_alarms(self.session, notify);
+        let mut watched = self.run.loss;
+        match evaluated {
+            Evaluated::Stopped => return Ok(false),
+            Evaluated::Nothing => {}
+            Evaluated::All(metrics) => {
+                watched = metrics.get("loss").copied().unwrap_or(watched);
+                let improved = Best::note(&mut self.run.best, &options.best_by, &metrics, step);
+                self.run.metrics = metrics.clone();
+                notify(Notice::Evaluation { step, metrics });
+                if let (true, Some(path)) = (improved, &options.best) {
+                    let mut about = options.about.clone();
+                    about.insert("step".into(), step.to_string());
+                    save_weights(self.session, path, &about)?;
+                }
+            }
+        }
+        self.schedule.observe(watched);
+        self.run.evaluation_due = false;
+        Ok(true)
     }
 
     /// Writes a checkpoint, if there is a place for it; the fingerprint.
     fn save(&mut self, notify: &mut dyn FnMut(Notice)) -> Result<String, TrainError> {
-        match save(self.session, self.schedule, self.options, self.run.steps, notify)? {
+        match self.write(notify)? {
             Some(fingerprint) => Ok(fingerprint),
             None => self.fingerprint(),
         }
+    }
+
+    /// Writes a checkpoint, if there is a place for it; its fingerprint. What is not finite is never written:
+    /// the checkpoint before it stays the newest.
+    fn write(&mut self, notify: &mut dyn FnMut(Notice)) -> Result<Option<String>, TrainError> {
+        let (options, step) = (self.options, self.run.steps);
+        let Some(dir) = &options.checkpoints else { return Ok(None) };
+        let began = Instant::now();
+        let path = checkpoint::step_path(dir, step);
+        let mut metadata = options.identity.clone();
+        metadata.extend(options.about.clone());
+        let (best, due) = (self.run.best.as_ref(), self.run.evaluation_due);
+        metadata.extend(weights::progress(self.schedule, step, best, due));
+        let layout = self.session.layout();
+        if let Some(value) = self.session.first_not_finite(0, &layout).map_err(SessionError::from)? {
+            if options.on_nan == OnNan::Stop {
+                return Err(TrainError::NotFinite { step, value });
+            }
+            let what = format!("step {step}: `{value}` is not finite; no checkpoint is written");
+            notify(Notice::Warning(what));
+            return Ok(None);
+        }
+        let read = &mut self.session.reader(0, &layout);
+        let fingerprint = checkpoint::save_from(&path, &layout, read, &metadata)?;
+        checkpoint::prune(dir, options.keep_checkpoints, step)?;
+        self.run.clock.saved(began.elapsed());
+        notify(Notice::Checkpoint { step, path });
+        Ok(Some(fingerprint))
     }
 
     fn fingerprint(&mut self) -> Result<String, TrainError> {
@@ -446,12 +562,19 @@ struct Progress {
     samples: u64,
     busy: Duration,
     recent: (u64, Duration),
+    /// The evaluation after the last step is due and was not done.
+    evaluation_due: bool,
+    best: Option<Best>,
+    clock: Clock,
 }
 
 impl Progress {
-    fn new(steps: u64) -> Progress {
+    fn from(resumed: &Resumed) -> Progress {
         Progress {
-            steps,
+            steps: resumed.steps,
+            evaluation_due: resumed.evaluation_due,
+            best: resumed.best.clone(),
+            clock: Clock::default(),
             loss: f64::NAN,
             scalars: BTreeMap::new(),
             metrics: BTreeMap::new(),
@@ -488,56 +611,57 @@ impl Progress {
             metrics: self.scalars.clone(),
         }
     }
+}
 
-    fn evaluate(
-        &mut self,
-        session: &mut Session,
-        schedule: &mut Schedule,
-        sources: &Sources,
-        options: &TrainOptions,
-        notify: &mut dyn FnMut(Notice),
-    ) -> Result<(), TrainError> {
-        let mut watched = self.loss;
-        let evaluated = sources.evaluate(session, options)?;
-        warn_of_alarms(session, notify);
-        if let Some(metrics) = evaluated {
-            self.metrics = metrics;
-            watched = self.metrics.get("loss").copied().unwrap_or(watched);
-            notify(Notice::Evaluation { step: self.steps, metrics: self.metrics.clone() });
+/// When the world was last told, and when a checkpoint was last written.
+struct Clock {
+    told: Instant,
+    saved: Instant,
+    /// How long that took.
+    saving: Duration,
+}
+
+impl Default for Clock {
+    fn default() -> Clock {
+        Clock { told: Instant::now(), saved: Instant::now(), saving: Duration::ZERO }
+    }
+}
+
+impl Clock {
+    /// Time between notices of progress.
+    const TELLING: Duration = Duration::from_millis(100);
+    /// Writing checkpoints for the time takes at most one part in so many of it.
+    const SHARE: u32 = 20;
+
+    fn tell(&mut self, step: u64, evaluated: Option<(u64, u64)>, notify: &mut dyn FnMut(Notice)) {
+        if self.told.elapsed() >= Self::TELLING {
+            notify(Notice::Progress { step, evaluated });
+            self.told = Instant::now();
         }
-        schedule.observe(watched);
-        Ok(())
+    }
+
+    /// Looks on while an evaluation goes through its batches: tells about it, and says whether it may go on.
+    fn watch(
+        &mut self,
+        step: u64,
+        evaluated: (u64, u64),
+        stop: &AtomicBool,
+        notify: &mut dyn FnMut(Notice),
+    ) -> bool {
+        self.tell(step, Some(evaluated), notify);
+        !stop.load(Ordering::Relaxed)
+    }
+
+    /// How long the run could lose, less where writing takes long.
+    fn since_saved(&self) -> Duration {
+        self.saved.elapsed().saturating_sub(Self::SHARE * self.saving)
+    }
+
+    fn saved(&mut self, saving: Duration) {
+        (self.saved, self.saving) = (Instant::now(), saving);
     }
 }
 
 fn warn_of_alarms(session: &mut Session, notify: &mut dyn FnMut(Notice)) {
     session.take_alarms().into_iter().for_each(|alarm| notify(Notice::Warning(alarm.to_string())));
-}
-
-/// Writes a checkpoint, if there is a place for it; its fingerprint. What is not finite is never written:
-/// the checkpoint before it stays the newest.
-fn save(
-    session: &mut Session,
-    schedule: &Schedule,
-    options: &TrainOptions,
-    step: u64,
-    notify: &mut dyn FnMut(Notice),
-) -> Result<Option<String>, TrainError> {
-    let Some(dir) = &options.checkpoints else { return Ok(None) };
-    let path = checkpoint::step_path(dir, step);
-    let mut metadata = options.identity.clone();
-    metadata.insert("step".into(), step.to_string());
-    metadata.insert("schedule".into(), serde_json::to_string(schedule).unwrap_or_default());
-    let layout = session.layout();
-    if let Some(value) = session.first_not_finite(0, &layout).map_err(SessionError::from)? {
-        if options.on_nan == OnNan::Stop {
-            return Err(TrainError::NotFinite { step, value });
-        }
-        notify(Notice::Warning(format!("step {step}: `{value}` is not finite; no checkpoint is written")));
-        return Ok(None);
-    }
-    let fingerprint = checkpoint::save_from(&path, &layout, &mut session.reader(0, &layout), &metadata)?;
-    checkpoint::prune(dir, options.keep_checkpoints, step)?;
-    notify(Notice::Checkpoint { step, path });
-    Ok(Some(fingerprint))
 }

@@ -9,7 +9,9 @@ use gulliver_run::checkpoint;
 use gulliver_run::data::open::open;
 use gulliver_run::data::options::DataOptions;
 use gulliver_run::session::{Session, SessionOptions};
-use gulliver_run::train::{Lane, Member, Notice, Sources, TrainError, TrainOptions, train, train_array};
+use gulliver_run::train::{
+    Lane, Member, Notice, Resumed, Sources, TrainError, TrainOptions, train, train_array,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -83,7 +85,7 @@ fn alone(m: usize) -> Story {
         &mut schedule,
         &sources(options.seed),
         &options,
-        0,
+        &Resumed::default(),
         &AtomicBool::new(false),
         &mut |notice| notices.extend(told(&notice)),
     )
@@ -122,7 +124,9 @@ fn members_have_clipping_limits_of_their_own() {
         let bare = || TrainOptions { hyper: BTreeMap::new(), ..options(0, None) };
         let alone = limits.map(|limit| {
             let (mut session, mut schedule) = (clipped(1, 0, clip(limit)), schedule(0));
-            train(&mut session, &mut schedule, &data, &bare(), 0, &never, &mut |_| ()).unwrap().fingerprint
+            train(&mut session, &mut schedule, &data, &bare(), &Resumed::default(), &never, &mut |_| ())
+                .unwrap()
+                .fingerprint
         });
         let mut lanes = [1, 2].map(|threads| Lane { session: clipped(threads, 0, clip(7.0)) });
         let member = |limit: f32| {

@@ -3,8 +3,8 @@
 //! waits for another, and what members need beside weights and states is there once per lane.
 
 use super::{
-    Batch, Notice, Progress, Range, Schedule, Session, SessionError, Shared, Sources, TrainError,
-    TrainOptions, Training, prefetch,
+    Batch, Evaluated, Notice, Progress, Range, Resumed, Schedule, Session, SessionError, Shared, Sources,
+    TrainError, TrainOptions, Training, prefetch,
 };
 use crate::checkpoint::Stored;
 use crate::executor::RunError;
@@ -41,6 +41,8 @@ pub struct Member {
     /// Steps it has done.
     pub done: u64,
     state: State,
+    /// Whether all weights of a file must fit.
+    strict: bool,
     /// Memory to wait in, once it has been needed.
     room: Vec<u8>,
     run: Progress,
@@ -71,6 +73,8 @@ pub struct Ended {
     pub fingerprint: String,
     /// Training samples it saw, and the seconds its steps took.
     pub work: (u64, f64),
+    /// Told to stop before all steps were done and evaluated.
+    pub interrupted: bool,
 }
 
 impl Member {
@@ -82,19 +86,21 @@ impl Member {
             options,
             done: 0,
             state: State::New,
+            strict: true,
             room: Vec::new(),
-            run: Progress::new(0),
+            run: Progress::from(&Resumed::default()),
         }
     }
 
     /// A job that goes on from a checkpoint; `done` steps are in it.
     pub fn resumed(self, checkpoint: Stored, done: u64) -> Member {
-        Member { done, state: State::File(Box::new(checkpoint)), run: Progress::new(done), ..self }
+        let run = Progress::from(&Resumed { steps: done, ..Resumed::default() });
+        Member { done, state: State::File(Box::new(checkpoint)), run, ..self }
     }
 
-    /// A job that begins with the weights of a file.
-    pub fn with_weights(self, file: Stored) -> Member {
-        Member { state: State::Weights(Box::new(file)), ..self }
+    /// A job that begins with the weights of a file, all of which must fit if `strict`.
+    pub fn with_weights(self, file: Stored, strict: bool) -> Member {
+        Member { state: State::Weights(Box::new(file)), strict, ..self }
     }
 
     /// Brings the member's weights and states into a session.
@@ -103,11 +109,12 @@ impl Member {
             State::New => session.reset(self.options.seed).map_err(SessionError::from)?,
             State::Weights(mut stored) => {
                 session.reset(self.options.seed).map_err(SessionError::from)?;
-                super::load_weights(session, &mut stored)?;
+                super::load_weights(session, &mut stored, &self.options, self.strict)?;
             }
             State::File(mut stored) => {
-                let identity = &self.options.identity;
-                self.done = super::restore(session, &mut self.schedule, &mut stored, identity)?;
+                let resumed = super::restore(session, &mut self.schedule, &mut stored, &self.options)?;
+                self.done = resumed.steps;
+                self.run = Progress::from(&resumed);
             }
             State::Room => session.set_state(&self.room).map_err(SessionError::from)?,
         }
@@ -282,11 +289,19 @@ impl Desk<'_> {
         }
         // A schedule sees only the evaluations that are due alone too.
         let every = job.options.eval_every;
-        let seen = member.done > first && every > 0 && member.done.is_multiple_of(every);
+        let due = job.run.evaluation_due;
+        let seen = member.done > first && every > 0 && member.done.is_multiple_of(every) && !due;
+        let mut interrupted = member.done < self.until;
         if member.done == job.options.steps && member.done > first {
-            job.evaluate(&mut notify)?;
+            interrupted = !job.evaluate(self.stop, &mut notify)?;
         } else if member.done >= self.until && !seen {
-            job.run.metrics = sources.evaluate(job.session, job.options)?.unwrap_or_default();
+            let clock = &mut job.run.clock;
+            let watch = &mut |done, of| clock.watch(member.done, (done, of), self.stop, &mut notify);
+            match sources.evaluate(job.session, job.options, watch)? {
+                Evaluated::All(metrics) => job.run.metrics = metrics,
+                Evaluated::Nothing => job.run.metrics = BTreeMap::new(),
+                Evaluated::Stopped => interrupted = true,
+            }
         }
         let fingerprint = job.save(&mut notify)?;
         Ok(Some(Ended {
@@ -295,6 +310,7 @@ impl Desk<'_> {
             metrics: member.run.metrics.clone(),
             fingerprint,
             work: (member.run.samples, member.run.busy.as_secs_f64()),
+            interrupted,
         }))
     }
 
