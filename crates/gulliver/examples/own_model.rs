@@ -31,11 +31,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let sources = Sources::new(data::open(&digits)?, batch, seed)?;
     let options = TrainOptions { steps: 100, base_lr: 3e-3, ..TrainOptions::default() };
     let (mut rate, never) = (Schedule::constant(), AtomicBool::new(false));
-    let done = train(&mut session, &mut rate, &sources, &options, 0, &never, &mut |notice| {
-        if let Notice::Step { step, loss, .. } = notice {
-            println!("step {step:3}  loss {loss:.3}");
-        }
-    })?;
+    let done =
+        train(&mut session, &mut rate, &sources, &options, &Resumed::default(), &never, &mut |notice| {
+            if let Notice::Step { step, loss, .. } = notice {
+                println!("step {step:3}  loss {loss:.3}");
+            }
+        })?;
     println!("on digits it has not seen: {:?}", done.metrics);
     Ok(())
 }

@@ -1,6 +1,6 @@
-//! Ctrl-C and termination requests as a flag that the training loop looks at between steps.
+//! Ctrl-C, termination requests and a closed terminal as a flag that the training loop looks at between steps.
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use std::io;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use std::sync::atomic::AtomicBool;
 /// The exit code of a run that was told to stop.
 pub const EXIT_CODE: i32 = 130;
 
-/// Returns a flag that becomes true at the first SIGINT or SIGTERM, so that a run can save a
+/// Returns a flag that becomes true at the first SIGINT, SIGTERM or SIGHUP, so that a run can save a
 /// checkpoint and leave. A second signal ends the process at once with [`EXIT_CODE`].
 pub fn install() -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
         // Actions run in the order of registration: the exit must look at the flag before it is set.
         flag::register_conditional_shutdown(signal, EXIT_CODE, Arc::clone(&stop))?;
         flag::register(signal, Arc::clone(&stop))?;
@@ -36,14 +36,18 @@ mod tests {
         let stop = install().unwrap();
         assert!(!stop.load(Ordering::SeqCst));
         for signal in signals.split(' ') {
-            raise(if signal == "int" { SIGINT } else { SIGTERM }).unwrap();
+            let signals = [("int", SIGINT), ("term", SIGTERM), ("hup", SIGHUP)];
+            let number = signals.iter().find(|(name, _)| *name == signal).unwrap().1;
+            raise(number).unwrap();
             assert!(stop.load(Ordering::SeqCst));
         }
     }
 
     #[test]
     fn signals_in_a_child_process() {
-        for (signals, code) in [("int", 0), ("term", 0), ("int int", EXIT_CODE), ("int term", EXIT_CODE)] {
+        for (signals, code) in
+            [("int", 0), ("term", 0), ("hup", 0), ("int int", EXIT_CODE), ("int term", EXIT_CODE)]
+        {
             let status = Command::new(std::env::current_exe().unwrap())
                 .args(["--ignored", "--exact", "interrupt::tests::child"])
                 .env("GULLIVER_TEST_SIGNALS", signals)

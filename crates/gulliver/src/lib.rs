@@ -18,6 +18,7 @@ pub mod machine;
 pub mod oracle;
 pub mod prelude;
 pub mod report;
+pub mod run_dir;
 pub mod setup;
 pub mod strategy;
 pub mod sweep;

@@ -23,4 +23,4 @@ pub use gulliver_graph::windows::ConvOptions;
 pub use gulliver_run::data::{self, DataOptions, Dataset};
 pub use gulliver_run::lower::{Kernels, Lowered, TensorType};
 pub use gulliver_run::session::{Key, Session, SessionOptions, Which};
-pub use gulliver_run::train::{Done, Notice, Sources, TrainOptions, train};
+pub use gulliver_run::train::{Done, Notice, Resumed, Sources, TrainOptions, train};

@@ -4,6 +4,7 @@
 use crate::advice::advise;
 use crate::command::CommandError;
 use crate::job::{Device, Job, Length, NormGroup};
+use crate::run_dir::WEIGHTS;
 use crate::strategy::{ALONE, AUTO, fastest, planned_as};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
@@ -17,16 +18,19 @@ use gulliver_plan::cost::{Links, Profile, Rates};
 use gulliver_plan::make::PlanError;
 use gulliver_plan::topology::Topology;
 use gulliver_run::data::open::Opened;
+use gulliver_run::data::raw::Mapping;
 use gulliver_run::data::{self, Buckets, DataInfo, Dataset, Sampler, prefetch};
 use gulliver_run::link::Throttle;
 use gulliver_run::planner::{Planner, evaluated_at_once};
 use gulliver_run::probe;
 use gulliver_run::session::{SessionError, SessionOptions, sizes_of};
 use gulliver_run::team::{Team, cores};
-use gulliver_run::train::{Sources, TrainOptions};
+use gulliver_run::train::{MAPPING, MODEL, Sources, TrainOptions};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What a job computes.
 pub struct Graphs {
@@ -52,6 +56,8 @@ pub struct Prepared {
     pub parameters: u64,
     /// Settings of the model that the data decided, for people to see.
     pub fitted: Vec<(String, ParamValue)>,
+    /// What the training data holds.
+    pub info: DataInfo,
 }
 
 /// Planned, and ready to be given memory.
@@ -76,6 +82,8 @@ pub struct Setup {
     pub parameters: u64,
     /// Settings of the model that the data decided, for people to see.
     pub fitted: Vec<(String, ParamValue)>,
+    /// What the training data holds.
+    pub info: DataInfo,
     /// How devices share the work; [`ALONE`] on one device.
     pub strategy: &'static str,
 }
@@ -114,7 +122,7 @@ pub fn setup(
     machine: Option<&Profile>,
 ) -> Result<Setup, CommandError> {
     let prepared = prepare(job, open_data(job)?, checkpoints)?;
-    let Prepared { graphs, schedule, sources, options, parameters, fitted } = prepared;
+    let Prepared { graphs, schedule, sources, options, parameters, fitted, info } = prepared;
     let speeds =
         machine.map_or_else(|| Speeds::for_job(job, checkpoints), |machine| Speeds::known(job, machine));
     let mut session = session_options(job, &graphs.largest, &speeds, checkpoints);
@@ -142,6 +150,7 @@ pub fn setup(
         options,
         parameters,
         fitted,
+        info,
         strategy,
     })
 }
@@ -204,7 +213,12 @@ pub fn prepare(
         steps,
         seed: job.train.seed,
         eval_every: job.train.eval_every,
+        eval_batches: job.train.eval_batches,
+        best_by: job.train.best_by.clone(),
+        best: None,
+        early_stopping: job.train.early_stopping,
         checkpoint_every: job.train.checkpoint_every,
+        checkpoint_time: minutes(job.train.checkpoint_minutes),
         keep_checkpoints: job.train.keep_checkpoints as usize,
         log_every: job.train.log_every,
         on_nan: job.train.on_nan,
@@ -213,9 +227,43 @@ pub fn prepare(
         perplexity: info.vocabulary.is_some() && info.classes.is_none(),
         checkpoints: checkpoints.map(Path::to_path_buf),
         identity: identity(job, &settings, &info),
+        about: about(job, &settings, &info),
+        changed_data: false,
     };
     let graphs = Graphs { train: graph, evaluation, largest };
-    Ok(Prepared { graphs, schedule, sources, options, parameters, fitted })
+    Ok(Prepared { graphs, schedule, sources, options, parameters, fitted, info })
+}
+
+/// A time between checkpoints; none for 0, or for longer than anything lasts.
+fn minutes(minutes: f64) -> Option<Duration> {
+    Duration::try_from_secs_f64(60.0 * minutes).ok().filter(|time| !time.is_zero())
+}
+
+/// What is needed to use the model later: the model with every setting, and what inputs and outputs mean.
+fn about(job: &Job, given: &[(String, ParamValue)], info: &DataInfo) -> BTreeMap<String, String> {
+    let row = MODELS.iter().find(|row| row.name == job.model.name);
+    let defaults = row.into_iter().flat_map(|row| row.params());
+    let mut settings: BTreeMap<String, ParamValue> =
+        defaults.map(|param| (param.name.to_string(), param.default)).collect();
+    settings.extend(given.iter().cloned());
+    let model = StoredModel { name: job.model.name.clone(), settings };
+    let mapping = Mapping::of(&job.data.options, info);
+    let entries = [(MODEL, serde_json::to_string(&model)), (MAPPING, serde_json::to_string(&mapping))];
+    entries.into_iter().filter_map(|(key, text)| Some((key.to_string(), text.ok()?))).collect()
+}
+
+/// A model as the files of a run name it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StoredModel {
+    /// Its name.
+    pub name: String,
+    /// Every setting.
+    pub settings: BTreeMap<String, ParamValue>,
+}
+
+/// The file of weights that a path means: itself, or that in the directory of a run.
+pub fn weights_file(path: &Path) -> PathBuf {
+    if path.is_dir() { path.join(WEIGHTS) } else { path.to_path_buf() }
 }
 
 /// Where and how a job runs, if it has the machine for itself.

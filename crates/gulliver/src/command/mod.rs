@@ -112,6 +112,30 @@ pub enum CommandError {
     /// The run directory is taken.
     #[error("{dir} already holds a run; pass --resume to go on with it, or another --out", dir = .0.display())]
     DirectoryTaken(PathBuf),
+    /// Another process is using the run directory.
+    #[error("{dir} is in use by {holder}; wait for it, or pass another --out", dir = .dir.display())]
+    DirectoryInUse {
+        /// The directory.
+        dir: PathBuf,
+        /// The process.
+        holder: String,
+    },
+    /// A file that a run would replace and that no run has written.
+    #[error("{file} was not written by a run and is not replaced; pass another --out, or move it away", file = .0.display())]
+    NotOurs(PathBuf),
+    /// There are checkpoints, and none can be read.
+    #[error(
+        "none of the {count} checkpoints in {dir} can be read ({first}); restore one of them, or start anew in another --out",
+        dir = .dir.display()
+    )]
+    Damaged {
+        /// Where they are.
+        dir: PathBuf,
+        /// How many there are.
+        count: usize,
+        /// What is wrong with the newest.
+        first: CheckpointError,
+    },
     /// A sweep.
     #[error(transparent)]
     Sweep(SweepError),
@@ -144,12 +168,28 @@ pub enum CommandError {
         trials: u64,
     },
     /// Stopped by a signal, after a checkpoint.
-    #[error("interrupted after step {step} of {steps}; pass --resume to go on")]
+    #[error("interrupted after step {step} of {steps}; to go on: {command}")]
     Interrupted {
         /// The last step done.
         step: u64,
         /// The last step to do.
         steps: u64,
+        /// What to type.
+        command: String,
+    },
+    /// Stopped by an error, after a checkpoint.
+    #[error(
+        "{source}; stopped after step {step} of {steps}, nothing is lost; when that is mended, go on: {command}"
+    )]
+    Stopped {
+        /// The error.
+        source: Box<CommandError>,
+        /// The last step done.
+        step: u64,
+        /// The last step to do.
+        steps: u64,
+        /// What to type.
+        command: String,
     },
 }
 

@@ -10,21 +10,23 @@ use crate::report::events::{Event, PlanSummary, PlanUse, SizeSummary};
 use crate::report::metrics::MetricFiles;
 use crate::report::progress::{Mode, Reporter};
 use crate::report::units;
-use crate::setup::{Setup, setup};
+use crate::run_dir::{ABOUT, About, BEST, JOB, PLAN, RunDir, WEIGHTS};
+use crate::setup::{Setup, setup, weights_file};
 use clap::Args;
+use gulliver_graph::schedule::Schedule;
 use gulliver_plan::plan::{Act, Choice, Plan};
-use gulliver_run::atomic::remove_unfinished;
-use gulliver_run::checkpoint::{self, Stored};
+use gulliver_run::atomic::check_writable;
+use gulliver_run::checkpoint::{self, Newest, Stored};
 use gulliver_run::collector::{Amounts, Record, total};
 use gulliver_run::data::prefetch;
 use gulliver_run::planner::Planner;
 use gulliver_run::probe;
-use gulliver_run::session::{Reuse, Session, SessionError, Which};
-use gulliver_run::train::{self, Done, Notice, OnNan};
+use gulliver_run::session::{Reuse, Session, Which};
+use gulliver_run::train::{self, Done, MAPPING, MODEL, Notice, OnNan, Resumed, TrainError, TrainOptions};
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Trains the model of a job file.
@@ -38,9 +40,13 @@ pub struct Arguments {
     /// The run's directory: job, plan, metrics, checkpoints.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Goes on from the newest checkpoint in the run's directory, or starts if there is none.
-    #[arg(long, requires = "out")]
+    /// Goes on from the newest checkpoint in the run's directory (without --out: that of the newest run of this job),
+    /// or starts if there is none.
+    #[arg(long)]
     resume: bool,
+    /// Goes on although the data's classes, characters or normalisation have changed since the checkpoint.
+    #[arg(long, requires = "resume")]
+    changed_data: bool,
     /// Events as JSON lines on standard output.
     #[arg(long)]
     json: bool,
@@ -60,7 +66,8 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let mut reporter = Reporter::new(Mode::choose(arguments.json), Box::new(io::stdout()));
     let result = run_with(arguments, &mut reporter);
     if let Err(error) = &result {
-        reporter.report(&Event::Error { message: error.to_string() })?;
+        // An output that takes no more is no reason to say less on standard error.
+        let _ = reporter.report(&Event::Error { message: error.to_string() });
     }
     result
 }
@@ -68,14 +75,17 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
 fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), CommandError> {
     let stop = interrupt::install()?;
     let job = load_job(arguments)?;
-    let dir = run_directory(arguments)?;
-    let checkpoints = dir.join("checkpoints");
-    let machine = arguments.job.machine()?.profile;
-    let Setup { planner, others, mut schedule, sources, options, parameters, fitted, strategy, .. } =
-        setup(&job, Some(&checkpoints), machine.as_ref())?;
-    if job.devices.disk.is_some() && job.devices.disk_dir.is_none() {
-        fs::create_dir_all(&dir).map_err(|source| CommandError::File { path: dir.clone(), source })?;
+    if let Some(path) = &arguments.trace {
+        check_writable(path).map_err(|source| CommandError::File { path: path.clone(), source })?;
     }
+    let mut dir = RunDir::take(&arguments.job.job, arguments.out.as_deref(), arguments.resume)?;
+    let checkpoints = dir.checkpoints();
+    let machine = arguments.job.machine()?.profile;
+    let Setup {
+        planner, others, mut schedule, sources, mut options, parameters, fitted, strategy, info, ..
+    } = setup(&job, Some(&checkpoints), machine.as_ref())?;
+    options.best = Some(dir.join(BEST));
+    options.changed_data = arguments.changed_data;
     let planners: Vec<Planner> = std::iter::once(planner).chain(others).collect();
     // As they are before they learn from the run.
     let before = (!arguments.no_history).then(|| planners.clone());
@@ -83,45 +93,38 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
     if arguments.trace.is_some() {
         session.record();
     }
+    reporter.report(&Event::Data {
+        training: info.examples as u64,
+        validation: sources.validation.as_ref().map_or(0, |(set, _)| set.len() as u64),
+        classes: info.classes.map(|classes| classes as u64),
+        class_names: info.class_names,
+        notes: info.notes,
+    })?;
     for (name, value) in fitted {
         let message = format!("model.{name} = {value}, to fit the data");
         reporter.report(&Event::Warning { message })?;
     }
-    let mut newest = None;
-    if arguments.resume {
-        let latest = checkpoint::latest(&checkpoints)?;
-        for skipped in latest.skipped {
-            reporter.report(&Event::Warning { message: format!("skipped: {skipped}") })?;
-        }
-        newest = latest.found;
-    }
-    let start = match (newest, &job.train.weights) {
-        (Some((_, mut stored)), _) => {
-            train::restore(&mut session, &mut schedule, &mut stored, &options.identity)?
-        }
-        (None, Some(weights)) => {
-            train::load_weights(&mut session, &mut Stored::open(weights)?)?;
-            0
-        }
-        (None, None) => 0,
-    };
+    let begun = begin(arguments, &job, &dir, &mut session, &mut schedule, &options, reporter)?;
 
     // Only a job that can run takes the directory, and only one that can go on touches what is there.
     let (mut peak_bytes, mut description) = (BTreeMap::new(), String::new());
-    if options.steps > start {
-        let batch =
-            prefetch::make(sources.train.as_ref(), &sources.sampler, start).map_err(CommandError::Data)?;
+    let mut plan_json = None;
+    if options.steps > begun.steps {
+        let batch = prefetch::make(sources.train.as_ref(), &sources.sampler, begun.steps)
+            .map_err(CommandError::Data)?;
         let sizes = session.share(session.sizes(Which::Train, &batch)?)?;
         let plan = session.plan(Which::Train, &sizes)?;
         peak_bytes = peaks(plan.spaces.iter().map(|space| space.live));
         description = describe(&plan);
-        take(&dir)?;
-        let json = |file: &mut dyn Write| serde_json::to_writer(file, &plan).map_err(io::Error::from);
-        write_file(&dir.join("plan.json"), json)?;
-    } else {
-        take(&dir)?;
+        plan_json = Some(plan);
     }
-    write_file(&dir.join("job.toml"), |file| file.write_all(job.to_toml().as_bytes()))?;
+    dir.keep()?;
+    if let Some(plan) = plan_json {
+        let json = |file: &mut dyn Write| serde_json::to_writer(file, &plan).map_err(io::Error::from);
+        write_file(&dir.join(PLAN), json)?;
+    }
+    write_file(&dir.join(JOB), |file| file.write_all(job.to_toml().as_bytes()))?;
+    write_about(arguments, &dir, &options)?;
     for name in session.slow_operators() {
         reporter.report(&Event::Warning { message: format!("operator {name} has no fast kernel yet") })?;
     }
@@ -131,36 +134,41 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
     let plan = PlanSummary { description, peak_bytes, budget_bytes };
     let name = arguments.job.job.display().to_string();
     let (steps, batch) = (options.steps, job.train.batch);
-    let mut metrics = MetricFiles::open(&dir, arguments.resume.then_some(start), now())
-        .map_err(|source| CommandError::File { path: dir.clone(), source })?;
-    reporter.report(&Event::Start { job: name, parameters, plan, from_step: start, steps, batch })?;
+    let mut metrics = MetricFiles::open(dir.path(), arguments.resume.then_some(begun.steps), now())
+        .map_err(|source| CommandError::File { path: dir.path().to_path_buf(), source })?;
+    reporter.report(&Event::Start { job: name, parameters, plan, from_step: begun.steps, steps, batch })?;
 
     let mut failure: Option<io::Error> = None;
+    let mut reached = begun.steps;
     let mut notify = |notice: Notice| {
+        if let Notice::Checkpoint { step, .. } = &notice {
+            reached = *step;
+        }
         let event = event(notice);
         let told = reporter.report(&event).and_then(|()| metrics.record(&event, now()));
         if let (Err(e), None) = (told, &failure) {
             failure = Some(e);
-            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            stop.store(true, Ordering::Relaxed);
         }
     };
-    let done = train::train(&mut session, &mut schedule, &sources, &options, start, &stop, &mut notify)?;
+    let trained = train::train(&mut session, &mut schedule, &sources, &options, &begun, &stop, &mut notify);
+    let command = || resume_command(std::env::args(), dir.path());
+    let stopped = |source: CommandError, step: u64| match step > begun.steps {
+        true => CommandError::Stopped { source: Box::new(source), step, steps, command: command() },
+        false => source,
+    };
+    let done = trained.map_err(|error| match error {
+        error @ TrainError::Data(_) => stopped(error.into(), reached),
+        error => error.into(),
+    })?;
     if let Some(e) = failure {
-        return Err(e.into());
-    }
-    if let (Some(path), Some(trace)) = (&arguments.trace, session.trace()) {
-        write_file(path, |file| file.write_all(trace.as_bytes()))?;
+        return Err(stopped(e.into(), done.steps));
     }
     if done.interrupted {
-        return Err(CommandError::Interrupted { step: done.steps, steps });
+        write_trace(arguments, &session)?;
+        return Err(CommandError::Interrupted { step: done.steps, steps, command: command() });
     }
-    let weights = dir.join("weights.safetensors");
-    let mut model_only = session.layout();
-    model_only.retain(|(name, ..)| !is_optimizer_state(name));
-    if session.first_not_finite(0, &model_only).map_err(SessionError::from)?.is_none() {
-        let format = BTreeMap::from([("format".to_string(), "pt".to_string())]);
-        checkpoint::save_from(&weights, &model_only, &mut session.reader(0, &model_only), &format)?;
-    }
+    train::save_weights(&mut session, &dir.join(WEIGHTS), &options.about)?;
     if devices.memory.is_some() {
         let memory = session.memory();
         reporter.report(&compared(&done, memory))?;
@@ -177,11 +185,112 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
     let event = finished(done);
     metrics.record(&event, now())?;
     reporter.report(&event)?;
-    Ok(())
+    write_trace(arguments, &session)
 }
 
-fn is_optimizer_state(name: &str) -> bool {
-    name.split('.').any(|part| part == "optimizer")
+/// Brings the session to where the run starts: a checkpoint, weights of another run, or first values.
+fn begin(
+    arguments: &Arguments,
+    job: &Job,
+    dir: &RunDir,
+    session: &mut Session,
+    schedule: &mut Schedule,
+    options: &TrainOptions,
+    reporter: &mut Reporter,
+) -> Result<Resumed, CommandError> {
+    let mut warn = |message: String| reporter.report(&Event::Warning { message });
+    let mut newest = None;
+    if arguments.resume {
+        let Newest { found, mut skipped } = checkpoint::latest(&dir.checkpoints())?;
+        if found.is_none() && !skipped.is_empty() {
+            let (count, dir) = (skipped.len(), dir.checkpoints());
+            return Err(CommandError::Damaged { dir, count, first: skipped.swap_remove(0) });
+        }
+        for skipped in skipped {
+            warn(format!("skipped: {skipped}"))?;
+        }
+        newest = found;
+    }
+    match (newest, &job.train.weights) {
+        (Some((_, mut stored)), _) => {
+            let resumed = train::restore(session, schedule, &mut stored, options)?;
+            if resumed.schedule_changed {
+                let step = resumed.steps;
+                warn(format!(
+                    "the schedule is another one from step {} on: {}",
+                    step + 1,
+                    job.schedule.name
+                ))?;
+            }
+            for change in changes(&dir.join(JOB), job) {
+                warn(format!("changed since the run began: {change}"))?;
+            }
+            for change in &resumed.mapping_changed {
+                warn(format!("changed data: {change}"))?;
+            }
+            Ok(resumed)
+        }
+        (None, Some(path)) => {
+            let strict = job.train.weights_strict;
+            let mut stored = Stored::open(&weights_file(path))?;
+            let fit = train::load_weights(session, &mut stored, options, strict)?;
+            for problem in fit.problems().into_iter().chain(fit.mapping) {
+                warn(format!("{}: {problem}", stored.path.display()))?;
+            }
+            Ok(Resumed::default())
+        }
+        (None, None) => Ok(Resumed::default()),
+    }
+}
+
+/// The fields of a job that are not as they were when it was last written.
+fn changes(written: &Path, job: &Job) -> Vec<String> {
+    let before = Job::load(written, &[]);
+    before.map_or_else(|_| Vec::new(), |before| before.changes(job))
+}
+
+/// Says in the run's directory what is needed to use its model.
+fn write_about(arguments: &Arguments, dir: &RunDir, options: &TrainOptions) -> Result<(), CommandError> {
+    let json = |key: &str| {
+        options.about.get(key).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+    };
+    let about = About {
+        gulliver: env!("CARGO_PKG_VERSION").to_string(),
+        job_file: std::path::absolute(&arguments.job.job)?,
+        model: json(MODEL),
+        mapping: json(MAPPING),
+    };
+    write_file(&dir.join(ABOUT), |file| {
+        serde_json::to_writer_pretty(&mut *file, &about).map_err(io::Error::from)?;
+        file.write_all(b"\n")
+    })
+}
+
+/// The trace of the last step, where one was asked for and there was a step.
+fn write_trace(arguments: &Arguments, session: &Session) -> Result<(), CommandError> {
+    match (&arguments.trace, session.trace()) {
+        (Some(path), Some(trace)) => write_file(path, |file| file.write_all(trace.as_bytes())),
+        _ => Ok(()),
+    }
+}
+
+/// What to type to go on with a run: what was typed, with its directory, and asking to go on.
+fn resume_command(typed: impl IntoIterator<Item = String>, dir: &Path) -> String {
+    let mut words: Vec<String> = typed.into_iter().filter(|word| word != "--resume").collect();
+    if !words.iter().any(|word| word == "--out" || word.starts_with("--out=")) {
+        words.extend(["--out".to_string(), dir.display().to_string()]);
+    }
+    words.push("--resume".into());
+    words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+}
+
+/// A word as a shell reads it.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,+@%".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_string(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
 }
 
 fn load_job(arguments: &Arguments) -> Result<Job, CommandError> {
@@ -198,30 +307,6 @@ fn load_job(arguments: &Arguments) -> Result<Job, CommandError> {
     Ok(job)
 }
 
-/// The directory asked for, or a new one below `runs/` named after the job file.
-fn run_directory(arguments: &Arguments) -> Result<PathBuf, CommandError> {
-    if let Some(dir) = &arguments.out {
-        let taken = dir.join("job.toml").exists() || !checkpoint::list(&dir.join("checkpoints"))?.is_empty();
-        if taken && !arguments.resume {
-            return Err(CommandError::DirectoryTaken(dir.clone()));
-        }
-        return Ok(dir.clone());
-    }
-    let stem = arguments.job.job.file_stem().map_or("job".into(), |s| s.to_string_lossy().into_owned());
-    let name = |n: u32| Path::new("runs").join(if n == 1 { stem.clone() } else { format!("{stem}-{n}") });
-    Ok((1..).map(name).find(|dir| !dir.exists()).unwrap_or_else(|| name(1)))
-}
-
-/// Makes the run directory, without what a killed process may have left unfinished in it.
-fn take(dir: &Path) -> Result<(), CommandError> {
-    for dir in [dir, &dir.join("checkpoints")] {
-        fs::create_dir_all(dir)
-            .and_then(|()| remove_unfinished(dir))
-            .map_err(|source| CommandError::File { path: dir.to_path_buf(), source })?;
-    }
-    Ok(())
-}
-
 fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64())
 }
@@ -232,6 +317,7 @@ fn event(notice: Notice) -> Event {
             Event::Step { step, loss, lr, samples_per_second, metrics }
         }
         Notice::Evaluation { step, metrics } => Event::Eval { step, metrics },
+        Notice::Progress { step, evaluated } => Event::Progress { step, evaluated },
         Notice::Checkpoint { step, path } => Event::Checkpoint { step, path },
         Notice::Warning(message) => Event::Warning { message },
     }
@@ -299,6 +385,8 @@ fn finished(done: Done) -> Event {
         steps: done.steps,
         loss: done.loss,
         metrics: done.metrics,
+        best: done.best,
+        stopped_early: done.early,
         samples_per_second: done.samples_per_second,
         peak_bytes: peaks(done.peaks),
         link_bytes: BTreeMap::from([
@@ -312,5 +400,28 @@ fn finished(done: Done) -> Event {
         alarms: done.alarms,
         resident_bytes: probe::peak_resident(),
         fingerprint: done.fingerprint,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_to_go_on_is_what_was_typed() {
+        for (typed, expected) in [
+            ("gulliver train a.toml", "gulliver train a.toml --out 'my runs/a' --resume"),
+            ("gulliver train a.toml --out=x --resume", "gulliver train a.toml --out=x --resume"),
+            (
+                "./gulliver train --out x a.toml --steps 9",
+                "./gulliver train --out x a.toml --steps 9 --resume",
+            ),
+        ] {
+            let words = typed.split(' ').map(String::from);
+            assert_eq!(resume_command(words, Path::new("my runs/a")), expected);
+        }
+        let words = ["g", "", "it's", "--set", "data.path=a b"].map(String::from);
+        let expected = "g '' 'it'\\''s' --set 'data.path=a b' --out r --resume";
+        assert_eq!(resume_command(words, Path::new("r")), expected);
     }
 }

@@ -9,13 +9,13 @@ pub(crate) mod tree;
 mod write;
 
 pub use data::Data;
-pub use error::{JobError, Origin};
+pub use error::{JobError, Origin, one_line};
 pub use sections::{Device, Devices, Length, Links, Model, NormGroup, Optimizer, Schedule, Train};
 pub use tree::Value;
 
 use fields::Fields;
 use gulliver_graph::nearest::suggestion;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -154,6 +154,21 @@ impl Job {
     /// The whole job as a job file, defaults included; [`Job::parse`] gives the same job again.
     pub fn to_toml(&self) -> String {
         write::to_toml(self)
+    }
+
+    /// The fields that `later` has otherwise, each as `field: before, now after`.
+    pub fn changes(&self, later: &Job) -> Vec<String> {
+        let (before, after) = (write::fields(self), write::fields(later));
+        let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+        let value = |fields: &BTreeMap<String, String>, name: &String| {
+            fields.get(name).map_or("not set".to_string(), |value| error::one_line(value))
+        };
+        names
+            .into_iter()
+            .map(|name| (name, value(&before, name), value(&after, name)))
+            .filter(|(_, before, after)| before != after)
+            .map(|(name, before, after)| format!("{name}: {before}, now {after}"))
+            .collect()
     }
 
     /// An error about a section or a dotted field, such as `model.layers`, found after reading: it

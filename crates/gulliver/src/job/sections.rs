@@ -2,11 +2,11 @@
 //! written in `write.rs`; what models, optimizers and schedules there are, and what they take, is in
 //! their tables.
 
-use super::error::{JobError, one_line};
+use super::error::{JobError, Origin, one_line};
 use super::fields::{self, Fields, MAX};
 use super::tree::{Item, Value};
 use crate::strategy::STRATEGIES;
-use gulliver_graph::hyper::{BELOW_ONE, POSITIVE, range};
+use gulliver_graph::hyper::{BELOW_ONE, NOT_NEGATIVE, POSITIVE, range};
 use gulliver_graph::model::MODELS;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::nearest::suggestion;
@@ -65,8 +65,16 @@ pub struct Train {
     pub seed: u64,
     /// Steps between evaluations; 0: only at the end.
     pub eval_every: u64,
-    /// Steps between checkpoints; 0: only at the end and when interrupted.
+    /// Batches of validation examples that each evaluation goes through; 0: all of them.
+    pub eval_batches: u64,
+    /// The metric that says which evaluation is the best; its weights are kept as `best.safetensors`.
+    pub best_by: String,
+    /// Evaluations without a new best after which training ends; 0: never.
+    pub early_stopping: u64,
+    /// Steps between checkpoints; 0: none for a number of steps.
     pub checkpoint_every: u64,
+    /// Minutes between checkpoints; 0: none for the time. There is one at the end and when interrupted in any case.
+    pub checkpoint_minutes: f64,
     /// How many checkpoints stay on disk.
     pub keep_checkpoints: u64,
     /// Limit of the norm of the whole gradient.
@@ -81,8 +89,10 @@ pub struct Train {
     pub strategy: &'static str,
     /// Steps between progress reports.
     pub log_every: u64,
-    /// Weights to start from instead of random ones.
+    /// Weights to start from instead of random ones: a safetensors file or the directory of a run.
     pub weights: Option<PathBuf>,
+    /// Whether all weights of that file must fit the model; `false` loads those that fit and lists the others.
+    pub weights_strict: bool,
 }
 
 impl Default for Train {
@@ -93,7 +103,11 @@ impl Default for Train {
             partials: 1,
             seed: 0,
             eval_every: 100,
+            eval_batches: 0,
+            best_by: "loss".into(),
+            early_stopping: 0,
             checkpoint_every: 0,
+            checkpoint_minutes: 5.0,
             keep_checkpoints: 2,
             clip_norm: None,
             clip_value: None,
@@ -102,6 +116,7 @@ impl Default for Train {
             strategy: "data",
             log_every: 10,
             weights: None,
+            weights_strict: true,
         }
     }
 }
@@ -270,8 +285,14 @@ fn parameter(item: &Item, like: &ParamValue) -> Option<ParamValue> {
 
 pub fn train(mut fields: Fields<'_>) -> Result<Train, JobError> {
     let default = Train::default();
-    let epochs_origin = fields.origin("epochs");
+    let (steps_origin, epochs_origin) = (fields.origin("steps"), fields.origin("epochs"));
+    let flagged = |origin: &Origin| matches!(origin, Origin::Flag(_));
     let length = match (fields.whole("steps", 1, MAX)?, fields.whole("epochs", 1, MAX)?) {
+        // What the command line says wins over the file, in whichever unit.
+        (Some(steps), Some(_)) if flagged(&steps_origin) && !flagged(&epochs_origin) => Length::Steps(steps),
+        (Some(_), Some(epochs)) if flagged(&epochs_origin) && !flagged(&steps_origin) => {
+            Length::Epochs(epochs)
+        }
         (Some(_), Some(_)) => {
             let problem = "steps and epochs both say how long to train; keep one".to_string();
             return Err(fields.error("epochs", epochs_origin, problem));
@@ -300,7 +321,13 @@ pub fn train(mut fields: Fields<'_>) -> Result<Train, JobError> {
         partials,
         seed: fields.whole("seed", 0, MAX)?.unwrap_or(default.seed),
         eval_every: fields.whole("eval_every", 0, MAX)?.unwrap_or(default.eval_every),
+        eval_batches: fields.whole("eval_batches", 0, MAX)?.unwrap_or(default.eval_batches),
+        best_by: fields.text("best_by")?.unwrap_or(default.best_by),
+        early_stopping: fields.whole("early_stopping", 0, MAX)?.unwrap_or(default.early_stopping),
         checkpoint_every: fields.whole("checkpoint_every", 0, MAX)?.unwrap_or(default.checkpoint_every),
+        checkpoint_minutes: fields
+            .real("checkpoint_minutes", NOT_NEGATIVE)?
+            .unwrap_or(default.checkpoint_minutes),
         keep_checkpoints: fields.whole("keep_checkpoints", 1, MAX)?.unwrap_or(default.keep_checkpoints),
         clip_norm,
         clip_value,
@@ -315,6 +342,7 @@ pub fn train(mut fields: Fields<'_>) -> Result<Train, JobError> {
         strategy: fields.choice("strategy", &STRATEGIES.map(|(name, _)| name))?.unwrap_or(default.strategy),
         log_every: fields.whole("log_every", 1, MAX)?.unwrap_or(default.log_every),
         weights: fields.path("weights")?,
+        weights_strict: fields.flag("weights_strict")?.unwrap_or(default.weights_strict),
     };
     fields.finish()?;
     Ok(train)

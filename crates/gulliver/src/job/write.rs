@@ -8,7 +8,29 @@ use gulliver_graph::hyper::range;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::OPTIMIZERS;
 use gulliver_run::train::OnNan;
+use std::collections::BTreeMap;
 use std::path::Path;
+
+/// Every field of the complete job by its dotted name; those of a device listed by itself carry its number.
+pub fn fields(job: &Job) -> BTreeMap<String, String> {
+    let (mut fields, mut section, mut listed) = (BTreeMap::new(), String::new(), 0);
+    for line in to_toml(job).lines() {
+        match (line.strip_prefix('['), line.split_once(" = ")) {
+            (Some(name), _) => {
+                section = name.trim_matches(['[', ']']).to_string();
+                if line.starts_with("[[") {
+                    section += &format!("[{listed}]");
+                    listed += 1;
+                }
+            }
+            (None, Some((key, value))) => {
+                fields.insert(format!("{section}.{key}"), value.to_string());
+            }
+            (None, None) => {}
+        }
+    }
+    fields
+}
 
 /// The complete job; reading the text gives the same job again.
 pub fn to_toml(job: &Job) -> String {
@@ -36,18 +58,23 @@ pub fn to_toml(job: &Job) -> String {
         ("partials", train.partials),
         ("seed", train.seed),
         ("eval_every", train.eval_every),
+        ("eval_batches", train.eval_batches),
+        ("early_stopping", train.early_stopping),
         ("checkpoint_every", train.checkpoint_every),
         ("keep_checkpoints", train.keep_checkpoints),
         ("log_every", train.log_every),
     ] {
         out.whole(key, n);
     }
+    out.real("checkpoint_minutes", Some(train.checkpoint_minutes));
+    out.text("best_by", &train.best_by);
     out.real("clip_norm", train.clip_norm);
     out.real("clip_value", train.clip_value);
     out.text("on_nan", if train.on_nan == OnNan::Stop { "stop" } else { "skip" });
     out.text("strategy", train.strategy);
     out.text("norm_group", if train.norm_group == NormGroup::Batch { "batch" } else { "partial" });
     out.path("weights", train.weights.as_deref());
+    out.value("weights_strict", Value::Bool(train.weights_strict));
 
     let optimizer = &job.optimizer;
     let choices = OPTIMIZERS.iter().find(|row| row.name == optimizer.name).map_or(&[][..], |row| row.choices);

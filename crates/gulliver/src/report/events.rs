@@ -1,6 +1,7 @@
 //! What happens during a run, as data: one event type feeds the terminal, the metric files and
 //! `--json`. Nothing here is printed or written.
 
+use gulliver_run::train::Best;
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,6 +16,19 @@ pub type Metrics = BTreeMap<String, f64>;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
+    /// The data is open.
+    Data {
+        /// Training examples.
+        training: u64,
+        /// Validation examples.
+        validation: u64,
+        /// Classes to tell apart, if the data has classes.
+        classes: Option<u64>,
+        /// Their names in order; empty if they have none.
+        class_names: Vec<String>,
+        /// What was left out and why, a line each.
+        notes: Vec<String>,
+    },
     /// The plan is made and the first step is next.
     Start {
         /// The job file.
@@ -46,6 +60,13 @@ pub enum Event {
         /// Everything else measured on the training batch.
         #[serde(serialize_with = "numbers")]
         metrics: Metrics,
+    },
+    /// Time has passed; for a bar only, never a line.
+    Progress {
+        /// Steps done.
+        step: u64,
+        /// Batches evaluated, and batches to evaluate, if the model is being evaluated.
+        evaluated: Option<(u64, u64)>,
     },
     /// What plans said against what was measured, where there is a budget.
     Compared {
@@ -84,6 +105,11 @@ pub enum Event {
         /// The last evaluation.
         #[serde(serialize_with = "numbers")]
         metrics: Metrics,
+        /// The best evaluation: its metric, its value, and the step it came after.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        best: Option<Best>,
+        /// Whether training ended before its last step, as evaluations had stopped to improve.
+        stopped_early: bool,
         /// Over the whole run.
         #[serde(serialize_with = "number")]
         samples_per_second: f64,
@@ -195,6 +221,16 @@ mod tests {
                 Event::Step { step: 3, loss: f64::NAN, lr: 1e-3, samples_per_second: f64::INFINITY, metrics },
                 r#"{"event":"step","step":3,"loss":"nan","lr":0.001,"samples_per_second":"inf","metrics":{"acc":0.5,"worst":"-inf"}}"#,
             ),
+            (
+                Event::Data {
+                    training: 9,
+                    validation: 1,
+                    classes: Some(2),
+                    class_names: vec!["cat".into(), "dog".into()],
+                    notes: vec![],
+                },
+                r#"{"event":"data","training":9,"validation":1,"classes":2,"class_names":["cat","dog"],"notes":[]}"#,
+            ),
             (Event::Eval { step: 3, metrics: Metrics::new() }, r#"{"event":"eval","step":3,"metrics":{}}"#),
             (
                 Event::Checkpoint { step: 3, path: "a/b".into() },
@@ -220,6 +256,8 @@ mod tests {
                     steps: 9,
                     loss: 0.25,
                     metrics: Metrics::new(),
+                    best: None,
+                    stopped_early: false,
                     samples_per_second: 10.0,
                     peak_bytes: [("device".into(), 5)].into(),
                     link_bytes: [("host-disk".into(), 6)].into(),
@@ -228,7 +266,7 @@ mod tests {
                     resident_bytes: None,
                     fingerprint: "ab".into(),
                 },
-                r#"{"event":"done","steps":9,"loss":0.25,"metrics":{},"samples_per_second":10.0,"peak_bytes":{"device":5},"link_bytes":{"host-disk":6},"plans":{"hits":8,"misses":1,"dropped":0,"seconds":0.5},"alarms":2,"resident_bytes":null,"fingerprint":"ab"}"#,
+                r#"{"event":"done","steps":9,"loss":0.25,"metrics":{},"stopped_early":false,"samples_per_second":10.0,"peak_bytes":{"device":5},"link_bytes":{"host-disk":6},"plans":{"hits":8,"misses":1,"dropped":0,"seconds":0.5},"alarms":2,"resident_bytes":null,"fingerprint":"ab"}"#,
             ),
             (
                 Event::Compared {

@@ -3,6 +3,7 @@
 
 use super::events::{Event, Metrics, SizeSummary};
 use super::units;
+use crate::job::one_line;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
@@ -64,6 +65,14 @@ impl Reporter {
             }
         }
         match (self.mode, event) {
+            (Mode::Bar, Event::Progress { step, evaluated }) => {
+                self.bar.set_position(*step);
+                if let Some((done, of)) = evaluated {
+                    self.bar.set_message(format!("evaluating: {done} of {of} batches"));
+                }
+                Ok(())
+            }
+            (_, Event::Progress { .. }) => Ok(()),
             (Mode::Json, _) => print_above(&self.bar, &mut self.out, &event.to_json()),
             (Mode::Bar, Event::Step { step, loss, samples_per_second, .. }) => {
                 let left = self.time_left(*step, *samples_per_second);
@@ -93,6 +102,16 @@ impl Reporter {
     /// The event in words.
     fn line(&self, event: &Event) -> String {
         match event {
+            Event::Data { training, validation, classes, class_names, notes } => {
+                let mut line = format!("data: {training} training and {validation} validation examples");
+                if let Some(classes) = classes {
+                    line += &format!(", {classes} classes{}", listed(class_names));
+                }
+                notes.iter().for_each(|note| line += &format!("\nwarning: {note}"));
+                line
+            }
+            // Only a bar shows it.
+            Event::Progress { .. } => String::new(),
             Event::Start { job, parameters, plan, from_step, steps, batch } => {
                 let range = if *from_step == 0 {
                     format!("{steps} steps")
@@ -140,6 +159,8 @@ impl Reporter {
                 plans,
                 alarms,
                 fingerprint,
+                best,
+                stopped_early,
                 ..
             } => {
                 let validation =
@@ -152,6 +173,17 @@ impl Reporter {
                     memory(peak_bytes, &BTreeMap::new()),
                     format!("{} plans made, {} reused", plans.misses, plans.hits),
                     if *alarms == 0 { "".into() } else { format!("{alarms} alarms: see the warnings") },
+                    if *stopped_early {
+                        "stopped early: no better evaluation for long".into()
+                    } else {
+                        "".into()
+                    },
+                    match best {
+                        Some(best) if best.step < *steps => {
+                            format!("best {} {} after step {}", best.metric, short(best.value), best.step)
+                        }
+                        _ => "".into(),
+                    },
                 ]);
                 format!("{line}\nfingerprint {fingerprint}")
             }
@@ -166,6 +198,17 @@ impl Reporter {
             Ok(left) if left > Duration::ZERO => format!("{} left", units::duration(left)),
             _ => String::new(),
         }
+    }
+}
+
+/// `: cat, dog and 8 more`; empty without names.
+fn listed(names: &[String]) -> String {
+    const SHOWN: usize = 10;
+    let shown: Vec<String> = names.iter().take(SHOWN).map(|name| one_line(name)).collect();
+    match names.len() {
+        0 => String::new(),
+        n if n > SHOWN => format!(": {} and {} more", shown.join(", "), n - SHOWN),
+        _ => format!(": {}", shown.join(", ")),
     }
 }
 
@@ -234,6 +277,7 @@ fn join<const N: usize>(parts: [String; N]) -> String {
 mod tests {
     use super::super::events::{PlanSummary, PlanUse};
     use super::*;
+    use gulliver_run::train::Best;
     use std::sync::{Arc, Mutex};
 
     #[derive(Clone, Default)]
@@ -270,6 +314,13 @@ mod tests {
             ..SizeSummary::default()
         };
         vec![
+            Event::Data {
+                training: 90,
+                validation: 10,
+                classes: Some(12),
+                class_names: ('a'..='l').map(String::from).collect(),
+                notes: vec!["1 file left out: x.gif".into()],
+            },
             Event::Start {
                 job: "j.toml".into(),
                 parameters: 12_345,
@@ -279,6 +330,8 @@ mod tests {
                 batch: 16,
             },
             step(10, 2.5, 100.0),
+            Event::Progress { step: 15, evaluated: None },
+            Event::Progress { step: 20, evaluated: Some((3, 7)) },
             step(20, f64::NAN, f64::NAN),
             Event::Eval { step: 20, metrics: Metrics::from([("loss".into(), 1e-5)]) },
             Event::Checkpoint { step: 20, path: "c/step.safetensors".into() },
@@ -291,6 +344,8 @@ mod tests {
                 steps: 200,
                 loss: 0.5,
                 metrics: Metrics::from([("accuracy".into(), 0.75)]),
+                best: Some(Best { metric: "loss".into(), value: 0.25, step: 120, stale: 3 }),
+                stopped_early: true,
                 samples_per_second: 99.0,
                 peak_bytes: [("device".into(), 3 << 20)].into(),
                 link_bytes: BTreeMap::new(),
@@ -314,7 +369,9 @@ mod tests {
     fn plain_lines() {
         assert_eq!(
             shown(Mode::Lines),
-            "j.toml: 12.3k parameters  200 steps of 16  one device  device 3.0 MiB of 4.0 MiB\n\
+            "data: 90 training and 10 validation examples, 12 classes: a, b, c, d, e, f, g, h, i, j and 2 more\n\
+             warning: 1 file left out: x.gif\n\
+             j.toml: 12.3k parameters  200 steps of 16  one device  device 3.0 MiB of 4.0 MiB\n\
              step  10/200  loss 2.5000  acc 0.5000  lr 1.00e-3  100.0 samples/s  30.0 s left\n\
              step  20/200  loss NaN  acc 0.5000  lr 1.00e-3\n\
              eval 20  loss 1.000e-5\n\
@@ -325,7 +382,8 @@ mod tests {
              \x20 length 9, 5 times                9 ms          18 ms\n\
              \x20 length 4, 3 times                4 ms           8 ms\n\
              done after 200 steps  train loss 0.5000  validation accuracy 0.7500  99.0 samples/s  device 3.0 MiB  \
-             3 plans made, 197 reused  1 alarms: see the warnings\n\
+             3 plans made, 197 reused  1 alarms: see the warnings  stopped early: no better evaluation for long  \
+             best loss 0.2500 after step 120\n\
              fingerprint 0123456789abcdef0123\n"
         );
     }
@@ -333,7 +391,8 @@ mod tests {
     #[test]
     fn json_lines_parse() {
         let text = shown(Mode::Json);
-        assert_eq!(text.lines().count(), events().len());
+        let told = events().into_iter().filter(|event| !matches!(event, Event::Progress { .. }));
+        assert_eq!(text.lines().count(), told.count());
         for line in text.lines() {
             assert!(serde_json::from_str::<serde_json::Value>(line).unwrap()["event"].is_string());
         }

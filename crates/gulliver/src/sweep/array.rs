@@ -94,7 +94,7 @@ impl Arrays {
         let ended = ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         for (&index, ended) in ready.iter().zip(ended) {
             let outcome = match ended {
-                Ok(Ended { steps, metrics, work: (_, seconds), .. }) if steps >= first.to => {
+                Ok(Ended { interrupted: false, metrics, work: (_, seconds), .. }) => {
                     Outcome::Done { step: first.to, metrics, seconds }
                 }
                 // It was told to stop, and goes on from where it is.
@@ -144,6 +144,7 @@ fn member(rung: &Rung, data: &mut Vec<(String, Arc<Sources>)>) -> Result<(Member
     take(&rung.dir, job)?;
     // Every step is told of.
     options.log_every = 1;
+    options.best = None;
     options.hyper = graphs
         .train
         .inputs()
@@ -161,7 +162,9 @@ fn member(rung: &Rung, data: &mut Vec<(String, Arc<Sources>)>) -> Result<(Member
     let one = Member::new(schedule, sources, options);
     let one = match (newest(&checkpoints, rung.to)?, weights) {
         (Some((step, stored)), _) => one.resumed(stored, step),
-        (None, Some(weights)) => one.with_weights(gulliver_run::checkpoint::Stored::open(&weights)?),
+        (None, Some(weights)) => {
+            one.with_weights(gulliver_run::checkpoint::Stored::open(&weights)?, job.train.weights_strict)
+        }
         (None, None) => one,
     };
     Ok((one, graphs))

@@ -6,10 +6,10 @@ use super::file::{Goal, Sweep};
 use super::search::{Ask, Trial};
 use super::space::{Kind, Point, Space};
 use crate::job::Value;
+use gulliver_run::lock::{self, LockError};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, params};
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{Read, Seek, Write};
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,8 +17,6 @@ const SCHEMA: &str = include_str!("store/schema.sql");
 const STUDY: i64 = 1;
 const IDENTITY: &str = "gulliver:sweep";
 const REASON: &str = "gulliver:reason";
-/// How often a lock is tried again.
-const PATIENCE: usize = 30;
 /// Local time to the millisecond, written with six digits as Optuna reads it.
 const NOW: &str = "strftime('%Y-%m-%d %H:%M:%f', 'now', 'localtime') || '000'";
 
@@ -426,39 +424,13 @@ pub fn history(records: &[Record], goal: Goal) -> Vec<Trial> {
     records.iter().map(trial).collect()
 }
 
-/// Takes the lock of a sweep's directory. It ends with the process that has it, however that ends.
+/// Takes the lock of a sweep's directory.
 fn lock(dir: &Path) -> Result<File, SweepError> {
     let path = dir.join("study.lock");
-    let failed = |source| SweepError::Io { path: path.clone(), source };
-    let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-    let mut file = options.map_err(failed)?;
-    // A process that was just killed may take a moment to be gone.
-    let mut taken = file.try_lock();
-    for _ in 0..PATIENCE {
-        if !matches!(taken, Err(TryLockError::WouldBlock)) {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-        taken = file.try_lock();
-    }
-    match taken {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            let mut text = String::new();
-            let _ = file.take(64).read_to_string(&mut text);
-            let holder = match text.trim().parse::<u32>() {
-                Ok(id) => format!("process {id}"),
-                Err(_) => "another process".into(),
-            };
-            return Err(SweepError::Taken { dir: dir.to_path_buf(), holder });
-        }
-        Err(TryLockError::Error(source)) => return Err(failed(source)),
-    }
-    file.set_len(0)
-        .and_then(|()| file.rewind())
-        .and_then(|()| writeln!(file, "{}", std::process::id()))
-        .map_err(failed)?;
-    Ok(file)
+    lock::lock(&path).map_err(|error| match error {
+        LockError::Taken { holder } => SweepError::Taken { dir: dir.to_path_buf(), holder },
+        LockError::Io(source) => SweepError::Io { path, source },
+    })
 }
 
 fn curve(

@@ -98,9 +98,9 @@ fn killed_between_tiers_nothing_is_lost_and_nothing_is_left() {
         .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
         .collect();
     let known = |name: &String| {
-        ["job.toml", "plan.json", "metrics.csv", "checkpoints", "weights.safetensors"]
-            .contains(&name.as_str())
-            || name.starts_with("events.out.")
+        let kept = ["job.toml", "plan.json", "metrics.csv", "checkpoints", "weights.safetensors"];
+        let more = ["run.json", "run.lock", "best.safetensors"];
+        kept.iter().chain(&more).any(|known| known == name) || name.starts_with("events.out.")
     };
     assert!(files.iter().all(known), "{files:?}");
 }

@@ -7,7 +7,7 @@ use gulliver::job::Job;
 use gulliver::setup::setup;
 use gulliver_run::checkpoint::Stored;
 use gulliver_run::session::Session;
-use gulliver_run::train;
+use gulliver_run::train::{self, Resumed};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
@@ -47,7 +47,8 @@ fn try_job(file: &Path) -> Result<(), String> {
     let mut session = Session::with(ready.planner, job.train.seed).map_err(|e| e.to_string())?;
     if let Some(path) = &job.train.weights {
         let mut stored = Stored::open(path).map_err(|e| e.to_string())?;
-        train::load_weights(&mut session, &mut stored).map_err(|e| e.to_string())?;
+        let options = &ready.options;
+        train::load_weights(&mut session, &mut stored, options, true).map_err(|e| e.to_string())?;
     }
     ready.options.steps = ready.options.steps.min(2);
     let done = train::train(
@@ -55,7 +56,7 @@ fn try_job(file: &Path) -> Result<(), String> {
         &mut ready.schedule,
         &ready.sources,
         &ready.options,
-        0,
+        &Resumed::default(),
         &AtomicBool::new(false),
         &mut |_| {},
     );

@@ -15,7 +15,7 @@ fn events_say_what_was_planned_and_what_happened() {
     let names: Vec<&str> =
         events.iter().map(|e| e["event"].as_str().unwrap()).filter(|&n| n != "warning").collect();
     let expected =
-        ["start", "step", "eval", "checkpoint", "step", "eval", "step", "eval", "checkpoint", "done"];
+        ["data", "start", "step", "eval", "checkpoint", "step", "eval", "step", "eval", "checkpoint", "done"];
     assert_eq!(names, expected);
 
     let start = &finished.events_called("start")[0];

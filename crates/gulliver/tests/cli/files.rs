@@ -37,3 +37,23 @@ pub fn csv(rows: usize) -> String {
     let row = |i: usize| format!("{},{}.5,-{},{}\n", i % 7, i % 5, i % 3, ["a", "b"][i % 2]);
     std::iter::once("u,v,w,class\n".to_string()).chain((0..rows).map(row)).collect()
 }
+
+/// A BMP file of 24 bits a pixel.
+pub fn bmp(width: usize, height: usize, colour: impl Fn(usize, usize) -> [u8; 3]) -> Vec<u8> {
+    let row = (3 * width).next_multiple_of(4);
+    let mut out = b"BM".to_vec();
+    for field in
+        [54 + row * height, 0, 54, 40, width, height, 1 | 24 << 16, 0, row * height, 2835, 2835, 0, 0]
+    {
+        out.extend((field as u32).to_le_bytes());
+    }
+    for y in (0..height).rev() {
+        let start = out.len();
+        out.extend((0..width).flat_map(|x| {
+            let [r, g, b] = colour(x, y);
+            [b, g, r]
+        }));
+        out.resize(start + row, 0);
+    }
+    out
+}

@@ -28,8 +28,9 @@ impl Place {
         self.0.join(name)
     }
 
-    /// Writes a file.
+    /// Writes a file, and makes its directory.
     pub fn write(&self, name: &str, bytes: impl AsRef<[u8]>) {
+        std::fs::create_dir_all(self.path(name).parent().unwrap()).unwrap();
         std::fs::write(self.path(name), bytes).unwrap();
     }
 
