@@ -1,5 +1,6 @@
 //! Whole files or none: a file is written beside its place and moved there once it is on disk.
-//! What was there before survives every failure, a full disk and a power cut included.
+//! What was there before survives every failure, a full disk and a power cut included. Only regular files are
+//! replaced: devices and pipes are written to, and a symbolic link stays a link to what was written.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -9,15 +10,23 @@ use std::path::{Path, PathBuf};
 /// Ends the name of every unfinished file; such a name also starts with a dot.
 pub const UNFINISHED: &str = ".tmp";
 
-/// Replaces `path` by what `write` writes, or leaves it as it was.
+/// Replaces the regular file `path`, or makes it, with what `write` writes; or leaves it as it was.
 ///
 /// The bytes go to a hidden file in the same directory, are flushed to disk, and only then take the
 /// name `path`. If anything fails before that, the hidden file is removed. An error after it (the
 /// directory could not be synchronised) means that `path` is whole but might not survive a power cut.
+///
+/// A symbolic link is followed. What is there and is not a regular file, such as a device or a pipe, is
+/// written to directly and stays what it is; directories and sockets are refused.
 pub fn write_atomic<F>(path: &Path, write: F) -> io::Result<()>
 where
     F: FnOnce(&mut BufWriter<File>) -> io::Result<()>,
 {
+    let path = &followed(path)?;
+    if let Kind::Stream = kind(path)? {
+        let mut buffered = BufWriter::with_capacity(1 << 18, OpenOptions::new().write(true).open(path)?);
+        return write(&mut buffered).and_then(|()| buffered.flush());
+    }
     let (file, unfinished) = create_beside(path)?;
     let moved = write_through(file, write).and_then(|()| fs::rename(&unfinished, path));
     if let Err(error) = moved {
@@ -26,6 +35,66 @@ where
         return Err(error);
     }
     sync_directory(directory_of(path))
+}
+
+/// Whether [`write_atomic`] could write to `path` now, found without changing anything there. A pipe is not
+/// opened, since its reader would see that as the end.
+pub fn check_writable(path: &Path) -> io::Result<()> {
+    let path = &followed(path)?;
+    match kind(path)? {
+        Kind::Stream if is_pipe(path) => Ok(()),
+        Kind::Stream => OpenOptions::new().write(true).open(path).map(drop),
+        Kind::Regular => {
+            let (_, unfinished) = create_beside(path)?;
+            fs::remove_file(unfinished)
+        }
+    }
+}
+
+/// What a path names, or would name once written.
+enum Kind {
+    /// A regular file, or nothing yet.
+    Regular,
+    /// A device or a pipe.
+    Stream,
+}
+
+fn kind(path: &Path) -> io::Result<Kind> {
+    match fs::metadata(path) {
+        Ok(found) if found.is_file() => Ok(Kind::Regular),
+        Ok(found) if found.is_dir() => {
+            Err(io::Error::new(io::ErrorKind::IsADirectory, "is a directory, not a file"))
+        }
+        Ok(_) => Ok(Kind::Stream),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Kind::Regular),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(unix)]
+fn is_pipe(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo())
+}
+
+#[cfg(not(unix))]
+fn is_pipe(_: &Path) -> bool {
+    false
+}
+
+/// The path behind a chain of symbolic links, whether or not something is there.
+fn followed(path: &Path) -> io::Result<PathBuf> {
+    const LONGEST: usize = 40;
+    let mut path = path.to_path_buf();
+    for _ in 0..LONGEST {
+        match fs::read_link(&path) {
+            // Links below /proc name open files; what they read as need not be a path.
+            Ok(_) if fs::metadata(&path).is_ok_and(|found| !found.is_file()) => return Ok(path),
+            Ok(target) => path = directory_of(&path).join(target),
+            Err(_) => return Ok(path),
+        }
+    }
+    Err(io::Error::other("too many levels of symbolic links"))
 }
 
 /// Removes the unfinished files that killed processes left in `dir`. Nobody may be writing there.
@@ -145,6 +214,55 @@ mod tests {
         fs::write(dir.join(".b"), "not unfinished").unwrap();
         remove_unfinished(&dir).unwrap();
         assert_eq!(names(&dir), [".b", "a.txt", "b.tmp"]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_devices_and_pipes_stay_what_they_are() {
+        use std::os::unix::fs::{FileTypeExt, symlink};
+        let dir = TestDir::new("atomic-links");
+        for (link, target) in [("there", "target"), ("dangling", "not-yet")] {
+            fs::write(dir.join("target"), "old").unwrap();
+            symlink(target, dir.join(link)).unwrap();
+            check_writable(&dir.join(link)).unwrap();
+            write_atomic(&dir.join(link), |f| f.write_all(b"new")).unwrap();
+            assert!(fs::symlink_metadata(dir.join(link)).unwrap().is_symlink(), "{link}");
+            assert_eq!(fs::read_to_string(dir.join(target)).unwrap(), "new");
+        }
+        symlink("circle", dir.join("circle")).unwrap();
+        assert!(write_atomic(&dir.join("circle"), |_| Ok(())).is_err());
+
+        symlink("/dev/full", dir.join("full")).unwrap();
+        check_writable(&dir.join("full")).unwrap();
+        let error = write_atomic(&dir.join("full"), |f| f.write_all(b"lost")).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        assert!(fs::metadata("/dev/full").unwrap().file_type().is_char_device());
+        write_atomic(Path::new("/dev/null"), |f| f.write_all(b"gone")).unwrap();
+
+        let pipe = dir.join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        check_writable(&pipe).unwrap();
+        let reader = std::thread::spawn({
+            let pipe = pipe.clone();
+            move || fs::read_to_string(pipe).unwrap()
+        });
+        write_atomic(&pipe, |f| f.write_all(b"through")).unwrap();
+        assert_eq!(reader.join().unwrap(), "through");
+        assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo());
+    }
+
+    #[test]
+    fn checking_changes_nothing() {
+        let dir = TestDir::new("atomic-check");
+        fs::write(dir.join("a.txt"), "kept").unwrap();
+        for good in ["a.txt", "new.txt"] {
+            check_writable(&dir.join(good)).unwrap();
+        }
+        assert_eq!(names(&dir), ["a.txt"]);
+        assert_eq!(fs::read_to_string(dir.join("a.txt")).unwrap(), "kept");
+        for bad in ["", "no/such/dir/file", "a.txt/below", ".."] {
+            assert!(check_writable(&dir.join(bad)).is_err(), "{bad:?}");
+        }
     }
 
     #[test]

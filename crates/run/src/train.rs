@@ -2,8 +2,10 @@
 //! through one callback; when to stop early comes through one flag.
 
 mod array;
+mod metrics;
 
 pub use array::{Ended, Lane, Member, train_array};
+pub use metrics::metric_names;
 
 use crate::checkpoint::{self, CheckpointError, Described, Stored};
 use crate::collector::Record;
@@ -293,19 +295,7 @@ pub fn evaluate(
             *sums.entry(name).or_default() += share;
         }
     }
-    let mut metrics = BTreeMap::new();
-    for (name, sum) in &sums {
-        if name.ends_with("loss") {
-            metrics.insert(name.clone(), sum / weight);
-        }
-    }
-    if let (Some(correct), Some(count)) = (sums.get("correct"), sums.get("count")) {
-        metrics.insert("accuracy".into(), correct / count);
-    }
-    if let (Some(loss), true) = (metrics.get("loss").copied(), perplexity) {
-        metrics.insert("perplexity".into(), loss.exp());
-    }
-    Ok(metrics)
+    Ok(metrics::summarise(&sums, weight, perplexity))
 }
 
 /// Trains from step `start` to the end.
