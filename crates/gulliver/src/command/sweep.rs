@@ -6,7 +6,8 @@ use crate::report::progress::Mode;
 use crate::sweep::array::Arrays;
 use crate::sweep::drive::drive;
 use crate::sweep::file::Sweep;
-use crate::sweep::report::{self, Event, Reporter};
+use crate::sweep::metric::check_metric;
+use crate::sweep::report::{self, Event, Reporter, all_failed};
 use crate::sweep::store::{State, Store};
 use crate::sweep::{SweepError, plan};
 use clap::{Args, ValueEnum};
@@ -50,6 +51,9 @@ enum Format {
 pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let sweep = Sweep::load(&arguments.sweep, &arguments.sets).map_err(SweepError::from)?;
     let dir = arguments.out.clone().unwrap_or_else(|| Path::new("sweeps").join(&sweep.name));
+    if arguments.export.is_none() {
+        check_metric(&sweep).map_err(SweepError::from)?;
+    }
     if arguments.plan {
         let plan = plan::plan(&sweep)?;
         let text = match arguments.json {
@@ -85,5 +89,8 @@ fn train(sweep: &Sweep, dir: &Path, reporter: &mut Reporter) -> Result<(), Comma
         let ended = store.records()?.iter().filter(|r| r.state != State::Running).count() as u64;
         return Err(CommandError::SweepInterrupted { ended, trials: sweep.trials });
     }
-    Ok(())
+    match all_failed(&store.records()?) {
+        Some(error) => Err(error.into()),
+        None => Ok(()),
+    }
 }
