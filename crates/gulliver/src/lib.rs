@@ -21,6 +21,7 @@ pub mod report;
 pub mod setup;
 pub mod strategy;
 pub mod sweep;
+pub mod text_file;
 pub mod workload;
 
 #[cfg(test)]

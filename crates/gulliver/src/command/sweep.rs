@@ -2,6 +2,7 @@
 
 use super::CommandError;
 use crate::interrupt;
+use crate::job::brief;
 use crate::report::progress::Mode;
 use crate::sweep::array::Arrays;
 use crate::sweep::drive::drive;
@@ -75,7 +76,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let mut reporter = Reporter::new(Mode::choose(arguments.json), &sweep, Box::new(io::stdout()));
     let result = train(&sweep, &dir, &mut reporter);
     if let Err(error) = &result {
-        reporter.report(&Event::Error { message: error.to_string() })?;
+        reporter.report(&Event::Error { message: brief(&error.to_string()) })?;
     }
     result
 }

@@ -247,11 +247,12 @@ impl Sweep {
         let errors: Vec<Option<JobError>> = probes.iter().map(|point| self.job(point, 0).err()).collect();
         for Parameter { field, origin, .. } in &self.space.parameters {
             let tried = || probes.iter().zip(&errors).filter(|(point, _)| point.contains_key(field));
-            let wrong = |error: &Option<JobError>| error.as_ref().is_some_and(|e| e.field == *field);
+            let wrong = |error: &Option<JobError>| error.as_ref().is_some_and(|e| e.field == one_line(field));
             if tried().count() > 0 && tried().all(|(_, error)| wrong(error)) {
                 let error = tried().find_map(|(_, error)| error.clone());
                 let problem = error.map_or(String::new(), |e| e.problem);
-                return Err(JobError { origin: origin.clone(), field: format!("space.{field}"), problem });
+                let field = one_line(&format!("space.{field}"));
+                return Err(JobError { origin: origin.clone(), field, problem });
             }
         }
         match errors.into_iter().collect::<Option<Vec<_>>>() {
