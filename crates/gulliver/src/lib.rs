@@ -22,6 +22,7 @@ pub mod run_dir;
 pub mod setup;
 pub mod strategy;
 pub mod sweep;
+pub mod text_file;
 pub mod workload;
 
 #[cfg(test)]

@@ -1,14 +1,17 @@
 //! The file that says how fast a machine is: where it is, how it is written and read, and whether it is of this
 //! machine.
 
-use crate::command::CommandError;
+use crate::command::{CommandError, check_file, write_file};
+use crate::text_file::read_text;
 use gulliver_plan::cost::{Curves, Links, Meeting, Point, Profile, Rates};
-use gulliver_run::atomic::write_atomic;
 use gulliver_run::team::cores;
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
+
+/// Much larger than any profile.
+const MOST_BYTES: u64 = 64 << 20;
 
 /// Numbers of a point, for the file's own explanation.
 const POINT: &str =
@@ -58,20 +61,26 @@ pub fn known(named: Option<&Path>) -> Result<Known, CommandError> {
 
 /// Reads a profile.
 pub fn read(path: &Path) -> Result<Profile, CommandError> {
-    let file = |source| CommandError::File { path: path.to_path_buf(), source };
-    let text = fs::read_to_string(path).map_err(file)?;
+    let text = read_text(path, "a profile", MOST_BYTES)?;
     parse(&text).map_err(|problem| {
         CommandError::Unknown(format!("{}: {problem}; `gulliver profile` makes a new one", path.display()))
     })
 }
 
-/// Writes a profile; a directory that is missing is made.
-pub fn write(path: &Path, profile: &Profile) -> Result<(), CommandError> {
+/// Makes the directory of a profile if it is missing, and finds out whether the file can be written: before a
+/// minute is spent on measuring.
+pub fn make_ready(path: &Path) -> Result<(), CommandError> {
     let file = |source: io::Error| CommandError::File { path: path.to_path_buf(), source };
     if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
         fs::create_dir_all(dir).map_err(file)?;
     }
-    write_atomic(path, |out| out.write_all(render(profile).as_bytes())).map_err(file)
+    check_file(path)
+}
+
+/// Writes a profile; a directory that is missing is made.
+pub fn write(path: &Path, profile: &Profile) -> Result<(), CommandError> {
+    make_ready(path)?;
+    write_file(path, |out| out.write_all(render(profile).as_bytes()))
 }
 
 fn parse(text: &str) -> Result<Profile, String> {

@@ -2,6 +2,7 @@
 
 use clap::{Parser, Subcommand};
 use gulliver::command::{self, CommandError};
+use gulliver::job::brief;
 use std::process::ExitCode;
 
 /// Trains giant neural networks on small machines.
@@ -53,8 +54,7 @@ fn main() -> ExitCode {
         Err(CommandError::Output(e)) if e.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
             // Names out of files may hold anything; an error is one line.
-            let line = error.to_string().replace(char::is_control, " ");
-            eprintln!("error: {line}");
+            eprintln!("error: {}", brief(&error.to_string()));
             ExitCode::FAILURE
         }
     }

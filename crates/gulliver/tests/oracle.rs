@@ -51,9 +51,12 @@ fn rankings_pages_and_what_if() {
     let asked = ["gpt3-1.3b", "--cluster", "dgx-a100", "--batch", "64", "--devices"];
     let (well, out, error) = oracle(&[&asked[..], &["1..16", "--html", page.to_str().unwrap()]].concat());
     assert!(well, "{error}");
-    for expected in
-        ["16 devices", "80 % of steps", "held up by", "scaling ends at: data 64, tensor 16, pipeline 26"]
-    {
+    for expected in [
+        "16 devices",
+        "80 % of steps",
+        "held up by",
+        "most devices that each way has a use for: data 64, tensor 16, pipeline 26",
+    ] {
         assert!(out.contains(expected), "no `{expected}` in\n{out}");
     }
     let html = std::fs::read_to_string(&page).unwrap();
@@ -82,7 +85,8 @@ fn models_of_the_tables_jobs_and_clusters_from_files() {
     assert!(well, "{error}");
     assert!(out.contains("batch 32") && out.contains("kWh") && out.contains("money"), "{out}");
     for model in ["resnet18", "lstm", "cosmoflow", "alexnet"] {
-        let answer = json(&[model, "--cluster", &cluster, "--devices", "4", "--length", "32"]);
+        let length: &[&str] = if model == "lstm" { &["--length", "32"] } else { &[] };
+        let answer = json(&[&[model, "--cluster", &cluster, "--devices", "4"], length].concat());
         assert!(seconds_of_best(&answer) > 0.0, "{model}");
     }
 }
@@ -117,10 +121,145 @@ fn nonsense_gets_one_line() {
         ),
         (vec!["--validate", "/nowhere/at/all"], "/nowhere/at/all"),
         ([&asked[..], &["--jobs", "0"]].concat(), "0 jobs asked for; give 1 to 1000000"),
+        ([&asked[..], &["--set", "nonsense"]].concat(), "--set nonsense: must have the form setting=value"),
+        ([&asked[..], &["--set", "layer=2"]].concat(), "no setting `layer`; did you mean `layers`?"),
+        ([&asked[..], &["--set", "layers=0"]].concat(), "model.layers: must be a whole number from 1 to"),
+        ([&asked[..], &["--set", "heads=7"]].concat(), "7 heads do not divide a width of 768"),
+        ([&asked[..], &["--set", "train.batch=2"]].concat(), "other fields need a job file"),
+        (vec!["resnet50", "--set", "nonsense"], "must have the form setting=value; resnet50 has blocks"),
+        (vec!["resnet50", "--set", "blocs=[1]"], "no setting `blocs`; did you mean `blocks`?"),
+        (vec!["resnet50", "--set", "classes=many"], "model.classes: must be a whole number, not"),
+        (vec!["alexnet", "--set", "size=64"], "alexnet has no settings to change"),
+        (
+            [&asked[..], &["--length", "2000"]].concat(),
+            "--length 2000 is beyond the context of gpt2-124m, which is 1024",
+        ),
+        (vec!["gpt-nano", "--length", "65"], "--length 65 is beyond the context of gpt-nano, which is 64"),
+        ([&asked[..], &["--length", "0"]].concat(), "--length 0"),
+        (vec!["resnet50", "--length", "8"], "resnet50 does not read tokens"),
+        (vec!["resnet50", "--tokens", "1e9"], "this model does not read tokens; give --samples"),
+        ([&asked[..], &["--tokens", "0"]].concat(), "--tokens 0: give a number above 0"),
+        ([&asked[..], &["--html", "/nowhere/at/all/page.html"]].concat(), "/nowhere/at/all/page.html: "),
+        ([&asked[..], &["--html", "/tmp"]].concat(), "/tmp: "),
+        // Found before anything else is.
+        (vec!["gpt9", "--html", "/nowhere/at/all/page.html"], "/nowhere/at/all/page.html: "),
+        (vec!["resnet50", "--cluster", "/dev/zero"], "/dev/zero: is a device or pipe"),
+        (vec!["resnet50", "--cluster", "/tmp"], "/tmp: is a directory"),
     ] {
         let (well, _, error) = oracle(&arguments);
         assert!(!well && error.contains(expected), "{arguments:?}: {error}");
         assert_eq!(error.trim_end().lines().count(), 1, "{error}");
+    }
+}
+
+/// A long name or value is shortened: no message is longer than a few lines of a terminal.
+#[test]
+fn long_inputs_make_short_messages() {
+    let long = "x".repeat(100_000);
+    let set = format!("layers={long}");
+    let key = format!("{long}=3");
+    for arguments in [
+        vec![long.as_str()],
+        vec!["resnet50", "--cluster", &long],
+        vec!["gpt2-124m", "--set", &set],
+        vec!["gpt2-124m", "--set", &key],
+        vec!["gpt2-124m", "--set", &long],
+        vec!["resnet50", "--set", &key],
+    ] {
+        let (well, _, error) = oracle(&arguments);
+        assert!(!well && error.len() < 1500, "{} bytes: {}", error.len(), error.get(..200).unwrap_or(&error));
+    }
+}
+
+/// Flags that would have no effect.
+#[test]
+fn flags_without_an_effect_are_refused() {
+    for arguments in [
+        vec!["--accuracy", "--devices", "3"],
+        vec!["--accuracy", "--set", "layers=3"],
+        vec!["--validate", "/tmp", "--html", "page.html"],
+        vec!["--validate", "/tmp", "--cluster", "abci"],
+        vec!["lstm", "--jobs", "3", "--tokens", "1e9"],
+        vec!["lstm", "--jobs", "3", "--epoch", "1e9"],
+        vec!["lstm", "--tokens", "1e9", "--samples", "3"],
+    ] {
+        let (well, _, error) = oracle(&arguments);
+        assert!(!well && error.contains("cannot be used with"), "{arguments:?}: {error}");
+    }
+}
+
+#[test]
+fn settings_change_the_model() {
+    for (model, set, less) in [
+        ("gpt2-124m", "layers=6", true),
+        ("gpt2-124m", "model.width=1536", false),
+        ("gpt2-124m", "vocab=100", true),
+        ("gpt2-124m", "context=64", true),
+        ("resnet50", "blocks=[1,1,1,1]", true),
+        ("bert", "layers=4", false),
+    ] {
+        let asked = [model, "--cluster", "dgx-a100", "--devices", "1"];
+        let weights = |more: &[&str]| json(&[&asked[..], more].concat())["weights"].as_f64().unwrap();
+        let (before, after) = (weights(&[]), weights(&["--set", set]));
+        assert!(before != after && (after < before) == less, "{model} {set}: {before} {after}");
+    }
+    // A shorter sample is less work for the same weights.
+    let asked = ["gpt2-124m", "--cluster", "dgx-a100", "--devices", "1", "--batch", "8"];
+    let (whole, half) = (json(&asked), json(&[&asked[..], &["--length", "512"]].concat()));
+    assert_eq!(whole["weights"], half["weights"]);
+    assert!(seconds_of_best(&half) < seconds_of_best(&whole));
+    assert_eq!(
+        (whole["tokens_per_sample"].as_f64(), half["tokens_per_sample"].as_f64()),
+        (Some(1024.0), Some(512.0))
+    );
+}
+
+#[test]
+fn days_and_tokens_are_told() {
+    let asked = ["gpt3-175b", "--cluster", "dgx-a100", "--devices", "1024", "--batch", "1536"];
+    let (well, out, error) = oracle(&asked);
+    assert!(well, "{error}");
+    assert!(out.contains("tokens/s") && out.contains("300B tokens") && out.contains(" days "), "{out}");
+    let answer = json(&[&asked[..], &["--tokens", "600e9"]].concat());
+    let best = &answer["scales"][0]["strategies"][0];
+    let number = |value: &serde_json::Value| value.as_f64().unwrap();
+    let samples = 600e9 / 2048.0;
+    assert_eq!(number(&best["training"]["samples"]), samples);
+    let seconds = number(&best["estimate"]["seconds"]) * (samples / 1536.0f64).ceil();
+    assert!((number(&best["training"]["seconds"]) / seconds - 1.0).abs() < 1e-12);
+    assert!((number(&best["training"]["days"]) * 86400.0 / seconds - 1.0).abs() < 1e-12);
+    let rate = number(&best["estimate"]["throughput"]) * 2048.0;
+    assert!((number(&best["tokens_per_second"]) / rate - 1.0).abs() < 1e-12);
+    let (well, out, _) = oracle(&["resnet50", "--cluster", "abci", "--devices", "4", "--samples", "5e6"]);
+    assert!(well && out.contains("5M samples") && !out.contains("tokens/s"), "{out}");
+}
+
+#[test]
+fn what_does_not_fit_is_last_and_short_and_short_names_have_a_legend() {
+    let asked = ["gpt2-10b", "--cluster", "box-1080ti", "--devices", "2,4", "--batch", "32"];
+    let (well, out, error) = oracle(&asked);
+    assert!(well, "{error}");
+    let blocks: Vec<&str> = out.split("\n\n").collect();
+    let of_devices = |block: &&&str| block.lines().next().is_some_and(|line| line.ends_with(" devices"));
+    for block in blocks.iter().filter(of_devices) {
+        let lines: Vec<&str> = block.lines().collect();
+        let first = lines.iter().position(|line| line.starts_with("does not fit: ")).unwrap();
+        assert!(lines[first..].iter().all(|line| line.starts_with("does not fit: ")), "{block}");
+        // One line for devices, one for the host.
+        assert!(lines.len() - first <= 2, "{block}");
+        assert!(block.contains("\nbest: "), "{block}");
+    }
+    // Everything in a name is in the legend.
+    let legend = blocks.iter().find(|block| block.starts_with("what short names mean")).unwrap();
+    let explained = |word: &str| {
+        let plain = |word: &str| word.trim_end_matches(char::is_numeric).to_string();
+        legend.lines().any(|line| line.split("  ").next().is_some_and(|name| plain(name) == plain(word)))
+    };
+    for line in out.lines().filter(|line| line.ends_with("  compute")) {
+        let name = line.split("  ").next().unwrap();
+        for word in name.split(' ') {
+            assert!(word.split('+').all(explained), "{word} of {name} is not in\n{legend}");
+        }
     }
 }
 

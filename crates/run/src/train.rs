@@ -3,10 +3,12 @@
 
 mod array;
 mod best;
+mod metrics;
 mod weights;
 
 pub use array::{Ended, Lane, Member, train_array};
 pub use best::{Best, rises};
+pub use metrics::metric_names;
 pub use weights::{Fit, MAPPING, MODEL, Resumed, load_weights, mapping_changes, restore, save_weights};
 
 use crate::checkpoint::{self, CheckpointError};
@@ -314,19 +316,7 @@ pub fn evaluate(
             *sums.entry(name).or_default() += share;
         }
     }
-    let mut metrics = BTreeMap::new();
-    for (name, sum) in &sums {
-        if name.ends_with("loss") {
-            metrics.insert(name.clone(), sum / weight);
-        }
-    }
-    if let (Some(correct), Some(count)) = (sums.get("correct"), sums.get("count")) {
-        metrics.insert("accuracy".into(), correct / count);
-    }
-    if let (Some(loss), true) = (metrics.get("loss").copied(), perplexity) {
-        metrics.insert("perplexity".into(), loss.exp());
-    }
-    Ok(Some(metrics))
+    Ok(Some(metrics::summarise(&sums, weight, perplexity)))
 }
 
 /// Trains to the end from where a checkpoint left off, or from the first step. If data cannot be read, what was

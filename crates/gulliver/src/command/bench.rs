@@ -85,23 +85,48 @@ pub struct Arguments {
     #[arg(long, requires = "profile")]
     shapes: bool,
     /// Shows instead how the cost of planning and running grows with layers, samples and nodes.
-    #[arg(long, conflicts_with_all = ["workloads", "profile"])]
+    #[arg(long, conflicts_with_all = ["workloads", "profile", "no_probe"])]
     scaling: bool,
     /// Measures nothing; shows what element-wise fusion does to the graph: before, after, and every chain.
-    #[arg(long, conflicts_with_all = ["profile", "json"])]
+    #[arg(long, conflicts_with_all = ["profile", "json", "sets", "batch", "length", "memory", "seconds", "threads", "no_probe"])]
     fusion: bool,
 }
 
 impl Arguments {
+    /// What a process that measures one of several workloads is told, beside its name and threads.
+    fn passed_on(&self) -> Vec<String> {
+        let Arguments { members, devices, seconds, sets, batch, length, .. } = self;
+        let mut all = vec![format!("--seconds={seconds}")];
+        all.extend(members.map(|n| format!("--members={n}")));
+        all.extend(self.fused.then(|| "--fused".into()));
+        all.extend(devices.map(|n| format!("--devices={n}")));
+        all.extend(sets.iter().map(|set| format!("--set={set}")));
+        all.extend(batch.map(|n| format!("--batch={n}")));
+        all.extend(length.map(|n| format!("--length={n}")));
+        for (flag, size) in [("memory", self.memory), ("host-memory", self.host_memory), ("disk", self.disk)]
+        {
+            all.extend(size.map(|bytes| format!("--{flag}={bytes}")));
+        }
+        all.extend(self.disk_dir.iter().map(|dir| format!("--disk-dir={}", dir.display())));
+        all.extend(self.parts.then(|| "--parts".into()));
+        all
+    }
+
     /// A workload as it is to be measured.
     fn variant(&self, workload: &Workload, threads: usize) -> Result<Variant, CommandError> {
         let mut variant = Variant::plain(workload, threads);
         variant.members = self.members.map(|n| n.get());
         variant.devices = self.devices.map_or(1, |n| n.get());
         variant.workload.batch = self.batch.map_or(workload.batch, |n| n as usize);
-        if workload.length > 0 {
-            variant.workload.length = self.length.map_or(workload.length, |n| n as usize);
-        }
+        variant.workload.length = match self.length {
+            Some(_) if workload.length == 0 => {
+                return Err(CommandError::Unknown(format!(
+                    "--length: {} does not read tokens",
+                    workload.name
+                )));
+            }
+            length => length.map_or(workload.length, |n| n as usize),
+        };
         for set in &self.sets {
             let parsed = set.split_once('=').and_then(|(name, value)| Some((name, value.parse().ok()?)));
             let (name, value) = parsed.ok_or_else(|| {
@@ -155,6 +180,12 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     }
     let members = arguments.members.map(|n| n.get());
     if let (Some(members), false) = (members, arguments.fused) {
+        let Arguments { sets, batch, length, memory, .. } = arguments;
+        if !sets.is_empty() || batch.or(*length).is_some() || memory.is_some() {
+            let problem = "--members trains workloads as they are; add --fused to change one with --set, --batch, \
+                           --length or --memory";
+            return Err(CommandError::Unknown(problem.into()));
+        }
         return show_arrays(&mut out, arguments, &chosen, threads, members);
     }
     let mut all = Vec::new();
@@ -167,7 +198,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
             };
             measure(arguments.variant(workload, threads)?, arguments.seconds, start, &mut first)?
         } else {
-            measure_apart(workload, threads, [members, Some(devices)], arguments.seconds)?
+            measure_apart(workload, threads, arguments)?
         });
         if let (true, Some(measured)) = (arguments.json, all.last()) {
             writeln!(
@@ -231,16 +262,13 @@ fn tagged(event: &str, mut value: Value) -> Value {
 fn measure_apart(
     workload: &Workload,
     threads: usize,
-    [members, devices]: [Option<usize>; 2],
-    seconds: f64,
+    arguments: &Arguments,
 ) -> Result<Measured, CommandError> {
     let failed = |problem: String| CommandError::Bench { workload: workload.name.into(), problem };
     let output = Command::new(std::env::current_exe()?)
         .args(["bench", workload.name, "--json", "--no-probe"])
-        .args(["--threads", &threads.to_string(), "--seconds", &seconds.to_string()])
-        .args(members.map(|n| format!("--members={n}")))
-        .args(members.map(|_| "--fused"))
-        .args(devices.filter(|&n| n > 1).map(|n| format!("--devices={n}")))
+        .args(["--threads", &threads.to_string()])
+        .args(arguments.passed_on())
         .stderr(Stdio::inherit())
         .output()?;
     if !output.status.success() {

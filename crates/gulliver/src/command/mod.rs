@@ -14,7 +14,7 @@ use crate::job::{Job, JobError};
 use crate::machine::{self, Known};
 use crate::sweep::SweepError;
 use gulliver_graph::graph::GraphError;
-use gulliver_run::atomic::write_atomic;
+use gulliver_run::atomic::{check_writable, write_atomic};
 use gulliver_run::checkpoint::CheckpointError;
 use gulliver_run::data::DataError;
 use gulliver_run::profile::ProfileError;
@@ -201,6 +201,11 @@ impl From<SweepError> for CommandError {
             error => CommandError::Sweep(error),
         }
     }
+}
+
+/// Whether [`write_file`] could write there; asked before the work whose outcome is to be written.
+pub(crate) fn check_file(path: &Path) -> Result<(), CommandError> {
+    check_writable(path).map_err(|source| CommandError::File { path: path.to_path_buf(), source })
 }
 
 pub(crate) fn write_file(

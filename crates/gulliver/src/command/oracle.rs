@@ -3,32 +3,49 @@
 //! `gulliver oracle --accuracy`: how good predictions of this machine's own runs were.
 
 mod accuracy;
+mod answer;
 mod jobs;
 mod validate;
 
-use super::CommandError;
+use super::{CommandError, check_file, write_file};
 use crate::oracle::cluster_file::cluster;
-use crate::oracle::models::asked;
-use crate::oracle::page::{Scale, first_of_each, page, seconds};
-use crate::report::table::{Column, render};
+use crate::oracle::models::{Asked, asked};
+use crate::oracle::page::{Scale, first_of_each, page};
 use crate::report::units;
 use crate::setup::measured;
+use answer::{Question, Shares, Training, legend_lines, meanings, round_count};
 use clap::Args;
 use gulliver_plan::oracle::OracleError;
 use gulliver_plan::oracle::change::change;
 use gulliver_plan::oracle::closed::{Estimate, Oracle};
 use gulliver_plan::oracle::cluster::Cluster;
 use gulliver_plan::oracle::hardware::{Accelerator, Precision};
-use gulliver_plan::oracle::mixed::Way;
 use gulliver_plan::oracle::network::Link;
-use gulliver_plan::oracle::rank::{epoch_cost, limits, rank};
+use gulliver_plan::oracle::rank::{limits, rank};
 use gulliver_plan::oracle::setting::{Setting, Software};
-use gulliver_plan::oracle::workload::Workload;
-use gulliver_run::atomic::write_atomic;
 use gulliver_run::team::cores;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::PathBuf;
+
+/// Arguments that only mean something with a model.
+const QUESTION: [&str; 15] = [
+    "model",
+    "sets",
+    "cluster",
+    "devices",
+    "batch",
+    "split_samples",
+    "epoch",
+    "tokens",
+    "samples",
+    "length",
+    "precision",
+    "software",
+    "jobs",
+    "what_if",
+    "html",
+];
 
 /// Says what training a model on a cluster would take.
 #[derive(Args)]
@@ -36,7 +53,7 @@ pub struct Arguments {
     /// A model (see `gulliver models`), a well-known configuration such as gpt3-175b, or a job file.
     #[arg(required_unless_present_any = ["validate", "accuracy"], value_name = "MODEL|JOB")]
     model: Option<String>,
-    /// Overrides a field of the job, e.g. --set train.batch=32.
+    /// Overrides a field of the job, e.g. --set train.batch=32, or a setting of the model, e.g. --set layers=24.
     #[arg(long = "set", value_name = "FIELD=VALUE")]
     sets: Vec<String>,
     /// A cluster by name, a TOML file that describes one, or cpu for this machine.
@@ -54,9 +71,15 @@ pub struct Arguments {
     /// Samples of an epoch; the job's data has its own.
     #[arg(long)]
     epoch: Option<f64>,
-    /// Tokens of a sample, for models that read any number of them.
-    #[arg(long, default_value_t = 512)]
-    length: u32,
+    /// Tokens of training in all: adds the days it takes. For models of text.
+    #[arg(long, value_name = "COUNT", conflicts_with_all = ["samples", "jobs"])]
+    tokens: Option<f64>,
+    /// Samples of training in all: adds the days it takes.
+    #[arg(long, value_name = "COUNT", conflicts_with = "jobs")]
+    samples: Option<f64>,
+    /// Tokens of a sample, for models of text; 512, or the model's context if that is shorter.
+    #[arg(long)]
+    length: Option<u32>,
     /// fp32, tf32 or mixed; mixed where the device has it.
     #[arg(long)]
     precision: Option<String>,
@@ -64,7 +87,7 @@ pub struct Arguments {
     #[arg(long)]
     software: Option<String>,
     /// Asks about so many jobs of the model, each with a batch of its own: fused to arrays, or side by side.
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", conflicts_with_all = ["split_samples", "epoch", "top"])]
     jobs: Option<u32>,
     /// Changes the cluster before asking, e.g. --what-if link=2x.
     #[arg(long, value_name = "FIELD=FACTORx")]
@@ -79,10 +102,10 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Compares predictions with the published measurements of a directory.
-    #[arg(long, value_name = "DIR", conflicts_with = "model")]
+    #[arg(long, value_name = "DIR", conflicts_with_all = QUESTION)]
     validate: Option<PathBuf>,
     /// How good predictions of this machine's own runs were, by model, strategy and devices.
-    #[arg(long, conflicts_with_all = ["model", "validate"])]
+    #[arg(long, conflicts_with = "validate", conflicts_with_all = QUESTION)]
     accuracy: bool,
 }
 
@@ -93,6 +116,9 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     }
     if arguments.accuracy {
         return accuracy::run(arguments.json);
+    }
+    if let Some(path) = &arguments.html {
+        check_file(path)?;
     }
     let name = arguments.model.as_deref().unwrap_or_default();
     let asked = asked(name, &arguments.sets, arguments.length)?;
@@ -119,8 +145,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     setting.epoch = epoch.unwrap_or(setting.epoch);
     if let Some(jobs) = arguments.jobs {
         let workload = &asked.workload;
-        let mut about = about(name, workload, &cluster, &setting, 0);
-        about.pop();
+        let mut about = about(name, &asked, &cluster, &setting, 0);
         about.push(format!("{jobs} jobs of batch {} each", setting.batch));
         let (json, html) = (arguments.json, arguments.html.as_deref());
         let all = jobs::Asked {
@@ -135,6 +160,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
         };
         return jobs::run(&all, &about);
     }
+    let training = training(arguments, &asked, epoch.is_some())?;
     if setting.batch < most && setting.batch > 0 && !arguments.split_samples {
         let (batch, devices) = (setting.batch, if setting.batch == 1 { "device" } else { "devices" });
         return Err(CommandError::Unknown(format!(
@@ -149,47 +175,83 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
         tried += ranking.tried;
         scales.push((count, ranking.estimates));
     }
-    let about = about(name, &asked.workload, &cluster, &setting, tried);
+    let about = about(name, &asked, &cluster, &setting, tried);
     let mut shares = Shares(Oracle::new(&asked.workload, &cluster, &setting), &asked.workload);
+    let limits = limits(&asked.workload, setting.batch);
+    let question = Question {
+        cluster: &cluster,
+        setting: &setting,
+        tokens: asked.tokens,
+        epoch: epoch.is_some(),
+        training,
+        top: arguments.top,
+    };
     if let Some(path) = &arguments.html {
         let firsts = scales.iter().flat_map(|(_, estimates)| first_of_each(estimates));
         let shared = firsts.filter_map(|one| shares.words(one));
         let about: Vec<String> = about.iter().cloned().chain(shared).collect();
-        let html = page(&format!("{name} on {}", cluster.name), &about, &scales);
-        let write = write_atomic(path, |out| out.write_all(html.as_bytes()));
-        write.map_err(|source| CommandError::File { path: path.clone(), source })?;
+        let all: Vec<&Estimate> = scales.iter().flat_map(|(_, all)| first_of_each(all)).collect();
+        let html = page(&format!("{name} on {}", cluster.name), &about, &scales, &meanings(&all, None));
+        write_file(path, |out| out.write_all(html.as_bytes()))?;
     }
-    let limits = limits(&asked.workload, setting.batch);
     let text = if arguments.json {
         let scales: Vec<serde_json::Value> = scales
             .iter()
             .map(|(count, estimates)| {
                 let shown = estimates.iter().take(arguments.top.max(1));
                 let shown: Vec<serde_json::Value> =
-                    shown.map(|one| answer(one, &cluster, &setting, epoch.is_some(), &mut shares)).collect();
+                    shown.map(|one| question.value(one, &mut shares)).collect();
                 serde_json::json!({ "devices": count, "strategies": shown })
             })
             .collect();
         let all = serde_json::json!({
             "model": name, "cluster": cluster.name, "batch": setting.batch, "precision": setting.precision,
-            "weights": asked.workload.weights(), "configurations": tried,
+            "weights": asked.workload.weights(), "configurations": tried, "tokens_per_sample": asked.tokens,
             "limits": limits.iter().copied().collect::<std::collections::BTreeMap<_, _>>(), "scales": scales,
         });
         serde_json::to_string(&all).map_err(io::Error::from)? + "\n"
     } else {
         let mut text = about.join("\n") + "\n";
         for (count, estimates) in &scales {
-            let _ = write!(text, "\n{}", table(*count, estimates, &cluster, &setting, epoch, arguments.top));
-            let shown = first_of_each(estimates).into_iter().filter(|one| one.missing.is_none());
-            for words in shown.take(arguments.top.max(1)).filter_map(|one| shares.words(one)) {
-                let _ = writeln!(text, "{words}");
-            }
+            let _ = write!(text, "\n{}", question.text(*count, estimates, &mut shares));
         }
         let limits: Vec<String> = limits.iter().map(|(name, most)| format!("{name} {most}")).collect();
-        let _ = writeln!(text, "\nscaling ends at: {} devices", limits.join(", "));
+        let _ = writeln!(text, "\nmost devices that each way has a use for: {}", limits.join(", "));
+        let shown: Vec<&Estimate> = scales.iter().flat_map(|(_, all)| question.shown(all)).collect();
+        if !shown.is_empty() {
+            let _ = write!(text, "\n{}", legend_lines(&meanings(&shown, question.training.as_ref())));
+        }
         text
     };
     Ok(io::stdout().lock().write_all(text.as_bytes())?)
+}
+
+/// How much training is asked about: what flags say; else what the model is customarily trained on, or a round
+/// number, unless an epoch is asked about.
+fn training(arguments: &Arguments, asked: &Asked, epoch: bool) -> Result<Option<Training>, CommandError> {
+    let amount = |flag: &str, amount: f64| match amount.is_finite() && amount > 0.0 {
+        true => Ok(amount),
+        false => Err(CommandError::Unknown(format!("{flag} {amount}: give a number above 0, such as 300e9"))),
+    };
+    let of_tokens = |tokens: f64, each: f64| Training {
+        samples: tokens / each,
+        called: format!("{} tokens", round_count(tokens)),
+    };
+    Ok(match (arguments.tokens, arguments.samples, asked.tokens) {
+        (Some(tokens), _, Some(each)) => Some(of_tokens(amount("--tokens", tokens)?, each)),
+        (Some(_), _, None) => {
+            return Err(CommandError::Unknown(
+                "--tokens: this model does not read tokens; give --samples".into(),
+            ));
+        }
+        (None, Some(samples), _) => {
+            let samples = amount("--samples", samples)?;
+            Some(Training { samples, called: format!("{} samples", round_count(samples)) })
+        }
+        _ if epoch => None,
+        (None, None, Some(each)) => Some(of_tokens(asked.customary.unwrap_or(1e9), each)),
+        (None, None, None) => Some(Training { samples: 1e6, called: "1M samples".into() }),
+    })
 }
 
 /// This machine: each processor a device, as fast as it is found to be now.
@@ -223,150 +285,42 @@ fn numbers(text: &str, most: u32) -> Result<Vec<u32>, CommandError> {
     }
 }
 
-fn about(name: &str, workload: &Workload, cluster: &Cluster, setting: &Setting, tried: usize) -> Vec<String> {
-    vec![
+fn about(name: &str, asked: &Asked, cluster: &Cluster, setting: &Setting, tried: usize) -> Vec<String> {
+    let workload = &asked.workload;
+    let tokens = asked.tokens.map_or(String::new(), |tokens| format!(" of {tokens} tokens"));
+    let precision = match setting.precision {
+        Precision::F32 => "fp32",
+        Precision::Tf32 => "tf32",
+        Precision::Mixed => "mixed precision",
+    };
+    let nodes = match cluster.nodes {
+        1 => String::new(),
+        _ => format!("; {} x {} between nodes", cluster.adapters, cluster.between.name),
+    };
+    let within = match (cluster.devices, cluster.within.name.as_str()) {
+        (1, _) | (_, "plain") => String::new(),
+        (_, link) => format!(" linked by {link}"),
+    };
+    let devices = match cluster.nodes {
+        1 => format!("{} x {}", cluster.devices, cluster.device.name),
+        nodes => format!("{nodes} nodes of {} x {}", cluster.devices, cluster.device.name),
+    };
+    let mut lines = vec![
         format!(
-            "{name}: {} weights, {:.1} GFLOP forward a sample, batch {}",
+            "{name}: {} weights, {}FLOP in the forward pass of a sample{tokens}, batch {}",
             units::count(workload.weights() as u64),
-            workload.flops() / 1e9,
+            flops(workload.flops()),
             setting.batch
         ),
-        format!(
-            "{}: {} x {} a node, {} within, {} x {} between; {}",
-            cluster.name,
-            cluster.devices,
-            cluster.device.name,
-            cluster.within.name,
-            cluster.adapters,
-            cluster.between.name,
-            setting.software.name
-        ),
-        format!("{} configurations tried", units::count(tried as u64)),
-    ]
-}
-
-/// How the layers of a mixed cut are shared.
-struct Shares<'a>(Oracle<'a>, &'a Workload);
-
-impl Shares<'_> {
-    /// Layers in a row that are shared in the same way: the way, the first and the last of them.
-    fn runs(&mut self, one: &Estimate) -> Vec<(Way, &str, &str)> {
-        let ways = self.0.ways(&one.strategy);
-        let mut runs: Vec<(Way, &str, &str)> = Vec::new();
-        for (way, layer) in ways.into_iter().zip(&self.1.layers) {
-            match runs.last_mut().filter(|last| last.0 == way) {
-                Some(last) => last.2 = &layer.name,
-                None => runs.push((way, &layer.name, &layer.name)),
-            }
-        }
-        runs
-    }
-
-    /// In words; nothing of other strategies.
-    fn words(&mut self, one: &Estimate) -> Option<String> {
-        let words = |(way, first, last): (Way, &str, &str)| {
-            let to = if first == last { String::new() } else { format!(" to {last}") };
-            format!("{first}{to} by {}", way.name())
-        };
-        let runs: Vec<String> = self.runs(one).into_iter().map(words).collect();
-        (!runs.is_empty()).then(|| format!("{} shares {}", one.strategy, runs.join(", ")))
-    }
-}
-
-fn answer(
-    one: &Estimate,
-    cluster: &Cluster,
-    setting: &Setting,
-    epoch: bool,
-    shares: &mut Shares,
-) -> serde_json::Value {
-    let (money, energy) = epoch_cost(one, cluster, setting);
-    let steps = (setting.epoch / setting.batch as f64).ceil();
-    let mut value = serde_json::json!({
-        "name": one.strategy.to_string(), "family": one.strategy.family(), "fits": one.missing.is_none(),
-        "bottleneck_in_words": one.bottleneck.words(), "estimate": one,
-    });
-    let runs = shares.runs(one);
-    if !runs.is_empty() {
-        value["ways"] = serde_json::json!(runs);
-    }
-    if epoch {
-        value["epoch"] = serde_json::json!({ "seconds": one.seconds * steps, "kwh": energy, "money": money });
-    }
-    value
-}
-
-/// The best of each family and, while there is room, the next best; what does not fit comes last with why.
-fn table(
-    count: u32,
-    estimates: &[Estimate],
-    cluster: &Cluster,
-    setting: &Setting,
-    epoch: Option<f64>,
-    top: usize,
-) -> String {
-    let mut columns = vec![
-        Column::Left("strategy"),
-        Column::Right("step"),
-        Column::Right("80 % of steps"),
-        Column::Right("samples/s"),
-        Column::Right("memory"),
+        format!("{}: {devices}{within}{nodes}; {precision}, run by {}", cluster.name, setting.software.name),
     ];
-    if epoch.is_some() {
-        columns.extend([Column::Right("epoch"), Column::Right("kWh")]);
-        if cluster.price.or(cluster.energy_price).is_some() {
-            columns.push(Column::Right("money"));
-        }
-    }
-    columns.push(Column::Left("held up by"));
-    let firsts = first_of_each(estimates);
-    let fits = firsts.iter().filter(|one| one.missing.is_none());
-    let rows: Vec<Vec<String>> = fits
-        .take(top.max(1))
-        .map(|one| {
-            let mut row = vec![
-                one.strategy.to_string(),
-                seconds(one.seconds),
-                format!("{} – {}", seconds(one.interval[0]), seconds(one.interval[1])),
-                format!("{:.1}", one.throughput),
-                units::bytes(one.memory.device() as u64),
-            ];
-            if epoch.is_some() {
-                let (money, energy) = epoch_cost(one, cluster, setting);
-                let steps = (setting.epoch / setting.batch as f64).ceil();
-                let took = std::time::Duration::from_secs_f64((one.seconds * steps).min(1e12));
-                row.extend([units::duration(took), format!("{energy:.1}")]);
-                row.extend(money.map(|money| format!("{money:.2}")));
-            }
-            row.push(one.bottleneck.words().into());
-            row
-        })
-        .collect();
-    let mut text = format!("{count} device{}\n", if count == 1 { "" } else { "s" });
-    if !rows.is_empty() {
-        text += &render(&columns, &rows);
-    }
-    for one in firsts.iter().filter(|one| one.missing.is_some()) {
-        let (holder, bytes) = one.memory.largest();
-        if one.memory.device() <= cluster.device.memory {
-            let devices = cluster.devices.min(count) as f64;
-            let _ = writeln!(
-                text,
-                "does not fit: {} needs {} of {} host memory of a node",
-                one.strategy,
-                units::bytes((one.memory.host * devices) as u64),
-                units::bytes(cluster.host_memory as u64)
-            );
-            continue;
-        }
-        let _ = writeln!(
-            text,
-            "does not fit: {} needs {} of {}; {holder} take {}",
-            one.strategy,
-            units::bytes(one.memory.device() as u64),
-            units::bytes(cluster.device.memory as u64),
-            units::bytes(bytes as u64)
-        );
-    }
-    text
+    lines.extend((tried > 0).then(|| format!("{} ways to train compared", units::count(tried as u64))));
+    lines
+}
+
+/// A number of operations with a prefix of its own: `8.3 G`.
+fn flops(value: f64) -> String {
+    let prefixes = [(1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")];
+    let (size, prefix) = prefixes.into_iter().find(|(size, _)| value >= *size).unwrap_or((1e6, "M"));
+    format!("{:.1} {prefix}", value / size)
 }

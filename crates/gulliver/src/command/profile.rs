@@ -22,10 +22,10 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Threads to measure with; all cores unless told otherwise.
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, conflicts_with = "refine", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// How long kernels are measured, in seconds.
-    #[arg(long, default_value_t = SECONDS)]
+    #[arg(long, default_value_t = SECONDS, conflicts_with_all = ["check", "refine"])]
     seconds: f64,
     /// Measures no kernels: trains jobs that no profile is made from, with every strategy, and compares their steps
     /// with what the profile predicts.
@@ -74,6 +74,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     if !(0.0..=3600.0).contains(&arguments.seconds) {
         return Err(CommandError::Unknown(format!("--seconds {}: expected 0 to 3600", arguments.seconds)));
     }
+    machine::make_ready(&path)?;
     let (bar, dir) = (bar(), std::env::temp_dir());
     let made = profile(cores, arguments.seconds, (&dir, processor()), &mut |doing| show(&bar, &doing))?;
     bar.finish_and_clear();

@@ -2,11 +2,13 @@
 
 use super::CommandError;
 use crate::interrupt;
+use crate::job::brief;
 use crate::report::progress::Mode;
 use crate::sweep::array::Arrays;
 use crate::sweep::drive::drive;
 use crate::sweep::file::Sweep;
-use crate::sweep::report::{self, Event, Reporter};
+use crate::sweep::metric::check_metric;
+use crate::sweep::report::{self, Event, Reporter, all_failed};
 use crate::sweep::store::{State, Store};
 use crate::sweep::{SweepError, plan};
 use clap::{Args, ValueEnum};
@@ -50,6 +52,9 @@ enum Format {
 pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let sweep = Sweep::load(&arguments.sweep, &arguments.sets).map_err(SweepError::from)?;
     let dir = arguments.out.clone().unwrap_or_else(|| Path::new("sweeps").join(&sweep.name));
+    if arguments.export.is_none() {
+        check_metric(&sweep).map_err(SweepError::from)?;
+    }
     if arguments.plan {
         let plan = plan::plan(&sweep)?;
         let text = match arguments.json {
@@ -71,7 +76,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let mut reporter = Reporter::new(Mode::choose(arguments.json), &sweep, Box::new(io::stdout()));
     let result = train(&sweep, &dir, &mut reporter);
     if let Err(error) = &result {
-        reporter.report(&Event::Error { message: error.to_string() })?;
+        reporter.report(&Event::Error { message: brief(&error.to_string()) })?;
     }
     result
 }
@@ -85,5 +90,8 @@ fn train(sweep: &Sweep, dir: &Path, reporter: &mut Reporter) -> Result<(), Comma
         let ended = store.records()?.iter().filter(|r| r.state != State::Running).count() as u64;
         return Err(CommandError::SweepInterrupted { ended, trials: sweep.trials });
     }
-    Ok(())
+    match all_failed(&store.records()?) {
+        Some(error) => Err(error.into()),
+        None => Ok(()),
+    }
 }

@@ -48,3 +48,45 @@ pub fn one_line(text: &str) -> String {
     }
     line
 }
+
+/// A message as it is printed: one line, in which very long words, such as a cell of a damaged file, and a very long
+/// rest are left out. Messages that nobody made long are printed as they are.
+pub fn brief(message: &str) -> String {
+    const LONGEST_WORD: usize = 400;
+    const KEPT: [usize; 2] = [120, 60];
+    const LONGEST: usize = 4000;
+    let mut line = String::new();
+    for word in message.split_inclusive(|c: char| c.is_whitespace()) {
+        let clean = |c: char| if c.is_control() { ' ' } else { c };
+        let length = word.chars().count();
+        if line.len() > LONGEST {
+            line.push('…');
+            break;
+        }
+        if length > LONGEST_WORD {
+            line.extend(word.chars().take(KEPT[0]).map(clean));
+            line.push('…');
+            line.extend(word.chars().skip(length - KEPT[1]).map(clean));
+        } else {
+            line.extend(word.chars().map(clean));
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_one_line_of_bearable_length() {
+        for short in ["", "a b", "`x`: expected a number, not é", &"word ".repeat(700)] {
+            assert_eq!(brief(short), short);
+        }
+        assert_eq!(brief("a\nb\tc\u{7}"), "a b c ");
+        let cell = format!("a.csv: line 3: `{}` is no number", "é".repeat(10_000_000));
+        let line = brief(&cell);
+        assert!(line.starts_with("a.csv: line 3: `éé") && line.ends_with("éé` is no number"), "{line}");
+        assert!(line.chars().count() < 300 && brief(&"word ".repeat(100_000)).len() < 4100);
+    }
+}

@@ -9,11 +9,13 @@ pub(crate) mod tree;
 mod write;
 
 pub use data::Data;
-pub use error::{JobError, Origin, one_line};
+pub use error::{JobError, Origin, brief, one_line};
 pub use sections::{Device, Devices, Length, Links, Model, NormGroup, Optimizer, Schedule, Train};
 pub use tree::Value;
 
+use crate::report::units;
 use fields::Fields;
+use gulliver_graph::model::MODELS;
 use gulliver_graph::nearest::suggestion;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -180,6 +182,57 @@ impl Job {
     }
 }
 
+/// A model without a job file, with settings as `--set` flags say them: `layers=24`, or `model.layers=24`.
+pub fn model_with(name: &str, sets: &[String]) -> Result<Model, JobError> {
+    let known = MODELS.iter().find(|row| row.name == name).map(|row| row.params()).unwrap_or_default();
+    let names: Vec<&str> = known.iter().map(|param| param.name).collect();
+    let nowhere = Origin::File { file: name.to_string(), line: None };
+    let mut entries = vec![("name".to_string(), text_item(name, nowhere.clone()))];
+    for (key, item) in model_settings(name, &names, sets)? {
+        entries.retain(|(other, _)| *other != key);
+        entries.push((key, item));
+    }
+    let section = Section { name: "model".into(), origin: nowhere, entries, listed: false };
+    sections::model(Fields::new(section, Path::new("")))
+}
+
+/// `--set` flags that may name nothing but settings of the model `owner`, which has these.
+pub(crate) fn model_settings(
+    owner: &str,
+    names: &[&str],
+    sets: &[String],
+) -> Result<Vec<(String, tree::Item)>, JobError> {
+    let mut found = Vec::new();
+    for set in sets {
+        let origin = Origin::Flag(set.clone());
+        let wrong = |problem: String| JobError { origin: origin.clone(), field: String::new(), problem };
+        let all = || names.join(", ");
+        if names.is_empty() {
+            return Err(wrong(format!("{owner} has no settings to change")));
+        }
+        let Some((path, value)) = set.split_once('=') else {
+            return Err(wrong(format!("must have the form setting=value; {owner} has {}", all())));
+        };
+        let key = path.trim().strip_prefix("model.").unwrap_or(path.trim());
+        if !names.contains(&key) {
+            let hint = suggestion(key, names.iter().copied(), "it has");
+            let job =
+                if key.contains('.') { "; other fields need a job file instead of a model" } else { "" };
+            return Err(wrong(format!("{owner} has no setting `{}`{hint}{job}", error::one_line(key))));
+        }
+        let mut sections = Vec::new();
+        tree::override_with(&mut sections, &[format!("model.{key}={value}")])?;
+        let item = sections.pop().and_then(|mut section| section.entries.pop());
+        let item = item.map(|(_, item)| tree::Item { origin: origin.clone(), ..item });
+        found.extend(item.map(|item| (key.to_string(), item)));
+    }
+    Ok(found)
+}
+
+fn text_item(text: &str, origin: Origin) -> tree::Item {
+    tree::Item { value: Value::Text(text.to_string()), origin, raw: None }
+}
+
 /// The text of a job file.
 pub(crate) fn read_text(path: &Path) -> Result<String, JobError> {
     let file = path.display().to_string();
@@ -188,7 +241,8 @@ pub(crate) fn read_text(path: &Path) -> Result<String, JobError> {
         .and_then(|opened| opened.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes))
         .map_err(|error| whole_file(&file, format!("cannot read the job file: {error}")))?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(whole_file(&file, format!("more than {MAX_FILE_BYTES} bytes; is this a job file?")));
+        let most = units::bytes(MAX_FILE_BYTES);
+        return Err(whole_file(&file, format!("more than {most}; is this a job or sweep file?")));
     }
     String::from_utf8(bytes).map_err(|error| {
         let offset = error.utf8_error().valid_up_to();

@@ -1,12 +1,17 @@
 //! Clusters by name, or from a TOML file that names an accelerator and links of the tables and says how many.
 
 use crate::command::CommandError;
+use crate::job::error::one_line;
 use crate::report::units;
+use crate::text_file::read_text;
 use gulliver_plan::oracle::cluster::Cluster;
 use gulliver_plan::oracle::hardware::Accelerator;
 use gulliver_plan::oracle::network::Link;
 use serde::Deserialize;
 use std::path::Path;
+
+/// Much larger than any such file.
+const MOST_BYTES: u64 = 1 << 20;
 
 /// A cluster as a file describes it.
 #[derive(Clone, Debug, Deserialize)]
@@ -51,18 +56,20 @@ fn one() -> u32 {
 /// The cluster of this name, or of the file there.
 pub fn cluster(name: &str) -> Result<Cluster, CommandError> {
     let path = Path::new(name);
-    if !name.ends_with(".toml") && !path.is_file() {
-        return Ok(Cluster::named(name)?);
+    // A name of the table is never a path.
+    if !name.ends_with(".toml") && !name.contains('/') && !path.is_file() {
+        return Ok(Cluster::named(&one_line(name))?);
     }
-    let text =
-        std::fs::read_to_string(path).map_err(|source| CommandError::File { path: path.into(), source })?;
+    let text = read_text(path, "a description of a cluster", MOST_BYTES)?;
     let wrong = |problem: String| CommandError::Unknown(format!("{name}: {problem}"));
     let file: ClusterFile = toml::from_str(&text).map_err(|e| {
         let line = e.span().map(|span| text[..span.start.min(text.len())].matches('\n').count() + 1);
-        wrong(format!("line {}: {}", line.unwrap_or(1), e.message()))
+        wrong(format!("line {}: {}", line.unwrap_or(1), one_line(e.message())))
     })?;
     let bytes = |text: &str| {
-        units::parse_bytes(text).map(|n| n as f64).map_err(|e| wrong(format!("{text}: expected {e}")))
+        units::parse_bytes(text)
+            .map(|n| n as f64)
+            .map_err(|e| wrong(format!("{}: expected {e}", one_line(text))))
     };
     let mut device = Accelerator::named(&file.accelerator)?;
     if let Some(memory) = &file.memory {

@@ -21,8 +21,8 @@ pub(super) const COLORS: [&str; 10] = [
     "#2f4f4f",
 ];
 
-/// The page; `title` and `about` are plain text.
-pub fn page(title: &str, about: &[String], scales: &[Scale]) -> String {
+/// The page; `title` and `about` are plain text, `meanings` what short names mean.
+pub fn page(title: &str, about: &[String], scales: &[Scale], meanings: &[(String, &str)]) -> String {
     let mut html = format!(
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>{0}</title>\
          <style>{STYLE}</style></head><body><h1>{0}</h1>\n",
@@ -49,6 +49,10 @@ pub fn page(title: &str, about: &[String], scales: &[Scale]) -> String {
                 one.bottleneck.words()
             );
         }
+    }
+    html += "</table><h2>What short names mean</h2><table>\n";
+    for (name, words) in meanings {
+        let _ = writeln!(html, "<tr><td>{}</td><td>{}</td></tr>", escape(name), escape(words));
     }
     html + "</table></body></html>\n"
 }

@@ -6,12 +6,13 @@ use super::run::{Group, Listener, News, Rung, Runner, Shapes, groups, is_machine
 use super::store::Outcome;
 use super::width::{self, Width};
 use crate::command::CommandError;
-use crate::job::Devices;
+use crate::job::{Devices, Job};
 use crate::setup::{Graphs, Prepared, Speeds, open_data, prepare};
 use gulliver_graph::graph::Role;
 use gulliver_run::session::Session;
 use gulliver_run::train::{Ended, Lane, Member, Notice, Sources, TrainError, train_array};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -108,33 +109,45 @@ impl Arrays {
     }
 
     /// As many lanes as are thought to be done soonest, and how many members are in memory at once.
-    fn lanes(
+    pub(super) fn lanes(
         &mut self,
         rung: &Rung,
         graphs: &Graphs,
         members: usize,
     ) -> Result<(Vec<Lane>, usize), CommandError> {
         let checkpoints = rung.dir.join("checkpoints");
+        let Width { lanes, resident, .. } = self.width(rung, graphs, members, Some(&checkpoints))?;
+        let lane = |planner| Ok(Lane { session: Session::with(planner, rung.job.train.seed)? });
+        Ok((lanes.into_iter().map(lane).collect::<Result<_, CommandError>>()?, resident))
+    }
+
+    /// How wide an array of such rungs is trained.
+    pub(super) fn width(
+        &mut self,
+        rung: &Rung,
+        graphs: &Graphs,
+        members: usize,
+        checkpoints: Option<&Path>,
+    ) -> Result<Width, CommandError> {
         let known = self.speeds.iter().find(|(devices, _)| *devices == rung.job.devices);
         let speeds = match known {
             Some((_, speeds)) => *speeds,
-            None => Speeds::for_job(&rung.job, Some(&checkpoints)),
+            None => Speeds::for_job(&rung.job, checkpoints),
         };
         if known.is_none() {
             self.speeds.push((rung.job.devices.clone(), speeds));
         }
-        let steps = rung.to - rung.from;
-        let Width { lanes, resident, .. } =
-            width::choose(&rung.job, graphs, (members, steps), &speeds, Some(&checkpoints))?;
-        let lane = |planner| Ok(Lane { session: Session::with(planner, rung.job.train.seed)? });
-        Ok((lanes.into_iter().map(lane).collect::<Result<_, CommandError>>()?, resident))
+        width::choose(&rung.job, graphs, (members, rung.to - rung.from), &speeds, checkpoints)
     }
 }
 
 /// One rung as a member, and its graphs. Members whose batches are the same share them.
-fn member(rung: &Rung, data: &mut Vec<(String, Arc<Sources>)>) -> Result<(Member, Graphs), CommandError> {
+pub(super) fn member(
+    rung: &Rung,
+    data: &mut Vec<(String, Arc<Sources>)>,
+) -> Result<(Member, Graphs), CommandError> {
     let (job, checkpoints) = (&rung.job, rung.dir.join("checkpoints"));
-    let batches = format!("{:?} {} {}", job.data, job.train.batch, job.train.seed);
+    let batches = batches(job);
     let known = data.iter().find(|(same, _)| *same == batches).map(|(_, sources)| sources.clone());
     let opened = match &known {
         Some(sources) => (sources.train.clone(), sources.validation.as_ref().map(|(set, _)| set.clone())),
@@ -168,6 +181,11 @@ fn member(rung: &Rung, data: &mut Vec<(String, Arc<Sources>)>) -> Result<(Member
         (None, None) => one,
     };
     Ok((one, graphs))
+}
+
+/// What decides the batches of a job: jobs for which it is equal share them.
+pub(super) fn batches(job: &Job) -> String {
+    format!("{:?} {} {}", job.data, job.train.batch, job.train.seed)
 }
 
 /// What lanes tell, and who waits for it to be heard.

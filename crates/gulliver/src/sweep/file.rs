@@ -1,14 +1,16 @@
 //! Sweep files: a base job, how to search, and the space. Mistakes are answered as in job files, with file,
 //! line and field.
 
+mod parameters;
+
 use super::search::{asha, hyperband};
-use super::space::{Condition, Kind, LARGEST, Parameter, Point, Space};
+use super::space::{Parameter, Point, Space};
 use crate::job::error::one_line;
 use crate::job::fields::Fields;
 use crate::job::tree::{self, Item, Section};
 use crate::job::{self, Job, JobError, Origin, Value};
-use gulliver_graph::hyper::{ANY, POSITIVE};
 use gulliver_graph::nearest::suggestion;
+use parameters::read_space;
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
@@ -27,6 +29,13 @@ pub enum Algorithm {
     Tpe,
 }
 
+impl Algorithm {
+    /// As a sweep file names it.
+    pub fn name(self) -> &'static str {
+        ALGORITHMS.iter().find(|row| row.1 == self).map_or("", |row| row.0)
+    }
+}
+
 /// Algorithms, and what `[sweep]` may say for each besides what it may say for all.
 const ALGORITHMS: [(&str, Algorithm, &[&str]); 5] = [
     ("grid", Algorithm::Grid, &[]),
@@ -37,6 +46,9 @@ const ALGORITHMS: [(&str, Algorithm, &[&str]); 5] = [
 ];
 
 const COMMON: [&str; 7] = ["job", "set", "metric", "goal", "seed", "repeats", "folds"];
+
+/// Metrics of which more is better.
+const MAXIMIZED: [&str; 3] = ["accuracy", "macro_f1", "r2"];
 
 /// More seeds or folds of one trial than anybody trains.
 const MOST_RUNS: u64 = 1000;
@@ -54,6 +66,16 @@ pub enum Goal {
     Minimize,
     /// More.
     Maximize,
+}
+
+impl Goal {
+    /// As a sweep file names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Goal::Minimize => "minimize",
+            Goal::Maximize => "maximize",
+        }
+    }
 }
 
 /// A sweep as its file says it, every default filled in.
@@ -87,6 +109,8 @@ pub struct Sweep {
     pub space: Space,
     /// Of `space`, if the algorithm is a grid.
     pub grid: Vec<Point>,
+    /// Where the metric was written; the section's place if it was not.
+    metric_origin: Origin,
     /// The text of the base job, its file, and what is said over it.
     base: (String, String, Vec<String>),
 }
@@ -141,6 +165,19 @@ impl Sweep {
         }
     }
 
+    /// An error about the metric, at the line that names it.
+    pub fn metric_error(&self, problem: String) -> JobError {
+        JobError { origin: self.metric_origin.clone(), field: "sweep.metric".into(), problem }
+    }
+
+    /// Points to find out about the jobs of the sweep with: of the grid, or drawn at random.
+    pub fn samples(&self, count: u64) -> Vec<Point> {
+        match self.grid.is_empty() {
+            false => self.grid.iter().take(count as usize).cloned().collect(),
+            true => (0..count).map(|trial| self.space.random(self.seed, trial)).collect(),
+        }
+    }
+
     /// How often each trial is trained: with every seed on every fold.
     pub fn runs(&self) -> u64 {
         self.repeats * self.folds
@@ -173,7 +210,7 @@ impl Sweep {
     /// part of a sweep and the next.
     pub fn identity(&self) -> Vec<String> {
         let mut lines = vec![
-            format!("algorithm = {:?}", self.algorithm),
+            format!("algorithm = {}", self.algorithm.name()),
             format!("trials = {}", self.trials),
             format!("width = {}", self.width),
             format!("eta = {}", self.eta),
@@ -182,13 +219,13 @@ impl Sweep {
             format!("seed = {}", self.seed),
             format!("repeats = {}", self.repeats),
             format!("metric = {}", self.metric),
-            format!("goal = {:?}", self.goal),
+            format!("goal = {}", self.goal.name()),
         ];
         if self.folds > 1 {
             lines.push(format!("folds = {}", self.folds));
         }
-        for Parameter { field, kind, when, points, origin: _ } in &self.space.parameters {
-            lines.push(format!("space.{field} = {kind:?} when {when:?} points {points:?}"));
+        for parameter in &self.space.parameters {
+            lines.push(format!("space.{} = {}", parameter.field, self.space.described(parameter)));
         }
         let (text, file, sets) = &self.base;
         let mut sections = tree::parse(text, file).unwrap_or_default();
@@ -206,18 +243,16 @@ impl Sweep {
     /// A field that is wrong whatever its value is a mistake of the file; one that is wrong for some values
     /// makes trials fail.
     fn check_fields(&self) -> Result<(), JobError> {
-        let probes: Vec<Point> = match self.grid.is_empty() {
-            false => self.grid.iter().take(PROBES as usize).cloned().collect(),
-            true => (0..PROBES).map(|trial| self.space.random(self.seed, trial)).collect(),
-        };
+        let probes = self.samples(PROBES);
         let errors: Vec<Option<JobError>> = probes.iter().map(|point| self.job(point, 0).err()).collect();
         for Parameter { field, origin, .. } in &self.space.parameters {
             let tried = || probes.iter().zip(&errors).filter(|(point, _)| point.contains_key(field));
-            let wrong = |error: &Option<JobError>| error.as_ref().is_some_and(|e| e.field == *field);
+            let wrong = |error: &Option<JobError>| error.as_ref().is_some_and(|e| e.field == one_line(field));
             if tried().count() > 0 && tried().all(|(_, error)| wrong(error)) {
                 let error = tried().find_map(|(_, error)| error.clone());
                 let problem = error.map_or(String::new(), |e| e.problem);
-                return Err(JobError { origin: origin.clone(), field: format!("space.{field}"), problem });
+                let field = one_line(&format!("space.{field}"));
+                return Err(JobError { origin: origin.clone(), field, problem });
             }
         }
         match errors.into_iter().collect::<Option<Vec<_>>>() {
@@ -290,11 +325,12 @@ fn read_settings(
     let options = [&COMMON[..], own].concat();
     fields.only(name, &options, ALGORITHMS.iter().flat_map(|row| row.2.iter().copied()))?;
     let path: PathBuf = fields.path("job")?.ok_or_else(|| fields.missing("job", "job = \"job.toml\""))?;
+    let metric_origin = fields.origin("metric");
     let metric = fields.text("metric")?.unwrap_or_else(|| "loss".into());
     let goal = match fields.choice("goal", &["minimize", "maximize"])? {
         Some("minimize") => Goal::Minimize,
         Some(_) => Goal::Maximize,
-        None if metric == "accuracy" => Goal::Maximize,
+        None if MAXIMIZED.contains(&metric.as_str()) => Goal::Maximize,
         None => Goal::Minimize,
     };
     let mut sweep = Sweep {
@@ -312,6 +348,7 @@ fn read_settings(
         goal,
         space,
         grid: Vec::new(),
+        metric_origin,
         base: (job::read_text(&path)?, path.display().to_string(), sets),
     };
     let too_many = |fields: &Fields<'_>| {
@@ -346,207 +383,6 @@ fn read_settings(
     }
     fields.finish()?;
     Ok(sweep)
-}
-
-/// Parameters as `"optimizer.lr" = {…}` or below `[space.optimizer]`.
-fn read_space(content: &DeTable<'_>, at: &dyn Fn(usize) -> Origin) -> Result<Space, JobError> {
-    let mut found: Vec<(Parameter, Vec<Wanted>)> = Vec::new();
-    for (key, value) in tree::in_order(content) {
-        let name = key.get_ref().to_string();
-        let origin = at(key.span().start);
-        match value.get_ref() {
-            DeValue::Table(fields) if !name.contains('.') => {
-                for (key, value) in tree::in_order(fields) {
-                    let field = format!("{name}.{}", key.get_ref());
-                    found.push(read_parameter(field, value.get_ref(), at(key.span().start), at)?);
-                }
-            }
-            value => found.push(read_parameter(name, value, origin, at)?),
-        }
-    }
-    in_order_of_conditions(found)
-}
-
-/// A condition as it is written.
-struct Wanted {
-    field: String,
-    values: Vec<Value>,
-    origin: Origin,
-}
-
-const KINDS: [&str; 4] = ["choice", "uniform", "log-uniform", "integer"];
-
-fn read_parameter(
-    field: String,
-    value: &DeValue<'_>,
-    origin: Origin,
-    at: &dyn Fn(usize) -> Origin,
-) -> Result<(Parameter, Vec<Wanted>), JobError> {
-    let name = format!("space.{field}");
-    let wrong = |problem: String| JobError { origin: origin.clone(), field: one_line(&name), problem };
-    if field.split('.').count() != 2 || field.split('.').any(str::is_empty) {
-        return Err(wrong("must be a field of the job, such as optimizer.lr".into()));
-    }
-    let mut wanted = Vec::new();
-    let (kind, points) = match value {
-        DeValue::Array(_) => (choice(tree::convert(value).map_err(wrong)?).map_err(wrong)?, None),
-        DeValue::Table(content) => {
-            for (key, value) in tree::in_order(content).into_iter().filter(|(key, _)| key.get_ref() == "when")
-            {
-                wanted = read_conditions(value.get_ref(), &at(key.span().start), &name)?;
-            }
-            read_kind(section(&name, content, origin.clone(), at, &["when"])?)?
-        }
-        _ => return Err(wrong("must be a list of values, or a table such as { uniform = [0, 1] }".into())),
-    };
-    Ok((Parameter { field, kind, when: Vec::new(), points, origin }, wanted))
-}
-
-fn choice(value: Value) -> Result<Kind, String> {
-    let Value::List(values) = value else { return Err("must be a list of values".into()) };
-    if values.is_empty() {
-        return Err("has no values to choose from".into());
-    }
-    if let Some(i) = (1..values.len()).find(|&i| values[..i].contains(&values[i])) {
-        return Err(format!("has {} twice", one_line(&values[i].to_string())));
-    }
-    Ok(Kind::Choice(values))
-}
-
-fn read_kind(mut section: Section) -> Result<(Kind, Option<u64>), JobError> {
-    let given: Vec<&str> =
-        KINDS.into_iter().filter(|kind| section.entries.iter().any(|(key, _)| key == kind)).collect();
-    let [kind] = given[..] else {
-        let problem = format!("must have one of {}", KINDS.join(", "));
-        return Err(JobError { origin: section.origin, field: section.name, problem });
-    };
-    let origin = section.entries.iter().find(|(key, _)| key == kind).map(|(_, item)| item.origin.clone());
-    let origin = origin.unwrap_or_else(|| section.origin.clone());
-    let mut chosen = None;
-    if kind == "choice" {
-        section.entries.retain(|(key, item)| {
-            chosen = if key == kind { Some(item.value.clone()) } else { chosen.take() };
-            key != kind
-        });
-    }
-    let mut fields = Fields::new(section, Path::new(""));
-    let options: &[&str] = match kind {
-        "choice" => &["choice"],
-        "integer" => &["integer", "step", "log", "points"],
-        "uniform" => &["uniform", "points"],
-        _ => &["log-uniform", "points"],
-    };
-    fields.only(kind, options, ["step", "log", "points"])?;
-    let wrong = |fields: &Fields<'_>, problem: &str| fields.error(kind, origin.clone(), problem.to_string());
-    let ends = |fields: &Fields<'_>, pair: Option<[f64; 2]>| match pair {
-        Some([low, high]) if low < high => Ok([low, high]),
-        _ => Err(wrong(fields, "must be two numbers, the smaller one first")),
-    };
-    let points = fields.whole("points", 1, MOST_TRIALS as u64)?;
-    let kind = match kind {
-        "choice" => choice(chosen.unwrap_or(Value::List(Vec::new()))).map_err(|p| wrong(&fields, &p))?,
-        "uniform" => {
-            let pair = fields.real_pair("uniform", ANY)?;
-            let [low, high] = ends(&fields, pair)?;
-            Kind::Uniform { low, high }
-        }
-        "log-uniform" => {
-            let pair = fields.real_pair("log-uniform", POSITIVE)?;
-            let [low, high] = ends(&fields, pair)?;
-            Kind::LogUniform { low, high }
-        }
-        _ => {
-            let log = fields.flag("log")?.unwrap_or(false);
-            let step = fields.whole("step", 1, LARGEST)?.unwrap_or(1);
-            let ends = fields.wholes("integer", u64::from(log), LARGEST)?.unwrap_or_default();
-            let [low, high] = ends[..] else {
-                return Err(wrong(&fields, "must be two whole numbers, the least and the most"));
-            };
-            if low > high {
-                return Err(wrong(&fields, "must have the smaller number first"));
-            }
-            if log && step != 1 {
-                return Err(fields.error("step", origin, "does not go with log = true".into()));
-            }
-            Kind::Integer { low, high, step, log }
-        }
-    };
-    fields.finish()?;
-    Ok((kind, points))
-}
-
-/// `when = { optimizer.name = "sgd" }`, with one value or a list of them.
-fn read_conditions(value: &DeValue<'_>, origin: &Origin, name: &str) -> Result<Vec<Wanted>, JobError> {
-    let wrong = |problem: String| JobError {
-        origin: origin.clone(),
-        field: one_line(&format!("{name}.when")),
-        problem,
-    };
-    let DeValue::Table(content) = value else {
-        return Err(wrong("must be a table such as { \"optimizer.name\" = \"sgd\" }".into()));
-    };
-    let mut flat = Vec::new();
-    for (key, value) in tree::in_order(content) {
-        match value.get_ref() {
-            DeValue::Table(fields) => {
-                let nested = tree::in_order(fields).into_iter();
-                flat.extend(nested.map(|(k, v)| (format!("{}.{}", key.get_ref(), k.get_ref()), v.get_ref())));
-            }
-            value => flat.push((key.get_ref().to_string(), value)),
-        }
-    }
-    let read = |(field, value): (String, &DeValue<'_>)| {
-        let values = match tree::convert(value).map_err(wrong)? {
-            Value::List(values) => values,
-            value => vec![value],
-        };
-        Ok(Wanted { field, values, origin: origin.clone() })
-    };
-    flat.into_iter().map(read).collect()
-}
-
-/// Parameters behind those their conditions name, otherwise as written.
-fn in_order_of_conditions(mut found: Vec<(Parameter, Vec<Wanted>)>) -> Result<Space, JobError> {
-    let fields: Vec<String> = found.iter().map(|(parameter, _)| parameter.field.clone()).collect();
-    if let Some(i) = (1..fields.len()).find(|&i| fields[..i].contains(&fields[i])) {
-        let origin = found[i].0.origin.clone();
-        return Err(JobError {
-            origin,
-            field: format!("space.{}", fields[i]),
-            problem: "is there twice".into(),
-        });
-    }
-    let mut space = Space::default();
-    while !found.is_empty() {
-        let known = |wanted: &Wanted| space.parameter(&wanted.field).is_some();
-        let Some(index) = found.iter().position(|(_, wanted)| wanted.iter().all(known)) else {
-            let (parameter, wanted) = &found[0];
-            let first = wanted.iter().find(|w| !known(w)).expect("it waits for something");
-            let problem = if fields.contains(&first.field) {
-                format!("{} and {} wait for each other", parameter.field, first.field)
-            } else {
-                let hint = suggestion(&first.field, fields.iter().map(String::as_str), "the space has");
-                format!("{} is not in the space{hint}", one_line(&first.field))
-            };
-            let field = format!("space.{}.when", parameter.field);
-            return Err(JobError { origin: first.origin.clone(), field, problem });
-        };
-        let (mut parameter, wanted) = found.remove(index);
-        for Wanted { field, values, origin } in wanted {
-            let kind = &space.parameter(&field).expect("known").kind;
-            let code = |value: &Value| {
-                kind.code(value).ok_or_else(|| JobError {
-                    origin: origin.clone(),
-                    field: format!("space.{}.when", parameter.field),
-                    problem: format!("{field} is never {}", one_line(&value.to_string())),
-                })
-            };
-            let codes = values.iter().map(code).collect::<Result<_, _>>()?;
-            parameter.when.push(Condition { field, codes });
-        }
-        space.parameters.push(parameter);
-    }
-    Ok(space)
 }
 
 #[cfg(test)]

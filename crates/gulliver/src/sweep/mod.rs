@@ -1,10 +1,15 @@
 //! Sweeps: many trainings of one job with different settings. `file` and `space` say what is tried, `search` what
-//! is tried next, `run` and `array` train it as widely as `width` says, `store` remembers it, `drive` is the loop around them and `report` shows it.
+//! is tried next, `run` and `array` train it as widely as `width` says, `store` remembers it, `drive` is the loop around
+//! them and `report` shows it. Before that, `metric` checks what trials are compared by, and `plan` says what would be
+//! trained together and how long it would take, from what `rehearse` measures and `forecast` adds up.
 
 pub mod array;
 pub mod drive;
 pub mod file;
+pub mod forecast;
+pub mod metric;
 pub mod plan;
+mod rehearse;
 pub mod report;
 pub mod run;
 pub mod search;
@@ -64,6 +69,16 @@ pub enum SweepError {
         path: PathBuf,
         /// What happened.
         source: io::Error,
+    },
+    /// Not one trial could be trained.
+    #[error("all {trials} trials failed; {count} of them because {reason}")]
+    AllFailed {
+        /// Trials.
+        trials: u64,
+        /// How many of them have the commonest reason.
+        count: u64,
+        /// The commonest reason.
+        reason: String,
     },
     /// Training stopped for a reason that is not the trial's.
     #[error("trial {trial}: {source}")]

@@ -2,24 +2,30 @@
 //! each would be trained, and how long everything would take.
 
 use super::SweepError;
+use super::array::{Arrays, batches};
 use super::drive::{run_dir, steps_at};
 use super::file::Sweep;
+use super::forecast::{self, Costs, Task};
+use super::rehearse::rehearse;
 use super::run::{self, Group, Lengths, Rung, Shapes};
 use super::search::{self, Ask};
 use super::store::Place;
-use super::width::{self, Outcome, Way};
+use super::width::{Outcome, Way};
 use crate::command::CommandError;
-use crate::job::Devices;
 use crate::report::table::{Column, render};
 use crate::report::units;
-use crate::setup::{Prepared, Speeds, measured, open_data, prepare, threads};
+use crate::setup::{Prepared, open_data, prepare, threads};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-/// Trials of the first wave that are looked at.
+/// Trials that are looked at, of the first wave and of those that follow.
 const LOOKED_AT: usize = 64;
+
+/// No further array is rehearsed after so long.
+const REHEARSED: Duration = Duration::from_secs(3);
 
 /// Arrays whose ways to be trained are shown to people.
 const SHOWN: usize = 8;
@@ -46,7 +52,10 @@ pub struct SweepPlan {
     pub wave: usize,
     /// Arrays of as many of them as were looked at.
     pub arrays: Vec<Array>,
-    /// Predicted seconds of the whole sweep, if later waves are like the first.
+    /// Arrays that were rehearsed to know what steps, evaluations and checkpoints cost.
+    pub rehearsed: usize,
+    /// Predicted seconds of the whole sweep, if what was not looked at is like what was; none if nothing could be
+    /// rehearsed.
     pub seconds: Option<f64>,
 }
 
@@ -61,6 +70,10 @@ pub struct Array {
     pub steps: u64,
     /// How it would be trained.
     pub width: Option<Chosen>,
+    /// What its parts cost.
+    pub costs: Option<Costs>,
+    /// Predicted seconds of all members, up to these steps.
+    pub seconds: Option<f64>,
     /// Why it cannot be trained.
     pub problem: Option<String>,
 }
@@ -83,61 +96,63 @@ impl Chosen {
     }
 }
 
-/// Plans a sweep.
+/// Plans a sweep. Rehearses some of its arrays to learn what training them costs; nothing of that is kept.
 pub fn plan(sweep: &Sweep) -> Result<SweepPlan, SweepError> {
-    let asks = search::next(sweep, &[]);
-    let (mut rungs, mut failed, mut lengths) = (Vec::new(), Vec::new(), Lengths::new());
-    for Ask { trial, point, level } in asks.iter().take(LOOKED_AT) {
-        for repeat in 0..sweep.runs() {
-            let place = Place { trial: *trial, repeat, level: *level };
-            let made = sweep.job(point, repeat).map_err(CommandError::from).and_then(|job| {
-                let end = run::length(&job, &mut lengths)?;
-                let to = steps_at(end, *level, sweep.top());
-                Ok(Rung { place, job, from: 0, to, end, dir: run_dir(Path::new(""), *trial, repeat) })
-            });
-            match made {
-                Ok(rung) => rungs.push(rung),
-                Err(error) => failed.push((place, error.to_string())),
-            }
-        }
-    }
-    let fields: Vec<&str> = sweep.space.parameters.iter().map(|p| p.field.as_str()).collect();
     let mut shapes = Shapes::default();
+    let fields: Vec<&str> = sweep.space.parameters.iter().map(|p| p.field.as_str()).collect();
     let (fusible, apart): (Vec<&str>, Vec<&str>) =
         fields.iter().partition(|field| is_fusible(sweep, field, &mut shapes));
-    let mut arrays = Vec::new();
-    let (mut whole, mut trained) = (0.0, 0.0);
-    let mut speeds = Vec::new();
-    for Group { rungs: members, problem } in run::groups(&rungs, &mut shapes) {
-        let first = &rungs[members[0]];
-        let point = &asks[first.place.trial as usize].point;
-        let values = sweep.space.values(point).filter(|(field, _)| apart.contains(field));
-        let width = match problem {
-            Some(problem) => Err(problem),
-            None => chosen(first, members.len(), &mut speeds).map_err(|error| error.to_string()),
-        };
-        let (width, problem) = match width {
-            Ok(width) => (Some(width), None),
-            Err(problem) => (None, Some(problem)),
-        };
-        if let Some((_, outcome)) = width.as_ref().and_then(Chosen::best) {
-            whole += outcome.seconds * first.end as f64 / first.to.max(1) as f64;
-            trained += members.len() as f64;
-        }
-        arrays.push(Array {
-            members: members.iter().map(|&i| (rungs[i].place.trial, rungs[i].place.repeat)).collect(),
-            values: values.map(|(field, value)| (field.to_string(), value.to_string())).collect(),
-            steps: first.to,
-            width,
-            problem,
-        });
-    }
-    for (place, problem) in failed {
-        let members = vec![(place.trial, place.repeat)];
-        let problem = Some(problem);
-        arrays.push(Array { members, values: BTreeMap::new(), steps: 0, width: None, problem });
-    }
+    let (waves, all) = forecast::waves(sweep, LOOKED_AT);
+    let mut lengths = Lengths::new();
+    let mut looked_at = Vec::new();
+    let mut reached = BTreeMap::new();
     let work = search::work(sweep) * sweep.runs() as f64;
+    let mut seen = 0.0;
+    for asks in &waves {
+        let wave = Wave::of(sweep, asks, &mut reached, &mut lengths, &mut shapes);
+        seen += wave.work;
+        looked_at.push(wave);
+    }
+    let mut arrays = Arrays::new(Arc::default());
+    let mut known = Known::default();
+    known.rehearse(&mut arrays, &looked_at);
+    let mut shown = Vec::new();
+    if let (Some(wave), Some(asks)) = (looked_at.first(), waves.first()) {
+        for made in &wave.arrays {
+            let (first, costs) = (&wave.rungs[made.members[0]], known.costs(made));
+            let point = asks.iter().find(|ask| ask.trial == first.place.trial).map(|ask| &ask.point);
+            let values = point.map(|point| sweep.space.values(point).collect::<Vec<_>>()).unwrap_or_default();
+            let values = values.into_iter().filter(|(field, _)| apart.contains(field));
+            let width = match &made.problem {
+                Some(problem) => Err(problem.clone()),
+                None => chosen(&mut arrays, first, made.members.len(), costs).map_err(|e| e.to_string()),
+            };
+            let (width, problem) = match width {
+                Ok(width) => (Some(width), None),
+                Err(problem) => (None, Some(problem)),
+            };
+            let place = |&i: &usize| (wave.rungs[i].place.trial, wave.rungs[i].place.repeat);
+            shown.push(Array {
+                members: made.members.iter().map(place).collect(),
+                values: values.map(|(field, value)| (field.to_string(), value.to_string())).collect(),
+                steps: first.to,
+                width,
+                costs: costs.filter(|_| problem.is_none()).copied(),
+                seconds: costs.filter(|_| problem.is_none()).map(|costs| made.task(1.0).seconds(costs)),
+                problem,
+            });
+        }
+        for (place, problem) in &wave.failed {
+            let (members, problem) = (vec![(place.trial, place.repeat)], Some(problem.clone()));
+            let values = BTreeMap::new();
+            let (width, costs, seconds) = (None, None, None);
+            shown.push(Array { members, values, steps: 0, width, costs, seconds, problem });
+        }
+    }
+    let seconds = known.seconds(&looked_at).map(|seconds| match all {
+        true => seconds,
+        false => seconds * work / seen.max(1e-9),
+    });
     Ok(SweepPlan {
         trials: sweep.trials,
         repeats: sweep.repeats,
@@ -145,10 +160,154 @@ pub fn plan(sweep: &Sweep) -> Result<SweepPlan, SweepError> {
         work,
         fusible: fusible.into_iter().map(String::from).collect(),
         apart: apart.into_iter().map(String::from).collect(),
-        wave: asks.len(),
-        arrays,
-        seconds: (trained > 0.0).then(|| whole / trained * work),
+        wave: waves.first().map_or(0, Vec::len),
+        arrays: shown,
+        rehearsed: known.measured.len(),
+        seconds,
     })
+}
+
+/// A wave that the search would ask for.
+struct Wave {
+    rungs: Vec<Rung>,
+    arrays: Vec<Together>,
+    failed: Vec<(Place, String)>,
+    /// Trials of the wave for each that was looked at.
+    scale: f64,
+    /// Training of the whole wave, in jobs trained to their end.
+    work: f64,
+}
+
+/// Rungs of a wave that are trained as one array.
+struct Together {
+    /// Positions in the wave.
+    members: Vec<usize>,
+    problem: Option<String>,
+    shape: String,
+    data: usize,
+    lanes: usize,
+    steps: [u64; 3],
+    every: [u64; 2],
+}
+
+impl Wave {
+    /// `reached` is how far each trial was trained in the waves before.
+    fn of(
+        sweep: &Sweep,
+        asks: &[Ask],
+        reached: &mut BTreeMap<u64, u64>,
+        lengths: &mut Lengths,
+        shapes: &mut Shapes,
+    ) -> Wave {
+        let top = sweep.top();
+        let looked_at = asks.len().min(LOOKED_AT.div_ceil(sweep.runs() as usize));
+        let scale = asks.len() as f64 / looked_at.max(1) as f64;
+        let (mut rungs, mut failed, mut work) = (Vec::new(), Vec::new(), 0.0);
+        for Ask { trial, point, level } in &asks[..looked_at] {
+            let before = reached.insert(*trial, *level).unwrap_or(0);
+            work += level.saturating_sub(before) as f64 / top as f64 * sweep.runs() as f64 * scale;
+            for repeat in 0..sweep.runs() {
+                let place = Place { trial: *trial, repeat, level: *level };
+                let made = sweep.job(point, repeat).map_err(CommandError::from).and_then(|job| {
+                    let end = run::length(&job, lengths)?;
+                    let to = steps_at(end, *level, top);
+                    let from = if before == 0 { 0 } else { steps_at(end, before, top).min(to) };
+                    Ok(Rung { place, job, from, to, end, dir: run_dir(Path::new(""), *trial, repeat) })
+                });
+                match made {
+                    Ok(rung) => rungs.push(rung),
+                    Err(error) => failed.push((place, error.to_string())),
+                }
+            }
+        }
+        let groups = run::groups(&rungs, shapes);
+        let together = |Group { rungs: members, problem }: Group| {
+            let first: &Rung = &rungs[members[0]];
+            let data: BTreeSet<String> = members.iter().map(|&i| batches(&rungs[i].job)).collect();
+            let train = &first.job.train;
+            Together {
+                shape: shapes.of(&first.job).unwrap_or_default(),
+                data: data.len(),
+                lanes: threads(&first.job).min(members.len()),
+                steps: [first.from, first.to, first.end],
+                every: [train.eval_every, train.checkpoint_every],
+                members,
+                problem,
+            }
+        };
+        let arrays = groups.into_iter().map(together).collect();
+        Wave { rungs, arrays, failed, scale, work }
+    }
+}
+
+impl Together {
+    /// What there is to do, if each member stands for so many.
+    fn task(&self, scale: f64) -> Task {
+        let data = if self.data > 1 { self.data as f64 * scale } else { 1.0 };
+        let members = self.members.len() as f64 * scale;
+        Task { members, data, lanes: self.lanes, steps: self.steps, every: self.every }
+    }
+}
+
+/// What arrays were measured to cost, by shape and lanes.
+#[derive(Default)]
+struct Known {
+    measured: Vec<((String, usize), Costs)>,
+}
+
+impl Known {
+    /// Measures arrays, those with most steps first, until it took long enough. What cannot be measured is left
+    /// out.
+    fn rehearse(&mut self, arrays: &mut Arrays, waves: &[Wave]) {
+        let mut steps: Vec<(f64, (&str, usize), Vec<Rung>)> = Vec::new();
+        for wave in waves {
+            for made in wave.arrays.iter().filter(|made| made.problem.is_none()) {
+                let key = (made.shape.as_str(), made.lanes);
+                let weight = (made.steps[1] - made.steps[0]) as f64 * made.members.len() as f64;
+                match steps.iter_mut().find(|(_, other, _)| *other == key) {
+                    Some(one) => one.0 += weight,
+                    None => {
+                        let lanes = made.members.iter().take(made.lanes);
+                        steps.push((weight, key, lanes.map(|&i| wave.rungs[i].clone()).collect()));
+                    }
+                }
+            }
+        }
+        steps.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let began = Instant::now();
+        for (_, (shape, lanes), rungs) in steps {
+            if began.elapsed() > REHEARSED {
+                break;
+            }
+            if let Ok(Some(costs)) = rehearse(arrays, &rungs) {
+                self.measured.push(((shape.to_string(), lanes), costs));
+            }
+        }
+    }
+
+    /// What an array costs: as measured; else as one of its shape was, else as the first measured.
+    fn costs(&self, made: &Together) -> Option<&Costs> {
+        let same = |lanes: usize| {
+            let of = |((shape, other), _): &&((String, usize), Costs)| {
+                *shape == made.shape && (lanes == 0 || *other == lanes)
+            };
+            self.measured.iter().find(of)
+        };
+        let like = || self.measured.iter().find(|((_, lanes), _)| *lanes == made.lanes);
+        let any = same(made.lanes).or_else(|| same(0)).or_else(like).or_else(|| self.measured.first());
+        any.map(|(_, costs)| costs)
+    }
+
+    /// Seconds of these waves; none if nothing could be measured.
+    fn seconds(&self, waves: &[Wave]) -> Option<f64> {
+        let mut seconds = 0.0;
+        for wave in waves {
+            for made in wave.arrays.iter().filter(|made| made.problem.is_none()) {
+                seconds += made.task(wave.scale).seconds(self.costs(made)?);
+            }
+        }
+        (!self.measured.is_empty()).then_some(seconds)
+    }
 }
 
 /// Whether two jobs that differ in this field alone can be members of one array; not if none can be trained.
@@ -174,27 +333,23 @@ fn is_fusible(sweep: &Sweep, field: &str, shapes: &mut Shapes) -> bool {
     false
 }
 
-/// How an array of so many members like this one would be trained. A machine is measured once.
+/// How an array of so many members like this one would be trained. Times of all ways are corrected by how much
+/// longer a step was measured to take than it was predicted to.
 fn chosen(
+    arrays: &mut Arrays,
     rung: &Rung,
     members: usize,
-    measured_speeds: &mut Vec<(Devices, Speeds)>,
+    costs: Option<&Costs>,
 ) -> Result<Chosen, CommandError> {
-    let job = &rung.job;
-    let Prepared { graphs, .. } = prepare(job, open_data(job)?, None)?;
-    let known = measured_speeds.iter().find(|(devices, _)| *devices == job.devices);
-    let speeds = match known {
-        Some((_, speeds)) => *speeds,
-        None => {
-            let mut speeds = Speeds::for_job(job, None);
-            if job.devices.memory.is_none() {
-                speeds.rates = measured(threads(job));
-            }
-            measured_speeds.push((job.devices.clone(), speeds));
-            speeds
+    let Prepared { graphs, .. } = prepare(&rung.job, open_data(&rung.job)?, None)?;
+    let mut width = arrays.width(rung, &graphs, members, None)?;
+    let predicted = width.ways.get(width.chosen).and_then(|way| Some(way.outcome?.step_seconds));
+    if let (Some(costs), Some(predicted)) = (costs, predicted.filter(|seconds| *seconds > 0.0)) {
+        for outcome in width.ways.iter_mut().filter_map(|way| way.outcome.as_mut()) {
+            outcome.step_seconds *= costs.step / predicted;
+            outcome.seconds *= costs.step / predicted;
         }
-    };
-    let width = width::choose(job, &graphs, (members, rung.to - rung.from), &speeds, None)?;
+    }
     Ok(Chosen { state_bytes: width.state, ways: width.ways, chosen: width.chosen })
 }
 
@@ -204,7 +359,7 @@ fn time(seconds: f64) -> String {
 
 /// The plan in words.
 pub fn text(sweep: &Sweep, plan: &SweepPlan) -> String {
-    let algorithm = format!("{:?}", sweep.algorithm).to_lowercase();
+    let algorithm = sweep.algorithm.name();
     let times = [(plan.repeats, "with", "seeds"), (plan.folds, "on", "folds")].into_iter();
     let times = times.filter(|(n, ..)| *n > 1).map(|(n, how, of)| format!("{how} {n} {of}"));
     let times = times.collect::<Vec<_>>().join(" and ");
@@ -243,7 +398,7 @@ fn arrays(arrays: &[Array]) -> String {
             array.members.len().to_string(),
             best.map_or(String::new(), |(way, _)| way.lanes.to_string()),
             array.steps.to_string(),
-            best.map_or(String::new(), |(_, outcome)| time(outcome.seconds)),
+            array.seconds.map_or(String::new(), time),
             array.problem.clone().map_or(values.join(" "), |problem| format!("fails: {problem}")),
         ]
     };

@@ -14,6 +14,7 @@ use crate::report::units;
 use gulliver_run::atomic::write_atomic;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -131,7 +132,7 @@ impl Event {
         let level = |record: &Record| record.rungs.keys().next_back().map_or(0.0, |&level| level as f64);
         Event::Start {
             sweep: sweep.name.clone(),
-            algorithm: format!("{:?}", sweep.algorithm).to_lowercase(),
+            algorithm: sweep.algorithm.name().into(),
             metric: sweep.metric.clone(),
             trials: sweep.trials,
             ended: records.iter().filter(|r| r.state != State::Running).count() as u64,
@@ -170,6 +171,20 @@ impl Event {
 fn best_of(sweep: &Sweep, records: &[Record]) -> Option<Best> {
     let record = best(sweep, records)?;
     Some(Best { trial: record.number, level: *record.rungs.keys().next_back()?, value: record.value()? })
+}
+
+/// The error of a sweep without a single trial that could be trained; it names the commonest reason.
+pub fn all_failed(records: &[Record]) -> Option<SweepError> {
+    if records.is_empty() || records.iter().any(|record| record.state != State::Failed) {
+        return None;
+    }
+    let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
+    for record in records {
+        *reasons.entry(record.reason.as_deref().unwrap_or("of no known reason")).or_default() += 1;
+    }
+    let commonest = reasons.into_iter().rev().max_by_key(|(_, count)| *count);
+    let (reason, count) = commonest.map(|(reason, count)| (reason.to_string(), count))?;
+    Some(SweepError::AllFailed { trials: records.len() as u64, count, reason })
 }
 
 /// A value without the quotes of text.
@@ -296,7 +311,7 @@ pub fn json(sweep: &Sweep, store: &Store) -> Result<serde_json::Value, SweepErro
     Ok(serde_json::json!({
         "sweep": sweep.name,
         "metric": sweep.metric,
-        "goal": if sweep.goal == Goal::Minimize { "minimize" } else { "maximize" },
+        "goal": sweep.goal.name(),
         "best": best_of(sweep, &records).map(|best| best.trial),
         "trials": trials.collect::<Vec<_>>(),
     }))

@@ -7,6 +7,7 @@
 use crate::job::{Origin, Value};
 use gulliver_graph::random::{Stream, hash_name};
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// The largest whole number that every code can hold.
 pub const LARGEST: u64 = 1 << 53;
@@ -75,6 +76,21 @@ pub type Point = BTreeMap<String, f64>;
 pub struct Space {
     /// See above.
     pub parameters: Vec<Parameter>,
+}
+
+impl fmt::Display for Kind {
+    /// As a sweep file says it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Kind::Choice(values) => write!(f, "choice = {}", Value::List(values.clone())),
+            Kind::Uniform { low, high } => write!(f, "uniform = [{low}, {high}]"),
+            Kind::LogUniform { low, high } => write!(f, "log-uniform = [{low}, {high}]"),
+            Kind::Integer { low, high, log: true, .. } => write!(f, "integer = [{low}, {high}], log = true"),
+            Kind::Integer { low, high, step, log: false } => {
+                write!(f, "integer = [{low}, {high}], step = {step}")
+            }
+        }
+    }
 }
 
 impl Kind {
@@ -204,6 +220,20 @@ pub fn draw(seed: u64, field: &str, trial: u64, i: u64) -> f64 {
 }
 
 impl Space {
+    /// A parameter as a sweep file says it: `{ uniform = [0, 1], when = { optimizer.name = ["sgd"] } }`.
+    pub fn described(&self, parameter: &Parameter) -> String {
+        let mut text = format!("{{ {}", parameter.kind);
+        if let Some(points) = parameter.points {
+            text += &format!(", points = {points}");
+        }
+        for Condition { field, codes } in &parameter.when {
+            let value = |code: &f64| self.parameter(field).map(|other| other.kind.value(*code));
+            let values = Value::List(codes.iter().filter_map(value).collect());
+            text += &format!(", when = {{ {field} = {values} }}");
+        }
+        text + " }"
+    }
+
     /// The parameter of a field.
     pub fn parameter(&self, field: &str) -> Option<&Parameter> {
         self.parameters.iter().find(|p| p.field == field)

@@ -6,6 +6,7 @@ use super::file::{Goal, Sweep};
 use super::search::{Ask, Trial};
 use super::space::{Kind, Point, Space};
 use crate::job::Value;
+use crate::job::error::one_line;
 use gulliver_run::lock::{self, LockError};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, params};
 use std::collections::BTreeMap;
@@ -151,7 +152,7 @@ impl Store {
             for (key, value) in [
                 (IDENTITY, serde_json::json!(sweep.identity())),
                 ("metric", serde_json::json!(sweep.metric)),
-                ("algorithm", serde_json::json!(format!("{:?}", sweep.algorithm).to_lowercase())),
+                ("algorithm", serde_json::json!(sweep.algorithm.name())),
             ] {
                 transaction.execute(
                     "INSERT INTO study_user_attributes (study_id, key, value_json) VALUES (?1, ?2, ?3)",
@@ -206,8 +207,8 @@ impl Store {
         match (0..before.len().max(now.len())).find(|&i| before.get(i) != now.get(i)) {
             Some(i) => Err(SweepError::Changed {
                 path: self.path.clone(),
-                before: line(&before, i),
-                now: line(&now, i),
+                before: one_line(&line(&before, i)),
+                now: one_line(&line(&now, i)),
             }),
             None => Ok(()),
         }

@@ -221,3 +221,33 @@ fn run_directories_are_kept() {
     let error = run(&["--resume"]).error();
     assert!(error.contains(&format!("`{name}`")) && error.contains("not finite"), "{error}");
 }
+
+#[test]
+fn long_inputs_make_short_messages() {
+    let place = place("long");
+    let long = "x".repeat(900_000);
+    let space = "[space]\noptimizer.lr = [0.1, 0.2]\n";
+    let sweep = |settings: &str| format!("[sweep]\njob = 'digits.toml'\n{settings}\n{space}");
+    for (command, text) in [
+        ("train", DIGITS.replace("cnn", &long)),
+        ("train", DIGITS.replace("width", &long)),
+        ("train", DIGITS.replace("train", &long)),
+        ("train", DIGITS.replace("batch = 8", &format!("batch = '{long}'"))),
+        ("train", DIGITS.replace("'digits'", &format!("'csv'\npath = '{long}'"))),
+        ("train", DIGITS.replace("[data]", &long)),
+        ("sweep", sweep(&format!("metric = '{long}'"))),
+        ("sweep", sweep(&format!("set = ['{long}']"))),
+        ("sweep", sweep("").replace("digits.toml", &long)),
+        ("sweep", sweep("").replace("optimizer.lr", &format!("model.{long}"))),
+    ] {
+        place.write("long.toml", text);
+        let finished = place.run(&[command, "long.toml", "--out", "out"]);
+        let error = finished.error();
+        assert!(error.len() < 1000, "{} bytes: {}", error.len(), error.get(..300).unwrap_or(&error));
+    }
+    let error = place.run(&["bench", &long[..100_000]]).error();
+    assert!(error.len() < 1000, "{} bytes", error.len());
+    // Devices are read as far as a job could be.
+    let error = place.run(&["train", "/dev/zero", "--out", "out"]).error();
+    assert_eq!(error, "/dev/zero: more than 1.0 MiB; is this a job or sweep file?");
+}

@@ -86,6 +86,77 @@ fn wrong_profiles_are_one_line() {
     assert!(about.starts_with("times are rough") && about.contains("missing field"), "{about}");
 }
 
+/// Nothing of these is read, so that nobody waits for them and no memory is filled.
+#[test]
+fn profiles_that_are_no_regular_files_are_refused_at_once() {
+    let place = Place::new("profile-devices");
+    place.write("job.toml", JOB);
+    std::fs::create_dir(place.path("dir")).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(place.path("pipe")).status().unwrap().success());
+    // Takes no room on disk.
+    std::fs::File::create(place.path("large")).unwrap().set_len(10 << 30).unwrap();
+    for (profile, said) in [
+        ("/dev/zero", "/dev/zero: is a device or pipe; a profile is a regular file"),
+        ("pipe", "pipe: is a device or pipe; a profile is a regular file"),
+        ("dir", "dir: is a directory; a profile is a regular file"),
+        ("large", "large: has 10.0 GiB; a profile has at most 64.0 MiB"),
+    ] {
+        for arguments in [
+            &["plan", "job.toml", "--profile", profile][..],
+            &["train", "job.toml", "--out", "run", "--profile", profile],
+            &["profile", "--check", "--out", profile],
+            &["profile", "--refine", "--out", profile],
+        ] {
+            assert_eq!(place.run(arguments).error(), said, "{arguments:?}");
+        }
+    }
+}
+
+/// Where nothing can be measured either, what is said of the output shows what is looked at first.
+#[test]
+fn a_profile_that_cannot_be_written_is_not_measured() {
+    let place = Place::new("profile-out");
+    std::fs::create_dir(place.path("dir")).unwrap();
+    place.write("file", "");
+    for out in ["dir", "file/profile.toml"] {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_gulliver"));
+        command.current_dir(place.path("")).env("TMPDIR", place.path("nowhere"));
+        let said =
+            command.args(["profile", "--threads", "1", "--seconds", "0", "--out", out]).output().unwrap();
+        let said = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(said.starts_with(&format!("error: {out}: ")), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+}
+
+#[test]
+fn flags_without_an_effect_are_refused() {
+    let place = Place::new("profile-flags");
+    for arguments in [
+        &["profile", "--check", "--seconds", "3"][..],
+        &["profile", "--refine", "--threads", "1"],
+        &["profile", "--fresh"],
+        &["bench", "mlp-tiny", "--fusion", "--batch", "3"],
+        &["bench", "--scaling", "--no-probe"],
+        &["models", "gpt", "--set", "layers=3"],
+        &["ops", "add"],
+    ] {
+        let finished = place.run(arguments);
+        assert_eq!(finished.code(), Some(2), "{arguments:?}: {}{}", finished.stdout, finished.stderr);
+    }
+    for (arguments, said) in [
+        (&["bench", "mlp-tiny", "--length", "3"][..], "--length: mlp-tiny does not read tokens"),
+        (&["bench", "mlp-tiny", "--members", "2", "--batch", "3"], "--members trains workloads as they are"),
+    ] {
+        assert!(place.run(arguments).error().starts_with(said), "{arguments:?}");
+    }
+    // Each of several workloads has what is asked for.
+    let two = ["bench", "mlp-tiny", "mlp-tiny", "--json", "--seconds", "0", "--no-probe", "--batch", "3"];
+    let batches: Vec<Value> =
+        place.run(&two).events_called("workload").iter().map(|event| event["batch"].clone()).collect();
+    assert_eq!(batches, [3, 3]);
+}
+
 #[test]
 fn runs_are_remembered_judged_and_refine_the_profile() {
     let place = Place::new("history");

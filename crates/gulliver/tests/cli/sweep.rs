@@ -213,6 +213,81 @@ fn a_plan_shows_arrays_before_anything_runs() {
         assert!((number("seconds") / (number("step_seconds") * steps) - 1.0).abs() < 1e-9, "{array}");
     }
     assert!(!place.path("sweeps").exists());
+    // The whole takes at least as long as what was looked at of it.
+    let sum: f64 = arrays.iter().filter_map(|a| a["seconds"].as_f64()).sum();
+    assert!(plan["rehearsed"].as_u64().unwrap() > 0 && sum > 0.0, "{plan}");
+    assert!(plan["seconds"].as_f64().unwrap() >= 0.999 * sum, "{plan}");
+}
+
+#[test]
+fn an_unknown_metric_is_an_error_before_anything_is_trained() {
+    let place = place("metric", "trials = 2\nmetric = 'acuracy'");
+    for more in [&["--plan"][..], &[]] {
+        let error = place.run(&[&["sweep", "sweep.toml", "--out", "out"], more].concat()).error();
+        assert_eq!(
+            error,
+            "sweep.toml:4: sweep.metric: the job reports no `acuracy`, only accuracy, loss; did you mean `accuracy`?"
+        );
+        assert!(!place.path("out").exists());
+    }
+    place.write("sweep.toml", format!("[sweep]\njob = 'job.toml'\nset = ['data.validation=0']\n{SPACE}"));
+    let error = place.run(&["sweep", "sweep.toml", "--out", "out"]).error();
+    assert!(error.starts_with("sweep.toml:1: sweep.metric: the job has no validation data"), "{error}");
+    assert!(!place.path("out").exists());
+}
+
+#[test]
+fn a_sweep_of_which_nothing_could_be_trained_has_failed() {
+    let place = place("failed", "trials = 3");
+    let space = "[space]\nmodel.width = [4, 6]\noptimizer.lr = { uniform = [1e30, 1e31] }\n";
+    place.write("sweep.toml", format!("[sweep]\njob = 'job.toml'\ntrials = 3\n{space}"));
+    // Once when it ends, and again when there is nothing left to train.
+    for _ in 0..2 {
+        let finished = place.run(&["sweep", "sweep.toml", "--out", "out"]);
+        assert_eq!(finished.code(), Some(1), "{}", finished.stderr);
+        let last = finished.stderr.lines().last().unwrap();
+        assert!(last.starts_with("error: all 3 trials failed; "), "{last}");
+        assert!(last.contains("of them because step") && last.contains("is not finite"), "{last}");
+        assert!(finished.stdout.contains("3 failed"), "{}", finished.stdout);
+    }
+    let json = place.run(&["sweep", "sweep.toml", "--out", "out", "--json"]);
+    assert_eq!(json.code(), Some(1));
+    assert_eq!(json.events().pop().unwrap()["event"], "error");
+}
+
+/// What Rust prints of its own values, and nobody else does.
+const RUST: [&str; 9] = ["Some(", "None", "Ok(", "Err(", "Text(", "Float(", "\\\"", "{ low", "Hyperband"];
+
+#[test]
+fn nothing_that_is_printed_is_rust() {
+    let place = place("words", "algorithm = 'hyperband'\nrungs = 2");
+    let run = |arguments: &[&str]| {
+        let finished = place.run(&[&["sweep", "sweep.toml", "--out", "out"], arguments].concat());
+        let text = finished.stdout.clone() + &finished.stderr;
+        for word in RUST {
+            assert!(!text.contains(word), "`{word}` in {text}");
+        }
+        text
+    };
+    for arguments in [&["--plan"][..], &[], &["--export", "csv"]] {
+        run(arguments);
+    }
+    // Everything that makes it another sweep, one by one.
+    let space = SPACE.to_string();
+    for (settings, space) in [
+        ("algorithm = 'asha'\nrungs = 2", space.clone()),
+        ("algorithm = 'hyperband'\nrungs = 2\ngoal = 'maximize'", space.clone()),
+        ("algorithm = 'hyperband'\nrungs = 2", space.replace("[1e-3, 1]", "[1e-3, 2]")),
+        ("algorithm = 'hyperband'\nrungs = 2", space.replace("[4, 6, 0]", "{ integer = [4, 8], step = 2 }")),
+        (
+            "algorithm = 'hyperband'\nrungs = 2",
+            space.replace("[0.1, 0.9]", "[0.1, 0.9], points = 5, when = { model.width = [4, 6] }"),
+        ),
+    ] {
+        place.write("sweep.toml", format!("[sweep]\njob = 'job.toml'\n{settings}\n{space}"));
+        let text = run(&[]);
+        assert!(text.contains("was made by a sweep with"), "{text}");
+    }
 }
 
 #[test]

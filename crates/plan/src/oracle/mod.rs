@@ -35,6 +35,7 @@ mod stream_tests;
 mod tests;
 pub mod transformer;
 pub mod turns;
+pub mod words;
 pub mod workload;
 
 /// Why there is no answer, with what is allowed.

@@ -137,6 +137,20 @@ impl Transformer {
     }
 }
 
+/// Settings of a well-known configuration that may be changed, by the names that models have for them.
+pub const SETTINGS: [&str; 5] = ["width", "layers", "heads", "context", "vocab"];
+
+/// Tokens that a well-known configuration was trained on, as published: those of GPT-3 (Brown et al., 2020), of
+/// Megatron-Turing NLG (Smith et al., 2022) and of a model of a trillion weights (Narayanan et al., 2021).
+pub fn customary_tokens(name: &str) -> Option<f64> {
+    match name {
+        "megatron-530b" => Some(270e9),
+        "megatron-1t" => Some(450e9),
+        name if name.starts_with("gpt3-") => Some(300e9),
+        _ => None,
+    }
+}
+
 /// Width, layers, heads, length, vocabulary.
 pub type Sizes = (u32, u32, u32, u32, u32);
 

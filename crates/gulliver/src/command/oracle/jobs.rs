@@ -1,7 +1,7 @@
 //! `gulliver oracle MODEL --jobs 32`: many jobs of the same shape, fused to arrays, side by side, or one after the
 //! other.
 
-use super::super::CommandError;
+use super::super::{CommandError, write_file};
 use crate::oracle::jobs_page::page;
 use crate::oracle::page::seconds;
 use crate::report::table::{Column, render};
@@ -10,10 +10,14 @@ use gulliver_plan::oracle::array::{Shared, Sharing, share};
 use gulliver_plan::oracle::cluster::Cluster;
 use gulliver_plan::oracle::setting::Setting;
 use gulliver_plan::oracle::workload::Workload;
-use gulliver_run::atomic::write_atomic;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::Path;
+
+/// What the words of the table mean.
+const LEGEND: &str = "\narray: jobs fused into one whose operators work on all of them; processes: side by side; \
+                      serial: one after the other\ngain: how many times as fast as serial; width: jobs of an array, or \
+                      processes at once\n";
 
 /// What is asked.
 pub struct Asked<'a> {
@@ -44,8 +48,7 @@ pub fn run(asked: &Asked, about: &[String]) -> Result<(), CommandError> {
     }
     if let Some(path) = asked.html {
         let html = page(&format!("{jobs} jobs of {} on {}", asked.name, cluster.name), about, &scales);
-        let write = write_atomic(path, |out| out.write_all(html.as_bytes()));
-        write.map_err(|source| CommandError::File { path: path.to_path_buf(), source })?;
+        write_file(path, |out| out.write_all(html.as_bytes()))?;
     }
     let text = if asked.json {
         let scales: Vec<serde_json::Value> = scales
@@ -62,6 +65,7 @@ pub fn run(asked: &Asked, about: &[String]) -> Result<(), CommandError> {
         for (devices, all) in &scales {
             let _ = write!(text, "\n{}", table(*devices, all, cluster));
         }
+        text += LEGEND;
         text
     };
     Ok(io::stdout().lock().write_all(text.as_bytes())?)
@@ -90,7 +94,7 @@ fn table(devices: u32, all: &[Shared], cluster: &Cluster) -> String {
             let (holder, bytes) = one.memory.largest();
             let _ = writeln!(
                 over,
-                "does not fit: {} of {} needs {} of {}; {holder} take {}",
+                "does not fit: {} of width {} (needs {} of the {} of a device, of which {} for {holder})",
                 one.sharing.name(),
                 one.width,
                 units::bytes(one.memory.device() as u64),

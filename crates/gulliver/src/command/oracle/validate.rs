@@ -5,9 +5,13 @@ use crate::oracle::csv::Table;
 use crate::oracle::score::{Case, Score, score};
 use crate::oracle::truth::{Part, UNDOUBTED, parts};
 use crate::report::table::{Column, render};
+use crate::text_file::read_text;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+
+/// Much larger than any published file.
+const MOST_BYTES: u64 = 256 << 20;
 
 /// Misses that are listed for each part that tests.
 const WORST: usize = 3;
@@ -26,11 +30,10 @@ pub fn run(dir: &Path, json: bool) -> Result<(), CommandError> {
     let mut files: Vec<PathBuf> = listed.filter_map(|entry| Some(entry.ok()?.path())).collect();
     files.retain(|path| path.extension().is_some_and(|e| e == "csv"));
     files.sort();
-    let beside = |name: &str| Some(Table::parse(&std::fs::read_to_string(dir.join(name)).ok()?));
+    let beside = |name: &str| Some(Table::parse(&read_text(&dir.join(name), "it", MOST_BYTES).ok()?));
     let (mut scored, mut unknown) = (Vec::new(), Vec::new());
     for path in &files {
-        let text = std::fs::read(path).map_err(|source| failed(path, source))?;
-        let table = Table::parse(&String::from_utf8_lossy(&text));
+        let table = Table::parse(&read_text(path, "a file of measurements", MOST_BYTES)?);
         let file = path.file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned());
         match parts(path, &table, &beside) {
             Some(parts) => scored.extend(parts.into_iter().map(|part| Scored {

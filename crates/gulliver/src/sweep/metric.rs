@@ -1,0 +1,61 @@
+//! Whether a sweep's metric is one that its jobs report, found before anything is trained.
+
+use super::file::Sweep;
+use crate::job::JobError;
+use crate::job::error::one_line;
+use crate::setup::{Prepared, open_data, prepare};
+use gulliver_graph::nearest::suggestion;
+use gulliver_run::train::metric_names;
+
+/// Points of the space whose jobs are looked at, until one reports the metric.
+const LOOKED_AT: u64 = 8;
+
+/// Refuses a metric that none of the jobs looked at would report. A job that cannot be made ready says nothing:
+/// it will be a trial that fails.
+pub fn check_metric(sweep: &Sweep) -> Result<(), JobError> {
+    let mut problem = None;
+    for point in sweep.samples(LOOKED_AT) {
+        let prepared =
+            sweep.job(&point, 0).map_err(Into::into).and_then(|job| prepare(&job, open_data(&job)?, None));
+        let Ok(Prepared { graphs, sources, options, .. }) = prepared else { continue };
+        let found = match sources.validation {
+            Some(_) => metric_problem(&sweep.metric, &metric_names(&graphs.evaluation, options.perplexity)),
+            None => Some(
+                "the job has no validation data to compare trials by; set data.validation or folds".into(),
+            ),
+        };
+        match found {
+            Some(found) => problem = problem.or(Some(found)),
+            None => return Ok(()),
+        }
+    }
+    problem.map_or(Ok(()), |problem| Err(sweep.metric_error(problem)))
+}
+
+/// What is wrong with a metric, if a job reports these.
+fn metric_problem(metric: &str, names: &[String]) -> Option<String> {
+    if names.iter().any(|name| name == metric) {
+        return None;
+    }
+    let all = names.join(", ");
+    let hint = suggestion(metric, names.iter().map(String::as_str), "");
+    let hint = if hint.contains('`') { hint } else { String::new() };
+    Some(format!("the job reports no `{}`, only {all}{hint}", one_line(metric)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_metrics_are_answered_with_those_there_are() {
+        let names = ["accuracy".to_string(), "loss".to_string()];
+        assert_eq!(metric_problem("loss", &names), None);
+        assert_eq!(
+            metric_problem("acuracy", &names).unwrap(),
+            "the job reports no `acuracy`, only accuracy, loss; did you mean `accuracy`?"
+        );
+        assert_eq!(metric_problem("f1", &names).unwrap(), "the job reports no `f1`, only accuracy, loss");
+        assert!(metric_problem(&"x".repeat(5000), &names).unwrap().len() < 200);
+    }
+}
