@@ -2,8 +2,10 @@
 //! through one callback; when to stop early comes through one flag.
 
 mod array;
+pub mod metrics;
 
 pub use array::{Ended, Lane, Member, train_array};
+pub use metrics::Scores;
 
 use crate::checkpoint::{self, CheckpointError, Described, Stored};
 use crate::collector::Record;
@@ -12,6 +14,7 @@ use crate::data::{Batch, DataError, Dataset, Prefetch, Sampler, prefetch};
 use crate::session::{Key, Ledger, Reuse, Session, SessionError};
 use gulliver_graph::schedule::Schedule;
 use gulliver_plan::plan::TIERS;
+use metrics::Tally;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -103,11 +106,7 @@ impl Sources {
 
     /// Goes through the validation examples, if there are any. Not to be interrupted: a schedule that
     /// watched half of them would not be the schedule of an uninterrupted run.
-    fn evaluate(
-        &self,
-        session: &mut Session,
-        options: &TrainOptions,
-    ) -> Result<Option<BTreeMap<String, f64>>, TrainError> {
+    fn evaluate(&self, session: &mut Session, options: &TrainOptions) -> Result<Option<Scores>, TrainError> {
         let Some((dataset, sampler)) = &self.validation else { return Ok(None) };
         evaluate(session, dataset, sampler, options.seed, options.perplexity).map(Some)
     }
@@ -156,6 +155,9 @@ pub struct Done {
     pub loss: f64,
     /// The last evaluation.
     pub metrics: BTreeMap<String, f64>,
+    /// Of the last evaluation of a classifier: how many examples of each class (row) were taken for each
+    /// class (column).
+    pub confusion: Option<Vec<Vec<u64>>>,
     /// Training samples a second over the run, evaluation and checkpoints not counted.
     pub samples_per_second: f64,
     /// Most bytes of each tier in use at once.
@@ -273,39 +275,20 @@ pub fn load_weights(session: &mut Session, checkpoint: &mut Stored) -> Result<()
     Ok(())
 }
 
-/// Goes through a data set without training: loss averaged over what it counts, accuracy, perplexity.
+/// Goes through a data set without training.
 pub fn evaluate(
     session: &mut Session,
     dataset: &Arc<dyn Dataset>,
     sampler: &Sampler,
     seed: u64,
     perplexity: bool,
-) -> Result<BTreeMap<String, f64>, TrainError> {
-    let (mut sums, mut weight) = (BTreeMap::<String, f64>::new(), 0.0);
+) -> Result<Scores, TrainError> {
+    let mut tally = Tally::default();
     for step in 0..sampler.steps_per_epoch() {
         let batch = prefetch::make(dataset.as_ref(), sampler, step)?;
-        let rows = batch.fields.first().and_then(|(_, t)| t.shape().first()).copied().unwrap_or(0);
-        let scalars = session.evaluate(&batch, Key { seed, step })?;
-        let count = scalars.get("count").copied().unwrap_or(rows as f64);
-        weight += count;
-        for (name, x) in scalars {
-            let share = if name.ends_with("loss") { x * count } else { x };
-            *sums.entry(name).or_default() += share;
-        }
+        tally.add(&batch, &session.evaluate_fully(&batch, Key { seed, step })?);
     }
-    let mut metrics = BTreeMap::new();
-    for (name, sum) in &sums {
-        if name.ends_with("loss") {
-            metrics.insert(name.clone(), sum / weight);
-        }
-    }
-    if let (Some(correct), Some(count)) = (sums.get("correct"), sums.get("count")) {
-        metrics.insert("accuracy".into(), correct / count);
-    }
-    if let (Some(loss), true) = (metrics.get("loss").copied(), perplexity) {
-        metrics.insert("perplexity".into(), loss.exp());
-    }
-    Ok(metrics)
+    Ok(tally.scores(dataset.info().classes, perplexity))
 }
 
 /// Trains from step `start` to the end.
@@ -328,7 +311,7 @@ pub fn train(
     let fingerprint = match start == steps {
         // All was done, evaluated and saved by the run before: only tell what it came to.
         true => {
-            job.run.metrics = sources.evaluate(job.session, options)?.unwrap_or_default();
+            job.run.scores = sources.evaluate(job.session, options)?.unwrap_or_default();
             job.fingerprint()?
         }
         false => {
@@ -341,7 +324,8 @@ pub fn train(
     Ok(Done {
         steps: run.steps,
         loss: run.loss,
-        metrics: run.metrics,
+        metrics: run.scores.metrics,
+        confusion: run.scores.confusion,
         samples_per_second: run.samples as f64 / run.busy.as_secs_f64().max(1e-9),
         peaks: TIERS.map(|tier| session.peak_of(tier)),
         sizes: session.collector().records().to_vec(),
@@ -442,7 +426,7 @@ struct Progress {
     steps: u64,
     loss: f64,
     scalars: BTreeMap<String, f64>,
-    metrics: BTreeMap<String, f64>,
+    scores: Scores,
     samples: u64,
     busy: Duration,
     recent: (u64, Duration),
@@ -454,7 +438,7 @@ impl Progress {
             steps,
             loss: f64::NAN,
             scalars: BTreeMap::new(),
-            metrics: BTreeMap::new(),
+            scores: Scores::default(),
             samples: 0,
             busy: Duration::ZERO,
             recent: (0, Duration::ZERO),
@@ -472,6 +456,7 @@ impl Progress {
         let losses: Vec<f64> = scalars.iter().filter(|(n, _)| n.ends_with("loss")).map(|(_, x)| *x).collect();
         self.loss = losses.iter().sum();
         scalars.remove("loss");
+        scalars.remove("weight");
         if let (Some(correct), Some(count)) = (scalars.remove("correct"), scalars.remove("count")) {
             scalars.insert("accuracy".into(), correct / count);
         }
@@ -500,10 +485,10 @@ impl Progress {
         let mut watched = self.loss;
         let evaluated = sources.evaluate(session, options)?;
         warn_of_alarms(session, notify);
-        if let Some(metrics) = evaluated {
-            self.metrics = metrics;
-            watched = self.metrics.get("loss").copied().unwrap_or(watched);
-            notify(Notice::Evaluation { step: self.steps, metrics: self.metrics.clone() });
+        if let Some(scores) = evaluated {
+            self.scores = scores;
+            watched = self.scores.metrics.get("loss").copied().unwrap_or(watched);
+            notify(Notice::Evaluation { step: self.steps, metrics: self.scores.metrics.clone() });
         }
         schedule.observe(watched);
         Ok(())

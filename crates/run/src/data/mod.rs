@@ -27,12 +27,14 @@ pub mod split;
 pub mod synthetic;
 pub mod text;
 pub mod vocabulary;
+pub mod weighted;
 pub mod zip;
 
 pub use open::open;
 pub use options::{DataOptions, KINDS};
 pub use prefetch::Prefetch;
 pub use sampler::{Buckets, Sampler};
+pub use weighted::WeightedClasses;
 
 /// One batch: named tensors whose first axis is the example. "x" and "y"; padded sequences also
 /// have "mask" (bool `[b, t]`, 1 where real) and "length" (i64 `[b]`).

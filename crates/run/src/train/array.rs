@@ -286,13 +286,13 @@ impl Desk<'_> {
         if member.done == job.options.steps && member.done > first {
             job.evaluate(&mut notify)?;
         } else if member.done >= self.until && !seen {
-            job.run.metrics = sources.evaluate(job.session, job.options)?.unwrap_or_default();
+            job.run.scores = sources.evaluate(job.session, job.options)?.unwrap_or_default();
         }
         let fingerprint = job.save(&mut notify)?;
         Ok(Some(Ended {
             steps: member.done,
             loss: member.run.loss,
-            metrics: member.run.metrics.clone(),
+            metrics: member.run.scores.metrics.clone(),
             fingerprint,
             work: (member.run.samples, member.run.busy.as_secs_f64()),
         }))
