@@ -140,6 +140,8 @@ impl Reporter {
                 plans,
                 alarms,
                 fingerprint,
+                classes,
+                confusion,
                 ..
             } => {
                 let validation =
@@ -153,7 +155,10 @@ impl Reporter {
                     format!("{} plans made, {} reused", plans.misses, plans.hits),
                     if *alarms == 0 { "".into() } else { format!("{alarms} alarms: see the warnings") },
                 ]);
-                format!("{line}\nfingerprint {fingerprint}")
+                let table = confusion
+                    .as_ref()
+                    .map(|matrix| format!("\n{}", super::confusion::confusion(matrix, classes)));
+                format!("{line}{}\nfingerprint {fingerprint}", table.unwrap_or_default())
             }
             Event::Error { message } => format!("error: {message}"),
         }
@@ -298,6 +303,8 @@ mod tests {
                 alarms: 1,
                 resident_bytes: None,
                 fingerprint: "0123456789abcdef0123".into(),
+                classes: vec!["cat".into()],
+                confusion: Some(vec![vec![1, 0], vec![2, 30]]),
             },
             Event::Error { message: "no".into() },
         ]
@@ -326,6 +333,9 @@ mod tests {
              \x20 length 4, 3 times                4 ms           8 ms\n\
              done after 200 steps  train loss 0.5000  validation accuracy 0.7500  99.0 samples/s  device 3.0 MiB  \
              3 plans made, 197 reused  1 alarms: see the warnings\n\
+             class \\ taken for  cat   1\n\
+             cat                  1   0\n\
+             1                    2  30\n\
              fingerprint 0123456789abcdef0123\n"
         );
     }
