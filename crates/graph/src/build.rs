@@ -21,6 +21,8 @@ pub struct Builder {
     phase: Phase,
     stage: u32,
     training: bool,
+    /// Whether examples have weights.
+    weighs_examples: bool,
     /// How many streams of random numbers each scope has asked for.
     streams: HashMap<String, u64>,
 }
@@ -37,6 +39,7 @@ impl Builder {
             phase: Phase::Forward,
             stage: 0,
             training,
+            weighs_examples: false,
             streams: HashMap::new(),
         }
     }
@@ -44,6 +47,16 @@ impl Builder {
     /// Whether the graph is for training rather than evaluation.
     pub fn training(&self) -> bool {
         self.training
+    }
+
+    /// Classifiers built from now on weigh each example by the data `weight`.
+    pub fn weigh_examples(&mut self) {
+        self.weighs_examples = true;
+    }
+
+    /// Whether classifiers weigh each example by the data `weight`.
+    pub fn weighs_examples(&self) -> bool {
+        self.weighs_examples
     }
 
     /// The graph so far.

@@ -29,6 +29,14 @@ impl Builder {
         self.div(sum, count)
     }
 
+    /// Mean over the rows of the cross entropy of logits `[n…, c]` against classes `[n…]` times the row's
+    /// weight `[n…]`.
+    pub fn weighted_cross_entropy(&mut self, logits: Value, targets: Value, weight: Value) -> Built {
+        let rows = self.push1(CrossEntropy { ignore: None, smoothing: 0.0 }, &[logits, targets])?;
+        let weighted = self.mul(rows, weight)?;
+        self.mean_all(weighted)
+    }
+
     /// Mean squared error.
     pub fn mse(&mut self, x: Value, y: Value) -> Built {
         let difference = self.sub(x, y)?;
@@ -99,6 +107,19 @@ mod tests {
         assert_eq!(&dx[2..4], &[0.0, 0.0]);
         let (none, dx) = loss(&[-1.0; 3], true, |g, x, y| g.cross_entropy(x, y, Some(-1), 0.1));
         assert_eq!((none, dx), (0.0, vec![0.0; 6]));
+    }
+
+    #[test]
+    fn rows_count_as_much_as_their_weight() {
+        let row = |a: f64, b: f64| (1.0 + (b - a).exp()).ln();
+        let weights = [0.5, 2.0, 0.0];
+        let (l, dx) = loss(&[0.0, 0.0, 1.0], true, |g, x, y| {
+            let parts = weights.map(|w| g.fill(w, &[1]).unwrap());
+            let weight = g.concat(&parts, 0)?;
+            g.weighted_cross_entropy(x, y, weight)
+        });
+        assert!(close(l, (0.5 * row(0.5, -1.0) + 2.0 * row(2.0, 1.5)) / 3.0), "{l}");
+        assert_eq!(&dx[4..], &[0.0, 0.0]);
     }
 
     #[test]

@@ -161,7 +161,7 @@ mod tests {
         let mlp = model("mlp-tiny", &[]).unwrap();
         let graph = training_graph(&*mlp, &[adam()], Some(Clip::Norm(1.0))).unwrap();
         assert_eq!(names(&graph), ["loss", "correct", "count", "grad_norm"]);
-        assert_eq!(names(&evaluation_graph(&*mlp).unwrap()), ["loss", "logits", "correct", "count"]);
+        assert_eq!(names(&evaluation_graph(&*mlp).unwrap()), ["loss", "logits", "correct", "count", "guess"]);
         let dcgan = model("dcgan", &[]).unwrap();
         let graph = training_graph(&*dcgan, &[adam(), adam()], None).unwrap();
         assert_eq!(

@@ -5,6 +5,7 @@ use gulliver_graph::dim::Bindings;
 use gulliver_graph::fuse::fuse;
 use gulliver_graph::graph::{Graph, Role};
 use gulliver_graph::interpret::interpret;
+use gulliver_graph::model::head::Head;
 use gulliver_graph::model::mlp::Mlp;
 use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::op::Op;
@@ -82,7 +83,7 @@ fn training_graphs_of_arrays_pass_verification_and_share_data() {
 
 #[test]
 fn a_small_model_trains_each_member_as_alone() {
-    let model = Mlp { sizes: vec![5, 7, 3] };
+    let model = Mlp { sizes: vec![5, 7, 3], head: Head::Classes };
     let adam = Optimizer::new("adam", &[]).unwrap();
     let graph = training_graph(&model, &[adam], Some(Clip::Norm(0.1))).unwrap();
     let sizes = sizes(&graph);

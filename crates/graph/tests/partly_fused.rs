@@ -8,6 +8,7 @@ use gulliver_graph::dtype::DType;
 use gulliver_graph::fuse::{Fused, fuse, fuse_partly, own, owners};
 use gulliver_graph::graph::{Graph, GraphError, Init, Phase, Role, Value};
 use gulliver_graph::interpret::interpret;
+use gulliver_graph::model::head::Head;
 use gulliver_graph::model::mlp::Mlp;
 use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::op::Op;
@@ -108,14 +109,16 @@ fn equal_graphs_are_fused_node_by_node() {
 
 #[test]
 fn equal_graphs_on_data_of_their_own_are_fused_after_it_is_put_together() {
-    let graph = training_graph(&Mlp { sizes: vec![6, 32, 3] }, &[adam()], None).unwrap();
+    let graph = training_graph(&Mlp { sizes: vec![6, 32, 3], head: Head::Classes }, &[adam()], None).unwrap();
     let fused = compare(&[&graph, &graph, &graph], true);
     assert_eq!((fused.report.alone(), fused.report.copies), (0, 2), "{}", fused.report);
 }
 
 #[test]
 fn what_differs_is_done_alone() {
-    let graph = |sizes: &[usize]| training_graph(&Mlp { sizes: sizes.to_vec() }, &[adam()], None).unwrap();
+    let graph = |sizes: &[usize]| {
+        training_graph(&Mlp { sizes: sizes.to_vec(), head: Head::Classes }, &[adam()], None).unwrap()
+    };
     let (plain, other, deep) = (graph(&[6, 32, 32, 3]), graph(&[6, 32, 32, 5]), graph(&[6, 32, 32, 32, 3]));
     for graphs in [vec![&plain, &other], vec![&plain, &other, &plain], vec![&other, &deep, &plain, &deep]] {
         for apart in [false, true] {
@@ -167,7 +170,9 @@ fn names_say_whose_a_value_is() {
 
 #[test]
 fn reports_are_one_line() {
-    let graph = |sizes: &[usize]| training_graph(&Mlp { sizes: sizes.to_vec() }, &[adam()], None).unwrap();
+    let graph = |sizes: &[usize]| {
+        training_graph(&Mlp { sizes: sizes.to_vec(), head: Head::Classes }, &[adam()], None).unwrap()
+    };
     let (a, b) = (graph(&[6, 32, 3]), graph(&[6, 32, 5]));
     let line = fuse_partly(&[&a, &b], &|_| false).unwrap().report.to_string();
     assert!(line.starts_with("2 members: "), "{line}");

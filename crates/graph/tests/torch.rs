@@ -29,12 +29,14 @@ fn check(name: &str) {
 
 #[test]
 fn mlp() {
-    check("mlp");
+    for name in ["mlp", "mlp_regress", "mlp_weighted"] {
+        check(name);
+    }
 }
 
 #[test]
 fn convolutional_networks() {
-    for name in ["cnn", "vgg11", "vgg13", "cosmoflow"] {
+    for name in ["cnn", "cnn_rectangle", "vgg11", "vgg13", "cosmoflow"] {
         check(name);
     }
 }
@@ -71,6 +73,13 @@ fn point_clouds() {
 #[test]
 fn recurrent_language_models() {
     for name in ["lstm", "gru"] {
+        check(name);
+    }
+}
+
+#[test]
+fn one_result_per_text() {
+    for name in ["lstm_classify", "gru_regress", "gpt_classify", "gpt_regress", "bert_regress"] {
         check(name);
     }
 }

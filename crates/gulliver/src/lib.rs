@@ -11,6 +11,7 @@ pub use gulliver_run as run;
 pub mod advice;
 pub mod check;
 pub mod command;
+pub mod fit;
 pub mod history;
 pub mod interrupt;
 pub mod job;

@@ -3,12 +3,14 @@
 
 use crate::advice::advise;
 use crate::command::CommandError;
-use crate::job::{Device, Job, Length, NormGroup};
+use crate::fit::{Facts, check_fit, class_weights, fit};
+use crate::job::{ClassWeights, Device, Job, Length, NormGroup};
 use crate::run_dir::WEIGHTS;
 use crate::strategy::{ALONE, AUTO, fastest, planned_as};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
 use gulliver_graph::model::param::ParamValue;
+use gulliver_graph::model::weighted::Weighted;
 use gulliver_graph::model::{MODELS, Model, model};
 use gulliver_graph::op::Op;
 use gulliver_graph::optim::Optimizer;
@@ -19,7 +21,7 @@ use gulliver_plan::make::PlanError;
 use gulliver_plan::topology::Topology;
 use gulliver_run::data::open::Opened;
 use gulliver_run::data::raw::Mapping;
-use gulliver_run::data::{self, Buckets, DataInfo, Dataset, Sampler, prefetch};
+use gulliver_run::data::{self, Buckets, DataInfo, Dataset, Sampler, WeightedClasses, prefetch};
 use gulliver_run::link::Throttle;
 use gulliver_run::planner::{Planner, evaluated_at_once};
 use gulliver_run::probe;
@@ -171,12 +173,19 @@ pub fn prepare(
     let info = train.info();
 
     let given = job.model.params();
-    let longest = [Some(&train), validation.as_ref()].into_iter().flatten().map(|set| longest(set.as_ref()));
-    let longest = longest.max().unwrap_or(0);
-    let fitted = fit(&job.model.name, &given, &info, longest);
+    let facts = Facts::of(train.as_ref(), validation.as_deref())?;
+    let longest = facts.longest;
+    let fitted = fit(&job.model.name, &given, &facts);
     let settings: Vec<(String, ParamValue)> = given.iter().chain(&fitted).cloned().collect();
-    check_fit(job, &given, &info, longest)?;
-    let model = model(&job.model.name, &settings).map_err(|e| job.error("model", e.to_string()))?;
+    check_fit(job, &given, &settings, &facts)?;
+    let mut model = model(&job.model.name, &settings).map_err(|e| job.error("model", e.to_string()))?;
+    let (mut train, mut validation) = (train, validation);
+    if let Some(weights) = class_weights(job, &settings, &facts)? {
+        model = Box::new(Weighted(model));
+        train = Arc::new(WeightedClasses::for_training(train, weights.clone()));
+        validation =
+            validation.map(|set| Arc::new(WeightedClasses::for_evaluation(set, weights)) as Arc<dyn Dataset>);
+    }
     let optimizer = optimizer(job)?;
     let clip = match (job.train.clip_norm, job.train.clip_value) {
         (Some(norm), _) => Some(Clip::Norm(norm as f32)),
@@ -224,7 +233,7 @@ pub fn prepare(
         on_nan: job.train.on_nan,
         base_lr: job.optimizer.lr,
         hyper: BTreeMap::new(),
-        perplexity: info.vocabulary.is_some() && info.classes.is_none(),
+        perplexity: facts.predicts_tokens(),
         checkpoints: checkpoints.map(Path::to_path_buf),
         identity: identity(job, &settings, &info),
         about: about(job, &settings, &info),
@@ -378,86 +387,6 @@ pub fn optimizer(job: &Job) -> Result<Optimizer, CommandError> {
     Optimizer::new(&job.optimizer.name, &settings).map_err(|e| job.error("optimizer", e.to_string()).into())
 }
 
-/// Settings the job leaves open and the data answers: vocabulary, classes, image size…
-fn fit(
-    name: &str,
-    given: &[(String, ParamValue)],
-    info: &DataInfo,
-    longest: usize,
-) -> Vec<(String, ParamValue)> {
-    let Some(row) = MODELS.iter().find(|row| row.name == name) else { return Vec::new() };
-    let image = matches!(info.shape.as_slice(), [_, h, w] if h == w && *h > 0);
-    let mut fitted = Vec::new();
-    for param in row.params() {
-        if given.iter().any(|(n, _)| n == param.name) {
-            continue;
-        }
-        let answer = match (param.name, &param.default) {
-            ("vocab", _) => info.vocabulary.map(|n| ParamValue::Int(n as i64)),
-            ("classes", _) => info.classes.map(|n| ParamValue::Int(n as i64)),
-            ("channels", _) if image => Some(ParamValue::Int(info.shape[0] as i64)),
-            ("size", _) if image => Some(ParamValue::Int(info.shape[1] as i64)),
-            ("points", _) => {
-                info.shape.last().filter(|_| info.shape.len() == 2).map(|&n| ParamValue::Int(n as i64))
-            }
-            ("context", ParamValue::Int(default)) => {
-                (longest as i64 > *default).then_some(ParamValue::Int(longest as i64))
-            }
-            ("sizes", ParamValue::Ints(default)) => {
-                let mut sizes = default.to_vec();
-                let input: usize = info.shape.iter().product();
-                if let (Some(first), true) = (sizes.first_mut(), input > 0) {
-                    *first = input as i64;
-                }
-                if let (Some(last), Some(classes)) = (sizes.last_mut(), info.classes) {
-                    *last = classes as i64;
-                }
-                Some(ParamValue::Ints(sizes.into()))
-            }
-            _ => None,
-        };
-        if let Some(value) = answer.filter(|v| *v != param.default) {
-            fitted.push((param.name.to_string(), value));
-        }
-    }
-    fitted
-}
-
-/// Tokens of the longest sequence; 0 for what is not sequences of tokens.
-fn longest(set: &dyn Dataset) -> usize {
-    let info = set.info();
-    match (info.vocabulary, info.shape.first()) {
-        (None, _) | (_, None) => 0,
-        (_, Some(0)) => (0..set.len()).filter_map(|i| set.length(i)).max().unwrap_or(0),
-        (_, Some(&length)) => length,
-    }
-}
-
-/// What the job says of the model must be enough for the data.
-fn check_fit(
-    job: &Job,
-    given: &[(String, ParamValue)],
-    info: &DataInfo,
-    longest: usize,
-) -> Result<(), CommandError> {
-    for (name, value) in given {
-        let (has, needed, what) = match (name.as_str(), value) {
-            ("vocab", ParamValue::Int(n)) => (*n, info.vocabulary, "different tokens"),
-            ("classes", ParamValue::Int(n)) => (*n, info.classes, "classes"),
-            ("context", ParamValue::Int(n)) => (*n, Some(longest), "tokens in its longest sequence"),
-            ("sizes", ParamValue::Ints(sizes)) => {
-                (sizes.last().copied().unwrap_or(0), info.classes, "classes")
-            }
-            _ => continue,
-        };
-        if let Some(needed) = needed.filter(|&needed| needed as i64 > has) {
-            let problem = format!("{has} is too few: the data has {needed} {what}");
-            return Err(job.error(&format!("model.{name}"), problem).into());
-        }
-    }
-    Ok(())
-}
-
 /// Statistics over a batch mean the whole batch, unless the job says that a partial is the group.
 fn check_partials(job: &Job, graph: &Graph) -> Result<(), CommandError> {
     let batch_statistics = graph.nodes.iter().any(|n| matches!(n.op, Op::BatchNorm(_)));
@@ -492,7 +421,14 @@ fn identity(job: &Job, settings: &[(String, ParamValue)], info: &DataInfo) -> BT
         ("train.partials", job.train.partials.to_string()),
         ("train.seed", job.train.seed.to_string()),
     ];
-    entries.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
+    let weights = job.train.class_weights.iter().map(|weights| {
+        let text = match weights {
+            ClassWeights::Balanced => "balanced".to_string(),
+            ClassWeights::Given(weights) => format!("{weights:?}"),
+        };
+        ("train.class_weights", text)
+    });
+    entries.into_iter().chain(weights).map(|(name, value)| (name.to_string(), value)).collect()
 }
 
 /// A model as a job would build it, without data; for tools that only need its graph.

@@ -2,7 +2,7 @@
 //! `UPDATE_EXPECT=1 cargo test -p gulliver --test docs` writes them anew.
 
 use gulliver::graph::dim::Bindings;
-use gulliver::graph::model::{MODELS, model};
+use gulliver::graph::model::{Input, MODELS, ModelRow, model};
 use gulliver::graph::op::Op;
 use gulliver::graph::optim::OPTIMIZERS;
 use gulliver::graph::schedule::SCHEDULES;
@@ -69,17 +69,55 @@ fn operators() {
     check("operators.md", &text);
 }
 
+const MODELS_INTRODUCTION: &str = "\
+# Models
+
+Made from the model table. `gulliver models NAME` prints the same for one.
+
+What the data answers may be left out and is printed when it is fitted: vocabulary, channels, image size,
+classes, and `head`, which says what is predicted. `lm` is the next token and `mlm` the tokens that
+`data.masked` hides; `classify` is one class and `regress` are numbers, for each example or text. Models of
+text judge a whole text from its last real token (`lstm`, `gpt`) or from its first (`bert`).
+Image sizes are one number, or `[height, width]`. A model of rows of numbers also takes images and point
+clouds, as rows.
+";
+
+/// What a model reads and predicts, in words.
+fn takes(row: &ModelRow) -> String {
+    let input = match row.family.takes {
+        Input::Vectors => "rows of numbers".to_string(),
+        Input::Images => "images".into(),
+        Input::ImagesOf(size) => format!("images of {size}x{size}"),
+        Input::Volumes => "cubes of numbers".into(),
+        Input::Points => "point clouds".into(),
+        Input::Tokens => "text".into(),
+    };
+    let predicted = |head: &&str| match *head {
+        "classify" => "classes",
+        "regress" => "numbers",
+        "lm" => "next tokens",
+        "mlm" => "hidden tokens",
+        other => panic!("what does {other} predict?"),
+    };
+    let heads: Vec<&str> = row.family.heads.iter().map(predicted).collect();
+    if heads.is_empty() {
+        format!("Takes {input}")
+    } else {
+        format!("Takes {input}, predicts {}", heads.join(", "))
+    }
+}
+
 #[test]
 fn models() {
-    let mut text = String::from(
-        "# Models\n\nMade from the model table. `gulliver models NAME` prints the same for one.\n",
-    );
+    let mut text = MODELS_INTRODUCTION.to_string();
     for row in MODELS {
         let graph = evaluation_graph(model(row.name, &[]).unwrap().as_ref()).unwrap();
         let count = graph.parameters().bind(&Bindings::new()).unwrap();
         text += &format!(
-            "\n## {}\n\n{}; {count} parameters.\n\n| setting | default | what it is |\n|---|---|---|\n",
-            row.name, row.help
+            "\n## {}\n\n{}; {count} parameters. {}.\n\n| setting | default | what it is |\n|---|---|---|\n",
+            row.name,
+            row.help,
+            takes(row)
         );
         for p in row.params() {
             text += &format!("| {} | {} | {} |\n", p.name, p.default, p.help);
@@ -87,6 +125,40 @@ fn models() {
     }
     check("models.md", &text);
 }
+
+const LOSSES: &str = "
+## Losses and metrics
+
+What a job minimises follows from what its data asks for.
+
+| the data has | loss | metrics of an evaluation |
+|---|---|---|
+| a class for each example or text | mean cross entropy | `loss`, `accuracy`, `macro_f1`; a confusion matrix at the end |
+| numbers (`data.regression = true`) | mean squared error over examples and numbers | `loss`, `mae`, `rmse`, `r2` |
+| tokens | mean cross entropy over the tokens that count | `loss`, `accuracy`, `perplexity` |
+
+An evaluation is over the whole validation set; it does not matter how the set is cut into slices or how many
+devices there are.
+
+- `macro_f1` is the mean of the F1 scores of the classes that occur among the labels or the guesses, each class
+  counting the same.
+- `mae` is the mean absolute error, `rmse` the root of the mean squared error. `r2` is the share of the labels'
+  variance that is predicted: 1 is perfect, 0 is no better than always guessing the mean. For several numbers it
+  is the mean of their shares. It is left out if there is only one example.
+- The confusion matrix counts how many examples of each class (row) were taken for each class (column). It is
+  printed for up to 12 classes; for more, the pairs most often confused are. With `--json` it is `confusion` of
+  the event `done`, for up to 1000 classes, and `classes` has their names.
+
+## Weights of classes
+
+`train.class_weights = [1.0, 2.5]` lets an example of the second class count two and a half times as much as one
+of the first. `train.class_weights = \"balanced\"` computes the weights from the training examples:
+`examples / (classes * examples of the class)`. A class without training examples counts 1.
+
+The loss of a batch is `sum(w[y] * loss) / sum(w[y])`, as of PyTorch's `CrossEntropyLoss(weight=...)`, over the
+whole batch: `train.partials` and the number of devices do not change it. The loss of an evaluation is weighted
+in the same way over the whole validation set. `accuracy`, `macro_f1` and the confusion matrix are not weighted.
+";
 
 #[test]
 fn training() {
@@ -110,6 +182,7 @@ fn training() {
         let settings: Vec<String> = row.params.iter().map(|(n, v)| format!("{n} = {v}")).collect();
         text += &format!("| {} | {} | {} |\n", row.name, row.help, settings.join(", "));
     }
+    text += LOSSES;
     check("training.md", &text);
 }
 

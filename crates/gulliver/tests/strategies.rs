@@ -21,8 +21,9 @@ use gulliver_plan::cut::{CutError, NAMES};
 use gulliver_plan::topology::{Device, Topology, Wiring};
 use gulliver_run::checkpoint::fingerprint;
 use gulliver_run::data::Batch;
+use gulliver_run::host::HostTensor;
 use gulliver_run::link::Throttle;
-use gulliver_run::session::{Key, Session, SessionError, SessionOptions, Which};
+use gulliver_run::session::{Evaluated, Key, Session, SessionError, SessionOptions, Which};
 use makes::MAKES;
 use nets::{Net, layer};
 use proptest::prelude::*;
@@ -70,11 +71,12 @@ fn graphs(make: &str, batch: usize, divided: bool) -> Graphs {
     }
 }
 
-/// Losses of every step and what was evaluated at the end, and weights and states after.
+/// Losses of every step, what was evaluated and predicted at the end, and weights and states after.
 #[derive(Debug, PartialEq)]
 struct Run {
     losses: Vec<f64>,
     evaluated: Vec<(String, u64)>,
+    predicted: Option<HostTensor>,
     fingerprint: String,
 }
 
@@ -86,11 +88,13 @@ fn run(mut session: Session, data: &Batch, evaluated: &Batch) -> Run {
         assert_eq!(outcome.not_finite, None);
         losses.extend(outcome.scalars.into_iter().filter(|(name, _)| name.ends_with("loss")).map(|(_, x)| x));
     }
-    let evaluated = session.evaluate(evaluated, Key { seed: 1, step: STEPS }).unwrap();
+    let Evaluated { scalars, predicted } =
+        session.evaluate_fully(evaluated, Key { seed: 1, step: STEPS }).unwrap();
     assert_eq!(session.take_alarms(), [], "bytes are as planned on every device");
     Run {
         losses,
-        evaluated: evaluated.into_iter().map(|(name, x)| (name, x.to_bits())).collect(),
+        evaluated: scalars.into_iter().map(|(name, x)| (name, x.to_bits())).collect(),
+        predicted,
         fingerprint: fingerprint(&session.tensors().unwrap()),
     }
 }

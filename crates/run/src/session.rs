@@ -3,6 +3,7 @@
 
 mod crew;
 mod cuts;
+mod evaluate;
 mod feed;
 mod foresee;
 mod lines;
@@ -15,6 +16,7 @@ mod values;
 pub use crate::stream::Ledger;
 pub use crew::planners;
 pub use cuts::divided;
+pub use evaluate::Evaluated;
 pub use feed::{NOISE, sizes_of};
 pub use foresee::{Foreseen, Priced, fed, foresee, timed, unevenness};
 pub use lines::{Pipelined, packs, pipelined, pipelined_as};
@@ -481,29 +483,6 @@ impl Session {
             self.put_back(one)?;
         }
         Ok(outcomes)
-    }
-
-    /// Scalars of the evaluation graph for a batch.
-    pub fn evaluate(&mut self, batch: &Batch, key: Key) -> Result<BTreeMap<String, f64>, SessionError> {
-        if !self.others.is_empty() && self.planner.options().meets_within() {
-            return self.evaluate_on_all(batch, key);
-        }
-        Ok(self.evaluate_together(batch, &[key])?.remove(0))
-    }
-
-    /// Scalars of the evaluation graph for a batch, for every member.
-    pub fn evaluate_together(
-        &mut self,
-        batch: &Batch,
-        keys: &[Key],
-    ) -> Result<Vec<BTreeMap<String, f64>>, SessionError> {
-        let at = self.prepare(Which::Evaluate, batch, keys, &|_, _| None)?;
-        let mut watch = self.begin(at);
-        let Loaded { program, .. } = self.programs.get(at);
-        let graph = self.planner.graph(Which::Evaluate);
-        watch.run(&mut self.cpu, graph, program, 0..program.len())?;
-        self.end(Which::Evaluate, at, watch);
-        Ok(self.scalars(at)?.into_iter().map(|outcome| outcome.scalars).collect())
     }
 
     /// Scalar outputs of the last run, by member; what does not depend on the member is everyone's.

@@ -3,12 +3,13 @@
 
 mod array;
 mod best;
-mod metrics;
+mod clock;
+pub mod metrics;
 mod weights;
 
 pub use array::{Ended, Lane, Member, train_array};
 pub use best::{Best, rises};
-pub use metrics::metric_names;
+pub use metrics::{Scores, metric_names};
 pub use weights::{Fit, MAPPING, MODEL, Resumed, load_weights, mapping_changes, restore, save_weights};
 
 use crate::checkpoint::{self, CheckpointError};
@@ -16,8 +17,10 @@ use crate::collector::Record;
 use crate::data::open::Opened;
 use crate::data::{Batch, DataError, Dataset, Prefetch, Sampler, prefetch};
 use crate::session::{Key, Ledger, Reuse, Session, SessionError};
+use clock::Clock;
 use gulliver_graph::schedule::Schedule;
 use gulliver_plan::plan::TIERS;
+use metrics::Tally;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -134,23 +137,23 @@ impl Sources {
         session: &mut Session,
         options: &TrainOptions,
         watch: Watch<'_>,
-    ) -> Result<Evaluated, TrainError> {
-        let Some((dataset, sampler)) = &self.validation else { return Ok(Evaluated::Nothing) };
+    ) -> Result<Evaluation, TrainError> {
+        let Some((dataset, sampler)) = &self.validation else { return Ok(Evaluation::Nothing) };
         let all = sampler.steps_per_epoch();
         let batches = if options.eval_batches == 0 { all } else { options.eval_batches.min(all) };
         let found = evaluate(session, dataset, sampler, batches, options, watch)?;
-        Ok(found.map_or(Evaluated::Stopped, Evaluated::All))
+        Ok(found.map_or(Evaluation::Stopped, Evaluation::All))
     }
 }
 
 /// What an evaluation came to.
-enum Evaluated {
+enum Evaluation {
     /// There is nothing to evaluate.
     Nothing,
     /// Told to stop, it ended before its end.
     Stopped,
-    /// Metrics by name.
-    All(BTreeMap<String, f64>),
+    /// Its metrics.
+    All(Scores),
 }
 
 /// Looks on while batches are evaluated: given how many are done, of how many, it says whether to go on.
@@ -206,6 +209,9 @@ pub struct Done {
     pub loss: f64,
     /// The last evaluation.
     pub metrics: BTreeMap<String, f64>,
+    /// Of the last evaluation of a classifier: how many examples of each class (row) were taken for each
+    /// class (column).
+    pub confusion: Option<Vec<Vec<u64>>>,
     /// Training samples a second over the run, evaluation and checkpoints not counted.
     pub samples_per_second: f64,
     /// Most bytes of each tier in use at once.
@@ -290,8 +296,7 @@ pub enum TrainError {
     },
 }
 
-/// Goes through the first `batches` of a data set without training: loss averaged over what it counts, accuracy,
-/// perplexity. None if `watch` says to stop before the end.
+/// Goes through the first `batches` of a data set without training. None if `watch` says to stop before the end.
 pub fn evaluate(
     session: &mut Session,
     dataset: &Arc<dyn Dataset>,
@@ -299,24 +304,17 @@ pub fn evaluate(
     batches: u64,
     options: &TrainOptions,
     watch: Watch<'_>,
-) -> Result<Option<BTreeMap<String, f64>>, TrainError> {
+) -> Result<Option<Scores>, TrainError> {
     let TrainOptions { seed, perplexity, .. } = *options;
-    let (mut sums, mut weight) = (BTreeMap::<String, f64>::new(), 0.0);
+    let mut tally = Tally::default();
     for step in 0..batches {
         if !watch(step, batches) {
             return Ok(None);
         }
         let batch = prefetch::make(dataset.as_ref(), sampler, step)?;
-        let rows = batch.fields.first().and_then(|(_, t)| t.shape().first()).copied().unwrap_or(0);
-        let scalars = session.evaluate(&batch, Key { seed, step })?;
-        let count = scalars.get("count").copied().unwrap_or(rows as f64);
-        weight += count;
-        for (name, x) in scalars {
-            let share = if name.ends_with("loss") { x * count } else { x };
-            *sums.entry(name).or_default() += share;
-        }
+        tally.add(&batch, &session.evaluate_fully(&batch, Key { seed, step })?);
     }
-    Ok(Some(metrics::summarise(&sums, weight, perplexity)))
+    Ok(Some(tally.scores(dataset.info().classes, perplexity)))
 }
 
 /// Trains to the end from where a checkpoint left off, or from the first step. If data cannot be read, what was
@@ -348,7 +346,8 @@ pub fn train(
     Ok(Done {
         steps: run.steps,
         loss: run.loss,
-        metrics: run.metrics,
+        metrics: run.scores.metrics,
+        confusion: run.scores.confusion,
         samples_per_second: run.samples as f64 / run.busy.as_secs_f64().max(1e-9),
         peaks: TIERS.map(|tier| session.peak_of(tier)),
         sizes: session.collector().records().to_vec(),
@@ -390,9 +389,9 @@ impl Training<'_> {
             // All was done, evaluated and saved by the run before: only tell what it came to.
             let watch = &mut |done, of| self.run.clock.watch(start, (done, of), stop, notify);
             let found = self.sources.evaluate(self.session, self.options, watch)?;
-            let stopped = matches!(found, Evaluated::Stopped);
-            if let Evaluated::All(metrics) = found {
-                self.run.metrics = metrics;
+            let stopped = matches!(found, Evaluation::Stopped);
+            if let Evaluation::All(scores) = found {
+                self.run.scores = scores;
             }
             return Ok((self.fingerprint()?, stopped));
         }
@@ -482,12 +481,13 @@ impl Training<'_> {
         warn_of_alarms(self.session, notify);
         let mut watched = self.run.loss;
         match evaluated {
-            Evaluated::Stopped => return Ok(false),
-            Evaluated::Nothing => {}
-            Evaluated::All(metrics) => {
+            Evaluation::Stopped => return Ok(false),
+            Evaluation::Nothing => {}
+            Evaluation::All(scores) => {
+                let metrics = scores.metrics.clone();
                 watched = metrics.get("loss").copied().unwrap_or(watched);
                 let improved = Best::note(&mut self.run.best, &options.best_by, &metrics, step);
-                self.run.metrics = metrics.clone();
+                self.run.scores = scores;
                 notify(Notice::Evaluation { step, metrics });
                 if let (true, Some(path)) = (improved, &options.best) {
                     let mut about = options.about.clone();
@@ -548,7 +548,7 @@ struct Progress {
     steps: u64,
     loss: f64,
     scalars: BTreeMap<String, f64>,
-    metrics: BTreeMap<String, f64>,
+    scores: Scores,
     samples: u64,
     busy: Duration,
     recent: (u64, Duration),
@@ -567,7 +567,7 @@ impl Progress {
             clock: Clock::default(),
             loss: f64::NAN,
             scalars: BTreeMap::new(),
-            metrics: BTreeMap::new(),
+            scores: Scores::default(),
             samples: 0,
             busy: Duration::ZERO,
             recent: (0, Duration::ZERO),
@@ -585,6 +585,7 @@ impl Progress {
         let losses: Vec<f64> = scalars.iter().filter(|(n, _)| n.ends_with("loss")).map(|(_, x)| *x).collect();
         self.loss = losses.iter().sum();
         scalars.remove("loss");
+        scalars.remove("weight");
         if let (Some(correct), Some(count)) = (scalars.remove("correct"), scalars.remove("count")) {
             scalars.insert("accuracy".into(), correct / count);
         }
@@ -600,55 +601,6 @@ impl Progress {
             samples_per_second: samples as f64 / time.as_secs_f64().max(1e-9),
             metrics: self.scalars.clone(),
         }
-    }
-}
-
-/// When the world was last told, and when a checkpoint was last written.
-struct Clock {
-    told: Instant,
-    saved: Instant,
-    /// How long that took.
-    saving: Duration,
-}
-
-impl Default for Clock {
-    fn default() -> Clock {
-        Clock { told: Instant::now(), saved: Instant::now(), saving: Duration::ZERO }
-    }
-}
-
-impl Clock {
-    /// Time between notices of progress.
-    const TELLING: Duration = Duration::from_millis(100);
-    /// Writing checkpoints for the time takes at most one part in so many of it.
-    const SHARE: u32 = 20;
-
-    fn tell(&mut self, step: u64, evaluated: Option<(u64, u64)>, notify: &mut dyn FnMut(Notice)) {
-        if self.told.elapsed() >= Self::TELLING {
-            notify(Notice::Progress { step, evaluated });
-            self.told = Instant::now();
-        }
-    }
-
-    /// Looks on while an evaluation goes through its batches: tells about it, and says whether it may go on.
-    fn watch(
-        &mut self,
-        step: u64,
-        evaluated: (u64, u64),
-        stop: &AtomicBool,
-        notify: &mut dyn FnMut(Notice),
-    ) -> bool {
-        self.tell(step, Some(evaluated), notify);
-        !stop.load(Ordering::Relaxed)
-    }
-
-    /// How long the run could lose, less where writing takes long.
-    fn since_saved(&self) -> Duration {
-        self.saved.elapsed().saturating_sub(Self::SHARE * self.saving)
-    }
-
-    fn saved(&mut self, saving: Duration) {
-        (self.saved, self.saving) = (Instant::now(), saving);
     }
 }
 

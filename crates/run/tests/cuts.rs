@@ -164,8 +164,8 @@ fn inputs_of_several_sizes_train_and_evaluate_to_the_same_bits() {
             let (found, expected) = (step(&mut several, &data, n as u64), step(&mut one, &data, n as u64));
             assert_eq!(found, expected, "{name}, batch {batch}");
             let key = Key { seed: 1, step: n as u64 };
-            let found = several.evaluate(&data, key).unwrap();
-            assert_eq!(found, one.evaluate(&data, key).unwrap(), "{name}, batch {batch}");
+            let found = several.evaluate_fully(&data, key).unwrap();
+            assert_eq!(found, one.evaluate_fully(&data, key).unwrap(), "{name}, batch {batch}");
         }
         assert_eq!(weights(&mut several), weights(&mut one), "{name}");
         assert_eq!(several.take_alarms(), []);
@@ -259,7 +259,11 @@ fn devices_may_have_budgets_of_their_own() {
             assert_eq!(step(&mut several, &data, n), step(&mut one, &data, n), "{name}");
         }
         let key = Key { seed: 1, step: STEPS };
-        assert_eq!(several.evaluate(&data, key).unwrap(), one.evaluate(&data, key).unwrap(), "{name}");
+        assert_eq!(
+            several.evaluate_fully(&data, key).unwrap(),
+            one.evaluate_fully(&data, key).unwrap(),
+            "{name}"
+        );
         let expected = weights(&mut one);
         assert_eq!(weights(&mut several), expected, "{name}");
         let peaks: Vec<u64> = several.devices().map(|device| device.peak()).collect();

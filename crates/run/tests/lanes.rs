@@ -1,6 +1,7 @@
 //! Jobs trained as an array on lanes end as they end alone: with seeds, rates, hyper-parameters, clipping
 //! limits, schedules and data orders of their own, on any number of lanes, after others failed, and in two parts.
 
+use gulliver_graph::model::head::Head;
 use gulliver_graph::model::mlp::Mlp;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::schedule::Schedule;
@@ -25,7 +26,7 @@ fn session(threads: usize, seed: u64) -> Session {
 }
 
 fn clipped(threads: usize, seed: u64, clip: Clip) -> Session {
-    let model = Mlp { sizes: vec![64, 24, 10] };
+    let model = Mlp { sizes: vec![64, 24, 10], head: Head::Classes };
     let graph = training_graph(&model, &[Optimizer::new("adamw", &[]).unwrap()], Some(clip)).unwrap();
     let options = SessionOptions { threads, ..SessionOptions::default() };
     Session::new(graph, Some(evaluation_graph(&model).unwrap()), options, seed).unwrap()

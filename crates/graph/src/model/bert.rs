@@ -1,8 +1,9 @@
 //! BERT: a bidirectional transformer encoder with normalisation after each half block, for sequences of
 //! different lengths under a key padding mask. Weights are named as in Hugging Face's `BertFor…`.
 
+use super::head::{HIDDEN_TOKENS, Head};
 use super::param::{Param, ParamValue, Params, flag, float, int, param, text, wrong};
-use super::{Built, Family, Model, Settings, batch, classified, logits, tokens};
+use super::{Built, Family, Input, Model, Settings, batch, tokens};
 use crate::build::Builder;
 use crate::dtype::DType;
 use crate::graph::{GraphError, Init, Value};
@@ -26,23 +27,16 @@ pub struct Bert {
     pub types: usize,
     /// Whether the data has `segments`; otherwise all is of the first type.
     pub segments: bool,
-    /// What is predicted.
+    /// What is predicted: hidden tokens, or something of the text, from its first token.
     pub head: Head,
+    /// Classes of the text, or numbers to regress.
+    pub classes: usize,
     /// Share dropped after embeddings and half blocks.
     pub dropout: f32,
 }
 
-/// What is predicted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Head {
-    /// The masked tokens; `y` `[batch, length]` is -100 elsewhere.
-    MaskedTokens,
-    /// One of so many classes, from the first token; `y` `[batch]`.
-    Classes(usize),
-}
-
 /// Parameters of the family.
-pub static FAMILY: Family = Family { params: PARAMS, make };
+pub static FAMILY: Family = Family { takes: Input::Tokens, heads: HIDDEN_TOKENS, params: PARAMS, make };
 
 static PARAMS: &[Param] = &[
     param("vocab", int(30522), "number of tokens"),
@@ -53,8 +47,12 @@ static PARAMS: &[Param] = &[
     param("context", int(512), "longest input"),
     param("types", int(2), "number of segment types"),
     param("segments", flag(false), "whether the data has segment types (`segments`)"),
-    param("head", text("mlm"), "`mlm` predicts masked tokens, `classify` a class of the sequence"),
-    param("classes", int(2), "classes of the classifying head"),
+    param(
+        "head",
+        text("mlm"),
+        "`mlm` predicts masked tokens, `classify` a class of the text, `regress` numbers",
+    ),
+    param("classes", int(2), "classes of the text, or numbers to regress"),
     param("dropout", float(0.1), "share dropped after embeddings and half blocks"),
 ];
 
@@ -74,7 +72,6 @@ pub static BASE: Settings = &sizes(768, 12);
 pub static LARGE: Settings = &sizes(1024, 24);
 
 fn make(p: &Params) -> Result<Box<dyn Model>, GraphError> {
-    let classes = p.size("classes")?;
     let bert = Bert {
         vocab: p.size("vocab")?,
         width: p.size("width")?,
@@ -84,7 +81,8 @@ fn make(p: &Params) -> Result<Box<dyn Model>, GraphError> {
         context: p.size("context")?,
         types: p.size("types")?,
         segments: p.flag("segments")?,
-        head: [Head::MaskedTokens, Head::Classes(classes)][p.choice("head", &["mlm", "classify"])?],
+        head: Head::read(p, HIDDEN_TOKENS)?,
+        classes: p.size("classes")?,
         dropout: p.rate("dropout")?,
     };
     if !bert.width.is_multiple_of(bert.heads) {
@@ -99,7 +97,7 @@ const EPS: f32 = 1e-12;
 
 impl Bert {
     /// From the tokens `x` and the mask of real tokens `mask`, both `[batch, length]`, to logits:
-    /// `[batch, length, vocab]` of masked tokens or `[batch, classes]`.
+    /// `[batch, length, vocab]` of masked tokens, or one result per text `[batch, classes]`.
     pub fn build(&self, g: &mut Builder) -> Result<Value, GraphError> {
         let x = tokens(g, "x")?;
         let mask = g.data("mask", DType::Bool, &[batch(), g.shape(x)[1].clone()])?;
@@ -108,7 +106,7 @@ impl Bert {
         let table = g.scope(table, |g| g.weight("weight", &[self.vocab, self.width], START))?;
         let h = g.scope("bert", |g| self.encode(g, x, mask, segments, table))?;
         match self.head {
-            Head::MaskedTokens => g.scope("cls.predictions", |g| {
+            Head::Tokens => g.scope("cls.predictions", |g| {
                 let h = g.scope("transform.dense", |g| g.linear_from(h, self.width, START, ZERO))?;
                 let h = g.gelu(h)?;
                 let h = g.scope("transform.LayerNorm", |g| g.layer_norm_layer(h, EPS))?;
@@ -116,13 +114,13 @@ impl Bert {
                 let logits = g.project(h, table)?;
                 g.add(logits, bias)
             }),
-            Head::Classes(classes) => {
+            Head::Classes | Head::Numbers => {
                 let h = g.slice(h, 1, 0, 1)?;
                 let h = g.reshape(h, &[batch(), self.width.into()])?;
                 let h = g.scope("bert.pooler.dense", |g| g.linear_from(h, self.width, START, ZERO))?;
                 let h = g.tanh(h)?;
                 let h = g.dropout(h, self.dropout)?;
-                g.scope("classifier", |g| g.linear_from(h, classes, START, ZERO))
+                g.scope("classifier", |g| g.linear_from(h, self.classes, START, ZERO))
             }
         }
     }
@@ -187,10 +185,10 @@ impl Bert {
 impl Model for Bert {
     fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
         let x = self.build(g)?;
-        classified(g, x, self.head == Head::MaskedTokens)
+        self.head.built(g, x)
     }
 
     fn forward(&self, g: &mut Builder) -> Result<Vec<(String, Value)>, GraphError> {
-        Ok(logits(self.build(g)?))
+        Ok(self.head.named(self.build(g)?))
     }
 }

@@ -1,7 +1,8 @@
 //! The smallest useful image classifier: two convolutions and a linear layer.
 
-use super::param::{Param, Params, int, param, wrong};
-use super::{Built, Family, Model, classified, images, logits};
+use super::head::{CLASSIFY_OR_REGRESS, Head};
+use super::param::{Param, Params, extents, int, param, text, wrong};
+use super::{Built, Family, Input, Model, rectangles};
 use crate::build::Builder;
 use crate::graph::{GraphError, Value};
 use crate::windows::ConvOptions;
@@ -12,32 +13,37 @@ pub struct Cnn {
     /// Colour channels.
     pub channels: usize,
     /// Height and width of the images.
-    pub size: usize,
+    pub size: [usize; 2],
     /// Channels of the first convolution; the second has twice as many.
     pub width: usize,
-    /// Classes.
+    /// Classes, or numbers to regress.
     pub classes: usize,
+    /// What is predicted.
+    pub head: Head,
 }
 
 /// Parameters of the family.
-pub static FAMILY: Family = Family { params: PARAMS, make };
+pub static FAMILY: Family = Family { takes: Input::Images, heads: CLASSIFY_OR_REGRESS, params: PARAMS, make };
 
 static PARAMS: &[Param] = &[
     param("channels", int(1), "colour channels"),
-    param("size", int(28), "height and width of the images, from 4 up"),
+    extents("size", int(28), "height and width of the images, from 4 up; `[height, width]` if they differ"),
     param("width", int(16), "channels of the first convolution"),
-    param("classes", int(10), "classes"),
+    param("classes", int(10), "classes, or numbers to regress"),
+    param("head", text("classify"), "`classify` predicts a class, `regress` numbers"),
 ];
 
 fn make(p: &Params) -> Result<Box<dyn Model>, GraphError> {
     let cnn = Cnn {
         channels: p.size("channels")?,
-        size: p.size("size")?,
+        size: p.extents("size")?,
         width: p.size("width")?,
         classes: p.size("classes")?,
+        head: Head::read(p, CLASSIFY_OR_REGRESS)?,
     };
-    if cnn.size < 4 {
-        return wrong(&p.model, format!("images of size {} vanish in two poolings; use 4 or more", cnn.size));
+    let least = cnn.size[0].min(cnn.size[1]);
+    if least < 4 {
+        return wrong(&p.model, format!("images of size {least} vanish in two poolings; use 4 or more"));
     }
     Ok(Box::new(cnn))
 }
@@ -45,7 +51,7 @@ fn make(p: &Params) -> Result<Box<dyn Model>, GraphError> {
 impl Cnn {
     /// From the images `x` to the logits `[batch, classes]`.
     pub fn build(&self, g: &mut Builder) -> Result<Value, GraphError> {
-        let mut x = images(g, self.channels, self.size)?;
+        let mut x = rectangles(g, self.channels, self.size)?;
         for (name, out) in [("conv1", self.width), ("conv2", 2 * self.width)] {
             let options = ConvOptions::new(2).padding(1);
             x = g.scope(name, |g| g.conv_layer(x, out, &[3, 3], &options, true))?;
@@ -60,10 +66,10 @@ impl Cnn {
 impl Model for Cnn {
     fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
         let x = self.build(g)?;
-        classified(g, x, false)
+        self.head.built(g, x)
     }
 
     fn forward(&self, g: &mut Builder) -> Result<Vec<(String, Value)>, GraphError> {
-        Ok(logits(self.build(g)?))
+        Ok(self.head.named(self.build(g)?))
     }
 }

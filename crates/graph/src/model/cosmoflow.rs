@@ -1,7 +1,7 @@
 //! A CosmoFlow-like network: 3-D convolutions over a volume, regressing a few numbers.
 
 use super::param::{Param, Params, float, int, param, wrong};
-use super::{Built, Family, Model, batch};
+use super::{Built, Family, Input, Model, batch, regressed};
 use crate::build::Builder;
 use crate::dtype::DType;
 use crate::graph::{GraphError, Value};
@@ -28,7 +28,7 @@ pub struct CosmoFlow {
 }
 
 /// Parameters of the family.
-pub static FAMILY: Family = Family { params: PARAMS, make };
+pub static FAMILY: Family = Family { takes: Input::Volumes, heads: &["regress"], params: PARAMS, make };
 
 static PARAMS: &[Param] = &[
     param("channels", int(4), "channels of the volume"),
@@ -88,9 +88,7 @@ impl CosmoFlow {
 impl Model for CosmoFlow {
     fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
         let prediction = self.build(g)?;
-        let y = g.data("y", DType::F32, &[batch(), self.outputs.into()])?;
-        let loss = g.mse(prediction, y)?;
-        Ok(Built { loss, metrics: vec![("prediction".into(), prediction)] })
+        regressed(g, prediction)
     }
 
     fn forward(&self, g: &mut Builder) -> Result<Vec<(String, Value)>, GraphError> {

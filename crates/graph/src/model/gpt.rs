@@ -1,8 +1,10 @@
 //! GPT: a causal transformer with learned positions, normalisation before each block, tanh gelu and
-//! tied embeddings. Weights are named as in nanoGPT and laid out as in PyTorch's `Linear`.
+//! tied embeddings. Weights are named as in nanoGPT and laid out as in PyTorch's `Linear`; the layer that
+//! judges a whole text from its last token is named as in Hugging Face's `GPT2ForSequenceClassification`.
 
-use super::param::{Param, ParamValue, Params, float, int, param, wrong};
-use super::{Built, Family, Model, Settings, classified, logits, tokens};
+use super::head::{Head, NEXT_TOKENS, last_token};
+use super::param::{Param, ParamValue, Params, float, int, param, text, wrong};
+use super::{Built, Family, Input, Model, Settings, tokens};
 use crate::build::Builder;
 use crate::graph::{GraphError, Init, Value};
 
@@ -19,12 +21,16 @@ pub struct Gpt {
     pub layers: usize,
     /// Longest input.
     pub context: usize,
+    /// What is predicted.
+    pub head: Head,
+    /// Classes of the text, or numbers to regress.
+    pub classes: usize,
     /// Share dropped after the embeddings and each half block.
     pub dropout: f32,
 }
 
 /// Parameters of the family.
-pub static FAMILY: Family = Family { params: PARAMS, make };
+pub static FAMILY: Family = Family { takes: Input::Tokens, heads: NEXT_TOKENS, params: PARAMS, make };
 
 static PARAMS: &[Param] = &[
     param("vocab", int(65), "number of tokens"),
@@ -32,6 +38,12 @@ static PARAMS: &[Param] = &[
     param("heads", int(4), "attention heads; must divide the width"),
     param("layers", int(4), "transformer blocks"),
     param("context", int(64), "longest input"),
+    param(
+        "head",
+        text("lm"),
+        "`lm` predicts the next token, `classify` a class of the text, `regress` numbers",
+    ),
+    param("classes", int(2), "classes of the text, or numbers to regress"),
     param("dropout", float(0.0), "share dropped after embeddings and half blocks"),
 ];
 
@@ -77,6 +89,8 @@ fn make(p: &Params) -> Result<Box<dyn Model>, GraphError> {
         heads: p.size("heads")?,
         layers: p.size("layers")?,
         context: p.size("context")?,
+        head: Head::read(p, NEXT_TOKENS)?,
+        classes: p.size("classes")?,
         dropout: p.rate("dropout")?,
     };
     if !gpt.width.is_multiple_of(gpt.heads) {
@@ -90,7 +104,7 @@ const ZERO: Option<Init> = Some(Init::Constant(0.0));
 const EPS: f32 = 1e-5;
 
 impl Gpt {
-    /// From the tokens `x` to logits `[batch, length, vocab]`.
+    /// From the tokens `x` to logits `[batch, length, vocab]`, or to one result per text `[batch, classes]`.
     pub fn build(&self, g: &mut Builder) -> Result<Value, GraphError> {
         let x = tokens(g, "x")?;
         let table = g.scope("wte", |g| g.weight("weight", &[self.vocab, self.width], SMALL))?;
@@ -104,7 +118,11 @@ impl Gpt {
             h = g.scope(format!("h.{layer}"), |g| self.block(g, h))?;
         }
         let h = g.scope("ln_f", |g| g.layer_norm_layer(h, EPS))?;
-        g.scope("lm_head", |g| g.project(h, table))
+        if self.head == Head::Tokens {
+            return g.scope("lm_head", |g| g.project(h, table));
+        }
+        let last = last_token(g, h)?;
+        g.scope("score", |g| g.linear_from(last, self.classes, SMALL, None))
     }
 
     fn block(&self, g: &mut Builder, x: Value) -> Result<Value, GraphError> {
@@ -137,10 +155,10 @@ impl Gpt {
 impl Model for Gpt {
     fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
         let x = self.build(g)?;
-        classified(g, x, true)
+        self.head.built(g, x)
     }
 
     fn forward(&self, g: &mut Builder) -> Result<Vec<(String, Value)>, GraphError> {
-        Ok(logits(self.build(g)?))
+        Ok(self.head.named(self.build(g)?))
     }
 }

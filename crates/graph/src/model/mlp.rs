@@ -1,7 +1,8 @@
 //! Fully connected layers with relu between them; parameters are named as in a PyTorch `Sequential`.
 
-use super::param::{Param, Params, ints, param, wrong};
-use super::{Built, Family, Model, Settings, batch, classified, logits};
+use super::head::{CLASSIFY_OR_REGRESS, Head};
+use super::param::{Param, Params, ints, param, text, wrong};
+use super::{Built, Family, Input, Model, Settings, batch};
 use crate::build::Builder;
 use crate::dtype::DType;
 use crate::graph::{GraphError, Value};
@@ -11,13 +12,18 @@ use crate::graph::{GraphError, Value};
 pub struct Mlp {
     /// At least two.
     pub sizes: Vec<usize>,
+    /// What is predicted.
+    pub head: Head,
 }
 
 /// Parameters of the family.
-pub static FAMILY: Family = Family { params: PARAMS, make };
+pub static FAMILY: Family =
+    Family { takes: Input::Vectors, heads: CLASSIFY_OR_REGRESS, params: PARAMS, make };
 
-static PARAMS: &[Param] =
-    &[param("sizes", ints(&[784, 1024, 1024, 10]), "widths of input, hidden layers and output")];
+static PARAMS: &[Param] = &[
+    param("sizes", ints(&[784, 1024, 1024, 10]), "widths of input, hidden layers and output"),
+    param("head", text("classify"), "`classify` predicts a class, `regress` numbers"),
+];
 
 /// 64 inputs, 10 classes.
 pub static TINY: Settings = &[("sizes", ints(&[64, 32, 10]))];
@@ -27,11 +33,11 @@ fn make(p: &Params) -> Result<Box<dyn Model>, GraphError> {
     if sizes.len() < 2 {
         return wrong(&p.model, "`sizes` needs at least the widths of input and output".into());
     }
-    Ok(Box::new(Mlp { sizes }))
+    Ok(Box::new(Mlp { sizes, head: Head::read(p, CLASSIFY_OR_REGRESS)? }))
 }
 
 impl Mlp {
-    /// From `x` to the logits `[batch, classes]`.
+    /// From `x` to the logits or numbers `[batch, outputs]`.
     pub fn build(&self, g: &mut Builder) -> Result<Value, GraphError> {
         let mut x = g.data("x", DType::F32, &[batch(), self.sizes[0].into()])?;
         for (i, &out) in self.sizes[1..].iter().enumerate() {
@@ -47,10 +53,10 @@ impl Mlp {
 impl Model for Mlp {
     fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
         let x = self.build(g)?;
-        classified(g, x, false)
+        self.head.built(g, x)
     }
 
     fn forward(&self, g: &mut Builder) -> Result<Vec<(String, Value)>, GraphError> {
-        Ok(logits(self.build(g)?))
+        Ok(self.head.named(self.build(g)?))
     }
 }

@@ -1,7 +1,8 @@
 //! MobileNet-V2: inverted residuals around depthwise convolutions, with torchvision's weight names.
 
-use super::param::{Param, Params, float, int, param};
-use super::{Built, Family, Model, classified, images, logits};
+use super::head::{CLASSIFY_OR_REGRESS, Head};
+use super::param::{Param, Params, extents, float, int, param, text};
+use super::{Built, Family, Input, Model, rectangles};
 use crate::build::Builder;
 use crate::graph::{GraphError, Init, Value};
 use crate::op::map::Function;
@@ -12,29 +13,37 @@ use crate::windows::ConvOptions;
 pub struct MobileNetV2 {
     /// Multiplies the channels of every layer.
     pub width: f32,
+    /// Colour channels.
+    pub channels: usize,
     /// Height and width of the images.
-    pub size: usize,
-    /// Classes.
+    pub size: [usize; 2],
+    /// Classes, or numbers to regress.
     pub classes: usize,
+    /// What is predicted.
+    pub head: Head,
     /// Share dropped before the classifier.
     pub dropout: f32,
 }
 
 /// Parameters of the family.
-pub static FAMILY: Family = Family { params: PARAMS, make };
+pub static FAMILY: Family = Family { takes: Input::Images, heads: CLASSIFY_OR_REGRESS, params: PARAMS, make };
 
 static PARAMS: &[Param] = &[
     param("width", float(1.0), "multiplies the channels of every layer"),
-    param("size", int(224), "height and width of the images"),
-    param("classes", int(1000), "classes"),
+    param("channels", int(3), "colour channels"),
+    extents("size", int(224), "height and width of the images; `[height, width]` if they differ"),
+    param("classes", int(1000), "classes, or numbers to regress"),
+    param("head", text("classify"), "`classify` predicts a class, `regress` numbers"),
     param("dropout", float(0.2), "share dropped before the classifier"),
 ];
 
 fn make(p: &Params) -> Result<Box<dyn Model>, GraphError> {
     Ok(Box::new(MobileNetV2 {
         width: p.number("width", 0.01, 100.0)?,
-        size: p.size("size")?,
+        channels: p.size("channels")?,
+        size: p.extents("size")?,
         classes: p.size("classes")?,
+        head: Head::read(p, CLASSIFY_OR_REGRESS)?,
         dropout: p.rate("dropout")?,
     }))
 }
@@ -69,7 +78,7 @@ impl MobileNetV2 {
     /// From the images `x` to the logits `[batch, classes]`.
     pub fn build(&self, g: &mut Builder) -> Result<Value, GraphError> {
         let channels = |c: usize| round_channels(c as f32 * self.width);
-        let x = images(g, 3, self.size)?;
+        let x = rectangles(g, self.channels, self.size)?;
         let stem = Shape { kernel: 3, stride: 2, depthwise: false };
         let mut x = g.scope("features.0", |g| conv_norm_clamp(g, x, channels(32), stem))?;
         let mut layer = 1;
@@ -134,10 +143,10 @@ fn conv_norm(
 impl Model for MobileNetV2 {
     fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
         let x = self.build(g)?;
-        classified(g, x, false)
+        self.head.built(g, x)
     }
 
     fn forward(&self, g: &mut Builder) -> Result<Vec<(String, Value)>, GraphError> {
-        Ok(logits(self.build(g)?))
+        Ok(self.head.named(self.build(g)?))
     }
 }

@@ -8,6 +8,7 @@ pub mod cnn;
 pub mod cosmoflow;
 pub mod dcgan;
 pub mod gpt;
+pub mod head;
 pub mod mlp;
 pub mod mobilenet;
 pub mod param;
@@ -15,6 +16,7 @@ pub mod pointnet;
 pub mod recurrent;
 pub mod resnet;
 pub mod vgg;
+pub mod weighted;
 
 use crate::build::Builder;
 use crate::dim::{Dim, product};
@@ -38,7 +40,8 @@ pub struct Objective {
 pub struct Built {
     /// What is minimised, a scalar.
     pub loss: Value,
-    /// What else is worth knowing, by name: `logits`; `correct` and `count` as scalars to be summed.
+    /// What else is worth knowing, by name: `logits` and `guess`, the class of the largest of them, or
+    /// `prediction`; `correct`, `count` and `weight` as scalars to be summed.
     pub metrics: Vec<(String, Value)>,
 }
 
@@ -56,9 +59,31 @@ pub trait Model: fmt::Debug + Send + Sync {
     fn forward(&self, g: &mut Builder) -> Result<Vec<(String, Value)>, GraphError>;
 }
 
+/// What a model reads as `x`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// Numbers of any shape, as one row.
+    Vectors,
+    /// Images of any height and width.
+    Images,
+    /// Square images of this height and width.
+    ImagesOf(usize),
+    /// Cubes of numbers with channels.
+    Volumes,
+    /// Points of three coordinates.
+    Points,
+    /// Ids of tokens.
+    Tokens,
+}
+
 /// Models that differ in their parameters only.
 #[derive(Debug)]
 pub struct Family {
+    /// What its data `x` is.
+    pub takes: Input,
+    /// What it can predict: the values of its parameter `head`, or the one thing it predicts without such a
+    /// parameter; empty if it needs no targets.
+    pub heads: &'static [&'static str],
     /// Its parameters with their defaults.
     pub params: &'static [Param],
     /// Makes the model; refuses values that make no sense together.
@@ -173,9 +198,18 @@ pub fn batch() -> Dim {
     Dim::symbol("batch")
 }
 
-/// Images `x` `[batch, channels, size, size]`.
+/// Square images `x` `[batch, channels, size, size]`.
 pub fn images(g: &mut Builder, channels: usize, size: usize) -> Result<Value, GraphError> {
-    g.data("x", DType::F32, &[batch(), channels.into(), size.into(), size.into()])
+    rectangles(g, channels, [size, size])
+}
+
+/// Images `x` `[batch, channels, height, width]`.
+pub fn rectangles(
+    g: &mut Builder,
+    channels: usize,
+    [height, width]: [usize; 2],
+) -> Result<Value, GraphError> {
+    g.data("x", DType::F32, &[batch(), channels.into(), height.into(), width.into()])
 }
 
 /// Token ids `name` `[batch, length]`.
@@ -189,12 +223,20 @@ pub fn logits(value: Value) -> Vec<(String, Value)> {
 }
 
 /// Cross entropy of logits `[…, classes]` against the classes `y` `[…]`, with how many were right out of
-/// how many. With `ignore`, targets of [`IGNORED`] do not count.
+/// how many. With `ignore`, targets of [`IGNORED`] do not count and no `guess` is given. Without it, each row
+/// counts as much as the data `weight` says if the builder [weighs examples](Builder::weigh_examples).
 pub fn classified(g: &mut Builder, logits: Value, ignore: bool) -> Result<Built, GraphError> {
     let shape = g.shape(logits).to_vec();
     let (rows, last) = (&shape[..shape.len() - 1], shape.len() - 1);
     let y = g.data("y", DType::I64, rows)?;
-    let loss = g.cross_entropy(logits, y, ignore.then_some(IGNORED), 0.0)?;
+    let weight = match g.weighs_examples() && !ignore {
+        true => Some(g.data("weight", DType::F32, rows)?),
+        false => None,
+    };
+    let loss = match weight {
+        Some(weight) => g.weighted_cross_entropy(logits, y, weight)?,
+        None => g.cross_entropy(logits, y, ignore.then_some(IGNORED), 0.0)?,
+    };
     let guess = g.argmax(logits, last)?;
     let hits = g.equal(guess, y)?;
     let hits = g.cast_f32(hits)?;
@@ -208,8 +250,22 @@ pub fn classified(g: &mut Builder, logits: Value, ignore: bool) -> Result<Built,
     } else {
         g.size(product(rows))?
     };
-    let metrics = vec![("logits".into(), logits), ("correct".into(), correct), ("count".into(), count)];
+    let mut metrics = vec![("logits".into(), logits), ("correct".into(), correct), ("count".into(), count)];
+    if !ignore {
+        metrics.push(("guess".into(), guess));
+    }
+    if let Some(weight) = weight {
+        metrics.push(("weight".into(), g.sum_all(weight)?));
+    }
     Ok(Built { loss, metrics })
+}
+
+/// Mean squared error of predictions `[batch, n]` against the numbers `y` of the same shape.
+pub fn regressed(g: &mut Builder, prediction: Value) -> Result<Built, GraphError> {
+    let shape = g.shape(prediction).to_vec();
+    let y = g.data("y", DType::F32, &shape)?;
+    let loss = g.mse(prediction, y)?;
+    Ok(Built { loss, metrics: vec![("prediction".into(), prediction)] })
 }
 
 /// The target of positions that do not count, as in PyTorch.
@@ -304,6 +360,70 @@ mod tests {
     }
 
     #[test]
+    fn heads_add_only_their_own_weights() {
+        let of = |name: &str, head: &str| -> Vec<String> {
+            let head = ParamValue::Text(head.to_string().into());
+            let graph = graph(name, &[("head", head), ("vocab", int(30)), ("classes", int(3))]);
+            graph.weights().map(|(_, info)| format!("{} {}", info.name, info.ty)).collect()
+        };
+        for (name, heads, own) in [
+            ("gpt-nano", &["lm", "classify"], vec!["score.weight f32[3,128]"]),
+            ("lstm", &["lm", "classify"], vec!["decoder.weight f32[3,512]", "decoder.bias f32[3]"]),
+        ] {
+            let plain = of(name, heads[0]);
+            let added: Vec<String> =
+                of(name, heads[1]).into_iter().filter(|weight| !plain.contains(weight)).collect();
+            assert_eq!(added, own, "{name}");
+            assert_eq!(of(name, "classify"), of(name, "regress"), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_head_of_a_family_can_be_built() {
+        for row in MODELS.iter().filter(|row| ["mlp", "cnn", "lstm", "gpt", "bert"].contains(&row.name)) {
+            for head in row.family.heads {
+                let graph = graph(row.name, &[("head", ParamValue::Text((*head).into()))]);
+                let result = if *head == "regress" { "prediction" } else { "logits" };
+                assert!(graph.output(result).is_some(), "{} {head}", row.name);
+                assert_eq!(graph.output("guess").is_some(), *head == "classify", "{} {head}", row.name);
+                assert_eq!(graph.output("correct").is_some(), *head != "regress", "{} {head}", row.name);
+            }
+        }
+        for row in MODELS {
+            let default = row.params().into_iter().find(|p| p.name == "head").map(|p| p.default);
+            let first = row.family.heads.first().map(|head| ParamValue::Text((*head).into()));
+            assert!(default.is_none() || default == first, "{}", row.name);
+        }
+    }
+
+    #[test]
+    fn images_may_be_rectangles() {
+        for name in ["cnn", "resnet18", "vgg11", "mobilenet_v2"] {
+            let small = [("width", int(4)), ("hidden", int(8)), ("pool", int(1))];
+            let row = MODELS.iter().find(|row| row.name == name).unwrap();
+            let has = |param: &str| {
+                row.params().iter().any(|p| p.name == param && matches!(p.default, ParamValue::Int(_)))
+            };
+            let mut given: Vec<(&str, ParamValue)> = small.into_iter().filter(|(p, _)| has(p)).collect();
+            given.push(("size", ints(&[32, 48])));
+            let graph = graph(name, &given);
+            let x = graph.input("x").unwrap();
+            let [_, _, height, width] = &graph.ty(x).shape[..] else { panic!("{name}") };
+            assert_eq!((height.as_const(), width.as_const()), (Some(32), Some(48)), "{name}");
+        }
+        for (value, said) in [
+            (ints(&[3, 9]), "model `cnn`: images of size 3 vanish in two poolings; use 4 or more"),
+            (
+                ints(&[3]),
+                "model `cnn`: parameter `size` must be a whole number or [height, width], got `[3]`",
+            ),
+            (ints(&[0, 9]), "model `cnn`: parameter `size` must be sizes from 1 to 1048576, got [0, 9]"),
+        ] {
+            assert_eq!(model("cnn", &[("size".into(), value)]).unwrap_err().to_string(), said);
+        }
+    }
+
+    #[test]
     fn names_are_unique_and_settings_fit_their_family() {
         for (i, row) in MODELS.iter().enumerate() {
             assert!(MODELS[..i].iter().all(|other| other.name != row.name), "{}", row.name);
@@ -317,14 +437,14 @@ mod tests {
     fn mistakes_say_what_to_do() {
         for (name, param, value, said) in [
             ("resnet5", "size", int(3), "there is no model `resnet5`; did you mean `resnet50`?"),
-            ("gpt", "head", int(3), "model `gpt`: has no parameter `head`; did you mean `heads`?"),
+            ("gpt", "headz", int(3), "model `gpt`: has no parameter `headz`; did you mean `heads`?"),
             ("gpt", "heads", int(3), "model `gpt`: 3 heads do not divide width 128"),
             ("bert", "heads", int(7), "model `bert`: 7 heads do not divide width 128"),
             (
                 "bert",
                 "head",
                 text("x"),
-                "model `bert`: parameter `head` must be `mlm` or `classify`, got `x`",
+                "model `bert`: parameter `head` must be `mlm` or `classify` or `regress`, got `x`",
             ),
             (
                 "mlp",

@@ -95,11 +95,31 @@ pub struct Param {
     pub default: ParamValue,
     /// One line for people.
     pub help: &'static str,
+    /// Whether `[height, width]` may stand for the one whole number.
+    pub pair: bool,
+}
+
+impl Param {
+    /// This value as one of the parameter, if it can be.
+    pub fn accepts(&self, value: &ParamValue) -> Option<ParamValue> {
+        let pair = self.pair && matches!(value, ParamValue::Ints(two) if two.len() == 2);
+        if pair { Some(value.clone()) } else { value.fitted(&self.default) }
+    }
+
+    /// What its values are called.
+    pub fn kind(&self) -> &'static str {
+        if self.pair { "a whole number or [height, width]" } else { self.default.kind() }
+    }
 }
 
 /// A row of a family's table.
 pub const fn param(name: &'static str, default: ParamValue, help: &'static str) -> Param {
-    Param { name, default, help }
+    Param { name, default, help, pair: false }
+}
+
+/// A row whose value is one whole number, or `[height, width]`.
+pub const fn extents(name: &'static str, default: ParamValue, help: &'static str) -> Param {
+    Param { name, default, help, pair: true }
 }
 
 /// The parameters of one model: a value for every row of its family's table.
@@ -127,8 +147,8 @@ impl Params {
                 let hint = suggestion(name, table.iter().map(|p| p.name), "it has");
                 return wrong(model, format!("has no parameter `{name}`{hint}"));
             };
-            let Some(value) = value.fitted(&row.default) else {
-                let kind = row.default.kind();
+            let Some(value) = row.accepts(value) else {
+                let kind = row.kind();
                 return wrong(model, format!("parameter `{name}` must be {kind}, got `{value}`"));
             };
             values.insert(row.name, value);
@@ -152,6 +172,17 @@ impl Params {
             ParamValue::Int(v) if (1..=LARGEST).contains(v) => Ok(*v as usize),
             v => wrong(&self.model, format!("parameter `{name}` must be from 1 to {LARGEST}, got {v}")),
         }
+    }
+
+    /// Height and width: two sizes, or one for both.
+    pub fn extents(&self, name: &str) -> Result<[usize; 2], GraphError> {
+        if let ParamValue::Ints(_) = self.get(name)? {
+            let sizes = self.sizes(name)?;
+            if let [height, width] = sizes[..] {
+                return Ok([height, width]);
+            }
+        }
+        self.size(name).map(|size| [size, size])
     }
 
     /// A list of sizes.
@@ -216,6 +247,7 @@ mod tests {
         param("dropout", float(0.1), "share dropped"),
         param("head", text("mlm"), "what is predicted"),
         param("sizes", ints(&[3, 2]), "widths"),
+        extents("size", int(28), "height and width"),
     ];
 
     fn read(name: &str, value: ParamValue) -> Result<Params, GraphError> {
@@ -229,6 +261,8 @@ mod tests {
         assert_eq!(p.rate("dropout").unwrap(), 0.0);
         assert_eq!(p.sizes("sizes").unwrap(), [3, 2]);
         assert_eq!(p.choice("head", &["classify", "mlm"]).unwrap(), 1);
+        assert_eq!(p.extents("size").unwrap(), [28, 28]);
+        assert_eq!(read("size", ints(&[4, 6])).unwrap().extents("size").unwrap(), [4, 6]);
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! PointNet: a classifier of point clouds, plain or with the learned transforms of points and features
 //! and the penalty that keeps the latter near a rotation.
 
-use super::param::{Param, Params, flag, float, int, param};
-use super::{Built, Family, Model, batch, classified, logits};
+use super::head::{CLASSIFY_OR_REGRESS, Head};
+use super::param::{Param, Params, flag, float, int, param, text};
+use super::{Built, Family, Input, Model, batch};
 use crate::build::Builder;
 use crate::dtype::DType;
 use crate::graph::{GraphError, Value};
@@ -15,8 +16,10 @@ pub struct PointNet {
     pub points: usize,
     /// Channels of the first layer; the others are multiples of it.
     pub width: usize,
-    /// Classes.
+    /// Classes, or numbers to regress.
     pub classes: usize,
+    /// What is predicted.
+    pub head: Head,
     /// Whether points and features are transformed by networks of their own.
     pub transform: bool,
     /// Share dropped before the last layer.
@@ -24,12 +27,13 @@ pub struct PointNet {
 }
 
 /// Parameters of the family.
-pub static FAMILY: Family = Family { params: PARAMS, make };
+pub static FAMILY: Family = Family { takes: Input::Points, heads: CLASSIFY_OR_REGRESS, params: PARAMS, make };
 
 static PARAMS: &[Param] = &[
     param("points", int(1024), "points of a cloud"),
     param("width", int(64), "channels of the first layer"),
-    param("classes", int(40), "classes"),
+    param("classes", int(40), "classes, or numbers to regress"),
+    param("head", text("classify"), "`classify` predicts a class, `regress` numbers"),
     param("transform", flag(false), "learned transforms of points and features"),
     param("dropout", float(0.0), "share dropped before the last layer"),
 ];
@@ -39,6 +43,7 @@ fn make(p: &Params) -> Result<Box<dyn Model>, GraphError> {
         points: p.size("points")?,
         width: p.size("width")?,
         classes: p.size("classes")?,
+        head: Head::read(p, CLASSIFY_OR_REGRESS)?,
         transform: p.flag("transform")?,
         dropout: p.rate("dropout")?,
     }))
@@ -130,7 +135,7 @@ fn identity(g: &mut Builder, k: usize) -> Result<Value, GraphError> {
 impl Model for PointNet {
     fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
         let (x, penalty) = self.build(g)?;
-        let mut built = classified(g, x, false)?;
+        let mut built = self.head.built(g, x)?;
         if let Some(penalty) = penalty {
             let scaled = g.affine(penalty, PENALTY, 0.0)?;
             built.loss = g.add(built.loss, scaled)?;
@@ -140,6 +145,6 @@ impl Model for PointNet {
     }
 
     fn forward(&self, g: &mut Builder) -> Result<Vec<(String, Value)>, GraphError> {
-        Ok(logits(self.build(g)?.0))
+        Ok(self.head.named(self.build(g)?.0))
     }
 }

@@ -1,12 +1,13 @@
-//! A recurrent language model: embedding, LSTM or GRU layers, linear decoder. Weights are named as in
-//! PyTorch's word language model.
+//! A recurrent model of text: embedding, LSTM or GRU layers, linear decoder of every state or of the state
+//! of the last token. Weights are named as in PyTorch's word language model.
 
+use super::head::{Head, NEXT_TOKENS, last_token};
 use super::param::{Param, Params, float, int, param, text};
-use super::{Built, Family, Model, classified, logits, tokens};
+use super::{Built, Family, Input, Model, tokens};
 use crate::build::Builder;
 use crate::graph::{GraphError, Init, Value};
 
-/// Sizes of a recurrent language model.
+/// Sizes of a recurrent model of text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recurrent {
     /// Number of tokens.
@@ -17,6 +18,10 @@ pub struct Recurrent {
     pub layers: usize,
     /// Which recurrence.
     pub cell: Cell,
+    /// What is predicted.
+    pub head: Head,
+    /// Classes of the text, or numbers to regress.
+    pub classes: usize,
     /// Share dropped between layers.
     pub dropout: f32,
 }
@@ -31,13 +36,19 @@ pub enum Cell {
 }
 
 /// Parameters of the family.
-pub static FAMILY: Family = Family { params: PARAMS, make };
+pub static FAMILY: Family = Family { takes: Input::Tokens, heads: NEXT_TOKENS, params: PARAMS, make };
 
 static PARAMS: &[Param] = &[
     param("vocab", int(1000), "number of tokens"),
     param("width", int(512), "width of embeddings and states"),
     param("layers", int(2), "recurrent layers"),
     param("cell", text("lstm"), "`lstm` or `gru`"),
+    param(
+        "head",
+        text("lm"),
+        "`lm` predicts the next token, `classify` a class of the text, `regress` numbers",
+    ),
+    param("classes", int(2), "classes of the text, or numbers to regress"),
     param("dropout", float(0.0), "share dropped between layers"),
 ];
 
@@ -47,12 +58,14 @@ fn make(p: &Params) -> Result<Box<dyn Model>, GraphError> {
         width: p.size("width")?,
         layers: p.size("layers")?,
         cell: [Cell::Lstm, Cell::Gru][p.choice("cell", &["lstm", "gru"])?],
+        head: Head::read(p, NEXT_TOKENS)?,
+        classes: p.size("classes")?,
         dropout: p.rate("dropout")?,
     }))
 }
 
 impl Recurrent {
-    /// From the tokens `x` to logits `[batch, length, vocab]`.
+    /// From the tokens `x` to logits `[batch, length, vocab]`, or to one result per text `[batch, classes]`.
     pub fn build(&self, g: &mut Builder) -> Result<Value, GraphError> {
         let x = tokens(g, "x")?;
         let start = Init::Normal(1.0);
@@ -66,17 +79,24 @@ impl Recurrent {
                 Cell::Gru => g.gru_layer(h, layer, self.width),
             })?;
         }
-        g.scope("decoder", |g| g.linear(h, self.vocab, true))
+        let outputs = match self.head {
+            Head::Tokens => self.vocab,
+            Head::Classes | Head::Numbers => {
+                h = last_token(g, h)?;
+                self.classes
+            }
+        };
+        g.scope("decoder", |g| g.linear(h, outputs, true))
     }
 }
 
 impl Model for Recurrent {
     fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
         let x = self.build(g)?;
-        classified(g, x, true)
+        self.head.built(g, x)
     }
 
     fn forward(&self, g: &mut Builder) -> Result<Vec<(String, Value)>, GraphError> {
-        Ok(logits(self.build(g)?))
+        Ok(self.head.named(self.build(g)?))
     }
 }

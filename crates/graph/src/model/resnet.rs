@@ -1,8 +1,9 @@
 //! ResNets and wide ResNets of any depth, with torchvision's weight names. The stem is that of
 //! ImageNet (7x7 with stride 2, then a maximum) or of small images (3x3).
 
-use super::param::{Param, Params, flag, int, ints, param, text, wrong};
-use super::{Built, Family, Model, Settings, classified, images, logits};
+use super::head::{CLASSIFY_OR_REGRESS, Head};
+use super::param::{Param, Params, extents, flag, int, ints, param, text, wrong};
+use super::{Built, Family, Input, Model, Settings, rectangles};
 use crate::build::Builder;
 use crate::graph::{GraphError, Init, Value};
 use crate::windows::ConvOptions;
@@ -23,9 +24,11 @@ pub struct ResNet {
     /// Colour channels.
     pub channels: usize,
     /// Height and width of the images.
-    pub size: usize,
-    /// Classes.
+    pub size: [usize; 2],
+    /// Classes, or numbers to regress.
     pub classes: usize,
+    /// What is predicted.
+    pub head: Head,
 }
 
 /// How images enter.
@@ -38,7 +41,7 @@ pub enum Stem {
 }
 
 /// Parameters of the family.
-pub static FAMILY: Family = Family { params: PARAMS, make };
+pub static FAMILY: Family = Family { takes: Input::Images, heads: CLASSIFY_OR_REGRESS, params: PARAMS, make };
 
 static PARAMS: &[Param] = &[
     param("blocks", ints(&[2, 2, 2, 2]), "residual blocks of each stage"),
@@ -47,8 +50,9 @@ static PARAMS: &[Param] = &[
     param("width", int(64), "channels of the first stage"),
     param("stem", text("imagenet"), "`imagenet` (7x7/2 and maximum) or `cifar` (3x3)"),
     param("channels", int(3), "colour channels"),
-    param("size", int(224), "height and width of the images"),
-    param("classes", int(1000), "classes"),
+    extents("size", int(224), "height and width of the images; `[height, width]` if they differ"),
+    param("classes", int(1000), "classes, or numbers to regress"),
+    param("head", text("classify"), "`classify` predicts a class, `regress` numbers"),
 ];
 
 /// ResNet-18, as it is used for 32x32 images.
@@ -76,8 +80,9 @@ fn make(p: &Params) -> Result<Box<dyn Model>, GraphError> {
         width: p.size("width")?,
         stem: [Stem::Imagenet, Stem::Cifar][p.choice("stem", &["imagenet", "cifar"])?],
         channels: p.size("channels")?,
-        size: p.size("size")?,
+        size: p.extents("size")?,
         classes: p.size("classes")?,
+        head: Head::read(p, CLASSIFY_OR_REGRESS)?,
     };
     if net.blocks.is_empty() || net.blocks.len() > 8 {
         return wrong(&p.model, format!("`blocks` must name 1 to 8 stages, got {}", net.blocks.len()));
@@ -106,7 +111,7 @@ fn conv_norm(
 impl ResNet {
     /// From the images `x` to the logits `[batch, classes]`.
     pub fn build(&self, g: &mut Builder) -> Result<Value, GraphError> {
-        let mut x = images(g, self.channels, self.size)?;
+        let mut x = rectangles(g, self.channels, self.size)?;
         let (kernel, stride) = if self.stem == Stem::Imagenet { (7, 2) } else { (3, 1) };
         x = conv_norm(g, x, ["conv1", "bn1"], self.width, kernel, stride)?;
         x = g.relu(x)?;
@@ -153,10 +158,10 @@ impl ResNet {
 impl Model for ResNet {
     fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
         let x = self.build(g)?;
-        classified(g, x, false)
+        self.head.built(g, x)
     }
 
     fn forward(&self, g: &mut Builder) -> Result<Vec<(String, Value)>, GraphError> {
-        Ok(logits(self.build(g)?))
+        Ok(self.head.named(self.build(g)?))
     }
 }

@@ -1,7 +1,8 @@
 //! VGG networks with torchvision's weight names.
 
-use super::param::{Param, Params, float, int, ints, param, wrong};
-use super::{Built, Family, Model, Settings, classified, images, logits};
+use super::head::{CLASSIFY_OR_REGRESS, Head};
+use super::param::{Param, Params, extents, float, int, ints, param, text, wrong};
+use super::{Built, Family, Input, Model, Settings, rectangles};
 use crate::build::Builder;
 use crate::graph::{GraphError, Init, Value};
 use crate::windows::ConvOptions;
@@ -17,24 +18,30 @@ pub struct Vgg {
     pub hidden: usize,
     /// Height and width that the classifier sees.
     pub pool: usize,
+    /// Colour channels.
+    pub channels: usize,
     /// Height and width of the images.
-    pub size: usize,
-    /// Classes.
+    pub size: [usize; 2],
+    /// Classes, or numbers to regress.
     pub classes: usize,
+    /// What is predicted.
+    pub head: Head,
     /// Share dropped after each hidden layer.
     pub dropout: f32,
 }
 
 /// Parameters of the family.
-pub static FAMILY: Family = Family { params: PARAMS, make };
+pub static FAMILY: Family = Family { takes: Input::Images, heads: CLASSIFY_OR_REGRESS, params: PARAMS, make };
 
 static PARAMS: &[Param] = &[
     param("convolutions", ints(&[1, 1, 2, 2, 2]), "convolutions of each stage"),
     param("width", int(64), "channels of the first stage"),
     param("hidden", int(4096), "width of the hidden linear layers"),
     param("pool", int(7), "height and width the classifier sees"),
-    param("size", int(224), "height and width of the images"),
-    param("classes", int(1000), "classes"),
+    param("channels", int(3), "colour channels"),
+    extents("size", int(224), "height and width of the images; `[height, width]` if they differ"),
+    param("classes", int(1000), "classes, or numbers to regress"),
+    param("head", text("classify"), "`classify` predicts a class, `regress` numbers"),
     param("dropout", float(0.5), "share dropped after each hidden layer"),
 ];
 
@@ -51,16 +58,18 @@ fn make(p: &Params) -> Result<Box<dyn Model>, GraphError> {
         width: p.size("width")?,
         hidden: p.size("hidden")?,
         pool: p.size("pool")?,
-        size: p.size("size")?,
+        channels: p.size("channels")?,
+        size: p.extents("size")?,
         classes: p.size("classes")?,
+        head: Head::read(p, CLASSIFY_OR_REGRESS)?,
         dropout: p.rate("dropout")?,
     };
-    let stages = vgg.convolutions.len();
-    if stages == 0 || stages > 16 || vgg.size >> stages < vgg.pool {
+    let (stages, least) = (vgg.convolutions.len(), vgg.size[0].min(vgg.size[1]));
+    if stages == 0 || stages > 16 || least >> stages < vgg.pool {
         let smallest = vgg.pool << stages.min(16);
         return wrong(
             &p.model,
-            format!("{stages} stages halve images of size {} too often; use {smallest} or more", vgg.size),
+            format!("{stages} stages halve images of size {least} too often; use {smallest} or more"),
         );
     }
     Ok(Box::new(vgg))
@@ -69,7 +78,7 @@ fn make(p: &Params) -> Result<Box<dyn Model>, GraphError> {
 impl Vgg {
     /// From the images `x` to the logits `[batch, classes]`.
     pub fn build(&self, g: &mut Builder) -> Result<Value, GraphError> {
-        let mut x = images(g, 3, self.size)?;
+        let mut x = rectangles(g, self.channels, self.size)?;
         let mut layer = 0;
         for (stage, &count) in self.convolutions.iter().enumerate() {
             let out = self.width << stage.min(3);
@@ -102,10 +111,10 @@ impl Vgg {
 impl Model for Vgg {
     fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
         let x = self.build(g)?;
-        classified(g, x, false)
+        self.head.built(g, x)
     }
 
     fn forward(&self, g: &mut Builder) -> Result<Vec<(String, Value)>, GraphError> {
-        Ok(logits(self.build(g)?))
+        Ok(self.head.named(self.build(g)?))
     }
 }

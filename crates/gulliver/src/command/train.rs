@@ -182,7 +182,7 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
             reporter.report(&Event::Warning { message })?;
         }
     }
-    let event = finished(done);
+    let event = finished(done, sources.train.info().class_names);
     metrics.record(&event, now())?;
     reporter.report(&event)?;
     write_trace(arguments, &session)
@@ -379,7 +379,7 @@ fn summary(record: &Record) -> SizeSummary {
     }
 }
 
-fn finished(done: Done) -> Event {
+fn finished(done: Done, classes: Vec<String>) -> Event {
     let Reuse { hits, misses, dropped, seconds } = done.plans;
     Event::Done {
         steps: done.steps,
@@ -400,6 +400,8 @@ fn finished(done: Done) -> Event {
         alarms: done.alarms,
         resident_bytes: probe::peak_resident(),
         fingerprint: done.fingerprint,
+        classes,
+        confusion: done.confusion,
     }
 }
 

@@ -80,6 +80,25 @@ impl<'a> Fields<'a> {
         self.read(key, &allowed, |item| each(&item.value, |value| Some(real(value, range)? as f32)))
     }
 
+    /// This word (`None`), or a list of numbers in `range`.
+    pub fn word_or_reals(
+        &mut self,
+        key: &'static str,
+        word: &str,
+        range: Range,
+    ) -> Result<Option<Option<Vec<f64>>>, JobError> {
+        let allowed = format!("\"{word}\" or a list, each {}", range.allowed);
+        self.read(key, &allowed, |item| match text(item).as_deref() == Some(word) {
+            true => Some(None),
+            false => match &item.value {
+                Value::List(list) if !list.is_empty() => {
+                    each(&item.value, |value| real(value, range)).map(Some)
+                }
+                _ => None,
+            },
+        })
+    }
+
     /// A pair of numbers in `range`.
     pub fn real_pair(&mut self, key: &'static str, range: Range) -> Result<Option<[f64; 2]>, JobError> {
         let allowed = format!("two numbers such as [0.9, 0.99], each {}", range.allowed);

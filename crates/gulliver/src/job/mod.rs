@@ -10,7 +10,9 @@ mod write;
 
 pub use data::Data;
 pub use error::{JobError, Origin, brief, one_line};
-pub use sections::{Device, Devices, Length, Links, Model, NormGroup, Optimizer, Schedule, Train};
+pub use sections::{
+    ClassWeights, Device, Devices, Length, Links, Model, NormGroup, Optimizer, Schedule, Train,
+};
 pub use tree::Value;
 
 use crate::report::units;

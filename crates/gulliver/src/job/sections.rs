@@ -8,7 +8,7 @@ use super::tree::{Item, Value};
 use crate::strategy::STRATEGIES;
 use gulliver_graph::hyper::{BELOW_ONE, NOT_NEGATIVE, POSITIVE, range};
 use gulliver_graph::model::MODELS;
-use gulliver_graph::model::param::ParamValue;
+use gulliver_graph::model::param::{Param, ParamValue};
 use gulliver_graph::nearest::suggestion;
 use gulliver_graph::optim::{self, OPTIMIZERS};
 use gulliver_graph::schedule::{self, MULTI_STEP, SCHEDULES};
@@ -52,6 +52,15 @@ pub enum NormGroup {
     Partial,
 }
 
+/// What each class counts in the loss.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ClassWeights {
+    /// All classes the same, however many examples they have.
+    Balanced,
+    /// In the order of the classes.
+    Given(Vec<f64>),
+}
+
 /// `[train]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Train {
@@ -93,6 +102,8 @@ pub struct Train {
     pub weights: Option<PathBuf>,
     /// Whether all weights of that file must fit the model; `false` loads those that fit and lists the others.
     pub weights_strict: bool,
+    /// What each class counts in the loss: a list in the order of the classes, or `"balanced"` to let all classes count the same, however many examples they have ([training.md](training.md)).
+    pub class_weights: Option<ClassWeights>,
 }
 
 impl Default for Train {
@@ -117,6 +128,7 @@ impl Default for Train {
             log_every: 10,
             weights: None,
             weights_strict: true,
+            class_weights: None,
         }
     }
 }
@@ -257,9 +269,9 @@ pub fn model(mut fields: Fields<'_>) -> Result<Model, JobError> {
             let hint = suggestion(&key, known.iter().map(|param| param.name), "it has");
             return Err(fields.error(&key, item.origin, format!("{name} has no such parameter{hint}")));
         };
-        let Some(value) = parameter(&item, &param.default) else {
+        let Some(value) = parameter(&item, param) else {
             let given = one_line(&item.value.to_string());
-            let problem = format!("must be {}, not {given}", param.default.kind());
+            let problem = format!("must be {}, not {given}", param.kind());
             return Err(fields.error(&key, item.origin, problem));
         };
         parameters.insert(key, value);
@@ -267,10 +279,10 @@ pub fn model(mut fields: Fields<'_>) -> Result<Model, JobError> {
     Ok(Model { name: name.to_string(), parameters })
 }
 
-/// The value of a model's parameter, if it is of the kind of `like`.
-fn parameter(item: &Item, like: &ParamValue) -> Option<ParamValue> {
+/// The value of a model's parameter, if it is of the right kind.
+fn parameter(item: &Item, param: &Param) -> Option<ParamValue> {
     let value = match &item.value {
-        _ if matches!(like, ParamValue::Text(_)) => ParamValue::Text(fields::text(item)?.into()),
+        _ if matches!(param.default, ParamValue::Text(_)) => ParamValue::Text(fields::text(item)?.into()),
         Value::Bool(b) => ParamValue::Bool(*b),
         Value::Int(n) => ParamValue::Int(*n),
         Value::Float(x) => ParamValue::Float(*x),
@@ -280,7 +292,7 @@ fn parameter(item: &Item, like: &ParamValue) -> Option<ParamValue> {
         }
         Value::Text(_) => return None,
     };
-    value.fitted(like)
+    param.accepts(&value)
 }
 
 pub fn train(mut fields: Fields<'_>) -> Result<Train, JobError> {
@@ -343,9 +355,24 @@ pub fn train(mut fields: Fields<'_>) -> Result<Train, JobError> {
         log_every: fields.whole("log_every", 1, MAX)?.unwrap_or(default.log_every),
         weights: fields.path("weights")?,
         weights_strict: fields.flag("weights_strict")?.unwrap_or(default.weights_strict),
+        class_weights: class_weights(&mut fields)?,
     };
     fields.finish()?;
     Ok(train)
+}
+
+fn class_weights(fields: &mut Fields<'_>) -> Result<Option<ClassWeights>, JobError> {
+    let origin = fields.origin("class_weights");
+    let weights = match fields.word_or_reals("class_weights", "balanced", NOT_NEGATIVE)? {
+        None => return Ok(None),
+        Some(None) => return Ok(Some(ClassWeights::Balanced)),
+        Some(Some(weights)) => weights,
+    };
+    if weights.iter().all(|&weight| weight == 0.0) {
+        let problem = "at least one class must count: write a weight above 0".to_string();
+        return Err(fields.error("class_weights", origin, problem));
+    }
+    Ok(Some(ClassWeights::Given(weights)))
 }
 
 pub fn optimizer(mut fields: Fields<'_>) -> Result<Optimizer, JobError> {

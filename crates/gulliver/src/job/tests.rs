@@ -209,6 +209,10 @@ fn every_row_of_every_table_is_read_and_written() {
         }
         check_set(&[format!("data.kind={kind}"), "data.folds=3".into()], "data.fold", "2");
     }
+    for weights in ["balanced", "[1, 2.6, 0]"] {
+        check_set(&[], "train.class_weights", weights);
+    }
+    check_set(&["model.name=cnn".into()], "model.size", "[32, 48]");
     for row in MODELS {
         for param in row.params() {
             let value = match &param.default {

@@ -1,6 +1,6 @@
 //! A job as the text of a job file, with every default filled in: what a run directory keeps.
 
-use super::sections::{Length, NormGroup};
+use super::sections::{ClassWeights, Length, NormGroup};
 use super::tree::Value;
 use super::{Job, data};
 use crate::report::units;
@@ -75,6 +75,14 @@ pub fn to_toml(job: &Job) -> String {
     out.text("norm_group", if train.norm_group == NormGroup::Batch { "batch" } else { "partial" });
     out.path("weights", train.weights.as_deref());
     out.value("weights_strict", Value::Bool(train.weights_strict));
+    match &train.class_weights {
+        None => {}
+        Some(ClassWeights::Balanced) => out.text("class_weights", "balanced"),
+        Some(ClassWeights::Given(weights)) => {
+            let weights = weights.iter().map(|&weight| Value::Float(weight));
+            out.value("class_weights", Value::List(weights.collect()));
+        }
+    }
 
     let optimizer = &job.optimizer;
     let choices = OPTIMIZERS.iter().find(|row| row.name == optimizer.name).map_or(&[][..], |row| row.choices);

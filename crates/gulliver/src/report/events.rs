@@ -125,6 +125,13 @@ pub enum Event {
         resident_bytes: Option<u64>,
         /// Fingerprint of the final weights.
         fingerprint: String,
+        /// Names of the classes, if they have any.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        classes: Vec<String>,
+        /// How many validation examples of each class (row) were taken for each class (column), at the last
+        /// evaluation of a classifier.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        confusion: Option<Vec<Vec<u64>>>,
     },
     /// The run ended otherwise.
     Error {
@@ -265,8 +272,10 @@ mod tests {
                     alarms: 2,
                     resident_bytes: None,
                     fingerprint: "ab".into(),
+                    classes: vec!["cat".into(), "dog".into()],
+                    confusion: Some(vec![vec![1, 0], vec![2, 3]]),
                 },
-                r#"{"event":"done","steps":9,"loss":0.25,"metrics":{},"stopped_early":false,"samples_per_second":10.0,"peak_bytes":{"device":5},"link_bytes":{"host-disk":6},"plans":{"hits":8,"misses":1,"dropped":0,"seconds":0.5},"alarms":2,"resident_bytes":null,"fingerprint":"ab"}"#,
+                r#"{"event":"done","steps":9,"loss":0.25,"metrics":{},"stopped_early":false,"samples_per_second":10.0,"peak_bytes":{"device":5},"link_bytes":{"host-disk":6},"plans":{"hits":8,"misses":1,"dropped":0,"seconds":0.5},"alarms":2,"resident_bytes":null,"fingerprint":"ab","classes":["cat","dog"],"confusion":[[1,0],[2,3]]}"#,
             ),
             (
                 Event::Compared {

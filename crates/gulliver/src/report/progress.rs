@@ -161,6 +161,8 @@ impl Reporter {
                 fingerprint,
                 best,
                 stopped_early,
+                classes,
+                confusion,
                 ..
             } => {
                 let validation =
@@ -185,7 +187,10 @@ impl Reporter {
                         _ => "".into(),
                     },
                 ]);
-                format!("{line}\nfingerprint {fingerprint}")
+                let table = confusion
+                    .as_ref()
+                    .map(|matrix| format!("\n{}", super::confusion::confusion(matrix, classes)));
+                format!("{line}{}\nfingerprint {fingerprint}", table.unwrap_or_default())
             }
             Event::Error { message } => format!("error: {message}"),
         }
@@ -353,6 +358,8 @@ mod tests {
                 alarms: 1,
                 resident_bytes: None,
                 fingerprint: "0123456789abcdef0123".into(),
+                classes: vec!["cat".into()],
+                confusion: Some(vec![vec![1, 0], vec![2, 30]]),
             },
             Event::Error { message: "no".into() },
         ]
@@ -384,6 +391,9 @@ mod tests {
              done after 200 steps  train loss 0.5000  validation accuracy 0.7500  99.0 samples/s  device 3.0 MiB  \
              3 plans made, 197 reused  1 alarms: see the warnings  stopped early: no better evaluation for long  \
              best loss 0.2500 after step 120\n\
+             class \\ taken for  cat   1\n\
+             cat                  1   0\n\
+             1                    2  30\n\
              fingerprint 0123456789abcdef0123\n"
         );
     }

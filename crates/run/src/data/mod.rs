@@ -33,6 +33,7 @@ pub mod target;
 pub mod text;
 pub mod texts;
 pub mod vocabulary;
+pub mod weighted;
 mod words;
 pub mod zip;
 
@@ -40,6 +41,7 @@ pub use open::open;
 pub use options::{DataOptions, KINDS};
 pub use prefetch::Prefetch;
 pub use sampler::{Buckets, Sampler};
+pub use weighted::WeightedClasses;
 
 /// One batch: named tensors whose first axis is the example. "x" and "y"; padded sequences also
 /// have "mask" (bool `[b, t]`, 1 where real) and "length" (i64 `[b]`).

@@ -2,7 +2,7 @@
 //! or as a pipeline, where each has some of the nodes. The session of the first has those of the others; they
 //! meet as their graphs say.
 
-use super::{Key, Outcome, Session, SessionError, SessionOptions, Which};
+use super::{Evaluated, Key, Outcome, Session, SessionError, SessionOptions, Which};
 use crate::data::Batch;
 use crate::executor::RunError;
 use crate::host::HostTensor;
@@ -16,7 +16,7 @@ use gulliver_plan::make::{BATCH, PlanError};
 use gulliver_plan::meetings::all_get_through;
 use gulliver_plan::replicate::{EVERYONES, TOTAL, replica};
 use std::any::Any;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -209,18 +209,14 @@ impl Session {
         Ok(self.joined(outcomes))
     }
 
-    /// Scalars of the evaluation graph for a batch, each from whichever device makes it.
-    pub(super) fn evaluate_on_all(
-        &mut self,
-        batch: &Batch,
-        key: Key,
-    ) -> Result<BTreeMap<String, f64>, SessionError> {
+    /// What the evaluation graph gives for a batch, each output from whichever device makes it.
+    pub(super) fn evaluate_on_all(&mut self, batch: &Batch, key: Key) -> Result<Evaluated, SessionError> {
         self.ready_on_all(Which::Evaluate, &self.sizes(Which::Evaluate, batch)?)?;
         let all = self.with_others(|crew, all| {
             let all = all.into_iter().map(|session| (session, batch)).collect();
-            on_all(crew, all, key, |session, batch| Ok(session.evaluate_together(batch, &[key])?.remove(0)))
+            on_all(crew, all, key, |session, batch| session.evaluate_here(batch, key))
         })?;
-        Ok(all.into_iter().flatten().collect())
+        Ok(all.into_iter().fold(Evaluated::default(), Evaluated::join))
     }
 
     /// Makes sure that all devices have a program for their inputs, which are of these sizes, and that nobody

@@ -117,8 +117,12 @@ pub fn sizes_of(graph: &Graph, batch: &Batch) -> Result<Bindings, RunError> {
     Ok(sizes)
 }
 
-/// A batch's shape as a model with fewer dimensions reads it: images as rows of pixels.
+/// A batch's shape as a model with other dimensions reads it: images as rows of pixels, single numbers as rows
+/// of one.
 fn fitted(shape: &[usize], rank: usize) -> Vec<usize> {
+    if shape.len() == 1 && rank == 2 {
+        return vec![shape[0], 1];
+    }
     if shape.len() <= rank || rank == 0 {
         return shape.to_vec();
     }

@@ -9,6 +9,7 @@ use crate::test_dir::TestDir;
 use gulliver_graph::build::Builder;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::Init;
+use gulliver_graph::model::head::Head;
 use gulliver_graph::model::mlp::Mlp;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
@@ -235,7 +236,7 @@ fn a_plan_that_promised_less_raises_an_alarm() {
 
 #[test]
 fn every_device_of_a_data_parallel_job_ends_with_all_weights() {
-    let model = Mlp { sizes: vec![6, 24, 5] };
+    let model = Mlp { sizes: vec![6, 24, 5], head: Head::Classes };
     let graph = training_graph(&model, &[Optimizer::new("sgd", &[]).unwrap()], None).unwrap();
     let options = SessionOptions { threads: 1, partials: 3, ..SessionOptions::default() };
     let mut session = Session::together(planners(&graph, None, vec![options; 3]).unwrap(), 11).unwrap();

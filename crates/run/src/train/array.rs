@@ -3,8 +3,8 @@
 //! waits for another, and what members need beside weights and states is there once per lane.
 
 use super::{
-    Batch, Evaluated, Notice, Progress, Range, Resumed, Schedule, Session, SessionError, Shared, Sources,
-    TrainError, TrainOptions, Training, prefetch,
+    Batch, Evaluation, Notice, Progress, Range, Resumed, Schedule, Scores, Session, SessionError, Shared,
+    Sources, TrainError, TrainOptions, Training, prefetch,
 };
 use crate::checkpoint::Stored;
 use crate::executor::RunError;
@@ -298,16 +298,16 @@ impl Desk<'_> {
             let clock = &mut job.run.clock;
             let watch = &mut |done, of| clock.watch(member.done, (done, of), self.stop, &mut notify);
             match sources.evaluate(job.session, job.options, watch)? {
-                Evaluated::All(metrics) => job.run.metrics = metrics,
-                Evaluated::Nothing => job.run.metrics = BTreeMap::new(),
-                Evaluated::Stopped => interrupted = true,
+                Evaluation::All(scores) => job.run.scores = scores,
+                Evaluation::Nothing => job.run.scores = Scores::default(),
+                Evaluation::Stopped => interrupted = true,
             }
         }
         let fingerprint = job.save(&mut notify)?;
         Ok(Some(Ended {
             steps: member.done,
             loss: member.run.loss,
-            metrics: member.run.metrics.clone(),
+            metrics: member.run.scores.metrics.clone(),
             fingerprint,
             work: (member.run.samples, member.run.busy.as_secs_f64()),
             interrupted,

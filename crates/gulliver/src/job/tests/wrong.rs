@@ -62,6 +62,18 @@ fn wrong_jobs_are_explained() {
             "job.toml:7: train.clip_value: clip_norm and clip_value both limit the gradient; keep one",
         ),
         (
+            "[train]\nclass_weights = [1, -2]",
+            "job.toml:6: train.class_weights: must be \"balanced\" or a list, each a number of at least 0, not [1, -2]",
+        ),
+        (
+            "[train]\nclass_weights = \"equal\"",
+            "job.toml:6: train.class_weights: must be \"balanced\" or a list, each a number of at least 0, not \"equal\"",
+        ),
+        (
+            "[train]\nclass_weights = [0, 0.0]",
+            "job.toml:6: train.class_weights: at least one class must count: write a weight above 0",
+        ),
+        (
             "[optimizer]\nname = \"sgd\"\nbetas = [0.9, 0.99]",
             "job.toml:7: optimizer.betas: sgd has no such option; it has lr, momentum, dampening, weight_decay, nesterov",
         ),
@@ -176,17 +188,25 @@ fn wrong_jobs_are_explained() {
             "job.toml:2: model.name: unknown value \"resnet5\"; did you mean `resnet50`?",
         ),
         (
-            "[model]\nname = 'gpt'\nhead = 1",
-            "job.toml:3: model.head: gpt has no such parameter; did you mean `heads`?",
+            "[model]\nname = 'gpt'\nheadz = 1",
+            "job.toml:3: model.headz: gpt has no such parameter; did you mean `heads`?",
         ),
         (
             "[model]\nname = 'gpt'\n'a b' = 1",
-            "job.toml:3: model.a b: gpt has no such parameter; it has vocab, width, heads, layers, context, dropout",
+            "job.toml:3: model.a b: gpt has no such parameter; it has vocab, width, heads, layers, context, head, classes, dropout",
         ),
         ("[model]\nname = 'gpt'\nlayers = 1.5", "job.toml:3: model.layers: must be a whole number, not 1.5"),
         (
             "[model]\nname = 'mlp'\nsizes = [1, 'x']",
             "job.toml:3: model.sizes: must be a list of whole numbers, not [1, \"x\"]",
+        ),
+        (
+            "[model]\nname = 'cnn'\nsize = [1, 2, 3]",
+            "job.toml:3: model.size: must be a whole number or [height, width], not [1, 2, 3]",
+        ),
+        (
+            "[model]\nname = 'dcgan'\nchannels = [1, 2]",
+            "job.toml:3: model.channels: must be a whole number, not [1, 2]",
         ),
         ("[model]\nname = 'bert'\nhead = 3", "job.toml:3: model.head: must be a word, not 3"),
         (

@@ -1,0 +1,67 @@
+//! What a model predicts, and the loss that follows from it.
+
+use super::param::Params;
+use super::{Built, classified, logits, regressed};
+use crate::build::Builder;
+use crate::dtype::DType;
+use crate::graph::{GraphError, Value};
+
+/// What a model predicts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Head {
+    /// A token at every position; positions whose target is [`IGNORED`](super::IGNORED) do not count.
+    Tokens,
+    /// A class of each example.
+    Classes,
+    /// Numbers of each example.
+    Numbers,
+}
+
+/// Values of the parameter `head` of models that predict one thing per example.
+pub const CLASSIFY_OR_REGRESS: &[&str] = &["classify", "regress"];
+/// Values of the parameter `head` of models that predict the next token, or one thing per text.
+pub const NEXT_TOKENS: &[&str] = &["lm", "classify", "regress"];
+/// Values of the parameter `head` of models that predict hidden tokens, or one thing per text.
+pub const HIDDEN_TOKENS: &[&str] = &["mlm", "classify", "regress"];
+
+impl Head {
+    /// The parameter `head`, one of `words`.
+    pub fn read(p: &Params, words: &[&str]) -> Result<Head, GraphError> {
+        Ok(match words[p.choice("head", words)?] {
+            "classify" => Head::Classes,
+            "regress" => Head::Numbers,
+            _ => Head::Tokens,
+        })
+    }
+
+    /// Loss and metrics of a model's result: cross entropy, or the mean squared error of numbers.
+    pub fn built(self, g: &mut Builder, result: Value) -> Result<Built, GraphError> {
+        match self {
+            Head::Tokens => classified(g, result, true),
+            Head::Classes => classified(g, result, false),
+            Head::Numbers => regressed(g, result),
+        }
+    }
+
+    /// A model's result under the name of what it is.
+    pub fn named(self, result: Value) -> Vec<(String, Value)> {
+        match self {
+            Head::Tokens | Head::Classes => logits(result),
+            Head::Numbers => vec![("prediction".into(), result)],
+        }
+    }
+}
+
+/// The state `[batch, width]` of the last real token, of states `[batch, length, width]`. The data `mask`
+/// tells real tokens from padding, which comes after them.
+pub fn last_token(g: &mut Builder, states: Value) -> Result<Value, GraphError> {
+    let shape = g.shape(states).to_vec();
+    let mask = g.data("mask", DType::Bool, &shape[..2])?;
+    let real = g.cast_f32(mask)?;
+    let count = g.sum(real, &[1], true)?;
+    let last = g.affine(count, 1.0, -1.0)?;
+    let place = g.iota(DType::F32, &shape[1..2], 0)?;
+    let chosen = g.equal(place, last)?;
+    let chosen = g.cast_f32(chosen)?;
+    g.contract("b t, b t h -> b h", chosen, states)
+}

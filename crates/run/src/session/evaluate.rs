@@ -1,0 +1,82 @@
+//! Evaluation of a batch: scalars, and what was predicted for each example.
+
+use super::{Key, Session, SessionError, Which};
+use crate::data::Batch;
+use crate::executor::RunError;
+use crate::host::HostTensor;
+use crate::session::programs::Loaded;
+use std::collections::BTreeMap;
+
+/// Outputs of the evaluation graph that predict something of each example: its class, or its numbers.
+const PREDICTIONS: [&str; 2] = ["guess", "prediction"];
+
+/// What the evaluation of a batch gave.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Evaluated {
+    /// Scalar outputs by name.
+    pub scalars: BTreeMap<String, f64>,
+    /// The class of each example (i64) or its numbers (f32), if the model predicts either.
+    pub predicted: Option<HostTensor>,
+}
+
+impl Evaluated {
+    /// Takes over what another device gave of the same batch.
+    pub(super) fn join(mut self, other: Evaluated) -> Evaluated {
+        self.scalars.extend(other.scalars);
+        self.predicted = self.predicted.or(other.predicted);
+        self
+    }
+}
+
+impl Session {
+    /// Scalars of the evaluation graph for a batch.
+    pub fn evaluate(&mut self, batch: &Batch, key: Key) -> Result<BTreeMap<String, f64>, SessionError> {
+        Ok(self.evaluate_fully(batch, key)?.scalars)
+    }
+
+    /// Scalars of the evaluation graph for a batch, and what it predicts for each example.
+    pub fn evaluate_fully(&mut self, batch: &Batch, key: Key) -> Result<Evaluated, SessionError> {
+        if !self.others.is_empty() && self.planner.options().meets_within() {
+            return self.evaluate_on_all(batch, key);
+        }
+        self.evaluate_here(batch, key)
+    }
+
+    /// The same from what this device makes of it.
+    pub(super) fn evaluate_here(&mut self, batch: &Batch, key: Key) -> Result<Evaluated, SessionError> {
+        let at = self.run_evaluation(batch, &[key])?;
+        let scalars = self.scalars(at)?.remove(0).scalars;
+        Ok(Evaluated { scalars, predicted: self.predictions(at)? })
+    }
+
+    /// Scalars of the evaluation graph for a batch, for every member.
+    pub fn evaluate_together(
+        &mut self,
+        batch: &Batch,
+        keys: &[Key],
+    ) -> Result<Vec<BTreeMap<String, f64>>, SessionError> {
+        let at = self.run_evaluation(batch, keys)?;
+        Ok(self.scalars(at)?.into_iter().map(|outcome| outcome.scalars).collect())
+    }
+
+    fn run_evaluation(&mut self, batch: &Batch, keys: &[Key]) -> Result<usize, SessionError> {
+        let at = self.prepare(Which::Evaluate, batch, keys, &|_, _| None)?;
+        let mut watch = self.begin(at);
+        let Loaded { program, .. } = self.programs.get(at);
+        let graph = self.planner.graph(Which::Evaluate);
+        watch.run(&mut self.cpu, graph, program, 0..program.len())?;
+        self.end(Which::Evaluate, at, watch);
+        Ok(at)
+    }
+
+    fn predictions(&mut self, at: usize) -> Result<Option<HostTensor>, RunError> {
+        let Loaded { program, .. } = self.programs.get(at);
+        for name in PREDICTIONS {
+            if let Some(tensor) = self.cpu.output(program, name)? {
+                self.ledger.to_host += tensor.as_bytes().len() as u64;
+                return Ok(Some(tensor));
+            }
+        }
+        Ok(None)
+    }
+}
