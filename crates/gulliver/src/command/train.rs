@@ -10,7 +10,7 @@ use crate::report::events::{Event, PlanSummary, PlanUse, SizeSummary};
 use crate::report::metrics::MetricFiles;
 use crate::report::progress::{Mode, Reporter};
 use crate::report::units;
-use crate::setup::{Setup, setup};
+use crate::setup::{How, Setup, setup};
 use clap::Args;
 use gulliver_plan::plan::{Act, Choice, Plan};
 use gulliver_run::atomic::remove_unfinished;
@@ -72,7 +72,7 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
     let checkpoints = dir.join("checkpoints");
     let machine = arguments.job.machine()?.profile;
     let Setup { planner, others, mut schedule, sources, options, parameters, fitted, strategy, .. } =
-        setup(&job, Some(&checkpoints), machine.as_ref())?;
+        setup(&job, Some(&checkpoints), machine.as_ref(), &How::watched(&job, &stop))?;
     if job.devices.disk.is_some() && job.devices.disk_dir.is_none() {
         fs::create_dir_all(&dir).map_err(|source| CommandError::File { path: dir.clone(), source })?;
     }

@@ -2,6 +2,7 @@
 
 pub mod events;
 pub mod metrics;
+pub mod planning;
 pub mod progress;
 pub mod table;
 pub mod tensorboard;
