@@ -46,7 +46,11 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error @ (CommandError::Interrupted { .. } | CommandError::SweepInterrupted { .. })) => {
+        Err(
+            error @ (CommandError::Interrupted { .. }
+            | CommandError::SweepInterrupted { .. }
+            | CommandError::PlanningInterrupted),
+        ) => {
             eprintln!("{error}");
             ExitCode::from(gulliver::interrupt::EXIT_CODE as u8)
         }

@@ -5,6 +5,7 @@ use crate::advice::advise;
 use crate::command::CommandError;
 use crate::fit::{Facts, check_fit, class_weights, fit};
 use crate::job::{ClassWeights, Device, Job, Length, NormGroup};
+use crate::report::planning::Planning;
 use crate::run_dir::WEIGHTS;
 use crate::strategy::{ALONE, AUTO, fastest, planned_as};
 use gulliver_graph::dim::Bindings;
@@ -17,7 +18,6 @@ use gulliver_graph::optim::Optimizer;
 use gulliver_graph::schedule::Schedule;
 use gulliver_graph::training::{Clip, evaluation_graph, training_graph};
 use gulliver_plan::cost::{Links, Profile, Rates};
-use gulliver_plan::make::PlanError;
 use gulliver_plan::topology::Topology;
 use gulliver_run::data::open::Opened;
 use gulliver_run::data::raw::Mapping;
@@ -25,13 +25,14 @@ use gulliver_run::data::{self, Buckets, DataInfo, Dataset, Sampler, WeightedClas
 use gulliver_run::link::Throttle;
 use gulliver_run::planner::{Planner, evaluated_at_once};
 use gulliver_run::probe;
-use gulliver_run::session::{SessionError, SessionOptions, sizes_of};
+use gulliver_run::session::{PlanWatch, SessionError, SessionOptions, sizes_of};
 use gulliver_run::team::{Team, cores};
 use gulliver_run::train::{MAPPING, MODEL, Sources, TrainOptions};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// What a job computes.
@@ -117,11 +118,29 @@ impl Speeds {
     }
 }
 
+/// How planning is done.
+#[derive(Clone, Debug, Default)]
+pub struct How {
+    /// Sees how it goes, and may stop it.
+    pub watch: Option<Arc<dyn PlanWatch>>,
+    /// Whether a job that does not fit is worth a search for a change that makes it fit.
+    pub thorough: bool,
+}
+
+impl How {
+    /// As [`Planning`] shows it, until `stop` is set.
+    pub fn watched(job: &Job, stop: &Arc<AtomicBool>) -> How {
+        let planning = Planning::new(Arc::clone(stop), job.devices.memory);
+        How { watch: Some(Arc::new(planning)), thorough: false }
+    }
+}
+
 /// Sets a job up on a machine whose speed was perhaps measured; checkpoints go below `checkpoints`.
 pub fn setup(
     job: &Job,
     checkpoints: Option<&Path>,
     machine: Option<&Profile>,
+    how: &How,
 ) -> Result<Setup, CommandError> {
     let prepared = prepare(job, open_data(job)?, checkpoints)?;
     let Prepared { graphs, schedule, sources, options, parameters, fitted, info } = prepared;
@@ -130,15 +149,18 @@ pub fn setup(
     let mut session = session_options(job, &graphs.largest, &speeds, checkpoints);
     let curves = machine.and_then(|machine| machine.at(threads(job), job.devices.count as usize));
     session.curves = curves.map(Arc::new);
+    session.watch = how.watch.clone();
     let devices = device_options(&session, job, machine);
     let (strategy, mut others) = match (job.devices.count, job.train.strategy) {
-        (1, _) => (ALONE, vec![planned(&graphs, session)?]),
+        (1, _) => (ALONE, vec![planned(&graphs, session, how.thorough)?]),
         (_, AUTO) => {
             let best = fastest(&graphs, &devices)?;
             (best.name, best.planners)
         }
         (_, name) => (name, planned_as(name, &graphs, devices.clone())?.0),
     };
+    // Plans made while a job is trained are not interrupted: training is.
+    others.iter_mut().for_each(|planner| planner.set_watch(None));
     let planner = others.remove(0);
     let largest = planner.options().largest.clone().unwrap_or_else(|| graphs.largest.clone());
     Ok(Setup {
@@ -305,15 +327,12 @@ pub fn devices_linked(job: &Job) -> Option<Topology> {
     job.links.topology(&job.devices).ok().flatten()
 }
 
-/// The plans of a job, or what to do if it does not fit.
-pub fn planned(graphs: &Graphs, session: SessionOptions) -> Result<Planner, CommandError> {
-    let Graphs { train, evaluation, largest } = graphs;
+/// The plans of a job, or what to do if it does not fit; `thorough` searches for a change that is known to help.
+pub fn planned(graphs: &Graphs, session: SessionOptions, thorough: bool) -> Result<Planner, CommandError> {
+    let Graphs { train, evaluation, .. } = graphs;
     match Planner::new(train.clone(), Some(evaluation.clone()), session.clone()) {
         Ok(planner) => Ok(planner),
-        Err(PlanError::DoesNotFit { budget, holders, .. }) => {
-            Err(advise(train.clone(), evaluation.clone(), session, largest, budget, holders))
-        }
-        Err(e) => Err(SessionError::from(e).into()),
+        Err(e) => Err(advise(graphs, session, e, thorough)),
     }
 }
 

@@ -4,6 +4,7 @@
 use crate::setup::Graphs;
 use gulliver_graph::dim::Bindings;
 use gulliver_plan::cut::{self, Cut, Spread, Unit, WORTH, named, worthwhile};
+use gulliver_plan::make::PlanError;
 use gulliver_plan::outline::slice_of;
 use gulliver_plan::pipeline::Style;
 use gulliver_run::planner::Planner;
@@ -144,6 +145,7 @@ fn quickest(
         match timed {
             Ok(new) if best.as_ref().is_none_or(|(least, _)| new.0 * worth < *least) => best = Some(new),
             Ok(_) => {}
+            Err(e @ SessionError::Plan(PlanError::Interrupted)) => return Err(e),
             Err(e) => failed = Some(e),
         }
     }
@@ -173,25 +175,26 @@ pub fn judged(
     Ok(Judged { name, planners, of, foreseen, same_numbers })
 }
 
-/// Every strategy: fastest first, then those that cannot be, with the reason.
-pub fn ranking(
-    graphs: &Graphs,
-    devices: &[SessionOptions],
-) -> (Vec<Judged>, Vec<(&'static str, SessionError)>) {
+/// Strategies that cannot be used for a job, with the reason.
+pub type Unable = Vec<(&'static str, SessionError)>;
+
+/// Every strategy: fastest first, then those that cannot be, with the reason. Fails only if planning is interrupted.
+pub fn ranking(graphs: &Graphs, devices: &[SessionOptions]) -> Result<(Vec<Judged>, Unable), SessionError> {
     let (mut able, mut unable) = (Vec::new(), Vec::new());
     for (name, _) in STRATEGIES.iter().filter(|(name, _)| *name != AUTO) {
         match judged(name, graphs, devices.to_vec()) {
             Ok(judged) => able.push(judged),
+            Err(e @ SessionError::Plan(PlanError::Interrupted)) => return Err(e),
             Err(e) => unable.push((*name, e)),
         }
     }
     able.sort_by(|a, b| a.foreseen.together.seconds.total_cmp(&b.foreseen.together.seconds));
-    (able, unable)
+    Ok((able, unable))
 }
 
 /// The fastest strategy that leaves the numbers as they are.
 pub fn fastest(graphs: &Graphs, devices: &[SessionOptions]) -> Result<Judged, SessionError> {
-    let (able, mut unable) = ranking(graphs, devices);
+    let (able, mut unable) = ranking(graphs, devices)?;
     let first = able.into_iter().find(|judged| judged.same_numbers);
     first.ok_or_else(|| unable.swap_remove(0).1)
 }

@@ -12,7 +12,9 @@ use crate::base::{Base, Choices};
 use crate::evaluate::Evaluation;
 use crate::lifetime::{Lifetimes, Sharing};
 use crate::plan::{Choice, Decision};
+use crate::progress::{Activity, Progress};
 use crate::script::{Script, VersionId, What};
+pub(crate) use polish::worthwhile as is_polished;
 use reach::by_reach;
 use search::{Search, Way};
 
@@ -56,6 +58,14 @@ pub struct Terms<'a> {
     pub recompute: bool,
     /// Bytes of the other tiers, host first.
     pub room: [u64; 2],
+    /// Is told how the search goes; false ends it, and its result is of no use.
+    pub go_on: &'a dyn Fn(Progress) -> bool,
+}
+
+impl Terms<'_> {
+    fn go_on(&self, activity: Activity, done: usize, of: usize) -> bool {
+        (self.go_on)(Progress { activity, done, of })
+    }
 }
 
 /// Choices and what comes of them, whatever the sizes.
@@ -129,8 +139,9 @@ pub fn refine(base: &Base, terms: &Terms, known: &Known, target: u64) -> Result<
     let mut work = Evaluation::known(&known.script, &known.life, terms.bytes, terms.scratch);
     let mut search = Search::new(base, terms, known.choices.clone(), target, STARTS[0].0, &mut work);
     let mut peak = search.see();
-    for _ in 0..FEW_ROUNDS {
-        if peak <= target || !search.choose() {
+    for round in 0..FEW_ROUNDS {
+        let go_on = terms.go_on(Activity::Choose, round, FEW_ROUNDS);
+        if !go_on || peak <= target || !search.choose() {
             break;
         }
         peak = search.look();
@@ -170,7 +181,10 @@ fn fit_one(
     let mut search = Search::new(base, terms, choices, target, way, work);
     let (mut least, mut wanting) = (u64::MAX, i64::MAX);
     let (mut fits, mut idle) = (false, 0);
-    for _ in 0..ROUNDS {
+    for round in 0..ROUNDS {
+        if !terms.go_on(Activity::Choose, round, ROUNDS) {
+            break;
+        }
         let peak = search.look();
         if peak <= target {
             fits = true;

@@ -6,6 +6,7 @@ use crate::budget::Known;
 use crate::make::{Options, PlanError};
 use crate::outline::Outline;
 use crate::plan::{Plan, Tier};
+use crate::progress::Activity;
 use crate::squeeze::Pace;
 use crate::view::View;
 use gulliver_graph::dim::Bindings;
@@ -42,7 +43,8 @@ impl Outline {
         let least = share(budget, need, state);
         let shares =
             SHARES.iter().map(|s| *s as f64 / 100.0).filter(|s| *s > least).chain([least, least * TIGHTER]);
-        for share in shares {
+        for (done, share) in shares.enumerate() {
+            options.told(Activity::Prepare, done, SHARES.len() + 2)?;
             let memory = state + (beyond as f64 * share) as u64;
             let pace = if share > least { Pace::Hurried } else { Pace::AtLeisure };
             match self.squeeze_at(graph, &sizes, options, memory, pace) {
@@ -87,7 +89,7 @@ fn adapt(view: &View, rung: &Rung, budget: u64) -> Result<Option<Plan>, PlanErro
     let (base, room) = (view.base(), view.beside());
     let mut target = budget;
     for _ in 0..ATTEMPTS {
-        let Ok(chosen) = view.refine(&base, &rung.known, target, room) else { break };
+        let Ok(chosen) = view.refine(&base, &rung.known, target, room)? else { break };
         let live = chosen.peak;
         let (plan, _) = view.finish(chosen, target, true)?;
         let over = plan.spaces[Tier::Device as usize].bytes.saturating_sub(budget);

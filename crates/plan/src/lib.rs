@@ -6,6 +6,7 @@
 
 pub mod arrange;
 pub mod base;
+pub mod bound;
 pub mod budget;
 pub mod comparator;
 pub mod cost;
@@ -24,6 +25,7 @@ pub mod outline;
 pub mod overlap;
 pub mod pipeline;
 pub mod plan;
+pub mod progress;
 pub mod replicate;
 pub mod rewrite;
 pub mod schedule;

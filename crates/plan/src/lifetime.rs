@@ -85,6 +85,21 @@ impl Sharing {
         Sharing { partials, inputs: inputs.collect(), pairs, first, carried, apart: apart.collect() }
     }
 
+    /// Inputs in the graph's order, with their number of instances and their roles.
+    pub(crate) fn inputs(&self) -> impl Iterator<Item = (Value, u32, Role)> + '_ {
+        self.inputs.iter().copied()
+    }
+
+    /// The input whose next value this is, if any.
+    pub(crate) fn carried(&self, root: Value) -> Option<Value> {
+        self.carried[root.index()]
+    }
+
+    /// Whether some result of an act may take the place of one of its operands.
+    pub(crate) fn may_replace(&self, what: What, result: usize) -> bool {
+        self.pairs(what).iter().any(|pair| pair.1 as usize == result)
+    }
+
     fn pairs(&self, what: What) -> &[(u32, u32)] {
         match what {
             What::Run(id, _) => {

@@ -8,11 +8,13 @@ use crate::lifetime::Lifetimes;
 use crate::order::Turn;
 use crate::outline::{Outline, Sizes};
 use crate::plan::{Act, Buffer, BufferId, InputPlace, OutputPlace, Place, Plan, Space, Step, TIERS, Tier};
+use crate::progress::{Activity, Observer, Progress, unobserved};
 use crate::script::{Script, VersionId, What};
 use crate::view::View;
 use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::graph::{Graph, Node, NodeId, Role, Value};
 use std::collections::HashMap;
+use std::fmt;
 
 /// Where a persistent value is between steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +90,8 @@ pub struct Options<'a> {
     pub links: Links,
     /// The share of the time of moves that is thought not to be hidden behind kernels.
     pub unhidden: f64,
+    /// Is told how planning goes, and may stop it.
+    pub observe: &'a Observer<'a>,
 }
 
 impl<'a> Options<'a> {
@@ -107,6 +111,15 @@ impl<'a> Options<'a> {
             slower: &[],
             links: Links::default(),
             unhidden: UNHIDDEN,
+            observe: &unobserved,
+        }
+    }
+
+    /// Tells the observer; an error if it says stop.
+    pub(crate) fn told(&self, activity: Activity, done: usize, of: usize) -> Result<(), PlanError> {
+        match (self.observe)(Progress { activity, done, of }).is_continue() {
+            true => Ok(()),
+            false => Err(PlanError::Interrupted),
         }
     }
 
@@ -119,6 +132,22 @@ impl<'a> Options<'a> {
 
 /// The share of the time of moves that is thought not to be hidden, where nothing is known.
 const UNHIDDEN: f64 = 0.3;
+
+/// Names and bytes of values, largest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holders(pub Vec<(String, u64)>);
+
+impl Holders {
+    /// Named where a budget is too small.
+    pub const NAMED: usize = 3;
+}
+
+impl fmt::Display for Holders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let one = |(name, bytes): &(String, u64)| format!("{name} {bytes}");
+        f.write_str(&self.0.iter().map(one).collect::<Vec<_>>().join(", "))
+    }
+}
 
 /// Why there is no plan.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -175,16 +204,22 @@ pub enum PlanError {
     NoRoom,
     /// Over the budget.
     #[error(
-        "the plan needs {needed} bytes of device memory, the budget is {budget}; largest at the peak: {holders}; raise the budget, or lower train.batch or raise train.partials"
+        "{} {needed} bytes of device memory, the budget is {budget}; largest at the peak: {holders}; raise the budget, or lower train.batch or raise train.partials",
+        if *.proven { "every plan needs at least" } else { "the best plan found needs" }
     )]
     DoesNotFit {
         /// Bytes of the arena.
         needed: u64,
+        /// Whether no plan can need less: a [bound](crate::bound), not the result of a search.
+        proven: bool,
         /// Bytes allowed.
         budget: u64,
-        /// The largest buffers, by value name.
-        holders: String,
+        /// The largest values in use at once.
+        holders: Holders,
     },
+    /// The observer said stop.
+    #[error("interrupted while planning; nothing was started")]
+    Interrupted,
 }
 
 /// The symbol of the batch dimension, along which data is sliced into partials.
@@ -206,6 +241,7 @@ impl Outline {
         view: &View,
     ) -> Result<Plan, PlanError> {
         let options = view.options;
+        options.told(Activity::Layout, 0, 1)?;
         let bytes = |v: Value| sizes.bytes[self.kinds.type_of[v.index()] as usize];
         let storages = &life.storages;
         let mut buffers: Vec<Buffer> = Vec::with_capacity(storages.len() + script.acts.len());
@@ -378,11 +414,11 @@ fn spaces(bytes: [u64; TIERS.len()]) -> Vec<Space> {
 }
 
 /// The largest buffers in use when most bytes are.
-pub(crate) fn holders(graph: &Graph, plan: &Plan) -> String {
+pub(crate) fn holders(graph: &Graph, plan: &Plan) -> Holders {
     let name = |b: &BufferId| {
         let buffer = plan.buffer(*b);
         let name = buffer.value.map_or("scratch", |v| graph.value(v).name.as_str());
-        format!("{name} {}", buffer.bytes)
+        (name.to_string(), buffer.bytes)
     };
-    plan.at_peak().1.iter().take(3).map(name).collect::<Vec<_>>().join(", ")
+    Holders(plan.at_peak().1.iter().take(Holders::NAMED).map(name).collect())
 }

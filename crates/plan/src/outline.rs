@@ -11,6 +11,7 @@ use crate::learn::Rung;
 use crate::lifetime::{Lifetimes, Sharing, lifetimes};
 use crate::make::{BATCH, Options, PlanError};
 use crate::order::{RULES, Readers, Rule, in_turns, tasks};
+use crate::progress::Activity;
 use crate::script::Script;
 use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::graph::{Graph, Value};
@@ -94,14 +95,17 @@ impl Outline {
         let turns = |turns| in_turns(graph, &readers, partials, turns).ok_or(PlanError::Turns);
         let in_turns = options.turns.map(turns).transpose()?;
         let rules = if in_turns.is_some() { &rules[..1] } else { rules };
-        let candidates = rules.iter().map(|&rule| {
+        let mut best: Option<(u64, Rule, Script, Lifetimes)> = None;
+        for (i, &rule) in rules.iter().enumerate() {
+            options.told(Activity::Order, i, rules.len())?;
             let tasks = in_turns.clone().unwrap_or_else(|| tasks(graph, &readers, partials, rule, &bytes));
             let script = Script::of(graph, &readers, &tasks, partials);
             let life = lifetimes(&sharing, &script);
             let peak = peak(&script, &life, &bytes, |node| sizes.scratch[kinds.kind_of[node] as usize]);
-            (peak, rule, script, life)
-        });
-        let best = candidates.min_by_key(|(peak, ..)| *peak);
+            if best.as_ref().is_none_or(|(least, ..)| peak < *least) {
+                best = Some((peak, rule, script, life));
+            }
+        }
         let (_, rule, script, life) = best.expect("at least one rule is given");
         let work = kinds.nodes.iter().map(|id| Work::of(graph, &graph.nodes[id.index()])).collect();
         let facts = Facts::of(graph, &script);

@@ -3,7 +3,7 @@
 
 use crate::make::{Options, Persistent, PlanError};
 use crate::outline::Outline;
-use crate::plan::Tier;
+use crate::plan::{Plan, Tier};
 use crate::simulate::simulate;
 use crate::squeeze::Pace;
 use gulliver_graph::dim::Bindings;
@@ -26,6 +26,28 @@ impl Outline {
             }
             settled => settled,
         }
+    }
+
+    /// Places weights and states and plans a step in a hurry: all of them on the device, or else all beside it.
+    pub fn settle_simply(
+        &self,
+        graph: &Graph,
+        sizes: &Bindings,
+        options: &Options,
+    ) -> Result<(Persistent, Plan), PlanError> {
+        let budget = options.memory.unwrap_or(u64::MAX);
+        let sizes = self.sizes(graph, sizes, options)?;
+        let mut reason = PlanError::NoRoom;
+        for persistent in [Some(Persistent::of(graph)?), self.all_away(graph, options)?].into_iter().flatten()
+        {
+            let options = Options { persistent: &persistent, ..*options };
+            match self.squeeze_at(graph, &sizes, &options, budget, Pace::Hurried) {
+                Ok((plan, _)) => return Ok((persistent, plan)),
+                Err(e @ (PlanError::DoesNotFit { .. } | PlanError::TierFull { .. })) => reason = e,
+                Err(e) => return Err(e),
+            }
+        }
+        Err(reason)
     }
 
     fn settle_at(

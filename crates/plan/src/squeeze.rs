@@ -3,7 +3,7 @@
 //! result is laid out. Layout loses some bytes; if they break the budget, less is aimed at.
 
 use crate::base::{Base, Choices};
-use crate::budget::{Chosen, Known, Short};
+use crate::budget::{Chosen, Known, Short, is_polished};
 use crate::make::{Options, PlanError, holders};
 use crate::outline::{Outline, Sizes};
 use crate::plan::{Act, Plan, Tier};
@@ -55,13 +55,15 @@ impl Outline {
         if let Some(plan) = self.recall(&mut view, budget)? {
             let room = view.beside();
             return self.roomier(&view, budget, plan, |kept| {
-                let rung = self.rungs_for(&view, kept).next()?;
-                view.refine(&base, &rung.known, kept, room).ok()
+                let Some(rung) = self.rungs_for(&view, kept).next() else { return Ok(None) };
+                view.refine(&base, &rung.known, kept, room).map(Result::ok)
             });
         }
         let (plan, _) = self.squeeze(graph, &sizes, options, budget)?;
         let start = view.away_at_first(&base);
-        self.roomier(&view, budget, plan, |kept| view.fit(&base, &start, kept, view.beside(), false).ok())
+        self.roomier(&view, budget, plan, |kept| {
+            Ok(view.fit(&base, &start, kept, view.beside(), false)?.ok())
+        })
     }
 
     /// The plan, or if it moves something, one that keeps less so that moves can start earlier, if it takes
@@ -71,7 +73,7 @@ impl Outline {
         view: &View,
         budget: u64,
         plan: Plan,
-        choose: impl Fn(u64) -> Option<Chosen>,
+        choose: impl Fn(u64) -> Result<Option<Chosen>, PlanError>,
     ) -> Result<Plan, PlanError> {
         if !plan.steps.iter().any(|step| matches!(step.act, Act::Move { .. })) {
             return Ok(plan);
@@ -82,7 +84,7 @@ impl Outline {
         let mut best = (seconds(&plan), plan);
         for (kept, used) in ROOMY {
             let share = |hundredths: u64| (u128::from(budget) * u128::from(hundredths) / 100) as u64;
-            let Some(chosen) = choose(share(kept)) else { continue };
+            let Some(chosen) = choose(share(kept))? else { continue };
             let (plan, _) = view.finish(chosen, share(used), true)?;
             let taken = seconds(&plan);
             if view.fits(&plan, budget) && taken < best.0 {
@@ -139,10 +141,20 @@ impl Outline {
             Err(e @ (PlanError::DoesNotFit { .. } | PlanError::TierFull { .. })) => e,
             made => return made,
         };
+        if matches!(failed, PlanError::DoesNotFit { proven: true, .. }) {
+            return Err(failed);
+        }
         let ordinary = options.at_ordinary_prices();
         let sizes = &self.priced(sizes, &ordinary);
-        let again = self.squeeze_at(graph, sizes, &ordinary, budget, Pace::AtLeisure);
-        again.map_err(|_| failed)
+        // What is polished may be harder to lay out; all that `smallest` found must be found again.
+        let paces = [Some(Pace::AtLeisure), is_polished(self.script.acts.len()).then_some(Pace::Hurried)];
+        for pace in paces.into_iter().flatten() {
+            match self.squeeze_at(graph, sizes, &ordinary, budget, pace) {
+                Err(PlanError::DoesNotFit { .. } | PlanError::TierFull { .. }) => {}
+                made => return made,
+            }
+        }
+        Err(failed)
     }
 
     pub(crate) fn squeeze_at(
@@ -156,6 +168,10 @@ impl Outline {
         let options = &Options { memory: Some(budget).filter(|b| *b < u64::MAX), ..*options };
         let mut view = View::new(self, graph, sizes, options)?;
         view.at_leisure = pace == Pace::AtLeisure;
+        let bound = view.bound();
+        if budget < bound.bytes {
+            return Err(bound.exceeds(budget));
+        }
         let base = view.base();
         let start = view.away_at_first(&base);
         let Missed { least, full } = match view.try_ways(&base, &start, budget)? {
@@ -163,7 +179,7 @@ impl Outline {
             Err(missed) => missed,
         };
         // What needs least may do where what was chosen for the budget does not.
-        let (plan, known) = view.finish(view.least(&base, &start), 0, false)?;
+        let (plan, known) = view.finish(view.least(&base, &start)?, 0, false)?;
         if view.fits(&plan, budget) {
             return Ok((plan, known));
         }
@@ -171,25 +187,26 @@ impl Outline {
             return Err(full);
         }
         let least = least.min(plan.spaces[Tier::Device as usize].bytes.max(budget + 1));
-        Err(PlanError::DoesNotFit { needed: least, budget, holders: holders(graph, &plan) })
+        Err(PlanError::DoesNotFit { needed: least, proven: false, budget, holders: holders(graph, &plan) })
     }
 
     /// The smallest budget of the device that will do for these sizes, with weights and states where they
-    /// are; found by trying, to within a hundredth.
+    /// are; found by trying in a hurry, to within a hundredth.
     pub fn smallest(&self, graph: &Graph, sizes: &Bindings, options: &Options) -> Result<u64, PlanError> {
         let options = &options.at_ordinary_prices();
         let sizes = self.sizes(graph, sizes, options)?;
         let view = View::new(self, graph, &sizes, options)?;
         let base = view.base();
         let start = view.away_at_first(&base);
-        let chosen = view.least(&base, &start);
+        let chosen = view.least(&base, &start)?;
         // Little less than what was found to be least can be hoped for.
-        let mut low = view.bare().max(chosen.peak / 4 * 3).saturating_sub(1);
+        let mut low = view.bound().bytes.max(chosen.peak / 4 * 3).saturating_sub(1);
         let (plan, _) = view.finish(chosen, 0, false)?;
         let mut high = plan.spaces[Tier::Device as usize].bytes;
         let will_do = |budget: u64| -> Result<bool, PlanError> {
             let options = Options { memory: Some(budget), ..*options };
-            let view = View::new(self, graph, &sizes, &options)?;
+            let mut view = View::new(self, graph, &sizes, &options)?;
+            view.at_leisure = false;
             Ok(view.try_ways(&base, &start, budget)?.is_ok())
         };
         // Other tiers may be too small for what needs least.
@@ -236,6 +253,7 @@ impl View<'_> {
         let mut missed = Missed { least: u64::MAX, full: None };
         let mut moves = true;
         let ways = if self.at_leisure { WAYS.len() } else { HURRIED };
+        let bound = self.bound().bytes;
         for (way, (early, share)) in WAYS.into_iter().take(ways).enumerate() {
             // Without moves none can start early, and all has been tried.
             if !moves && share == 100 {
@@ -243,8 +261,11 @@ impl View<'_> {
             }
             let (mut target, mut room) = (budget / 100 * share + budget % 100 * share / 100, beside);
             for attempt in 0..ATTEMPTS[usize::from(self.at_leisure)] {
+                if target < bound {
+                    break;
+                }
                 let polished = self.at_leisure && way == 0 && attempt < POLISHED;
-                let chosen = match self.fit(base, start, target, room, polished) {
+                let chosen = match self.fit(base, start, target, room, polished)? {
                     Ok(chosen) => chosen,
                     Err(Short { enough }) => {
                         missed.least = missed.least.min(enough.max(budget + 1));

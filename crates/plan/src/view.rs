@@ -5,7 +5,6 @@ use crate::base::{Base, Choices};
 use crate::budget::{Chosen, Known, Short, Terms, fit, refine, seconds};
 use crate::cost::{Links, Meeting};
 use crate::evaluate::profile;
-use crate::layout::aligned;
 use crate::lifetime::{Lifetimes, lifetimes};
 use crate::make::{Home, Options, PlanError};
 use crate::outline::{Outline, Sizes};
@@ -15,6 +14,7 @@ use crate::script::{Script, VersionId, What, copies};
 use crate::simulate::{meeting_of, per_byte, simulate};
 use crate::wait::add_waits;
 use gulliver_graph::graph::{Graph, NodeId, Role, Value, ValueInfo};
+use std::cell::Cell;
 
 /// What is used again within so many times the seconds of its fetch is not sent away without need.
 const SOON: f64 = 16.0;
@@ -23,17 +23,19 @@ const PUT_OFF: [usize; 3] = [64, 16, 4];
 
 /// All that choosing for one size of input needs.
 pub(crate) struct View<'a> {
-    outline: &'a Outline,
-    graph: &'a Graph,
+    pub(crate) outline: &'a Outline,
+    pub(crate) graph: &'a Graph,
     sizes: &'a Sizes,
     pub(crate) options: &'a Options<'a>,
     /// Whether there is time to spare.
     pub(crate) at_leisure: bool,
     /// Where persistent inputs are between steps, in the graph's order.
     pub(crate) places: Vec<Option<Home>>,
-    bytes: Vec<u64>,
+    pub(crate) bytes: Vec<u64>,
     /// Seconds by act of the outline's script.
     seconds: Vec<f64>,
+    /// The observer said stop.
+    stopped: Cell<bool>,
 }
 
 impl Outline {
@@ -81,7 +83,8 @@ impl<'a> View<'a> {
             _ => Ok(None),
         };
         let places = graph.inputs().map(place).collect::<Result<_, _>>()?;
-        Ok(View { outline, graph, sizes, options, at_leisure: true, places, bytes, seconds })
+        let stopped = Cell::new(false);
+        Ok(View { outline, graph, sizes, options, at_leisure: true, places, bytes, seconds, stopped })
     }
 
     pub(crate) fn base(&self) -> Base<'a> {
@@ -139,14 +142,20 @@ impl<'a> View<'a> {
         choices
     }
 
-    fn with_terms<T>(&self, room: [u64; 2], call: impl FnOnce(&Terms) -> T) -> T {
+    /// Fails only if the observer said stop meanwhile.
+    fn with_terms<T>(&self, room: [u64; 2], call: impl FnOnce(&Terms) -> T) -> Result<T, PlanError> {
         let links = &self.options.links;
         let both = |tier| per_byte(links, Tier::Device, tier) + per_byte(links, tier, Tier::Device);
         let share = self.options.unhidden;
         let beside = &self.options.beside;
         let host = (beside.host != Some(0)).then(|| (Choice::Host, share * both(Tier::Host)));
         let disk = beside.disk.map(|_| (Choice::Disk, share * both(Tier::Disk)));
-        call(&Terms {
+        let go_on = |progress| {
+            let stop = self.stopped.get() || (self.options.observe)(progress).is_break();
+            self.stopped.set(stop);
+            !stop
+        };
+        let found = call(&Terms {
             sharing: &self.outline.sharing,
             bytes: &self.bytes,
             scratch: &|node| self.scratch(node),
@@ -155,7 +164,9 @@ impl<'a> View<'a> {
             away: [host, disk],
             recompute: self.options.recompute,
             room,
-        })
+            go_on: &go_on,
+        });
+        if self.stopped.get() { Err(PlanError::Interrupted) } else { Ok(found) }
     }
 
     /// Bytes allowed in host memory and on disk.
@@ -171,7 +182,7 @@ impl<'a> View<'a> {
         target: u64,
         room: [u64; 2],
         at_leisure: bool,
-    ) -> Result<Chosen, Short> {
+    ) -> Result<Result<Chosen, Short>, PlanError> {
         self.with_terms(room, |terms| fit(base, terms, start, target, at_leisure))
     }
 
@@ -182,7 +193,7 @@ impl<'a> View<'a> {
         known: &Known,
         target: u64,
         room: [u64; 2],
-    ) -> Result<Chosen, Short> {
+    ) -> Result<Result<Chosen, Short>, PlanError> {
         self.with_terms(room, |terms| refine(base, terms, known, target))
     }
 
@@ -192,31 +203,13 @@ impl<'a> View<'a> {
         needs.into_iter().max().unwrap_or(0)
     }
 
-    /// Device bytes that no choices can do without: those of weights and states that are
-    /// there, and of all that one act reads.
-    pub(crate) fn bare(&self) -> u64 {
-        let (base, homes) = (self.base(), self.homes());
-        let size = |v: VersionId| {
-            let stays = base.persistent[v as usize] && homes[v as usize] == Tier::Device;
-            if stays { 0 } else { aligned(self.bytes[base.script.versions[v as usize].of.value.index()]) }
-        };
-        let act = |t: usize| {
-            let reads = base.script.split(t).0;
-            let once = reads.iter().enumerate().filter(|(i, v)| !reads[..*i].contains(v));
-            once.fold(0u64, |bytes, (_, v)| bytes.saturating_add(size(*v)))
-        };
-        let state = self.places.iter().flatten().filter(|home| home.tier == Tier::Device);
-        let state: u64 = state.map(|home| aligned(home.bytes)).sum();
-        state.saturating_add((0..base.script.acts.len()).map(act).max().unwrap_or(0))
-    }
-
     /// The choices that need least, as far as they can be found.
-    pub(crate) fn least(&self, base: &Base, start: &Choices) -> Chosen {
+    pub(crate) fn least(&self, base: &Base, start: &Choices) -> Result<Chosen, PlanError> {
         let room = self.beside();
         let (mut target, mut best) = (0, None);
         // Each failure says how little was enough on the way to it.
         for _ in 0..8 {
-            match self.fit(base, start, target, room, false) {
+            match self.fit(base, start, target, room, false)? {
                 Ok(chosen) => {
                     best = Some(chosen);
                     break;
@@ -225,10 +218,13 @@ impl<'a> View<'a> {
                 Err(Short { enough }) => target = enough + enough / 50 + 64,
             }
         }
-        best.unwrap_or_else(|| match self.fit(base, start, u64::MAX / 4, room, false) {
-            Ok(chosen) => chosen,
+        if let Some(chosen) = best {
+            return Ok(chosen);
+        }
+        match self.fit(base, start, u64::MAX / 4, room, false)? {
+            Ok(chosen) => Ok(chosen),
             Err(_) => unreachable!("nothing is wanting without a limit"),
-        })
+        }
     }
 
     /// The plan of a script that was not chosen here.

@@ -6,14 +6,15 @@ mod side;
 use crate::boxed::Boxed;
 use crate::deals::Deals;
 use crate::lower::lower_node;
-use crate::session::{SessionOptions, Which};
+use crate::session::{PlanWatch, SessionOptions, Which};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Node, NodeId};
 use gulliver_plan::base::Base;
+use gulliver_plan::bound::{Bound, STATE};
 use gulliver_plan::comparator::Case;
 use gulliver_plan::comparator::paging;
 use gulliver_plan::cost::{Beside, Curves, Rates};
-use gulliver_plan::make::{BATCH, Options, Persistent, PlanError};
+use gulliver_plan::make::{BATCH, Holders, Options, Persistent, PlanError};
 use gulliver_plan::meetings::take_turns;
 use gulliver_plan::order::{Rule, Turn};
 use gulliver_plan::outline::Outline;
@@ -21,6 +22,7 @@ use gulliver_plan::plan::{Plan, Tier};
 use gulliver_plan::simulate::{Timing, simulate};
 pub(crate) use side::Side;
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// Shares of the time of moves that may turn out not to be hidden: how dear moves are thought to be.
@@ -55,8 +57,23 @@ impl Planner {
     /// they must, both graphs are proven to fit (evaluation with as many examples at once as a partial of
     /// training has), and plans for smaller inputs are prepared for.
     pub fn new(train: Graph, evaluate: Option<Graph>, options: SessionOptions) -> Result<Planner, PlanError> {
+        Planner::unsettled(train, evaluate, options)?.settled()
+    }
+
+    /// A planner that has settled nothing, to ask for [bounds](Planner::bound) and
+    /// [estimates](Planner::try_out); weights and states are on the device.
+    pub fn unsettled(
+        train: Graph,
+        evaluate: Option<Graph>,
+        options: SessionOptions,
+    ) -> Result<Planner, PlanError> {
         let persistent = first_homes(&train, &options)?;
-        Planner::with_homes(train, evaluate, options, persistent).settled()
+        Ok(Planner::with_homes(train, evaluate, options, persistent))
+    }
+
+    /// Has another see how planning goes, or nobody.
+    pub fn set_watch(&mut self, watch: Option<Arc<dyn PlanWatch>>) {
+        self.options.watch = watch;
     }
 
     /// The same for one of several devices.
@@ -118,8 +135,9 @@ impl Planner {
         if let Some(budget) = planner.options.memory.filter(|&memory| memory < needed) {
             return Err(PlanError::DoesNotFit {
                 needed,
+                proven: true,
                 budget,
-                holders: "weights and optimizer state".into(),
+                holders: Holders(vec![(STATE.to_string(), needed)]),
             });
         }
         Ok(planner)
@@ -147,6 +165,9 @@ impl Planner {
     /// leave the device, also for the one in which they take turns, and keeps the better.
     fn settle(&mut self, largest: &Bindings) -> Result<(), PlanError> {
         let one_by_one = self.settle_in_order(largest);
+        if matches!(one_by_one, Err(PlanError::Interrupted)) {
+            return one_by_one.map(|_| ());
+        }
         let weights: Vec<String> = self.train.graph.weights().map(|(_, info)| info.name.clone()).collect();
         let here = weights.iter().all(|name| self.persistent.homes[name].tier == Tier::Device);
         let scheduled = self.train.turns.is_some();
@@ -156,6 +177,9 @@ impl Planner {
         let before = (self.persistent.clone(), self.unhidden, self.train.outline.take());
         self.grouped = true;
         let in_turn = self.settle_in_order(largest);
+        if matches!(in_turn, Err(PlanError::Interrupted)) {
+            return in_turn.map(|_| ());
+        }
         let better = match (&one_by_one, &in_turn) {
             (Ok(seconds), Ok(fewer)) => fewer < seconds,
             (_, turn) => turn.is_ok(),
@@ -163,19 +187,26 @@ impl Planner {
         if better {
             return Ok(());
         }
+        let failed = match (one_by_one, in_turn) {
+            (Err(one), Err(other)) => Err(likelier(one, other)),
+            (one, _) => one,
+        };
         (self.persistent, self.unhidden, self.train.outline) = before;
         self.grouped = false;
-        one_by_one.map(|_| ())
+        failed.map(|_| ())
     }
 
     /// Seconds of the best step.
     fn settle_in_order(&mut self, largest: &Bindings) -> Result<f64, PlanError> {
+        self.check_bound(largest)?;
         let mut best: Option<(f64, f64, Persistent)> = None;
         let mut reason = PlanError::NoRoom;
+        let mut trained = false;
         // Moves at several prices, and then as little on the device as can be.
         for (unhidden, bare) in UNHIDDEN.map(|share| (share, false)).into_iter().chain([(UNHIDDEN[1], true)])
         {
-            if bare && best.is_some() {
+            // Where training fits in no way, it was tried with as little on the device as can be.
+            if bare && (best.is_some() || !trained && matches!(reason, PlanError::DoesNotFit { .. })) {
                 break;
             }
             // What does not fit hardly depends on prices.
@@ -194,6 +225,7 @@ impl Planner {
                 Ok((seconds, persistent))
             });
             let found = found.and_then(|(seconds, persistent)| {
+                trained = true;
                 let before = std::mem::replace(&mut self.persistent, persistent.clone());
                 let slice = self.evaluated_at(largest);
                 let evaluated = self.evaluate.is_some().then(|| self.plan(Which::Evaluate, &slice));
@@ -219,6 +251,65 @@ impl Planner {
         }
         let (seconds, unhidden, persistent) = best.ok_or(reason)?;
         (self.unhidden, self.persistent) = (unhidden, persistent);
+        Ok(seconds)
+    }
+
+    /// Fails if no plan can keep within the budget, which is seen without a search.
+    fn check_bound(&mut self, largest: &Bindings) -> Result<(), PlanError> {
+        let Some(budget) = self.options.memory else { return Ok(()) };
+        let bound = self.bound(largest)?;
+        if bound.bytes > budget { Err(bound.exceeds(budget)) } else { Ok(()) }
+    }
+
+    /// Device memory that inputs of these sizes cannot be trained and evaluated without, whatever is planned.
+    pub fn bound(&mut self, sizes: &Bindings) -> Result<Bound, PlanError> {
+        let slice = self.evaluated_at(sizes);
+        let mut most =
+            self.with(Which::Train, sizes, |graph, outline, options| outline.bound(graph, sizes, options))?;
+        if self.evaluate.is_some() {
+            let other = self.with(Which::Evaluate, &slice, |graph, outline, options| {
+                outline.bound(graph, &slice, options)
+            })?;
+            if other.bytes > most.bytes {
+                most = other;
+            }
+        }
+        Ok(most)
+    }
+
+    /// Device bytes to begin with: what the largest input needs if all of it stays, and some that layout may lose, as far
+    /// as the budget allows. Only a plan that layout loses more for needs more than that.
+    pub(crate) fn first_bytes(&mut self) -> Result<u64, PlanError> {
+        let state = self.persistent.ends[Tier::Device as usize];
+        let (Some(budget), Some(largest)) = (self.options.memory, self.options.largest.clone()) else {
+            return Ok(state);
+        };
+        let slice = self.evaluated_at(&largest);
+        let mut most = self.with(Which::Train, &largest, |graph, outline, options| {
+            outline.resident(graph, &largest, options)
+        })?;
+        if self.evaluate.is_some() {
+            most = most.max(self.with(Which::Evaluate, &slice, |graph, outline, options| {
+                outline.resident(graph, &slice, options)
+            })?);
+        }
+        Ok(budget.min(with_slack(most)).max(state))
+    }
+
+    /// Seconds of a step with a plan that was found in a hurry, if there is one within the budget.
+    pub fn try_out(&mut self, sizes: &Bindings) -> Result<f64, PlanError> {
+        self.check_bound(sizes)?;
+        let (seconds, persistent) = self.with(Which::Train, sizes, |graph, outline, options| {
+            let (persistent, plan) = outline.settle_simply(graph, sizes, options)?;
+            let options = Options { persistent: &persistent, ..*options };
+            Ok((timing(graph, outline, &plan, sizes, &options)?.seconds, persistent))
+        })?;
+        if self.evaluate.is_some() {
+            let slice = self.evaluated_at(sizes);
+            self.with(Which::Evaluate, &slice, |graph, outline, options| {
+                outline.plan(graph, &slice, &Options { persistent: &persistent, ..*options })
+            })?;
+        }
         Ok(seconds)
     }
 
@@ -330,16 +421,27 @@ impl Planner {
             self.with(Which::Train, sizes, |graph, outline, options| outline.all_away(graph, options))?;
         let slice = self.evaluated_at(sizes);
         let mut least: Option<u64> = None;
-        for persistent in [Some(here), away].into_iter().flatten() {
-            let mut needed = 0;
-            for (which, sizes) in [(Which::Train, sizes), (Which::Evaluate, &slice)] {
-                needed = needed.max(self.with(which, sizes, |graph, outline, options| {
-                    let options = Options { memory: None, persistent: &persistent, ..*options };
-                    outline.smallest(graph, sizes, &options)
-                })?);
-                if self.evaluate.is_none() {
-                    break;
-                }
+        for persistent in [away, Some(here)].into_iter().flatten() {
+            // All that is at home on the device stays there.
+            if least.is_some_and(|least| least <= persistent.ends[Tier::Device as usize]) {
+                break;
+            }
+            let mut needed = self.with(Which::Train, sizes, |graph, outline, options| {
+                let options = Options { memory: None, persistent: &persistent, ..*options };
+                outline.smallest(graph, sizes, &options)
+            })?;
+            if self.evaluate.is_some() {
+                needed = self.with(Which::Evaluate, &slice, |graph, outline, options| {
+                    let limited = Options { memory: Some(needed), persistent: &persistent, ..*options };
+                    match outline.plan(graph, &slice, &limited) {
+                        Ok(_) => Ok(needed),
+                        Err(PlanError::DoesNotFit { .. } | PlanError::TierFull { .. }) => {
+                            let options = Options { memory: None, ..limited };
+                            Ok(outline.smallest(graph, &slice, &options)?.max(needed))
+                        }
+                        Err(e) => Err(e),
+                    }
+                })?;
             }
             least = Some(least.map_or(needed, |least| least.min(needed)));
         }
@@ -417,6 +519,8 @@ impl Planner {
         let scratch = |graph: &Graph, node: &Node, sizes: &Bindings| {
             Ok(lower_node(graph, node, sizes, job.threads, &job.kernels)?.scratch)
         };
+        let observe =
+            |progress| job.watch.as_ref().map_or(ControlFlow::Continue(()), |watch| watch.see(progress));
         let options = Options {
             partials: side.partials,
             memory: job.memory,
@@ -431,6 +535,7 @@ impl Planner {
             links: job.held_up(),
             unhidden: *unhidden,
             persistent,
+            observe: &observe,
         };
         let outline = match side.outline.take() {
             Some(outline) => outline,
@@ -438,6 +543,22 @@ impl Planner {
             None => Outline::new(&side.graph, sizes, &options)?,
         };
         f(&side.graph, side.outline.insert(outline), &options)
+    }
+}
+
+/// Bytes with some to spare, so that memory seldom has to grow; pages that are not touched cost nothing.
+pub(crate) fn with_slack(bytes: u64) -> u64 {
+    bytes.saturating_add(bytes / 4)
+}
+
+/// Of the errors of two orders, the one that says how little would do: a bound holds for one order only.
+fn likelier(one: PlanError, other: PlanError) -> PlanError {
+    match (&one, &other) {
+        (
+            PlanError::DoesNotFit { proven: true, needed, .. },
+            PlanError::DoesNotFit { proven, needed: less, .. },
+        ) if !proven || less < needed => other,
+        _ => one,
     }
 }
 

@@ -20,7 +20,7 @@ pub use evaluate::Evaluated;
 pub use feed::{NOISE, sizes_of};
 pub use foresee::{Foreseen, Priced, fed, foresee, timed, unevenness};
 pub use lines::{Pipelined, packs, pipelined, pipelined_as};
-pub use options::SessionOptions;
+pub use options::{PlanWatch, SessionOptions};
 pub use programs::Reuse;
 pub use shards::sharded;
 
@@ -29,7 +29,7 @@ use crate::data::Batch;
 use crate::executor::{Cpu, CpuOptions, RunError, Work};
 use crate::homes::{carried, fetch, put_back};
 use crate::host::HostTensor;
-use crate::planner::Planner;
+use crate::planner::{Planner, with_slack};
 use crate::program::Program;
 use crate::team::Team;
 use feed::feed;
@@ -229,11 +229,12 @@ impl Session {
         Session::start(planner, seeds, true)
     }
 
-    fn start(planner: Planner, seeds: &[u64], array: bool) -> Result<Session, SessionError> {
+    fn start(mut planner: Planner, seeds: &[u64], array: bool) -> Result<Session, SessionError> {
+        let bytes = planner.first_bytes()?;
         let (options, persistent) = (planner.options(), planner.persistent());
         let cpu = CpuOptions {
             threads: options.threads,
-            bytes: options.memory.unwrap_or(persistent.ends[0]),
+            bytes,
             disk_dir: options.disk_dir.clone().unwrap_or_else(std::env::temp_dir),
             port: options.port(),
             crowded: options.crowded(),
@@ -661,7 +662,11 @@ fn make_room(
         if tier != Tier::Disk {
             programs.clear();
         }
-        cpu.grow(tier, needed)?;
+        let bytes = match limit {
+            Some(limit) if tier == Tier::Device => with_slack(needed).min(limit),
+            _ => needed,
+        };
+        cpu.grow(tier, bytes)?;
     }
     Ok(())
 }

@@ -10,10 +10,11 @@ mod several;
 pub mod sweep;
 pub mod train;
 
-use crate::job::{Job, JobError};
+use crate::job::{Job, JobError, Set};
 use crate::machine::{self, Known};
 use crate::sweep::SweepError;
 use gulliver_graph::graph::GraphError;
+use gulliver_plan::make::PlanError;
 use gulliver_run::atomic::{check_writable, write_atomic};
 use gulliver_run::checkpoint::CheckpointError;
 use gulliver_run::data::DataError;
@@ -55,20 +56,34 @@ pub struct JobArguments {
 impl JobArguments {
     /// Reads the job, with these fields overridden last.
     fn load(&self, more: impl IntoIterator<Item = String>) -> Result<Job, JobError> {
-        let budgets = [("memory", &self.memory), ("host_memory", &self.host_memory), ("disk", &self.disk)];
-        let budgets = budgets
-            .into_iter()
-            .filter_map(|(field, size)| Some(format!("devices.{field}={}", size.as_ref()?)));
-        let devices = self.devices.iter().flat_map(|text| {
+        let mut sets: Vec<Set> = self.sets.iter().cloned().map(Set::from).collect();
+        let mut add = |field: &str, value: &str, flag: &str, given: &str| {
+            sets.push(Set { text: format!("{field}={value}"), flag: Some(format!("{flag} {given}")) });
+        };
+        if let Some(text) = &self.devices {
             let (count, memory) =
                 text.split_once(['x', '×']).map_or((text.as_str(), None), |(n, m)| (n, Some(m)));
-            let memory = memory.map(|memory| format!("devices.memory={memory}"));
-            std::iter::once(format!("devices.count={count}")).chain(memory)
-        });
-        let strategy = self.strategy.iter().map(|name| format!("train.strategy={name}"));
-        let devices = devices.chain(strategy);
-        let sets: Vec<String> = self.sets.iter().cloned().chain(devices).chain(budgets).chain(more).collect();
-        Job::load(&self.job, &sets)
+            add("devices.count", count, "--devices", text);
+            if let Some(memory) = memory {
+                add("devices.memory", memory, "--devices", text);
+            }
+        }
+        let others = [
+            ("train.strategy", "--strategy", &self.strategy),
+            ("devices.memory", "--memory", &self.memory),
+            ("devices.host_memory", "--host-memory", &self.host_memory),
+            ("devices.disk", "--disk", &self.disk),
+        ];
+        for (field, flag, given) in others {
+            if let Some(given) = given {
+                add(field, given, flag, given);
+            }
+        }
+        for text in more {
+            let flag = text.strip_prefix("train.steps=").map(|steps| format!("--steps {steps}"));
+            sets.push(Set { text, flag });
+        }
+        Job::load_with(&self.job, &sets)
     }
 
     /// What is known of the machine.
@@ -91,7 +106,10 @@ pub enum CommandError {
     Data(#[from] DataError),
     /// Plan or device.
     #[error(transparent)]
-    Session(#[from] SessionError),
+    Session(SessionError),
+    /// Stopped by a signal before anything was started.
+    #[error("interrupted while planning; nothing was started")]
+    PlanningInterrupted,
     /// A budget that cannot be met.
     #[error("does not fit: {0}")]
     DoesNotFit(Box<crate::advice::Advice>),
@@ -191,6 +209,15 @@ pub enum CommandError {
         /// What to type.
         command: String,
     },
+}
+
+impl From<SessionError> for CommandError {
+    fn from(error: SessionError) -> CommandError {
+        match error {
+            SessionError::Plan(PlanError::Interrupted) => CommandError::PlanningInterrupted,
+            error => CommandError::Session(error),
+        }
+    }
 }
 
 impl From<SweepError> for CommandError {

@@ -2,9 +2,11 @@
 
 use super::several::{as_json, devices_table, ranking_table, write_trace};
 use super::{CommandError, JobArguments};
+use crate::advice::Proposal;
+use crate::interrupt;
 use crate::machine::Known;
 use crate::report::units;
-use crate::setup::{Graphs, Setup, measured, setup};
+use crate::setup::{Graphs, How, Setup, measured, setup};
 use crate::strategy::{AUTO, judged, ranking};
 use clap::Args;
 use gulliver_graph::dim::Bindings;
@@ -83,10 +85,13 @@ struct Point {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let job = arguments.job.load([])?;
+    let stop = interrupt::install()?;
     let Known { profile, about } = arguments.job.machine()?;
-    let Setup { mut planner, largest, graphs, devices, .. } = match setup(&job, None, profile.as_ref()) {
+    let how = How { thorough: arguments.fit, ..How::watched(&job, &stop) };
+    let Setup { mut planner, largest, graphs, devices, .. } = match setup(&job, None, profile.as_ref(), &how)
+    {
         Err(CommandError::DoesNotFit(advice)) if arguments.fit => match &advice.change {
-            Some((field, value, _)) => {
+            Some(Proposal { field, value, .. }) => {
                 let job = arguments.job.load([format!("{field}={value}")])?;
                 eprintln!("{field} = {value} makes it fit");
                 print!("{}", job.to_toml());
@@ -105,6 +110,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     if planner.options().memory.is_none() && profile.is_none() {
         planner.set_rates(measured(planner.options().threads));
     }
+    planner.set_watch(how.watch);
     let mut out = io::stdout().lock();
     if arguments.budget_curve {
         let points = curve(&mut planner, &largest)?;
@@ -149,7 +155,7 @@ fn several(
 ) -> Result<(), CommandError> {
     let (able, mut unable) = match forced {
         true => (vec![judged(name, graphs, devices.to_vec())?], Vec::new()),
-        false => ranking(graphs, devices),
+        false => ranking(graphs, devices)?,
     };
     let Some(chosen) = able.iter().find(|judged| forced || judged.same_numbers) else {
         return Err(unable.swap_remove(0).1.into());

@@ -11,7 +11,7 @@ use crate::report::metrics::MetricFiles;
 use crate::report::progress::{Mode, Reporter};
 use crate::report::units;
 use crate::run_dir::{ABOUT, About, BEST, JOB, PLAN, RunDir, WEIGHTS};
-use crate::setup::{Setup, setup, weights_file};
+use crate::setup::{How, Setup, setup, weights_file};
 use clap::Args;
 use gulliver_graph::schedule::Schedule;
 use gulliver_plan::plan::{Act, Choice, Plan};
@@ -83,7 +83,7 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
     let machine = arguments.job.machine()?.profile;
     let Setup {
         planner, others, mut schedule, sources, mut options, parameters, fitted, strategy, info, ..
-    } = setup(&job, Some(&checkpoints), machine.as_ref())?;
+    } = setup(&job, Some(&checkpoints), machine.as_ref(), &How::watched(&job, &stop))?;
     options.best = Some(dir.join(BEST));
     options.changed_data = arguments.changed_data;
     let planners: Vec<Planner> = std::iter::once(planner).chain(others).collect();

@@ -14,11 +14,13 @@ pub enum Origin {
     },
     /// On the command line; this is what followed `--set`.
     Flag(String),
+    /// On the command line, by a flag of its own: the flag and what followed it.
+    Named(String),
 }
 
 /// A job that cannot be used. Shown on one line: place, dotted field, problem.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{origin}: {}{problem}", if field.is_empty() { String::new() } else { format!("{field}: ") })]
+#[error("{origin}: {}{problem}", self.named())]
 pub struct JobError {
     /// Where.
     pub origin: Origin,
@@ -28,12 +30,23 @@ pub struct JobError {
     pub problem: String,
 }
 
+impl JobError {
+    /// The field before the problem, unless there is none or a flag of its own names it.
+    fn named(&self) -> String {
+        match self.field.is_empty() || matches!(self.origin, Origin::Named(_)) {
+            true => String::new(),
+            false => format!("{}: ", self.field),
+        }
+    }
+}
+
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Origin::File { file, line: Some(line) } => write!(f, "{file}:{line}"),
             Origin::File { file, line: None } => f.write_str(file),
             Origin::Flag(text) => write!(f, "--set {}", one_line(text)),
+            Origin::Named(flag) => f.write_str(&one_line(flag)),
         }
     }
 }

@@ -13,7 +13,7 @@ pub use error::{JobError, Origin, brief, one_line};
 pub use sections::{
     ClassWeights, Device, Devices, Length, Links, Model, NormGroup, Optimizer, Schedule, Train,
 };
-pub use tree::Value;
+pub use tree::{Set, Value};
 
 use crate::report::units;
 use fields::Fields;
@@ -72,6 +72,11 @@ impl Job {
     /// file; its value is TOML or, failing that, text, and a relative path in it starts in the
     /// current directory.
     pub fn parse(text: &str, file: &str, sets: &[String]) -> Result<Job, JobError> {
+        Job::parse_with(text, file, sets)
+    }
+
+    /// The same with overrides that may have flags of their own, which errors then name.
+    pub fn parse_with<S: Clone + Into<Set>>(text: &str, file: &str, sets: &[S]) -> Result<Job, JobError> {
         let nowhere = Origin::File { file: file.to_string(), line: None };
         let base = directory_of(file).map_err(|problem| whole_file(file, problem))?;
         let mut sections = tree::parse(text, file)?;
@@ -152,7 +157,12 @@ impl Job {
 
     /// Reads the job file at `path`; see [`Job::parse`].
     pub fn load(path: &Path, sets: &[String]) -> Result<Job, JobError> {
-        Job::parse(&read_text(path)?, &path.display().to_string(), sets)
+        Job::load_with(path, sets)
+    }
+
+    /// Reads the job file at `path`; see [`Job::parse_with`].
+    pub fn load_with<S: Clone + Into<Set>>(path: &Path, sets: &[S]) -> Result<Job, JobError> {
+        Job::parse_with(&read_text(path)?, &path.display().to_string(), sets)
     }
 
     /// The whole job as a job file, defaults included; [`Job::parse`] gives the same job again.

@@ -114,10 +114,25 @@ pub fn origin_at(text: &str, file: &str, offset: usize) -> Origin {
     Origin::File { file: file.to_string(), line: Some(line_of(text, offset)) }
 }
 
+/// A field that is overridden on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Set {
+    /// `section.field=value`.
+    pub text: String,
+    /// The flag that stands for it and what followed, such as `--memory 64MiB`; none for `--set`.
+    pub flag: Option<String>,
+}
+
+impl From<String> for Set {
+    fn from(text: String) -> Set {
+        Set { text, flag: None }
+    }
+}
+
 /// Applies `section.field=value` flags in order. A value that is not TOML is taken as text.
-pub fn override_with(sections: &mut Vec<Section>, sets: &[String]) -> Result<(), JobError> {
-    for set in sets {
-        let origin = Origin::Flag(set.clone());
+pub fn override_with<S: Clone + Into<Set>>(sections: &mut Vec<Section>, sets: &[S]) -> Result<(), JobError> {
+    for Set { text: set, flag } in sets.iter().cloned().map(Into::into) {
+        let origin = flag.map_or_else(|| Origin::Flag(set.clone()), Origin::Named);
         let malformed = || JobError {
             origin: origin.clone(),
             field: String::new(),

@@ -3,6 +3,7 @@
 pub mod confusion;
 pub mod events;
 pub mod metrics;
+pub mod planning;
 pub mod progress;
 pub mod table;
 pub mod tensorboard;

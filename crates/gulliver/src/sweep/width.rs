@@ -148,7 +148,7 @@ fn lane(graphs: &Graphs, mut options: SessionOptions, only: bool) -> Result<Lane
     }
     let memory = options.memory;
     let mut planner = match only {
-        true => planned(graphs, options)?,
+        true => planned(graphs, options, false)?,
         false => new(options)?,
     };
     let [device, host] = needs(&mut planner, largest)?;

@@ -6,6 +6,7 @@ use super::search::{Candidate, Search};
 use crate::base::Choices;
 use crate::layout::aligned;
 use crate::plan::{Choice, Tier};
+use crate::progress::Activity;
 
 /// Acts that are looked at in one run, over all changes: what may be spent on a short script.
 const ACTS: usize = 600_000;
@@ -33,6 +34,11 @@ impl Dice {
     fn share(&mut self) -> f64 {
         self.below(1 << 24) as f64 / f64::from(1 << 24)
     }
+}
+
+/// Whether a script of so many acts is short enough.
+pub(crate) fn worthwhile(acts: usize) -> bool {
+    ACTS / acts.max(1) >= LEAST
 }
 
 impl Search<'_> {
@@ -65,6 +71,9 @@ impl Search<'_> {
         let mut best: Option<(f64, Choices)> = None;
         let (mut held, mut now) = (self.choices.clone(), f64::INFINITY);
         for look in 0..looks {
+            if !self.terms.go_on(Activity::Polish, look, looks) {
+                break;
+            }
             if look > 0 {
                 self.change(&open, &mut dice);
             }

@@ -9,6 +9,7 @@ use crate::base::{Base, Choices, NEVER};
 use crate::evaluate::Evaluation;
 use crate::layout::aligned;
 use crate::plan::{Choice, Tier};
+use crate::progress::Activity;
 use crate::script::{VersionId, What};
 use gulliver_graph::graph::Phase;
 
@@ -28,7 +29,10 @@ pub(super) fn by_reach(
     lengths.sort_by(f64::total_cmp);
     let (mut low, mut high) = (0usize, lengths.len());
     let mut best = Err(Short { enough: u64::MAX });
-    for _ in 0..TRIES {
+    for attempt in 0..TRIES {
+        if !terms.go_on(Activity::Choose, attempt, TRIES) {
+            break;
+        }
         let middle = low.midpoint(high);
         let longest = lengths.get(middle).copied().unwrap_or(f64::INFINITY);
         let mut choices = base.keep(start.homes.clone());

@@ -6,6 +6,7 @@ use crate::base::{Base, Choices, NEVER};
 use crate::evaluate::Evaluation;
 use crate::layout::aligned;
 use crate::plan::{Choice, Tier};
+use crate::progress::Activity;
 use crate::script::VersionId;
 
 /// Smaller values stay: they free next to nothing, and each costs an act.
@@ -228,8 +229,11 @@ impl<'a> Search<'a> {
         let mut progress = false;
         self.costs.clear();
         self.costs.resize(self.candidates.len(), None);
-        while self.one().is_some() {
+        let most = self.candidates.len();
+        let mut chosen = 0;
+        while self.terms.go_on(Activity::Choose, chosen, most) && self.one().is_some() {
             progress = true;
+            chosen += 1;
         }
         progress
     }
@@ -350,7 +354,10 @@ impl<'a> Search<'a> {
     pub(super) fn reach_back(&mut self) -> bool {
         let before = self.wanting_bytes();
         let over = self.over.clone();
-        for _ in 0..TRIES {
+        for attempt in 0..TRIES {
+            if !self.terms.go_on(Activity::Choose, attempt, TRIES) {
+                return false;
+            }
             let near = std::mem::replace(&mut self.way.near, false);
             self.costs.fill(None);
             let found = self.one();

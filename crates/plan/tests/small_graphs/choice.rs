@@ -17,6 +17,7 @@ pub fn recompute(case: &Case, start: &Choices, target: u64, at_leisure: bool) ->
         away: [None, None],
         recompute: true,
         room: [0, 0],
+        go_on: &|_| true,
     };
     fit(base, &terms, start, target, at_leisure)
 }

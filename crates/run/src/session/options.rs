@@ -7,6 +7,9 @@ use crate::team::cores;
 use gulliver_graph::dim::Bindings;
 use gulliver_plan::comparator::paging::Paged;
 use gulliver_plan::cost::{Curves, Links, Rates};
+use gulliver_plan::progress::Progress;
+use std::fmt::Debug;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -47,6 +50,14 @@ pub struct SessionOptions {
     pub kernels: Kernels,
     /// The place among other devices.
     pub seat: Option<Seat>,
+    /// Sees how planning goes, and may stop it.
+    pub watch: Option<Arc<dyn PlanWatch>>,
+}
+
+/// Sees how planning goes; devices may be planned by several threads at once.
+pub trait PlanWatch: Debug + Send + Sync {
+    /// Called many times a second; planning ends if it says so.
+    fn see(&self, progress: Progress) -> ControlFlow<()>;
 }
 
 impl SessionOptions {
@@ -118,6 +129,7 @@ impl Default for SessionOptions {
             partials: 1,
             kernels: Kernels::default(),
             seat: None,
+            watch: None,
         }
     }
 }

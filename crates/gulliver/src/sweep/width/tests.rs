@@ -61,7 +61,7 @@ fn memory_decides_how_many_members_are_in_lanes_and_beside_them() {
         assert_eq!(chosen(&sets), expected, "{sets:?}");
     }
     let error = width(&devices(1000, &alone)).err().unwrap().to_string();
-    assert!(error.contains("the smallest that would do is"), "{error}");
+    assert!(error.contains("no plan of this job needs less than"), "{error}");
 }
 
 #[test]
