@@ -24,6 +24,7 @@ pub mod setup;
 pub mod strategy;
 pub mod sweep;
 pub mod text_file;
+pub mod trained;
 pub mod workload;
 
 #[cfg(test)]

@@ -17,6 +17,8 @@ struct Arguments {
 enum Command {
     /// Trains the model of a job file.
     Train(command::train::Arguments),
+    /// Predicts classes or numbers of new files with a trained model.
+    Predict(command::predict::Arguments),
     /// Says how a job would run: memory, time and what moves, before anything runs.
     Plan(command::plan::Arguments),
     /// Measures how fast this machine is, for predictions.
@@ -36,6 +38,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Train(arguments) => command::train::run(&arguments),
+        Command::Predict(arguments) => command::predict::run(&arguments),
         Command::Plan(arguments) => command::plan::run(&arguments),
         Command::Profile(arguments) => command::profile::run(&arguments),
         Command::Oracle(arguments) => command::oracle::run(&arguments),
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         Err(
             error @ (CommandError::Interrupted { .. }
             | CommandError::SweepInterrupted { .. }
+            | CommandError::Cancelled
             | CommandError::PlanningInterrupted),
         ) => {
             eprintln!("{error}");

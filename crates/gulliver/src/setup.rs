@@ -4,15 +4,16 @@
 use crate::advice::advise;
 use crate::command::CommandError;
 use crate::fit::{Facts, check_fit, class_weights, fit};
-use crate::job::{ClassWeights, Device, Job, Length, NormGroup};
+use crate::job::{ClassWeights, Device, Job, Length, NormGroup, Train, one_line};
 use crate::report::planning::Planning;
-use crate::run_dir::WEIGHTS;
 use crate::strategy::{ALONE, AUTO, fastest, planned_as};
+use crate::trained::{about, stored_mapping};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::model::weighted::Weighted;
-use gulliver_graph::model::{MODELS, Model, model};
+use gulliver_graph::model::{Model, model};
+use gulliver_graph::nearest::suggestion;
 use gulliver_graph::op::Op;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::schedule::Schedule;
@@ -21,14 +22,13 @@ use gulliver_plan::cost::{Links, Profile, Rates};
 use gulliver_plan::topology::Topology;
 use gulliver_run::data::open::Opened;
 use gulliver_run::data::raw::Mapping;
-use gulliver_run::data::{self, Buckets, DataInfo, Dataset, Sampler, WeightedClasses, prefetch};
+use gulliver_run::data::{self, Buckets, DataInfo, DataOptions, Dataset, Sampler, WeightedClasses, prefetch};
 use gulliver_run::link::Throttle;
 use gulliver_run::planner::{Planner, evaluated_at_once};
 use gulliver_run::probe;
 use gulliver_run::session::{PlanWatch, SessionError, SessionOptions, sizes_of};
 use gulliver_run::team::{Team, cores};
-use gulliver_run::train::{MAPPING, MODEL, Sources, TrainOptions};
-use serde::{Deserialize, Serialize};
+use gulliver_run::train::{Sources, TrainOptions, metric_names};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -179,11 +179,33 @@ pub fn setup(
     })
 }
 
-/// Opens the data of a job.
+/// Opens the data of a job. Where it starts from weights, inputs mean what they meant to them, as far as the job
+/// leaves that open.
 pub fn open_data(job: &Job) -> Result<Opened, CommandError> {
     let mut options = job.data.options.clone();
     options.seed = job.train.seed;
-    Ok(data::open(&options)?)
+    let opened = data::open(&options)?;
+    let stored = job.train.weights.as_ref().and_then(|path| stored_mapping(path).ok().flatten());
+    match stored.and_then(|stored| adopted(&options, &opened.0.info(), &stored)) {
+        Some(options) => Ok(data::open(&options)?),
+        None => Ok(opened),
+    }
+}
+
+/// Options with the normalisation and the characters of a stored mapping, where the data can have them and the options
+/// do not say otherwise; none if that changes nothing.
+fn adopted(options: &DataOptions, info: &DataInfo, stored: &Mapping) -> Option<DataOptions> {
+    let mut adopted = options.clone();
+    let alike = info.mean.len() == stored.mean.len() && info.columns == stored.columns;
+    if alike && !info.mean.is_empty() && options.mean.is_none() {
+        (adopted.mean, adopted.std) = (Some(stored.mean.clone()), Some(stored.std.clone()));
+    }
+    if let (Some(own), Some(known), None) = (&info.characters, &stored.characters, &options.characters)
+        && own.chars().all(|c| known.contains(c))
+    {
+        adopted.characters = Some(known.clone());
+    }
+    (adopted != *options).then_some(adopted)
 }
 
 /// Builds a job's graphs and all it needs beside them, for data that was opened. Plans nothing.
@@ -238,6 +260,7 @@ pub fn prepare(
         }
         _ => None,
     };
+    check_best(job, &metric_names(&evaluation, facts.predicts_tokens()), validation.is_some())?;
     let sources = Sources { train, sampler: Arc::new(sampler), validation };
     let largest = largest(&graph, &sources, longest)?;
     let options = TrainOptions {
@@ -258,43 +281,33 @@ pub fn prepare(
         perplexity: facts.predicts_tokens(),
         checkpoints: checkpoints.map(Path::to_path_buf),
         identity: identity(job, &settings, &info),
-        about: about(job, &settings, &info),
+        about: about(&job.model.name, &settings, &job.data.options, &info),
         changed_data: false,
     };
     let graphs = Graphs { train: graph, evaluation, largest };
     Ok(Prepared { graphs, schedule, sources, options, parameters, fitted, info })
 }
 
+/// What says which evaluation is the best must be measured.
+fn check_best(job: &Job, metrics: &[String], evaluated: bool) -> Result<(), CommandError> {
+    let Train { best_by, early_stopping, .. } = &job.train;
+    let known = metrics.contains(best_by);
+    if *early_stopping > 0 && !evaluated {
+        let problem = "there is no validation data to tell improvement by; set data.validation, or 0 here";
+        return Err(job.error("train.early_stopping", problem).into());
+    }
+    // A model without a metric of the default's name goes without.
+    if !known && (*best_by != Train::default().best_by || *early_stopping > 0) {
+        let hint = suggestion(best_by, metrics.iter().map(String::as_str), "it measures");
+        let problem = format!("`{}` is not measured by this job{hint}", one_line(best_by));
+        return Err(job.error("train.best_by", problem).into());
+    }
+    Ok(())
+}
+
 /// A time between checkpoints; none for 0, or for longer than anything lasts.
 fn minutes(minutes: f64) -> Option<Duration> {
     Duration::try_from_secs_f64(60.0 * minutes).ok().filter(|time| !time.is_zero())
-}
-
-/// What is needed to use the model later: the model with every setting, and what inputs and outputs mean.
-fn about(job: &Job, given: &[(String, ParamValue)], info: &DataInfo) -> BTreeMap<String, String> {
-    let row = MODELS.iter().find(|row| row.name == job.model.name);
-    let defaults = row.into_iter().flat_map(|row| row.params());
-    let mut settings: BTreeMap<String, ParamValue> =
-        defaults.map(|param| (param.name.to_string(), param.default)).collect();
-    settings.extend(given.iter().cloned());
-    let model = StoredModel { name: job.model.name.clone(), settings };
-    let mapping = Mapping::of(&job.data.options, info);
-    let entries = [(MODEL, serde_json::to_string(&model)), (MAPPING, serde_json::to_string(&mapping))];
-    entries.into_iter().filter_map(|(key, text)| Some((key.to_string(), text.ok()?))).collect()
-}
-
-/// A model as the files of a run name it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct StoredModel {
-    /// Its name.
-    pub name: String,
-    /// Every setting.
-    pub settings: BTreeMap<String, ParamValue>,
-}
-
-/// The file of weights that a path means: itself, or that in the directory of a run.
-pub fn weights_file(path: &Path) -> PathBuf {
-    if path.is_dir() { path.join(WEIGHTS) } else { path.to_path_buf() }
 }
 
 /// Where and how a job runs, if it has the machine for itself.

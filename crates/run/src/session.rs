@@ -86,6 +86,12 @@ pub enum SessionError {
         /// What it said.
         why: String,
     },
+    /// The graph has no such output.
+    #[error("the model has no output `{name}`")]
+    NoOutput {
+        /// The output asked for.
+        name: String,
+    },
     /// Too few or too many partials.
     #[error(
         "train.partials = {partials}, and there are {devices} devices: data parallel needs as many for each, 1 or more"

@@ -5,6 +5,7 @@ pub mod models;
 pub mod ops;
 pub mod oracle;
 pub mod plan;
+pub mod predict;
 pub mod profile;
 mod several;
 pub mod sweep;
@@ -177,6 +178,20 @@ pub enum CommandError {
     /// Something asked for does not exist.
     #[error("{0}")]
     Unknown(String),
+    /// Weights that do not say what model they are of.
+    #[error("{file}: does not say which model it is of and what its inputs mean; use weights that gulliver train wrote", file = .0.display())]
+    NoModel(PathBuf),
+    /// A model that predicts neither classes nor numbers.
+    #[error("{file}: {model} was trained to predict neither a class nor a number of each input", file = .path.display())]
+    NoPredictions {
+        /// The run or file.
+        path: PathBuf,
+        /// The model.
+        model: String,
+    },
+    /// Stopped by a signal, with nothing to go on from.
+    #[error("interrupted")]
+    Cancelled,
     /// A sweep stopped by a signal, after a checkpoint.
     #[error("interrupted after {ended} of {trials} trials; run the same command again to go on")]
     SweepInterrupted {

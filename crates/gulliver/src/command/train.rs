@@ -2,7 +2,7 @@
 
 mod remember;
 
-use super::{CommandError, JobArguments, write_file};
+use super::{CommandError, JobArguments, check_file, write_file};
 use crate::history;
 use crate::interrupt;
 use crate::job::Job;
@@ -11,11 +11,11 @@ use crate::report::metrics::MetricFiles;
 use crate::report::progress::{Mode, Reporter};
 use crate::report::units;
 use crate::run_dir::{ABOUT, About, BEST, JOB, PLAN, RunDir, WEIGHTS};
-use crate::setup::{How, Setup, setup, weights_file};
+use crate::setup::{How, Setup, setup};
+use crate::trained::weights_file;
 use clap::Args;
 use gulliver_graph::schedule::Schedule;
 use gulliver_plan::plan::{Act, Choice, Plan};
-use gulliver_run::atomic::check_writable;
 use gulliver_run::checkpoint::{self, Newest, Stored};
 use gulliver_run::collector::{Amounts, Record, total};
 use gulliver_run::data::prefetch;
@@ -76,7 +76,7 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
     let stop = interrupt::install()?;
     let job = load_job(arguments)?;
     if let Some(path) = &arguments.trace {
-        check_writable(path).map_err(|source| CommandError::File { path: path.clone(), source })?;
+        check_file(path)?;
     }
     let mut dir = RunDir::take(&arguments.job.job, arguments.out.as_deref(), arguments.resume)?;
     let checkpoints = dir.checkpoints();

@@ -298,7 +298,7 @@ fn parameter(item: &Item, param: &Param) -> Option<ParamValue> {
 pub fn train(mut fields: Fields<'_>) -> Result<Train, JobError> {
     let default = Train::default();
     let (steps_origin, epochs_origin) = (fields.origin("steps"), fields.origin("epochs"));
-    let flagged = |origin: &Origin| matches!(origin, Origin::Flag(_));
+    let flagged = |origin: &Origin| !matches!(origin, Origin::File { .. });
     let length = match (fields.whole("steps", 1, MAX)?, fields.whole("epochs", 1, MAX)?) {
         // What the command line says wins over the file, in whichever unit.
         (Some(steps), Some(_)) if flagged(&steps_origin) && !flagged(&epochs_origin) => Length::Steps(steps),

@@ -71,7 +71,7 @@ fn rows_up_to(path: &Path, step: u64) -> io::Result<String> {
 }
 
 /// A CSV field; names with separators are quoted, line breaks in them become spaces.
-fn quoted(name: &str) -> String {
+pub(crate) fn quoted(name: &str) -> String {
     let name = name.replace(['\n', '\r'], " ");
     if name.contains([',', '"']) { format!("\"{}\"", name.replace('"', "\"\"")) } else { name }
 }

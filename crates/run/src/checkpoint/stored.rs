@@ -1,7 +1,7 @@
 //! A checkpoint file, checked from end to end and then read a piece at a time, so that a model need not fit
 //! in memory twice.
 
-use super::header::{self, Element, Place};
+use super::header::{self, Element, Header, Place};
 use super::{CHECKSUM, Checkpoint, CheckpointError, PIECE, checksum, describe, swap_if_big_endian};
 use crate::executor::RunError;
 use crate::host::{HostTensor, all_finite};
@@ -40,26 +40,7 @@ impl Stored {
     /// size is allocated; the checksum is verified if there is one. Never panics on any content.
     pub fn open(path: &Path) -> Result<Stored, CheckpointError> {
         let corrupt = |cause: String| CheckpointError::Corrupt { path: path.to_path_buf(), cause };
-        let failed = |source: io::Error| failed(path, source);
-        // Opening a pipe would wait for its other end.
-        if !std::fs::metadata(path).map_err(failed)?.is_file() {
-            return Err(corrupt("is not a regular file".into()));
-        }
-        let mut file = File::open(path).map_err(failed)?;
-        let file_bytes = file.metadata().map_err(failed)?.len();
-        let mut length = [0; header::LENGTH_BYTES as usize];
-        file.read_exact(&mut length).map_err(failed)?;
-        let header_bytes = match header::check_length(u64::from_le_bytes(length), file_bytes) {
-            Err(_) if is_pickle(&length) => {
-                return Err(CheckpointError::Pickle { path: path.to_path_buf() });
-            }
-            checked => checked.map_err(corrupt)?,
-        };
-        let mut text = vec![0; header_bytes];
-        file.read_exact(&mut text).map_err(failed)?;
-        let mut position = header::LENGTH_BYTES + header_bytes as u64;
-        let header = header::decode(&text, file_bytes - position).map_err(corrupt)?;
-
+        let (file, header, mut position) = open_header(path)?;
         let mut tensors = BTreeMap::new();
         for (name, place) in header.tensors {
             let first = position;
@@ -76,6 +57,11 @@ impl Stored {
             return Err(corrupt("checksum mismatch: the content changed after it was saved".into()));
         }
         Ok(opened)
+    }
+
+    /// The metadata of a file, of which nothing but the header is read and checked.
+    pub fn metadata_of(path: &Path) -> Result<BTreeMap<String, String>, CheckpointError> {
+        Ok(open_header(path)?.1.metadata)
     }
 
     /// Whether there is a tensor of that name.
@@ -195,6 +181,31 @@ impl Stored {
         }
         Ok(Checkpoint { path: self.path, tensors, metadata: self.metadata })
     }
+}
+
+/// Opens a file and decodes its header; the first byte after that.
+fn open_header(path: &Path) -> Result<(File, Header, u64), CheckpointError> {
+    let corrupt = |cause: String| CheckpointError::Corrupt { path: path.to_path_buf(), cause };
+    let failed = |source: io::Error| failed(path, source);
+    // Opening a pipe would wait for its other end.
+    if !std::fs::metadata(path).map_err(failed)?.is_file() {
+        return Err(corrupt("is not a regular file".into()));
+    }
+    let mut file = File::open(path).map_err(failed)?;
+    let file_bytes = file.metadata().map_err(failed)?.len();
+    let mut length = [0; header::LENGTH_BYTES as usize];
+    file.read_exact(&mut length).map_err(failed)?;
+    let header_bytes = match header::check_length(u64::from_le_bytes(length), file_bytes) {
+        Err(_) if is_pickle(&length) => {
+            return Err(CheckpointError::Pickle { path: path.to_path_buf() });
+        }
+        checked => checked.map_err(corrupt)?,
+    };
+    let mut text = vec![0; header_bytes];
+    file.read_exact(&mut text).map_err(failed)?;
+    let position = header::LENGTH_BYTES + header_bytes as u64;
+    let header = header::decode(&text, file_bytes - position).map_err(corrupt)?;
+    Ok((file, header, position))
 }
 
 /// Whether a file starts as those of `torch.save` do: a zip archive or a bare pickle.

@@ -59,6 +59,15 @@ impl Session {
         Ok(self.scalars(at)?.into_iter().map(|outcome| outcome.scalars).collect())
     }
 
+    /// An output of the evaluation graph for a batch, which there must be.
+    pub fn output(&mut self, batch: &Batch, name: &str) -> Result<HostTensor, SessionError> {
+        let at = self.run_evaluation(batch, &[Key { seed: 0, step: 0 }])?;
+        let tensor = self.cpu.output(&self.programs.get(at).program, name)?;
+        let tensor = tensor.ok_or_else(|| SessionError::NoOutput { name: name.to_string() })?;
+        self.ledger.to_host += tensor.as_bytes().len() as u64;
+        Ok(tensor)
+    }
+
     fn run_evaluation(&mut self, batch: &Batch, keys: &[Key]) -> Result<usize, SessionError> {
         let at = self.prepare(Which::Evaluate, batch, keys, &|_, _| None)?;
         let mut watch = self.begin(at);
