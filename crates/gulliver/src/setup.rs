@@ -17,7 +17,7 @@ use gulliver_plan::cost::{Links, Profile, Rates};
 use gulliver_plan::make::PlanError;
 use gulliver_plan::topology::Topology;
 use gulliver_run::data::open::Opened;
-use gulliver_run::data::{self, Buckets, DataInfo, Dataset, Sampler, prefetch};
+use gulliver_run::data::{self, Buckets, DataError, DataInfo, Dataset, Sampler, prefetch};
 use gulliver_run::link::Throttle;
 use gulliver_run::planner::{Planner, evaluated_at_once};
 use gulliver_run::probe;
@@ -150,7 +150,29 @@ pub fn setup(
 pub fn open_data(job: &Job) -> Result<Opened, CommandError> {
     let mut options = job.data.options.clone();
     options.seed = job.train.seed;
-    Ok(data::open(&options)?)
+    data::open(&options).map_err(|error| data_error(job, error))
+}
+
+/// An error of the data as one of the job, where a field of the job is to blame: with file, line and field.
+pub fn data_error(job: &Job, error: DataError) -> CommandError {
+    let options = &job.data.options;
+    match error {
+        DataError::Option { option: "batch", what } => job.error("train.batch", what).into(),
+        DataError::Option { option, what } => job.error(&format!("data.{option}"), what).into(),
+        DataError::Io { path, source } => {
+            let fields = [
+                ("data.path", &options.path),
+                ("data.labels", &options.labels),
+                ("data.validation_path", &options.validation_path),
+                ("data.tokenizer", &options.tokenizer),
+            ];
+            match fields.into_iter().find(|(_, named)| named.as_ref() == Some(&path)) {
+                Some((field, _)) => job.error(field, format!("{}: {source}", path.display())).into(),
+                None => DataError::Io { path, source }.into(),
+            }
+        }
+        other => other.into(),
+    }
 }
 
 /// Builds a job's graphs and all it needs beside them, for data that was opened. Plans nothing.
@@ -185,7 +207,8 @@ pub fn prepare(
 
     let batch = job.train.batch as usize;
     let buckets = if job.data.buckets { Buckets::of(train.as_ref()) } else { None };
-    let sampler = Sampler::new(train.len(), batch, job.train.seed, job.data.shuffle, true, buckets)?;
+    let sampler = Sampler::new(train.len(), batch, job.train.seed, job.data.shuffle, true, buckets)
+        .map_err(|error| data_error(job, error))?;
     let steps = match job.train.length {
         Length::Steps(steps) => steps,
         Length::Epochs(epochs) => epochs.saturating_mul(sampler.steps_per_epoch()),

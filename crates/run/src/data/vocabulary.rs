@@ -214,6 +214,13 @@ mod tests {
         }
     }
 
+    #[cfg(not(feature = "tokenizer"))]
+    #[test]
+    fn a_build_without_tokenizers_says_how_to_add_them() {
+        let message = Vocabulary::from_tokenizer_json("{}").err().unwrap().to_string();
+        assert!(message.contains("`cargo build --release --features tokenizer`"), "{message}");
+    }
+
     #[cfg(feature = "tokenizer")]
     #[test]
     fn tokenizer_files_are_read() {
@@ -224,7 +231,26 @@ mod tests {
         let path = dir.write("tokenizer.json", json.as_bytes());
         let v = Vocabulary::open("tokenizer", None, Some(&path), &of("")).unwrap();
         assert_eq!((v.size(), v.encode("giants small other").unwrap()), (3, vec![2, 1, 0]));
+        let stored = v.tokenizer().unwrap();
+        assert_eq!(&*stored, json);
+        let restored = Vocabulary::from_tokenizer_json(&stored).unwrap();
+        assert_eq!(restored.encode("giants small").unwrap(), [2, 1]);
+        // A run stores it, and reads raw text with it.
+        let text = dir.write("t.txt", b"small giants\nother giants small\n");
+        let options = crate::data::DataOptions {
+            kind: "lines".into(),
+            path: Some(text.clone()),
+            vocabulary: "tokenizer".into(),
+            tokenizer: Some(path),
+            validation: 0.0,
+            ..crate::data::DataOptions::default()
+        };
+        let train = crate::data::open(&options).unwrap().0;
+        let mapping = crate::data::raw::Mapping::of(&options, &train.info());
+        let inputs = mapping.open_inputs(&[text]).unwrap();
+        assert_eq!(inputs.set.batch(&[0, 1]).unwrap(), train.batch(&[0, 1]).unwrap());
         let bad = dir.write("bad.json", b"{}");
-        assert!(Vocabulary::open("tokenizer", None, Some(&bad), &of("")).is_err());
+        let message = Vocabulary::open("tokenizer", None, Some(&bad), &of("")).err().unwrap().to_string();
+        assert!(message.contains("bad.json: is not a tokenizer"), "{message}");
     }
 }
