@@ -1,13 +1,17 @@
 //! From a job to everything training needs: data opened, model built to fit it, optimizer and schedule, and then
 //! its plans. Nothing is trained here.
 
+mod open;
+
+pub use open::{data_error, open_data};
+
 use crate::advice::advise;
 use crate::command::CommandError;
 use crate::fit::{Facts, check_fit, class_weights, fit};
 use crate::job::{ClassWeights, Device, Job, Length, NormGroup, Train, one_line};
 use crate::report::planning::Planning;
 use crate::strategy::{ALONE, AUTO, fastest, planned_as};
-use crate::trained::{about, stored_mapping};
+use crate::trained::about;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
 use gulliver_graph::model::param::ParamValue;
@@ -21,8 +25,7 @@ use gulliver_graph::training::{Clip, evaluation_graph, training_graph};
 use gulliver_plan::cost::{Links, Profile, Rates};
 use gulliver_plan::topology::Topology;
 use gulliver_run::data::open::Opened;
-use gulliver_run::data::raw::Mapping;
-use gulliver_run::data::{self, Buckets, DataInfo, DataOptions, Dataset, Sampler, WeightedClasses, prefetch};
+use gulliver_run::data::{Buckets, DataInfo, Dataset, Sampler, WeightedClasses, prefetch};
 use gulliver_run::link::Throttle;
 use gulliver_run::planner::{Planner, evaluated_at_once};
 use gulliver_run::probe;
@@ -179,35 +182,6 @@ pub fn setup(
     })
 }
 
-/// Opens the data of a job. Where it starts from weights, inputs mean what they meant to them, as far as the job
-/// leaves that open.
-pub fn open_data(job: &Job) -> Result<Opened, CommandError> {
-    let mut options = job.data.options.clone();
-    options.seed = job.train.seed;
-    let opened = data::open(&options)?;
-    let stored = job.train.weights.as_ref().and_then(|path| stored_mapping(path).ok().flatten());
-    match stored.and_then(|stored| adopted(&options, &opened.0.info(), &stored)) {
-        Some(options) => Ok(data::open(&options)?),
-        None => Ok(opened),
-    }
-}
-
-/// Options with the normalisation and the characters of a stored mapping, where the data can have them and the options
-/// do not say otherwise; none if that changes nothing.
-fn adopted(options: &DataOptions, info: &DataInfo, stored: &Mapping) -> Option<DataOptions> {
-    let mut adopted = options.clone();
-    let alike = info.mean.len() == stored.mean.len() && info.columns == stored.columns;
-    if alike && !info.mean.is_empty() && options.mean.is_none() {
-        (adopted.mean, adopted.std) = (Some(stored.mean.clone()), Some(stored.std.clone()));
-    }
-    if let (Some(own), Some(known), None) = (&info.characters, &stored.characters, &options.characters)
-        && own.chars().all(|c| known.contains(c))
-    {
-        adopted.characters = Some(known.clone());
-    }
-    (adopted != *options).then_some(adopted)
-}
-
 /// Builds a job's graphs and all it needs beside them, for data that was opened. Plans nothing.
 pub fn prepare(
     job: &Job,
@@ -247,7 +221,8 @@ pub fn prepare(
 
     let batch = job.train.batch as usize;
     let buckets = if job.data.buckets { Buckets::of(train.as_ref()) } else { None };
-    let sampler = Sampler::new(train.len(), batch, job.train.seed, job.data.shuffle, true, buckets)?;
+    let sampler = Sampler::new(train.len(), batch, job.train.seed, job.data.shuffle, true, buckets)
+        .map_err(|error| data_error(job, error))?;
     let steps = match job.train.length {
         Length::Steps(steps) => steps,
         Length::Epochs(epochs) => epochs.saturating_mul(sampler.steps_per_epoch()),

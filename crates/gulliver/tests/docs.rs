@@ -186,6 +186,42 @@ fn training() {
     check("training.md", &text);
 }
 
+const DATA_IN_DETAIL: &str = r#"
+## Tables
+
+The first line of a table names its columns. They are separated by commas, semicolons or tabs: whichever the first
+line has most of, or what `delimiter` says. Fields in double quotes may hold separators and line breaks. Decimals are
+written with a point.
+
+Every column but `label_column` is a number that the model reads. Columns of words are refused, all of them in one
+message; `ignore_columns = ["name", "city"]` leaves them out. A cell that is empty or says NA, N/A, NaN, null, none or
+`?` holds no value. Such a table is refused with line and column, unless `missing` says what to put there: `"mean"` of
+the column, `"zero"`, or a number. Means, and the mean and deviation of `normalise`, are those of the training rows
+after such cells are filled. A column without variation is only shifted.
+
+The label is a class, or a number with `regression = true`. Classes are in ascending order of their names; by value if
+all are whole numbers.
+
+## Images
+
+Every folder is a class, in ascending order of their names. Hidden files and folders and folders without images do not
+count; other files are left out and named at the start. Images are scaled until they cover `size` and cropped to it
+around the centre: `size = 64` for squares, `size = [24, 32]` for 24 rows of 32 columns.
+
+## Text
+
+`vocabulary = "bytes"` and `"chars"` need nothing else. `vocabulary = "tokenizer"` reads the `tokenizer.json` that
+`tokenizer` names; that is not in the default build, and `cargo build --release --features tokenizer` adds it
+([why](decisions/0021-tokenizers-in-the-default-build.md)).
+
+## Files
+
+Data must be in regular files: pipes, devices and sockets are refused. Large files stay where they are and are read as
+batches need them, so they must not change during a run; one that becomes shorter ends the run with an error. Of
+built-in data there may be up to 2147483647 examples, as they are made one by one; where all must be known at once
+(`folds`, sequences of different lengths, the text of `sequences`), very many are refused.
+"#;
+
 #[test]
 fn data() {
     let mut text = String::from(
@@ -195,5 +231,6 @@ fn data() {
     for (name, help, options) in KINDS {
         text += &format!("| {name} | {help} | {} |\n", options.join(", "));
     }
+    text += DATA_IN_DETAIL;
     check("data.md", &text);
 }

@@ -6,11 +6,11 @@ use super::SweepError;
 use super::store::{Outcome, Place};
 use crate::command::CommandError;
 use crate::job::{Job, Length};
-use crate::setup::{Graphs, Prepared, open_data, optimizer, prepare};
+use crate::setup::{Graphs, Prepared, data_error, open_data, optimizer, prepare};
 use gulliver_graph::graph::{Graph, Role};
 use gulliver_run::atomic::{remove_unfinished, write_atomic};
 use gulliver_run::checkpoint::{self, Stored};
-use gulliver_run::data::{self, Buckets, Dataset, Sampler};
+use gulliver_run::data::{Buckets, Dataset, Sampler};
 use gulliver_run::train::TrainError;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -123,10 +123,11 @@ pub fn length(job: &Job, known: &mut Lengths) -> Result<u64, CommandError> {
     if let Some(steps) = known.get(&key) {
         return Ok(*steps);
     }
-    let (train, _) = data::open(&job.data.options)?;
+    let (train, _) = open_data(job)?;
     let buckets = if job.data.buckets { Buckets::of(train.as_ref()) } else { None };
     let (batch, seed) = (job.train.batch as usize, job.train.seed);
-    let sampler = Sampler::new(train.len(), batch, seed, job.data.shuffle, true, buckets)?;
+    let sampler = Sampler::new(train.len(), batch, seed, job.data.shuffle, true, buckets)
+        .map_err(|error| data_error(job, error))?;
     let steps = epochs.saturating_mul(sampler.steps_per_epoch());
     known.insert(key, steps);
     Ok(steps)

@@ -147,6 +147,50 @@ fn wrong_data() {
         place.write("bad", bytes);
         fails(&place, job, &[], parts);
     }
+    // What a field of the job is to blame for is said with file, line and field.
+    let table: &[(&str, &[&str], &str)] = &[
+        ("mlp.toml", &["data.label_column=kind"], "--set data.label_column=kind: data.label_column: "),
+        ("mlp.toml", &["data.ignore_columns=[\"zzz\"]"], "data.ignore_columns: "),
+        ("mlp.toml", &["data.delimiter=ab"], "data.delimiter: \"ab\" cannot separate columns"),
+        (
+            "mlp.toml",
+            &["data.missing=median"],
+            "data.missing: must be \"refuse\", \"mean\", \"zero\" or a finite",
+        ),
+        ("mlp.toml", &["data.path=absent.csv"], "--set data.path=absent.csv: data.path: "),
+        ("mlp.toml", &["data.mean=[1.0]"], "data.mean: "),
+        ("mlp.toml", &["train.batch=37"], "train.batch: 37 is more than the 36 examples"),
+        ("gpt.toml", &["data.examples=1000000000"], "data.examples: 1000000000 windows"),
+        ("gpt.toml", &["data.vocabulary=words"], "data.vocabulary: unknown vocabulary `words`"),
+        (
+            "digits.toml",
+            &["data.size=[1,2,3]"],
+            "data.size: must be one number or [rows, columns], not 3 numbers",
+        ),
+        ("digits.toml", &["data.size=5000"], "data.size: 5000 is not from 1 to 4096"),
+    ];
+    for (job, sets, part) in table {
+        fails(&place, job, sets, &[part]);
+    }
+    place.write("line.toml", MLP.replace("'class'", "'kind'"));
+    fails(&place, "line.toml", &[], &["line.toml:6: data.label_column: ", "it has: "]);
+    // A pipe is refused, not waited for.
+    let pipe = place.path("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for (job, set) in [
+        ("csv.toml", "data.path=pipe"),
+        ("npy.toml", "data.path=pipe"),
+        ("npy.toml", "data.labels=pipe"),
+        ("idx.toml", "data.path=pipe"),
+        ("text.toml", "data.path=pipe"),
+        ("text.toml", "data.validation_path=pipe"),
+    ] {
+        place.write("bad", if job == "text.toml" { b"a long text ".repeat(20) } else { good.clone() });
+        fails(&place, job, &[set], &["pipe: is not a regular file"]);
+    }
+    // However long a cell is, the message is not.
+    place.write("bad", csv(20).replacen("3,", &format!("{},", "w".repeat(10_000_000)), 1));
+    fails(&place, "csv.toml", &[], &["bad: line", "column `u`", "wwww…"]);
     fs::remove_file(place.path("bad")).unwrap();
     for job in ["csv.toml", "npy.toml", "idx.toml", "text.toml"] {
         fails(&place, job, &[], &["bad"]);

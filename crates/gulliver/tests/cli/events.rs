@@ -56,12 +56,14 @@ fn people_read_the_same_fingerprint() {
 }
 
 #[test]
-fn a_reader_that_leaves_ends_the_run_quietly() {
+fn a_reader_that_leaves_ends_the_run_without_a_fuss() {
     let place = Place::new("pipe");
     place.write("job.toml", JOB);
     let program = env!("CARGO_BIN_EXE_gulliver");
     let command = format!("cd {} && {program} train job.toml --out run | head -1", place.path("").display());
     let out = std::process::Command::new("sh").args(["-c", &command]).output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&out.stderr), "");
+    // Nothing is lost: it has not begun, or says how to go on.
+    let errors = String::from_utf8_lossy(&out.stderr);
+    assert!(errors.is_empty() || errors.contains("; stopped after step "), "{errors}");
     assert_eq!(String::from_utf8_lossy(&out.stdout).lines().count(), 1);
 }

@@ -63,7 +63,8 @@ fn weights_that_do_not_fit_are_listed() {
     place.train("job.toml", "deep", &[]);
     let shallow = ["--set", "model.layers=2", "--set", "train.weights=deep", "--json", "--out"];
     let message = place.run(&[&["train", "job.toml"], &shallow[..], &["strict"]].concat()).error();
-    for part in ["24 not in the model", "h.2.attn.c_attn.bias", "and 20 more", "train.weights_strict = false"] {
+    for part in ["24 not in the model", "h.2.attn.c_attn.bias", "and 20 more", "train.weights_strict = false"]
+    {
         assert!(message.contains(part), "{part}: {message}");
     }
     assert!(!place.path("strict").exists());

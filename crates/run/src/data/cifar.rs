@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::DataError;
-use super::file::{map, regular};
+use super::file::{Bytes, regular};
 use super::pixels::{Part, Pixels};
 
 const PIXELS: usize = 3 * 32 * 32;
@@ -60,13 +60,17 @@ fn class_names(which: Cifar, file: &Path) -> Vec<String> {
 }
 
 fn part(which: Cifar, path: &Path) -> Result<Part, DataError> {
-    let bytes = map(path)?;
+    let bytes = Bytes::open(path)?;
     let (label_bytes, stride) = (which.label_bytes(), which.label_bytes() + PIXELS);
     if bytes.is_empty() || bytes.len() % stride != 0 {
         let what = format!("{} bytes are not whole records of {stride}", bytes.len());
         return Err(DataError::at(path, (bytes.len() / stride * stride) as u64, what));
     }
-    let labels: Vec<u8> = bytes.chunks_exact(stride).map(|record| record[label_bytes - 1]).collect();
+    let mut labels = Vec::with_capacity(bytes.len() / stride);
+    for start in (0..bytes.len()).step_by(stride) {
+        let at = start + label_bytes - 1;
+        labels.extend_from_slice(&bytes.read(at..at + 1)?);
+    }
     if let Some(at) = labels.iter().position(|&label| usize::from(label) >= which.classes()) {
         let what = format!("label {} is not below {}", labels[at], which.classes());
         return Err(DataError::at(path, (at * stride + label_bytes - 1) as u64, what));
@@ -77,7 +81,7 @@ fn part(which: Cifar, path: &Path) -> Result<Part, DataError> {
 /// Training files and test files (none if absent) of the customary directory; a file stands for
 /// itself.
 pub fn find(which: Cifar, path: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), DataError> {
-    if path.is_file() {
+    if path.exists() && !path.is_dir() {
         return Ok((vec![path.into()], vec![]));
     }
     let (train, test): (Vec<String>, &str) = match which {

@@ -243,10 +243,9 @@ mod tests {
     use super::*;
     use crate::data::scratch::{Scratch, torture};
 
-    fn rows(
-        path: &Path,
-        delimiter: Option<&str>,
-    ) -> Result<(Vec<String>, Vec<(u64, Vec<String>)>), DataError> {
+    type Row = (u64, Vec<String>);
+
+    fn rows(path: &Path, delimiter: Option<&str>) -> Result<(Vec<String>, Vec<Row>), DataError> {
         let mut rows = Rows::open(path, delimiter)?;
         let mut all = Vec::new();
         while let Some(row) = rows.next_row()? {

@@ -1,10 +1,11 @@
 //! IDX files (MNIST and its relatives), plain or gzipped: u8 images and u8 labels.
 
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::DataError;
-use super::file::{Bytes, inflated_limit, is_gzip, map, read_limited};
+use super::file::{Bytes, inflated_limit, is_gzip, read_limited};
 use super::pixels::{Part, Pixels};
 
 /// An IDX file of unsigned bytes.
@@ -19,18 +20,21 @@ pub struct Idx {
 
 /// Reads a file whose header has `rank` extents. The header must agree with the file's size.
 pub fn read(path: &Path, rank: usize) -> Result<Idx, DataError> {
-    let stored = map(path)?;
+    let stored = Bytes::open(path)?;
     let header = 4 + 4 * rank;
-    let (shape, expected, bytes) = if is_gzip(&stored) {
-        let inflate = |limit| read_limited(path, flate2::read::MultiGzDecoder::new(&stored[..]), limit);
+    let start = stored.read(0..header.min(stored.len()))?;
+    let (shape, expected, bytes) = if is_gzip(&start) {
+        let whole = || BufReader::with_capacity(1 << 16, stored.reader(0..stored.len()));
+        let inflate = |limit| read_limited(path, flate2::bufread::MultiGzDecoder::new(whole()), limit);
         let (shape, expected) = parse_header(path, &inflate(header as u64)?, rank)?;
         if expected > inflated_limit(stored.len()) {
             let what = format!("header promises {expected} bytes, more than the compressed file can hold");
             return Err(DataError::at(path, 4, what));
         }
-        (shape, expected, Bytes::Owned(inflate(expected + 1)?))
+        (shape, expected, Bytes::owned(path, inflate(expected + 1)?))
     } else {
-        let (shape, expected) = parse_header(path, &stored[..header.min(stored.len())], rank)?;
+        let (shape, expected) = parse_header(path, &start, rank)?;
+        drop(start);
         (shape, expected, stored)
     };
     let found = bytes.len() as u64;
@@ -82,7 +86,7 @@ pub fn open(images: &Path, labels: &Path, classes: Option<usize>) -> Result<Pixe
     if count == 0 || height == 0 || width == 0 {
         return Err(DataError::at(images, 4, format!("no pixels: dimensions {:?}", x.shape)));
     }
-    let ids = y.bytes[y.offset..].to_vec();
+    let ids = y.bytes.read(y.offset..y.bytes.len())?.into_owned();
     let found = usize::from(ids.iter().copied().max().unwrap_or(0)) + 1;
     let classes = classes.unwrap_or(found);
     if let Some(at) = ids.iter().position(|&id| usize::from(id) >= classes) {

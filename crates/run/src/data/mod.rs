@@ -20,6 +20,7 @@ pub mod masked;
 pub mod npy;
 pub mod open;
 pub mod options;
+pub mod order;
 pub mod pixels;
 pub mod points;
 pub mod prefetch;

@@ -6,7 +6,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::file::{Bytes, map};
+use super::file::Bytes;
+use super::words::{few, short};
 use super::{Batch, DataError, DataInfo, Dataset, check_indices, class_counts, class_tensor, tensor, zip};
 use crate::host::{HostData, HostTensor};
 
@@ -41,6 +42,17 @@ impl Element {
         }
     }
 
+    /// Numbers as f64; exact for all types but large i8.
+    fn values(self, bytes: &[u8]) -> impl Iterator<Item = f64> {
+        bytes.chunks_exact(self.size()).map(move |c| match (self, c) {
+            (Element::F4, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]).into(),
+            (Element::I4, &[a, b, c, d]) => i32::from_le_bytes([a, b, c, d]).into(),
+            (Element::F8, _) => f64::from_bits(eight(c)),
+            (Element::I8, _) => eight(c) as i64 as f64,
+            _ => c.first().copied().unwrap_or_default().into(),
+        })
+    }
+
     fn size(self) -> usize {
         match self {
             Element::F8 | Element::I8 => 8,
@@ -48,6 +60,11 @@ impl Element {
             Element::U1 | Element::B1 => 1,
         }
     }
+}
+
+/// Eight bytes as a number.
+fn eight(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |n, &b| n << 8 | u64::from(b))
 }
 
 /// An array whose first axis is the example.
@@ -65,8 +82,8 @@ pub struct Array {
 impl Array {
     /// A .npy file, or the member `key` of a .npz archive.
     pub fn open(path: &Path, key: &str) -> Result<Array, DataError> {
-        let bytes = Arc::new(map(path)?);
-        if !bytes.starts_with(b"PK") {
+        let bytes = Arc::new(Bytes::open(path)?);
+        if !bytes.starts_with(b"PK")? {
             let all = 0..bytes.len();
             return Array::parse(path.into(), bytes, all);
         }
@@ -74,30 +91,28 @@ impl Array {
         let wanted = format!("{key}.npy");
         let Some(member) = members.iter().find(|m| m.name == wanted || m.name == key) else {
             let names: Vec<&str> = members.iter().map(|m| m.name.trim_end_matches(".npy")).collect();
-            return Err(DataError::file(path, format!("has no array `{key}`; it has: {}", names.join(", "))));
+            let what = format!("has no array `{}`; it has: {}", short(key), few(&names));
+            return Err(DataError::file(path, what));
         };
         let inner = PathBuf::from(format!("{}[{key}]", path.display()));
         match zip::content(path, &bytes, member)? {
-            Cow::Borrowed(slice) => {
-                let start = slice.as_ptr() as usize - bytes.as_ptr() as usize;
-                let range = start..start + slice.len();
-                Array::parse(inner, bytes.clone(), range)
-            }
-            Cow::Owned(vec) => {
-                let all = 0..vec.len();
-                Array::parse(inner, Arc::new(Bytes::Owned(vec)), all)
+            zip::Content::Stored(range) => Array::parse(inner, bytes, range),
+            zip::Content::Inflated(content) => {
+                let all = 0..content.len();
+                let content = Bytes::owned(&inner, content);
+                Array::parse(inner, Arc::new(content), all)
             }
         }
     }
 
     /// Whether a file is a .npz archive.
     pub fn is_archive(path: &Path) -> Result<bool, DataError> {
-        Ok(map(path)?.starts_with(b"PK"))
+        Bytes::open(path)?.starts_with(b"PK")
     }
 
     /// The member `key` of a .npz archive, if it has one.
     pub fn find(path: &Path, key: &str) -> Result<Option<Array>, DataError> {
-        let names = zip::members(path, &map(path)?)?;
+        let names = zip::members(path, &Bytes::open(path)?)?;
         match names.iter().any(|m| m.name.trim_end_matches(".npy") == key) {
             true => Array::open(path, key).map(Some),
             false => Ok(None),
@@ -105,7 +120,9 @@ impl Array {
     }
 
     fn parse(path: PathBuf, bytes: Arc<Bytes>, range: Range<usize>) -> Result<Array, DataError> {
-        let file = &bytes[range.clone()];
+        // A header is at most 12 bytes and as long as it says; no sane one is longer than this.
+        const LONGEST: usize = 1 << 20;
+        let file = bytes.read(range.start..range.end.min(range.start.saturating_add(LONGEST)))?;
         let bad = |offset: usize, what: &str| DataError::at(&path, offset as u64, what);
         if !file.starts_with(b"\x93NUMPY") {
             return Err(bad(0, "is not a .npy array"));
@@ -127,7 +144,7 @@ impl Array {
             return Err(bad(start, "big-endian array; save it with `a.astype(a.dtype.newbyteorder('<'))`"));
         }
         let element = Element::parse(descr).ok_or_else(|| {
-            bad(start, &format!("element type `{descr}`; only f4, f8, i4, i8, u1 and b1 are read"))
+            bad(start, &format!("element type `{}`; only f4, f8, i4, i8, u1 and b1 are read", short(descr)))
         })?;
         match field(header, "fortran_order") {
             Some("False") => {}
@@ -148,6 +165,7 @@ impl Array {
         if shape.is_empty() || shape.contains(&0) {
             return Err(bad(start, &format!("shape {shape:?} has no examples")));
         }
+        drop(file);
         Ok(Array { path, shape, element, bytes, data })
     }
 
@@ -156,21 +174,37 @@ impl Array {
         self.shape[1..].iter().product()
     }
 
-    fn row(&self, i: usize) -> &[u8] {
-        let size = self.width() * self.element.size();
-        &self.bytes[self.data.clone()][i * size..(i + 1) * size]
+    /// Bytes per example.
+    fn size(&self) -> usize {
+        self.width() * self.element.size()
     }
 
-    /// Values of one example as f64; exact for all types but large i8.
-    fn values(&self, i: usize) -> impl Iterator<Item = f64> {
-        let element = self.element;
-        self.row(i).chunks_exact(element.size()).map(move |c| match element {
-            Element::F4 => f32::from_le_bytes(c.try_into().unwrap()).into(),
-            Element::F8 => f64::from_le_bytes(c.try_into().unwrap()),
-            Element::I4 => i32::from_le_bytes(c.try_into().unwrap()).into(),
-            Element::I8 => i64::from_le_bytes(c.try_into().unwrap()) as f64,
-            Element::U1 | Element::B1 => c[0].into(),
-        })
+    /// The bytes of one example.
+    fn row(&self, i: usize) -> Result<Cow<'_, [u8]>, DataError> {
+        let start = self.data.start + i * self.size();
+        self.bytes.read(start..start + self.size())
+    }
+
+    /// Calls `each` with the values of these examples, which ascend; many are read at once.
+    fn each_row(
+        &self,
+        rows: impl Iterator<Item = usize>,
+        mut each: impl FnMut(usize, &mut dyn Iterator<Item = f64>) -> Result<(), DataError>,
+    ) -> Result<(), DataError> {
+        let at_once = ((256 << 10) / self.size().max(1)).max(1);
+        let (mut first, mut block) = (0, Cow::Borrowed(&[][..]));
+        for i in rows {
+            if block.is_empty() || i < first || i >= first + at_once {
+                first = i;
+                let end = self.shape[0].min(first + at_once);
+                block = self
+                    .bytes
+                    .read(self.data.start + first * self.size()..self.data.start + end * self.size())?;
+            }
+            let row = &block[(i - first) * self.size()..(i - first + 1) * self.size()];
+            each(i, &mut self.element.values(row))?;
+        }
+        Ok(())
     }
 
     /// Errors for the first number that is not finite once it is single precision.
@@ -178,55 +212,58 @@ impl Array {
         if !matches!(self.element, Element::F4 | Element::F8) {
             return Ok(());
         }
-        for i in 0..self.shape[0] {
-            if let Some((at, value)) = self.values(i).enumerate().find(|(_, v)| !(*v as f32).is_finite()) {
-                let what = format!("number {at} of example {i} is {value}; all must be finite");
-                return Err(DataError::file(&self.path, what));
+        self.each_row(0..self.shape[0], |i, values| {
+            match values.enumerate().find(|(_, v)| !(*v as f32).is_finite()) {
+                None => Ok(()),
+                Some((at, value)) => {
+                    let what = format!("number {at} of example {i} is {value}; all must be finite");
+                    Err(DataError::file(&self.path, what))
+                }
             }
-        }
-        Ok(())
+        })
     }
 
     /// Every example as a class: one of `classes`, or as many as the largest says.
     fn classes(&self, classes: Option<usize>) -> Result<Target, DataError> {
         let limit = classes.map_or(f64::from(u32::MAX), |n| n as f64);
         let mut ids = Vec::with_capacity(self.shape[0]);
-        for i in 0..self.shape[0] {
-            for label in self.values(i) {
+        self.each_row(0..self.shape[0], |i, values| {
+            for label in values {
                 if !(0.0..limit).contains(&label) {
                     let what = format!("label {label} of example {i} is not in 0..{limit}");
                     return Err(DataError::file(&self.path, what));
                 }
                 ids.push(label as u32);
             }
-        }
+            Ok(())
+        })?;
         let largest = ids.iter().max().map_or(0, |&id| id as usize);
         Ok(Target::Classes(ids, classes.unwrap_or(largest + 1)))
     }
 
     /// Whole numbers stay whole (i64), unless `as_float`; everything else becomes f32.
-    fn gather(&self, indices: &[usize], as_float: bool) -> HostTensor {
+    fn gather(&self, indices: &[usize], as_float: bool) -> Result<HostTensor, DataError> {
         let shape = [&[indices.len()], &self.shape[1..]].concat();
-        tensor(&shape, self.elements(indices, as_float))
+        Ok(tensor(&shape, self.elements(indices, as_float)?))
     }
 
-    fn elements(&self, indices: &[usize], as_float: bool) -> HostData {
+    fn elements(&self, indices: &[usize], as_float: bool) -> Result<HostData, DataError> {
         let count = indices.len() * self.width();
-        let floats = as_float || matches!(self.element, Element::F4 | Element::F8);
-        if floats {
+        if as_float || matches!(self.element, Element::F4 | Element::F8) {
             let mut out = Vec::with_capacity(count);
-            indices.iter().for_each(|&i| out.extend(self.values(i).map(|v| v as f32)));
-            HostData::F32(out)
-        } else {
-            let mut out = Vec::with_capacity(count);
-            indices.iter().for_each(|&i| match self.element {
-                Element::I8 => {
-                    out.extend(self.row(i).chunks_exact(8).map(|c| i64::from_le_bytes(c.try_into().unwrap())))
-                }
-                _ => out.extend(self.values(i).map(|v| v as i64)),
-            });
-            HostData::I64(out)
+            for &i in indices {
+                out.extend(self.element.values(&self.row(i)?).map(|v| v as f32));
+            }
+            return Ok(HostData::F32(out));
         }
+        let mut out = Vec::with_capacity(count);
+        for &i in indices {
+            match self.element {
+                Element::I8 => out.extend(self.row(i)?.chunks_exact(8).map(|c| eight(c) as i64)),
+                _ => out.extend(self.element.values(&self.row(i)?).map(|v| v as i64)),
+            }
+        }
+        Ok(HostData::I64(out))
     }
 }
 
@@ -288,13 +325,22 @@ impl Arrays {
         Ok(Arrays { x, target: None, normalise: None })
     }
 
-    /// Mean and standard deviation (1 when there is none) of all x of these examples.
-    pub fn statistics(&self, indices: impl Iterator<Item = usize> + Clone) -> (f32, f32) {
-        let values = || indices.clone().flat_map(|i| self.x.values(i));
-        let count = values().count().max(1) as f64;
-        let mean = values().sum::<f64>() / count;
-        let deviation = (values().map(|v| (v - mean) * (v - mean)).sum::<f64>() / count).sqrt();
-        (mean as f32, if deviation > 1e-12 { deviation as f32 } else { 1.0 })
+    /// Mean and standard deviation (1 when there is none) of all x of these examples, which ascend.
+    pub fn statistics(&self, rows: &[u32]) -> Result<(f32, f32), DataError> {
+        let count = (rows.len() * self.x.width()).max(1) as f64;
+        let rows = || rows.iter().map(|&i| i as usize);
+        let mut sum = 0.0;
+        self.x.each_row(rows(), |_, values| {
+            values.for_each(|v| sum += v);
+            Ok(())
+        })?;
+        let (mean, mut squares) = (sum / count, 0.0);
+        self.x.each_row(rows(), |_, values| {
+            values.for_each(|v| squares += (v - mean) * (v - mean));
+            Ok(())
+        })?;
+        let deviation = (squares / count).sqrt();
+        Ok((mean as f32, if deviation > 1e-12 { deviation as f32 } else { 1.0 }))
     }
 }
 
@@ -316,18 +362,16 @@ impl Dataset for Arrays {
 
     fn batch(&self, indices: &[usize]) -> Result<Batch, DataError> {
         check_indices(indices, self.len())?;
-        let mut x = self.x.gather(indices, self.x.element == Element::U1 || self.normalise.is_some());
+        let mut x = self.x.gather(indices, self.x.element == Element::U1 || self.normalise.is_some())?;
         if let (HostData::F32(values), Some((mean, std))) = (x.data_mut(), self.normalise) {
             values.iter_mut().for_each(|v| *v = (*v - mean) / std);
         }
-        let y = self.target.as_ref().map(|target| match target {
-            Target::Classes(ids, _) => class_tensor(indices.iter().map(|&i| ids[i])),
-            Target::Numbers(y) => {
-                let shape = [indices.len(), y.width()];
-                tensor(&shape, y.elements(indices, true))
-            }
-            Target::Whole(y) => y.gather(indices, false),
-        });
+        let y = match &self.target {
+            Some(Target::Classes(ids, _)) => Some(class_tensor(indices.iter().map(|&i| ids[i]))),
+            Some(Target::Numbers(y)) => Some(tensor(&[indices.len(), y.width()], y.elements(indices, true)?)),
+            Some(Target::Whole(y)) => Some(y.gather(indices, false)?),
+            None => None,
+        };
         Ok(Batch::with_target(x, y))
     }
 
@@ -388,7 +432,7 @@ mod tests {
             for version in [1, 2] {
                 let path = dir.write("a.npy", &npy(version, descr, false, "(2,)", &data));
                 let array = Array::open(&path, "x").unwrap();
-                assert_eq!(array.gather(&[0, 1], false).data(), &expected, "{descr}");
+                assert_eq!(array.gather(&[0, 1], false).unwrap().data(), &expected, "{descr}");
             }
         }
     }
@@ -405,7 +449,7 @@ mod tests {
         assert_eq!(b.get("x").unwrap().as_f32().unwrap(), [5., 6., 1., 2.]);
         assert_eq!(b.get("y").unwrap().as_i64().unwrap(), [1, 0]);
         assert_eq!((set.info().classes, set.info().shape), (Some(3), vec![2]));
-        set.normalise = Some(set.statistics(0..3));
+        set.normalise = Some(set.statistics(&[0, 1, 2]).unwrap());
         assert_eq!(set.normalise.unwrap().0, 3.5);
         assert!((set.batch(&[0]).unwrap().get("x").unwrap().as_f32().unwrap()[0] + 1.4638501).abs() < 1e-6);
         let message = Array::open(&path, "z").err().unwrap().to_string();
@@ -444,7 +488,7 @@ mod tests {
         for good in [plain, npy(2, "|u1", false, "(1, 2)", &[1, 2]), zipped] {
             torture(&good, |bytes| {
                 if let Ok(array) = Array::open(&dir.write("a.npy", bytes), "x") {
-                    array.gather(&(0..array.shape[0]).collect::<Vec<_>>(), false);
+                    array.gather(&(0..array.shape[0]).collect::<Vec<_>>(), false).unwrap();
                 }
             });
         }

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use super::augment::{Augment, Augmented};
 use super::cifar::{self, Cifar};
 use super::digits::Digits;
-use super::file::{self, Bytes, utf8};
+use super::file::{self, Bytes};
 use super::folders::Found;
 use super::images::{self, Images};
 use super::masked::Masked;
 use super::npy::{Array, Arrays};
 use super::options::{DataOptions, KINDS};
-use super::pixels::Pixels;
+use super::order::LISTED;
+use super::pixels::{Pixels, Statistics};
 use super::points::Points;
 use super::sequences::{Aim, Sequences};
 use super::split::{Parts, Subset, fold, split, validation_count};
@@ -78,11 +79,8 @@ fn unless_folded<T>(held: Option<T>, options: &DataOptions) -> Option<T> {
     held.filter(|_| options.folds.is_none())
 }
 
-fn vocabulary<'a>(
-    options: &DataOptions,
-    texts: impl Iterator<Item = &'a str>,
-) -> Result<Vocabulary, DataError> {
-    Vocabulary::open(&options.vocabulary, options.characters.as_deref(), options.tokenizer.as_deref(), texts)
+fn vocabulary(options: &DataOptions, text: &Bytes) -> Result<Vocabulary, DataError> {
+    Vocabulary::open(&options.vocabulary, options.characters.as_deref(), options.tokenizer.as_deref(), text)
 }
 
 /// The characters to use for validation data: those of the training data.
@@ -95,7 +93,7 @@ fn open_text(options: &DataOptions) -> Result<Opened, DataError> {
     let stride = options.stride.unwrap_or(options.length);
     let read = |path: &Path, options: &DataOptions| -> Result<Arc<Text>, DataError> {
         let bytes = file::text(path)?;
-        let vocabulary = vocabulary(options, std::iter::once(utf8(path, &bytes)?))?;
+        let vocabulary = vocabulary(options, &bytes)?;
         Ok(Arc::new(Text::new(path, bytes, vocabulary)?))
     };
     let text = read(path, options)?;
@@ -148,7 +146,7 @@ fn split_text(
 fn open_lines(options: &DataOptions) -> Result<Opened, DataError> {
     let read = |path: &Path, options: &DataOptions| -> Result<Sequences, DataError> {
         let bytes = file::text(path)?;
-        let vocabulary = vocabulary(options, std::iter::once(utf8(path, &bytes)?))?;
+        let vocabulary = vocabulary(options, &bytes)?;
         Sequences::lines(path, bytes, vocabulary, options.max_length, options.kind == "sentences")
     };
     let whole = read(path(options)?, options)?;
@@ -163,8 +161,8 @@ fn open_lines(options: &DataOptions) -> Result<Opened, DataError> {
 fn open_csv_text(options: &DataOptions) -> Result<Opened, DataError> {
     let path = path(options)?;
     let (Texts { bytes, spans }, target) = labelled(path, options)?;
-    let vocabulary = vocabulary(options, std::iter::once(utf8(path, &bytes)?))?;
-    let bytes = Bytes::Owned(bytes);
+    let bytes = Bytes::owned(path, bytes);
+    let vocabulary = vocabulary(options, &bytes)?;
     let whole = Sequences::new(path, bytes, spans, vocabulary, options.max_length, Aim::Target(target))?;
     let parts = parts(whole.len(), options)?;
     Ok(subsets(Arc::new(whole), parts))
@@ -177,9 +175,6 @@ fn subsets(whole: Arc<dyn Dataset>, (train, validation): Parts) -> Opened {
     let held = Subset { whole: whole.clone(), indices: validation };
     (Arc::new(Subset { whole, indices: train }), Some(Arc::new(held)))
 }
-
-/// Mean and standard deviation per channel or column.
-type Statistics = (Vec<f32>, Vec<f32>);
 
 /// The stored mean and deviation, if both are given.
 fn stored(options: &DataOptions, channels: usize) -> Result<Option<Statistics>, DataError> {
@@ -203,7 +198,7 @@ fn pixel_sets(mut train: Pixels, test: Option<Pixels>, options: &DataOptions) ->
     if options.normalise.unwrap_or(true) {
         (train.mean, train.std) = match stored(options, train.shape[0])? {
             Some(given) => given,
-            None => train.statistics(parts.0.iter().map(|&i| i as usize)),
+            None => train.statistics(parts.0.iter().map(|&i| i as usize))?,
         };
     }
     let Some(mut test) = test else { return Ok(subsets(Arc::new(train), parts)) };
@@ -279,7 +274,7 @@ fn open_npy(options: &DataOptions) -> Result<Opened, DataError> {
     if options.normalise.unwrap_or(false) {
         whole.normalise = Some(match stored(options, 1)? {
             Some((mean, std)) => (mean[0], std[0]),
-            None => whole.statistics(parts.0.iter().map(|&i| i as usize)),
+            None => whole.statistics(&parts.0)?,
         });
     }
     Ok(subsets(Arc::new(whole), parts))
@@ -306,17 +301,19 @@ fn open_grammar(options: &DataOptions) -> Result<Opened, DataError> {
         0 => Some(0),
         _ => (windows - 1).checked_mul(stride)?.checked_add(options.length)?.checked_add(1),
     };
-    let sizes = bytes(examples).zip(bytes(held)).filter(|(a, b)| a.max(b) < &(1 << 31));
+    // The text is made at once and stays in memory.
+    let sizes =
+        bytes(examples).zip(bytes(held)).filter(|(a, b)| a.checked_add(*b).is_some_and(|n| n <= 256 << 20));
     let (train, held) = sizes.ok_or_else(|| {
-        DataError::option(
-            "examples",
-            format!("{examples} windows {stride} apart are more than 2 GiB of text"),
-        )
+        let what = format!("{examples} windows {stride} apart are more than 256 MiB of text; use fewer");
+        DataError::option("examples", what)
     })?;
     let mut content = grammar_text(options.seed, train + held);
     content.truncate(train + held);
-    let vocabulary = vocabulary(options, std::iter::once(content.as_str()))?;
-    let text = Text::new(Path::new("built-in text"), Bytes::Owned(content.into_bytes()), vocabulary)?;
+    let name = Path::new("built-in text");
+    let content = Bytes::owned(name, content.into_bytes());
+    let vocabulary = vocabulary(options, &content)?;
+    let text = Text::new(name, content, vocabulary)?;
     split_text(Arc::new(text), held, options, stride)
 }
 
@@ -341,6 +338,15 @@ fn open_built_in(options: &DataOptions) -> Result<Opened, DataError> {
     let elements = options.shape.iter().try_fold(1usize, |a, &b| a.checked_mul(b));
     if !elements.is_some_and(|n| (1..=1 << 32).contains(&n)) {
         return Err(DataError::option("shape", format!("{:?} has no elements or too many", options.shape)));
+    }
+    let varied = options.kind == "tokens" && options.min_length.is_some_and(|least| least < options.length);
+    for (listed, why) in [
+        (options.folds.is_some(), "are too many to be cut into folds"),
+        (varied, "are too many of different lengths"),
+    ] {
+        if listed && examples > LISTED {
+            return Err(DataError::option("examples", format!("{examples} {why}; use at most {LISTED}")));
+        }
     }
     let held = held_on_top(examples, options)?;
     let train = built_in(options, 0, examples);
@@ -384,158 +390,4 @@ fn built_in(options: &DataOptions, first: u64, examples: usize) -> Arc<dyn Datas
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::data::options::KINDS;
-    use crate::data::scratch::Scratch;
-
-    fn of(kind: &str) -> DataOptions {
-        DataOptions { kind: kind.into(), ..DataOptions::default() }
-    }
-
-    #[test]
-    fn every_kind_is_known_and_says_what_it_needs() {
-        for (kind, _, used) in KINDS {
-            let result = open(&DataOptions { examples: Some(40), length: 8, ..of(kind) });
-            match used.contains(&"path") {
-                true => assert!(result.err().unwrap().to_string().contains("`path`"), "{kind}"),
-                false => {
-                    let (train, validation) = result.unwrap();
-                    let validation = validation.unwrap();
-                    assert_eq!((train.len(), validation.len()), (40, 4), "{kind}");
-                    assert_ne!(train.batch(&[0]).unwrap(), validation.batch(&[0]).unwrap(), "{kind}");
-                    assert_eq!(train.info().shape, validation.info().shape);
-                    assert!(
-                        open(&DataOptions { validation: 0.0, examples: Some(1), ..of(kind) })
-                            .unwrap()
-                            .1
-                            .is_none()
-                    );
-                    assert!(open(&DataOptions { validation: 1.5, ..of(kind) }).is_err());
-                }
-            }
-        }
-        assert!(open(&of("digit")).err().unwrap().to_string().contains("did you mean `digits`"));
-    }
-
-    #[test]
-    fn folds_of_every_kind_are_parts_of_its_training_examples() {
-        let dir = Scratch::new();
-        let rows: String = (0..50).map(|i| format!("{i},{},word {i}\n", i % 3)).collect();
-        let table = dir.write("t.csv", format!("a,y,t\n{rows}").as_bytes());
-        let numbers: String = (0..50).map(|i| format!("{i},{}\n", i % 3)).collect();
-        let numbers = dir.write("n.csv", format!("a,y\n{numbers}").as_bytes());
-        let text = dir.write("t.txt", rows.as_bytes());
-        let held = dir.write("held.txt", rows.as_bytes());
-        let base = DataOptions { examples: Some(41), length: 8, folds: Some(3), ..of("") };
-        let made = ["digits", "blobs", "spirals", "points", "noise", "tokens", "sequences"];
-        let made = made.map(|kind| DataOptions { kind: kind.into(), ..base.clone() });
-        let labelled = |kind: &str, path: &Path| DataOptions {
-            kind: kind.into(),
-            path: Some(path.into()),
-            label_column: Some("y".into()),
-            text_column: Some("t".into()),
-            ..base.clone()
-        };
-        let read = ["text", "lines"].map(|kind| DataOptions {
-            kind: kind.into(),
-            path: Some(text.clone()),
-            validation_path: Some(held.clone()),
-            ..base.clone()
-        });
-        let one = |set: &dyn Dataset, i: usize| format!("{:?}", set.batch(&[i]).unwrap());
-        for options in made.into_iter().chain(read).chain([labelled("csv-text", &table)]) {
-            let kind = &options.kind;
-            let whole =
-                open(&DataOptions { folds: None, validation: 0.0, validation_path: None, ..options.clone() });
-            let whole = whole.unwrap().0;
-            let mut all: Vec<String> = (0..whole.len()).map(|i| one(&*whole, i)).collect();
-            let mut held = Vec::new();
-            for fold in 0..3 {
-                let (train, validation) = open(&DataOptions { fold, ..options.clone() }).unwrap();
-                let validation = validation.unwrap();
-                assert_eq!(train.len() + validation.len(), whole.len(), "{kind}");
-                assert!(validation.len().abs_diff(whole.len() / 3) <= 1, "{kind}");
-                held.extend((0..validation.len()).map(|i| one(&*validation, i)));
-            }
-            all.sort();
-            held.sort();
-            assert_eq!(held, all, "{kind}");
-        }
-        // What is learned from a table is learned from what is left of it.
-        let csv = labelled("csv", &numbers);
-        let means = [0, 1].map(|fold| open(&DataOptions { fold, ..csv.clone() }).unwrap().0.info().mean);
-        assert_ne!(means[0], means[1]);
-        for (options, expected) in [
-            (DataOptions { folds: Some(1), ..of("blobs") }, "`folds`: 1 is not enough"),
-            (DataOptions { fold: 3, kind: "blobs".into(), ..base.clone() }, "no fold 3 of 3"),
-            (
-                DataOptions { folds: Some(42), kind: "blobs".into(), ..base.clone() },
-                "more than the 41 examples",
-            ),
-            (DataOptions { stride: Some(4), kind: "sequences".into(), ..base }, "use a stride of at least 8"),
-        ] {
-            let error = open(&options).err().unwrap().to_string();
-            assert!(error.contains(expected), "{error}");
-        }
-    }
-
-    #[test]
-    fn text_parts_do_not_overlap_and_share_characters() {
-        let dir = Scratch::new();
-        let content: String = ('a'..='z').chain('A'..='Z').collect();
-        let path = dir.write("t.txt", content.as_bytes());
-        let options = DataOptions {
-            path: Some(path),
-            length: 4,
-            stride: Some(1),
-            validation: 0.25,
-            vocabulary: "chars".into(),
-            ..of("text")
-        };
-        let (train, validation) = open(&options).unwrap();
-        let validation = validation.unwrap();
-        let ids = |set: &dyn Dataset| -> Vec<i64> {
-            let all: Vec<usize> = (0..set.len()).collect();
-            let b = set.batch(&all).unwrap();
-            [b.get("x").unwrap().as_i64().unwrap(), b.get("y").unwrap().as_i64().unwrap()].concat()
-        };
-        let (a, b) = (ids(&*train), ids(&*validation));
-        assert!(a.iter().all(|id| !b.contains(id)));
-        assert_eq!(train.info().vocabulary, Some(52));
-        let stored = DataOptions { characters: train.info().characters, ..options.clone() };
-        assert_eq!(ids(&*open(&stored).unwrap().0), a);
-        let separate = DataOptions { validation_path: Some(dir.write("v.txt", b"zzzzzzz")), ..options };
-        assert_eq!(open(&separate).unwrap().1.unwrap().info().vocabulary, Some(52));
-    }
-
-    #[test]
-    fn tables_are_standardised_by_the_training_part() {
-        let dir = Scratch::new();
-        let rows: String = (0..100).map(|i| format!("{i},{}\n", i % 3)).collect();
-        let path = dir.write("t.csv", format!("a,y\n{rows}").as_bytes());
-        let options = DataOptions { path: Some(path), label_column: Some("y".into()), ..of("csv") };
-        let (train, validation) = open(&options).unwrap();
-        assert_eq!((train.len(), validation.unwrap().len()), (90, 10));
-        let all: Vec<usize> = (0..90).collect();
-        let b = train.batch(&all).unwrap();
-        let sum: f32 = b.get("x").unwrap().as_f32().unwrap().iter().sum();
-        assert!(sum.abs() < 1e-3, "{sum}");
-        let given = DataOptions { mean: Some(vec![1.0]), std: Some(vec![2.0]), ..options.clone() };
-        assert_eq!(open(&given).unwrap().0.info().mean, [1.0]);
-        assert!(open(&DataOptions { mean: Some(vec![1.0]), std: None, ..options.clone() }).is_err());
-        let text = DataOptions { text_column: Some("a".into()), ..options };
-        let (texts, _) = open(&DataOptions { kind: "csv-text".into(), ..text }).unwrap();
-        assert_eq!((texts.info().classes, texts.length(0).is_some()), (Some(3), true));
-    }
-
-    #[test]
-    fn augmentation_wraps_the_training_part() {
-        let plain = DataOptions { examples: Some(20), ..of("digits") };
-        let (train, validation) = open(&DataOptions { augment: true, ..plain }).unwrap();
-        let validation = validation.unwrap();
-        assert_ne!(train.batch_in_epoch(&[0, 1], 0).unwrap(), train.batch_in_epoch(&[0, 1], 1).unwrap());
-        assert_eq!(validation.batch_in_epoch(&[0], 0).unwrap(), validation.batch(&[0]).unwrap());
-        assert!(open(&DataOptions { augment: true, ..of("blobs") }).is_err());
-    }
-}
+mod tests;

@@ -165,7 +165,7 @@ pub struct DataOptions {
     pub min_length: Option<usize>,
     /// Longer sequences are truncated.
     pub max_length: usize,
-    /// "bytes", "chars" or "tokenizer".
+    /// "bytes", "chars" or "tokenizer" (needs a build with the feature `tokenizer`).
     pub vocabulary: String,
     /// The stored characters of an earlier run, for "chars"; collected from the text by default.
     pub characters: Option<String>,

@@ -1,11 +1,15 @@
 //! Images stored as plain 8-bit pixels in fixed records: what IDX and CIFAR files hold. Pixels stay
 //! in the file; a batch scales them to 0..1 and normalises each channel.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::file::Bytes;
 use super::{Batch, DataError, DataInfo, Dataset, check_indices, class_counts, class_tensor, tensor};
 use crate::host::HostData;
+
+/// Mean and standard deviation per channel.
+pub type Statistics = (Vec<f32>, Vec<f32>);
 
 /// Equal records in one file.
 pub struct Part {
@@ -49,21 +53,21 @@ impl Pixels {
         None
     }
 
-    fn record(&self, i: usize) -> &[u8] {
-        let (part, i) = self.find(i).expect("indices are checked before records are read");
+    fn record(&self, i: usize) -> Result<Cow<'_, [u8]>, DataError> {
+        let (part, i) = self.find(i).ok_or(DataError::Index { index: i, examples: self.len() })?;
         let start = part.offset + i * part.stride;
-        &part.bytes[start..start + self.shape.iter().product::<usize>()]
+        part.bytes.read(start..start + self.shape.iter().product::<usize>())
     }
 
     /// Mean and standard deviation of each channel (of pixels scaled to 0..1) over these examples.
     /// A channel without any variation gets 1.
-    pub fn statistics(&self, indices: impl Iterator<Item = usize>) -> (Vec<f32>, Vec<f32>) {
+    pub fn statistics(&self, indices: impl Iterator<Item = usize>) -> Result<Statistics, DataError> {
         let [channels, height, width] = self.shape;
         // Whole numbers, so that the result does not depend on any order.
         let (mut sums, mut squares) = (vec![0u64; channels], vec![0u64; channels]);
         let mut count = 0u64;
         for i in indices {
-            for (c, plane) in self.record(i).chunks(height * width).enumerate() {
+            for (c, plane) in self.record(i)?.chunks(height * width).enumerate() {
                 sums[c] += plane.iter().map(|&p| u64::from(p)).sum::<u64>();
                 squares[c] += plane.iter().map(|&p| u64::from(p) * u64::from(p)).sum::<u64>();
             }
@@ -75,7 +79,7 @@ impl Pixels {
             let deviation = (square as f64 / count - mean * mean).max(0.0).sqrt() / 255.0;
             ((mean / 255.0) as f32, if deviation < 1e-6 { 1.0 } else { deviation as f32 })
         });
-        moments.unzip()
+        Ok(moments.unzip())
     }
 }
 
@@ -105,7 +109,7 @@ impl Dataset for Pixels {
             .collect();
         let mut x = Vec::with_capacity(indices.len() * channels * height * width);
         for &i in indices {
-            for (plane, table) in self.record(i).chunks(height * width).zip(&tables) {
+            for (plane, table) in self.record(i)?.chunks(height * width).zip(&tables) {
                 x.extend(plane.iter().map(|&p| table[p as usize]));
             }
         }
@@ -131,11 +135,12 @@ impl Dataset for Pixels {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     #[test]
     fn records_of_all_parts_are_normalised() {
         let part = |bytes: &[u8], offset, labels: &[u8]| Part {
-            bytes: Arc::new(Bytes::Owned(bytes.to_vec())),
+            bytes: Arc::new(Bytes::owned(Path::new("p"), bytes.to_vec())),
             offset,
             stride: 3,
             records: labels.len(),
@@ -153,7 +158,7 @@ mod tests {
         assert_eq!(b.get("x").unwrap().as_f32().unwrap(), [1.0, 1.0, 0.0, 1.0, 0.2, 1.0]);
         assert_eq!(b.get("x").unwrap().shape(), [3, 2, 1, 1]);
         assert_eq!(b.get("y").unwrap().as_i64().unwrap(), [1, 4, 2]);
-        let (mean, std) = p.statistics(0..2);
+        let (mean, std) = p.statistics(0..2).unwrap();
         assert!((mean[0] - 0.1).abs() < 1e-7 && (std[0] - 0.1).abs() < 1e-7);
         assert_eq!((mean[1], std[1]), (1.0, 1.0));
         (p.mean, p.std) = (mean, std);

@@ -1,10 +1,11 @@
 //! Which examples form step n: a pure function of (options, seed, step), so that resuming needs
-//! only the step number.
+//! only the step number. Very many examples take no memory.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gulliver_graph::random::{Stream, hash_name};
 
+use super::order::{Formula, LISTED, Order};
 use super::{DataError, Dataset};
 
 /// Batches of similar length: within shuffled windows of `window` batches, examples are sorted by
@@ -36,7 +37,7 @@ pub struct Sampler {
     shuffle: bool,
     drop_last: bool,
     buckets: Option<Buckets>,
-    cache: Mutex<Option<(u64, Arc<Vec<u32>>)>>,
+    cache: Mutex<Option<(u64, Order)>>,
 }
 
 impl Sampler {
@@ -85,30 +86,38 @@ impl Sampler {
     pub fn indices(&self, step: u64) -> Vec<usize> {
         let order = self.order(self.epoch(step));
         let start = (step % self.steps_per_epoch()) as usize * self.batch;
-        let end = (start + self.batch).min(order.len());
-        order[start..end].iter().map(|&i| i as usize).collect()
+        let end = (start + self.batch).min(self.examples);
+        (start..end).map(|place| order.at(place)).collect()
     }
 
-    fn order(&self, epoch: u64) -> Arc<Vec<u32>> {
+    fn order(&self, epoch: u64) -> Order {
         // Each epoch's order is complete before it is stored, so a poisoned lock is harmless.
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         match &*cache {
             Some((cached, order)) if *cached == epoch => order.clone(),
             _ => {
-                let order = Arc::new(self.make_order(epoch));
+                let order = self.make_order(epoch);
                 *cache = Some((epoch, order.clone()));
                 order
             }
         }
     }
 
-    fn make_order(&self, epoch: u64) -> Vec<u32> {
-        let mut order = if self.shuffle {
-            Stream::new(self.seed, hash_name("data.order"), epoch).permutation(self.examples as u32)
-        } else {
-            (0..self.examples as u32).collect()
+    fn make_order(&self, epoch: u64) -> Order {
+        let stream = Stream::new(self.seed, hash_name("data.order"), epoch);
+        match (&self.buckets, self.shuffle) {
+            (Some(buckets), _) => Order::List(Arc::new(self.bucketed(buckets, &stream, epoch))),
+            (None, false) => Order::Ascending,
+            (None, true) if self.examples > LISTED => Order::Formula(Formula::new(stream, self.examples)),
+            (None, true) => Order::List(Arc::new(stream.permutation(self.examples as u32))),
+        }
+    }
+
+    fn bucketed(&self, buckets: &Buckets, stream: &Stream, epoch: u64) -> Vec<u32> {
+        let mut order = match self.shuffle {
+            true => stream.permutation(self.examples as u32),
+            false => (0..self.examples as u32).collect(),
         };
-        let Some(buckets) = &self.buckets else { return order };
         // The examples of the last, incomplete batch stay where they are: were they part of the
         // sort, the longest would end up there and be dropped more often than others.
         let full = self.examples / self.batch;
@@ -163,6 +172,23 @@ mod tests {
             }
             assert_eq!(forward[0] != forward[steps as usize] || n == 1, shuffle);
         }
+    }
+
+    #[test]
+    fn very_many_examples_are_shuffled_without_a_list() {
+        let many = LISTED + 5;
+        let sampler = Sampler::new(many, 1 << 16, 3, true, false, None).unwrap();
+        let mut seen = vec![false; many];
+        for step in 0..sampler.steps_per_epoch() {
+            for i in sampler.indices(step) {
+                assert!(!std::mem::replace(&mut seen[i], true));
+            }
+        }
+        assert!(seen.iter().all(|seen| *seen));
+        let most = Sampler::new(u32::MAX as usize, 4, 3, true, true, None).unwrap();
+        assert_ne!(most.indices(0), most.indices(most.steps_per_epoch()));
+        let plain = Sampler::new(u32::MAX as usize, 4, 3, false, true, None).unwrap();
+        assert_eq!(plain.indices(1 << 29), [1 << 31, (1 << 31) + 1, (1 << 31) + 2, (1 << 31) + 3]);
     }
 
     #[test]

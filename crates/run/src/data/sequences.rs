@@ -22,6 +22,13 @@ pub enum Aim {
     Unknown,
 }
 
+impl Aim {
+    /// Tokens of an example that are only predicted, not read.
+    fn shift(&self) -> usize {
+        usize::from(matches!(self, Aim::Next))
+    }
+}
+
 /// Variable-length examples. With a target: x `[b, t]` and its y. Without: x `[b, t]` and y `[b, t]`,
 /// the same shifted by one and [`IGNORED`] where x is padded. Always with "mask" and "length".
 pub struct Sequences {
@@ -48,8 +55,14 @@ impl Sequences {
         max_length: usize,
         sentences: bool,
     ) -> Result<Sequences, DataError> {
-        let spans = line_spans(utf8(path, &bytes)?, sentences);
-        Sequences::new(path, bytes, spans, vocabulary, max_length, Aim::Next)
+        let mut all = Sequences::empty(path, vocabulary, max_length, Aim::Next)?;
+        bytes.lines(|offset, line| {
+            for (start, end) in line_spans(line, sentences) {
+                all.push((offset + start, offset + end), &line[start..end])?;
+            }
+            Ok(())
+        })?;
+        all.complete(bytes)
     }
 
     /// Examples are these byte ranges of `bytes`. All are encoded once here, to learn the lengths.
@@ -61,37 +74,66 @@ impl Sequences {
         max_length: usize,
         aim: Aim,
     ) -> Result<Sequences, DataError> {
+        let mut all = Sequences::empty(path, vocabulary, max_length, aim)?;
+        for (start, end) in spans {
+            all.push((start, end), utf8(path, &bytes.read(start..end)?)?)?;
+        }
+        all.complete(bytes)
+    }
+
+    fn empty(
+        path: &Path,
+        vocabulary: Vocabulary,
+        max_length: usize,
+        aim: Aim,
+    ) -> Result<Sequences, DataError> {
         if max_length == 0 {
             return Err(DataError::option("max_length", "must be at least 1"));
         }
-        let shift = usize::from(matches!(aim, Aim::Next));
-        let mut all = Sequences {
+        Ok(Sequences {
             path: path.into(),
-            bytes,
+            bytes: Bytes::owned(path, Vec::new()),
             spans: Vec::new(),
             lengths: Vec::new(),
-            limit: max_length.saturating_add(shift),
+            limit: max_length.saturating_add(aim.shift()),
             vocabulary,
-            aim: Aim::Next,
-        };
-        for span in spans {
-            let ids = all.encode(span)?;
-            if shift == 0 || ids.len() > 1 {
-                all.spans.push(span);
-                all.lengths.push((ids.len() - shift) as u32);
-            }
-        }
-        if all.spans.is_empty() {
-            return Err(DataError::file(path, "has no text to learn from"));
-        }
-        all.aim = aim;
-        Ok(all)
+            aim,
+        })
     }
 
-    fn encode(&self, (start, end): (usize, usize)) -> Result<Vec<u32>, DataError> {
-        let text = utf8(&self.path, &self.bytes[start..end])?;
+    /// Adds the example at `span`, whose text is given, unless it is too short to have a next token.
+    fn push(&mut self, span: (usize, usize), text: &str) -> Result<(), DataError> {
+        let ids = self.encode(span.0, text)?;
+        let shift = self.aim.shift();
+        if shift == 0 || ids.len() > 1 {
+            self.spans.push(span);
+            self.lengths.push((ids.len() - shift) as u32);
+        }
+        Ok(())
+    }
+
+    fn complete(self, bytes: Bytes) -> Result<Sequences, DataError> {
+        match self.spans.is_empty() {
+            true => Err(DataError::file(&self.path, "has no text to learn from")),
+            false => Ok(Sequences { bytes, ..self }),
+        }
+    }
+
+    fn encode(&self, start: usize, text: &str) -> Result<Vec<u32>, DataError> {
         let ids = self.vocabulary.encode_prefix(text, self.limit);
         ids.map_err(|what| DataError::at(&self.path, start as u64, what))
+    }
+
+    /// The ids of an example, as far as they are needed. No more of a long line is read.
+    fn ids(&self, (start, end): (usize, usize)) -> Result<Vec<u32>, DataError> {
+        let needed = self.vocabulary.bytes_of(self.limit).unwrap_or(usize::MAX);
+        let cut = end.min(start.saturating_add(needed));
+        let bytes = self.bytes.read(start..cut)?;
+        let whole = match std::str::from_utf8(&bytes) {
+            Err(error) if cut < end && error.error_len().is_none() => error.valid_up_to(),
+            _ => bytes.len(),
+        };
+        self.encode(start, utf8(&self.path, &bytes[..whole])?)
     }
 }
 
@@ -114,11 +156,11 @@ impl Dataset for Sequences {
     fn batch(&self, indices: &[usize]) -> Result<Batch, DataError> {
         check_indices(indices, self.spans.len())?;
         let examples: Vec<Vec<u32>> =
-            indices.iter().map(|&i| self.encode(self.spans[i])).collect::<Result<_, _>>()?;
+            indices.iter().map(|&i| self.ids(self.spans[i])).collect::<Result<_, _>>()?;
         let lengths: Vec<usize> = indices.iter().map(|&i| self.lengths[i] as usize).collect();
-        let shift = usize::from(matches!(self.aim, Aim::Next));
+        let shift = self.aim.shift();
         if examples.iter().zip(&lengths).any(|(ids, &n)| ids.len() < n + shift) {
-            return Err(DataError::file(&self.path, "the file was changed during the run"));
+            return Err(self.bytes.changed());
         }
         let rows = |from: usize| -> Vec<&[u32]> {
             examples.iter().zip(&lengths).map(|(ids, &n)| &ids[from..from + n]).collect()
@@ -194,7 +236,7 @@ mod tests {
     use super::*;
 
     fn owned(text: &str) -> Bytes {
-        Bytes::Owned(text.as_bytes().to_vec())
+        Bytes::owned(Path::new("t"), text.as_bytes().to_vec())
     }
 
     #[test]
@@ -222,6 +264,18 @@ mod tests {
             assert_eq!(found, expected);
         }
         assert!(line_spans("", true).is_empty());
+    }
+
+    #[test]
+    fn no_more_of_a_long_line_is_read_than_needed() {
+        let text = format!("{}é大{}\n", "ü".repeat(3), "é".repeat(1000));
+        for (vocabulary, limit) in [(Vocabulary::Bytes, 4), (Vocabulary::of_text(&owned(&text)).unwrap(), 5)]
+        {
+            let expected: Vec<i64> =
+                vocabulary.encode_prefix(&text, limit).unwrap().into_iter().map(i64::from).collect();
+            let set = Sequences::lines(Path::new("t"), owned(&text), vocabulary, limit, false).unwrap();
+            assert_eq!(set.batch(&[0]).unwrap().get("x").unwrap().as_i64().unwrap(), expected);
+        }
     }
 
     #[test]

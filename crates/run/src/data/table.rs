@@ -42,8 +42,10 @@ struct Cells {
     names: Vec<String>,
     /// Not a number where a cell holds no value.
     x: Vec<f32>,
-    /// Line and first column without a value, and how many such cells there are.
-    missing: Option<(u64, usize, usize)>,
+    /// Line, column and text of the first cell without a value.
+    missing: Option<(u64, usize, String)>,
+    /// How many cells hold no value.
+    gaps: usize,
     /// Line and text of the first cell of each column that is no number.
     words: Vec<Option<(u64, String)>>,
 }
@@ -51,15 +53,15 @@ struct Cells {
 impl Cells {
     fn new(path: &Path, names: Vec<String>) -> Cells {
         let words = vec![None; names.len()];
-        Cells { path: path.into(), names, x: Vec::new(), missing: None, words }
+        Cells { path: path.into(), names, x: Vec::new(), missing: None, gaps: 0, words }
     }
 
     fn push(&mut self, line: u64, column: usize, text: &str) {
         let text = text.trim();
         let value = finite(text);
         if value.is_none() && is_missing(text) {
-            let (_, _, count) = self.missing.get_or_insert((line, column, 0));
-            *count += 1;
+            self.missing.get_or_insert_with(|| (line, column, text.to_string()));
+            self.gaps += 1;
         } else if value.is_none() && self.words[column].is_none() {
             self.words[column] = Some((line, text.chars().take(100).collect()));
         }
@@ -99,15 +101,15 @@ impl Cells {
             };
             return error(*line, what);
         }
-        match self.missing {
-            Some((line, column, count)) if !filled => {
+        match &self.missing {
+            Some((line, column, text)) if !filled => {
                 let what = format!(
-                    "column `{}` holds no value ({} in the table); set missing = \"mean\", \"zero\" or a number to \
-                     fill such cells, or take the row out",
-                    short(&self.names[column]),
-                    counted(count, "such cell")
+                    "column `{}`: `{text}` is no value ({} in the table); set missing = \"mean\", \"zero\" or a \
+                     number to fill such cells, or take the row out",
+                    short(&self.names[*column]),
+                    counted(self.gaps, "such cell")
                 );
-                error(line, what)
+                error(*line, what)
             }
             _ => Ok(()),
         }
@@ -378,7 +380,7 @@ mod tests {
         let path = dir.write("t.csv", b"a;b;y\n1;NA;p\n;2;q\n5;4;p\n100;?;q\n");
         let message = Table::open(&path, &of("y")).unwrap_err().to_string();
         assert!(
-            message.contains("line 2: column `b` holds no value (3 such cells in the table)"),
+            message.contains("line 2: column `b`: `NA` is no value (3 such cells in the table)"),
             "{message}"
         );
         let filled = |missing| {
@@ -464,7 +466,7 @@ mod tests {
         for (content, part) in [
             ("a,y\n1,2\nz,3\n", "t.csv: line 3: column `a`: `z` is not a finite number; correct it"),
             ("a,y\n1,2\ninf,3\n", "line 3: column `a`: `inf` is not a finite number"),
-            ("a,y\nnan,2\n", "line 2: column `a` holds no value (1 such cell in"),
+            ("a,y\nnan,2\n", "line 2: column `a`: `nan` is no value (1 such cell in"),
             ("a,y\n1,0.5\n", "regression = true"),
             ("a,y\n1,\n", "line 2: column `y`: `` is not a class"),
             ("a,b\n1,2\n", "has no column `y`; it has: a, b"),

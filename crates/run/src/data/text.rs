@@ -1,5 +1,5 @@
-//! A text file as overlapping or adjacent windows of token ids, for language models. The file
-//! stays mapped; characters are found through sparse anchors. Lines of their own are `sequences`.
+//! A text file as overlapping or adjacent windows of token ids, for language models. The file is
+//! read where a window needs it; characters are found through sparse anchors. Lines of their own are `sequences`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,30 +28,32 @@ pub struct Text {
 impl Text {
     /// Checks the whole text once: it must be UTF-8, within the vocabulary and not empty. `path` is for messages.
     pub fn new(path: &Path, bytes: Bytes, vocabulary: Vocabulary) -> Result<Text, DataError> {
-        let text = utf8(path, &bytes)?;
         let (mut len, mut anchors, mut tokens) = (bytes.len(), Vec::new(), Vec::new());
         match &vocabulary {
-            Vocabulary::Bytes => {}
+            Vocabulary::Bytes => bytes.text(|_, _| Ok(()))?,
             Vocabulary::Chars(list) => {
                 len = 0;
-                for (offset, c) in text.char_indices() {
-                    if list.binary_search(&c).is_err() {
-                        let what = format!("character {c:?} is not in the vocabulary");
-                        return Err(DataError::at(path, offset as u64, what));
+                bytes.text(|start, text| {
+                    for (offset, c) in text.char_indices() {
+                        if list.binary_search(&c).is_err() {
+                            let what = format!("character {c:?} is not in the vocabulary");
+                            return Err(DataError::at(path, (start + offset) as u64, what));
+                        }
+                        if len % ANCHOR == 0 {
+                            anchors.push(start + offset);
+                        }
+                        len += 1;
                     }
-                    if len % ANCHOR == 0 {
-                        anchors.push(offset);
-                    }
-                    len += 1;
-                }
+                    Ok(())
+                })?;
             }
             #[cfg(feature = "tokenizer")]
             Vocabulary::Tokens(..) => {
                 // Line by line, so that memory stays bounded and no token spans two lines.
-                for line in text.split_inclusive('\n') {
-                    let ids = vocabulary.encode(line).map_err(|what| DataError::file(path, what))?;
-                    tokens.extend(ids);
-                }
+                bytes.lines(|_, line| {
+                    tokens.extend(vocabulary.encode(line).map_err(|what| DataError::file(path, what))?);
+                    Ok(())
+                })?;
                 len = tokens.len();
             }
         }
@@ -84,19 +86,20 @@ impl Text {
             return Ok(());
         }
         let Vocabulary::Chars(list) = &self.vocabulary else {
-            out.extend(self.bytes[start..start + count].iter().map(|&b| i64::from(b)));
+            out.extend(self.bytes.read(start..start + count)?.iter().map(|&b| i64::from(b)));
             return Ok(());
         };
         let from = self.anchors[start / ANCHOR];
         let to = self.anchors.get((start + count).div_ceil(ANCHOR)).copied().unwrap_or(self.bytes.len());
         let before = out.len();
         // The file may have been changed since it was checked: check what is read once more.
-        for c in utf8(&self.path, &self.bytes[from..to])?.chars().skip(start % ANCHOR).take(count) {
+        let piece = self.bytes.read(from..to)?;
+        for c in utf8(&self.path, &piece)?.chars().skip(start % ANCHOR).take(count) {
             out.extend(list.binary_search(&c).ok().map(|id| id as i64));
         }
         match out.len() - before == count {
             true => Ok(()),
-            false => Err(DataError::at(&self.path, from as u64, "the file was changed during the run")),
+            false => Err(self.bytes.changed()),
         }
     }
 }
@@ -178,8 +181,8 @@ mod tests {
     use super::*;
 
     fn text(content: &str, chars: bool) -> Arc<Text> {
-        let vocabulary = if chars { Vocabulary::of_texts([content].into_iter()) } else { Vocabulary::Bytes };
-        let bytes = Bytes::Owned(content.as_bytes().to_vec());
+        let bytes = Bytes::owned(Path::new("t"), content.as_bytes().to_vec());
+        let vocabulary = if chars { Vocabulary::of_text(&bytes).unwrap() } else { Vocabulary::Bytes };
         Arc::new(Text::new(Path::new("t"), bytes, vocabulary).unwrap())
     }
 
@@ -221,7 +224,10 @@ mod tests {
     #[test]
     fn bad_text_is_an_error_with_an_offset() {
         let read = |bytes: &[u8], vocabulary| {
-            Text::new(Path::new("t"), Bytes::Owned(bytes.to_vec()), vocabulary).err().unwrap().to_string()
+            Text::new(Path::new("t"), Bytes::owned(Path::new("t"), bytes.to_vec()), vocabulary)
+                .err()
+                .unwrap()
+                .to_string()
         };
         assert!(read(b"abc\xffd", Vocabulary::Bytes).contains("t: at byte 3: is not UTF-8"));
         assert!(read(b"abc", Vocabulary::Chars(vec!['a', 'c'])).contains("at byte 1: character 'b'"));

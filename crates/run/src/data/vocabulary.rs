@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::DataError;
+use super::file::Bytes;
 use super::words::short;
 
 /// What a token id stands for.
@@ -20,18 +21,18 @@ pub enum Vocabulary {
 
 impl Vocabulary {
     /// By the name used in options: "bytes", "chars" or "tokenizer". Characters are those given,
-    /// if any (a stored vocabulary), else those occurring in `texts`.
-    pub fn open<'a>(
+    /// if any (a stored vocabulary), else those occurring in `text`.
+    pub fn open(
         name: &str,
         characters: Option<&str>,
         tokenizer: Option<&Path>,
-        texts: impl Iterator<Item = &'a str>,
+        text: &Bytes,
     ) -> Result<Vocabulary, DataError> {
         match name {
             "bytes" => Ok(Vocabulary::Bytes),
             "chars" => match characters {
                 Some(given) => Vocabulary::from_characters(given),
-                None => Ok(Vocabulary::of_texts(texts)),
+                None => Vocabulary::of_text(text),
             },
             "tokenizer" => Vocabulary::from_tokenizer(tokenizer),
             other => {
@@ -41,12 +42,12 @@ impl Vocabulary {
         }
     }
 
-    /// All characters of these texts, ascending.
-    pub fn of_texts<'a>(texts: impl Iterator<Item = &'a str>) -> Vocabulary {
+    /// All characters of a text, ascending.
+    pub fn of_text(text: &Bytes) -> Result<Vocabulary, DataError> {
         let mut ascii = [false; 128];
         let mut other = BTreeSet::new();
-        for text in texts {
-            for c in text.chars() {
+        text.text(|_, piece| {
+            for c in piece.chars() {
                 match ascii.get_mut(c as usize) {
                     Some(seen) => *seen = true,
                     None => {
@@ -54,9 +55,10 @@ impl Vocabulary {
                     }
                 }
             }
-        }
+            Ok(())
+        })?;
         let ascii = (0u8..128).map(char::from).filter(|&c| ascii[c as usize]);
-        Vocabulary::Chars(ascii.chain(other).collect())
+        Ok(Vocabulary::Chars(ascii.chain(other).collect()))
     }
 
     /// Restores what [`Vocabulary::characters`] returned.
@@ -122,6 +124,16 @@ impl Vocabulary {
         }
     }
 
+    /// Bytes that hold the first `count` ids of any text that is that long; `None` if nothing can be said.
+    pub fn bytes_of(&self, count: usize) -> Option<usize> {
+        match self {
+            // A character has at most 4 bytes; the last may be cut.
+            Vocabulary::Bytes | Vocabulary::Chars(_) => Some(count.saturating_mul(4).saturating_add(3)),
+            #[cfg(feature = "tokenizer")]
+            Vocabulary::Tokens(..) => None,
+        }
+    }
+
     /// The ids of a text; otherwise what could not be encoded, in words.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
         self.encode_prefix(text, usize::MAX)
@@ -170,15 +182,19 @@ impl Vocabulary {
 mod tests {
     use super::*;
 
+    fn of(text: &str) -> Bytes {
+        Bytes::owned(Path::new("t"), text.as_bytes().to_vec())
+    }
+
     #[test]
     fn text_round_trips() {
         let text = "Größe, 大きさ\n";
-        for v in [Vocabulary::Bytes, Vocabulary::of_texts([text].into_iter())] {
+        for v in [Vocabulary::Bytes, Vocabulary::of_text(&of(text)).unwrap()] {
             let ids = v.encode(text).unwrap();
             assert!(ids.iter().all(|&id| (id as usize) < v.size()));
             assert_eq!(v.decode(&ids), text);
         }
-        let chars = Vocabulary::of_texts(["hello"].into_iter());
+        let chars = Vocabulary::of_text(&of("hello")).unwrap();
         assert_eq!(chars.characters().as_deref(), Some("ehlo"));
         assert_eq!(chars.encode("hole").unwrap(), [1, 3, 2, 0]);
         assert_eq!(chars.encode_prefix("holx", 3).unwrap(), [1, 3, 2]);
@@ -194,8 +210,15 @@ mod tests {
             assert!(Vocabulary::from_characters(bad).is_err());
         }
         for name in ["words", "tokenizer"] {
-            assert!(Vocabulary::open(name, None, None, [].into_iter()).is_err());
+            assert!(Vocabulary::open(name, None, None, &of("")).is_err());
         }
+    }
+
+    #[cfg(not(feature = "tokenizer"))]
+    #[test]
+    fn a_build_without_tokenizers_says_how_to_add_them() {
+        let message = Vocabulary::from_tokenizer_json("{}").err().unwrap().to_string();
+        assert!(message.contains("`cargo build --release --features tokenizer`"), "{message}");
     }
 
     #[cfg(feature = "tokenizer")]
@@ -206,9 +229,28 @@ mod tests {
             "model":{"type":"WordLevel","vocab":{"[UNK]":0,"small":1,"giants":2},"unk_token":"[UNK]"}}"#;
         let dir = crate::data::scratch::Scratch::new();
         let path = dir.write("tokenizer.json", json.as_bytes());
-        let v = Vocabulary::open("tokenizer", None, Some(&path), [].into_iter()).unwrap();
+        let v = Vocabulary::open("tokenizer", None, Some(&path), &of("")).unwrap();
         assert_eq!((v.size(), v.encode("giants small other").unwrap()), (3, vec![2, 1, 0]));
+        let stored = v.tokenizer().unwrap();
+        assert_eq!(&*stored, json);
+        let restored = Vocabulary::from_tokenizer_json(&stored).unwrap();
+        assert_eq!(restored.encode("giants small").unwrap(), [2, 1]);
+        // A run stores it, and reads raw text with it.
+        let text = dir.write("t.txt", b"small giants\nother giants small\n");
+        let options = crate::data::DataOptions {
+            kind: "lines".into(),
+            path: Some(text.clone()),
+            vocabulary: "tokenizer".into(),
+            tokenizer: Some(path),
+            validation: 0.0,
+            ..crate::data::DataOptions::default()
+        };
+        let train = crate::data::open(&options).unwrap().0;
+        let mapping = crate::data::raw::Mapping::of(&options, &train.info());
+        let inputs = mapping.open_inputs(&[text]).unwrap();
+        assert_eq!(inputs.set.batch(&[0, 1]).unwrap(), train.batch(&[0, 1]).unwrap());
         let bad = dir.write("bad.json", b"{}");
-        assert!(Vocabulary::open("tokenizer", None, Some(&bad), [].into_iter()).is_err());
+        let message = Vocabulary::open("tokenizer", None, Some(&bad), &of("")).err().unwrap().to_string();
+        assert!(message.contains("bad.json: is not a tokenizer"), "{message}");
     }
 }

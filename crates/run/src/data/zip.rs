@@ -1,11 +1,13 @@
 //! Reads members of a zip archive (what .npz files are): stored or deflated, no encryption, no
 //! archives in parts.
 
-use std::borrow::Cow;
+use std::io::BufReader;
+use std::ops::Range;
 use std::path::Path;
 
 use super::DataError;
-use super::file::{inflated_limit, read_limited};
+use super::file::{Bytes, inflated_limit, read_limited};
+use super::words::short;
 
 /// One member, as the central directory describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,14 +23,14 @@ pub struct Member {
 }
 
 /// Little-endian number of `N` bytes at `at`, if the file is that long.
-fn number<const N: usize>(bytes: &[u8], at: u64) -> Option<u64> {
+fn number<const N: usize>(bytes: &Bytes, at: u64) -> Option<u64> {
     let at = usize::try_from(at).ok()?;
-    let found = bytes.get(at..at.checked_add(N)?)?;
+    let found = bytes.read(at..at.checked_add(N)?).ok()?;
     Some(found.iter().rev().fold(0, |n, &b| n << 8 | u64::from(b)))
 }
 
 /// All members, in the order of the central directory.
-pub fn members(path: &Path, bytes: &[u8]) -> Result<Vec<Member>, DataError> {
+pub fn members(path: &Path, bytes: &Bytes) -> Result<Vec<Member>, DataError> {
     let end = find_end(bytes).ok_or_else(|| DataError::file(path, "is not a zip archive or is truncated"))?;
     let mut out = Vec::new();
     let mut at = end.directory;
@@ -41,32 +43,49 @@ pub fn members(path: &Path, bytes: &[u8]) -> Result<Vec<Member>, DataError> {
     Ok(out)
 }
 
-/// The content of a member: borrowed from the archive when stored, inflated otherwise.
-pub fn content<'a>(path: &Path, bytes: &'a [u8], member: &Member) -> Result<Cow<'a, [u8]>, DataError> {
-    let bad = |what: &str| DataError::at(path, member.header, format!("member `{}` {what}", member.name));
+/// The content of a member.
+pub enum Content {
+    /// It is stored at these bytes of the archive.
+    Stored(Range<usize>),
+    /// It was deflated.
+    Inflated(Vec<u8>),
+}
+
+/// Finds or inflates a member and checks it.
+pub fn content(path: &Path, bytes: &Bytes, member: &Member) -> Result<Content, DataError> {
+    let bad =
+        |what: &str| DataError::at(path, member.header, format!("member `{}` {what}", short(&member.name)));
     let start = member_start(bytes, member).ok_or_else(|| bad("has a damaged header"))?;
     let packed = start
         .checked_add(member.packed)
-        .and_then(|end| bytes.get(usize::try_from(start).ok()?..usize::try_from(end).ok()?))
+        .and_then(|end| Some(usize::try_from(start).ok()?..usize::try_from(end).ok()?))
+        .filter(|packed| packed.end <= bytes.len())
         .ok_or_else(|| bad("reaches beyond the end of the file"))?;
-    let out = match member.method {
-        0 => Cow::Borrowed(packed),
+    let mut crc = flate2::Crc::new();
+    let (size, content) = match member.method {
+        0 => {
+            bytes.pieces(packed.clone(), |piece| {
+                crc.update(piece);
+                Ok(())
+            })?;
+            (packed.len(), Content::Stored(packed))
+        }
         8 if member.size > inflated_limit(packed.len()) => return Err(bad("promises an impossible size")),
         8 => {
-            let reader = flate2::read::DeflateDecoder::new(packed);
-            Cow::Owned(read_limited(path, reader, member.size + 1)?)
+            let reader = BufReader::with_capacity(1 << 16, bytes.reader(packed));
+            let out = read_limited(path, flate2::bufread::DeflateDecoder::new(reader), member.size + 1)?;
+            crc.update(&out);
+            (out.len(), Content::Inflated(out))
         }
         _ => return Err(bad("uses a compression other than deflate; save it with numpy's savez")),
     };
-    let mut crc = flate2::Crc::new();
-    crc.update(&out);
-    if out.len() as u64 != member.size || crc.sum() != member.crc {
-        return Err(bad("is damaged: size or checksum differs"));
+    match size as u64 == member.size && crc.sum() == member.crc {
+        true => Ok(content),
+        false => Err(bad("is damaged: size or checksum differs")),
     }
-    Ok(out)
 }
 
-fn member_start(bytes: &[u8], member: &Member) -> Option<u64> {
+fn member_start(bytes: &Bytes, member: &Member) -> Option<u64> {
     let at = member.header;
     if number::<4>(bytes, at)? != 0x0403_4b50 {
         return None;
@@ -81,11 +100,14 @@ struct End {
 }
 
 /// The end record: it is the last thing in the file but for a comment of up to 65535 bytes.
-fn find_end(bytes: &[u8]) -> Option<End> {
+fn find_end(bytes: &Bytes) -> Option<End> {
     let last = bytes.len().checked_sub(22)?;
-    let at = (last.saturating_sub(65535)..=last).rev().find(|&at| {
-        let comment = number::<2>(bytes, at as u64 + 20);
-        bytes[at..].starts_with(b"PK\x05\x06") && comment == Some((last - at) as u64)
+    let first = last.saturating_sub(65535);
+    let tail = bytes.read(first..bytes.len()).ok()?;
+    let at = (first..=last).rev().find(|&at| {
+        let record = &tail[at - first..];
+        let comment = u16::from_le_bytes([record[20], record[21]]);
+        record.starts_with(b"PK\x05\x06") && usize::from(comment) == last - at
     })? as u64;
     let end = End { count: number::<2>(bytes, at + 10)?, directory: number::<4>(bytes, at + 16)? };
     if end.count != 0xffff && end.directory != 0xffff_ffff {
@@ -103,15 +125,15 @@ fn find_end(bytes: &[u8]) -> Option<End> {
     Some(End { count: field(32)?, directory: field(48)? })
 }
 
-fn directory_entry(bytes: &[u8], at: u64) -> Option<(Member, u64)> {
+fn directory_entry(bytes: &Bytes, at: u64) -> Option<(Member, u64)> {
     if number::<4>(bytes, at)? != 0x0201_4b50 {
         return None;
     }
     let [name, extra, comment] =
         [number::<2>(bytes, at + 28)?, number::<2>(bytes, at + 30)?, number::<2>(bytes, at + 32)?];
-    let text = bytes.get((at + 46) as usize..(at + 46 + name) as usize)?;
+    let text = bytes.read((at + 46) as usize..(at + 46 + name) as usize).ok()?;
     let mut member = Member {
-        name: String::from_utf8_lossy(text).into_owned(),
+        name: String::from_utf8_lossy(&text).into_owned(),
         method: number::<2>(bytes, at + 10)? as u16,
         crc: number::<4>(bytes, at + 16)? as u32,
         packed: number::<4>(bytes, at + 20)?,
@@ -189,19 +211,26 @@ pub(crate) mod tests {
         let path = Path::new("z");
         let contents: [(&str, &[u8]); 3] = [("a.npy", b"hello"), ("b.npy", &[7; 300]), ("c", b"")];
         let good = archive(&contents);
-        let found = members(path, &good).unwrap();
+        let bytes = |content: &[u8]| Bytes::owned(path, content.to_vec());
+        let whole = bytes(&good);
+        let found = members(path, &whole).unwrap();
         assert_eq!(found.len(), 3);
         for (member, (name, expected)) in found.iter().zip(contents) {
             assert_eq!(member.name, name);
-            assert_eq!(&*content(path, &good, member).unwrap(), expected);
+            let content = match content(path, &whole, member).unwrap() {
+                Content::Stored(range) => whole.read(range).unwrap().into_owned(),
+                Content::Inflated(content) => content,
+            };
+            assert_eq!(content, expected);
         }
-        torture(&good, |bytes| {
-            for member in members(path, bytes).unwrap_or_default() {
-                let _ = content(path, bytes, &member);
+        torture(&good, |bad| {
+            let bad = bytes(bad);
+            for member in members(path, &bad).unwrap_or_default() {
+                let _ = content(path, &bad, &member);
             }
         });
         let mut flipped = good.clone();
         flipped[36] ^= 1;
-        assert!(content(path, &flipped, &found[0]).unwrap_err().to_string().contains("checksum"));
+        assert!(content(path, &bytes(&flipped), &found[0]).err().unwrap().to_string().contains("checksum"));
     }
 }

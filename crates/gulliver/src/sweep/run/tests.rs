@@ -88,7 +88,7 @@ fn what_cannot_be_trained_says_why() {
         rung(3, &[], 0, 3, &dir),
     ];
     let ends = run(&wave).0;
-    for (outcome, expected) in ends.iter().zip(["data: ", "does not fit: ", "is not finite"]) {
+    for (outcome, expected) in ends.iter().zip(["train.batch: ", "does not fit: ", "is not finite"]) {
         let Outcome::Failed { reason } = outcome else { panic!("{outcome:?}") };
         assert!(reason.contains(expected), "{reason}");
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Mapping;
 use crate::data::cifar::{self, Cifar};
-use crate::data::file::{self, Bytes, is_gzip, utf8};
+use crate::data::file::{self, Bytes, is_gzip};
 use crate::data::folders::Found;
 use crate::data::images::Images;
 use crate::data::masked::Masked;
@@ -122,12 +122,16 @@ impl Mapping {
         let (Texts { bytes, spans }, target, names) = if path.extension().is_some_and(|e| e == "txt") {
             let content = file::text(path)?;
             let (mut texts, mut lines) = (Texts::default(), Vec::new());
-            for (line, text) in utf8(path, &content)?.lines().enumerate() {
+            let mut number = 0;
+            content.lines(|_, line| {
+                number += 1;
+                let text = line.trim_end_matches(['\r', '\n']);
                 if !text.trim().is_empty() {
                     texts.push(text);
-                    lines.push(line as u64 + 1);
+                    lines.push(number);
                 }
-            }
+                Ok(())
+            })?;
             (texts, None, Names::Lines("line", lines))
         } else {
             let columns = (self.text_column.as_deref(), self.label_column.as_deref());
@@ -137,7 +141,7 @@ impl Mapping {
         let labelled = target.is_some();
         let aim = target.map_or(Aim::Unknown, Aim::Target);
         let vocabulary = self.needed_vocabulary()?;
-        let set = Sequences::new(path, Bytes::Owned(bytes), spans, vocabulary, self.max_length, aim)?;
+        let set = Sequences::new(path, Bytes::owned(path, bytes), spans, vocabulary, self.max_length, aim)?;
         Ok(Inputs { set: Arc::new(set), labelled, names })
     }
 

@@ -1,0 +1,60 @@
+//! The data of a job: opened as the job says it, or as the weights it starts from need it.
+
+use crate::command::CommandError;
+use crate::job::Job;
+use crate::trained::stored_mapping;
+use gulliver_run::data::open::Opened;
+use gulliver_run::data::raw::Mapping;
+use gulliver_run::data::{self, DataError, DataInfo, DataOptions};
+
+/// Opens the data of a job. Where it starts from weights, inputs mean what they meant to them, as far as the job
+/// leaves that open.
+pub fn open_data(job: &Job) -> Result<Opened, CommandError> {
+    let mut options = job.data.options.clone();
+    options.seed = job.train.seed;
+    let open = |options: &DataOptions| data::open(options).map_err(|error| data_error(job, error));
+    let opened = open(&options)?;
+    let stored = job.train.weights.as_ref().and_then(|path| stored_mapping(path).ok().flatten());
+    match stored.and_then(|stored| adopted(&options, &opened.0.info(), &stored)) {
+        Some(options) => open(&options),
+        None => Ok(opened),
+    }
+}
+
+/// Options with the normalisation and the characters of a stored mapping, where the data can have them and the options
+/// do not say otherwise; none if that changes nothing.
+fn adopted(options: &DataOptions, info: &DataInfo, stored: &Mapping) -> Option<DataOptions> {
+    let mut adopted = options.clone();
+    let alike = info.mean.len() == stored.mean.len() && info.columns == stored.columns;
+    if alike && !info.mean.is_empty() && options.mean.is_none() {
+        (adopted.mean, adopted.std) = (Some(stored.mean.clone()), Some(stored.std.clone()));
+    }
+    if let (Some(own), Some(known), None) = (&info.characters, &stored.characters, &options.characters)
+        && own.chars().all(|c| known.contains(c))
+    {
+        adopted.characters = Some(known.clone());
+    }
+    (adopted != *options).then_some(adopted)
+}
+
+/// An error of the data as one of the job, where a field of the job is to blame: with file, line and field.
+pub fn data_error(job: &Job, error: DataError) -> CommandError {
+    let options = &job.data.options;
+    match error {
+        DataError::Option { option: "batch", what } => job.error("train.batch", what).into(),
+        DataError::Option { option, what } => job.error(&format!("data.{option}"), what).into(),
+        DataError::Io { path, source } => {
+            let fields = [
+                ("data.path", &options.path),
+                ("data.labels", &options.labels),
+                ("data.validation_path", &options.validation_path),
+                ("data.tokenizer", &options.tokenizer),
+            ];
+            match fields.into_iter().find(|(_, named)| named.as_ref() == Some(&path)) {
+                Some((field, _)) => job.error(field, format!("{}: {source}", path.display())).into(),
+                None => DataError::Io { path, source }.into(),
+            }
+        }
+        other => other.into(),
+    }
+}
