@@ -155,10 +155,9 @@ impl Reporter {
                     format!("{} plans made, {} reused", plans.misses, plans.hits),
                     if *alarms == 0 { "".into() } else { format!("{alarms} alarms: see the warnings") },
                 ]);
-                let table = confusion
-                    .as_ref()
-                    .map(|matrix| format!("\n{}", super::confusion::confusion(matrix, classes)));
-                format!("{line}{}\nfingerprint {fingerprint}", table.unwrap_or_default())
+                let table =
+                    confusion.as_ref().map(|matrix| super::confusion::confusion(matrix, classes) + "\n");
+                format!("{}{line}\nfingerprint {fingerprint}", table.unwrap_or_default())
             }
             Event::Error { message } => format!("error: {message}"),
         }
@@ -331,11 +330,11 @@ mod tests {
              step time                          5 ms           6 ms\n\
              \x20 length 9, 5 times                9 ms          18 ms\n\
              \x20 length 4, 3 times                4 ms           8 ms\n\
-             done after 200 steps  train loss 0.5000  validation accuracy 0.7500  99.0 samples/s  device 3.0 MiB  \
-             3 plans made, 197 reused  1 alarms: see the warnings\n\
              class \\ taken for  cat   1\n\
              cat                  1   0\n\
              1                    2  30\n\
+             done after 200 steps  train loss 0.5000  validation accuracy 0.7500  99.0 samples/s  device 3.0 MiB  \
+             3 plans made, 197 reused  1 alarms: see the warnings\n\
              fingerprint 0123456789abcdef0123\n"
         );
     }

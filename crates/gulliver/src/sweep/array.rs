@@ -6,7 +6,7 @@ use super::run::{Group, Listener, News, Rung, Runner, Shapes, groups, is_machine
 use super::store::Outcome;
 use super::width::{self, Width};
 use crate::command::CommandError;
-use crate::job::Devices;
+use crate::job::{Devices, Train};
 use crate::setup::{Graphs, Prepared, Speeds, open_data, prepare};
 use gulliver_graph::graph::Role;
 use gulliver_run::session::Session;
@@ -134,7 +134,8 @@ impl Arrays {
 /// One rung as a member, and its graphs. Members whose batches are the same share them.
 fn member(rung: &Rung, data: &mut Vec<(String, Arc<Sources>)>) -> Result<(Member, Graphs), CommandError> {
     let (job, checkpoints) = (&rung.job, rung.dir.join("checkpoints"));
-    let batches = format!("{:?} {} {}", job.data, job.train.batch, job.train.seed);
+    let Train { batch, seed, class_weights, .. } = &job.train;
+    let batches = format!("{:?} {batch} {seed} {class_weights:?}", job.data);
     let known = data.iter().find(|(same, _)| *same == batches).map(|(_, sources)| sources.clone());
     let opened = match &known {
         Some(sources) => (sources.train.clone(), sources.validation.as_ref().map(|(set, _)| set.clone())),
