@@ -1,13 +1,16 @@
 //! What the data says of a model: the settings that a job leaves open, and a plain answer where model and data do
 //! not go together.
 
+mod weights;
+
+pub use weights::class_weights;
+
 use crate::command::CommandError;
-use crate::job::{ClassWeights, Job, JobError};
+use crate::job::{Job, JobError};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::model::param::{Param, ParamValue};
 use gulliver_graph::model::{Input, MODELS, ModelRow};
 use gulliver_run::data::{DataError, DataInfo, Dataset};
-use std::sync::Arc;
 
 /// What a data set has.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,6 +19,8 @@ pub struct Facts {
     pub info: DataInfo,
     /// Whether `x` is ids of tokens rather than numbers.
     tokens: bool,
+    /// Whether `x` is whole numbers that are no tokens.
+    wholes: bool,
     target: Target,
     /// Tokens of the longest sequence; 0 for what is not sequences of tokens.
     pub longest: usize,
@@ -27,6 +32,8 @@ enum Target {
     Class,
     Numbers(usize),
     Tokens,
+    /// Several whole numbers, which no model predicts.
+    Wholes(usize),
     Nothing,
 }
 
@@ -37,7 +44,7 @@ impl Target {
             Target::Class => Some("classify"),
             Target::Numbers(_) => Some("regress"),
             Target::Tokens => row.family.heads.iter().find(|head| predicts_tokens(head)).copied(),
-            Target::Nothing => None,
+            Target::Wholes(_) | Target::Nothing => None,
         }
     }
 
@@ -48,6 +55,7 @@ impl Target {
             (Target::Numbers(_), true) => "numbers to predict for each text",
             (Target::Numbers(_), false) => "numbers to predict for each example",
             (Target::Tokens, _) => "a token to predict at every place of a text",
+            (Target::Wholes(_), _) => "several whole numbers for each example",
             (Target::Nothing, _) => "nothing to predict",
         }
     }
@@ -58,18 +66,22 @@ impl Facts {
     pub fn of(train: &dyn Dataset, validation: Option<&dyn Dataset>) -> Result<Facts, DataError> {
         let info = train.info();
         let longest = [Some(train), validation].into_iter().flatten().map(longest).max().unwrap_or(0);
-        let (mut tokens, mut target) = (info.vocabulary.is_some(), Target::Nothing);
+        let (mut tokens, mut wholes, mut target) = (info.vocabulary.is_some(), false, Target::Nothing);
         if !train.is_empty() {
             let batch = train.batch(&[0])?;
-            tokens = batch.get("x").is_some_and(|x| x.dtype() == DType::I64);
+            let whole = batch.get("x").filter(|x| x.dtype() == DType::I64);
+            tokens = whole.is_some_and(|x| x.shape().len() == 2);
+            wholes = whole.is_some() && !tokens;
             target = match batch.get("y").map(|y| (y.dtype(), y.shape())) {
                 Some((DType::F32, shape)) => Target::Numbers(shape[1..].iter().product()),
                 Some((_, [_])) => Target::Class,
-                Some(_) => Target::Tokens,
+                Some((_, [_, 1])) if !tokens => Target::Class,
+                Some(_) if tokens => Target::Tokens,
+                Some((_, shape)) => Target::Wholes(shape[1..].iter().product()),
                 None => Target::Nothing,
             };
         }
-        Ok(Facts { info, tokens, target, longest })
+        Ok(Facts { info, tokens, wholes, target, longest })
     }
 
     /// Whether there is a token to predict at every place of a text.
@@ -261,6 +273,12 @@ fn check_input(job: &Job, row: &ModelRow, facts: &Facts) -> Result<(), JobError>
         Input::Tokens => ("text", facts.tokens),
     };
     let (model, kind) = (&job.model.name, &job.data.options.kind);
+    if facts.wholes {
+        let problem = format!(
+            "x has whole numbers, and `{model}` takes {takes}; set data.normalise = true to have them read as numbers"
+        );
+        return Err(job.error("data.normalise", problem));
+    }
     if !fits {
         let (examples, models) = (facts.examples(), facts.models());
         let mut problem =
@@ -291,6 +309,11 @@ fn check_target(
 ) -> Result<(), JobError> {
     let (model, kind, heads) = (&job.model.name, &job.data.options.kind, row.family.heads);
     let Some(default) = heads.first() else { return Ok(()) };
+    if let Target::Wholes(n) = facts.target {
+        let problem =
+            format!("y has {n} whole numbers for each example; store floats to have them predicted");
+        return Err(job.error("data.path", problem));
+    }
     let has = format!("data.kind = \"{kind}\" has {}", facts.target.named(facts.tokens));
     let wanted = facts.target.head(row);
     let Some(wanted) = wanted.filter(|wanted| heads.contains(wanted)) else {
@@ -362,54 +385,6 @@ fn check_extents(job: &Job, given: &[(String, ParamValue)], facts: &Facts) -> Re
         }
     }
     Ok(())
-}
-
-/// What each class counts in the loss, if classes do not count the same.
-pub fn class_weights(
-    job: &Job,
-    settings: &[(String, ParamValue)],
-    facts: &Facts,
-) -> Result<Option<Arc<[f32]>>, CommandError> {
-    let Some(wanted) = &job.train.class_weights else { return Ok(None) };
-    let wrong = |problem: String| Err(job.error("train.class_weights", problem).into());
-    let kind = &job.data.options.kind;
-    let heads = row_of(&job.model.name).map_or(&[][..], |row| row.family.heads);
-    let head = settings.iter().find(|(name, _)| name == "head").map(|(_, value)| value.to_string());
-    let classifies = head.as_deref().or(heads.first().copied()) == Some("classify");
-    let Some(classes) = facts.info.classes.filter(|_| classifies && facts.target == Target::Class) else {
-        return wrong(format!(
-            "`{}` on data.kind = \"{kind}\" predicts no classes; leave it out",
-            job.model.name
-        ));
-    };
-    let weights: Vec<f32> = match wanted {
-        ClassWeights::Given(weights) if weights.len() != classes => {
-            let given = weights.len();
-            return wrong(format!("has {given} weights, but the data has {classes} classes"));
-        }
-        ClassWeights::Given(weights) => weights.iter().map(|&weight| weight as f32).collect(),
-        ClassWeights::Balanced => {
-            let counts = &facts.info.class_counts;
-            if counts.len() != classes {
-                return wrong(format!(
-                    "data.kind = \"{kind}\" does not tell how many examples each class has; write the {classes} \
-                     weights as a list"
-                ));
-            }
-            balanced(counts)
-        }
-    };
-    Ok(Some(weights.into()))
-}
-
-/// Examples over classes times the examples of the class; a class without examples counts 1.
-fn balanced(counts: &[u64]) -> Vec<f32> {
-    let all: u64 = counts.iter().sum();
-    let weight = |count: &u64| match count {
-        0 => 1.0,
-        n => (all as f64 / (counts.len() as f64 * *n as f64)) as f32,
-    };
-    counts.iter().map(weight).collect()
 }
 
 #[cfg(test)]

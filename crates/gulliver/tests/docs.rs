@@ -163,7 +163,7 @@ in the same way over the whole validation set. `accuracy`, `macro_f1` and the co
 #[test]
 fn training() {
     let mut text = String::from(
-        "# Optimizers and schedules\n\nMade from their tables; the defaults are PyTorch's.\n\n## Optimizers\n\n\
+        "# Optimizers, schedules, losses and metrics\n\nOptimizers and schedules are made from their tables; the defaults are PyTorch's.\n\n## Optimizers\n\n\
          | name | what it is | settings | switches |\n|---|---|---|---|\n",
     );
     for row in OPTIMIZERS {

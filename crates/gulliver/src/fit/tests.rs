@@ -1,3 +1,4 @@
+use super::weights::balanced;
 use super::*;
 use crate::setup::{Graphs, open_data, prepare};
 use crate::test_dir::TestDir;
@@ -32,6 +33,8 @@ const DATA_TRIED: &[(&str, &[&str])] = &[
     ("kind = 'npy'\npath = 'x.npy'\nlabels = 'y.npy'", &["mlp-tiny"]),
     ("kind = 'npy'\npath = 'images.npy'\nlabels = 'y.npy'", IMAGE_MODELS),
     ("kind = 'npy'\npath = 'cubes.npy'\nlabels = 'y.npy'", &["mlp-tiny", "cosmoflow"]),
+    ("kind = 'npy'\npath = 'x.npy'\nlabels = 'column.npy'", &["mlp-tiny"]),
+    ("kind = 'npy'\npath = 'whole.npy'\nlabels = 'column.npy'\nnormalise = true", &["mlp-tiny"]),
     ("kind = 'digits'\nexamples = 40\nsize = 32", IMAGE_MODELS),
     ("kind = 'noise'\nexamples = 40\nshape = [3, 32, 40]\nclasses = 3", IMAGE_MODELS),
     (
@@ -55,7 +58,12 @@ const DATA_TRIED: &[(&str, &[&str])] = &[
 
 /// An array of version 1.0 in NumPy's format.
 fn npy(shape: &str, data: &[f32]) -> Vec<u8> {
-    let mut header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}");
+    let data: Vec<[u8; 4]> = data.iter().map(|x| x.to_le_bytes()).collect();
+    array("<f4", shape, &data)
+}
+
+fn array(descr: &str, shape: &str, data: &[[u8; 4]]) -> Vec<u8> {
+    let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
     while (header.len() + 11) % 64 != 0 {
         header.push(' ');
     }
@@ -63,7 +71,7 @@ fn npy(shape: &str, data: &[f32]) -> Vec<u8> {
     let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
     bytes.extend((header.len() as u16).to_le_bytes());
     bytes.extend(header.bytes());
-    data.iter().for_each(|x| bytes.extend(x.to_le_bytes()));
+    data.iter().for_each(|x| bytes.extend(x));
     bytes
 }
 
@@ -80,6 +88,10 @@ fn files(dir: &Path) {
     fs::write(dir.join("x.npy"), npy("(40, 5)", &numbers(200))).unwrap();
     fs::write(dir.join("y.npy"), npy("(40,)", &numbers(40))).unwrap();
     fs::write(dir.join("images.npy"), npy("(40, 1, 32, 33)", &numbers(40 * 32 * 33))).unwrap();
+    let wholes = |n: usize| (0..n).map(|i| (i as i32 % 3).to_le_bytes()).collect::<Vec<_>>();
+    fs::write(dir.join("whole.npy"), array("<i4", "(40, 5)", &wholes(200))).unwrap();
+    fs::write(dir.join("whole_images.npy"), array("<i4", "(40, 1, 8, 8)", &wholes(40 * 64))).unwrap();
+    fs::write(dir.join("column.npy"), array("<i4", "(40, 1)", &wholes(40))).unwrap();
     fs::write(dir.join("cubes.npy"), npy("(40, 2, 8, 8, 8)", &numbers(40 * 1024))).unwrap();
 }
 
@@ -186,6 +198,26 @@ fn what_was_given_against_the_data_is_named() {
              \"gpt\" or \"lstm\" to predict the next token",
         ),
         (
+            "name = 'mlp'",
+            "kind = 'npy'\npath = 'whole.npy'\nlabels = 'y.npy'",
+            "",
+            "model.name: `mlp` takes numbers, but data.kind = \"npy\" has text (whole numbers are read as tokens); \
+             use \"gpt\", \"lstm\" or \"bert\", or set data.normalise = true to have whole numbers read as numbers",
+        ),
+        (
+            "name = 'cnn'",
+            "kind = 'npy'\npath = 'whole_images.npy'\nlabels = 'y.npy'",
+            "",
+            "data.normalise: x has whole numbers, and `cnn` takes images; set data.normalise = true to have them \
+             read as numbers",
+        ),
+        (
+            "name = 'mlp'",
+            "kind = 'npy'\npath = 'x.npy'\nlabels = 'whole.npy'",
+            "",
+            "data.path: y has 5 whole numbers for each example; store floats to have them predicted",
+        ),
+        (
             "name = 'dcgan'",
             "kind = 'digits'\nexamples = 40",
             "",
@@ -248,11 +280,11 @@ fn the_data_answers_what_the_job_leaves_open() {
     for (model, data, expected) in [
         ("name = 'mlp-tiny'", DATA_TRIED[2].0, &[("head", "regress"), ("sizes", "[2, 32, 1]")][..]),
         ("name = 'mlp-tiny'", DATA_TRIED[1].0, &[("head", "-"), ("sizes", "[2, 32, 2]")]),
-        ("name = 'cnn'", DATA_TRIED[7].0, &[("size", "[32, 40]"), ("channels", "3"), ("classes", "3")]),
-        ("name = 'cnn'", DATA_TRIED[6].0, &[("size", "32"), ("channels", "-"), ("head", "-")]),
+        ("name = 'cnn'", DATA_TRIED[9].0, &[("size", "[32, 40]"), ("channels", "3"), ("classes", "3")]),
+        ("name = 'cnn'", DATA_TRIED[8].0, &[("size", "32"), ("channels", "-"), ("head", "-")]),
         ("name = 'cnn'", DATA_TRIED[4].0, &[("size", "[32, 33]"), ("head", "regress"), ("classes", "1")]),
-        ("name = 'gpt'", DATA_TRIED[12].0, &[("head", "classify"), ("vocab", "20"), ("classes", "3")]),
-        ("name = 'gpt'", DATA_TRIED[14].0, &[("head", "-"), ("classes", "-")]),
+        ("name = 'gpt'", DATA_TRIED[14].0, &[("head", "classify"), ("vocab", "20"), ("classes", "3")]),
+        ("name = 'gpt'", DATA_TRIED[16].0, &[("head", "-"), ("classes", "-")]),
         ("name = 'cosmoflow'", DATA_TRIED[5].0, &[("outputs", "1"), ("size", "8"), ("channels", "2")]),
     ] {
         let job = job(&dir, model, data, "steps = 1");

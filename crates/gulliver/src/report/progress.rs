@@ -187,10 +187,9 @@ impl Reporter {
                         _ => "".into(),
                     },
                 ]);
-                let table = confusion
-                    .as_ref()
-                    .map(|matrix| format!("\n{}", super::confusion::confusion(matrix, classes)));
-                format!("{line}{}\nfingerprint {fingerprint}", table.unwrap_or_default())
+                let table =
+                    confusion.as_ref().map(|matrix| super::confusion::confusion(matrix, classes) + "\n");
+                format!("{}{line}\nfingerprint {fingerprint}", table.unwrap_or_default())
             }
             Event::Error { message } => format!("error: {message}"),
         }
@@ -388,12 +387,12 @@ mod tests {
              step time                          5 ms           6 ms\n\
              \x20 length 9, 5 times                9 ms          18 ms\n\
              \x20 length 4, 3 times                4 ms           8 ms\n\
-             done after 200 steps  train loss 0.5000  validation accuracy 0.7500  99.0 samples/s  device 3.0 MiB  \
-             3 plans made, 197 reused  1 alarms: see the warnings  stopped early: no better evaluation for long  \
-             best loss 0.2500 after step 120\n\
              class \\ taken for  cat   1\n\
              cat                  1   0\n\
              1                    2  30\n\
+             done after 200 steps  train loss 0.5000  validation accuracy 0.7500  99.0 samples/s  device 3.0 MiB  \
+             3 plans made, 197 reused  1 alarms: see the warnings  stopped early: no better evaluation for long  \
+             best loss 0.2500 after step 120\n\
              fingerprint 0123456789abcdef0123\n"
         );
     }

@@ -6,7 +6,7 @@ use super::run::{Group, Listener, News, Rung, Runner, Shapes, groups, is_machine
 use super::store::Outcome;
 use super::width::{self, Width};
 use crate::command::CommandError;
-use crate::job::{Devices, Job};
+use crate::job::{Devices, Job, Train};
 use crate::setup::{Graphs, Prepared, Speeds, open_data, prepare};
 use gulliver_graph::graph::Role;
 use gulliver_run::session::Session;
@@ -185,7 +185,8 @@ pub(super) fn member(
 
 /// What decides the batches of a job: jobs for which it is equal share them.
 pub(super) fn batches(job: &Job) -> String {
-    format!("{:?} {} {}", job.data, job.train.batch, job.train.seed)
+    let Train { batch, seed, class_weights, .. } = &job.train;
+    format!("{:?} {batch} {seed} {class_weights:?}", job.data)
 }
 
 /// What lanes tell, and who waits for it to be heard.

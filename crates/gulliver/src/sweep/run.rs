@@ -189,7 +189,11 @@ fn without_fed_fields(job: &Job) -> Result<String, CommandError> {
     let (train, update) = (&job.train, optimizer(job)?.op);
     let clipped = [train.clip_norm, train.clip_value].map(|limit| limit.is_some());
     let sizes = (train.batch, train.partials, train.norm_group, train.eval_every, train.checkpoint_every);
-    Ok(format!("{:?} {:?} {update:?} {clipped:?} {sizes:?} {:?}", job.model, job.data, job.devices))
+    let weighted = train.class_weights.is_some();
+    Ok(format!(
+        "{:?} {:?} {update:?} {clipped:?} {weighted} {sizes:?} {:?}",
+        job.model, job.data, job.devices
+    ))
 }
 
 fn shape(job: &Job) -> Result<String, CommandError> {

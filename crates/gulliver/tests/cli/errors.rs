@@ -67,7 +67,11 @@ fn wrong_jobs() {
         ("gpt.toml", &["model.context=16"], &["model.context", "16", "24"]),
         ("gpt.toml", &["model.vocab=100"], &["model.vocab", "100", "256"]),
         ("gpt.toml", &["model.name=cnn", "model.width=4"], &["model.heads"]),
-        ("gpt.toml", &["data.kind=tokens", "data.classes=2"], &["y"]),
+        (
+            "gpt.toml",
+            &["data.kind=tokens", "data.classes=2", "model.head=lm"],
+            &["model.head", "a class for each text", "model.head = \"classify\""],
+        ),
         ("gpt.toml", &["data.kind=tokens", "data.classes=2", "data.masked=0.2"], &["masked"]),
         ("gpt.toml", &["data.masked=1.0"], &["data.masked"]),
         (

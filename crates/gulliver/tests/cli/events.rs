@@ -51,7 +51,8 @@ fn people_read_the_same_fingerprint() {
     assert_eq!(*lines.last().unwrap(), format!("fingerprint {fingerprint}"));
     let done = lines.iter().find(|line| line.starts_with("done")).unwrap();
     assert!(done.starts_with("done after 6 steps  train loss "), "{done}");
-    assert!(done.contains("  validation accuracy "), "{done}");
+    assert!(done.contains("  validation accuracy ") && done.contains("  macro_f1 "), "{done}");
+    assert!(lines.iter().any(|line| line.starts_with("class \\ taken for  0  1  2 ")), "{lines:?}");
     assert!(lines.iter().any(|line| line.starts_with("step 2/6  loss ")), "{lines:?}");
 }
 

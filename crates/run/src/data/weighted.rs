@@ -7,7 +7,8 @@ use gulliver_graph::model::weighted::example_weights;
 use super::{Batch, DataError, DataInfo, Dataset, tensor};
 use crate::host::HostData;
 
-/// The examples of another set with "weight" f32 `[b]` beside them, from the class in "y".
+/// The examples of another set with "weight" f32 `[b]` beside them, from the class in "y". Weights that the
+/// examples have already stay as they are.
 pub struct WeightedClasses {
     whole: Arc<dyn Dataset>,
     /// By class.
@@ -29,6 +30,9 @@ impl WeightedClasses {
     }
 
     fn weigh(&self, mut batch: Batch) -> Batch {
+        if batch.get("weight").is_some() {
+            return batch;
+        }
         let Some(classes) = batch.get("y").and_then(|y| y.as_i64()) else { return batch };
         let weights = match self.by_batch {
             true => example_weights(&self.weights, classes.iter().copied()),

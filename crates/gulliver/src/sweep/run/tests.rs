@@ -79,6 +79,26 @@ fn members_with_clipping_limits_of_their_own_end_as_alone() {
 }
 
 #[test]
+fn members_with_class_weights_of_their_own_end_as_alone() {
+    let dir = TestDir::new("run-weighted");
+    let weights = [
+        "train.class_weights=[1, 1, 1, 1, 1, 1, 1, 9]",
+        "train.class_weights=[9, 1, 1, 1, 1, 1, 1, 1]",
+        "train.seed=0",
+    ];
+    let all: Vec<Rung> = (0..3).map(|i| rung(i, &[weights[i as usize]], 0, 9, &dir)).collect();
+    run(&all);
+    let saved = |trial: u64| {
+        let path = checkpoint::step_path(&dir.join(trial.to_string()).join("checkpoints"), 9);
+        fs::read(path).unwrap()
+    };
+    for i in 0..3 {
+        run(&[rung(3 + i, &[weights[i as usize]], 0, 9, &dir)]);
+        assert!(saved(i) == saved(3 + i), "{}", weights[i as usize]);
+    }
+}
+
+#[test]
 fn what_cannot_be_trained_says_why() {
     let dir = TestDir::new("run-failures");
     let wave = [
@@ -129,11 +149,13 @@ fn jobs_that_differ_in_fed_numbers_are_built_once() {
         &["optimizer.name=sgd", "optimizer.momentum=0.5"],
         &["optimizer.name=sgd", "optimizer.momentum=0.9", "optimizer.lr=0.5"],
         &["train.seed=1"],
+        &["train.class_weights=[1, 2, 3, 4, 5, 6, 7, 8]"],
+        &["train.class_weights=[8, 7, 6, 5, 4, 3, 2, 1]"],
     ] {
         assert_eq!(shapes.of(&job(sets)).unwrap(), shape(&job(sets)).unwrap(), "{sets:?}");
         built.push(shapes.known.len());
     }
-    assert_eq!(built, [1, 1, 2, 2, 3, 4, 4, 5]);
+    assert_eq!(built, [1, 1, 2, 2, 3, 4, 4, 5, 6, 6]);
 }
 
 #[test]
