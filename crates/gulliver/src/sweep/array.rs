@@ -9,6 +9,7 @@ use crate::command::CommandError;
 use crate::job::{Devices, Job, Train};
 use crate::setup::{Graphs, Prepared, Speeds, open_data, prepare};
 use gulliver_graph::graph::Role;
+use gulliver_run::planner::Planner;
 use gulliver_run::session::Session;
 use gulliver_run::train::{Ended, Lane, Member, Notice, Sources, TrainError, train_array};
 use std::collections::BTreeMap;
@@ -109,16 +110,15 @@ impl Arrays {
     }
 
     /// As many lanes as are thought to be done soonest, and how many members are in memory at once.
-    pub(super) fn lanes(
+    fn lanes(
         &mut self,
         rung: &Rung,
         graphs: &Graphs,
         members: usize,
     ) -> Result<(Vec<Lane>, usize), CommandError> {
         let checkpoints = rung.dir.join("checkpoints");
-        let Width { lanes, resident, .. } = self.width(rung, graphs, members, Some(&checkpoints))?;
-        let lane = |planner| Ok(Lane { session: Session::with(planner, rung.job.train.seed)? });
-        Ok((lanes.into_iter().map(lane).collect::<Result<_, CommandError>>()?, resident))
+        let width = self.width(rung, graphs, members, Some(&checkpoints))?;
+        Ok((sessions(width.lanes, rung.job.train.seed)?, width.resident))
     }
 
     /// How wide an array of such rungs is trained.
@@ -139,6 +139,12 @@ impl Arrays {
         }
         width::choose(&rung.job, graphs, (members, rung.to - rung.from), &speeds, checkpoints)
     }
+}
+
+/// A session for each lane.
+pub(super) fn sessions(lanes: Vec<Planner>, seed: u64) -> Result<Vec<Lane>, CommandError> {
+    let lane = |planner| Ok(Lane { session: Session::with(planner, seed)? });
+    lanes.into_iter().map(lane).collect()
 }
 
 /// One rung as a member, and its graphs. Members whose batches are the same share them.

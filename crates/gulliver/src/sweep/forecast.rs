@@ -16,6 +16,8 @@ pub struct Costs {
     pub member: f64,
     /// Planning, memory, and what first steps take more than others; once for an array.
     pub start: f64,
+    /// Making a batch, which members that share data do once.
+    pub batch: f64,
     /// A step in a lane, while all lanes are at work.
     pub step: f64,
     /// Going through the validation data.
@@ -32,6 +34,7 @@ impl Costs {
             open: of(|c| c.open),
             member: of(|c| c.member),
             start: of(|c| c.start),
+            batch: of(|c| c.batch),
             step: of(|c| c.step),
             evaluation: of(|c| c.evaluation),
             checkpoint: of(|c| c.checkpoint),
@@ -74,11 +77,11 @@ impl Task {
     pub fn seconds(&self, costs: &Costs) -> f64 {
         let [from, to, _] = self.steps;
         let [evaluations, checkpoints] = self.pauses();
-        let each = to.saturating_sub(from) as f64 * costs.step
-            + evaluations * costs.evaluation
-            + checkpoints * costs.checkpoint;
-        let rounds = (self.members / self.lanes.max(1) as f64).max(1.0);
-        self.data * costs.open + self.members * costs.member + costs.start + rounds * each
+        let steps = to.saturating_sub(from) as f64;
+        let each = steps * costs.step + evaluations * costs.evaluation + checkpoints * costs.checkpoint;
+        let rounds = |of: f64| (of / self.lanes.max(1) as f64).max(1.0);
+        let once = self.data * costs.open + self.members * costs.member + costs.start;
+        once + rounds(self.data) * steps * costs.batch + rounds(self.members) * each
     }
 }
 
@@ -112,21 +115,28 @@ mod tests {
     use super::*;
     use crate::test_dir::TestDir;
 
-    const COSTS: Costs =
-        Costs { open: 100.0, member: 10.0, start: 1000.0, step: 1.0, evaluation: 50.0, checkpoint: 7.0 };
+    const COSTS: Costs = Costs {
+        open: 100.0,
+        member: 10.0,
+        start: 1000.0,
+        batch: 3.0,
+        step: 1.0,
+        evaluation: 50.0,
+        checkpoint: 7.0,
+    };
 
     #[test]
     fn an_array_takes_what_its_parts_take() {
         let task = Task { members: 4.0, data: 1.0, lanes: 2, steps: [0, 20, 60], every: [0, 0] };
-        // Data once, four members, one start, two rounds of 20 steps, an evaluation and a checkpoint.
+        // Data once, four members, one start, 20 batches, two rounds of 20 steps, an evaluation and a checkpoint.
         let once = 100.0 + 4.0 * 10.0 + 1000.0;
-        assert_eq!(task.seconds(&COSTS), once + 2.0 * (20.0 + 50.0 + 7.0));
+        assert_eq!(task.seconds(&COSTS), once + 20.0 * 3.0 + 2.0 * (20.0 + 50.0 + 7.0));
         let folds = Task { data: 4.0, ..task };
-        assert_eq!(folds.seconds(&COSTS), task.seconds(&COSTS) + 300.0);
+        assert_eq!(folds.seconds(&COSTS), task.seconds(&COSTS) + 300.0 + 20.0 * 3.0);
         let later = Task { steps: [20, 60, 60], ..task };
-        assert_eq!(later.seconds(&COSTS), once + 2.0 * (40.0 + 50.0 + 7.0));
+        assert_eq!(later.seconds(&COSTS), once + 40.0 * 3.0 + 2.0 * (40.0 + 50.0 + 7.0));
         let alone = Task { members: 1.0, ..task };
-        assert_eq!(alone.seconds(&COSTS), 100.0 + 10.0 + 1000.0 + 77.0);
+        assert_eq!(alone.seconds(&COSTS), 100.0 + 10.0 + 1000.0 + 60.0 + 77.0);
     }
 
     #[test]

@@ -162,7 +162,7 @@ pub fn plan(sweep: &Sweep) -> Result<SweepPlan, SweepError> {
         apart: apart.into_iter().map(String::from).collect(),
         wave: waves.first().map_or(0, Vec::len),
         arrays: shown,
-        rehearsed: known.measured.len(),
+        rehearsed: known.rehearsed,
         seconds,
     })
 }
@@ -252,6 +252,8 @@ impl Together {
 /// What arrays were measured to cost, by shape and lanes.
 #[derive(Default)]
 struct Known {
+    /// Those that were tried; of the others steps are predicted.
+    rehearsed: usize,
     measured: Vec<((String, usize), Costs)>,
 }
 
@@ -279,7 +281,8 @@ impl Known {
             if began.elapsed() > REHEARSED {
                 break;
             }
-            if let Ok(Some(costs)) = rehearse(arrays, &rungs) {
+            if let Ok(Some((costs, measured))) = rehearse(arrays, &rungs) {
+                self.rehearsed += usize::from(measured);
                 self.measured.push(((shape.to_string(), lanes), costs));
             }
         }
@@ -374,7 +377,14 @@ pub fn text(sweep: &Sweep, plan: &SweepPlan) -> String {
         if plan.wave > LOOKED_AT { format!(", of which {LOOKED_AT} are shown") } else { String::new() };
     text += &format!("\nthe first wave has {} trials{looked_at}\n", plan.wave);
     if let Some(seconds) = plan.seconds {
-        text += &format!("the whole sweep is {:.1} jobs: {}\n", plan.work, time(seconds));
+        text += &format!("the whole sweep is {:.1} jobs: about {}", plan.work, time(seconds));
+        text += &match plan.rehearsed {
+            0 => ", as far as steps can be predicted without trying one\n".to_string(),
+            1 => {
+                ", by a few steps, an evaluation and a checkpoint of one array, timed just now\n".to_string()
+            }
+            n => format!(", by a few steps, an evaluation and a checkpoint of {n} arrays, timed just now\n"),
+        };
     }
     text
 }

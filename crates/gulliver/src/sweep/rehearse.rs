@@ -1,11 +1,10 @@
 //! Measures what training an array costs: a few steps, an evaluation and a checkpoint of as many members as there are
 //! lanes, done as the sweep would do them, in a directory that is gone afterwards.
 
-use super::array::{Arrays, member};
+use super::array::{Arrays, member, sessions};
 use super::forecast::Costs;
 use super::run::Rung;
 use crate::command::CommandError;
-use crate::setup::Graphs;
 use gulliver_run::train::{Lane, Member, Notice, train_array};
 use std::fs;
 use std::path::PathBuf;
@@ -20,9 +19,13 @@ const FIRST: u64 = 2;
 const REPEATED: f64 = 0.2;
 const REPEATS: (u64, u64) = (4, 100);
 
+/// A step that is thought to take more seconds is not tried.
+const LONGEST: f64 = 10.0;
+
 /// Measures an array whose members are these rungs, one for each lane; none if it does not train, as with a
-/// learning rate at which it diverges at once.
-pub fn rehearse(arrays: &mut Arrays, rungs: &[Rung]) -> Result<Option<Costs>, CommandError> {
+/// learning rate at which it diverges at once. Of an array that takes long steps, or half of the memory that is
+/// left, the predicted time of its steps is all that is told; then the second of the pair is false.
+pub fn rehearse(arrays: &mut Arrays, rungs: &[Rung]) -> Result<Option<(Costs, bool)>, CommandError> {
     let place = Place::new()?;
     let rungs: Vec<Rung> = rungs
         .iter()
@@ -42,30 +45,47 @@ pub fn rehearse(arrays: &mut Arrays, rungs: &[Rung]) -> Result<Option<Costs>, Co
         all.collect::<Result<Vec<Member>, CommandError>>()
     };
 
+    let batch = first.job.train.batch;
     let (all, began) = (members()?, Instant::now());
-    let (mut lanes, resident) = arrays.lanes(first, &graphs, rungs.len())?;
-    drop::<Graphs>(graphs);
-    let Some(cold) = timed(&mut lanes, all, resident, FIRST.min(first.to)) else { return Ok(None) };
+    let width = arrays.width(first, &graphs, rungs.len(), Some(&first.dir.join("checkpoints")))?;
+    let chosen = width.ways.get(width.chosen).and_then(|way| Some((way.lanes, way.outcome?)));
+    if let Some((lanes, outcome)) = chosen
+        && is_too_much(lanes as u64 * outcome.bytes.iter().sum::<u64>(), outcome.step_seconds)
+    {
+        return Ok(Some((Costs { step: outcome.step_seconds, ..Costs::default() }, false)));
+    }
+    let (mut lanes, resident) = (sessions(width.lanes, first.job.train.seed)?, width.resident);
+    let Some(cold) = timed(&mut lanes, all, resident, (FIRST.min(first.to), batch)) else { return Ok(None) };
     let start = began.elapsed().as_secs_f64();
     let mut warm = cold;
-    let until = ((REPEATED / cold.step.max(1e-9)) as u64).clamp(REPEATS.0, REPEATS.1).min(first.to);
-    if cold.step < REPEATED && until > FIRST {
+    let (whole, first_steps) = (cold.batch + cold.step, FIRST.min(first.to) as f64);
+    let until = ((REPEATED / whole.max(1e-9)) as u64).clamp(REPEATS.0, REPEATS.1).min(first.to);
+    if whole < REPEATED && until > FIRST {
         for rung in &rungs {
             fs::remove_dir_all(&rung.dir).map_err(|source| place.failed(source))?;
         }
-        warm = timed(&mut lanes, members()?, resident, until).unwrap_or(cold);
+        warm = timed(&mut lanes, members()?, resident, (until, batch)).unwrap_or(cold);
     }
-    let usual = FIRST.min(first.to) as f64 * warm.step + warm.evaluation + warm.checkpoint;
-    Ok(Some(Costs {
-        open: (opened - known).max(0.0),
-        member: known,
-        start: (start - usual).max(0.0),
-        ..warm
-    }))
+    let usual = first_steps * (warm.batch + warm.step) + warm.evaluation + warm.checkpoint;
+    let (open, start) = ((opened - known).max(0.0), (start - usual).max(0.0));
+    Ok(Some((Costs { open, member: known, start, ..warm }, true)))
 }
 
-/// Steps, evaluation and checkpoint of some members, a mean over them. None if one of them failed.
-fn timed(lanes: &mut [Lane], mut members: Vec<Member>, resident: usize, until: u64) -> Option<Costs> {
+/// Whether so many bytes, or a step that is thought to take so long, are too much for a rehearsal.
+fn is_too_much(bytes: u64, step_seconds: f64) -> bool {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let available = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.strip_suffix("kB"));
+    let available = available.and_then(|kilobytes| kilobytes.trim().parse::<u64>().ok());
+    step_seconds > LONGEST || available.is_some_and(|available| bytes > available.saturating_mul(512))
+}
+
+/// Steps of so many samples, evaluation and checkpoint of some members, a mean over them. None if one of them failed.
+fn timed(
+    lanes: &mut [Lane],
+    mut members: Vec<Member>,
+    resident: usize,
+    (until, batch): (u64, u64),
+) -> Option<Costs> {
     for member in &mut members {
         (member.options.eval_every, member.options.checkpoint_every) = (until, 0);
     }
@@ -75,7 +95,9 @@ fn timed(lanes: &mut [Lane], mut members: Vec<Member>, resident: usize, until: u
         let now = began.elapsed().as_secs_f64();
         let mut moments = moments[m].lock().unwrap_or_else(PoisonError::into_inner);
         match notice {
-            Notice::Step { .. } => moments.steps.push(now),
+            Notice::Step { samples_per_second, .. } => {
+                moments.steps.push((now, batch as f64 / samples_per_second));
+            }
             Notice::Evaluation { .. } => moments.evaluated = Some(now),
             Notice::Checkpoint { .. } => moments.saved = Some(now),
             _ => {}
@@ -92,7 +114,8 @@ fn timed(lanes: &mut [Lane], mut members: Vec<Member>, resident: usize, until: u
 /// When things happened to a member, in seconds from the start.
 #[derive(Default)]
 struct Moments {
-    steps: Vec<f64>,
+    /// When a step was done, and what it took without its batch.
+    steps: Vec<(f64, f64)>,
     evaluated: Option<f64>,
     saved: Option<f64>,
 }
@@ -100,14 +123,19 @@ struct Moments {
 impl Moments {
     /// What lies between them. The first step counts only if there is no other.
     fn costs(&self) -> Option<Costs> {
-        let (first, last) = (*self.steps.first()?, *self.steps.last()?);
-        let step = match self.steps.len() {
-            1 => last,
-            n => (last - first) / (n - 1) as f64,
+        let ((first, alone), (last, _)) = (*self.steps.first()?, *self.steps.last()?);
+        let (whole, step) = match &self.steps[1..] {
+            [] => (last, alone),
+            others => {
+                let busy: f64 = others.iter().map(|(_, seconds)| seconds).sum();
+                ((last - first) / others.len() as f64, busy / others.len() as f64)
+            }
         };
+        let step = step.min(whole);
         let evaluated = self.evaluated.unwrap_or(last);
         let checkpoint = self.saved.map_or(0.0, |saved| saved - evaluated);
-        Some(Costs { step, evaluation: evaluated - last, checkpoint, ..Costs::default() })
+        let evaluation = evaluated - last;
+        Some(Costs { batch: whole - step, step, evaluation, checkpoint, ..Costs::default() })
     }
 }
 
@@ -142,11 +170,11 @@ mod tests {
 
     #[test]
     fn costs_lie_between_moments() {
-        let moments = Moments { steps: vec![5.0, 6.0, 7.5, 8.0], evaluated: Some(10.0), saved: Some(10.5) };
-        let costs = moments.costs().unwrap();
-        assert_eq!((costs.step, costs.evaluation, costs.checkpoint), (1.0, 2.0, 0.5));
-        let alone = Moments { steps: vec![5.0], evaluated: None, saved: Some(6.0) }.costs().unwrap();
-        assert_eq!((alone.step, alone.evaluation, alone.checkpoint), (5.0, 0.0, 1.0));
+        let steps = vec![(5.0, 4.0), (6.0, 0.5), (7.5, 1.25), (8.0, 0.5)];
+        let costs = Moments { steps, evaluated: Some(10.0), saved: Some(10.5) }.costs().unwrap();
+        assert_eq!([costs.batch, costs.step, costs.evaluation, costs.checkpoint], [0.25, 0.75, 2.0, 0.5]);
+        let alone = Moments { steps: vec![(5.0, 4.5)], evaluated: None, saved: Some(6.0) }.costs().unwrap();
+        assert_eq!([alone.batch, alone.step, alone.evaluation, alone.checkpoint], [0.5, 4.5, 0.0, 1.0]);
         assert!(Moments::default().costs().is_none());
     }
 }

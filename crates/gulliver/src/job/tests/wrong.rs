@@ -290,7 +290,7 @@ fn files_are_loaded_or_explained() {
     assert_eq!(Job::load(&path, &[]).unwrap().data.options.path, Some(dir.join("x.npy")));
     for (content, expected) in [
         (&b"[model]\n\xff"[..], ":2: not text in UTF-8"),
-        (&vec![b'#'; MAX_FILE_BYTES as usize + 1], ": more than 1048576 bytes; is this a job file?"),
+        (&vec![b'#'; MAX_FILE_BYTES as usize + 1], ": more than 1.0 MiB; is this a job or sweep file?"),
     ] {
         std::fs::write(&path, content).unwrap();
         let error = Job::load(&path, &[]).unwrap_err().to_string();
