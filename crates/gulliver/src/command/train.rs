@@ -72,7 +72,7 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
     let checkpoints = dir.join("checkpoints");
     let machine = arguments.job.machine()?.profile;
     let Setup { planner, others, mut schedule, sources, options, parameters, fitted, strategy, .. } =
-        setup(&job, Some(&checkpoints), machine.as_ref(), &How::watched(&job, &stop))?;
+        setup(&job, Some(&checkpoints), machine.as_ref(), &How::watched(&job, &stop, arguments.json))?;
     if job.devices.disk.is_some() && job.devices.disk_dir.is_none() {
         fs::create_dir_all(&dir).map_err(|source| CommandError::File { path: dir.clone(), source })?;
     }

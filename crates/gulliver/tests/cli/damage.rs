@@ -4,7 +4,7 @@
 use crate::files::{csv, idx, npy_floats, npy_labels};
 use crate::process::{Place, Random};
 use gulliver::job::Job;
-use gulliver::setup::setup;
+use gulliver::setup::{How, setup};
 use gulliver_run::checkpoint::Stored;
 use gulliver_run::session::Session;
 use gulliver_run::train;
@@ -43,7 +43,7 @@ fn try_job(file: &Path) -> Result<(), String> {
     if numbers || large(job.train.batch, 64) || job.data.options.examples.is_some_and(|n| n > 1000) {
         return Ok(());
     }
-    let mut ready = setup(&job, None, None).map_err(|e| e.to_string())?;
+    let mut ready = setup(&job, None, None, &How::default()).map_err(|e| e.to_string())?;
     let mut session = Session::with(ready.planner, job.train.seed).map_err(|e| e.to_string())?;
     if let Some(path) = &job.train.weights {
         let mut stored = Stored::open(path).map_err(|e| e.to_string())?;
