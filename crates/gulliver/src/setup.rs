@@ -131,9 +131,9 @@ pub struct How {
 }
 
 impl How {
-    /// As [`Planning`] shows it, until `stop` is set.
-    pub fn watched(job: &Job, stop: &Arc<AtomicBool>) -> How {
-        let planning = Planning::new(Arc::clone(stop), job.devices.memory);
+    /// As [`Planning`] shows it, until `stop` is set; `json` if a program reads the output.
+    pub fn watched(job: &Job, stop: &Arc<AtomicBool>, json: bool) -> How {
+        let planning = Planning::new(Arc::clone(stop), job.devices.memory, json);
         How { watch: Some(Arc::new(planning)), thorough: false }
     }
 }

@@ -9,7 +9,7 @@ use crate::lower::{KernelError, Kernels};
 use crate::memory::OutOfMemory;
 use crate::program::{Instruction, Output, Program, Spot};
 use crate::stream::{Fault, Ledger, Seen, Streams};
-use crate::team::Team;
+use crate::team::{NoThread, Team};
 use crate::tiers::Tiers;
 use gulliver_graph::dim::DimError;
 use gulliver_graph::dtype::DType;
@@ -111,18 +111,21 @@ pub enum RunError {
     /// The disk failed.
     #[error(transparent)]
     Disk(#[from] DiskError),
+    /// A thread could not be started.
+    #[error(transparent)]
+    Thread(#[from] NoThread),
 }
 
 impl Cpu {
     /// A device of so many threads and bytes.
-    pub fn new(threads: usize, bytes: u64) -> Result<Cpu, OutOfMemory> {
+    pub fn new(threads: usize, bytes: u64) -> Result<Cpu, RunError> {
         Cpu::with(CpuOptions { threads, bytes, disk_dir: std::env::temp_dir(), port: None, crowded: false })
     }
 
     /// A device.
-    pub fn with(options: CpuOptions) -> Result<Cpu, OutOfMemory> {
+    pub fn with(options: CpuOptions) -> Result<Cpu, RunError> {
         Ok(Cpu {
-            team: Team::new(options.threads),
+            team: Team::started(options.threads)?,
             streams: Streams::new(options.port, options.crowded),
             tiers: Tiers::new(options.bytes, options.disk_dir)?,
             live: Default::default(),
@@ -277,7 +280,8 @@ impl Cpu {
         // SAFETY: slots lie in our memory, which nobody else uses while we have `&mut self`, and which is
         // not dropped before `beside`; in a verified plan all that touches the same bytes waits in turn.
         let beside = (!program.beside.is_empty())
-            .then(|| unsafe { self.streams.begin(&program.beside, &range, self.tiers.disk()) });
+            .then(|| unsafe { self.streams.begin(&program.beside, &range, self.tiers.disk()) })
+            .transpose()?;
         let first = range.start;
         for (i, instruction) in program.instructions[range].iter().enumerate() {
             let began = ((recording || times.is_some()) && instruction.computes()).then(Instant::now);

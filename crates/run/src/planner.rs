@@ -278,12 +278,12 @@ impl Planner {
     }
 
     /// Device bytes to begin with: what the largest input needs if all of it stays, and some that layout may lose, as far
-    /// as the budget allows. Only a plan that layout loses more for needs more than that.
+    /// as the budget allows. Only a plan that layout loses more for needs more than that. Where the largest input is not
+    /// known, all of the budget.
     pub(crate) fn first_bytes(&mut self) -> Result<u64, PlanError> {
         let state = self.persistent.ends[Tier::Device as usize];
-        let (Some(budget), Some(largest)) = (self.options.memory, self.options.largest.clone()) else {
-            return Ok(state);
-        };
+        let Some(budget) = self.options.memory else { return Ok(state) };
+        let Some(largest) = self.options.largest.clone() else { return Ok(budget) };
         let slice = self.evaluated_at(&largest);
         let mut most = self.with(Which::Train, &largest, |graph, outline, options| {
             outline.resident(graph, &largest, options)

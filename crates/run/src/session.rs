@@ -248,7 +248,7 @@ impl Session {
         if let (Some(seat), Some(throttle)) = (&options.seat, &options.throttle) {
             seat.peers.over(throttle);
         }
-        let cpu = Cpu::with(cpu).map_err(RunError::from)?;
+        let cpu = Cpu::with(cpu)?;
         let passing = |node: Option<&Node>| node.is_none_or(|n| n.phase != Phase::Update);
         let forward = carried(planner.graph(Which::Train), persistent, passing);
         let mut session = Session {

@@ -8,7 +8,7 @@ use crate::disk::{Disk, DiskError};
 use crate::link::{Pace, Port};
 use crate::lower::{KernelError, Meeting};
 use crate::prompt::prompt;
-use crate::team::{polled, wait_until};
+use crate::team::{NoThread, polled, start, wait_until};
 use gulliver_graph::graph::Value;
 use gulliver_plan::plan::{STREAMS, Stream, Tier};
 use gulliver_plan::simulate::Moved;
@@ -358,30 +358,31 @@ impl Streams {
         tasks: &Arc<Tasks>,
         instructions: &Range<usize>,
         disk: Option<&Arc<Disk>>,
-    ) -> Running<'_> {
+    ) -> Result<Running<'_>, NoThread> {
         let shared = &*self.shared;
-        shared.done.iter().for_each(|done| done.store(instructions.start as u64, Ordering::Relaxed));
-        shared.stop.store(false, Ordering::Relaxed);
         let with_work = || STREAMS.into_iter().filter(|s| tasks.needs_thread(*s, instructions));
-        shared.pending.store(with_work().count(), Ordering::Relaxed);
         // All threads are known before any begins, or one that sleeps might not be woken.
         for stream in with_work() {
+            if self.workers[stream as usize].is_some() {
+                continue;
+            }
             let port = self.port.clone();
-            self.workers[stream as usize].get_or_insert_with(|| {
-                let (jobs, received) = channel();
-                let worker_shared = Arc::clone(&self.shared);
-                let thread = thread::spawn(move || work(&worker_shared, stream, &received, port));
-                let _ = shared.threads[stream as usize].set(thread.thread().clone());
-                Worker { jobs, thread }
-            });
+            let (jobs, received) = channel();
+            let worker_shared = Arc::clone(&self.shared);
+            let thread = start("stream", move || work(&worker_shared, stream, &received, port))?;
+            let _ = shared.threads[stream as usize].set(thread.thread().clone());
+            self.workers[stream as usize] = Some(Worker { jobs, thread });
         }
+        shared.done.iter().for_each(|done| done.store(instructions.start as u64, Ordering::Relaxed));
+        shared.stop.store(false, Ordering::Relaxed);
+        shared.pending.store(with_work().count(), Ordering::Relaxed);
         for stream in with_work() {
             let which = tasks.among(stream, instructions);
             let job = Job { tasks: Arc::clone(tasks), which, disk: disk.cloned(), caller: thread::current() };
             let worker = self.workers[stream as usize].as_ref().expect("made above");
             worker.jobs.send(job).expect("workers live as long as we do");
         }
-        Running { shared, tasks: Arc::clone(tasks) }
+        Ok(Running { shared, tasks: Arc::clone(tasks) })
     }
 }
 

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle, Thread};
+use std::thread::{self, JoinHandle, Scope, ScopedJoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 /// Cores that this process may use; one if the system does not tell.
@@ -23,6 +23,68 @@ const TEAM_SPINS: u32 = 6000;
 /// Polls before any other thread does, which would only take time from the team: a few microseconds.
 const SPINS: u32 = 400;
 
+/// The system refused to start a thread.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "cannot start a thread: {why} (a limit of processes? see `ulimit -u`; fewer devices.threads need fewer)"
+)]
+pub struct NoThread {
+    /// What the system said.
+    pub why: String,
+}
+
+/// Starts a thread.
+pub(crate) fn start<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>, NoThread> {
+    #[cfg(test)]
+    refused::check()?;
+    thread::Builder::new().name(name.into()).spawn(work).map_err(|e| NoThread { why: e.to_string() })
+}
+
+/// Starts a thread that ends before a scope does.
+pub fn start_scoped<'s, 'e, T: Send + 's>(
+    scope: &'s Scope<'s, 'e>,
+    name: &str,
+    work: impl FnOnce() -> T + Send + 's,
+) -> Result<ScopedJoinHandle<'s, T>, NoThread> {
+    #[cfg(test)]
+    refused::check()?;
+    let started = thread::Builder::new().name(name.into()).spawn_scoped(scope, work);
+    started.map_err(|e| NoThread { why: e.to_string() })
+}
+
+/// Threads that tests have refused.
+#[cfg(test)]
+pub(crate) mod refused {
+    use super::NoThread;
+    use std::cell::Cell;
+
+    thread_local! {
+        static ALLOWED: Cell<usize> = const { Cell::new(usize::MAX) };
+    }
+
+    pub(super) fn check() -> Result<(), NoThread> {
+        match ALLOWED.get() {
+            usize::MAX => Ok(()),
+            0 => Err(NoThread { why: "refused".into() }),
+            n => {
+                ALLOWED.set(n - 1);
+                Ok(())
+            }
+        }
+    }
+
+    /// Calls `f`, in which this thread can start so many others and no more.
+    pub(crate) fn after<T>(threads: usize, f: impl FnOnce() -> T) -> T {
+        ALLOWED.set(threads);
+        let result = f();
+        ALLOWED.set(usize::MAX);
+        result
+    }
+}
+
 type Part<'a> = dyn Fn(usize) + Sync + 'a;
 
 /// What the workers are asked to do; valid from one epoch's start until `pending` is zero.
@@ -33,7 +95,8 @@ struct Job {
 }
 
 struct Shared {
-    threads: usize,
+    /// Written before the first run only.
+    threads: AtomicUsize,
     /// Incremented to start a run; `STOP` ends the workers.
     epoch: AtomicU64,
     /// Workers that have not finished the current run.
@@ -60,33 +123,52 @@ pub struct Team {
 }
 
 impl Team {
-    /// A team of `threads` (at least one) threads using the best instructions of this machine.
+    /// A team of `threads` (at least one) threads using the best instructions of this machine. If the system starts
+    /// fewer, the team has fewer.
     pub fn new(threads: usize) -> Team {
         Team::with_isa(threads, Isa::detect())
     }
 
     /// A team using the given instructions; results are the same bits for every choice.
     pub fn with_isa(threads: usize, isa: Isa) -> Team {
+        Team::begun(threads, isa).0
+    }
+
+    /// A team of exactly so many threads.
+    pub fn started(threads: usize) -> Result<Team, NoThread> {
+        let (team, failed) = Team::begun(threads, Isa::detect());
+        failed.map_or(Ok(team), Err)
+    }
+
+    /// A team with as many threads as could be started, and why there are no more.
+    fn begun(threads: usize, isa: Isa) -> (Team, Option<NoThread>) {
         let threads = threads.max(1);
         let shared = Arc::new(Shared {
-            threads,
+            threads: AtomicUsize::new(threads),
             epoch: AtomicU64::new(0),
             pending: AtomicUsize::new(0),
             job: UnsafeCell::new(None),
             panic: Mutex::new(None),
         });
-        let workers = (1..threads)
-            .map(|t| {
-                let shared = Arc::clone(&shared);
-                thread::spawn(move || work(&shared, t))
-            })
-            .collect();
-        Team { shared, workers, busy: AtomicBool::new(false), isa }
+        let (mut workers, mut failed) = (Vec::with_capacity(threads - 1), None);
+        for t in 1..threads {
+            let of_worker = Arc::clone(&shared);
+            match start("team", move || work(&of_worker, t)) {
+                Ok(worker) => workers.push(worker),
+                Err(e) => {
+                    failed = Some(e);
+                    break;
+                }
+            }
+        }
+        // Workers look at it after the epoch of their first run.
+        shared.threads.store(1 + workers.len(), Ordering::Relaxed);
+        (Team { shared, workers, busy: AtomicBool::new(false), isa }, failed)
     }
 
     /// The number of threads, the caller included.
     pub fn threads(&self) -> usize {
-        self.shared.threads
+        1 + self.workers.len()
     }
 
     /// The instructions kernels given this team use.
@@ -99,7 +181,7 @@ impl Team {
     /// and the panic continues in the caller once every thread has finished. A call from inside a
     /// part, or while another thread runs the team, is executed by the calling thread alone.
     pub fn run(&self, parts: usize, f: &(dyn Fn(usize) + Sync)) {
-        let alone = self.shared.threads == 1 || parts <= 1;
+        let alone = self.threads() == 1 || parts <= 1;
         if alone || self.busy.swap(true, Ordering::Acquire) {
             return (0..parts).for_each(f);
         }
@@ -112,7 +194,7 @@ impl Team {
         shared.epoch.fetch_add(1, Ordering::Release);
         self.workers.iter().for_each(|w| w.thread().unpark());
 
-        let own = catch_unwind(AssertUnwindSafe(|| (0..parts).step_by(shared.threads).for_each(f)));
+        let own = catch_unwind(AssertUnwindSafe(|| (0..parts).step_by(self.threads()).for_each(f)));
         wait(TEAM_SPINS, || shared.pending.load(Ordering::Acquire) == 0);
         let theirs = shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
         self.busy.store(false, Ordering::Release);
@@ -167,7 +249,7 @@ fn work(shared: &Shared, t: usize) {
         let Some(job) = (unsafe { &*shared.job.get() }) else { continue };
         // SAFETY: `run` keeps the closure alive until `pending` is zero.
         let f = unsafe { &*job.work };
-        let parts = (t..job.parts).step_by(shared.threads);
+        let parts = (t..job.parts).step_by(shared.threads.load(Ordering::Relaxed));
         let result = catch_unwind(AssertUnwindSafe(|| parts.for_each(f)));
         if let Err(payload) = result {
             shared.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(payload);
@@ -275,6 +357,20 @@ mod tests {
                 assert!(hits.iter().all(|&h| h == 200), "{threads} threads, {parts} parts");
             }
         }
+    }
+
+    #[test]
+    fn a_thread_that_cannot_be_started_is_an_error_or_one_thread_less() {
+        for allowed in 0..3 {
+            let error = refused::after(allowed, || Team::started(4)).err().unwrap();
+            assert!(error.to_string().starts_with("cannot start a thread: refused (a limit"), "{error}");
+            let team = refused::after(allowed, || Team::new(4));
+            assert_eq!(team.threads(), 1 + allowed);
+            let count = AtomicUsize::new(0);
+            team.run(100, &|part| _ = count.fetch_add(part, Ordering::Relaxed));
+            assert_eq!(count.into_inner(), 4950);
+        }
+        assert_eq!(refused::after(3, || Team::started(4)).map(|team| team.threads()), Ok(4));
     }
 
     #[test]

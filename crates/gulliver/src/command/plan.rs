@@ -87,7 +87,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let job = arguments.job.load([])?;
     let stop = interrupt::install()?;
     let Known { profile, about } = arguments.job.machine()?;
-    let how = How { thorough: arguments.fit, ..How::watched(&job, &stop) };
+    let how = How { thorough: arguments.fit, ..How::watched(&job, &stop, arguments.json) };
     let Setup { mut planner, largest, graphs, devices, .. } = match setup(&job, None, profile.as_ref(), &how)
     {
         Err(CommandError::DoesNotFit(advice)) if arguments.fit => match &advice.change {

@@ -5,7 +5,7 @@ mod remember;
 use super::{CommandError, JobArguments, check_file, write_file};
 use crate::history;
 use crate::interrupt;
-use crate::job::Job;
+use crate::job::{Job, brief};
 use crate::report::events::{Event, PlanSummary, PlanUse, SizeSummary};
 use crate::report::metrics::MetricFiles;
 use crate::report::progress::{Mode, Reporter};
@@ -67,7 +67,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let result = run_with(arguments, &mut reporter);
     if let Err(error) = &result {
         // An output that takes no more is no reason to say less on standard error.
-        let _ = reporter.report(&Event::Error { message: error.to_string() });
+        let _ = reporter.report(&Event::Error { message: brief(&error.to_string()) });
     }
     result
 }
@@ -83,7 +83,7 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
     let machine = arguments.job.machine()?.profile;
     let Setup {
         planner, others, mut schedule, sources, mut options, parameters, fitted, strategy, info, ..
-    } = setup(&job, Some(&checkpoints), machine.as_ref(), &How::watched(&job, &stop))?;
+    } = setup(&job, Some(&checkpoints), machine.as_ref(), &How::watched(&job, &stop, arguments.json))?;
     options.best = Some(dir.join(BEST));
     options.changed_data = arguments.changed_data;
     let planners: Vec<Planner> = std::iter::once(planner).chain(others).collect();

@@ -1,5 +1,6 @@
 //! Planning that takes long: shown on standard error, and stopped by the first Ctrl-C.
 
+use super::progress::Mode;
 use super::units;
 use gulliver_plan::progress::{Activity, Progress};
 use gulliver_run::session::PlanWatch;
@@ -22,12 +23,13 @@ pub struct Planning {
     /// Rounds seen so far.
     rounds: AtomicU64,
     shown: Mutex<Option<ProgressBar>>,
-    terminal: bool,
+    /// Where it is shown: on a terminal, in a line of a log, or not at all.
+    place: Mode,
 }
 
 impl Planning {
-    /// For a job with this budget; `stop` is set by signals.
-    pub fn new(stop: Arc<AtomicBool>, budget: Option<u64>) -> Planning {
+    /// For a job with this budget; `stop` is set by signals. Programs that read JSON are not told.
+    pub fn new(stop: Arc<AtomicBool>, budget: Option<u64>, json: bool) -> Planning {
         let within = budget.map_or(String::new(), |bytes| format!(" within {}", units::bytes(bytes)));
         Planning {
             stop,
@@ -35,20 +37,26 @@ impl Planning {
             began: Instant::now(),
             rounds: AtomicU64::new(0),
             shown: Mutex::new(None),
-            terminal: io::stderr().is_terminal(),
+            place: match json {
+                true => Mode::Json,
+                false if io::stderr().is_terminal() => Mode::Bar,
+                false => Mode::Lines,
+            },
         }
     }
 
     fn show(&self, progress: Progress, rounds: u64) {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        let bar = shown.get_or_insert_with(|| match self.terminal {
-            true => spinner(),
-            false => {
+        let bar = shown.get_or_insert_with(|| match self.place {
+            Mode::Bar => spinner(),
+            Mode::Json => ProgressBar::hidden(),
+            Mode::Lines => {
                 eprintln!("{}", self.what);
                 ProgressBar::hidden()
             }
         });
         let seconds = self.began.elapsed().as_secs();
+        bar.tick();
         bar.set_message(format!(
             "{} {seconds} s, {} ({} rounds); Ctrl-C stops",
             self.what,
@@ -83,7 +91,6 @@ fn spinner() -> ProgressBar {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     let style = ProgressStyle::with_template("{spinner} {msg}").expect("a valid template");
     bar.set_style(style);
-    bar.enable_steady_tick(Duration::from_millis(200));
     bar
 }
 
@@ -104,7 +111,7 @@ mod tests {
     #[test]
     fn a_signal_stops_planning_at_the_next_round() {
         let stop = Arc::new(AtomicBool::new(false));
-        let planning = Planning::new(Arc::clone(&stop), Some(16 << 20));
+        let planning = Planning::new(Arc::clone(&stop), Some(16 << 20), false);
         let round = Progress { activity: Activity::Choose, done: 0, of: 1 };
         assert!((0..1000).all(|_| planning.see(round).is_continue()));
         stop.store(true, Ordering::Relaxed);

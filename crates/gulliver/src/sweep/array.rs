@@ -9,8 +9,10 @@ use crate::command::CommandError;
 use crate::job::{Devices, Job, Train};
 use crate::setup::{Graphs, Prepared, Speeds, open_data, prepare};
 use gulliver_graph::graph::Role;
+use gulliver_run::executor::RunError;
 use gulliver_run::planner::Planner;
-use gulliver_run::session::Session;
+use gulliver_run::session::{Session, SessionError};
+use gulliver_run::team::start_scoped;
 use gulliver_run::train::{Ended, Lane, Member, Notice, Sources, TrainError, train_array};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -82,16 +84,18 @@ impl Arrays {
         };
         let (sender, receiver) = channel();
         let halt = AtomicBool::new(false);
-        let (ended, heard) = thread::scope(|scope| {
+        let (ended, heard) = thread::scope(|scope| -> Result<_, SessionError> {
             let (halt, stop, lanes) = (&halt, &self.stop, &mut lanes);
-            let work = scope.spawn(move || {
+            let work = start_scoped(scope, "array", move || {
                 let sender = Line { sender, stop, halt, until: first.to };
                 let tell = |m, notice| sender.tell(m, notice);
                 train_array(lanes, members, resident, first.to, halt, &tell)
             });
+            let work = work.map_err(RunError::from)?;
             let heard = listen(&receiver, &ready, &self.stop, halt, news);
-            (work.join(), heard)
-        });
+            Ok((work.join(), heard))
+        })
+        .map_err(|error| machine(first, error.into()))?;
         heard?;
         let ended = ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         for (&index, ended) in ready.iter().zip(ended) {

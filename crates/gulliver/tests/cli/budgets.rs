@@ -109,7 +109,25 @@ fn killed_between_tiers_nothing_is_lost_and_nothing_is_left() {
 fn what_does_not_fit_is_told_what_would() {
     let place = Place::new("budgets-short");
     place.write("job.toml", SMALL);
-    let short = place.run(&["train", "job.toml", "--memory", "110kB", "--host-memory", "0", "--out", "none"]);
+    let named = |text: &str| {
+        text.split(" bytes)").next().and_then(|text| text.rsplit('(').next()).unwrap().to_string()
+    };
+    // A budget that no plan can keep within is refused with the least that one could, and what to try.
+    let refused =
+        place.run(&["train", "job.toml", "--memory", "90kB", "--host-memory", "0", "--out", "none"]);
+    assert_eq!(refused.code(), Some(1));
+    for part in
+        ["does not fit", "no plan of this job needs less than", "largest at the peak", "--memory", "--set "]
+    {
+        assert!(refused.stderr.contains(part), "{part}: {}", refused.stderr);
+    }
+    let bound: u64 = named(&refused.stderr).parse().unwrap();
+    assert!(bound > 90_000, "{}", refused.stderr);
+    assert!(!place.path("none").exists());
+
+    // At the bound a search says what would do.
+    let memory = bound.to_string();
+    let short = place.run(&["train", "job.toml", "--memory", &memory, "--host-memory", "0", "--out", "none"]);
     assert_eq!(short.code(), Some(1));
     for part in ["does not fit", "smallest that would do is", "largest at the peak", "--set "] {
         assert!(short.stderr.contains(part), "{part}: {}", short.stderr);
@@ -117,16 +135,43 @@ fn what_does_not_fit_is_told_what_would() {
     assert!(!place.path("none").exists());
 
     // The smallest it names does.
-    let least = short.stderr.split('(').nth(1).and_then(|rest| rest.split(" bytes").next()).unwrap();
-    let fits = place.run(&["plan", "job.toml", "--memory", least, "--host-memory", "0"]);
+    let least = named(&short.stderr);
+    let fits = place.run(&["plan", "job.toml", "--memory", &least, "--host-memory", "0"]);
     assert_eq!(fits.code(), Some(0), "{}", fits.stderr);
 
     // And so does the job it proposes.
-    let proposed = place.run(&["plan", "job.toml", "--memory", "110kB", "--host-memory", "0", "--fit"]);
+    let proposed = place.run(&["plan", "job.toml", "--memory", "90kB", "--host-memory", "0", "--fit"]);
     assert_eq!(proposed.code(), Some(0), "{}", proposed.stderr);
     place.write("proposed.toml", &proposed.stdout);
     let done = place.train("proposed.toml", "proposed", &["--steps", "3"]);
-    assert!(done["peak_bytes"]["cpu0"].as_u64().unwrap() <= 110_000);
+    assert!(done["peak_bytes"]["cpu0"].as_u64().unwrap() <= 90_000);
+}
+
+#[test]
+fn a_budget_beyond_the_machine_costs_nothing() {
+    let place = Place::new("budgets-huge");
+    place.write("job.toml", LENGTHS);
+    let whole = place.train("job.toml", "whole", &[]);
+    let finished = place.run(&["train", "job.toml", "--out", "huge", "--json", "--memory", "100TiB"]);
+    assert_eq!(finished.code(), Some(0), "{}", finished.stderr);
+    let done = finished.events().pop().unwrap();
+    assert_eq!(fingerprint(&done), fingerprint(&whole));
+    assert_eq!(done["peak_bytes"], whole["peak_bytes"], "planned as without a budget");
+    let misses = |done: &serde_json::Value| done["plans"]["misses"].as_u64().unwrap();
+    assert!(misses(&done) <= misses(&whole), "memory does not grow plan by plan");
+    let compared = finished.events_called("compared").pop().unwrap();
+    for row in compared["rows"].as_array().unwrap() {
+        let text = |column: usize| row[column].as_str().unwrap();
+        match text(0) {
+            "step time" => {}
+            "memory of the process" => {
+                let most: u64 = text(1).strip_prefix("<= ").unwrap().parse().unwrap();
+                let resident: u64 = text(2).parse().unwrap();
+                assert!(resident <= most && most < 128 << 20, "{row}");
+            }
+            _ => assert_eq!(row[1], row[2], "{row}"),
+        }
+    }
 }
 
 #[test]

@@ -36,6 +36,49 @@ fn fails(place: &Place, job: &str, sets: &[&str], parts: &[&str]) {
     assert!(!place.path("failed/job.toml").exists(), "{job} {sets:?} took the directory");
 }
 
+/// A flag with a wrong value is named as it was typed.
+#[test]
+fn wrong_flags() {
+    let place = place("flags");
+    for (flags, start) in [
+        (&["--memory", "5XB"][..], "--memory 5XB: "),
+        (&["--host-memory", "much"], "--host-memory much: "),
+        (&["--disk", "-1"], "--disk -1: "),
+        (&["--devices", "0"], "--devices 0: "),
+        (&["--devices", "2x5XB"], "--devices 2x5XB: "),
+        (&["--strategy", "dat"], "--strategy dat: "),
+        (&["--set", "devices.memory=5XB"], "--set devices.memory=5XB: devices.memory: "),
+    ] {
+        for command in ["train", "plan"] {
+            let line = match flags {
+                [flag, value] if *flag != "--set" => vec![format!("{flag}={value}")],
+                _ => flags.iter().map(|text| text.to_string()).collect(),
+            };
+            let line: Vec<&str> = line.iter().map(String::as_str).collect();
+            let error = place.run(&[&[command, "digits.toml"], &line[..]].concat()).error();
+            assert!(error.starts_with(start), "{flags:?}: {error}");
+        }
+    }
+}
+
+/// Where the system starts no threads, that is said.
+#[test]
+#[cfg(target_os = "linux")]
+fn without_threads() {
+    let place = place("threads");
+    // No address space is large enough for the stack of another thread.
+    let stack = ("RUST_MIN_STACK", (1u64 << 60).to_string());
+    let arguments = ["train", "digits.toml", "--out", "failed", "--set", "devices.threads=2"];
+    let error = place.run_with(&stack, &arguments).error();
+    assert!(error.starts_with("cannot start a thread: ") && error.contains("ulimit -u"), "{error}");
+    let error =
+        place.run_with(&stack, &[&arguments[..5], &["devices.threads=1", "--devices", "2"]].concat()).error();
+    assert!(error.contains("cannot start a thread: "), "{error}");
+    // One thread is enough for one.
+    let alone = place.run_with(&stack, &[&arguments[..5], &["devices.threads=1"]].concat());
+    assert_eq!(alone.code(), Some(0), "{}", alone.stderr);
+}
+
 #[test]
 fn wrong_jobs() {
     let place = place("wrong-jobs");

@@ -50,6 +50,13 @@ impl Place {
         Running::start(&self.0, &mut command).finish()
     }
 
+    /// Runs `gulliver` to its end with a variable of the environment.
+    pub fn run_with(&self, (name, value): &(&str, String), arguments: &[&str]) -> Finished {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gulliver"));
+        let command = command.env("XDG_CONFIG_HOME", self.path("settings")).env(name, value);
+        Running::start(&self.0, command.args(arguments)).finish()
+    }
+
     /// Runs `gulliver` to its end.
     pub fn run(&self, arguments: &[&str]) -> Finished {
         self.start(arguments).finish()

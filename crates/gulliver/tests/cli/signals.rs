@@ -3,6 +3,8 @@
 
 use crate::process::{Place, fingerprint};
 use crate::resume::{POINTS, checkpoints};
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Stdio};
 
 #[test]
 fn signals_end_a_run_after_a_checkpoint() {
@@ -35,4 +37,34 @@ fn signals_end_a_run_after_a_checkpoint() {
         let done = place.train("job.toml", signal, &[&["--resume"], &sets[..]].concat());
         assert_eq!(fingerprint(&done), fingerprint(&whole), "{signal}");
     }
+}
+
+/// Planned for minutes: a dozen plans within tight budgets.
+const SLOW: &str = "[model]\nname = 'gpt'\nwidth = 64\nheads = 4\nlayers = 10\n\
+    [data]\nkind = 'sequences'\nlength = 64\nexamples = 40\n[train]\nsteps = 2\nbatch = 8\npartials = 4\n\
+    [optimizer]\nname = 'adamw'\nlr = 0.001\n";
+
+#[test]
+fn a_signal_ends_planning() {
+    let place = Place::new("signals-planning");
+    place.write("job.toml", SLOW);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_gulliver"))
+        .args(["plan", "job.toml", "--memory", "64MiB", "--budget-curve"])
+        .current_dir(place.path(""))
+        .env("XDG_CONFIG_HOME", place.path("settings"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It says when planning takes long.
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    stderr.read_line(&mut line).unwrap();
+    assert_eq!(line, "planning within 64.0 MiB…\n");
+    let killed = Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]).status().unwrap();
+    assert!(killed.success());
+    let mut rest = String::new();
+    stderr.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "interrupted while planning; nothing was started\n");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
 }

@@ -1,12 +1,13 @@
 //! Batches made ahead of time by one background thread, in order. The same batches, errors
-//! included, as making each when it is needed.
+//! included, as making each when it is needed, which is done where no thread can be started.
 
 use std::panic;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 
 use super::{Batch, DataError, Dataset, Sampler};
+use crate::team::start;
 
 /// The batch of this step, made here and now.
 pub fn make(dataset: &dyn Dataset, sampler: &Sampler, step: u64) -> Result<Batch, DataError> {
@@ -18,6 +19,8 @@ pub fn make(dataset: &dyn Dataset, sampler: &Sampler, step: u64) -> Result<Batch
 pub struct Prefetch {
     receiver: Option<Receiver<Result<Batch, DataError>>>,
     worker: Option<JoinHandle<()>>,
+    /// Makes each batch when it is asked for, if no thread could be started.
+    here: Option<Box<dyn Iterator<Item = Result<Batch, DataError>> + Send>>,
 }
 
 impl Prefetch {
@@ -30,6 +33,7 @@ impl Prefetch {
         depth: usize,
     ) -> Prefetch {
         let (sender, receiver) = sync_channel(depth.max(1));
+        let (set, order, all) = (Arc::clone(&dataset), Arc::clone(&sampler), steps.clone());
         let work = move || {
             for step in steps {
                 if sender.send(make(&*dataset, &sampler, step)).is_err() {
@@ -37,11 +41,13 @@ impl Prefetch {
                 }
             }
         };
-        let worker = thread::Builder::new()
-            .name("prefetch".into())
-            .spawn(work)
-            .expect("the system can start one more thread");
-        Prefetch { receiver: Some(receiver), worker: Some(worker) }
+        match start("prefetch", work) {
+            Ok(worker) => Prefetch { receiver: Some(receiver), worker: Some(worker), here: None },
+            Err(_) => {
+                let here = all.map(move |step| make(&*set, &order, step));
+                Prefetch { receiver: None, worker: None, here: Some(Box::new(here)) }
+            }
+        }
     }
 }
 
@@ -49,6 +55,9 @@ impl Iterator for Prefetch {
     type Item = Result<Batch, DataError>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        if let Some(here) = &mut self.here {
+            return here.next();
+        }
         let received = self.receiver.as_ref()?.recv().ok();
         if received.is_none()
             && let Some(worker) = self.worker.take()
@@ -74,6 +83,7 @@ impl Drop for Prefetch {
 mod tests {
     use super::*;
     use crate::data::{DataInfo, class_tensor};
+    use crate::team::refused;
 
     /// Fails for every batch that contains example 5.
     struct Countdown;
@@ -120,6 +130,9 @@ mod tests {
                 Prefetch::new(Arc::new(Countdown), sampler.clone(), 4..40, depth).map(show).collect();
             assert_eq!(ahead, direct);
         }
+        let without = refused::after(0, || Prefetch::new(Arc::new(Countdown), sampler.clone(), 4..40, 2));
+        assert!(without.worker.is_none());
+        assert_eq!(without.map(show).collect::<Vec<_>>(), direct, "where no thread can be started");
     }
 
     #[test]

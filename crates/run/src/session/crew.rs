@@ -9,7 +9,7 @@ use crate::host::HostTensor;
 use crate::lower::KernelError;
 use crate::peers::{Peers, Room, Seat, Takes};
 use crate::planner::Planner;
-use crate::team::{Team, cores};
+use crate::team::{NoThread, Team, cores, start_scoped};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Origin, Phase, Role, Value};
 use gulliver_plan::make::{BATCH, PlanError};
@@ -69,8 +69,10 @@ pub(super) fn at_once<A: Send, T: Send>(
 ) -> Result<Vec<T>, SessionError> {
     let make = &make;
     thread::scope(|scope| {
-        let workers: Vec<_> = all.into_iter().map(|one| scope.spawn(move || make(one))).collect();
-        let join = |worker: thread::ScopedJoinHandle<'_, Result<T, SessionError>>| {
+        let start = |one| start_scoped(scope, "planner", move || make(one));
+        let workers: Vec<_> = all.into_iter().map(start).collect();
+        let join = |worker: Result<thread::ScopedJoinHandle<'_, Result<T, SessionError>>, NoThread>| {
+            let worker = worker.map_err(RunError::from)?;
             worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };
         // All are waited for, whatever the first of them says.
@@ -234,9 +236,15 @@ impl Session {
     }
 
     /// Calls `f` with the sessions of all devices, and threads for each of them.
-    fn with_others<T>(&mut self, f: impl FnOnce(&Team, Vec<&mut Session>) -> T) -> T {
+    fn with_others<T>(
+        &mut self,
+        f: impl FnOnce(&Team, Vec<&mut Session>) -> Result<T, SessionError>,
+    ) -> Result<T, SessionError> {
+        let crew = match self.crew.take() {
+            Some(crew) => crew,
+            None => Team::started(1 + self.others.len()).map_err(RunError::from)?,
+        };
         let mut others = std::mem::take(&mut self.others);
-        let crew = self.crew.take().unwrap_or_else(|| Team::new(1 + others.len()));
         let result = f(&crew, std::iter::once(&mut *self).chain(&mut others).collect());
         (self.others, self.crew) = (others, Some(crew));
         result

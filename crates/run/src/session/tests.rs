@@ -251,3 +251,15 @@ fn every_device_of_a_data_parallel_job_ends_with_all_weights() {
         assert_eq!(fingerprint(&other.tensors().unwrap()), expected);
     }
 }
+
+/// A thread for moves that cannot be started is an error of the step, and the next one may go well.
+#[test]
+fn a_stream_without_a_thread_is_an_error() {
+    let options = SessionOptions { threads: 1, ..SessionOptions::default() };
+    let homes = homes(&graph(), &[Tier::Host]);
+    let mut session = Session::with(Planner::with_homes(graph(), None, options, homes), 3).unwrap();
+    let (batch, key) = (square(1), Key { seed: 0, step: 0 });
+    let refused = crate::team::refused::after(0, || session.step(&batch, key, &|_| None));
+    assert!(matches!(refused, Err(SessionError::Run(RunError::Thread(_)))), "{refused:?}");
+    session.step(&batch, key, &|_| None).unwrap();
+}

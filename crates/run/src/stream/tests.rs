@@ -54,7 +54,7 @@ fn streams_wait_for_each_other() {
             unsafe { *a = 0 };
             for cut in cuts.windows(2) {
                 // SAFETY: the buffers outlive the run and are touched between waits only.
-                let running = unsafe { streams.begin(&moves, &(3 * cut[0]..3 * cut[1]), None) };
+                let running = unsafe { streams.begin(&moves, &(3 * cut[0]..3 * cut[1]), None).unwrap() };
                 for (round, wait) in waits.iter().enumerate().take(cut[1]).skip(cut[0]) {
                     // SAFETY: all moves before were waited for, and those after wait for us.
                     unsafe { *a += 1 };
@@ -110,7 +110,7 @@ fn meetings_keep_their_order_whoever_holds_them() {
         let mut streams = Streams::new(None, false);
         let tasks = Arc::new(tasks);
         // SAFETY: the cells outlive the run; each is touched by the meeting before or after it, which waits.
-        let running = unsafe { streams.begin(&tasks, &(0..2 * MEETINGS), None) };
+        let running = unsafe { streams.begin(&tasks, &(0..2 * MEETINGS), None).unwrap() };
         for (i, place) in places.into_iter().enumerate() {
             // SAFETY: the meeting that writes it is over, and the one that reads it waits for us.
             unsafe { *first.add(16 * i) += 1.0 };
@@ -135,7 +135,7 @@ fn whoever_gives_up_stops_the_others() {
     let runs = AtomicU32::new(0);
     for _ in 0..50 {
         // SAFETY: the buffers outlive the run and only the streams touch them.
-        let running = unsafe { streams.begin(&moves, &(0..30), None) };
+        let running = unsafe { streams.begin(&moves, &(0..30), None).unwrap() };
         running.computed(1);
         // Nobody will compute the rest that the others wait for.
         drop(running);
@@ -155,7 +155,7 @@ fn a_panic_of_a_stream_reaches_the_caller() {
     let mut streams = Streams::new(None, false);
     for _ in 0..3 {
         // SAFETY: the buffer outlives the run and only the stream touches it.
-        let running = unsafe { streams.begin(&moves, &(0..1), None) };
+        let running = unsafe { streams.begin(&moves, &(0..1), None).unwrap() };
         assert!(!running.wait(Wait { stream: Stream::Write, until: 1 }), "there is no disk");
         assert!(catch_unwind(AssertUnwindSafe(|| running.finish())).is_err());
     }

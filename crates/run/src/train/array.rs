@@ -8,6 +8,7 @@ use super::{
 };
 use crate::checkpoint::Stored;
 use crate::executor::RunError;
+use crate::team::start_scoped;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -152,10 +153,13 @@ pub fn train_array(
         notify,
     };
     thread::scope(|scope| {
-        for lane in lanes.iter_mut() {
-            let desk = &desk;
-            scope.spawn(move || desk.work(&mut lane.session));
+        let desk = &desk;
+        let Some((own, others)) = lanes.split_first_mut() else { return };
+        for lane in others {
+            // A lane without a thread leaves its members to the others.
+            let _ = start_scoped(scope, "lane", move || desk.work(&mut lane.session));
         }
+        desk.work(&mut own.session);
     });
     let done = desk.state.into_inner().unwrap_or_else(PoisonError::into_inner);
     done.results.into_iter().map(|result| result.expect("every member ended")).collect()

@@ -6,7 +6,9 @@ use crate::workload::Workload;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::schedule::Schedule;
 use gulliver_run::data::{Batch, DataError, DataInfo, Dataset, Sampler};
-use gulliver_run::session::{Session, SessionOptions};
+use gulliver_run::executor::RunError;
+use gulliver_run::session::{Session, SessionError, SessionOptions};
+use gulliver_run::team::start_scoped;
 use gulliver_run::train::{Lane, Member, Notice, Sources, TrainOptions, train_array};
 use serde::Serialize;
 use std::sync::Arc;
@@ -102,8 +104,8 @@ pub fn measure(
     };
     let total = || steps.iter().map(|n| n.load(Ordering::Relaxed)).sum::<u64>();
     let (mut ended, mut rate) = (Vec::new(), 0.0);
-    thread::scope(|scope| {
-        let clock = scope.spawn(|| {
+    thread::scope(|scope| -> Result<(), SessionError> {
+        let clock = start_scoped(scope, "clock", || {
             let wait = |until: &dyn Fn() -> bool| {
                 while !until() && !stop.load(Ordering::Relaxed) {
                     thread::sleep(Duration::from_millis(1));
@@ -116,10 +118,12 @@ pub fn measure(
             stop.store(true, Ordering::Relaxed);
             done as f64 / began.elapsed().as_secs_f64()
         });
+        let clock = clock.map_err(RunError::from)?;
         ended = train_array(&mut lanes, jobs.collect(), members, u64::MAX, &stop, &tell);
         stop.store(true, Ordering::Relaxed);
         rate = clock.join().unwrap_or(0.0);
-    });
+        Ok(())
+    })?;
     let ended = ended.into_iter().collect::<Result<Vec<_>, _>>()?;
     let peaks: u64 = lanes.iter().map(|lane| lane.session.peak()).sum();
     let layout = lanes[0].session.layout();
