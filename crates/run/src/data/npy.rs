@@ -157,13 +157,14 @@ impl Array {
         let shape = shape.ok_or_else(|| bad(start, "header has no readable `shape`"))?;
         let promised = shape.iter().try_fold(element.size(), |a, &b| a.checked_mul(b)).unwrap_or(usize::MAX);
         let data = range.start + start + length..range.end;
+        let shown = short(&format!("{shape:?}"));
         if promised != data.len() {
             let what =
-                format!("shape {shape:?} promises {promised} bytes of data, the file has {}", data.len());
+                format!("shape {shown} promises {promised} bytes of data, the file has {}", data.len());
             return Err(bad(start + length, &what));
         }
         if shape.is_empty() || shape.contains(&0) {
-            return Err(bad(start, &format!("shape {shape:?} has no examples")));
+            return Err(bad(start, &format!("shape {shown} has no examples")));
         }
         drop(file);
         Ok(Array { path, shape, element, bytes, data })
@@ -474,6 +475,9 @@ mod tests {
             let message = Array::open(&dir.write("a.npy", &bytes), "x").err().unwrap().to_string();
             assert!(message.contains(part), "{message}");
         }
+        let deep = npy(2, "<f4", false, &format!("({})", "1,".repeat(100_000)), &[0; 8]);
+        let message = Array::open(&dir.write("a.npy", &deep), "x").err().unwrap().to_string();
+        assert!(message.len() < 400, "{}", message.len());
         for (descr, data, part) in [
             ("<f4", le(&[1f32, 2., 3., f32::NAN].map(f32::to_le_bytes)), "number 1 of example 1 is NaN"),
             ("<f8", le(&[1., 1e300, 3., 4.].map(f64::to_le_bytes)), "number 1 of example 0 is 1000"),

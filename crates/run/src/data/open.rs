@@ -23,6 +23,7 @@ use super::table::Table;
 use super::text::{Text, TextWindows};
 use super::texts::{Texts, labelled};
 use super::vocabulary::Vocabulary;
+use super::words::short;
 use super::{DataError, Dataset, idx};
 
 /// Training data, and validation data if there is any.
@@ -45,7 +46,7 @@ pub fn open(options: &DataOptions) -> Result<Opened, DataError> {
         "digits" | "blobs" | "spirals" | "points" | "noise" | "tokens" => open_built_in(options)?,
         other => {
             let hint = suggestion(other, KINDS.iter().map(|(kind, ..)| *kind), "known are");
-            return Err(DataError::option("kind", format!("unknown kind `{other}`{hint}")));
+            return Err(DataError::option("kind", format!("unknown kind `{}`{hint}", short(other))));
         }
     };
     if options.masked != 0.0 {
@@ -337,7 +338,10 @@ fn open_built_in(options: &DataOptions) -> Result<Opened, DataError> {
     }
     let elements = options.shape.iter().try_fold(1usize, |a, &b| a.checked_mul(b));
     if !elements.is_some_and(|n| (1..=1 << 32).contains(&n)) {
-        return Err(DataError::option("shape", format!("{:?} has no elements or too many", options.shape)));
+        return Err(DataError::option(
+            "shape",
+            format!("{} has no elements or too many", short(&format!("{:?}", options.shape))),
+        ));
     }
     let varied = options.kind == "tokens" && options.min_length.is_some_and(|least| least < options.length);
     for (listed, why) in [
