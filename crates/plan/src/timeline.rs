@@ -24,7 +24,7 @@ pub fn name(stream: Stream) -> &'static str {
         Stream::Out => "out",
         Stream::Read => "read",
         Stream::Write => "write",
-        Stream::Meet => "meet",
+        Stream::Meet => "exchange",
     }
 }
 
@@ -51,7 +51,7 @@ pub fn bars(plans: &Plans, spans: &[Span], width: usize) -> String {
     for ((device, stream), columns) in lines {
         let label = if before == Some(device) { String::new() } else { format!("device {device}") };
         before = Some(device);
-        let _ = write!(text, "{label:<10}{:<8}", name(stream));
+        let _ = write!(text, "{label:<10}{:<9}", name(stream));
         for marks in columns {
             let at_work = marks.iter().sum::<f64>() >= SEEN;
             let most = marks.iter().zip(MARKS).max_by(|a, b| a.0.total_cmp(b.0)).filter(|_| at_work);

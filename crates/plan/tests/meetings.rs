@@ -408,11 +408,11 @@ fn spans_are_drawn_and_traced() {
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 4, "two streams of two devices:\n{text}");
     for (line, (begins, mark)) in
-        lines.iter().zip([("device 0  compute ", 'f'), ("          meet    ", 'x')].into_iter().cycle())
+        lines.iter().zip([("device 0  compute  ", 'f'), ("          exchange ", 'x')].into_iter().cycle())
     {
         let begins = begins.replace('0', &line[7..8].replace(' ', "0"));
         assert!(line.starts_with(&begins) && line.contains(mark), "{line:?} does not begin with {begins:?}");
-        assert_eq!(line.chars().count(), 18 + 60);
+        assert_eq!(line.chars().count(), 19 + 60);
     }
     assert!(lines[0].find('f') < lines[0].find('b'), "{text}");
     let trace: serde_json::Value = serde_json::from_str(&trace(&plans, &found.spans)).unwrap();

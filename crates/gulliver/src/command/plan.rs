@@ -1,5 +1,7 @@
 //! `gulliver plan JOB`: how a job would run, before anything runs.
 
+mod explain;
+
 use super::several::{as_json, devices_table, ranking_table, write_trace};
 use super::{CommandError, JobArguments};
 use crate::advice::Proposal;
@@ -9,10 +11,11 @@ use crate::report::units;
 use crate::setup::{Graphs, How, Setup, measured, setup};
 use crate::strategy::{AUTO, judged, ranking};
 use clap::Args;
+use explain::explain;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
 use gulliver_plan::outline::slice_of;
-use gulliver_plan::plan::{Act, Choice, Decision, Plan, STREAMS, Stream};
+use gulliver_plan::plan::{Act, Choice, Plan, STREAMS, Stream, Tier};
 use gulliver_plan::simulate::{Moved, Timing, exchanged, moved};
 use gulliver_plan::verify::verify;
 use gulliver_run::planner::Planner;
@@ -29,7 +32,7 @@ use std::time::Duration;
 pub struct Arguments {
     #[command(flatten)]
     job: JobArguments,
-    /// Says why values with this in their name are kept, computed again or moved.
+    /// Says why values with this in their name are kept, recomputed or moved.
     #[arg(long, value_name = "VALUE")]
     explain: Option<String>,
     /// Step time against budget, from the least that will do to no limit.
@@ -203,7 +206,7 @@ fn links(moved: &Moved) -> String {
     if some.is_empty() { "nothing".into() } else { some.join(", ") }
 }
 
-/// How often a device meets others in a step, and the bytes it takes from them.
+/// How often a device exchanges values with others in a step, and the bytes it takes from them.
 fn meetings(graph: &Graph, plan: &Plan, sizes: &Bindings) -> Result<(usize, u64), SessionError> {
     let meetings = graph.nodes.iter().filter(|node| node.op.def().meets()).count();
     Ok((meetings, exchanged(graph, &slice_of(sizes, plan.partials)?, plan.partials)?))
@@ -222,11 +225,16 @@ fn table(
         let _ = writeln!(text, "{pass:<10} {:>11} {:>11}   {changed}", units::bytes(peak), time(seconds));
     };
     let nodes = graph.nodes.iter().filter(|node| !node.op.def().is_view()).count();
-    row("graph", unlimited.spaces[0].live, free.seconds, format!("{nodes} nodes, everything stays"));
+    row(
+        "graph",
+        unlimited.spaces[0].live,
+        free.seconds,
+        format!("{nodes} operators, everything stays on the device"),
+    );
     let again = plan.decisions.iter().filter(|d| d.choice == Choice::Recompute).count();
     if again > 0 {
         let seconds = summary.timing.again;
-        let changed = format!("{again} values recomputed, {}", time(seconds));
+        let changed = format!("{again} values recomputed, which takes {}", time(seconds));
         row("recompute", plan.spaces[0].live, free.seconds + seconds, changed);
     }
     let bytes = &summary.timing.moved;
@@ -237,11 +245,11 @@ fn table(
             "swap",
             plan.spaces[0].live,
             summary.timing.seconds,
-            format!("{}; {wait} not hidden", links(bytes)),
+            format!("{}; the step waits {wait} for it", links(bytes)),
         );
     }
     if meetings > 0 {
-        let changed = format!("{} from other devices in {meetings} meetings", units::bytes(from_peers));
+        let changed = format!("{} from other devices in {meetings} exchanges", units::bytes(from_peers));
         row("exchange", plan.spaces[0].live, summary.timing.seconds, changed);
     }
     let lost = plan.spaces[0].bytes - plan.spaces[0].live;
@@ -250,74 +258,67 @@ fn table(
         "layout",
         plan.spaces[0].bytes,
         summary.timing.seconds,
-        format!("{} lost ({share:.1} %)", units::bytes(lost)),
+        format!("{} of gaps between buffers ({share:.1} %)", units::bytes(lost)),
     );
     let (at, held) = plan.at_peak();
-    let of = budget.map_or("no limit".to_string(), units::bytes);
+    let of = budget.map_or("no limit".to_string(), |bytes| format!("budget {}", units::bytes(bytes)));
     let _ = writeln!(
         text,
-        "\npeak {} of {of} at {}",
+        "\npeak {} in use at once ({of}), at {}; the largest then:",
         units::bytes(plan.spaces[0].live),
         running(graph, plan, at)
     );
     for b in held.iter().take(8) {
         let buffer = plan.buffer(*b);
-        let name = buffer.value.map_or("scratch", |v| graph.value(v).name.as_str());
+        let name = buffer.value.map_or("working memory of a kernel", |v| graph.value(v).name.as_str());
         let _ = writeln!(text, "  {:<48} {:>11}", name, units::bytes(buffer.bytes));
     }
     for space in plan.spaces.iter().skip(1).filter(|space| space.bytes > 0) {
-        let _ = writeln!(text, "{} {}", space.name, units::bytes(space.bytes));
+        let _ = writeln!(text, "{} {}", place(space.tier), units::bytes(space.bytes));
     }
     let _ = writeln!(text, "a step moves {}", links(&moved(plan)));
     let busy = |stream: Stream| summary.timing.busy[stream as usize];
     let streams: Vec<String> = STREAMS
         .iter()
         .filter(|s| busy(**s) > 0.0)
-        .map(|s| format!("{} {}", format!("{s:?}").to_lowercase(), time(busy(*s))))
+        .map(|s| format!("{} {}", doing(*s), time(busy(*s))))
         .collect();
-    let _ = writeln!(text, "streams at work: {}", streams.join(", "));
+    let _ = writeln!(text, "busy in a step, side by side: {}", streams.join(", "));
+    text += "peak: most bytes in use at once; each row: what it and the step time are after that pass of the planner\n";
     text
 }
 
-/// What runs at a step or next after it.
+/// The kind of memory of a tier.
+fn place(tier: Tier) -> &'static str {
+    match tier {
+        Tier::Device => "device memory",
+        Tier::Host => "host memory",
+        Tier::Disk => "disk",
+    }
+}
+
+/// What a stream does.
+fn doing(stream: Stream) -> &'static str {
+    match stream {
+        Stream::Compute => "computing",
+        Stream::In => "copying to the device",
+        Stream::Out => "copying to host memory",
+        Stream::Read => "reading from disk",
+        Stream::Write => "writing to disk",
+        Stream::Meet => "exchanging with other devices",
+    }
+}
+
+/// The instruction that runs at a step of the plan or next after it, counted from one.
 fn running(graph: &Graph, plan: &Plan, at: usize) -> String {
     let next = plan.steps[at..].iter().enumerate().find_map(|(i, step)| match &step.act {
         Act::Run { node, .. } | Act::Meet { node, .. } => Some((i, graph.nodes[node.index()].outs[0])),
         _ => None,
     });
-    next.map_or("the end".into(), |(i, v)| format!("step {} ({})", at + i, graph.value(v).name))
-}
-
-/// Why values are where they are.
-fn explain(graph: &Graph, plan: &Plan, part: &str) -> Result<String, CommandError> {
-    let mut text = String::new();
-    for (i, info) in graph.values.iter().enumerate().filter(|(_, info)| info.name.contains(part)) {
-        let about: Vec<&Decision> = plan.decisions.iter().filter(|d| d.value.index() == i).collect();
-        if about.is_empty() {
-            let _ = writeln!(text, "{:<40} {}  kept: there is room for it", info.name, info.ty);
-        }
-        for d in about {
-            let instead = match d.instead {
-                Some((choice, seconds)) => format!(", {} would cost {}", word(choice), time(seconds)),
-                None => String::new(),
-            };
-            let partial =
-                if plan.partials > 1 { format!(" of partial {}", d.partial) } else { String::new() };
-            let _ = writeln!(
-                text,
-                "{:<40} {}{partial}  {}: frees {} between two uses for {}{instead}",
-                info.name,
-                info.ty,
-                word(d.choice),
-                units::bytes(d.bytes),
-                time(d.seconds),
-            );
-        }
-    }
-    if text.is_empty() {
-        return Err(CommandError::Unknown(format!("--explain {part}: no value has that in its name")));
-    }
-    Ok(text)
+    let of = plan.steps.len();
+    next.map_or("the end of the step".into(), |(i, v)| {
+        format!("instruction {} of {of}, which computes {}", at + i + 1, graph.value(v).name)
+    })
 }
 
 /// Plans for budgets from the least that will do to all that could be used.

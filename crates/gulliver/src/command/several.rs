@@ -42,32 +42,34 @@ fn left(judged: &Judged, before: &str) -> String {
     if used == judged.of {
         return String::new();
     }
-    format!("{before}on {used} of {} devices, as more do not make it a twentieth faster", judged.of)
+    format!("{before}on {used} of {} devices: more are less than 5 % faster", judged.of)
 }
 
 /// How strategies rank, fastest first.
 pub fn ranking_table(able: &[Judged], unable: &[(&'static str, SessionError)]) -> String {
     let mut text = format!(
-        "{:<12} {:>11} {:>13} {:>12} {:>14}   numbers\n",
+        "{:<12} {:>11} {:>13} {:>12} {:>15}   results\n",
         "strategy", "step time", "largest peak", "to/from host", "between devices"
     );
     for judged in able {
         let peak = judged.foreseen.plans.iter().map(|plan| plan.spaces[0].live).max().unwrap_or(0);
         let _ = writeln!(
             text,
-            "{:<12} {:>11} {:>13} {:>12} {:>14}   {}",
+            "{:<12} {:>11} {:>13} {:>12} {:>15}   {}",
             judged.name,
             time(judged.foreseen.together.seconds),
             units::bytes(peak),
             units::bytes(swapped(&judged.foreseen)),
             units::bytes(from_peers(judged)),
-            if judged.same_numbers { "as on one device" } else { "sums are divided" }.to_string()
+            if judged.same_numbers { "as on one device" } else { "rounded differently" }.to_string()
                 + &left(judged, "; "),
         );
     }
     for (name, why) in unable {
-        let _ = writeln!(text, "{name:<12} cannot: {why}");
+        let _ = writeln!(text, "{name:<12} cannot be used: {why}");
     }
+    text += "fastest first, as predicted; bytes are of one step, over all devices; largest peak: most bytes in use at \
+             once on any device;\nrounded differently: sums are split between devices, so results differ in the last digits\n";
     text
 }
 
@@ -78,7 +80,7 @@ pub fn devices_table(judged: &Judged) -> String {
     let _ = writeln!(
         text,
         "{:<8} {:>11} {:>10} {:>10} {:>12} {:>12}",
-        "device", "peak", "computes", "moves", "to device", "to host"
+        "device", "peak", "computing", "copying", "from host", "to host"
     );
     for (device, (plan, timing)) in judged.foreseen.plans.iter().zip(&together.devices).enumerate() {
         let beside: f64 = timing.busy[1..].iter().sum();
@@ -92,7 +94,7 @@ pub fn devices_table(judged: &Judged) -> String {
             units::bytes(timing.moved.to_host),
         );
     }
-    let _ = writeln!(text, "between devices {}", units::bytes(from_peers(judged)));
+    let _ = writeln!(text, "exchanged between devices {} a step", units::bytes(from_peers(judged)));
     for link in &together.links {
         let _ = writeln!(
             text,
@@ -103,7 +105,8 @@ pub fn devices_table(judged: &Judged) -> String {
         );
     }
     text.push_str(&bars(&plans(judged), &together.spans, WIDTH));
-    text.push_str("f forward, b backward, u update, + sums and copies, = moves, x meetings\n");
+    text.push_str("one step from left to right: f forward, b backward, u update, + sums and copies, = copies to and from ");
+    text.push_str("host or disk, x exchanges between devices, · idle\n");
     text
 }
 

@@ -140,9 +140,9 @@ fn what_cannot_be_shared_is_refused_in_one_line() {
             &["--devices", "4", "--set", "train.partials=2", "--strategy", "zero"],
             "4 devices take as many partials each",
         ),
-        (&["--devices", "2", "--strategy", "none"], "train.strategy: unknown value \"none\""),
-        (&["--devices", "many"], "devices.count: must be a whole number from 1 to 64"),
-        (&["--devices", "2x"], "devices.memory"),
+        (&["--devices", "2", "--strategy", "none"], "--strategy none: unknown value \"none\""),
+        (&["--devices", "many"], "--devices many: must be a whole number from 1 to 64"),
+        (&["--devices", "2x"], "--devices 2x: "),
         (&["--devices", "2x4KiB", "--host-memory", "0"], "bytes of device memory"),
     ] {
         let finished = place.run(&[&["train", "job.toml", "--out", "none"], arguments].concat());
