@@ -17,7 +17,7 @@ fn copy(from: &Path, to: &Path) {
         if entry.is_dir() {
             copy(&entry, &to.join(name))
         } else {
-            drop(fs::copy(&entry, to.join(name)).unwrap())
+            fs::copy(&entry, to.join(name)).unwrap();
         }
     }
 }
