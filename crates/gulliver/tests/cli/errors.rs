@@ -102,7 +102,7 @@ fn wrong_jobs() {
         ("digits.toml", &["model.size=16"], &["x", "16", "12"]),
         ("digits.toml", &["model.classes=9"], &["model.classes", "9", "10 classes"]),
         ("digits.toml", &["model.name=mlp", "model.sizes=[100,10]", "model.width=1"], &["model.width"]),
-        ("mlp.toml", &["model.sizes=[4,2]"], &["x", "4", "3"]),
+        ("mlp.toml", &["model.sizes=[4,2]"], &["starts with 4", "rows of 3 numbers"]),
         ("mlp.toml", &["model.sizes=[3,8,1]"], &["model.sizes", "1", "2 classes"]),
         ("mlp.toml", &["data.regression=true", "data.label_column=u"], &["good.csv", "`a`"]),
         ("digits.toml", &["data.examples=4"], &["batch", "8", "4"]),

@@ -226,7 +226,7 @@ fn an_unknown_metric_is_an_error_before_anything_is_trained() {
         let error = place.run(&[&["sweep", "sweep.toml", "--out", "out"], more].concat()).error();
         assert_eq!(
             error,
-            "sweep.toml:4: sweep.metric: the job reports no `acuracy`, only accuracy, loss; did you mean `accuracy`?"
+            "sweep.toml:4: sweep.metric: the job reports no `acuracy`, only accuracy, loss, macro_f1; did you mean `accuracy`?"
         );
         assert!(!place.path("out").exists());
     }
