@@ -29,7 +29,8 @@ fn probabilities_and_names_are_those_of_pytorch() {
     let expected = std::fs::read(repository().join("fixtures/predictions/expected.json")).unwrap();
     let expected: Value = serde_json::from_slice(&expected).unwrap();
     for (model, input, first) in CASES {
-        let (names, rows) = (&expected[model]["classes"], expected[model]["probabilities"].as_array().unwrap());
+        let (names, rows) =
+            (&expected[model]["classes"], expected[model]["probabilities"].as_array().unwrap());
         // In batches of one and of all: what padding does must not matter.
         for batch in ["1", "64"] {
             let lines = predict(model, input, &["--format", "jsonl", "--batch", batch]);
@@ -67,7 +68,8 @@ fn formats_say_the_same() {
         let header = String::from_utf8_lossy(&bytes[10..128.min(bytes.len())]).into_owned();
         assert!(bytes.starts_with(b"\x93NUMPY\x01\x00") && header.contains("'<f4'"), "{header}");
         let data = &bytes[bytes.len() - 4 * numbers.len()..];
-        let data: Vec<f32> = data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
+        let data: Vec<f32> =
+            data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
         assert_eq!(data, numbers, "{model}");
         let start = bytes.len() - 4 * numbers.len();
         assert!(start.is_multiple_of(64) && bytes[start - 1] == b'\n', "{model}");
