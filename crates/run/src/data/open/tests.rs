@@ -1,3 +1,5 @@
+//! Data of every kind opened, split, cut off, and refused.
+
 use super::*;
 use crate::data::options::KINDS;
 use crate::data::scratch::Scratch;

@@ -1,3 +1,5 @@
+//! Raw inputs of every kind give the batches of training, and mappings are compared.
+
 use super::*;
 use crate::data::scratch::Scratch;
 use crate::data::{Batch, Dataset, open};
