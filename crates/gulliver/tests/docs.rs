@@ -137,6 +137,9 @@ What a job minimises follows from what its data asks for.
 | numbers (`data.regression = true`) | mean squared error over examples and numbers | `loss`, `mae`, `rmse`, `r2` |
 | tokens | mean cross entropy over the tokens that count | `loss`, `accuracy`, `perplexity` |
 
+Labels of a regression are taken as they are: numbers far from 0, such as prices, are learned slowly unless their
+column is scaled first (thousands instead of units).
+
 An evaluation is over the whole validation set; it does not matter how the set is cut into slices or how many
 devices there are.
 
