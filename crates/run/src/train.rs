@@ -334,7 +334,7 @@ pub fn train(
     let mut run = Progress::from(from);
     let mut job = Training { session, schedule, sources, options, run: &mut run };
     let mut next = |_| batches.next().expect("as many batches as steps").map(Arc::new);
-    let (fingerprint, interrupted) = match job.to_the_end(start..steps, &mut next, stop, notify) {
+    let (fingerprint, interrupted) = match job.finish(start..steps, &mut next, stop, notify) {
         Err(e @ TrainError::Data(_)) => {
             if job.run.steps > start {
                 job.save(notify)?;
@@ -376,7 +376,7 @@ struct Training<'t> {
 impl Training<'_> {
     /// Trains through all steps that are left, evaluates and saves; the fingerprint, and whether it was told to stop
     /// before that.
-    fn to_the_end(
+    fn finish(
         &mut self,
         range: Range<u64>,
         batch: &mut dyn FnMut(u64) -> Shared,

@@ -99,7 +99,7 @@ fn wrong_jobs() {
         ("digits.toml", &["schedule.name=cycle"], &["schedule.name"]),
         ("digits.toml", &["trane.steps=3"], &["trane", "sections are model, data, train"]),
         ("digits.toml", &["train.batch=-1"], &["train.batch", "-1"]),
-        ("digits.toml", &["model.size=16"], &["x", "16", "12"]),
+        ("digits.toml", &["model.size=16"], &["model.size", "16", "12"]),
         ("digits.toml", &["model.classes=9"], &["model.classes", "9", "10 classes"]),
         ("digits.toml", &["model.name=mlp", "model.sizes=[100,10]", "model.width=1"], &["model.width"]),
         ("mlp.toml", &["model.sizes=[4,2]"], &["starts with 4", "rows of 3 numbers"]),

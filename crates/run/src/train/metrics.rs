@@ -190,7 +190,8 @@ mod tests {
         let digits = DataOptions { kind: "digits".into(), examples: Some(40), ..DataOptions::default() };
         let table = std::env::temp_dir().join(format!("gulliver-metrics-{}.csv", std::process::id()));
         let mut file = std::fs::File::create(&table).unwrap();
-        (0..40).for_each(|i| write!(file, "{}{i},{}\n", if i == 0 { "a,y\n" } else { "" }, i % 7).unwrap());
+        writeln!(file, "a,y").unwrap();
+        (0..40).for_each(|i| writeln!(file, "{i},{}", i % 7).unwrap());
         let numbers = DataOptions {
             kind: "csv".into(),
             path: Some(table.clone()),
