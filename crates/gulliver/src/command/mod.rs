@@ -153,7 +153,7 @@ pub enum CommandError {
         /// How many there are.
         count: usize,
         /// What is wrong with the newest.
-        first: CheckpointError,
+        first: Box<CheckpointError>,
     },
     /// A sweep.
     #[error(transparent)]

@@ -80,7 +80,7 @@ pub fn devices_table(judged: &Judged) -> String {
     let _ = writeln!(
         text,
         "{:<8} {:>11} {:>10} {:>10} {:>12} {:>12}",
-        "device", "peak", "computing", "copying", "from host", "to host"
+        "device", "peak", "computing", "transfers", "from host", "to host"
     );
     for (device, (plan, timing)) in judged.foreseen.plans.iter().zip(&together.devices).enumerate() {
         let beside: f64 = timing.busy[1..].iter().sum();

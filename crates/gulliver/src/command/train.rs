@@ -204,7 +204,7 @@ fn begin(
         let Newest { found, mut skipped } = checkpoint::latest(&dir.checkpoints())?;
         if found.is_none() && !skipped.is_empty() {
             let (count, dir) = (skipped.len(), dir.checkpoints());
-            return Err(CommandError::Damaged { dir, count, first: skipped.swap_remove(0) });
+            return Err(CommandError::Damaged { dir, count, first: Box::new(skipped.swap_remove(0)) });
         }
         for skipped in skipped {
             warn(format!("skipped: {skipped}"))?;
