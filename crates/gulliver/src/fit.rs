@@ -330,7 +330,7 @@ fn check_target(
         );
         return Err(job.error("model.head", problem));
     }
-    // Tokens of arrays may have been hidden by whoever made them.
+    // Tokens of arrays may have been hidden when the arrays were made.
     if head == "mlm" && job.data.options.masked == 0.0 && facts.info.vocabulary.is_some() {
         let problem = format!(
             "`{model}` predicts hidden tokens, and none are hidden; set data.masked = 0.15, or use \"gpt\" or \

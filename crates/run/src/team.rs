@@ -76,7 +76,7 @@ pub(crate) mod refused {
         }
     }
 
-    /// Calls `f`, in which this thread can start so many others and no more.
+    /// Calls `f`, during which this thread can start at most `count` others.
     pub(crate) fn after<T>(threads: usize, f: impl FnOnce() -> T) -> T {
         ALLOWED.set(threads);
         let result = f();
@@ -134,7 +134,7 @@ impl Team {
         Team::begun(threads, isa).0
     }
 
-    /// A team of exactly so many threads.
+    /// A team of exactly `threads`.
     pub fn started(threads: usize) -> Result<Team, NoThread> {
         let (team, failed) = Team::begun(threads, Isa::detect());
         failed.map_or(Ok(team), Err)

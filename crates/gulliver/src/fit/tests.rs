@@ -1,3 +1,5 @@
+//! Every make of model with every kind of data: it trains, or the message names the field to change.
+
 use super::weights::balanced;
 use super::*;
 use crate::setup::{Graphs, open_data, prepare};

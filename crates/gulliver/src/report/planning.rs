@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Planning that takes less is not worth a word.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// See the top of this file. What is on the screen goes with it.
+/// Shows planning that takes long; its line is removed from the screen when this is dropped.
 #[derive(Debug)]
 pub struct Planning {
     stop: Arc<AtomicBool>,

@@ -241,7 +241,7 @@ impl Wave {
 }
 
 impl Together {
-    /// What there is to do, if each member stands for so many.
+    /// The work of this array, if each of its members stands for `scale` members.
     fn task(&self, scale: f64) -> Task {
         let data = if self.data > 1 { self.data as f64 * scale } else { 1.0 };
         let members = self.members.len() as f64 * scale;
@@ -336,7 +336,7 @@ fn is_fusible(sweep: &Sweep, field: &str, shapes: &mut Shapes) -> bool {
     false
 }
 
-/// How an array of so many members like this one would be trained. Times of all ways are corrected by how much
+/// How an array of `members` like this one would be trained. Times of all ways are corrected by how much
 /// longer a step was measured to take than it was predicted to.
 fn chosen(
     arrays: &mut Arrays,

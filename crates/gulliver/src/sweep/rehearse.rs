@@ -15,7 +15,7 @@ use std::time::Instant;
 /// Steps of the first try, of which the first finds nothing prepared.
 const FIRST: u64 = 2;
 
-/// Steps are repeated for about so many seconds, at least and at most so often.
+/// Seconds for which steps are repeated, and the least and most repetitions.
 const REPEATED: f64 = 0.2;
 const REPEATS: (u64, u64) = (4, 100);
 
@@ -71,7 +71,7 @@ pub fn rehearse(arrays: &mut Arrays, rungs: &[Rung]) -> Result<Option<(Costs, bo
     Ok(Some((Costs { open, member: known, start, ..warm }, true)))
 }
 
-/// Whether so many bytes, or a step that is thought to take so long, are too much for a rehearsal.
+/// Whether an array of `bytes`, or one whose step is predicted to take `step_seconds`, is too large to rehearse.
 fn is_too_much(bytes: u64, step_seconds: f64) -> bool {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let available = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.strip_suffix("kB"));
@@ -79,7 +79,7 @@ fn is_too_much(bytes: u64, step_seconds: f64) -> bool {
     step_seconds > LONGEST || available.is_some_and(|available| bytes > available.saturating_mul(512))
 }
 
-/// Steps of so many samples, evaluation and checkpoint of some members, a mean over them. None if one of them failed.
+/// Mean times of a step, an evaluation and a checkpoint over some members. None if one of them failed.
 fn timed(
     lanes: &mut [Lane],
     mut members: Vec<Member>,

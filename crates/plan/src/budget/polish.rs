@@ -36,7 +36,7 @@ impl Dice {
     }
 }
 
-/// Whether a script of so many acts is short enough.
+/// Whether a script of `acts` is short enough to polish.
 pub(crate) fn worthwhile(acts: usize) -> bool {
     ACTS / acts.max(1) >= LEAST
 }

@@ -21,7 +21,7 @@ impl Default for Clock {
 impl Clock {
     /// Time between notices of progress.
     const TELLING: Duration = Duration::from_millis(100);
-    /// Writing checkpoints for the time takes at most one part in so many of it.
+    /// Checkpoints for the time take at most one part in `SHARE` of it.
     const SHARE: u32 = 20;
 
     /// Tells how far training is, unless that was just told.
