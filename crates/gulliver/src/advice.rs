@@ -17,6 +17,8 @@ pub enum Needed {
     AtLeast(u64),
     /// A plan was found that needs this, and none that needs less.
     Enough(u64),
+    /// The best plan that was tried needs this; less may do.
+    Tried(u64),
     /// No plan was found, whatever the budget.
     Unknown,
 }
@@ -32,7 +34,7 @@ pub struct Proposal {
     pub found: bool,
 }
 
-/// See the top of this file.
+/// Why a job does not fit, and what to do about it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Advice {
     /// Bytes of the device the job allows.
@@ -45,6 +47,14 @@ pub struct Advice {
     pub change: Option<Proposal>,
 }
 
+impl Advice {
+    /// What is known when a plan for one of several devices fails: nothing but that.
+    pub fn bare(needed: u64, proven: bool, budget: u64, holders: Holders) -> Advice {
+        let needed = if proven { Needed::AtLeast(needed) } else { Needed::Tried(needed) };
+        Advice { budget, needed, holders, change: None }
+    }
+}
+
 impl fmt::Display for Advice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let both = |n: u64| format!("{} ({n} bytes)", units::bytes(n));
@@ -52,6 +62,7 @@ impl fmt::Display for Advice {
         match self.needed {
             Needed::AtLeast(least) => write!(f, ", and no plan of this job needs less than {}", both(least))?,
             Needed::Enough(least) => write!(f, ", the smallest that would do is {}", both(least))?,
+            Needed::Tried(tried) => write!(f, ", and the best plan that was found needs {}", both(tried))?,
             Needed::Unknown => write!(f, ", and no budget was found that would do")?,
         }
         let holders = self.holders.0.iter().map(|(name, n)| format!("{name} {}", units::bytes(*n)));

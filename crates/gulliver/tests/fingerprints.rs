@@ -2,49 +2,14 @@
 //! renamed, these stay as they are. `UPDATE_EXPECT=1 cargo test -p gulliver --test fingerprints` renews the record;
 //! a commit that does so says why.
 
-use serde_json::Value;
+#[path = "fingerprints/jobs.rs"]
+mod jobs;
+
+use jobs::{JOBS, Place, TRAIN};
 use std::fmt::Write;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::thread;
-
-/// A name, what is trained, and the data it is trained on.
-const JOBS: &[(&str, &str, &str)] = &[
-    ("mlp", "name = 'mlp-tiny'", "kind = 'blobs'\nexamples = 64"),
-    ("cnn", "name = 'cnn'\nwidth = 4", "kind = 'digits'\nsize = 12\nexamples = 64"),
-    ("resnet", "name = 'resnet18'\nwidth = 4", "kind = 'noise'\nshape = [3, 16, 16]\nexamples = 32"),
-    (
-        "vgg",
-        "name = 'vgg11'\nwidth = 4\nhidden = 16\npool = 1",
-        "kind = 'noise'\nshape = [3, 32, 32]\nexamples = 32",
-    ),
-    (
-        "mobilenet",
-        "name = 'mobilenet_v2'\nwidth = 0.25",
-        "kind = 'noise'\nshape = [3, 32, 32]\nexamples = 32",
-    ),
-    (
-        "pointnet",
-        "name = 'pointnet'\nwidth = 4\ndropout = 0.3",
-        "kind = 'points'\nlength = 16\nexamples = 64",
-    ),
-    (
-        "lstm",
-        "name = 'lstm'\nwidth = 16\nlayers = 1\ndropout = 0.2",
-        "kind = 'sequences'\nlength = 12\nexamples = 64",
-    ),
-    (
-        "gpt",
-        "name = 'gpt'\nwidth = 16\nheads = 2\nlayers = 2\ndropout = 0.1",
-        "kind = 'tokens'\ntokens = 20\nmin_length = 4\nlength = 12\nexamples = 64\nbuckets = true",
-    ),
-    (
-        "bert",
-        "name = 'bert'\nwidth = 16\nheads = 2\nlayers = 1\nhidden = 32\nvocab = 24\ncontext = 16",
-        "kind = 'tokens'\ntokens = 20\nmin_length = 4\nlength = 12\nexamples = 64\nmasked = 0.3",
-    ),
-];
 
 /// How each of them is trained; all but those that divide sums come to the bits of one device with as many partials.
 const WAYS: &[(&str, &[&str])] = &[
@@ -62,52 +27,6 @@ const WAYS: &[(&str, &[&str])] = &[
     ("channel", &["--devices", "2", "--strategy", "channel"]),
     ("cut", &["--devices", "2", "--strategy", "cut"]),
 ];
-
-const TRAIN: &str = "[train]\nsteps = 3\nbatch = 8\nlog_every = 1\nnorm_group = 'partial'\nclip_norm = 1.0\n\
-    [optimizer]\nname = 'adamw'\nlr = 0.01\n[schedule]\nname = 'cosine'\nwarmup = 1\n[devices]\nthreads = 1\n";
-
-struct Place(PathBuf);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-impl Place {
-    fn new(name: &str) -> Place {
-        let path = std::env::temp_dir().join(format!("gulliver-fingerprints-{}-{name}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Place(path)
-    }
-
-    fn run(&self, arguments: &[&str]) -> Result<String, String> {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_gulliver"));
-        command.args(arguments).current_dir(&self.0).env("XDG_CONFIG_HOME", self.0.join("settings"));
-        let output = command.output().unwrap();
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
-    }
-
-    /// Trains a job; the fingerprint and the peak of a device, or that it cannot be.
-    fn train(&self, job: &str, way: &[&str]) -> (String, u64) {
-        let out = self.0.join("run");
-        let _ = fs::remove_dir_all(&out);
-        let arguments = [&["train", job, "--out", "run", "--json", "--no-history"], way].concat();
-        match self.run(&arguments) {
-            Ok(events) => {
-                let done: Value = serde_json::from_str(events.lines().last().unwrap()).unwrap();
-                assert_eq!(done["alarms"], 0, "{job} {way:?}: {done}");
-                let peak = done["peak_bytes"]["cpu0"].as_u64().unwrap();
-                (done["fingerprint"].as_str().unwrap().to_string(), peak)
-            }
-            Err(error) => {
-                assert!(error.contains("does not fit"), "{job} {way:?}: {error}");
-                ("does not fit".into(), 0)
-            }
-        }
-    }
-}
 
 /// Every way to train one of the jobs, a line each.
 fn record_of(name: &str, model: &str, data: &str) -> String {

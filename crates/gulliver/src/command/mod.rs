@@ -11,6 +11,7 @@ mod several;
 pub mod sweep;
 pub mod train;
 
+use crate::advice::Advice;
 use crate::job::{Job, JobError, Set};
 use crate::machine::{self, Known};
 use crate::sweep::SweepError;
@@ -113,7 +114,7 @@ pub enum CommandError {
     PlanningInterrupted,
     /// A budget that cannot be met.
     #[error("does not fit: {0}")]
-    DoesNotFit(Box<crate::advice::Advice>),
+    DoesNotFit(Box<Advice>),
     /// A checkpoint.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
@@ -230,6 +231,9 @@ impl From<SessionError> for CommandError {
     fn from(error: SessionError) -> CommandError {
         match error {
             SessionError::Plan(PlanError::Interrupted) => CommandError::PlanningInterrupted,
+            SessionError::Plan(PlanError::DoesNotFit { needed, proven, budget, holders }) => {
+                CommandError::DoesNotFit(Box::new(Advice::bare(needed, proven, budget, holders)))
+            }
             error => CommandError::Session(error),
         }
     }

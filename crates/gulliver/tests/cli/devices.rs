@@ -143,7 +143,7 @@ fn what_cannot_be_shared_is_refused_in_one_line() {
         (&["--devices", "2", "--strategy", "none"], "--strategy none: unknown value \"none\""),
         (&["--devices", "many"], "--devices many: must be a whole number from 1 to 64"),
         (&["--devices", "2x"], "--devices 2x: "),
-        (&["--devices", "2x4KiB", "--host-memory", "0"], "bytes of device memory"),
+        (&["--devices", "2x4KiB", "--host-memory", "0"], "no plan of this job needs less than "),
     ] {
         let finished = place.run(&[&["train", "job.toml", "--out", "none"], arguments].concat());
         assert_eq!(finished.code(), Some(1), "{arguments:?}");
