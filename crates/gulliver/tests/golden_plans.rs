@@ -13,7 +13,7 @@ use std::path::Path;
 use std::thread;
 
 /// Those of the jobs whose plans are on record.
-const NAMES: [&str; 6] = ["cnn", "resnet", "mobilenet", "lstm", "gpt", "bert"];
+const NAMES: [&str; 6] = ["cnn", "vgg", "pointnet", "lstm", "gpt", "bert"];
 
 /// Shares of what a job needs without a budget; 100 is none.
 const BUDGETS: [u64; 3] = [100, 70, 45];
@@ -74,6 +74,10 @@ fn plans_of(name: &str) -> String {
 
 #[test]
 fn plans_are_as_recorded() {
+    if jobs::cores() < 2 {
+        println!("skipped: the plans on record are of a machine with two cores");
+        return;
+    }
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plans");
     let found: Vec<(&str, String)> = thread::scope(|scope| {
         let all = NAMES.map(|name| (name, scope.spawn(move || plans_of(name))));
