@@ -19,6 +19,10 @@ enum Command {
     Train(command::train::Arguments),
     /// Predicts classes or numbers of new files with a trained model.
     Predict(command::predict::Arguments),
+    /// Evaluates a trained model on files whose answers are known.
+    Evaluate(command::evaluate::Arguments),
+    /// Continues a text with a trained language model.
+    Generate(command::generate::Arguments),
     /// Says how a job would run: memory, time and what moves, before anything runs.
     Plan(command::plan::Arguments),
     /// Measures how fast this machine is, for predictions.
@@ -39,6 +43,8 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Train(arguments) => command::train::run(&arguments),
         Command::Predict(arguments) => command::predict::run(&arguments),
+        Command::Evaluate(arguments) => command::evaluate::run(&arguments),
+        Command::Generate(arguments) => command::generate::run(&arguments),
         Command::Plan(arguments) => command::plan::run(&arguments),
         Command::Profile(arguments) => command::profile::run(&arguments),
         Command::Oracle(arguments) => command::oracle::run(&arguments),

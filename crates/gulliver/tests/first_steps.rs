@@ -132,6 +132,9 @@ fn every_command_of_the_first_steps_works() {
         "{found}"
     );
     assert!(of("train text.toml").contains("perplexity"));
+    let text = of("generate runs/text");
+    assert!(text.starts_with("Every ") && text.trim_end_matches('\n').chars().count() >= 80, "{text}");
+    assert!(of("evaluate runs/flowers").contains("120 examples  accuracy "));
 }
 
 #[test]
@@ -171,5 +174,9 @@ fn help_names_what_the_page_uses() {
             assert!(help.contains(flag), "{command} {flag}\n{help}");
         }
     }
-    assert!(walk.walk("gulliver --help").contains("predict"));
+    let help = walk.walk("gulliver --help");
+    assert!(
+        ["train", "predict", "evaluate", "generate"].iter().all(|command| help.contains(command)),
+        "{help}"
+    );
 }

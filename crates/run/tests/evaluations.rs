@@ -12,6 +12,7 @@ use gulliver_run::train::{Notice, Resumed, Sources, TrainError, TrainOptions, re
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::Duration;
 
 /// Validation examples that are counted, and that may ask for an end or fail when a certain batch is read.
 struct Watched {
@@ -19,6 +20,8 @@ struct Watched {
     left: AtomicI64,
     stop: Arc<AtomicBool>,
     fails: bool,
+    /// How long a batch takes.
+    takes: Duration,
 }
 
 impl Dataset for Watched {
@@ -37,6 +40,7 @@ impl Dataset for Watched {
             }
             self.stop.store(true, Ordering::Relaxed);
         }
+        std::thread::sleep(self.takes);
         self.inner.batch(indices)
     }
 
@@ -74,6 +78,10 @@ fn schedule() -> Schedule {
 
 /// Data whose validation part asks for an end, or fails, at its `left`-th batch.
 fn sources(left: i64, stop: &Arc<AtomicBool>, fails: bool) -> Sources {
+    slow_sources(left, stop, fails, Duration::ZERO)
+}
+
+fn slow_sources(left: i64, stop: &Arc<AtomicBool>, fails: bool, takes: Duration) -> Sources {
     let noise = DataOptions {
         kind: "noise".into(),
         shape: vec![64],
@@ -82,8 +90,9 @@ fn sources(left: i64, stop: &Arc<AtomicBool>, fails: bool) -> Sources {
         ..DataOptions::default()
     };
     let (train, validation) = data::open(&noise).unwrap();
-    let watch =
-        |inner| Arc::new(Watched { inner, left: left.into(), stop: stop.clone(), fails }) as Arc<dyn Dataset>;
+    let watch = |inner| {
+        Arc::new(Watched { inner, left: left.into(), stop: stop.clone(), fails, takes }) as Arc<dyn Dataset>
+    };
     Sources::new((train, validation.map(watch)), 8, 1).unwrap()
 }
 
@@ -146,4 +155,24 @@ fn validation_data_that_cannot_be_read_costs_no_step() {
     let (step, stored) = checkpoint::latest(&dir).unwrap().found.unwrap();
     assert_eq!((step, stored.metadata.contains_key("evaluation_due")), (6, true));
     std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn long_evaluations_tell_how_far_they_are() {
+    let never = Arc::new(AtomicBool::new(false));
+    let data = slow_sources(-1, &never, false, Duration::from_millis(60));
+    let options = TrainOptions { steps: 3, eval_every: 0, log_every: 100, eval_batches: 3, ..options(None) };
+    let mut told = Vec::new();
+    let mut notify = |notice: Notice| {
+        if let Notice::Progress { step, evaluated: Some((done, of)) } = notice {
+            told.push((step, done, of));
+        }
+    };
+    let (mut session, mut schedule) = (session(), schedule());
+    train(&mut session, &mut schedule, &data, &options, &Resumed::default(), &never, &mut notify).unwrap();
+    // Two batches take longer than the time between notices, and no more than three are evaluated.
+    assert!(
+        !told.is_empty() && told.iter().all(|(step, done, of)| *step == 3 && done < of && *of == 3),
+        "{told:?}"
+    );
 }

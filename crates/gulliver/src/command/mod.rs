@@ -1,6 +1,8 @@
 //! The commands. Each is a file with its arguments and a `run` function.
 
 pub mod bench;
+pub mod evaluate;
+pub mod generate;
 pub mod models;
 pub mod ops;
 pub mod oracle;
@@ -10,6 +12,7 @@ pub mod profile;
 mod several;
 pub mod sweep;
 pub mod train;
+mod trained;
 
 use crate::advice::Advice;
 use crate::job::{Job, JobError, Set};

@@ -1,14 +1,12 @@
 //! `gulliver predict RUN INPUTS`: what a trained model makes of new files, one line for each example.
 
+use super::trained::ModelArguments;
 use super::{CommandError, check_file, write_file};
 use crate::interrupt;
 use crate::report::metrics::quoted;
-use crate::run_dir::BEST;
-use crate::trained::{Predicts, Trained};
+use crate::report::progress::examples_bar;
+use crate::trained::{Predicts, Trained, Use};
 use clap::{Args, ValueEnum};
-use gulliver_run::session::SessionOptions;
-use gulliver_run::team::cores;
-use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,15 +14,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Predicts with the model of a run.
 #[derive(Args)]
 pub struct Arguments {
-    /// The directory of a run, or a file of weights that a run wrote.
-    run: PathBuf,
+    #[command(flatten)]
+    model: ModelArguments,
     /// New files of the kind the model was trained on: a table (its columns are found by name), images or folders
     /// of them, texts (a table, or a .txt with one a line), an .npy.
     #[arg(required = true)]
     inputs: Vec<PathBuf>,
-    /// Uses the weights of the best evaluation instead of the last.
-    #[arg(long)]
-    best: bool,
     /// Where predictions go; standard output if not given.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -37,9 +32,6 @@ pub struct Arguments {
     /// Examples that are predicted at once.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     batch: u32,
-    /// Threads; all cores if not given.
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
-    threads: Option<u16>,
 }
 
 /// How predictions are written.
@@ -65,16 +57,16 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     if let Some(path) = &arguments.out {
         check_file(path)?;
     }
-    let file = match (arguments.best, arguments.run.is_dir()) {
-        (true, false) => {
-            let problem = format!("--best needs the directory of a run, not {}", arguments.run.display());
-            return Err(CommandError::Unknown(problem));
+    let mut trained = arguments.model.load(Use::Predict)?;
+    match trained.predicts {
+        Predicts::Classes | Predicts::Numbers => {}
+        Predicts::NextTokens => {
+            return Err(arguments.model.refuse(&trained, "continues texts", "generate"));
         }
-        (true, true) => arguments.run.join(BEST),
-        (false, _) => arguments.run.clone(),
-    };
-    let threads = arguments.threads.map_or_else(cores, usize::from);
-    let mut trained = Trained::load(&file, SessionOptions { threads, ..SessionOptions::default() })?;
+        Predicts::HiddenTokens => {
+            return Err(arguments.model.refuse(&trained, "finds hidden tokens of texts", "evaluate"));
+        }
+    }
     match &arguments.out {
         Some(path) => {
             let mut failed = None;
@@ -97,13 +89,8 @@ fn predict(
 ) -> Result<(), CommandError> {
     let inputs = trained.mapping.open_inputs(&arguments.inputs)?;
     let count = inputs.set.len();
-    let width = match trained.predicts {
-        Predicts::Classes => trained.mapping.classes.unwrap_or(0),
-        Predicts::Numbers => trained.mapping.targets.unwrap_or(0),
-    };
-    let style =
-        ProgressStyle::with_template("{wide_bar} {pos}/{len}  {eta} left").expect("a constant template");
-    let bar = ProgressBar::new(count as u64).with_style(style);
+    let width = trained.mapping.targets.or(trained.mapping.classes).unwrap_or(0);
+    let bar = examples_bar(count as u64);
     match format {
         Format::Csv => writeln!(out, "{}", header(trained, width, arguments.probabilities).join(","))?,
         Format::Npy => out.write_all(&npy_header(count, width))?,
@@ -136,13 +123,13 @@ fn predict(
 fn header(trained: &Trained, width: usize, probabilities: bool) -> Vec<String> {
     let mut header = vec!["input".to_string()];
     match trained.predicts {
-        Predicts::Classes => {
+        Predicts::Numbers if width == 1 => header.push("prediction".into()),
+        Predicts::Numbers => header.extend((1..=width).map(|k| format!("prediction {k}"))),
+        _ => {
             header.extend(["class", "probability"].map(String::from));
             let names = (0..width).map(|k| quoted(&trained.class_name(k)));
             header.extend(names.filter(|_| probabilities));
         }
-        Predicts::Numbers if width == 1 => header.push("prediction".into()),
-        Predicts::Numbers => header.extend((1..=width).map(|k| format!("prediction {k}"))),
     }
     header
 }
@@ -156,19 +143,21 @@ fn cells(trained: &Trained, name: &str, row: &[f32], probabilities: bool) -> Vec
     let mut cells = vec![name.to_string()];
     let numbers = row.iter().map(f32::to_string);
     match trained.predicts {
-        Predicts::Classes => {
+        Predicts::Numbers => cells.extend(numbers),
+        _ => {
             let best = likeliest(row);
             cells.extend([trained.class_name(best), row.get(best).copied().unwrap_or_default().to_string()]);
             cells.extend(numbers.filter(|_| probabilities));
         }
-        Predicts::Numbers => cells.extend(numbers),
     }
     cells
 }
 
 fn object(trained: &Trained, name: &str, row: &[f32]) -> serde_json::Value {
     match trained.predicts {
-        Predicts::Classes => {
+        Predicts::Numbers if row.len() == 1 => serde_json::json!({"input": name, "prediction": row[0]}),
+        Predicts::Numbers => serde_json::json!({"input": name, "prediction": row}),
+        _ => {
             let best = likeliest(row);
             let all: serde_json::Map<String, serde_json::Value> =
                 row.iter().enumerate().map(|(k, p)| (trained.class_name(k), (*p).into())).collect();
@@ -176,8 +165,6 @@ fn object(trained: &Trained, name: &str, row: &[f32]) -> serde_json::Value {
             let class = trained.class_name(best);
             serde_json::json!({"input": name, "class": class, "probability": probability, "probabilities": all})
         }
-        Predicts::Numbers if row.len() == 1 => serde_json::json!({"input": name, "prediction": row[0]}),
-        Predicts::Numbers => serde_json::json!({"input": name, "prediction": row}),
     }
 }
 

@@ -17,6 +17,13 @@ pub fn print_above(bar: &ProgressBar, out: &mut dyn Write, line: &str) -> io::Re
     })
 }
 
+/// A bar of examples or tokens on standard error, if somebody is watching.
+pub fn examples_bar(count: u64) -> ProgressBar {
+    let style =
+        ProgressStyle::with_template("{wide_bar} {pos}/{len}  {eta} left").expect("a constant template");
+    ProgressBar::new(count).with_style(style)
+}
+
 /// How events are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {

@@ -10,13 +10,17 @@ use gulliver_run::train::metric_names;
 /// Points of the space whose jobs are looked at, until one reports the metric.
 const LOOKED_AT: u64 = 8;
 
-/// Refuses a metric that none of the jobs looked at would report. A job that cannot be made ready says nothing:
+/// Refuses a metric that none of the jobs looked at would report, and jobs that would end by themselves. A job that cannot be made ready says nothing:
 /// it will be a trial that fails.
 pub fn check_metric(sweep: &Sweep) -> Result<(), JobError> {
     let mut problem = None;
     for point in sweep.samples(LOOKED_AT) {
-        let prepared =
-            sweep.job(&point, 0).map_err(Into::into).and_then(|job| prepare(&job, open_data(&job)?, None));
+        let Ok(job) = sweep.job(&point, 0) else { continue };
+        if job.train.early_stopping > 0 {
+            let problem = "a sweep itself says which trials go on; leave it away, or set it to 0 in `set`";
+            return Err(job.error("train.early_stopping", problem));
+        }
+        let prepared = open_data(&job).and_then(|data| prepare(&job, data, None));
         let Ok(Prepared { graphs, sources, options, .. }) = prepared else { continue };
         let found = match sources.validation {
             Some(_) => metric_problem(&sweep.metric, &metric_names(&graphs.evaluation, options.perplexity)),

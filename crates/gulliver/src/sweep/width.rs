@@ -107,9 +107,10 @@ pub fn choose(
 fn fitting<T>(made: Result<T, CommandError>, last: bool) -> Result<Option<T>, CommandError> {
     match made {
         Ok(made) => Ok(Some(made)),
-        Err(CommandError::Session(SessionError::Plan(
-            PlanError::DoesNotFit { .. } | PlanError::TierFull { .. } | PlanError::NoRoom,
-        ))) if !last => Ok(None),
+        Err(
+            CommandError::DoesNotFit(_)
+            | CommandError::Session(SessionError::Plan(PlanError::TierFull { .. } | PlanError::NoRoom)),
+        ) if !last => Ok(None),
         Err(error) => Err(error),
     }
 }

@@ -125,3 +125,94 @@ fn half_the_bits_are_converted() {
     let done = place.train("job.toml", "half", &["--set", "train.weights=half.safetensors"]);
     assert!(done["loss"].as_f64().unwrap().is_finite());
 }
+
+fn table(names: [&str; 2], shift: usize) -> String {
+    let row = |i: usize| format!("{},{}.5,{}\n", shift + i % 7, i % 5, names[i % 2]);
+    std::iter::once("u,v,class\n".to_string()).chain((0..40).map(row)).collect()
+}
+
+#[test]
+fn weights_of_other_classes_need_a_word_and_keep_their_normalisation() {
+    let place = Place::new("other-classes");
+    let job = "[model]\nname = 'mlp'\nsizes = [2, 8, 2]\n[data]\nkind = 'csv'\npath = 'a.csv'\nlabel_column = 'class'\n\
+        [train]\nsteps = 3\nbatch = 4\n";
+    place.write("job.toml", job);
+    place.write("a.csv", table(["cat", "dog"], 0));
+    place.train("job.toml", "first", &[]);
+    place.write("a.csv", table(["hen", "owl"], 90));
+    let tuned = ["train", "job.toml", "--json", "--set", "train.weights=first", "--out", "tuned"];
+    let message = place.run(&tuned).error();
+    for part in ["class names", "`hen`", "`cat`", "train.weights_strict = false"] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+    let finished = place.run(&[&tuned[..], &["--set", "train.weights_strict=false"]].concat());
+    assert_eq!(finished.code(), Some(0), "{}", finished.stderr);
+    let mapping = |run: &str| -> serde_json::Value {
+        let about = fs::read(place.path(run).join("run.json")).unwrap();
+        serde_json::from_slice::<serde_json::Value>(&about).unwrap()["mapping"].clone()
+    };
+    let (first, tuned) = (mapping("first"), mapping("tuned"));
+    assert_eq!(
+        (&tuned["mean"], &tuned["std"]),
+        (&first["mean"], &first["std"]),
+        "inputs mean what they meant"
+    );
+    assert_eq!(tuned["class_names"], serde_json::json!(["hen", "owl"]));
+}
+
+#[test]
+fn a_text_is_continued_as_it_was_learned() {
+    let place = Place::new("generate");
+    let job = "[model]\nname = 'NAME'\nwidth = 16\nlayers = 1\ndropout = 0.0\n\
+        [data]\nkind = 'text'\npath = 'a.txt'\nlength = 12\nstride = 5\nvocabulary = 'chars'\nvalidation = 0\n\
+        [train]\nsteps = 150\nbatch = 16\n[optimizer]\nlr = 0.02\n";
+    place.write("a.txt", "abcdefgh".repeat(40));
+    for (name, more) in [("gpt", "--set model.heads=2 --set model.context=12"), ("lstm", "")] {
+        place.write("job.toml", job.replace("NAME", name));
+        place.train("job.toml", name, &more.split_whitespace().collect::<Vec<_>>());
+        // Far beyond what the model can read at once.
+        let generate = |more: &[&str]| {
+            let run = place.run(&[&["generate", name, "--prompt", "cde", "--length", "40"], more].concat());
+            assert_eq!(run.code(), Some(0), "{}", run.stderr);
+            run.stdout.trim_end().to_string()
+        };
+        assert_eq!(generate(&["--temperature", "0"]), "abcdefgh".repeat(6)[2..45], "{name}");
+        assert_eq!(generate(&["--top-k", "1", "--seed", "9"]), "abcdefgh".repeat(6)[2..45], "{name}");
+        let hot = ["--temperature", "50", "--seed"];
+        let [a, b, c] = ["1", "1", "2"].map(|seed| generate(&[&hot[..], &[seed]].concat()));
+        assert!(a == b && a != c, "{name}: {a} {b} {c}");
+        let wrong = place.run(&["generate", name, "--prompt", "xyz"]).error();
+        assert!(wrong.contains("--prompt: character 'x' is not in the vocabulary"), "{wrong}");
+        let wrong = place.run(&["predict", name, "a.txt"]).error();
+        assert!(wrong.contains("use gulliver generate"), "{wrong}");
+    }
+}
+
+#[test]
+fn an_evaluation_says_what_training_said() {
+    let place = Place::new("evaluate");
+    let job = "[model]\nname = 'mlp'\nsizes = [2, 8, 2]\n[data]\nkind = 'csv'\npath = 'a.csv'\nlabel_column = 'class'\n\
+        [train]\nsteps = 20\nbatch = 4\n";
+    place.write("a.csv", table(["cat", "dog"], 0));
+    place.write("job.toml", job);
+    place.write("text.toml", GPT);
+    place.write("a.txt", text("!"));
+    place.train("job.toml", "run", &["--set", "data.validation=0"]);
+    // All rows are training rows: predictions and answers give the same accuracy by hand.
+    let found = place.run(&["evaluate", "run", "a.csv", "--json", "--batch", "7"]);
+    let found: serde_json::Value = serde_json::from_str(&found.stdout).unwrap();
+    let lines = place.run(&["predict", "run", "a.csv"]).stdout;
+    let classes = lines.lines().skip(1).map(|line| line.split(',').nth(1).unwrap().to_string());
+    let right = classes.enumerate().filter(|(i, class)| class == ["cat", "dog"][i % 2]).count();
+    assert_eq!(found["metrics"]["accuracy"], right as f64 / 40.0, "{found}");
+    assert_eq!((&found["examples"], &found["classes"]), (&40.into(), &serde_json::json!(["cat", "dog"])));
+    let matrix = &found["confusion"];
+    assert_eq!(matrix[0][0].as_u64().unwrap() + matrix[1][1].as_u64().unwrap(), right as u64);
+
+    place.write("unknown.csv", "u,v\n1,2\n");
+    let message = place.run(&["evaluate", "run", "unknown.csv"]).error();
+    assert!(message.contains("`class`") && message.contains("use gulliver predict"), "{message}");
+    place.train("text.toml", "text", &[]);
+    let text = place.run(&["evaluate", "text", "a.txt"]);
+    assert!(text.stdout.contains("perplexity"), "{} {}", text.stdout, text.stderr);
+}

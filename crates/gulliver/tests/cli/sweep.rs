@@ -220,6 +220,21 @@ fn a_plan_shows_arrays_before_anything_runs() {
 }
 
 #[test]
+fn trials_do_not_end_by_themselves() {
+    let place = Place::new("sweep-early");
+    place.write(
+        "job.toml",
+        "[model]\nname = 'mlp-tiny'\n[data]\nkind = 'blobs'\n[train]\nsteps = 4\nearly_stopping = 2\n",
+    );
+    place.write(
+        "sweep.toml",
+        "[sweep]\njob = 'job.toml'\nmetric = 'loss'\n[space]\noptimizer.lr = [0.1, 0.2]\n",
+    );
+    let message = place.run(&["sweep", "sweep.toml"]).error();
+    assert!(message.contains("job.toml:7: train.early_stopping: ") && message.contains("0"), "{message}");
+}
+
+#[test]
 fn an_unknown_metric_is_an_error_before_anything_is_trained() {
     let place = place("metric", "trials = 2\nmetric = 'acuracy'");
     for more in [&["--plan"][..], &[]] {
