@@ -228,7 +228,7 @@ pub struct Done {
     pub fingerprint: String,
     /// Stopped by the flag before all was done.
     pub interrupted: bool,
-    /// Ended before all steps were done, as evaluations had stopped to improve.
+    /// Ended before all steps were done, as evaluations had stopped improving.
     pub early: bool,
     /// The best evaluation, if there was any.
     pub best: Option<Best>,
@@ -336,8 +336,10 @@ pub fn train(
     let mut next = |_| batches.next().expect("as many batches as steps").map(Arc::new);
     let (fingerprint, interrupted) = match job.finish(start..steps, &mut next, stop, notify) {
         Err(e @ TrainError::Data(_)) => {
-            if job.run.steps > start {
-                job.save(notify)?;
+            if job.run.steps > start
+                && let Err(unsaved) = job.save(notify)
+            {
+                notify(Notice::Warning(format!("what was learned is lost: {unsaved}")));
             }
             return Err(e);
         }
@@ -404,14 +406,14 @@ impl Training<'_> {
         Ok((self.save(notify)?, interrupted))
     }
 
-    /// Whether evaluations have stopped to improve for as long as the job lets them.
+    /// Whether evaluations have stopped improving for as long as the job lets them.
     fn is_stale(&self) -> bool {
         let patience = self.options.early_stopping;
         patience > 0 && self.run.best.as_ref().is_some_and(|best| best.stale >= patience)
     }
 
     /// Trains through these steps, with the evaluations and checkpoints that are due between them; not those
-    /// after the last of all. Ends early when told to, or when evaluations have stopped to improve.
+    /// after the last of all. Ends early when told to, or when evaluations have stopped improving.
     fn stretch(
         &mut self,
         range: Range<u64>,

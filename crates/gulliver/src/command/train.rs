@@ -161,14 +161,18 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
         error @ TrainError::Data(_) => stopped(error.into(), reached),
         error => error.into(),
     })?;
+    if !done.interrupted {
+        train::save_weights(&mut session, &dir.join(WEIGHTS), &options.about)?;
+    }
     if let Some(e) = failure {
         return Err(stopped(e.into(), done.steps));
     }
     if done.interrupted {
-        write_trace(arguments, &session)?;
+        if let Err(error) = write_trace(arguments, &session) {
+            reporter.report(&Event::Warning { message: error.to_string() })?;
+        }
         return Err(CommandError::Interrupted { step: done.steps, steps, command: command() });
     }
-    train::save_weights(&mut session, &dir.join(WEIGHTS), &options.about)?;
     if devices.memory.is_some() {
         let memory = session.memory();
         reporter.report(&compared(&done, memory))?;

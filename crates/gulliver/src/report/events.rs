@@ -108,7 +108,7 @@ pub enum Event {
         /// The best evaluation: its metric, its value, and the step it came after.
         #[serde(skip_serializing_if = "Option::is_none")]
         best: Option<Best>,
-        /// Whether training ended before its last step, as evaluations had stopped to improve.
+        /// Whether training ended before its last step, as evaluations had stopped improving.
         stopped_early: bool,
         /// Over the whole run.
         #[serde(serialize_with = "number")]
