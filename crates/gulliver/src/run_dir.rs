@@ -57,8 +57,7 @@ impl RunDir {
     pub fn take(job: &Path, out: Option<&Path>, resume: bool) -> Result<RunDir, CommandError> {
         let stem = job.file_stem().map_or("job".into(), |s| s.to_string_lossy().into_owned());
         let name = |n: u32| Path::new("runs").join(if n == 1 { stem.clone() } else { format!("{stem}-{n}") });
-        let newest = || (1..).map(name).take_while(|dir| dir.exists()).filter(|dir| is_of(dir, job)).last();
-        let found = out.map(Path::to_path_buf).or_else(|| resume.then(newest).flatten());
+        let found = out.map(Path::to_path_buf).or_else(|| resume.then(|| newest(&stem, job)).flatten());
         if let Some(dir) = found {
             let run = RunDir::lock(&dir)?;
             run.check(resume)?;
@@ -151,6 +150,23 @@ impl Drop for RunDir {
             }
         }
     }
+}
+
+/// Of the directories below `runs/` that are named after a job file, the one of this very file that was last written to.
+fn newest(stem: &str, job: &Path) -> Option<PathBuf> {
+    let named = |name: &str| match name.strip_prefix(stem) {
+        Some("") => true,
+        Some(rest) => rest.strip_prefix('-').is_some_and(|n| n.parse::<u32>().is_ok()),
+        None => false,
+    };
+    let entries = fs::read_dir("runs").ok()?.flatten();
+    let dirs =
+        entries.filter(|entry| entry.file_name().to_str().is_some_and(named)).map(|entry| entry.path());
+    let written = |dir: &PathBuf| {
+        let modified = |path: &Path| fs::metadata(path).and_then(|found| found.modified()).ok();
+        (modified(&dir.join("checkpoints")).or(modified(dir)), dir.clone())
+    };
+    dirs.filter(|dir| is_of(dir, job)).max_by_key(written)
 }
 
 /// Whether a run was started here.

@@ -300,3 +300,22 @@ fn the_start_says_what_the_data_is() {
     let first = finished.stdout.lines().next().unwrap();
     assert_eq!(first, "data: 8 training and 0 validation examples, 2 classes: cat, dog");
 }
+
+#[test]
+fn the_newest_run_is_the_one_written_last() {
+    let place = Place::new("newest");
+    place.write("job.toml", STALE);
+    for _ in 0..2 {
+        assert_eq!(place.run(&["train", "job.toml", "--steps", "3"]).code(), Some(0));
+    }
+    assert!(place.path("runs/job-2/weights.safetensors").exists());
+    // A name that is free again belongs to no run.
+    fs::remove_dir_all(place.path("runs/job")).unwrap();
+    let resumed = place.run(&["train", "job.toml", "--resume", "--json", "--steps", "4"]);
+    assert_eq!(resumed.events_called("start")[0]["from_step"], 3, "{}", resumed.stdout);
+    assert!(!place.path("runs/job").exists());
+    // The third run takes that name, and is the newest from then on.
+    assert_eq!(place.run(&["train", "job.toml", "--steps", "2"]).code(), Some(0));
+    let resumed = place.run(&["train", "job.toml", "--resume", "--json", "--steps", "4"]);
+    assert_eq!(resumed.events_called("start")[0]["from_step"], 2, "{}", resumed.stdout);
+}
