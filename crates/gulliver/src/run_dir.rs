@@ -103,7 +103,7 @@ impl RunDir {
             let path = self.path.join(name);
             let weights = name.ends_with(".safetensors");
             path.symlink_metadata().is_ok()
-                && (!ours || weights && Stored::open(&path).is_ok_and(|file| !file.ours))
+                && (!ours || weights && Stored::is_ours(&path).is_ok_and(|ours| !ours))
         };
         match [JOB, ABOUT, PLAN, METRICS, WEIGHTS, BEST].iter().find(is_foreign) {
             Some(name) => Err(CommandError::NotOurs(self.path.join(name))),

@@ -76,7 +76,7 @@ pub(crate) mod refused {
         }
     }
 
-    /// Calls `f`, during which this thread can start at most `count` others.
+    /// Calls `f`, during which this thread can start at most `threads` others.
     pub(crate) fn after<T>(threads: usize, f: impl FnOnce() -> T) -> T {
         ALLOWED.set(threads);
         let result = f();

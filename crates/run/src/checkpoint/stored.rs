@@ -20,8 +20,6 @@ pub struct Stored {
     pub path: PathBuf,
     /// Every metadata entry except the checksum.
     pub metadata: BTreeMap<String, String>,
-    /// Whether it has the checksum that every file of ours has.
-    pub ours: bool,
     /// With the first byte of each in the file.
     tensors: BTreeMap<String, (Place, u64)>,
     file: File,
@@ -49,8 +47,7 @@ impl Stored {
         }
         let mut metadata = header.metadata;
         let stored = metadata.remove(CHECKSUM);
-        let ours = stored.is_some();
-        let mut opened = Stored { path: path.to_path_buf(), metadata, ours, tensors, file };
+        let mut opened = Stored { path: path.to_path_buf(), metadata, tensors, file };
         if let Some(stored) = stored
             && stored != checksum(opened.hash()?, &opened.metadata)
         {
@@ -62,6 +59,11 @@ impl Stored {
     /// The metadata of a file, of which nothing but the header is read and checked.
     pub fn metadata_of(path: &Path) -> Result<BTreeMap<String, String>, CheckpointError> {
         Ok(open_header(path)?.1.metadata)
+    }
+
+    /// Whether a file has the checksum that every file of ours has, by its header alone.
+    pub fn is_ours(path: &Path) -> Result<bool, CheckpointError> {
+        Ok(Stored::metadata_of(path)?.contains_key(CHECKSUM))
     }
 
     /// Whether there is a tensor of that name.
