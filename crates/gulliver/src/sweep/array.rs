@@ -8,6 +8,7 @@ use super::width::{self, Width};
 use crate::command::CommandError;
 use crate::job::{Devices, Job, Train};
 use crate::setup::{Graphs, Prepared, Speeds, open_data, prepare};
+use crate::trained::weights_file;
 use gulliver_graph::graph::Role;
 use gulliver_run::executor::RunError;
 use gulliver_run::planner::Planner;
@@ -185,9 +186,10 @@ pub(super) fn member(
     let one = Member::new(schedule, sources, options);
     let one = match (newest(&checkpoints, rung.to)?, weights) {
         (Some((step, stored)), _) => one.resumed(stored, step),
-        (None, Some(weights)) => {
-            one.with_weights(gulliver_run::checkpoint::Stored::open(&weights)?, job.train.weights_strict)
-        }
+        (None, Some(weights)) => one.with_weights(
+            gulliver_run::checkpoint::Stored::open(&weights_file(&weights))?,
+            job.train.weights_strict,
+        ),
         (None, None) => one,
     };
     Ok((one, graphs))

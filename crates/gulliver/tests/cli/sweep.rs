@@ -220,6 +220,18 @@ fn a_plan_shows_arrays_before_anything_runs() {
 }
 
 #[test]
+fn trials_start_from_the_weights_of_a_run() {
+    let place = Place::new("sweep-weights");
+    place.write("job.toml", "[model]\nname = 'mlp-tiny'\n[data]\nkind = 'blobs'\n[train]\nsteps = 2\n");
+    place.train("job.toml", "first", &[]);
+    let sweep = "[sweep]\njob = 'job.toml'\nset = ['train.weights=first']\nmetric = 'loss'\n[space]\noptimizer.lr = [0.1, 0.2]\n";
+    place.write("sweep.toml", sweep);
+    let run = place.run(&["sweep", "sweep.toml", "--out", "sweep"]);
+    assert_eq!(run.code(), Some(0), "{} {}", run.stdout, run.stderr);
+    assert!(run.stdout.contains("0 failed"), "{}", run.stdout);
+}
+
+#[test]
 fn trials_do_not_end_by_themselves() {
     let place = Place::new("sweep-early");
     place.write(
