@@ -4,7 +4,7 @@
 use crate::check::accuracy;
 use crate::command::CommandError;
 use crate::machine;
-use gulliver_plan::cost::Profile;
+use gulliver_plan::time::cost::Profile;
 use gulliver_run::atomic::write_atomic;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -182,7 +182,7 @@ pub fn corrections(profile: &Profile, all: &[Ran]) -> Vec<Correction> {
 pub fn corrected(profile: &Profile, corrections: &[Correction]) -> Profile {
     let mut profile = profile.clone();
     for one in corrections {
-        let of = |curves: &&mut gulliver_plan::cost::Curves| {
+        let of = |curves: &&mut gulliver_plan::time::cost::Curves| {
             (curves.threads, curves.devices) == (one.threads, one.devices)
         };
         for curves in profile.curves.iter_mut().filter(of) {
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
     use crate::test_dir::TestDir;
     use gulliver_graph::work::Load;
-    use gulliver_plan::cost::{Curves, Links, Point, Rates};
+    use gulliver_plan::time::cost::{Curves, Links, Point, Rates};
 
     fn ran(model: &str, profile: Option<&str>, seconds: [f64; 2]) -> Ran {
         let (strategy, profile) = ("alone".to_string(), profile.map(str::to_string));

@@ -3,7 +3,7 @@
 
 use crate::command::{CommandError, check_file, write_file};
 use crate::text_file::read_text;
-use gulliver_plan::cost::{Curves, Links, Meeting, Point, Profile, Rates};
+use gulliver_plan::time::cost::{Curves, Links, Meeting, Point, Profile, Rates};
 use gulliver_run::team::cores;
 use std::fmt::Write as _;
 use std::fs;
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
     use crate::test_dir::TestDir;
     use gulliver_graph::work::Load;
-    use gulliver_plan::cost::Scaling;
+    use gulliver_plan::time::cost::Scaling;
 
     fn small() -> Profile {
         let point = |flops: f64| Point {

@@ -3,10 +3,10 @@
 
 use crate::setup::Graphs;
 use gulliver_graph::dim::Bindings;
-use gulliver_plan::cut::{self, Cut, Spread, Unit, WORTH, named, worthwhile};
-use gulliver_plan::make::PlanError;
-use gulliver_plan::outline::slice_of;
-use gulliver_plan::pipeline::Style;
+use gulliver_plan::devices::cut::{self, Cut, Spread, Unit, WORTH, named, worthwhile};
+use gulliver_plan::devices::pipeline::Style;
+use gulliver_plan::step::make::PlanError;
+use gulliver_plan::step::outline::slice_of;
 use gulliver_run::planner::Planner;
 use gulliver_run::session::{
     Foreseen, Pipelined, SessionError, SessionOptions, divided, foresee, packs, pipelined, pipelined_as,

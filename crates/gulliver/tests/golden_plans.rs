@@ -5,7 +5,7 @@
 mod jobs;
 
 use gulliver::machine;
-use gulliver_plan::cost::{Curves, Links, Profile, Rates, Scaling};
+use gulliver_plan::time::cost::{Curves, Links, Profile, Rates, Scaling};
 use jobs::{JOBS, Place, TRAIN};
 use std::collections::BTreeMap;
 use std::fs;

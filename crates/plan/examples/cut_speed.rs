@@ -11,8 +11,8 @@ use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
-use gulliver_plan::cut::comparator::{data, equal_chop, filter, hybrid, largest_first};
-use gulliver_plan::cut::{Cut, Level, Objective, Options, bytes, cut};
+use gulliver_plan::devices::cut::comparator::{data, equal_chop, filter, hybrid, largest_first};
+use gulliver_plan::devices::cut::{Cut, Level, Objective, Options, bytes, cut};
 use std::time::Instant;
 
 type Failure = Box<dyn std::error::Error>;

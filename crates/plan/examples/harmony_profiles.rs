@@ -3,8 +3,8 @@
 //!
 //! The directory has `harmony_layers.csv`, `harmony_layer_profiles.csv` and `harmony_search_summary.csv`.
 
-use gulliver_plan::schedule::baseline::{Eviction, Request, WAYS, Way, best, sharded};
-use gulliver_plan::schedule::{
+use gulliver_plan::devices::schedule::baseline::{Eviction, Request, WAYS, Way, best, sharded};
+use gulliver_plan::devices::schedule::{
     Chain, Curve, Layer, Machine, Mode, Options, Outcome, Pack, Ranked, Rotation, Schedule, UpdateOn, search,
     simulate,
 };

@@ -17,7 +17,7 @@ use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
 use gulliver_plan::comparator::Case;
-use gulliver_plan::plan::Tier;
+use gulliver_plan::document::plan::Tier;
 use small_graphs::choice::recompute;
 use small_graphs::problem::Problem;
 use small_graphs::program::Program;

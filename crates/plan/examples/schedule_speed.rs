@@ -9,8 +9,8 @@ use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
-use gulliver_plan::cost::Rates;
-use gulliver_plan::schedule::{Machine, Options, linearise, search};
+use gulliver_plan::devices::schedule::{Machine, Options, linearise, search};
+use gulliver_plan::time::cost::Rates;
 use std::time::Instant;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -6,13 +6,13 @@ use gulliver_graph::graph::{Graph, NodeId};
 use gulliver_graph::model::model;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
-use gulliver_plan::cost::Links;
-use gulliver_plan::make::{Options, Persistent};
-use gulliver_plan::outline::Outline;
-use gulliver_plan::plan::Plan;
-use gulliver_plan::replicate::replica;
-use gulliver_plan::simulate::{Party, Uneven, simulate, together};
-use gulliver_plan::topology::Topology;
+use gulliver_plan::devices::replicate::replica;
+use gulliver_plan::devices::topology::Topology;
+use gulliver_plan::document::plan::Plan;
+use gulliver_plan::step::make::{Options, Persistent};
+use gulliver_plan::step::outline::Outline;
+use gulliver_plan::time::cost::Links;
+use gulliver_plan::time::simulate::{Party, Uneven, simulate, together};
 use std::time::Instant;
 
 /// A device: its graph, its plan, and seconds by node.

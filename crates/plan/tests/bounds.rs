@@ -7,9 +7,9 @@ use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::{evaluation_graph, training_graph};
-use gulliver_plan::cost::Beside;
-use gulliver_plan::make::{Options, Persistent, PlanError};
-use gulliver_plan::outline::Outline;
+use gulliver_plan::step::make::{Options, Persistent, PlanError};
+use gulliver_plan::step::outline::Outline;
+use gulliver_plan::time::cost::Beside;
 
 const TIERS: [Beside; 3] = [
     Beside { host: Some(0), disk: None },

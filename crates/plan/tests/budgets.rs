@@ -7,12 +7,12 @@ use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
-use gulliver_plan::cost::Beside;
-use gulliver_plan::make::{Options, Persistent, PlanError};
-use gulliver_plan::outline::Outline;
-use gulliver_plan::plan::{Choice, Plan};
-use gulliver_plan::simulate::{moved, simulate};
-use gulliver_plan::verify::verify;
+use gulliver_plan::document::plan::{Choice, Plan};
+use gulliver_plan::document::verify::verify;
+use gulliver_plan::step::make::{Options, Persistent, PlanError};
+use gulliver_plan::step::outline::Outline;
+use gulliver_plan::time::cost::Beside;
+use gulliver_plan::time::simulate::{moved, simulate};
 
 const NO_OTHER: Beside = Beside { host: Some(0), disk: None };
 

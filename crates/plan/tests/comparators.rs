@@ -10,15 +10,15 @@ use gulliver_graph::model::{Built, Model, classified, images, logits, model};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
 use gulliver_graph::windows::ConvOptions;
-use gulliver_plan::base::{Base, Choices};
+use gulliver_plan::budget::base::{Base, Choices};
 use gulliver_plan::comparator::paging::{self, Eviction};
 use gulliver_plan::comparator::{Case, dtr, mimose, static_greedy, sublinear};
-use gulliver_plan::cost::Beside;
-use gulliver_plan::make::{Options, Persistent, PlanError};
-use gulliver_plan::outline::Outline;
-use gulliver_plan::plan::{Plan, Tier};
-use gulliver_plan::simulate::{Timing, simulate};
-use gulliver_plan::verify::verify;
+use gulliver_plan::document::plan::{Plan, Tier};
+use gulliver_plan::document::verify::verify;
+use gulliver_plan::step::make::{Options, Persistent, PlanError};
+use gulliver_plan::step::outline::Outline;
+use gulliver_plan::time::cost::Beside;
+use gulliver_plan::time::simulate::{Timing, simulate};
 
 /// A small U-shaped net: halves of the picture's size on the way down, skips to the way up.
 #[derive(Debug)]

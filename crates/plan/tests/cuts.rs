@@ -12,13 +12,13 @@ use gulliver_graph::optim::Optimizer;
 use gulliver_graph::random::Stream;
 use gulliver_graph::training::training_graph;
 use gulliver_graph::windows::ConvOptions;
-use gulliver_plan::cost::Rates;
-use gulliver_plan::cut::comparator::{
+use gulliver_plan::devices::cut::comparator::{
     Rule, by_rule, data, equal_chop, exhaustive, filter, hybrid, largest_first,
 };
-use gulliver_plan::cut::{Bound, CutError, Devices, Level, Objective, Options, Unit};
-use gulliver_plan::cut::{bytes, cut, levels_of, searched, worthwhile};
-use gulliver_plan::topology::{Device, Topology, Wiring};
+use gulliver_plan::devices::cut::{Bound, CutError, Devices, Level, Objective, Options, Unit};
+use gulliver_plan::devices::cut::{bytes, cut, levels_of, searched, worthwhile};
+use gulliver_plan::devices::topology::{Device, Topology, Wiring};
+use gulliver_plan::time::cost::Rates;
 
 fn fewest_bytes() -> Options {
     Options { objective: Objective::Bytes, ..Options::default() }

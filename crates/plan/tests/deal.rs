@@ -16,9 +16,9 @@ use gulliver_graph::random::{Stream, hash_name};
 use gulliver_graph::tensor::Tensor;
 use gulliver_graph::training::{Clip, training_graph};
 use gulliver_graph::verify::verify;
-use gulliver_plan::cut::comparator::{data, filter, hybrid};
-use gulliver_plan::cut::{Bound, Choice, Cut, Grid, Level, Objective, Options, Share, Spread};
-use gulliver_plan::cut::{bytes, cut, deal, parts_of};
+use gulliver_plan::devices::cut::comparator::{data, filter, hybrid};
+use gulliver_plan::devices::cut::{Bound, Choice, Cut, Grid, Level, Objective, Options, Share, Spread};
+use gulliver_plan::devices::cut::{bytes, cut, deal, parts_of};
 use std::collections::HashMap;
 
 fn graphs(optimizer: &str) -> Vec<(&'static str, Graph, Bindings)> {

@@ -6,9 +6,9 @@ use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
-use gulliver_plan::make::{Options, Persistent, PlanError};
-use gulliver_plan::outline::Outline;
-use gulliver_plan::progress::{Activity, Progress};
+use gulliver_plan::step::make::{Options, Persistent, PlanError};
+use gulliver_plan::step::outline::Outline;
+use gulliver_plan::step::progress::{Activity, Progress};
 use std::cell::{Cell, RefCell};
 use std::ops::ControlFlow;
 

@@ -11,11 +11,11 @@ use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
-use gulliver_plan::base::{Base, Choices};
+use gulliver_plan::budget::base::{Base, Choices};
 use gulliver_plan::comparator::Case;
-use gulliver_plan::cost::Beside;
-use gulliver_plan::make::{Options, Persistent};
-use gulliver_plan::outline::Outline;
+use gulliver_plan::step::make::{Options, Persistent};
+use gulliver_plan::step::outline::Outline;
+use gulliver_plan::time::cost::Beside;
 
 fn graph(name: &str, settings: &[(&str, i64)]) -> Graph {
     let settings: Vec<(String, ParamValue)> =

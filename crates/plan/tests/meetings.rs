@@ -8,16 +8,16 @@ use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::op::Op;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
-use gulliver_plan::cost::{Links, Rates};
-use gulliver_plan::make::{Options, Persistent};
-use gulliver_plan::meetings::{held_here, take_turns};
-use gulliver_plan::outline::Outline;
-use gulliver_plan::plan::{Act, Plan, STREAMS, Stream};
-use gulliver_plan::replicate::replica;
-use gulliver_plan::simulate::{Party, Together, Uneven, over_links, simulate, together};
-use gulliver_plan::timeline::{bars, trace};
-use gulliver_plan::topology::{Device, Topology, Wiring};
-use gulliver_plan::verify::verify;
+use gulliver_plan::devices::meetings::{held_here, take_turns};
+use gulliver_plan::devices::replicate::replica;
+use gulliver_plan::devices::topology::{Device, Topology, Wiring};
+use gulliver_plan::document::plan::{Act, Plan, STREAMS, Stream};
+use gulliver_plan::document::timeline::{bars, trace};
+use gulliver_plan::document::verify::verify;
+use gulliver_plan::step::make::{Options, Persistent};
+use gulliver_plan::step::outline::Outline;
+use gulliver_plan::time::cost::{Links, Rates};
+use gulliver_plan::time::simulate::{Party, Together, Uneven, over_links, simulate, together};
 
 const BATCH: usize = 8;
 

@@ -11,7 +11,7 @@ use good_lp::{Expression, ProblemVariables, ResolutionError, Solution, SolverMod
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Init};
 use gulliver_plan::comparator::Case;
-use gulliver_plan::plan::Tier;
+use gulliver_plan::document::plan::Tier;
 use small_graphs::choice::recompute;
 use small_graphs::problem::Problem;
 use small_graphs::program::Program;

@@ -9,12 +9,12 @@ use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::{Clip, training_graph};
-use gulliver_plan::cost::Beside;
-use gulliver_plan::make::{Options, Persistent, PlanError, make};
-use gulliver_plan::order::{RULES, Rule};
-use gulliver_plan::outline::Outline;
-use gulliver_plan::plan::{Act, Plan, Step};
-use gulliver_plan::verify::verify;
+use gulliver_plan::document::plan::{Act, Plan, Step};
+use gulliver_plan::document::verify::verify;
+use gulliver_plan::step::make::{Options, Persistent, PlanError, make};
+use gulliver_plan::step::order::{RULES, Rule};
+use gulliver_plan::step::outline::Outline;
+use gulliver_plan::time::cost::Beside;
 
 /// Small models of every kind of graph: plain, with views of weights, residual with running statistics, attention, recurrent,
 /// two objectives.

@@ -8,15 +8,15 @@ use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
-use gulliver_plan::base::Base;
+use gulliver_plan::budget::base::Base;
 use gulliver_plan::comparator::Case;
 use gulliver_plan::comparator::paging::{self, Eviction};
-use gulliver_plan::make::{Options, Persistent};
-use gulliver_plan::order::Rule;
-use gulliver_plan::outline::Outline;
-use gulliver_plan::plan::{Act, Plan, Stream, Tier};
-use gulliver_plan::simulate::moved;
-use gulliver_plan::verify::verify;
+use gulliver_plan::document::plan::{Act, Plan, Stream, Tier};
+use gulliver_plan::document::verify::verify;
+use gulliver_plan::step::make::{Options, Persistent};
+use gulliver_plan::step::order::Rule;
+use gulliver_plan::step::outline::Outline;
+use gulliver_plan::time::simulate::moved;
 
 /// Bytes of weights into and out of the device.
 fn weight_traffic(graph: &Graph, plan: &Plan) -> [u64; 2] {

@@ -4,7 +4,7 @@
 use crate::session::Which;
 use crate::stream::Ledger;
 use gulliver_graph::dim::Bindings;
-use gulliver_plan::plan::TIERS;
+use gulliver_plan::document::plan::TIERS;
 use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;

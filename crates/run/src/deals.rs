@@ -4,7 +4,7 @@
 use crate::boxed::Boxed;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Origin, Role, Value};
-use gulliver_plan::cut::{Cut, CutError, Share, deal, fitted};
+use gulliver_plan::devices::cut::{Cut, CutError, Share, deal, fitted};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 

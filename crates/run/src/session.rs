@@ -35,16 +35,16 @@ use crate::team::Team;
 use feed::feed;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Node, Phase, Value};
-use gulliver_plan::cut::CutError;
-use gulliver_plan::make::{Home, PlanError};
-use gulliver_plan::meetings::{Stuck, meetings};
-use gulliver_plan::outline::slice_of;
-use gulliver_plan::pipeline::PipelineError;
-use gulliver_plan::plan::{Plan, TIERS, Tier};
-use gulliver_plan::replicate::ReplicateError;
-use gulliver_plan::schedule::ScheduleError;
-use gulliver_plan::simulate::{exchanged, moved};
-use gulliver_plan::verify::{Broken, verify};
+use gulliver_plan::devices::cut::CutError;
+use gulliver_plan::devices::meetings::{Stuck, meetings};
+use gulliver_plan::devices::pipeline::PipelineError;
+use gulliver_plan::devices::replicate::ReplicateError;
+use gulliver_plan::devices::schedule::ScheduleError;
+use gulliver_plan::document::plan::{Plan, TIERS, Tier};
+use gulliver_plan::document::verify::{Broken, verify};
+use gulliver_plan::step::make::{Home, PlanError};
+use gulliver_plan::step::outline::slice_of;
+use gulliver_plan::time::simulate::{exchanged, moved};
 use programs::{LIMIT, Loaded, Programs};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -127,7 +127,7 @@ pub enum SessionError {
     Stuck(#[from] Stuck),
     /// Devices would wait for each other, as simulated.
     #[error(transparent)]
-    Waiting(gulliver_plan::simulate::Stuck),
+    Waiting(gulliver_plan::time::simulate::Stuck),
     /// The batch lacks something the model reads.
     #[error("the data has no `{wanted}`, which the model reads; it has {found}")]
     MissingField {

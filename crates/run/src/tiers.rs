@@ -4,7 +4,7 @@
 use crate::disk::{Disk, DiskError};
 use crate::executor::RunError;
 use crate::memory::{Arena, OutOfMemory};
-use gulliver_plan::plan::Tier;
+use gulliver_plan::document::plan::Tier;
 use std::path::PathBuf;
 use std::sync::Arc;
 

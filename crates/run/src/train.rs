@@ -19,7 +19,7 @@ use crate::data::{Batch, DataError, Dataset, Prefetch, Sampler, prefetch};
 use crate::session::{Key, Ledger, Reuse, Session, SessionError};
 use clock::Clock;
 use gulliver_graph::schedule::Schedule;
-use gulliver_plan::plan::TIERS;
+use gulliver_plan::document::plan::TIERS;
 use metrics::Tally;
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -10,9 +10,11 @@ use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::{Clip, evaluation_graph, training_graph};
-use gulliver_plan::cost::Rates;
-use gulliver_plan::cut::{Bound, Choice, Cut, Devices, Grid, Level, NAMES, Objective, Options, Spread, Unit};
-use gulliver_plan::cut::{cut, held, named, parts_of};
+use gulliver_plan::devices::cut::{
+    Bound, Choice, Cut, Devices, Grid, Level, NAMES, Objective, Options, Spread, Unit,
+};
+use gulliver_plan::devices::cut::{cut, held, named, parts_of};
+use gulliver_plan::time::cost::Rates;
 use gulliver_run::checkpoint::{PIECE, fingerprint};
 use gulliver_run::data::Batch;
 use gulliver_run::host::HostData;

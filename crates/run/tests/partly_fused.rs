@@ -13,7 +13,7 @@ use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::op::map::Function;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::{Clip, training_graph};
-use gulliver_plan::verify::verify;
+use gulliver_plan::document::verify::verify;
 use gulliver_run::checkpoint::fingerprint;
 use gulliver_run::data::Batch;
 use gulliver_run::executor::Cpu;
@@ -66,7 +66,7 @@ impl<'a> Array<'a> {
     }
 
     /// Where bytes of a member's weight or state begin.
-    fn offset(&self, member: usize, value: Value) -> (gulliver_plan::plan::Tier, u64) {
+    fn offset(&self, member: usize, value: Value) -> (gulliver_plan::document::plan::Tier, u64) {
         let place = self.fused.places[member][value.index()];
         let home = self.planner.persistent().homes[&self.fused.graph.value(place.value).name];
         let each = home.bytes / self.whose[&place.value].len() as u64;

@@ -3,8 +3,8 @@
 
 use gulliver_graph::graph::Graph;
 use gulliver_graph::work::Work;
-use gulliver_plan::plan::{Act, Plan, Stream};
-use gulliver_plan::simulate::Span;
+use gulliver_plan::document::plan::{Act, Plan, Stream};
+use gulliver_plan::time::simulate::Span;
 use gulliver_run::profile::measure::usual;
 use serde::Serialize;
 use std::collections::BTreeMap;

@@ -8,7 +8,7 @@ use crate::machine::{self, processor};
 use crate::report::table::{self, Column};
 use crate::report::units;
 use clap::Args;
-use gulliver_plan::cost::{Curves, Point, Profile};
+use gulliver_plan::time::cost::{Curves, Point, Profile};
 use gulliver_run::profile::{Doing, SECONDS, profile};
 use gulliver_run::team::cores;
 use indicatif::{ProgressBar, ProgressStyle};

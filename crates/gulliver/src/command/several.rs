@@ -5,8 +5,8 @@ use super::CommandError;
 use crate::report::units;
 use crate::strategy::Judged;
 use gulliver_graph::graph::Graph;
-use gulliver_plan::plan::Plan;
-use gulliver_plan::timeline::bars;
+use gulliver_plan::document::plan::Plan;
+use gulliver_plan::document::timeline::bars;
 use gulliver_run::session::{Foreseen, SessionError, Which};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -27,7 +27,7 @@ pub fn plans(judged: &Judged) -> Vec<(&Graph, &Plan)> {
 /// Bytes from other devices, over all of them.
 fn from_peers(judged: &Judged) -> u64 {
     let count = |(graph, plan): (&Graph, &Plan)| {
-        gulliver_plan::simulate::exchanged(graph, &plan.bindings(), plan.partials).unwrap_or(0)
+        gulliver_plan::time::simulate::exchanged(graph, &plan.bindings(), plan.partials).unwrap_or(0)
     };
     plans(judged).into_iter().map(count).sum()
 }
@@ -138,6 +138,6 @@ pub fn as_json(chosen: &Judged, able: &[Judged], unable: &[(&'static str, Sessio
 
 /// Writes the trace of a simulated step for Chrome or Perfetto.
 pub fn write_trace(path: &std::path::Path, judged: &Judged) -> Result<(), CommandError> {
-    let text = gulliver_plan::timeline::trace(&plans(judged), &judged.foreseen.together.spans);
+    let text = gulliver_plan::document::timeline::trace(&plans(judged), &judged.foreseen.together.spans);
     super::write_file(path, |file| file.write_all(text.as_bytes()))
 }

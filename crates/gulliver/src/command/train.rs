@@ -15,7 +15,7 @@ use crate::setup::{How, Setup, setup};
 use crate::trained::weights_file;
 use clap::Args;
 use gulliver_graph::schedule::Schedule;
-use gulliver_plan::plan::{Act, Choice, Plan};
+use gulliver_plan::document::plan::{Act, Choice, Plan};
 use gulliver_run::checkpoint::{self, Newest, Stored};
 use gulliver_run::collector::{Amounts, Record, total};
 use gulliver_run::data::prefetch;

@@ -2,7 +2,7 @@
 
 use super::progress::Mode;
 use super::units;
-use gulliver_plan::progress::{Activity, Progress};
+use gulliver_plan::step::progress::{Activity, Progress};
 use gulliver_run::session::PlanWatch;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{self, IsTerminal};

@@ -3,9 +3,9 @@
 //! After Kirisame et al., "Dynamic Tensor Rematerialization" (ICLR 2021).
 
 use super::{Case, highest};
-use crate::base::NEVER;
-use crate::plan::Tier;
-use crate::script::{Script, Version, VersionId, What};
+use crate::budget::base::NEVER;
+use crate::document::plan::Tier;
+use crate::step::script::{Script, Version, VersionId, What};
 
 /// The script of evictions that needs at most `budget` with everything counted; the threshold at which
 /// evictions begin is the highest that allows that. None if there is none.

@@ -4,8 +4,8 @@
 //! et al., "Mimose: An Input-Aware Checkpointing Planner for Efficient Training on GPU" (2022).
 
 use super::Case;
-use crate::base::Choices;
-use crate::script::VersionId;
+use crate::budget::base::Choices;
+use crate::step::script::VersionId;
 use gulliver_graph::graph::Phase;
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! What others do when memory is short, on the same footing as the [planner](crate::budget): the same
+//! What others do when memory is short, on the same footing as the [planner](crate::budget::choose): the same
 //! script, the same bytes and seconds. Nothing here is used to train; it is what our plans are measured by.
 
 pub mod dtr;
@@ -8,14 +8,14 @@ pub mod segments;
 pub mod static_greedy;
 pub mod sublinear;
 
-use crate::base::{Base, Choices};
-use crate::evaluate::profile;
-use crate::layout::aligned;
-use crate::lifetime::{Sharing, lifetimes};
-use crate::outline::{Outline, Sizes};
-use crate::plan::Choice;
-use crate::rewrite::rewrite;
-use crate::script::{Script, VersionId, What};
+use crate::budget::base::{Base, Choices};
+use crate::budget::evaluate::profile;
+use crate::budget::rewrite::rewrite;
+use crate::document::plan::Choice;
+use crate::step::layout::aligned;
+use crate::step::lifetime::{Sharing, lifetimes};
+use crate::step::outline::{Outline, Sizes};
+use crate::step::script::{Script, VersionId, What};
 use gulliver_graph::graph::Phase;
 
 /// A step for which memory is short.
@@ -80,7 +80,7 @@ impl<'a> Case<'a> {
     pub fn outcome(&self, script: &Script) -> Outcome {
         let life = lifetimes(self.sharing, script);
         let needs = profile(script, &life, &self.bytes, |node| self.scratch[node]);
-        let run = |acts: &[crate::script::Act]| -> f64 {
+        let run = |acts: &[crate::step::script::Act]| -> f64 {
             acts.iter()
                 .map(|act| if let What::Run(id, _) = act.what { self.node[id.index()] } else { 0.0 })
                 .sum()
@@ -127,7 +127,7 @@ impl<'a> Case<'a> {
     pub fn last_forward(&self, v: VersionId) -> Option<u32> {
         let uses = self.base.uses(v);
         let made = self.base.producer[v as usize];
-        let forward = made != crate::base::NEVER && self.phase(made) == Phase::Forward;
+        let forward = made != crate::budget::base::NEVER && self.phase(made) == Phase::Forward;
         uses.iter().rev().copied().find(|&act| forward && self.phase(act) == Phase::Forward)
     }
 }

@@ -3,9 +3,9 @@
 //! optimizer state are paged like everything else. What frameworks with unified or swapped memory do.
 
 use super::{Case, highest, segments};
-use crate::base::Facts;
-use crate::plan::Tier;
-use crate::script::{Script, Version, VersionId, What};
+use crate::budget::base::Facts;
+use crate::document::plan::Tier;
+use crate::step::script::{Script, Version, VersionId, What};
 
 /// What becomes of bytes that are evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,9 +2,9 @@
 //! passes from one to another is kept, and the backward pass computes a segment again before it goes through it.
 
 use super::Case;
-use crate::pipeline::spread;
-use crate::plan::Tier;
-use crate::script::{Script, VersionId};
+use crate::devices::pipeline::spread;
+use crate::document::plan::Tier;
+use crate::step::script::{Script, VersionId};
 use gulliver_graph::graph::{Phase, Value};
 
 /// The script in which everything else stays.

@@ -4,8 +4,8 @@
 //! Guestrin, "Training Deep Nets with Sublinear Memory Cost" (2016).
 
 use super::{Case, mimose::block};
-use crate::base::Choices;
-use crate::script::{VersionId, What};
+use crate::budget::base::Choices;
+use crate::step::script::{VersionId, What};
 use gulliver_graph::graph::Phase;
 
 /// The segment of every forward act; none of the others.

@@ -2,7 +2,7 @@
 //! kernels reach. The shares are properties of an architecture, fitted on single-device measurements only.
 
 use super::OracleError;
-use crate::cost::Rates;
+use crate::time::cost::Rates;
 
 /// What numbers are computed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]

@@ -67,7 +67,7 @@ pub(super) fn timed() -> Workload {
 }
 
 pub(super) fn flat(devices: u32) -> Cluster {
-    let device = Accelerator::cpu(crate::cost::Rates::default(), 1e12);
+    let device = Accelerator::cpu(crate::time::cost::Rates::default(), 1e12);
     Cluster::of(device, (1, devices), Link::plain(ALPHA, BETA), Link::plain(ALPHA, BETA))
 }
 

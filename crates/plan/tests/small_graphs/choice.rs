@@ -1,7 +1,7 @@
 //! What our planner chooses where nothing may be done but to compute again.
 
-use gulliver_plan::base::Choices;
-use gulliver_plan::budget::{Chosen, Short, Terms, fit};
+use gulliver_plan::budget::base::Choices;
+use gulliver_plan::budget::choose::{Chosen, Short, Terms, fit};
 use gulliver_plan::comparator::Case;
 
 /// What is chosen from `start` on for a target of bytes in use.

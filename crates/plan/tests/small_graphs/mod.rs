@@ -10,9 +10,9 @@ use gulliver_graph::build::Builder;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, GraphError, Init, Value};
-use gulliver_plan::cost::{Beside, Rates};
-use gulliver_plan::make::{Options, Persistent};
-use gulliver_plan::outline::{Outline, Sizes};
+use gulliver_plan::step::make::{Options, Persistent};
+use gulliver_plan::step::outline::{Outline, Sizes};
+use gulliver_plan::time::cost::{Beside, Rates};
 
 const ROWS: usize = 64;
 

@@ -5,10 +5,10 @@ use crate::boxed::Boxed;
 use crate::deals::{Deals, Dealt};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Role, Value};
-use gulliver_plan::cost::Measured;
-use gulliver_plan::make::PlanError;
-use gulliver_plan::order::Turn;
-use gulliver_plan::outline::{Outline, slice_of};
+use gulliver_plan::step::make::PlanError;
+use gulliver_plan::step::order::Turn;
+use gulliver_plan::step::outline::{Outline, slice_of};
+use gulliver_plan::time::cost::Measured;
 use std::collections::HashMap;
 use std::sync::Arc;
 

@@ -13,12 +13,12 @@ use crate::session::{
 use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::graph::Graph;
 use gulliver_graph::work::{Load, Work};
-use gulliver_plan::cost::{Curves, Links, Point};
-use gulliver_plan::cut::{Devices, Unit, named};
-use gulliver_plan::meetings::held_here;
-use gulliver_plan::plan::{Act, Plan, Stream};
-use gulliver_plan::simulate::{Span, Together, Uneven, crowds, meeting_of};
-use gulliver_plan::topology::{Device, Topology, Wiring};
+use gulliver_plan::devices::cut::{Devices, Unit, named};
+use gulliver_plan::devices::meetings::held_here;
+use gulliver_plan::devices::topology::{Device, Topology, Wiring};
+use gulliver_plan::document::plan::{Act, Plan, Stream};
+use gulliver_plan::time::cost::{Curves, Links, Point};
+use gulliver_plan::time::simulate::{Span, Together, Uneven, crowds, meeting_of};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;

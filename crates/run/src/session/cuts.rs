@@ -10,10 +10,10 @@ use crate::peers::{Seat, Takes};
 use crate::planner::{Planner, evaluated_at_once};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
-use gulliver_plan::cut::{Cut, alongside};
-use gulliver_plan::make::BATCH;
-use gulliver_plan::outline::slice_of;
-use gulliver_plan::plan::Tier;
+use gulliver_plan::devices::cut::{Cut, alongside};
+use gulliver_plan::document::plan::Tier;
+use gulliver_plan::step::make::BATCH;
+use gulliver_plan::step::outline::slice_of;
 use std::borrow::Cow;
 use std::sync::Arc;
 

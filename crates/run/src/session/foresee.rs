@@ -7,11 +7,11 @@ use crate::planner::Planner;
 use crate::team::cores;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::NodeId;
-use gulliver_plan::cost::Curves;
-use gulliver_plan::plan::Plan;
-use gulliver_plan::simulate::{Party, Together, Uneven, together};
-use gulliver_plan::topology::Topology;
-use gulliver_plan::verify::verify;
+use gulliver_plan::devices::topology::Topology;
+use gulliver_plan::document::plan::Plan;
+use gulliver_plan::document::verify::verify;
+use gulliver_plan::time::cost::Curves;
+use gulliver_plan::time::simulate::{Party, Together, Uneven, together};
 
 /// The plans of all devices, and how long they take together.
 pub struct Foreseen {

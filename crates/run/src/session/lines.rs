@@ -8,12 +8,12 @@ use crate::peers::{Seat, Takes};
 use crate::planner::{Part, Planner};
 use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::graph::{Graph, NodeId, Origin, Phase, Role, Value};
-use gulliver_plan::cost::Rates;
-use gulliver_plan::kind::Kinds;
-use gulliver_plan::outline::slice_of;
-use gulliver_plan::pipeline::{Line, Placement, Style, pipeline, scheduled, spread, turns};
-use gulliver_plan::schedule::{Device, Machine};
-use gulliver_plan::topology::Site;
+use gulliver_plan::devices::pipeline::{Line, Placement, Style, pipeline, scheduled, spread, turns};
+use gulliver_plan::devices::schedule::{Device, Machine};
+use gulliver_plan::devices::topology::Site;
+use gulliver_plan::step::kind::Kinds;
+use gulliver_plan::step::outline::slice_of;
+use gulliver_plan::time::cost::Rates;
 use std::collections::HashMap;
 use std::sync::Arc;
 

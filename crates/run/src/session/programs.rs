@@ -5,8 +5,8 @@ use super::Which;
 use crate::collector::Amounts;
 use crate::program::Program;
 use gulliver_graph::dim::Bindings;
-use gulliver_plan::meetings::Meeting;
-use gulliver_plan::plan::Plan;
+use gulliver_plan::devices::meetings::Meeting;
+use gulliver_plan::document::plan::Plan;
 use std::collections::HashMap;
 use std::sync::Arc;
 

@@ -7,7 +7,7 @@ use crate::boxed::Boxed;
 use crate::peers::Takes;
 use crate::planner::{Part, Planner};
 use gulliver_graph::graph::Graph;
-use gulliver_plan::replicate::{Sharded, evaluating, sharded as sharded_graph};
+use gulliver_plan::devices::replicate::{Sharded, evaluating, sharded as sharded_graph};
 use std::sync::Arc;
 
 /// The planners of all devices, each with the options of one, in which batch and partials are those of the whole

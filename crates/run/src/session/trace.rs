@@ -3,9 +3,9 @@
 
 use super::Session;
 use crate::stream::Seen;
-use gulliver_plan::plan::Plan;
-use gulliver_plan::simulate::Span;
-use gulliver_plan::timeline;
+use gulliver_plan::document::plan::Plan;
+use gulliver_plan::document::timeline;
+use gulliver_plan::time::simulate::Span;
 use std::sync::Arc;
 use std::time::Instant;
 

@@ -9,8 +9,8 @@ use crate::initial::pieces;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, Init, Role};
-use gulliver_plan::make::Home;
-use gulliver_plan::plan::Tier;
+use gulliver_plan::document::plan::Tier;
+use gulliver_plan::step::make::Home;
 use std::collections::BTreeMap;
 
 impl Session {

@@ -4,7 +4,7 @@ use super::{place, time, word};
 use crate::command::CommandError;
 use crate::report::units;
 use gulliver_graph::graph::Graph;
-use gulliver_plan::plan::{Choice, Decision, Plan, Tier};
+use gulliver_plan::document::plan::{Choice, Decision, Plan, Tier};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 

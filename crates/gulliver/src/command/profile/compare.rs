@@ -7,7 +7,7 @@ use crate::check::{Checked, Fresh, Group, Wanted, check};
 use crate::command::CommandError;
 use crate::report::table::{self, Column};
 use crate::report::units;
-use gulliver_plan::cost::Profile;
+use gulliver_plan::time::cost::Profile;
 use gulliver_run::profile::Doing;
 use gulliver_run::profile::probes::Probe;
 use std::collections::BTreeSet;

@@ -3,7 +3,7 @@
 use crate::history::{Ran, name_of};
 use crate::job::Job;
 use crate::setup::threads;
-use gulliver_plan::cost::Profile;
+use gulliver_plan::time::cost::Profile;
 use gulliver_run::collector::Record;
 use gulliver_run::planner::Planner;
 use gulliver_run::session::{Which, foresee};

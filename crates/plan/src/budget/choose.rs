@@ -1,0 +1,221 @@
+//! What stays on the device and what does not, so that no act needs more than the budget: for every value
+//! between two of its uses, keep it, compute it again, or let it wait in another tier, whichever frees
+//! the bytes at least cost. Where most is wanting the cheapest seconds per byte are spent first; then
+//! what turned out not to be needed is taken back.
+
+mod polish;
+mod price;
+mod reach;
+mod search;
+
+use crate::budget::base::{Base, Choices};
+use crate::budget::evaluate::Evaluation;
+use crate::document::plan::{Choice, Decision};
+use crate::step::lifetime::{Lifetimes, Sharing};
+use crate::step::progress::{Activity, Progress};
+use crate::step::script::{Script, VersionId, What};
+pub(crate) use polish::worthwhile as is_polished;
+use reach::by_reach;
+use search::{Search, Way};
+
+/// Rounds of choosing and looking at the result.
+const ROUNDS: usize = 64;
+/// The same where choices only have to be adapted.
+const FEW_ROUNDS: usize = 6;
+/// Rounds in which nothing gets better, before a way is given up.
+const IDLE: usize = 6;
+
+/// Acts of a script that is too long to be looked at in several ways.
+pub const LONG: usize = 6000;
+
+/// Ways to look at it: whether to leave alone what would have others computed sooner than they are needed,
+/// whether all acts at which something is wanting count the same, whether what comes for free counts; and the
+/// share added to the step up to which no further way is tried.
+const STARTS: [(Way, f64); 5] = [
+    (Way { near: false, flat: false, riders: true }, 0.02),
+    (Way { near: false, flat: false, riders: false }, 0.08),
+    (Way { near: true, flat: false, riders: true }, 0.0),
+    (Way { near: false, flat: true, riders: true }, 0.0),
+    (Way { near: true, flat: true, riders: true }, 0.0),
+];
+
+/// What the choice is made with.
+pub struct Terms<'a> {
+    /// What may share storage.
+    pub sharing: &'a Sharing,
+    /// Bytes of one instance of each value.
+    pub bytes: &'a [u64],
+    /// Working memory by node.
+    pub scratch: &'a dyn Fn(usize) -> u64,
+    /// Seconds by act of the base.
+    pub seconds: &'a [f64],
+    /// Seconds by node.
+    pub node: &'a dyn Fn(usize) -> f64,
+    /// Seconds to let a byte wait in host memory and have it back, and likewise on disk; none where there
+    /// is no such tier. Only what cannot be hidden behind kernels should count.
+    pub away: [Option<(Choice, f64)>; 2],
+    /// Whether values may be computed again.
+    pub recompute: bool,
+    /// Bytes of the other tiers, host first.
+    pub room: [u64; 2],
+    /// Is told how the search goes; false ends it, and its result is of no use.
+    pub go_on: &'a dyn Fn(Progress) -> bool,
+}
+
+impl Terms<'_> {
+    fn go_on(&self, activity: Activity, done: usize, of: usize) -> bool {
+        (self.go_on)(Progress { activity, done, of })
+    }
+}
+
+/// Choices and what comes of them, whatever the sizes.
+#[derive(Clone, Default)]
+pub struct Known {
+    /// What is done with every version.
+    pub choices: Choices,
+    /// The script that carries it out.
+    pub script: Script,
+    /// Where its versions live.
+    pub life: Lifetimes,
+}
+
+/// What was chosen for some sizes.
+#[derive(Default)]
+pub struct Chosen {
+    /// The choices.
+    pub known: Known,
+    /// With what reason.
+    pub decisions: Vec<Decision>,
+    /// Most device bytes in use at once.
+    pub peak: u64,
+}
+
+/// The budget cannot be met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Short {
+    /// Bytes that would be enough.
+    pub enough: u64,
+}
+
+/// Chooses from `choices` on, which may already say something, until no act needs more than `target`.
+/// Several ways of looking at costs are tried, and the best result is taken; if the script is short and it may
+/// take its time, that is polished.
+pub fn fit(
+    base: &Base,
+    terms: &Terms,
+    choices: &Choices,
+    target: u64,
+    at_leisure: bool,
+) -> Result<Chosen, Short> {
+    let mut work = Evaluation::default();
+    let mut best: Result<(f64, Choices), Short> = Err(Short { enough: u64::MAX });
+    if base.script.acts.len() > LONG {
+        let choices = by_reach(base, terms, choices, target, &mut work)?;
+        return Ok(chosen(base, terms, choices, target, work));
+    }
+    for (way, little) in STARTS {
+        let found = fit_one(base, terms, choices.clone(), target, way, &mut work);
+        best = match (best, found) {
+            (Ok(a), Ok(b)) => Ok(if b.0 < a.0 { b } else { a }),
+            (Ok(found), Err(_)) | (Err(_), Ok(found)) => Ok(found),
+            (Err(a), Err(b)) => Err(Short { enough: a.enough.min(b.enough) }),
+        };
+        let least: f64 = terms.seconds.iter().sum();
+        if !terms.recompute || best.as_ref().is_ok_and(|(cost, _)| *cost <= least * (1.0 + little)) {
+            break;
+        }
+    }
+    let from = best.as_ref().map_or(choices, |(_, choices)| choices).clone();
+    let mut search = Search::new(base, terms, from, target, STARTS[0].0, &mut work);
+    if let Some(found) = at_leisure.then(|| search.polish()).flatten() {
+        best = Ok(found);
+    }
+    best.map(|(_, choices)| chosen(base, terms, choices, target, work))
+}
+
+/// Adapts choices that served for other sizes, in a few rounds: something is added where they do not meet the
+/// target, and what is not needed is taken back.
+pub fn refine(base: &Base, terms: &Terms, known: &Known, target: u64) -> Result<Chosen, Short> {
+    let mut work = Evaluation::known(&known.script, &known.life, terms.bytes, terms.scratch);
+    let mut search = Search::new(base, terms, known.choices.clone(), target, STARTS[0].0, &mut work);
+    let mut peak = search.see();
+    for round in 0..FEW_ROUNDS {
+        let go_on = terms.go_on(Activity::Choose, round, FEW_ROUNDS);
+        if !go_on || peak <= target || !search.choose() {
+            break;
+        }
+        peak = search.look();
+    }
+    if peak > target {
+        return Err(Short { enough: peak });
+    }
+    let fits = search.choices.clone();
+    if search.take_back() {
+        peak = search.look();
+        if peak > target {
+            search.choices = fits;
+            peak = search.look();
+        }
+    }
+    let (decisions, choices) = (search.reasons(), search.choices);
+    Ok(Chosen { known: Known { choices, script: work.writer.script, life: work.life }, decisions, peak })
+}
+
+fn chosen(base: &Base, terms: &Terms, choices: Choices, target: u64, mut work: Evaluation) -> Chosen {
+    let written = work.of(base, terms.sharing, &choices, terms.bytes, terms.scratch);
+    assert!(written, "it was carried out before");
+    let peak = work.peak();
+    let decisions = Search::new(base, terms, choices.clone(), target, STARTS[0].0, &mut work).reasons();
+    Chosen { known: Known { choices, script: work.writer.script, life: work.life }, decisions, peak }
+}
+
+/// One way.
+fn fit_one(
+    base: &Base,
+    terms: &Terms,
+    choices: Choices,
+    target: u64,
+    way: Way,
+    work: &mut Evaluation,
+) -> Result<(f64, Choices), Short> {
+    let mut search = Search::new(base, terms, choices, target, way, work);
+    let (mut least, mut wanting) = (u64::MAX, i64::MAX);
+    let (mut fits, mut idle) = (false, 0);
+    for round in 0..ROUNDS {
+        if !terms.go_on(Activity::Choose, round, ROUNDS) {
+            break;
+        }
+        let peak = search.look();
+        if peak <= target {
+            fits = true;
+            break;
+        }
+        let still = search.wanting_bytes();
+        idle = if peak < least || still < wanting { 0 } else { idle + 1 };
+        (least, wanting) = (least.min(peak), wanting.min(still));
+        if idle == IDLE {
+            break;
+        }
+        if !search.choose() && !search.reach_back() && !search.let_go() {
+            break;
+        }
+    }
+    if !fits {
+        return Err(Short { enough: least });
+    }
+    let found = (search.cost(), search.choices.clone());
+    if search.take_back() && search.look() <= target {
+        return Ok((search.cost(), search.choices));
+    }
+    Ok(found)
+}
+
+/// Seconds of every act of a script: kernels by `node`, sums and copies by their bytes.
+pub fn seconds(script: &Script, bytes: &[u64], node: impl Fn(usize) -> f64) -> Vec<f64> {
+    let copied = |v: VersionId| bytes[script.versions[v as usize].of.value.index()] as f64 / 8e9;
+    let of = |t: usize| match script.acts[t].what {
+        What::Run(id, _) => node(id.index()),
+        What::Add | What::Carry | What::Move => copied(script.refs(t)[0]),
+    };
+    (0..script.acts.len()).map(of).collect()
+}

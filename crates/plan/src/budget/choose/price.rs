@@ -1,0 +1,134 @@
+//! What choices cost: seconds to have a value back, by computing it again or from another tier, given what
+//! is chosen so far; and the reasons that are told.
+
+use super::search::{Candidate, Search};
+use crate::budget::base::NEVER;
+use crate::document::plan::{Choice, Decision, Tier};
+use crate::step::script::{Act, What};
+
+impl Search<'_> {
+    /// The act before which a candidate's bytes are needed again: that of its next use, or sooner if it
+    /// is computed again and something else is that is made of it.
+    pub(super) fn back(&self, c: &Candidate, choice: Choice) -> u32 {
+        if choice != Choice::Recompute {
+            return c.to;
+        }
+        let before = self.base.uses(c.version).iter().take_while(|&&act| act <= c.from);
+        before.map(|&act| self.revived[act as usize]).fold(c.to, u32::min).max(c.from + 1)
+    }
+
+    /// Every way to free a candidate's bytes: by computing it again, in host memory, on disk.
+    pub(super) fn prices(&mut self, c: &Candidate) -> [Option<(Choice, f64)>; 3] {
+        let mut all = [None; 3];
+        if self.terms.recompute && self.base.again[c.version as usize] {
+            all[0] = self.again(c).map(|seconds| (Choice::Recompute, seconds));
+        }
+        let persistent = self.base.persistent[c.version as usize];
+        for (place, away) in self.terms.away.iter().enumerate() {
+            let Some((choice, seconds)) = *away else { continue };
+            if persistent {
+                let tier = self.choices.homes[c.version as usize];
+                let there = matches!((tier, choice), (Tier::Host, Choice::Host) | (Tier::Disk, Choice::Disk));
+                // It is there already; it only has to be fetched.
+                all[place + 1] = there.then_some((choice, 0.5 * seconds * c.bytes as f64));
+                continue;
+            }
+            let fits = |held: u64| held.saturating_add(c.bytes) <= self.terms.room[place];
+            let held = &self.beside[place][c.from as usize..=c.to as usize];
+            // Mostly there is room whenever it is.
+            let fits = fits(self.most_beside[place]) || held.iter().all(|h| fits(*h));
+            all[place + 1] = fits.then_some((choice, seconds * c.bytes as f64));
+        }
+        all
+    }
+
+    /// Seconds to compute a version again just before it is used, given what is chosen so far.
+    pub(super) fn again(&mut self, c: &Candidate) -> Option<f64> {
+        self.mark += 1;
+        let base = self.base;
+        let back = self.back(c, Choice::Recompute);
+        let mut seconds = 0.0;
+        self.stack.clear();
+        self.closure.clear();
+        self.stack.push(c.version);
+        while let Some(v) = self.stack.pop() {
+            let act = base.producer[v as usize];
+            if act == NEVER || !base.again[v as usize] {
+                return None;
+            }
+            if std::mem::replace(&mut self.seen[act as usize], self.mark) == self.mark {
+                continue;
+            }
+            // What is there again by then, costs nothing; what would be had back sooner takes room sooner.
+            if self.reran[act as usize] > 0 {
+                if !self.way.near || self.revived[act as usize] <= back {
+                    continue;
+                }
+                if v != c.version {
+                    return None;
+                }
+            }
+            seconds += self.terms.seconds[act as usize];
+            self.closure.push(act);
+            for &r in base.script.split(act as usize).0 {
+                if base.overwritten[r as usize] < back {
+                    return None;
+                }
+                let gone = self.way.near
+                    && self.reran.get(base.producer[r as usize] as usize).is_some_and(|n| *n > 0);
+                if !base.script.versions[r as usize].input && (gone || !base.spans(r, back)) {
+                    self.stack.push(r);
+                }
+            }
+        }
+        Some(seconds)
+    }
+
+    /// Seconds of kernels and moves of what was last looked at.
+    pub(super) fn cost(&self) -> f64 {
+        let script = &self.work.writer.script;
+        let away = |tier: Tier| {
+            let choice = if tier == Tier::Host { Choice::Host } else { Choice::Disk };
+            self.terms.away.iter().flatten().find(|(other, _)| *other == choice).map_or(0.0, |(_, s)| 0.5 * s)
+        };
+        let one = |(t, act): (usize, &Act)| match act.what {
+            What::Run(id, _) => (self.terms.node)(id.index()),
+            What::Move => {
+                let [from, to] = [0, 1].map(|i| script.versions[script.refs(t)[i] as usize]);
+                let bytes = self.terms.bytes[from.of.value.index()] as f64;
+                bytes * away(if from.tier == Tier::Device { to.tier } else { from.tier })
+            }
+            What::Add | What::Carry => 0.0,
+        };
+        script.acts.iter().enumerate().map(one).sum()
+    }
+
+    /// Every choice and its reason.
+    pub(super) fn reasons(&mut self) -> Vec<Decision> {
+        let mut decisions = Vec::new();
+        for at in 0..self.candidates.len() {
+            let c = self.candidates[at];
+            let choice = self.choices.gaps[c.gap];
+            if choice == Choice::Keep {
+                continue;
+            }
+            let act = self.base.producer[c.version as usize];
+            if act != NEVER {
+                self.reran[act as usize] = 0;
+            }
+            let prices = self.prices(&c);
+            let seconds = prices.iter().flatten().find(|p| p.0 == choice).map_or(0.0, |p| p.1);
+            let others = prices.into_iter().flatten().filter(|p| p.0 != choice);
+            let of = self.base.script.versions[c.version as usize].of;
+            decisions.push(Decision {
+                value: of.value,
+                partial: of.partial,
+                bytes: c.bytes,
+                choice,
+                seconds,
+                instead: others.min_by(|a, b| a.1.total_cmp(&b.1)),
+            });
+        }
+        decisions
+    }
+}

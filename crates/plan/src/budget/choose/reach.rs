@@ -1,0 +1,140 @@
+//! For scripts so long that choices cannot be weighed one by one: whatever is not used again for longer than some time
+//! does not stay until then, as with paging that knows what comes. What only the backward pass needs again is computed
+//! again, from what cannot be; the rest waits elsewhere. The longest time with which the target is met is found by
+//! halving.
+
+use super::search::Search;
+use super::{STARTS, Short, Terms};
+use crate::budget::base::{Base, Choices, NEVER};
+use crate::budget::evaluate::Evaluation;
+use crate::document::plan::{Choice, Tier};
+use crate::step::layout::aligned;
+use crate::step::progress::Activity;
+use crate::step::script::{VersionId, What};
+use gulliver_graph::graph::Phase;
+
+/// Times that are tried.
+const TRIES: usize = 14;
+
+/// Choices, or how little was enough on the way.
+pub(super) fn by_reach(
+    base: &Base,
+    terms: &Terms,
+    start: &Choices,
+    target: u64,
+    work: &mut Evaluation,
+) -> Result<Choices, Short> {
+    let mut gaps = gaps(base, terms, start);
+    let mut lengths: Vec<f64> = gaps.iter().map(|gap| gap.seconds).collect();
+    lengths.sort_by(f64::total_cmp);
+    let (mut low, mut high) = (0usize, lengths.len());
+    let mut best = Err(Short { enough: u64::MAX });
+    for attempt in 0..TRIES {
+        if !terms.go_on(Activity::Choose, attempt, TRIES) {
+            break;
+        }
+        let middle = low.midpoint(high);
+        let longest = lengths.get(middle).copied().unwrap_or(f64::INFINITY);
+        let mut choices = base.keep(start.homes.clone());
+        for gap in gaps.iter().filter(|gap| gap.seconds >= longest) {
+            choices.gaps[gap.at] = gap.choice;
+        }
+        let peak = carried_out(base, terms, &mut choices, &mut gaps, work);
+        if peak > target {
+            best = best.map_err(|short: Short| Short { enough: short.enough.min(peak) });
+            high = middle;
+        } else {
+            best = Ok(choices);
+            low = middle + 1;
+        }
+        if low >= high {
+            break;
+        }
+    }
+    let choices = best?;
+    let mut search = Search::new(base, terms, choices.clone(), target, STARTS[0].0, work);
+    search.look();
+    let better = search.take_back() && search.look() <= target;
+    Ok(if better { search.choices } else { choices })
+}
+
+/// Carries the choices out; most bytes in use at once. What cannot be computed again does from now on what it would
+/// otherwise.
+fn carried_out(
+    base: &Base,
+    terms: &Terms,
+    choices: &mut Choices,
+    gaps: &mut [Gap],
+    work: &mut Evaluation,
+) -> u64 {
+    let all = gaps.len();
+    while !work.of(base, terms.sharing, choices, terms.bytes, terms.scratch) {
+        for failed in &work.writer.failed {
+            let gap = gaps.binary_search_by_key(&failed.gap, |gap| gap.at).ok();
+            let gap = gap.filter(|&k| choices.gaps[gaps[k].at] == Choice::Recompute);
+            // If it is not this value but what it is made of that is missing, nothing is computed again.
+            for gap in &mut gaps[gap.map_or(0..all, |k| k..k + 1)] {
+                if choices.gaps[gap.at] == Choice::Recompute {
+                    choices.gaps[gap.at] = gap.otherwise;
+                }
+                gap.choice = gap.otherwise;
+            }
+        }
+    }
+    work.peak()
+}
+
+/// The time between two uses of a version.
+struct Gap {
+    /// Index into [`Base::uses`].
+    at: usize,
+    seconds: f64,
+    choice: Choice,
+    /// If it cannot be computed again.
+    otherwise: Choice,
+}
+
+/// By place.
+fn gaps(base: &Base, terms: &Terms, start: &Choices) -> Vec<Gap> {
+    let forward = |act: u32| match base.script.acts[act as usize].what {
+        What::Run(id, _) => base.graph.nodes[id.index()].phase == Phase::Forward,
+        What::Add | What::Carry | What::Move => false,
+    };
+    let beside = terms.away.iter().flatten().next().map(|(choice, _)| *choice);
+    let tiny = |v: VersionId| {
+        let of = base.script.versions[v as usize].of.value;
+        aligned(terms.bytes[of.index()]) < super::search::TINY
+    };
+    // Statistics of a layer are made again with the layer.
+    let comes_along = |v: usize| {
+        let act = base.producer[v];
+        act != NEVER && base.script.split(act as usize).1.iter().any(|&other| !tiny(other))
+    };
+    let mut begins = vec![0.0];
+    for seconds in terms.seconds {
+        begins.push(begins[begins.len() - 1] + seconds);
+    }
+    let mut gaps = Vec::new();
+    for (v, version) in base.script.versions.iter().enumerate() {
+        let away = match start.homes[v] {
+            Tier::Device if version.input => continue,
+            Tier::Device => beside,
+            Tier::Host => Some(Choice::Host),
+            Tier::Disk => Some(Choice::Disk),
+        };
+        let small = tiny(v as u32);
+        if small && !comes_along(v) {
+            continue;
+        }
+        for (k, pair) in base.uses(v as u32).windows(2).enumerate().filter(|(_, pair)| pair[1] - pair[0] > 1)
+        {
+            let again = terms.recompute && base.again[v] && forward(pair[0]) && !forward(pair[1]);
+            let away = away.filter(|_| !small);
+            let Some(choice) = again.then_some(Choice::Recompute).or(away) else { continue };
+            let seconds = begins[pair[1] as usize] - begins[pair[0] as usize + 1];
+            let (at, otherwise) = (base.first[v] as usize + k, away.unwrap_or(Choice::Keep));
+            gaps.push(Gap { at, seconds, choice, otherwise });
+        }
+    }
+    gaps
+}

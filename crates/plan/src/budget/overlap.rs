@@ -1,0 +1,162 @@
+//! Moves and meetings beside kernels: what is fetched is fetched early enough to be there when it is needed,
+//! and what is stored, or others read, keeps its bytes until that is over, both only as far as there is room.
+
+mod meetings;
+
+pub use meetings::put_off;
+
+use crate::document::plan::{TIERS, Tier};
+use crate::step::lifetime::Lifetimes;
+use crate::step::outline::profile;
+use crate::step::script::{Act, Script, What};
+
+/// Seconds by which moves are ahead of their time where there is room: a thread has to wake up first, and
+/// neither kernels nor links are exactly as fast as they are thought to be.
+const AHEAD: f64 = 5e-3;
+/// The same, as a share of the seconds of the move.
+const SLOWER: f64 = 2.0;
+
+/// What is known of time and room.
+pub struct Room<'a> {
+    /// Bytes of one instance of each value.
+    pub bytes: &'a [u64],
+    /// Working memory by node.
+    pub scratch: &'a dyn Fn(usize) -> u64,
+    /// Seconds by node.
+    pub seconds: &'a dyn Fn(usize) -> f64,
+    /// Whether a node meets other devices, beside the computation.
+    pub meets: &'a dyn Fn(usize) -> bool,
+    /// Seconds to move a byte from tier to tier.
+    pub link: &'a dyn Fn(Tier, Tier) -> f64,
+    /// Device bytes no act may exceed.
+    pub target: u64,
+}
+
+impl Room<'_> {
+    fn size(&self, script: &Script, v: u32) -> u64 {
+        crate::step::layout::aligned(self.bytes[script.versions[v as usize].of.value.index()])
+    }
+
+    fn move_seconds(&self, script: &Script, act: usize) -> f64 {
+        let [from, to] = [0, 1].map(|i| script.refs(act)[i]);
+        let tier = |v: u32| script.versions[v as usize].tier;
+        self.size(script, from) as f64 * (self.link)(tier(from), tier(to))
+    }
+
+    /// When each act begins if nothing ever waits.
+    fn begins(&self, script: &Script) -> Vec<f64> {
+        let mut now = 0.0;
+        let begin = |act: &Act| {
+            let begins = now;
+            if let What::Run(id, _) = act.what
+                && !(self.meets)(id.index())
+            {
+                now += (self.seconds)(id.index());
+            }
+            begins
+        };
+        script.acts.iter().map(begin).collect()
+    }
+}
+
+/// The script with every fetch as much earlier as it takes, where there is room for it.
+pub fn fetch_early(script: &Script, life: &Lifetimes, room: &Room) -> Script {
+    let mut used = profile(script, life, room.bytes, room.scratch);
+    let begins = room.begins(script);
+    // After which act each move can be done: the one that makes what is moved, or gives it its next value.
+    let mut made = vec![0usize; script.versions.len()];
+    let mut after = vec![0usize; script.acts.len()];
+    for (t, act) in script.acts.iter().enumerate() {
+        let refs = script.refs(t);
+        match act.what {
+            What::Move => after[t] = made[refs[0] as usize],
+            What::Carry => made[refs[1] as usize] = t + 1,
+            _ => {}
+        }
+        script.split(t).1.iter().for_each(|&v| made[v as usize] = t + 1);
+    }
+    // (position, kind, old act): a fetch comes before what stood at its position.
+    let mut order: Vec<(usize, bool, usize)> = (0..script.acts.len()).map(|t| (t, true, t)).collect();
+    // When the link from each tier has to begin with the fetches that come later.
+    let mut free = [f64::INFINITY; TIERS.len()];
+    let mut fetches = Vec::new();
+    let mut earlier = |at: &mut usize, t: usize, begin: f64| {
+        let bytes = room.size(script, script.refs(t)[1]);
+        while *at > after[t] && begins[*at] > begin && used[*at - 1] + bytes <= room.target {
+            *at -= 1;
+            used[*at] += bytes;
+        }
+    };
+    for t in (0..script.acts.len()).rev().filter(|&t| script.acts[t].what == What::Move) {
+        let [from, to] = [0, 1].map(|i| script.versions[script.refs(t)[i] as usize].tier);
+        if to != Tier::Device {
+            continue;
+        }
+        let (free, seconds) = (&mut free[from as usize], room.move_seconds(script, t));
+        let latest = free.min(begins[t]) - seconds;
+        let mut at = t;
+        earlier(&mut at, t, latest);
+        *free = latest.max(begins[at]).min(*free);
+        fetches.push((t, at, latest - AHEAD - SLOWER * seconds));
+    }
+    // All are in time before any is ahead of it.
+    for (t, mut at, begin) in fetches {
+        earlier(&mut at, t, begin);
+        order[t] = (at, at == t, t);
+    }
+    order.sort();
+    let mut early =
+        Script { versions: script.versions.clone(), outputs: script.outputs.clone(), ..Script::default() };
+    for (_, _, t) in order {
+        early.acts.push(Act { refs: early.refs.len() as u32, ..script.acts[t] });
+        early.refs.extend(script.refs(t));
+    }
+    early
+}
+
+/// Lets the bytes of what is stored stay in use until it should be away, and those of what is brought to a
+/// meeting until that should be over, where there is room.
+pub fn store_late(script: &Script, life: &mut Lifetimes, room: &Room) {
+    let mut used = profile(script, life, room.bytes, room.scratch);
+    let begins = room.begins(script);
+    // When the link to each tier is done with the stores so far; that of the device, with meetings.
+    let mut free = [0.0f64; TIERS.len()];
+    let mut stores = Vec::new();
+    let mut later = |end: &mut usize, t: usize, until: f64| {
+        let bytes = room.size(script, script.refs(t)[0]);
+        while *end + 1 < script.acts.len()
+            && begins[*end + 1] < until
+            && used[*end + 1] + bytes <= room.target
+        {
+            *end += 1;
+            used[*end] += bytes;
+        }
+    };
+    for (t, act) in script.acts.iter().enumerate() {
+        let refs = script.refs(t);
+        let to = match act.what {
+            What::Move | What::Carry => {
+                let [from, to] = [refs[0], refs[1]].map(|v| script.versions[v as usize].tier);
+                (from == Tier::Device && to != Tier::Device).then(|| (to, room.move_seconds(script, t)))
+            }
+            What::Run(id, _) if act.reads > 0 && (room.meets)(id.index()) => {
+                Some((Tier::Device, (room.seconds)(id.index())))
+            }
+            _ => None,
+        };
+        let Some((to, seconds)) = to else { continue };
+        let storage = life.homes[refs[0] as usize].storage as usize;
+        if life.storages[storage].end != t as u32 || life.storages[storage].input {
+            continue;
+        }
+        let free = &mut free[to as usize];
+        *free = free.max(begins[t]) + seconds;
+        let mut end = t;
+        later(&mut end, t, *free);
+        stores.push((storage, t, end, *free + AHEAD + SLOWER * seconds));
+    }
+    for (storage, t, mut end, until) in stores {
+        later(&mut end, t, until);
+        life.storages[storage].end = end as u32;
+    }
+}

@@ -1,0 +1,180 @@
+//! Devices that share nodes: how fast each is, what it holds, and what links them; and the levels of groups that
+//! follow. Whoever is faster gets more to do, and the first level is over the slowest links.
+
+use super::{Level, Unit, primes};
+use crate::devices::topology::{Site, Topology};
+
+/// Some devices, in their order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Devices {
+    /// Each of them.
+    pub units: Vec<Unit>,
+    /// Bytes a second that a device receives, as far as nothing else holds them up.
+    pub bandwidth: f64,
+    /// What holds bytes up, if anything does.
+    pub topology: Option<Topology>,
+}
+
+/// What a device's share is in proportion to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    Speed,
+    Memory,
+}
+
+impl Devices {
+    /// So many, alike, at the usual speeds and without a limit of memory.
+    pub fn new(count: usize) -> Devices {
+        Devices { units: vec![Unit::default(); count], bandwidth: 1e10, topology: None }
+    }
+
+    /// How many.
+    pub fn count(&self) -> usize {
+        self.units.len()
+    }
+
+    /// Levels of these numbers of groups, outermost first, where the shares of the devices are products of shares
+    /// of groups; else one level.
+    pub fn grouped(&self, groups: &[usize]) -> Vec<Level> {
+        self.divided(groups, By::Speed).unwrap_or_else(|| self.flat(By::Speed))
+    }
+
+    /// Levels of prime numbers of groups: first the sockets, if devices are on several and evenly so.
+    pub fn levels(&self) -> Vec<Level> {
+        self.leveled(By::Speed)
+    }
+
+    pub(crate) fn leveled(&self, by: By) -> Vec<Level> {
+        let sockets = self.sockets();
+        let prime = [primes(sockets), primes(self.count() / sockets)].concat();
+        let some = [prime, vec![sockets, self.count() / sockets]].into_iter();
+        some.filter(|groups| !groups.contains(&1))
+            .find_map(|groups| self.divided(&groups, by))
+            .unwrap_or_else(|| self.flat(by))
+    }
+
+    /// Whether shares by memory are others than shares by speed.
+    pub(crate) fn uneven(&self) -> bool {
+        self.units.iter().any(|unit| unit.memory != self.units[0].memory)
+    }
+
+    /// On how many sockets the devices are, if neighbours are together and each has as many; else one.
+    fn sockets(&self) -> usize {
+        let Some(topology) = &self.topology else { return 1 };
+        let of: Vec<u32> = topology.devices.iter().take(self.count()).map(|device| device.socket).collect();
+        let count = 1 + of.windows(2).filter(|pair| pair[0] != pair[1]).count();
+        let even = of.len() == self.count() && of.len().is_multiple_of(count);
+        let together = |block: &[u32]| block.iter().all(|socket| *socket == block[0]);
+        if even && of.chunks(of.len() / count).all(together) { count } else { 1 }
+    }
+
+    fn flat(&self, by: By) -> Vec<Level> {
+        if self.count() < 2 {
+            return Vec::new();
+        }
+        let bandwidth = self.received(1, self.count());
+        vec![Level { shares: whole_numbers(&self.weights(by)), bandwidth }]
+    }
+
+    fn weights(&self, by: By) -> Vec<f64> {
+        let least = |m: u64| self.units.iter().filter_map(|unit| unit.memory).max().unwrap_or(m).max(m);
+        let weight = |unit: &Unit| match by {
+            By::Speed => unit.rates.flops,
+            By::Memory => unit.memory.map_or(least(1), |m| m.max(1)) as f64,
+        };
+        self.units.iter().map(weight).collect()
+    }
+
+    /// None if the groups of a level do not all divide their work alike.
+    fn divided(&self, groups: &[usize], by: By) -> Option<Vec<Level>> {
+        let mut weights = self.weights(by);
+        let mut stride = 1;
+        let mut levels = Vec::new();
+        for &count in groups.iter().rev() {
+            let shares: Vec<Vec<u64>> = weights.chunks(count).map(whole_numbers).collect();
+            if shares.iter().any(|s| *s != shares[0]) {
+                return None;
+            }
+            weights = weights.chunks(count).map(|group| group.iter().sum()).collect();
+            levels.push(Level { shares: shares[0].clone(), bandwidth: self.received(stride, count) });
+            stride *= count;
+        }
+        levels.reverse();
+        (stride == self.count()).then_some(levels)
+    }
+
+    /// Bytes a second that a device receives, when all devices receive from the next group of a level of so many
+    /// groups that are so many devices apart.
+    fn received(&self, stride: usize, groups: usize) -> f64 {
+        let Some(topology) = &self.topology else { return self.bandwidth };
+        let next = |device: usize| {
+            let group = device / stride % groups;
+            device - group * stride + (group + 1) % groups * stride
+        };
+        let route = |d: usize| topology.route(Site::Device(next(d) as u32), Site::Device(d as u32));
+        let rate = |link: &u32| {
+            let sharing = (0..self.count()).filter(|&d| route(d).contains(link)).count();
+            topology.links()[*link as usize].rate / sharing.max(1) as f64
+        };
+        (0..self.count()).flat_map(route).map(rate).fold(self.bandwidth, f64::min)
+    }
+}
+
+/// Small whole numbers in about these proportions.
+fn whole_numbers(weights: &[f64]) -> Vec<u64> {
+    // A number below 2^20 with many divisors.
+    let most = weights.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+    let numbers: Vec<u64> = weights.iter().map(|w| ((720_720.0 * w / most).round() as u64).max(1)).collect();
+    let common = numbers.iter().fold(0, |a, &b| divisor(a, b)).max(1);
+    numbers.into_iter().map(|n| n / common).collect()
+}
+
+fn divisor(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { divisor(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::devices::topology::{Device, Wiring};
+    use crate::time::cost::Rates;
+
+    fn of_speeds(speeds: &[f64]) -> Devices {
+        let unit = |s: &f64| Unit { rates: Rates { flops: s * 1e9, ..Rates::default() }, memory: None };
+        Devices { units: speeds.iter().map(unit).collect(), ..Devices::new(0) }
+    }
+
+    #[test]
+    fn shares_are_in_proportion_to_speed() {
+        for (speeds, expected) in [
+            (vec![1.0; 8], vec![vec![1, 1], vec![1, 1], vec![1, 1]]),
+            (vec![1.0; 6], vec![vec![1, 1, 1], vec![1, 1]]),
+            (vec![1.0], vec![]),
+            (vec![2.0, 1.0], vec![vec![2, 1]]),
+            (vec![3.0, 1.0, 2.0], vec![vec![3, 1, 2]]),
+            (vec![2.0, 2.0, 1.0, 1.0], vec![vec![2, 1], vec![1, 1]]),
+            (vec![6.0, 2.0, 3.0, 1.0], vec![vec![2, 1], vec![3, 1]]),
+            (vec![2.0, 1.0, 1.0, 1.0], vec![vec![2, 1, 1, 1]]),
+        ] {
+            let shares: Vec<Vec<u64>> = of_speeds(&speeds).levels().into_iter().map(|l| l.shares).collect();
+            assert_eq!(shares, expected, "{speeds:?}");
+        }
+    }
+
+    #[test]
+    fn the_slowest_links_come_first() {
+        let wired = |sockets: &[u32]| {
+            let devices = sockets.iter().map(|&socket| Device { socket, ..Device::default() }).collect();
+            let wiring = Wiring { peer: Some(4e9), sockets: Some(1e9), ..Wiring::default() };
+            let topology = Some(Topology::wired(devices, &wiring).unwrap());
+            let levels = Devices { topology, ..Devices::new(sockets.len()) }.levels();
+            levels.into_iter().map(|l| (l.shares.len(), l.bandwidth)).collect::<Vec<_>>()
+        };
+        // What leaves a socket is shared by its devices.
+        assert_eq!(wired(&[0, 0, 1, 1]), [(2, 0.5e9), (2, 4e9)]);
+        assert_eq!(wired(&[0, 0, 0, 1, 1, 1]), [(2, 1e9 / 3.0), (3, 4e9)]);
+        assert_eq!(wired(&[0, 0, 0, 0]), [(2, 4e9), (2, 4e9)]);
+        assert_eq!(wired(&[0, 0, 1])[0].0, 3, "sockets with different numbers of devices are one group");
+        assert!(wired(&[0, 0, 1])[0].1 < 4e9, "and the slowest link counts");
+    }
+}

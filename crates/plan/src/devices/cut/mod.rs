@@ -1,0 +1,248 @@
+//! One training step over several devices: along which axis every node is divided at every level of groups
+//! of devices, where every value then lies, and the bytes that this moves. [`cut`] finds the cut, [`bytes()`]
+//! counts what any cut moves, [`comparator`] holds cuts by rule, [`named()`] those people ask for, [`fitted`] takes
+//! one over to other sizes, [`deal`](deal()) makes a graph for each device.
+
+mod bound;
+pub mod comparator;
+mod deal;
+mod eliminate;
+mod fit;
+mod judge;
+mod machine;
+mod named;
+mod part;
+mod price;
+mod region;
+mod search;
+mod tables;
+#[cfg(test)]
+mod tests;
+mod traffic;
+
+pub use bound::{Bound, NodeKind};
+pub use deal::{Share, deal};
+pub use fit::{alongside, fitted};
+pub use judge::{Bytes, Judged, bytes, judge};
+pub use machine::Devices;
+pub use named::{NAMES, WORTH, named, searched, worthwhile};
+pub use part::{Choice, Need, Parts, parts_of, same_axis};
+pub(crate) use region::whole;
+pub use region::{Grid, held, split};
+pub use search::{Found, cut};
+pub use traffic::fetches;
+
+use crate::time::cost::Rates;
+use gulliver_graph::dim::DimError;
+use gulliver_graph::graph::Graph;
+use gulliver_graph::op::OpError;
+use gulliver_graph::spec::{AxisId, Reduce};
+
+/// How a value lies over the groups of devices of one level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Spread {
+    /// Every group has all of it.
+    Whole,
+    /// Divided along this dimension.
+    Along(usize),
+    /// Every group has a partial result of all of it.
+    Partial(Reduce),
+}
+
+/// One level: the devices of a group of the level above are divided into groups. First levels are over the
+/// slowest links.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Level {
+    /// Each group's share of the work; equal numbers are even.
+    pub shares: Vec<u64>,
+    /// Bytes a second that a device receives over this level's links.
+    pub bandwidth: f64,
+}
+
+impl Level {
+    /// So many groups with equal shares.
+    pub fn even(groups: usize, bandwidth: f64) -> Level {
+        Level { shares: vec![1; groups], bandwidth }
+    }
+}
+
+/// What is decided.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cut {
+    /// The groups of devices, outermost first. Device numbers count in the same order: the last level's
+    /// group changes fastest.
+    pub levels: Vec<Level>,
+    /// By node, then level: the axis of the node's spec that is divided; none: every group does all of it.
+    /// Where there is none and a result is partial, the node's operands are taken unreduced.
+    pub nodes: Vec<Vec<Option<AxisId>>>,
+    /// By value, then level: for inputs where they live, for results the spread their node leaves them in.
+    pub values: Vec<Vec<Spread>>,
+}
+
+/// What the search is after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Objective {
+    /// Least seconds of a step.
+    Seconds,
+    /// Fewest bytes moved, with every node divided that can be. Updates need not be, nor what is made of
+    /// single numbers: with all of a gradient, everyone may do all of its update.
+    Bytes,
+}
+
+/// A device as a cut sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Unit {
+    /// How fast it is.
+    pub rates: Rates,
+    /// Most bytes of weights, states and kept results on it; none is no limit.
+    pub memory: Option<u64>,
+}
+
+/// The unit of a device among units of which the last stands for all that follow.
+pub(crate) fn unit(units: &[Unit], device: usize) -> Unit {
+    units.get(device).or(units.last()).copied().unwrap_or_default()
+}
+
+/// How to search.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// What is made small.
+    pub objective: Objective,
+    /// By device; the last stands for all that follow.
+    pub units: Vec<Unit>,
+    /// Largest table of the exact search; beyond it variables are fixed in turn and the rest is solved.
+    pub limit: usize,
+    /// How often the levels are chosen anew after all have been, each given the others.
+    pub rounds: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { objective: Objective::Seconds, units: vec![Unit::default()], limit: 1 << 16, rounds: 1 }
+    }
+}
+
+/// Why there is no cut.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum CutError {
+    /// A size is missing or makes no sense.
+    #[error(transparent)]
+    Size(#[from] DimError),
+    /// A node's operands do not fit its operator.
+    #[error("node {node} ({op}): {source}")]
+    Node {
+        /// Which node.
+        node: usize,
+        /// Its operator.
+        op: &'static str,
+        /// What it said.
+        source: Box<OpError>,
+    },
+    /// Levels that cannot be.
+    #[error(
+        "level {level} has {groups} groups; give from 1 to 64, each with a share above 0, and at most 64 devices"
+    )]
+    Level {
+        /// Which, outermost first.
+        level: usize,
+        /// Groups it was given.
+        groups: usize,
+    },
+    /// Not a cut of this graph.
+    #[error("node {node} cannot be cut so: {why}")]
+    Illegal {
+        /// Which node.
+        node: usize,
+        /// What forbids it.
+        why: String,
+    },
+    /// Partial results that are not sums of f32.
+    #[error("partial results of `{0}` cannot be put together")]
+    Partial(String),
+    /// A name that cannot be followed.
+    #[error("strategy `{name}`: {why}")]
+    Name {
+        /// What was asked for.
+        name: String,
+        /// What forbids it, and what to do.
+        why: String,
+    },
+    /// More memory is needed than there is.
+    #[error(
+        "the least that device {device} needs is about {needed} bytes, the limit is {limit}; use more devices or raise \
+         the limit"
+    )]
+    Memory {
+        /// Which device.
+        device: usize,
+        /// Least bytes found.
+        needed: u64,
+        /// Bytes there are.
+        limit: u64,
+    },
+}
+
+/// Largest number of devices of a cut.
+pub const MOST_DEVICES: usize = 64;
+
+/// Refuses levels that cannot be.
+pub(crate) fn check_levels(levels: &[Level]) -> Result<(), CutError> {
+    let mut devices = 1usize;
+    for (level, Level { shares, .. }) in levels.iter().enumerate() {
+        devices = devices.saturating_mul(shares.len());
+        let fine = !shares.is_empty() && shares.iter().all(|&s| s > 0 && s < 1 << 20);
+        if !fine || devices > MOST_DEVICES {
+            return Err(CutError::Level { level, groups: shares.len() });
+        }
+    }
+    Ok(())
+}
+
+/// Levels of prime numbers of groups, largest first, for so many equal devices with one kind of link.
+pub fn levels_of(devices: usize, bandwidth: f64) -> Vec<Level> {
+    primes(devices).into_iter().map(|groups| Level::even(groups, bandwidth)).collect()
+}
+
+/// The prime factors of a number, largest first.
+fn primes(number: usize) -> Vec<usize> {
+    let (mut rest, mut factor, mut all) = (number, 2, Vec::new());
+    while rest > 1 {
+        if rest.is_multiple_of(factor) {
+            all.push(factor);
+            rest /= factor;
+        } else {
+            factor += 1;
+        }
+    }
+    all.reverse();
+    all
+}
+
+impl Cut {
+    /// Everything everywhere: the cut that divides nothing.
+    pub fn none(graph: &Graph, levels: &[Level]) -> Cut {
+        Cut {
+            levels: levels.to_vec(),
+            nodes: vec![vec![None; levels.len()]; graph.nodes.len()],
+            values: vec![vec![Spread::Whole; levels.len()]; graph.values.len()],
+        }
+    }
+
+    /// How many devices.
+    pub fn devices(&self) -> usize {
+        self.levels.iter().map(|l| l.shares.len()).product()
+    }
+
+    /// What a node does at every level.
+    pub fn choices(&self, graph: &Graph, node: usize) -> Vec<Choice> {
+        let outs = &graph.nodes[node].outs;
+        let partial =
+            |level: usize| outs.iter().any(|v| matches!(self.values[v.index()][level], Spread::Partial(_)));
+        let at = |(level, axis): (usize, &Option<AxisId>)| match axis {
+            Some(axis) => Choice::Axis(*axis),
+            None if partial(level) => Choice::Unreduced,
+            None => Choice::All,
+        };
+        self.nodes[node].iter().enumerate().map(at).collect()
+    }
+}

@@ -1,0 +1,148 @@
+//! Whether devices that meet each other can all go on to the end: checked from their plans alone, without
+//! sharing code with the planner. And which meetings a device's computation holds itself, or is made to.
+
+use crate::document::plan::{Act, Plan, Stream};
+use gulliver_graph::graph::Graph;
+
+/// A meeting and all who come to it.
+pub type Meeting = (u32, Vec<u32>);
+
+/// Devices that wait for each other for ever.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "device {device} waits at meeting {meeting} for one who is never there: this is a bug in the planner"
+)]
+pub struct Stuck {
+    /// Who waits.
+    pub device: u32,
+    /// Where.
+    pub meeting: u32,
+}
+
+/// The meetings of one device, in the order in which its plan comes to them.
+pub fn meetings(graph: &Graph, plan: &Plan) -> Vec<Meeting> {
+    let ran = plan.steps.iter().filter_map(|step| match &step.act {
+        Act::Meet { node, .. } => graph.nodes[node.index()].op.def().meeting(),
+        _ => None,
+    });
+    // Whoever meets nobody but itself waits for nobody.
+    ran.filter(|(_, parties)| parties.iter().any(|party| *party != parties[0])).collect()
+}
+
+/// Checks that everyone gets through its meetings; the devices' numbers are their places here.
+pub fn all_get_through(devices: &[Vec<Meeting>]) -> Result<(), Stuck> {
+    let mut at = vec![0; devices.len()];
+    let mut moved: Vec<usize> = (0..devices.len()).collect();
+    while let Some(device) = moved.pop() {
+        let Some((number, parties)) = devices[device].get(at[device]) else { continue };
+        let there = |party: &u32| {
+            let list = devices.get(*party as usize);
+            list.and_then(|list| list.get(at[*party as usize])).is_some_and(|next| next.0 == *number)
+        };
+        if parties.iter().all(there) {
+            for &party in parties {
+                at[party as usize] += 1;
+                moved.push(party as usize);
+            }
+        }
+    }
+    match devices.iter().zip(&at).position(|(list, at)| *at < list.len()) {
+        Some(device) => Err(Stuck { device: device as u32, meeting: devices[device][at[device]].0 }),
+        None => Ok(()),
+    }
+}
+
+/// Which steps are meetings that the computation would do nothing but wait for: between what they need of it and what
+/// needs them it has no step. To hand these to another thread would only cost the time to wake it up, and back.
+pub fn held_here(plan: &Plan) -> Vec<bool> {
+    let mut here = vec![false; plan.steps.len()];
+    let streams: Vec<Option<Stream>> = plan.steps.iter().map(|step| plan.stream(&step.act)).collect();
+    // The last step of the computation, the last that a meeting has waited for, and meetings since that wait for both.
+    let (mut last, mut needed) = (None, None);
+    let mut open: Vec<usize> = Vec::new();
+    for (i, step) in plan.steps.iter().enumerate() {
+        let latest =
+            |of: Stream| step.after.iter().copied().filter(|&s| streams[s as usize] == Some(of)).max();
+        match streams[i] {
+            Some(Stream::Meet) => {
+                needed = needed.max(latest(Stream::Compute));
+                if needed == last {
+                    open.push(i);
+                }
+            }
+            Some(Stream::Compute) => {
+                if let Some(until) = latest(Stream::Meet) {
+                    open.iter().filter(|&&meet| meet <= until as usize).for_each(|&meet| here[meet] = true);
+                }
+                open.clear();
+                last = Some(i as u32);
+            }
+            _ => {}
+        }
+    }
+    // Nothing is left to compute.
+    open.into_iter().for_each(|meet| here[meet] = true);
+    here
+}
+
+/// Has the computation wait for every meeting where it comes to it. For who has no core to hold meetings beside the
+/// computation, and no links that take their time: another thread would take the time from kernels, and that of waking
+/// it up, and back.
+pub fn take_turns(plan: &mut Plan) {
+    let (mut last, mut open) = (None, Vec::new());
+    for i in 0..plan.steps.len() {
+        match plan.stream(&plan.steps[i].act) {
+            Some(Stream::Meet) => {
+                wait_for(&mut plan.steps[i].after, last);
+                open.push(i as u32);
+            }
+            Some(Stream::Compute) => {
+                open.drain(..).for_each(|meet| wait_for(&mut plan.steps[i].after, Some(meet)));
+                last = Some(i as u32);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn wait_for(after: &mut Vec<u32>, step: Option<u32>) {
+    if let Some(step) = step.filter(|step| !after.contains(step)) {
+        after.push(step);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn circles_are_found() {
+        let pair = |number, a, b| (number, vec![a, b]);
+        for (devices, stuck) in [
+            (vec![vec![], vec![]], None),
+            (vec![vec![pair(0, 0, 1), pair(1, 0, 1)], vec![pair(0, 0, 1), pair(1, 0, 1)]], None),
+            (vec![vec![pair(0, 0, 1), pair(1, 0, 1)], vec![pair(1, 0, 1), pair(0, 0, 1)]], Some(0)),
+            (vec![vec![pair(0, 0, 1)], vec![]], Some(0)),
+            // The same meeting for two partials, a third device in between.
+            (
+                vec![
+                    vec![pair(0, 0, 1), pair(2, 0, 2), pair(0, 0, 1)],
+                    vec![pair(0, 0, 1), pair(1, 1, 2), pair(0, 0, 1)],
+                    vec![pair(1, 1, 2), pair(2, 0, 2)],
+                ],
+                None,
+            ),
+            (
+                vec![
+                    vec![pair(2, 0, 2), pair(0, 0, 1)],
+                    vec![pair(0, 0, 1), pair(1, 1, 2)],
+                    vec![pair(1, 1, 2), pair(2, 0, 2)],
+                ],
+                Some(0),
+            ),
+        ] {
+            let found = all_get_through(&devices).err().map(|stuck| stuck.device);
+            assert_eq!(found, stuck, "{devices:?}");
+        }
+    }
+}

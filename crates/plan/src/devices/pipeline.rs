@@ -1,0 +1,289 @@
+//! A pipeline: the nodes of a graph are in packs, each pack on one device, and a value that another device
+//! needs is passed to it. Every device gets an ordinary graph; together they compute what the one did, to the
+//! last bit, for inputs of any size.
+
+mod follow;
+mod packs;
+mod turns;
+
+pub use follow::{follow, spread};
+pub use packs::scheduled;
+pub use turns::{Style, turns};
+
+use crate::step::order::Turn;
+use gulliver_graph::graph::{Graph, Node, NodeId, Origin, Phase, Role, Type, Value, ValueInfo};
+use gulliver_graph::op::pass::Pass;
+use std::collections::HashMap;
+
+/// Where the nodes of a graph run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// How many devices there are.
+    pub devices: u32,
+    /// The device of each pack, in the order of the forward pass; those of an objective after those of the one before.
+    pub packs: Vec<u32>,
+    /// The pack of each node.
+    pub pack_of: Vec<u32>,
+    /// The device of weights and states by name, where that is not for the nodes to say.
+    pub homes: HashMap<String, u32>,
+}
+
+impl Placement {
+    /// The device of a node.
+    pub fn device(&self, node: NodeId) -> u32 {
+        self.packs[self.pack_of[node.index()] as usize]
+    }
+}
+
+/// What one device does.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    /// Its graph.
+    pub graph: Graph,
+    /// The pack of each of its nodes; none for meetings.
+    pub pack_of: Vec<Option<u32>>,
+    /// Its meetings, in the order everyone comes to them.
+    pub meetings: Vec<Meeting>,
+}
+
+/// A value is passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meeting {
+    /// Its number.
+    pub number: u32,
+    /// The node of this device's graph.
+    pub node: NodeId,
+    /// The pack and phase of what makes the value; none if it is a weight.
+    pub made: Option<(u32, Phase)>,
+    /// The pack and phase of who first reads it; none if it is an output.
+    pub read: Option<(u32, Phase)>,
+}
+
+/// What each device does, with its turns.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scheduled {
+    /// Its graph.
+    pub graph: Graph,
+    /// The turns of its nodes.
+    pub turns: Vec<Turn>,
+}
+
+/// Why there is no pipeline.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PipelineError {
+    /// Numbers that do not fit the graph.
+    #[error(
+        "{packs} packs on {devices} devices: give at least one of each, and a pack and device for every node"
+    )]
+    Placement {
+        /// Packs given.
+        packs: usize,
+        /// Devices given.
+        devices: u32,
+    },
+    /// A schedule in which somebody waits for ever.
+    #[error("pack {pack} waits for a pack that comes after it")]
+    Stuck {
+        /// Which.
+        pack: u32,
+    },
+}
+
+/// The graphs of all devices. Outputs are where they are made; those named `loss` everywhere, so that
+/// everyone knows before its first update whether they are finite.
+pub fn pipeline(graph: &Graph, placement: &Placement) -> Result<Vec<Line>, PipelineError> {
+    let Placement { devices, packs, pack_of, .. } = placement;
+    let fits = pack_of.len() == graph.nodes.len()
+        && pack_of.iter().all(|&pack| (pack as usize) < packs.len())
+        && packs.iter().all(|device| device < devices);
+    if !fits || packs.is_empty() {
+        return Err(PipelineError::Placement { packs: packs.len(), devices: *devices });
+    }
+    let losses = graph.outputs.iter().filter(|(name, _)| name.rsplit('.').next() == Some("loss"));
+    let losses: Vec<Value> = losses.map(|(_, v)| *v).collect();
+    let mut layer = Layer::new(graph, placement, losses);
+    layer.inputs();
+    for id in 0..graph.nodes.len() {
+        layer.node(NodeId(id as u32));
+    }
+    layer.ends();
+    Ok(layer.lines)
+}
+
+/// Divides a graph over lines.
+struct Layer<'a> {
+    graph: &'a Graph,
+    placement: &'a Placement,
+    lines: Vec<Line>,
+    /// The device that has a value first.
+    home: Vec<Option<u32>>,
+    /// By device, value, and whether it is the sum over the partials: what the device's graph calls it.
+    local: HashMap<(u32, Value, bool), Value>,
+    losses: Vec<Value>,
+    meetings: u32,
+}
+
+impl<'a> Layer<'a> {
+    fn new(graph: &'a Graph, placement: &'a Placement, losses: Vec<Value>) -> Layer<'a> {
+        let line = Line { graph: Graph::default(), pack_of: Vec::new(), meetings: Vec::new() };
+        let (lines, home) = (vec![line; placement.devices as usize], vec![None; graph.values.len()]);
+        Layer { graph, placement, lines, home, local: HashMap::new(), losses, meetings: 0 }
+    }
+
+    /// Weights and states are where their next value is made; everything else is fed to whoever reads it.
+    fn inputs(&mut self) {
+        let (graph, placement) = (self.graph, self.placement);
+        let mut readers: Vec<Vec<u32>> = vec![Vec::new(); graph.values.len()];
+        for (id, node) in graph.nodes.iter().enumerate() {
+            let device = placement.device(NodeId(id as u32));
+            for v in &node.ins {
+                if !readers[v.index()].contains(&device) {
+                    readers[v.index()].push(device);
+                }
+            }
+        }
+        let next: HashMap<Value, Value> = graph.carries.iter().copied().collect();
+        for (v, role, info) in graph.inputs() {
+            let read = &readers[v.index()];
+            let devices: Vec<u32> = match role {
+                Role::Weight(_) | Role::State(_) => {
+                    let made = next.get(&v).and_then(|next| match graph.value(*next).origin {
+                        Origin::Node { node, .. } => Some(placement.device(node)),
+                        Origin::Input(_) => None,
+                    });
+                    let home = placement.homes.get(&info.name).copied().or(made);
+                    let home = home.or(read.first().copied()).unwrap_or(0);
+                    self.home[v.index()] = Some(home);
+                    vec![home]
+                }
+                _ => (0..placement.devices).filter(|device| read.contains(device)).collect(),
+            };
+            for device in devices {
+                let local = self.value(device, info.clone());
+                self.local.insert((device, v, false), local);
+            }
+        }
+    }
+
+    fn value(&mut self, device: u32, info: ValueInfo) -> Value {
+        let values = &mut self.lines[device as usize].graph.values;
+        values.push(info);
+        Value(values.len() as u32 - 1)
+    }
+
+    fn push(&mut self, device: u32, node: Node, pack: Option<u32>) -> NodeId {
+        let line = &mut self.lines[device as usize];
+        let id = NodeId(line.graph.nodes.len() as u32);
+        for (output, v) in node.outs.iter().enumerate() {
+            line.graph.values[v.index()].origin = Origin::Node { node: id, output };
+        }
+        line.graph.nodes.push(node);
+        line.pack_of.push(pack);
+        id
+    }
+
+    fn node(&mut self, id: NodeId) {
+        let (graph, device) = (self.graph, self.placement.device(id));
+        let (node, pack) = (&graph.nodes[id.index()], self.placement.pack_of[id.index()]);
+        let read = Some((pack, node.phase));
+        let when = (node.phase, node.stage);
+        let ins = node.ins.iter().map(|&v| self.at(device, v, when, read)).collect();
+        let new = |layer: &mut Layer, &v: &Value| {
+            let local = layer.value(device, graph.value(v).clone());
+            layer.home[v.index()] = Some(device);
+            layer.local.insert((device, v, false), local);
+            local
+        };
+        let outs = node.outs.iter().map(|v| new(self, v)).collect();
+        let Node { op, phase, stage, .. } = node.clone();
+        self.push(device, Node { op, ins, outs, phase, stage }, Some(pack));
+        for v in node.outs.iter().filter(|v| self.losses.contains(v)).copied().collect::<Vec<Value>>() {
+            for device in 0..self.placement.devices {
+                self.at(device, v, when, None);
+            }
+        }
+    }
+
+    /// A value on a device for a node of that phase and objective, passed there if it must be.
+    fn at(
+        &mut self,
+        device: u32,
+        v: Value,
+        (phase, objective): (Phase, u32),
+        read: Option<(u32, Phase)>,
+    ) -> Value {
+        // An update reads the sum over the partials, which is another value.
+        let sum = phase == Phase::Update && self.graph.repeats(v);
+        let here = self.home[v.index()].is_none_or(|home| home == device);
+        if let Some(&local) = self.local.get(&(device, v, sum && !here)) {
+            return local;
+        }
+        let from = self.home[v.index()].expect("fed to everyone who reads it");
+        let made = match self.graph.value(v).origin {
+            Origin::Node { node, .. } => Some((node, &self.graph.nodes[node.index()])),
+            Origin::Input(_) => None,
+        };
+        // What a partial makes is passed when it is made, all else when it is read.
+        let early = made.filter(|(_, node)| node.phase != Phase::Update && phase != Phase::Update);
+        let stage = early.map_or(objective, |(_, node)| node.stage);
+        let made = made.map(|(id, node)| (self.placement.pack_of[id.index()], node.phase));
+        let number = self.meetings;
+        self.meetings += 1;
+        let meeting = Meeting { number, node: NodeId(0), made, read };
+        let local = self.pass(v, [from, device], (phase, stage), meeting);
+        self.local.insert((device, v, sum), local);
+        local
+    }
+
+    /// The value that the receiving device has after both have met.
+    fn pass(
+        &mut self,
+        v: Value,
+        [from, to]: [u32; 2],
+        (phase, stage): (Phase, u32),
+        meeting: Meeting,
+    ) -> Value {
+        let info = self.graph.value(v);
+        let mut received = Value(0);
+        for party in [from, to] {
+            let Type { dtype, shape } = info.ty.clone();
+            let op = Pass { meeting: meeting.number, party, from, to, dtype, shape };
+            let ty = Type { dtype, shape: op.result() };
+            let origin = Origin::Node { node: NodeId(0), output: 0 };
+            received = self.value(party, ValueInfo { name: info.name.clone(), ty, origin });
+            let own = (party == from).then(|| self.local[&(from, v, false)]);
+            let ins = own.into_iter().collect();
+            let node = Node { op: op.into(), ins, outs: vec![received], phase, stage };
+            let node = self.push(party, node, None);
+            self.lines[party as usize].meetings.push(Meeting { node, ..meeting });
+        }
+        received
+    }
+
+    /// Carries next values and gives outputs out.
+    fn ends(&mut self) {
+        let graph = self.graph;
+        for &(input, next) in &graph.carries {
+            let home = self.home[input.index()].expect("states have a home");
+            let local = self.at(home, next, made_in(graph, next), None);
+            let input = self.local[&(home, input, false)];
+            self.lines[home as usize].graph.carries.push((input, local));
+        }
+        for (name, v) in &graph.outputs {
+            let own = self.home[v.index()].unwrap_or(0);
+            let loss = self.losses.contains(v);
+            for device in (0..self.placement.devices).filter(|&device| loss || device == own) {
+                let local = self.at(device, *v, made_in(graph, *v), None);
+                self.lines[device as usize].graph.outputs.push((name.clone(), local));
+            }
+        }
+    }
+}
+
+/// The phase and objective of what makes a value.
+fn made_in(graph: &Graph, v: Value) -> (Phase, u32) {
+    match graph.value(v).origin {
+        Origin::Node { node, .. } => (graph.nodes[node.index()].phase, graph.nodes[node.index()].stage),
+        Origin::Input(_) => (Phase::Forward, 0),
+    }
+}

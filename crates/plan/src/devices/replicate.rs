@@ -1,0 +1,510 @@
+//! Data parallel: every device has all weights and takes one or more partials of the batch, neighbours. Its
+//! graph is the job's own, save that gradients are added up over all devices before the update, in the order of
+//! the partials, so that each ends up with the bits that one device has after all partials. Instead of all weights
+//! a device may have shards of them ([`sharded`]).
+
+mod shards;
+
+pub use shards::{EVERYONES, Sharded, evaluating, sharded};
+
+use crate::devices::cut::{split, whole};
+use gulliver_graph::dim::Dim;
+use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::{Graph, Node, NodeId, Origin, Phase, Type, Value, ValueInfo};
+use gulliver_graph::op::Op;
+use gulliver_graph::op::collect::Collect;
+use gulliver_graph::op::exchange::{Exchange, Piece};
+use gulliver_graph::op::expand::Expand;
+use gulliver_graph::op::pass::Pass;
+use gulliver_graph::op::reshape::Reshape;
+use gulliver_graph::op::slice::Slice;
+use gulliver_graph::op::sum_onto::SumOnto;
+use gulliver_graph::spec::Region;
+use shards::Shards;
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// Why a graph cannot be replicated.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ReplicateError {
+    /// A gradient whose size depends on the input.
+    #[error("`{name}` is {ty}: what devices exchange for an update must have a fixed size")]
+    NotFixed {
+        /// The value.
+        name: String,
+        /// Its type.
+        ty: String,
+    },
+    /// A state that the forward pass changes and also computes with.
+    #[error("`{0}` is changed by the forward pass, and more than its next value depends on it")]
+    Entangled(String),
+}
+
+/// Sums smaller than this are fetched whole by everyone: one meeting instead of two.
+const SMALL: u64 = 64 << 10;
+
+/// What the name of an output ends with that is the sum over all partials of all devices.
+pub const TOTAL: &str = "@all";
+
+/// The graph of one of several devices, each with so many partials. Outputs of the forward pass are sums over
+/// the partials of this device; if there are several, there is also the sum over those of all, named with
+/// [`TOTAL`].
+pub fn replica(graph: &Graph, party: u32, parties: u32, partials: u32) -> Result<Graph, ReplicateError> {
+    if parties < 2 {
+        return Ok(graph.clone());
+    }
+    let mut r = Replica::new(graph, party, parties, partials);
+    r.all_nodes()?;
+    Ok(r.to)
+}
+
+/// What the updates of one objective read of all partials, in the order in which it is made.
+struct Adding {
+    stage: u32,
+    values: Vec<Value>,
+    /// What this device has added up of each.
+    own: Vec<Value>,
+    /// How many are added up; if they go from device to device, how many waves are over.
+    done: usize,
+    /// Whether the first update has come, and with it the end of all sums.
+    updating: bool,
+}
+
+/// What the forward pass computes of the states it changes: running statistics. It is done after the
+/// backward pass of its objective, for all partials in order.
+struct Late {
+    /// By node.
+    node: Vec<bool>,
+    /// (state, next value, the objective that makes it).
+    carries: Vec<(Value, Value, u32)>,
+    /// What the states are by now.
+    states: HashMap<Value, Value>,
+    /// What was made of them, by partial: a later objective may go on from there.
+    made: Vec<HashMap<Value, Value>>,
+    /// Objectives that are done.
+    done: u32,
+}
+
+impl Late {
+    fn of(graph: &Graph, partials: usize) -> Result<Late, ReplicateError> {
+        let carries = graph.carries.iter().filter(|(_, next)| graph.repeats(*next));
+        let carries = carries.filter_map(|&(state, next)| match graph.value(next).origin {
+            Origin::Node { node, .. } => Some((state, next, graph.nodes[node.index()].stage)),
+            Origin::Input(_) => None,
+        });
+        let carries: Vec<(Value, Value, u32)> = carries.collect();
+        let mut depends = vec![false; graph.values.len()];
+        carries.iter().for_each(|(state, ..)| depends[state.index()] = true);
+        let mut late = vec![false; graph.nodes.len()];
+        for (id, node) in graph.nodes.iter().enumerate() {
+            late[id] = node.ins.iter().any(|v| depends[v.index()]);
+            if late[id] {
+                node.outs.iter().for_each(|v| depends[v.index()] = true);
+            }
+        }
+        // Nothing else may need them: neither backward nor update, nor who looks at the outputs.
+        let entangled = |v: Value| Err(ReplicateError::Entangled(graph.value(v).name.clone()));
+        for (node, _) in graph.nodes.iter().zip(&late).filter(|(_, late)| **late) {
+            if node.phase != Phase::Forward {
+                return entangled(node.ins[0]);
+            }
+        }
+        if let Some((_, v)) = graph.outputs.iter().find(|(_, v)| depends[v.index()]) {
+            return entangled(*v);
+        }
+        let states = carries.iter().map(|(state, ..)| (*state, *state)).collect();
+        Ok(Late { node: late, carries, states, made: vec![HashMap::new(); partials], done: 0 })
+    }
+}
+
+struct Replica<'a> {
+    from: &'a Graph,
+    party: u32,
+    parties: u32,
+    partials: u32,
+    to: Graph,
+    /// Outputs that are single numbers, as each partial makes them.
+    numbers: HashMap<Value, Value>,
+    /// Sums over all devices.
+    sums: HashMap<Value, Value>,
+    meetings: u32,
+    /// If devices have shards of weights, what is known of these.
+    shards: Option<Shards>,
+}
+
+impl<'a> Replica<'a> {
+    fn new(from: &'a Graph, party: u32, parties: u32, partials: u32) -> Replica<'a> {
+        let to = Graph { nodes: Vec::new(), ..from.clone() };
+        let (numbers, sums) = (HashMap::new(), HashMap::new());
+        Replica { from, party, parties, partials, to, numbers, sums, meetings: 0, shards: None }
+    }
+
+    /// Every node of the job's graph, with the meetings that it needs.
+    fn all_nodes(&mut self) -> Result<(), ReplicateError> {
+        let graph = self.from;
+        let mut late = Late::of(graph, (self.parties * self.partials) as usize)?;
+        let mut adding = self.added_up();
+        for (id, node) in graph.nodes.iter().enumerate() {
+            if late.node[id] {
+                continue;
+            }
+            let mut node = node.clone();
+            let (phase, stage) = (node.phase, node.stage);
+            if phase == Phase::Update {
+                self.catch_up(&mut late, stage)?;
+                let adding = &mut adding[stage as usize];
+                if !std::mem::replace(&mut adding.updating, true) {
+                    self.add_up(adding, usize::MAX)?;
+                    self.total_numbers(stage);
+                }
+                for v in node.ins.iter_mut().filter(|v| graph.repeats(**v)) {
+                    *v = self.sums[v];
+                }
+            }
+            let made: Vec<Value> = node.outs.iter().copied().filter(|v| self.totalled(phase, *v)).collect();
+            match self.shards {
+                Some(_) => self.in_shards(id, node, &mut adding[stage as usize])?,
+                None => self.push(node),
+            }
+            made.into_iter().for_each(|v| self.set_apart(v));
+        }
+        self.catch_up(&mut late, (adding.len() as u32).saturating_sub(1))
+    }
+
+    fn push(&mut self, node: Node) {
+        let id = NodeId(self.to.nodes.len() as u32);
+        for (output, v) in node.outs.iter().enumerate() {
+            self.to.values[v.index()].origin = Origin::Node { node: id, output };
+        }
+        self.to.nodes.push(node);
+    }
+
+    /// Appends a node with one new result.
+    fn add(&mut self, op: Op, ins: Vec<Value>, name: String, ty: Type, stage: u32) -> Value {
+        self.add_in(Phase::Update, op, ins, name, ty, stage)
+    }
+
+    fn add_in(&mut self, phase: Phase, op: Op, ins: Vec<Value>, name: String, ty: Type, stage: u32) -> Value {
+        let out = Value(self.to.values.len() as u32);
+        let origin = Origin::Node { node: NodeId(0), output: 0 };
+        self.to.values.push(ValueInfo { name, ty, origin });
+        self.push(Node { op, ins, outs: vec![out], phase, stage });
+        out
+    }
+
+    /// What the updates of every objective read of all partials; each value once.
+    fn added_up(&self) -> Vec<Adding> {
+        let from = self.from;
+        let stages = from.nodes.iter().map(|node| node.stage + 1).max().unwrap_or(0);
+        let mut known = vec![false; from.values.len()];
+        let of = |stage| {
+            let updates = from.nodes.iter().filter(|n| n.phase == Phase::Update && n.stage == stage);
+            let read = updates.flat_map(|n| &n.ins).copied().filter(|v| from.repeats(*v));
+            let mut values: Vec<Value> =
+                read.filter(|v| !std::mem::replace(&mut known[v.index()], true)).collect();
+            values.sort_unstable_by_key(|v| made(from, *v));
+            Adding { stage, own: values.clone(), values, done: 0, updating: false }
+        };
+        (0..stages).map(of).collect()
+    }
+
+    /// Adds up over all devices what can be when so many of the values are made.
+    fn add_up(&mut self, adding: &mut Adding, made: usize) -> Result<(), ReplicateError> {
+        let values = adding.values.len();
+        // One device's share of a sum goes through as many hands as there are devices.
+        let all = if self.partials == 1 || values == 0 { values } else { values + self.parties as usize - 1 };
+        let until = if made < values { made } else { all };
+        while adding.done < until {
+            if self.partials == 1 {
+                let v = adding.values[adding.done];
+                let sum = self.sum(v, adding.stage)?;
+                self.sums.insert(v, sum);
+            } else {
+                self.wave(adding)?;
+            }
+            adding.done += 1;
+        }
+        Ok(())
+    }
+
+    /// The sums of single numbers that are outputs of an objective, for several partials on each device.
+    fn total_numbers(&mut self, stage: u32) {
+        for (name, v) in &self.from.outputs {
+            let made_here = matches!(self.from.value(*v).origin,
+                Origin::Node { node, .. } if self.from.nodes[node.index()].stage == stage);
+            if let Some(&number) = self.numbers.get(v).filter(|_| made_here) {
+                let total = self.total(number, stage);
+                self.to.outputs.push((format!("{name}{TOTAL}"), total));
+            }
+        }
+    }
+
+    /// One more wave of sums over all partials of all devices: each device adds its own to what the one before it
+    /// hands on, and the last gives everyone the result. A wave for each value, one behind the other.
+    fn wave(&mut self, adding: &mut Adding) -> Result<(), ReplicateError> {
+        let (party, last, stage) = (self.party, self.parties - 1, adding.stage);
+        let wave = adding.done as u32 + 1;
+        for (i, v) in adding.values.iter().copied().enumerate().rev() {
+            let Some(hop) = wave.checked_sub(i as u32).filter(|hop| (1..=self.parties).contains(hop)) else {
+                continue;
+            };
+            let (dtype, shape) = self.fixed(v)?;
+            let (ty, name) = (Type::new(dtype, &shape), format!("{}.sum", self.to.value(v).name));
+            let meeting = self.meetings;
+            self.meetings += 1;
+            if hop < self.parties {
+                let (from, to) = (hop - 1, hop);
+                if party != from && party != to {
+                    continue;
+                }
+                let op = Pass { meeting, party, from, to, dtype, shape: ty.shape.clone() };
+                let result = Type { dtype, shape: op.result() };
+                let ins = if party == from { vec![adding.own[i]] } else { Vec::new() };
+                let passed = self.add(op.into(), ins, name.clone(), result, stage);
+                if party == to {
+                    adding.own[i] = self.add(SumOnto {}.into(), vec![passed, v], name, ty, stage);
+                }
+                continue;
+            }
+            // From the last to everyone else: all of it, or a shard to each.
+            let region = self.kept(&shape);
+            let takes = party != last || region.is_some();
+            let ins = if party == last { vec![adding.own[i]] } else { Vec::new() };
+            let own = region.clone().unwrap_or_else(|| whole(&shape));
+            let result = if takes { own.iter().map(Range::len).collect() } else { vec![0] };
+            let pieces = if takes { vec![Piece::of(last, &shape, &own)] } else { Vec::new() };
+            let (parties, ty) = ((0..self.parties).collect(), Type::new(dtype, &result));
+            let op = Exchange { meeting, party, parties, dtype, shape: result, pieces };
+            let given = self.add(op.into(), ins, name, ty, stage);
+            if region.is_some() {
+                self.in_part(given, shape);
+            }
+            self.sums.insert(v, if takes { given } else { adding.own[i] });
+        }
+        Ok(())
+    }
+
+    /// Whether the sum over all devices of what a node of this phase makes is an output of its own.
+    fn totalled(&self, phase: Phase, v: Value) -> bool {
+        let ty = self.from.ty(v);
+        let single = ty.rank() == 0 && ty.dtype == DType::F32;
+        self.partials > 1
+            && phase != Phase::Update
+            && single
+            && self.from.outputs.iter().any(|(_, o)| *o == v)
+    }
+
+    /// Copies a number as soon as it is made: what is an output is summed up where it lies.
+    fn set_apart(&mut self, v: Value) {
+        let Origin::Node { node, .. } = self.to.value(v).origin else { return };
+        let Node { phase, stage, .. } = self.to.nodes[node.index()];
+        let one = Type::f32(&[1, 1]);
+        let (op, name) = (Expand { shape: one.shape.clone() }, self.to.value(v).name.clone());
+        let number = self.add_in(phase, op.into(), vec![v], name, one, stage);
+        self.numbers.insert(v, number);
+    }
+
+    /// The sum of a number over all partials of all devices.
+    fn total(&mut self, number: Value, stage: u32) -> Value {
+        let name = self.to.value(number).name.clone();
+        let own = self.collected(number, 1, stage);
+        let each = (0..self.parties).flat_map(|from| (0..self.partials as usize).map(move |p| (from, p)));
+        let pieces = each.map(|(from, p)| Piece {
+            from,
+            of: vec![self.partials as usize, 1],
+            source: vec![p, 0],
+            target: vec![0, 0],
+            extent: vec![1, 1],
+            add: (from, p) != (0, 0),
+        });
+        let pieces = pieces.collect();
+        let sum = self.meet(own, DType::F32, vec![1, 1], pieces, (Phase::Update, stage));
+        self.add(
+            Reshape { shape: Vec::new() }.into(),
+            vec![sum],
+            name,
+            Type::new(DType::F32, &[0usize; 0]),
+            stage,
+        )
+    }
+
+    /// The rows of all partials of this device, each of so many elements.
+    fn collected(&mut self, row: Value, elements: usize, stage: u32) -> Value {
+        let (name, partials) = (self.to.value(row).name.clone(), self.partials as usize);
+        let ty = Type::new(self.to.ty(row).dtype, &[partials, elements]);
+        self.add(Collect { partials }.into(), vec![row], name, ty, stage)
+    }
+
+    fn fixed(&self, v: Value) -> Result<(DType, Vec<usize>), ReplicateError> {
+        let info = self.to.value(v);
+        let extent = |d: &Dim| d.as_const().and_then(|n| usize::try_from(n).ok());
+        let shape: Option<Vec<usize>> = info.ty.shape.iter().map(extent).collect();
+        let not_fixed = || ReplicateError::NotFixed { name: info.name.clone(), ty: info.ty.to_string() };
+        Ok((info.ty.dtype, shape.ok_or_else(not_fixed)?))
+    }
+
+    /// A meeting of all devices in a phase of an objective.
+    fn meet(
+        &mut self,
+        v: Value,
+        dtype: DType,
+        shape: Vec<usize>,
+        pieces: Vec<Piece>,
+        (phase, stage): (Phase, u32),
+    ) -> Value {
+        let ty = Type::new(dtype, &shape);
+        let name = format!("{}.all", self.to.value(v).name);
+        let parties = (0..self.parties).collect();
+        let op = Exchange { meeting: self.meetings, party: self.party, parties, dtype, shape, pieces };
+        self.meetings += 1;
+        self.add_in(phase, op.into(), vec![v], name, ty, stage)
+    }
+
+    /// The sum of a value over all devices, or this one's shard of it.
+    fn sum(&mut self, v: Value, stage: u32) -> Result<Value, ReplicateError> {
+        let (dtype, shape) = self.fixed(v)?;
+        let bytes = (shape.iter().product::<usize>() * dtype.size()) as u64;
+        let cut = widest(&shape)
+            .filter(|&d| self.parties > 2 && bytes >= SMALL && shape[d] >= self.parties as usize);
+        let kept = self.kept(&shape);
+        let shared = cut.map(|d| share(&shape, d, self.party, self.parties));
+        let own = kept.clone().or(shared).unwrap_or_else(|| whole(&shape));
+        let piece = |from| Piece { add: from > 0, ..Piece::of(from, &shape, &own) };
+        let pieces = (0..self.parties).map(piece).collect();
+        let sum = self.meet(v, dtype, own.iter().map(Range::len).collect(), pieces, (Phase::Update, stage));
+        match (kept, cut) {
+            (Some(_), _) => self.in_part(sum, shape),
+            (None, Some(d)) => return Ok(self.put_together(sum, dtype, &shape, d, (Phase::Update, stage))),
+            (None, None) => {}
+        }
+        Ok(sum)
+    }
+
+    /// All of a value of which every device has a share along a dimension.
+    fn put_together(
+        &mut self,
+        own: Value,
+        dtype: DType,
+        shape: &[usize],
+        d: usize,
+        when: (Phase, u32),
+    ) -> Value {
+        let pieces = (0..self.parties).map(|from| gathered(from, shape, d, self.parties)).collect();
+        self.meet(own, dtype, shape.to_vec(), pieces, when)
+    }
+
+    /// A value of every partial of every device, in order.
+    fn gather(&mut self, v: Value, stage: u32) -> Result<Vec<Value>, ReplicateError> {
+        let (dtype, shape) = self.fixed(v)?;
+        let elements = shape.iter().product();
+        // As a row, so that those of all devices lie one below the other.
+        let row = vec![Dim::from(1), Dim::from(elements)];
+        let name = self.to.value(v).name.clone();
+        let flat = Reshape { shape: row.clone() };
+        let ty = Type { dtype, shape: row.clone() };
+        let flat = self.add_in(Phase::Forward, flat.into(), vec![v], name.clone(), ty, stage);
+        let own = self.collected(flat, elements, stage);
+        let each = self.partials as usize;
+        let piece = |from| Piece {
+            from,
+            of: vec![each, elements],
+            source: vec![0, 0],
+            target: vec![from as usize * each, 0],
+            extent: vec![each, elements],
+            add: false,
+        };
+        let pieces = (0..self.parties).map(piece).collect();
+        let rows = vec![self.parties as usize * each, elements];
+        let all = self.meet(own, dtype, rows, pieces, (Phase::Update, stage));
+        let shape: Vec<Dim> = shape.into_iter().map(Dim::from).collect();
+        let mut parts = Vec::new();
+        for start in 0..self.parties as usize * each {
+            let op = Slice { axis: 0, start, len: 1.into(), step: 1 };
+            let ty = Type { dtype, shape: row.clone() };
+            let part = self.add(op.into(), vec![all], name.clone(), ty, stage);
+            let op = Reshape { shape: shape.clone() };
+            let ty = Type { dtype, shape: shape.clone() };
+            parts.push(self.add(op.into(), vec![part], name.clone(), ty, stage));
+        }
+        Ok(parts)
+    }
+
+    /// Does, for all partials in order, what the forward passes of all objectives up to this one do with the states
+    /// they change.
+    fn catch_up(&mut self, late: &mut Late, until: u32) -> Result<(), ReplicateError> {
+        while late.done <= until {
+            self.catch_up_with(late, late.done)?;
+            late.done += 1;
+        }
+        Ok(())
+    }
+
+    fn catch_up_with(&mut self, late: &mut Late, stage: u32) -> Result<(), ReplicateError> {
+        let from = self.from;
+        let nodes = from.nodes.iter().zip(&late.node).filter(|(node, late)| **late && node.stage == stage);
+        let nodes: Vec<&Node> = nodes.map(|(node, _)| node).collect();
+        // What differs from device to device; the rest is everyone's.
+        let mut gathered: HashMap<Value, Vec<Value>> = HashMap::new();
+        let makes_late =
+            |v: Value| matches!(from.value(v).origin, Origin::Node { node, .. } if late.node[node.index()]);
+        for v in nodes.iter().flat_map(|node| &node.ins).filter(|v| from.repeats(**v) && !makes_late(**v)) {
+            if !gathered.contains_key(v) {
+                gathered.insert(*v, self.gather(*v, stage)?);
+            }
+        }
+        let partials = late.made.len();
+        for partial in 0..partials {
+            for node in &nodes {
+                let seen = |v: &Value| {
+                    let parts = gathered.get(v).map(|parts| &parts[partial]);
+                    *parts.or(late.made[partial].get(v)).or(late.states.get(v)).unwrap_or(v)
+                };
+                let ins: Vec<Value> = node.ins.iter().map(seen).collect();
+                // The last partial makes the values there were.
+                let outs = node.outs.iter().map(|&v| {
+                    if partial + 1 == partials {
+                        return v;
+                    }
+                    let new = Value(self.to.values.len() as u32);
+                    self.to.values.push(from.value(v).clone());
+                    new
+                });
+                let outs: Vec<Value> = outs.collect();
+                late.made[partial].extend(node.outs.iter().copied().zip(outs.iter().copied()));
+                self.push(Node { op: node.op.clone(), ins, outs, phase: Phase::Update, stage });
+            }
+            for (state, next, _) in late.carries.iter().filter(|(.., of)| *of == stage) {
+                late.states.insert(*state, *late.made[partial].get(next).unwrap_or(next));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// When a value is made: by which node, and which of its results.
+fn made(graph: &Graph, v: Value) -> (u32, usize) {
+    match graph.value(v).origin {
+        Origin::Node { node, output } => (node.0 + 1, output),
+        Origin::Input(_) => (0, 0),
+    }
+}
+
+/// The dimension that is divided, the widest.
+fn widest(shape: &[usize]) -> Option<usize> {
+    (0..shape.len()).rev().max_by_key(|&d| shape[d])
+}
+
+/// A device's share of a value that is divided evenly along a dimension.
+fn share(shape: &[usize], d: usize, party: u32, parties: u32) -> Region {
+    let mut region = whole(shape);
+    region[d] = split(&region[d], &vec![1; parties as usize], party as usize);
+    region
+}
+
+/// The piece that a device brings of a value divided along a dimension, for who puts all of it together.
+fn gathered(from: u32, shape: &[usize], d: usize, parties: u32) -> Piece {
+    let part = share(shape, d, from, parties);
+    let extent: Vec<usize> = part.iter().map(Range::len).collect();
+    let target = part.iter().map(|range| range.start).collect();
+    Piece { from, of: extent.clone(), source: vec![0; shape.len()], target, extent, add: false }
+}

@@ -1,0 +1,462 @@
+//! When: the order of everything that happens in a step. Forward nodes keep the graph's order; backward
+//! and update nodes may move, as long as no update comes before its objective's loss. An order never
+//! changes a result, so whoever plans may take the one that needs the least memory.
+
+use crate::step::arrange::{Scene, arrange};
+use gulliver_graph::graph::{Graph, Node, NodeId, Origin, Phase, Role, Value};
+
+/// One occurrence of a value in a step: computed values exist once per partial, all else once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Instance {
+    /// The value.
+    pub value: Value,
+    /// The slice of the batch; 0 for what exists once.
+    pub partial: u32,
+}
+
+/// Something that happens, in order. Views do not happen: they are where their operand is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Task {
+    /// A node runs for one partial.
+    Run(NodeId, u32),
+    /// A partial result is added to the sum over the partials.
+    Accumulate(Value, u32),
+    /// A carried input takes its next value.
+    Carry(Value, Instance),
+}
+
+/// Some nodes, in order, for one partial: a piece of a schedule. Views and updates are not in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// What runs.
+    pub nodes: Vec<NodeId>,
+    /// For which slice of the batch.
+    pub partial: u32,
+}
+
+/// How backward and update nodes are put in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// As in the graph, all updates last.
+    Plain,
+    /// As in the graph, each update as soon as its gradient is there and nothing reads the weight.
+    UpdateEarly,
+    /// What frees most, or takes least, comes first.
+    LeastGrowth,
+    /// The same, but what only updates read waits while anything else can run, unless it frees memory.
+    GradientsLate,
+    /// All partials of a few layers, then of the next few, each update as soon as its gradient is there:
+    /// weights that do not stay on the device are fetched once for all partials.
+    Grouped,
+}
+
+/// Every rule that needs little memory, simplest first.
+pub const RULES: [Rule; 4] = [Rule::Plain, Rule::UpdateEarly, Rule::LeastGrowth, Rule::GradientsLate];
+
+/// Who reads what, by the value whose bytes are read: a view's are its operand's.
+#[derive(Clone)]
+pub struct Readers {
+    /// The value whose bytes a value shows.
+    pub root: Vec<Value>,
+    /// Whether a root exists once per partial.
+    pub repeats: Vec<bool>,
+    /// Whether the sum of a root over the partials is wanted: by the update, or as output.
+    pub summed: Vec<bool>,
+    /// Whether a root is an output.
+    pub output: Vec<bool>,
+    first: Vec<u32>,
+    nodes: Vec<NodeId>,
+}
+
+impl Readers {
+    /// In time linear in the graph.
+    pub fn of(graph: &Graph) -> Readers {
+        let count = graph.values.len();
+        let mut root: Vec<Value> = (0..count as u32).map(Value).collect();
+        for node in graph.nodes.iter().filter(|n| n.op.def().is_view()) {
+            root[node.outs[0].index()] = root[node.ins[0].index()];
+        }
+        let mut summed = vec![false; count];
+        for node in graph.nodes.iter().filter(|n| n.phase == Phase::Update) {
+            for (i, v) in node.ins.iter().enumerate() {
+                summed[root[v.index()].index()] |= graph.repeats(*v) && !node.op.def().each_partial(i);
+            }
+        }
+        let mut output = vec![false; count];
+        for (_, v) in &graph.outputs {
+            let v = root[v.index()];
+            output[v.index()] = true;
+            summed[v.index()] |= graph.repeats(v);
+        }
+        // Lists of readers, one after the other: counted, then filled.
+        let reads = |visit: &mut dyn FnMut(usize, NodeId)| {
+            for (id, node) in graph.nodes.iter().enumerate().filter(|(_, n)| !n.op.def().is_view()) {
+                for_each_root(&root, &node.ins, |v| visit(v.index(), NodeId(id as u32)));
+            }
+        };
+        let mut first = vec![0u32; count + 1];
+        reads(&mut |v, _| first[v + 1] += 1);
+        for v in 0..count {
+            first[v + 1] += first[v];
+        }
+        let mut nodes = vec![NodeId(0); first[count] as usize];
+        let mut next = first.clone();
+        reads(&mut |v, id| {
+            nodes[next[v] as usize] = id;
+            next[v] += 1;
+        });
+        let repeats = (0..count as u32).map(|v| graph.repeats(Value(v))).collect();
+        Readers { root, repeats, summed, output, first, nodes }
+    }
+
+    /// The nodes that read a root, each once, in the graph's order.
+    pub fn of_root(&self, root: Value) -> &[NodeId] {
+        &self.nodes[self.first[root.index()] as usize..self.first[root.index() + 1] as usize]
+    }
+
+    /// The instance of a value that a node sees when it runs for a partial.
+    pub fn seen(&self, v: Value, partial: u32) -> Instance {
+        let value = self.root[v.index()];
+        Instance { value, partial: if self.repeats[value.index()] { partial } else { 0 } }
+    }
+}
+
+/// All that happens in a step. `bytes` is the size of one instance of each value, which only the
+/// rules that weigh memory look at.
+pub fn tasks(graph: &Graph, readers: &Readers, partials: u32, rule: Rule, bytes: &[u64]) -> Vec<Task> {
+    let stages = graph.nodes.iter().map(|n| n.stage as usize + 1).max().unwrap_or(0);
+    let mut forward: Vec<Vec<NodeId>> = vec![Vec::new(); stages];
+    let mut rest: Vec<Vec<NodeId>> = vec![Vec::new(); stages];
+    for (id, node) in graph.nodes.iter().enumerate().filter(|(_, n)| !n.op.def().is_view()) {
+        let stage = node.stage as usize;
+        let early = node.phase == Phase::Forward && rest[stage].is_empty();
+        if early { &mut forward[stage] } else { &mut rest[stage] }.push(NodeId(id as u32));
+    }
+    let mut out = Emitter::new(graph, readers, partials);
+    // Whoever is met in the middle of a step need not have the same packs.
+    let meets = |n: &Node| n.op.def().meets() && n.phase != Phase::Update;
+    if rule == Rule::Grouped && !graph.nodes.iter().any(meets) && out.all_carry_early() {
+        out.grouped(&forward, &rest, bytes);
+        return out.tasks;
+    }
+    for (stage, (forward, rest)) in forward.iter().zip(&rest).enumerate() {
+        let is_update = |id: &NodeId| graph.nodes[id.index()].phase == Phase::Update;
+        let last = partials - 1;
+        for partial in 0..last {
+            forward
+                .iter()
+                .chain(rest.iter().filter(|id| !is_update(id)))
+                .for_each(|&id| out.run(id, partial));
+            out.forward_carries(stage as u32, partial);
+        }
+        forward.iter().for_each(|&id| out.run(id, last));
+        // A loss that only later nodes make must still come before every update.
+        let late_loss = rest.iter().any(|id| {
+            let node = &graph.nodes[id.index()];
+            node.phase == Phase::Forward && node.outs.iter().any(|v| readers.output[v.index()])
+        });
+        let order = match rule {
+            Rule::UpdateEarly | Rule::LeastGrowth | Rule::GradientsLate if !late_loss => {
+                let scene = Scene {
+                    graph,
+                    readers,
+                    sums_exist: partials > 1,
+                    remaining: &out.remaining,
+                    carries: &out.update,
+                    bytes: (rule != Rule::UpdateEarly).then_some(bytes),
+                    gradients_late: rule == Rule::GradientsLate,
+                };
+                arrange(&scene, rest)
+            }
+            // Meetings keep the graph's order, and so does all else where updates have some before others.
+            _ if meets_early(graph, rest) => rest.clone(),
+            _ => {
+                let (updates, others): (Vec<NodeId>, Vec<NodeId>) = rest.iter().partition(|id| is_update(id));
+                others.into_iter().chain(updates).collect()
+            }
+        };
+        let mut before = order.iter().filter(|id| !is_update(id)).count();
+        if before == 0 {
+            out.forward_carries(stage as u32, last);
+        }
+        for &id in &order {
+            if is_update(&id) {
+                out.run(id, 0);
+                out.update_carries(id);
+            } else {
+                out.run(id, last);
+                before -= 1;
+                if before == 0 {
+                    out.forward_carries(stage as u32, last);
+                }
+            }
+        }
+        out.late_carries(false);
+    }
+    out.late_carries(true);
+    out.tasks
+}
+
+/// Whether an update meets others before a node that is none does.
+fn meets_early(graph: &Graph, nodes: &[NodeId]) -> bool {
+    let node = |id: &NodeId| &graph.nodes[id.index()];
+    let mut meetings = nodes.iter().map(node).filter(|node| node.op.def().meets());
+    meetings.any(|node| node.phase == Phase::Update) && meetings.any(|node| node.phase != Phase::Update)
+}
+
+/// All that happens in a step whose nodes have turns; each update comes as soon as it can. None if a partial
+/// would see other states than the one before it left.
+pub fn in_turns(graph: &Graph, readers: &Readers, partials: u32, turns: &[Turn]) -> Option<Vec<Task>> {
+    let mut out = Emitter::new(graph, readers, partials);
+    let meets = |id: &NodeId| graph.nodes[id.index()].op.def().meets();
+    if !out.all_carry_early() {
+        return None;
+    }
+    let updates = (0..graph.nodes.len() as u32).map(NodeId);
+    let updates = updates.filter(|id| graph.nodes[id.index()].phase == Phase::Update);
+    let mut updates: Vec<NodeId> = updates.filter(|id| !graph.nodes[id.index()].op.def().is_view()).collect();
+    let mut objective = 0;
+    // Whether updates may have become ready.
+    let mut due = false;
+    let mut turns = turns.iter().peekable();
+    while let Some(turn) = turns.next() {
+        let stage = turn.nodes.first().map_or(objective, |id| graph.nodes[id.index()].stage);
+        if stage > objective {
+            let (over, later) = updates.into_iter().partition(|id| graph.nodes[id.index()].stage < stage);
+            out.all_updates(over);
+            out.late_carries(false);
+            (objective, updates) = (stage, later);
+        }
+        out.turn(&turn.nodes, turn.partial);
+        // Others wait for what is brought to a meeting, nobody for an update.
+        due |= turn.partial + 1 == partials;
+        if due && !turns.peek().is_some_and(|next| next.nodes.iter().all(meets)) {
+            // Other devices need not be as far: meetings for updates come when all turns are over.
+            out.ready_updates(&mut updates, |id| !meets(id));
+            due = false;
+        }
+    }
+    out.all_updates(updates);
+    out.late_carries(true);
+    Some(out.tasks)
+}
+
+/// Writes tasks down and keeps count of what is still to be read.
+struct Emitter<'a> {
+    graph: &'a Graph,
+    readers: &'a Readers,
+    partials: u32,
+    tasks: Vec<Task>,
+    /// Readers of each root that have not run for the last time.
+    remaining: Vec<u32>,
+    /// Carried by forward nodes: (stage, input, next).
+    forward: Vec<(u32, Value, Value)>,
+    /// Carried by update nodes: (input, next) by node.
+    update: Vec<Vec<(Value, Value)>>,
+    /// Carries that wait for the last reader of the old value.
+    late: Vec<(Value, Value)>,
+    /// Carries of what no update node makes.
+    last: Vec<(Value, Value)>,
+    /// Nodes that have run for the last time.
+    ran: Vec<bool>,
+}
+
+impl<'a> Emitter<'a> {
+    fn new(graph: &'a Graph, readers: &'a Readers, partials: u32) -> Emitter<'a> {
+        let (mut forward, mut update, mut last) =
+            (Vec::new(), vec![Vec::new(); graph.nodes.len()], Vec::new());
+        let producer = |v: Value| match graph.value(v).origin {
+            Origin::Node { node, .. } => Some((node, &graph.nodes[node.index()])),
+            Origin::Input(_) => None,
+        };
+        for &(input, next) in &graph.carries {
+            let Some((_, node)) = producer(next) else { continue };
+            // A view is carried when what it shows is made.
+            match producer(readers.root[next.index()]) {
+                _ if node.phase != Phase::Update => forward.push((node.stage, input, next)),
+                Some((id, node)) if node.phase == Phase::Update => update[id.index()].push((input, next)),
+                _ => last.push((input, next)),
+            }
+        }
+        let count = |v: usize| readers.of_root(Value(v as u32)).len() as u32;
+        let remaining = (0..graph.values.len()).map(count).collect();
+        let (tasks, late, ran) = (Vec::new(), Vec::new(), vec![false; graph.nodes.len()]);
+        Emitter { graph, readers, partials, tasks, remaining, forward, update, late, last, ran }
+    }
+
+    fn run(&mut self, id: NodeId, partial: u32) {
+        let node = &self.graph.nodes[id.index()];
+        self.tasks.push(Task::Run(id, partial));
+        if node.phase == Phase::Update || partial + 1 == self.partials {
+            self.ran[id.index()] = true;
+            for_each_root(&self.readers.root, &node.ins, |v| self.remaining[v.index()] -= 1);
+        }
+        if node.phase != Phase::Update && partial > 0 {
+            let sums = node.outs.iter().filter(|v| self.readers.summed[v.index()]);
+            self.tasks.extend(sums.map(|v| Task::Accumulate(*v, partial)));
+        }
+    }
+
+    /// The tasks of every objective by [`Rule::Grouped`].
+    fn grouped(&mut self, forward: &[Vec<NodeId>], rest: &[Vec<NodeId>], bytes: &[u64]) {
+        let graph = self.graph;
+        for (forward, rest) in forward.iter().zip(rest) {
+            let (mut updates, backward): (Vec<NodeId>, Vec<NodeId>) =
+                rest.iter().partition(|id| graph.nodes[id.index()].phase == Phase::Update);
+            for pack in packs(graph, forward, bytes).chain(packs(graph, &backward, bytes)) {
+                for partial in 0..self.partials {
+                    self.turn(pack, partial);
+                }
+                self.ready_updates(&mut updates, |_| true);
+            }
+            self.all_updates(updates);
+            self.late_carries(false);
+        }
+        self.late_carries(true);
+    }
+
+    /// Some nodes for one partial, and the states that they leave to the next.
+    fn turn(&mut self, nodes: &[NodeId], partial: u32) {
+        nodes.iter().for_each(|&id| self.run(id, partial));
+        for i in 0..self.forward.len() {
+            let (_, input, next) = self.forward[i];
+            if self.producer(next).is_some_and(|id| nodes.contains(&id)) {
+                self.carry(input, next, partial);
+            }
+        }
+    }
+
+    /// Whether states that the forward pass changes can take their next values as soon as those are made:
+    /// nobody reads the old ones after.
+    fn all_carry_early(&self) -> bool {
+        self.forward.iter().all(|(_, input, next)| {
+            let made = self.producer(*next);
+            let before =
+                |id: &NodeId| self.graph.nodes[id.index()].phase == Phase::Forward && Some(*id) <= made;
+            self.readers.of_root(*input).iter().all(before)
+        })
+    }
+
+    /// Runs the updates that can be, in order; who meets others does so in the graph's order.
+    fn ready_updates(&mut self, updates: &mut Vec<NodeId>, may: impl Fn(&NodeId) -> bool) {
+        let mut waiting = false;
+        updates.retain(|&id| {
+            let meets = self.graph.nodes[id.index()].op.def().meets();
+            let ready = may(&id) && !(meets && waiting) && self.ready(id);
+            waiting |= meets && !ready;
+            if ready {
+                self.run(id, 0);
+                self.update_carries(id);
+            }
+            !ready
+        });
+    }
+
+    fn all_updates(&mut self, updates: Vec<NodeId>) {
+        for id in updates {
+            self.run(id, 0);
+            self.update_carries(id);
+        }
+    }
+
+    /// The node that makes what a value shows.
+    fn producer(&self, v: Value) -> Option<NodeId> {
+        match self.graph.value(self.readers.root[v.index()]).origin {
+            Origin::Node { node, .. } => Some(node),
+            Origin::Input(_) => None,
+        }
+    }
+
+    /// Whether an update can run: all it reads is there, the losses too, and nobody else will read what
+    /// it overwrites.
+    fn ready(&self, id: NodeId) -> bool {
+        let (graph, node) = (self.graph, &self.graph.nodes[id.index()]);
+        let made = |v: Value| match graph.value(v).origin {
+            Origin::Node { node, .. } => self.ran[node.index()],
+            Origin::Input(_) => true,
+        };
+        let reads_it = |input: Value| node.ins.iter().any(|v| self.readers.root[v.index()] == input);
+        let alone =
+            |(input, _): &(Value, Value)| self.remaining[input.index()] <= u32::from(reads_it(*input));
+        let losses = graph.outputs.iter().map(|(_, v)| *v).filter(|v| match graph.value(*v).origin {
+            Origin::Node { node: of, .. } => {
+                let of = &graph.nodes[of.index()];
+                of.stage == node.stage && of.phase == Phase::Forward
+            }
+            Origin::Input(_) => false,
+        });
+        let root = |v: &Value| self.readers.root[v.index()];
+        node.ins.iter().all(|v| made(root(v)))
+            && losses.into_iter().all(|v| made(root(&v)))
+            && self.update[id.index()].iter().all(alone)
+    }
+
+    fn carry(&mut self, input: Value, next: Value, partial: u32) {
+        self.tasks.push(Task::Carry(input, self.readers.seen(next, partial)));
+    }
+
+    fn forward_carries(&mut self, stage: u32, partial: u32) {
+        for i in 0..self.forward.len() {
+            let (of, input, next) = self.forward[i];
+            if of == stage {
+                self.carry(input, next, partial);
+            }
+        }
+    }
+
+    fn update_carries(&mut self, id: NodeId) {
+        for (input, next) in std::mem::take(&mut self.update[id.index()]) {
+            if self.remaining[input.index()] == 0 {
+                self.carry(input, next, 0);
+            } else {
+                self.late.push((input, next));
+            }
+        }
+    }
+
+    /// At the end of an objective, those whose old value nobody reads any more; at the end, all.
+    fn late_carries(&mut self, all: bool) {
+        if all {
+            self.late.append(&mut self.last);
+        }
+        for (input, next) in std::mem::take(&mut self.late) {
+            if all || self.remaining[input.index()] == 0 {
+                self.carry(input, next, 0);
+            } else {
+                self.late.push((input, next));
+            }
+        }
+    }
+}
+
+/// Packs of the weights are about so many of all.
+const PACKS: u64 = 12;
+
+/// Neighbours in packs that read about the same bytes of weights.
+fn packs<'a>(graph: &Graph, nodes: &'a [NodeId], bytes: &[u64]) -> std::vec::IntoIter<&'a [NodeId]> {
+    let weight = |v: &Value| matches!(graph.value(*v).origin, Origin::Input(Role::Weight(_)));
+    let all: u64 = graph.weights().map(|(v, _)| bytes[v.index()]).sum();
+    let (mut packs, mut first, mut held) = (Vec::new(), 0, Vec::new());
+    for (i, id) in nodes.iter().enumerate() {
+        let new = graph.nodes[id.index()].ins.iter().filter(|v| weight(v));
+        let new: Vec<Value> = new.copied().filter(|v| !held.contains(v)).collect();
+        let sum: u64 = held.iter().chain(&new).map(|v| bytes[v.index()]).sum();
+        if sum > all / PACKS && first < i && !new.is_empty() {
+            packs.push(&nodes[first..i]);
+            (first, held) = (i, Vec::new());
+        }
+        held.extend(new);
+    }
+    packs.push(&nodes[first..]);
+    packs.into_iter()
+}
+
+/// Calls `f` once for each value whose bytes the operands show.
+pub(crate) fn for_each_root(root: &[Value], ins: &[Value], mut f: impl FnMut(Value)) {
+    for (i, v) in ins.iter().enumerate() {
+        let v = root[v.index()];
+        if ins[..i].iter().all(|w| root[w.index()] != v) {
+            f(v);
+        }
+    }
+}

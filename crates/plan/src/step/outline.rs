@@ -1,0 +1,191 @@
+//! What a plan is whatever the sizes of the input: the order of the tasks, what shares storage and for
+//! how long, and the kinds of sizes there are. Made once; a plan for new sizes only fills in bytes and
+//! offsets.
+
+use crate::budget::base::{Base, Facts};
+use crate::budget::choose::LONG;
+pub use crate::budget::evaluate::profile;
+use crate::budget::learn::Rung;
+use crate::step::kind::Kinds;
+use crate::step::lifetime::{Lifetimes, Sharing, lifetimes};
+use crate::step::make::{BATCH, Options, PlanError};
+use crate::step::order::{RULES, Readers, Rule, in_turns, tasks};
+use crate::step::progress::Activity;
+use crate::step::script::Script;
+use crate::time::cost::{Curves, Meeting};
+use gulliver_graph::dim::{Bindings, DimError};
+use gulliver_graph::graph::{Graph, Value};
+use gulliver_graph::work::Work;
+
+/// See the top of this file.
+#[derive(Clone)]
+pub struct Outline {
+    /// Slices of the batch.
+    pub partials: u32,
+    /// How backward and update nodes are ordered.
+    pub rule: Rule,
+    /// What happens if everything stays on the device.
+    pub script: Script,
+    /// What then shares storage.
+    pub life: Lifetimes,
+    /// Who reads what.
+    pub readers: Readers,
+    /// What may share storage.
+    pub sharing: Sharing,
+    /// What repeats.
+    pub kinds: Kinds,
+    /// What may be done with the versions of the script.
+    facts: Facts,
+    /// What served under other budgets.
+    pub(crate) rungs: Vec<Rung>,
+    /// What every kind of node has to do.
+    work: Vec<Work>,
+}
+
+/// The sizes of one input, put into every kind of an outline.
+#[derive(Clone)]
+pub struct Sizes {
+    /// Sizes of one partial.
+    pub slice: Bindings,
+    /// Bytes of one instance, by kind of type.
+    pub bytes: Vec<u64>,
+    /// Working memory by kind of node.
+    pub scratch: Vec<u64>,
+    /// Seconds by kind of node.
+    pub seconds: Vec<f64>,
+    /// The same while other devices are at rest, if that makes a difference; else nothing.
+    pub alone: Vec<f64>,
+    /// What a meeting takes of the device's time, if that is known.
+    pub meeting: Option<Meeting>,
+}
+
+impl Outline {
+    /// Whether its script is too long for plans to be weighed against each other.
+    pub fn is_long(&self) -> bool {
+        self.script.acts.len() > LONG
+    }
+
+    /// Chooses the order that needs least memory for inputs of these sizes (of the whole batch), never
+    /// more than the graph's own; it serves inputs of any size.
+    pub fn new(graph: &Graph, sizes: &Bindings, options: &Options) -> Result<Outline, PlanError> {
+        Outline::best(graph, sizes, options, if options.grouped { &[Rule::Grouped] } else { &RULES })
+    }
+
+    /// The outline with one rule of order.
+    pub fn with_rule(
+        graph: &Graph,
+        sizes: &Bindings,
+        options: &Options,
+        rule: Rule,
+    ) -> Result<Outline, PlanError> {
+        Outline::best(graph, sizes, options, &[rule])
+    }
+
+    fn best(
+        graph: &Graph,
+        sizes: &Bindings,
+        options: &Options,
+        rules: &[Rule],
+    ) -> Result<Outline, PlanError> {
+        let (kinds, readers) = (Kinds::of(graph), Readers::of(graph));
+        let partials = options.partials.max(1);
+        let sizes = settle(graph, &kinds, sizes, options)?;
+        let bytes: Vec<u64> = kinds.type_of.iter().map(|&k| sizes.bytes[k as usize]).collect();
+        let sharing = Sharing::of(graph, &readers, partials);
+        let turns = |turns| in_turns(graph, &readers, partials, turns).ok_or(PlanError::Turns);
+        let in_turns = options.turns.map(turns).transpose()?;
+        let rules = if in_turns.is_some() { &rules[..1] } else { rules };
+        let mut best: Option<(u64, Rule, Script, Lifetimes)> = None;
+        for (i, &rule) in rules.iter().enumerate() {
+            options.told(Activity::Order, i, rules.len())?;
+            let tasks = in_turns.clone().unwrap_or_else(|| tasks(graph, &readers, partials, rule, &bytes));
+            let script = Script::of(graph, &readers, &tasks, partials);
+            let life = lifetimes(&sharing, &script);
+            let peak = peak(&script, &life, &bytes, |node| sizes.scratch[kinds.kind_of[node] as usize]);
+            if best.as_ref().is_none_or(|(least, ..)| peak < *least) {
+                best = Some((peak, rule, script, life));
+            }
+        }
+        let (_, rule, script, life) = best.expect("at least one rule is given");
+        let work = kinds.nodes.iter().map(|id| Work::of(graph, &graph.nodes[id.index()])).collect();
+        let facts = Facts::of(graph, &script);
+        Ok(Outline { partials, rule, script, life, readers, sharing, kinds, facts, rungs: Vec::new(), work })
+    }
+
+    /// The script in which everything stays, with what may be done to it.
+    pub fn base<'a>(&'a self, graph: &'a Graph) -> Base<'a> {
+        self.facts.base(graph, &self.script)
+    }
+
+    /// Puts the sizes of an input (of the whole batch) into every kind.
+    pub fn sizes(&self, graph: &Graph, sizes: &Bindings, options: &Options) -> Result<Sizes, PlanError> {
+        Ok(self.priced(&settle(graph, &self.kinds, sizes, options)?, options))
+    }
+
+    /// The same sizes at other prices.
+    pub(crate) fn priced(&self, sizes: &Sizes, options: &Options) -> Sizes {
+        let by = |curves: Option<&Curves>| -> Vec<f64> {
+            let kinds = self.work.iter().enumerate().map(|(kind, work)| {
+                let slower = options.slower.get(kind).copied().unwrap_or(1.0);
+                let load = work.bind(&sizes.slice).unwrap_or_default();
+                let measured = curves.and_then(|curves| curves.seconds(&work.family, &load));
+                slower * measured.unwrap_or_else(|| options.rates.seconds(load.flops, load.bytes))
+            });
+            kinds.collect()
+        };
+        let alone = options.curves.and_then(|curves| curves.alone.as_deref());
+        let alone = alone.map_or_else(Vec::new, |alone| by(Some(alone)));
+        let meeting = options.curves.and_then(|curves| curves.meeting);
+        Sizes { seconds: by(options.curves), alone, meeting, ..sizes.clone() }
+    }
+
+    /// Seconds of a node.
+    pub fn seconds(&self, sizes: &Sizes, node: usize) -> f64 {
+        sizes.seconds[self.kinds.kind_of[node] as usize]
+    }
+}
+
+/// The sizes of one of several equal slices of a batch.
+pub fn slice_of(sizes: &Bindings, partials: u32) -> Result<Bindings, PlanError> {
+    let mut slice = sizes.clone();
+    if let Some(batch) = sizes.get(BATCH) {
+        if batch == 0 || batch % partials as usize != 0 {
+            return Err(PlanError::Partials { batch, partials });
+        }
+        slice.set(BATCH, batch / partials as usize);
+    }
+    Ok(slice)
+}
+
+fn settle(graph: &Graph, kinds: &Kinds, sizes: &Bindings, options: &Options) -> Result<Sizes, PlanError> {
+    let partials = options.partials.max(1);
+    let slice = slice_of(sizes, partials)?;
+    let mut bytes = Vec::with_capacity(kinds.types.len());
+    let mut shapes = Vec::with_capacity(kinds.types.len());
+    for ty in &kinds.types {
+        let shape = ty.bind(&slice)?;
+        let elements = shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d as u64));
+        // All partials of a value lie in one buffer.
+        let total = elements.and_then(|n| n.checked_mul(ty.dtype.size() as u64));
+        let fits = total.filter(|n| n.checked_mul(u64::from(partials)).is_some_and(|n| n <= i64::MAX as u64));
+        let overflow = || DimError::OutOfRange { dim: ty.to_string(), value: "too large".into() };
+        bytes.push(fits.ok_or_else(overflow)?);
+        shapes.push(shape);
+    }
+    let mut scratch = Vec::with_capacity(kinds.nodes.len());
+    let shape = |v: &Value| shapes[kinds.type_of[v.index()] as usize].as_slice();
+    for id in &kinds.nodes {
+        let node = &graph.nodes[id.index()];
+        let (ins, outs): (Vec<_>, Vec<_>) =
+            (node.ins.iter().map(shape).collect(), node.outs.iter().map(shape).collect());
+        let fits = node.op.def().fits(&ins, &outs);
+        fits.map_err(|why| PlanError::Shape { node: graph.value(node.outs[0]).name.clone(), why })?;
+        let view = node.op.def().is_view();
+        scratch.push(if view { 0 } else { (options.scratch)(graph, node, &slice)? });
+    }
+    Ok(Sizes { slice, bytes, scratch, seconds: Vec::new(), alone: Vec::new(), meeting: None })
+}
+
+fn peak(script: &Script, life: &Lifetimes, bytes: &[u64], scratch: impl Fn(usize) -> u64) -> u64 {
+    profile(script, life, bytes, scratch).into_iter().max().unwrap_or(0)
+}

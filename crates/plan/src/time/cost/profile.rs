@@ -1,0 +1,112 @@
+//! How fast one machine was measured to be: its kernels in several ways of using it, its links, and what more
+//! threads bring.
+
+use super::{Curves, Links};
+use serde::{Deserialize, Serialize};
+
+/// What so many threads reach together.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Scaling {
+    /// How many.
+    pub threads: usize,
+    /// Floating-point operations a second.
+    pub flops: f64,
+    /// Bytes read and written a second by copies beyond the caches.
+    pub bytes: f64,
+    /// From the lowest to the highest of repetitions, as a share of the median; the larger of both.
+    pub spread: f64,
+}
+
+/// See the top of this file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Profile {
+    /// Cores of the machine.
+    pub cores: usize,
+    /// Which processor it has, in its own words.
+    pub processor: String,
+    /// Bytes a second over its links.
+    pub links: Links,
+    /// By number of threads, from 1.
+    pub scaling: Vec<Scaling>,
+    /// By way of using it.
+    pub curves: Vec<Curves>,
+}
+
+impl Profile {
+    /// The curves of so many devices of so many threads each: as measured, or scaled from the most similar way
+    /// that was. Those of several know how fast one is while the others are at rest.
+    pub fn at(&self, threads: usize, devices: usize) -> Option<Curves> {
+        let mut curves = self.scaled(threads, devices)?;
+        if devices > 1 {
+            curves.alone = self.scaled(threads, 1).filter(|alone| *alone != curves).map(Box::new);
+        }
+        Some(curves)
+    }
+
+    fn scaled(&self, threads: usize, devices: usize) -> Option<Curves> {
+        let near = &self.curves[self.nearest(threads, devices)?];
+        let mut curves = near.clone();
+        let faster = self.flops(threads) / self.flops(near.threads);
+        if near.threads != threads && faster.is_finite() && faster > 0.0 {
+            curves.rates.flops *= faster;
+            curves.rates.bytes *= faster;
+            let points = curves.families.values_mut().flatten();
+            points.for_each(|point| point.seconds /= faster);
+        }
+        (curves.threads, curves.devices) = (threads, devices);
+        Some(curves.fitted())
+    }
+
+    /// Which of the curves are of the most similar way that was measured.
+    pub fn nearest(&self, threads: usize, devices: usize) -> Option<usize> {
+        let apart = |a: usize, b: usize| (a.max(1) as f64 / b.max(1) as f64).ln().abs();
+        let distance = |c: &Curves| apart(c.threads, threads) + apart(c.devices, devices);
+        let all = 0..self.curves.len();
+        all.min_by(|&a, &b| distance(&self.curves[a]).total_cmp(&distance(&self.curves[b])))
+    }
+
+    /// Floating-point operations a second of so many threads; no more than all cores have.
+    fn flops(&self, threads: usize) -> f64 {
+        let enough = self.scaling.iter().find(|s| s.threads >= threads);
+        enough.or(self.scaling.last()).map_or(f64::NAN, |s| s.flops)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::cost::{Point, Rates};
+    use gulliver_graph::work::Load;
+
+    #[test]
+    fn ways_that_were_not_measured_are_scaled_from_the_nearest() {
+        let curves = |threads, devices, seconds| {
+            let load = Load { flops: 1e6, bytes: 1e6, extents: [1.0; 6] };
+            let families = [("conv".to_string(), vec![Point { load, seconds, spread: 0.0 }])];
+            let rates = Rates { flops: 1e9, bytes: 1e9, call: 1e-6 };
+            Curves::of([threads, devices], rates, families.into_iter().collect())
+        };
+        let scaling = |threads: usize| Scaling {
+            threads,
+            flops: [10.0, 18.0, 24.0, 28.0][threads - 1],
+            bytes: 1.0,
+            spread: 0.0,
+        };
+        let profile = Profile {
+            cores: 4,
+            processor: String::new(),
+            links: Links::default(),
+            scaling: (1..=4).map(scaling).collect(),
+            curves: vec![curves(4, 1, 1.0), curves(1, 1, 2.8), curves(1, 4, 3.5)],
+        };
+        for (threads, devices, expected) in
+            [(4, 1, 1.0), (1, 1, 2.8), (1, 4, 3.5), (3, 1, 28.0 / 24.0), (1, 3, 3.5), (8, 1, 1.0)]
+        {
+            let found = profile.at(threads, devices).unwrap();
+            assert_eq!((found.threads, found.devices), (threads, devices));
+            let seconds = found.families["conv"][0].seconds;
+            assert!((seconds - expected).abs() < 1e-9, "{devices} of {threads}: {seconds}, not {expected}");
+        }
+        assert_eq!(Profile { curves: Vec::new(), ..profile }.at(1, 1), None);
+    }
+}

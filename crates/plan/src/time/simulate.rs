@@ -1,0 +1,153 @@
+//! How long a plan takes, without running it: each stream does its steps in order, each step as soon as
+//! what it waits for is done. [`together`] times the plans of several devices at once.
+
+mod together;
+
+pub use together::{LinkUse, Party, Span, Stuck, Together, Uneven, crowds, over_links, together};
+
+use crate::document::plan::{Act, Place, Plan, STREAMS, Stream, Tier};
+use crate::time::cost::Links;
+use gulliver_graph::dim::{Bindings, DimError};
+use gulliver_graph::graph::{Graph, Node, NodeId, Phase};
+use gulliver_graph::op::Op;
+use gulliver_graph::op::exchange::Exchange;
+use serde::Serialize;
+
+/// What a simulated step comes to.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Timing {
+    /// Seconds from the first step to the last.
+    pub seconds: f64,
+    /// Seconds each stream is at work.
+    pub busy: [f64; STREAMS.len()],
+    /// Seconds spent on computing what was computed before.
+    pub again: f64,
+    /// Bytes moved.
+    pub moved: Moved,
+}
+
+/// Bytes over each link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Moved {
+    /// From host to device.
+    pub to_device: u64,
+    /// From device to host.
+    pub to_host: u64,
+    /// From disk.
+    pub disk_read: u64,
+    /// To disk.
+    pub disk_written: u64,
+}
+
+/// Bytes over each link when a plan runs once.
+pub fn moved(plan: &Plan) -> Moved {
+    let mut moved = Moved::default();
+    for step in &plan.steps {
+        if let Act::Move { from, to } = &step.act {
+            *count(&mut moved, tier(plan, from), tier(plan, to)) += from.bytes;
+        }
+    }
+    moved
+}
+
+/// What a node does when it meets others, for these sizes of one partial; none if it meets nobody.
+pub fn meeting_of(node: &Node, sizes: &Bindings) -> Option<Exchange> {
+    with_meeting(node, sizes, Exchange::clone)
+}
+
+/// [`meeting_of`], looked at where it is.
+fn with_meeting<R>(node: &Node, sizes: &Bindings, look: impl FnOnce(&Exchange) -> R) -> Option<R> {
+    if !node.op.def().meets() {
+        return None;
+    }
+    match node.op.def().bind(sizes).ok()?.as_ref().unwrap_or(&node.op) {
+        Op::Exchange(what) => Some(look(what)),
+        _ => None,
+    }
+}
+
+/// Bytes that the meetings of a graph bring from other devices in one step; the sizes are of one partial.
+pub fn exchanged(graph: &Graph, sizes: &Bindings, partials: u32) -> Result<u64, DimError> {
+    let mut sum = 0;
+    for node in graph.nodes.iter().filter(|node| node.op.def().meets()) {
+        let bound = node.op.def().bind(sizes)?;
+        if let Op::Exchange(op) = bound.as_ref().unwrap_or(&node.op) {
+            sum += op.bytes() * if node.phase == Phase::Update { 1 } else { u64::from(partials) };
+        }
+    }
+    Ok(sum)
+}
+
+fn tier(plan: &Plan, place: &Place) -> Tier {
+    plan.spaces[plan.buffer(place.buffer).space as usize].tier
+}
+
+fn count(moved: &mut Moved, from: Tier, to: Tier) -> &mut u64 {
+    match (from, to) {
+        (Tier::Disk, _) => &mut moved.disk_read,
+        (_, Tier::Disk) => &mut moved.disk_written,
+        (Tier::Host, _) => &mut moved.to_device,
+        _ => &mut moved.to_host,
+    }
+}
+
+/// Seconds a byte takes from tier to tier.
+pub fn per_byte(links: &Links, from: Tier, to: Tier) -> f64 {
+    1.0 / match (from, to) {
+        (Tier::Disk, _) => links.disk_read,
+        (_, Tier::Disk) => links.disk_write,
+        (Tier::Host, _) => links.to_device,
+        _ => links.to_host,
+    }
+}
+
+/// Bytes that pass through memory when one is added, for each when one is copied: two are read and one is written.
+const ADDED: f64 = 1.5;
+
+/// Times a plan whose kernels take so many seconds.
+pub fn simulate(plan: &Plan, node: impl Fn(NodeId) -> f64, links: &Links) -> Timing {
+    let mut timing = Timing { moved: moved(plan), ..Timing::default() };
+    let mut free = [0.0f64; STREAMS.len()];
+    let mut done = vec![0.0f64; plan.steps.len()];
+    let mut ran = Ran::default();
+    // Bytes read and written a second by copies and sums on the device.
+    let pass = links.to_device;
+    for (i, step) in plan.steps.iter().enumerate() {
+        let seconds = match &step.act {
+            Act::Alloc(_) | Act::Free(_) => continue,
+            Act::Run { node: id, partial, .. } => {
+                let seconds = node(*id);
+                if !ran.insert(plan, *id, *partial) {
+                    timing.again += seconds;
+                }
+                seconds
+            }
+            Act::Meet { node: id, .. } => node(*id),
+            Act::Copy { from, .. } => from.bytes as f64 / pass,
+            Act::Add { from, .. } => ADDED * from.bytes as f64 / pass,
+            Act::Move { from, to } => from.bytes as f64 * per_byte(links, tier(plan, from), tier(plan, to)),
+        };
+        let stream = plan.stream(&step.act).unwrap_or(Stream::Compute) as usize;
+        let ready = step.after.iter().map(|&other| done[other as usize]).fold(free[stream], f64::max);
+        done[i] = ready + seconds;
+        free[stream] = done[i];
+        timing.busy[stream] += seconds;
+        timing.seconds = timing.seconds.max(done[i]);
+    }
+    timing
+}
+
+/// Which nodes have run, for which partials.
+#[derive(Default)]
+struct Ran(Vec<bool>);
+
+impl Ran {
+    /// Notes a run; false if it is not the first.
+    fn insert(&mut self, plan: &Plan, node: NodeId, partial: u32) -> bool {
+        let at = node.index() * plan.partials.max(1) as usize + partial as usize;
+        if self.0.len() <= at {
+            self.0.resize(2 * at + 1, false);
+        }
+        !std::mem::replace(&mut self.0[at], true)
+    }
+}
