@@ -4,17 +4,17 @@
 
 mod copies;
 mod emit;
-mod homes;
 mod matching;
 mod order;
+mod residences;
 
 use crate::dim::{Bindings, Dim};
 use crate::graph::{Graph, GraphError, Value};
 use crate::verify::verify;
 use emit::emit;
-use homes::homes;
 use matching::matched;
 use order::order;
+use residences::residences;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -125,7 +125,7 @@ pub fn fuse_partly(graphs: &[&Graph], apart: &dyn Fn(&str) -> bool) -> Result<Fu
     }
     let mut matched = matched(graphs, apart)?;
     let order = order(&mut matched);
-    let fused = emit(&matched, &homes(&matched), &order);
+    let fused = emit(&matched, &residences(&matched), &order);
     verify(&fused.graph)?;
     Ok(fused)
 }

@@ -69,9 +69,9 @@ fn compare(graphs: &[&Graph], apart: bool) -> Fused {
             check(name, &alone[v.index()], fused.outputs[member][name]);
         }
         for (input, next) in &graph.carries {
-            let home = fused.places[member][input.index()];
-            let (_, to) = fused.graph.carries.iter().find(|(from, _)| *from == home.value).unwrap();
-            check("a carry", &alone[next.index()], gulliver_graph::fuse::Place { value: *to, ..home });
+            let residence = fused.places[member][input.index()];
+            let (_, to) = fused.graph.carries.iter().find(|(from, _)| *from == residence.value).unwrap();
+            check("a carry", &alone[next.index()], gulliver_graph::fuse::Place { value: *to, ..residence });
         }
     }
     fused

@@ -187,10 +187,10 @@ pub fn corrected(profile: &Profile, corrections: &[Correction]) -> Profile {
         };
         for curves in profile.curves.iter_mut().filter(of) {
             curves.between *= one.times;
-            if let Some(meeting) = &mut curves.meeting {
-                meeting.call *= one.times;
-                meeting.byte *= one.times;
-                meeting.beside *= one.times;
+            if let Some(collective) = &mut curves.collective {
+                collective.call *= one.times;
+                collective.byte *= one.times;
+                collective.beside *= one.times;
             }
             let points = curves.families.values_mut().flatten();
             points.for_each(|point| point.seconds *= one.times);

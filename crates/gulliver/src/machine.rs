@@ -3,7 +3,7 @@
 
 use crate::command::{CommandError, check_file, write_file};
 use crate::text_file::read_text;
-use gulliver_plan::time::cost::{Curves, Links, Meeting, Point, Profile, Rates};
+use gulliver_plan::time::cost::{CollectivePrice, Curves, Links, Point, Profile, Rates};
 use gulliver_run::team::cores;
 use std::fmt::Write as _;
 use std::fs;
@@ -104,12 +104,12 @@ fn parse(text: &str) -> Result<Profile, String> {
             "a number of `curves`",
             &[flops, bytes, call, curves.threads as f64, curves.devices as f64],
         )?;
-        let Meeting { call, byte, beside } =
-            curves.meeting.unwrap_or(Meeting { call: 0.0, byte: 0.0, beside: 0.0 });
+        let CollectivePrice { call, byte, beside } =
+            curves.collective.unwrap_or(CollectivePrice { call: 0.0, byte: 0.0, beside: 0.0 });
         let Curves { uneven, fades, resumes, around, .. } = curves;
         let waits = [call, byte, beside, *uneven, *fades, *resumes, around[0], around[1]];
         if !waits.iter().all(|x| x.is_finite() && *x >= 0.0) {
-            return Err("`meeting`, `uneven`, `fades`, `resumes` or `around` has a number below 0".into());
+            return Err("`collective`, `uneven`, `fades`, `resumes` or `around` has a number below 0".into());
         }
         for (family, points) in &curves.families {
             for point in points {
@@ -147,7 +147,17 @@ pub fn render(profile: &Profile) -> String {
         ));
     }
     for Curves {
-        threads, devices, between, meeting, uneven, fades, resumes, around, rates, families, ..
+        threads,
+        devices,
+        between,
+        collective,
+        uneven,
+        fades,
+        resumes,
+        around,
+        rates,
+        families,
+        ..
     } in curves
     {
         let Rates { flops, bytes, call } = rates;
@@ -155,9 +165,9 @@ pub fn render(profile: &Profile) -> String {
             "\n[[curves]]\nthreads = {threads}\ndevices = {devices}\nbetween = {between:e}\n\
              rates = {{ flops = {flops:e}, bytes = {bytes:e}, call = {call:e} }}"
         ));
-        if let Some(Meeting { call, byte, beside }) = meeting {
+        if let Some(CollectivePrice { call, byte, beside }) = collective {
             line(format!(
-                "meeting = {{ call = {call:e}, byte = {byte:e}, beside = {beside:e} }}\nuneven = {uneven:.4}\n\
+                "collective = {{ call = {call:e}, byte = {byte:e}, beside = {beside:e} }}\nuneven = {uneven:.4}\n\
                  fades = {fades:.4}\nresumes = {resumes:e}\naround = [{:e}, {:e}]",
                 around[0], around[1]
             ));
@@ -203,7 +213,7 @@ mod tests {
             scaling: vec![Scaling { threads: 1, flops: 5e9, bytes: 6e9, spread: 0.5 }],
             curves: vec![Curves {
                 between: 1e-7,
-                meeting: Some(Meeting { call: 2e-5, byte: 1e-9, beside: 4e-5 }),
+                collective: Some(CollectivePrice { call: 2e-5, byte: 1e-9, beside: 4e-5 }),
                 uneven: 0.0625,
                 fades: 0.125,
                 resumes: 1e-4,
@@ -237,7 +247,7 @@ mod tests {
             (
                 "byte = 1e-9",
                 "byte = -1e-9",
-                "`meeting`, `uneven`, `fades`, `resumes` or `around` has a number below 0",
+                "`collective`, `uneven`, `fades`, `resumes` or `around` has a number below 0",
             ),
             ("around = [3e-4", "around = [-3e-4", "has a number below 0"),
             ("devices = 2", "devices = 0", "a number of `curves` is 0"),

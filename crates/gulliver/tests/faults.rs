@@ -9,7 +9,7 @@ use gulliver_graph::op::exchange::Exchange;
 use gulliver_run::data::Batch;
 use gulliver_run::host::{HostData, HostTensor};
 use gulliver_run::link::Throttle;
-use gulliver_run::peers::{Parted, Peers, Room};
+use gulliver_run::peers::{PeerLost, Peers, Room};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -144,31 +144,31 @@ fn a_device_whose_thread_dies_stops_all_with_one_error() {
 /// A room in which the link of one device errors when it has been used so often.
 struct Loose {
     room: Room,
-    party: u32,
+    rank: u32,
     left: AtomicU64,
 }
 
 impl Peers for Loose {
-    fn exchange(&self, what: &Exchange, own: &[u8], result: &mut [u8], idle: bool) -> Result<(), Parted> {
+    fn exchange(&self, what: &Exchange, own: &[u8], result: &mut [u8], idle: bool) -> Result<(), PeerLost> {
         let again = |left: u64| left.checked_sub(1);
-        if what.party == self.party
+        if what.rank == self.rank
             && self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, again).is_err()
         {
-            return Err(Parted { party: self.party, why: "the cable came off".into() });
+            return Err(PeerLost { rank: self.rank, why: "the cable came off".into() });
         }
         self.room.exchange(what, own, result, idle)
     }
-    fn share(&self, party: u32, numbers: &[f32]) -> Result<Vec<Vec<f32>>, Parted> {
-        self.room.share(party, numbers)
+    fn share(&self, rank: u32, numbers: &[f32]) -> Result<Vec<Vec<f32>>, PeerLost> {
+        self.room.share(rank, numbers)
     }
-    fn part(&self, party: u32, why: &str) {
-        self.room.part(party, why);
+    fn part(&self, rank: u32, why: &str) {
+        self.room.part(rank, why);
     }
-    fn gone(&self) -> Option<Parted> {
+    fn gone(&self) -> Option<PeerLost> {
         self.room.gone()
     }
-    fn taken(&self, party: u32) -> Vec<u64> {
-        self.room.taken(party)
+    fn taken(&self, rank: u32) -> Vec<u64> {
+        self.room.taken(rank)
     }
     fn over(&self, throttle: &Arc<Throttle>) {
         self.room.over(throttle);
@@ -178,15 +178,15 @@ impl Peers for Loose {
 #[test]
 fn a_link_that_errors_stops_all_with_one_error() {
     for left in [0, 1, 2, 3, 5, 8, 13] {
-        let party = left as u32 % DEVICES as u32;
+        let rank = left as u32 % DEVICES as u32;
         let loose = || {
             let room = Room::new(DEVICES, true);
-            Kernels::default().among(Arc::new(Loose { room, party, left: left.into() }))
+            Kernels::default().among(Arc::new(Loose { room, rank, left: left.into() }))
         };
         for (name, session) in sessions(loose) {
             let said = failure(name, session, 4, |_| batch(false));
             assert!(
-                said.starts_with("step ") && said.contains(&format!(", device {party}: ")),
+                said.starts_with("step ") && said.contains(&format!(", device {rank}: ")),
                 "{name}: {said}"
             );
             assert!(said.contains("the cable came off"), "{name}: {said}");

@@ -27,7 +27,7 @@ fn profile() -> Profile {
         threads: 1,
         devices,
         between: 1e-6,
-        meeting: None,
+        collective: None,
         uneven: 0.0,
         fades: 0.5,
         resumes: 0.0,

@@ -146,7 +146,7 @@ fn theirs(chain: &Chain, machine: &Machine, row: &[String]) -> Result<Option<f64
 
 fn compare(dir: &Path, points: &Points) -> Result<(), Failure> {
     println!(
-        "| model, batch, devices | Harmony, s | the same here, s | ours, s | | one home, s | buffers counted, s | \
+        "| model, batch, devices | Harmony, s | the same here, s | ours, s | | one residence, s | buffers counted, s | \
          our schedule | search, s |"
     );
     println!("|---|--:|--:|--:|--:|--:|--:|---|--:|");
@@ -163,8 +163,8 @@ fn compare(dir: &Path, points: &Points) -> Result<(), Failure> {
         let best = search(&chain, &machine(devices), &options)?.swap_remove(0);
         let took = begin.elapsed().as_secs_f64();
         let again = self::theirs(&chain, &machine(devices), &row)?;
-        let home = Options { modes: options.modes[..1].to_vec(), ..options.clone() };
-        let home = search(&chain, &machine(devices), &home)?.swap_remove(0);
+        let residence = Options { modes: options.modes[..1].to_vec(), ..options.clone() };
+        let residence = search(&chain, &machine(devices), &residence)?.swap_remove(0);
         let strict = Machine { counts_buffers: true, ..machine(devices) };
         let strict = search(&chain, &strict, &options)?.swap_remove(0);
         let theirs: f64 = row[5].parse()?;
@@ -176,7 +176,7 @@ fn compare(dir: &Path, points: &Points) -> Result<(), Failure> {
             again.map_or("–".to_string(), |seconds| format!("{seconds:.2}")),
             best.outcome.seconds,
             100.0 * (best.outcome.seconds / theirs - 1.0),
-            home.outcome.seconds,
+            residence.outcome.seconds,
             strict.outcome.seconds,
             describe(&best),
         );
@@ -198,10 +198,10 @@ fn swaps(dir: &Path, points: &Points) -> Result<(), Failure> {
         for batch in [16, 64, 256] {
             let all = Options { top: usize::MAX, ..Options::new(batch) };
             let one_home = vec![Mode::Pipeline(Rotation::SameHome)];
-            let home =
+            let residence =
                 Options { modes: one_home, updates: vec![UpdateOn::Device], slack: 9.0, ..all.clone() };
             let mut ours = search(&chain, &machine, &all)?;
-            ours.extend(search(&chain, &machine, &home)?);
+            ours.extend(search(&chain, &machine, &residence)?);
             let line = |way: &str, size: u32, theirs: &Outcome| {
                 let seconds = |r: &Ranked| r.outcome.seconds;
                 let as_fast = ours.iter().filter(|r| seconds(r) <= theirs.seconds);

@@ -12,15 +12,15 @@ use gulliver_plan::document::plan::Plan;
 use gulliver_plan::step::make::{Options, Persistent};
 use gulliver_plan::step::outline::Outline;
 use gulliver_plan::time::cost::Links;
-use gulliver_plan::time::simulate::{Party, Uneven, simulate, together};
+use gulliver_plan::time::simulate::{RankPlan, Uneven, simulate, together};
 use std::time::Instant;
 
 /// A device: its graph, its plan, and seconds by node.
 type Device = (Graph, Plan, Vec<f64>);
 
-fn device(graph: &Graph, party: u32, parties: u32) -> Device {
+fn device(graph: &Graph, rank: u32, ranks: u32) -> Device {
     let sizes = Bindings::new().with("batch", 8).with("length", 128);
-    let graph = replica(graph, party, parties, 1).expect("gpt can be replicated");
+    let graph = replica(graph, rank, ranks, 1).expect("gpt can be replicated");
     let persistent = Persistent::of(&graph).expect("weights have sizes");
     let options = Options::new(&persistent);
     let outline = Outline::new(&graph, &sizes, &options).expect("sizes are given");
@@ -52,11 +52,11 @@ fn main() {
         rate(plan.steps.len(), || simulate(&plan, |id| seconds[id.index()], &links).seconds)
     );
     for (devices, rate_of_links) in [(1, None), (2, None), (8, None), (8, Some(12e9)), (8, Some(1e9))] {
-        let all: Vec<Device> = (0..devices).map(|party| device(&graph, party, devices)).collect();
+        let all: Vec<Device> = (0..devices).map(|rank| device(&graph, rank, devices)).collect();
         let times: Vec<_> = all.iter().map(|(.., seconds)| |id: NodeId| seconds[id.index()]).collect();
         let pairs = all.iter().zip(&times);
-        let parties: Vec<Party> = pairs
-            .map(|((graph, plan, _), seconds)| Party {
+        let ranks: Vec<RankPlan> = pairs
+            .map(|((graph, plan, _), seconds)| RankPlan {
                 graph,
                 plan,
                 seconds,
@@ -71,7 +71,7 @@ fn main() {
             None => Topology::alone(),
         };
         let steps = all.iter().map(|(_, plan, _)| plan.steps.len()).sum();
-        let timed = rate(steps, || together(&parties, &topology).expect("everyone comes").seconds);
+        let timed = rate(steps, || together(&ranks, &topology).expect("everyone comes").seconds);
         println!("together {devices:<3} {timed}   links {rate_of_links:?}");
     }
 }

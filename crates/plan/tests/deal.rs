@@ -1,5 +1,5 @@
 //! Graphs dealt to several devices do what the whole graph does: random legal cuts of every kind of model, at
-//! one and two levels, on even and uneven shares, run by the reference kernels with their meetings. What they
+//! one and two levels, on even and uneven shares, run by the reference kernels with their collectives. What they
 //! exchange is what was counted beforehand for cuts that move least and cuts by rule, but for the numbers given
 //! out; never less for any other.
 
@@ -126,7 +126,7 @@ fn random_cut(bound: &Bound, levels: &[Level], seed: u64, exact: bool) -> Cut {
     cut
 }
 
-/// Runs all devices, each up to its next meeting in turn; the values of each.
+/// Runs all devices, each up to its next collective in turn; the values of each.
 fn run(shares: &[Share], feed: &dyn Fn(&Share, usize) -> Tensor) -> Vec<Vec<Tensor>> {
     let mut values: Vec<Vec<Tensor>> = Vec::new();
     for share in shares {
@@ -166,11 +166,12 @@ fn run(shares: &[Share], feed: &dyn Fn(&Share, usize) -> Tensor) -> Vec<Vec<Tens
             return values;
         }
         let ready = waiting.values().find(|op| {
-            let here = |p: &u32| waiting.get(&(*p as usize)).is_some_and(|other| other.meeting == op.meeting);
-            op.parties.iter().all(here)
+            let here =
+                |p: &u32| waiting.get(&(*p as usize)).is_some_and(|other| other.collective == op.collective);
+            op.ranks.iter().all(here)
         });
-        let parties = ready.expect("somebody can always go on").parties.clone();
-        let brought: HashMap<u32, Tensor> = parties
+        let ranks = ready.expect("somebody can always go on").ranks.clone();
+        let brought: HashMap<u32, Tensor> = ranks
             .iter()
             .map(|&p| {
                 (
@@ -180,7 +181,7 @@ fn run(shares: &[Share], feed: &dyn Fn(&Share, usize) -> Tensor) -> Vec<Vec<Tens
                 )
             })
             .collect();
-        for &p in &parties {
+        for &p in &ranks {
             let d = p as usize;
             let (op, node) = (waiting[&d], &shares[d].graph.nodes[next[d]]);
             let mut result = Tensor::zeros(&op.shape);

@@ -24,7 +24,7 @@ use gulliver_plan::step::make::{Options, Persistent};
 use gulliver_plan::step::order::Turn;
 use gulliver_plan::step::outline::Outline;
 use gulliver_plan::time::cost::{Links, Rates};
-use gulliver_plan::time::simulate::{Party, Together, Uneven, over_links, together};
+use gulliver_plan::time::simulate::{RankPlan, Together, Uneven, over_links, together};
 use std::collections::HashMap;
 
 const RATES: Rates = Rates { flops: 50e9, bytes: 20e9, call: 0.0 };
@@ -67,7 +67,7 @@ fn planned(graph: Graph, sizes: &Bindings, partials: u32, turns: Option<&[Turn]>
     verify(&graph, &plan).unwrap();
     let bound = outline.sizes(&graph, sizes, &options).unwrap();
     let meets = |node: usize| graph.nodes[node].op.def().meets();
-    // What a meeting takes is for the links to say.
+    // What a collective takes is for the links to say.
     let seconds =
         (0..graph.nodes.len()).map(|node| if meets(node) { 0.0 } else { outline.seconds(&bound, node) });
     let seconds = seconds.collect();
@@ -81,7 +81,7 @@ fn plans(job: &Job, name: &str, devices: u32) -> Vec<Planned> {
         "serial" => vec![planned(job.graph.clone(), &sizes, 1, None)],
         "data" => {
             let share = job.sizes.clone().with("batch", BATCH / devices as usize);
-            let one = |party| planned(replica(&job.graph, party, devices, 1).unwrap(), &share, 1, None);
+            let one = |rank| planned(replica(&job.graph, rank, devices, 1).unwrap(), &share, 1, None);
             (0..devices).map(one).collect()
         }
         "gpipe" | "1f1b" => {
@@ -108,7 +108,7 @@ fn piped(job: &Job, devices: u32, style: Style) -> Vec<Planned> {
     };
     let bytes = |v: Value| graph.ty(v).bytes().bind(&slice).unwrap_or(0) as f64;
     let pack_of = spread(graph, devices as usize, seconds, bytes);
-    let placement = Placement { devices, packs: (0..devices).collect(), pack_of, homes: HashMap::new() };
+    let placement = Placement { devices, packs: (0..devices).collect(), pack_of, residences: HashMap::new() };
     let mut each = vec![[0.0; 2]; devices as usize];
     for (id, (node, pack)) in graph.nodes.iter().zip(&placement.pack_of).enumerate() {
         if node.phase != Phase::Update {
@@ -128,10 +128,10 @@ fn piped(job: &Job, devices: u32, style: Style) -> Vec<Planned> {
 fn simulated(devices: &[Planned], topology: &Topology) -> (Together, Vec<u64>) {
     let seconds: Vec<_> = devices.iter().map(|d| |id: NodeId| d.seconds[id.index()]).collect();
     let links = Links { to_device: 1e15, ..Links::default() };
-    let parties: Vec<Party> = devices
+    let ranks: Vec<RankPlan> = devices
         .iter()
         .zip(&seconds)
-        .map(|(d, seconds)| Party {
+        .map(|(d, seconds)| RankPlan {
             graph: &d.graph,
             plan: &d.plan,
             seconds,
@@ -142,7 +142,7 @@ fn simulated(devices: &[Planned], topology: &Topology) -> (Together, Vec<u64>) {
         })
         .collect();
     let plans: Vec<(&Graph, &Plan)> = devices.iter().map(|d| (&d.graph, &d.plan)).collect();
-    (together(&parties, topology).unwrap(), over_links(&plans, topology))
+    (together(&ranks, topology).unwrap(), over_links(&plans, topology))
 }
 
 /// What closed forms say of the same.

@@ -23,11 +23,11 @@ fn weight_traffic(graph: &Graph, plan: &Plan) -> [u64; 2] {
     let mut bytes = [0; 2];
     for step in &plan.steps {
         let Act::Move { from, to } = &step.act else { continue };
-        let (inward, home) = match plan.stream(&step.act) {
+        let (inward, residence) = match plan.stream(&step.act) {
             Some(Stream::In) => (0, from),
             _ => (1, to),
         };
-        let value = plan.buffer(home.buffer).value.unwrap();
+        let value = plan.buffer(residence.buffer).value.unwrap();
         if matches!(graph.value(value).origin, Origin::Input(Role::Weight(_))) {
             bytes[inward] += from.bytes;
         }

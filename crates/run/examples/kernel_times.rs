@@ -40,8 +40,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             .map(|work| Ok((work.bind(&probe.bindings())?, work.family)))
             .collect::<Result<_, Box<dyn Error>>>()?;
         let measured = bench.measured()?;
-        let meetings = serde_json::json!({ "network": i, "met": measured.met, "beside": measured.beside });
-        println!("{meetings}");
+        let collectives = serde_json::json!({ "network": i, "met": measured.met, "beside": measured.beside });
+        println!("{collectives}");
         for (family, points) in &measured.families {
             for point in points {
                 let same = loads.iter().filter(|(load, name)| *load == point.load && name == family).count();

@@ -65,12 +65,12 @@ fn dealt(Share { graph, inputs }: Share) -> Dealt {
 
 impl Dealt {
     /// The boxes of weights and states, by name.
-    pub(crate) fn homes(&self) -> HashMap<String, Boxed> {
+    pub(crate) fn residences(&self) -> HashMap<String, Boxed> {
         let stays = |v: &Value| match self.graph.value(*v).origin {
             Origin::Input(role) => matches!(role, Role::Weight(_) | Role::State(_)),
             Origin::Node { .. } => false,
         };
-        let homes = self.boxes.iter().filter(|(v, _)| stays(v));
-        homes.map(|(v, boxed)| (self.graph.value(*v).name.clone(), boxed.clone())).collect()
+        let residences = self.boxes.iter().filter(|(v, _)| stays(v));
+        residences.map(|(v, boxed)| (self.graph.value(*v).name.clone(), boxed.clone())).collect()
     }
 }

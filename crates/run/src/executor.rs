@@ -273,7 +273,7 @@ impl Cpu {
         let recording = self.records();
         let failed = |fault: Fault| match fault {
             Fault::Disk(e) => e.into(),
-            Fault::Meeting { value, why } => {
+            Fault::Exchange { value, why } => {
                 RunError::Kernel { value: graph.value(value).name.clone(), source: why }
             }
         };
@@ -291,9 +291,9 @@ impl Cpu {
                     self.run_peak[*space] = self.run_peak[*space].max(self.live[*space]);
                 }
                 Instruction::Free { space, bytes } => self.live[*space] -= bytes,
-                Instruction::Move | Instruction::Meet { here: None, .. } => {}
-                Instruction::Meet { here: Some(place), .. } => {
-                    let beside = beside.as_ref().expect("meetings are beside the computation");
+                Instruction::Move | Instruction::Exchange { here: None, .. } => {}
+                Instruction::Exchange { here: Some(place), .. } => {
+                    let beside = beside.as_ref().expect("collectives are beside the computation");
                     if !beside.hold(*place as usize).map_err(failed)? {
                         break;
                     }
@@ -372,7 +372,7 @@ impl Cpu {
                 Instruction::Alloc { .. } | Instruction::Free { .. } => continue,
                 Instruction::Wait(_) | Instruction::Computed => continue,
                 Instruction::Move => Work::Move,
-                Instruction::Run { first, .. } | Instruction::Meet { first, .. } => {
+                Instruction::Run { first, .. } | Instruction::Exchange { first, .. } => {
                     match graph.value(*first).origin {
                         Origin::Node { node, .. } => Work::Node(node),
                         Origin::Input(_) => continue,

@@ -11,34 +11,34 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// One of the others is gone, and will come to no meeting any more.
+/// One of the others is gone, and will come to no collective any more.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("device {party} stopped: {why}")]
-pub struct Parted {
+#[error("device {rank} stopped: {why}")]
+pub struct PeerLost {
     /// Who.
-    pub party: u32,
+    pub rank: u32,
     /// Why.
     pub why: String,
 }
 
-/// The other devices, as one of them sees them. Everyone comes to the same meetings in the same order.
+/// The other devices, as one of them sees them. Everyone comes to the same collectives in the same order.
 pub trait Peers: Send + Sync {
-    /// Comes to a meeting with the bytes of an operand, and leaves with all bytes of the result. Sums are
+    /// Comes to a collective with the bytes of an operand, and leaves with all bytes of the result. Sums are
     /// taken in the order of the pieces, whoever comes first. `idle` says that the core has nothing else to do while
     /// others are waited for.
-    fn exchange(&self, what: &Exchange, own: &[u8], result: &mut [u8], idle: bool) -> Result<(), Parted>;
+    fn exchange(&self, what: &Exchange, own: &[u8], result: &mut [u8], idle: bool) -> Result<(), PeerLost>;
 
-    /// Everybody's numbers, by party.
-    fn share(&self, party: u32, numbers: &[f32]) -> Result<Vec<Vec<f32>>, Parted>;
+    /// Everybody's numbers, by rank.
+    fn share(&self, rank: u32, numbers: &[f32]) -> Result<Vec<Vec<f32>>, PeerLost>;
 
-    /// Leaves for good; whoever waits for this party, or will, is told. Only the first reason counts.
-    fn part(&self, party: u32, why: &str);
+    /// Leaves for good; whoever waits for this rank, or will, is told. Only the first reason counts.
+    fn part(&self, rank: u32, why: &str);
 
     /// Who has left for good first, and why, if anyone has.
-    fn gone(&self) -> Option<Parted>;
+    fn gone(&self) -> Option<PeerLost>;
 
-    /// Bytes that a party has taken from each of the others so far, by party.
-    fn taken(&self, party: u32) -> Vec<u64>;
+    /// Bytes that a rank has taken from each of the others so far, by rank.
+    fn taken(&self, rank: u32) -> Vec<u64>;
 
     /// What is exchanged from now on takes as long as it would over these links.
     fn over(&self, throttle: &Arc<Throttle>);
@@ -61,9 +61,9 @@ pub enum Takes {
 #[derive(Clone)]
 pub struct Seat {
     /// Its number.
-    pub party: u32,
+    pub rank: u32,
     /// How many there are.
-    pub parties: u32,
+    pub ranks: u32,
     /// What each takes.
     pub takes: Takes,
     /// The others.
@@ -72,32 +72,32 @@ pub struct Seat {
 
 impl fmt::Debug for Seat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "device {} of {}", self.party, self.parties)
+        write!(f, "device {} of {}", self.rank, self.ranks)
     }
 }
 
-/// A meeting place in the memory of one process.
+/// A collective place in the memory of one process.
 pub struct Room {
-    parties: usize,
+    ranks: usize,
     /// Whether there is a core for everybody.
     cores: bool,
     state: Mutex<State>,
     anyone_gone: AtomicBool,
-    /// By party and whom from.
+    /// By rank and whom from.
     taken: Vec<AtomicU64>,
     throttle: OnceLock<Arc<Throttle>>,
-    /// By party, how it takes what links hold up.
+    /// By rank, how it takes what links hold up.
     paces: Vec<Mutex<Option<Pace>>>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Meetings that somebody still has to come to.
-    open: HashMap<u32, Arc<Meeting>>,
-    gone: Option<Parted>,
+    /// Collectives that somebody still has to come to.
+    open: HashMap<u32, Arc<Collective>>,
+    gone: Option<PeerLost>,
 }
 
-struct Meeting {
+struct Collective {
     of: usize,
     /// All have come, all are done, or somebody is gone. Goes with the lock of the room.
     changed: Condvar,
@@ -123,21 +123,21 @@ unsafe impl Send for Offer {}
 
 /// Polls at once of somebody who waits and has nothing else to do.
 const SPINS: u32 = 4000;
-/// The number of the meeting at which numbers are shared; those of graphs count from zero.
+/// The number of the collective at which numbers are shared; those of graphs count from zero.
 const SHARING: u32 = u32::MAX;
 
 impl Room {
-    /// A room for so many parties. They sleep at once while they wait if they are `crowded`: more than there
+    /// A room for so many ranks. They sleep at once while they wait if they are `crowded`: more than there
     /// are cores for.
-    pub fn new(parties: usize, crowded: bool) -> Room {
+    pub fn new(ranks: usize, crowded: bool) -> Room {
         Room {
-            parties,
+            ranks,
             cores: !crowded,
             state: Mutex::default(),
             anyone_gone: AtomicBool::new(false),
-            taken: (0..parties * parties).map(|_| AtomicU64::new(0)).collect(),
+            taken: (0..ranks * ranks).map(|_| AtomicU64::new(0)).collect(),
             throttle: OnceLock::new(),
-            paces: (0..parties).map(|_| Mutex::default()).collect(),
+            paces: (0..ranks).map(|_| Mutex::default()).collect(),
         }
     }
 
@@ -145,9 +145,9 @@ impl Room {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits at a meeting until something is so, or, if that would be no use any more, until somebody is gone. Whoever
+    /// Waits at a collective until something is so, or, if that would be no use any more, until somebody is gone. Whoever
     /// is `idle` polls for a while, which others would only take from those who compute.
-    fn wait(&self, meeting: &Meeting, so: impl Fn() -> bool, idle: bool, leave: bool) {
+    fn wait(&self, collective: &Collective, so: impl Fn() -> bool, idle: bool, leave: bool) {
         let over = || so() || leave && self.anyone_gone.load(Ordering::Acquire);
         if idle && self.cores {
             for _ in 0..SPINS {
@@ -162,31 +162,31 @@ impl Room {
         }
         let mut state = self.lock();
         while !over() {
-            state = meeting.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = collective.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    fn notify(&self, meeting: &Meeting) {
+    fn notify(&self, collective: &Collective) {
         // Whoever has just found that it must wait is asleep when we have the lock.
         drop(self.lock());
-        meeting.changed.notify_all();
+        collective.changed.notify_all();
     }
 
     /// Calls `take` with what everybody has brought, in the order they came; all of it stays until everyone's
     /// call has returned. Also says when links had carried all that was taken.
     fn meet<T>(
         &self,
-        (number, party, of): (u32, u32, usize),
+        (number, rank, of): (u32, u32, usize),
         (own, ready): (&[u8], Began),
         idle: bool,
-        take: impl FnOnce(&Meeting, &[(u32, Offer)]) -> T,
-    ) -> Result<(T, Began), Parted> {
-        let (meeting, last) = {
+        take: impl FnOnce(&Collective, &[(u32, Offer)]) -> T,
+    ) -> Result<(T, Began), PeerLost> {
+        let (collective, last) = {
             let mut state = self.lock();
             if let Some(parted) = &state.gone {
                 return Err(parted.clone());
             }
-            let new = || Meeting {
+            let new = || Collective {
                 of,
                 changed: Condvar::new(),
                 offers: Mutex::default(),
@@ -194,67 +194,67 @@ impl Room {
                 done: 0.into(),
                 over: 0.into(),
             };
-            let meeting = Arc::clone(state.open.entry(number).or_insert_with(|| Arc::new(new())));
+            let collective = Arc::clone(state.open.entry(number).or_insert_with(|| Arc::new(new())));
             let offer = Offer { start: own.as_ptr(), bytes: own.len(), ready };
-            meeting.offers.lock().unwrap_or_else(PoisonError::into_inner).push((party, offer));
-            let last = meeting.came.fetch_add(1, Ordering::AcqRel) + 1 == of;
+            collective.offers.lock().unwrap_or_else(PoisonError::into_inner).push((rank, offer));
+            let last = collective.came.fetch_add(1, Ordering::AcqRel) + 1 == of;
             if last {
                 state.open.remove(&number);
             }
-            (meeting, last)
+            (collective, last)
         };
-        // Nobody else is told: those who wait for another meeting would wake up for nothing.
+        // Nobody else is told: those who wait for another collective would wake up for nothing.
         if last {
-            meeting.changed.notify_all();
+            collective.changed.notify_all();
         }
-        self.wait(&meeting, || meeting.came.load(Ordering::Acquire) == of, idle, true);
-        if meeting.came.load(Ordering::Acquire) < of {
+        self.wait(&collective, || collective.came.load(Ordering::Acquire) == of, idle, true);
+        if collective.came.load(Ordering::Acquire) < of {
             // Nobody reads before all are there, and one of us will never be.
             let gone = self.lock().gone.clone();
             return Err(gone.expect("nobody stops waiting before"));
         }
         // Everyone is told that we are done even if `take` panics.
-        let done = Done { room: self, meeting: &meeting };
-        let offers = meeting.offers.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let taken = take(&meeting, &offers);
+        let done = Done { room: self, collective: &collective };
+        let offers = collective.offers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let taken = take(&collective, &offers);
         drop(done);
-        self.wait(&meeting, || meeting.done.load(Ordering::Acquire) == meeting.of, idle, false);
-        Ok((taken, Began(f64::from_bits(meeting.over.load(Ordering::Acquire)))))
+        self.wait(&collective, || collective.done.load(Ordering::Acquire) == collective.of, idle, false);
+        Ok((taken, Began(f64::from_bits(collective.over.load(Ordering::Acquire)))))
     }
 }
 
 struct Done<'a> {
     room: &'a Room,
-    meeting: &'a Meeting,
+    collective: &'a Collective,
 }
 
 impl Drop for Done<'_> {
     fn drop(&mut self) {
-        if self.meeting.done.fetch_add(1, Ordering::AcqRel) + 1 == self.meeting.of {
-            self.room.notify(self.meeting);
+        if self.collective.done.fetch_add(1, Ordering::AcqRel) + 1 == self.collective.of {
+            self.room.notify(self.collective);
         }
     }
 }
 
-fn bytes_of(offers: &[(u32, Offer)], party: u32) -> &[u8] {
-    let found = offers.iter().find(|(from, _)| *from == party);
+fn bytes_of(offers: &[(u32, Offer)], rank: u32) -> &[u8] {
+    let found = offers.iter().find(|(from, _)| *from == rank);
     // SAFETY: everyone who came keeps its bytes, unchanged, until all are done; we are not.
     found.map_or(&[], |(_, offer)| unsafe { std::slice::from_raw_parts(offer.start, offer.bytes) })
 }
 
 impl Peers for Room {
-    fn exchange(&self, what: &Exchange, own: &[u8], result: &mut [u8], idle: bool) -> Result<(), Parted> {
-        let who = (what.meeting, what.party, what.parties.len());
-        let mut pace = self.paces[what.party as usize].lock().unwrap_or_else(PoisonError::into_inner);
+    fn exchange(&self, what: &Exchange, own: &[u8], result: &mut [u8], idle: bool) -> Result<(), PeerLost> {
+        let who = (what.collective, what.rank, what.ranks.len());
+        let mut pace = self.paces[what.rank as usize].lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(throttle) = self.throttle.get() {
             pace.get_or_insert_with(|| Pace::new(throttle));
         }
         let ready = pace.as_ref().map_or(Began(f64::NEG_INFINITY), Pace::begin);
-        let over = self.meet(who, (own, ready), idle, |meeting, offers| {
+        let over = self.meet(who, (own, ready), idle, |collective, offers| {
             for piece in &what.pieces {
                 put(what, piece, bytes_of(offers, piece.from), result);
-                if piece.from != what.party {
-                    let of = what.party as usize * self.parties + piece.from as usize;
+                if piece.from != what.rank {
+                    let of = what.rank as usize * self.ranks + piece.from as usize;
                     let bytes = piece.elements() * what.dtype.size();
                     self.taken[of].fetch_add(bytes as u64, Ordering::Relaxed);
                 }
@@ -263,11 +263,11 @@ impl Peers for Room {
                 // Links carry nothing before everybody has come.
                 let latest = |a: Began, b: Began| if a.0 > b.0 { a } else { b };
                 let mut began = offers.iter().map(|(_, offer)| offer.ready).fold(ready, latest);
-                for (from, bytes) in what.by_party() {
-                    let way = (Site::Device(from), Site::Device(what.party));
+                for (from, bytes) in what.by_rank() {
+                    let way = (Site::Device(from), Site::Device(what.rank));
                     began = pace.end(began, way, bytes, idle && self.cores);
                 }
-                meeting.over.fetch_max(began.0.max(0.0).to_bits(), Ordering::AcqRel);
+                collective.over.fetch_max(began.0.max(0.0).to_bits(), Ordering::AcqRel);
             }
         })?;
         if let Some(pace) = &mut *pace {
@@ -281,32 +281,32 @@ impl Peers for Room {
         let _ = self.throttle.set(Arc::clone(throttle));
     }
 
-    fn share(&self, party: u32, numbers: &[f32]) -> Result<Vec<Vec<f32>>, Parted> {
+    fn share(&self, rank: u32, numbers: &[f32]) -> Result<Vec<Vec<f32>>, PeerLost> {
         let own: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
         let never = Began(f64::NEG_INFINITY);
-        let (shared, _) = self.meet((SHARING, party, self.parties), (&own, never), true, |_, offers| {
-            let of = |party| {
-                let words = bytes_of(offers, party).as_chunks::<4>().0;
+        let (shared, _) = self.meet((SHARING, rank, self.ranks), (&own, never), true, |_, offers| {
+            let of = |rank| {
+                let words = bytes_of(offers, rank).as_chunks::<4>().0;
                 words.iter().map(|word| f32::from_le_bytes(*word)).collect()
             };
-            (0..self.parties as u32).map(of).collect()
+            (0..self.ranks as u32).map(of).collect()
         })?;
         Ok(shared)
     }
 
-    fn part(&self, party: u32, why: &str) {
+    fn part(&self, rank: u32, why: &str) {
         let mut state = self.lock();
-        state.gone.get_or_insert_with(|| Parted { party, why: why.to_string() });
+        state.gone.get_or_insert_with(|| PeerLost { rank, why: why.to_string() });
         self.anyone_gone.store(true, Ordering::Release);
-        state.open.values().for_each(|meeting| meeting.changed.notify_all());
+        state.open.values().for_each(|collective| collective.changed.notify_all());
     }
 
-    fn gone(&self) -> Option<Parted> {
+    fn gone(&self) -> Option<PeerLost> {
         self.lock().gone.clone()
     }
 
-    fn taken(&self, party: u32) -> Vec<u64> {
-        let own = &self.taken[party as usize * self.parties..][..self.parties];
+    fn taken(&self, rank: u32) -> Vec<u64> {
+        let own = &self.taken[rank as usize * self.ranks..][..self.ranks];
         own.iter().map(|bytes| bytes.load(Ordering::Relaxed)).collect()
     }
 }
@@ -337,8 +337,8 @@ mod tests {
     use super::*;
     use std::thread;
 
-    /// The sum over all parties of vectors of `len`, in order.
-    fn sum(meeting: u32, party: u32, parties: u32, len: usize) -> Exchange {
+    /// The sum over all ranks of vectors of `len`, in order.
+    fn sum(collective: u32, rank: u32, ranks: u32, len: usize) -> Exchange {
         let piece = |from| Piece {
             from,
             of: vec![len],
@@ -348,12 +348,12 @@ mod tests {
             add: from > 0,
         };
         Exchange {
-            meeting,
-            party,
-            parties: (0..parties).collect(),
+            collective,
+            rank,
+            ranks: (0..ranks).collect(),
             dtype: DType::F32,
             shape: vec![len],
-            pieces: (0..parties).map(piece).collect(),
+            pieces: (0..ranks).map(piece).collect(),
         }
     }
 
@@ -365,35 +365,35 @@ mod tests {
     #[test]
     fn everyone_leaves_with_the_same_sum() {
         const ROUNDS: u32 = if cfg!(miri) { 4 } else { 300 };
-        for (parties, crowded) in [(2, false), (3, true), (8, true)] {
-            let room = Room::new(parties as usize, crowded);
+        for (ranks, crowded) in [(2, false), (3, true), (8, true)] {
+            let room = Room::new(ranks as usize, crowded);
             // Not associative: another order gives other bits.
-            let own = |party: u32, round: u32| [1e8 / (party + 1) as f32, (party + round) as f32 * 0.1, 1.0];
+            let own = |rank: u32, round: u32| [1e8 / (rank + 1) as f32, (rank + round) as f32 * 0.1, 1.0];
             thread::scope(|scope| {
-                for party in 0..parties {
+                for rank in 0..ranks {
                     let room = &room;
                     scope.spawn(move || {
                         for round in 0..ROUNDS {
                             let mut result = [f32::NAN; 3];
-                            let mut mine = own(party, round);
-                            let what = sum(round % 2, party, parties, 3);
+                            let mut mine = own(rank, round);
+                            let what = sum(round % 2, rank, ranks, 3);
                             room.exchange(&what, bytes(&mut mine), bytes(&mut result), round % 3 > 0)
                                 .unwrap();
                             mine.fill(f32::NAN);
-                            let expected = (1..parties).fold(own(0, round), |sum, other| {
+                            let expected = (1..ranks).fold(own(0, round), |sum, other| {
                                 let other = own(other, round);
                                 [0, 1, 2].map(|i| sum[i] + other[i])
                             });
-                            assert_eq!(result, expected, "party {party} of {parties}, round {round}");
-                            let shared = room.share(party, &own(party, round)[..2]).unwrap();
-                            assert_eq!(shared[parties as usize - 1], own(parties - 1, round)[..2]);
+                            assert_eq!(result, expected, "rank {rank} of {ranks}, round {round}");
+                            let shared = room.share(rank, &own(rank, round)[..2]).unwrap();
+                            assert_eq!(shared[ranks as usize - 1], own(ranks - 1, round)[..2]);
                         }
                     });
                 }
             });
-            for party in 0..parties {
-                let from = |other| if other == party { 0 } else { 12 * u64::from(ROUNDS) };
-                assert_eq!(room.taken(party), (0..parties).map(from).collect::<Vec<_>>());
+            for rank in 0..ranks {
+                let from = |other| if other == rank { 0 } else { 12 * u64::from(ROUNDS) };
+                assert_eq!(room.taken(rank), (0..ranks).map(from).collect::<Vec<_>>());
             }
         }
     }
@@ -403,14 +403,14 @@ mod tests {
         for late in [false, true] {
             let room = Room::new(3, late);
             thread::scope(|scope| {
-                for party in 0..2 {
+                for rank in 0..2 {
                     let room = &room;
                     scope.spawn(move || {
                         let (mut own, mut result) = ([1.0; 4], [0.0; 4]);
                         let said =
-                            room.exchange(&sum(0, party, 3, 4), bytes(&mut own), bytes(&mut result), late);
+                            room.exchange(&sum(0, rank, 3, 4), bytes(&mut own), bytes(&mut result), late);
                         assert_eq!(said.unwrap_err().to_string(), "device 2 stopped: no disk");
-                        assert!(room.share(party, &[1.0]).is_err(), "and not later either");
+                        assert!(room.share(rank, &[1.0]).is_err(), "and not later either");
                     });
                 }
                 if late {

@@ -14,7 +14,7 @@ use gulliver_plan::budget::base::Base;
 use gulliver_plan::budget::bound::STATE;
 use gulliver_plan::comparator::Case;
 use gulliver_plan::comparator::paging;
-use gulliver_plan::devices::meetings::take_turns;
+use gulliver_plan::devices::collectives::take_turns;
 use gulliver_plan::document::plan::{Plan, Tier};
 use gulliver_plan::step::make::{BATCH, Holders, Options, Persistent, PlanError};
 use gulliver_plan::step::order::{Rule, Turn};
@@ -48,7 +48,7 @@ pub struct Planner {
     evaluate: Option<Side>,
     options: SessionOptions,
     persistent: Persistent,
-    /// The boxes of weights and states that are at home here, if nodes are divided or others have the rest.
+    /// The boxes of weights and states that are resident here, if nodes are divided or others have the rest.
     boxes: HashMap<String, Boxed>,
     unhidden: f64,
     grouped: bool,
@@ -69,8 +69,8 @@ impl Planner {
         evaluate: Option<Graph>,
         options: SessionOptions,
     ) -> Result<Planner, PlanError> {
-        let persistent = first_homes(&train, &options)?;
-        Ok(Planner::with_homes(train, evaluate, options, persistent))
+        let persistent = first_residences(&train, &options)?;
+        Ok(Planner::with_residences(train, evaluate, options, persistent))
     }
 
     /// Has another see how planning goes, or nobody.
@@ -94,9 +94,9 @@ impl Planner {
         boxes: HashMap<String, Boxed>,
         options: SessionOptions,
     ) -> Result<Planner, PlanError> {
-        let persistent = first_homes(&train.graph, &options)?;
+        let persistent = first_residences(&train.graph, &options)?;
         let (graph, whole) = evaluate.map(|part| (part.graph, part.whole)).unzip();
-        let mut planner = Planner::with_homes(train.graph, graph, options, persistent);
+        let mut planner = Planner::with_residences(train.graph, graph, options, persistent);
         (planner.train.turns, planner.train.whole) = (train.turns, Some(train.whole));
         planner.boxes = boxes;
         if let Some(side) = &mut planner.evaluate {
@@ -113,7 +113,7 @@ impl Planner {
         device: usize,
         options: SessionOptions,
     ) -> Result<Planner, PlanError> {
-        let boxes = train.0.share(device, &train.1)?.homes();
+        let boxes = train.0.share(device, &train.1)?.residences();
         let side = |(deals, sizes), partials| Side::of_cut(deals, device, sizes, partials);
         let train = side(train, options.partials)?;
         let evaluate = evaluate.map(|evaluate| side(evaluate, 1)).transpose()?;
@@ -146,7 +146,7 @@ impl Planner {
     }
 
     /// Weights and states are where they are said to be.
-    pub(crate) fn with_homes(
+    pub(crate) fn with_residences(
         train: Graph,
         evaluate: Option<Graph>,
         options: SessionOptions,
@@ -171,7 +171,7 @@ impl Planner {
             return one_by_one.map(|_| ());
         }
         let weights: Vec<String> = self.train.graph.weights().map(|(_, info)| info.name.clone()).collect();
-        let here = weights.iter().all(|name| self.persistent.homes[name].tier == Tier::Device);
+        let here = weights.iter().all(|name| self.persistent.residences[name].tier == Tier::Device);
         let scheduled = self.train.turns.is_some();
         if self.train.partials == 1 || scheduled || self.grouped || one_by_one.is_ok() && here {
             return one_by_one.map(|_| ());
@@ -274,7 +274,7 @@ impl Planner {
         &self.persistent
     }
 
-    /// The box of a weight or state that is at home here, if nodes are divided.
+    /// The box of a weight or state that is resident here, if nodes are divided.
     pub(crate) fn boxed(&self, name: &str) -> Option<&Boxed> {
         self.boxes.get(name)
     }
@@ -356,7 +356,7 @@ impl Planner {
         })
     }
 
-    /// Seconds of every node by itself; of a meeting, those of its bytes in memory, whatever links they pass.
+    /// Seconds of every node by itself; of a collective, those of its bytes in memory, whatever links they pass.
     pub fn seconds(&mut self, which: Which, sizes: &Bindings) -> Result<Vec<f64>, PlanError> {
         let links = self.options.links;
         self.with(which, sizes, |graph, outline, options| {
@@ -374,7 +374,7 @@ impl Planner {
         })
     }
 
-    /// Of each meeting held beside kernels: seconds of its own that the device gives to it, and seconds it takes.
+    /// Of each collective held beside kernels: seconds of its own that the device gives to it, and seconds it takes.
     pub fn seconds_met(&mut self, which: Which, sizes: &Bindings) -> Result<Vec<[f64; 2]>, PlanError> {
         self.with(which, sizes, |graph, outline, options| {
             let bound = outline.sizes(graph, sizes, options)?;
@@ -466,7 +466,7 @@ fn likelier(one: PlanError, other: PlanError) -> PlanError {
 }
 
 /// Where weights and states are before anything is weighed.
-fn first_homes(graph: &Graph, options: &SessionOptions) -> Result<Persistent, PlanError> {
+fn first_residences(graph: &Graph, options: &SessionOptions) -> Result<Persistent, PlanError> {
     let tier = if options.paged.is_some() { Tier::Host } else { Tier::Device };
     Ok(Persistent::with(graph, |_| tier)?)
 }

@@ -15,7 +15,7 @@ use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, GraphError};
 use gulliver_graph::work::Work;
 use gulliver_plan::devices::topology::TopologyError;
-use gulliver_plan::time::cost::{Curves, Links, Meeting, Profile, Rates, Scaling, explained};
+use gulliver_plan::time::cost::{CollectivePrice, Curves, Links, Profile, Rates, Scaling, explained};
 use measure::{Bench, Measured, Stepped, in_turns, sorted, take_turns, usual};
 use probes::{Probe, probes};
 use resuming::Resuming;
@@ -252,14 +252,14 @@ impl Meanwhile {
     pub fn renew(&self, curves: &mut Curves) -> Result<(), ProfileError> {
         let benches = self.wanted.iter().filter_map(|&i| self.probes[i].2.as_ref());
         let all: Vec<Measured> = benches.map(Bench::measured).collect::<Result<_, _>>()?;
-        let Curves { between, meeting, around, families, .. } = joined(self.way, curves.rates, all);
+        let Curves { between, collective, around, families, .. } = joined(self.way, curves.rates, all);
         curves.families.extend(families);
         if self.way[1] == 1 {
             curves.between = between;
         }
         self.cores.iter().for_each(|cores| cores.tell(curves));
-        if meeting.is_some() {
-            (curves.meeting, curves.around) = (meeting, around);
+        if collective.is_some() {
+            (curves.collective, curves.around) = (collective, around);
         }
         Ok(())
     }
@@ -299,14 +299,19 @@ fn joined([threads, devices]: [usize; 2], rates: Rates, all: Vec<Measured>) -> C
     let met: Vec<[f64; 2]> = all.iter().flat_map(|measured| measured.met.iter().copied()).collect();
     let beside: Vec<[f64; 2]> = all.iter().flat_map(|measured| measured.beside.iter().copied()).collect();
     let around: Vec<[f64; 2]> = all.iter().filter_map(|measured| measured.around).collect();
-    let meeting = (devices > 1).then(|| Meeting::fitted(&met, &beside));
+    let collective = (devices > 1).then(|| CollectivePrice::fitted(&met, &beside));
     let slower = disturbed(&all);
     let mut families: BTreeMap<String, Vec<_>> = BTreeMap::new();
     for (family, mut points) in all.into_iter().flat_map(|measured| measured.families) {
         points.iter_mut().for_each(|point| point.spread = (1.0 + point.spread) * slower - 1.0);
         families.entry(family).or_default().extend(points);
     }
-    Curves { between, meeting, around: explained(&around), ..Curves::of([threads, devices], rates, families) }
+    Curves {
+        between,
+        collective,
+        around: explained(&around),
+        ..Curves::of([threads, devices], rates, families)
+    }
 }
 
 /// Seconds of a step of a large network.

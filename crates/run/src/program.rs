@@ -4,16 +4,16 @@
 use crate::call::Slot;
 use crate::disk::BLOCK;
 use crate::executor::RunError;
-use crate::lower::{Kernels, Meeting, Run, lower_node};
+use crate::lower::{ExchangeCall, Kernels, Run, lower_node};
 use crate::stream::{End, Task, Tasks, Wait};
 use crate::tiers::Tiers;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, Origin, Phase, Value};
-use gulliver_plan::devices::meetings::held_here;
+use gulliver_plan::devices::collectives::held_here;
 use gulliver_plan::document::plan::{Act, Place, Plan, Stream, Tier};
 use gulliver_plan::step::kind::Kinds;
-use gulliver_plan::time::simulate::meeting_of;
+use gulliver_plan::time::simulate::collective_of;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -81,8 +81,8 @@ pub(crate) enum Instruction {
     },
     /// Another stream moves something.
     Move,
-    /// Other devices are met for this value: by another stream, or, if it has such a place among meetings, here.
-    Meet {
+    /// Other devices are met for this value: by another stream, or, if it has such a place among collectives, here.
+    Exchange {
         first: Value,
         here: Option<u32>,
     },
@@ -202,7 +202,7 @@ impl Program {
             };
             let waits: Vec<Wait> = step.after.iter().filter_map(wait).collect();
             let stream = plan.stream(&step.act);
-            if let Act::Run { node: id, .. } | Act::Meet { node: id, .. } = &step.act {
+            if let Act::Run { node: id, .. } | Act::Exchange { node: id, .. } = &step.act {
                 let node = &graph.nodes[id.index()];
                 let known = self.updates.last().is_some_and(|(stage, _)| *stage == node.stage);
                 if node.phase == Phase::Update && !known {
@@ -237,20 +237,20 @@ impl Program {
                     );
                     Instruction::Move
                 }
-                Act::Meet { node: id, own, result, .. } => {
+                Act::Exchange { node: id, own, result, .. } => {
                     let node = &graph.nodes[id.index()];
-                    let what = meeting_of(node, sizes).expect("verified plans meet to exchange");
+                    let what = collective_of(node, sizes).expect("verified plans meet to exchange");
                     let (own, result, first) = (own.as_ref().map(slot), slot(result), node.outs[0]);
-                    let meeting = Meeting::new(&what, kernels);
-                    let task = Task::Meet { meeting, own, result, value: first };
+                    let collective = ExchangeCall::new(&what, kernels);
+                    let task = Task::Exchange { collective, own, result, value: first };
                     let here = match here[i] {
-                        true => Some(beside.push_here(Stream::Meet, (i, index), task, &waits) as u32),
+                        true => Some(beside.push_here(Stream::Exchange, (i, index), task, &waits) as u32),
                         false => {
-                            beside.push(Stream::Meet, (i, index), task, &waits);
+                            beside.push(Stream::Exchange, (i, index), task, &waits);
                             None
                         }
                     };
-                    Instruction::Meet { first, here }
+                    Instruction::Exchange { first, here }
                 }
                 Act::Copy { from, to } => Instruction::Copy { from: slot(from), to: slot(to) },
                 Act::Add { from, into } => Instruction::Add { from: slot(from), into: slot(into) },
@@ -298,7 +298,7 @@ impl Program {
         // A move is kept with its waits, a kernel with what it was settled for.
         const MOVE: usize = 128;
         const KERNEL: usize = 256;
-        let beside = |i: &&Instruction| matches!(i, Instruction::Move | Instruction::Meet { .. });
+        let beside = |i: &&Instruction| matches!(i, Instruction::Move | Instruction::Exchange { .. });
         let moves = self.instructions.iter().filter(beside).count();
         size_of_val(self.instructions.as_slice())
             + size_of_val(self.steps.as_slice())

@@ -6,7 +6,7 @@ const SLICE: u64 = 100_000;
 
 /// Asks the system to let this thread begin at once when it wakes up, though another is at work on its core: it will not
 /// stay for long. Linux from 6.12 on lets whoever wants short slices go before who has longer ones; before that, and
-/// elsewhere, nothing changes, and a meeting beside kernels may have to wait for the next tick of the system's clock.
+/// elsewhere, nothing changes, and a collective beside kernels may have to wait for the next tick of the system's clock.
 pub fn prompt() {
     #[cfg(all(target_os = "linux", not(miri)))]
     {

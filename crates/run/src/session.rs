@@ -27,22 +27,22 @@ pub use shards::sharded;
 use crate::collector::{Alarm, Amounts, Collector, since};
 use crate::data::Batch;
 use crate::executor::{Cpu, CpuOptions, RunError, Work};
-use crate::homes::{carried, fetch, put_back};
 use crate::host::HostTensor;
 use crate::planner::{Planner, with_slack};
 use crate::program::Program;
+use crate::residences::{carried, fetch, put_back};
 use crate::team::Team;
 use feed::feed;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Node, Phase, Value};
+use gulliver_plan::devices::collectives::{Stuck, collectives};
 use gulliver_plan::devices::cut::CutError;
-use gulliver_plan::devices::meetings::{Stuck, meetings};
 use gulliver_plan::devices::pipeline::PipelineError;
 use gulliver_plan::devices::replicate::ReplicateError;
 use gulliver_plan::devices::schedule::ScheduleError;
 use gulliver_plan::document::plan::{Plan, TIERS, Tier};
 use gulliver_plan::document::verify::{Broken, verify};
-use gulliver_plan::step::make::{Home, PlanError};
+use gulliver_plan::step::make::{PlanError, Residence};
 use gulliver_plan::step::outline::slice_of;
 use gulliver_plan::time::simulate::{exchanged, moved};
 use programs::{LIMIT, Loaded, Programs};
@@ -152,7 +152,7 @@ pub struct Session {
     /// Values of members lie one after the other, along a first dimension of their own.
     array: bool,
     /// The states that the forward pass changes.
-    forward: Vec<Home>,
+    forward: Vec<Residence>,
     /// What they were before the step.
     undo: Vec<u8>,
     cpu: Cpu,
@@ -252,7 +252,7 @@ impl Session {
         let passing = |node: Option<&Node>| node.is_none_or(|n| n.phase != Phase::Update);
         let forward = carried(planner.graph(Which::Train), persistent, passing);
         let mut session = Session {
-            undo: vec![0; forward.iter().map(|home| home.bytes as usize).sum()],
+            undo: vec![0; forward.iter().map(|residence| residence.bytes as usize).sum()],
             forward,
             members: seeds.len(),
             array,
@@ -302,7 +302,7 @@ impl Session {
     /// Bytes that plans of this device have moved so far.
     fn moved(&self) -> Ledger {
         let seat = self.planner.options().seat.as_ref();
-        let from_peers = seat.map_or(0, |seat| seat.peers.taken(seat.party).iter().sum());
+        let from_peers = seat.map_or(0, |seat| seat.peers.taken(seat.rank).iter().sum());
         Ledger { from_peers, ..self.cpu.moved() }
     }
 
@@ -356,9 +356,9 @@ impl Session {
         }
         let record = self.collector.record(which, sizes);
         let to_time = if thought.is_empty() { 0 } else { TIMED };
-        let meetings = meetings(self.planner.graph(which), &plan);
+        let collectives = collectives(self.planner.graph(which), &plan);
         let noted = self.cpu.records().then(|| Arc::new(plan.clone()));
-        let loaded = Loaded { program, planned, record, thought, to_time, meetings, noted };
+        let loaded = Loaded { program, planned, record, thought, to_time, collectives, noted };
         self.programs.insert(which, sizes, loaded);
         self.programs.reuse.seconds += began.elapsed().as_secs_f64();
         Ok(plan)
@@ -519,11 +519,11 @@ impl Session {
     /// Gives a member what it had; states that the forward pass changes are as before the step.
     fn put_back(&mut self, Failed { member, had }: Failed) -> Result<(), RunError> {
         for (name, mut tensor) in had {
-            let home = self.planner.persistent().homes[&name];
+            let residence = self.planner.persistent().residences[&name];
             let own = tensor.as_bytes().len();
             let mut at = member * own;
             for before in &self.forward {
-                if (before.tier, before.offset) == (home.tier, home.offset) {
+                if (before.tier, before.offset) == (residence.tier, residence.offset) {
                     tensor.as_bytes_mut().copy_from_slice(&self.undo[at..at + own]);
                 }
                 at += before.bytes as usize;
@@ -581,7 +581,7 @@ impl Session {
         put_back(&mut self.cpu, &self.forward, &self.undo)
     }
 
-    /// Runs what is left of a step that has failed, if others wait for this device at meetings that are still to
+    /// Runs what is left of a step that has failed, if others wait for this device at collectives that are still to
     /// come: their updates need not be where its own are. Updates that are run are undone.
     fn come_to_the_rest(&mut self, at: usize, done: usize) -> Result<(), RunError> {
         if !self.planner.options().meets_within() {
@@ -590,7 +590,7 @@ impl Session {
         let graph = self.planner.graph(Which::Train);
         let updates = |node: Option<&Node>| node.is_some_and(|node| node.phase == Phase::Update);
         let updated = carried(graph, self.planner.persistent(), updates);
-        let mut kept = vec![0; updated.iter().map(|home| home.bytes as usize).sum()];
+        let mut kept = vec![0; updated.iter().map(|residence| residence.bytes as usize).sum()];
         fetch(&self.cpu, &updated, &mut kept)?;
         let Loaded { program, .. } = self.programs.get(at);
         self.cpu.run(graph, program, done..program.len(), None)?;
@@ -615,7 +615,7 @@ impl Session {
         let updated = carried(self.planner.graph(Which::Train), self.planner.persistent(), |node| {
             node.is_some_and(earlier)
         });
-        let mut kept = vec![0; updated.iter().map(|home| home.bytes as usize).sum()];
+        let mut kept = vec![0; updated.iter().map(|residence| residence.bytes as usize).sum()];
         fetch(&self.cpu, &updated, &mut kept)?;
         let Loaded { program, .. } = self.programs.get(at);
         self.cpu.run(self.planner.graph(Which::Train), program, 0..until, Some(&mut watch))?;

@@ -1,12 +1,12 @@
-//! Streams beside the computation: a thread for each that has work, which does its moves or meetings in
-//! order and waits, as the plan says, for what others have done. A meeting that the computation would only wait
+//! Streams beside the computation: a thread for each that has work, which does its moves or collectives in
+//! order and waits, as the plan says, for what others have done. A collective that the computation would only wait
 //! for is held by its own thread. Knows nothing of kernels.
 
 use crate::call::Slot;
 use crate::copy::copy;
 use crate::disk::{Disk, DiskError};
 use crate::link::{Pace, Port};
-use crate::lower::{KernelError, Meeting};
+use crate::lower::{ExchangeCall, KernelError};
 use crate::prompt::prompt;
 use crate::team::{NoThread, polled, start, wait_until};
 use gulliver_graph::graph::Value;
@@ -91,9 +91,9 @@ pub(crate) enum Task {
         tiers: (Tier, Tier),
     },
     /// Meets other devices.
-    Meet {
+    Exchange {
         /// What is done there.
-        meeting: Meeting,
+        collective: ExchangeCall,
         /// What is brought, if anything.
         own: Option<Slot>,
         /// What is left with.
@@ -199,7 +199,7 @@ pub struct Seen {
     pub stream: Stream,
     /// The step.
     pub step: u32,
-    /// When it began; a meeting begins when this device comes to it.
+    /// When it began; a collective begins when this device comes to it.
     pub start: Instant,
     /// When it was over.
     pub end: Instant,
@@ -210,8 +210,8 @@ pub struct Seen {
 pub enum Fault {
     /// The disk failed.
     Disk(DiskError),
-    /// A meeting did.
-    Meeting {
+    /// A collective did.
+    Exchange {
         /// The value it was to give.
         value: Value,
         /// Why.
@@ -408,19 +408,19 @@ impl Running<'_> {
         self.shared.wait(Stream::Compute, wait)
     }
 
-    /// Holds the meeting of this place among those of its stream, on the computation's own thread; false if another
+    /// Holds the collective of this place among those of its stream, on the computation's own thread; false if another
     /// stream has failed.
     pub fn hold(&self, place: usize) -> Result<bool, Fault> {
-        let Queue { entries, waits } = &self.tasks.queues[Stream::Meet as usize];
+        let Queue { entries, waits } = &self.tasks.queues[Stream::Exchange as usize];
         let one = &entries[place];
         if !waits[one.waits.clone()].iter().all(|wait| self.wait(*wait)) {
             return Ok(false);
         }
-        let Task::Meet { meeting, own, result, value } = &one.task else {
-            unreachable!("only meetings are held by the computation");
+        let Task::Exchange { collective, own, result, value } = &one.task else {
+            unreachable!("only collectives are held by the computation");
         };
-        self.shared.noting(Stream::Meet, one.step, || meet(meeting, (*own, *result), *value, true))?;
-        self.shared.done(Stream::Meet, one.until);
+        self.shared.noting(Stream::Exchange, one.step, || meet(collective, (*own, *result), *value, true))?;
+        self.shared.done(Stream::Exchange, one.until);
         Ok(true)
     }
 
@@ -471,8 +471,8 @@ fn work(shared: &Shared, stream: Stream, jobs: &Receiver<Job>, port: Option<Port
                         shared.moved[link].fetch_add(bytes as u64, Ordering::Relaxed);
                         Ok(())
                     }
-                    Task::Meet { meeting, own, result, value } => {
-                        meet(meeting, (*own, *result), *value, false)
+                    Task::Exchange { collective, own, result, value } => {
+                        meet(collective, (*own, *result), *value, false)
                     }
                 })?;
                 if shared.done(stream, one.until) {
@@ -494,7 +494,7 @@ fn work(shared: &Shared, stream: Stream, jobs: &Receiver<Job>, port: Option<Port
 /// Meets other devices. `idle` says that there is nothing else for this thread's core to do meanwhile. Called only for
 /// tasks that have begun.
 fn meet(
-    meeting: &Meeting,
+    collective: &ExchangeCall,
     (own, result): (Option<Slot>, Slot),
     value: Value,
     idle: bool,
@@ -503,7 +503,7 @@ fn meet(
     let own = unsafe { own.map_or(&[][..], |own| bytes(own)) };
     // SAFETY: as above.
     let result = unsafe { bytes_mut(result) };
-    meeting.hold(own, result, idle).map_err(|why| Fault::Meeting { value, why })
+    collective.hold(own, result, idle).map_err(|why| Fault::Exchange { value, why })
 }
 
 fn site(tier: Tier, device: u32) -> Site {

@@ -54,7 +54,7 @@ fn train(graph: &Graph, options: SessionOptions, sizes: &Bindings) -> (String, V
     (fingerprint(&session.tensors().unwrap()), scalars)
 }
 
-/// Trains a make within random budgets: values computed again, away, weights and states at home elsewhere, and
+/// Trains a make within random budgets: values computed again, away, weights and states resident elsewhere, and
 /// budgets that were too small.
 fn within_budgets(i: usize, name: &str) -> [usize; 4] {
     let sizes = Bindings::new().with("batch", 4).with("length", 7);
@@ -89,8 +89,8 @@ fn within_budgets(i: usize, name: &str) -> [usize; 4] {
             let count = |choice: Choice| plan.decisions.iter().filter(|d| d.choice == choice).count();
             again += count(Choice::Recompute);
             away += count(Choice::Host) + count(Choice::Disk);
-            let homes = planner.persistent().homes.values();
-            homeless += homes.filter(|home| home.tier != Tier::Device).count();
+            let residences = planner.persistent().residences.values();
+            homeless += residences.filter(|residence| residence.tier != Tier::Device).count();
             let found = train(&graph, limited.clone(), &sizes);
             assert_eq!(expected, found, "{name} in {memory:?} of {whole}, {limited:?}");
         }
@@ -114,7 +114,7 @@ fn every_make_of_model_trains_to_the_same_bits_within_any_budget() {
     };
     let [one, two] = thread::scope(|scope| [scope.spawn(work), scope.spawn(work)].map(|t| t.join().unwrap()));
     let [again, away, homeless, short] = [0, 1, 2, 3].map(|k| one[k] + two[k]);
-    println!("{again} computed again, {away} away, {homeless} at home elsewhere, {short} too little");
+    println!("{again} computed again, {away} away, {homeless} resident elsewhere, {short} too little");
     assert!(again > 100 && away > 100 && homeless > 100 && short < 40, "{again} {away} {homeless} {short}");
 }
 

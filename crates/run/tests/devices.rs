@@ -10,7 +10,7 @@ use gulliver_graph::graph::{Graph, Phase};
 use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::{Clip, training_graph};
-use gulliver_plan::devices::meetings::held_here;
+use gulliver_plan::devices::collectives::held_here;
 use gulliver_plan::devices::pipeline::Style;
 use gulliver_plan::devices::topology::{Device, Topology, Wiring};
 use gulliver_plan::document::plan::{Act, Plan, Stream};
@@ -107,7 +107,7 @@ fn gradients_are_added_up_with_least_traffic() {
         let Ledger { from_peers, .. } = session.ledger();
         let n = devices as u64;
         let least = STEPS * 2 * (n - 1) * weights;
-        // Small ones are fetched by everyone, with one meeting instead of two.
+        // Small ones are fetched by everyone, with one collective instead of two.
         let most = STEPS * n * (n - 1) * weights;
         assert!((least..=most).contains(&from_peers), "{devices}: {least} <= {from_peers} <= {most}");
         assert!(devices > 2 || from_peers == least);
@@ -270,7 +270,7 @@ fn a_message_alone_on_shared_links_takes_as_long_as_its_bytes() {
     let how = Pipelined { packs: 2, style: Style::Grouped };
     let mut line = pipelined(&graph, None, vec![device; 2], &sizes, how).unwrap();
     let Foreseen { together, .. } = foresee(&mut line, &sizes).unwrap();
-    let met = together.spans.iter().filter(|span| span.device == 0 && span.stream == Stream::Meet);
+    let met = together.spans.iter().filter(|span| span.device == 0 && span.stream == Stream::Exchange);
     let met: f64 = met.map(|span| span.end - span.start).sum();
     let bytes = together.links.iter().map(|link| link.bytes).max().unwrap();
     assert!(bytes > 0 && (met * rate / bytes as f64 - 1.0).abs() < 0.01, "{met} s for {bytes} bytes");
@@ -327,22 +327,22 @@ fn gradients_leave_a_stage_before_its_updates() {
             let graph = planner.graph(Which::Train);
             let phases: Vec<(bool, Phase)> = (plan.steps.iter())
                 .filter_map(|step| match &step.act {
-                    Act::Meet { node, .. } => Some((true, graph.nodes[node.index()].phase)),
+                    Act::Exchange { node, .. } => Some((true, graph.nodes[node.index()].phase)),
                     Act::Run { node, .. } => Some((false, graph.nodes[node.index()].phase)),
                     _ => None,
                 })
                 .collect();
             let update = phases.iter().position(|(_, phase)| *phase == Phase::Update).unwrap();
-            let meeting = phases.iter().rposition(|(meets, phase)| *meets && *phase != Phase::Update);
-            assert!(meeting.unwrap() < update, "device {device}, {partials} partials: {phases:?}");
+            let collective = phases.iter().rposition(|(meets, phase)| *meets && *phase != Phase::Update);
+            assert!(collective.unwrap() < update, "device {device}, {partials} partials: {phases:?}");
         }
     }
 }
 
-/// Where devices use all cores and no link holds anything up, nobody would hold meetings beside the computation but at
+/// Where devices use all cores and no link holds anything up, nobody would hold collectives beside the computation but at
 /// its expense. Over links, and in pipelines, somebody does.
 #[test]
-fn devices_that_use_all_cores_hold_their_meetings_themselves() {
+fn devices_that_use_all_cores_hold_their_collectives_themselves() {
     let graph = graph("mlp", "sgd", None);
     let sizes = Bindings::new().with("batch", 8);
     let wiring = Wiring { host: Some(1e9), ..Wiring::default() };
@@ -361,7 +361,7 @@ fn devices_that_use_all_cores_hold_their_meetings_themselves() {
         let Foreseen { plans, .. } = foresee(&mut planners, &own).unwrap();
         let here = plans.iter().all(|plan| {
             let steps = held_here(plan).into_iter().zip(&plan.steps);
-            steps.filter(|(_, step)| matches!(step.act, Act::Meet { .. })).all(|(here, _)| here)
+            steps.filter(|(_, step)| matches!(step.act, Act::Exchange { .. })).all(|(here, _)| here)
         });
         assert_eq!(here, expected, "a pipeline: {line}");
     }

@@ -10,7 +10,7 @@ use gulliver_graph::random::Stream;
 use gulliver_graph::training::{Clip, training_graph};
 use gulliver_plan::document::plan::Tier;
 use gulliver_plan::document::verify::verify;
-use gulliver_plan::step::make::{Home, Options, Persistent};
+use gulliver_plan::step::make::{Options, Persistent, Residence};
 use gulliver_plan::step::order::{RULES, Rule};
 use gulliver_plan::step::outline::Outline;
 use gulliver_run::executor::Cpu;
@@ -41,7 +41,7 @@ fn results(graph: &Graph, rule: Rule, partials: u32) -> (Vec<u8>, Vec<Vec<u8>>) 
     let program = cpu.load(graph, &outline.kinds, &plan, &Kernels::default()).unwrap();
     for (_, role, info) in graph.inputs() {
         if let Role::Weight(init) | Role::State(init) = role {
-            let Home { tier, offset, bytes } = persistent.homes[&info.name];
+            let Residence { tier, offset, bytes } = persistent.residences[&info.name];
             let write = |first: usize, piece: &[f32]| {
                 cpu.write_floats(tier, offset + 4 * first as u64, piece).unwrap();
             };

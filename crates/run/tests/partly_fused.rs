@@ -68,9 +68,9 @@ impl<'a> Array<'a> {
     /// Where bytes of a member's weight or state begin.
     fn offset(&self, member: usize, value: Value) -> (gulliver_plan::document::plan::Tier, u64) {
         let place = self.fused.places[member][value.index()];
-        let home = self.planner.persistent().homes[&self.fused.graph.value(place.value).name];
-        let each = home.bytes / self.whose[&place.value].len() as u64;
-        (home.tier, home.offset + place.row.unwrap_or(0) as u64 * each)
+        let residence = self.planner.persistent().residences[&self.fused.graph.value(place.value).name];
+        let each = residence.bytes / self.whose[&place.value].len() as u64;
+        (residence.tier, residence.offset + place.row.unwrap_or(0) as u64 * each)
     }
 
     fn initialise(&mut self) {

@@ -73,11 +73,11 @@ fn crossings(graph: &Graph, plan: &Plan) -> HashMap<String, [u64; 2]> {
     let mut times: HashMap<String, [u64; 2]> = weights.collect();
     for step in &plan.steps {
         let Act::Move { from, to } = &step.act else { continue };
-        let (inward, home) = match plan.stream(&step.act) {
+        let (inward, residence) = match plan.stream(&step.act) {
             Some(Stream::In) => (0, from),
             _ => (1, to),
         };
-        let Some(value) = plan.buffer(home.buffer).value else { continue };
+        let Some(value) = plan.buffer(residence.buffer).value else { continue };
         let name = if is_weight(graph, value) {
             Some(graph.value(value).name.clone())
         } else {

@@ -14,7 +14,7 @@ use gulliver_plan::devices::topology::{Device, Topology, Wiring};
 use gulliver_plan::document::plan::{Act, Buffer, BufferId, Place, Plan, Step, Stream, TIERS, Tier};
 use gulliver_plan::document::verify::verify;
 use gulliver_plan::step::kind::Kinds;
-use gulliver_plan::step::make::{Home, Options, Persistent};
+use gulliver_plan::step::make::{Options, Persistent, Residence};
 use gulliver_plan::step::outline::Outline;
 use gulliver_run::disk::{BLOCK, DiskError};
 use gulliver_run::executor::{Cpu, CpuOptions, RunError};
@@ -62,16 +62,16 @@ fn touched(act: &Act) -> Vec<BufferId> {
     let places: Vec<&Place> = match act {
         Act::Alloc(_) | Act::Free(_) => vec![],
         Act::Run { ins, outs, scratch, .. } => ins.iter().chain(outs).chain(scratch).collect(),
-        Act::Meet { own, result, .. } => own.iter().chain([result]).collect(),
+        Act::Exchange { own, result, .. } => own.iter().chain([result]).collect(),
         Act::Copy { from, to } | Act::Move { from, to } => vec![from, to],
         Act::Add { from, into } => vec![from, into],
     };
     places.into_iter().map(|p| p.buffer).collect()
 }
 
-/// The same plan with homes elsewhere: each value is moved to the device at the start, in order of first
+/// The same plan with residences elsewhere: each value is moved to the device at the start, in order of first
 /// use, and back right after its last use.
-fn away(graph: &Graph, plan: &Plan, homes: &mut Persistent, tier: impl Fn(usize) -> Tier) -> Plan {
+fn away(graph: &Graph, plan: &Plan, residences: &mut Persistent, tier: impl Fn(usize) -> Tier) -> Plan {
     let mut new = plan.clone();
     let mut ends = [0u64; TIERS.len()];
     let mut moving: Vec<(BufferId, BufferId)> = Vec::new();
@@ -83,11 +83,13 @@ fn away(graph: &Graph, plan: &Plan, homes: &mut Persistent, tier: impl Fn(usize)
         let offset = ends[tier as usize];
         let bytes = input.place.bytes;
         ends[tier as usize] += bytes.next_multiple_of(BLOCK);
-        homes.homes.insert(graph.value(input.value).name.clone(), Home { tier, offset, bytes });
-        let home = BufferId(new.buffers.len() as u32);
+        residences
+            .residences
+            .insert(graph.value(input.value).name.clone(), Residence { tier, offset, bytes });
+        let residence = BufferId(new.buffers.len() as u32);
         new.buffers.push(Buffer { space: tier as u32, offset, bytes, value: Some(input.value) });
-        moving.push((input.place.buffer, home));
-        input.place.buffer = home;
+        moving.push((input.place.buffer, residence));
+        input.place.buffer = residence;
     }
     let uses = |b: BufferId| {
         let uses = (0..plan.steps.len()).filter(move |&s| touched(&plan.steps[s].act).contains(&b));
@@ -99,19 +101,19 @@ fn away(graph: &Graph, plan: &Plan, homes: &mut Persistent, tier: impl Fn(usize)
     let whole = |b: BufferId| Place { buffer: b, start: 0, bytes: new.buffers[b.0 as usize].bytes };
     let inputs = plan.steps.iter().take_while(|s| matches!(s.act, Act::Alloc(_))).count();
     let mut steps: Vec<Step> = plan.steps[..inputs].to_vec();
-    steps.extend(used.iter().map(|(_, _, home)| Step::from(Act::Alloc(*home))));
+    steps.extend(used.iter().map(|(_, _, residence)| Step::from(Act::Alloc(*residence))));
     let mut moved_in = Vec::new();
-    for (_, device, home) in &used {
+    for (_, device, residence) in &used {
         moved_in.push(steps.len() as u32);
-        steps.push(Act::Move { from: whole(*home), to: whole(*device) }.into());
+        steps.push(Act::Move { from: whole(*residence), to: whole(*device) }.into());
     }
     for (s, step) in plan.steps.iter().enumerate().skip(inputs) {
         let first_used = used.iter().zip(&moved_in).filter(|(((first, _), ..), _)| *first == Some(s));
         let after: Vec<u32> = first_used.map(|(_, at)| *at).collect();
         let at = steps.len() as u32;
         steps.push(Step { act: step.act.clone(), after });
-        for (_, device, home) in used.iter().filter(|((_, last), ..)| *last == Some(s)) {
-            let back = Act::Move { from: whole(*device), to: whole(*home) };
+        for (_, device, residence) in used.iter().filter(|((_, last), ..)| *last == Some(s)) {
+            let back = Act::Move { from: whole(*device), to: whole(*residence) };
             steps.push(Step { act: back, after: vec![at] });
         }
     }
@@ -130,7 +132,7 @@ struct Trainer<'a> {
     graph: &'a Graph,
     cpu: Cpu,
     program: Program,
-    homes: &'a Persistent,
+    residences: &'a Persistent,
     /// Tokens and labels are below this.
     below: u64,
 }
@@ -140,7 +142,7 @@ impl<'a> Trainer<'a> {
         graph: &'a Graph,
         plan: &Plan,
         kinds: &Kinds,
-        homes: &'a Persistent,
+        residences: &'a Persistent,
         options: CpuOptions,
     ) -> Trainer<'a> {
         let mut cpu = Cpu::with(options).unwrap();
@@ -149,14 +151,14 @@ impl<'a> Trainer<'a> {
         }
         for (_, role, info) in graph.inputs() {
             if let Role::Weight(init) | Role::State(init) = role {
-                let Home { tier, offset, bytes } = homes.homes[&info.name];
+                let Residence { tier, offset, bytes } = residences.residences[&info.name];
                 pieces(5, &info.name, init, bytes as usize / 4, |first, piece| {
                     cpu.write_floats(tier, offset + 4 * first as u64, piece).unwrap();
                 });
             }
         }
         let program = cpu.load(graph, kinds, plan, &Kernels::default()).unwrap();
-        Trainer { graph, cpu, program, homes, below: 10 }
+        Trainer { graph, cpu, program, residences, below: 10 }
     }
 
     fn step(&mut self, step: i64, ranges: usize) -> Result<(), RunError> {
@@ -186,11 +188,12 @@ impl<'a> Trainer<'a> {
 
     /// All weights, states and outputs.
     fn results(&self) -> Vec<Vec<u8>> {
-        let persistent = self.graph.inputs().filter_map(|(_, _, info)| self.homes.homes.get(&info.name));
+        let persistent =
+            self.graph.inputs().filter_map(|(_, _, info)| self.residences.residences.get(&info.name));
         let mut all: Vec<Vec<u8>> = Vec::new();
-        for home in persistent {
-            let mut bytes = vec![0; home.bytes as usize];
-            self.cpu.read(home.tier, home.offset, &mut bytes).unwrap();
+        for residence in persistent {
+            let mut bytes = vec![0; residence.bytes as usize];
+            self.cpu.read(residence.tier, residence.offset, &mut bytes).unwrap();
             all.push(bytes);
         }
         for name in self.program.output_names() {
@@ -256,17 +259,17 @@ fn where_weights_live_changes_no_bit() {
         [("host", |_| Tier::Host), ("disk", |_| Tier::Disk), ("mixed", |i| TIERS[i % 3])];
     for model in MODELS {
         let graph = graph(model);
-        let (plan, kinds, homes) = resident(&graph);
-        let mut plain = Trainer::new(&graph, &plan, &kinds, &homes, options(&dir.0, None));
+        let (plan, kinds, residences) = resident(&graph);
+        let mut plain = Trainer::new(&graph, &plan, &kinds, &residences, options(&dir.0, None));
         (0..STEPS).for_each(|s| plain.step(s, 1).unwrap());
         let expected = plain.results();
         assert_eq!(plain.cpu.moved(), Ledger::default());
         for (scheme, tier) in schemes {
-            let mut homes = homes.clone();
-            let plan = away(&graph, &plan, &mut homes, tier);
+            let mut residences = residences.clone();
+            let plan = away(&graph, &plan, &mut residences, tier);
             for (link, ranges) in [(None, 1), (None, 3), (Some(1e9), 1)] {
                 let case = format!("{} {scheme}, link {link:?}, {ranges} ranges", model.0);
-                let mut trainer = Trainer::new(&graph, &plan, &kinds, &homes, options(&dir.0, link));
+                let mut trainer = Trainer::new(&graph, &plan, &kinds, &residences, options(&dir.0, link));
                 let mut total = Ledger::default();
                 for s in 0..STEPS {
                     trainer.step(s, ranges).unwrap();
@@ -287,8 +290,8 @@ fn where_weights_live_changes_no_bit() {
 fn plans_that_do_not_fit_are_refused() {
     let dir = Dir::new("refused");
     let graph = graph(MODELS[0]);
-    let (plan, kinds, mut homes) = resident(&graph);
-    let mut plan = away(&graph, &plan, &mut homes, |i| TIERS[i % 3]);
+    let (plan, kinds, mut residences) = resident(&graph);
+    let mut plan = away(&graph, &plan, &mut residences, |i| TIERS[i % 3]);
     let mut cpu = Cpu::with(options(&dir.0, None)).unwrap();
     for tier in TIERS {
         let refused = cpu.load(&graph, &kinds, &plan, &Kernels::default()).err();
@@ -308,10 +311,10 @@ fn plans_that_do_not_fit_are_refused() {
 fn a_kernel_that_fails_stops_the_streams_and_changes_nothing() {
     let dir = Dir::new("kernel");
     let graph = graph(MODELS[1]);
-    let (plan, kinds, mut homes) = resident(&graph);
-    let plan = away(&graph, &plan, &mut homes, |i| [Tier::Host, Tier::Disk][i % 2]);
+    let (plan, kinds, mut residences) = resident(&graph);
+    let plan = away(&graph, &plan, &mut residences, |i| [Tier::Host, Tier::Disk][i % 2]);
     let run = |failures: usize| {
-        let mut trainer = Trainer::new(&graph, &plan, &kinds, &homes, options(&dir.0, Some(1e9)));
+        let mut trainer = Trainer::new(&graph, &plan, &kinds, &residences, options(&dir.0, Some(1e9)));
         for s in 0..STEPS {
             for _ in 0..failures {
                 trainer.below = 1 << 40;
@@ -340,8 +343,8 @@ fn faults_of_the_disk_end_the_run() {
     use std::os::unix::fs::FileExt;
     let dir = Dir::new("faults");
     let graph = graph(MODELS[1]);
-    let (plan, kinds, mut homes) = resident(&graph);
-    let plan = away(&graph, &plan, &mut homes, |i| [Tier::Host, Tier::Disk][i % 2]);
+    let (plan, kinds, mut residences) = resident(&graph);
+    let plan = away(&graph, &plan, &mut residences, |i| [Tier::Host, Tier::Disk][i % 2]);
     type Fault = fn(&std::fs::File);
     let faults: [(&str, Fault); 2] = [
         ("damaged", |file| file.write_all_at(&[0xa5; 64], 5 * BLOCK).unwrap()),
@@ -349,7 +352,7 @@ fn faults_of_the_disk_end_the_run() {
     ];
     for (name, fault) in faults {
         for link in [None, Some(1e9)] {
-            let mut trainer = Trainer::new(&graph, &plan, &kinds, &homes, options(&dir.0, link));
+            let mut trainer = Trainer::new(&graph, &plan, &kinds, &residences, options(&dir.0, link));
             trainer.step(0, 1).unwrap();
             fault(&file_in(&dir.0));
             let RunError::Disk(error) = trainer.step(1, 1).unwrap_err() else { panic!("{name}") };

@@ -2,8 +2,8 @@
 //! outputs and next values, as soon as all members have made theirs.
 
 use super::copies::Copies;
-use super::homes::Part;
 use super::matching::{Matched, Source};
+use super::residences::Part;
 use super::{Fused, Place, Report, about, own};
 use crate::dim::Dim;
 use crate::graph::{Graph, Node, Origin, Phase, Role, Value, ValueInfo};
@@ -28,8 +28,8 @@ enum What {
 }
 
 /// The graph of these groups in this order, with inputs in these parts.
-pub(super) fn emit(matched: &Matched, homes: &[Vec<Part>], order: &[usize]) -> Fused {
-    let mut emitter = Emitter::new(matched, homes);
+pub(super) fn emit(matched: &Matched, residences: &[Vec<Part>], order: &[usize]) -> Fused {
+    let mut emitter = Emitter::new(matched, residences);
     emitter.want_outputs();
     emitter.want_carries();
     for want in 0..emitter.wanted.len() {
@@ -59,12 +59,12 @@ struct Emitter<'a> {
 
 impl<'a> Emitter<'a> {
     /// With all values numbered, member by member, and inputs as they will be.
-    fn new(matched: &'a Matched<'a>, homes: &[Vec<Part>]) -> Emitter<'a> {
+    fn new(matched: &'a Matched<'a>, residences: &[Vec<Part>]) -> Emitter<'a> {
         let mut graph = Graph::default();
         let mut numbers: HashMap<(Source, usize), Value> = HashMap::new();
         let mut place = |member: usize, v: Value| {
             let source = matched.source(member, v);
-            let (number, owners) = owners(matched, homes, source, member);
+            let (number, owners) = owners(matched, residences, source, member);
             let several = owners.len() > 1 || matched.graphs.len() == 1;
             let named = matches!(source, Source::Input(input) if matched.inputs[input].role != Role::Data);
             let stacked = named && several;
@@ -155,18 +155,18 @@ impl<'a> Emitter<'a> {
         let mut seen: HashSet<Value> = HashSet::new();
         for (member, graph) in graphs.iter().enumerate() {
             for (input, _) in &graph.carries {
-                let Place { value: home, row } = self.places[member][input.index()];
+                let Place { value: residence, row } = self.places[member][input.index()];
                 let Source::Input(class) = self.matched.source(member, *input) else { continue };
-                if !seen.insert(home) {
+                if !seen.insert(residence) {
                     continue;
                 }
                 let there = self.matched.inputs[class].of.iter();
                 let of = there
-                    .filter(|(member, value)| self.places[*member][value.index()].value == home)
+                    .filter(|(member, value)| self.places[*member][value.index()].value == residence)
                     .map(|(member, value)| (*member, next[*member].get(value).copied().unwrap_or(*value)))
                     .collect();
                 let number = self.copies.graph.carries.len();
-                self.copies.graph.carries.push((home, home));
+                self.copies.graph.carries.push((residence, residence));
                 self.want(of, What::Carry(number, row.is_some()));
             }
         }
@@ -256,11 +256,11 @@ impl<'a> Emitter<'a> {
 }
 
 /// The members that have a value together with this one, and the number of their part.
-fn owners(matched: &Matched, homes: &[Vec<Part>], source: Source, member: usize) -> (usize, Part) {
+fn owners(matched: &Matched, residences: &[Vec<Part>], source: Source, member: usize) -> (usize, Part) {
     match source {
         Source::Result(group, _) => (0, matched.groups[group].iter().map(|(member, _)| *member).collect()),
         Source::Input(input) => {
-            let parts = &homes[input];
+            let parts = &residences[input];
             let number = parts.iter().position(|part| part.contains(&member)).unwrap_or(0);
             (number, parts[number].clone())
         }

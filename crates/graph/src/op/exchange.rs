@@ -1,6 +1,6 @@
-//! Exchange: a meeting of several parties, each with an operand of its own, from which each leaves with
+//! Exchange: a collective of several ranks, each with an operand of its own, from which each leaves with
 //! boxes of the others' put together. Gathering, scattering sums, halos and copies from one to another are
-//! all this. A graph does not know what a party is; who runs it does.
+//! all this. A graph does not know what a rank is; who runs it does.
 
 use super::sample::{Fill, Sample, SampleInput};
 use super::{OpDef, OpError, attribute};
@@ -12,15 +12,15 @@ use crate::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// What one party does at a meeting. It brings one operand, or none.
+/// What one rank does at a collective. It brings one operand, or none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exchange {
-    /// Which meeting it is: the same number for all who come, and no other meeting's.
-    pub meeting: u32,
+    /// Which collective it is: the same number for all who come, and no other collective's.
+    pub collective: u32,
     /// Who this is.
-    pub party: u32,
+    pub rank: u32,
     /// All who come, this one included.
-    pub parties: Vec<u32>,
+    pub ranks: Vec<u32>,
     /// Element type of the result; that of all operands.
     pub dtype: DType,
     /// Extents of the result.
@@ -126,14 +126,14 @@ impl Piece {
 impl Exchange {
     /// Bytes that come from others.
     pub fn bytes(&self) -> u64 {
-        let foreign = self.pieces.iter().filter(|p| p.from != self.party);
+        let foreign = self.pieces.iter().filter(|p| p.from != self.rank);
         foreign.map(|p| (p.elements() * self.dtype.size()) as u64).sum()
     }
 
     /// Bytes that come from each of the others, in the order in which the pieces first name them.
-    pub fn by_party(&self) -> Vec<(u32, u64)> {
+    pub fn by_rank(&self) -> Vec<(u32, u64)> {
         let mut all: Vec<(u32, u64)> = Vec::new();
-        for piece in self.pieces.iter().filter(|p| p.from != self.party) {
+        for piece in self.pieces.iter().filter(|p| p.from != self.rank) {
             let bytes = (piece.elements() * self.dtype.size()) as u64;
             match all.iter_mut().find(|(from, _)| *from == piece.from) {
                 Some((_, sum)) => *sum += bytes,
@@ -150,7 +150,7 @@ impl OpDef for Exchange {
     }
 
     fn help(&self) -> &'static str {
-        "boxes of several parties' operands, put together or added up"
+        "boxes of several ranks' operands, put together or added up"
     }
 
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
@@ -158,11 +158,11 @@ impl OpDef for Exchange {
             return Err(SpecError::Arity { expected: 1, got: ins.len() }.into());
         }
         if let Some(piece) = self.pieces.iter().find(|p| !p.fits(&self.shape)) {
-            return attribute(format!("a piece of party {} does not fit: {piece:?}", piece.from));
+            return attribute(format!("a piece of rank {} does not fit: {piece:?}", piece.from));
         }
-        let strangers = self.pieces.iter().map(|p| p.from).chain([self.party]);
-        if let Some(from) = strangers.into_iter().find(|from| !self.parties.contains(from)) {
-            return attribute(format!("party {from} does not come to the meeting"));
+        let strangers = self.pieces.iter().map(|p| p.from).chain([self.rank]);
+        if let Some(from) = strangers.into_iter().find(|from| !self.ranks.contains(from)) {
+            return attribute(format!("rank {from} does not come to the collective"));
         }
         let given: usize = self.pieces.iter().filter(|p| !p.add).map(Piece::elements).sum();
         if given != self.shape.iter().product::<usize>() {
@@ -174,7 +174,7 @@ impl OpDef for Exchange {
         if let Some(own) = ins.first() {
             let other = |p: &Piece| {
                 let extents = p.of.iter().map(|&d| Dim::from(d));
-                p.from == self.party && !extents.eq(own.shape.iter().cloned())
+                p.from == self.rank && !extents.eq(own.shape.iter().cloned())
             };
             if own.dtype != self.dtype || self.pieces.iter().any(other) {
                 return attribute(format!("the operand is {own}, not what was announced"));
@@ -197,7 +197,7 @@ impl OpDef for Exchange {
     /// Alone: what others would bring counts as zeros.
     fn eval(&self, ins: &[&Tensor], outs: &mut [Tensor]) {
         let shape = self.shape.clone();
-        for piece in self.pieces.iter().filter(|p| p.from == self.party) {
+        for piece in self.pieces.iter().filter(|p| p.from == self.rank) {
             piece.rows(&shape, |from, to, length| {
                 for i in 0..length {
                     let x = ins[0].data[from + i];
@@ -216,8 +216,8 @@ impl OpDef for Exchange {
         true
     }
 
-    fn meeting(&self) -> Option<(u32, Vec<u32>)> {
-        Some((self.meeting, self.parties.clone()))
+    fn collective(&self) -> Option<(u32, Vec<u32>)> {
+        Some((self.collective, self.ranks.clone()))
     }
 
     fn samples() -> Vec<Sample> {
@@ -230,9 +230,9 @@ impl OpDef for Exchange {
             add,
         };
         let exchange = |dtype, shape: &[usize], pieces| Exchange {
-            meeting: 0,
-            party: 0,
-            parties: vec![0],
+            collective: 0,
+            rank: 0,
+            ranks: vec![0],
             dtype,
             shape: shape.to_vec(),
             pieces,
@@ -277,8 +277,8 @@ mod tests {
             extent: vec![extent],
             add: false,
         };
-        let parties = vec![0, 1];
-        Exchange { meeting: 3, party: 0, parties, dtype: DType::F32, shape: shape.to_vec(), pieces: vec![piece] }
+        let ranks = vec![0, 1];
+        Exchange { collective: 3, rank: 0, ranks, dtype: DType::F32, shape: shape.to_vec(), pieces: vec![piece] }
     }
 
     #[test]
@@ -294,8 +294,8 @@ mod tests {
             op.spec(std::slice::from_ref(&own)).unwrap_err().to_string()
         };
         for (expected, change) in [
-            ("a piece of party 1 does not fit", (&|op: &mut Exchange| op.pieces[0].source[0] = 3) as &dyn Fn(&mut Exchange)),
-            ("party 2 does not come to the meeting", &|op| op.pieces[0].from = 2),
+            ("a piece of rank 1 does not fit", (&|op: &mut Exchange| op.pieces[0].source[0] = 3) as &dyn Fn(&mut Exchange)),
+            ("rank 2 does not come to the collective", &|op| op.pieces[0].from = 2),
             ("3 elements are given for [4]", &|op| op.pieces[0].extent[0] = 3),
             ("the operand is f32[7], not what was announced", &|op| op.pieces[0].from = 0),
             ("adds f32, not i64", &|op| {

@@ -89,13 +89,13 @@ pub trait OpDef {
     }
 
     /// Whether it meets others who run their own graphs. It then runs exactly once for each partial, and all
-    /// come to their meetings in one order, or they would wait for each other.
+    /// come to their collectives in one order, or they would wait for each other.
     fn meets(&self) -> bool {
         false
     }
 
-    /// Which meeting that is, and all who come to it.
-    fn meeting(&self) -> Option<(u32, Vec<u32>)> {
+    /// Which collective that is, and all who come to it.
+    fn collective(&self) -> Option<(u32, Vec<u32>)> {
         None
     }
 

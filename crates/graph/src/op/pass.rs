@@ -1,4 +1,4 @@
-//! Pass: one party hands all of a value to another, whatever its size: an [exchange](super::exchange) of two.
+//! Pass: one rank hands all of a value to another, whatever its size: an [exchange](super::exchange) of two.
 
 use super::exchange::{Exchange, Piece};
 use super::sample::{Fill, Sample, SampleInput};
@@ -14,10 +14,10 @@ use serde::{Deserialize, Serialize};
 /// Whoever gives has an operand, and nothing as result; whoever takes, the reverse. Who does both has both.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pass {
-    /// Which meeting it is: the same number for both, and no other meeting's.
-    pub meeting: u32,
+    /// Which collective it is: the same number for both, and no other collective's.
+    pub collective: u32,
     /// Who this is.
-    pub party: u32,
+    pub rank: u32,
     /// Who gives.
     pub from: u32,
     /// Who takes.
@@ -31,7 +31,7 @@ pub struct Pass {
 impl Pass {
     /// Extents of the result.
     pub fn result(&self) -> Vec<Dim> {
-        if self.party == self.to { self.shape.clone() } else { vec![0.into()] }
+        if self.rank == self.to { self.shape.clone() } else { vec![0.into()] }
     }
 }
 
@@ -41,14 +41,14 @@ impl OpDef for Pass {
     }
 
     fn help(&self) -> &'static str {
-        "hands all of a value from one party to another"
+        "hands all of a value from one rank to another"
     }
 
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
-        if self.party != self.from && self.party != self.to {
-            return attribute(format!("party {} neither gives nor takes", self.party));
+        if self.rank != self.from && self.rank != self.to {
+            return attribute(format!("rank {} neither gives nor takes", self.rank));
         }
-        let expected = usize::from(self.party == self.from);
+        let expected = usize::from(self.rank == self.from);
         if ins.len() != expected {
             return Err(SpecError::Arity { expected, got: ins.len() }.into());
         }
@@ -75,16 +75,16 @@ impl OpDef for Pass {
     fn bind(&self, sizes: &Bindings) -> Result<Option<Op>, DimError> {
         let bind = |dims: &[Dim]| dims.iter().map(|d| d.bind(sizes)).collect::<Result<Vec<usize>, DimError>>();
         let (of, shape) = (bind(&self.shape)?, bind(&self.result())?);
-        let pieces = if self.party == self.to { vec![Piece::all(self.from, &of)] } else { Vec::new() };
-        let mut parties = vec![self.from, self.to];
-        parties.dedup();
-        let Pass { meeting, party, dtype, .. } = *self;
-        Ok(Some(Exchange { meeting, party, parties, dtype, shape, pieces }.into()))
+        let pieces = if self.rank == self.to { vec![Piece::all(self.from, &of)] } else { Vec::new() };
+        let mut ranks = vec![self.from, self.to];
+        ranks.dedup();
+        let Pass { collective, rank, dtype, .. } = *self;
+        Ok(Some(Exchange { collective, rank, ranks, dtype, shape, pieces }.into()))
     }
 
     /// Alone: what others would give counts as zeros.
     fn eval(&self, ins: &[&Tensor], outs: &mut [Tensor]) {
-        if let (true, Some(own)) = (self.party == self.to, ins.first()) {
+        if let (true, Some(own)) = (self.rank == self.to, ins.first()) {
             outs[0].data.copy_from_slice(&own.data);
         }
     }
@@ -97,14 +97,14 @@ impl OpDef for Pass {
         true
     }
 
-    fn meeting(&self) -> Option<(u32, Vec<u32>)> {
-        Some((self.meeting, vec![self.from, self.to]))
+    fn collective(&self) -> Option<(u32, Vec<u32>)> {
+        Some((self.collective, vec![self.from, self.to]))
     }
 
     fn samples() -> Vec<Sample> {
         let to_itself = |dtype, shape: &[usize]| {
             let dims = shape.iter().map(|&n| n.into()).collect();
-            let op = Pass { meeting: 0, party: 0, from: 0, to: 0, dtype, shape: dims };
+            let op = Pass { collective: 0, rank: 0, from: 0, to: 0, dtype, shape: dims };
             Sample::new(op, vec![SampleInput { dtype, shape: shape.to_vec(), fill: Fill::Below(9) }])
         };
         vec![to_itself(DType::I64, &[3, 4]), to_itself(DType::I64, &[])]
@@ -115,23 +115,23 @@ impl OpDef for Pass {
 mod tests {
     use super::*;
 
-    fn pass(party: u32) -> Pass {
+    fn pass(rank: u32) -> Pass {
         let shape = vec![Dim::symbol("batch"), 3.into()];
-        Pass { meeting: 5, party, from: 0, to: 2, dtype: DType::F32, shape }
+        Pass { collective: 5, rank, from: 0, to: 2, dtype: DType::F32, shape }
     }
 
     #[test]
     fn both_ends_agree_on_what_is_passed() {
         let mut sizes = Bindings::new();
         sizes.set("batch", 4);
-        let bound = |party| match pass(party).bind(&sizes).unwrap() {
+        let bound = |rank| match pass(rank).bind(&sizes).unwrap() {
             Some(Op::Exchange(op)) => op,
             other => panic!("{other:?}"),
         };
         let (gives, takes) = (bound(0), bound(2));
-        assert_eq!((gives.meeting, takes.meeting), (5, 5));
-        assert_eq!((gives.parties.clone(), gives.bytes()), (vec![0, 2], 0));
-        assert_eq!((takes.parties.as_slice(), takes.bytes()), ([0, 2].as_slice(), 48));
+        assert_eq!((gives.collective, takes.collective), (5, 5));
+        assert_eq!((gives.ranks.clone(), gives.bytes()), (vec![0, 2], 0));
+        assert_eq!((takes.ranks.as_slice(), takes.bytes()), ([0, 2].as_slice(), 48));
         assert_eq!(takes.shape, [4, 3]);
     }
 
@@ -142,7 +142,7 @@ mod tests {
         assert!(pass(0).spec(own).is_ok());
         assert!(pass(2).spec(&[]).is_ok());
         for (wrong, ins, expected) in [
-            (pass(1), own, "party 1 neither gives nor takes"),
+            (pass(1), own, "rank 1 neither gives nor takes"),
             (pass(0), &[], "1"),
             (pass(2), own, "0"),
             (Pass { dtype: DType::I64, ..pass(0) }, own, "not what was announced"),

@@ -131,7 +131,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let timing = planner.timing(Which::Train, &largest, &plan).map_err(SessionError::from)?;
     let summary = Summary::of(&plan, &largest, timing);
     let graph = planner.graph(Which::Train);
-    let met = meetings(graph, &plan, &largest)?;
+    let met = collectives(graph, &plan, &largest)?;
     let text = match &arguments.explain {
         _ if arguments.json => {
             let (devices, (_, from_peers)) = (job.devices.count, met);
@@ -207,9 +207,9 @@ fn links(moved: &Moved) -> String {
 }
 
 /// How often a device exchanges values with others in a step, and the bytes it takes from them.
-fn meetings(graph: &Graph, plan: &Plan, sizes: &Bindings) -> Result<(usize, u64), SessionError> {
-    let meetings = graph.nodes.iter().filter(|node| node.op.def().meets()).count();
-    Ok((meetings, exchanged(graph, &slice_of(sizes, plan.partials)?, plan.partials)?))
+fn collectives(graph: &Graph, plan: &Plan, sizes: &Bindings) -> Result<(usize, u64), SessionError> {
+    let collectives = graph.nodes.iter().filter(|node| node.op.def().meets()).count();
+    Ok((collectives, exchanged(graph, &slice_of(sizes, plan.partials)?, plan.partials)?))
 }
 
 /// What each pass did, who holds the memory at the peak, and what moves.
@@ -218,7 +218,7 @@ fn table(
     (unlimited, free): (&Plan, &Timing),
     (plan, summary): (&Plan, &Summary),
     budget: Option<u64>,
-    (meetings, from_peers): (usize, u64),
+    (collectives, from_peers): (usize, u64),
 ) -> String {
     let mut text = format!("{:<10} {:>11} {:>11}   changed\n", "after", "peak", "step time");
     let mut row = |pass: &str, peak: u64, seconds: f64, changed: String| {
@@ -248,8 +248,8 @@ fn table(
             format!("{}; the step waits {wait} for it", links(bytes)),
         );
     }
-    if meetings > 0 {
-        let changed = format!("{} from other devices in {meetings} exchanges", units::bytes(from_peers));
+    if collectives > 0 {
+        let changed = format!("{} from other devices in {collectives} exchanges", units::bytes(from_peers));
         row("exchange", plan.spaces[0].live, summary.timing.seconds, changed);
     }
     let lost = plan.spaces[0].bytes - plan.spaces[0].live;
@@ -305,14 +305,14 @@ fn doing(stream: Stream) -> &'static str {
         Stream::Out => "copying to host memory",
         Stream::Read => "reading from disk",
         Stream::Write => "writing to disk",
-        Stream::Meet => "exchanging with other devices",
+        Stream::Exchange => "exchanging with other devices",
     }
 }
 
 /// The instruction that runs at a step of the plan or next after it, counted from one.
 fn running(graph: &Graph, plan: &Plan, at: usize) -> String {
     let next = plan.steps[at..].iter().enumerate().find_map(|(i, step)| match &step.act {
-        Act::Run { node, .. } | Act::Meet { node, .. } => Some((i, graph.nodes[node.index()].outs[0])),
+        Act::Run { node, .. } | Act::Exchange { node, .. } => Some((i, graph.nodes[node.index()].outs[0])),
         _ => None,
     });
     let of = plan.steps.len();

@@ -173,7 +173,8 @@ fn needs(planner: &mut Planner, largest: &Bindings) -> Result<[u64; 2], SessionE
 
 /// Bytes that a member which waits is put aside in.
 fn state_bytes(train: &Graph) -> u64 {
-    Persistent::of(train).map_or(0, |persistent| persistent.homes.values().map(|home| home.bytes).sum())
+    Persistent::of(train)
+        .map_or(0, |persistent| persistent.residences.values().map(|residence| residence.bytes).sum())
 }
 
 #[cfg(test)]

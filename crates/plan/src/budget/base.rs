@@ -15,7 +15,7 @@ pub enum Fate {
     Stays,
     /// Nothing reads it any more.
     Ends,
-    /// A weight or state goes home.
+    /// A weight or state goes residence.
     Leaves,
 }
 
@@ -51,7 +51,7 @@ pub struct Base<'a> {
     pub fates: &'a [Fate],
     /// The act that makes a version; [`NEVER`] for inputs.
     pub producer: &'a [u32],
-    /// Whether it can be computed again: no sum, and no result of an update or a meeting.
+    /// Whether it can be computed again: no sum, and no result of an update or a collective.
     pub again: &'a [bool],
     /// The act that overwrites an input, or [`NEVER`].
     pub overwritten: &'a [u32],
@@ -71,7 +71,7 @@ pub struct Choices {
     /// Acts before which a version is brought back sooner than it is used, in order.
     pub early: Vec<(u32, VersionId)>,
     /// By version: the tier in which a weight or state waits for the next step.
-    pub homes: Vec<Tier>,
+    pub residences: Vec<Tier>,
 }
 
 impl Facts {
@@ -186,13 +186,13 @@ impl Base<'_> {
         &self.uses[self.first[v as usize] as usize..self.first[v as usize + 1] as usize]
     }
 
-    /// Everything stays; inputs are at home in their tiers.
-    pub fn keep(&self, homes: Vec<Tier>) -> Choices {
+    /// Everything stays; inputs are resident in their tiers.
+    pub fn keep(&self, residences: Vec<Tier>) -> Choices {
         Choices {
             gaps: vec![Choice::Keep; self.uses.len()],
-            fleeting: vec![false; homes.len()],
+            fleeting: vec![false; residences.len()],
             early: Vec::new(),
-            homes,
+            residences,
         }
     }
 

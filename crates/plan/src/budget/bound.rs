@@ -70,8 +70,8 @@ impl Outline {
 impl View<'_> {
     /// The bound with weights and states where the options say they are.
     pub(crate) fn bound(&self) -> Bound {
-        let homes = self.homes();
-        self.bound_at(|v| homes[v as usize] == Tier::Device)
+        let residences = self.residences();
+        self.bound_at(|v| residences[v as usize] == Tier::Device)
     }
 
     /// The bound where `at_home` says which weights and states never leave the device.

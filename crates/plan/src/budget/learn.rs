@@ -77,9 +77,9 @@ impl Outline {
 
     /// What was learned for budgets that are no larger than this one for these sizes, the largest first.
     pub(crate) fn rungs_for(&self, view: &View, budget: u64) -> impl Iterator<Item = &Rung> {
-        let homes = view.homes();
+        let residences = view.residences();
         let share = share(budget, view.need(), view.options.persistent.ends[Tier::Device as usize]);
-        let alike = self.rungs.iter().filter(move |rung| rung.known.choices.homes == homes);
+        let alike = self.rungs.iter().filter(move |rung| rung.known.choices.residences == residences);
         alike.filter(move |rung| rung.share <= share * CLOSE)
     }
 }

@@ -1,9 +1,9 @@
-//! Moves and meetings beside kernels: what is fetched is fetched early enough to be there when it is needed,
+//! Moves and collectives beside kernels: what is fetched is fetched early enough to be there when it is needed,
 //! and what is stored, or others read, keeps its bytes until that is over, both only as far as there is room.
 
-mod meetings;
+mod collectives;
 
-pub use meetings::put_off;
+pub use collectives::put_off;
 
 use crate::document::plan::{TIERS, Tier};
 use crate::step::lifetime::Lifetimes;
@@ -115,11 +115,11 @@ pub fn fetch_early(script: &Script, life: &Lifetimes, room: &Room) -> Script {
 }
 
 /// Lets the bytes of what is stored stay in use until it should be away, and those of what is brought to a
-/// meeting until that should be over, where there is room.
+/// collective until that should be over, where there is room.
 pub fn store_late(script: &Script, life: &mut Lifetimes, room: &Room) {
     let mut used = profile(script, life, room.bytes, room.scratch);
     let begins = room.begins(script);
-    // When the link to each tier is done with the stores so far; that of the device, with meetings.
+    // When the link to each tier is done with the stores so far; that of the device, with collectives.
     let mut free = [0.0f64; TIERS.len()];
     let mut stores = Vec::new();
     let mut later = |end: &mut usize, t: usize, until: f64| {
@@ -145,7 +145,7 @@ pub fn store_late(script: &Script, life: &mut Lifetimes, room: &Room) {
             _ => None,
         };
         let Some((to, seconds)) = to else { continue };
-        let storage = life.homes[refs[0] as usize].storage as usize;
+        let storage = life.slots[refs[0] as usize].storage as usize;
         if life.storages[storage].end != t as u32 || life.storages[storage].input {
             continue;
         }

@@ -37,7 +37,7 @@ pub struct Writer {
     /// Likewise in another tier.
     copy: Vec<VersionId>,
     /// What holds an input between steps.
-    homes: Vec<VersionId>,
+    residences: Vec<VersionId>,
     /// The use of each version that comes next.
     next: Vec<u32>,
     /// Brought back for others' sake.
@@ -57,17 +57,17 @@ impl Writer {
         self.script.outputs.clear();
         self.failed.clear();
         self.borrowed.clear();
-        for versions in [&mut self.here, &mut self.copy, &mut self.homes] {
+        for versions in [&mut self.here, &mut self.copy, &mut self.residences] {
             versions.clear();
             versions.resize(count, NEVER);
         }
         self.next.clear();
         self.next.extend_from_slice(&base.first[..count]);
         for (v, version) in base.script.versions.iter().enumerate().filter(|(_, v)| v.input) {
-            let tier = choices.homes[v];
+            let tier = choices.residences[v];
             let new = self.script.version(Version { tier, ..*version });
             *(if tier == Tier::Device { &mut self.here[v] } else { &mut self.copy[v] }) = new;
-            self.homes[v] = new;
+            self.residences[v] = new;
         }
         let mut early = choices.early.iter().peekable();
         for t in 0..base.script.acts.len() {
@@ -83,7 +83,7 @@ impl Writer {
         }
         for &v in &base.script.outputs {
             let here = self.here[v as usize];
-            self.script.outputs.push(if here == NEVER { self.homes[v as usize] } else { here });
+            self.script.outputs.push(if here == NEVER { self.residences[v as usize] } else { here });
         }
         true
     }
@@ -105,10 +105,10 @@ impl Writer {
             What::Add => self.copy[reads[1] as usize] = NEVER,
             What::Carry => {
                 let input = base.script.refs(t)[1] as usize;
-                self.script.refs.push(self.homes[input]);
+                self.script.refs.push(self.residences[input]);
                 // Whoever reads it next must see what it has become.
-                if choices.homes[input] != Tier::Device {
-                    (self.here[input], self.copy[input]) = (NEVER, self.homes[input]);
+                if choices.residences[input] != Tier::Device {
+                    (self.here[input], self.copy[input]) = (NEVER, self.residences[input]);
                 }
             }
             _ => {}
@@ -170,7 +170,7 @@ impl Writer {
         };
         // After its last use an input is let go if it waits elsewhere for the next step.
         let choice = match choice {
-            Choice::Keep if fate == Fate::Leaves => away(choices.homes[i]),
+            Choice::Keep if fate == Fate::Leaves => away(choices.residences[i]),
             choice => choice,
         };
         let tier = match choice {

@@ -19,7 +19,7 @@ impl Outline {
         sizes: &Bindings,
         options: &Options,
     ) -> Result<Persistent, PlanError> {
-        // Many homes are compared; it is only where all seems to be in vain that each is worth more time.
+        // Many residences are compared; it is only where all seems to be in vain that each is worth more time.
         match self.settle_at(graph, sizes, options, Pace::Hurried) {
             Err(PlanError::DoesNotFit { .. } | PlanError::TierFull { .. } | PlanError::NoRoom) => {
                 self.settle_at(graph, sizes, options, Pace::AtLeisure)
@@ -72,7 +72,7 @@ impl Outline {
                 tried.push((away, None));
                 return Ok(false);
             };
-            // What is at home on the device stays there.
+            // What is resident on the device stays there.
             if elsewhere && persistent.ends[Tier::Device as usize] > budget {
                 tried.push((away, None));
                 return Ok(false);
@@ -103,7 +103,7 @@ impl Outline {
             if !elsewhere || !attempt(all.len(), &mut tried)? {
                 return Err(reason.unwrap_or(PlanError::NoRoom));
             }
-            // Each try takes long where scripts are; what can stay does so whatever its home.
+            // Each try takes long where scripts are; what can stay does so whatever its residence.
             if self.is_long() {
                 low = high;
             }

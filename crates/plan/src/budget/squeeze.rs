@@ -45,7 +45,9 @@ impl Outline {
         let mut view = View::new(self, graph, &sizes, options)?;
         view.at_leisure = false;
         let budget = options.memory.unwrap_or(u64::MAX);
-        if view.places.iter().flatten().all(|home| home.tier == Tier::Device) && view.need() <= budget {
+        if view.places.iter().flatten().all(|residence| residence.tier == Tier::Device)
+            && view.need() <= budget
+        {
             let plan = view.lay()?;
             if plan.spaces[Tier::Device as usize].bytes <= budget {
                 return Ok(plan);
@@ -95,7 +97,7 @@ impl Outline {
     }
 
     /// The plan that carries out choices made elsewhere, whatever it needs: `choose` is given the script
-    /// in which everything stays, with all that is at home elsewhere away while it is not used.
+    /// in which everything stays, with all that is resident elsewhere away while it is not used.
     pub fn plan_with(
         &self,
         graph: &Graph,

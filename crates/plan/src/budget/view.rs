@@ -8,17 +8,17 @@ use crate::budget::overlap::{Room, fetch_early, put_off, store_late};
 use crate::budget::wait::add_waits;
 use crate::document::plan::{Choice, Plan, Tier};
 use crate::step::lifetime::{Lifetimes, lifetimes};
-use crate::step::make::{Home, Options, PlanError};
+use crate::step::make::{Options, PlanError, Residence};
 use crate::step::outline::{Outline, Sizes};
 use crate::step::script::{Script, VersionId, What, copies};
-use crate::time::cost::{Links, Meeting};
-use crate::time::simulate::{meeting_of, per_byte, simulate};
+use crate::time::cost::{CollectivePrice, Links};
+use crate::time::simulate::{collective_of, per_byte, simulate};
 use gulliver_graph::graph::{Graph, NodeId, Role, Value, ValueInfo};
 use std::cell::Cell;
 
 /// What is used again within so many times the seconds of its fetch is not sent away without need.
 const SOON: f64 = 16.0;
-/// Acts that may be put off at a time because they wait for meetings; fewer where there is no room for more.
+/// Acts that may be put off at a time because they wait for collectives; fewer where there is no room for more.
 const PUT_OFF: [usize; 3] = [64, 16, 4];
 
 /// All that choosing for one size of input needs.
@@ -30,7 +30,7 @@ pub(crate) struct View<'a> {
     /// Whether there is time to spare.
     pub(crate) at_leisure: bool,
     /// Where persistent inputs are between steps, in the graph's order.
-    pub(crate) places: Vec<Option<Home>>,
+    pub(crate) places: Vec<Option<Residence>>,
     pub(crate) bytes: Vec<u64>,
     /// Seconds by act of the outline's script.
     seconds: Vec<f64>,
@@ -39,12 +39,13 @@ pub(crate) struct View<'a> {
 }
 
 impl Outline {
-    /// Seconds of a node, whose meetings take as long as their bytes over the links.
+    /// Seconds of a node, whose collectives take as long as their bytes over the links.
     pub fn seconds_over(&self, graph: &Graph, sizes: &Sizes, links: &Links, node: usize) -> f64 {
-        match meeting_of(&graph.nodes[node], &sizes.slice) {
+        match collective_of(&graph.nodes[node], &sizes.slice) {
             Some(what) => {
                 let bytes = what.bytes() as f64;
-                (bytes / links.from_peers).max(sizes.meeting.map_or(0.0, |meeting| meeting.seconds(bytes)))
+                (bytes / links.from_peers)
+                    .max(sizes.collective.map_or(0.0, |collective| collective.seconds(bytes)))
             }
             None => self.seconds(sizes, node),
         }
@@ -55,13 +56,14 @@ impl Outline {
         sizes.alone.get(self.kinds.kind_of[node] as usize).copied()
     }
 
-    /// Of a meeting held beside kernels that have all cores: seconds that these lose to it, whatever the links, and seconds it
+    /// Of a collective held beside kernels that have all cores: seconds that these lose to it, whatever the links, and seconds it
     /// takes. None for other nodes.
     pub fn seconds_met(&self, graph: &Graph, sizes: &Sizes, node: usize) -> [f64; 2] {
-        let bytes = meeting_of(&graph.nodes[node], &sizes.slice).map(|what| what.bytes() as f64);
-        let of =
-            |(bytes, meeting): (f64, Meeting)| [meeting.lost(bytes), meeting.seconds(bytes) + meeting.beside];
-        bytes.zip(sizes.meeting).map_or([0.0; 2], of)
+        let bytes = collective_of(&graph.nodes[node], &sizes.slice).map(|what| what.bytes() as f64);
+        let of = |(bytes, collective): (f64, CollectivePrice)| {
+            [collective.lost(bytes), collective.seconds(bytes) + collective.beside]
+        };
+        bytes.zip(sizes.collective).map_or([0.0; 2], of)
     }
 }
 
@@ -77,8 +79,10 @@ impl<'a> View<'a> {
         let seconds = seconds(&outline.script, &bytes, |node| outline.seconds(sizes, node));
         let place = |(_, role, info): (Value, Role, &ValueInfo)| match role {
             Role::Weight(_) | Role::State(_) => {
-                let home = options.persistent.homes.get(&info.name);
-                home.map(|home| Some(*home)).ok_or_else(|| PlanError::NotPersistent(info.name.clone()))
+                let residence = options.persistent.residences.get(&info.name);
+                residence
+                    .map(|residence| Some(*residence))
+                    .ok_or_else(|| PlanError::NotPersistent(info.name.clone()))
             }
             _ => Ok(None),
         };
@@ -100,23 +104,23 @@ impl<'a> View<'a> {
     }
 
     /// The tier in which each version waits for the next step.
-    pub(crate) fn homes(&self) -> Vec<Tier> {
-        let mut homes = vec![Tier::Device; self.outline.script.versions.len()];
+    pub(crate) fn residences(&self) -> Vec<Tier> {
+        let mut residences = vec![Tier::Device; self.outline.script.versions.len()];
         let mut version = 0;
         // The first versions are those of the inputs, in order.
         for ((_, role, _), place) in self.graph.inputs().zip(&self.places) {
             if let Some(place) = place {
-                homes[version] = place.tier;
+                residences[version] = place.tier;
             }
             version += copies(role, self.outline.partials) as usize;
         }
-        homes
+        residences
     }
 
-    /// What is at home elsewhere is on the device only while it is used, or if it is used again soon,
+    /// What is resident elsewhere is on the device only while it is used, or if it is used again soon,
     /// measured by the time it takes to fetch it.
     pub(crate) fn away_at_first(&self, base: &Base) -> Choices {
-        let mut choices = base.keep(self.homes());
+        let mut choices = base.keep(self.residences());
         let mut begins = Vec::with_capacity(self.seconds.len());
         let mut now = 0.0;
         for seconds in &self.seconds {
@@ -124,7 +128,7 @@ impl<'a> View<'a> {
             now += seconds;
         }
         for v in 0..base.script.versions.len() {
-            let tier = choices.homes[v];
+            let tier = choices.residences[v];
             let choice = match tier {
                 Tier::Device => continue,
                 Tier::Host => Choice::Host,
@@ -234,7 +238,7 @@ impl<'a> View<'a> {
         self.finish(Chosen { known, ..Chosen::default() }, target, early).map(|(plan, _)| plan)
     }
 
-    /// The plan in which everything stays. Meetings are beside kernels if that needs no more than there is,
+    /// The plan in which everything stays. Collectives are beside kernels if that needs no more than there is,
     /// or, where nothing is limited, hardly more than is needed at least.
     pub(crate) fn lay(&self) -> Result<Plan, PlanError> {
         let (script, life) = (&self.outline.script, &self.outline.life);
@@ -293,7 +297,7 @@ impl<'a> View<'a> {
         self.graph.nodes[node].op.def().meets()
     }
 
-    /// Fetches earlier and stores later, and puts off what waits for meetings, where there is room.
+    /// Fetches earlier and stores later, and puts off what waits for collectives, where there is room.
     fn beside_kernels(&self, known: &Known, target: u64) -> (Script, Lifetimes) {
         let links = self.options.links;
         let room = Room {

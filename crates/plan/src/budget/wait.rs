@@ -22,7 +22,7 @@ fn latest(a: &mut Steps, b: Steps) {
 
 /// Fills in [`crate::document::plan::Step::after`] of every step.
 pub fn add_waits(plan: &mut Plan) {
-    if !plan.steps.iter().any(|step| matches!(step.act, Act::Move { .. } | Act::Meet { .. })) {
+    if !plan.steps.iter().any(|step| matches!(step.act, Act::Move { .. } | Act::Exchange { .. })) {
         return;
     }
     let mut last = vec![Last::default(); plan.buffers.len()];
@@ -42,7 +42,9 @@ pub fn add_waits(plan: &mut Plan) {
             Act::Run { ins, outs, scratch, .. } => {
                 (ids(ins), outs.iter().chain(scratch).map(|p| p.buffer).collect())
             }
-            Act::Meet { own, result, .. } => (own.iter().map(|p| p.buffer).collect(), vec![result.buffer]),
+            Act::Exchange { own, result, .. } => {
+                (own.iter().map(|p| p.buffer).collect(), vec![result.buffer])
+            }
             Act::Copy { from, to } | Act::Move { from, to } => (vec![from.buffer], vec![to.buffer]),
             Act::Add { from, into } => (vec![from.buffer], vec![into.buffer]),
         };

@@ -41,7 +41,7 @@ pub fn paged(case: &Case, how: Paged) -> Option<Script> {
     script(&Case { base: &base, sharing: case.sharing, bytes, scratch, node }, memory, eviction)
 }
 
-/// The script of page faults that needs at most `budget` on the device, with weights and states at home
+/// The script of page faults that needs at most `budget` on the device, with weights and states resident
 /// in host memory; what is new is written there when it is evicted, updated weights at once. None if the
 /// operands of some act alone do not fit.
 pub fn script(case: &Case, budget: u64, eviction: Eviction) -> Option<Script> {
@@ -88,7 +88,7 @@ impl<'a> Pager<'a> {
                 self.bytes += self.case.size(v as u32);
             }
         }
-        let homes = self.copy.clone();
+        let residences = self.copy.clone();
         for t in 0..base.script.acts.len() {
             self.now = t as u32;
             let (reads, writes) = base.script.split(t);
@@ -110,10 +110,10 @@ impl<'a> Pager<'a> {
                 What::Add => self.copy[reads[1] as usize] = None,
                 What::Carry => {
                     let input = base.script.refs(t)[1] as usize;
-                    self.out.refs.extend(homes[input].or(self.here[input]));
+                    self.out.refs.extend(residences[input].or(self.here[input]));
                     // What the device has of it is old, and the host has what is new.
                     self.leave(input as u32);
-                    self.copy[input] = homes[input];
+                    self.copy[input] = residences[input];
                 }
                 _ => {}
             }

@@ -25,7 +25,7 @@ pub struct Placement {
     /// The pack of each node.
     pub pack_of: Vec<u32>,
     /// The device of weights and states by name, where that is not for the nodes to say.
-    pub homes: HashMap<String, u32>,
+    pub residences: HashMap<String, u32>,
 }
 
 impl Placement {
@@ -40,15 +40,15 @@ impl Placement {
 pub struct Line {
     /// Its graph.
     pub graph: Graph,
-    /// The pack of each of its nodes; none for meetings.
+    /// The pack of each of its nodes; none for collectives.
     pub pack_of: Vec<Option<u32>>,
-    /// Its meetings, in the order everyone comes to them.
-    pub meetings: Vec<Meeting>,
+    /// Its collectives, in the order everyone comes to them.
+    pub collectives: Vec<Handover>,
 }
 
 /// A value is passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Meeting {
+pub struct Handover {
     /// Its number.
     pub number: u32,
     /// The node of this device's graph.
@@ -116,18 +116,18 @@ struct Layer<'a> {
     placement: &'a Placement,
     lines: Vec<Line>,
     /// The device that has a value first.
-    home: Vec<Option<u32>>,
+    residence: Vec<Option<u32>>,
     /// By device, value, and whether it is the sum over the partials: what the device's graph calls it.
     local: HashMap<(u32, Value, bool), Value>,
     losses: Vec<Value>,
-    meetings: u32,
+    collectives: u32,
 }
 
 impl<'a> Layer<'a> {
     fn new(graph: &'a Graph, placement: &'a Placement, losses: Vec<Value>) -> Layer<'a> {
-        let line = Line { graph: Graph::default(), pack_of: Vec::new(), meetings: Vec::new() };
-        let (lines, home) = (vec![line; placement.devices as usize], vec![None; graph.values.len()]);
-        Layer { graph, placement, lines, home, local: HashMap::new(), losses, meetings: 0 }
+        let line = Line { graph: Graph::default(), pack_of: Vec::new(), collectives: Vec::new() };
+        let (lines, residence) = (vec![line; placement.devices as usize], vec![None; graph.values.len()]);
+        Layer { graph, placement, lines, residence, local: HashMap::new(), losses, collectives: 0 }
     }
 
     /// Weights and states are where their next value is made; everything else is fed to whoever reads it.
@@ -151,10 +151,10 @@ impl<'a> Layer<'a> {
                         Origin::Node { node, .. } => Some(placement.device(node)),
                         Origin::Input(_) => None,
                     });
-                    let home = placement.homes.get(&info.name).copied().or(made);
-                    let home = home.or(read.first().copied()).unwrap_or(0);
-                    self.home[v.index()] = Some(home);
-                    vec![home]
+                    let residence = placement.residences.get(&info.name).copied().or(made);
+                    let residence = residence.or(read.first().copied()).unwrap_or(0);
+                    self.residence[v.index()] = Some(residence);
+                    vec![residence]
                 }
                 _ => (0..placement.devices).filter(|device| read.contains(device)).collect(),
             };
@@ -190,7 +190,7 @@ impl<'a> Layer<'a> {
         let ins = node.ins.iter().map(|&v| self.at(device, v, when, read)).collect();
         let new = |layer: &mut Layer, &v: &Value| {
             let local = layer.value(device, graph.value(v).clone());
-            layer.home[v.index()] = Some(device);
+            layer.residence[v.index()] = Some(device);
             layer.local.insert((device, v, false), local);
             local
         };
@@ -214,11 +214,11 @@ impl<'a> Layer<'a> {
     ) -> Value {
         // An update reads the sum over the partials, which is another value.
         let sum = phase == Phase::Update && self.graph.repeats(v);
-        let here = self.home[v.index()].is_none_or(|home| home == device);
+        let here = self.residence[v.index()].is_none_or(|residence| residence == device);
         if let Some(&local) = self.local.get(&(device, v, sum && !here)) {
             return local;
         }
-        let from = self.home[v.index()].expect("fed to everyone who reads it");
+        let from = self.residence[v.index()].expect("fed to everyone who reads it");
         let made = match self.graph.value(v).origin {
             Origin::Node { node, .. } => Some((node, &self.graph.nodes[node.index()])),
             Origin::Input(_) => None,
@@ -227,10 +227,10 @@ impl<'a> Layer<'a> {
         let early = made.filter(|(_, node)| node.phase != Phase::Update && phase != Phase::Update);
         let stage = early.map_or(objective, |(_, node)| node.stage);
         let made = made.map(|(id, node)| (self.placement.pack_of[id.index()], node.phase));
-        let number = self.meetings;
-        self.meetings += 1;
-        let meeting = Meeting { number, node: NodeId(0), made, read };
-        let local = self.pass(v, [from, device], (phase, stage), meeting);
+        let number = self.collectives;
+        self.collectives += 1;
+        let collective = Handover { number, node: NodeId(0), made, read };
+        let local = self.pass(v, [from, device], (phase, stage), collective);
         self.local.insert((device, v, sum), local);
         local
     }
@@ -241,21 +241,21 @@ impl<'a> Layer<'a> {
         v: Value,
         [from, to]: [u32; 2],
         (phase, stage): (Phase, u32),
-        meeting: Meeting,
+        collective: Handover,
     ) -> Value {
         let info = self.graph.value(v);
         let mut received = Value(0);
-        for party in [from, to] {
+        for rank in [from, to] {
             let Type { dtype, shape } = info.ty.clone();
-            let op = Pass { meeting: meeting.number, party, from, to, dtype, shape };
+            let op = Pass { collective: collective.number, rank, from, to, dtype, shape };
             let ty = Type { dtype, shape: op.result() };
             let origin = Origin::Node { node: NodeId(0), output: 0 };
-            received = self.value(party, ValueInfo { name: info.name.clone(), ty, origin });
-            let own = (party == from).then(|| self.local[&(from, v, false)]);
+            received = self.value(rank, ValueInfo { name: info.name.clone(), ty, origin });
+            let own = (rank == from).then(|| self.local[&(from, v, false)]);
             let ins = own.into_iter().collect();
             let node = Node { op: op.into(), ins, outs: vec![received], phase, stage };
-            let node = self.push(party, node, None);
-            self.lines[party as usize].meetings.push(Meeting { node, ..meeting });
+            let node = self.push(rank, node, None);
+            self.lines[rank as usize].collectives.push(Handover { node, ..collective });
         }
         received
     }
@@ -264,13 +264,13 @@ impl<'a> Layer<'a> {
     fn ends(&mut self) {
         let graph = self.graph;
         for &(input, next) in &graph.carries {
-            let home = self.home[input.index()].expect("states have a home");
-            let local = self.at(home, next, made_in(graph, next), None);
-            let input = self.local[&(home, input, false)];
-            self.lines[home as usize].graph.carries.push((input, local));
+            let residence = self.residence[input.index()].expect("states have a residence");
+            let local = self.at(residence, next, made_in(graph, next), None);
+            let input = self.local[&(residence, input, false)];
+            self.lines[residence as usize].graph.carries.push((input, local));
         }
         for (name, v) in &graph.outputs {
-            let own = self.home[v.index()].unwrap_or(0);
+            let own = self.residence[v.index()].unwrap_or(0);
             let loss = self.losses.contains(v);
             for device in (0..self.placement.devices).filter(|&device| loss || device == own) {
                 let local = self.at(device, *v, made_in(graph, *v), None);

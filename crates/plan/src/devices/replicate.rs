@@ -40,7 +40,7 @@ pub enum ReplicateError {
     Entangled(String),
 }
 
-/// Sums smaller than this are fetched whole by everyone: one meeting instead of two.
+/// Sums smaller than this are fetched whole by everyone: one collective instead of two.
 const SMALL: u64 = 64 << 10;
 
 /// What the name of an output ends with that is the sum over all partials of all devices.
@@ -49,11 +49,11 @@ pub const TOTAL: &str = "@all";
 /// The graph of one of several devices, each with so many partials. Outputs of the forward pass are sums over
 /// the partials of this device; if there are several, there is also the sum over those of all, named with
 /// [`TOTAL`].
-pub fn replica(graph: &Graph, party: u32, parties: u32, partials: u32) -> Result<Graph, ReplicateError> {
-    if parties < 2 {
+pub fn replica(graph: &Graph, rank: u32, ranks: u32, partials: u32) -> Result<Graph, ReplicateError> {
+    if ranks < 2 {
         return Ok(graph.clone());
     }
-    let mut r = Replica::new(graph, party, parties, partials);
+    let mut r = Replica::new(graph, rank, ranks, partials);
     r.all_nodes()?;
     Ok(r.to)
 }
@@ -119,30 +119,30 @@ impl Late {
 
 struct Replica<'a> {
     from: &'a Graph,
-    party: u32,
-    parties: u32,
+    rank: u32,
+    ranks: u32,
     partials: u32,
     to: Graph,
     /// Outputs that are single numbers, as each partial makes them.
     numbers: HashMap<Value, Value>,
     /// Sums over all devices.
     sums: HashMap<Value, Value>,
-    meetings: u32,
+    collectives: u32,
     /// If devices have shards of weights, what is known of these.
     shards: Option<Shards>,
 }
 
 impl<'a> Replica<'a> {
-    fn new(from: &'a Graph, party: u32, parties: u32, partials: u32) -> Replica<'a> {
+    fn new(from: &'a Graph, rank: u32, ranks: u32, partials: u32) -> Replica<'a> {
         let to = Graph { nodes: Vec::new(), ..from.clone() };
         let (numbers, sums) = (HashMap::new(), HashMap::new());
-        Replica { from, party, parties, partials, to, numbers, sums, meetings: 0, shards: None }
+        Replica { from, rank, ranks, partials, to, numbers, sums, collectives: 0, shards: None }
     }
 
-    /// Every node of the job's graph, with the meetings that it needs.
+    /// Every node of the job's graph, with the collectives that it needs.
     fn all_nodes(&mut self) -> Result<(), ReplicateError> {
         let graph = self.from;
-        let mut late = Late::of(graph, (self.parties * self.partials) as usize)?;
+        let mut late = Late::of(graph, (self.ranks * self.partials) as usize)?;
         let mut adding = self.added_up();
         for (id, node) in graph.nodes.iter().enumerate() {
             if late.node[id] {
@@ -212,7 +212,7 @@ impl<'a> Replica<'a> {
     fn add_up(&mut self, adding: &mut Adding, made: usize) -> Result<(), ReplicateError> {
         let values = adding.values.len();
         // One device's share of a sum goes through as many hands as there are devices.
-        let all = if self.partials == 1 || values == 0 { values } else { values + self.parties as usize - 1 };
+        let all = if self.partials == 1 || values == 0 { values } else { values + self.ranks as usize - 1 };
         let until = if made < values { made } else { all };
         while adding.done < until {
             if self.partials == 1 {
@@ -242,39 +242,39 @@ impl<'a> Replica<'a> {
     /// One more wave of sums over all partials of all devices: each device adds its own to what the one before it
     /// hands on, and the last gives everyone the result. A wave for each value, one behind the other.
     fn wave(&mut self, adding: &mut Adding) -> Result<(), ReplicateError> {
-        let (party, last, stage) = (self.party, self.parties - 1, adding.stage);
+        let (rank, last, stage) = (self.rank, self.ranks - 1, adding.stage);
         let wave = adding.done as u32 + 1;
         for (i, v) in adding.values.iter().copied().enumerate().rev() {
-            let Some(hop) = wave.checked_sub(i as u32).filter(|hop| (1..=self.parties).contains(hop)) else {
+            let Some(hop) = wave.checked_sub(i as u32).filter(|hop| (1..=self.ranks).contains(hop)) else {
                 continue;
             };
             let (dtype, shape) = self.fixed(v)?;
             let (ty, name) = (Type::new(dtype, &shape), format!("{}.sum", self.to.value(v).name));
-            let meeting = self.meetings;
-            self.meetings += 1;
-            if hop < self.parties {
+            let collective = self.collectives;
+            self.collectives += 1;
+            if hop < self.ranks {
                 let (from, to) = (hop - 1, hop);
-                if party != from && party != to {
+                if rank != from && rank != to {
                     continue;
                 }
-                let op = Pass { meeting, party, from, to, dtype, shape: ty.shape.clone() };
+                let op = Pass { collective, rank, from, to, dtype, shape: ty.shape.clone() };
                 let result = Type { dtype, shape: op.result() };
-                let ins = if party == from { vec![adding.own[i]] } else { Vec::new() };
+                let ins = if rank == from { vec![adding.own[i]] } else { Vec::new() };
                 let passed = self.add(op.into(), ins, name.clone(), result, stage);
-                if party == to {
+                if rank == to {
                     adding.own[i] = self.add(SumOnto {}.into(), vec![passed, v], name, ty, stage);
                 }
                 continue;
             }
             // From the last to everyone else: all of it, or a shard to each.
             let region = self.kept(&shape);
-            let takes = party != last || region.is_some();
-            let ins = if party == last { vec![adding.own[i]] } else { Vec::new() };
+            let takes = rank != last || region.is_some();
+            let ins = if rank == last { vec![adding.own[i]] } else { Vec::new() };
             let own = region.clone().unwrap_or_else(|| whole(&shape));
             let result = if takes { own.iter().map(Range::len).collect() } else { vec![0] };
             let pieces = if takes { vec![Piece::of(last, &shape, &own)] } else { Vec::new() };
-            let (parties, ty) = ((0..self.parties).collect(), Type::new(dtype, &result));
-            let op = Exchange { meeting, party, parties, dtype, shape: result, pieces };
+            let (ranks, ty) = ((0..self.ranks).collect(), Type::new(dtype, &result));
+            let op = Exchange { collective, rank, ranks, dtype, shape: result, pieces };
             let given = self.add(op.into(), ins, name, ty, stage);
             if region.is_some() {
                 self.in_part(given, shape);
@@ -308,7 +308,7 @@ impl<'a> Replica<'a> {
     fn total(&mut self, number: Value, stage: u32) -> Value {
         let name = self.to.value(number).name.clone();
         let own = self.collected(number, 1, stage);
-        let each = (0..self.parties).flat_map(|from| (0..self.partials as usize).map(move |p| (from, p)));
+        let each = (0..self.ranks).flat_map(|from| (0..self.partials as usize).map(move |p| (from, p)));
         let pieces = each.map(|(from, p)| Piece {
             from,
             of: vec![self.partials as usize, 1],
@@ -343,7 +343,7 @@ impl<'a> Replica<'a> {
         Ok((info.ty.dtype, shape.ok_or_else(not_fixed)?))
     }
 
-    /// A meeting of all devices in a phase of an objective.
+    /// A collective of all devices in a phase of an objective.
     fn meet(
         &mut self,
         v: Value,
@@ -354,9 +354,9 @@ impl<'a> Replica<'a> {
     ) -> Value {
         let ty = Type::new(dtype, &shape);
         let name = format!("{}.all", self.to.value(v).name);
-        let parties = (0..self.parties).collect();
-        let op = Exchange { meeting: self.meetings, party: self.party, parties, dtype, shape, pieces };
-        self.meetings += 1;
+        let ranks = (0..self.ranks).collect();
+        let op = Exchange { collective: self.collectives, rank: self.rank, ranks, dtype, shape, pieces };
+        self.collectives += 1;
         self.add_in(phase, op.into(), vec![v], name, ty, stage)
     }
 
@@ -364,13 +364,13 @@ impl<'a> Replica<'a> {
     fn sum(&mut self, v: Value, stage: u32) -> Result<Value, ReplicateError> {
         let (dtype, shape) = self.fixed(v)?;
         let bytes = (shape.iter().product::<usize>() * dtype.size()) as u64;
-        let cut = widest(&shape)
-            .filter(|&d| self.parties > 2 && bytes >= SMALL && shape[d] >= self.parties as usize);
+        let cut =
+            widest(&shape).filter(|&d| self.ranks > 2 && bytes >= SMALL && shape[d] >= self.ranks as usize);
         let kept = self.kept(&shape);
-        let shared = cut.map(|d| share(&shape, d, self.party, self.parties));
+        let shared = cut.map(|d| share(&shape, d, self.rank, self.ranks));
         let own = kept.clone().or(shared).unwrap_or_else(|| whole(&shape));
         let piece = |from| Piece { add: from > 0, ..Piece::of(from, &shape, &own) };
-        let pieces = (0..self.parties).map(piece).collect();
+        let pieces = (0..self.ranks).map(piece).collect();
         let sum = self.meet(v, dtype, own.iter().map(Range::len).collect(), pieces, (Phase::Update, stage));
         match (kept, cut) {
             (Some(_), _) => self.in_part(sum, shape),
@@ -389,7 +389,7 @@ impl<'a> Replica<'a> {
         d: usize,
         when: (Phase, u32),
     ) -> Value {
-        let pieces = (0..self.parties).map(|from| gathered(from, shape, d, self.parties)).collect();
+        let pieces = (0..self.ranks).map(|from| gathered(from, shape, d, self.ranks)).collect();
         self.meet(own, dtype, shape.to_vec(), pieces, when)
     }
 
@@ -413,12 +413,12 @@ impl<'a> Replica<'a> {
             extent: vec![each, elements],
             add: false,
         };
-        let pieces = (0..self.parties).map(piece).collect();
-        let rows = vec![self.parties as usize * each, elements];
+        let pieces = (0..self.ranks).map(piece).collect();
+        let rows = vec![self.ranks as usize * each, elements];
         let all = self.meet(own, dtype, rows, pieces, (Phase::Update, stage));
         let shape: Vec<Dim> = shape.into_iter().map(Dim::from).collect();
         let mut parts = Vec::new();
-        for start in 0..self.parties as usize * each {
+        for start in 0..self.ranks as usize * each {
             let op = Slice { axis: 0, start, len: 1.into(), step: 1 };
             let ty = Type { dtype, shape: row.clone() };
             let part = self.add(op.into(), vec![all], name.clone(), ty, stage);
@@ -495,15 +495,15 @@ fn widest(shape: &[usize]) -> Option<usize> {
 }
 
 /// A device's share of a value that is divided evenly along a dimension.
-fn share(shape: &[usize], d: usize, party: u32, parties: u32) -> Region {
+fn share(shape: &[usize], d: usize, rank: u32, ranks: u32) -> Region {
     let mut region = whole(shape);
-    region[d] = split(&region[d], &vec![1; parties as usize], party as usize);
+    region[d] = split(&region[d], &vec![1; ranks as usize], rank as usize);
     region
 }
 
 /// The piece that a device brings of a value divided along a dimension, for who puts all of it together.
-fn gathered(from: u32, shape: &[usize], d: usize, parties: u32) -> Piece {
-    let part = share(shape, d, from, parties);
+fn gathered(from: u32, shape: &[usize], d: usize, ranks: u32) -> Piece {
+    let part = share(shape, d, from, ranks);
     let extent: Vec<usize> = part.iter().map(Range::len).collect();
     let target = part.iter().map(|range| range.start).collect();
     Piece { from, of: extent.clone(), source: vec![0; shape.len()], target, extent, add: false }

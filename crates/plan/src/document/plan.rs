@@ -51,13 +51,13 @@ pub enum Stream {
     Read,
     /// To disk.
     Write,
-    /// Meetings with other devices.
-    Meet,
+    /// Collectives with other devices.
+    Exchange,
 }
 
 /// Every stream, by its number.
 pub const STREAMS: [Stream; 6] =
-    [Stream::Compute, Stream::In, Stream::Out, Stream::Read, Stream::Write, Stream::Meet];
+    [Stream::Compute, Stream::In, Stream::Out, Stream::Read, Stream::Write, Stream::Exchange];
 
 /// A fixed piece of a space, in use from its `Alloc` to its `Free` step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -123,7 +123,7 @@ pub enum Act {
         scratch: Option<Place>,
     },
     /// Runs a node that meets other devices.
-    Meet {
+    Exchange {
         /// The node.
         node: NodeId,
         /// Which slice of the batch.
@@ -261,7 +261,7 @@ impl Plan {
         match act {
             Act::Alloc(_) | Act::Free(_) => None,
             Act::Run { .. } | Act::Copy { .. } | Act::Add { .. } => Some(Stream::Compute),
-            Act::Meet { .. } => Some(Stream::Meet),
+            Act::Exchange { .. } => Some(Stream::Exchange),
             Act::Move { from, to } => Some(match (tier(from), tier(to)) {
                 (Tier::Disk, _) => Stream::Read,
                 (_, Tier::Disk) => Stream::Write,

@@ -7,7 +7,7 @@ use gulliver_graph::graph::{Graph, Phase};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// What fills a bar for most of a column: forward, backward, update, other computing, moves, meetings.
+/// What fills a bar for most of a column: forward, backward, update, other computing, moves, collectives.
 const MARKS: [char; 6] = ['f', 'b', 'u', '+', '=', 'x'];
 
 /// The share of a column below which a stream counts as idle.
@@ -24,13 +24,13 @@ pub fn name(stream: Stream) -> &'static str {
         Stream::Out => "out",
         Stream::Read => "read",
         Stream::Write => "write",
-        Stream::Meet => "exchange",
+        Stream::Exchange => "exchange",
     }
 }
 
 /// A line for each stream at work, so many columns wide from the first beginning to the last end. A column
 /// shows what took more of it than anything else: `f`orward, `b`ackward, `u`pdate, `+` copies and sums, `=`
-/// moves, `x` meetings, and `·` next to nothing.
+/// moves, `x` collectives, and `·` next to nothing.
 pub fn bars(plans: &Plans, spans: &[Span], width: usize) -> String {
     let width = width.max(1);
     let begin = spans.iter().map(|span| span.start).fold(f64::INFINITY, f64::min);
@@ -65,7 +65,7 @@ pub fn bars(plans: &Plans, spans: &[Span], width: usize) -> String {
 fn mark(plans: &Plans, span: &Span) -> usize {
     let Some((graph, plan)) = plans.get(span.device as usize) else { return 3 };
     match (span.stream, plan.steps.get(span.step as usize).map(|step| &step.act)) {
-        (Stream::Meet, _) => 5,
+        (Stream::Exchange, _) => 5,
         (Stream::Compute, Some(Act::Run { node, .. })) => match graph.nodes[node.index()].phase {
             Phase::Forward => 0,
             Phase::Backward => 1,
@@ -83,7 +83,7 @@ pub fn label(graph: &Graph, plan: &Plan, step: usize) -> String {
         None => "scratch",
     };
     match plan.steps.get(step).map(|step| &step.act) {
-        Some(Act::Run { node, .. } | Act::Meet { node, .. }) => {
+        Some(Act::Run { node, .. } | Act::Exchange { node, .. }) => {
             let node = &graph.nodes[node.index()];
             format!("{} {}", node.op.def().name(), graph.value(node.outs[0]).name)
         }

@@ -2,7 +2,7 @@
 //! passes:
 //!
 //! 1. buffers in use at the same time in one space never overlap, and lie within it;
-//! 2. every node runs at least once per partial, meetings exactly once and in the graph's order, updates
+//! 2. every node runs at least once per partial, collectives exactly once and in the graph's order, updates
 //!    exactly once, views never;
 //! 3. every operand is, at that moment, completely there: the right value, of the right partial, and a
 //!    sum over all partials where one is due;
@@ -13,8 +13,8 @@
 //! 8. no update of an objective runs before its losses are known, so that nothing is changed by a step
 //!    that has failed;
 //! 9. the most bytes in use at once are what the plan says they are;
-//! 10. kernels and meetings work on device memory only, and moves lead from one space to another; what meets
-//!     others does so on the stream of meetings, one after the other;
+//! 10. kernels and collectives work on device memory only, and moves lead from one space to another; what meets
+//!     others does so on the stream of collectives, one after the other;
 //! 11. all this is so whenever streams do their steps, as long as a step waits for what it names: of two
 //!     steps that touch the same bytes, one of them to write, the later one waits for the earlier.
 //!
@@ -203,7 +203,7 @@ impl Checker<'_> {
                 }
                 self.run(n, node.index(), *partial, ins, outs, scratch.as_ref())
             }
-            Act::Meet { node, partial, own, result } => {
+            Act::Exchange { node, partial, own, result } => {
                 let n =
                     self.graph.nodes.get(node.index()).ok_or(format!("node {} does not exist", node.0))?;
                 if !n.op.def().meets() {
@@ -239,7 +239,7 @@ impl Checker<'_> {
             Act::Run { ins, outs, scratch, .. } => {
                 (ins.iter().collect(), outs.iter().chain(scratch).collect())
             }
-            Act::Meet { own, result, .. } => (own.iter().collect(), vec![result]),
+            Act::Exchange { own, result, .. } => (own.iter().collect(), vec![result]),
             Act::Copy { from, to } | Act::Move { from, to } => (vec![from], vec![to]),
             Act::Add { from, into } => (vec![from, into], vec![into]),
         };

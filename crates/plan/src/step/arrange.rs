@@ -38,10 +38,10 @@ struct Arranger<'a> {
     remaining: Vec<u32>,
     /// Nodes of the list that have not run.
     open: Vec<bool>,
-    /// Operands that are not there yet, by node; an earlier meeting counts as one.
+    /// Operands that are not there yet, by node; an earlier collective counts as one.
     missing: Vec<u32>,
-    /// The meeting that comes after one, by node.
-    next_meeting: Vec<Option<NodeId>>,
+    /// The collective that comes after one, by node.
+    next_collective: Vec<Option<NodeId>>,
     /// Inputs a node overwrites that others still read, by node.
     blocked: Vec<u32>,
     /// The update that overwrites an input, and how many readers it leaves: itself or none.
@@ -60,7 +60,7 @@ impl<'a> Arranger<'a> {
             remaining: scene.remaining.to_vec(),
             open: vec![false; count],
             missing: vec![0; count],
-            next_meeting: vec![None; count],
+            next_collective: vec![None; count],
             blocked: vec![0; count],
             writer: vec![None; scene.graph.values.len()],
             heap: BinaryHeap::new(),
@@ -79,10 +79,10 @@ impl<'a> Arranger<'a> {
                 a.blocked[id.index()] += u32::from(a.remaining[input.index()] > itself);
             }
         }
-        let meetings = nodes.iter().filter(|id| scene.graph.nodes[id.index()].op.def().meets());
-        let meetings: Vec<NodeId> = meetings.copied().collect();
-        for pair in meetings.windows(2) {
-            a.next_meeting[pair[0].index()] = Some(pair[1]);
+        let collectives = nodes.iter().filter(|id| scene.graph.nodes[id.index()].op.def().meets());
+        let collectives: Vec<NodeId> = collectives.copied().collect();
+        for pair in collectives.windows(2) {
+            a.next_collective[pair[0].index()] = Some(pair[1]);
             a.missing[pair[1].index()] += 1;
         }
         nodes.iter().for_each(|&id| a.offer(id));
@@ -162,7 +162,7 @@ impl<'a> Arranger<'a> {
                 }
             }
         });
-        if let Some(next) = self.next_meeting[id.index()] {
+        if let Some(next) = self.next_collective[id.index()] {
             self.missing[next.index()] -= 1;
             self.offer(next);
         }

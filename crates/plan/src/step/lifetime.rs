@@ -28,7 +28,7 @@ pub struct Storage {
 
 /// Where a version is: its storage, and how many instances lie before it there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Home {
+pub struct Slot {
     /// Index of the storage.
     pub storage: u32,
     /// Instances before it.
@@ -41,7 +41,7 @@ pub struct Lifetimes {
     /// The storages.
     pub storages: Vec<Storage>,
     /// By version.
-    pub homes: Vec<Home>,
+    pub slots: Vec<Slot>,
 }
 
 /// What a graph says about sharing, whatever is done with its values; found once.
@@ -124,16 +124,16 @@ const UNREAD: u32 = u32::MAX;
 pub fn lifetimes_into(sharing: &Sharing, script: &Script, last: &mut Vec<u32>, life: &mut Lifetimes) {
     let end_of_step = script.acts.len() as u32;
     last_refs(script, last);
-    let Lifetimes { storages, homes } = life;
+    let Lifetimes { storages, slots } = life;
     storages.clear();
-    homes.clear();
-    homes.resize(script.versions.len(), Home { storage: u32::MAX, slice: 0 });
+    slots.clear();
+    slots.resize(script.versions.len(), Slot { storage: u32::MAX, slice: 0 });
     let mut input: VersionId = 0;
     for &(value, copies, role) in &sharing.inputs {
         let first = input;
         input += copies;
         for slice in 0..copies {
-            homes[(first + slice) as usize] = Home { storage: storages.len() as u32, slice };
+            slots[(first + slice) as usize] = Slot { storage: storages.len() as u32, slice };
         }
         let sliced = matches!(role, Role::Data | Role::Random);
         let used = last[first as usize..input as usize].iter().filter(|l| **l != UNREAD).max();
@@ -158,25 +158,25 @@ pub fn lifetimes_into(sharing: &Sharing, script: &Script, last: &mut Vec<u32>, l
             let candidates = pairs.iter().filter(|p| p.1 as usize == o && !sharing.apart[value.index()]);
             let reuse = candidates.map(|p| p.0 as usize).find(|&i| {
                 let operand = ins[i] as usize;
-                let home = homes[operand];
-                let storage = &storages[home.storage as usize];
+                let residence = slots[operand];
+                let storage = &storages[residence.storage as usize];
                 let finished = last[operand] == UNREAD || last[operand] <= now;
                 let free = || match storage.input {
                     true => sharing.carried[value.index()] == Some(script.versions[operand].of.value),
                     false => storage.end <= now,
                 };
-                let lives_there = |v: &VersionId| homes[*v as usize].storage == home.storage;
+                let lives_there = |v: &VersionId| slots[*v as usize].storage == residence.storage;
                 let alone = || {
                     ins.iter().filter(|v| lives_there(v)).count() == 1 && !outs[..o].iter().any(lives_there)
                 };
                 finished && storage.copies == 1 && free() && alone()
             });
-            homes[out as usize] = match reuse {
+            slots[out as usize] = match reuse {
                 Some(i) => {
-                    let home = homes[ins[i] as usize];
-                    let storage = &mut storages[home.storage as usize];
+                    let residence = slots[ins[i] as usize];
+                    let storage = &mut storages[residence.storage as usize];
                     storage.end = storage.end.max(until);
-                    home
+                    residence
                 }
                 None => {
                     storages.push(Storage {
@@ -188,7 +188,7 @@ pub fn lifetimes_into(sharing: &Sharing, script: &Script, last: &mut Vec<u32>, l
                         persistent: false,
                         input: false,
                     });
-                    Home { storage: storages.len() as u32 - 1, slice: 0 }
+                    Slot { storage: storages.len() as u32 - 1, slice: 0 }
                 }
             };
         }

@@ -20,7 +20,7 @@ use std::fmt;
 
 /// Where a persistent value is between steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Home {
+pub struct Residence {
     /// In which kind of memory.
     pub tier: Tier,
     /// First byte there.
@@ -34,7 +34,7 @@ pub struct Home {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Persistent {
     /// By input name.
-    pub homes: HashMap<String, Home>,
+    pub residences: HashMap<String, Residence>,
     /// First byte after them in each tier.
     pub ends: [u64; TIERS.len()],
 }
@@ -53,7 +53,7 @@ impl Persistent {
                 let bytes = info.ty.bytes().bind(&Bindings::new())? as u64;
                 let tier = tier(v);
                 let end = &mut layout.ends[tier as usize];
-                layout.homes.insert(info.name.clone(), Home { tier, offset: *end, bytes });
+                layout.residences.insert(info.name.clone(), Residence { tier, offset: *end, bytes });
                 *end += bytes.next_multiple_of(tier.grain());
             }
         }
@@ -256,7 +256,9 @@ impl Outline {
             if s.persistent {
                 // The first storages are those of the inputs, in order.
                 match view.places.get(i).copied().flatten() {
-                    Some(home) if home.bytes == total && home.tier == s.tier => buffer.offset = home.offset,
+                    Some(residence) if residence.bytes == total && residence.tier == s.tier => {
+                        buffer.offset = residence.offset
+                    }
                     _ => return Err(PlanError::NotPersistent(graph.value(s.value).name.clone())),
                 }
             } else {
@@ -287,8 +289,8 @@ impl Outline {
             }
         }
         let place = |v: VersionId| {
-            let (home, bytes) = (life.homes[v as usize], bytes(script.versions[v as usize].of.value));
-            Place { buffer: BufferId(home.storage), start: bytes * u64::from(home.slice), bytes }
+            let (residence, bytes) = (life.slots[v as usize], bytes(script.versions[v as usize].of.value));
+            Place { buffer: BufferId(residence.storage), start: bytes * u64::from(residence.slice), bytes }
         };
         let whole = |id: BufferId| Place { buffer: id, start: 0, bytes: buffers[id.0 as usize].bytes };
         let inputs = graph.inputs().enumerate().map(|(storage, (value, role, _))| InputPlace {
@@ -345,7 +347,7 @@ fn steps(
         match script.acts[t].what {
             What::Run(node, partial) if meets(node) => {
                 let (own, result) = (ins.first().map(|v| place(*v)), place(outs[0]));
-                steps.push(Act::Meet { node, partial, own, result }.into());
+                steps.push(Act::Exchange { node, partial, own, result }.into());
             }
             What::Run(node, partial) => {
                 steps.extend(scratch.map(|b| Act::Alloc(b).into()));

@@ -168,7 +168,7 @@ pub fn tasks(graph: &Graph, readers: &Readers, partials: u32, rule: Rule, bytes:
                 };
                 arrange(&scene, rest)
             }
-            // Meetings keep the graph's order, and so does all else where updates have some before others.
+            // Collectives keep the graph's order, and so does all else where updates have some before others.
             _ if meets_early(graph, rest) => rest.clone(),
             _ => {
                 let (updates, others): (Vec<NodeId>, Vec<NodeId>) = rest.iter().partition(|id| is_update(id));
@@ -200,8 +200,8 @@ pub fn tasks(graph: &Graph, readers: &Readers, partials: u32, rule: Rule, bytes:
 /// Whether an update meets others before a node that is none does.
 fn meets_early(graph: &Graph, nodes: &[NodeId]) -> bool {
     let node = |id: &NodeId| &graph.nodes[id.index()];
-    let mut meetings = nodes.iter().map(node).filter(|node| node.op.def().meets());
-    meetings.any(|node| node.phase == Phase::Update) && meetings.any(|node| node.phase != Phase::Update)
+    let mut collectives = nodes.iter().map(node).filter(|node| node.op.def().meets());
+    collectives.any(|node| node.phase == Phase::Update) && collectives.any(|node| node.phase != Phase::Update)
 }
 
 /// All that happens in a step whose nodes have turns; each update comes as soon as it can. None if a partial
@@ -228,10 +228,10 @@ pub fn in_turns(graph: &Graph, readers: &Readers, partials: u32, turns: &[Turn])
             (objective, updates) = (stage, later);
         }
         out.turn(&turn.nodes, turn.partial);
-        // Others wait for what is brought to a meeting, nobody for an update.
+        // Others wait for what is brought to a collective, nobody for an update.
         due |= turn.partial + 1 == partials;
         if due && !turns.peek().is_some_and(|next| next.nodes.iter().all(meets)) {
-            // Other devices need not be as far: meetings for updates come when all turns are over.
+            // Other devices need not be as far: collectives for updates come when all turns are over.
             out.ready_updates(&mut updates, |id| !meets(id));
             due = false;
         }

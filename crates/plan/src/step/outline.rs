@@ -12,7 +12,7 @@ use crate::step::make::{BATCH, Options, PlanError};
 use crate::step::order::{RULES, Readers, Rule, in_turns, tasks};
 use crate::step::progress::Activity;
 use crate::step::script::Script;
-use crate::time::cost::{Curves, Meeting};
+use crate::time::cost::{CollectivePrice, Curves};
 use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::graph::{Graph, Value};
 use gulliver_graph::work::Work;
@@ -55,8 +55,8 @@ pub struct Sizes {
     pub seconds: Vec<f64>,
     /// The same while other devices are at rest, if that makes a difference; else nothing.
     pub alone: Vec<f64>,
-    /// What a meeting takes of the device's time, if that is known.
-    pub meeting: Option<Meeting>,
+    /// What a collective takes of the device's time, if that is known.
+    pub collective: Option<CollectivePrice>,
 }
 
 impl Outline {
@@ -135,8 +135,8 @@ impl Outline {
         };
         let alone = options.curves.and_then(|curves| curves.alone.as_deref());
         let alone = alone.map_or_else(Vec::new, |alone| by(Some(alone)));
-        let meeting = options.curves.and_then(|curves| curves.meeting);
-        Sizes { seconds: by(options.curves), alone, meeting, ..sizes.clone() }
+        let collective = options.curves.and_then(|curves| curves.collective);
+        Sizes { seconds: by(options.curves), alone, collective, ..sizes.clone() }
     }
 
     /// Seconds of a node.
@@ -183,7 +183,7 @@ fn settle(graph: &Graph, kinds: &Kinds, sizes: &Bindings, options: &Options) -> 
         let view = node.op.def().is_view();
         scratch.push(if view { 0 } else { (options.scratch)(graph, node, &slice)? });
     }
-    Ok(Sizes { slice, bytes, scratch, seconds: Vec::new(), alone: Vec::new(), meeting: None })
+    Ok(Sizes { slice, bytes, scratch, seconds: Vec::new(), alone: Vec::new(), collective: None })
 }
 
 fn peak(script: &Script, life: &Lifetimes, bytes: &[u64], scratch: impl Fn(usize) -> u64) -> u64 {

@@ -4,7 +4,7 @@ mod curve;
 mod profile;
 mod roofline;
 
-pub use curve::{Curves, Meeting, Point, explained};
+pub use curve::{CollectivePrice, Curves, Point, explained};
 pub use profile::{Profile, Scaling};
 
 use serde::{Deserialize, Serialize};

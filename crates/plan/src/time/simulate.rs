@@ -3,7 +3,7 @@
 
 mod together;
 
-pub use together::{LinkUse, Party, Span, Stuck, Together, Uneven, crowds, over_links, together};
+pub use together::{LinkUse, RankPlan, Span, Stuck, Together, Uneven, crowds, over_links, together};
 
 use crate::document::plan::{Act, Place, Plan, STREAMS, Stream, Tier};
 use crate::time::cost::Links;
@@ -51,12 +51,12 @@ pub fn moved(plan: &Plan) -> Moved {
 }
 
 /// What a node does when it meets others, for these sizes of one partial; none if it meets nobody.
-pub fn meeting_of(node: &Node, sizes: &Bindings) -> Option<Exchange> {
-    with_meeting(node, sizes, Exchange::clone)
+pub fn collective_of(node: &Node, sizes: &Bindings) -> Option<Exchange> {
+    with_collective(node, sizes, Exchange::clone)
 }
 
-/// [`meeting_of`], looked at where it is.
-fn with_meeting<R>(node: &Node, sizes: &Bindings, look: impl FnOnce(&Exchange) -> R) -> Option<R> {
+/// [`collective_of`], looked at where it is.
+fn with_collective<R>(node: &Node, sizes: &Bindings, look: impl FnOnce(&Exchange) -> R) -> Option<R> {
     if !node.op.def().meets() {
         return None;
     }
@@ -66,7 +66,7 @@ fn with_meeting<R>(node: &Node, sizes: &Bindings, look: impl FnOnce(&Exchange) -
     }
 }
 
-/// Bytes that the meetings of a graph bring from other devices in one step; the sizes are of one partial.
+/// Bytes that the collectives of a graph bring from other devices in one step; the sizes are of one partial.
 pub fn exchanged(graph: &Graph, sizes: &Bindings, partials: u32) -> Result<u64, DimError> {
     let mut sum = 0;
     for node in graph.nodes.iter().filter(|node| node.op.def().meets()) {
@@ -122,7 +122,7 @@ pub fn simulate(plan: &Plan, node: impl Fn(NodeId) -> f64, links: &Links) -> Tim
                 }
                 seconds
             }
-            Act::Meet { node: id, .. } => node(*id),
+            Act::Exchange { node: id, .. } => node(*id),
             Act::Copy { from, .. } => from.bytes as f64 / pass,
             Act::Add { from, .. } => ADDED * from.bytes as f64 / pass,
             Act::Move { from, to } => from.bytes as f64 * per_byte(links, tier(plan, from), tier(plan, to)),

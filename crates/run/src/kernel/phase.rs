@@ -17,7 +17,7 @@ const STAGE: usize = 1 << 16;
 /// Along one axis: the input positions `first + stride * p` and the kernel positions
 /// `tap + tap_step * q` that meet. They read output `p + shift + slope * q`.
 #[derive(Clone, Copy, Debug)]
-struct Meeting {
+struct Barrier {
     first: usize,
     positions: usize,
     tap: usize,
@@ -27,9 +27,9 @@ struct Meeting {
     slope: isize,
 }
 
-impl Meeting {
+impl Barrier {
     /// The positions with `(i + pad) % stride == remainder`.
-    fn new(s: &ConvShape, axis: usize, remainder: usize) -> Meeting {
+    fn new(s: &ConvShape, axis: usize, remainder: usize) -> Barrier {
         let (stride, dilation, pad) = (s.stride[axis], s.dilation[axis], s.pad[axis]);
         let first = (remainder as isize - pad).rem_euclid(stride as isize) as usize;
         let mut meets = (0..s.kernel[axis]).filter(|k| k * dilation % stride == remainder);
@@ -37,7 +37,7 @@ impl Meeting {
         let taps = tap.map_or(0, |_| 1) + next.map_or(0, |_| 1) + meets.count();
         let tap = tap.unwrap_or(0);
         let tap_step = next.map_or(1, |n| n - tap);
-        Meeting {
+        Barrier {
             first,
             positions: s.input[axis].saturating_sub(first).div_ceil(stride),
             tap,
@@ -54,11 +54,11 @@ impl Meeting {
 struct Weights<'a> {
     data: &'a [f32],
     shape: &'a ConvShape,
-    meet: [Meeting; 3],
+    meet: [Barrier; 3],
 }
 
 impl Weights<'_> {
-    fn meeting(&self) -> usize {
+    fn collective(&self) -> usize {
         self.meet.iter().map(|m| m.taps).product()
     }
 
@@ -72,7 +72,7 @@ impl Weights<'_> {
 
 impl Operand for Weights<'_> {
     fn pack(&self, outer: Range<usize>, reduced: Range<usize>, width: usize, dst: &mut [f32]) {
-        let (taps, each, len) = (self.shape.taps(), self.meeting(), reduced.len());
+        let (taps, each, len) = (self.shape.taps(), self.collective(), reduced.len());
         dst.fill(0.0);
         for (k, r) in reduced.enumerate() {
             let base = r / each * self.shape.c * taps + self.tap(r % each);
@@ -86,7 +86,7 @@ impl Operand for Weights<'_> {
 
     /// Blocks are counted among all kernel positions, also those that do not meet.
     fn block_end(&self, from: usize) -> usize {
-        let (taps, each) = (self.shape.taps(), self.meeting());
+        let (taps, each) = (self.shape.taps(), self.collective());
         let full = from / each * taps + self.tap(from % each);
         let end = (full / K_BLOCK + 1) * K_BLOCK;
         end / taps * each + (0..each).take_while(|&q| self.tap(q) < end % taps).count()
@@ -108,17 +108,17 @@ fn images(s: &ConvShape) -> usize {
     (STAGE / (s.c * most_positions(s)).max(1)).clamp(1, s.n.max(1))
 }
 
-/// The meetings of every set of remainders.
-fn meetings(s: &ConvShape) -> impl Iterator<Item = [Meeting; 3]> {
+/// The collectives of every set of remainders.
+fn collectives(s: &ConvShape) -> impl Iterator<Item = [Barrier; 3]> {
     let [sz, sy, sx] = s.stride;
     (0..sz * sy * sx).map(move |r| {
         let remainder = [r / (sy * sx), r / sx % sy, r % sx];
-        std::array::from_fn(|a| Meeting::new(s, a, remainder[a]))
+        std::array::from_fn(|a| Barrier::new(s, a, remainder[a]))
     })
 }
 
 /// How inputs with some remainders read the outputs.
-fn grid(s: &ConvShape, meet: &[Meeting; 3]) -> Grid {
+fn grid(s: &ConvShape, meet: &[Barrier; 3]) -> Grid {
     Grid {
         positions: meet.map(|m| m.positions),
         source: s.output,
@@ -133,7 +133,7 @@ fn grid(s: &ConvShape, meet: &[Meeting; 3]) -> Grid {
 pub fn input_grad_scratch_len(s: &ConvShape, threads: usize) -> usize {
     if fills_vectors(s.c) {
         let each = |m| gather::over_channels_scratch_len(&grid(s, &m), s.n, s.o, s.c, threads);
-        return meetings(s).map(each).max().unwrap_or(0);
+        return collectives(s).map(each).max().unwrap_or(0);
     }
     let columns = images(s) * most_positions(s);
     s.c * columns + gemm::scratch_len(s.c, columns, s.o * s.taps(), threads)
@@ -146,7 +146,7 @@ pub fn input_grad(team: &Team, s: &ConvShape, dy: &[f32], w: &[f32], dx: &mut [f
     }
     let dx = SharedMut::new(dx);
     if fills_vectors(s.c) {
-        for (meet, group) in meetings(s).flat_map(|m| (0..s.groups).map(move |g| (m, g))) {
+        for (meet, group) in collectives(s).flat_map(|m| (0..s.groups).map(move |g| (m, g))) {
             let data = &dy[(group * s.o * s.output_len()).min(dy.len())..];
             let images = Images { data, image: s.groups * s.o * s.output_len(), n: s.n, channels: s.o };
             let weights = Weights { data: &w[group * s.o * s.c * s.taps()..], shape: s, meet };
@@ -162,7 +162,7 @@ pub fn input_grad(team: &Team, s: &ConvShape, dy: &[f32], w: &[f32], dx: &mut [f
         return;
     }
     let (stage, scratch) = scratch.split_at_mut(s.c * images(s) * most_positions(s));
-    for meet in meetings(s) {
+    for meet in collectives(s) {
         for group in 0..s.groups {
             let data = &w[group * s.o * s.c * s.taps()..];
             let weights = Weights { data, shape: s, meet };
@@ -186,7 +186,7 @@ pub fn input_grad(team: &Team, s: &ConvShape, dy: &[f32], w: &[f32], dx: &mut [f
                 if columns == 0 {
                     continue;
                 }
-                let dims = [s.c, columns, s.o * weights.meeting()];
+                let dims = [s.c, columns, s.o * weights.collective()];
                 let to = gemm::Output::rows(&mut stage[..s.c * columns], columns);
                 gemm::gemm(team, dims, &weights, &patches, to, false, scratch);
                 let stage = &stage[..s.c * columns];
@@ -205,7 +205,7 @@ pub fn input_grad(team: &Team, s: &ConvShape, dy: &[f32], w: &[f32], dx: &mut [f
 /// Nobody else touches these channels of dx.
 unsafe fn spread(
     s: &ConvShape,
-    meet: &[Meeting; 3],
+    meet: &[Barrier; 3],
     stage: &[f32],
     columns: usize,
     channels: Range<usize>,

@@ -1,40 +1,40 @@
-//! Meetings of devices: the operand is handed to the others, and what is needed of theirs is taken. Plans have
-//! meetings on a stream of their own; called as a kernel, a meeting holds up whoever calls it.
+//! Collectives of devices: the operand is handed to the others, and what is needed of theirs is taken. Plans have
+//! collectives on a stream of their own; called as a kernel, a collective holds up whoever calls it.
 
 use super::{KernelError, Kernels, Lowered};
-use crate::peers::{Parted, Peers, put};
+use crate::peers::{PeerLost, Peers, put};
 use gulliver_graph::op::exchange::Exchange;
 use std::sync::Arc;
 
-/// What one device does at a meeting, and with whom.
-pub(crate) struct Meeting {
+/// What one device does at a collective, and with whom.
+pub(crate) struct ExchangeCall {
     what: Exchange,
     peers: Option<Arc<dyn Peers>>,
 }
 
-impl Meeting {
-    pub(crate) fn new(what: &Exchange, kernels: &Kernels) -> Meeting {
-        Meeting { what: what.clone(), peers: kernels.peers.clone() }
+impl ExchangeCall {
+    pub(crate) fn new(what: &Exchange, kernels: &Kernels) -> ExchangeCall {
+        ExchangeCall { what: what.clone(), peers: kernels.peers.clone() }
     }
 
     /// Meets the others. Without any, only what a device exchanges with itself can be done. `idle` says that the core
     /// has nothing else to do while others are waited for.
     pub(crate) fn hold(&self, own: &[u8], result: &mut [u8], idle: bool) -> Result<(), KernelError> {
         let what = &self.what;
-        if what.parties == [what.party] {
+        if what.ranks == [what.rank] {
             what.pieces.iter().for_each(|piece| put(what, piece, own, result));
             return Ok(());
         }
-        let alone = || Parted { party: what.party, why: "there is nobody to meet".into() };
-        let peers = self.peers.as_ref().ok_or_else(alone).map_err(KernelError::Parted)?;
-        peers.exchange(what, own, result, idle).map_err(KernelError::Parted)
+        let alone = || PeerLost { rank: what.rank, why: "there is nobody to meet".into() };
+        let peers = self.peers.as_ref().ok_or_else(alone).map_err(KernelError::PeerLost)?;
+        peers.exchange(what, own, result, idle).map_err(KernelError::PeerLost)
     }
 }
 
 pub fn exchange(op: &Exchange, kernels: &Kernels) -> Lowered {
-    let meeting = Meeting::new(op, kernels);
+    let collective = ExchangeCall::new(op, kernels);
     Lowered::plain(move |call| {
         let own: &[u8] = if call.inputs() > 0 { call.input(0) } else { &[] };
-        meeting.hold(own, call.output::<u8>(0), true)
+        collective.hold(own, call.output::<u8>(0), true)
     })
 }

@@ -26,9 +26,9 @@ mod update;
 mod windows;
 
 use crate::call::Call;
-use crate::peers::Parted;
+use crate::peers::PeerLost;
 pub use custom::Kernels;
-pub(crate) use exchange::Meeting;
+pub(crate) use exchange::ExchangeCall;
 use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, Node, Value};
@@ -70,7 +70,7 @@ pub enum KernelError {
     },
     /// Another device is gone.
     #[error(transparent)]
-    Parted(Parted),
+    PeerLost(PeerLost),
 }
 
 /// A kernel with its shapes settled.

@@ -76,7 +76,7 @@ impl Planner {
         let slice = self.evaluated_at(sizes);
         let mut least: Option<u64> = None;
         for persistent in [away, Some(here)].into_iter().flatten() {
-            // All that is at home on the device stays there.
+            // All that is resident on the device stays there.
             if least.is_some_and(|least| least <= persistent.ends[Tier::Device as usize]) {
                 break;
             }

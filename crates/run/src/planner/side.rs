@@ -28,12 +28,12 @@ pub(crate) struct Side {
     /// How long kernels took, for plans made from then on.
     pub(super) measured: Measured,
     /// Where the graph comes from, if it is for inputs of one size.
-    parted: Option<Parted>,
+    parted: Option<CutSide>,
 }
 
 /// One device's share of a cut: another graph for every size of input.
 #[derive(Clone)]
-struct Parted {
+struct CutSide {
     deals: Arc<Deals>,
     device: usize,
     /// Of a partial of the input that the side's graph is for.
@@ -65,7 +65,7 @@ impl Side {
         let whole = Some(Arc::clone(&deals.whole));
         let (outline, measured) = (None, Measured::default());
         let fed = fed(&graph);
-        let parted = Some(Parted { deals, device, sizes, boxes, shelf: Vec::new() });
+        let parted = Some(CutSide { deals, device, sizes, boxes, shelf: Vec::new() });
         Ok(Side { graph, fed, partials, turns: None, whole, outline, measured, parted })
     }
 

@@ -13,12 +13,12 @@ use crate::session::{
 use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::graph::Graph;
 use gulliver_graph::work::{Load, Work};
+use gulliver_plan::devices::collectives::held_here;
 use gulliver_plan::devices::cut::{Devices, Unit, named};
-use gulliver_plan::devices::meetings::held_here;
 use gulliver_plan::devices::topology::{Device, Topology, Wiring};
 use gulliver_plan::document::plan::{Act, Plan, Stream};
 use gulliver_plan::time::cost::{Curves, Links, Point};
-use gulliver_plan::time::simulate::{Span, Together, Uneven, crowds, meeting_of};
+use gulliver_plan::time::simulate::{Span, Together, Uneven, collective_of, crowds};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub struct Measured {
     pub rounds: Vec<[f64; 2]>,
     /// Seconds that passed between two instructions.
     pub between: f64,
-    /// Of every meeting that several devices only wait for, the bytes it brings each of them, and its seconds once all
+    /// Of every collective that several devices only wait for, the bytes it brings each of them, and its seconds once all
     /// had come.
     pub met: Vec<[f64; 2]>,
     /// The same of those that are held beside kernels.
@@ -130,9 +130,9 @@ const AT_REST: f64 = 0.05;
 /// What is seen of whole steps of several devices.
 struct Joint {
     stepped: Stepped,
-    /// By device and step of its plan that is a meeting, which.
+    /// By device and step of its plan that is a collective, which.
     at_step: HashMap<(u32, u32), usize>,
-    /// By meeting: bytes it brings to a device, whether devices only wait for it, and its seconds in every repetition
+    /// By collective: bytes it brings to a device, whether devices only wait for it, and its seconds in every repetition
     /// once all had come.
     met: Vec<(f64, bool, Vec<f64>)>,
     /// Of every repetition, the share of its time in which devices computed nothing, and the seconds around it.
@@ -148,9 +148,9 @@ impl Joint {
         for (device, (planner, plan)) in (0..).zip(planners.iter().zip(&plans)) {
             let (graph, here) = (planner.graph(Which::Train), held_here(plan));
             for (step, act) in (0..).zip(plan.steps.iter().map(|step| &step.act)) {
-                let Act::Meet { node, .. } = act else { continue };
-                let Some(what) = meeting_of(&graph.nodes[node.index()], sizes) else { continue };
-                let at = *numbers.entry(what.meeting).or_insert(met.len());
+                let Act::Exchange { node, .. } = act else { continue };
+                let Some(what) = collective_of(&graph.nodes[node.index()], sizes) else { continue };
+                let at = *numbers.entry(what.collective).or_insert(met.len());
                 if at == met.len() {
                     met.push((what.bytes() as f64, true, Vec::new()));
                 }
@@ -169,14 +169,14 @@ impl Joint {
         let all = spans.iter().map(|span| span.end).fold(0.0, f64::max);
         self.around.push((seconds - all).max(0.0));
         self.waits.push(1.0 - busy / self.stepped.planners.len() as f64 / all.max(1e-9));
-        // By meeting, when the last came and when it was over.
+        // By collective, when the last came and when it was over.
         let mut times: HashMap<usize, [f64; 2]> = HashMap::new();
-        for span in spans.iter().filter(|span| span.stream == Stream::Meet) {
-            let Some(meeting) = self.at_step.get(&(span.device, span.step)) else { continue };
-            let [came, over] = times.entry(*meeting).or_insert([0.0; 2]);
+        for span in spans.iter().filter(|span| span.stream == Stream::Exchange) {
+            let Some(collective) = self.at_step.get(&(span.device, span.step)) else { continue };
+            let [came, over] = times.entry(*collective).or_insert([0.0; 2]);
             (*came, *over) = (came.max(span.start), over.max(span.end));
         }
-        times.into_iter().for_each(|(meeting, [came, over])| self.met[meeting].2.push(over - came));
+        times.into_iter().for_each(|(collective, [came, over])| self.met[collective].2.push(over - came));
     }
 
     fn forget(&mut self) {

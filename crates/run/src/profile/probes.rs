@@ -28,7 +28,7 @@ pub struct Probe {
     /// On several devices, the rule by which its nodes are cut; each has samples of its own if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cut: Option<&'static str>,
-    /// On several devices, whether they meet over links, though fast ones: meetings are then held beside the computation.
+    /// On several devices, whether they meet over links, though fast ones: collectives are then held beside the computation.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub wired: bool,
 }

@@ -12,7 +12,7 @@ use crate::planner::Planner;
 use crate::team::{NoThread, Team, cores, start_scoped};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Origin, Phase, Role, Value};
-use gulliver_plan::devices::meetings::all_get_through;
+use gulliver_plan::devices::collectives::all_get_through;
 use gulliver_plan::devices::replicate::{EVERYONES, TOTAL, replica};
 use gulliver_plan::step::make::{BATCH, PlanError};
 use std::any::Any;
@@ -28,11 +28,11 @@ pub fn planners(
     evaluate: Option<&Graph>,
     devices: Vec<SessionOptions>,
 ) -> Result<Vec<Planner>, SessionError> {
-    let parties = devices.len() as u32;
+    let ranks = devices.len() as u32;
     let seated = seated(devices, Takes::Partials)?;
-    let planner = |(party, options): (u32, SessionOptions)| {
-        let evaluate = evaluate.filter(|_| party == 0).cloned();
-        Ok(Planner::new(replica(train, party, parties, options.partials)?, evaluate, options)?)
+    let planner = |(rank, options): (u32, SessionOptions)| {
+        let evaluate = evaluate.filter(|_| rank == 0).cloned();
+        Ok(Planner::new(replica(train, rank, ranks, options.partials)?, evaluate, options)?)
     };
     at_once((0..).zip(seated).collect(), planner)
 }
@@ -42,24 +42,24 @@ pub(super) fn seated(
     devices: Vec<SessionOptions>,
     takes: Takes,
 ) -> Result<Vec<SessionOptions>, SessionError> {
-    let parties = devices.len() as u32;
+    let ranks = devices.len() as u32;
     let room = room(&devices);
-    let seated = |(party, mut options): (u32, SessionOptions)| {
-        if options.partials == 0 || !options.partials.is_multiple_of(parties) {
-            let (partials, devices) = (options.partials, parties);
+    let seated = |(rank, mut options): (u32, SessionOptions)| {
+        if options.partials == 0 || !options.partials.is_multiple_of(ranks) {
+            let (partials, devices) = (options.partials, ranks);
             return Err(SessionError::Partials { partials, devices });
         }
-        options.partials /= parties;
+        options.partials /= ranks;
         if let Some(largest) = &mut options.largest
             && let Some(batch) = largest.get(BATCH)
         {
-            largest.set(BATCH, share_of(batch, parties)?);
+            largest.set(BATCH, share_of(batch, ranks)?);
         }
         options.kernels = options.kernels.among(Arc::clone(&room));
-        options.seat = Some(Seat { party, parties, takes, peers: Arc::clone(&room) });
+        options.seat = Some(Seat { rank, ranks, takes, peers: Arc::clone(&room) });
         Ok(options)
     };
-    (0..parties).zip(devices).map(seated).collect()
+    (0..ranks).zip(devices).map(seated).collect()
 }
 
 /// What `make` makes of each, several at a time; the first error in their order, if there are any.
@@ -127,7 +127,7 @@ fn on_all<T: Send>(
     if !results.iter().all(fine)
         && let Some(parted) = seat.peers.gone()
     {
-        let (device, why) = (parted.party, parted.why);
+        let (device, why) = (parted.rank, parted.why);
         return Err(SessionError::Device { device, step: key.step + 1, why });
     }
     results.into_iter().flatten().collect()
@@ -180,8 +180,8 @@ impl Session {
         let Some(seat) = options.own_partials().filter(|_| !options.meets_within()) else {
             return Ok(losses);
         };
-        let lost = |parted| RunError::Kernel { value: "loss".into(), source: KernelError::Parted(parted) };
-        let all = seat.peers.share(seat.party, &losses).map_err(lost)?;
+        let lost = |parted| RunError::Kernel { value: "loss".into(), source: KernelError::PeerLost(parted) };
+        let all = seat.peers.share(seat.rank, &losses).map_err(lost)?;
         let add = |sum: Vec<f32>, one: Vec<f32>| sum.iter().zip(one).map(|(a, b)| a + b).collect();
         Ok(all.into_iter().reduce(add).unwrap_or_default())
     }
@@ -193,7 +193,7 @@ impl Session {
         key: Key,
         hyper: &dyn Fn(&str) -> Option<f32>,
     ) -> Result<Outcome, SessionError> {
-        let parties = 1 + self.others.len();
+        let ranks = 1 + self.others.len();
         let set = hypers(self.whole(), hyper);
         if !self.shares_batches() {
             self.ready_on_all(Which::Train, &self.sizes(Which::Train, batch)?)?;
@@ -203,9 +203,9 @@ impl Session {
             return Ok(self.united(outcomes));
         }
         let rows = batch.fields.first().and_then(|(_, t)| t.shape().first()).copied().unwrap_or(0);
-        share_of(rows, parties as u32)?;
+        share_of(rows, ranks as u32)?;
         self.ready_on_all(Which::Train, &self.share(self.sizes(Which::Train, batch)?)?)?;
-        let shares: Vec<Batch> = (0..parties).map(|party| share_of_batch(batch, party, parties)).collect();
+        let shares: Vec<Batch> = (0..ranks).map(|rank| share_of_batch(batch, rank, ranks)).collect();
         let outcomes =
             self.with_others(|crew, all| step_all(crew, all.into_iter().zip(&shares).collect(), key, &set))?;
         Ok(self.joined(outcomes))
@@ -229,10 +229,10 @@ impl Session {
         }
         let load = |session: &mut Session| {
             let at = session.load(which, sizes)?;
-            Ok(session.programs.get(at).meetings.clone())
+            Ok(session.programs.get(at).collectives.clone())
         };
-        let meetings = self.with_others(|_, all| at_once(all, load))?;
-        Ok(all_get_through(&meetings)?)
+        let collectives = self.with_others(|_, all| at_once(all, load))?;
+        Ok(all_get_through(&collectives)?)
     }
 
     /// Calls `f` with the sessions of all devices, and threads for each of them.
@@ -331,7 +331,7 @@ impl Told<'_> {
 impl Drop for Told<'_> {
     fn drop(&mut self) {
         if self.armed {
-            self.seat.peers.part(self.seat.party, &self.why);
+            self.seat.peers.part(self.seat.rank, &self.why);
         }
     }
 }
@@ -349,20 +349,20 @@ fn repeats(graph: &Graph, v: Value) -> bool {
 }
 
 /// Examples that each device takes of a batch.
-fn share_of(batch: usize, parties: u32) -> Result<usize, PlanError> {
-    if batch == 0 || !batch.is_multiple_of(parties as usize) {
-        return Err(PlanError::Partials { batch, partials: parties });
+fn share_of(batch: usize, ranks: u32) -> Result<usize, PlanError> {
+    if batch == 0 || !batch.is_multiple_of(ranks as usize) {
+        return Err(PlanError::Partials { batch, partials: ranks });
     }
-    Ok(batch / parties as usize)
+    Ok(batch / ranks as usize)
 }
 
-fn share_of_batch(batch: &Batch, party: usize, parties: usize) -> Batch {
+fn share_of_batch(batch: &Batch, rank: usize, ranks: usize) -> Batch {
     let share = |tensor: &HostTensor| {
         let mut shape = tensor.shape().to_vec();
-        shape[0] /= parties;
+        shape[0] /= ranks;
         let mut share = HostTensor::zeros(tensor.dtype(), &shape);
         let bytes = share.as_bytes().len();
-        share.as_bytes_mut().copy_from_slice(&tensor.as_bytes()[party * bytes..][..bytes]);
+        share.as_bytes_mut().copy_from_slice(&tensor.as_bytes()[rank * bytes..][..bytes]);
         share
     };
     Batch { fields: batch.fields.iter().map(|(name, tensor)| (name.clone(), share(tensor))).collect() }

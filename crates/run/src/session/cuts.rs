@@ -30,7 +30,7 @@ pub fn divided(
     if devices.is_empty() || cut.devices() != devices.len() {
         return Err(SessionError::Cuts { parts: cut.devices(), devices: devices.len() });
     }
-    let parties = devices.len() as u32;
+    let ranks = devices.len() as u32;
     let partials = devices[0].partials.max(1);
     let slice = slice_of(sizes, partials)?;
     let evaluate = evaluate.map(|graph| -> Result<_, SessionError> {
@@ -44,13 +44,13 @@ pub fn divided(
     let evaluate = evaluate.transpose()?;
     let train = (Arc::new(Deals::new(train.clone(), cut)), slice);
     let room = room(&devices);
-    let planner = |(party, options): (u32, SessionOptions)| {
-        let seat = Seat { party, parties, takes: Takes::Parts, peers: Arc::clone(&room) };
+    let planner = |(rank, options): (u32, SessionOptions)| {
+        let seat = Seat { rank, ranks, takes: Takes::Parts, peers: Arc::clone(&room) };
         let kernels = options.kernels.clone().among(Arc::clone(&room));
         let options = SessionOptions { kernels, seat: Some(seat), ..options };
-        Ok(Planner::of_cut(train.clone(), evaluate.clone(), party as usize, options)?)
+        Ok(Planner::of_cut(train.clone(), evaluate.clone(), rank as usize, options)?)
     };
-    (0..parties).zip(devices).map(planner).collect()
+    (0..ranks).zip(devices).map(planner).collect()
 }
 
 /// What a device needs of all bytes of an input: its box of every partial, one after the other.
@@ -80,10 +80,10 @@ impl Session {
             return Ok(Some(false));
         }
         let within = boxed.within(range.clone());
-        let home = self.planner.persistent().homes[name];
+        let residence = self.planner.persistent().residences[name];
         let mut own = vec![0; within.len()];
-        self.cpu.read(home.tier, home.offset + within.start as u64, &mut own)?;
-        match home.tier {
+        self.cpu.read(residence.tier, residence.offset + within.start as u64, &mut own)?;
+        match residence.tier {
             Tier::Device => self.ledger.to_host += own.len() as u64,
             Tier::Host => {}
             Tier::Disk => self.ledger.disk_read += own.len() as u64,
@@ -119,16 +119,16 @@ impl Session {
         let within = boxed.within(range.clone());
         let mut own = Vec::with_capacity(within.len());
         boxed.runs(range, |place, _, length| own.extend_from_slice(&bytes[place - first..][..length]));
-        let home = self.planner.persistent().homes[name];
-        let offset = home.offset + within.start as u64;
-        match home.tier {
+        let residence = self.planner.persistent().residences[name];
+        let offset = residence.offset + within.start as u64;
+        match residence.tier {
             Tier::Device => self.ledger.to_device += own.len() as u64,
             Tier::Host => {}
             Tier::Disk => self.ledger.disk_written += own.len() as u64,
         }
-        match home.tier {
-            Tier::Disk => self.write_within(home, offset, &own)?,
-            _ => self.cpu.write(home.tier, offset, &own)?,
+        match residence.tier {
+            Tier::Disk => self.write_within(residence, offset, &own)?,
+            _ => self.cpu.write(residence.tier, offset, &own)?,
         }
         Ok(Some(true))
     }

@@ -25,7 +25,7 @@ pub(super) fn feed(
     seat: Option<&Seat>,
 ) -> Result<u64, SessionError> {
     let Side { graph, fed, partials, .. } = side;
-    let (party, parties) = seat.map_or((0, 1), |seat| (seat.party, seat.parties));
+    let (rank, ranks) = seat.map_or((0, 1), |seat| (seat.rank, seat.ranks));
     let mut total = 0;
     for &value in fed {
         let info = graph.value(value);
@@ -42,11 +42,11 @@ pub(super) fn feed(
                     let (mut shape, key) = (shape_of(side, value, sizes)?, keys[member]);
                     // That of all devices together, of which this is one's share.
                     if let Some(rows) = shape.first_mut() {
-                        *rows *= parties as usize;
+                        *rows *= ranks as usize;
                     }
                     let all = noise(key.seed, key.step, name, &shape);
-                    let share = all.as_bytes().len() / parties as usize;
-                    let all = &all.as_bytes()[party as usize * share..][..share];
+                    let share = all.as_bytes().len() / ranks as usize;
+                    let all = &all.as_bytes()[rank as usize * share..][..share];
                     feed(&own(side.boxed(value), all))?;
                 }
                 // Data without padding need not say so.
@@ -68,7 +68,7 @@ pub(super) fn feed(
                 }
             }
             Role::Random => {
-                let first = party * partials;
+                let first = rank * partials;
                 let rows = (first..first + partials).flat_map(|p| {
                     keys.iter().flat_map(move |key| [key.seed as i64, key.step as i64, i64::from(p)])
                 });

@@ -11,7 +11,7 @@ use gulliver_plan::devices::topology::Topology;
 use gulliver_plan::document::plan::Plan;
 use gulliver_plan::document::verify::verify;
 use gulliver_plan::time::cost::Curves;
-use gulliver_plan::time::simulate::{Party, Together, Uneven, together};
+use gulliver_plan::time::simulate::{RankPlan, Together, Uneven, together};
 
 /// The plans of all devices, and how long they take together.
 pub struct Foreseen {
@@ -56,7 +56,7 @@ struct Prices {
     crowded: Vec<f64>,
     /// While the others are at rest, if that is known.
     alone: Option<Vec<f64>>,
-    /// Of meetings beside kernels: those that kernels lose, and those that they take.
+    /// Of collectives beside kernels: those that kernels lose, and those that they take.
     met: Vec<[f64; 2]>,
 }
 
@@ -66,7 +66,7 @@ pub struct Priced<'a> {
     plans: &'a [Plan],
     /// By device.
     prices: Vec<Prices>,
-    /// Whether there are no cores for who holds meetings.
+    /// Whether there are no cores for who holds collectives.
     crowded: bool,
     topology: Topology,
 }
@@ -111,8 +111,8 @@ impl<'a> Priced<'a> {
         }
         let all = self.prices.iter().map(|p| (of(&p.crowded), p.alone.as_deref().map(of), of(&p.met)));
         let all: Vec<_> = all.collect();
-        let parties = self.planners.iter().zip(self.plans).zip(&all);
-        let parties = parties.map(|((planner, plan), (seconds, alone, taken))| Party {
+        let ranks = self.planners.iter().zip(self.plans).zip(&all);
+        let ranks = ranks.map(|((planner, plan), (seconds, alone, taken))| RankPlan {
             graph: planner.graph(Which::Train),
             plan,
             seconds,
@@ -121,6 +121,6 @@ impl<'a> Priced<'a> {
             uneven,
             links: &planner.options().links,
         });
-        together(&parties.collect::<Vec<_>>(), &self.topology).map_err(SessionError::Waiting)
+        together(&ranks.collect::<Vec<_>>(), &self.topology).map_err(SessionError::Waiting)
     }
 }

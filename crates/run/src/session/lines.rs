@@ -143,16 +143,16 @@ pub fn pipelined_as(
     sizes: &Bindings,
     (pack_of, style): (Vec<u32>, Style),
 ) -> Result<Vec<Planner>, SessionError> {
-    let parties = devices.len() as u32;
+    let ranks = devices.len() as u32;
     let options = devices.first().cloned().unwrap_or_default();
     let slice = slice_of(sizes, options.partials.max(1))?;
     let cost = |id: NodeId| seconds(train, id, &slice, &options.rates);
     let packs = pack_of.iter().max().map_or(1, |last| last + 1);
     let placement = Placement {
-        devices: parties,
-        packs: (0..packs).map(|pack| pack % parties.max(1)).collect(),
+        devices: ranks,
+        packs: (0..packs).map(|pack| pack % ranks.max(1)).collect(),
         pack_of,
-        homes: HashMap::new(),
+        residences: HashMap::new(),
     };
     let mut each = vec![[0.0; 2]; packs as usize];
     for (id, (node, pack)) in train.nodes.iter().zip(&placement.pack_of).enumerate() {
@@ -162,14 +162,14 @@ pub fn pipelined_as(
     }
     let lines = pipeline(train, &placement)?;
     let turns = turns(&lines, &placement, options.partials.max(1), style, &each)?;
-    let homes = homes(&lines);
-    let evaluated = evaluate.map(|graph| evaluation(graph, &placement, homes)).transpose()?;
+    let residences = residences(&lines);
+    let evaluated = evaluate.map(|graph| evaluation(graph, &placement, residences)).transpose()?;
     let whole = Arc::new(train.clone());
     let whole_evaluation = evaluate.map(|graph| Arc::new(graph.clone()));
     let room = room(&devices);
     let mut evaluated = evaluated.map(Vec::into_iter);
-    let parts = (0..parties).zip(devices).zip(lines).zip(turns).map(|(((party, options), line), turns)| {
-        let seat = Seat { party, parties, takes: Takes::Packs, peers: Arc::clone(&room) };
+    let parts = (0..ranks).zip(devices).zip(lines).zip(turns).map(|(((rank, options), line), turns)| {
+        let seat = Seat { rank, ranks, takes: Takes::Packs, peers: Arc::clone(&room) };
         let kernels = options.kernels.clone().among(Arc::clone(&room));
         let options = SessionOptions { kernels, seat: Some(seat), ..options };
         let train = Part { graph: line.graph, turns: Some(turns), whole: Arc::clone(&whole) };
@@ -191,27 +191,27 @@ fn seconds(graph: &Graph, id: NodeId, slice: &Bindings, rates: &Rates) -> f64 {
 }
 
 /// The device of every weight and state.
-fn homes(lines: &[Line]) -> HashMap<String, u32> {
-    let mut homes = HashMap::new();
+fn residences(lines: &[Line]) -> HashMap<String, u32> {
+    let mut residences = HashMap::new();
     for (device, line) in lines.iter().enumerate() {
         for (_, role, info) in line.graph.inputs() {
             if matches!(role, Role::Weight(_) | Role::State(_)) {
-                homes.insert(info.name.clone(), device as u32);
+                residences.insert(info.name.clone(), device as u32);
             }
         }
     }
-    homes
+    residences
 }
 
 /// The graphs that evaluate, each node where its weights are, or else where what it reads is made.
 fn evaluation(
     graph: &Graph,
     trained: &Placement,
-    homes: HashMap<String, u32>,
+    residences: HashMap<String, u32>,
 ) -> Result<Vec<Line>, SessionError> {
     let mut device_of: Vec<u32> = Vec::with_capacity(graph.nodes.len());
     for node in &graph.nodes {
-        let weight = node.ins.iter().find_map(|v| homes.get(&graph.value(*v).name));
+        let weight = node.ins.iter().find_map(|v| residences.get(&graph.value(*v).name));
         let mut made = node.ins.iter().filter_map(|v| match graph.value(*v).origin {
             Origin::Node { node, .. } => Some(device_of[node.index()]),
             Origin::Input(_) => None,
@@ -219,6 +219,6 @@ fn evaluation(
         device_of.push(weight.copied().or(made.next_back()).unwrap_or(0));
     }
     let packs = (0..trained.devices).collect();
-    let placement = Placement { devices: trained.devices, packs, pack_of: device_of, homes };
+    let placement = Placement { devices: trained.devices, packs, pack_of: device_of, residences };
     Ok(pipeline(graph, &placement)?)
 }

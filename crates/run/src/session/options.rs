@@ -66,7 +66,7 @@ impl SessionOptions {
         self.seat.as_ref().is_some_and(|seat| seat.takes != Takes::Partials)
     }
 
-    /// Whether the computation waits for meetings where it comes to them: there are no links to wait for meanwhile, nor
+    /// Whether the computation waits for collectives where it comes to them: there are no links to wait for meanwhile, nor
     /// a core for another thread. Stages of a pipeline must not wait for each other.
     pub(crate) fn meets_in_turn(&self) -> bool {
         let links = self.throttle.as_ref().is_some_and(|throttle| !throttle.topology().links().is_empty());
@@ -83,12 +83,12 @@ impl SessionOptions {
 
     /// Threads of all devices, if others have as many as this one.
     fn threads_of_all(&self) -> usize {
-        self.threads * self.seat.as_ref().map_or(1, |seat| seat.parties as usize)
+        self.threads * self.seat.as_ref().map_or(1, |seat| seat.ranks as usize)
     }
 
     /// Where the device is among links.
     pub(crate) fn port(&self) -> Option<Port> {
-        let device = self.seat.as_ref().map_or(0, |seat| seat.party);
+        let device = self.seat.as_ref().map_or(0, |seat| seat.rank);
         self.throttle.as_ref().map(|throttle| Port { throttle: Arc::clone(throttle), device })
     }
 
@@ -104,7 +104,7 @@ impl SessionOptions {
 
     /// Slices of a training batch on all devices together.
     pub fn all_partials(&self) -> u32 {
-        self.partials * self.own_partials().map_or(1, |seat| seat.parties)
+        self.partials * self.own_partials().map_or(1, |seat| seat.ranks)
     }
 }
 

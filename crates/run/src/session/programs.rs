@@ -5,7 +5,7 @@ use super::Which;
 use crate::collector::Amounts;
 use crate::program::Program;
 use gulliver_graph::dim::Bindings;
-use gulliver_plan::devices::meetings::Meeting;
+use gulliver_plan::devices::collectives::Collective;
 use gulliver_plan::document::plan::Plan;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(crate) struct Loaded {
     /// Runs that are still to be timed kernel by kernel.
     pub(crate) to_time: u32,
     /// Where the device meets others, in order.
-    pub(crate) meetings: Vec<Meeting>,
+    pub(crate) collectives: Vec<Collective>,
     /// Its plan, if it is noted when steps are done.
     pub(crate) noted: Option<Arc<Plan>>,
 }

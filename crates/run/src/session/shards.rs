@@ -19,14 +19,14 @@ pub fn sharded(
     devices: Vec<SessionOptions>,
     keep: bool,
 ) -> Result<Vec<Planner>, SessionError> {
-    let parties = devices.len() as u32;
-    if parties < 2 {
+    let ranks = devices.len() as u32;
+    if ranks < 2 {
         return planners(train, evaluate, devices);
     }
     let whole = Arc::new(train.clone());
     let whole_evaluation = evaluate.map(|graph| Arc::new(graph.clone()));
-    let planner = |(party, options): (u32, SessionOptions)| {
-        let seat = (party, parties);
+    let planner = |(rank, options): (u32, SessionOptions)| {
+        let seat = (rank, ranks);
         let Sharded { graph, boxes } = sharded_graph(train, seat, options.partials, keep)?;
         let part = |whole: &Arc<Graph>| -> Result<Part, SessionError> {
             Ok(Part { graph: evaluating(whole, seat, &boxes)?, turns: None, whole: Arc::clone(whole) })

@@ -44,13 +44,13 @@ fn graph() -> Graph {
 }
 
 /// Homes in turn in these tiers, whole blocks apart.
-fn homes(graph: &Graph, tiers: &[Tier]) -> Persistent {
+fn residences(graph: &Graph, tiers: &[Tier]) -> Persistent {
     let mut layout = Persistent::default();
     for (i, (_, _, info)) in graph.inputs().enumerate() {
         let tier = tiers[i % tiers.len()];
         let bytes = info.ty.bytes().bind(&Bindings::new()).unwrap() as u64;
         let end = &mut layout.ends[tier as usize];
-        layout.homes.insert(info.name.clone(), Home { tier, offset: *end, bytes });
+        layout.residences.insert(info.name.clone(), Residence { tier, offset: *end, bytes });
         *end += bytes.next_multiple_of(BLOCK);
     }
     layout
@@ -58,7 +58,7 @@ fn homes(graph: &Graph, tiers: &[Tier]) -> Persistent {
 
 #[test]
 fn values_are_read_and_written_wherever_they_live() {
-    let dir = TestDir::new("session-homes");
+    let dir = TestDir::new("session-residences");
     let mut expected = None;
     for tiers in [&[Tier::Device][..], &[Tier::Host], &[Tier::Disk], &TIERS] {
         let options = SessionOptions {
@@ -67,9 +67,9 @@ fn values_are_read_and_written_wherever_they_live() {
             disk_dir: Some(dir.to_path_buf()),
             ..SessionOptions::default()
         };
-        let homes = homes(&graph(), tiers);
+        let residences = residences(&graph(), tiers);
         let mut session =
-            Session::with(Planner::with_homes(graph(), None, options, homes.clone()), 3).unwrap();
+            Session::with(Planner::with_residences(graph(), None, options, residences.clone()), 3).unwrap();
         let first = fingerprint(&session.tensors().unwrap());
         assert_eq!(*expected.get_or_insert(first.clone()), first, "{tiers:?}");
 
@@ -88,7 +88,12 @@ fn values_are_read_and_written_wherever_they_live() {
         assert!(found[0] == 0.0 && found[1] == 9.0 && found[2].abs() < 0.1 && found[3] == 9.0);
 
         let bytes = |tier: Tier| -> u64 {
-            homes.homes.values().filter(|home| home.tier == tier).map(|home| home.bytes).sum()
+            residences
+                .residences
+                .values()
+                .filter(|residence| residence.tier == tier)
+                .map(|residence| residence.bytes)
+                .sum()
         };
         // All were read three times, counting those above, and written once.
         let expected = Ledger {
@@ -103,7 +108,7 @@ fn values_are_read_and_written_wherever_they_live() {
 }
 
 #[test]
-fn homes_beyond_a_budget_are_refused() {
+fn residences_beyond_a_budget_are_refused() {
     let dir = TestDir::new("session-budgets");
     for (tier, host_memory, disk, fits) in [
         (Tier::Host, None, None, true),
@@ -116,7 +121,8 @@ fn homes_beyond_a_budget_are_refused() {
         let disk_dir = Some(dir.to_path_buf());
         let options = SessionOptions { host_memory, disk, disk_dir, ..SessionOptions::default() };
         let made =
-            Session::with(Planner::with_homes(graph(), None, options, homes(&graph(), &[tier])), 3).err();
+            Session::with(Planner::with_residences(graph(), None, options, residences(&graph(), &[tier])), 3)
+                .err();
         match made {
             None => assert!(fits, "{tier:?}"),
             Some(SessionError::Run(RunError::Space { available, .. })) => {
@@ -256,8 +262,8 @@ fn every_device_of_a_data_parallel_job_ends_with_all_weights() {
 #[test]
 fn a_stream_without_a_thread_is_an_error() {
     let options = SessionOptions { threads: 1, ..SessionOptions::default() };
-    let homes = homes(&graph(), &[Tier::Host]);
-    let mut session = Session::with(Planner::with_homes(graph(), None, options, homes), 3).unwrap();
+    let residences = residences(&graph(), &[Tier::Host]);
+    let mut session = Session::with(Planner::with_residences(graph(), None, options, residences), 3).unwrap();
     let (batch, key) = (square(1), Key { seed: 0, step: 0 });
     let refused = crate::team::refused::after(0, || session.step(&batch, key, &|_| None));
     assert!(matches!(refused, Err(SessionError::Run(RunError::Thread(_)))), "{refused:?}");

@@ -10,7 +10,7 @@ use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, Init, Role};
 use gulliver_plan::document::plan::Tier;
-use gulliver_plan::step::make::Home;
+use gulliver_plan::step::make::Residence;
 use std::collections::BTreeMap;
 
 impl Session {
@@ -29,7 +29,7 @@ impl Session {
         const TOGETHER: usize = 1 << 18;
         let mut together: Vec<f32> = Vec::new();
         for (name, init, shape) in self.persistent_inputs(self.graph()) {
-            let Home { tier, offset, .. } = self.planner.persistent().homes[&name];
+            let Residence { tier, offset, .. } = self.planner.persistent().residences[&name];
             // New memory is all zeros; a new file is not to be read before it is written.
             if new && tier != Tier::Disk && matches!(init, Init::Constant(c) if c.to_bits() == 0) {
                 continue;
@@ -202,9 +202,9 @@ impl Session {
             Tier::Host => {}
             Tier::Disk => self.ledger.disk_written += bytes.len() as u64,
         }
-        let home = self.planner.persistent().homes[name];
+        let residence = self.planner.persistent().residences[name];
         if tier == Tier::Disk && self.array {
-            self.write_within(home, offset, bytes)?;
+            self.write_within(residence, offset, bytes)?;
         } else {
             self.cpu.write(tier, offset, bytes)?;
         }
@@ -212,27 +212,32 @@ impl Session {
     }
 
     /// Writes bytes of a value on disk that need not begin or end where its pieces do.
-    pub(super) fn write_within(&mut self, home: Home, offset: u64, bytes: &[u8]) -> Result<(), RunError> {
-        let (start, end) = (offset - home.offset, offset - home.offset + bytes.len() as u64);
+    pub(super) fn write_within(
+        &mut self,
+        residence: Residence,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), RunError> {
+        let (start, end) = (offset - residence.offset, offset - residence.offset + bytes.len() as u64);
         let mut piece = vec![0; PIECE];
         for first in (start / PIECE as u64 * PIECE as u64..end).step_by(PIECE) {
-            let piece = &mut piece[..(home.bytes - first).min(PIECE as u64) as usize];
-            self.cpu.read(home.tier, home.offset + first, piece)?;
+            let piece = &mut piece[..(residence.bytes - first).min(PIECE as u64) as usize];
+            self.cpu.read(residence.tier, residence.offset + first, piece)?;
             let (from, to) = (start.max(first), end.min(first + piece.len() as u64));
             piece[(from - first) as usize..(to - first) as usize]
                 .copy_from_slice(&bytes[(from - start) as usize..(to - start) as usize]);
-            self.cpu.write(home.tier, home.offset + first, piece)?;
+            self.cpu.write(residence.tier, residence.offset + first, piece)?;
         }
         Ok(())
     }
 
     /// Where such bytes are.
     fn part(&self, member: usize, name: &str, first: u64, bytes: usize) -> Option<(Tier, u64)> {
-        let home = self.planner.persistent().homes.get(name)?;
-        let each = home.bytes / self.members as u64;
+        let residence = self.planner.persistent().residences.get(name)?;
+        let each = residence.bytes / self.members as u64;
         let end = first.checked_add(bytes as u64)?;
         (member < self.members && end <= each)
-            .then_some((home.tier, home.offset + member as u64 * each + first))
+            .then_some((residence.tier, residence.offset + member as u64 * each + first))
     }
 
     /// Replaces a weight or state of the only, or first, member; false if there is none of that name and
@@ -243,8 +248,8 @@ impl Session {
 
     /// Replaces a weight or state of a member; false if there is none of that name and size.
     pub fn set_of(&mut self, member: usize, name: &str, tensor: &HostTensor) -> Result<bool, RunError> {
-        let home = self.devices().find_map(|device| device.planner.persistent().homes.get(name));
-        let each = home.map(|home| home.bytes / self.members as u64);
+        let residence = self.devices().find_map(|device| device.planner.persistent().residences.get(name));
+        let each = residence.map(|residence| residence.bytes / self.members as u64);
         let each = self.planner.boxed(name).map(|boxed| boxed.whole_bytes() as u64).or(each);
         if each != Some(tensor.as_bytes().len() as u64) {
             return Ok(false);

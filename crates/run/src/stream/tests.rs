@@ -1,4 +1,4 @@
-//! Streams that wait for each other, fail, and hold meetings.
+//! Streams that wait for each other, fail, and hold collectives.
 
 use super::*;
 use crate::link::Throttle;
@@ -72,7 +72,7 @@ fn streams_wait_for_each_other() {
     }
 }
 
-/// Numbers go from cell to cell by meetings of a device with itself, some held by a thread of the stream and some
+/// Numbers go from cell to cell by collectives of a device with itself, some held by a thread of the stream and some
 /// by the computation, which adds one before each.
 #[test]
 fn meetings_keep_their_order_whoever_holds_them() {
@@ -80,9 +80,9 @@ fn meetings_keep_their_order_whoever_holds_them() {
     let piece =
         Piece { from: 0, of: vec![16], source: vec![0], target: vec![0], extent: vec![16], add: false };
     let what = Exchange {
-        meeting: 0,
-        party: 0,
-        parties: vec![0],
+        collective: 0,
+        rank: 0,
+        ranks: vec![0],
         dtype: DType::F32,
         shape: vec![16],
         pieces: vec![piece],
@@ -95,30 +95,31 @@ fn meetings_keep_their_order_whoever_holds_them() {
         let mut tasks = Tasks::default();
         let mut places = Vec::new();
         for i in 0..MEETINGS {
-            let meeting = Meeting::new(&what, &Kernels::default());
-            let task = Task::Meet { meeting, own: Some(cell(i)), result: cell(i + 1), value: Value(0) };
+            let collective = ExchangeCall::new(&what, &Kernels::default());
+            let task =
+                Task::Exchange { collective, own: Some(cell(i)), result: cell(i + 1), value: Value(0) };
             // Computes at 0, meets at 1.
             let computed = [Wait { stream: Stream::Compute, until: 2 * i as u64 + 1 }];
             places.push(match here(i) {
-                true => Some(tasks.push_here(Stream::Meet, (i, 2 * i + 1), task, &computed)),
+                true => Some(tasks.push_here(Stream::Exchange, (i, 2 * i + 1), task, &computed)),
                 false => {
-                    tasks.push(Stream::Meet, (i, 2 * i + 1), task, &computed);
+                    tasks.push(Stream::Exchange, (i, 2 * i + 1), task, &computed);
                     None
                 }
             });
         }
         let mut streams = Streams::new(None, false);
         let tasks = Arc::new(tasks);
-        // SAFETY: the cells outlive the run; each is touched by the meeting before or after it, which waits.
+        // SAFETY: the cells outlive the run; each is touched by the collective before or after it, which waits.
         let running = unsafe { streams.begin(&tasks, &(0..2 * MEETINGS), None).unwrap() };
         for (i, place) in places.into_iter().enumerate() {
-            // SAFETY: the meeting that writes it is over, and the one that reads it waits for us.
+            // SAFETY: the collective that writes it is over, and the one that reads it waits for us.
             unsafe { *first.add(16 * i) += 1.0 };
             match place {
                 Some(place) => assert!(running.hold(place).unwrap()),
                 None => {
                     running.computed(2 * i as u64 + 1);
-                    assert!(running.wait(Wait { stream: Stream::Meet, until: 2 * i as u64 + 2 }));
+                    assert!(running.wait(Wait { stream: Stream::Exchange, until: 2 * i as u64 + 2 }));
                 }
             }
         }

@@ -17,7 +17,7 @@ struct Alike {
     ty: String,
     choice: Choice,
     /// Where a weight or state is between steps.
-    home: Tier,
+    residence: Tier,
 }
 
 /// What is done with values of one name in all layers.
@@ -43,7 +43,7 @@ pub fn explain(graph: &Graph, plan: &Plan, part: &str) -> Result<String, Command
     }
     // In the order of the graph, by the first value of each group.
     let mut groups: Vec<(Alike, Group)> = Vec::new();
-    let homes: BTreeMap<usize, Tier> = plan
+    let residences: BTreeMap<usize, Tier> = plan
         .inputs
         .iter()
         .map(|input| {
@@ -55,9 +55,14 @@ pub fn explain(graph: &Graph, plan: &Plan, part: &str) -> Result<String, Command
         let (before, layer, after) = layered(&info.name);
         let ty = info.ty.to_string();
         let mut add = |choice: Choice, decision: Option<&Decision>| {
-            let home = homes.get(&i).copied().unwrap_or(Tier::Device);
-            let key =
-                Alike { before: before.to_string(), after: after.to_string(), ty: ty.clone(), choice, home };
+            let residence = residences.get(&i).copied().unwrap_or(Tier::Device);
+            let key = Alike {
+                before: before.to_string(),
+                after: after.to_string(),
+                ty: ty.clone(),
+                choice,
+                residence,
+            };
             let at = groups.iter().position(|(other, _)| *other == key).unwrap_or_else(|| {
                 groups.push((key, Group::default()));
                 groups.len() - 1
@@ -95,9 +100,11 @@ pub fn explain(graph: &Graph, plan: &Plan, part: &str) -> Result<String, Command
 fn why(alike: &Alike, group: &Group) -> String {
     let choice = alike.choice;
     if choice == Choice::Keep {
-        return match alike.home {
+        return match alike.residence {
             Tier::Device => "kept on the device: there is room".to_string(),
-            home => format!("in {} between steps, on the device only while it is used", place(home)),
+            residence => {
+                format!("in {} between steps, on the device only while it is used", place(residence))
+            }
         };
     }
     let values = group.layers.len().max(1);

@@ -100,7 +100,7 @@ impl Search<'_> {
 
     /// Bytes of weights and states that are on the device all the time.
     fn state(&self) -> u64 {
-        let here = |v: &usize| self.base.persistent[*v] && self.choices.homes[*v] == Tier::Device;
+        let here = |v: &usize| self.base.persistent[*v] && self.choices.residences[*v] == Tier::Device;
         let bytes = |v: usize| aligned(self.terms.bytes[self.base.script.versions[v].of.value.index()]);
         (0..self.base.persistent.len()).filter(here).map(bytes).fold(0, u64::saturating_add)
     }
@@ -136,7 +136,7 @@ impl Search<'_> {
     fn turn(&mut self, c: &Candidate, dice: &mut Dice) {
         let (v, now) = (c.version as usize, self.choices.gaps[c.gap]);
         let again = (self.terms.recompute && self.base.again[v]).then_some(Choice::Recompute);
-        let home = match self.choices.homes[v] {
+        let residence = match self.choices.residences[v] {
             Tier::Device => Choice::Keep,
             Tier::Host => Choice::Host,
             Tier::Disk => Choice::Disk,
@@ -144,7 +144,7 @@ impl Search<'_> {
         let (terms, persistent) = (self.terms, self.base.persistent[v]);
         let away = terms.away.iter().zip(terms.room).filter_map(|(away, room)| {
             let choice = (*away)?.0;
-            let open = if persistent { choice == home } else { room == u64::MAX };
+            let open = if persistent { choice == residence } else { room == u64::MAX };
             open.then_some(choice)
         });
         let others = [Choice::Keep].into_iter().chain(again).chain(away).filter(|other| *other != now);

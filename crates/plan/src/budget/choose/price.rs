@@ -27,7 +27,7 @@ impl Search<'_> {
         for (place, away) in self.terms.away.iter().enumerate() {
             let Some((choice, seconds)) = *away else { continue };
             if persistent {
-                let tier = self.choices.homes[c.version as usize];
+                let tier = self.choices.residences[c.version as usize];
                 let there = matches!((tier, choice), (Tier::Host, Choice::Host) | (Tier::Disk, Choice::Disk));
                 // It is there already; it only has to be fetched.
                 all[place + 1] = there.then_some((choice, 0.5 * seconds * c.bytes as f64));

@@ -35,7 +35,7 @@ pub(super) fn by_reach(
         }
         let middle = low.midpoint(high);
         let longest = lengths.get(middle).copied().unwrap_or(f64::INFINITY);
-        let mut choices = base.keep(start.homes.clone());
+        let mut choices = base.keep(start.residences.clone());
         for gap in gaps.iter().filter(|gap| gap.seconds >= longest) {
             choices.gaps[gap.at] = gap.choice;
         }
@@ -116,7 +116,7 @@ fn gaps(base: &Base, terms: &Terms, start: &Choices) -> Vec<Gap> {
     }
     let mut gaps = Vec::new();
     for (v, version) in base.script.versions.iter().enumerate() {
-        let away = match start.homes[v] {
+        let away = match start.residences[v] {
             Tier::Device if version.input => continue,
             Tier::Device => beside,
             Tier::Host => Some(Choice::Host),

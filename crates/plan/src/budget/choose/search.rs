@@ -124,8 +124,8 @@ impl<'a> Search<'a> {
         if bytes < TINY {
             return;
         }
-        let home = self.choices.homes[i];
-        if version.input && (!base.persistent[i] || home == Tier::Device) {
+        let residence = self.choices.residences[i];
+        if version.input && (!base.persistent[i] || residence == Tier::Device) {
             return;
         }
         let uses = base.uses(v);
@@ -142,7 +142,7 @@ impl<'a> Search<'a> {
         }
         if base.persistent[i] {
             let all = 0..=base.script.acts.len() as u32;
-            self.hold(home, all, bytes, true);
+            self.hold(residence, all, bytes, true);
         }
     }
 

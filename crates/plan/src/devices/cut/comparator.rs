@@ -4,7 +4,7 @@
 use super::bound::Bound;
 use super::eliminate::{FORBIDDEN, Factor};
 use super::judge::judge;
-use super::part::{Choice, Homes, Need, Parts, homes_at, options_at, parts_of};
+use super::part::{Choice, Homes, Need, Parts, options_at, parts_of, residences_at};
 use super::region::Grid;
 use super::search::cut;
 use super::tables::{Prices, State, Tables, of_state};
@@ -90,10 +90,10 @@ pub(crate) fn ruled(bound: &Bound, levels: &[Level], state: &State, level: usize
         choices[level] = choice;
     }
     if let Some(along) = rule.of_weights().map(Spread::Along) {
-        for v in (0..state.homes.len()).filter(|v| bound.has_home(*v)) {
-            let options = homes_at(&bound.shapes[v], &state.homes[v], level, &grid);
+        for v in (0..state.residences.len()).filter(|v| bound.has_home(*v)) {
+            let options = residences_at(&bound.shapes[v], &state.residences[v], level, &grid);
             if options.iter().any(|(s, _)| s[level] == along) {
-                state.homes[v][level] = along;
+                state.residences[v][level] = along;
             }
         }
     }
@@ -191,7 +191,7 @@ pub fn largest_first(graph: &Graph, sizes: &Bindings, levels: &[Level]) -> Resul
         };
         weights.extend(graph.nodes.iter().map(values));
         weights.resize(problem.domains.len(), 0);
-        tables.homes.iter().for_each(|(v, (variable, _))| weights[*variable] = bound.value_bytes(*v));
+        tables.residences.iter().for_each(|(v, (variable, _))| weights[*variable] = bound.value_bytes(*v));
         let mut order: Vec<usize> = (0..weights.len()).collect();
         order.sort_by_key(|&v| std::cmp::Reverse(weights[v]));
         let choices = problem.greedy(&order);
@@ -226,18 +226,18 @@ pub fn exhaustive(
     let nodes: Vec<_> = (0..graph.nodes.len())
         .map(|n| options_at(bound.kind(n), &[Choice::All], 0, &grid, bound.may_repeat(n, Objective::Bytes)))
         .collect();
-    let homes: Vec<(usize, Homes)> = (0..graph.values.len())
+    let residences: Vec<(usize, Homes)> = (0..graph.values.len())
         .filter(|v| bound.has_home(*v))
-        .map(|v| (v, homes_at(&bound.shapes[v], &[Spread::Whole], 0, &grid)))
+        .map(|v| (v, residences_at(&bound.shapes[v], &[Spread::Whole], 0, &grid)))
         .collect();
-    let counts: Vec<usize> = nodes.iter().map(Vec::len).chain(homes.iter().map(|h| h.1.len())).collect();
+    let counts: Vec<usize> = nodes.iter().map(Vec::len).chain(residences.iter().map(|h| h.1.len())).collect();
     if counts.iter().fold(1u64, |n, &c| n.saturating_mul(c as u64)) > most {
         return Ok(None);
     }
     let mut pick = vec![0usize; counts.len()];
     let mut best: Option<(u64, Vec<usize>)> = None;
     loop {
-        let total = total_of(&bound, &grid, &nodes, &homes, &pick);
+        let total = total_of(&bound, &grid, &nodes, &residences, &pick);
         if let Some(total) = total.filter(|t| best.as_ref().is_none_or(|b| *t < b.0)) {
             best = Some((total, pick.clone()));
         }
@@ -249,8 +249,8 @@ pub fn exhaustive(
     let mut state = State::new(&bound);
     state.push(&bound);
     nodes.iter().enumerate().for_each(|(n, options)| state.choices[n][0] = options[pick[n]].0);
-    for ((v, options), &p) in homes.iter().zip(&pick[nodes.len()..]) {
-        state.homes[*v] = options[p].0.clone();
+    for ((v, options), &p) in residences.iter().zip(&pick[nodes.len()..]) {
+        state.residences[*v] = options[p].0.clone();
     }
     let found = of_state(&bound, &levels, &state)?;
     judge(&bound, &found, &[])?;
@@ -262,25 +262,25 @@ fn total_of(
     bound: &Bound,
     grid: &Grid,
     nodes: &[Vec<(Choice, Parts)>],
-    homes: &[(usize, Homes)],
+    residences: &[(usize, Homes)],
     pick: &[usize],
 ) -> Option<u64> {
-    let home = |v: usize| {
-        let at = homes.iter().position(|(h, _)| *h == v)?;
-        Some(&homes[at].1[pick[nodes.len() + at]])
+    let residence = |v: usize| {
+        let at = residences.iter().position(|(h, _)| *h == v)?;
+        Some(&residences[at].1[pick[nodes.len() + at]])
     };
     let mut total = 0;
     for v in 0..bound.graph.values.len() {
         let spreads: &[Spread] = match bound.graph.values[v].origin {
             Origin::Node { node, output } => &nodes[node.index()][pick[node.index()]].1.spreads[output],
-            Origin::Input(_) => home(v).map_or(&[Spread::Whole], |h| &h.0),
+            Origin::Input(_) => residence(v).map_or(&[Spread::Whole], |h| &h.0),
         };
         let read = |(node, operands): &(usize, Vec<usize>)| {
             let parts = &nodes[*node][pick[*node]].1;
             operands.iter().map(|&i| &parts.ins[i]).collect::<Vec<&Need>>()
         };
         let mut needs: Vec<&Need> = bound.readers[v].iter().flat_map(read).collect();
-        needs.extend(bound.carried_by[v].iter().filter_map(|&i| home(i)).map(|h| &h.1));
+        needs.extend(bound.carried_by[v].iter().filter_map(|&i| residence(i)).map(|h| &h.1));
         let mut add = |_: usize, _: usize, n: u64| total += n * bound.element[v];
         fetches(&bound.shapes[v], spreads, &needs, grid, &mut add)?;
     }

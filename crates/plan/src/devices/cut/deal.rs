@@ -25,7 +25,7 @@ pub struct Share {
     pub inputs: Vec<(Value, Region, Vec<usize>)>,
 }
 
-/// The graphs of all devices, for inputs of these sizes (of one partial). Everyone comes to the same meetings
+/// The graphs of all devices, for inputs of these sizes (of one partial). Everyone comes to the same collectives
 /// in the same order.
 pub fn deal(graph: &Graph, sizes: &Bindings, cut: &Cut) -> Result<Vec<Share>, CutError> {
     check_levels(&cut.levels)?;
@@ -142,7 +142,7 @@ struct Dealer<'a> {
     fetched: HashMap<(Value, Need, bool), Vec<Value>>,
     /// What was made complete where it is: value, levels left partial, and whether for an update.
     reduced: HashMap<(Value, u64, bool), Holding>,
-    meetings: u32,
+    collectives: u32,
 }
 
 /// The least box that holds both.
@@ -178,7 +178,7 @@ impl<'a> Dealer<'a> {
         let needs_of = vec![Vec::new(); bound.graph.values.len()];
         let (fetched, reduced) = (HashMap::new(), HashMap::new());
         let fed = vec![None; bound.graph.values.len()];
-        Dealer { bound, sizes, cut, grid, devices, fed, needs_of, fetched, reduced, meetings: 0 }
+        Dealer { bound, sizes, cut, grid, devices, fed, needs_of, fetched, reduced, collectives: 0 }
     }
 
     fn held(&self, v: Value, device: usize) -> Region {
@@ -219,10 +219,10 @@ impl<'a> Dealer<'a> {
             let parts = parts_of(self.bound.kind(id), &self.cut.choices(graph, id), self.grid);
             parts.map(|parts| parts.ins).map_err(|why| CutError::Illegal { node: id, why })
         });
-        let home = |input: &Value| (0..self.devices.len()).map(|d| self.held(*input, d)).collect();
+        let residence = |input: &Value| (0..self.devices.len()).map(|d| self.held(*input, d)).collect();
         let carries = graph.carries.iter().map(|(input, next)| End {
             value: *next,
-            need: complete(home(input)),
+            need: complete(residence(input)),
             becomes: Becomes::Next(*input),
         });
         let outputs = graph.outputs.iter().map(|(name, v)| End {

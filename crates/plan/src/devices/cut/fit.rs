@@ -61,15 +61,16 @@ pub fn alongside(graph: &Graph, sizes: &Bindings, (trained, cut): (&Graph, &Cut)
     let named: HashMap<&str, &Vec<Spread>> =
         trained.inputs().map(|(v, _, info)| (info.name.as_str(), &cut.values[v.index()])).collect();
     let bound = Bound::new(graph, sizes)?;
-    let homes = graph.inputs().filter(|(v, ..)| bound.has_home(v.index()));
-    let homes = homes.filter_map(|(v, _, info)| Some((v.index(), named.get(info.name.as_str())?.to_vec())));
+    let residences = graph.inputs().filter(|(v, ..)| bound.has_home(v.index()));
+    let residences =
+        residences.filter_map(|(v, _, info)| Some((v.index(), named.get(info.name.as_str())?.to_vec())));
     let whole = !cut.values.iter().flatten().any(|spread| matches!(spread, Spread::Partial(_)));
-    let fixed = Fixed { homes: homes.collect(), whole_sums: whole };
+    let fixed = Fixed { residences: residences.collect(), whole_sums: whole };
     let found = cut_fixed(&bound, &levels, &Options::default(), &fixed)?.cut;
     if fixed.allows(&found) {
         return Ok(found);
     }
     let mut all = Cut::none(graph, &cut.levels);
-    fixed.homes.into_iter().for_each(|(v, spreads)| all.values[v] = spreads);
+    fixed.residences.into_iter().for_each(|(v, spreads)| all.values[v] = spreads);
     Ok(all)
 }

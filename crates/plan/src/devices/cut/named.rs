@@ -4,7 +4,7 @@
 use super::bound::Bound;
 use super::comparator::{Rule, followed};
 use super::machine::{By, Devices};
-use super::part::{Choice, homes_at, parts_of};
+use super::part::{Choice, parts_of, residences_at};
 use super::region::Grid;
 use super::search::{Fixed, Found, cut_fixed};
 use super::tables::{State, of_state};
@@ -122,10 +122,10 @@ fn follow(bound: &Bound, grid: &Grid, state: &mut State, level: usize, rule: Rul
         }
     }
     let Some(along) = rule.of_weights() else { return };
-    for v in (0..state.homes.len()).filter(|v| bound.has_home(*v)) {
-        let mut options = homes_at(&bound.shapes[v], &state.homes[v], level, grid).into_iter();
+    for v in (0..state.residences.len()).filter(|v| bound.has_home(*v)) {
+        let mut options = residences_at(&bound.shapes[v], &state.residences[v], level, grid).into_iter();
         if let Some((spreads, _)) = options.find(|(spreads, _)| spreads[level] == Spread::Along(along)) {
-            state.homes[v] = spreads;
+            state.residences[v] = spreads;
         }
     }
 }
@@ -172,8 +172,9 @@ mod tests {
                 assert_eq!(cut.devices(), 4);
                 let bound = Bound::new(&graph, &sizes(4)).unwrap();
                 assert!(judge(&bound, &cut, &[]).is_ok(), "{name}");
-                let along = |home: bool, d: usize| {
-                    let values = cut.values.iter().enumerate().filter(|(v, _)| bound.has_home(*v) == home);
+                let along = |residence: bool, d: usize| {
+                    let values =
+                        cut.values.iter().enumerate().filter(|(v, _)| bound.has_home(*v) == residence);
                     values.filter(|(_, spreads)| spreads.contains(&Spread::Along(d))).count()
                 };
                 let divided = (0..5).map(|d| along(true, d)).sum::<usize>();

@@ -172,7 +172,7 @@ pub(crate) fn options_at(
 pub(crate) type Homes = Vec<(Vec<Spread>, Need)>;
 
 /// Every place an input may live at one level, where the others are as they are.
-pub(crate) fn homes_at(shape: &[usize], spreads: &[Spread], level: usize, grid: &Grid) -> Homes {
+pub(crate) fn residences_at(shape: &[usize], spreads: &[Spread], level: usize, grid: &Grid) -> Homes {
     let all = std::iter::once(Spread::Whole).chain((0..shape.len()).map(Spread::Along));
     let with = |spread: Spread| {
         let mut spreads = spreads.to_vec();

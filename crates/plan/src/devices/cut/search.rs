@@ -35,7 +35,7 @@ pub struct Found {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fixed {
     /// By value: where inputs live, at every level.
-    pub homes: HashMap<usize, Vec<Spread>>,
+    pub residences: HashMap<usize, Vec<Spread>>,
     /// No sum is divided.
     pub whole_sums: bool,
 }
@@ -44,9 +44,9 @@ impl Fixed {
     /// Forbids every other choice.
     fn forbid(&self, tables: &Tables, problem: &mut Problem, level: usize) {
         let cost = |allowed: bool| if allowed { 0.0 } else { FORBIDDEN };
-        for (v, (variable, home)) in &tables.homes {
-            let Some(fixed) = self.homes.get(v) else { continue };
-            let table = home.spreads.iter().map(|s| cost(s[level] == fixed[level])).collect();
+        for (v, (variable, residence)) in &tables.residences {
+            let Some(fixed) = self.residences.get(v) else { continue };
+            let table = residence.spreads.iter().map(|s| cost(s[level] == fixed[level])).collect();
             problem.factors.push(Factor { scope: vec![*variable], table });
         }
         for (node, options) in tables.nodes.iter().enumerate().filter(|_| self.whole_sums) {
@@ -57,15 +57,15 @@ impl Fixed {
 
     /// Whether a cut is as decided.
     pub fn allows(&self, cut: &Cut) -> bool {
-        self.homes.iter().all(|(v, fixed)| cut.values[*v] == *fixed)
+        self.residences.iter().all(|(v, fixed)| cut.values[*v] == *fixed)
             && !(self.whole_sums && is_partial(&cut.values))
     }
 
     /// Puts what is decided about the last level into a state.
     fn put(&self, state: &mut State) {
-        for (v, fixed) in &self.homes {
-            let level = state.homes[*v].len() - 1;
-            state.homes[*v][level] = fixed[level];
+        for (v, fixed) in &self.residences {
+            let level = state.residences[*v].len() - 1;
+            state.residences[*v][level] = fixed[level];
         }
     }
 }
@@ -263,7 +263,7 @@ impl Search<'_> {
         self.exact = exact;
         let repeat = self.levels.len();
         state.choices.iter_mut().for_each(|c| *c = vec![c[0]; repeat]);
-        state.homes.iter_mut().filter(|h| !h.is_empty()).for_each(|h| *h = vec![h[0]; repeat]);
+        state.residences.iter_mut().filter(|h| !h.is_empty()).for_each(|h| *h = vec![h[0]; repeat]);
         state
     }
 

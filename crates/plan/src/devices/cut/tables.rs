@@ -4,7 +4,7 @@
 use super::bound::Bound;
 use super::eliminate::{FORBIDDEN, Factor, Problem};
 use super::judge::Judge;
-use super::part::{Choice, Need, Parts, homes_at, options_at, seconds};
+use super::part::{Choice, Need, Parts, options_at, residences_at, seconds};
 use super::price::{Pool, Priced};
 use super::region::{Grid, area, contains, held};
 use super::traffic::Lying;
@@ -15,27 +15,30 @@ use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What every node does and where every input with a home lives, at every level.
+/// What every node does and where every input with a residence lives, at every level.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct State {
     /// By node, then level.
     pub choices: Vec<Vec<Choice>>,
-    /// By value, then level; empty where there is no home.
-    pub homes: Vec<Vec<Spread>>,
+    /// By value, then level; empty where there is no residence.
+    pub residences: Vec<Vec<Spread>>,
 }
 
 impl State {
     /// No levels.
     pub fn new(bound: &Bound) -> State {
         let graph = bound.graph;
-        State { choices: vec![Vec::new(); graph.nodes.len()], homes: vec![Vec::new(); graph.values.len()] }
+        State {
+            choices: vec![Vec::new(); graph.nodes.len()],
+            residences: vec![Vec::new(); graph.values.len()],
+        }
     }
 
     /// One level more, at which every group does all.
     pub fn push(&mut self, bound: &Bound) {
         self.choices.iter_mut().for_each(|c| c.push(Choice::All));
-        let homes = self.homes.iter_mut().enumerate().filter(|(v, _)| bound.has_home(*v));
-        homes.for_each(|(_, home)| home.push(Spread::Whole));
+        let residences = self.residences.iter_mut().enumerate().filter(|(v, _)| bound.has_home(*v));
+        residences.for_each(|(_, residence)| residence.push(Spread::Whole));
     }
 }
 
@@ -89,8 +92,8 @@ pub(crate) struct Tables<'a> {
     pub tie: f64,
     pub nodes: Vec<Rc<NodeOptions>>,
     node_ids: Vec<usize>,
-    /// By value, for those with a home: the variable, and what it can be.
-    pub homes: BTreeMap<usize, (usize, Rc<HomeOptions>)>,
+    /// By value, for those with a residence: the variable, and what it can be.
+    pub residences: BTreeMap<usize, (usize, Rc<HomeOptions>)>,
     home_ids: HashMap<usize, usize>,
 }
 
@@ -98,9 +101,9 @@ pub(crate) struct Tables<'a> {
 type Shared = Rc<Vec<(Vec<usize>, Arc<[f64]>)>>;
 
 /// One variable that has to do with a value.
-struct Party {
+struct RankPlan {
     variable: usize,
-    /// The node, or the input whose home it is.
+    /// The node, or the input whose residence it is.
     of: usize,
     key: PartyKey,
 }
@@ -111,11 +114,11 @@ enum PartyKey {
     /// Options, and the operands through which it reads or the result that it makes.
     Node(usize, Vec<usize>),
     /// Options.
-    Home(usize),
+    Residence(usize),
 }
 
 impl<'a> Tables<'a> {
-    /// The options of every node and home at one level.
+    /// The options of every node and residence at one level.
     pub fn new(
         bound: &'a Bound<'a>,
         grid: &'a Grid<'a>,
@@ -144,31 +147,31 @@ impl<'a> Tables<'a> {
         }
         let nodes: Vec<Rc<NodeOptions>> = node_ids.iter().map(|&id| known[id].clone()).collect();
         let mut home_kinds: HashMap<(u32, Vec<Spread>), (usize, Rc<HomeOptions>)> = HashMap::new();
-        let (mut homes, mut home_ids) = (BTreeMap::new(), HashMap::new());
-        for v in (0..state.homes.len()).filter(|v| bound.has_home(*v)) {
-            let mut others = state.homes[v].clone();
+        let (mut residences, mut home_ids) = (BTreeMap::new(), HashMap::new());
+        for v in (0..state.residences.len()).filter(|v| bound.has_home(*v)) {
+            let mut others = state.residences[v].clone();
             others[level] = Spread::Whole;
             let new = home_kinds.len();
             let entry =
                 home_kinds.entry((bound.kinds.type_of[v], others)).or_insert_with_key(|(_, others)| {
                     let (spreads, needs) =
-                        homes_at(&bound.shapes[v], others, level, grid).into_iter().unzip();
+                        residences_at(&bound.shapes[v], others, level, grid).into_iter().unzip();
                     (new, Rc::new(HomeOptions { spreads, needs }))
                 });
-            homes.insert(v, (nodes.len() + homes.len(), entry.1.clone()));
+            residences.insert(v, (nodes.len() + residences.len(), entry.1.clone()));
             home_ids.insert(v, entry.0);
         }
         let most: f64 = nodes.iter().map(|n| n.seconds.iter().copied().fold(0.0, f64::max)).sum();
         let tie = 0.5 / most.max(1e-30);
-        Tables { bound, grid, options, prices, tie, nodes, node_ids, homes, home_ids }
+        Tables { bound, grid, options, prices, tie, nodes, node_ids, residences, home_ids }
     }
 
     /// All variables and costs.
     pub fn problem(&self) -> Problem {
         let mut domains: Vec<usize> = self.nodes.iter().map(|n| n.choices.len()).collect();
-        domains.resize(domains.len() + self.homes.len(), 0);
-        for (variable, home) in self.homes.values() {
-            domains[*variable] = home.spreads.len();
+        domains.resize(domains.len() + self.residences.len(), 0);
+        for (variable, residence) in self.residences.values() {
+            domains[*variable] = residence.spreads.len();
         }
         let mut factors = self.own_costs();
         let mut known: HashMap<(u32, Option<PartyKey>, Vec<PartyKey>), Shared> = HashMap::new();
@@ -214,8 +217,8 @@ impl<'a> Tables<'a> {
             factors.push(Factor { scope: vec![node], table: table.clone() });
         }
         if self.prices.byte > 0.0 {
-            for (v, (variable, home)) in &self.homes {
-                let table = home.needs.iter().map(|n| self.held(&n.boxes, *v)).collect();
+            for (v, (variable, residence)) in &self.residences {
+                let table = residence.needs.iter().map(|n| self.held(&n.boxes, *v)).collect();
                 factors.push(Factor { scope: vec![*variable], table });
             }
         }
@@ -228,55 +231,62 @@ impl<'a> Tables<'a> {
     }
 
     /// Who decides where a value lies; none for data, which the host puts where it is needed.
-    fn source(&self, v: usize) -> Option<Party> {
+    fn source(&self, v: usize) -> Option<RankPlan> {
         match self.bound.graph.values[v].origin {
             Origin::Node { node, output } => {
                 let of = node.index();
-                Some(Party { variable: of, of, key: PartyKey::Node(self.node_ids[of], vec![output]) })
+                Some(RankPlan { variable: of, of, key: PartyKey::Node(self.node_ids[of], vec![output]) })
             }
-            Origin::Input(_) => self.home(v),
+            Origin::Input(_) => self.residence(v),
         }
     }
 
-    fn home(&self, v: usize) -> Option<Party> {
-        let (variable, _) = self.homes.get(&v)?;
-        Some(Party { variable: *variable, of: v, key: PartyKey::Home(self.home_ids[&v]) })
+    fn residence(&self, v: usize) -> Option<RankPlan> {
+        let (variable, _) = self.residences.get(&v)?;
+        Some(RankPlan { variable: *variable, of: v, key: PartyKey::Residence(self.home_ids[&v]) })
     }
 
     /// Who needs a value.
-    fn readers(&self, v: usize, source: Option<&Party>) -> Vec<Party> {
+    fn readers(&self, v: usize, source: Option<&RankPlan>) -> Vec<RankPlan> {
         let nodes = self.bound.readers[v].iter().map(|(node, operands)| {
             let key = PartyKey::Node(self.node_ids[*node], operands.clone());
-            Party { variable: *node, of: *node, key }
+            RankPlan { variable: *node, of: *node, key }
         });
-        let carried = self.bound.carried_by[v].iter().filter_map(|input| self.home(*input));
-        let other = |p: &Party| source.is_none_or(|s| s.variable != p.variable);
+        let carried = self.bound.carried_by[v].iter().filter_map(|input| self.residence(*input));
+        let other = |p: &RankPlan| source.is_none_or(|s| s.variable != p.variable);
         nodes.chain(carried).filter(other).collect()
     }
 
     /// By choice of the source, where the value lies.
-    fn spreads(&self, source: &Party) -> Vec<&[Spread]> {
+    fn spreads(&self, source: &RankPlan) -> Vec<&[Spread]> {
         match &source.key {
             PartyKey::Node(_, output) => {
                 self.nodes[source.of].parts.iter().map(|p| p.spreads[output[0]].as_slice()).collect()
             }
-            PartyKey::Home(_) => self.homes[&source.of].1.spreads.iter().map(Vec::as_slice).collect(),
+            PartyKey::Residence(_) => {
+                self.residences[&source.of].1.spreads.iter().map(Vec::as_slice).collect()
+            }
         }
     }
 
     /// By choice of a reader, what it needs.
-    fn needs(&self, reader: &Party) -> Vec<Vec<&Need>> {
+    fn needs(&self, reader: &RankPlan) -> Vec<Vec<&Need>> {
         match &reader.key {
             PartyKey::Node(_, operands) => {
                 let parts = &self.nodes[reader.of].parts;
                 parts.iter().map(|p| operands.iter().map(|&i| &p.ins[i]).collect()).collect()
             }
-            PartyKey::Home(_) => self.homes[&reader.of].1.needs.iter().map(|n| vec![n]).collect(),
+            PartyKey::Residence(_) => self.residences[&reader.of].1.needs.iter().map(|n| vec![n]).collect(),
         }
     }
 
     /// Costs of moving one value, over as few variables as decide them.
-    fn tables(&self, v: usize, source: Option<&Party>, readers: &[Party]) -> Vec<(Vec<usize>, Arc<[f64]>)> {
+    fn tables(
+        &self,
+        v: usize,
+        source: Option<&RankPlan>,
+        readers: &[RankPlan],
+    ) -> Vec<(Vec<usize>, Arc<[f64]>)> {
         let first = usize::from(source.is_some());
         // Only that no partial sums are wanted of data has to be seen to.
         let readers: Vec<Vec<Vec<&Need>>> = readers.iter().map(|r| self.needs(r)).collect();
@@ -356,13 +366,13 @@ impl<'a> Tables<'a> {
 
     /// The variables' choices that are those of a state, where they are still to be had; the first otherwise.
     pub fn start(&self, state: &State, level: usize) -> Vec<usize> {
-        let mut start = Vec::with_capacity(self.nodes.len() + self.homes.len());
+        let mut start = Vec::with_capacity(self.nodes.len() + self.residences.len());
         for (options, choices) in self.nodes.iter().zip(&state.choices) {
             start.push(options.choices.iter().position(|c| *c == choices[level]).unwrap_or(0));
         }
-        start.resize(self.nodes.len() + self.homes.len(), 0);
-        for (v, (variable, home)) in &self.homes {
-            start[*variable] = home.spreads.iter().position(|s| *s == state.homes[*v]).unwrap_or(0);
+        start.resize(self.nodes.len() + self.residences.len(), 0);
+        for (v, (variable, residence)) in &self.residences {
+            start[*variable] = residence.spreads.iter().position(|s| *s == state.residences[*v]).unwrap_or(0);
         }
         start
     }
@@ -372,8 +382,8 @@ impl<'a> Tables<'a> {
         for (node, options) in self.nodes.iter().enumerate() {
             state.choices[node][level] = options.choices[choices[node]];
         }
-        for (v, (variable, home)) in &self.homes {
-            state.homes[*v] = home.spreads[choices[*variable]].clone();
+        for (v, (variable, residence)) in &self.residences {
+            state.residences[*v] = residence.spreads[choices[*variable]].clone();
         }
     }
 }
@@ -417,7 +427,7 @@ pub(crate) fn cut_of(bound: &Bound, grid: &Grid, state: &State, judge: &mut Judg
         }
     }
     for v in (0..cut.values.len()).filter(|v| bound.has_home(*v)) {
-        cut.values[v] = state.homes[v].clone();
+        cut.values[v] = state.residences[v].clone();
     }
     for (v, needs) in needs {
         for level in 0..grid.levels.len() {

@@ -43,12 +43,12 @@ pub(super) fn trained(forward: impl Fn(&mut Builder) -> Result<Value, GraphError
     build().unwrap()
 }
 
-/// The cut in which nodes are divided along the axis that `choose` names and inputs live as `home` says.
+/// The cut in which nodes are divided along the axis that `choose` names and inputs live as `residence` says.
 fn named(
     graph: &Graph,
     levels: &[Level],
     choose: impl Fn(&str) -> Option<&'static str>,
-    home: impl Fn(&str) -> Spread,
+    residence: impl Fn(&str) -> Spread,
 ) -> Cut {
     let bound = Bound::new(graph, &Bindings::new()).unwrap();
     let mut state = State::new(&bound);
@@ -58,7 +58,7 @@ fn named(
         state.choices[id][0] = axis.map_or(Choice::All, Choice::Axis);
     }
     for v in (0..graph.values.len()).filter(|v| bound.has_home(*v)) {
-        state.homes[v][0] = home(&graph.values[v].name);
+        state.residences[v][0] = residence(&graph.values[v].name);
     }
     of_state(&bound, levels, &state).unwrap()
 }
@@ -105,7 +105,7 @@ fn changed(graph: &Graph, cut: &Cut, choose: impl Fn(usize) -> Option<Choice>) -
         last.into_iter().for_each(|(choice, chosen)| *choice = chosen);
     }
     for v in (0..graph.values.len()).filter(|v| bound.has_home(*v)) {
-        state.homes[v] = cut.values[v].clone();
+        state.residences[v] = cut.values[v].clone();
     }
     of_state(&bound, &cut.levels, &state).unwrap()
 }

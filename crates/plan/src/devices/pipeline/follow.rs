@@ -95,21 +95,21 @@ fn follow_one(graph: &Graph, stage: u32, pack_of: &mut [u32]) {
         Origin::Node { node, .. } => graph.nodes[node.index()].phase == Phase::Update,
     };
     // Weights are where they are first read, states where their weight is.
-    let mut home: HashMap<Value, u32> = HashMap::new();
+    let mut residence: HashMap<Value, u32> = HashMap::new();
     let mut readers: HashMap<Value, Vec<u32>> = HashMap::new();
     for (id, node) in of_stage().filter(|(_, n)| n.phase == Phase::Forward) {
         for v in &node.ins {
             if weight(*v) {
-                home.entry(*v).or_insert(pack_of[id]);
+                residence.entry(*v).or_insert(pack_of[id]);
                 readers.entry(*v).or_default().push(pack_of[id]);
             }
         }
     }
-    let weight = |id: usize| graph.nodes[id].ins.iter().filter_map(|v| home.get(v)).max().copied();
+    let weight = |id: usize| graph.nodes[id].ins.iter().filter_map(|v| residence.get(v)).max().copied();
     // A weight that several packs read is wherever gradients have got to.
     let read = |id: usize, most: u32| {
         let near = |v: &Value| readers.get(v)?.iter().copied().filter(|pack| *pack <= most).max();
-        graph.nodes[id].ins.iter().filter_map(|v| near(v).or(home.get(v).copied())).max()
+        graph.nodes[id].ins.iter().filter_map(|v| near(v).or(residence.get(v).copied())).max()
     };
     let mut gradient_of: HashMap<Value, u32> = HashMap::new();
     for (id, node) in of_stage().filter(|(_, n)| n.phase == Phase::Update) {

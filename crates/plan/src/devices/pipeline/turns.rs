@@ -1,7 +1,7 @@
 //! Who does what when: the turns of every device, and when in between it meets the others. All come to their
-//! meetings in the order of one imagined run, so that nobody waits for ever.
+//! collectives in the order of one imagined run, so that nobody waits for ever.
 
-use super::{Line, Meeting, PipelineError, Placement};
+use super::{Handover, Line, PipelineError, Placement};
 use crate::step::order::Turn;
 use gulliver_graph::graph::{NodeId, Phase};
 use std::cmp::Ordering;
@@ -107,7 +107,7 @@ fn imagine(
 ) -> Result<(), PipelineError> {
     // What a pack waits for, by pack and phase.
     let mut waits: HashMap<(u32, Phase), Vec<(u32, Phase)>> = HashMap::new();
-    for Meeting { made, read, .. } in lines.iter().flat_map(|line| &line.meetings) {
+    for Handover { made, read, .. } in lines.iter().flat_map(|line| &line.collectives) {
         if let (Some(made), Some(read)) = (made, read)
             && read.1 != Phase::Update
             && made.1 != Phase::Update
@@ -155,28 +155,28 @@ fn of_device(line: &Line, order: &[Task], partials: u32, run: &Run) -> Vec<Turn>
             nodes.entry((*pack, node.phase)).or_default().push(NodeId(id as u32));
         }
     }
-    // When; meetings before tasks; which.
+    // When; collectives before tasks; which.
     let mut events: Vec<((f64, bool, u32), Turn)> = Vec::new();
     for (place, &(pack, phase, partial)) in order.iter().enumerate() {
         let Some(nodes) = nodes.get(&(pack, phase)) else { continue };
         let [start, _] = run[&(pack, phase, partial)];
         events.push(((start, true, place as u32), Turn { nodes: nodes.clone(), partial }));
     }
-    for meeting in &line.meetings {
-        if line.graph.nodes[meeting.node.index()].phase == Phase::Update {
+    for collective in &line.collectives {
+        if line.graph.nodes[collective.node.index()].phase == Phase::Update {
             continue;
         }
         for partial in 0..partials {
             let of = |of: Option<(u32, Phase)>| of.and_then(|(pack, phase)| run.get(&(pack, phase, partial)));
-            let made = of(meeting.made).map(|[_, end]| *end);
-            let time = made.or(of(meeting.read).map(|[start, _]| *start)).unwrap_or(0.0);
-            events.push(((time, false, meeting.number), Turn { nodes: vec![meeting.node], partial }));
+            let made = of(collective.made).map(|[_, end]| *end);
+            let time = made.or(of(collective.read).map(|[start, _]| *start)).unwrap_or(0.0);
+            events.push(((time, false, collective.number), Turn { nodes: vec![collective.node], partial }));
         }
     }
     let key = |a: &(f64, bool, u32), b: &(f64, bool, u32)| -> Ordering {
         a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)).then(a.2.cmp(&b.2))
     };
-    // Meetings of one number keep the order of their partials.
+    // Collectives of one number keep the order of their partials.
     events.sort_by(|a, b| key(&a.0, &b.0));
     events.into_iter().map(|(_, turn)| turn).collect()
 }

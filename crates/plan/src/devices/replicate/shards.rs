@@ -13,7 +13,7 @@ use gulliver_graph::spec::{Index, Region, Spec};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Weights and states of fewer bytes are everywhere: a meeting would cost more than they do.
+/// Weights and states of fewer bytes are everywhere: a collective would cost more than they do.
 const LARGE: usize = 4 << 10;
 
 /// What the name of an output begins with that is a loss added up over all devices before anything is updated.
@@ -43,14 +43,14 @@ pub(super) struct Shards {
 /// backward pass; otherwise they are put together twice.
 pub fn sharded(
     graph: &Graph,
-    (party, parties): (u32, u32),
+    (rank, ranks): (u32, u32),
     partials: u32,
     keep: bool,
 ) -> Result<Sharded, ReplicateError> {
-    if parties < 2 {
+    if ranks < 2 {
         return Ok(Sharded { graph: graph.clone(), boxes: Vec::new() });
     }
-    let mut r = Replica::new(graph, party, parties, partials);
+    let mut r = Replica::new(graph, rank, ranks, partials);
     let stages = graph.nodes.iter().map(|node| node.stage as usize + 1).max().unwrap_or(0);
     let mut forward_ends = vec![0; stages];
     let forward = graph.nodes.iter().enumerate().filter(|(_, node)| node.phase == Phase::Forward);
@@ -77,10 +77,10 @@ pub fn sharded(
 /// `boxes` are those of any device's [`Sharded`].
 pub fn evaluating(
     graph: &Graph,
-    (party, parties): (u32, u32),
+    (rank, ranks): (u32, u32),
     boxes: &[(String, Region, Vec<usize>)],
 ) -> Result<Graph, ReplicateError> {
-    let mut r = Replica::new(graph, party, parties, 1);
+    let mut r = Replica::new(graph, rank, ranks, 1);
     r.shards =
         Some(Shards { keep: true, parts: HashMap::new(), wholes: HashMap::new(), forward_ends: Vec::new() });
     let weights: Vec<Value> = boxes.iter().filter_map(|(name, ..)| graph.input(name)).collect();
@@ -88,7 +88,7 @@ pub fn evaluating(
         let (_, shape) = r.fixed(v)?;
         r.in_part(v, shape);
     }
-    if party == 0 {
+    if rank == 0 {
         for mut node in graph.nodes.iter().cloned() {
             // Once for all objectives, as the others bring it.
             for v in &mut node.ins {
@@ -107,15 +107,21 @@ pub fn evaluating(
         }
     }
     let mut others = Graph::default();
-    for (meeting, v) in brought.into_iter().enumerate() {
+    for (collective, v) in brought.into_iter().enumerate() {
         let (info, own) = (r.to.value(v), Value(others.values.len() as u32));
-        let (dtype, origin) = (info.ty.dtype, Origin::Node { node: NodeId(meeting as u32), output: 0 });
+        let (dtype, origin) = (info.ty.dtype, Origin::Node { node: NodeId(collective as u32), output: 0 });
         let ty = Type::new(dtype, &[0usize]);
         others.values.push(info.clone());
         others.values.push(ValueInfo { name: format!("{}.all", info.name), ty, origin });
-        let parties = (0..parties).collect();
-        let op =
-            Exchange { meeting: meeting as u32, party, parties, dtype, shape: vec![0], pieces: Vec::new() };
+        let ranks = (0..ranks).collect();
+        let op = Exchange {
+            collective: collective as u32,
+            rank,
+            ranks,
+            dtype,
+            shape: vec![0],
+            pieces: Vec::new(),
+        };
         let (ins, outs) = (vec![own], vec![Value(own.0 + 1)]);
         others.nodes.push(Node { op: op.into(), ins, outs, phase: Phase::Forward, stage: 0 });
     }
@@ -128,8 +134,8 @@ impl Replica<'_> {
     pub(super) fn kept(&self, shape: &[usize]) -> Option<Region> {
         self.shards.as_ref()?;
         let large = shape.iter().product::<usize>() * size_of::<f32>() >= LARGE;
-        let d = widest(shape).filter(|&d| large && shape[d] >= self.parties as usize)?;
-        Some(share(shape, d, self.party, self.parties))
+        let d = widest(shape).filter(|&d| large && shape[d] >= self.ranks as usize)?;
+        Some(share(shape, d, self.rank, self.ranks))
     }
 
     /// Notes that this device has but its share of a value with these extents.
@@ -273,7 +279,7 @@ impl Replica<'_> {
             return;
         }
         let piece = |from| Piece { add: from > 0, ..Piece::all(from, &[]) };
-        let pieces = (0..self.parties).map(piece).collect();
+        let pieces = (0..self.ranks).map(piece).collect();
         let all = self.meet(v, ty.dtype, Vec::new(), pieces, (phase, stage));
         self.to.outputs.extend(losses.into_iter().map(|name| (name, all)));
     }

@@ -396,8 +396,8 @@ impl<'a> Teller<'a> {
         }
         let scene_far = self.scene.chain.far.iter().filter(|far| task.layers.contains(&far.from));
         for far in scene_far.copied().collect::<Vec<_>>() {
-            let home = schedule.backward.iter().find(|p| p.layers.contains(&far.to)).map(|p| p.device);
-            if home.is_some_and(|d| d != task.device)
+            let residence = schedule.backward.iter().find(|p| p.layers.contains(&far.to)).map(|p| p.device);
+            if residence.is_some_and(|d| d != task.device)
                 && self.send(task.device, What::Gradients, far.bytes, 1.0, &[after]).is_none()
             {
                 self.write(task.device, What::Gradients, far.bytes, &[after]);
@@ -409,11 +409,11 @@ impl<'a> Teller<'a> {
     fn add_up(&mut self, t: usize, all: &[u32]) -> u32 {
         let (device, layers) = (self.scene.tasks[t].device, self.scene.tasks[t].layers.clone());
         let bytes = self.scene.fixed.gradients.of(&layers);
-        let parties = self.scene.schedule.devices as f64;
-        if parties < 2.0 || bytes == 0 {
+        let ranks = self.scene.schedule.devices as f64;
+        if ranks < 2.0 || bytes == 0 {
             return self.left[t].computed;
         }
-        let times = 2.0 * (parties - 1.0) / parties;
+        let times = 2.0 * (ranks - 1.0) / ranks;
         match self.send(device, What::Gradients, bytes, times, all) {
             Some(op) => op,
             None => {

@@ -19,7 +19,7 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rotation {
-    /// Pack i on device i modulo their number, in both passes: weights have one home.
+    /// Pack i on device i modulo their number, in both passes: weights have one residence.
     SameHome,
     /// The count goes on from the forward into the backward pass, as in the paper: weights may be needed on
     /// two devices.

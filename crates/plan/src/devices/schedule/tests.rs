@@ -205,7 +205,7 @@ fn a_shared_uplink_slows_and_memory_stops_swapping() {
         };
         assert!(seconds(Some(40.0)) > seconds(None), "{mode:?}");
         if mode == Mode::Pipeline(Rotation::Continuing) {
-            // Its weights have two homes, and pass between them.
+            // Its weights have two residences, and pass between them.
             continue;
         }
         let ample = Machine::even(4, 1 << 20, 40.0);

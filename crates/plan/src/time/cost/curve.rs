@@ -40,14 +40,14 @@ impl From<Point> for [f64; 10] {
     }
 }
 
-/// How much more than its own time a meeting takes from kernels whose core it has: they find the cache full of what it has
-/// copied. Seven networks, in turns with and without meetings beside kernels, lost 2.06 times as much to them.
+/// How much more than its own time a collective takes from kernels whose core it has: they find the cache full of what it has
+/// copied. Seven networks, in turns with and without collectives beside kernels, lost 2.06 times as much to them.
 const LEAVES: f64 = 2.0;
 
-/// What a meeting costs whoever comes to it, however fast the links are: threads are woken up, and bytes are copied
+/// What a collective costs whoever comes to it, however fast the links are: threads are woken up, and bytes are copied
 /// and added by the cores that compute.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Meeting {
+pub struct CollectivePrice {
     /// Seconds of one at which next to nothing is exchanged.
     pub call: f64,
     /// Seconds for each byte taken from others.
@@ -57,7 +57,7 @@ pub struct Meeting {
     pub beside: f64,
 }
 
-impl Meeting {
+impl CollectivePrice {
     /// Seconds of one that brings so many bytes.
     pub fn seconds(&self, bytes: f64) -> f64 {
         self.call + self.byte * bytes
@@ -68,13 +68,13 @@ impl Meeting {
         LEAVES * self.seconds(bytes)
     }
 
-    /// What explains best how long meetings took: of each, the bytes it brought and its seconds once all had come, of
+    /// What explains best how long collectives took: of each, the bytes it brought and its seconds once all had come, of
     /// those that devices only waited for, and of those that were beside kernels: what these took beyond that, on
     /// average.
-    pub fn fitted(met: &[[f64; 2]], beside: &[[f64; 2]]) -> Meeting {
+    pub fn fitted(met: &[[f64; 2]], beside: &[[f64; 2]]) -> CollectivePrice {
         let [call, byte] = explained(if met.is_empty() { beside } else { met });
         let more: f64 = beside.iter().map(|[bytes, seconds]| seconds - call - byte * bytes).sum();
-        Meeting { call, byte, beside: (more / beside.len().max(1) as f64).max(0.0) }
+        CollectivePrice { call, byte, beside: (more / beside.len().max(1) as f64).max(0.0) }
     }
 }
 
@@ -117,9 +117,9 @@ pub struct Curves {
     pub devices: usize,
     /// Seconds that pass between two nodes.
     pub between: f64,
-    /// What a meeting with other devices takes of a device's time, if that was measured.
+    /// What a collective with other devices takes of a device's time, if that was measured.
     #[serde(default)]
-    pub meeting: Option<Meeting>,
+    pub collective: Option<CollectivePrice>,
     /// How much longer the slowest of several devices takes for a little work than they do on average, as a share.
     #[serde(default)]
     pub uneven: f64,
@@ -172,7 +172,7 @@ impl Curves {
             threads,
             devices,
             between: 0.0,
-            meeting: None,
+            collective: None,
             uneven: 0.0,
             fades: at_random(),
             resumes: 0.0,
@@ -315,18 +315,19 @@ mod tests {
     #[test]
     fn meetings_are_told_apart_from_bytes() {
         let met = [1e3, 1e5, 1e6, 3e7].map(|bytes| [bytes, 1e-4 + 1e-9 * bytes]);
-        let Meeting { call, byte, beside } = Meeting::fitted(&met, &met.map(|[bytes, s]| [bytes, s + 1e-5]));
+        let CollectivePrice { call, byte, beside } =
+            CollectivePrice::fitted(&met, &met.map(|[bytes, s]| [bytes, s + 1e-5]));
         assert!((call / 1e-4 - 1.0).abs() < 1e-6 && (byte / 1e-9 - 1.0).abs() < 1e-6, "{call} {byte}");
         assert!((beside / 1e-5 - 1.0).abs() < 1e-6, "{beside}");
         // More bytes are never faster, and nothing at all is no time.
         for met in [&[[1e3, 2e-3], [1e6, 1e-4]][..], &[[1e6, 1e-4]], &[[0.0, 1e-4]]] {
-            let Meeting { call, byte, .. } = Meeting::fitted(met, &[]);
+            let CollectivePrice { call, byte, .. } = CollectivePrice::fitted(met, &[]);
             assert!(call >= 0.0 && byte >= 0.0 && (call + byte).is_finite(), "{met:?}: {call} {byte}");
         }
-        assert_eq!(Meeting::fitted(&[], &[]), Meeting { call: 0.0, byte: 0.0, beside: 0.0 });
+        assert_eq!(CollectivePrice::fitted(&[], &[]), CollectivePrice { call: 0.0, byte: 0.0, beside: 0.0 });
         // However unlike they are, together they take as long as they did.
         let met = [[0.0, 1e-6], [0.0, 2e-4], [0.0, 9e-5], [1e6, 4e-4], [4e6, 1.3e-3]];
-        let fitted = Meeting::fitted(&met, &[]);
+        let fitted = CollectivePrice::fitted(&met, &[]);
         let [explained, took] =
             met.iter().fold([0.0; 2], |[a, b], row| [a + fitted.seconds(row[0]), b + row[1]]);
         assert!((explained / took - 1.0).abs() < 1e-9, "{explained} {took}");

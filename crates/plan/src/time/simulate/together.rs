@@ -1,9 +1,9 @@
 //! How long the plans of several devices take together. Streams of each device do their steps as in
-//! [`simulate`](super::simulate); at a meeting all wait for the last to come and leave together; and whatever
+//! [`simulate`](super::simulate); at a collective all wait for the last to come and leave together; and whatever
 //! passes a link takes turns with all else that does.
 
-use super::{ADDED, Ran, Timing, moved, per_byte, tier, with_meeting};
-use crate::devices::meetings::held_here;
+use super::{ADDED, Ran, Timing, moved, per_byte, tier, with_collective};
+use crate::devices::collectives::held_here;
 use crate::devices::topology::booking::{Booking, Transfer};
 use crate::devices::topology::{Site, Topology};
 use crate::document::plan::{Act, Place, Plan, STREAMS, Stream, Tier};
@@ -16,20 +16,20 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 
 /// One of the devices: its plan, and how fast it is.
 #[derive(Clone, Copy)]
-pub struct Party<'a> {
+pub struct RankPlan<'a> {
     /// What is computed.
     pub graph: &'a Graph,
     /// When and where.
     pub plan: &'a Plan,
-    /// Seconds of its nodes while all devices are at work; of a meeting, those that it takes at least, whatever the
+    /// Seconds of its nodes while all devices are at work; of a collective, those that it takes at least, whatever the
     /// links.
     pub seconds: &'a dyn Fn(NodeId) -> f64,
     /// Seconds of its nodes while the others are at rest; none if that makes no difference.
     pub alone: Option<&'a dyn Fn(NodeId) -> f64>,
-    /// Of each meeting that is held beside kernels, as there is no core for who holds it: seconds taken from kernels,
+    /// Of each collective that is held beside kernels, as there is no core for who holds it: seconds taken from kernels,
     /// and seconds it takes at least. None if there are cores.
     pub taken: Option<&'a dyn Fn(NodeId) -> [f64; 2]>,
-    /// How late it may come to meetings.
+    /// How late it may come to collectives.
     pub uneven: Uneven,
     /// How fast its own links are where the topology has none.
     pub links: &'a Links,
@@ -68,7 +68,7 @@ pub struct Span {
     pub stream: Stream,
     /// Index of the step in the plan.
     pub step: u32,
-    /// Seconds from the beginning; a meeting begins when everybody has come.
+    /// Seconds from the beginning; a collective begins when everybody has come.
     pub start: f64,
     /// Seconds from the beginning.
     pub end: f64,
@@ -96,11 +96,11 @@ pub fn over_links(plans: &[(&Graph, &Plan)], topology: &Topology) -> Vec<u64> {
         let mut count = |from, to, n: u64| {
             topology.route(from, to).iter().for_each(|&link| bytes[link as usize] += n);
         };
-        let due = Meetings::of(graph, plan);
+        let due = Collectives::of(graph, plan);
         for step in &plan.steps {
             match &step.act {
                 Act::Move { from, to } => count(site(plan, from, own), site(plan, to, own), from.bytes),
-                Act::Meet { node, .. } => {
+                Act::Exchange { node, .. } => {
                     for (other, n) in due.get(*node).into_iter().flat_map(|due| &due.takes) {
                         count(Site::Device(*other), Site::Device(own), *n);
                     }
@@ -120,42 +120,42 @@ fn site(plan: &Plan, place: &Place, device: u32) -> Site {
     }
 }
 
-/// A meeting that a device comes to.
+/// A collective that a device comes to.
 struct Due {
     number: u32,
-    parties: Vec<u32>,
+    ranks: Vec<u32>,
     /// Bytes taken of each of the others, in order.
     takes: Vec<(u32, u64)>,
 }
 
-/// All meetings of a plan.
-struct Meetings {
+/// All collectives of a plan.
+struct Collectives {
     all: Vec<Due>,
     /// By node: its place among them, or their number.
     at: Vec<u32>,
 }
 
-impl Meetings {
-    fn of(graph: &Graph, plan: &Plan) -> Meetings {
+impl Collectives {
+    fn of(graph: &Graph, plan: &Plan) -> Collectives {
         let mut sizes = Bindings::new();
         plan.sizes.iter().for_each(|(symbol, n)| sizes.set(symbol, *n));
-        let mut meetings = Meetings { all: Vec::new(), at: vec![u32::MAX; graph.nodes.len()] };
+        let mut collectives = Collectives { all: Vec::new(), at: vec![u32::MAX; graph.nodes.len()] };
         for step in &plan.steps {
-            let Act::Meet { node, .. } = step.act else { continue };
-            if meetings.at[node.index()] != u32::MAX {
+            let Act::Exchange { node, .. } = step.act else { continue };
+            if collectives.at[node.index()] != u32::MAX {
                 continue;
             }
-            let due = with_meeting(&graph.nodes[node.index()], &sizes, |what| Due {
-                number: what.meeting,
-                parties: what.parties.clone(),
-                takes: what.by_party(),
+            let due = with_collective(&graph.nodes[node.index()], &sizes, |what| Due {
+                number: what.collective,
+                ranks: what.ranks.clone(),
+                takes: what.by_rank(),
             });
             if let Some(due) = due {
-                meetings.at[node.index()] = meetings.all.len() as u32;
-                meetings.all.push(due);
+                collectives.at[node.index()] = collectives.all.len() as u32;
+                collectives.all.push(due);
             }
         }
-        meetings
+        collectives
     }
 
     fn get(&self, node: NodeId) -> Option<&Due> {
@@ -166,7 +166,7 @@ impl Meetings {
 impl Due {
     /// Whether there is anybody to wait for.
     fn others(&self) -> bool {
-        self.parties.iter().any(|party| *party != self.parties[0])
+        self.ranks.iter().any(|rank| *rank != self.ranks[0])
     }
 }
 
@@ -189,7 +189,7 @@ pub struct Uneven {
 }
 
 impl Uneven {
-    /// How late the slowest of several devices comes to a meeting, after so many seconds of work.
+    /// How late the slowest of several devices comes to a collective, after so many seconds of work.
     fn late(&self, seconds: f64) -> f64 {
         self.share * seconds * (1.0 + seconds / LITTLE).powf(-self.fades)
     }
@@ -211,13 +211,13 @@ fn after(earlier: f64, late: f64) -> f64 {
 const AGAIN: usize = 3;
 
 /// Times the plans of all devices at once, by their numbers. Fails if they would wait for each other for ever.
-pub fn together(parties: &[Party], topology: &Topology) -> Result<Together, Stuck> {
-    let mut found = timed(parties, topology, &[])?;
-    if parties.len() > 1 && parties.iter().any(|party| party.alone.is_some()) {
-        let steps: Vec<usize> = parties.iter().map(|party| party.plan.steps.len()).collect();
+pub fn together(ranks: &[RankPlan], topology: &Topology) -> Result<Together, Stuck> {
+    let mut found = timed(ranks, topology, &[])?;
+    if ranks.len() > 1 && ranks.iter().any(|rank| rank.alone.is_some()) {
+        let steps: Vec<usize> = ranks.iter().map(|rank| rank.plan.steps.len()).collect();
         for _ in 0..AGAIN {
             let crowds = crowds(&steps, &found.spans);
-            found = timed(parties, topology, &crowds)?;
+            found = timed(ranks, topology, &crowds)?;
         }
     }
     Ok(found)
@@ -251,12 +251,12 @@ pub fn crowds(steps: &[usize], spans: &[Span]) -> Vec<Vec<f32>> {
 }
 
 /// Times all devices once; kernels take as long as it says how crowded they are, or as if all were at work.
-fn timed(parties: &[Party], topology: &Topology, crowds: &[Vec<f32>]) -> Result<Together, Stuck> {
-    let steps = parties.iter().map(|party| party.plan.steps.len()).sum();
+fn timed(ranks: &[RankPlan], topology: &Topology, crowds: &[Vec<f32>]) -> Result<Together, Stuck> {
+    let steps = ranks.iter().map(|rank| rank.plan.steps.len()).sum();
     let mut all = All {
-        parties,
+        ranks,
         topology,
-        devices: parties.iter().map(State::new).collect(),
+        devices: ranks.iter().map(State::new).collect(),
         booking: Booking::new(topology),
         events: BinaryHeap::new(),
         open: HashMap::new(),
@@ -264,8 +264,8 @@ fn timed(parties: &[Party], topology: &Topology, crowds: &[Vec<f32>]) -> Result<
         again: Vec::new(),
         crowds,
     };
-    for (device, party) in parties.iter().enumerate() {
-        for step in 0..party.plan.steps.len() {
+    for (device, rank) in ranks.iter().enumerate() {
+        for step in 0..rank.plan.steps.len() {
             all.next(device, step);
         }
     }
@@ -289,30 +289,30 @@ struct State {
     /// Whether the first of them is under way.
     under_way: [bool; STREAMS.len()],
     ran: Ran,
-    due: Meetings,
+    due: Collectives,
     /// Seconds of kernels since the computation last waited for somebody: what it may be late by.
     since: f64,
-    /// By step, whether it is a meeting that the computation would do nothing but wait for.
+    /// By step, whether it is a collective that the computation would do nothing but wait for.
     here: Vec<bool>,
 }
 
 impl State {
-    fn new(party: &Party) -> State {
+    fn new(rank: &RankPlan) -> State {
         State {
-            timing: Timing { moved: moved(party.plan), ..Timing::default() },
+            timing: Timing { moved: moved(rank.plan), ..Timing::default() },
             free: [0.0; STREAMS.len()],
-            done: vec![f64::NAN; party.plan.steps.len()],
+            done: vec![f64::NAN; rank.plan.steps.len()],
             waiting: Default::default(),
             under_way: [false; STREAMS.len()],
             ran: Ran::default(),
-            due: Meetings::of(party.graph, party.plan),
+            due: Collectives::of(rank.graph, rank.plan),
             since: 0.0,
-            here: held_here(party.plan),
+            here: held_here(rank.plan),
         }
     }
 }
 
-/// A meeting to which somebody has come.
+/// A collective to which somebody has come.
 #[derive(Default)]
 struct Open {
     /// Who, at which step, when, and when what it brings was computed.
@@ -333,7 +333,7 @@ struct Event<'a> {
     device: usize,
     step: usize,
     began: f64,
-    /// Of those that a meeting asks for, which one.
+    /// Of those that a collective asks for, which one.
     part: usize,
     /// Chunks sent so far: of those that are ready at the same time, whoever has sent least is first.
     sent: u64,
@@ -361,16 +361,16 @@ impl Ord for Event<'_> {
     }
 }
 
-/// The meeting of a step, and its node.
-fn due_at<'s>(parties: &[Party], devices: &'s [State], device: usize, step: usize) -> (&'s Due, NodeId) {
-    let Act::Meet { node, .. } = parties[device].plan.steps[step].act else {
+/// The collective of a step, and its node.
+fn due_at<'s>(ranks: &[RankPlan], devices: &'s [State], device: usize, step: usize) -> (&'s Due, NodeId) {
+    let Act::Exchange { node, .. } = ranks[device].plan.steps[step].act else {
         unreachable!("only these are held")
     };
     (devices[device].due.get(node).expect("it was found before"), node)
 }
 
 struct All<'a> {
-    parties: &'a [Party<'a>],
+    ranks: &'a [RankPlan<'a>],
     topology: &'a Topology,
     devices: Vec<State>,
     booking: Booking,
@@ -387,7 +387,7 @@ struct All<'a> {
 impl<'a> All<'a> {
     /// Does the step that comes next in the plan's order, or lets it wait.
     fn next(&mut self, device: usize, step: usize) {
-        let plan = self.parties[device].plan;
+        let plan = self.ranks[device].plan;
         let act = &plan.steps[step].act;
         let Some(stream) = plan.stream(act) else { return };
         let s = stream as usize;
@@ -407,15 +407,15 @@ impl<'a> All<'a> {
     /// When all that a step waits for is done; not a number if that is not known.
     fn ready(&self, device: usize, step: usize, stream: usize) -> f64 {
         let state = &self.devices[device];
-        let after = &self.parties[device].plan.steps[step].after;
+        let after = &self.ranks[device].plan.steps[step].after;
         let later = |a: f64, b: f64| if a >= b || a.is_nan() { a } else { b };
         after.iter().map(|&other| state.done[other as usize]).fold(state.free[stream], later)
     }
 
     /// Begins a step; false if it is not known yet when it will be done, or it was told already.
     fn begin(&mut self, device: usize, step: usize, stream: Stream, ready: f64) -> bool {
-        let Party { plan, seconds: node, alone, links, .. } = self.parties[device];
-        // Whoever waits for a meeting goes on when the others do.
+        let RankPlan { plan, seconds: node, alone, links, .. } = self.ranks[device];
+        // Whoever waits for a collective goes on when the others do.
         if stream == Stream::Compute && ready > self.devices[device].free[stream as usize] {
             self.devices[device].since = 0.0;
         }
@@ -449,7 +449,7 @@ impl<'a> All<'a> {
                 }
                 from.bytes as f64 * per_byte(links, tier(plan, from), tier(plan, to))
             }
-            Act::Meet { node: id, .. } => {
+            Act::Exchange { node: id, .. } => {
                 if self.devices[device].due.get(*id).is_some_and(Due::others) {
                     self.devices[device].under_way[stream as usize] = true;
                     self.come(device, step, ready);
@@ -509,23 +509,23 @@ impl<'a> All<'a> {
         moved
     }
 
-    /// Comes to a meeting; if everybody has, it begins.
+    /// Comes to a collective; if everybody has, it begins.
     fn come(&mut self, device: usize, step: usize, ready: f64) {
-        let (due, _) = due_at(self.parties, &self.devices, device, step);
-        let needs = &self.parties[device].plan.steps[step].after;
+        let (due, _) = due_at(self.ranks, &self.devices, device, step);
+        let needs = &self.ranks[device].plan.steps[step].after;
         let computed =
             needs.iter().map(|&other| self.devices[device].done[other as usize]).fold(0.0, f64::max);
         let open = self.open.entry(due.number).or_default();
         open.came.push((device, step, ready, computed));
-        if open.came.len() < due.parties.len() {
+        if open.came.len() < due.ranks.len() {
             return;
         }
         // Whoever has been there for long is not waited for, however late it may be.
         let latest = |a: [f64; 2], b: f64| if b > a[0] { [b, a[0]] } else { [a[0], a[1].max(b)] };
         let [last, before] = open.came.iter().map(|(.., computed)| *computed).fold([0.0; 2], latest);
-        let late = |device: usize| self.parties[device].uneven.late(self.devices[device].since);
+        let late = |device: usize| self.ranks[device].uneven.late(self.devices[device].since);
         let late = open.came.iter().map(|(device, ..)| late(*device)).fold(0.0, f64::max);
-        // It is computations that are late. Who meets leaves when the others do, for the next meeting too.
+        // It is computations that are late. Who meets leaves when the others do, for the next collective too.
         let all_came = open.came.iter().map(|(_, _, ready, _)| *ready).fold(0.0, f64::max);
         open.began = all_came.max(last + after(last - before, late));
         let (began, came) = (open.began, open.came.clone());
@@ -536,7 +536,7 @@ impl<'a> All<'a> {
 
     /// Takes what a device needs of the others, one after the other, from the `first` of them on.
     fn take(&mut self, device: usize, step: usize, now: f64, first: usize) {
-        let (due, node) = due_at(self.parties, &self.devices, device, step);
+        let (due, node) = due_at(self.ranks, &self.devices, device, step);
         for (part, &(other, bytes)) in due.takes.iter().enumerate().skip(first) {
             let route = self.topology.route(Site::Device(other), Site::Device(device as u32));
             if !route.is_empty() && bytes > 0 {
@@ -545,33 +545,32 @@ impl<'a> All<'a> {
                 return;
             }
         }
-        let party = &self.parties[device];
-        let beside = party.taken.filter(|_| !self.devices[device].here[step]);
-        let least = (party.seconds)(node).max(beside.map_or(0.0, |taken| taken(node)[1]));
-        let (number, parties) = (due.number, due.parties.len());
+        let rank = &self.ranks[device];
+        let beside = rank.taken.filter(|_| !self.devices[device].here[step]);
+        let least = (rank.seconds)(node).max(beside.map_or(0.0, |taken| taken(node)[1]));
+        let (number, ranks) = (due.number, due.ranks.len());
         let open = self.open.get_mut(&number).expect("it was begun");
         open.served += 1;
         open.carried = open.carried.max(now);
         open.ends = open.ends.max(now).max(open.began + least);
-        if open.served == parties {
+        if open.served == ranks {
             let Open { came, began, carried, ends, .. } = self.open.remove(&number).expect("it is there");
-            let late = |(device, ..): &(usize, usize, f64, f64)| {
-                self.parties[*device].uneven.resumed(carried - began)
-            };
+            let late =
+                |(device, ..): &(usize, usize, f64, f64)| self.ranks[*device].uneven.resumed(carried - began);
             let late = came.iter().map(late).fold(0.0, f64::max);
             for (device, step, ..) in came {
                 self.take_time(device, step, began);
-                self.arrive(device, step, Stream::Meet, began, ends.max(carried + late));
+                self.arrive(device, step, Stream::Exchange, began, ends.max(carried + late));
                 // Links do not wait for who is late: what follows at once is under way meanwhile.
-                self.devices[device].free[Stream::Meet as usize] = ends;
+                self.devices[device].free[Stream::Exchange as usize] = ends;
             }
         }
     }
 
-    /// Kernels that are at work while a meeting is held lose the time that it takes.
+    /// Kernels that are at work while a collective is held lose the time that it takes.
     fn take_time(&mut self, device: usize, step: usize, began: f64) {
-        let Some(taken) = self.parties[device].taken else { return };
-        let (_, node) = due_at(self.parties, &self.devices, device, step);
+        let Some(taken) = self.ranks[device].taken else { return };
+        let (_, node) = due_at(self.ranks, &self.devices, device, step);
         let state = &mut self.devices[device];
         let free = &mut state.free[Stream::Compute as usize];
         if *free > began {
@@ -597,17 +596,17 @@ impl<'a> All<'a> {
             self.events.push(event);
             return;
         }
-        let plan = self.parties[device].plan;
+        let plan = self.ranks[device].plan;
         match plan.stream(&plan.steps[step].act) {
-            Some(Stream::Meet) | None => self.take(device, step, now, part + 1),
+            Some(Stream::Exchange) | None => self.take(device, step, now, part + 1),
             Some(stream) => self.arrive(device, step, stream, began, now),
         }
     }
 
     fn finish(self) -> Result<Together, Stuck> {
         for (device, state) in self.devices.iter().enumerate() {
-            // What does not come to an end is at a meeting, or waits for what is.
-            let meets = state.waiting[Stream::Meet as usize].front();
+            // What does not come to an end is at a collective, or waits for what is.
+            let meets = state.waiting[Stream::Exchange as usize].front();
             let any = state.waiting.iter().filter_map(VecDeque::front).min();
             if let Some(&step) = meets.or(any) {
                 return Err(self.stuck(device, step));
@@ -621,19 +620,19 @@ impl<'a> All<'a> {
     }
 
     fn stuck(&self, device: usize, step: u32) -> Stuck {
-        let party = self.parties[device];
-        let met = match party.plan.steps[step as usize].act {
-            Act::Meet { node, .. } => self.devices[device].due.get(node),
+        let rank = self.ranks[device];
+        let met = match rank.plan.steps[step as usize].act {
+            Act::Exchange { node, .. } => self.devices[device].due.get(node),
             _ => None,
         };
         let (what, missing) = match met {
             Some(due) => {
                 let came = self.open.get(&due.number).map_or(&[][..], |open| &open.came);
                 let missing = |p: &&u32| came.iter().all(|(device, ..)| *device != **p as usize);
-                let missing: Vec<String> = due.parties.iter().filter(missing).map(u32::to_string).collect();
-                (format!("meeting {}", due.number), format!("device {}", missing.join(", ")))
+                let missing: Vec<String> = due.ranks.iter().filter(missing).map(u32::to_string).collect();
+                (format!("collective {}", due.number), format!("device {}", missing.join(", ")))
             }
-            None => ("what other streams do".into(), "somebody at a meeting".into()),
+            None => ("what other streams do".into(), "somebody at a collective".into()),
         };
         Stuck { device: device as u32, step, what, missing }
     }

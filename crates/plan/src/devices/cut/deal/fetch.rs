@@ -1,5 +1,5 @@
 //! Making values local: what devices need of a value that others hold, as few fetches as there can be, and the
-//! meetings at which they happen.
+//! collectives at which they happen.
 
 use super::{Dealer, extents, fixed};
 use crate::devices::cut::bound::SUMS;
@@ -150,7 +150,7 @@ impl Dealer<'_> {
         met.into_iter().enumerate().map(or_own).collect()
     }
 
-    /// A meeting: every device leaves with a box put together from what its sources hold, in order; `true`
+    /// A collective: every device leaves with a box put together from what its sources hold, in order; `true`
     /// says that it is added. Those who neither give nor take stay away, and keep what they hold.
     fn meet(
         &mut self,
@@ -191,19 +191,19 @@ impl Dealer<'_> {
             pieces.iter().enumerate().any(|(to, list)| to != d && list.iter().any(|p| p.from == d as u32))
         };
         let comes = |d: usize| gives(d) || !pieces[d].is_empty();
-        let parties: Vec<u32> = (0..self.devices.len()).filter(|&d| comes(d)).map(|d| d as u32).collect();
-        let meeting = self.meetings;
-        self.meetings += 1;
+        let ranks: Vec<u32> = (0..self.devices.len()).filter(|&d| comes(d)).map(|d| d as u32).collect();
+        let collective = self.collectives;
+        self.collectives += 1;
         let mut met = Vec::with_capacity(self.devices.len());
         for (d, pieces) in pieces.into_iter().enumerate() {
-            if !parties.contains(&(d as u32)) {
+            if !ranks.contains(&(d as u32)) {
                 met.push(values[d]);
                 continue;
             }
             let shape = extents(&wanted[d]);
             let ty = Type::new(dtype, &shape);
-            let parties = parties.clone();
-            let op = Exchange { meeting, party: d as u32, parties, dtype, shape, pieces };
+            let ranks = ranks.clone();
+            let op = Exchange { collective, rank: d as u32, ranks, dtype, shape, pieces };
             let named = (info.name.clone(), ty);
             met.push(self.devices[d].add(op.into(), vec![values[d]], named, (phase, stage)));
         }
@@ -216,10 +216,10 @@ impl Dealer<'_> {
         // Nothing of it need not lie within what there is.
         if area(to) == 0 && area(from) > 0 {
             let ValueInfo { name, ty, .. } = self.devices[d].graph.value(v).clone();
-            let (meeting, party, dtype) = (self.meetings, d as u32, ty.dtype);
-            self.meetings += 1;
-            let (parties, shape, pieces) = (vec![party], extents(to), Vec::new());
-            let op = Exchange { meeting, party, parties, dtype, shape, pieces };
+            let (collective, rank, dtype) = (self.collectives, d as u32, ty.dtype);
+            self.collectives += 1;
+            let (ranks, shape, pieces) = (vec![rank], extents(to), Vec::new());
+            let op = Exchange { collective, rank, ranks, dtype, shape, pieces };
             return self.devices[d].add(op.into(), vec![v], (name, fixed(dtype, to)), at);
         }
         for axis in 0..from.len() {

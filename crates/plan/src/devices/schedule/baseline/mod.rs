@@ -63,14 +63,14 @@ pub fn virtualised(chain: &Chain, machine: &Machine, way: Way, request: &Request
             }
             let order = (0..pieces.len()).flat_map(|k| [Step::Forward(k), Step::Backward(k)]).collect();
             let layers = 0..chain.layers.len();
-            stages.push(Stage { device: d, layers, pieces, order, rate: rate(d), parties: devices });
+            stages.push(Stage { device: d, layers, pieces, order, rate: rate(d), ranks: devices });
         }
     } else {
         let pieces = pieces(request.batch, request.size);
         for (d, layers) in pipeline::stages(chain, machine, devices, request.size)?.into_iter().enumerate() {
             let order = pipeline::order(way, d, devices, pieces.len());
             let pieces = pieces.clone();
-            stages.push(Stage { device: d, layers, pieces, order, rate: rate(d), parties: 1 });
+            stages.push(Stage { device: d, layers, pieces, order, rate: rate(d), ranks: 1 });
         }
     }
     let told: Option<Vec<_>> =

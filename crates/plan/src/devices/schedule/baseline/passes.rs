@@ -22,7 +22,7 @@ pub(super) struct Stage {
     /// Bytes a second from and to the host.
     pub(super) rate: (f64, f64),
     /// Devices that have the same layers and add up their gradients.
-    pub(super) parties: usize,
+    pub(super) ranks: usize,
 }
 
 /// What a stage comes to.
@@ -66,10 +66,10 @@ pub(super) fn run(chain: &Chain, machine: &Machine, stage: &Stage, request: &Req
         update = waited + (run.busy - before) / device.speed;
     }
     let mut moved = run.pager.moved;
-    if stage.parties > 1 {
-        let parties = stage.parties as f64;
+    if stage.ranks > 1 {
+        let ranks = stage.ranks as f64;
         let bytes: u64 = stage.layers.clone().map(|l| chain.layers[l].gradients).sum();
-        let sent = 2.0 * (parties - 1.0) / parties * bytes as f64;
+        let sent = 2.0 * (ranks - 1.0) / ranks * bytes as f64;
         moved.add(Link::Peer, What::Gradients, sent as u64);
         update += sent / machine.peer.unwrap_or(stage.rate.0.min(stage.rate.1));
     }

@@ -104,8 +104,8 @@ fn passing(graph: &Graph, sized: &Sized, assigned: &Assigned, layers: &mut [Laye
                     (before[v] + 1..=made).for_each(|l| layers[l as usize].input_gradient += bytes);
                 }
             }
-            if let Some(home) = used_by_update[v].filter(|home| *home < made) {
-                *far.entry((made as usize, home as usize)).or_default() += bytes;
+            if let Some(residence) = used_by_update[v].filter(|residence| *residence < made) {
+                *far.entry((made as usize, residence as usize)).or_default() += bytes;
             }
         }
     }

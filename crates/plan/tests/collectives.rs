@@ -1,4 +1,4 @@
-//! Meetings are beside the computation: plans of several devices whose meetings take no time that is computed
+//! Collectives are beside the computation: plans of several devices whose collectives take no time that is computed
 //! in anyway, verified not to race; and the times of all devices together.
 
 use gulliver_graph::dim::Bindings;
@@ -8,7 +8,7 @@ use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::op::Op;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
-use gulliver_plan::devices::meetings::{held_here, take_turns};
+use gulliver_plan::devices::collectives::{held_here, take_turns};
 use gulliver_plan::devices::replicate::replica;
 use gulliver_plan::devices::topology::{Device, Topology, Wiring};
 use gulliver_plan::document::plan::{Act, Plan, STREAMS, Stream};
@@ -17,7 +17,7 @@ use gulliver_plan::document::verify::verify;
 use gulliver_plan::step::make::{Options, Persistent};
 use gulliver_plan::step::outline::Outline;
 use gulliver_plan::time::cost::{Links, Rates};
-use gulliver_plan::time::simulate::{Party, Together, Uneven, over_links, simulate, together};
+use gulliver_plan::time::simulate::{RankPlan, Together, Uneven, over_links, simulate, together};
 
 const BATCH: usize = 8;
 
@@ -28,21 +28,21 @@ fn graph() -> Graph {
     training_graph(&*model, &[Optimizer::new("adamw", &[]).unwrap()], None).unwrap()
 }
 
-/// The graph with sums over devices where their gradients are made, and meetings numbered in that order.
+/// The graph with sums over devices where their gradients are made, and collectives numbered in that order.
 fn eager(mut graph: Graph) -> Graph {
-    let (meetings, others): (Vec<Node>, Vec<Node>) =
+    let (collectives, others): (Vec<Node>, Vec<Node>) =
         graph.nodes.drain(..).partition(|node| node.op.def().meets());
-    let mut waiting = meetings;
+    let mut waiting = collectives;
     let mut number = 0;
     for node in others {
         let made = node.outs.clone();
         graph.nodes.push(node);
         let (mut ready, rest): (Vec<Node>, Vec<Node>) =
-            waiting.into_iter().partition(|meeting| made.contains(&meeting.ins[0]));
+            waiting.into_iter().partition(|collective| made.contains(&collective.ins[0]));
         waiting = rest;
-        for meeting in &mut ready {
-            let Op::Exchange(what) = &mut meeting.op else { panic!("replicas exchange") };
-            (what.meeting, number) = (number, number + 1);
+        for collective in &mut ready {
+            let Op::Exchange(what) = &mut collective.op else { panic!("replicas exchange") };
+            (what.collective, number) = (number, number + 1);
         }
         graph.nodes.extend(ready);
     }
@@ -66,9 +66,9 @@ struct Planned {
     seconds: Vec<f64>,
 }
 
-fn planned(party: u32, parties: u32, links: Links, memory: Option<u64>) -> Planned {
-    let mut graph = replica(&graph(), party, parties, 1).unwrap();
-    if parties == 2 {
+fn planned(rank: u32, ranks: u32, links: Links, memory: Option<u64>) -> Planned {
+    let mut graph = replica(&graph(), rank, ranks, 1).unwrap();
+    if ranks == 2 {
         graph = eager(graph);
     }
     let persistent = Persistent::of(&graph).unwrap();
@@ -90,9 +90,9 @@ fn links(from_peers: f64) -> Links {
 fn simulated(devices: &[Planned], topology: &Topology) -> Together {
     let seconds: Vec<_> = devices.iter().map(|d| |id: NodeId| d.seconds[id.index()]).collect();
     let ordinary = Links::default();
-    let mut parties = Vec::new();
+    let mut ranks = Vec::new();
     for (d, seconds) in devices.iter().zip(&seconds) {
-        parties.push(Party {
+        ranks.push(RankPlan {
             graph: &d.graph,
             plan: &d.plan,
             seconds,
@@ -102,23 +102,23 @@ fn simulated(devices: &[Planned], topology: &Topology) -> Together {
             links: &ordinary,
         });
     }
-    together(&parties, topology).unwrap()
+    together(&ranks, topology).unwrap()
 }
 
-/// Devices without a core for who holds meetings wait for each where they come to it: all are held by the computation, and
+/// Devices without a core for who holds collectives wait for each where they come to it: all are held by the computation, and
 /// everyone still gets through.
 #[test]
 fn meetings_take_turns_with_the_computation() {
-    let mut devices = [0, 1].map(|party| planned(party, 2, links(1e9), None));
+    let mut devices = [0, 1].map(|rank| planned(rank, 2, links(1e9), None));
     let beside = simulated(&devices, &Topology::alone());
-    let meetings = |plan: &Plan| -> Vec<bool> {
+    let collectives = |plan: &Plan| -> Vec<bool> {
         let steps = held_here(plan).into_iter().zip(&plan.steps);
-        steps.filter(|(_, step)| matches!(step.act, Act::Meet { .. })).map(|(here, _)| here).collect()
+        steps.filter(|(_, step)| matches!(step.act, Act::Exchange { .. })).map(|(here, _)| here).collect()
     };
-    assert!(!meetings(&devices[0].plan).iter().all(|here| *here), "some would be held beside");
+    assert!(!collectives(&devices[0].plan).iter().all(|here| *here), "some would be held beside");
     for Planned { graph, plan, .. } in &mut devices {
         take_turns(plan);
-        assert!(meetings(plan).iter().all(|here| *here));
+        assert!(collectives(plan).iter().all(|here| *here));
         verify(graph, plan).unwrap();
         let again = plan.clone();
         take_turns(plan);
@@ -135,17 +135,17 @@ fn meetings_take_time_beside_the_computation() {
         let Planned { graph, plan, seconds } = planned(0, 2, links(rate), None);
         verify(&graph, &plan).unwrap();
         let timing = simulate(&plan, |id| seconds[id.index()], &links(rate));
-        let [computing, meeting] = [Stream::Compute, Stream::Meet].map(|s| timing.busy[s as usize]);
-        assert!(computing > 0.0 && meeting > 0.0);
-        let hidden = (computing + meeting - timing.seconds) / computing.min(meeting);
-        assert!(hidden > 0.5, "at {rate}: {hidden} of what could be, {computing} and {meeting}");
+        let [computing, collective] = [Stream::Compute, Stream::Exchange].map(|s| timing.busy[s as usize]);
+        assert!(computing > 0.0 && collective > 0.0);
+        let hidden = (computing + collective - timing.seconds) / computing.min(collective);
+        assert!(hidden > 0.5, "at {rate}: {hidden} of what could be, {computing} and {collective}");
     }
 }
 
 /// Devices that all compute slow each other down; one that computes while the others rest is as fast as alone.
 #[test]
 fn kernels_are_faster_while_others_are_at_rest() {
-    let devices = [0, 1].map(|party| planned(party, 2, links(1e12), None));
+    let devices = [0, 1].map(|rank| planned(rank, 2, links(1e12), None));
     let links = Links::default();
     // The second device has so much to do; kernels take `slower` times as long as they would alone.
     let step = |busy: f64, slower: f64, alone: bool| {
@@ -155,7 +155,7 @@ fn kernels_are_faster_while_others_are_at_rest() {
             move |id: NodeId| times * share * seconds[id.index()]
         };
         let (crowded, calm) = ([of(0, slower), of(1, slower)], [of(0, 1.0), of(1, 1.0)]);
-        let party = |d: usize| Party {
+        let rank = |d: usize| RankPlan {
             graph: &devices[d].graph,
             plan: &devices[d].plan,
             seconds: &crowded[d],
@@ -164,7 +164,7 @@ fn kernels_are_faster_while_others_are_at_rest() {
             uneven: Uneven::default(),
             links: &links,
         };
-        together(&[party(0), party(1)], &Topology::alone()).unwrap().seconds
+        together(&[rank(0), rank(1)], &Topology::alone()).unwrap().seconds
     };
     let close = |a: f64, b: f64| assert!((a / b - 1.0).abs() < 0.03, "{a} and {b}");
     close(step(1.0, 2.0, true), step(1.0, 2.0, false));
@@ -173,22 +173,22 @@ fn kernels_are_faster_while_others_are_at_rest() {
     assert!(step(0.5, 1.0, false) < between && between < step(0.5, 2.0, false));
 }
 
-/// A step of two devices whose kernels are so uneven, and whose meetings take so long if not as long as their bytes do.
-fn uneven_step(share: f64, meeting: Option<f64>) -> Together {
-    step_over(&Topology::alone(), Uneven { share, fades: 0.5, resumes: 0.0 }, meeting)
+/// A step of two devices whose kernels are so uneven, and whose collectives take so long if not as long as their bytes do.
+fn uneven_step(share: f64, collective: Option<f64>) -> Together {
+    step_over(&Topology::alone(), Uneven { share, fades: 0.5, resumes: 0.0 }, collective)
 }
 
-fn step_over(topology: &Topology, uneven: Uneven, meeting: Option<f64>) -> Together {
-    let devices = [0, 1].map(|party| planned(party, 2, links(1e12), None));
+fn step_over(topology: &Topology, uneven: Uneven, collective: Option<f64>) -> Together {
+    let devices = [0, 1].map(|rank| planned(rank, 2, links(1e12), None));
     let links = Links::default();
     let seconds = [0, 1].map(|d: usize| {
         let Planned { graph, seconds, .. } = &devices[d];
         move |id: NodeId| {
             let meets = graph.nodes[id.index()].op.def().meets();
-            meeting.filter(|_| meets).unwrap_or(seconds[id.index()])
+            collective.filter(|_| meets).unwrap_or(seconds[id.index()])
         }
     });
-    let party = |d: usize| Party {
+    let rank = |d: usize| RankPlan {
         graph: &devices[d].graph,
         plan: &devices[d].plan,
         seconds: &seconds[d],
@@ -197,7 +197,7 @@ fn step_over(topology: &Topology, uneven: Uneven, meeting: Option<f64>) -> Toget
         uneven,
         links: &links,
     };
-    together(&[party(0), party(1)], topology).unwrap()
+    together(&[rank(0), rank(1)], topology).unwrap()
 }
 
 /// Devices that waited for a link go on late, and later the longer they waited; a transfer that follows at once does not
@@ -210,18 +210,18 @@ fn who_waits_for_links_goes_on_late() {
         step_over(&topology, Uneven { resumes, ..Uneven::default() }, None)
     };
     let met =
-        |step: &Together| step.spans.iter().filter(|s| s.device == 0 && s.stream == Stream::Meet).count();
+        |step: &Together| step.spans.iter().filter(|s| s.device == 0 && s.stream == Stream::Exchange).count();
     let late = |rate: f64| {
         let (on_time, late) = (step(rate, 0.0), step(rate, 1e-3));
         (late.seconds - on_time.seconds, 1e-3 * met(&on_time) as f64)
     };
     let ((slow, all), (fast, _)) = (late(1e6), late(1e12));
     assert!(fast < 1e-6, "{fast}");
-    // All meetings but those that the computation waits for follow each other.
+    // All collectives but those that the computation waits for follow each other.
     assert!(slow > 0.9e-3 && slow < 0.9 * all, "{slow} of {all}");
 }
 
-/// Where kernels are uneven, devices wait for the slowest at every meeting: the longer, the more they have computed
+/// Where kernels are uneven, devices wait for the slowest at every collective: the longer, the more they have computed
 /// since they last waited, but not as long as if all kernels were late together.
 #[test]
 fn the_slowest_is_waited_for() {
@@ -229,7 +229,7 @@ fn the_slowest_is_waited_for() {
     assert!(even < some && some < more && more < 1.2 * even, "{even} {some} {more}");
 }
 
-/// Where meetings follow each other, all leave one and come to the next at once: a computation that is late holds up
+/// Where collectives follow each other, all leave one and come to the next at once: a computation that is late holds up
 /// the first, not every one of them again.
 #[test]
 fn meetings_that_follow_each_other_wait_for_the_slowest_once() {
@@ -239,19 +239,19 @@ fn meetings_that_follow_each_other_wait_for_the_slowest_once() {
     assert!(late > 0.0 && late <= 0.5 * computing, "{late} of {computing}");
 }
 
-/// Where no core is left for meetings, a step takes longer by what they take, unless devices wait for them anyway.
+/// Where no core is left for collectives, a step takes longer by what they take, unless devices wait for them anyway.
 #[test]
 fn meetings_without_a_core_take_time_from_kernels() {
-    let devices = [0, 1].map(|party| planned(party, 2, links(3e8), None));
+    let devices = [0, 1].map(|rank| planned(rank, 2, links(3e8), None));
     let free = simulated(&devices, &Topology::alone()).seconds;
     let ordinary = Links::default();
     let mut before = free;
     for each in [1e-6, 1e-5, 1e-4] {
         let taken = |_: NodeId| [each, 0.0];
         let seconds: Vec<_> = devices.iter().map(|d| |id: NodeId| d.seconds[id.index()]).collect();
-        let party = |(d, seconds)| -> Party {
+        let rank = |(d, seconds)| -> RankPlan {
             let d: &Planned = d;
-            Party {
+            RankPlan {
                 graph: &d.graph,
                 plan: &d.plan,
                 seconds,
@@ -262,27 +262,27 @@ fn meetings_without_a_core_take_time_from_kernels() {
             }
         };
         let pairs = devices.iter().zip(seconds.iter().map(|of| of as &dyn Fn(NodeId) -> f64));
-        let parties: Vec<Party> = pairs.map(party).collect();
-        let now = together(&parties, &Topology::alone()).unwrap().seconds;
-        let meetings = devices[0].graph.nodes.iter().filter(|node| node.op.def().meets()).count();
+        let ranks: Vec<RankPlan> = pairs.map(rank).collect();
+        let now = together(&ranks, &Topology::alone()).unwrap().seconds;
+        let collectives = devices[0].graph.nodes.iter().filter(|node| node.op.def().meets()).count();
         assert!(
-            now > before && now <= free + 1.001 * each * meetings as f64,
+            now > before && now <= free + 1.001 * each * collectives as f64,
             "{each}: {now}, {free} without"
         );
         before = now;
     }
 }
 
-/// Every wait that meetings give rise to is needed, and without it the plan is refused.
+/// Every wait that collectives give rise to is needed, and without it the plan is refused.
 #[test]
-fn a_race_with_a_meeting_is_found() {
+fn a_race_with_a_collective_is_found() {
     let Planned { graph, plan, .. } = planned(0, 2, links(3e8), None);
     let stream = |step: u32| plan.stream(&plan.steps[step as usize].act);
     let mut changed = 0;
     for (i, step) in plan.steps.iter().enumerate() {
-        let meets = stream(i as u32) == Some(Stream::Meet);
+        let meets = stream(i as u32) == Some(Stream::Exchange);
         for (w, other) in step.after.iter().enumerate() {
-            if meets || stream(*other) == Some(Stream::Meet) {
+            if meets || stream(*other) == Some(Stream::Exchange) {
                 let mut wrong = plan.clone();
                 wrong.steps[i].after.remove(w);
                 assert!(verify(&graph, &wrong).is_err(), "step {i} need not wait for {other}");
@@ -291,8 +291,9 @@ fn a_race_with_a_meeting_is_found() {
         }
     }
     assert!(changed > 40, "{changed}");
-    let at: Vec<usize> = (0..plan.steps.len()).filter(|&i| stream(i as u32) == Some(Stream::Meet)).collect();
-    let Act::Meet { node, partial, own, result } = plan.steps[at[0]].act.clone() else { panic!() };
+    let at: Vec<usize> =
+        (0..plan.steps.len()).filter(|&i| stream(i as u32) == Some(Stream::Exchange)).collect();
+    let Act::Exchange { node, partial, own, result } = plan.steps[at[0]].act.clone() else { panic!() };
     let mut computed = plan.clone();
     let ins = own.into_iter().collect();
     computed.steps[at[0]].act = Act::Run { node, partial, ins, outs: vec![result], scratch: None };
@@ -301,7 +302,7 @@ fn a_race_with_a_meeting_is_found() {
 }
 
 #[test]
-fn a_budget_leaves_meetings_beside_the_computation() {
+fn a_budget_leaves_collectives_beside_the_computation() {
     let free = planned(0, 2, links(3e8), None);
     let budget = free.plan.spaces[0].bytes;
     let percents = [100, 85, 70];
@@ -327,7 +328,7 @@ fn one_device_alone_takes_as_long_as_it_is_simulated_to() {
         let bound = outline.sizes(&graph, &sizes(), &options).unwrap();
         let seconds = |id: NodeId| outline.seconds(&bound, id.index());
         let alone = simulate(&plan, seconds, &options.links);
-        let party = Party {
+        let rank = RankPlan {
             graph: &graph,
             plan: &plan,
             seconds: &seconds,
@@ -336,11 +337,11 @@ fn one_device_alone_takes_as_long_as_it_is_simulated_to() {
             uneven: Uneven::default(),
             links: &options.links,
         };
-        let found = together(&[party], &Topology::alone()).unwrap();
+        let found = together(&[rank], &Topology::alone()).unwrap();
         assert_eq!((found.seconds, &found.devices[..]), (alone.seconds, &[alone.clone()][..]), "{percent} %");
         // The same over links of its own that are as fast.
         let wiring = Wiring { host: Some(options.links.to_device), ..Wiring::default() };
-        let linked = together(&[party], &Topology::wired(vec![Device::default()], &wiring).unwrap()).unwrap();
+        let linked = together(&[rank], &Topology::wired(vec![Device::default()], &wiring).unwrap()).unwrap();
         assert_eq!(linked.seconds, alone.seconds, "{percent} %");
         let bytes: u64 = linked.links.iter().map(|link| link.bytes).sum();
         assert_eq!(bytes, alone.moved.to_device + alone.moved.to_host);
@@ -354,7 +355,7 @@ fn one_device_alone_takes_as_long_as_it_is_simulated_to() {
 
 #[test]
 fn shared_links_are_shared() {
-    let devices: Vec<Planned> = (0..4).map(|party| planned(party, 4, links(3e8), None)).collect();
+    let devices: Vec<Planned> = (0..4).map(|rank| planned(rank, 4, links(3e8), None)).collect();
     let free = simulated(&devices, &Topology::pcie(4, 1e15, 0.0, 1).unwrap());
     let all = |topology: &Topology| {
         let found = simulated(&devices, topology);
@@ -379,13 +380,13 @@ fn shared_links_are_shared() {
 
 #[test]
 fn whoever_does_not_come_is_named() {
-    let devices: Vec<Planned> = (0..2).map(|party| planned(party, 2, links(3e8), None)).collect();
+    let devices: Vec<Planned> = (0..2).map(|rank| planned(rank, 2, links(3e8), None)).collect();
     let ordinary = Links::default();
     let seconds = |_| 1e-3;
     let mut short = devices[1].plan.clone();
-    let last = short.steps.iter().rposition(|step| matches!(step.act, Act::Meet { .. })).unwrap();
+    let last = short.steps.iter().rposition(|step| matches!(step.act, Act::Exchange { .. })).unwrap();
     short.steps.truncate(last);
-    let party = |d: usize, plan| Party {
+    let rank = |d: usize, plan| RankPlan {
         graph: &devices[d].graph,
         plan,
         seconds: &seconds,
@@ -394,14 +395,14 @@ fn whoever_does_not_come_is_named() {
         uneven: Uneven::default(),
         links: &ordinary,
     };
-    let stuck = together(&[party(0, &devices[0].plan), party(1, &short)], &Topology::alone()).unwrap_err();
+    let stuck = together(&[rank(0, &devices[0].plan), rank(1, &short)], &Topology::alone()).unwrap_err();
     assert_eq!((stuck.device, stuck.missing.as_str()), (0, "device 1"), "{stuck}");
-    assert!(matches!(devices[0].plan.steps[stuck.step as usize].act, Act::Meet { .. }));
+    assert!(matches!(devices[0].plan.steps[stuck.step as usize].act, Act::Exchange { .. }));
 }
 
 #[test]
 fn spans_are_drawn_and_traced() {
-    let devices: Vec<Planned> = (0..2).map(|party| planned(party, 2, links(3e7), None)).collect();
+    let devices: Vec<Planned> = (0..2).map(|rank| planned(rank, 2, links(3e7), None)).collect();
     let found = simulated(&devices, &Topology::pcie(2, 3e7, 0.0, 1).unwrap());
     let plans: Vec<(&Graph, &Plan)> = devices.iter().map(|d| (&d.graph, &d.plan)).collect();
     let text = bars(&plans, &found.spans, 60);

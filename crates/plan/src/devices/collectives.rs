@@ -1,77 +1,77 @@
 //! Whether devices that meet each other can all go on to the end: checked from their plans alone, without
-//! sharing code with the planner. And which meetings a device's computation holds itself, or is made to.
+//! sharing code with the planner. And which collectives a device's computation holds itself, or is made to.
 
 use crate::document::plan::{Act, Plan, Stream};
 use gulliver_graph::graph::Graph;
 
-/// A meeting and all who come to it.
-pub type Meeting = (u32, Vec<u32>);
+/// A collective and all who come to it.
+pub type Collective = (u32, Vec<u32>);
 
 /// Devices that wait for each other for ever.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "device {device} waits at meeting {meeting} for one who is never there: this is a bug in the planner"
+    "device {device} waits at collective {collective} for one who is never there: this is a bug in the planner"
 )]
 pub struct Stuck {
     /// Who waits.
     pub device: u32,
     /// Where.
-    pub meeting: u32,
+    pub collective: u32,
 }
 
-/// The meetings of one device, in the order in which its plan comes to them.
-pub fn meetings(graph: &Graph, plan: &Plan) -> Vec<Meeting> {
+/// The collectives of one device, in the order in which its plan comes to them.
+pub fn collectives(graph: &Graph, plan: &Plan) -> Vec<Collective> {
     let ran = plan.steps.iter().filter_map(|step| match &step.act {
-        Act::Meet { node, .. } => graph.nodes[node.index()].op.def().meeting(),
+        Act::Exchange { node, .. } => graph.nodes[node.index()].op.def().collective(),
         _ => None,
     });
     // Whoever meets nobody but itself waits for nobody.
-    ran.filter(|(_, parties)| parties.iter().any(|party| *party != parties[0])).collect()
+    ran.filter(|(_, ranks)| ranks.iter().any(|rank| *rank != ranks[0])).collect()
 }
 
-/// Checks that everyone gets through its meetings; the devices' numbers are their places here.
-pub fn all_get_through(devices: &[Vec<Meeting>]) -> Result<(), Stuck> {
+/// Checks that everyone gets through its collectives; the devices' numbers are their places here.
+pub fn all_get_through(devices: &[Vec<Collective>]) -> Result<(), Stuck> {
     let mut at = vec![0; devices.len()];
     let mut moved: Vec<usize> = (0..devices.len()).collect();
     while let Some(device) = moved.pop() {
-        let Some((number, parties)) = devices[device].get(at[device]) else { continue };
-        let there = |party: &u32| {
-            let list = devices.get(*party as usize);
-            list.and_then(|list| list.get(at[*party as usize])).is_some_and(|next| next.0 == *number)
+        let Some((number, ranks)) = devices[device].get(at[device]) else { continue };
+        let there = |rank: &u32| {
+            let list = devices.get(*rank as usize);
+            list.and_then(|list| list.get(at[*rank as usize])).is_some_and(|next| next.0 == *number)
         };
-        if parties.iter().all(there) {
-            for &party in parties {
-                at[party as usize] += 1;
-                moved.push(party as usize);
+        if ranks.iter().all(there) {
+            for &rank in ranks {
+                at[rank as usize] += 1;
+                moved.push(rank as usize);
             }
         }
     }
     match devices.iter().zip(&at).position(|(list, at)| *at < list.len()) {
-        Some(device) => Err(Stuck { device: device as u32, meeting: devices[device][at[device]].0 }),
+        Some(device) => Err(Stuck { device: device as u32, collective: devices[device][at[device]].0 }),
         None => Ok(()),
     }
 }
 
-/// Which steps are meetings that the computation would do nothing but wait for: between what they need of it and what
+/// Which steps are collectives that the computation would do nothing but wait for: between what they need of it and what
 /// needs them it has no step. To hand these to another thread would only cost the time to wake it up, and back.
 pub fn held_here(plan: &Plan) -> Vec<bool> {
     let mut here = vec![false; plan.steps.len()];
     let streams: Vec<Option<Stream>> = plan.steps.iter().map(|step| plan.stream(&step.act)).collect();
-    // The last step of the computation, the last that a meeting has waited for, and meetings since that wait for both.
+    // The last step of the computation, the last that a collective has waited for, and collectives since that wait for both.
     let (mut last, mut needed) = (None, None);
     let mut open: Vec<usize> = Vec::new();
     for (i, step) in plan.steps.iter().enumerate() {
         let latest =
             |of: Stream| step.after.iter().copied().filter(|&s| streams[s as usize] == Some(of)).max();
         match streams[i] {
-            Some(Stream::Meet) => {
+            Some(Stream::Exchange) => {
                 needed = needed.max(latest(Stream::Compute));
                 if needed == last {
                     open.push(i);
                 }
             }
             Some(Stream::Compute) => {
-                if let Some(until) = latest(Stream::Meet) {
+                if let Some(until) = latest(Stream::Exchange) {
                     open.iter().filter(|&&meet| meet <= until as usize).for_each(|&meet| here[meet] = true);
                 }
                 open.clear();
@@ -85,14 +85,14 @@ pub fn held_here(plan: &Plan) -> Vec<bool> {
     here
 }
 
-/// Has the computation wait for every meeting where it comes to it. For who has no core to hold meetings beside the
+/// Has the computation wait for every collective where it comes to it. For who has no core to hold collectives beside the
 /// computation, and no links that take their time: another thread would take the time from kernels, and that of waking
 /// it up, and back.
 pub fn take_turns(plan: &mut Plan) {
     let (mut last, mut open) = (None, Vec::new());
     for i in 0..plan.steps.len() {
         match plan.stream(&plan.steps[i].act) {
-            Some(Stream::Meet) => {
+            Some(Stream::Exchange) => {
                 wait_for(&mut plan.steps[i].after, last);
                 open.push(i as u32);
             }
@@ -123,7 +123,7 @@ mod tests {
             (vec![vec![pair(0, 0, 1), pair(1, 0, 1)], vec![pair(0, 0, 1), pair(1, 0, 1)]], None),
             (vec![vec![pair(0, 0, 1), pair(1, 0, 1)], vec![pair(1, 0, 1), pair(0, 0, 1)]], Some(0)),
             (vec![vec![pair(0, 0, 1)], vec![]], Some(0)),
-            // The same meeting for two partials, a third device in between.
+            // The same collective for two partials, a third device in between.
             (
                 vec![
                     vec![pair(0, 0, 1), pair(2, 0, 2), pair(0, 0, 1)],

@@ -1,5 +1,5 @@
-//! Computation beside meetings: what needs the result of a meeting is put off while there is something else
-//! to compute, until the meeting should be over, as far as there is room for what it reads.
+//! Computation beside collectives: what needs the result of a collective is put off while there is something else
+//! to compute, until the collective should be over, as far as there is room for what it reads.
 
 use super::Room;
 use crate::step::lifetime::Lifetimes;
@@ -20,17 +20,17 @@ struct Walk<'a> {
     /// By version, how many of those held read it, and how many make or change it.
     read: Vec<u32>,
     written: Vec<u32>,
-    /// Meetings among them, as they keep their order.
-    meetings: u32,
+    /// Collectives among them, as they keep their order.
+    collectives: u32,
     /// When each version is there.
     there: Vec<f64>,
-    /// When the computation and the meetings are done with what they were given.
+    /// When the computation and the collectives are done with what they were given.
     computed: f64,
     met: f64,
     order: Vec<usize>,
 }
 
-/// The script with what waits for meetings put off behind what does not, with at most so many acts put off at
+/// The script with what waits for collectives put off behind what does not, with at most so many acts put off at
 /// a time. Nothing passes the first update of an objective, or from one objective to another.
 pub fn put_off(graph: &Graph, (script, life): (&Script, &Lifetimes), room: &Room, most: usize) -> Script {
     let versions = script.versions.len();
@@ -43,7 +43,7 @@ pub fn put_off(graph: &Graph, (script, life): (&Script, &Lifetimes), room: &Room
         bytes: 0,
         read: vec![0; versions],
         written: vec![0; versions],
-        meetings: 0,
+        collectives: 0,
         there: vec![0.0; versions],
         computed: 0.0,
         met: 0.0,
@@ -104,7 +104,7 @@ impl Walk<'_> {
     fn blocked(&self, t: usize) -> bool {
         let (reads, makes) = self.script.split(t);
         let both = |v: usize| self.read[v] > 0 || self.written[v] > 0;
-        self.meetings > 0 && self.meets(t)
+        self.collectives > 0 && self.meets(t)
             || reads.iter().any(|&v| self.written[v as usize] > 0)
             || makes.iter().any(|&v| both(v as usize))
             || self.changes(t).is_some_and(both)
@@ -128,7 +128,7 @@ impl Walk<'_> {
             add(&mut self.written[v]);
         }
         if self.meets(t) {
-            add(&mut self.meetings);
+            add(&mut self.collectives);
         }
     }
 

@@ -10,7 +10,7 @@ pub(super) type Part = Vec<usize>;
 
 /// For each of the corresponding inputs, the parts of its members that share a value. Data that is not apart
 /// is the same value for all; data that is, one for each.
-pub(super) fn homes(matched: &Matched) -> Vec<Vec<Part>> {
+pub(super) fn residences(matched: &Matched) -> Vec<Vec<Part>> {
     let uses = uses(matched);
     let next = next(matched);
     let choose = |(i, uses): (usize, &Uses)| {
