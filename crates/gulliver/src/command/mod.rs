@@ -178,7 +178,7 @@ pub enum CommandError {
     },
     /// A question the oracle cannot answer.
     #[error(transparent)]
-    Oracle(#[from] gulliver_plan::oracle::OracleError),
+    Oracle(#[from] gulliver_oracle::OracleError),
     /// Something asked for does not exist.
     #[error("{0}")]
     Unknown(String),
