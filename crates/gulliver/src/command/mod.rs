@@ -19,7 +19,7 @@ use crate::job::{Job, JobError, Set};
 use crate::machine::{self, Known};
 use crate::sweep::SweepError;
 use gulliver_graph::graph::GraphError;
-use gulliver_plan::step::make::PlanError;
+use gulliver_plan::document::error::PlanError;
 use gulliver_run::atomic::{check_writable, write_atomic};
 use gulliver_run::checkpoint::CheckpointError;
 use gulliver_run::data::DataError;
