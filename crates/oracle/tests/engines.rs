@@ -17,13 +17,15 @@ use gulliver_oracle::strategy::{Cut, Order, Strategy};
 use gulliver_plan::devices::cut::{Devices, Unit, deal, named};
 use gulliver_plan::devices::pipeline::{Placement, Style, pipeline, spread, turns};
 use gulliver_plan::devices::replicate::replica;
-use gulliver_plan::devices::topology::{Device, Topology, Wiring};
+use gulliver_plan::document::links::Links;
 use gulliver_plan::document::plan::Plan;
+use gulliver_plan::document::residence::Persistent;
+use gulliver_plan::document::topology::{Device, Topology, Wiring};
 use gulliver_plan::document::verify::verify;
-use gulliver_plan::step::make::{Options, Persistent};
+use gulliver_plan::step::make::Options;
 use gulliver_plan::step::order::Turn;
 use gulliver_plan::step::outline::Outline;
-use gulliver_plan::time::cost::{Links, Rates};
+use gulliver_plan::time::cost::Rates;
 use gulliver_plan::time::simulate::{RankPlan, Together, Uneven, over_links, together};
 use std::collections::HashMap;
 

@@ -1,7 +1,7 @@
 //! What a graph repeats: its distinct types, and nodes that are the same operator on the same types. The
 //! layers of a deep model differ in their weights only, so sizes and kernels are settled once per kind.
 
-use gulliver_graph::graph::{Graph, NodeId, Type};
+use crate::graph::{Graph, NodeId, Type};
 use std::collections::HashMap;
 
 /// The kinds of values and nodes of one graph.
@@ -52,10 +52,10 @@ impl Kinds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gulliver_graph::model::model;
-    use gulliver_graph::model::param::ParamValue;
-    use gulliver_graph::optim::Optimizer;
-    use gulliver_graph::training::training_graph;
+    use crate::model::model;
+    use crate::model::param::ParamValue;
+    use crate::optim::Optimizer;
+    use crate::training::training_graph;
 
     #[test]
     fn more_layers_are_not_more_kinds() {

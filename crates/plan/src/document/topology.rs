@@ -4,7 +4,7 @@
 
 pub mod booking;
 
-use crate::time::cost::Links;
+use crate::document::links::Links;
 use serde::{Deserialize, Serialize};
 
 /// One of the devices, which need not be alike.
