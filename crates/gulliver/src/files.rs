@@ -1,16 +1,27 @@
-//! Reads text files that users name, without being held up: what is no regular file, or too large to be what is
-//! wanted, is refused before it is read.
+//! Files that users name: text read only from regular files of a bearable size, and files that are replaced as a whole
+//! or not at all.
 
-use crate::command::CommandError;
-use crate::report::units;
+use crate::error::Error;
+use crate::units;
+use gulliver_run::atomic::{check_writable, write_atomic};
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::path::Path;
 
+/// Whether [`write_file`] could write there; asked before the work whose result is to be written.
+pub fn check_file(path: &Path) -> Result<(), Error> {
+    check_writable(path).map_err(|source| Error::File { path: path.to_path_buf(), source })
+}
+
+/// Writes a file as a whole: readers see the old file or the new one.
+pub fn write_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Error> {
+    write_atomic(path, |file| write(file)).map_err(|source| Error::File { path: path.to_path_buf(), source })
+}
+
 /// The text of a regular file of at most `most` bytes; `what` is what it should be, such as `a profile`.
-pub fn read_text(path: &Path, what: &str, most: u64) -> Result<String, CommandError> {
-    let failed = |source: io::Error| CommandError::File { path: path.to_path_buf(), source };
-    let refused = |problem: String| CommandError::Unknown(format!("{}: {problem}", path.display()));
+pub fn read_text(path: &Path, what: &str, most: u64) -> Result<String, Error> {
+    let failed = |source: io::Error| Error::File { path: path.to_path_buf(), source };
+    let refused = |problem: String| Error::Invalid(format!("{}: {problem}", path.display()));
     let found = fs::metadata(path).map_err(failed)?;
     if !found.is_file() {
         let is = if found.is_dir() { "is a directory" } else { "is a device or pipe" };
