@@ -8,8 +8,8 @@ pub use advice::{Advice, Needed, Proposal};
 pub use job::{JobError, Origin, brief, one_line};
 
 use gulliver_graph::graph::GraphError;
-use gulliver_plan::oracle::OracleError;
-use gulliver_plan::step::make::PlanError;
+use gulliver_oracle::OracleError;
+use gulliver_plan::document::error::PlanError;
 use gulliver_run::checkpoint::CheckpointError;
 use gulliver_run::data::DataError;
 use gulliver_run::profile::ProfileError;

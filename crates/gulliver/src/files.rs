@@ -3,7 +3,7 @@
 
 use crate::error::Error;
 use crate::units;
-use gulliver_run::atomic::{check_writable, write_atomic};
+use gulliver_run::files::atomic::{check_writable, write_atomic};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::Path;

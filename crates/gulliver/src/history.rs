@@ -5,7 +5,7 @@ use crate::check::accuracy;
 use crate::error::Error;
 use crate::machine;
 use gulliver_plan::time::cost::Profile;
-use gulliver_run::atomic::write_atomic;
+use gulliver_run::files::atomic::write_atomic;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -204,7 +204,8 @@ mod tests {
     use super::*;
     use crate::test_dir::TestDir;
     use gulliver_graph::work::Load;
-    use gulliver_plan::time::cost::{Curves, Links, Point, Rates};
+    use gulliver_plan::document::links::Links;
+    use gulliver_plan::time::cost::{Curves, Point, Rates};
 
     fn ran(model: &str, profile: Option<&str>, seconds: [f64; 2]) -> Ran {
         let (strategy, profile) = ("alone".to_string(), profile.map(str::to_string));

@@ -4,7 +4,8 @@
 use crate::error::Error;
 use crate::files::read_text;
 use crate::files::{check_file, write_file};
-use gulliver_plan::time::cost::{CollectivePrice, Curves, Links, Point, Profile, Rates};
+use gulliver_plan::document::links::Links;
+use gulliver_plan::time::cost::{CollectivePrice, Curves, Point, Profile, Rates};
 use gulliver_run::team::cores;
 use std::fmt::Write as _;
 use std::fs;

@@ -37,9 +37,9 @@ use gulliver_graph::op::transpose::Transpose;
 use gulliver_graph::op::update_adam::UpdateAdam;
 use gulliver_graph::op::update_sgd::UpdateSgd;
 use gulliver_graph::op::window::{PoolWindow, Target};
-use gulliver_run::call::{Call, Slot};
+use gulliver_run::lower::call::{Call, Slot};
 use gulliver_run::lower::{Kernels, TensorType, lower};
-use gulliver_run::probe;
+use gulliver_run::profile::roofline;
 use gulliver_run::team::Team;
 
 /// An operator, what it is called with, and whether results are written over operands.
@@ -106,7 +106,7 @@ fn measure(pass: &Pass, team: &Team) -> (f64, f64) {
     }
     let bytes: usize = from.iter().chain(&to).map(|slot| slot.bytes).sum();
     let scratch = Slot { start: scratch.as_mut_ptr().cast(), bytes: scratch.len() * 8 };
-    let time = probe::fastest(0.2, || {
+    let time = roofline::fastest(0.2, || {
         // SAFETY: all slots are distinct vectors, save results written over operands of their type.
         let mut call = unsafe { Call::new(team, &from, &to, Some(scratch)) };
         (lowered.run)(&mut call).expect("indices are below their bounds");
@@ -247,9 +247,9 @@ fn main() {
             let (mut best, mut time, mut bytes) = (0.0f64, f64::INFINITY, 0.0);
             for _ in 0..3 {
                 let possible = if pass.flops > 0.0 {
-                    probe::multiply_adds(team, 0.1)
+                    roofline::multiply_adds(team, 0.1)
                 } else {
-                    probe::copies(team, mebibytes << 20, 0.4)
+                    roofline::copies(team, mebibytes << 20, 0.4)
                 };
                 best = best.max(possible);
                 let (seconds, moved) = measure(pass, team);

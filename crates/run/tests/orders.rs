@@ -9,12 +9,13 @@ use gulliver_graph::optim::Optimizer;
 use gulliver_graph::random::Stream;
 use gulliver_graph::training::{Clip, training_graph};
 use gulliver_plan::document::plan::Tier;
+use gulliver_plan::document::residence::{Persistent, Residence};
 use gulliver_plan::document::verify::verify;
-use gulliver_plan::step::make::{Options, Persistent, Residence};
+use gulliver_plan::step::make::Options;
 use gulliver_plan::step::order::{RULES, Rule};
 use gulliver_plan::step::outline::Outline;
 use gulliver_run::executor::Cpu;
-use gulliver_run::initial::pieces;
+use gulliver_run::host::initial::pieces;
 use gulliver_run::lower::{Kernels, lower_node};
 
 const THREADS: usize = 2;

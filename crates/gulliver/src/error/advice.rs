@@ -2,7 +2,7 @@
 //! cheapest change of the job.
 
 use crate::units;
-use gulliver_plan::step::make::Holders;
+use gulliver_plan::document::error::Holders;
 use std::fmt;
 
 /// How little device memory a job could be trained in.

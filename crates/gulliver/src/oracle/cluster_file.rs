@@ -3,9 +3,9 @@
 use crate::error::{Error, one_line};
 use crate::files::read_text;
 use crate::units;
-use gulliver_plan::oracle::cluster::Cluster;
-use gulliver_plan::oracle::hardware::Accelerator;
-use gulliver_plan::oracle::network::Link;
+use gulliver_oracle::cluster::Cluster;
+use gulliver_oracle::hardware::Accelerator;
+use gulliver_oracle::network::Link;
 use serde::Deserialize;
 use std::path::Path;
 

@@ -3,8 +3,8 @@
 
 use super::Graphs;
 use crate::error::{Advice, Error, Needed, Proposal};
-use gulliver_graph::dim::Bindings;
-use gulliver_plan::step::make::{BATCH, PlanError};
+use gulliver_graph::dim::{BATCH, Bindings};
+use gulliver_plan::document::error::PlanError;
 use gulliver_run::planner::Planner;
 use gulliver_run::session::{SessionError, SessionOptions};
 

@@ -6,9 +6,9 @@ mod places;
 
 use super::elementwise::{GRAIN, Walk};
 use super::{Lowered, TensorType};
-use crate::call::Call;
 use crate::kernel::LANES;
 use crate::kernel::chain as lanes;
+use crate::lower::call::Call;
 use crate::team::{SharedMut, share};
 use frame::{Bytes, Frame};
 use gulliver_graph::dtype::DType;

@@ -2,7 +2,7 @@
 //! A lone element-wise operator is a chain of one; see [`super::chain`].
 
 use super::{Lowered, TensorType, chain};
-use crate::call::Call;
+use crate::lower::call::Call;
 use gulliver_graph::op::Op;
 use gulliver_graph::op::chain::{Apply, Chain, Step, keep};
 

@@ -6,10 +6,11 @@ use crate::error::Error;
 use crate::units;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Role;
+use gulliver_plan::document::ledger::Ledger;
 use gulliver_plan::document::plan::TIERS;
-use gulliver_plan::time::simulate::{Moved, moved};
+
 use gulliver_run::executor::Work;
-use gulliver_run::probe;
+use gulliver_run::profile::roofline;
 use gulliver_run::session::Which;
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
@@ -59,7 +60,7 @@ pub fn measure(runner: &mut Runner) -> Result<Parts, Error> {
     });
     let sizes = runner.sizes()?;
     let plan = runner.session.plan(Which::Train, &sizes)?;
-    let Moved { to_device, to_host, disk_read, disk_written } = moved(&plan);
+    let Ledger { to_device, to_host, disk_read, disk_written, .. } = Ledger::of(&plan);
     let used_bytes = TIERS.map(|tier| plan.spaces[tier as usize].live);
     let state_bytes = runner.session.graph().inputs().map(|(_, role, info)| {
         let bytes = info.ty.bytes().bind(&Bindings::new()).unwrap_or(0) as u64;
@@ -77,7 +78,7 @@ pub fn measure(runner: &mut Runner) -> Result<Parts, Error> {
         kernel_seconds,
         move_seconds,
         moved_bytes: [to_device, to_host, disk_read, disk_written],
-        copy_bytes_per_second: probe::moves(PIECE, 0.2),
+        copy_bytes_per_second: roofline::moves(PIECE, 0.2),
     })
 }
 
