@@ -6,7 +6,7 @@ use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::training::{evaluation_graph, forward_graph};
 use gulliver_run::checkpoint::Stored;
-use gulliver_run::data::raw::Mapping;
+use gulliver_run::data::mapping::Mapping;
 use gulliver_run::data::{Batch, DataInfo, DataOptions, Dataset, Sampler};
 use gulliver_run::host::{HostData, HostTensor};
 use gulliver_run::session::{Session, SessionOptions};

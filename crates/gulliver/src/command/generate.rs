@@ -6,7 +6,7 @@ use crate::interrupt;
 use crate::trained::{Predicts, Use, softmax};
 use clap::Args;
 use gulliver_graph::random::{Stream, hash_name};
-use gulliver_run::data::vocabulary::Vocabulary;
+use gulliver_run::data::format::vocabulary::Vocabulary;
 use std::io::{self, Write};
 use std::sync::atomic::Ordering;
 

@@ -3,8 +3,8 @@
 use crate::error::Error;
 use crate::job::Job;
 use crate::trained::stored_mapping;
+use gulliver_run::data::mapping::Mapping;
 use gulliver_run::data::open::Opened;
-use gulliver_run::data::raw::Mapping;
 use gulliver_run::data::{self, DataError, DataInfo, DataOptions};
 
 /// Opens the data of a job. Where it starts from weights, inputs mean what they meant to them, as far as the job

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::DataError;
 use super::file::Bytes;
 use super::words::short;
+use crate::data::DataError;
 
 /// What a token id stands for.
 pub enum Vocabulary {
@@ -227,7 +227,7 @@ mod tests {
         let json = r#"{"version":"1.0","truncation":null,"padding":null,"added_tokens":[],
             "normalizer":null,"pre_tokenizer":{"type":"Whitespace"},"post_processor":null,"decoder":null,
             "model":{"type":"WordLevel","vocab":{"[UNK]":0,"small":1,"giants":2},"unk_token":"[UNK]"}}"#;
-        let dir = crate::data::scratch::Scratch::new();
+        let dir = crate::scratch::ScratchDir::new();
         let path = dir.write("tokenizer.json", json.as_bytes());
         let v = Vocabulary::open("tokenizer", None, Some(&path), &of("")).unwrap();
         assert_eq!((v.size(), v.encode("giants small other").unwrap()), (3, vec![2, 1, 0]));
@@ -246,7 +246,7 @@ mod tests {
             ..crate::data::DataOptions::default()
         };
         let train = crate::data::open(&options).unwrap().0;
-        let mapping = crate::data::raw::Mapping::of(&options, &train.info());
+        let mapping = crate::data::mapping::Mapping::of(&options, &train.info());
         let inputs = mapping.open_inputs(&[text]).unwrap();
         assert_eq!(inputs.set.batch(&[0, 1]).unwrap(), train.batch(&[0, 1]).unwrap());
         let bad = dir.write("bad.json", b"{}");

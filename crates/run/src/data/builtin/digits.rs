@@ -3,7 +3,7 @@
 //! draws the same.
 
 use super::synthetic::Draw;
-use super::{Batch, DataError, DataInfo, Dataset, check_indices, class_tensor, tensor};
+use crate::data::{Batch, DataError, DataInfo, Dataset, check_indices, class_tensor, tensor};
 use crate::host::HostData;
 
 /// Grey value of the average pixel and its deviation, roughly; used for normalising.

@@ -1,8 +1,8 @@
 //! Raw inputs of every kind give the batches of training, and mappings are compared.
 
 use super::*;
-use crate::data::scratch::Scratch;
 use crate::data::{Batch, Dataset, open};
+use crate::scratch::ScratchDir;
 use std::path::{Path, PathBuf};
 
 fn all(set: &dyn Dataset) -> Batch {
@@ -33,7 +33,7 @@ fn check(options: &DataOptions, inputs: &[PathBuf], labelled: bool) -> Inputs {
 
 #[test]
 fn tables_are_read_by_column_name() {
-    let dir = Scratch::new();
+    let dir = ScratchDir::new();
     let table = dir.write("t.csv", b"a,name,b,y\n1,p,2,dog\n3,q,,cat\n,r,5,dog\n");
     let with = DataOptions {
         label_column: Some("y".into()),
@@ -73,7 +73,7 @@ fn tables_are_read_by_column_name() {
 
 #[test]
 fn texts_come_from_a_table_or_line_by_line() {
-    let dir = Scratch::new();
+    let dir = ScratchDir::new();
     let table = dir.write("t.csv", "t,y\ngood é,1\nbad,0\n".as_bytes());
     let lines = dir.write("t.txt", "good é\n\nbad\n".as_bytes());
     for vocabulary in ["bytes", "chars"] {
@@ -115,21 +115,21 @@ fn png(side: u32, value: u8) -> Vec<u8> {
 
 #[test]
 fn images_are_files_or_folders() {
-    let dir = Scratch::new();
+    let dir = ScratchDir::new();
     let cat = dir.write("in/cat/1.png", &png(9, 3));
     let dog = dir.write("in/dog/2.png", &png(5, 200));
-    let with = DataOptions { size: Some([4, 6]), ..options("images", &dir.0.join("in")) };
-    check(&with, &[dir.0.join("in")], true);
+    let with = DataOptions { size: Some([4, 6]), ..options("images", &dir.join("in")) };
+    check(&with, &[dir.join("in")], true);
     let found = check(&with, &[cat.clone(), dog], true);
     assert_eq!(found.name(0), cat.display().to_string());
     let flat = [dir.write("flat/a.png", &png(9, 3)), dir.write("flat/b.png", &png(5, 200))];
     check(&with, &flat, false);
-    check(&with, &[dir.0.join("flat")], false);
+    check(&with, &[dir.join("flat")], false);
 }
 
 #[test]
 fn arrays_and_pixels_have_the_shape_of_training() {
-    let dir = Scratch::new();
+    let dir = ScratchDir::new();
     let idx = |name: &str, shape: &[u32], data: &[u8]| {
         let mut out = vec![0, 0, 8, shape.len() as u8];
         shape.iter().for_each(|n| out.extend(n.to_be_bytes()));
@@ -169,7 +169,7 @@ fn arrays_and_pixels_have_the_shape_of_training() {
         let (x, y_path) = (dir.write("x.npy", &x_bytes), dir.write(&format!("{name}.npy"), &y));
         let with = DataOptions { labels: Some(y_path), normalise: Some(true), ..options("npy", &x) };
         assert_eq!(check(&with, &[x], false).name(0), "example 1");
-        let archive = crate::data::zip::tests::archive(&[("x.npy", &x_bytes), ("y.npy", &y)]);
+        let archive = crate::data::format::zip::tests::archive(&[("x.npy", &x_bytes), ("y.npy", &y)]);
         check(&with, &[dir.write("xy.npz", &archive)], true);
     }
     let wide = DataOptions { kind: "blobs".into(), examples: Some(4), ..options("", Path::new("")) };

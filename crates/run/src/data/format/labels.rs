@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::DataError;
 use super::csv::Rows;
 use super::table::finite;
 use super::target::{Labels, Target};
 use super::words::{few, short};
+use crate::data::DataError;
 
 /// A label that names a class.
 fn class_name(rows: &Rows, line: u64, column: usize, text: &str) -> Result<String, DataError> {

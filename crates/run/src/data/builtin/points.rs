@@ -4,7 +4,7 @@
 use gulliver_graph::random::sin_cos_turn;
 
 use super::synthetic::Draw;
-use super::{Batch, DataError, DataInfo, Dataset, check_indices, class_tensor, tensor};
+use crate::data::{Batch, DataError, DataInfo, Dataset, check_indices, class_tensor, tensor};
 use crate::host::HostData;
 
 /// Names of the solids in the order of their class ids.

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 
-use super::vocabulary::Vocabulary;
-use super::words::{few, short};
+use super::format::vocabulary::Vocabulary;
+use super::format::words::{few, short};
 use super::{DataError, DataInfo, DataOptions};
 
 mod inputs;

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use super::file::Bytes;
 use super::words::{few, short};
-use super::{Batch, DataError, DataInfo, Dataset, check_indices, class_counts, class_tensor, tensor, zip};
+use super::zip;
+use crate::data::{Batch, DataError, DataInfo, Dataset, check_indices, class_counts, class_tensor, tensor};
 use crate::host::{HostData, HostTensor};
 
 /// Element types that are read.
@@ -398,7 +399,7 @@ impl Dataset for Arrays {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::scratch::{Scratch, torture};
+    use crate::scratch::{ScratchDir, torture};
 
     fn npy(version: u8, descr: &str, fortran: bool, shape: &str, data: &[u8]) -> Vec<u8> {
         let order = if fortran { "True" } else { "False" };
@@ -420,7 +421,7 @@ mod tests {
 
     #[test]
     fn every_element_type_is_read() {
-        let dir = Scratch::new();
+        let dir = ScratchDir::new();
         let table: [(&str, Vec<u8>, HostData); 6] = [
             ("<f4", le(&[1.5f32.to_le_bytes(), (-2f32).to_le_bytes()]), HostData::F32(vec![1.5, -2.0])),
             ("<f8", le(&[1.5f64.to_le_bytes(), 0.1f64.to_le_bytes()]), HostData::F32(vec![1.5, 0.1])),
@@ -440,7 +441,7 @@ mod tests {
 
     #[test]
     fn npz_members_form_batches() {
-        let dir = Scratch::new();
+        let dir = ScratchDir::new();
         let x = npy(1, "<f4", false, "(3, 2)", &le(&[1f32, 2., 3., 4., 5., 6.].map(f32::to_le_bytes)));
         let y = npy(1, "<i8", false, "(3,)", &le(&[0i64, 2, 1].map(i64::to_le_bytes)));
         let path = dir.write("a.npz", &zip::tests::archive(&[("x.npy", &x), ("y.npy", &y)]));
@@ -461,7 +462,7 @@ mod tests {
 
     #[test]
     fn wrong_arrays_are_errors_with_advice() {
-        let dir = Scratch::new();
+        let dir = ScratchDir::new();
         for (bytes, part) in [
             (npy(1, "<f4", true, "(2,)", &[0; 8]), "ascontiguousarray"),
             (npy(1, ">f4", false, "(2,)", &[0; 8]), "newbyteorder"),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::file::{Bytes, utf8};
 use super::vocabulary::Vocabulary;
-use super::{Batch, DataError, DataInfo, Dataset, check_indices, tensor};
+use crate::data::{Batch, DataError, DataInfo, Dataset, check_indices, tensor};
 use crate::host::HostData;
 
 /// Characters between two anchors.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gulliver_graph::model::weighted::example_weights;
 
-use super::{Batch, DataError, DataInfo, Dataset, tensor};
+use crate::data::{Batch, DataError, DataInfo, Dataset, tensor};
 use crate::host::HostData;
 
 /// The examples of another set with "weight" f32 `[b]` beside them, from the class in "y". Weights that the

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use gulliver_graph::model::IGNORED;
 use gulliver_graph::random::{Stream, hash_name};
 
-use super::{Batch, DataError, DataInfo, Dataset, tensor};
+use crate::data::{Batch, DataError, DataInfo, Dataset, tensor};
 use crate::host::HostData;
 
 /// The examples of another set with a share of their tokens chosen, at least one each. Of those, four
@@ -100,8 +100,8 @@ impl Dataset for Masked {
 
 #[cfg(test)]
 mod tests {
-    use super::super::synthetic::Tokens;
     use super::*;
+    use crate::data::builtin::synthetic::Tokens;
 
     fn tokens(min_length: usize, classes: Option<usize>) -> Arc<dyn Dataset> {
         Arc::new(Tokens { seed: 1, first: 0, examples: 64, vocabulary: 50, min_length, length: 40, classes })

@@ -9,7 +9,7 @@ use image::imageops::FilterType;
 use super::file::regular;
 use super::folders::Found;
 use super::words::short;
-use super::{Batch, DataError, DataInfo, Dataset, check_indices, class_counts, class_tensor, tensor};
+use crate::data::{Batch, DataError, DataInfo, Dataset, check_indices, class_counts, class_tensor, tensor};
 use crate::host::HostData;
 
 /// More pixels than this are refused before decoding.
@@ -154,7 +154,7 @@ impl Dataset for Images {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::scratch::{Scratch, torture};
+    use crate::scratch::{ScratchDir, torture};
     use image::{ImageFormat, RgbImage};
 
     fn png(width: u32, height: u32, colour: [u8; 3]) -> Vec<u8> {
@@ -169,12 +169,12 @@ mod tests {
 
     #[test]
     fn folders_become_classes_and_images_squares() {
-        let dir = Scratch::new();
+        let dir = ScratchDir::new();
         dir.write("dog/b.png", &png(9, 5, [255, 0, 51]));
         dir.write("dog/a.PNG", &png(4, 4, [0, 0, 0]));
         dir.write("cat/c.png", &png(2, 7, [255, 255, 255]));
         dir.write("cat/notes.txt", b"ignored");
-        let set = open(&dir.0, 4, 3);
+        let set = open(&dir, 4, 3);
         assert_eq!(set.info().class_names, ["cat", "dog"]);
         let b = set.batch(&[0, 1, 2]).unwrap();
         let x = b.get("x").unwrap();
@@ -183,9 +183,9 @@ mod tests {
         let expected = [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.2];
         assert!(planes.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6), "{planes:?}");
         assert_eq!(b.get("y").unwrap().as_i64().unwrap(), [0, 1, 1]);
-        let grey = Images { mean: vec![0.5], std: vec![0.5], ..open(&dir.0, 3, 1) };
+        let grey = Images { mean: vec![0.5], std: vec![0.5], ..open(&dir, 3, 1) };
         assert_eq!(grey.batch(&[0]).unwrap().get("x").unwrap().as_f32().unwrap(), [1.0; 9]);
-        assert_eq!(find(&dir.0), (dir.0.clone(), None));
+        assert_eq!(find(&dir), (dir.to_path_buf(), None));
         assert!(Images::new(Found::default(), [0, 4], 3, None).is_err());
         assert!(Images::new(Found::default(), [4, 4], 2, None).is_err());
     }
@@ -202,14 +202,14 @@ mod tests {
         ] {
             assert_eq!(covering(image, wanted), scaled, "{image:?} {wanted:?}");
         }
-        let dir = Scratch::new();
+        let dir = ScratchDir::new();
         // Ten columns of brightness 0, 20, … 180; all rows alike.
         let mut image = RgbImage::new(10, 4);
         image.enumerate_pixels_mut().for_each(|(x, _, pixel)| *pixel = image::Rgb([x as u8 * 20; 3]));
         let mut file = std::io::Cursor::new(Vec::new());
         image.write_to(&mut file, ImageFormat::Png).unwrap();
         dir.write("a/x.png", &file.into_inner());
-        let set = Images { size: [4, 6], ..open(&dir.0, 1, 1) };
+        let set = Images { size: [4, 6], ..open(&dir, 1, 1) };
         assert_eq!(set.info().shape, [1, 4, 6]);
         let x = set.batch(&[0]).unwrap().get("x").unwrap().as_f32().unwrap().to_vec();
         let row: Vec<f32> = (2..8).map(|column| column as f32 * 20.0 / 255.0).collect();
@@ -218,15 +218,15 @@ mod tests {
 
     #[test]
     fn corrupt_images_are_errors_that_name_the_file() {
-        let dir = Scratch::new();
+        let dir = ScratchDir::new();
         let good = png(3, 3, [1, 2, 3]);
         torture(&good, |bytes| {
             dir.write("a/x.png", bytes);
-            if let Err(error) = open(&dir.0, 2, 3).batch(&[0]) {
+            if let Err(error) = open(&dir, 2, 3).batch(&[0]) {
                 assert!(error.to_string().contains("x.png"), "{error}");
             }
         });
         dir.write("a/x.png", b"not an image");
-        assert!(open(&dir.0, 2, 3).batch(&[0]).is_err());
+        assert!(open(&dir, 2, 3).batch(&[0]).is_err());
     }
 }

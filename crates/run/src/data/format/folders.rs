@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::DataError;
 use super::file::sorted;
 use super::words::{counted, few};
+use crate::data::DataError;
 
 /// Image files in order.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -146,15 +146,15 @@ fn is_image(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::scratch::Scratch;
+    use crate::scratch::ScratchDir;
 
     #[test]
     fn hidden_and_empty_folders_are_no_classes_and_left_out_files_are_named() {
-        let dir = Scratch::new();
+        let dir = ScratchDir::new();
         for name in ["cat/b.png", "cat/a.JPG", "dog/c.bmp"] {
             dir.write(name, b"");
         }
-        let plain = Found::folders(&dir.0, None).unwrap();
+        let plain = Found::folders(&dir, None).unwrap();
         assert_eq!(
             (&plain.class_names[..], &plain.ids[..]),
             (&["cat".into(), "dog".into()][..], &[0, 0, 1][..])
@@ -163,12 +163,12 @@ mod tests {
         for name in [".git/x.png", "cat/.thumb.png", ".DS_Store"] {
             dir.write(name, b"");
         }
-        assert_eq!(Found::folders(&dir.0, None).unwrap(), plain);
+        assert_eq!(Found::folders(&dir, None).unwrap(), plain);
         for name in ["cat/notes.txt", "cat/x.gif", "bird/readme", "loose.png", "dog/more/d.png"] {
             dir.write(name, b"");
         }
-        std::fs::create_dir(dir.0.join("ant")).unwrap();
-        let found = Found::folders(&dir.0, None).unwrap();
+        std::fs::create_dir(dir.join("ant")).unwrap();
+        let found = Found::folders(&dir, None).unwrap();
         assert_eq!((&found.files, &found.class_names), (&plain.files, &plain.class_names));
         assert_eq!(
             found.notes,
@@ -179,33 +179,33 @@ mod tests {
                 "2 folders left out, without images: ant, bird",
             ]
         );
-        assert!(Found::folders(&dir.0.join("dog/more"), None).is_err());
+        assert!(Found::folders(&dir.join("dog/more"), None).is_err());
     }
 
     #[test]
     fn known_classes_keep_their_ids() {
-        let dir = Scratch::new();
+        let dir = ScratchDir::new();
         dir.write("dog/c.png", b"");
         let known = ["cat".to_string(), "dog".to_string()];
-        assert_eq!(Found::folders(&dir.0, Some(&known)).unwrap().ids, [1]);
-        let message = Found::folders(&dir.0, Some(&known[..1])).unwrap_err().to_string();
+        assert_eq!(Found::folders(&dir, Some(&known)).unwrap().ids, [1]);
+        let message = Found::folders(&dir, Some(&known[..1])).unwrap_err().to_string();
         assert!(message.contains("dog: is no class of the training images; those are: cat"), "{message}");
     }
 
     #[test]
     fn inputs_are_files_or_folders_of_any_depth() {
-        let dir = Scratch::new();
+        let dir = ScratchDir::new();
         for name in ["a/cat/1.png", "a/dog/deep/2.png", "a/.hidden/3.png", "a/dog/x.txt", "b.png"] {
             dir.write(name, b"");
         }
         let classes = ["cat".to_string(), "dog".to_string(), "deep".to_string()];
-        let both = Found::inputs(&[dir.0.join("b.png"), dir.0.join("a")], &classes).unwrap();
-        assert_eq!(both.files, ["b.png", "a/cat/1.png", "a/dog/deep/2.png"].map(|name| dir.0.join(name)));
+        let both = Found::inputs(&[dir.join("b.png"), dir.join("a")], &classes).unwrap();
+        assert_eq!(both.files, ["b.png", "a/cat/1.png", "a/dog/deep/2.png"].map(|name| dir.join(name)));
         assert!(both.ids.is_empty());
         assert_eq!(both.notes, ["1 file left out, not .png, .jpg or .bmp: dog/x.txt"]);
-        assert_eq!(Found::inputs(&[dir.0.join("a")], &classes).unwrap().ids, [0, 2]);
-        assert!(Found::inputs(&[dir.0.join("a/.hidden/..")], &classes).is_ok());
-        std::fs::create_dir(dir.0.join("none")).unwrap();
-        assert!(Found::inputs(&[dir.0.join("none")], &classes).is_err());
+        assert_eq!(Found::inputs(&[dir.join("a")], &classes).unwrap().ids, [0, 2]);
+        assert!(Found::inputs(&[dir.join("a/.hidden/..")], &classes).is_ok());
+        std::fs::create_dir(dir.join("none")).unwrap();
+        assert!(Found::inputs(&[dir.join("none")], &classes).is_err());
     }
 }

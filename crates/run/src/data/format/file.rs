@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::DataError;
+use crate::data::DataError;
 
 /// Bytes that are read at once when a whole file is gone through.
 const PIECE: usize = 256 << 10;
@@ -253,7 +253,7 @@ pub fn read_limited(path: &Path, reader: impl Read, limit: u64) -> Result<Vec<u8
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::scratch::Scratch;
+    use crate::scratch::ScratchDir;
 
     fn whole(bytes: &Bytes) -> Vec<u8> {
         bytes.read(0..bytes.len()).unwrap().into_owned()
@@ -261,20 +261,20 @@ mod tests {
 
     #[test]
     fn directories_of_text_are_joined_in_order() {
-        let dir = Scratch::new();
-        assert!(text(&dir.0).is_err());
+        let dir = ScratchDir::new();
+        assert!(text(&dir).is_err());
         dir.write("b.txt", b"second");
         dir.write("a.txt", b"first\n");
         dir.write("c.json", b"{}");
-        assert_eq!(whole(&text(&dir.0).unwrap()), b"first\nsecond\n");
+        assert_eq!(whole(&text(&dir).unwrap()), b"first\nsecond\n");
         dir.write("c.txt", b"ab\xff");
-        let message = text(&dir.0).err().unwrap().to_string();
+        let message = text(&dir).err().unwrap().to_string();
         assert!(message.contains("c.txt: at byte 2: is not UTF-8"), "{message}");
     }
 
     #[test]
     fn files_are_read_anywhere_and_what_cannot_be_opened_is_named() {
-        let dir = Scratch::new();
+        let dir = ScratchDir::new();
         for content in [&b""[..], b"abc"] {
             let bytes = Bytes::open(&dir.write("f", content)).unwrap();
             assert_eq!((bytes.len(), whole(&bytes)), (content.len(), content.to_vec()));
@@ -283,7 +283,7 @@ mod tests {
         let bytes = Bytes::open(&dir.write("f", b"abc")).unwrap();
         assert_eq!(*bytes.read(1..2).unwrap(), *b"b");
         assert_eq!((bytes.starts_with(b"ab").unwrap(), bytes.starts_with(b"abcd").unwrap()), (true, false));
-        for bad in [dir.0.clone(), dir.0.join("absent")] {
+        for bad in [dir.to_path_buf(), dir.join("absent")] {
             let message = Bytes::open(&bad).err().unwrap().to_string();
             assert!(message.contains(&*bad.to_string_lossy()), "{message}");
         }
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn text_is_gone_through_in_pieces_without_cutting_characters() {
-        let dir = Scratch::new();
+        let dir = ScratchDir::new();
         let content: String =
             (0..PIECE as u32).map(|i| ['a', 'é', '大', '\n', '\u{1F600}'][(i % 5) as usize]).collect();
         // A long line across pieces, and no line break at the end.
@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn a_file_that_shrinks_is_an_error() {
-        let dir = Scratch::new();
+        let dir = ScratchDir::new();
         let path = dir.write("t", &vec![b'a'; 3 * PIECE]);
         let bytes = Bytes::open(&path).unwrap();
         File::options().write(true).open(&path).unwrap().set_len(10).unwrap();
@@ -351,11 +351,11 @@ mod tests {
 
     #[test]
     fn pipes_and_devices_are_refused_before_they_are_opened() {
-        let dir = Scratch::new();
-        let pipe = dir.0.join("pipe");
+        let dir = ScratchDir::new();
+        let pipe = dir.join("pipe");
         let made = std::process::Command::new("mkfifo").arg(&pipe).status();
         assert!(made.unwrap().success());
-        let socket = dir.0.join("socket");
+        let socket = dir.join("socket");
         let _listening = std::os::unix::net::UnixListener::bind(&socket).unwrap();
         for path in [&pipe, &socket, Path::new("/dev/null"), Path::new("/dev/zero")] {
             let message = regular(path).unwrap_err().to_string();

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use super::DataError;
 use super::csv::Rows;
 use super::labels::{KnownLabels, LabelReader};
-use super::options::DataOptions;
 use super::target::Target;
 use super::words::short;
+use crate::data::DataError;
+use crate::data::options::DataOptions;
 
 /// Texts one after the other, and the byte range of each.
 #[derive(Debug, Default, PartialEq)]
@@ -75,8 +75,8 @@ pub fn known(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::scratch::{Scratch, torture};
-    use crate::data::target::Labels;
+    use crate::data::format::target::Labels;
+    use crate::scratch::{ScratchDir, torture};
 
     fn options(regression: bool) -> DataOptions {
         let column = |name: &str| Some(name.to_string());
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn texts_keep_quotes_and_line_breaks() {
-        let dir = Scratch::new();
+        let dir = ScratchDir::new();
         let path = dir.write("t.csv", b"text,label\n\"a \"\"b\"\"\nc\",x\nplain \"q\",y\n");
         let (texts, target) = labelled(&path, &options(false)).unwrap();
         let all: Vec<&str> =
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn labels_may_be_numbers_and_errors_name_line_and_column() {
-        let dir = Scratch::new();
+        let dir = ScratchDir::new();
         let path = dir.write("t.csv", b"label;text\n0.5;good\n-2;bad, really\n");
         assert_eq!(labelled(&path, &options(true)).unwrap().1, Target::Numbers(vec![0.5, -2.0]));
         for (content, regression, part) in [

@@ -5,8 +5,8 @@
 use gulliver_graph::model::IGNORED;
 use gulliver_graph::random::{Stream, hash_name, sin_cos_turn};
 
-use super::sequences::{mask_and_length, pad};
-use super::{Batch, DataError, DataInfo, Dataset, check_indices, class_tensor, tensor};
+use crate::data::format::sequences::{mask_and_length, pad};
+use crate::data::{Batch, DataError, DataInfo, Dataset, check_indices, class_tensor, tensor};
 use crate::host::HostData;
 
 /// Random numbers drawn one after the other for one example.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{DataInfo, class_tensor, tensor};
+use crate::data::{DataInfo, class_tensor, tensor};
 use crate::host::{HostData, HostTensor};
 
 /// Class ids and the names behind them.

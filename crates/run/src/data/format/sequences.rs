@@ -8,7 +8,7 @@ use gulliver_graph::model::IGNORED;
 use super::file::{Bytes, utf8};
 use super::target::Target;
 use super::vocabulary::Vocabulary;
-use super::{Batch, DataError, DataInfo, Dataset, check_indices, class_counts, tensor};
+use crate::data::{Batch, DataError, DataInfo, Dataset, check_indices, class_counts, tensor};
 use crate::host::{HostData, HostTensor};
 
 /// What is to be predicted of a sequence.

@@ -5,9 +5,9 @@ use std::io::BufReader;
 use std::ops::Range;
 use std::path::Path;
 
-use super::DataError;
 use super::file::{Bytes, inflated_limit, read_limited};
 use super::words::short;
+use crate::data::DataError;
 
 /// One member, as the central directory describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -163,7 +163,7 @@ fn directory_entry(bytes: &Bytes, at: u64) -> Option<(Member, u64)> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::data::scratch::torture;
+    use crate::scratch::torture;
     use std::io::Write;
 
     /// An archive as numpy writes it; every second member is deflated.

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use super::csv::Rows;
 use super::labels::{KnownLabels, LabelReader};
-use super::options::{DataOptions, Missing};
 use super::target::Target;
 use super::words::{counted, few, short};
-use super::{Batch, DataError, DataInfo, Dataset, check_indices, class_counts, tensor};
+use crate::data::options::{DataOptions, Missing};
+use crate::data::{Batch, DataError, DataInfo, Dataset, check_indices, class_counts, tensor};
 use crate::host::HostData;
 
 /// Numeric features: x `[b, columns]` f32.
@@ -334,7 +334,7 @@ impl Dataset for Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::scratch::{Scratch, torture};
+    use crate::scratch::{ScratchDir, torture};
 
     fn of(label: &str) -> DataOptions {
         DataOptions { label_column: Some(label.into()), ..DataOptions::default() }
@@ -346,7 +346,7 @@ mod tests {
 
     #[test]
     fn numeric_tables_have_exact_values() {
-        let dir = Scratch::new();
+        let dir = ScratchDir::new();
         let path = dir
             .write("t.csv", b"\xef\xbb\xbfa,kind,\"b, c\"\r\n1,\"dog\",-2.5\r\n\r\n3,cat,1e2\r\n5,dog,\"4\"");
         let mut table = Table::open(&path, &of("kind")).unwrap();
@@ -363,7 +363,7 @@ mod tests {
 
     #[test]
     fn whole_number_labels_sort_by_value_and_regression_reads_numbers() {
-        let dir = Scratch::new();
+        let dir = ScratchDir::new();
         let path = dir.write("t.tsv", b"y\tx\n10\t0\n9\t0\n-1\t0\n");
         let classes = Table::open(&path, &of("y")).unwrap();
         assert_eq!(classes.info().class_names, ["-1", "9", "10"]);
@@ -376,7 +376,7 @@ mod tests {
 
     #[test]
     fn missing_cells_are_refused_or_filled_as_told() {
-        let dir = Scratch::new();
+        let dir = ScratchDir::new();
         let path = dir.write("t.csv", b"a;b;y\n1;NA;p\n;2;q\n5;4;p\n100;?;q\n");
         let message = Table::open(&path, &of("y")).unwrap_err().to_string();
         assert!(
@@ -402,7 +402,7 @@ mod tests {
 
     #[test]
     fn columns_of_words_are_named_together_and_can_be_left_out() {
-        let dir = Scratch::new();
+        let dir = ScratchDir::new();
         let path = dir.write("t.csv", b"name,a,city,y\nAda,1,Rome,0\nBob,2,7,1\n");
         let message = Table::open(&path, &of("y")).unwrap_err().to_string();
         for part in ["line 2: ", "`name` (`Ada`), `city` (`Rome`)", "ignore_columns = [\"name\", \"city\"]"] {
@@ -426,7 +426,7 @@ mod tests {
 
     #[test]
     fn columns_without_variation_are_only_shifted() {
-        let dir = Scratch::new();
+        let dir = ScratchDir::new();
         let path = dir.write("t.csv", b"a,b,y\n0.1,1,0\n0.1,2,1\n0.1,3,1\n");
         let mut table = Table::open(&path, &of("y")).unwrap();
         table.standardise(&[0, 1, 2]);
@@ -436,7 +436,7 @@ mod tests {
 
     #[test]
     fn messages_stay_short_whatever_the_file_holds() {
-        let dir = Scratch::new();
+        let dir = ScratchDir::new();
         let long = "w".repeat(10_000_000);
         let wide: Vec<String> = (0..10_000).map(|i| format!("column{i}")).collect();
         let wide = wide.join(",");
@@ -462,7 +462,7 @@ mod tests {
 
     #[test]
     fn errors_name_line_and_column() {
-        let dir = Scratch::new();
+        let dir = ScratchDir::new();
         for (content, part) in [
             ("a,y\n1,2\nz,3\n", "t.csv: line 3: column `a`: `z` is not a finite number; correct it"),
             ("a,y\n1,2\ninf,3\n", "line 3: column `a`: `inf` is not a finite number"),

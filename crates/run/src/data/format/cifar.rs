@@ -5,9 +5,9 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::DataError;
 use super::file::{Bytes, regular};
 use super::pixels::{Part, Pixels};
+use crate::data::DataError;
 
 const PIXELS: usize = 3 * 32 * 32;
 
@@ -100,11 +100,11 @@ pub fn find(which: Cifar, path: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), D
 mod tests {
     use super::*;
     use crate::data::Dataset;
-    use crate::data::scratch::Scratch;
+    use crate::scratch::ScratchDir;
 
     #[test]
     fn records_are_read_and_checked() {
-        let dir = Scratch::new();
+        let dir = ScratchDir::new();
         for (which, labels, train, test) in [
             (Cifar::Ten, &[&[3u8][..], &[9]], "data_batch_2.bin", "test_batch.bin"),
             (Cifar::Hundred, &[&[7, 42], &[0, 99]], "train.bin", "test.bin"),
@@ -116,7 +116,7 @@ mod tests {
                 .collect();
             dir.write(train, &good);
             dir.write(test, &good);
-            let (files, tests) = find(which, &dir.0).unwrap();
+            let (files, tests) = find(which, &dir).unwrap();
             assert_eq!((files.len(), tests.len()), (1, 1));
             let set = open(which, &files).unwrap();
             let b = set.batch(&[0, 1]).unwrap();
@@ -134,6 +134,6 @@ mod tests {
                 open(which, &[dir.write("bad.bin", &wrong)]).err().unwrap().to_string().contains("label 200")
             );
         }
-        assert!(find(Cifar::Ten, &dir.0.join("absent")).is_err());
+        assert!(find(Cifar::Ten, &dir.join("absent")).is_err());
     }
 }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::file::Bytes;
-use super::{Batch, DataError, DataInfo, Dataset, check_indices, class_counts, class_tensor, tensor};
+use crate::data::{Batch, DataError, DataInfo, Dataset, check_indices, class_counts, class_tensor, tensor};
 use crate::host::HostData;
 
 /// Mean and standard deviation per channel.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use gulliver_graph::random::{Stream, hash_name};
 
-use super::{Batch, DataError, DataInfo, Dataset};
+use crate::data::{Batch, DataError, DataInfo, Dataset};
 use crate::host::{HostData, HostTensor};
 
 /// Which changes are made.
@@ -106,8 +106,8 @@ impl Dataset for Augmented {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::digits::Digits;
-    use crate::data::synthetic::Noise;
+    use crate::data::builtin::digits::Digits;
+    use crate::data::builtin::synthetic::Noise;
 
     fn x(batch: &Batch, row: usize) -> Vec<f32> {
         let all = batch.get("x").unwrap();

@@ -4,9 +4,9 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::DataError;
 use super::file::{Bytes, inflated_limit, is_gzip, read_limited};
 use super::pixels::{Part, Pixels};
+use crate::data::DataError;
 
 /// An IDX file of unsigned bytes.
 pub struct Idx {
@@ -134,7 +134,7 @@ pub fn find(directory: &Path) -> Result<(Pair, Option<Pair>), DataError> {
 mod tests {
     use super::*;
     use crate::data::Dataset;
-    use crate::data::scratch::{Scratch, torture};
+    use crate::scratch::{ScratchDir, torture};
     use std::io::Write;
 
     fn idx(shape: &[u32], data: &[u8]) -> Vec<u8> {
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn plain_and_gzipped_directories_agree() {
-        let dir = Scratch::new();
+        let dir = ScratchDir::new();
         let images = idx(&[3, 2, 2], &[0, 51, 102, 153, 204, 255, 0, 51, 1, 2, 3, 4]);
         let labels = idx(&[3], &[2, 0, 1]);
         dir.write("a/train-images-idx3-ubyte", &images);
@@ -162,7 +162,7 @@ mod tests {
         dir.write("b/t10k-images-idx3-ubyte.gz", &gzip(&images));
         dir.write("b/t10k-labels-idx1-ubyte", &labels);
         for (name, has_test) in [("a", false), ("b", true)] {
-            let ((x, y), test) = find(&dir.0.join(name)).unwrap();
+            let ((x, y), test) = find(&dir.join(name)).unwrap();
             assert_eq!(test.is_some(), has_test);
             let set = open(&x, &y, None).unwrap();
             let b = set.batch(&[1, 0]).unwrap();
@@ -171,12 +171,12 @@ mod tests {
             assert_eq!(b.get("y").unwrap().as_i64().unwrap(), [0, 2]);
             assert_eq!((set.info().classes, set.len()), (Some(3), 3));
         }
-        assert!(find(&dir.0).is_err());
+        assert!(find(&dir).is_err());
     }
 
     #[test]
     fn damaged_files_are_errors_that_name_file_and_offset() {
-        let dir = Scratch::new();
+        let dir = ScratchDir::new();
         let labels = dir.write("l", &idx(&[2], &[0, 1]));
         for (bytes, offset) in [
             (idx(&[2, 1, 1], &[5]), 17),

@@ -4,20 +4,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::Mapping;
-use crate::data::cifar::{self, Cifar};
-use crate::data::file::{self, Bytes, is_gzip};
-use crate::data::folders::Found;
-use crate::data::images::Images;
-use crate::data::masked::Masked;
-use crate::data::npy::{Array, Arrays};
-use crate::data::pixels::{Part, Pixels};
-use crate::data::sequences::{Aim, Sequences};
-use crate::data::table::{Known, Table};
-use crate::data::text::{Text, TextWindows};
-use crate::data::texts::{self, Texts};
-use crate::data::vocabulary::Vocabulary;
-use crate::data::words::counted;
-use crate::data::{DataError, Dataset, idx};
+use crate::data::format::cifar::{self, Cifar};
+use crate::data::format::file::{self, Bytes, is_gzip};
+use crate::data::format::folders::Found;
+use crate::data::format::idx;
+use crate::data::format::images::Images;
+use crate::data::format::npy::{Array, Arrays};
+use crate::data::format::pixels::{Part, Pixels};
+use crate::data::format::sequences::{Aim, Sequences};
+use crate::data::format::table::{Known, Table};
+use crate::data::format::text::{Text, TextWindows};
+use crate::data::format::texts::{self, Texts};
+use crate::data::format::vocabulary::Vocabulary;
+use crate::data::format::words::counted;
+use crate::data::transform::masked::Masked;
+use crate::data::{DataError, Dataset};
 
 /// Inputs that were opened.
 pub struct Inputs {

@@ -4,9 +4,9 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use super::DataError;
 use super::file::{not_utf8, regular};
 use super::words::{few, short};
+use crate::data::DataError;
 
 /// Longer records are refused, because an open quote would swallow the rest of the file.
 const LONGEST: u64 = 64 << 20;
@@ -241,7 +241,7 @@ impl Rows {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::scratch::{Scratch, torture};
+    use crate::scratch::{ScratchDir, torture};
 
     type Row = (u64, Vec<String>);
 
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn delimiters_are_found_or_forced() {
-        let dir = Scratch::new();
+        let dir = ScratchDir::new();
         for (name, content, delimiter, header) in [
             ("t.csv", "a,b\n1,2", None, &["a", "b"][..]),
             ("t.csv", "a;b\n1;2", None, &["a", "b"]),
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn records_keep_quotes_line_breaks_and_lines() {
-        let dir = Scratch::new();
+        let dir = ScratchDir::new();
         let content = b"\xef\xbb\xbfa, b \r\n\"x \"\"y\"\"\r\nz\",1\r\n\r\n\nplain \"q\",\"2\"\n,\n";
         let (header, all) = rows(&dir.write("t.csv", content), None).unwrap();
         assert_eq!(header, ["a", "b"]);
