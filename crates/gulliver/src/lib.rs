@@ -11,6 +11,7 @@ pub use gulliver_run as run;
 pub mod check;
 pub mod command;
 pub mod error;
+pub mod event;
 pub mod files;
 pub mod fit;
 pub mod history;

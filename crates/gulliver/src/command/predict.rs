@@ -4,8 +4,8 @@ use super::trained::ModelArguments;
 use crate::error::Error;
 use crate::files::{check_file, write_file};
 use crate::interrupt;
-use crate::report::metrics::quoted;
-use crate::report::progress::examples_bar;
+use crate::report::table::csv_field;
+use crate::report::terminal::examples_bar;
 use crate::trained::{Predicts, Trained, Use};
 use clap::{Args, ValueEnum};
 use std::io::{self, Write};
@@ -108,7 +108,7 @@ fn predict(
             match format {
                 Format::Csv => {
                     let cells = cells(trained, &name, &row, arguments.probabilities);
-                    let cells: Vec<String> = cells.iter().map(|cell| quoted(cell)).collect();
+                    let cells: Vec<String> = cells.iter().map(|cell| csv_field(cell)).collect();
                     writeln!(out, "{}", cells.join(","))?;
                 }
                 Format::Jsonl => writeln!(out, "{}", object(trained, &name, &row))?,
@@ -128,7 +128,7 @@ fn header(trained: &Trained, width: usize, probabilities: bool) -> Vec<String> {
         Predicts::Numbers => header.extend((1..=width).map(|k| format!("prediction {k}"))),
         _ => {
             header.extend(["class", "probability"].map(String::from));
-            let names = (0..width).map(|k| quoted(&trained.class_name(k)));
+            let names = (0..width).map(|k| csv_field(&trained.class_name(k)));
             header.extend(names.filter(|_| probabilities));
         }
     }
