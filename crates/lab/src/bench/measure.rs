@@ -1,9 +1,9 @@
 //! Trains one workload on one fixed batch and measures it: as the peer's program does, two steps to
 //! warm up and then as many as fit the time.
 
-use super::parts::{self, Parts};
-use crate::error::Error;
-use crate::workload::{Workload, step_flops};
+use crate::bench::parts::{self, BudgetParts};
+use crate::error::LabError;
+use crate::workload::{BenchWorkload, step_flops};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::fuse::fuse;
 use gulliver_graph::model::param::ParamValue;
@@ -20,7 +20,7 @@ pub const WARM_UP: u64 = 2;
 
 /// What was measured of one workload.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Measured {
+pub struct BenchResult {
     /// Its name.
     pub workload: String,
     /// Devices that share every batch.
@@ -59,14 +59,14 @@ pub struct Measured {
     pub loss: f64,
     /// What a step consists of, if it was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub parts: Option<Parts>,
+    pub parts: Option<BudgetParts>,
 }
 
 /// A workload, perhaps changed, and where it runs.
 #[derive(Clone, Debug)]
-pub struct Variant {
+pub struct BenchVariant {
     /// The workload.
-    pub workload: Workload,
+    pub workload: BenchWorkload,
     /// Settings of the model that are not the workload's.
     pub settings: Vec<(String, ParamValue)>,
     /// Threads and budgets.
@@ -79,11 +79,11 @@ pub struct Variant {
     pub devices: usize,
 }
 
-impl Variant {
+impl BenchVariant {
     /// The workload as it is, without budgets.
-    pub fn plain(workload: &Workload, threads: usize) -> Variant {
+    pub fn plain(workload: &BenchWorkload, threads: usize) -> BenchVariant {
         let options = SessionOptions { threads, ..SessionOptions::default() };
-        Variant {
+        BenchVariant {
             workload: workload.clone(),
             settings: Vec::new(),
             options,
@@ -95,9 +95,9 @@ impl Variant {
 }
 
 /// A workload being trained.
-pub struct Runner {
+pub struct BenchRunner {
     /// Which.
-    pub workload: Workload,
+    pub workload: BenchWorkload,
     /// Its values.
     pub session: Session,
     /// What every step is fed with.
@@ -106,10 +106,10 @@ pub struct Runner {
     pub done: u64,
 }
 
-impl Runner {
+impl BenchRunner {
     /// Ready for the first step.
-    pub fn new(variant: Variant) -> Result<Runner, Error> {
-        let Variant { workload, settings, options, members, devices, .. } = variant;
+    pub fn new(variant: BenchVariant) -> Result<BenchRunner, LabError> {
+        let BenchVariant { workload, settings, options, members, devices, .. } = variant;
         let graph = workload.graph_with(&settings)?;
         let batch = workload.data(&graph)?;
         let largest = Some(sizes_of(&graph, &batch).map_err(SessionError::from)?);
@@ -126,11 +126,11 @@ impl Runner {
                 Session::array(planner, &(0..members as u64).collect::<Vec<_>>())?
             }
         };
-        Ok(Runner { workload, session, batch, done: 0 })
+        Ok(BenchRunner { workload, session, batch, done: 0 })
     }
 
     /// One step; the loss of the first job.
-    pub fn step(&mut self) -> Result<f64, Error> {
+    pub fn step(&mut self) -> Result<f64, LabError> {
         let (key, hyper) = self.next();
         let keys: Vec<Key> = (0..self.session.members() as u64).map(|m| Key { seed: m, ..key }).collect();
         let outcomes = match keys.as_slice() {
@@ -139,7 +139,7 @@ impl Runner {
         };
         if let Some(value) = outcomes.iter().find_map(|outcome| outcome.not_finite.as_ref()) {
             let problem = format!("step {}: `{value}` is not finite", self.done);
-            return Err(Error::Bench { workload: self.workload.name.into(), problem });
+            return Err(LabError::Workload { workload: self.workload.name.into(), problem });
         }
         // Of several objectives the sum, as training reports it.
         Ok(outcomes[0].scalars.iter().filter(|(name, _)| name.ends_with("loss")).map(|(_, x)| x).sum())
@@ -162,13 +162,13 @@ impl Runner {
 /// Measures a workload for `seconds`, at least one step. `first` is told when the first step is done, in
 /// seconds since `start`.
 pub fn measure(
-    variant: Variant,
+    variant: BenchVariant,
     seconds: f64,
     start: Instant,
     first: &mut dyn FnMut(f64) -> io::Result<()>,
-) -> Result<Measured, Error> {
+) -> Result<BenchResult, LabError> {
     let (threads, with_parts, devices) = (variant.options.threads, variant.parts, variant.devices);
-    let mut runner = Runner::new(variant)?;
+    let mut runner = BenchRunner::new(variant)?;
     let members = runner.session.members();
     runner.step()?;
     let first_step_seconds = start.elapsed().as_secs_f64();
@@ -194,7 +194,7 @@ pub fn measure(
     let arena_bytes = runner.session.plan(Which::Train, &own)?.spaces.iter().map(|s| s.bytes).sum();
     let (peak_bytes, resident_bytes) = (runner.session.peak(), resident::peak());
     let parts = if with_parts { Some(parts::measure(&mut runner)?) } else { None };
-    Ok(Measured {
+    Ok(BenchResult {
         workload: runner.workload.name.into(),
         devices,
         threads,

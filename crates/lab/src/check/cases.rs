@@ -7,7 +7,7 @@ use serde::Serialize;
 
 /// Links that hold bytes up.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Wires {
+pub struct SlowLinks {
     /// In words.
     pub name: &'static str,
     /// How fast.
@@ -16,7 +16,7 @@ pub struct Wires {
 
 /// One job on some devices.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Case {
+pub struct CheckCase {
     /// Its network, and the sizes of a batch on all devices.
     pub probe: Probe,
     /// Slices of a batch whose gradients are added in order.
@@ -27,14 +27,14 @@ pub struct Case {
     pub threads: usize,
     /// Links that hold bytes up, if any do.
     #[serde(serialize_with = "name")]
-    pub wires: Option<Wires>,
+    pub wires: Option<SlowLinks>,
 }
 
-fn name<S: serde::Serializer>(wires: &Option<Wires>, serializer: S) -> Result<S::Ok, S::Error> {
+fn name<S: serde::Serializer>(wires: &Option<SlowLinks>, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(wires.as_ref().map_or("free", |wires| wires.name))
 }
 
-impl Case {
+impl CheckCase {
     /// The sizes of a batch.
     pub fn sizes(&self) -> Bindings {
         let [batch, length] = self.probe.sizes;
@@ -62,20 +62,25 @@ pub static JOBS: &[Probe] = &[
 const PARTIALS: u32 = 2;
 
 /// Devices linked directly, and devices behind a shared link to the host: one for each batch of a network.
-const WIRES: [Wires; 2] = [
-    Wires { name: "peers 1 GB/s", wiring: Wiring { peer: Some(1e9), latency: 1e-5, ..FREE } },
-    Wires { name: "host 0.25 GB/s", wiring: Wiring { host: Some(2.5e8), latency: 1e-4, ..FREE } },
+const WIRES: [SlowLinks; 2] = [
+    SlowLinks { name: "peers 1 GB/s", wiring: Wiring { peer: Some(1e9), latency: 1e-5, ..FREE } },
+    SlowLinks { name: "host 0.25 GB/s", wiring: Wiring { host: Some(2.5e8), latency: 1e-4, ..FREE } },
 ];
 const FREE: Wiring =
     Wiring { host: None, shared: true, lane: None, peer: None, sockets: None, disk: None, latency: 0.0 };
 
 /// The cases of the networks of these names, of all if there are none, on a machine of so many cores.
-pub fn cases(cores: usize, models: &[String]) -> Vec<Case> {
+pub fn cases(cores: usize, models: &[String]) -> Vec<CheckCase> {
     let wanted = |job: &&Probe| models.is_empty() || models.iter().any(|name| name == job.model);
     let mut cases = Vec::new();
     for (i, probe) in JOBS.iter().enumerate().filter(|(_, job)| wanted(job)) {
-        let case =
-            |devices, threads, wires| Case { probe: *probe, partials: PARTIALS, devices, threads, wires };
+        let case = |devices, threads, wires| CheckCase {
+            probe: *probe,
+            partials: PARTIALS,
+            devices,
+            threads,
+            wires,
+        };
         cases.push(case(1, cores.max(1), None));
         if cores > 1 {
             cases.push(case(1, 1, None));
@@ -105,7 +110,7 @@ mod tests {
         let all = cases(2, &[]);
         assert_eq!(all.len(), 4 * JOBS.len());
         for job in JOBS {
-            let of = |case: &&Case| case.probe == *job;
+            let of = |case: &&CheckCase| case.probe == *job;
             assert!(all.iter().filter(of).any(|case| case.devices == 1));
             let two = || all.iter().filter(of).filter(|case| case.devices == 2);
             assert!(two().any(|case| case.wires.is_some()) && two().any(|case| case.wires.is_none()));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 /// A measurement and what was predicted for it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Case {
+pub struct Prediction {
     /// The row, for people.
     pub label: String,
     /// Rows between which a user would choose: the same model, devices and batch.
@@ -22,7 +22,7 @@ pub struct Case {
     pub out_of_memory: Option<(bool, bool)>,
 }
 
-impl Case {
+impl Prediction {
     /// Share by which the prediction is off, with its sign.
     pub fn error(&self) -> Option<f64> {
         self.measured.filter(|m| *m > 0.0).map(|measured| self.predicted / measured - 1.0)
@@ -53,8 +53,8 @@ pub struct Score {
 }
 
 /// Scores cases.
-pub fn score(cases: &[Case]) -> Score {
-    let errors: Vec<f64> = cases.iter().filter_map(Case::error).collect();
+pub fn score(cases: &[Prediction]) -> Score {
+    let errors: Vec<f64> = cases.iter().filter_map(Prediction::error).collect();
     let held: Vec<bool> = cases
         .iter()
         .filter_map(|case| {
@@ -131,8 +131,8 @@ fn regret(group: &[(f64, f64)]) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn case(group: &str, measured: f64, predicted: f64) -> Case {
-        Case {
+    fn case(group: &str, measured: f64, predicted: f64) -> Prediction {
+        Prediction {
             label: String::new(),
             group: group.into(),
             measured: Some(measured),
@@ -165,7 +165,7 @@ mod tests {
         for (measured, predicted) in
             [(true, true), (true, false), (false, true), (false, false), (true, true)]
         {
-            cases.push(Case {
+            cases.push(Prediction {
                 measured: None,
                 out_of_memory: Some((measured, predicted)),
                 ..case("", 1.0, 1.0)

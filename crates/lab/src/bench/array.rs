@@ -1,8 +1,8 @@
 //! Trains an array of jobs of one workload on lanes and measures how many samples all of them together get
 //! through.
 
-use crate::error::Error;
-use crate::workload::Workload;
+use crate::error::LabError;
+use crate::workload::BenchWorkload;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::schedule::Schedule;
 use gulliver_run::data::{Batch, DataError, DataInfo, Dataset, Sampler};
@@ -45,7 +45,7 @@ impl Dataset for Fixed {
 
 /// What was measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Measured {
+pub struct ArrayResult {
     /// The workload's name.
     pub workload: &'static str,
     /// Threads used.
@@ -69,7 +69,12 @@ pub struct Measured {
 }
 
 /// Trains `members` jobs on `threads` threads for about `seconds`.
-pub fn measure(workload: &Workload, threads: usize, members: usize, seconds: f64) -> Result<Measured, Error> {
+pub fn measure(
+    workload: &BenchWorkload,
+    threads: usize,
+    members: usize,
+    seconds: f64,
+) -> Result<ArrayResult, LabError> {
     let count = threads.min(members);
     let mut lanes = Vec::new();
     for lane in 0..count {
@@ -126,7 +131,7 @@ pub fn measure(workload: &Workload, threads: usize, members: usize, seconds: f64
     let state = sizes.sum::<usize>() as u64;
     let bytes = peaks + state * (members - count) as u64;
     let parameters = lanes[0].session.graph().parameters().bind(&Bindings::new()).unwrap_or(0) as u64;
-    Ok(Measured {
+    Ok(ArrayResult {
         workload: workload.name,
         threads,
         parameters,
@@ -142,22 +147,22 @@ pub fn measure(workload: &Workload, threads: usize, members: usize, seconds: f64
 
 #[cfg(test)]
 mod tests {
-    use super::super::measure::{Runner, Variant};
     use super::*;
-    use crate::workload::{Rule, workloads};
+    use crate::bench::measure::{BenchRunner, BenchVariant};
+    use crate::workload::{BenchOptimizer, workloads};
 
     #[test]
     fn members_learn_as_jobs_do_alone() {
         let tiny = workloads().find(|w| w.name == "mlp-tiny").unwrap();
-        for optimizer in [Rule::Adam, Rule::AdamOfDcgan, Rule::Momentum] {
-            let workload = Workload { optimizer, ..tiny.clone() };
+        for optimizer in [BenchOptimizer::Adam, BenchOptimizer::AdamOfDcgan, BenchOptimizer::Momentum] {
+            let workload = BenchWorkload { optimizer, ..tiny.clone() };
             let array = measure(&workload, 2, 3, 0.0).unwrap();
             assert_eq!((array.parameters, array.lanes), (workload.parameters, 2), "{optimizer:?}");
             assert!(array.samples_per_second > 0.0, "{optimizer:?}");
             assert_eq!((array.steps.len(), array.loss.len()), (3, 3), "{optimizer:?}");
             assert!(array.steps.iter().all(|n| *n >= WARM_UP), "{optimizer:?}: {:?}", array.steps);
             // The first has the seed of a job alone.
-            let mut alone = Runner::new(Variant::plain(&workload, 1)).unwrap();
+            let mut alone = BenchRunner::new(BenchVariant::plain(&workload, 1)).unwrap();
             let losses: Vec<f64> = (0..array.steps[0]).map(|_| alone.step().unwrap()).collect();
             assert_eq!(losses.last(), Some(&array.loss[0]), "{optimizer:?}");
             assert!(array.loss[1] != array.loss[0], "{optimizer:?}: {:?}", array.loss);

@@ -14,9 +14,9 @@ const NOTHING: &str = "(waits)";
 /// Before the first and after the last step of plans: inputs are fed, and results read.
 const AROUND: &str = "(inputs and results)";
 
-/// Part of a step.
+/// StepPart of a step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Part {
+pub struct StepPart {
     /// The family of kernels.
     pub family: String,
     /// Seconds of a device in a step, on average over devices: predicted.
@@ -26,7 +26,7 @@ pub struct Part {
 }
 
 /// What each step of the plans of all devices is part of, and what parts took in steps so far.
-pub struct Parts {
+pub struct StepParts {
     families: Vec<String>,
     /// By device and step of its plan, the place among families.
     of: Vec<Vec<usize>>,
@@ -34,9 +34,9 @@ pub struct Parts {
     measured: Vec<Vec<f64>>,
 }
 
-impl Parts {
+impl StepParts {
     /// Of these plans.
-    pub fn of(plans: &[(&Graph, &Plan)]) -> Parts {
+    pub fn of(plans: &[(&Graph, &Plan)]) -> StepParts {
         let mut known: BTreeMap<String, usize> = [(NOTHING.to_string(), 0), (AROUND.to_string(), 1)].into();
         let mut place = |family: String| {
             let new = known.len();
@@ -55,7 +55,7 @@ impl Parts {
         let mut families = vec![String::new(); known.len()];
         known.into_iter().for_each(|(family, place)| families[place] = family);
         let measured = vec![Vec::new(); families.len()];
-        Parts { families, of, measured }
+        StepParts { families, of, measured }
     }
 
     /// Seconds of every family in a step that took so long, on average over devices.
@@ -78,16 +78,16 @@ impl Parts {
     }
 
     /// What they come to beside what was predicted, furthest apart first.
-    pub fn compared(self, spans: &[Span], seconds: f64) -> Vec<Part> {
+    pub fn compared(self, spans: &[Span], seconds: f64) -> Vec<StepPart> {
         let predicted = self.sums(spans, seconds);
         let parts = self.families.into_iter().zip(predicted).zip(self.measured);
-        let part = |((family, predicted), measured): ((String, f64), Vec<f64>)| Part {
+        let part = |((family, predicted), measured): ((String, f64), Vec<f64>)| StepPart {
             family,
             predicted,
             measured: usual(&measured).unwrap_or(0.0),
         };
-        let mut parts: Vec<Part> = parts.map(part).collect();
-        let apart = |part: &Part| (part.predicted - part.measured).abs();
+        let mut parts: Vec<StepPart> = parts.map(part).collect();
+        let apart = |part: &StepPart| (part.predicted - part.measured).abs();
         parts.sort_by(|a, b| apart(b).total_cmp(&apart(a)));
         parts
     }
@@ -110,12 +110,12 @@ mod tests {
         let sizes = gulliver_graph::dim::Bindings::new().with("batch", 8);
         let foreseen = foresee(&mut planners, &sizes).unwrap();
         let graphs = planners.iter().map(|planner| planner.graph(gulliver_run::session::Which::Train));
-        let mut parts = Parts::of(&graphs.zip(&foreseen.plans).collect::<Vec<_>>());
+        let mut parts = StepParts::of(&graphs.zip(&foreseen.plans).collect::<Vec<_>>());
         let (spans, seconds) = (&foreseen.together.spans, foreseen.together.seconds);
         // As if it had been measured to take as long as predicted, but for a millisecond around it.
         parts.note(spans, seconds + 1e-3);
         let parts = parts.compared(spans, seconds);
-        let sum = |of: fn(&Part) -> f64| parts.iter().map(of).sum::<f64>();
+        let sum = |of: fn(&StepPart) -> f64| parts.iter().map(of).sum::<f64>();
         assert!((sum(|part| part.predicted) / seconds - 1.0).abs() < 1e-9);
         assert_eq!(parts[0].family, AROUND, "what is furthest apart comes first");
         assert!((parts[0].measured - parts[0].predicted - 1e-3).abs() < 1e-9);

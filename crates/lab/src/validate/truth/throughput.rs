@@ -1,8 +1,8 @@
 //! Published training throughput of data-parallel runs. Rows of one device calibrate; others are predicted
 //! from specifications alone, and once more from what one device of the same system was measured to do.
 
-use super::super::csv::Row;
-use super::{Case, Part, Table};
+use super::{CsvTable, Prediction, TruthPart};
+use crate::validate::csv::CsvRow;
 use gulliver_oracle::closed::{Estimate, estimate};
 use gulliver_oracle::cluster::Cluster;
 use gulliver_oracle::hardware::Precision;
@@ -33,15 +33,15 @@ struct Asked {
 }
 
 /// Calibration, test, and test with one device measured.
-pub fn throughput(table: &Table) -> Vec<Part> {
+pub fn throughput(table: &CsvTable) -> Vec<TruthPart> {
     let mut parts = [
-        Part::new("calibration", Vec::new()),
-        Part::new("test", Vec::new()),
-        Part::new("test, one device measured", Vec::new()),
+        TruthPart::new("calibration", Vec::new()),
+        TruthPart::new("test", Vec::new()),
+        TruthPart::new("test, one device measured", Vec::new()),
     ];
     // By what is the same on one device and on many: seconds measured and predicted.
     let mut single: BTreeMap<String, (f64, f64)> = BTreeMap::new();
-    let mut rows: Vec<Row> = table.rows().collect();
+    let mut rows: Vec<CsvRow> = table.rows().collect();
     rows.sort_by_key(|row| row.count("gpus"));
     for row in rows {
         let gpus = row.count("gpus").unwrap_or(0);
@@ -56,7 +56,7 @@ pub fn throughput(table: &Table) -> Vec<Part> {
             continue;
         };
         let counted = gpus as f64 * asked.micro_batch as f64 * asked.parts as f64 * asked.units;
-        let case = Case {
+        let case = Prediction {
             label: row.line(&[
                 "framework",
                 "model",
@@ -88,14 +88,14 @@ pub fn throughput(table: &Table) -> Vec<Part> {
             let more = (took - thought) * asked.parts as f64;
             let predicted = (answer.seconds + more).max(took * asked.parts as f64);
             let interval = Some(answer.interval.map(|end| end * predicted / answer.seconds));
-            parts[2].cases.push(Case { predicted, interval, ..case.clone() });
+            parts[2].cases.push(Prediction { predicted, interval, ..case.clone() });
         }
         parts[at].cases.push(case);
     }
     parts.into()
 }
 
-fn answer(row: &Row, asked: &Asked, gpus: u32) -> Option<Estimate> {
+fn answer(row: &CsvRow, asked: &Asked, gpus: u32) -> Option<Estimate> {
     let cluster = Cluster::named(system(row.text("system"))?).ok()?;
     let software = match row.text("framework").to_lowercase().as_str() {
         "pytorch" => "pytorch",
@@ -128,7 +128,7 @@ fn system(text: &str) -> Option<&'static str> {
     })
 }
 
-fn asked(row: &Row) -> Option<Asked> {
+fn asked(row: &CsvRow) -> Option<Asked> {
     let mixed = row.text("precision") == "mixed";
     let batch = choose(row.text("batch_per_gpu"), mixed);
     let steps = choose(row.text("accum_steps"), mixed).unwrap_or(1);

@@ -1,25 +1,25 @@
-//! `gulliver bench`: speed and memory of the reference workloads on this machine, or where the time of
-//! a step goes. Comparing with other programs is the business of `bench/compare`.
+//! `lab bench`: speed and memory of the reference workloads on this machine, or where the time of a step goes.
+//! `bench/compare` compares them with other programs.
 
-mod array;
-mod measure;
-mod parts;
-mod profile;
-mod scaling;
+pub mod array;
+pub mod measure;
+pub mod parts;
+pub mod profile;
+pub mod scaling;
 
-use crate::error::Error;
-use crate::report::table::{self, Column};
-use crate::setup::{measured, measured_links};
-use crate::units;
-use crate::workload::{WORKLOADS, Workload, workloads};
+use crate::error::LabError;
+use crate::workload::{BenchWorkload, WORKLOADS, workloads};
 use clap::Args;
+use gulliver::report::table::{self, Column};
+use gulliver::setup::{measured, measured_links};
+use gulliver::units;
 use gulliver_graph::chain;
 use gulliver_graph::dim::DimError;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::nearest::suggestion;
 use gulliver_run::profile::roofline;
 use gulliver_run::team::{Team, cores};
-use measure::{Measured, Runner, Variant, measure};
+use measure::{BenchResult, BenchRunner, BenchVariant, measure};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 /// Measures training speed and memory on the reference workloads.
 #[derive(Args)]
-pub struct Arguments {
+pub struct BenchArguments {
     /// Which workloads; those that are compared with peers if none is named.
     #[arg(value_name = "WORKLOAD")]
     workloads: Vec<String>,
@@ -92,10 +92,10 @@ pub struct Arguments {
     fusion: bool,
 }
 
-impl Arguments {
+impl BenchArguments {
     /// What a process that measures one of several workloads is told, beside its name and threads.
     fn passed_on(&self) -> Vec<String> {
-        let Arguments { members, devices, seconds, sets, batch, length, .. } = self;
+        let BenchArguments { members, devices, seconds, sets, batch, length, .. } = self;
         let mut all = vec![format!("--seconds={seconds}")];
         all.extend(members.map(|n| format!("--members={n}")));
         all.extend(self.fused.then(|| "--fused".into()));
@@ -113,21 +113,21 @@ impl Arguments {
     }
 
     /// A workload as it is to be measured.
-    fn variant(&self, workload: &Workload, threads: usize) -> Result<Variant, Error> {
-        let mut variant = Variant::plain(workload, threads);
+    fn variant(&self, workload: &BenchWorkload, threads: usize) -> Result<BenchVariant, LabError> {
+        let mut variant = BenchVariant::plain(workload, threads);
         variant.members = self.members.map(|n| n.get());
         variant.devices = self.devices.map_or(1, |n| n.get());
         variant.workload.batch = self.batch.map_or(workload.batch, |n| n as usize);
         variant.workload.length = match self.length {
             Some(_) if workload.length == 0 => {
-                return Err(Error::Invalid(format!("--length: {} does not read tokens", workload.name)));
+                return Err(LabError::Argument(format!("--length: {} does not read tokens", workload.name)));
             }
             length => length.map_or(workload.length, |n| n as usize),
         };
         for set in &self.sets {
             let parsed = set.split_once('=').and_then(|(name, value)| Some((name, value.parse().ok()?)));
             let (name, value) = parsed.ok_or_else(|| {
-                Error::Invalid(format!("--set {set}: expected a setting and a whole number"))
+                LabError::Argument(format!("--set {set}: expected a setting and a whole number"))
             })?;
             variant.settings.push((name.into(), ParamValue::Int(value)));
         }
@@ -157,13 +157,13 @@ struct Machine {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Result<(), Error> {
+pub fn run(arguments: &BenchArguments) -> Result<(), LabError> {
     let start = Instant::now();
     let chosen = choose(&arguments.workloads)?;
     let devices = arguments.devices.map_or(1, |n| n.get());
     let threads = arguments.threads.unwrap_or_else(|| cores() / devices).clamp(1, 1024);
     if !arguments.seconds.is_finite() || !(0.0..=1e6).contains(&arguments.seconds) {
-        return Err(Error::Invalid(format!("--seconds {}: expected 0 to 1000000", arguments.seconds)));
+        return Err(LabError::Argument(format!("--seconds {}: expected 0 to 1000000", arguments.seconds)));
     }
     let mut out = io::stdout().lock();
     if arguments.scaling {
@@ -177,11 +177,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
     }
     let members = arguments.members.map(|n| n.get());
     if let (Some(members), false) = (members, arguments.fused) {
-        let Arguments { sets, batch, length, memory, .. } = arguments;
+        let BenchArguments { sets, batch, length, memory, .. } = arguments;
         if !sets.is_empty() || batch.or(*length).is_some() || memory.is_some() {
             let problem = "--members trains workloads as they are; add --fused to change one with --set, --batch, \
                            --length or --memory";
-            return Err(Error::Invalid(problem.into()));
+            return Err(LabError::Argument(problem.into()));
         }
         return show_arrays(&mut out, arguments, &chosen, threads, members);
     }
@@ -220,14 +220,14 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
     Ok(())
 }
 
-fn choose(names: &[String]) -> Result<Vec<&'static Workload>, Error> {
+fn choose(names: &[String]) -> Result<Vec<&'static BenchWorkload>, LabError> {
     if names.is_empty() {
         return Ok(WORKLOADS.iter().collect());
     }
     let find = |name: &String| {
         workloads().find(|w| w.name == name).ok_or_else(|| {
             let hint = suggestion(name, workloads().map(|w| w.name), "there are");
-            Error::Invalid(format!("there is no workload `{name}`{hint}"))
+            LabError::Argument(format!("there is no workload `{name}`{hint}"))
         })
     };
     names.iter().map(find).collect()
@@ -256,8 +256,12 @@ fn tagged(event: &str, mut value: Value) -> Value {
 }
 
 /// Runs this command for one workload in a process of its own.
-fn measure_apart(workload: &Workload, threads: usize, arguments: &Arguments) -> Result<Measured, Error> {
-    let failed = |problem: String| Error::Bench { workload: workload.name.into(), problem };
+fn measure_apart(
+    workload: &BenchWorkload,
+    threads: usize,
+    arguments: &BenchArguments,
+) -> Result<BenchResult, LabError> {
+    let failed = |problem: String| LabError::Workload { workload: workload.name.into(), problem };
     let output = Command::new(std::env::current_exe()?)
         .args(["bench", workload.name, "--json", "--no-probe"])
         .args(["--threads", &threads.to_string()])
@@ -275,7 +279,12 @@ fn measure_apart(workload: &Workload, threads: usize, arguments: &Arguments) -> 
         .ok_or_else(|| failed("its process gave no result".into()))
 }
 
-fn show(out: &mut impl Write, all: &[Measured], machine: Option<&Machine>, threads: usize) -> io::Result<()> {
+fn show(
+    out: &mut impl Write,
+    all: &[BenchResult],
+    machine: Option<&Machine>,
+    threads: usize,
+) -> io::Result<()> {
     let columns = [
         Column::Left("workload"),
         Column::Right("parameters"),
@@ -316,11 +325,11 @@ fn show(out: &mut impl Write, all: &[Measured], machine: Option<&Machine>, threa
 
 fn show_arrays(
     out: &mut impl Write,
-    arguments: &Arguments,
-    chosen: &[&'static Workload],
+    arguments: &BenchArguments,
+    chosen: &[&'static BenchWorkload],
     threads: usize,
     members: usize,
-) -> Result<(), Error> {
+) -> Result<(), LabError> {
     let columns = [
         Column::Left("workload"),
         Column::Right("members"),
@@ -348,9 +357,9 @@ fn show_arrays(
     Ok(())
 }
 
-fn show_fusion(out: &mut impl Write, workload: &'static Workload) -> Result<(), Error> {
+fn show_fusion(out: &mut impl Write, workload: &'static BenchWorkload) -> Result<(), LabError> {
     let (before, after) = (workload.plain_graph()?, workload.graph()?);
-    let problem = |e: DimError| Error::Bench { workload: workload.name.into(), problem: e.to_string() };
+    let problem = |e: DimError| LabError::Workload { workload: workload.name.into(), problem: e.to_string() };
     let text = chain::explain(&before, &after, &workload.sizes()).map_err(problem)?;
     writeln!(out, "{}\n{text}", workload.name)?;
     Ok(())
@@ -358,11 +367,11 @@ fn show_fusion(out: &mut impl Write, workload: &'static Workload) -> Result<(), 
 
 fn show_profile(
     out: &mut impl Write,
-    arguments: &Arguments,
-    workload: &'static Workload,
+    arguments: &BenchArguments,
+    workload: &'static BenchWorkload,
     threads: usize,
-) -> Result<(), Error> {
-    let mut runner = Runner::new(arguments.variant(workload, threads)?)?;
+) -> Result<(), LabError> {
+    let mut runner = BenchRunner::new(arguments.variant(workload, threads)?)?;
     let profile = profile::profile(&mut runner, arguments.seconds, arguments.shapes)?;
     if arguments.json {
         let value = serde_json::to_value(&profile).map_err(io::Error::from)?;
@@ -373,7 +382,7 @@ fn show_profile(
     Ok(())
 }
 
-fn show_scaling(out: &mut impl Write, arguments: &Arguments, threads: usize) -> Result<(), Error> {
+fn show_scaling(out: &mut impl Write, arguments: &BenchArguments, threads: usize) -> Result<(), LabError> {
     let mut rows = Vec::new();
     scaling::measure(threads, arguments.seconds, |row| {
         if arguments.json {
@@ -424,13 +433,13 @@ mod tests {
             first = Some(seconds);
             Ok(())
         };
-        let measured = measure(Variant::plain(workload, 1), 0.0, Instant::now(), &mut note).unwrap();
+        let measured = measure(BenchVariant::plain(workload, 1), 0.0, Instant::now(), &mut note).unwrap();
         assert_eq!(first, Some(measured.first_step_seconds));
         assert_eq!((measured.parameters, measured.steps), (2_410, 1));
         assert!(measured.peak_bytes >= 3 * 4 * measured.parameters);
         let event = tagged("workload", serde_json::to_value(&measured).unwrap());
         assert_eq!(event["event"], "workload");
-        assert_eq!(serde_json::from_value::<Measured>(event).unwrap(), measured);
+        assert_eq!(serde_json::from_value::<BenchResult>(event).unwrap(), measured);
 
         let mut text = Vec::new();
         let machine = Machine { flops_per_second: 1e9, copy_bytes_per_second: 2e9 };

@@ -3,11 +3,13 @@
 
 pub mod cases;
 pub mod part;
+pub mod report;
 
-use crate::error::Error;
-use crate::setup::Graphs;
-use crate::strategy::{ALONE, AUTO, STRATEGIES, judged, largest};
-use cases::{Case, Wires};
+use crate::accuracy::accuracy;
+use crate::error::LabError;
+use cases::{CheckCase, SlowLinks};
+use gulliver::setup::Graphs;
+use gulliver::strategy::{ALONE, AUTO, STRATEGIES, judged, largest};
 use gulliver_plan::document::collectives::exchanged;
 use gulliver_plan::document::ledger::Ledger;
 use gulliver_plan::document::topology::{Device, Topology, TopologyError};
@@ -19,7 +21,7 @@ use gulliver_run::planner::Planner;
 use gulliver_run::profile::measure::{counted, usual};
 use gulliver_run::profile::{Meanwhile, shares};
 use gulliver_run::session::{Foreseen, Key, Session, SessionError, SessionOptions, Which, timed};
-use part::{Part, Parts};
+use part::{StepPart, StepParts};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -34,7 +36,7 @@ const TURN: (f64, usize) = (0.15, 1);
 
 /// One job with one strategy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Checked {
+pub struct CheckedStrategy {
     /// Its strategy; `alone` on one device.
     pub strategy: &'static str,
     /// Seconds of a step, predicted.
@@ -55,34 +57,29 @@ pub struct Checked {
     pub steps: Vec<f64>,
     /// Where they went, if that was asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub parts: Vec<Part>,
+    pub parts: Vec<StepPart>,
 }
 
-impl Checked {
+impl CheckedStrategy {
     /// How near the prediction is to what was measured.
     pub fn accuracy(&self) -> f64 {
         accuracy(self.predicted, self.measured)
     }
 }
 
-/// `1 - |predicted - measured| / measured`, not below 0.
-pub fn accuracy(predicted: f64, measured: f64) -> f64 {
-    (1.0 - (predicted - measured).abs() / measured).max(0.0)
-}
-
 /// One job on the same devices and links with every strategy that can be.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Group {
+pub struct CheckedJob {
     /// The job.
     #[serde(flatten)]
-    pub case: Case,
+    pub case: CheckCase,
     /// By strategy.
-    pub all: Vec<Checked>,
+    pub all: Vec<CheckedStrategy>,
     /// Strategies that cannot be, and why.
     pub unable: Vec<(&'static str, String)>,
 }
 
-impl Group {
+impl CheckedJob {
     /// How much longer the strategy predicted to be fastest takes than the one that is, as a share.
     pub fn regret(&self) -> f64 {
         self.ranked().map_or(0.0, |[chosen, fastest]| chosen.measured / fastest.measured - 1.0)
@@ -90,25 +87,25 @@ impl Group {
 
     /// One standard error of that: strategies as fast as each other are seldom measured so.
     pub fn unsure(&self) -> f64 {
-        let different = |[a, b]: &[&Checked; 2]| a.strategy != b.strategy;
+        let different = |[a, b]: &[&CheckedStrategy; 2]| a.strategy != b.strategy;
         self.ranked().filter(different).map_or(0.0, |[chosen, fastest]| chosen.unsure.hypot(fastest.unsure))
     }
 
     /// The strategies that were predicted and measured to be fastest.
-    fn ranked(&self) -> Option<[&Checked; 2]> {
-        let least = |of: fn(&Checked) -> f64| self.all.iter().min_by(|a, b| of(a).total_cmp(&of(b)));
+    fn ranked(&self) -> Option<[&CheckedStrategy; 2]> {
+        let least = |of: fn(&CheckedStrategy) -> f64| self.all.iter().min_by(|a, b| of(a).total_cmp(&of(b)));
         Some([least(|one| one.predicted)?, least(|one| one.measured)?])
     }
 }
 
 /// How jobs are checked.
-pub struct Wanted {
+pub struct CheckOptions {
     /// How many turns every job of a group has.
     pub rounds: usize,
     /// Whether it is noted where steps go.
     pub parts: bool,
     /// What the machine is measured with in turns with jobs, if it is.
-    pub fresh: Option<Fresh>,
+    pub fresh: Option<FreshCurves>,
 }
 
 /// A job ready to be stepped, and what is known of its steps.
@@ -125,7 +122,7 @@ struct Running {
     /// Planned from other devices in a step.
     from_peers: u64,
     /// Where steps go, if somebody wants to know.
-    parts: Option<Parts>,
+    parts: Option<StepParts>,
 }
 
 /// Seconds that every probe is run for in a round: in every third of them only, predictions were 7 % too high.
@@ -133,16 +130,16 @@ const FRESH: f64 = 0.05;
 
 /// Ways of using the machine that are measured while jobs are checked, by threads of a device and devices.
 #[derive(Default)]
-pub struct Fresh {
+pub struct FreshCurves {
     ways: BTreeMap<[usize; 2], Meanwhile>,
 }
 
 /// Families that are a smaller share of a job's work are taken as the profile has them.
 const OF_INTEREST: f64 = 0.02;
 
-impl Fresh {
+impl FreshCurves {
     /// Begins anew for a job in all these cases.
-    fn begin(&mut self, cases: &[Case], graphs: &Graphs, profile: &Profile) -> Result<(), Error> {
+    fn begin(&mut self, cases: &[CheckCase], graphs: &Graphs, profile: &Profile) -> Result<(), LabError> {
         for case in cases {
             // Several devices are as fast as one while the others are at rest.
             for way in [[case.threads, case.devices], [case.threads, 1]] {
@@ -160,7 +157,7 @@ impl Fresh {
     }
 
     /// Runs those of all probes that have this one of so many turns of a round.
-    fn turn(&mut self, turn: (usize, usize)) -> Result<(), Error> {
+    fn turn(&mut self, turn: (usize, usize)) -> Result<(), LabError> {
         for meanwhile in self.ways.values_mut() {
             meanwhile.turn(FRESH, turn)?;
         }
@@ -168,7 +165,7 @@ impl Fresh {
     }
 
     /// The profile with what was measured since it began.
-    fn renewed(&self, profile: &Profile) -> Result<Profile, Error> {
+    fn renewed(&self, profile: &Profile) -> Result<Profile, LabError> {
         let mut profile = profile.clone();
         for (&[threads, devices], meanwhile) in &self.ways {
             if let Some(place) = profile.nearest(threads, devices) {
@@ -185,12 +182,16 @@ impl Fresh {
 /// Trains a job with every strategy, on the devices and links of all these cases, everything in turns, and compares.
 /// With `fresh`, the machine is measured in turns with them, and what is predicted goes by that; strategies are planned
 /// by the profile. The cases have one network and batch.
-pub fn check(cases: &[Case], profile: &Profile, wanted: &mut Wanted) -> Result<Vec<Group>, Error> {
-    let Wanted { rounds, parts, fresh } = wanted;
-    let Some(Case { probe, .. }) = cases.first() else { return Ok(Vec::new()) };
+pub fn check(
+    cases: &[CheckCase],
+    profile: &Profile,
+    wanted: &mut CheckOptions,
+) -> Result<Vec<CheckedJob>, LabError> {
+    let CheckOptions { rounds, parts, fresh } = wanted;
+    let Some(CheckCase { probe, .. }) = cases.first() else { return Ok(Vec::new()) };
     let (train, batch) = probe.built()?;
     let graphs = Graphs { train, evaluation: probe.evaluation()?, largest: cases[0].sizes() };
-    let mut groups: Vec<(Group, Vec<Running>)> = Vec::new();
+    let mut groups: Vec<(CheckedJob, Vec<Running>)> = Vec::new();
     for case in cases {
         groups.push(begin_all(case, &graphs, profile, *parts)?);
     }
@@ -214,7 +215,7 @@ pub fn check(cases: &[Case], profile: &Profile, wanted: &mut Wanted) -> Result<V
     }
     if let Some(fresh) = fresh {
         let profile = fresh.renewed(profile)?;
-        for (Group { case, .. }, running) in &mut groups {
+        for (CheckedJob { case, .. }, running) in &mut groups {
             let curves = profile.at(case.threads, case.devices).map(Arc::new);
             for one in running {
                 one.planners.iter_mut().for_each(|planner| planner.set_curves(curves.clone()));
@@ -224,22 +225,22 @@ pub fn check(cases: &[Case], profile: &Profile, wanted: &mut Wanted) -> Result<V
         }
     }
     let compared = groups.into_iter().map(|(group, running)| {
-        let mut all: Vec<Checked> = running.into_iter().map(Running::checked).collect();
+        let mut all: Vec<CheckedStrategy> = running.into_iter().map(Running::checked).collect();
         if group.case.devices == 1 {
             all.iter_mut().for_each(|one| one.strategy = ALONE);
         }
-        Group { all, ..group }
+        CheckedJob { all, ..group }
     });
     Ok(compared.collect())
 }
 
 /// A job with every strategy that can be, ready to be stepped.
 fn begin_all(
-    case: &Case,
+    case: &CheckCase,
     graphs: &Graphs,
     profile: &Profile,
     parts: bool,
-) -> Result<(Group, Vec<Running>), Error> {
+) -> Result<(CheckedJob, Vec<Running>), LabError> {
     let curves = profile.at(case.threads, case.devices).map(Arc::new);
     let options = SessionOptions {
         threads: case.threads,
@@ -259,10 +260,10 @@ fn begin_all(
         match begin(name, case, graphs, &options, parts) {
             Ok(one) => running.push(one),
             Err(Refused::Strategy(e)) => unable.push((name, e.to_string())),
-            Err(Refused::Links(e)) => return Err(Error::Invalid(e.to_string())),
+            Err(Refused::Links(e)) => return Err(LabError::Argument(e.to_string())),
         }
     }
-    Ok((Group { case: *case, all: Vec::new(), unable }, running))
+    Ok((CheckedJob { case: *case, all: Vec::new(), unable }, running))
 }
 
 enum Refused {
@@ -278,13 +279,13 @@ impl From<SessionError> for Refused {
 
 fn begin(
     name: &'static str,
-    case: &Case,
+    case: &CheckCase,
     graphs: &Graphs,
     options: &SessionOptions,
     parts: bool,
 ) -> Result<Running, Refused> {
     let throttle = match case.wires {
-        Some(Wires { wiring, .. }) => {
+        Some(SlowLinks { wiring, .. }) => {
             let topology = Topology::wired(vec![Device::default(); case.devices], &wiring);
             Some(Arc::new(Throttle::new(topology.map_err(Refused::Links)?)))
         }
@@ -300,7 +301,7 @@ fn begin(
     let (planners, foreseen) = (made.planners, made.foreseen);
     let mut session = Session::together(planners.clone(), 0)?;
     let plans = planners.iter().map(|planner| planner.graph(Which::Train)).zip(&foreseen.plans);
-    let parts = parts.then(|| Parts::of(&plans.collect::<Vec<_>>()));
+    let parts = parts.then(|| StepParts::of(&plans.collect::<Vec<_>>()));
     if parts.is_some() {
         session.record();
     }
@@ -319,7 +320,7 @@ fn begin(
 
 impl Running {
     /// Steps for so many seconds and so often at least; whether they count.
-    fn turn(&mut self, batch: &Batch, (seconds, least): (f64, usize), counts: bool) -> Result<(), Error> {
+    fn turn(&mut self, batch: &Batch, (seconds, least): (f64, usize), counts: bool) -> Result<(), LabError> {
         let (begin, mut done) = (Instant::now(), 0);
         while done < least || begin.elapsed().as_secs_f64() < seconds {
             let (key, start) = (Key { seed: 0, step: self.steps }, Instant::now());
@@ -338,7 +339,7 @@ impl Running {
         Ok(())
     }
 
-    fn checked(self) -> Checked {
+    fn checked(self) -> CheckedStrategy {
         let Running { strategy, foreseen, session, throttle, steps, times, from_peers, parts, .. } = self;
         let mut sorted = times.clone();
         sorted.sort_by(f64::total_cmp);
@@ -370,6 +371,17 @@ impl Running {
         let parts = parts.map(|parts| parts.compared(&foreseen.together.spans, foreseen.together.seconds));
         let parts = parts.unwrap_or_default();
         let (predicted, spread) = (foreseen.together.seconds, (high - low) / measured);
-        Checked { strategy, predicted, measured, spread, unsure, peak, bytes, exact, steps: times, parts }
+        CheckedStrategy {
+            strategy,
+            predicted,
+            measured,
+            spread,
+            unsure,
+            peak,
+            bytes,
+            exact,
+            steps: times,
+            parts,
+        }
     }
 }

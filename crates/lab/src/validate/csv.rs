@@ -2,23 +2,23 @@
 
 /// A table of text.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Table {
+pub struct CsvTable {
     /// Names of the columns.
     pub columns: Vec<String>,
     /// Fields by row.
     pub rows: Vec<Vec<String>>,
 }
 
-impl Table {
+impl CsvTable {
     /// Reads a table; rows that are too short are filled up.
-    pub fn parse(text: &str) -> Table {
+    pub fn parse(text: &str) -> CsvTable {
         let mut lines = text.lines().filter(|line| !line.trim().is_empty()).map(fields);
         let columns: Vec<String> = lines.next().unwrap_or_default();
         let rows = lines.map(|mut row| {
             row.resize(columns.len(), String::new());
             row
         });
-        Table { rows: rows.collect(), columns }
+        CsvTable { rows: rows.collect(), columns }
     }
 
     /// Whether there are all of these columns.
@@ -27,19 +27,19 @@ impl Table {
     }
 
     /// A row by the names of its columns.
-    pub fn rows(&self) -> impl Iterator<Item = Row<'_>> {
-        self.rows.iter().map(|fields| Row { table: self, fields })
+    pub fn rows(&self) -> impl Iterator<Item = CsvRow<'_>> {
+        self.rows.iter().map(|fields| CsvRow { table: self, fields })
     }
 }
 
 /// A row of a table.
 #[derive(Clone, Copy, Debug)]
-pub struct Row<'a> {
-    table: &'a Table,
+pub struct CsvRow<'a> {
+    table: &'a CsvTable,
     fields: &'a [String],
 }
 
-impl Row<'_> {
+impl CsvRow<'_> {
     /// A field, empty if there is no such column.
     pub fn text(&self, column: &str) -> &str {
         let at = self.table.columns.iter().position(|name| name == column);
@@ -91,9 +91,9 @@ mod tests {
 
     #[test]
     fn tables_are_read_as_they_come() {
-        let table = Table::parse("a,b,c\n1,\"x, \"\"y\"\"\",3\n\n4\n");
+        let table = CsvTable::parse("a,b,c\n1,\"x, \"\"y\"\"\",3\n\n4\n");
         assert_eq!(table.rows.len(), 2);
-        let rows: Vec<Row> = table.rows().collect();
+        let rows: Vec<CsvRow> = table.rows().collect();
         assert_eq!(
             (rows[0].number("a"), rows[0].text("b"), rows[0].count("c")),
             (Some(1.0), "x, \"y\"", Some(3))

@@ -1,8 +1,8 @@
 //! What another planner thinks of its own plans: Harmony's estimates, for models beyond device memory, against ours
 //! from the same profiles of layers. Neither is a measurement.
 
-use super::super::csv::{Row, Table};
-use super::{Case, Part};
+use super::{Prediction, TruthPart};
+use crate::validate::csv::{CsvRow, CsvTable};
 use gulliver_oracle::closed::{Estimate, estimate};
 use gulliver_oracle::cluster::Cluster;
 use gulliver_oracle::hardware::Precision;
@@ -13,8 +13,8 @@ use gulliver_oracle::workload::{Layer, Workload};
 use std::collections::BTreeMap;
 
 /// Plans of Harmony on a box of GTX 1080 Ti: its estimates of time stand where measurements do elsewhere.
-pub fn harmony(table: &Table, layers: &Table, profiles: &Table) -> Vec<Part> {
-    let mut part = Part::new("estimates of Harmony", Vec::new());
+pub fn harmony(table: &CsvTable, layers: &CsvTable, profiles: &CsvTable) -> Vec<TruthPart> {
+    let mut part = TruthPart::new("estimates of Harmony", Vec::new());
     let profiles = Profiles::new(layers, profiles);
     for row in table.rows() {
         match case(&row, &profiles) {
@@ -25,9 +25,9 @@ pub fn harmony(table: &Table, layers: &Table, profiles: &Table) -> Vec<Part> {
     vec![part]
 }
 
-fn case(row: &Row, profiles: &Profiles) -> Option<Case> {
+fn case(row: &CsvRow, profiles: &Profiles) -> Option<Prediction> {
     let answer = answer(row, profiles)?;
-    Some(Case {
+    Some(Prediction {
         label: row.line(&[
             "model",
             "minibatch",
@@ -47,7 +47,7 @@ fn case(row: &Row, profiles: &Profiles) -> Option<Case> {
     })
 }
 
-fn answer(row: &Row, profiles: &Profiles) -> Option<Estimate> {
+fn answer(row: &CsvRow, profiles: &Profiles) -> Option<Estimate> {
     let (devices, batch) = (row.count("gpus")?, row.count("minibatch")?);
     let (packs, micro_batch) = (row.count("n_pack_bwd")?, row.count("u_bwd")?);
     let serial = Strategy::serial(micro_batch);
@@ -74,7 +74,7 @@ struct Profiles {
 }
 
 impl Profiles {
-    fn new(layers: &Table, profiles: &Table) -> Profiles {
+    fn new(layers: &CsvTable, profiles: &CsvTable) -> Profiles {
         let mut made = Profiles { layers: BTreeMap::new(), curves: BTreeMap::new() };
         for row in layers.rows() {
             let sizes = [row.number("weight_bytes"), row.number("input_act_bytes_per_sample")];

@@ -6,8 +6,8 @@ mod planner;
 mod throughput;
 mod training;
 
-use super::csv::Table;
-use super::score::Case;
+use crate::validate::csv::CsvTable;
+use crate::validate::score::Prediction;
 use std::path::Path;
 
 /// The part of a file that is those rows of its `test` that nobody warns of.
@@ -15,25 +15,29 @@ pub const UNDOUBTED: &str = "test, undoubted";
 
 /// The cases of one part of a file.
 #[derive(Clone, Debug)]
-pub struct Part {
+pub struct TruthPart {
     /// What it is: `test`, `calibration`, `memory`…
     pub name: &'static str,
     /// Its cases.
-    pub cases: Vec<Case>,
+    pub cases: Vec<Prediction>,
     /// What another oracle's authors say its mean error on such rows is.
     pub published: Option<f64>,
     /// Rows that could not be asked about.
     pub skipped: usize,
 }
 
-impl Part {
-    fn new(name: &'static str, cases: Vec<Case>) -> Part {
-        Part { name, cases, published: None, skipped: 0 }
+impl TruthPart {
+    fn new(name: &'static str, cases: Vec<Prediction>) -> TruthPart {
+        TruthPart { name, cases, published: None, skipped: 0 }
     }
 }
 
 /// The parts of a file, or none if its format is not known. `beside` finds other files of the directory.
-pub fn parts(path: &Path, table: &Table, beside: &dyn Fn(&str) -> Option<Table>) -> Option<Vec<Part>> {
+pub fn parts(
+    path: &Path,
+    table: &CsvTable,
+    beside: &dyn Fn(&str) -> Option<CsvTable>,
+) -> Option<Vec<TruthPart>> {
     let name = path.file_stem().map_or(String::new(), |stem| stem.to_string_lossy().to_lowercase());
     let parts = if table.has(&["gpu", "num_gpus", "bytes", "time_ns"]) {
         kernels::all_reduce(table)

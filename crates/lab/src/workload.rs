@@ -14,7 +14,7 @@ use gulliver_run::host::{HostData, HostTensor};
 
 /// One row of [`WORKLOADS`] or [`ARRAY_WORKLOADS`].
 #[derive(Clone, Debug, PartialEq)]
-pub struct Workload {
+pub struct BenchWorkload {
     /// What people call it.
     pub name: &'static str,
     /// Its model.
@@ -32,12 +32,12 @@ pub struct Workload {
     /// Share of the labels that count; the others are [`IGNORED`].
     pub counted: f32,
     /// How it is trained.
-    pub optimizer: Rule,
+    pub optimizer: BenchOptimizer,
 }
 
 /// How a workload is trained; every objective alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
+pub enum BenchOptimizer {
     /// Learning rate 0.001.
     Adam,
     /// Learning rate 0.0002, first beta 0.5.
@@ -46,13 +46,13 @@ pub enum Rule {
     Momentum,
 }
 
-impl Rule {
+impl BenchOptimizer {
     /// The optimizer and its settings, the learning rate first.
     fn settings(self) -> (&'static str, [(&'static str, f32); 2]) {
         match self {
-            Rule::Adam => ("adam", [("lr", 1e-3), ("beta1", 0.9)]),
-            Rule::AdamOfDcgan => ("adam", [("lr", 2e-4), ("beta1", 0.5)]),
-            Rule::Momentum => ("sgd", [("lr", 0.01), ("momentum", 0.9)]),
+            BenchOptimizer::Adam => ("adam", [("lr", 1e-3), ("beta1", 0.9)]),
+            BenchOptimizer::AdamOfDcgan => ("adam", [("lr", 2e-4), ("beta1", 0.5)]),
+            BenchOptimizer::Momentum => ("sgd", [("lr", 0.01), ("momentum", 0.9)]),
         }
     }
 
@@ -73,32 +73,32 @@ const fn row(
     parameters: u64,
     [batch, length]: [usize; 2],
     labels: u64,
-    optimizer: Rule,
-) -> Workload {
+    optimizer: BenchOptimizer,
+) -> BenchWorkload {
     let (model, counted) = (name, 1.0);
-    Workload { name, model, settings: &[], parameters, batch, length, labels, counted, optimizer }
+    BenchWorkload { name, model, settings: &[], parameters, batch, length, labels, counted, optimizer }
 }
 
 /// The workloads that are compared with peers one job at a time.
-pub static WORKLOADS: &[Workload] = &[
-    row("mlp", 1_863_690, [64, 0], 10, Rule::Adam),
-    row("mlp-tiny", 2_410, [32, 0], 10, Rule::Adam),
-    row("resnet18", 11_173_962, [32, 0], 10, Rule::Momentum),
-    row("resnet50", 25_557_032, [4, 0], 1000, Rule::Momentum),
-    row("gpt-nano", 809_856, [16, 64], 65, Rule::Adam),
-    row("gpt-mini", 10_770_816, [4, 256], 65, Rule::Adam),
-    row("gpt2", 124_439_808, [1, 256], 50257, Rule::Adam),
-    row("lstm", 5_227_496, [20, 35], 1000, Rule::Momentum),
-    row("pointnet", 811_048, [16, 0], 40, Rule::Adam),
+pub static WORKLOADS: &[BenchWorkload] = &[
+    row("mlp", 1_863_690, [64, 0], 10, BenchOptimizer::Adam),
+    row("mlp-tiny", 2_410, [32, 0], 10, BenchOptimizer::Adam),
+    row("resnet18", 11_173_962, [32, 0], 10, BenchOptimizer::Momentum),
+    row("resnet50", 25_557_032, [4, 0], 1000, BenchOptimizer::Momentum),
+    row("gpt-nano", 809_856, [16, 64], 65, BenchOptimizer::Adam),
+    row("gpt-mini", 10_770_816, [4, 256], 65, BenchOptimizer::Adam),
+    row("gpt2", 124_439_808, [1, 256], 50257, BenchOptimizer::Adam),
+    row("lstm", 5_227_496, [20, 35], 1000, BenchOptimizer::Momentum),
+    row("pointnet", 811_048, [16, 0], 40, BenchOptimizer::Adam),
 ];
 
 /// More, for arrays of jobs. None has dropout, so that jobs of other programs can have the same losses.
-pub static ARRAY_WORKLOADS: &[Workload] = &[
-    row("cnn", 20_490, [32, 0], 10, Rule::Adam),
-    row("mobilenet_v2", 2_236_682, [32, 0], 10, Rule::Momentum).with(MOBILENET),
-    row("dcgan", 6_342_272, [16, 0], 0, Rule::AdamOfDcgan),
-    row("transformer-lm", 4_660_480, [32, 32], 33278, Rule::Adam).of("gpt").with(TRANSFORMER_LM),
-    row("bert-small", 41_404_730, [4, 64], 30522, Rule::Adam).with(BERT).counting(0.15),
+pub static ARRAY_WORKLOADS: &[BenchWorkload] = &[
+    row("cnn", 20_490, [32, 0], 10, BenchOptimizer::Adam),
+    row("mobilenet_v2", 2_236_682, [32, 0], 10, BenchOptimizer::Momentum).with(MOBILENET),
+    row("dcgan", 6_342_272, [16, 0], 0, BenchOptimizer::AdamOfDcgan),
+    row("transformer-lm", 4_660_480, [32, 32], 33278, BenchOptimizer::Adam).of("gpt").with(TRANSFORMER_LM),
+    row("bert-small", 41_404_730, [4, 64], 30522, BenchOptimizer::Adam).with(BERT).counting(0.15),
 ];
 
 static MOBILENET: Settings = &[("size", int(32)), ("classes", int(10)), ("dropout", float(0.0))];
@@ -112,21 +112,21 @@ static TRANSFORMER_LM: Settings = &[
 static BERT: Settings = &[("layers", int(8)), ("dropout", float(0.0))];
 
 /// Every workload there is.
-pub fn workloads() -> impl Iterator<Item = &'static Workload> + Clone {
+pub fn workloads() -> impl Iterator<Item = &'static BenchWorkload> + Clone {
     WORKLOADS.iter().chain(ARRAY_WORKLOADS)
 }
 
-impl Workload {
-    const fn of(self, model: &'static str) -> Workload {
-        Workload { model, ..self }
+impl BenchWorkload {
+    const fn of(self, model: &'static str) -> BenchWorkload {
+        BenchWorkload { model, ..self }
     }
 
-    const fn with(self, settings: Settings) -> Workload {
-        Workload { settings, ..self }
+    const fn with(self, settings: Settings) -> BenchWorkload {
+        BenchWorkload { settings, ..self }
     }
 
-    const fn counting(self, counted: f32) -> Workload {
-        Workload { counted, ..self }
+    const fn counting(self, counted: f32) -> BenchWorkload {
+        BenchWorkload { counted, ..self }
     }
 
     /// Sizes of a step.
@@ -208,7 +208,7 @@ mod tests {
         }
     }
 
-    fn named(name: &str) -> &'static Workload {
+    fn named(name: &str) -> &'static BenchWorkload {
         workloads().find(|w| w.name == name).unwrap_or_else(|| panic!("{name}"))
     }
 
@@ -257,7 +257,11 @@ mod tests {
 
     #[test]
     fn rules_are_optimizers() {
-        for (rule, lr) in [(Rule::Adam, 1e-3), (Rule::AdamOfDcgan, 2e-4), (Rule::Momentum, 0.01)] {
+        for (rule, lr) in [
+            (BenchOptimizer::Adam, 1e-3),
+            (BenchOptimizer::AdamOfDcgan, 2e-4),
+            (BenchOptimizer::Momentum, 0.01),
+        ] {
             assert_eq!(rule.lr(), lr);
             let hypers = rule.optimizer().unwrap().hypers;
             assert!(hypers.contains(&("lr", lr)), "{rule:?}: {hypers:?}");

@@ -1,8 +1,8 @@
 //! Where the time of a training step goes: every instruction timed, summed by operator.
 
-use super::measure::{Runner, WARM_UP};
-use crate::error::Error;
-use crate::report::table::{self, Column};
+use crate::bench::measure::{BenchRunner, WARM_UP};
+use crate::error::LabError;
+use gulliver::report::table::{self, Column};
 use gulliver_graph::dim::{Bindings, Dim, DimError};
 use gulliver_graph::graph::{Graph, Node, Phase, Value};
 use gulliver_run::executor::Work;
@@ -12,7 +12,7 @@ use std::time::Instant;
 
 /// The time of an average step by operator.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Profile {
+pub struct StepProfile {
     /// What was trained.
     pub workload: String,
     /// Steps the averages are over.
@@ -20,12 +20,12 @@ pub struct Profile {
     /// Time of a step, what lies between instructions included.
     pub step_seconds: f64,
     /// Operators, longest first.
-    pub rows: Vec<Row>,
+    pub rows: Vec<OperatorRow>,
 }
 
 /// An operator in one phase of the step; with shapes, for one set of them. Numbers are of one step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
+pub struct OperatorRow {
     /// Its name; `copy` and `accumulate` are the plan's own.
     pub operator: &'static str,
     /// `forward`, `backward` or `update`; empty for the plan's own.
@@ -43,7 +43,7 @@ pub struct Row {
 }
 
 /// Profiles steps for `seconds`, at least one.
-pub fn profile(runner: &mut Runner, seconds: f64, shapes: bool) -> Result<Profile, Error> {
+pub fn profile(runner: &mut BenchRunner, seconds: f64, shapes: bool) -> Result<StepProfile, LabError> {
     for _ in 0..WARM_UP {
         runner.step()?;
     }
@@ -65,25 +65,31 @@ pub fn profile(runner: &mut Runner, seconds: f64, shapes: bool) -> Result<Profil
         }
     }
     let sizes = runner.sizes()?;
-    let failed = |e: DimError| Error::Bench { workload: runner.workload.name.into(), problem: e.to_string() };
-    let mut rows: HashMap<(&str, &str, String), Row> = HashMap::new();
+    let failed =
+        |e: DimError| LabError::Workload { workload: runner.workload.name.into(), problem: e.to_string() };
+    let mut rows: HashMap<(&str, &str, String), OperatorRow> = HashMap::new();
     for (work, time) in sums {
         let one = describe(runner.session.graph(), &sizes, work, shapes).map_err(failed)?;
         let key = (one.operator, one.phase, one.shapes.clone());
-        let row = rows.entry(key).or_insert(Row { calls: 0, flops: 0, bytes: 0, ..one.clone() });
+        let row = rows.entry(key).or_insert(OperatorRow { calls: 0, flops: 0, bytes: 0, ..one.clone() });
         row.calls += 1;
         row.seconds += time / steps as f64;
         row.flops += one.flops;
         row.bytes += one.bytes;
     }
-    let mut rows: Vec<Row> = rows.into_values().collect();
+    let mut rows: Vec<OperatorRow> = rows.into_values().collect();
     rows.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
-    Ok(Profile { workload: runner.workload.name.into(), steps, step_seconds: inside / steps as f64, rows })
+    Ok(StepProfile {
+        workload: runner.workload.name.into(),
+        steps,
+        step_seconds: inside / steps as f64,
+        rows,
+    })
 }
 
 /// A row of one instruction, with no time yet.
-fn describe(graph: &Graph, sizes: &Bindings, work: Work, shapes: bool) -> Result<Row, DimError> {
-    let own = |operator, flops, bytes| Row {
+fn describe(graph: &Graph, sizes: &Bindings, work: Work, shapes: bool) -> Result<OperatorRow, DimError> {
+    let own = |operator, flops, bytes| OperatorRow {
         operator,
         phase: "",
         shapes: String::new(),
@@ -107,7 +113,7 @@ fn describe(graph: &Graph, sizes: &Bindings, work: Work, shapes: bool) -> Result
         Phase::Update => "update",
     };
     let shapes = if shapes { node_shapes(graph, sizes, node)? } else { String::new() };
-    Ok(Row { phase, shapes, ..own(node.op.done(), flops, bytes) })
+    Ok(OperatorRow { phase, shapes, ..own(node.op.done(), flops, bytes) })
 }
 
 /// `64x784, 10x784 -> 64x10`, scalars as `1`.
@@ -122,7 +128,7 @@ fn node_shapes(graph: &Graph, sizes: &Bindings, node: &Node) -> Result<String, D
     Ok(format!("{} -> {}", list(&node.ins)?, list(&node.outs)?))
 }
 
-impl Profile {
+impl StepProfile {
     /// As a table, with a line of totals.
     pub fn render(&self) -> String {
         let columns = [
@@ -140,7 +146,7 @@ impl Profile {
             if seconds > 0.0 { format!("{:.1}", amount as f64 / seconds / 1e9) } else { "-".into() }
         };
         let share = |seconds: f64| format!("{:.1}%", 100.0 * seconds / self.step_seconds);
-        let cells = |r: &Row| {
+        let cells = |r: &OperatorRow| {
             vec![
                 r.operator.to_string(),
                 r.phase.to_string(),
@@ -180,15 +186,15 @@ impl Profile {
 
 #[cfg(test)]
 mod tests {
-    use super::super::measure::Variant;
     use super::*;
+    use crate::bench::measure::BenchVariant;
     use crate::workload::{WORKLOADS, step_flops};
 
     #[test]
     fn rows_add_up_to_the_step() {
         let workload = WORKLOADS.iter().find(|w| w.name == "mlp-tiny").unwrap();
         for shapes in [false, true] {
-            let mut runner = Runner::new(Variant::plain(workload, 1)).unwrap();
+            let mut runner = BenchRunner::new(BenchVariant::plain(workload, 1)).unwrap();
             let profile = profile(&mut runner, 0.0, shapes).unwrap();
             let whole = step_flops(runner.session.graph(), &workload.sizes()).unwrap();
             assert_eq!(profile.rows.iter().map(|r| r.flops).sum::<u64>(), whole);

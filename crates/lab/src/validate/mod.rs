@@ -1,14 +1,21 @@
-//! `gulliver oracle --validate DIR`: predictions against the published measurements of a directory.
+//! `lab validate DIR`: the oracle's predictions against the published measurements of a directory.
 
-use crate::error::Error;
-use crate::files::read_text;
-use crate::oracle::csv::Table;
-use crate::oracle::score::{Case, Score, score};
-use crate::oracle::truth::{Part, UNDOUBTED, parts};
-use crate::report::table::{Column, render};
+pub mod csv;
+pub mod paradl;
+pub mod score;
+pub mod truth;
+
+use crate::error::{LabError, json_line};
+use clap::Args;
+use csv::CsvTable;
+use gulliver::files::read_text;
+use gulliver::oracle::page::seconds;
+use gulliver::report::table::{Column, render};
+use score::{Prediction, Score, score};
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use truth::{TruthPart, UNDOUBTED, parts};
 
 /// Much larger than any published file.
 const MOST_BYTES: u64 = 256 << 20;
@@ -16,24 +23,36 @@ const MOST_BYTES: u64 = 256 << 20;
 /// Misses that are listed for each part that tests.
 const WORST: usize = 3;
 
-/// A part of a file and how it was met.
+/// Compares the oracle's predictions with published measurements.
+#[derive(Args)]
+pub struct ValidateArguments {
+    /// A directory of CSV files; docs/oracle.md describes their formats.
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// Prints JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A part of a file, and its score.
 struct Scored {
     file: String,
-    part: Part,
+    part: TruthPart,
     score: Score,
 }
 
 /// Reads every file of the directory, and prints how well each was predicted.
-pub fn run(dir: &Path, json: bool) -> Result<(), Error> {
-    let failed = |path: &Path, source| Error::File { path: path.to_path_buf(), source };
+pub fn run(arguments: &ValidateArguments) -> Result<(), LabError> {
+    let dir = arguments.dir.as_path();
+    let failed = |path: &Path, source| LabError::File { path: path.to_path_buf(), source };
     let listed = std::fs::read_dir(dir).map_err(|source| failed(dir, source))?;
     let mut files: Vec<PathBuf> = listed.filter_map(|entry| Some(entry.ok()?.path())).collect();
     files.retain(|path| path.extension().is_some_and(|e| e == "csv"));
     files.sort();
-    let beside = |name: &str| Some(Table::parse(&read_text(&dir.join(name), "it", MOST_BYTES).ok()?));
+    let beside = |name: &str| Some(CsvTable::parse(&read_text(&dir.join(name), "it", MOST_BYTES).ok()?));
     let (mut scored, mut unknown) = (Vec::new(), Vec::new());
     for path in &files {
-        let table = Table::parse(&read_text(path, "a file of measurements", MOST_BYTES)?);
+        let table = CsvTable::parse(&read_text(path, "a file of measurements", MOST_BYTES)?);
         let file = path.file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned());
         match parts(path, &table, &beside) {
             Some(parts) => scored.extend(parts.into_iter().map(|part| Scored {
@@ -45,12 +64,12 @@ pub fn run(dir: &Path, json: bool) -> Result<(), Error> {
         }
     }
     if scored.is_empty() {
-        return Err(Error::Invalid(format!(
+        return Err(LabError::Argument(format!(
             "{}: no file of a known format; formats are described in docs/oracle.md",
             dir.display()
         )));
     }
-    let text = if json { as_json(&scored, &unknown)? } else { as_text(&scored, &unknown) };
+    let text = if arguments.json { as_json(&scored, &unknown)? } else { as_text(&scored, &unknown) };
     Ok(io::stdout().lock().write_all(text.as_bytes())?)
 }
 
@@ -131,21 +150,22 @@ fn as_text(scored: &[Scored], unknown: &[String]) -> String {
 
 /// Seconds, or bytes where a part is about memory.
 fn figure(value: f64) -> String {
-    if value > 1e8 { format!("{:.1} GB", value / 1e9) } else { crate::oracle::page::seconds(value) }
+    if value > 1e8 { format!("{:.1} GB", value / 1e9) } else { seconds(value) }
 }
 
 /// Cases by how far they are off, the farthest first.
-fn worst(cases: &[Case]) -> Vec<(f64, &Case)> {
-    let mut all: Vec<(f64, &Case)> = cases.iter().filter_map(|case| Some((case.error()?, case))).collect();
+fn worst(cases: &[Prediction]) -> Vec<(f64, &Prediction)> {
+    let mut all: Vec<(f64, &Prediction)> =
+        cases.iter().filter_map(|case| Some((case.error()?, case))).collect();
     all.sort_by(|a, b| b.0.abs().total_cmp(&a.0.abs()));
     all
 }
 
-fn as_json(scored: &[Scored], unknown: &[String]) -> Result<String, Error> {
+fn as_json(scored: &[Scored], unknown: &[String]) -> Result<String, LabError> {
     let files: Vec<serde_json::Value> = scored
         .iter()
         .map(|Scored { file, part, score }| {
-            let mut cases: Vec<&Case> = worst(&part.cases).into_iter().map(|(_, case)| case).collect();
+            let mut cases: Vec<&Prediction> = worst(&part.cases).into_iter().map(|(_, case)| case).collect();
             cases.extend(part.cases.iter().filter(|case| case.error().is_none()));
             serde_json::json!({
                 "file": file, "part": part.name, "score": score, "published": part.published,
@@ -154,5 +174,5 @@ fn as_json(scored: &[Scored], unknown: &[String]) -> Result<String, Error> {
         })
         .collect();
     let all = serde_json::json!({ "files": files, "skipped": unknown });
-    Ok(serde_json::to_string(&all).map_err(io::Error::from)? + "\n")
+    json_line(&all)
 }

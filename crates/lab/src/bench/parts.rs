@@ -1,9 +1,9 @@
 //! What a step under a budget consists of: its kernels, timed one after the other with nothing beside them,
 //! and the bytes it moves. No step can take less than its kernels, nor than its moves.
 
-use super::measure::Runner;
-use crate::error::Error;
-use crate::units;
+use crate::bench::measure::BenchRunner;
+use crate::error::LabError;
+use gulliver::units;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Role;
 use gulliver_plan::document::ledger::Ledger;
@@ -22,7 +22,7 @@ const PIECE: usize = 2 << 20;
 
 /// See the top of this file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Parts {
+pub struct BudgetParts {
     /// Bytes of weights, their gradients and the optimizer's states.
     pub state_bytes: u64,
     /// Most bytes in use at once of device, host and disk.
@@ -40,7 +40,7 @@ pub struct Parts {
 }
 
 /// Measures the parts of a workload's step.
-pub fn measure(runner: &mut Runner) -> Result<Parts, Error> {
+pub fn measure(runner: &mut BenchRunner) -> Result<BudgetParts, LabError> {
     let mut times: [Vec<f64>; 3] = Default::default();
     for _ in 0..STEPS {
         let start = Instant::now();
@@ -71,7 +71,7 @@ pub fn measure(runner: &mut Runner) -> Result<Parts, Error> {
             _ => 0,
         }
     });
-    Ok(Parts {
+    Ok(BudgetParts {
         state_bytes: state_bytes.sum(),
         used_bytes,
         step_seconds,
@@ -82,7 +82,7 @@ pub fn measure(runner: &mut Runner) -> Result<Parts, Error> {
     })
 }
 
-impl Parts {
+impl BudgetParts {
     /// Some lines for people.
     pub fn render(&self) -> String {
         let ms = |seconds: f64| format!("{:.1} ms", 1e3 * seconds);

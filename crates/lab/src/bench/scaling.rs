@@ -1,8 +1,8 @@
 //! How cost grows: building, planning and running a GPT of more and more layers, a step of more and more
 //! samples, and what the executor itself takes for a node.
 
-use crate::error::Error;
-use crate::report::table::{self, Column};
+use crate::error::LabError;
+use gulliver::report::table::{self, Column};
 use gulliver_graph::build::Builder;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
@@ -36,7 +36,7 @@ const REPEATS: usize = 5;
 
 /// What one size costs; times are of the fastest of several runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
+pub struct ScalingRow {
     /// What grows: `layers`, `samples` or `nodes`.
     pub axis: &'static str,
     /// To how many.
@@ -61,8 +61,8 @@ pub struct Row {
 pub fn measure(
     threads: usize,
     seconds: f64,
-    mut done: impl FnMut(&Row) -> Result<(), Error>,
-) -> Result<(), Error> {
+    mut done: impl FnMut(&ScalingRow) -> Result<(), LabError>,
+) -> Result<(), LabError> {
     for layers in LAYERS {
         done(&row("layers", layers, &|| gpt(layers, 64), &tokens(2), threads, seconds)?)?;
     }
@@ -113,12 +113,12 @@ fn row(
     batch: &Batch,
     threads: usize,
     seconds: f64,
-) -> Result<Row, Error> {
+) -> Result<ScalingRow, LabError> {
     let graph = build()?;
     let build_seconds = fastest(0.0, || build().map(drop))?;
     let kernels = Kernels::default();
     let scratch = |g: &Graph, n: &Node, s: &Bindings| Ok(lower_node(g, n, s, threads, &kernels)?.scratch);
-    let failed = |e: PlanError| Error::Bench { workload: axis.into(), problem: e.to_string() };
+    let failed = |e: PlanError| LabError::Workload { workload: axis.into(), problem: e.to_string() };
     let persistent = Persistent::of(&graph).map_err(|e| failed(e.into()))?;
     let options = Options { scratch: &scratch, ..Options::new(&persistent) };
     let (samples, length) = (batch.fields[0].1.shape()[0], LENGTH);
@@ -127,7 +127,7 @@ fn row(
     let outline_seconds = fastest(0.0, || Outline::new(&graph, &sizes, &options).map(drop).map_err(failed))?;
     let plan = outline.plan(&graph, &sizes, &options).map_err(failed)?;
     let plan_seconds = fastest(0.0, || outline.plan(&graph, &sizes, &options).map(drop).map_err(failed))?;
-    let broken = |e| Error::Bench { workload: axis.into(), problem: format!("{e}") };
+    let broken = |e| LabError::Workload { workload: axis.into(), problem: format!("{e}") };
     let verify_seconds = fastest(0.0, || verify(&graph, &plan).map_err(broken))?;
     let nodes = graph.nodes.len();
     let options = SessionOptions { threads, ..SessionOptions::default() };
@@ -138,7 +138,7 @@ fn row(
         session.step(batch, Key { seed: 0, step }, &|_| None).map(drop)
     })?;
     let device = &plan.spaces[0];
-    Ok(Row {
+    Ok(ScalingRow {
         axis,
         count,
         nodes,
@@ -165,7 +165,7 @@ fn fastest<E>(seconds: f64, mut f: impl FnMut() -> Result<(), E>) -> Result<f64,
 }
 
 /// All rows as a table; times per layer, sample or node beside those of the whole.
-pub fn render(rows: &[Row]) -> String {
+pub fn render(rows: &[ScalingRow]) -> String {
     let columns = [
         Column::Right("count"),
         Column::Left("of"),
@@ -179,7 +179,7 @@ pub fn render(rows: &[Row]) -> String {
         Column::Right("step each µs"),
         Column::Right("waste"),
     ];
-    let cells = |r: &Row| {
+    let cells = |r: &ScalingRow| {
         let planning = r.build_seconds + r.outline_seconds + r.plan_seconds + r.verify_seconds;
         let ms = |seconds: f64| format!("{:.3}", 1e3 * seconds);
         let each = |seconds: f64| format!("{:.3}", 1e6 * seconds / r.count as f64);

@@ -1,6 +1,6 @@
 //! Measurements of single kernels and collectives.
 
-use super::{Case, Part, Table};
+use super::{CsvTable, Prediction, TruthPart};
 use gulliver_oracle::cluster::Cluster;
 use gulliver_oracle::collective::all_reduce as seconds_of;
 use gulliver_oracle::setting::Setting;
@@ -9,8 +9,8 @@ use gulliver_oracle::strategy::Strategy;
 use gulliver_oracle::transformer::Transformer;
 
 /// All-reduces within a node of V100 or A100.
-pub fn all_reduce(table: &Table) -> Vec<Part> {
-    let mut part = Part::new("calibration", Vec::new());
+pub fn all_reduce(table: &CsvTable) -> Vec<TruthPart> {
+    let mut part = TruthPart::new("calibration", Vec::new());
     for row in table.rows() {
         let cluster = match row.text("gpu").to_lowercase().as_str() {
             "a100" => Cluster::named("dgx-a100"),
@@ -24,7 +24,7 @@ pub fn all_reduce(table: &Table) -> Vec<Part> {
             part.skipped += 1;
             continue;
         };
-        part.cases.push(Case {
+        part.cases.push(Prediction {
             label: row.line(&["gpu", "num_gpus", "bytes"]),
             group: String::new(),
             measured: Some(time * 1e-9),
@@ -38,8 +38,8 @@ pub fn all_reduce(table: &Table) -> Vec<Part> {
 }
 
 /// Forward passes of a few layers of a llama on one A100, attention without stored scores.
-pub fn forward(name: &str, table: &Table) -> Vec<Part> {
-    let mut part = Part::new("calibration", Vec::new());
+pub fn forward(name: &str, table: &CsvTable) -> Vec<TruthPart> {
+    let mut part = TruthPart::new("calibration", Vec::new());
     let (hidden, heads, inner) = if name.contains("13b") { (5120, 40, 2.7) } else { (4096, 32, 2.6875) };
     for row in table.rows() {
         let (Some(layers), Some(batch), Some(length), Some(time)) =
@@ -58,7 +58,7 @@ pub fn forward(name: &str, table: &Table) -> Vec<Part> {
         let (Ok(cluster), Ok(setting)) = (Cluster::named("dgx-a100"), Setting::new(batch)) else { continue };
         let (workload, strategy) = (llama.workload("llama"), Strategy::serial(batch));
         let costs = Costs { workload: &workload, cluster: &cluster, strategy: &strategy, setting: &setting };
-        part.cases.push(Case {
+        part.cases.push(Prediction {
             label: row.line(&["layers", "batch", "seq_len"]),
             group: String::new(),
             measured: Some(time * 1e-3),

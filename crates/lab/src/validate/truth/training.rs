@@ -1,8 +1,8 @@
 //! Measured training steps: GPT over tensor, pipeline and data parallel grids; convolutional networks over
 //! data, space and filters; and GPT with what memory it took.
 
-use super::super::csv::Row;
-use super::{Case, Part, Table, UNDOUBTED};
+use super::{CsvTable, Prediction, TruthPart, UNDOUBTED};
+use crate::validate::csv::CsvRow;
 use gulliver_oracle::OracleError;
 use gulliver_oracle::closed::{Estimate, estimate};
 use gulliver_oracle::cluster::Cluster;
@@ -19,8 +19,8 @@ const VTRAIN: f64 = 0.0837;
 const CALIBRATES: u32 = 2;
 
 /// GPT on A100: full recomputation, one forward and one backward in turn.
-pub fn grid(table: &Table) -> Vec<Part> {
-    let mut parts = [Part::new("calibration", Vec::new()), Part::new("test", Vec::new())];
+pub fn grid(table: &CsvTable) -> Vec<TruthPart> {
+    let mut parts = [TruthPart::new("calibration", Vec::new()), TruthPart::new("test", Vec::new())];
     parts[1].published = Some(VTRAIN);
     for row in table.rows() {
         let asked = || -> Option<Result<Estimate, OracleError>> {
@@ -37,7 +37,7 @@ pub fn grid(table: &Table) -> Vec<Part> {
         };
         let at = usize::from(row.count("gpus").is_some_and(|gpus| gpus > CALIBRATES));
         match (asked(), row.number("iter_time_ms")) {
-            (Some(Ok(answer)), Some(time)) => parts[at].cases.push(Case {
+            (Some(Ok(answer)), Some(time)) => parts[at].cases.push(Prediction {
                 label: row.line(&[
                     "gpus",
                     "global_batch",
@@ -61,7 +61,7 @@ pub fn grid(table: &Table) -> Vec<Part> {
     parts.into()
 }
 
-fn three_dimensional(row: &Row) -> Option<Strategy> {
+fn three_dimensional(row: &CsvRow) -> Option<Strategy> {
     let ways = row.count("tp")?;
     Some(Strategy {
         data: row.count("dp")?,
@@ -86,8 +86,8 @@ fn network(name: &str) -> Option<(Workload, &'static str)> {
 }
 
 /// Convolutional networks in Chainer on ABCI, four V100 a node; groups of four share space or filters.
-pub fn cnn(table: &Table, projections: Option<&Table>) -> Vec<Part> {
-    let [mut all, mut undoubted] = ["test", UNDOUBTED].map(|name| Part::new(name, Vec::new()));
+pub fn cnn(table: &CsvTable, projections: Option<&CsvTable>) -> Vec<TruthPart> {
+    let [mut all, mut undoubted] = ["test", UNDOUBTED].map(|name| TruthPart::new(name, Vec::new()));
     for row in table.rows() {
         match cnn_case(&row, projections) {
             Some(case) => {
@@ -102,7 +102,7 @@ pub fn cnn(table: &Table, projections: Option<&Table>) -> Vec<Part> {
 
 /// Rows of which it is known that loading data, the network or the interpreter took what no form knows of: they are up to
 /// ten times slower than their neighbours.
-fn is_doubted(row: &Row) -> bool {
+fn is_doubted(row: &CsvRow) -> bool {
     let disturbed = (128..=512).contains(&row.count("gpus").unwrap_or(0));
     match row.text("model").to_lowercase().as_str() {
         "alexnet" => true,
@@ -111,7 +111,7 @@ fn is_doubted(row: &Row) -> bool {
     }
 }
 
-fn cnn_case(row: &Row, projections: Option<&Table>) -> Option<Case> {
+fn cnn_case(row: &CsvRow, projections: Option<&CsvTable>) -> Option<Prediction> {
     let model = row.text("model").to_lowercase();
     let (workload, theirs) = network(&model)?;
     let gpus = row.count("gpus")?;
@@ -141,7 +141,7 @@ fn cnn_case(row: &Row, projections: Option<&Table>) -> Option<Case> {
         ..Setting::new(batch).ok()?
     };
     let answer = estimate(&workload, &Cluster::named("abci").ok()?, &strategy, &setting).ok()?;
-    let like = |other: &Row| {
+    let like = |other: &CsvRow| {
         other.text("model") == theirs
             && projected.contains(&other.text("strategy"))
             && other.count("gpus") == Some(gpus)
@@ -151,7 +151,7 @@ fn cnn_case(row: &Row, projections: Option<&Table>) -> Option<Case> {
         .iter()
         .flat_map(|table| table.rows().filter(like).filter_map(|other| other.number("sec_per_iter")))
         .collect();
-    Some(Case {
+    Some(Prediction {
         label: format!("{named} {model} {gpus} batch {batch}"),
         group: format!("{model} {gpus} {batch}"),
         measured: Some(row.number("median_sec_per_iter")?),
@@ -163,8 +163,8 @@ fn cnn_case(row: &Row, projections: Option<&Table>) -> Option<Case> {
 }
 
 /// GPT on nodes of four V100 with the optimizer's states sharded: time, memory, and what did not fit.
-pub fn with_memory(table: &Table) -> Vec<Part> {
-    let mut parts = [Part::new("test", Vec::new()), Part::new("test, memory", Vec::new())];
+pub fn with_memory(table: &CsvTable) -> Vec<TruthPart> {
+    let mut parts = [TruthPart::new("test", Vec::new()), TruthPart::new("test, memory", Vec::new())];
     for row in table.rows() {
         let Some(answer) = memory_answer(&row) else {
             parts[0].skipped += 1;
@@ -172,7 +172,7 @@ pub fn with_memory(table: &Table) -> Vec<Part> {
         };
         let failed = row.text("status").eq_ignore_ascii_case("oom");
         let label = row.line(&["model", "gpu", "gpus", "tp", "pp", "dp", "micro_batch", "act_ckpt"]);
-        parts[0].cases.push(Case {
+        parts[0].cases.push(Prediction {
             label: label.clone(),
             group: row.line(&["model", "gpu", "gpus", "global_batch", "act_ckpt"]),
             measured: row.number("sec_per_iter").filter(|_| !failed),
@@ -182,7 +182,7 @@ pub fn with_memory(table: &Table) -> Vec<Part> {
             out_of_memory: Some((failed, answer.missing.is_some())),
         });
         if let Some(measured) = row.number("gpu_mem_gb").filter(|_| !failed) {
-            parts[1].cases.push(Case {
+            parts[1].cases.push(Prediction {
                 label,
                 group: String::new(),
                 measured: Some(measured * GIB),
@@ -196,7 +196,7 @@ pub fn with_memory(table: &Table) -> Vec<Part> {
     parts.into()
 }
 
-fn memory_answer(row: &Row) -> Option<Estimate> {
+fn memory_answer(row: &CsvRow) -> Option<Estimate> {
     let cluster = match row.text("gpu") {
         gpu if gpu.contains("V100") && gpu.contains("16") => "jean-zay-16",
         gpu if gpu.contains("V100") => "jean-zay-32",

@@ -1,16 +1,55 @@
-//! `gulliver profile --check`: a row for every job and strategy, and what they come to.
+//! `lab check`: a row for every job and strategy, and what they come to.
 
-use super::{Arguments, bar, show};
-use crate::check::cases::{Case, JOBS, Wires, cases};
-use crate::check::part::Part;
-use crate::check::{Checked, Fresh, Group, Wanted, check};
-use crate::error::Error;
-use crate::report::table::{self, Column};
-use crate::units;
+use crate::check::cases::{CheckCase, JOBS, SlowLinks, cases};
+use crate::check::part::StepPart;
+use crate::check::{CheckOptions, CheckedJob, CheckedStrategy, FreshCurves, check};
+use crate::error::{LabError, json_line};
+use crate::refine::profile_path;
+use clap::Args;
+use gulliver::machine;
+use gulliver::report::table::{self, Column};
+use gulliver::units;
 use gulliver_plan::time::cost::Profile;
-use gulliver_run::profile::Doing;
-use gulliver_run::profile::probes::Probe;
+use gulliver_run::team::cores;
 use std::collections::BTreeSet;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+/// Trains jobs that no profile is made from, with every strategy, and compares their steps with predictions.
+#[derive(Args)]
+pub struct CheckArguments {
+    /// The profile that predicts; the one that other commands look for if not given.
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
+    /// Threads to train with; all cores unless told otherwise.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    /// Only jobs of these models.
+    #[arg(long, value_name = "MODEL,…", value_delimiter = ',')]
+    models: Vec<String>,
+    /// Measures the machine in turns with the jobs, so that changes of its speed are no error of the prediction. The
+    /// profile's file stays as it is.
+    #[arg(long)]
+    fresh: bool,
+    /// How many turns each job has: more turns average over what else the machine does.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: u16,
+    /// Also prints where the time of steps goes, predicted and measured.
+    #[arg(long)]
+    parts: bool,
+    /// Prints JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(arguments: &CheckArguments) -> Result<(), LabError> {
+    let profile = machine::read(&profile_path(arguments.profile.as_ref())?)?;
+    let cores = arguments.threads.map_or_else(cores, usize::from);
+    let all = compare(&profile, cores, arguments)?;
+    let text = if arguments.json { json_line(&all)? } else { rendered(&all) };
+    Ok(io::stdout().lock().write_all(text.as_bytes())?)
+}
 
 /// Regret that is nobody's fault: two strategies as good as equal.
 const EQUAL: f64 = 0.03;
@@ -19,35 +58,30 @@ const EQUAL: f64 = 0.03;
 const PART: f64 = 0.01;
 
 /// Trains what is to be compared; with `--fresh`, the machine is measured meanwhile.
-pub fn compare(profile: &Profile, cores: usize, arguments: &Arguments) -> Result<Vec<Group>, Error> {
+fn compare(profile: &Profile, cores: usize, arguments: &CheckArguments) -> Result<Vec<CheckedJob>, LabError> {
     let models = &arguments.models;
     if let Some(name) = models.iter().find(|name| JOBS.iter().all(|job| job.model != **name)) {
         let mut known: Vec<&str> = JOBS.iter().map(|job| job.model).collect();
         known.dedup();
-        return Err(Error::Invalid(format!("--models {name}: expected {}", known.join(", "))));
+        return Err(LabError::Argument(format!("--models {name}: expected {}", known.join(", "))));
     }
-    let (bar, cases) = (bar(), cases(cores, models));
+    let cases = cases(cores, models);
     let mut all = Vec::new();
-    let mut wanted = Wanted {
+    let mut wanted = CheckOptions {
         rounds: usize::from(arguments.rounds),
         parts: arguments.parts,
-        fresh: arguments.fresh.then(Fresh::default),
+        fresh: arguments.fresh.then(FreshCurves::default),
     };
     for of_one in cases.chunk_by(|a, b| a.probe == b.probe) {
-        let Probe { model, sizes, .. } = of_one[0].probe;
-        show(&bar, &Doing { what: format!("{model}, batch {}", sizes[0]), done: [all.len(), cases.len()] });
         let groups = check(of_one, profile, &mut wanted)?;
-        if bar.is_hidden() {
-            groups.iter().for_each(|group| eprint!("{}", lines(group)));
-        }
+        groups.iter().for_each(|group| eprint!("{}", lines(group)));
         all.extend(groups);
     }
-    bar.finish_and_clear();
     Ok(all)
 }
 
 /// A row for every job and strategy, then what they come to.
-pub fn rendered(all: &[Group]) -> String {
+fn rendered(all: &[CheckedJob]) -> String {
     let columns = [
         Column::Left("model"),
         Column::Right("batch"),
@@ -62,13 +96,13 @@ pub fn rendered(all: &[Group]) -> String {
         Column::Right("over links"),
         Column::Left("bytes as planned"),
     ];
-    let row = |(group, one): (&Group, &Checked)| {
+    let row = |(group, one): (&CheckedJob, &CheckedStrategy)| {
         let case = &group.case;
         vec![
             case.probe.model.to_string(),
             case.probe.sizes[0].to_string(),
             format!("{}×{}", case.devices, case.threads),
-            case.wires.map_or("free", |wires: Wires| wires.name).to_string(),
+            case.wires.map_or("free", |wires: SlowLinks| wires.name).to_string(),
             one.strategy.to_string(),
             format!("{:.2}", 1e3 * one.predicted),
             format!("{:.2}", 1e3 * one.measured),
@@ -91,11 +125,11 @@ pub fn rendered(all: &[Group]) -> String {
     text + &summary(all)
 }
 
-/// What one job came to, a line for each strategy, for those who wait without a terminal.
-fn lines(group: &Group) -> String {
-    let Case { probe, devices, threads, .. } = group.case;
+/// One job, a line for each strategy, printed as soon as it is known.
+fn lines(group: &CheckedJob) -> String {
+    let CheckCase { probe, devices, threads, .. } = group.case;
     let links = group.case.wires.map_or("free", |wires| wires.name);
-    let line = |one: &Checked| {
+    let line = |one: &CheckedStrategy| {
         let [predicted, measured] = [one.predicted, one.measured].map(|seconds| 1e3 * seconds);
         format!(
             "{} {} {devices}×{threads} {links} {}: predicted {predicted:.2} ms, measured {measured:.2} ms, {}\n",
@@ -108,10 +142,10 @@ fn lines(group: &Group) -> String {
     group.all.iter().map(line).collect()
 }
 
-/// Parts that matter of where the time of steps went, if that is known.
-fn parts(one: &Checked) -> String {
-    let matters = |part: &&Part| (part.predicted - part.measured).abs() > PART * one.measured;
-    let line = |part: &Part| {
+/// StepParts that matter of where the time of steps went, if that is known.
+fn parts(one: &CheckedStrategy) -> String {
+    let matters = |part: &&StepPart| (part.predicted - part.measured).abs() > PART * one.measured;
+    let line = |part: &StepPart| {
         let [predicted, measured] = [part.predicted, part.measured].map(|seconds| 1e3 * seconds);
         format!("    {}: predicted {predicted:.2} ms, measured {measured:.2} ms\n", part.family)
     };
@@ -123,11 +157,11 @@ fn percent(share: f64) -> String {
 }
 
 /// All that was compared, with the job it belongs to.
-fn every(all: &[Group]) -> impl Iterator<Item = (&Group, &Checked)> {
+fn every(all: &[CheckedJob]) -> impl Iterator<Item = (&CheckedJob, &CheckedStrategy)> {
     all.iter().flat_map(|group| group.all.iter().map(move |one| (group, one)))
 }
 
-fn summary(all: &[Group]) -> String {
+fn summary(all: &[CheckedJob]) -> String {
     let accuracies: Vec<f64> = every(all).map(|(_, one)| one.accuracy()).collect();
     let mean = accuracies.iter().sum::<f64>() / accuracies.len().max(1) as f64;
     let worst = accuracies.iter().copied().fold(1.0, f64::min);
