@@ -13,8 +13,8 @@ use crate::report::units;
 use crate::setup::{measured, measured_links};
 use crate::workload::{WORKLOADS, Workload, workloads};
 use clap::Args;
-use gulliver_graph::chain;
 use gulliver_graph::dim::DimError;
+use gulliver_graph::fuse_elementwise;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::nearest::suggestion;
 use gulliver_run::probe;
@@ -359,7 +359,7 @@ fn show_fusion(out: &mut impl Write, workload: &'static Workload) -> Result<(), 
     let (before, after) = (workload.plain_graph()?, workload.graph()?);
     let problem =
         |e: DimError| CommandError::Bench { workload: workload.name.into(), problem: e.to_string() };
-    let text = chain::explain(&before, &after, &workload.sizes()).map_err(problem)?;
+    let text = fuse_elementwise::explain(&before, &after, &workload.sizes()).map_err(problem)?;
     writeln!(out, "{}\n{text}", workload.name)?;
     Ok(())
 }

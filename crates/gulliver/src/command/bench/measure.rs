@@ -4,8 +4,8 @@
 use super::parts::{self, Parts};
 use crate::command::CommandError;
 use crate::workload::{Workload, step_flops};
+use gulliver_graph::array::fuse;
 use gulliver_graph::dim::Bindings;
-use gulliver_graph::fuse::fuse;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_run::data::Batch;
 use gulliver_run::planner::Planner;
