@@ -5,7 +5,7 @@ use crate::check::accuracy;
 use crate::command::CommandError;
 use crate::machine;
 use gulliver_plan::time::cost::Profile;
-use gulliver_run::atomic::write_atomic;
+use gulliver_run::files::atomic::write_atomic;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};

@@ -2,9 +2,9 @@
 //! run did not write.
 
 use crate::command::CommandError;
-use gulliver_run::atomic::remove_unfinished;
 use gulliver_run::checkpoint::{self, Stored};
-use gulliver_run::lock::{LockError, lock};
+use gulliver_run::files::atomic::remove_unfinished;
+use gulliver_run::files::lock::{LockError, lock};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io;

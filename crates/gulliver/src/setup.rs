@@ -28,7 +28,7 @@ use gulliver_run::data::open::Opened;
 use gulliver_run::data::{Buckets, DataInfo, Dataset, Sampler, WeightedClasses, prefetch};
 use gulliver_run::link::Throttle;
 use gulliver_run::planner::{Planner, evaluated_at_once};
-use gulliver_run::probe;
+use gulliver_run::profile::roofline;
 use gulliver_run::session::{PlanWatch, SessionError, SessionOptions, sizes_of};
 use gulliver_run::team::{Team, cores};
 use gulliver_run::train::{Sources, TrainOptions, metric_names};
@@ -369,7 +369,7 @@ fn largest(graph: &Graph, sources: &Sources, longest: usize) -> Result<Bindings,
 pub fn measured_links(disk_dir: Option<&Path>) -> Links {
     const PROBED: usize = 32 << 20;
     let ordinary = Links::default();
-    match disk_dir.map(|dir| probe::disk(dir, PROBED)) {
+    match disk_dir.map(|dir| roofline::disk(dir, PROBED)) {
         Some(Ok([disk_read, disk_write])) => beside_kernels(Links { disk_read, disk_write, ..ordinary }),
         _ => ordinary,
     }
@@ -383,8 +383,8 @@ fn beside_kernels(links: Links) -> Links {
 /// How fast this machine's kernels are, roughly: what a good kernel reaches of what is possible.
 pub fn measured(threads: usize) -> Rates {
     let team = Team::new(threads);
-    let flops = 0.7 * probe::multiply_adds(&team, 0.03);
-    Rates { flops, bytes: 0.8 * probe::copies(&team, 12 << 20, 0.05), ..Rates::default() }
+    let flops = 0.7 * roofline::multiply_adds(&team, 0.03);
+    Rates { flops, bytes: 0.8 * roofline::copies(&team, 12 << 20, 0.05), ..Rates::default() }
 }
 
 /// The optimizer of a job.

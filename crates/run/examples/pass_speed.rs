@@ -36,11 +36,11 @@ use gulliver_graph::op::softmax_grad::SoftmaxGrad;
 use gulliver_graph::op::transpose::Transpose;
 use gulliver_graph::op::update_adam::UpdateAdam;
 use gulliver_graph::op::update_sgd::UpdateSgd;
-use gulliver_graph::op::window::{PoolWindow, Target};
+use gulliver_graph::op::window::{PoolWindow, WindowTarget};
 use gulliver_graph::spec::ReduceKind;
-use gulliver_run::call::{Call, Slot};
+use gulliver_run::lower::call::{Call, Slot};
 use gulliver_run::lower::{Kernels, TensorType, lower};
-use gulliver_run::probe;
+use gulliver_run::profile::roofline;
 use gulliver_run::team::Team;
 
 /// An operator, what it is called with, and whether results are written over operands.
@@ -107,7 +107,7 @@ fn measure(pass: &Pass, team: &Team) -> (f64, f64) {
     }
     let bytes: usize = from.iter().chain(&to).map(|slot| slot.bytes).sum();
     let scratch = Slot { start: scratch.as_mut_ptr().cast(), bytes: scratch.len() * 8 };
-    let time = probe::fastest(0.2, || {
+    let time = roofline::fastest(0.2, || {
         // SAFETY: all slots are distinct vectors, save results written over operands of their type.
         let mut call = unsafe { Call::new(team, &from, &to, Some(scratch)) };
         (lowered.run)(&mut call).expect("indices are below their bounds");
@@ -179,7 +179,7 @@ fn pools(add: &mut impl FnMut(&str, Op, Vec<SampleInput>), len: usize) {
         let to = (side + 2 * pad as usize - kernel) / stride + 1;
         let (x, y) = ([len / side / side / 64, 64, side, side], [len / side / side / 64, 64, to, to]);
         let w = || window(kernel, stride, pad);
-        let into = vec![Target { low: pad, size: side.into() }; 2];
+        let into = vec![WindowTarget { low: pad, size: side.into() }; 2];
         let divisor = (kernel * kernel) as f32;
         add("max_pool", MaxPool { window: w() }.into(), vec![n(&x)]);
         let back = MaxPoolGrad { window: w(), into: into.clone() };
@@ -248,9 +248,9 @@ fn main() {
             let (mut best, mut time, mut bytes) = (0.0f64, f64::INFINITY, 0.0);
             for _ in 0..3 {
                 let possible = if pass.flops > 0.0 {
-                    probe::multiply_adds(team, 0.1)
+                    roofline::multiply_adds(team, 0.1)
                 } else {
-                    probe::copies(team, mebibytes << 20, 0.4)
+                    roofline::copies(team, mebibytes << 20, 0.4)
                 };
                 best = best.max(possible);
                 let (seconds, moved) = measure(pass, team);

@@ -3,7 +3,7 @@
 //! avoided where the system allows that, as its memory is in nobody's budget. Threads may use the file side
 //! by side; those who touch the same bytes wait for each other themselves.
 
-use crate::sum::{checksum, copy_summed};
+use crate::copy::checksum::{checksum, copy_summed};
 use crate::team::Team;
 use memmap2::MmapMut;
 use std::collections::BTreeMap;

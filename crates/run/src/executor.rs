@@ -1,10 +1,10 @@
 //! Obeys plans on a CPU device: walks the instructions of a program in order, with other streams beside
 //! it, and decides nothing.
 
-use crate::call::{Call, Slot};
 use crate::disk::{BLOCK, DiskError};
 use crate::host::HostTensor;
 use crate::link::Port;
+use crate::lower::call::{Call, Slot};
 use crate::lower::{KernelError, Kernels};
 use crate::memory::OutOfMemory;
 use crate::program::{Instruction, Output, Program, Spot};

@@ -1,9 +1,9 @@
 //! A plan made ready for one device: every kernel, address and wait settled, so that running it decides
 //! nothing.
 
-use crate::call::Slot;
 use crate::disk::BLOCK;
 use crate::executor::RunError;
+use crate::lower::call::Slot;
 use crate::lower::{ExchangeCall, Kernels, Run, lower_node};
 use crate::stream::{End, Task, Tasks, Wait};
 use crate::tiers::Tiers;

@@ -2,12 +2,12 @@
 //! order and waits, as the plan says, for what others have done. A collective that the computation would only wait
 //! for is held by its own thread. Knows nothing of kernels.
 
-use crate::call::Slot;
 use crate::copy::copy;
 use crate::disk::{Disk, DiskError};
 use crate::link::{Pace, Port};
+use crate::lower::call::Slot;
 use crate::lower::{ExchangeCall, KernelError};
-use crate::prompt::prompt;
+use crate::team::wake::wake_promptly;
 use crate::team::{NoThread, polled, start, wait_until};
 use gulliver_graph::graph::Value;
 use gulliver_plan::devices::topology::Site;
@@ -449,7 +449,7 @@ impl Drop for Running<'_> {
 }
 
 fn work(shared: &Shared, stream: Stream, jobs: &Receiver<Job>, port: Option<Port>) {
-    prompt();
+    wake_promptly();
     let mut pace = port.map(|port| (Pace::new(&port.throttle), port.device));
     for job in jobs {
         let all = || -> Result<(), Fault> {

@@ -27,10 +27,10 @@ use gulliver_graph::op::update_adam::UpdateAdam;
 use gulliver_graph::op::update_rmsprop::UpdateRmsprop;
 use gulliver_graph::op::window::ConvWindow;
 use gulliver_graph::tensor::Tensor;
-use gulliver_run::call::{Call, Slot};
-use gulliver_run::kernel::isa::Isa;
+use gulliver_run::lower::call::{Call, Slot};
 use gulliver_run::lower::{KernelError, Kernels, TensorType, lower};
 use gulliver_run::team::Team;
+use gulliver_run::team::isa::Isa;
 
 /// One operand: floats, labels or a mask.
 #[derive(Clone)]

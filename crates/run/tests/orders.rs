@@ -14,7 +14,7 @@ use gulliver_plan::step::make::{Options, Persistent, Residence};
 use gulliver_plan::step::order::{RULES, Rule};
 use gulliver_plan::step::outline::Outline;
 use gulliver_run::executor::Cpu;
-use gulliver_run::initial::pieces;
+use gulliver_run::host::initial::pieces;
 use gulliver_run::lower::{Kernels, lower_node};
 
 const THREADS: usize = 2;

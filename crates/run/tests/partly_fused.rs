@@ -18,7 +18,7 @@ use gulliver_run::checkpoint::fingerprint;
 use gulliver_run::data::Batch;
 use gulliver_run::executor::Cpu;
 use gulliver_run::host::HostTensor;
-use gulliver_run::initial::pieces;
+use gulliver_run::host::initial::pieces;
 use gulliver_run::planner::Planner;
 use gulliver_run::program::Program;
 use gulliver_run::session::{Outcome, SessionOptions, Which};

@@ -18,7 +18,7 @@ use gulliver_plan::step::make::{Options, Persistent, Residence};
 use gulliver_plan::step::outline::Outline;
 use gulliver_run::disk::{BLOCK, DiskError};
 use gulliver_run::executor::{Cpu, CpuOptions, RunError};
-use gulliver_run::initial::pieces;
+use gulliver_run::host::initial::pieces;
 use gulliver_run::link::{Port, Throttle};
 use gulliver_run::lower::{Kernels, lower_node};
 use gulliver_run::program::Program;

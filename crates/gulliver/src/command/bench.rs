@@ -17,7 +17,7 @@ use gulliver_graph::dim::DimError;
 use gulliver_graph::fuse_elementwise;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::nearest::suggestion;
-use gulliver_run::probe;
+use gulliver_run::profile::roofline;
 use gulliver_run::team::{Team, cores};
 use measure::{Measured, Runner, Variant, measure};
 use serde_json::{Value, json};
@@ -239,8 +239,8 @@ fn choose(names: &[String]) -> Result<Vec<&'static Workload>, CommandError> {
 fn probe_machine(threads: usize) -> Machine {
     let team = Team::new(threads);
     Machine {
-        flops_per_second: probe::multiply_adds(&team, PROBE),
-        copy_bytes_per_second: probe::copies(&team, COPIED, PROBE),
+        flops_per_second: roofline::multiply_adds(&team, PROBE),
+        copy_bytes_per_second: roofline::copies(&team, COPIED, PROBE),
     }
 }
 

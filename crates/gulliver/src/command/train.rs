@@ -19,8 +19,8 @@ use gulliver_plan::document::plan::{Act, Choice, Plan};
 use gulliver_run::checkpoint::{self, Newest, Stored};
 use gulliver_run::collector::{Amounts, Record, total};
 use gulliver_run::data::prefetch;
+use gulliver_run::host::resident;
 use gulliver_run::planner::Planner;
-use gulliver_run::probe;
 use gulliver_run::session::{Reuse, Session, Which};
 use gulliver_run::train::{self, Done, MAPPING, MODEL, Notice, OnNan, Resumed, TrainError, TrainOptions};
 use std::collections::BTreeMap;
@@ -356,8 +356,8 @@ fn compared(done: &Done, memory: u64) -> Event {
     let mut rows: Vec<(String, String, String)> = used.map(row).collect();
     let per_step = |seconds: f64| units::duration(Duration::from_secs_f64(seconds / runs.max(1) as f64));
     rows.push(("step time".into(), per_step(thought.seconds), per_step(took.seconds)));
-    if let Some(resident) = probe::peak_resident() {
-        let most = format!("<= {}", memory + probe::BESIDE_TIERS);
+    if let Some(resident) = resident::peak() {
+        let most = format!("<= {}", memory + resident::BESIDE_TIERS);
         rows.push(("memory of the process".into(), most, resident.to_string()));
     }
     Event::Compared { rows, sizes: done.sizes.iter().map(summary).collect() }
@@ -402,7 +402,7 @@ fn finished(done: Done, classes: Vec<String>) -> Event {
         ]),
         plans: PlanUse { hits, misses, dropped, seconds },
         alarms: done.alarms,
-        resident_bytes: probe::peak_resident(),
+        resident_bytes: resident::peak(),
         fingerprint: done.fingerprint,
         classes,
         confusion: done.confusion,

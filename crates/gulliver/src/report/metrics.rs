@@ -3,7 +3,7 @@
 
 use super::events::{Event, Metrics};
 use super::tensorboard::TensorBoard;
-use gulliver_run::atomic::write_atomic;
+use gulliver_run::files::atomic::write_atomic;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;

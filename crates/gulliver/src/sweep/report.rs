@@ -11,7 +11,7 @@ use crate::report::events::{Metrics, number, numbers};
 use crate::report::progress::{Mode, print_above, short};
 use crate::report::table::{Column, render};
 use crate::report::units;
-use gulliver_run::atomic::write_atomic;
+use gulliver_run::files::atomic::write_atomic;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::collections::BTreeMap;

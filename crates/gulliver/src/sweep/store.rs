@@ -7,7 +7,7 @@ use super::search::{Ask, Trial};
 use super::space::{Kind, Point, Space};
 use crate::job::Value;
 use crate::job::error::one_line;
-use gulliver_run::lock::{self, LockError};
+use gulliver_run::files::lock::{self, LockError};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, params};
 use std::collections::BTreeMap;
 use std::fs::{self, File};

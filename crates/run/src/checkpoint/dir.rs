@@ -2,7 +2,7 @@
 //! whole one and removes those no longer wanted.
 
 use super::{CheckpointError, Stored};
-use crate::atomic::UNFINISHED;
+use crate::files::atomic::UNFINISHED;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};

@@ -2,8 +2,8 @@
 //! whoever reduces the finished matrix with that module gets the same bits.
 
 use crate::kernel::LANES;
-use crate::kernel::isa::{Isa, simd};
 use crate::kernel::reduce;
+use crate::team::isa::{Isa, simd};
 use gulliver_graph::spec::ReduceKind;
 
 /// What a reduction of nothing is.

@@ -42,7 +42,6 @@ pub mod elementwise;
 mod gather;
 pub mod gemm;
 mod grid;
-pub mod isa;
 pub mod loss;
 pub mod math;
 pub mod norm;

@@ -1,7 +1,7 @@
 //! Random words in bulk: blocks of the counter-based generator side by side, the same words that the
 //! graph's streams give one at a time.
 
-use crate::kernel::isa::{Isa, simd};
+use crate::team::isa::{Isa, simd};
 use gulliver_graph::random::RandomStream;
 
 /// Blocks made at once, of four words each. Loops of this length are vectorised rather than unrolled.

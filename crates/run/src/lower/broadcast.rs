@@ -1,6 +1,6 @@
 //! How kernels over single elements divide work between threads, and how they read a broadcast operand.
 
-use crate::call::Call;
+use crate::lower::call::Call;
 
 /// Elements a thread takes at least.
 pub(super) const GRAIN: usize = 4096;

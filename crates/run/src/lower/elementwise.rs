@@ -6,9 +6,9 @@ mod places;
 
 use super::broadcast::{GRAIN, Walk};
 use super::{Lowered, TensorType};
-use crate::call::Call;
 use crate::kernel::LANES;
 use crate::kernel::block_reduce as lanes;
+use crate::lower::call::Call;
 use crate::team::{SharedMut, share};
 use frame::{Bytes, Frame};
 use gulliver_graph::dtype::DType;

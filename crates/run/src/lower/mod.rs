@@ -5,6 +5,7 @@
 mod array;
 mod attention;
 mod broadcast;
+pub mod call;
 mod channel_norm;
 mod contract;
 mod custom;
@@ -25,8 +26,8 @@ mod softmax;
 mod update;
 mod windows;
 
-use crate::call::Call;
 use crate::peers::PeerLost;
+use call::Call;
 pub use custom::Kernels;
 pub(crate) use exchange::ExchangeCall;
 use gulliver_graph::dim::{Bindings, DimError};

@@ -3,7 +3,7 @@
 use super::broadcast::{GRAIN, Walk, ranges, units};
 use super::scan::around;
 use super::{Lowered, TensorType};
-use crate::call::{Call, Element};
+use crate::lower::call::{Call, Element};
 use crate::team::SharedMut;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::op::concat::Concat;

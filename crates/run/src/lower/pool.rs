@@ -2,9 +2,9 @@
 
 use super::broadcast::GRAIN;
 use super::{Lowered, TensorType};
-use crate::call::{Call, Element};
-use crate::kernel::isa::Isa;
 use crate::kernel::pool::{self, Landing, Mixes, Windows};
+use crate::lower::call::{Call, Element};
+use crate::team::isa::Isa;
 use crate::team::{SharedMut, share};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::op::adaptive_avg_pool::adaptive_range;

@@ -3,10 +3,10 @@
 
 use super::broadcast::GRAIN;
 use super::{Lowered, TensorType};
-use crate::call::Call;
-use crate::kernel::isa::Isa;
 use crate::kernel::reduce as lanes;
+use crate::lower::call::Call;
 use crate::team::SharedMut;
+use crate::team::isa::Isa;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::op::reduce::Reduce;
 use gulliver_graph::spec::ReduceKind;

@@ -2,7 +2,7 @@
 //! lengths. Where somebody else has half of a core for seconds, long work is as uneven as short; where the system only
 //! interrupts for moments, it is less so the longer it takes.
 
-use crate::probe::little;
+use crate::profile::roofline::little;
 use crate::team::Team;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;

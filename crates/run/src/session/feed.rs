@@ -5,7 +5,7 @@ use super::{Key, SessionError};
 use crate::data::Batch;
 use crate::executor::{Cpu, RunError};
 use crate::host::HostTensor;
-use crate::initial::noise;
+use crate::host::initial::noise;
 use crate::peers::Seat;
 use crate::planner::Side;
 use crate::program::Program;

@@ -4,8 +4,8 @@
 use super::Session;
 use crate::checkpoint::{Described, PIECE};
 use crate::executor::RunError;
+use crate::host::initial::pieces;
 use crate::host::{HostTensor, all_finite};
-use crate::initial::pieces;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, Init, Role};

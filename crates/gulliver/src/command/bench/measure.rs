@@ -8,8 +8,8 @@ use gulliver_graph::array::fuse;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_run::data::Batch;
+use gulliver_run::host::resident;
 use gulliver_run::planner::Planner;
-use gulliver_run::probe;
 use gulliver_run::session::{Key, NOISE, Session, SessionError, SessionOptions, Which, planners, sizes_of};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -192,7 +192,7 @@ pub fn measure(
     let step_seconds = quantile(&times, 0.5);
     let own = runner.session.share(sizes)?;
     let arena_bytes = runner.session.plan(Which::Train, &own)?.spaces.iter().map(|s| s.bytes).sum();
-    let (peak_bytes, resident_bytes) = (runner.session.peak(), probe::peak_resident());
+    let (peak_bytes, resident_bytes) = (runner.session.peak(), resident::peak());
     let parts = if with_parts { Some(parts::measure(&mut runner)?) } else { None };
     Ok(Measured {
         workload: runner.workload.name.into(),

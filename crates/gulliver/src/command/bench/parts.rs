@@ -9,7 +9,7 @@ use gulliver_graph::graph::Role;
 use gulliver_plan::document::plan::TIERS;
 use gulliver_plan::time::simulate::{Moved, moved};
 use gulliver_run::executor::Work;
-use gulliver_run::probe;
+use gulliver_run::profile::roofline;
 use gulliver_run::session::Which;
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
@@ -77,7 +77,7 @@ pub fn measure(runner: &mut Runner) -> Result<Parts, CommandError> {
         kernel_seconds,
         move_seconds,
         moved_bytes: [to_device, to_host, disk_read, disk_written],
-        copy_bytes_per_second: probe::moves(PIECE, 0.2),
+        copy_bytes_per_second: roofline::moves(PIECE, 0.2),
     })
 }
 

@@ -3,7 +3,7 @@
 
 use super::{MOST, Place, Program, Step};
 use crate::kernel::elementwise::{self, Side};
-use crate::kernel::isa::Isa;
+use crate::team::isa::Isa;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::op::elementwise::Apply;
 use std::ops::Range;

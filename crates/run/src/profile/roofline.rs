@@ -1,9 +1,9 @@
-//! What this machine can do at best, measured with loops that do nothing else: fused multiply-adds in
-//! registers and copies through memory. Also the memory this process has taken.
+//! The peak rates of this machine, measured by loops that do nothing else: fused multiply-adds in registers,
+//! copies through memory, moves between tiers, and the disk.
 
 use crate::copy::copy;
 use crate::disk::{Disk, DiskError};
-use crate::kernel::isa::Isa;
+use crate::team::isa::Isa;
 use crate::team::{SharedMut, Team, share};
 use std::hint::black_box;
 use std::path::Path;
@@ -53,10 +53,6 @@ pub fn copies(team: &Team, bytes: usize, seconds: f64) -> f64 {
     (2 * len * size_of::<f32>()) as f64 / time
 }
 
-/// Bytes of physical memory that a process training within budgets holds beside its device and host memory,
-/// at most: program, graph, plans, batches and buffers. Data sets that are held in memory are not counted.
-pub const BESIDE_TIERS: u64 = 64 << 20;
-
 /// Bytes a second that one thread copies as moves between tiers do, `piece` bytes at a time and beyond the
 /// caches; both ways together. Repeats for about `seconds`, fastest repetition.
 pub fn moves(piece: usize, seconds: f64) -> f64 {
@@ -90,17 +86,6 @@ pub fn disk(dir: &Path, bytes: usize) -> Result<[f64; 2], DiskError> {
     let start = Instant::now();
     disk.read(0, &mut data)?;
     Ok([start.elapsed().as_secs_f64(), written].map(|seconds| bytes as f64 / seconds.max(1e-9)))
-}
-
-/// Most bytes of physical memory this process has held at once, where the system tells.
-pub fn peak_resident() -> Option<u64> {
-    high_water(&std::fs::read_to_string("/proc/self/status").ok()?)
-}
-
-/// The line `VmHWM: 123 kB`, in bytes.
-fn high_water(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// Seconds of the fastest call, of at least one, over about `seconds` of repetition.
@@ -158,20 +143,6 @@ mod tests {
             for rate in [multiply_adds(&team, 0.0), copies(&team, 1 << 16, 0.0), moves(1 << 17, 0.0)] {
                 assert!(rate.is_finite() && rate > 0.0, "{isa:?}: {rate}");
             }
-        }
-    }
-
-    #[test]
-    fn high_water_is_read_from_the_status() {
-        for (status, expected) in [
-            ("Name:\tx\nVmHWM:\t    1234 kB\nVmRSS:\t 99 kB\n", Some(1234 * 1024)),
-            ("VmHWM: 0 kB", Some(0)),
-            ("VmRSS:\t 99 kB\n", None),
-            ("VmHWM: many kB", None),
-            ("VmHWM: 18446744073709551615 kB", None),
-            ("", None),
-        ] {
-            assert_eq!(high_water(status), expected, "{status:?}");
         }
     }
 }

@@ -55,7 +55,7 @@ macro_rules! simd {
         $(#[$meta])*
         #[inline]
         #[allow(clippy::too_many_arguments)]
-        $vis fn $name(isa: $crate::kernel::isa::Isa, $($arg: $ty),*) $(-> $ret)? {
+        $vis fn $name(isa: $crate::team::isa::Isa, $($arg: $ty),*) $(-> $ret)? {
             #[cfg(target_arch = "x86_64")]
             if isa.has_avx2() {
                 #[target_feature(enable = "avx2,fma")]

@@ -1,16 +1,16 @@
-//! Threads that are to have a core as soon as they wake up.
+//! Scheduling of threads that must run as soon as they wake up.
 
-/// Nanoseconds for which such a thread wants a core at a time.
+/// Time slice such a thread asks for, in nanoseconds.
 #[cfg(all(target_os = "linux", not(miri)))]
 const SLICE: u64 = 100_000;
 
-/// Asks the system to let this thread begin at once when it wakes up, though another is at work on its core: it will not
-/// stay for long. Linux from 6.12 on lets whoever wants short slices go before who has longer ones; before that, and
-/// elsewhere, nothing changes, and a collective beside kernels may have to wait for the next tick of the system's clock.
-pub fn prompt() {
+/// Asks the system to run this thread as soon as it wakes up, even if another thread has its core. Linux 6.12 and
+/// later schedule threads with short slices first. Elsewhere this has no effect, and a collective beside kernels may
+/// wait for the next scheduler tick.
+pub fn wake_promptly() {
     #[cfg(all(target_os = "linux", not(miri)))]
     {
-        /// What `sched_setattr` takes, in its first version.
+        /// `struct sched_attr` of the kernel, first version.
         #[repr(C)]
         struct Attributes {
             size: u32,
@@ -22,7 +22,7 @@ pub fn prompt() {
             deadline: u64,
             period: u64,
         }
-        // SAFETY: asks for a number of this thread, and changes nothing.
+        // SAFETY: reads a number of this thread.
         let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
         let wanted = Attributes {
             size: size_of::<Attributes>() as u32,
@@ -34,7 +34,7 @@ pub fn prompt() {
             deadline: 0,
             period: 0,
         };
-        // SAFETY: the system reads `size` bytes, all of them ours, and writes none. If it refuses, all is as before.
+        // SAFETY: the system reads `size` bytes of `wanted` and writes nothing. A refusal changes nothing.
         unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &wanted, 0) };
     }
 }
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn only_the_slice_of_a_thread_changes() {
-        // SAFETY: numbers of this thread are asked for; `sched_getattr` writes into 48 bytes of ours at most.
+        // SAFETY: reads numbers of this thread; `sched_getattr` writes at most the 48 bytes given.
         let of_this_thread = || unsafe {
             let mut attributes = [0u64; 6];
             let asked = libc::syscall(libc::SYS_sched_getattr, 0, &mut attributes, 48, 0);
@@ -55,10 +55,10 @@ mod tests {
         };
         std::thread::spawn(move || {
             let (policy, nice, slice) = of_this_thread();
-            prompt();
+            wake_promptly();
             let after = of_this_thread();
             assert_eq!((after.0, after.1), (policy, nice));
-            // Systems that know of no slices have none, before and after.
+            // Kernels without slices report none, before and after.
             assert!(after.2 == SLICE || after.2 == slice, "{slice} and {after:?}");
         })
         .join()
