@@ -12,6 +12,7 @@ pub mod graph;
 pub mod hyper;
 pub mod indexing;
 pub mod interpret;
+pub mod kinds;
 pub mod layer;
 pub mod loss;
 pub mod lr;

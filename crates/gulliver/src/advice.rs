@@ -4,8 +4,9 @@
 use crate::command::CommandError;
 use crate::report::units;
 use crate::setup::Graphs;
+use gulliver_graph::dim::BATCH;
 use gulliver_graph::dim::Bindings;
-use gulliver_plan::step::make::{BATCH, Holders, PlanError};
+use gulliver_plan::document::error::{Holders, PlanError};
 use gulliver_run::planner::Planner;
 use gulliver_run::session::{SessionError, SessionOptions};
 use std::fmt;

@@ -204,7 +204,8 @@ mod tests {
     use super::*;
     use crate::test_dir::TestDir;
     use gulliver_graph::work::Load;
-    use gulliver_plan::time::cost::{Curves, Links, Point, Rates};
+    use gulliver_plan::document::links::Links;
+    use gulliver_plan::time::cost::{Curves, Point, Rates};
 
     fn ran(model: &str, profile: Option<&str>, seconds: [f64; 2]) -> Ran {
         let (strategy, profile) = ("alone".to_string(), profile.map(str::to_string));

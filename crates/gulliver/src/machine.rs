@@ -3,7 +3,8 @@
 
 use crate::command::{CommandError, check_file, write_file};
 use crate::text_file::read_text;
-use gulliver_plan::time::cost::{CollectivePrice, Curves, Links, Point, Profile, Rates};
+use gulliver_plan::document::links::Links;
+use gulliver_plan::time::cost::{CollectivePrice, Curves, Point, Profile, Rates};
 use gulliver_run::team::cores;
 use std::fmt::Write as _;
 use std::fs;

@@ -5,7 +5,7 @@ use crate::setup::Graphs;
 use gulliver_graph::dim::Bindings;
 use gulliver_plan::devices::cut::{self, Cut, Spread, Unit, WORTH, named, worthwhile};
 use gulliver_plan::devices::pipeline::Style;
-use gulliver_plan::step::make::PlanError;
+use gulliver_plan::document::error::PlanError;
 use gulliver_plan::step::outline::slice_of;
 use gulliver_run::planner::Planner;
 use gulliver_run::session::{

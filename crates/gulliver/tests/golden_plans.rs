@@ -5,7 +5,8 @@
 mod jobs;
 
 use gulliver::machine;
-use gulliver_plan::time::cost::{Curves, Links, Profile, Rates, Scaling};
+use gulliver_plan::document::links::Links;
+use gulliver_plan::time::cost::{Curves, Profile, Rates, Scaling};
 use jobs::{JOBS, Place, TRAIN};
 use std::collections::BTreeMap;
 use std::fs;

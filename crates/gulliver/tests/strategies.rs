@@ -18,7 +18,7 @@ use gulliver_graph::op::map::Function;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::{Clip, evaluation_graph, training_graph};
 use gulliver_plan::devices::cut::{CutError, NAMES};
-use gulliver_plan::devices::topology::{Device, Topology, Wiring};
+use gulliver_plan::document::topology::{Device, Topology, Wiring};
 use gulliver_run::checkpoint::fingerprint;
 use gulliver_run::data::Batch;
 use gulliver_run::host::HostTensor;

@@ -7,11 +7,12 @@ use gulliver_graph::model::model;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
 use gulliver_plan::devices::replicate::replica;
-use gulliver_plan::devices::topology::Topology;
+use gulliver_plan::document::links::Links;
 use gulliver_plan::document::plan::Plan;
-use gulliver_plan::step::make::{Options, Persistent};
+use gulliver_plan::document::residence::Persistent;
+use gulliver_plan::document::topology::Topology;
+use gulliver_plan::step::make::Options;
 use gulliver_plan::step::outline::Outline;
-use gulliver_plan::time::cost::Links;
 use gulliver_plan::time::simulate::{RankPlan, Uneven, simulate, together};
 use std::time::Instant;
 

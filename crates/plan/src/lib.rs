@@ -8,6 +8,5 @@ pub mod budget;
 pub mod comparator;
 pub mod devices;
 pub mod document;
-pub mod oracle;
 pub mod step;
 pub mod time;

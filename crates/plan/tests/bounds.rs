@@ -7,7 +7,9 @@ use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::{evaluation_graph, training_graph};
-use gulliver_plan::step::make::{Options, Persistent, PlanError};
+use gulliver_plan::document::error::PlanError;
+use gulliver_plan::document::residence::Persistent;
+use gulliver_plan::step::make::Options;
 use gulliver_plan::step::outline::Outline;
 use gulliver_plan::time::cost::Beside;
 

@@ -7,12 +7,15 @@ use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
+use gulliver_plan::document::error::PlanError;
+use gulliver_plan::document::ledger::Ledger;
 use gulliver_plan::document::plan::{Choice, Plan};
+use gulliver_plan::document::residence::Persistent;
 use gulliver_plan::document::verify::verify;
-use gulliver_plan::step::make::{Options, Persistent, PlanError};
+use gulliver_plan::step::make::Options;
 use gulliver_plan::step::outline::Outline;
 use gulliver_plan::time::cost::Beside;
-use gulliver_plan::time::simulate::{moved, simulate};
+use gulliver_plan::time::simulate::simulate;
 
 const NO_OTHER: Beside = Beside { host: Some(0), disk: None };
 
@@ -74,7 +77,7 @@ fn every_budget_from_the_least_up_has_a_verified_plan() {
                 assert!(plan.spaces[0].bytes <= memory);
                 let held: u64 = plan.at_peak().1.iter().map(|b| plan.buffer(*b).bytes).sum();
                 assert_eq!(held, plan.spaces[0].live, "{name} {part}: what is in use at the peak");
-                let (moves, links) = (count(&plan, Choice::Host), moved(&plan));
+                let (moves, links) = (count(&plan, Choice::Host), Ledger::of(&plan));
                 assert_eq!(moves > 0, links.to_device > 0, "{name} {part}: {links:?}");
                 assert!(beside != NO_OTHER || moves == 0, "{name} {part}");
                 let bound = outline.sizes(&graph, &sizes, &options).unwrap();

@@ -17,7 +17,7 @@ use gulliver_plan::devices::cut::comparator::{
 };
 use gulliver_plan::devices::cut::{Bound, CutError, Devices, Level, Objective, Options, Unit};
 use gulliver_plan::devices::cut::{bytes, cut, levels_of, searched, worthwhile};
-use gulliver_plan::devices::topology::{Device, Topology, Wiring};
+use gulliver_plan::document::topology::{Device, Topology, Wiring};
 use gulliver_plan::time::cost::Rates;
 
 fn fewest_bytes() -> Options {

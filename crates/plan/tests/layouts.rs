@@ -13,7 +13,8 @@ use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
 use gulliver_plan::budget::base::{Base, Choices};
 use gulliver_plan::comparator::Case;
-use gulliver_plan::step::make::{Options, Persistent};
+use gulliver_plan::document::residence::Persistent;
+use gulliver_plan::step::make::Options;
 use gulliver_plan::step::outline::Outline;
 use gulliver_plan::time::cost::Beside;
 

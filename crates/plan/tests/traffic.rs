@@ -11,12 +11,13 @@ use gulliver_graph::training::training_graph;
 use gulliver_plan::budget::base::Base;
 use gulliver_plan::comparator::Case;
 use gulliver_plan::comparator::paging::{self, Eviction};
+use gulliver_plan::document::ledger::Ledger;
 use gulliver_plan::document::plan::{Act, Plan, Stream, Tier};
+use gulliver_plan::document::residence::Persistent;
 use gulliver_plan::document::verify::verify;
-use gulliver_plan::step::make::{Options, Persistent};
+use gulliver_plan::step::make::Options;
 use gulliver_plan::step::order::Rule;
 use gulliver_plan::step::outline::Outline;
-use gulliver_plan::time::simulate::moved;
 
 /// Bytes of weights into and out of the device.
 fn weight_traffic(graph: &Graph, plan: &Plan) -> [u64; 2] {
@@ -58,7 +59,7 @@ fn weights_of_deep_models_cross_as_seldom() {
     verify(&graph, &plan).unwrap();
     assert!(plan.spaces[0].bytes <= all / 2);
     let [fetched, stored] = weight_traffic(&graph, &plan);
-    println!("fetched {fetched}, stored {stored} of {all}; {:?}", moved(&plan));
+    println!("fetched {fetched}, stored {stored} of {all}; {:?}", Ledger::of(&plan));
     assert!(fetched <= 2 * all + all / 5 && stored <= all + all / 10, "{fetched} {stored} of {all}");
 }
 
@@ -91,7 +92,7 @@ fn weights_cross_three_times_however_many_partials() {
             let write = |base: &Base| paging::script(&Case::new(&outline, base, &bound), budget, eviction);
             let paged = outline.plan_script(&graph, &sizes, &ordinary, write).unwrap().unwrap();
             verify(&graph, &paged).unwrap();
-            let moved = moved(&paged);
+            let moved = Ledger::of(&paged);
             (weight_traffic(&graph, &paged).iter().sum::<u64>(), moved.to_device + moved.to_host)
         });
         let times = |bytes: u64| bytes as f64 / all as f64;

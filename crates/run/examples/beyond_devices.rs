@@ -15,7 +15,7 @@ use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
 use gulliver_plan::comparator::paging::{Eviction, Paged};
 use gulliver_plan::devices::pipeline::Style;
-use gulliver_plan::devices::topology::Topology;
+use gulliver_plan::document::topology::Topology;
 use gulliver_plan::time::cost::Rates;
 use gulliver_run::checkpoint::fingerprint;
 use gulliver_run::link::Throttle;

@@ -10,10 +10,10 @@ use crate::tiers::Tiers;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, Origin, Phase, Value};
-use gulliver_plan::devices::collectives::held_here;
+use gulliver_graph::kinds::Kinds;
+use gulliver_plan::document::collectives::collective_of;
+use gulliver_plan::document::collectives::held_here;
 use gulliver_plan::document::plan::{Act, Place, Plan, Stream, Tier};
-use gulliver_plan::step::kind::Kinds;
-use gulliver_plan::time::simulate::collective_of;
 use std::sync::Arc;
 use std::time::Duration;
 

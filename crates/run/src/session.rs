@@ -13,18 +13,18 @@ mod shards;
 mod trace;
 mod values;
 
-pub use crate::stream::Ledger;
 pub use crew::planners;
 pub use cuts::divided;
 pub use evaluate::Evaluated;
 pub use feed::{NOISE, sizes_of};
 pub use foresee::{Foreseen, Priced, fed, foresee, timed, unevenness};
+pub use gulliver_plan::document::ledger::Ledger;
 pub use lines::{Pipelined, packs, pipelined, pipelined_as};
 pub use options::{PlanWatch, SessionOptions};
 pub use programs::Reuse;
 pub use shards::sharded;
 
-use crate::collector::{Alarm, Amounts, Collector, since};
+use crate::collector::{Alarm, Amounts, Collector};
 use crate::data::Batch;
 use crate::executor::{Cpu, CpuOptions, RunError, Work};
 use crate::host::HostTensor;
@@ -35,16 +35,17 @@ use crate::team::Team;
 use feed::feed;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Node, Phase, Value};
-use gulliver_plan::devices::collectives::{Stuck, collectives};
 use gulliver_plan::devices::cut::CutError;
 use gulliver_plan::devices::pipeline::PipelineError;
 use gulliver_plan::devices::replicate::ReplicateError;
 use gulliver_plan::devices::schedule::ScheduleError;
+use gulliver_plan::document::collectives::exchanged;
+use gulliver_plan::document::collectives::{Deadlock, collectives};
+use gulliver_plan::document::error::PlanError;
 use gulliver_plan::document::plan::{Plan, TIERS, Tier};
+use gulliver_plan::document::residence::Residence;
 use gulliver_plan::document::verify::{Broken, verify};
-use gulliver_plan::step::make::{PlanError, Residence};
 use gulliver_plan::step::outline::slice_of;
-use gulliver_plan::time::simulate::{exchanged, moved};
 use programs::{LIMIT, Loaded, Programs};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -124,7 +125,7 @@ pub enum SessionError {
     },
     /// Devices would wait for each other.
     #[error(transparent)]
-    Stuck(#[from] Stuck),
+    Deadlock(#[from] Deadlock),
     /// Devices would wait for each other, as simulated.
     #[error(transparent)]
     Waiting(gulliver_plan::time::simulate::Stuck),
@@ -346,8 +347,7 @@ impl Session {
         let program = self.cpu.load(graph, kinds, &plan, &self.planner.options().kernels)?;
         let peaks = TIERS.map(|tier| plan.spaces[tier as usize].live);
         let from_peers = exchanged(graph, &slice_of(sizes, plan.partials)?, plan.partials)?;
-        let mut planned =
-            Amounts { peaks, moved: Ledger { from_peers, ..moved(&plan).into() }, seconds: 0.0 };
+        let mut planned = Amounts { peaks, moved: Ledger { from_peers, ..Ledger::of(&plan) }, seconds: 0.0 };
         let mut thought = Vec::new();
         // Only where something must be weighed does time matter.
         if self.planner.options().memory.is_some() {
@@ -545,7 +545,7 @@ impl Session {
     /// Notes a run that is done, and tells the planner how long kernels took.
     fn end(&mut self, which: Which, at: usize, watch: Stopwatch) {
         let seconds = watch.began.elapsed().as_secs_f64();
-        let moved = since(watch.moved, self.moved());
+        let moved = self.moved() - watch.moved;
         let loaded = self.programs.get_mut(at);
         let measured = Amounts { peaks: self.cpu.run_peaks(), moved, seconds };
         self.collector.ran(loaded.record, &loaded.planned, &measured);

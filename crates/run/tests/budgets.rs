@@ -11,9 +11,9 @@ use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::random::{RandomStream, hash_name};
 use gulliver_graph::training::{evaluation_graph, training_graph};
+use gulliver_plan::document::error::PlanError;
+use gulliver_plan::document::ledger::Ledger;
 use gulliver_plan::document::plan::{Choice, TIERS, Tier};
-use gulliver_plan::step::make::PlanError;
-use gulliver_plan::time::simulate::moved;
 use gulliver_run::checkpoint::fingerprint;
 use gulliver_run::planner::Planner;
 use gulliver_run::session::{Key, Session, SessionOptions, Which};
@@ -39,7 +39,7 @@ fn train(graph: &Graph, options: SessionOptions, sizes: &Bindings) -> (String, V
         scalars.extend(outcome.scalars.into_iter().map(|(name, x)| (name, x.to_bits())));
     }
     let used = session.ledger();
-    let planned = moved(&plan);
+    let planned = Ledger::of(&plan);
     assert_eq!(
         (used.disk_read - fed.disk_read, used.disk_written - fed.disk_written),
         (STEPS * planned.disk_read, STEPS * planned.disk_written)

@@ -1,7 +1,7 @@
 //! The jobs whose predictions are held against what happens. None is a network that profiles are made from.
 
 use gulliver_graph::dim::Bindings;
-use gulliver_plan::devices::topology::Wiring;
+use gulliver_plan::document::topology::Wiring;
 use gulliver_run::profile::probes::{Probe, probe};
 use serde::Serialize;
 

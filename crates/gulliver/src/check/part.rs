@@ -4,7 +4,7 @@
 use gulliver_graph::graph::Graph;
 use gulliver_graph::work::Work;
 use gulliver_plan::document::plan::{Act, Plan, Stream};
-use gulliver_plan::time::simulate::Span;
+use gulliver_plan::document::timeline::Span;
 use gulliver_run::profile::measure::usual;
 use serde::Serialize;
 use std::collections::BTreeMap;

@@ -19,7 +19,7 @@ use crate::job::{Job, JobError, Set};
 use crate::machine::{self, Known};
 use crate::sweep::SweepError;
 use gulliver_graph::graph::GraphError;
-use gulliver_plan::step::make::PlanError;
+use gulliver_plan::document::error::PlanError;
 use gulliver_run::checkpoint::CheckpointError;
 use gulliver_run::data::DataError;
 use gulliver_run::files::atomic::{check_writable, write_atomic};
@@ -178,7 +178,7 @@ pub enum CommandError {
     },
     /// A question the oracle cannot answer.
     #[error(transparent)]
-    Oracle(#[from] gulliver_plan::oracle::OracleError),
+    Oracle(#[from] gulliver_oracle::OracleError),
     /// Something asked for does not exist.
     #[error("{0}")]
     Unknown(String),

@@ -14,10 +14,12 @@ use clap::Args;
 use explain::explain;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
+use gulliver_plan::document::collectives::exchanged;
+use gulliver_plan::document::ledger::Ledger;
 use gulliver_plan::document::plan::{Act, Choice, Plan, STREAMS, Stream, Tier};
 use gulliver_plan::document::verify::verify;
 use gulliver_plan::step::outline::slice_of;
-use gulliver_plan::time::simulate::{Moved, Timing, exchanged, moved};
+use gulliver_plan::time::simulate::Timing;
 use gulliver_run::planner::Planner;
 use gulliver_run::session::{SessionError, SessionOptions, Which};
 use serde::Serialize;
@@ -191,7 +193,7 @@ fn time(seconds: f64) -> String {
     units::duration(Duration::from_secs_f64(seconds.max(0.0)))
 }
 
-fn links(moved: &Moved) -> String {
+fn links(moved: &Ledger) -> String {
     let all = [
         ("host to device", moved.to_device),
         ("device to host", moved.to_host),
@@ -238,7 +240,7 @@ fn table(
         row("recompute", plan.spaces[0].live, free.seconds + seconds, changed);
     }
     let bytes = &summary.timing.moved;
-    if *bytes != Moved::default() {
+    if *bytes != Ledger::default() {
         let hidden = free.seconds + summary.timing.again;
         let wait = time(summary.timing.seconds - hidden);
         row(
@@ -276,7 +278,7 @@ fn table(
     for space in plan.spaces.iter().skip(1).filter(|space| space.bytes > 0) {
         let _ = writeln!(text, "{} {}", place(space.tier), units::bytes(space.bytes));
     }
-    let _ = writeln!(text, "a step moves {}", links(&moved(plan)));
+    let _ = writeln!(text, "a step moves {}", links(&Ledger::of(plan)));
     let busy = |stream: Stream| summary.timing.busy[stream as usize];
     let streams: Vec<String> = STREAMS
         .iter()

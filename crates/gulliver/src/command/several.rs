@@ -27,7 +27,7 @@ pub fn plans(judged: &Judged) -> Vec<(&Graph, &Plan)> {
 /// Bytes from other devices, over all of them.
 fn from_peers(judged: &Judged) -> u64 {
     let count = |(graph, plan): (&Graph, &Plan)| {
-        gulliver_plan::time::simulate::exchanged(graph, &plan.bindings(), plan.partials).unwrap_or(0)
+        gulliver_plan::document::collectives::exchanged(graph, &plan.bindings(), plan.partials).unwrap_or(0)
     };
     plans(judged).into_iter().map(count).sum()
 }

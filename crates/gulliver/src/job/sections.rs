@@ -12,7 +12,7 @@ use gulliver_graph::model::MODELS;
 use gulliver_graph::model::param::{Param, ParamValue};
 use gulliver_graph::nearest::suggestion;
 use gulliver_graph::optim::{self, OPTIMIZERS};
-use gulliver_plan::devices::topology::{self, Topology, TopologyError, Wiring};
+use gulliver_plan::document::topology::{self, Topology, TopologyError, Wiring};
 use gulliver_run::train::OnNan;
 use std::collections::BTreeMap;
 use std::path::PathBuf;

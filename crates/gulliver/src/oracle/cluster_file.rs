@@ -4,9 +4,9 @@ use crate::command::CommandError;
 use crate::job::error::one_line;
 use crate::report::units;
 use crate::text_file::read_text;
-use gulliver_plan::oracle::cluster::Cluster;
-use gulliver_plan::oracle::hardware::Accelerator;
-use gulliver_plan::oracle::network::Link;
+use gulliver_oracle::cluster::Cluster;
+use gulliver_oracle::hardware::Accelerator;
+use gulliver_oracle::network::Link;
 use serde::Deserialize;
 use std::path::Path;
 

@@ -1,5 +1,5 @@
 //! The oracle for people: models, clusters and published measurements read from files, answers as tables and
-//! pages. What is asked is answered in `plan::oracle`.
+//! pages. What is asked is answered in `gulliver_oracle`.
 
 pub mod cluster_file;
 pub mod csv;

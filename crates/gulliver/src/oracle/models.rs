@@ -12,10 +12,10 @@ use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::nearest::suggestion;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
-use gulliver_plan::oracle::from_graph::from_graph;
-use gulliver_plan::oracle::published::{alexnet, cosmoflow};
-use gulliver_plan::oracle::transformer::{NAMED, SETTINGS, Transformer, customary_tokens};
-use gulliver_plan::oracle::workload::Workload;
+use gulliver_oracle::from_graph::from_graph;
+use gulliver_oracle::published::{alexnet, cosmoflow};
+use gulliver_oracle::transformer::{NAMED, SETTINGS, Transformer, customary_tokens};
+use gulliver_oracle::workload::Workload;
 use std::path::Path;
 
 /// Tokens of a sample unless told otherwise, for models that read any number of them or more than this.

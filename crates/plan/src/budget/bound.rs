@@ -2,9 +2,11 @@
 //! that must be on the device at once whatever is recomputed or moved. A budget below it is refused at once.
 
 use crate::budget::view::View;
+use crate::document::error::{Holders, PlanError};
 use crate::document::plan::Tier;
+use crate::document::residence::Persistent;
 use crate::step::layout::aligned;
-use crate::step::make::{Holders, Options, Persistent, PlanError};
+use crate::step::make::Options;
 use crate::step::outline::Outline;
 use crate::step::script::{VersionId, What};
 use gulliver_graph::dim::Bindings;

@@ -5,8 +5,9 @@
 use crate::budget::choose::Known;
 use crate::budget::squeeze::Pace;
 use crate::budget::view::View;
+use crate::document::error::PlanError;
 use crate::document::plan::{Plan, Tier};
-use crate::step::make::{Options, PlanError};
+use crate::step::make::Options;
 use crate::step::outline::Outline;
 use crate::step::progress::Activity;
 use gulliver_graph::dim::Bindings;

@@ -2,8 +2,10 @@
 //! must be, or more where that takes less time.
 
 use crate::budget::squeeze::Pace;
+use crate::document::error::PlanError;
 use crate::document::plan::{Plan, Tier};
-use crate::step::make::{Options, Persistent, PlanError};
+use crate::document::residence::Persistent;
+use crate::step::make::Options;
 use crate::step::outline::Outline;
 use crate::time::simulate::simulate;
 use gulliver_graph::dim::Bindings;

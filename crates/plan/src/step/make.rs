@@ -2,64 +2,21 @@
 //! device, with storage shared over time. Recompute, swapping and cuts will be passes before the layout.
 
 use crate::budget::view::View;
-use crate::devices::cut::CutError;
+use crate::document::error::{Holders, PlanError};
+use crate::document::links::Links;
 use crate::document::plan::{
     Act, Buffer, BufferId, InputPlace, OutputPlace, Place, Plan, Space, Step, TIERS, Tier,
 };
+use crate::document::residence::Persistent;
 use crate::step::layout::{Span, pack};
 use crate::step::lifetime::Lifetimes;
 use crate::step::order::Turn;
 use crate::step::outline::{Outline, Sizes};
 use crate::step::progress::{Activity, Observer, Progress, unobserved};
 use crate::step::script::{Script, VersionId, What};
-use crate::time::cost::{Beside, Curves, Links, Rates};
+use crate::time::cost::{Beside, Curves, Rates};
 use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::graph::{Graph, Node, NodeId, Role, Value};
-use std::collections::HashMap;
-use std::fmt;
-
-/// Where a persistent value is between steps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Residence {
-    /// In which kind of memory.
-    pub tier: Tier,
-    /// First byte there.
-    pub offset: u64,
-    /// Number of bytes.
-    pub bytes: u64,
-}
-
-/// Where persistent values are between steps: the same in every plan of a job, whatever the input sizes,
-/// and shared by the training and the evaluation graph.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Persistent {
-    /// By input name.
-    pub residences: HashMap<String, Residence>,
-    /// First byte after them in each tier.
-    pub ends: [u64; TIERS.len()],
-}
-
-impl Persistent {
-    /// Lays out the weights and states of a graph on the device, in order.
-    pub fn of(graph: &Graph) -> Result<Persistent, DimError> {
-        Persistent::with(graph, |_| Tier::Device)
-    }
-
-    /// Lays out the weights and states of a graph, each in its tier, in order.
-    pub fn with(graph: &Graph, tier: impl Fn(Value) -> Tier) -> Result<Persistent, DimError> {
-        let mut layout = Persistent::default();
-        for (v, role, info) in graph.inputs() {
-            if matches!(role, Role::Weight(_) | Role::State(_)) {
-                let bytes = info.ty.bytes().bind(&Bindings::new())? as u64;
-                let tier = tier(v);
-                let end = &mut layout.ends[tier as usize];
-                layout.residences.insert(info.name.clone(), Residence { tier, offset: *end, bytes });
-                *end += bytes.next_multiple_of(tier.grain());
-            }
-        }
-        Ok(layout)
-    }
-}
 
 /// What a plan is made for.
 #[derive(Clone, Copy)]
@@ -134,98 +91,6 @@ impl<'a> Options<'a> {
 
 /// The share of the time of moves that is thought not to be hidden, where nothing is known.
 const UNHIDDEN: f64 = 0.3;
-
-/// Names and bytes of values, largest first.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Holders(pub Vec<(String, u64)>);
-
-impl Holders {
-    /// Named where a budget is too small.
-    pub const NAMED: usize = 3;
-}
-
-impl fmt::Display for Holders {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let one = |(name, bytes): &(String, u64)| format!("{name} {bytes}");
-        f.write_str(&self.0.iter().map(one).collect::<Vec<_>>().join(", "))
-    }
-}
-
-/// Why there is no plan.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum PlanError {
-    /// A size is missing or makes no sense.
-    #[error(transparent)]
-    Size(#[from] DimError),
-    /// Nodes cannot be divided so for these sizes.
-    #[error(transparent)]
-    Cut(#[from] CutError),
-    /// The batch cannot be sliced as asked.
-    #[error("a batch of {batch} cannot be divided into {partials} equal partials")]
-    Partials {
-        /// Samples in the batch.
-        batch: usize,
-        /// Slices asked for.
-        partials: u32,
-    },
-    /// Partials that take turns, and a state that passes from one to the next too late.
-    #[error(
-        "a state that the forward pass changes is read after that: the partials of this model cannot take turns"
-    )]
-    Turns,
-    /// An operator that symbolic shapes promised, and these sizes break.
-    #[error("{node}: {why}; the input is too long for this model, or the model too small for it")]
-    Shape {
-        /// The node.
-        node: String,
-        /// What does not fit.
-        why: String,
-    },
-    /// A weight or state that the job does not keep.
-    #[error("`{0}` has no place among the persistent values of this job")]
-    NotPersistent(String),
-    /// Another tier is over its budget.
-    #[error(
-        "the plan needs {needed} bytes of {tier}, the budget is {budget}; raise it, or that of the device"
-    )]
-    TierFull {
-        /// Which.
-        tier: String,
-        /// Bytes needed.
-        needed: u64,
-        /// Bytes allowed.
-        budget: u64,
-    },
-    /// Choices that cannot be carried out.
-    #[error("`{0}` cannot be computed again where it is needed")]
-    Impossible(String),
-    /// Weights and states have nowhere to be.
-    #[error(
-        "weights and optimizer state fit neither on the device nor beside it; raise devices.host_memory or devices.disk"
-    )]
-    NoRoom,
-    /// Over the budget.
-    #[error(
-        "{} {needed} bytes of device memory, the budget is {budget}; largest at the peak: {holders}; raise the budget, or lower train.batch or raise train.partials",
-        if *.proven { "every plan needs at least" } else { "the best plan found needs" }
-    )]
-    DoesNotFit {
-        /// Bytes of the arena.
-        needed: u64,
-        /// Whether no plan can need less: a [bound](crate::budget::bound), not the result of a search.
-        proven: bool,
-        /// Bytes allowed.
-        budget: u64,
-        /// The largest values in use at once.
-        holders: Holders,
-    },
-    /// The observer said stop.
-    #[error("interrupted while planning; nothing was started")]
-    Interrupted,
-}
-
-/// The symbol of the batch dimension, along which data is sliced into partials.
-pub const BATCH: &str = "batch";
 
 /// Plans one step of a graph for inputs of these sizes (of the whole batch).
 pub fn make(graph: &Graph, sizes: &Bindings, options: &Options) -> Result<Plan, PlanError> {

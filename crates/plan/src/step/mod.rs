@@ -1,7 +1,6 @@
 //! One device and one input size: the order of the work, what shares storage, where every byte lies.
 
 pub mod arrange;
-pub mod kind;
 pub mod layout;
 pub mod lifetime;
 pub mod make;

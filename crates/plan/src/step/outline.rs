@@ -6,15 +6,17 @@ use crate::budget::base::{Base, Facts};
 use crate::budget::choose::LONG;
 pub use crate::budget::evaluate::profile;
 use crate::budget::learn::Rung;
-use crate::step::kind::Kinds;
+use crate::document::error::PlanError;
 use crate::step::lifetime::{Lifetimes, Sharing, lifetimes};
-use crate::step::make::{BATCH, Options, PlanError};
+use crate::step::make::Options;
 use crate::step::order::{RULES, Readers, Rule, in_turns, tasks};
 use crate::step::progress::Activity;
 use crate::step::script::Script;
 use crate::time::cost::{CollectivePrice, Curves};
+use gulliver_graph::dim::BATCH;
 use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::graph::{Graph, Value};
+use gulliver_graph::kinds::Kinds;
 use gulliver_graph::work::Work;
 
 /// See the top of this file.

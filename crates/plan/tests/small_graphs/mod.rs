@@ -10,7 +10,8 @@ use gulliver_graph::build::Builder;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, GraphError, Init, Value};
-use gulliver_plan::step::make::{Options, Persistent};
+use gulliver_plan::document::residence::Persistent;
+use gulliver_plan::step::make::Options;
 use gulliver_plan::step::outline::{Outline, Sizes};
 use gulliver_plan::time::cost::{Beside, Rates};
 

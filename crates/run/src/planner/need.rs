@@ -4,8 +4,10 @@ use super::{Planner, timing};
 use crate::session::Which;
 use gulliver_graph::dim::Bindings;
 use gulliver_plan::budget::bound::Bound;
+use gulliver_plan::document::error::PlanError;
 use gulliver_plan::document::plan::Tier;
-use gulliver_plan::step::make::{Options, Persistent, PlanError};
+use gulliver_plan::document::residence::Persistent;
+use gulliver_plan::step::make::Options;
 
 impl Planner {
     /// Fails if no plan can keep within the budget, which is seen without a search.

@@ -5,7 +5,7 @@ use crate::boxed::Boxed;
 use crate::deals::{Deals, Dealt};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Role, Value};
-use gulliver_plan::step::make::PlanError;
+use gulliver_plan::document::error::PlanError;
 use gulliver_plan::step::order::Turn;
 use gulliver_plan::step::outline::{Outline, slice_of};
 use gulliver_plan::time::cost::Measured;

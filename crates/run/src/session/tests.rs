@@ -13,7 +13,7 @@ use gulliver_graph::model::head::Head;
 use gulliver_graph::model::mlp::Mlp;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
-use gulliver_plan::step::make::Persistent;
+use gulliver_plan::document::residence::Persistent;
 
 /// Weights and states of many sizes, some changed by the forward pass.
 fn graph() -> Graph {

@@ -10,7 +10,7 @@ use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, Init, Role};
 use gulliver_plan::document::plan::Tier;
-use gulliver_plan::step::make::Residence;
+use gulliver_plan::document::residence::Residence;
 use std::collections::BTreeMap;
 
 impl Session {

@@ -6,8 +6,9 @@ use crate::command::CommandError;
 use crate::report::units;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Role;
+use gulliver_plan::document::ledger::Ledger;
 use gulliver_plan::document::plan::TIERS;
-use gulliver_plan::time::simulate::{Moved, moved};
+
 use gulliver_run::executor::Work;
 use gulliver_run::profile::roofline;
 use gulliver_run::session::Which;
@@ -59,7 +60,7 @@ pub fn measure(runner: &mut Runner) -> Result<Parts, CommandError> {
     });
     let sizes = runner.sizes()?;
     let plan = runner.session.plan(Which::Train, &sizes)?;
-    let Moved { to_device, to_host, disk_read, disk_written } = moved(&plan);
+    let Ledger { to_device, to_host, disk_read, disk_written, .. } = Ledger::of(&plan);
     let used_bytes = TIERS.map(|tier| plan.spaces[tier as usize].live);
     let state_bytes = runner.session.graph().inputs().map(|(_, role, info)| {
         let bytes = info.ty.bytes().bind(&Bindings::new()).unwrap_or(0) as u64;

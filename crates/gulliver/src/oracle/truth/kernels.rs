@@ -1,12 +1,12 @@
 //! Measurements of single kernels and collectives.
 
 use super::{Case, Part, Table};
-use gulliver_plan::oracle::cluster::Cluster;
-use gulliver_plan::oracle::collective::all_reduce as seconds_of;
-use gulliver_plan::oracle::setting::Setting;
-use gulliver_plan::oracle::stage::Costs;
-use gulliver_plan::oracle::strategy::Strategy;
-use gulliver_plan::oracle::transformer::Transformer;
+use gulliver_oracle::cluster::Cluster;
+use gulliver_oracle::collective::all_reduce as seconds_of;
+use gulliver_oracle::setting::Setting;
+use gulliver_oracle::stage::Costs;
+use gulliver_oracle::strategy::Strategy;
+use gulliver_oracle::transformer::Transformer;
 
 /// All-reduces within a node of V100 or A100.
 pub fn all_reduce(table: &Table) -> Vec<Part> {

@@ -3,13 +3,13 @@
 
 use super::super::csv::{Row, Table};
 use super::{Case, Part};
-use gulliver_plan::oracle::closed::{Estimate, estimate};
-use gulliver_plan::oracle::cluster::Cluster;
-use gulliver_plan::oracle::hardware::Precision;
-use gulliver_plan::oracle::kernel::Work;
-use gulliver_plan::oracle::setting::Setting;
-use gulliver_plan::oracle::strategy::{Strategy, Stream};
-use gulliver_plan::oracle::workload::{Layer, Workload};
+use gulliver_oracle::closed::{Estimate, estimate};
+use gulliver_oracle::cluster::Cluster;
+use gulliver_oracle::hardware::Precision;
+use gulliver_oracle::kernel::Work;
+use gulliver_oracle::setting::Setting;
+use gulliver_oracle::strategy::{Strategy, Stream};
+use gulliver_oracle::workload::{Layer, Workload};
 use std::collections::BTreeMap;
 
 /// Plans of Harmony on a box of GTX 1080 Ti: its estimates of time stand where measurements do elsewhere.

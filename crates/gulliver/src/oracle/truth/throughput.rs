@@ -3,13 +3,13 @@
 
 use super::super::csv::Row;
 use super::{Case, Part, Table};
-use gulliver_plan::oracle::closed::{Estimate, estimate};
-use gulliver_plan::oracle::cluster::Cluster;
-use gulliver_plan::oracle::hardware::Precision;
-use gulliver_plan::oracle::published::{bert_large, gnmt, resnet, transformer_big, transformer_xl};
-use gulliver_plan::oracle::setting::{Setting, Software};
-use gulliver_plan::oracle::strategy::Strategy;
-use gulliver_plan::oracle::workload::Workload;
+use gulliver_oracle::closed::{Estimate, estimate};
+use gulliver_oracle::cluster::Cluster;
+use gulliver_oracle::hardware::Precision;
+use gulliver_oracle::published::{bert_large, gnmt, resnet, transformer_big, transformer_xl};
+use gulliver_oracle::setting::{Setting, Software};
+use gulliver_oracle::strategy::Strategy;
+use gulliver_oracle::workload::Workload;
 use std::collections::BTreeMap;
 
 /// Tokens of a sentence, where rows count tokens and do not say how many a sample has.

@@ -3,15 +3,15 @@
 
 use super::super::csv::Row;
 use super::{Case, Part, Table, UNDOUBTED};
-use gulliver_plan::oracle::OracleError;
-use gulliver_plan::oracle::closed::{Estimate, estimate};
-use gulliver_plan::oracle::cluster::Cluster;
-use gulliver_plan::oracle::hardware::{GIB, Precision};
-use gulliver_plan::oracle::published::{alexnet, cosmoflow, resnet, vgg16};
-use gulliver_plan::oracle::setting::{Setting, Software};
-use gulliver_plan::oracle::strategy::{Cut, Recompute, Strategy};
-use gulliver_plan::oracle::transformer::Transformer;
-use gulliver_plan::oracle::workload::Workload;
+use gulliver_oracle::OracleError;
+use gulliver_oracle::closed::{Estimate, estimate};
+use gulliver_oracle::cluster::Cluster;
+use gulliver_oracle::hardware::{GIB, Precision};
+use gulliver_oracle::published::{alexnet, cosmoflow, resnet, vgg16};
+use gulliver_oracle::setting::{Setting, Software};
+use gulliver_oracle::strategy::{Cut, Recompute, Strategy};
+use gulliver_oracle::transformer::Transformer;
+use gulliver_oracle::workload::Workload;
 
 /// vTrain's mean error on its own single-node rows, as its authors publish it.
 const VTRAIN: f64 = 0.0837;

@@ -1,10 +1,10 @@
 //! A graph with the sizes of one input put in: shapes, specs and readers, settled once for all that is tried.
 
 use super::{CutError, Objective};
-use crate::step::kind::Kinds;
 use gulliver_graph::dim::{Bindings, Dim, DimError};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, Origin, Phase, Role, Value};
+use gulliver_graph::kinds::Kinds;
 use gulliver_graph::op::Op;
 use gulliver_graph::op::elementwise::Apply;
 use gulliver_graph::op::zip::Binary;

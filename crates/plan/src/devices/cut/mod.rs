@@ -32,6 +32,7 @@ pub use region::{Grid, held, split};
 pub use search::{Found, cut};
 pub use traffic::fetches;
 
+use crate::document::error::PlanError;
 use crate::time::cost::Rates;
 use gulliver_graph::dim::DimError;
 use gulliver_graph::graph::Graph;
@@ -184,6 +185,15 @@ pub enum CutError {
 
 /// Largest number of devices of a cut.
 pub const MOST_DEVICES: usize = 64;
+
+impl From<CutError> for PlanError {
+    fn from(e: CutError) -> PlanError {
+        match e {
+            CutError::Size(e) => PlanError::Size(e),
+            e => PlanError::Cut(e.to_string()),
+        }
+    }
+}
 
 /// Refuses levels that cannot be.
 pub(crate) fn check_levels(levels: &[Level]) -> Result<(), CutError> {
