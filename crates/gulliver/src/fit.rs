@@ -5,8 +5,8 @@ mod weights;
 
 pub use weights::class_weights;
 
-use crate::command::CommandError;
-use crate::job::{Job, JobError};
+use crate::error::{Error, JobError};
+use crate::job::Job;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::model::param::{Param, ParamValue};
 use gulliver_graph::model::{MODELS, ModelInput, ModelRow};
@@ -230,7 +230,7 @@ pub fn check_fit(
     given: &[(String, ParamValue)],
     settings: &[(String, ParamValue)],
     facts: &Facts,
-) -> Result<(), CommandError> {
+) -> Result<(), Error> {
     if let Some(row) = row_of(&job.model.name) {
         check_input(job, row, facts)?;
         check_target(job, row, settings, facts)?;
@@ -351,7 +351,7 @@ fn predicted(head: &str) -> &'static str {
 }
 
 /// Whether extents that the job gives are those of the data.
-fn check_extents(job: &Job, given: &[(String, ParamValue)], facts: &Facts) -> Result<(), CommandError> {
+fn check_extents(job: &Job, given: &[(String, ParamValue)], facts: &Facts) -> Result<(), Error> {
     let volumes = row_of(&job.model.name).is_some_and(|row| row.family.takes == ModelInput::Volumes);
     let [channels, height, width] = match (facts.image(), facts.cube()) {
         (Some(image), _) => image.map(Some),

@@ -1,8 +1,8 @@
 //! The `gulliver` command: parses arguments, runs one command, prints its error in one line.
 
 use clap::{Parser, Subcommand};
-use gulliver::command::{self, CommandError};
-use gulliver::job::brief;
+use gulliver::command;
+use gulliver::error::{Error, brief};
 use std::process::ExitCode;
 
 /// Trains giant neural networks on small machines.
@@ -55,17 +55,12 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(
-            error @ (CommandError::Interrupted { .. }
-            | CommandError::SweepInterrupted { .. }
-            | CommandError::Cancelled
-            | CommandError::PlanningInterrupted),
-        ) => {
+        Err(error) if error.is_stop() => {
             eprintln!("{error}");
             ExitCode::from(gulliver::interrupt::EXIT_CODE as u8)
         }
         // Nobody reads us any more: not worth a word.
-        Err(CommandError::Output(e)) if e.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(Error::Output(e)) if e.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
             // Names out of files may hold anything; an error is one line.
             eprintln!("error: {}", brief(&error.to_string()));

@@ -1,14 +1,16 @@
 //! From a job to everything training needs: data opened, model built to fit it, optimizer and schedule, and then
 //! its plans. Nothing is trained here.
 
+mod advise;
 mod open;
 
 pub use open::{data_error, open_data};
 
-use crate::advice::advise;
-use crate::command::CommandError;
+use advise::advise;
+
+use crate::error::{Error, one_line};
 use crate::fit::{Facts, check_fit, class_weights, fit};
-use crate::job::{ClassWeights, Device, Job, Length, NormGroup, Train, one_line};
+use crate::job::{ClassWeights, Device, Job, Length, NormGroup, Train};
 use crate::report::planning::Planning;
 use crate::strategy::{ALONE, AUTO, fastest, planned_as};
 use crate::trained::about;
@@ -145,7 +147,7 @@ pub fn setup(
     checkpoints: Option<&Path>,
     machine: Option<&Profile>,
     how: &How,
-) -> Result<Setup, CommandError> {
+) -> Result<Setup, Error> {
     let prepared = prepare(job, open_data(job)?, checkpoints)?;
     let Prepared { graphs, schedule, sources, options, parameters, fitted, info } = prepared;
     let speeds =
@@ -188,7 +190,7 @@ pub fn prepare(
     job: &Job,
     (train, validation): Opened,
     checkpoints: Option<&Path>,
-) -> Result<Prepared, CommandError> {
+) -> Result<Prepared, Error> {
     let info = train.info();
 
     let given = job.model.params();
@@ -266,7 +268,7 @@ pub fn prepare(
 }
 
 /// What says which evaluation is the best must be measured.
-fn check_best(job: &Job, metrics: &[String], evaluated: bool) -> Result<(), CommandError> {
+fn check_best(job: &Job, metrics: &[String], evaluated: bool) -> Result<(), Error> {
     let Train { best_by, early_stopping, .. } = &job.train;
     let known = metrics.contains(best_by);
     if *early_stopping > 0 && !evaluated {
@@ -318,7 +320,7 @@ pub fn devices_linked(job: &Job) -> Option<Topology> {
 }
 
 /// The plans of a job, or what to do if it does not fit; `thorough` searches for a change that is known to help.
-pub fn planned(graphs: &Graphs, session: SessionOptions, thorough: bool) -> Result<Planner, CommandError> {
+pub fn planned(graphs: &Graphs, session: SessionOptions, thorough: bool) -> Result<Planner, Error> {
     let Graphs { train, evaluation, .. } = graphs;
     match Planner::new(train.clone(), Some(evaluation.clone()), session.clone()) {
         Ok(planner) => Ok(planner),
@@ -356,7 +358,7 @@ fn disk_dir(job: &Job, checkpoints: Option<&Path>) -> Option<PathBuf> {
 }
 
 /// The sizes of the first batch, with the longest sequence there is.
-fn largest(graph: &Graph, sources: &Sources, longest: usize) -> Result<Bindings, CommandError> {
+fn largest(graph: &Graph, sources: &Sources, longest: usize) -> Result<Bindings, Error> {
     let batch = prefetch::make(sources.train.as_ref(), &sources.sampler, 0)?;
     let mut sizes = sizes_of(graph, &batch).map_err(SessionError::from)?;
     if let Some(length) = sizes.get("length") {
@@ -389,7 +391,7 @@ pub fn measured(threads: usize) -> Rates {
 }
 
 /// The optimizer of a job.
-pub fn optimizer(job: &Job) -> Result<Optimizer, CommandError> {
+pub fn optimizer(job: &Job) -> Result<Optimizer, Error> {
     let settings = job.optimizer.settings.iter().map(|(name, value)| (name.as_str(), *value as f32));
     let mut settings: Vec<(&str, f32)> = settings.collect();
     settings.push(("lr", job.optimizer.lr as f32));
@@ -397,7 +399,7 @@ pub fn optimizer(job: &Job) -> Result<Optimizer, CommandError> {
 }
 
 /// Statistics over a batch mean the whole batch, unless the job says that a partial is the group.
-fn check_partials(job: &Job, graph: &Graph) -> Result<(), CommandError> {
+fn check_partials(job: &Job, graph: &Graph) -> Result<(), Error> {
     let batch_statistics = graph.nodes.iter().any(|n| matches!(n.op, Op::BatchNorm(_)));
     if job.train.partials > 1 && batch_statistics && job.train.norm_group == NormGroup::Batch {
         let problem = "this model normalises over the batch, and its statistics cannot yet be shared between partials; \
@@ -441,6 +443,6 @@ fn identity(job: &Job, settings: &[(String, ParamValue)], info: &DataInfo) -> BT
 }
 
 /// A model as a job would build it, without data; for tools that only need its graph.
-pub fn build_model(job: &Job) -> Result<Box<dyn Model>, CommandError> {
+pub fn build_model(job: &Job) -> Result<Box<dyn Model>, Error> {
     model(&job.model.name, &job.model.params()).map_err(|e| job.error("model", e.to_string()).into())
 }

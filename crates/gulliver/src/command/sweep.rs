@@ -1,16 +1,15 @@
 //! `gulliver sweep SWEEP`: trains many variants of a job and finds the best.
 
-use super::CommandError;
+use crate::error::{Error, brief};
 use crate::interrupt;
-use crate::job::brief;
 use crate::report::progress::Mode;
 use crate::sweep::array::Arrays;
 use crate::sweep::drive::drive;
 use crate::sweep::file::Sweep;
 use crate::sweep::metric::check_metric;
+use crate::sweep::plan;
 use crate::sweep::report::{self, Event, Reporter, all_failed};
 use crate::sweep::store::{State, Store};
-use crate::sweep::{SweepError, plan};
 use clap::{Args, ValueEnum};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -49,11 +48,11 @@ enum Format {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
-    let sweep = Sweep::load(&arguments.sweep, &arguments.sets).map_err(SweepError::from)?;
+pub fn run(arguments: &Arguments) -> Result<(), Error> {
+    let sweep = Sweep::load(&arguments.sweep, &arguments.sets)?;
     let dir = arguments.out.clone().unwrap_or_else(|| Path::new("sweeps").join(&sweep.name));
     if arguments.export.is_none() {
-        check_metric(&sweep).map_err(SweepError::from)?;
+        check_metric(&sweep)?;
     }
     if arguments.plan {
         let plan = plan::plan(&sweep)?;
@@ -65,7 +64,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     }
     if let Some(format) = arguments.export {
         let store = Store::read(&dir, &sweep)?;
-        let nothing = || CommandError::Unknown(format!("{}: no sweep has begun there", dir.display()));
+        let nothing = || Error::Invalid(format!("{}: no sweep has begun there", dir.display()));
         let store = store.ok_or_else(nothing)?;
         let text = match format {
             Format::Csv => report::csv(&sweep, &store.records()?),
@@ -81,14 +80,14 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     result
 }
 
-fn train(sweep: &Sweep, dir: &Path, reporter: &mut Reporter) -> Result<(), CommandError> {
+fn train(sweep: &Sweep, dir: &Path, reporter: &mut Reporter) -> Result<(), Error> {
     let stop = interrupt::install()?;
     let mut store = Store::open(dir, sweep)?;
     let mut runner = Arrays::new(stop.clone());
     let ended = drive(sweep, dir, &mut store, &mut runner, &stop, &mut |event| reporter.report(event))?;
     if !ended {
         let ended = store.records()?.iter().filter(|r| r.state != State::Running).count() as u64;
-        return Err(CommandError::SweepInterrupted { ended, trials: sweep.trials });
+        return Err(Error::SweepInterrupted { ended, trials: sweep.trials });
     }
     match all_failed(&store.records()?) {
         Some(error) => Err(error.into()),

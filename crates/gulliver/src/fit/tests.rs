@@ -105,7 +105,7 @@ fn job(dir: &Path, model: &str, data: &str, train: &str) -> Job {
 }
 
 /// Trains on one thread; what the run came to, and what was fitted.
-fn trained(job: &Job) -> Result<(Done, Vec<(String, ParamValue)>), CommandError> {
+fn trained(job: &Job) -> Result<(Done, Vec<(String, ParamValue)>), Error> {
     let mut prepared = prepare(job, open_data(job)?, None)?;
     let (train, evaluation) = (prepared.graphs.train, prepared.graphs.evaluation);
     let partials = job.train.partials as u32;
@@ -124,7 +124,7 @@ fn trained(job: &Job) -> Result<(Done, Vec<(String, ParamValue)>), CommandError>
     Ok((done, prepared.fitted))
 }
 
-fn said(result: Result<(Done, Vec<(String, ParamValue)>), CommandError>) -> String {
+fn said(result: Result<(Done, Vec<(String, ParamValue)>), Error>) -> String {
     result.map(|(done, _)| done.metrics).unwrap_err().to_string()
 }
 

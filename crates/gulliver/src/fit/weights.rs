@@ -1,7 +1,7 @@
 //! What each class counts in the loss, from what the job says and what the data has.
 
 use super::{Facts, Target, row_of};
-use crate::command::CommandError;
+use crate::error::Error;
 use crate::job::{ClassWeights, Job};
 use gulliver_graph::model::param::ParamValue;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ pub fn class_weights(
     job: &Job,
     settings: &[(String, ParamValue)],
     facts: &Facts,
-) -> Result<Option<Arc<[f32]>>, CommandError> {
+) -> Result<Option<Arc<[f32]>>, Error> {
     let Some(wanted) = &job.train.class_weights else { return Ok(None) };
     let wrong = |problem: String| Err(job.error("train.class_weights", problem).into());
     let kind = &job.data.options.kind;

@@ -1,9 +1,9 @@
 //! `[data]`: the options of [`DataOptions`] as fields. Which of them a kind has, and what they mean, is
 //! said there and in [`KINDS`].
 
-use super::error::JobError;
 use super::fields::Fields;
 use super::tree::Value;
+use crate::error::JobError;
 use gulliver_graph::hyper::{ANY, BELOW_ONE};
 use gulliver_run::data::options::Missing;
 use gulliver_run::data::{DataOptions, KINDS};

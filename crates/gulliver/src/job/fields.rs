@@ -1,9 +1,9 @@
 //! Takes the fields out of a section one by one, checking type and range, and complains about the
 //! ones nobody took. Every error names the place, the field, the value and what is allowed.
 
-use super::error::{JobError, Origin, one_line};
 use super::tree::{Item, Section, Value};
-use crate::report::units;
+use crate::error::{JobError, Origin, one_line};
+use crate::units;
 use gulliver_graph::hyper::Range;
 use gulliver_graph::nearest::{nearest, suggestion};
 use std::path::{Path, PathBuf};

@@ -2,20 +2,19 @@
 //! a mistake must be answered with file, line, field, what is allowed and what was probably meant.
 
 mod data;
-pub(crate) mod error;
 pub(crate) mod fields;
 mod sections;
 pub(crate) mod tree;
 mod write;
 
 pub use data::Data;
-pub use error::{JobError, Origin, brief, one_line};
 pub use sections::{
     ClassWeights, Device, Devices, Length, Links, Model, NormGroup, Optimizer, Schedule, Train,
 };
 pub use tree::{Set, Value};
 
-use crate::report::units;
+use crate::error::{JobError, Origin, one_line};
+use crate::units;
 use fields::Fields;
 use gulliver_graph::model::MODELS;
 use gulliver_graph::nearest::suggestion;
@@ -84,16 +83,12 @@ impl Job {
         if let Some(unknown) = sections.iter().find(|section| !SECTIONS.contains(&section.name.as_str())) {
             let hint = suggestion(&unknown.name, SECTIONS, "sections are");
             let problem = format!("unknown section{hint}");
-            return Err(JobError {
-                origin: unknown.origin.clone(),
-                field: error::one_line(&unknown.name),
-                problem,
-            });
+            return Err(JobError { origin: unknown.origin.clone(), field: one_line(&unknown.name), problem });
         }
         let single = |section: &&Section| section.listed && !LISTED.contains(&section.name.as_str());
         if let Some(Section { name, origin, .. }) = sections.iter().find(single) {
             let problem = "must be one section, in single brackets".to_string();
-            return Err(JobError { origin: origin.clone(), field: error::one_line(name), problem });
+            return Err(JobError { origin: origin.clone(), field: one_line(name), problem });
         }
 
         let mut origins = BTreeMap::new();
@@ -175,7 +170,7 @@ impl Job {
         let (before, after) = (write::fields(self), write::fields(later));
         let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
         let value = |fields: &BTreeMap<String, String>, name: &String| {
-            fields.get(name).map_or("not set".to_string(), |value| error::one_line(value))
+            fields.get(name).map_or("not set".to_string(), |value| one_line(value))
         };
         names
             .into_iter()
@@ -230,7 +225,7 @@ pub(crate) fn model_settings(
             let hint = suggestion(key, names.iter().copied(), "it has");
             let job =
                 if key.contains('.') { "; other fields need a job file instead of a model" } else { "" };
-            return Err(wrong(format!("{owner} has no setting `{}`{hint}{job}", error::one_line(key))));
+            return Err(wrong(format!("{owner} has no setting `{}`{hint}{job}", one_line(key))));
         }
         let mut sections = Vec::new();
         tree::override_with(&mut sections, &[format!("model.{key}={value}")])?;

@@ -2,9 +2,9 @@
 //! written in `write.rs`; what models, optimizers and schedules there are, and what they take, is in
 //! their tables.
 
-use super::error::{JobError, Origin, one_line};
 use super::fields::{self, Fields, MAX};
 use super::tree::{Item, Value};
+use crate::error::{JobError, Origin, one_line};
 use crate::strategy::STRATEGIES;
 use gulliver_graph::hyper::{BELOW_ONE, NOT_NEGATIVE, POSITIVE, range};
 use gulliver_graph::lr::{self, MULTI_STEP, SCHEDULES};

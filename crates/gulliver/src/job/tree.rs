@@ -1,7 +1,7 @@
 //! From the text of a job file and `--set` flags to sections of values that know where they were
 //! written. Which sections and fields exist is not known here.
 
-use super::error::{JobError, Origin, one_line};
+use crate::error::{JobError, Origin, one_line};
 use std::fmt;
 use toml::de::{DeTable, DeValue};
 

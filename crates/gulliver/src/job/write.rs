@@ -3,7 +3,7 @@
 use super::sections::{ClassWeights, Length, NormGroup};
 use super::tree::Value;
 use super::{Job, data};
-use crate::report::units;
+use crate::units;
 use gulliver_graph::hyper::range;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::OPTIMIZERS;

@@ -1,9 +1,8 @@
 //! What a user may name as a model: a job file, a model of the tables, or a well-known configuration that
 //! needs no graph.
 
-use crate::command::CommandError;
-use crate::job::error::one_line;
-use crate::job::{Job, JobError, Value, model_settings, model_with};
+use crate::error::{Error, JobError, one_line};
+use crate::job::{Job, Value, model_settings, model_with};
 use crate::setup::{open_data, prepare};
 use gulliver_graph::dim::{Bindings, product};
 use gulliver_graph::graph::{Graph, Role};
@@ -50,9 +49,9 @@ impl Asked {
 
 /// Finds what is named. `sets` are `--set` flags: fields of a job, or settings of a model. `length` is the tokens of
 /// a sample, for models of text that are not in a job.
-pub fn asked(name: &str, sets: &[String], length: Option<u32>) -> Result<Asked, CommandError> {
+pub fn asked(name: &str, sets: &[String], length: Option<u32>) -> Result<Asked, Error> {
     let no_length = |why: &str| match length {
-        Some(_) => Err(CommandError::Unknown(format!("--length: {name} {why}"))),
+        Some(_) => Err(Error::Invalid(format!("--length: {name} {why}"))),
         None => Ok(()),
     };
     if name.ends_with(".toml") || Path::new(name).is_file() {
@@ -84,7 +83,7 @@ pub fn asked(name: &str, sets: &[String], length: Option<u32>) -> Result<Asked, 
         let models = MODELS.iter().map(|row| row.name).chain(named).chain(["alexnet", "cosmoflow-512"]);
         let hint = suggestion(name, models, "models are");
         let name = one_line(name);
-        return Err(CommandError::Unknown(format!("there is no model or job file `{name}`{hint}")));
+        return Err(Error::Invalid(format!("there is no model or job file `{name}`{hint}")));
     };
     let settings = model_with(name, sets)?.params();
     let built = model(name, &settings)?;
@@ -110,11 +109,11 @@ pub fn asked(name: &str, sets: &[String], length: Option<u32>) -> Result<Asked, 
 }
 
 /// The tokens of a sample: those asked for, if the model can read them.
-fn tokens(name: &str, asked: Option<u32>, context: Option<u64>, usual: u32) -> Result<u32, CommandError> {
+fn tokens(name: &str, asked: Option<u32>, context: Option<u64>, usual: u32) -> Result<u32, Error> {
     let Some(length) = asked else { return Ok(usual) };
     match context {
-        _ if length == 0 => Err(CommandError::Unknown("--length 0: give 1 or more".into())),
-        Some(context) if u64::from(length) > context => Err(CommandError::Unknown(format!(
+        _ if length == 0 => Err(Error::Invalid("--length 0: give 1 or more".into())),
+        Some(context) if u64::from(length) > context => Err(Error::Invalid(format!(
             "--length {length} is beyond the context of {name}, which is {context}; give at most {context}, or a \
              larger context with --set context={length}"
         ))),
@@ -132,11 +131,7 @@ fn reads_lengths(graph: &Graph) -> bool {
 }
 
 /// A well-known configuration with other sizes.
-fn with_settings(
-    name: &str,
-    mut transformer: Transformer,
-    sets: &[String],
-) -> Result<Transformer, CommandError> {
+fn with_settings(name: &str, mut transformer: Transformer, sets: &[String]) -> Result<Transformer, Error> {
     for (key, item) in model_settings(name, &SETTINGS, sets)? {
         let value = match item.value {
             Value::Int(n) => u64::try_from(n).ok().filter(|n| (1..=LARGEST).contains(n)),
@@ -158,7 +153,7 @@ fn with_settings(
         }
     }
     if transformer.hidden % transformer.heads != 0.0 {
-        return Err(CommandError::Unknown(format!(
+        return Err(Error::Invalid(format!(
             "{name}: {} heads do not divide a width of {}; set both with --set width=… --set heads=…",
             transformer.heads, transformer.hidden
         )));
@@ -166,7 +161,7 @@ fn with_settings(
     Ok(transformer)
 }
 
-fn of_job(path: &Path, sets: &[String]) -> Result<Asked, CommandError> {
+fn of_job(path: &Path, sets: &[String]) -> Result<Asked, Error> {
     let job = Job::load(path, sets)?;
     let prepared = prepare(&job, open_data(&job)?, None)?;
     let name = path.file_stem().map_or(String::new(), |stem| stem.to_string_lossy().into_owned());

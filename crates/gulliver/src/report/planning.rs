@@ -1,7 +1,7 @@
 //! Planning that takes long: shown on standard error, and stopped by the first Ctrl-C.
 
 use super::progress::Mode;
-use super::units;
+use crate::units;
 use gulliver_plan::step::progress::{Activity, Progress};
 use gulliver_run::session::PlanWatch;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};

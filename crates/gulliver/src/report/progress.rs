@@ -2,8 +2,8 @@
 //! programs. Time left comes from the reported speed, so nothing here reads a clock.
 
 use super::events::{Event, Metrics, SizeSummary};
-use super::units;
-use crate::job::one_line;
+use crate::error::one_line;
+use crate::units;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};

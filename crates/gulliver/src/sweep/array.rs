@@ -1,11 +1,10 @@
 //! Training a wave as arrays: rungs that are the same but for numbers are members of one array, whose lanes
 //! share the machine's threads and memory. Every rung ends with the bits it has alone.
 
-use super::SweepError;
 use super::run::{Group, Listener, News, Rung, Runner, Shapes, groups, is_machine, newest, take};
 use super::store::Outcome;
 use super::width::{self, Width};
-use crate::command::CommandError;
+use crate::error::Error;
 use crate::job::{Devices, Job, Train};
 use crate::setup::{Graphs, Prepared, Speeds, open_data, prepare};
 use crate::trained::weights_file;
@@ -31,7 +30,7 @@ pub struct Arrays {
 }
 
 impl Runner for Arrays {
-    fn run(&mut self, wave: &[Rung], news: &mut Listener<'_>) -> Result<(), SweepError> {
+    fn run(&mut self, wave: &[Rung], news: &mut Listener<'_>) -> Result<(), Error> {
         for Group { rungs, problem } in groups(wave, &mut self.shapes) {
             if self.stop.load(Ordering::Relaxed) {
                 break;
@@ -51,10 +50,10 @@ impl Arrays {
         Arrays { stop, speeds: Vec::new(), shapes: Shapes::default() }
     }
 
-    fn train(&mut self, wave: &[Rung], rungs: &[usize], news: &mut Listener<'_>) -> Result<(), SweepError> {
+    fn train(&mut self, wave: &[Rung], rungs: &[usize], news: &mut Listener<'_>) -> Result<(), Error> {
         let first = &wave[rungs[0]];
         let machine =
-            |rung: &Rung, source| SweepError::Machine { trial: rung.place.trial, source: Box::new(source) };
+            |rung: &Rung, source| Error::Trial { trial: rung.place.trial, source: Box::new(source) };
         // Whoever cannot be made ready fails alone.
         let (mut ready, mut members, mut data) = (Vec::new(), Vec::new(), Vec::new());
         let mut graphs = None;
@@ -115,12 +114,7 @@ impl Arrays {
     }
 
     /// As many lanes as are thought to be done soonest, and how many members are in memory at once.
-    fn lanes(
-        &mut self,
-        rung: &Rung,
-        graphs: &Graphs,
-        members: usize,
-    ) -> Result<(Vec<Lane>, usize), CommandError> {
+    fn lanes(&mut self, rung: &Rung, graphs: &Graphs, members: usize) -> Result<(Vec<Lane>, usize), Error> {
         let checkpoints = rung.dir.join("checkpoints");
         let width = self.width(rung, graphs, members, Some(&checkpoints))?;
         Ok((sessions(width.lanes, rung.job.train.seed)?, width.resident))
@@ -133,7 +127,7 @@ impl Arrays {
         graphs: &Graphs,
         members: usize,
         checkpoints: Option<&Path>,
-    ) -> Result<Width, CommandError> {
+    ) -> Result<Width, Error> {
         let known = self.speeds.iter().find(|(devices, _)| *devices == rung.job.devices);
         let speeds = match known {
             Some((_, speeds)) => *speeds,
@@ -147,16 +141,13 @@ impl Arrays {
 }
 
 /// A session for each lane.
-pub(super) fn sessions(lanes: Vec<Planner>, seed: u64) -> Result<Vec<Lane>, CommandError> {
+pub(super) fn sessions(lanes: Vec<Planner>, seed: u64) -> Result<Vec<Lane>, Error> {
     let lane = |planner| Ok(Lane { session: Session::with(planner, seed)? });
     lanes.into_iter().map(lane).collect()
 }
 
 /// One rung as a member, and its graphs. Members whose batches are the same share them.
-pub(super) fn member(
-    rung: &Rung,
-    data: &mut Vec<(String, Arc<Sources>)>,
-) -> Result<(Member, Graphs), CommandError> {
+pub(super) fn member(rung: &Rung, data: &mut Vec<(String, Arc<Sources>)>) -> Result<(Member, Graphs), Error> {
     let (job, checkpoints) = (&rung.job, rung.dir.join("checkpoints"));
     let batches = batches(job);
     let known = data.iter().find(|(same, _)| *same == batches).map(|(_, sources)| sources.clone());
@@ -235,7 +226,7 @@ fn listen(
     stop: &AtomicBool,
     halt: &AtomicBool,
     news: &mut Listener<'_>,
-) -> Result<(), SweepError> {
+) -> Result<(), Error> {
     let mut result = Ok(());
     for (member, notice, _answer) in receiver {
         let rung = ready[member];

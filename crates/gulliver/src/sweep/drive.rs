@@ -1,12 +1,12 @@
 //! The loop of a sweep: ask the search, remember what it asked for, have it trained, remember what it came to, until
 //! nothing is asked for any more. Killed anywhere and started again, it goes on as if nothing had happened.
 
-use super::SweepError;
 use super::file::{Goal, Sweep};
 use super::report::{Event, write_files};
 use super::run::{self, Lengths, News, Rung, Runner};
 use super::search;
 use super::store::{Outcome, Place, Record, State, Store, history};
+use crate::error::Error;
 use gulliver_run::checkpoint;
 use gulliver_run::files::atomic::write_atomic;
 use std::fs::{self, File};
@@ -26,7 +26,7 @@ pub fn drive(
     runner: &mut dyn Runner,
     stop: &AtomicBool,
     tell: &mut Tell<'_>,
-) -> Result<bool, SweepError> {
+) -> Result<bool, Error> {
     let mut records = store.records()?;
     if records.is_empty() {
         // A sweep that begins has no use for what another left in its place.
@@ -34,7 +34,7 @@ pub fn drive(
     }
     let mut lengths = Lengths::new();
     let mut copied = None;
-    tell(&Event::start(sweep, &records)).map_err(SweepError::Output)?;
+    tell(&Event::start(sweep, &records)).map_err(Error::Output)?;
     loop {
         let pending = store.pending()?;
         if pending.is_empty() {
@@ -55,7 +55,7 @@ pub fn drive(
         }
         if let Some(place) = store.pending()?.first() {
             let problem = format!("trial {} was handed over and came to no end", place.trial);
-            return Err(SweepError::Foreign { path: dir.to_path_buf(), problem });
+            return Err(Error::ForeignStudy { path: dir.to_path_buf(), problem });
         }
         records = store.records()?;
     }
@@ -63,7 +63,7 @@ pub fn drive(
     records = store.records()?;
     keep_best(sweep, dir, &records, &mut copied)?;
     write_files(sweep, dir, store)?;
-    tell(&Event::done(sweep, &records)).map_err(SweepError::Output)?;
+    tell(&Event::done(sweep, &records)).map_err(Error::Output)?;
     Ok(true)
 }
 
@@ -115,7 +115,7 @@ fn rungs(
     lengths: &mut Lengths,
     store: &mut Store,
     tell: &mut Tell<'_>,
-) -> Result<Vec<Rung>, SweepError> {
+) -> Result<Vec<Rung>, Error> {
     let mut wave = Vec::new();
     for &place in pending {
         let Some(record) = records.get(place.trial as usize) else { continue };
@@ -133,8 +133,7 @@ fn rungs(
                 let outcome = Outcome::Failed { reason };
                 store.finish(place, &outcome)?;
                 let work = place.level as f64 / sweep.top() as f64;
-                tell(&Event::rung(sweep, place, &record.point, &outcome, work))
-                    .map_err(SweepError::Output)?;
+                tell(&Event::rung(sweep, place, &record.point, &outcome, work)).map_err(Error::Output)?;
             }
         }
     }
@@ -149,7 +148,7 @@ fn hear(
     news: News<'_>,
     store: &mut Store,
     tell: &mut Tell<'_>,
-) -> Result<(), SweepError> {
+) -> Result<(), Error> {
     let event = match news {
         News::Step { rung, step, samples_per_second } => {
             let Rung { place, to, .. } = wave[rung];
@@ -168,7 +167,7 @@ fn hear(
             Event::rung(sweep, place, &point, &outcome, (to - from) as f64 / end.max(1) as f64)
         }
     };
-    tell(&event).map_err(SweepError::Output)
+    tell(&event).map_err(Error::Output)
 }
 
 /// Copies the best trial's newest checkpoint and its job to where people look, and removes the runs that nobody
@@ -178,7 +177,7 @@ fn keep_best(
     dir: &Path,
     records: &[Record],
     copied: &mut Option<(u64, u64, u64)>,
-) -> Result<(), SweepError> {
+) -> Result<(), Error> {
     let best = best(sweep, records);
     if let Some((record, (step, values))) = best.and_then(|record| Some((record, record.last()?))) {
         let sign = if sweep.goal == Goal::Minimize { 1.0 } else { -1.0 };
@@ -202,17 +201,16 @@ fn keep_best(
     Ok(())
 }
 
-fn copy(from: &Path, to: &Path) -> Result<(), SweepError> {
-    let mut source =
-        File::open(from).map_err(|source| SweepError::Io { path: from.to_path_buf(), source })?;
+fn copy(from: &Path, to: &Path) -> Result<(), Error> {
+    let mut source = File::open(from).map_err(|source| Error::File { path: from.to_path_buf(), source })?;
     write_atomic(to, |file| io::copy(&mut source, file).map(|_| ()))
-        .map_err(|source| SweepError::Io { path: to.to_path_buf(), source })
+        .map_err(|source| Error::File { path: to.to_path_buf(), source })
 }
 
-fn remove(dir: &Path) -> Result<(), SweepError> {
+fn remove(dir: &Path) -> Result<(), Error> {
     match fs::remove_dir_all(dir) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            Err(SweepError::Io { path: dir.to_path_buf(), source })
+            Err(Error::File { path: dir.to_path_buf(), source })
         }
         _ => Ok(()),
     }

@@ -5,10 +5,10 @@ mod parameters;
 
 use super::search::{asha, hyperband};
 use super::space::{Parameter, Point, Space};
-use crate::job::error::one_line;
+use crate::error::{JobError, Origin, one_line};
 use crate::job::fields::Fields;
 use crate::job::tree::{self, Item, Section};
-use crate::job::{self, Job, JobError, Origin, Value};
+use crate::job::{self, Job, Value};
 use gulliver_graph::nearest::suggestion;
 use parameters::read_space;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,6 @@
 //! What a sweep would do, before anything runs: which fields keep jobs apart, the arrays of its first wave, how wide
 //! each would be trained, and how long everything would take.
 
-use super::SweepError;
 use super::array::{Arrays, batches};
 use super::drive::{run_dir, steps_at};
 use super::file::Sweep;
@@ -11,10 +10,10 @@ use super::run::{self, Group, Lengths, Rung, Shapes};
 use super::search::{self, Ask};
 use super::store::Place;
 use super::width::{Outcome, Way};
-use crate::command::CommandError;
+use crate::error::Error;
 use crate::report::table::{Column, render};
-use crate::report::units;
 use crate::setup::{Prepared, open_data, prepare, threads};
+use crate::units;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -97,7 +96,7 @@ impl Chosen {
 }
 
 /// Plans a sweep. Rehearses some of its arrays to learn what training them costs; nothing of that is kept.
-pub fn plan(sweep: &Sweep) -> Result<SweepPlan, SweepError> {
+pub fn plan(sweep: &Sweep) -> Result<SweepPlan, Error> {
     let mut shapes = Shapes::default();
     let fields: Vec<&str> = sweep.space.parameters.iter().map(|p| p.field.as_str()).collect();
     let (fusible, apart): (Vec<&str>, Vec<&str>) =
@@ -208,7 +207,7 @@ impl Wave {
             work += level.saturating_sub(before) as f64 / top as f64 * sweep.runs() as f64 * scale;
             for repeat in 0..sweep.runs() {
                 let place = Place { trial: *trial, repeat, level: *level };
-                let made = sweep.job(point, repeat).map_err(CommandError::from).and_then(|job| {
+                let made = sweep.job(point, repeat).map_err(Error::from).and_then(|job| {
                     let end = run::length(&job, lengths)?;
                     let to = steps_at(end, *level, top);
                     let from = if before == 0 { 0 } else { steps_at(end, before, top).min(to) };
@@ -338,12 +337,7 @@ fn is_fusible(sweep: &Sweep, field: &str, shapes: &mut Shapes) -> bool {
 
 /// How an array of `members` like this one would be trained. Times of all ways are corrected by how much
 /// longer a step was measured to take than it was predicted to.
-fn chosen(
-    arrays: &mut Arrays,
-    rung: &Rung,
-    members: usize,
-    costs: Option<&Costs>,
-) -> Result<Chosen, CommandError> {
+fn chosen(arrays: &mut Arrays, rung: &Rung, members: usize, costs: Option<&Costs>) -> Result<Chosen, Error> {
     let Prepared { graphs, .. } = prepare(&rung.job, open_data(&rung.job)?, None)?;
     let mut width = arrays.width(rung, &graphs, members, None)?;
     let predicted = width.ways.get(width.chosen).and_then(|way| Some(way.outcome?.step_seconds));

@@ -4,7 +4,7 @@
 use super::array::{Arrays, member, sessions};
 use super::forecast::Costs;
 use super::run::Rung;
-use crate::command::CommandError;
+use crate::error::Error;
 use gulliver_run::train::{Lane, Member, Notice, train_array};
 use std::fs;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ const LONGEST: f64 = 10.0;
 /// Measures an array whose members are these rungs, one for each lane; none if it does not train, as with a
 /// learning rate at which it diverges at once. Of an array that takes long steps, or half of the memory that is
 /// left, the predicted time of its steps is all that is told; then the second of the pair is false.
-pub fn rehearse(arrays: &mut Arrays, rungs: &[Rung]) -> Result<Option<(Costs, bool)>, CommandError> {
+pub fn rehearse(arrays: &mut Arrays, rungs: &[Rung]) -> Result<Option<(Costs, bool)>, Error> {
     let place = Place::new()?;
     let rungs: Vec<Rung> = rungs
         .iter()
@@ -42,7 +42,7 @@ pub fn rehearse(arrays: &mut Arrays, rungs: &[Rung]) -> Result<Option<(Costs, bo
     let known = began.elapsed().as_secs_f64();
     let mut members = || {
         let all = rungs.iter().map(|rung| Ok(member(rung, &mut data)?.0));
-        all.collect::<Result<Vec<Member>, CommandError>>()
+        all.collect::<Result<Vec<Member>, Error>>()
     };
 
     let batch = first.job.train.batch;
@@ -143,7 +143,7 @@ impl Moments {
 struct Place(PathBuf);
 
 impl Place {
-    fn new() -> Result<Place, CommandError> {
+    fn new() -> Result<Place, Error> {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("gulliver-rehearsal-{}-{count}", std::process::id());
@@ -152,8 +152,8 @@ impl Place {
         Ok(place)
     }
 
-    fn failed(&self, source: std::io::Error) -> CommandError {
-        CommandError::File { path: self.0.clone(), source }
+    fn failed(&self, source: std::io::Error) -> Error {
+        Error::File { path: self.0.clone(), source }
     }
 }
 

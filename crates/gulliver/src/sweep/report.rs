@@ -1,16 +1,16 @@
 //! A sweep for people and programs: events as they come, the table of trials, and the files they are kept in.
 
-use super::SweepError;
 use super::drive::{best, ranked};
 use super::file::{Goal, Sweep};
 use super::search;
 use super::space::Point;
 use super::store::{Evaluation, Outcome, Place, Record, State, Store, mean};
+use crate::error::Error;
 use crate::job::Value;
 use crate::report::events::{Metrics, number, numbers};
 use crate::report::progress::{Mode, print_above, short};
 use crate::report::table::{Column, render};
-use crate::report::units;
+use crate::units;
 use gulliver_run::files::atomic::write_atomic;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
@@ -174,7 +174,7 @@ fn best_of(sweep: &Sweep, records: &[Record]) -> Option<Best> {
 }
 
 /// The error of a sweep without a single trial that could be trained; it names the commonest reason.
-pub fn all_failed(records: &[Record]) -> Option<SweepError> {
+pub fn all_failed(records: &[Record]) -> Option<Error> {
     if records.is_empty() || records.iter().any(|record| record.state != State::Failed) {
         return None;
     }
@@ -184,7 +184,7 @@ pub fn all_failed(records: &[Record]) -> Option<SweepError> {
     }
     let commonest = reasons.into_iter().rev().max_by_key(|(_, count)| *count);
     let (reason, count) = commonest.map(|(reason, count)| (reason.to_string(), count))?;
-    Some(SweepError::AllFailed { trials: records.len() as u64, count, reason })
+    Some(Error::AllTrialsFailed { trials: records.len() as u64, count, reason })
 }
 
 /// A value without the quotes of text.
@@ -286,7 +286,7 @@ fn quote(cell: &str) -> String {
 }
 
 /// Every trial as JSON, with its curves.
-pub fn json(sweep: &Sweep, store: &Store) -> Result<serde_json::Value, SweepError> {
+pub fn json(sweep: &Sweep, store: &Store) -> Result<serde_json::Value, Error> {
     let records = store.records()?;
     let mut curves = vec![Vec::new(); records.len()];
     for Evaluation { trial, repeat, step, metric, value } in store.curves()? {
@@ -318,7 +318,7 @@ pub fn json(sweep: &Sweep, store: &Store) -> Result<serde_json::Value, SweepErro
 }
 
 /// Writes `trials.csv` and `curves.csv`.
-pub fn write_files(sweep: &Sweep, dir: &Path, store: &Store) -> Result<(), SweepError> {
+pub fn write_files(sweep: &Sweep, dir: &Path, store: &Store) -> Result<(), Error> {
     let mut curves = String::from("trial,repeat,step,metric,value\n");
     for Evaluation { trial, repeat, step, metric, value } in store.curves()? {
         curves += &format!("{trial},{repeat},{step},{},{value}\n", quote(&metric));
@@ -326,7 +326,7 @@ pub fn write_files(sweep: &Sweep, dir: &Path, store: &Store) -> Result<(), Sweep
     for (name, text) in [("trials.csv", csv(sweep, &store.records()?)), ("curves.csv", curves)] {
         let path = dir.join(name);
         write_atomic(&path, |file| file.write_all(text.as_bytes()))
-            .map_err(|source| SweepError::Io { path, source })?;
+            .map_err(|source| Error::File { path, source })?;
     }
     Ok(())
 }

@@ -2,9 +2,8 @@
 //! evaluation and each end as it comes. Rungs that [`groups`] puts together have the same graph and shapes, and
 //! can be members of one array.
 
-use super::SweepError;
 use super::store::{Outcome, Place};
-use crate::command::CommandError;
+use crate::error::Error;
 use crate::job::{Job, Length};
 use crate::setup::{Graphs, Prepared, data_error, open_data, optimizer, prepare};
 use gulliver_graph::graph::{Graph, Role};
@@ -67,7 +66,7 @@ pub enum News<'n> {
 }
 
 /// Hears what a runner has to say; an error must end the run at once.
-pub type Listener<'l> = dyn FnMut(News<'_>) -> Result<(), SweepError> + 'l;
+pub type Listener<'l> = dyn FnMut(News<'_>) -> Result<(), Error> + 'l;
 
 /// Whoever trains.
 pub trait Runner {
@@ -76,19 +75,16 @@ pub trait Runner {
     /// trained is an outcome; an error is something that would end every other rung, too. Returns early,
     /// with rungs not ended, only if it was asked to stop; those are handed over again when the sweep goes on,
     /// and continue from the newest checkpoint they left.
-    fn run(&mut self, wave: &[Rung], news: &mut Listener<'_>) -> Result<(), SweepError>;
+    fn run(&mut self, wave: &[Rung], news: &mut Listener<'_>) -> Result<(), Error>;
 }
 
 /// Errors that say nothing of the trial: a full disk, a directory that cannot be written.
-pub(super) fn is_machine(error: &CommandError) -> bool {
-    matches!(
-        error,
-        CommandError::File { .. } | CommandError::Output(_) | CommandError::Train(TrainError::Checkpoint(_))
-    )
+pub(super) fn is_machine(error: &Error) -> bool {
+    matches!(error, Error::File { .. } | Error::Output(_) | Error::Train(TrainError::Checkpoint(_)))
 }
 
 /// Makes the run directory, without what a killed process may have left unfinished in it.
-pub(super) fn take(dir: &Path, job: &Job) -> Result<(), CommandError> {
+pub(super) fn take(dir: &Path, job: &Job) -> Result<(), Error> {
     let checkpoints = dir.join("checkpoints");
     let made = fs::create_dir_all(&checkpoints)
         .and_then(|()| remove_unfinished(dir))
@@ -100,11 +96,11 @@ pub(super) fn take(dir: &Path, job: &Job) -> Result<(), CommandError> {
             }
             write_atomic(&path, |file| file.write_all(job.to_toml().as_bytes()))
         });
-    made.map_err(|source| CommandError::File { path: dir.to_path_buf(), source })
+    made.map_err(|source| Error::File { path: dir.to_path_buf(), source })
 }
 
 /// The newest whole checkpoint up to a step, with the steps in it.
-pub(super) fn newest(checkpoints: &Path, step: u64) -> Result<Option<(u64, Stored)>, CommandError> {
+pub(super) fn newest(checkpoints: &Path, step: u64) -> Result<Option<(u64, Stored)>, Error> {
     let saved = checkpoint::list(checkpoints)?;
     let up_to = saved.into_iter().rev().filter(|(saved, _)| *saved <= step);
     Ok(up_to.filter_map(|(step, path)| Some((step, Stored::open(&path).ok()?))).next())
@@ -114,7 +110,7 @@ pub(super) fn newest(checkpoints: &Path, step: u64) -> Result<Option<(u64, Store
 pub type Lengths = BTreeMap<String, u64>;
 
 /// Steps of a whole job. Data is opened only for a length that is not yet known.
-pub fn length(job: &Job, known: &mut Lengths) -> Result<u64, CommandError> {
+pub fn length(job: &Job, known: &mut Lengths) -> Result<u64, Error> {
     let epochs = match job.train.length {
         Length::Steps(steps) => return Ok(steps),
         Length::Epochs(epochs) => epochs,
@@ -173,7 +169,7 @@ pub struct Shapes {
 
 impl Shapes {
     /// The shape of a job.
-    pub fn of(&mut self, job: &Job) -> Result<String, CommandError> {
+    pub fn of(&mut self, job: &Job) -> Result<String, Error> {
         let fields = without_fed_fields(job)?;
         if let Some(shape) = self.known.get(&fields) {
             return Ok(shape.clone());
@@ -185,7 +181,7 @@ impl Shapes {
 }
 
 /// What a job says, but for numbers that are fed to its steps and what decides no step's shape.
-fn without_fed_fields(job: &Job) -> Result<String, CommandError> {
+fn without_fed_fields(job: &Job) -> Result<String, Error> {
     let (train, update) = (&job.train, optimizer(job)?.op);
     let clipped = [train.clip_norm, train.clip_value].map(|limit| limit.is_some());
     let sizes = (train.batch, train.partials, train.norm_group, train.eval_every, train.checkpoint_every);
@@ -196,7 +192,7 @@ fn without_fed_fields(job: &Job) -> Result<String, CommandError> {
     ))
 }
 
-fn shape(job: &Job) -> Result<String, CommandError> {
+fn shape(job: &Job) -> Result<String, Error> {
     let Prepared { graphs, sources, options, .. } = prepare(job, open_data(job)?, None)?;
     let Graphs { train, evaluation, largest } = graphs;
     let mut text = without_numbers(&train) + &without_numbers(&evaluation);

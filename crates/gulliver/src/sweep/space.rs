@@ -4,7 +4,8 @@
 //! A value of a parameter is kept as a number, its *code*: the number itself, or the position in the list of
 //! a choice. Draws are functions of (seed, trial, field), never of a state that advances.
 
-use crate::job::{Origin, Value};
+use crate::error::Origin;
+use crate::job::Value;
 use gulliver_graph::random::{RandomStream, hash_name};
 use std::collections::BTreeMap;
 use std::fmt;

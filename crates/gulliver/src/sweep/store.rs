@@ -1,12 +1,11 @@
 //! What a sweep knows, in one SQLite file that is also an Optuna study. Everything that must not be lost is one
 //! transaction; one process at a time may write, and a lock that ends with its process says which.
 
-use super::SweepError;
 use super::file::{Goal, Sweep};
 use super::search::{Ask, Trial};
 use super::space::{Kind, Point, Space};
+use crate::error::{Error, one_line};
 use crate::job::Value;
-use crate::job::error::one_line;
 use gulliver_run::files::lock::{self, LockError};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, params};
 use std::collections::BTreeMap;
@@ -130,8 +129,8 @@ pub fn study_path(dir: &Path) -> PathBuf {
 
 impl Store {
     /// Opens the study in `dir` for this sweep alone, made if there is none.
-    pub fn open(dir: &Path, sweep: &Sweep) -> Result<Store, SweepError> {
-        fs::create_dir_all(dir).map_err(|source| SweepError::Io { path: dir.to_path_buf(), source })?;
+    pub fn open(dir: &Path, sweep: &Sweep) -> Result<Store, Error> {
+        fs::create_dir_all(dir).map_err(|source| Error::File { path: dir.to_path_buf(), source })?;
         let lock = lock(dir)?;
         let path = study_path(dir);
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
@@ -166,7 +165,7 @@ impl Store {
     }
 
     /// Opens the study in `dir` to read it, whoever is writing; nothing if there is none.
-    pub fn read(dir: &Path, sweep: &Sweep) -> Result<Option<Store>, SweepError> {
+    pub fn read(dir: &Path, sweep: &Sweep) -> Result<Option<Store>, Error> {
         let path = study_path(dir);
         if !path.exists() {
             return Ok(None);
@@ -176,13 +175,8 @@ impl Store {
         Ok(Some(store))
     }
 
-    fn connect(
-        path: &Path,
-        flags: OpenFlags,
-        sweep: &Sweep,
-        lock: Option<File>,
-    ) -> Result<Store, SweepError> {
-        let failed = |source| SweepError::Store { path: path.to_path_buf(), source };
+    fn connect(path: &Path, flags: OpenFlags, sweep: &Sweep, lock: Option<File>) -> Result<Store, Error> {
+        let failed = |source| Error::Study { path: path.to_path_buf(), source };
         let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
         // Others may be reading; a commit waits for them, and is on disk when it is done.
         connection.busy_timeout(Duration::from_secs(30)).map_err(failed)?;
@@ -192,7 +186,7 @@ impl Store {
     }
 
     /// The sweep must be the one that the study was made for.
-    fn check(&self, sweep: &Sweep) -> Result<(), SweepError> {
+    fn check(&self, sweep: &Sweep) -> Result<(), Error> {
         let query = "SELECT value_json FROM study_user_attributes WHERE study_id = ?1 AND key = ?2";
         let found: Option<String> = self
             .connection
@@ -205,7 +199,7 @@ impl Store {
         let line =
             |lines: &[String], i: usize| lines.get(i).cloned().unwrap_or_else(|| "nothing more".into());
         match (0..before.len().max(now.len())).find(|&i| before.get(i) != now.get(i)) {
-            Some(i) => Err(SweepError::Changed {
+            Some(i) => Err(Error::SweepChanged {
                 path: self.path.clone(),
                 before: one_line(&line(&before, i)),
                 now: one_line(&line(&now, i)),
@@ -214,20 +208,17 @@ impl Store {
         }
     }
 
-    fn failed(&self, source: rusqlite::Error) -> SweepError {
-        SweepError::Store { path: self.path.clone(), source }
+    fn failed(&self, source: rusqlite::Error) -> Error {
+        Error::Study { path: self.path.clone(), source }
     }
 
-    fn foreign(&self, problem: &str) -> SweepError {
-        SweepError::Foreign { path: self.path.clone(), problem: problem.to_string() }
+    fn foreign(&self, problem: &str) -> Error {
+        Error::ForeignStudy { path: self.path.clone(), problem: problem.to_string() }
     }
 
-    fn write(
-        &mut self,
-        change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>,
-    ) -> Result<(), SweepError> {
+    fn write(&mut self, change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>) -> Result<(), Error> {
         let path = &self.path;
-        let failed = |source| SweepError::Store { path: path.clone(), source };
+        let failed = |source| Error::Study { path: path.clone(), source };
         let transaction = self
             .connection
             .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
@@ -237,7 +228,7 @@ impl Store {
     }
 
     /// Remembers a wave as asked for, every repeat of it, before any of it is trained.
-    pub fn begin(&mut self, space: &Space, asks: &[Ask]) -> Result<(), SweepError> {
+    pub fn begin(&mut self, space: &Space, asks: &[Ask]) -> Result<(), Error> {
         let repeats = self.repeats;
         self.write(|transaction| {
             let wave: i64 =
@@ -272,7 +263,7 @@ impl Store {
     }
 
     /// What was asked for and has not ended, in the order asked.
-    pub fn pending(&self) -> Result<Vec<Place>, SweepError> {
+    pub fn pending(&self) -> Result<Vec<Place>, Error> {
         let query = "SELECT trial_id, repeat, level FROM gulliver_rungs WHERE state = 'asked' \
                      ORDER BY wave, rowid";
         let place = |row: &rusqlite::Row<'_>| {
@@ -286,7 +277,7 @@ impl Store {
         &self,
         query: &str,
         read: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
-    ) -> Result<Vec<T>, SweepError> {
+    ) -> Result<Vec<T>, Error> {
         let all =
             || -> rusqlite::Result<Vec<T>> { self.connection.prepare(query)?.query_map([], read)?.collect() };
         all().map_err(|source| self.failed(source))
@@ -298,12 +289,12 @@ impl Store {
         place: Place,
         step: u64,
         metrics: &BTreeMap<String, f64>,
-    ) -> Result<(), SweepError> {
+    ) -> Result<(), Error> {
         self.write(|transaction| curve(transaction, place, step, metrics))
     }
 
     /// Remembers how a repeat ended on a rung, and with the last of the repeats what became of the trial.
-    pub fn finish(&mut self, place: Place, outcome: &Outcome) -> Result<(), SweepError> {
+    pub fn finish(&mut self, place: Place, outcome: &Outcome) -> Result<(), Error> {
         let (metric, top) = (self.metric.clone(), self.top);
         self.write(|transaction| {
             let (state, step, value, reason, seconds) = match outcome {
@@ -334,7 +325,7 @@ impl Store {
     }
 
     /// The sweep is over: trials that wait below their end are left behind.
-    pub fn close(&mut self) -> Result<(), SweepError> {
+    pub fn close(&mut self) -> Result<(), Error> {
         self.write(|transaction| {
             transaction.execute(
                 "INSERT OR REPLACE INTO trial_values (trial_id, objective, value, value_type) \
@@ -352,7 +343,7 @@ impl Store {
     }
 
     /// Every trial, by number.
-    pub fn records(&self) -> Result<Vec<Record>, SweepError> {
+    pub fn records(&self) -> Result<Vec<Record>, Error> {
         let mut records = self.rows("SELECT number, state FROM trials ORDER BY number", |row| {
             let (number, state): (i64, String) = (row.get(0)?, row.get(1)?);
             let state = match state.as_str() {
@@ -397,7 +388,7 @@ impl Store {
     }
 
     /// Every evaluation, by trial, repeat, step and metric.
-    pub fn curves(&self) -> Result<Vec<Evaluation>, SweepError> {
+    pub fn curves(&self) -> Result<Vec<Evaluation>, Error> {
         let query = "SELECT trial_id, repeat, step, metric, value FROM gulliver_curves \
                      ORDER BY trial_id, repeat, step, metric";
         self.rows(query, |row| {
@@ -426,11 +417,11 @@ pub fn history(records: &[Record], goal: Goal) -> Vec<Trial> {
 }
 
 /// Takes the lock of a sweep's directory.
-fn lock(dir: &Path) -> Result<File, SweepError> {
+fn lock(dir: &Path) -> Result<File, Error> {
     let path = dir.join("study.lock");
     lock::lock(&path).map_err(|error| match error {
-        LockError::Taken { holder } => SweepError::Taken { dir: dir.to_path_buf(), holder },
-        LockError::Io(source) => SweepError::Io { path, source },
+        LockError::Taken { holder } => Error::SweepInUse { dir: dir.to_path_buf(), holder },
+        LockError::Io(source) => Error::File { path, source },
     })
 }
 

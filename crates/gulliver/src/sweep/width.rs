@@ -1,7 +1,7 @@
 //! How wide an array is trained on this machine: the ways to divide its threads and budgets into lanes, what a
 //! lane of each needs and how long its steps are thought to take. [`lanes`] says which of them is best.
 
-use crate::command::CommandError;
+use crate::error::Error;
 use crate::job::Job;
 use crate::setup::{Graphs, Speeds, planned, session_options};
 use gulliver_graph::dim::Bindings;
@@ -68,7 +68,7 @@ pub fn choose(
     (members, steps): (usize, u64),
     speeds: &Speeds,
     checkpoints: Option<&Path>,
-) -> Result<Width, CommandError> {
+) -> Result<Width, Error> {
     let whole = session_options(job, &graphs.largest, speeds, checkpoints);
     let state = state_bytes(&graphs.train);
     let array = Array { members, steps, state, budgets: [whole.memory, whole.host_memory] };
@@ -105,12 +105,12 @@ pub fn choose(
 }
 
 /// What was made, or nothing if a lane is too large for its share and fewer lanes may be better off.
-fn fitting<T>(made: Result<T, CommandError>, last: bool) -> Result<Option<T>, CommandError> {
+fn fitting<T>(made: Result<T, Error>, last: bool) -> Result<Option<T>, Error> {
     match made {
         Ok(made) => Ok(Some(made)),
         Err(
-            CommandError::DoesNotFit(_)
-            | CommandError::Session(SessionError::Plan(PlanError::TierFull { .. } | PlanError::NoRoom)),
+            Error::DoesNotFit(_)
+            | Error::Session(SessionError::Plan(PlanError::TierFull { .. } | PlanError::NoRoom)),
         ) if !last => Ok(None),
         Err(error) => Err(error),
     }
@@ -139,7 +139,7 @@ fn part(whole: &SessionOptions, threads: usize, lanes: usize) -> SessionOptions 
 
 /// Plans a lane. It takes no more of its budget than it has a use for; if it is the only one, an error says what
 /// could be done.
-fn lane(graphs: &Graphs, mut options: SessionOptions, only: bool) -> Result<Lane, CommandError> {
+fn lane(graphs: &Graphs, mut options: SessionOptions, only: bool) -> Result<Lane, Error> {
     let Graphs { train, evaluation, largest } = graphs;
     let new = |options: SessionOptions| {
         Planner::new(train.clone(), Some(evaluation.clone()), options).map_err(SessionError::from)

@@ -3,7 +3,7 @@
 
 use super::{Best, TrainError, TrainOptions};
 use crate::checkpoint::{self, CheckpointError, Described, Stored};
-use crate::data::raw::Mapping;
+use crate::data::mapping::Mapping;
 use crate::session::{Session, SessionError};
 use gulliver_graph::lr::LrSchedule;
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! Trains an array of jobs of one workload on lanes and measures how many samples all of them together get
 //! through.
 
-use crate::command::CommandError;
+use crate::error::Error;
 use crate::workload::Workload;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::lr::LrSchedule;
@@ -69,12 +69,7 @@ pub struct Measured {
 }
 
 /// Trains `members` jobs on `threads` threads for about `seconds`.
-pub fn measure(
-    workload: &Workload,
-    threads: usize,
-    members: usize,
-    seconds: f64,
-) -> Result<Measured, CommandError> {
+pub fn measure(workload: &Workload, threads: usize, members: usize, seconds: f64) -> Result<Measured, Error> {
     let count = threads.min(members);
     let mut lanes = Vec::new();
     for lane in 0..count {

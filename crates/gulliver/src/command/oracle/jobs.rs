@@ -1,11 +1,12 @@
 //! `gulliver oracle MODEL --jobs 32`: many jobs of the same shape, fused to arrays, side by side, or one after the
 //! other.
 
-use super::super::{CommandError, write_file};
+use crate::error::Error;
+use crate::files::write_file;
 use crate::oracle::jobs_page::page;
 use crate::oracle::page::seconds;
 use crate::report::table::{Column, render};
-use crate::report::units;
+use crate::units;
 use gulliver_oracle::array::{Shared, Sharing, share};
 use gulliver_oracle::cluster::Cluster;
 use gulliver_oracle::setting::Setting;
@@ -40,7 +41,7 @@ pub struct Asked<'a> {
 }
 
 /// Answers for every number of devices; `about` is what it is about, in lines.
-pub fn run(asked: &Asked, about: &[String]) -> Result<(), CommandError> {
+pub fn run(asked: &Asked, about: &[String]) -> Result<(), Error> {
     let Asked { workload, cluster, setting, jobs, .. } = *asked;
     let mut scales: Vec<(u32, Vec<Shared>)> = Vec::new();
     for &devices in asked.devices {

@@ -15,11 +15,11 @@ struct Pretender {
 }
 
 impl Runner for Pretender {
-    fn run(&mut self, wave: &[Rung], news: &mut Listener<'_>) -> Result<(), SweepError> {
+    fn run(&mut self, wave: &[Rung], news: &mut Listener<'_>) -> Result<(), Error> {
         for (rung, Rung { place, job, from, to, dir, .. }) in wave.iter().enumerate() {
             for step in (from + 1).min(*to)..=*to {
                 if self.left == 0 {
-                    return Err(SweepError::Output(io::Error::other("killed")));
+                    return Err(Error::Output(io::Error::other("killed")));
                 }
                 self.left -= 1;
                 let run = job.train.seed as f64 + 0.1 * job.data.options.fold as f64;
@@ -46,7 +46,7 @@ impl Runner for Pretender {
     }
 }
 
-fn drive_on(sweep: &Sweep, dir: &Path, left: u64) -> (Result<bool, SweepError>, Vec<Place>) {
+fn drive_on(sweep: &Sweep, dir: &Path, left: u64) -> (Result<bool, Error>, Vec<Place>) {
     let mut store = Store::open(dir, sweep).unwrap();
     let mut runner = Pretender { left, ended: Vec::new() };
     let stop = AtomicBool::new(false);

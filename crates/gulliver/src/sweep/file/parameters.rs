@@ -1,10 +1,10 @@
 //! The `[space]` section of a sweep file: parameters, their values, and the conditions on which they exist.
 
 use super::{MOST_TRIALS, section};
-use crate::job::error::one_line;
+use crate::error::{JobError, Origin, one_line};
+use crate::job::Value;
 use crate::job::fields::Fields;
 use crate::job::tree::{self, Section};
-use crate::job::{JobError, Origin, Value};
 use crate::sweep::space::{Condition, Kind, LARGEST, Parameter, Space};
 use gulliver_graph::hyper::{ANY, POSITIVE};
 use gulliver_graph::nearest::suggestion;
