@@ -9,8 +9,8 @@ pub use open::{data_error, open_data};
 use advise::advise;
 
 use crate::error::{Error, one_line};
-use crate::fit::{Facts, check_fit, class_weights, fit};
-use crate::job::{ClassWeights, Device, Job, Length, NormGroup, Train};
+use crate::fit::{DataFacts, check_fit, class_weights, fit};
+use crate::job::{ClassWeights, DeviceEntry, Job, Length, NormGroup, TrainSection};
 use crate::report::planning::Planning;
 use crate::strategy::{ALONE, AUTO, fastest, planned_as};
 use crate::trained::about;
@@ -194,7 +194,7 @@ pub fn prepare(
     let info = train.info();
 
     let given = job.model.params();
-    let facts = Facts::of(train.as_ref(), validation.as_deref())?;
+    let facts = DataFacts::of(train.as_ref(), validation.as_deref())?;
     let longest = facts.longest;
     let fitted = fit(&job.model.name, &given, &facts);
     let settings: Vec<(String, ParamValue)> = given.iter().chain(&fitted).cloned().collect();
@@ -269,14 +269,14 @@ pub fn prepare(
 
 /// What says which evaluation is the best must be measured.
 fn check_best(job: &Job, metrics: &[String], evaluated: bool) -> Result<(), Error> {
-    let Train { best_by, early_stopping, .. } = &job.train;
+    let TrainSection { best_by, early_stopping, .. } = &job.train;
     let known = metrics.contains(best_by);
     if *early_stopping > 0 && !evaluated {
         let problem = "there is no validation data to tell improvement by; set data.validation, or 0 here";
         return Err(job.error("train.early_stopping", problem).into());
     }
     // A model without a metric of the default's name goes without.
-    if !known && (*best_by != Train::default().best_by || *early_stopping > 0) {
+    if !known && (*best_by != TrainSection::default().best_by || *early_stopping > 0) {
         let hint = suggestion(best_by, metrics.iter().map(String::as_str), "it measures");
         let problem = format!("`{}` is not measured by this job{hint}", one_line(best_by));
         return Err(job.error("train.best_by", problem).into());
@@ -333,7 +333,7 @@ pub fn planned(graphs: &Graphs, session: SessionOptions, thorough: bool) -> Resu
 fn device_options(session: &SessionOptions, job: &Job, machine: Option<&Profile>) -> Vec<SessionOptions> {
     let share = |bytes: Option<u64>| bytes.map(|bytes| bytes / job.devices.count);
     let (host_memory, disk) = (share(session.host_memory), share(session.disk));
-    let device = |one: Device| {
+    let device = |one: DeviceEntry| {
         let threads = if one.threads == 0 { session.threads } else { one.threads as usize };
         let curves = machine.and_then(|machine| machine.at(threads, job.devices.count as usize));
         let faster = threads as f64 / session.threads.max(1) as f64;

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 
 /// Continues a text with the model of a run.
 #[derive(Args)]
-pub struct Arguments {
+pub struct GenerateArguments {
     #[command(flatten)]
     model: ModelArguments,
     /// The text to continue.
@@ -33,7 +33,7 @@ pub struct Arguments {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Result<(), Error> {
+pub fn run(arguments: &GenerateArguments) -> Result<(), Error> {
     let stop = interrupt::install()?;
     if !(arguments.temperature.is_finite() && arguments.temperature >= 0.0) {
         let problem = format!("--temperature {}: must be a number of at least 0", arguments.temperature);

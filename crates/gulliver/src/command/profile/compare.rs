@@ -1,6 +1,6 @@
 //! `gulliver profile --check`: a row for every job and strategy, and what they come to.
 
-use super::{Arguments, bar, show};
+use super::{ProfileArguments, bar, show};
 use crate::check::cases::{Case, JOBS, Wires, cases};
 use crate::check::part::Part;
 use crate::check::{Checked, Fresh, Group, Wanted, check};
@@ -19,7 +19,7 @@ const EQUAL: f64 = 0.03;
 const PART: f64 = 0.01;
 
 /// Trains what is to be compared; with `--fresh`, the machine is measured meanwhile.
-pub fn compare(profile: &Profile, cores: usize, arguments: &Arguments) -> Result<Vec<Group>, Error> {
+pub fn compare(profile: &Profile, cores: usize, arguments: &ProfileArguments) -> Result<Vec<Group>, Error> {
     let models = &arguments.models;
     if let Some(name) = models.iter().find(|name| JOBS.iter().all(|job| job.model != **name)) {
         let mut known: Vec<&str> = JOBS.iter().map(|job| job.model).collect();
