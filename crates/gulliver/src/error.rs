@@ -5,7 +5,7 @@ mod advice;
 mod job;
 
 pub use advice::{Advice, Needed, Proposal};
-pub use job::{JobError, Origin, brief, one_line};
+pub use job::{FieldOrigin, JobError, brief, one_line};
 
 use gulliver_graph::graph::GraphError;
 use gulliver_oracle::OracleError;

@@ -21,7 +21,7 @@ const POINT: &str =
 
 /// What is known of the machine.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Known {
+pub struct KnownMachine {
     /// How fast it is, if that was measured.
     pub profile: Option<Profile>,
     /// Where that comes from, or what is missing, in one line.
@@ -44,17 +44,17 @@ pub fn default_path() -> Option<PathBuf> {
 
 /// The profile in a file that was named, which must be good; or else in the usual place, if one is there that is
 /// good and of this machine.
-pub fn known(named: Option<&Path>) -> Result<Known, Error> {
+pub fn known(named: Option<&Path>) -> Result<KnownMachine, Error> {
     if let Some(path) = named {
         let about = format!("times by {}", path.display());
-        return Ok(Known { profile: Some(read(path)?), about });
+        return Ok(KnownMachine { profile: Some(read(path)?), about });
     }
-    let without = |why: String| Known { profile: None, about: format!("times are rough: {why}") };
+    let without = |why: String| KnownMachine { profile: None, about: format!("times are rough: {why}") };
     let missing = || without("no profile; `gulliver profile` makes one in a minute".into());
     let Some(path) = default_path().filter(|path| path.exists()) else { return Ok(missing()) };
     Ok(match read(&path) {
         Ok(profile) if profile.cores == cores() && profile.processor == processor() => {
-            Known { profile: Some(profile), about: format!("times by {}", path.display()) }
+            KnownMachine { profile: Some(profile), about: format!("times by {}", path.display()) }
         }
         Ok(_) => without(format!("{} is of another machine; run `gulliver profile`", path.display())),
         Err(error) => without(format!("{error}; run `gulliver profile`")),

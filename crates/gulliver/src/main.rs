@@ -16,25 +16,25 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Trains the model of a job file.
-    Train(command::train::Arguments),
+    Train(command::train::TrainArguments),
     /// Predicts classes or numbers of new files with a trained model.
-    Predict(command::predict::Arguments),
+    Predict(command::predict::PredictArguments),
     /// Evaluates a trained model on files whose answers are known.
-    Evaluate(command::evaluate::Arguments),
+    Evaluate(command::evaluate::EvaluateArguments),
     /// Continues a text with a trained language model.
-    Generate(command::generate::Arguments),
+    Generate(command::generate::GenerateArguments),
     /// Says how a job would run: memory, time and what moves, before anything runs.
-    Plan(command::plan::Arguments),
+    Plan(command::plan::PlanArguments),
     /// Measures how fast this machine is, for predictions.
-    Profile(command::profile::Arguments),
+    Profile(command::profile::ProfileArguments),
     /// Says how long a model would train on machines nobody here owns, by every strategy.
-    Oracle(command::oracle::Arguments),
+    Oracle(command::oracle::OracleArguments),
     /// Trains many variants of a job and finds the best.
-    Sweep(command::sweep::Arguments),
+    Sweep(command::sweep::SweepArguments),
     /// Lists models, or the parameters of one.
-    Models(command::models::Arguments),
+    Models(command::models::ModelsArguments),
     /// Lists operators.
-    Ops(command::ops::Arguments),
+    Ops(command::ops::OpsArguments),
 }
 
 fn main() -> ExitCode {

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 
 /// Evaluates the model of a run.
 #[derive(Args)]
-pub struct Arguments {
+pub struct EvaluateArguments {
     #[command(flatten)]
     model: ModelArguments,
     /// Files of the kind the model was trained on, with what is to be predicted: a table with the label column, folders
@@ -29,7 +29,7 @@ pub struct Arguments {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Result<(), Error> {
+pub fn run(arguments: &EvaluateArguments) -> Result<(), Error> {
     let stop = interrupt::install()?;
     let mut trained = arguments.model.load(Use::Evaluate)?;
     let inputs = trained.mapping.open_inputs(&arguments.inputs)?;

@@ -5,14 +5,14 @@ use crate::error::Error;
 use crate::interrupt;
 use crate::trained::{Predicts, Use, softmax};
 use clap::Args;
-use gulliver_graph::random::{Stream, hash_name};
+use gulliver_graph::random::{RandomStream, hash_name};
 use gulliver_run::data::format::vocabulary::Vocabulary;
 use std::io::{self, Write};
 use std::sync::atomic::Ordering;
 
 /// Continues a text with the model of a run.
 #[derive(Args)]
-pub struct Arguments {
+pub struct GenerateArguments {
     #[command(flatten)]
     model: ModelArguments,
     /// The text to continue.
@@ -33,7 +33,7 @@ pub struct Arguments {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Result<(), Error> {
+pub fn run(arguments: &GenerateArguments) -> Result<(), Error> {
     let stop = interrupt::install()?;
     if !(arguments.temperature.is_finite() && arguments.temperature >= 0.0) {
         let problem = format!("--temperature {}: must be a number of at least 0", arguments.temperature);
@@ -62,7 +62,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
     let mut out = io::stdout().lock();
     let mut shown = Shown::default();
     shown.more(&vocabulary, &tokens, &mut out)?;
-    let stream = Stream::new(arguments.seed, hash_name("generate"), 0);
+    let stream = RandomStream::new(arguments.seed, hash_name("generate"), 0);
     for i in 0..arguments.length {
         if stop.load(Ordering::Relaxed) {
             break;

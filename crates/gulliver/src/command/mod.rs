@@ -14,8 +14,8 @@ pub mod train;
 mod trained;
 
 use crate::error::{Error, JobError};
-use crate::job::{Job, Set};
-use crate::machine::{self, Known};
+use crate::job::{Job, Override};
+use crate::machine::{self, KnownMachine};
 use std::path::PathBuf;
 
 /// A job file, and what is said over it.
@@ -50,9 +50,9 @@ pub struct JobArguments {
 impl JobArguments {
     /// Reads the job, with these fields overridden last.
     fn load(&self, more: impl IntoIterator<Item = String>) -> Result<Job, JobError> {
-        let mut sets: Vec<Set> = self.sets.iter().cloned().map(Set::from).collect();
+        let mut sets: Vec<Override> = self.sets.iter().cloned().map(Override::from).collect();
         let mut add = |field: &str, value: &str, flag: &str, given: &str| {
-            sets.push(Set { text: format!("{field}={value}"), flag: Some(format!("{flag} {given}")) });
+            sets.push(Override { text: format!("{field}={value}"), flag: Some(format!("{flag} {given}")) });
         };
         if let Some(text) = &self.devices {
             let (count, memory) =
@@ -75,13 +75,13 @@ impl JobArguments {
         }
         for text in more {
             let flag = text.strip_prefix("train.steps=").map(|steps| format!("--steps {steps}"));
-            sets.push(Set { text, flag });
+            sets.push(Override { text, flag });
         }
         Job::load_with(&self.job, &sets)
     }
 
     /// What is known of the machine.
-    fn machine(&self) -> Result<Known, Error> {
+    fn machine(&self) -> Result<KnownMachine, Error> {
         machine::known(self.profile.as_deref())
     }
 }

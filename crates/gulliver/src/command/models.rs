@@ -13,7 +13,7 @@ use std::io::Write;
 
 /// Lists models, or the parameters of one.
 #[derive(Args)]
-pub struct Arguments {
+pub struct ModelsArguments {
     /// A model whose parameters to list.
     name: Option<String>,
     /// As JSON.
@@ -28,7 +28,7 @@ fn parameters(row: &ModelRow) -> Result<u64, Error> {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Result<(), Error> {
+pub fn run(arguments: &ModelsArguments) -> Result<(), Error> {
     let mut out = std::io::stdout().lock();
     if let Some(name) = &arguments.name {
         let Some(row) = MODELS.iter().find(|row| row.name == name) else {

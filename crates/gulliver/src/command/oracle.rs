@@ -6,7 +6,7 @@ mod jobs;
 use crate::error::Error;
 use crate::files::{check_file, write_file};
 use crate::oracle::cluster_file::cluster;
-use crate::oracle::models::{Asked, asked};
+use crate::oracle::models::{NamedModel, asked};
 use crate::oracle::page::{Scale, first_of_each, page};
 use crate::setup::measured;
 use crate::units;
@@ -27,7 +27,7 @@ use std::path::PathBuf;
 
 /// Says what training a model on a cluster would take.
 #[derive(Args)]
-pub struct Arguments {
+pub struct OracleArguments {
     /// A model (see `gulliver models`), a well-known configuration such as gpt3-175b, or a job file.
     #[arg(value_name = "MODEL|JOB")]
     model: String,
@@ -82,7 +82,7 @@ pub struct Arguments {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Result<(), Error> {
+pub fn run(arguments: &OracleArguments) -> Result<(), Error> {
     if let Some(path) = &arguments.html {
         check_file(path)?;
     }
@@ -114,7 +114,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
         let mut about = about(name, &asked, &cluster, &setting, 0);
         about.push(format!("{jobs} jobs of batch {} each", setting.batch));
         let (json, html) = (arguments.json, arguments.html.as_deref());
-        let all = jobs::Asked {
+        let all = jobs::JobsQuestion {
             name,
             workload,
             cluster: &cluster,
@@ -194,7 +194,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
 
 /// How much training is asked about: what flags say; else what the model is customarily trained on, or a round
 /// number, unless an epoch is asked about.
-fn training(arguments: &Arguments, asked: &Asked, epoch: bool) -> Result<Option<Training>, Error> {
+fn training(arguments: &OracleArguments, asked: &NamedModel, epoch: bool) -> Result<Option<Training>, Error> {
     let amount = |flag: &str, amount: f64| match amount.is_finite() && amount > 0.0 {
         true => Ok(amount),
         false => Err(Error::Invalid(format!("{flag} {amount}: give a number above 0, such as 300e9"))),
@@ -249,7 +249,7 @@ fn numbers(text: &str, most: u32) -> Result<Vec<u32>, Error> {
     }
 }
 
-fn about(name: &str, asked: &Asked, cluster: &Cluster, setting: &Setting, tried: usize) -> Vec<String> {
+fn about(name: &str, asked: &NamedModel, cluster: &Cluster, setting: &Setting, tried: usize) -> Vec<String> {
     let workload = &asked.workload;
     let tokens = asked.tokens.map_or(String::new(), |tokens| format!(" of {tokens} tokens"));
     let precision = match setting.precision {

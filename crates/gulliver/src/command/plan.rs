@@ -6,7 +6,7 @@ use super::JobArguments;
 use super::several::{as_json, devices_table, ranking_table, write_trace};
 use crate::error::{Error, Proposal};
 use crate::interrupt;
-use crate::machine::Known;
+use crate::machine::KnownMachine;
 use crate::setup::{Graphs, How, Setup, measured, setup};
 use crate::strategy::{AUTO, judged, ranking};
 use crate::units;
@@ -31,7 +31,7 @@ use std::time::Duration;
 
 /// Says how a job would run: memory, time and what moves.
 #[derive(Args)]
-pub struct Arguments {
+pub struct PlanArguments {
     #[command(flatten)]
     job: JobArguments,
     /// Says why values with this in their name are kept, recomputed or moved.
@@ -88,10 +88,10 @@ struct Point {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Result<(), Error> {
+pub fn run(arguments: &PlanArguments) -> Result<(), Error> {
     let job = arguments.job.load([])?;
     let stop = interrupt::install()?;
-    let Known { profile, about } = arguments.job.machine()?;
+    let KnownMachine { profile, about } = arguments.job.machine()?;
     let how = How { thorough: arguments.fit, ..How::watched(&job, &stop, arguments.json) };
     let Setup { mut planner, largest, graphs, devices, .. } = match setup(&job, None, profile.as_ref(), &how)
     {
@@ -152,7 +152,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
 
 /// Says how strategies rank, unless one is asked for, and what the devices do with the one that is chosen.
 fn several(
-    arguments: &Arguments,
+    arguments: &PlanArguments,
     name: &'static str,
     forced: bool,
     (graphs, devices): (&Graphs, &[SessionOptions]),

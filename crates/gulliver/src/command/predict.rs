@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Predicts with the model of a run.
 #[derive(Args)]
-pub struct Arguments {
+pub struct PredictArguments {
     #[command(flatten)]
     model: ModelArguments,
     /// New files of the kind the model was trained on: a table (its columns are found by name), images or folders
@@ -47,7 +47,7 @@ enum Format {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Result<(), Error> {
+pub fn run(arguments: &PredictArguments) -> Result<(), Error> {
     let stop = interrupt::install()?;
     let extension = arguments.out.as_ref().and_then(|path| path.extension()).map(|e| e.to_string_lossy());
     let format = arguments.format.unwrap_or(match extension.as_deref() {
@@ -82,7 +82,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
 }
 
 fn predict(
-    arguments: &Arguments,
+    arguments: &PredictArguments,
     trained: &mut Trained,
     format: Format,
     out: &mut dyn Write,

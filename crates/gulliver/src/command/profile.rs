@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 /// Measures how fast this machine is, in about a minute.
 #[derive(Args)]
-pub struct Arguments {
+pub struct ProfileArguments {
     /// The file to write; the one that other commands look for if not given.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -30,7 +30,7 @@ pub struct Arguments {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Result<(), Error> {
+pub fn run(arguments: &ProfileArguments) -> Result<(), Error> {
     let path = arguments.out.clone().or_else(machine::default_path);
     let path = path.ok_or_else(|| {
         Error::Invalid("there is no directory of settings; say where with --out FILE".into())

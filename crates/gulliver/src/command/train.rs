@@ -10,13 +10,13 @@ use crate::interrupt;
 use crate::job::Job;
 use crate::report::events::{Event, PlanSummary, PlanUse, SizeSummary};
 use crate::report::metrics::MetricFiles;
-use crate::report::progress::{Mode, Reporter};
+use crate::report::progress::{OutputMode, TrainReporter};
 use crate::run_dir::{ABOUT, About, BEST, JOB, PLAN, RunDir, WEIGHTS};
 use crate::setup::{How, Setup, setup};
 use crate::trained::weights_file;
 use crate::units;
 use clap::Args;
-use gulliver_graph::schedule::Schedule;
+use gulliver_graph::lr::LrSchedule;
 use gulliver_plan::document::plan::{Act, Choice, Plan};
 use gulliver_run::checkpoint::{self, Newest, Stored};
 use gulliver_run::collector::{Amounts, Record, total};
@@ -33,7 +33,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Trains the model of a job file.
 #[derive(Args)]
-pub struct Arguments {
+pub struct TrainArguments {
     #[command(flatten)]
     job: JobArguments,
     /// Trains for this many steps in all.
@@ -64,8 +64,8 @@ pub struct Arguments {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Result<(), Error> {
-    let mut reporter = Reporter::new(Mode::choose(arguments.json), Box::new(io::stdout()));
+pub fn run(arguments: &TrainArguments) -> Result<(), Error> {
+    let mut reporter = TrainReporter::new(OutputMode::choose(arguments.json), Box::new(io::stdout()));
     let result = run_with(arguments, &mut reporter);
     if let Err(error) = &result {
         // An output that takes no more is no reason to say less on standard error.
@@ -74,7 +74,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
     result
 }
 
-fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Error> {
+fn run_with(arguments: &TrainArguments, reporter: &mut TrainReporter) -> Result<(), Error> {
     let stop = interrupt::install()?;
     let job = load_job(arguments)?;
     if let Some(path) = &arguments.trace {
@@ -196,13 +196,13 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Error>
 
 /// Brings the session to where the run starts: a checkpoint, weights of another run, or first values.
 fn begin(
-    arguments: &Arguments,
+    arguments: &TrainArguments,
     job: &Job,
     dir: &RunDir,
     session: &mut Session,
-    schedule: &mut Schedule,
+    schedule: &mut LrSchedule,
     options: &TrainOptions,
-    reporter: &mut Reporter,
+    reporter: &mut TrainReporter,
 ) -> Result<Resumed, Error> {
     let mut warn = |message: String| reporter.report(&Event::Warning { message });
     let mut newest = None;
@@ -256,7 +256,7 @@ fn changes(written: &Path, job: &Job) -> Vec<String> {
 }
 
 /// Says in the run's directory what is needed to use its model.
-fn write_about(arguments: &Arguments, dir: &RunDir, options: &TrainOptions) -> Result<(), Error> {
+fn write_about(arguments: &TrainArguments, dir: &RunDir, options: &TrainOptions) -> Result<(), Error> {
     let json = |key: &str| {
         options.about.get(key).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
     };
@@ -273,7 +273,7 @@ fn write_about(arguments: &Arguments, dir: &RunDir, options: &TrainOptions) -> R
 }
 
 /// The trace of the last step, where one was asked for and there was a step.
-fn write_trace(arguments: &Arguments, session: &Session) -> Result<(), Error> {
+fn write_trace(arguments: &TrainArguments, session: &Session) -> Result<(), Error> {
     match (&arguments.trace, session.trace()) {
         (Some(path), Some(trace)) => write_file(path, |file| file.write_all(trace.as_bytes())),
         _ => Ok(()),
@@ -299,7 +299,7 @@ fn quoted(word: &str) -> String {
     }
 }
 
-fn load_job(arguments: &Arguments) -> Result<Job, Error> {
+fn load_job(arguments: &TrainArguments) -> Result<Job, Error> {
     let steps = arguments.steps.map(|steps| format!("train.steps={steps}"));
     let mut job = arguments.job.load(steps)?;
     match arguments.on_nan.as_deref() {

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Where a value of a job was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum FieldOrigin {
     /// In the job file, on a line (from 1) if there is one to name.
     File {
         /// The file as it was named by the user.
@@ -23,7 +23,7 @@ pub enum Origin {
 #[error("{origin}: {}{problem}", self.named())]
 pub struct JobError {
     /// Where.
-    pub origin: Origin,
+    pub origin: FieldOrigin,
     /// The dotted field, such as `train.batch`; empty if there is none to name.
     pub field: String,
     /// What is wrong and what is allowed.
@@ -33,20 +33,20 @@ pub struct JobError {
 impl JobError {
     /// The field before the problem, unless there is none or a flag of its own names it.
     fn named(&self) -> String {
-        match self.field.is_empty() || matches!(self.origin, Origin::Named(_)) {
+        match self.field.is_empty() || matches!(self.origin, FieldOrigin::Named(_)) {
             true => String::new(),
             false => format!("{}: ", self.field),
         }
     }
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for FieldOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Origin::File { file, line: Some(line) } => write!(f, "{file}:{line}"),
-            Origin::File { file, line: None } => f.write_str(file),
-            Origin::Flag(text) => write!(f, "--set {}", one_line(text)),
-            Origin::Named(flag) => f.write_str(&one_line(flag)),
+            FieldOrigin::File { file, line: Some(line) } => write!(f, "{file}:{line}"),
+            FieldOrigin::File { file, line: None } => f.write_str(file),
+            FieldOrigin::Flag(text) => write!(f, "--set {}", one_line(text)),
+            FieldOrigin::Named(flag) => f.write_str(&one_line(flag)),
         }
     }
 }

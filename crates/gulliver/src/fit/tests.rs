@@ -370,7 +370,7 @@ fn balanced_weights_make_up_for_rare_classes() {
     let dir = TestDir::new("fit-balanced");
     let job = job(&dir, "name = 'mlp'", "kind = 'blobs'\nexamples = 40", "class_weights = 'balanced'");
     let (train, _) = open_data(&job).unwrap();
-    let mut facts = Facts::of(train.as_ref(), None).unwrap();
+    let mut facts = DataFacts::of(train.as_ref(), None).unwrap();
     let classes = facts.info.classes.unwrap();
     facts.info.class_counts = vec![];
     let said = class_weights(&job, &[], &facts).unwrap_err().to_string();

@@ -1,6 +1,6 @@
 //! What each class counts in the loss, from what the job says and what the data has.
 
-use super::{Facts, Target, row_of};
+use super::{DataFacts, Target, row_of};
 use crate::error::Error;
 use crate::job::{ClassWeights, Job};
 use gulliver_graph::model::param::ParamValue;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub fn class_weights(
     job: &Job,
     settings: &[(String, ParamValue)],
-    facts: &Facts,
+    facts: &DataFacts,
 ) -> Result<Option<Arc<[f32]>>, Error> {
     let Some(wanted) = &job.train.class_weights else { return Ok(None) };
     let wrong = |problem: String| Err(job.error("train.class_weights", problem).into());

@@ -3,9 +3,9 @@
 
 use super::file::{Goal, Sweep};
 use super::report::{Event, write_files};
-use super::run::{self, Lengths, News, Rung, Runner};
+use super::run::{self, JobLengths, RungNews, RungRunner, TrialRung};
 use super::search;
-use super::store::{Outcome, Place, Record, State, Store, history};
+use super::store::{RungId, RungOutcome, StudyStore, TrialRecord, TrialState, history};
 use crate::error::Error;
 use gulliver_run::checkpoint;
 use gulliver_run::files::atomic::write_atomic;
@@ -22,8 +22,8 @@ pub type Tell<'t> = dyn FnMut(&Event) -> io::Result<()> + 't;
 pub fn drive(
     sweep: &Sweep,
     dir: &Path,
-    store: &mut Store,
-    runner: &mut dyn Runner,
+    store: &mut StudyStore,
+    runner: &mut dyn RungRunner,
     stop: &AtomicBool,
     tell: &mut Tell<'_>,
 ) -> Result<bool, Error> {
@@ -32,7 +32,7 @@ pub fn drive(
         // A sweep that begins has no use for what another left in its place.
         remove(&trials_dir(dir))?;
     }
-    let mut lengths = Lengths::new();
+    let mut lengths = JobLengths::new();
     let mut copied = None;
     tell(&Event::start(sweep, &records)).map_err(Error::Output)?;
     loop {
@@ -68,21 +68,21 @@ pub fn drive(
 }
 
 /// The best trial: of those trained longest the one with the best metric; of equals the first.
-pub fn best<'r>(sweep: &Sweep, records: &'r [Record]) -> Option<&'r Record> {
+pub fn best<'r>(sweep: &Sweep, records: &'r [TrialRecord]) -> Option<&'r TrialRecord> {
     ranked(sweep, records)
         .into_iter()
-        .find(|record| record.state != State::Failed && !record.rungs.is_empty())
+        .find(|record| record.state != TrialState::Failed && !record.rungs.is_empty())
 }
 
 /// All trials: those trained longer first, then the better ones, then in order; those without a result at the end.
-pub fn ranked<'r>(sweep: &Sweep, records: &'r [Record]) -> Vec<&'r Record> {
+pub fn ranked<'r>(sweep: &Sweep, records: &'r [TrialRecord]) -> Vec<&'r TrialRecord> {
     let sign = if sweep.goal == Goal::Minimize { 1.0 } else { -1.0 };
-    let key = |record: &Record| {
-        let failed = record.state == State::Failed;
+    let key = |record: &TrialRecord| {
+        let failed = record.state == TrialState::Failed;
         let level = record.rungs.keys().next_back().copied().filter(|_| !failed);
         (level, record.value().map_or(f64::INFINITY, |value| sign * value))
     };
-    let mut order: Vec<&Record> = records.iter().collect();
+    let mut order: Vec<&TrialRecord> = records.iter().collect();
     order.sort_by(|a, b| {
         let (a, b) = (key(a), key(b));
         b.0.cmp(&a.0).then(a.1.total_cmp(&b.1))
@@ -110,12 +110,12 @@ pub fn steps_at(end: u64, level: u64, top: u64) -> u64 {
 fn rungs(
     sweep: &Sweep,
     dir: &Path,
-    records: &[Record],
-    pending: &[Place],
-    lengths: &mut Lengths,
-    store: &mut Store,
+    records: &[TrialRecord],
+    pending: &[RungId],
+    lengths: &mut JobLengths,
+    store: &mut StudyStore,
     tell: &mut Tell<'_>,
-) -> Result<Vec<Rung>, Error> {
+) -> Result<Vec<TrialRung>, Error> {
     let mut wave = Vec::new();
     for &place in pending {
         let Some(record) = records.get(place.trial as usize) else { continue };
@@ -125,12 +125,12 @@ fn rungs(
                 record.rungs.keys().next_back().map_or(0, |&level| steps_at(end, level, sweep.top()));
             let to = steps_at(end, place.level, sweep.top());
             let dir = run_dir(dir, place.trial, place.repeat);
-            Ok(Rung { place, job, from: before.min(to), to, end, dir })
+            Ok(TrialRung { place, job, from: before.min(to), to, end, dir })
         });
         match made {
             Ok(rung) => wave.push(rung),
             Err(reason) => {
-                let outcome = Outcome::Failed { reason };
+                let outcome = RungOutcome::Failed { reason };
                 store.finish(place, &outcome)?;
                 let work = place.level as f64 / sweep.top() as f64;
                 tell(&Event::rung(sweep, place, &record.point, &outcome, work)).map_err(Error::Output)?;
@@ -143,24 +143,24 @@ fn rungs(
 /// Remembers what a runner says before anybody else hears of it.
 fn hear(
     sweep: &Sweep,
-    records: &[Record],
-    wave: &[Rung],
-    news: News<'_>,
-    store: &mut Store,
+    records: &[TrialRecord],
+    wave: &[TrialRung],
+    news: RungNews<'_>,
+    store: &mut StudyStore,
     tell: &mut Tell<'_>,
 ) -> Result<(), Error> {
     let event = match news {
-        News::Step { rung, step, samples_per_second } => {
-            let Rung { place, to, .. } = wave[rung];
+        RungNews::Step { rung, step, samples_per_second } => {
+            let TrialRung { place, to, .. } = wave[rung];
             Event::Step { trial: place.trial, repeat: place.repeat, step, to, samples_per_second }
         }
-        News::Evaluated { rung, step, metrics } => {
+        RungNews::Evaluated { rung, step, metrics } => {
             let place = wave[rung].place;
             store.evaluated(place, step, metrics)?;
             Event::Eval { trial: place.trial, repeat: place.repeat, step, metrics: metrics.clone() }
         }
-        News::Ended { rung, outcome } => {
-            let Rung { place, from, to, end, .. } = wave[rung];
+        RungNews::Ended { rung, outcome } => {
+            let TrialRung { place, from, to, end, .. } = wave[rung];
             store.finish(place, &outcome)?;
             let point =
                 records.get(place.trial as usize).map(|record| record.point.clone()).unwrap_or_default();
@@ -175,7 +175,7 @@ fn hear(
 fn keep_best(
     sweep: &Sweep,
     dir: &Path,
-    records: &[Record],
+    records: &[TrialRecord],
     copied: &mut Option<(u64, u64, u64)>,
 ) -> Result<(), Error> {
     let best = best(sweep, records);
@@ -195,7 +195,7 @@ fn keep_best(
         }
     }
     let kept = best.map(|record| record.number);
-    for record in records.iter().filter(|r| r.state != State::Running && Some(r.number) != kept) {
+    for record in records.iter().filter(|r| r.state != TrialState::Running && Some(r.number) != kept) {
         (0..sweep.runs()).try_for_each(|repeat| remove(&run_dir(dir, record.number, repeat)))?;
     }
     Ok(())

@@ -4,7 +4,7 @@
 use crate::error::LabError;
 use crate::workload::BenchWorkload;
 use gulliver_graph::dim::Bindings;
-use gulliver_graph::schedule::Schedule;
+use gulliver_graph::lr::LrSchedule;
 use gulliver_run::data::{Batch, DataError, DataInfo, Dataset, Sampler};
 use gulliver_run::executor::RunError;
 use gulliver_run::session::{Session, SessionError, SessionOptions};
@@ -94,7 +94,7 @@ pub fn measure(
         base_lr: f64::from(workload.optimizer.lr()),
         ..TrainOptions::default()
     };
-    let jobs = (0..members as u64).map(|m| Member::new(Schedule::constant(), sources.clone(), options(m)));
+    let jobs = (0..members as u64).map(|m| Member::new(LrSchedule::constant(), sources.clone(), options(m)));
     let stop = AtomicBool::new(false);
     let steps: Vec<AtomicU64> = (0..members).map(|_| AtomicU64::new(0)).collect();
     let tell = |member: usize, notice| {

@@ -4,8 +4,8 @@
 use crate::bench::parts::{self, BudgetParts};
 use crate::error::LabError;
 use crate::workload::{BenchWorkload, step_flops};
+use gulliver_graph::array::fuse;
 use gulliver_graph::dim::Bindings;
-use gulliver_graph::fuse::fuse;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_run::data::Batch;
 use gulliver_run::host::resident;

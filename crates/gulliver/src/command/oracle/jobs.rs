@@ -21,7 +21,7 @@ const LEGEND: &str = "\narray: jobs fused into one whose operators work on all o
                       processes at once\n";
 
 /// What is asked.
-pub struct Asked<'a> {
+pub struct JobsQuestion<'a> {
     /// As the user named the model.
     pub name: &'a str,
     /// The model.
@@ -41,8 +41,8 @@ pub struct Asked<'a> {
 }
 
 /// Answers for every number of devices; `about` is what it is about, in lines.
-pub fn run(asked: &Asked, about: &[String]) -> Result<(), Error> {
-    let Asked { workload, cluster, setting, jobs, .. } = *asked;
+pub fn run(asked: &JobsQuestion, about: &[String]) -> Result<(), Error> {
+    let JobsQuestion { workload, cluster, setting, jobs, .. } = *asked;
     let mut scales: Vec<(u32, Vec<Shared>)> = Vec::new();
     for &devices in asked.devices {
         scales.push((devices, share(workload, cluster, devices, jobs, setting)?));

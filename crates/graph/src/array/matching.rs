@@ -19,7 +19,7 @@ use std::mem::discriminant;
 const WORTH: f64 = 8.0;
 
 /// Inputs that correspond.
-pub(super) struct Input {
+pub(super) struct MatchedInput {
     /// Members in order, and the input of each.
     pub of: Vec<(usize, Value)>,
     /// What it is to the first of them.
@@ -28,7 +28,7 @@ pub(super) struct Input {
     pub apart: bool,
 }
 
-impl Input {
+impl MatchedInput {
     /// Whether all members see the same.
     pub fn is_shared(&self) -> bool {
         self.role == Role::Data && !self.apart
@@ -36,13 +36,13 @@ impl Input {
 }
 
 /// Nodes that are done together: members in order, and the node of each.
-pub(super) type Group = Vec<(usize, NodeId)>;
+pub(super) type NodeGroup = Vec<(usize, NodeId)>;
 
 /// What a value is to all members that have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Source {
+pub(super) enum MatchedSource {
     /// One of the corresponding inputs.
-    Input(usize),
+    MatchedInput(usize),
     /// A group, and which of its results.
     Result(usize, usize),
 }
@@ -50,8 +50,8 @@ pub(super) enum Source {
 /// What corresponds in some graphs.
 pub(super) struct Matched<'g> {
     pub graphs: &'g [&'g Graph],
-    pub inputs: Vec<Input>,
-    pub groups: Vec<Group>,
+    pub inputs: Vec<MatchedInput>,
+    pub groups: Vec<NodeGroup>,
     /// By member and input value; nothing of use for other values.
     input_of: Vec<Vec<usize>>,
     /// By member and node.
@@ -73,10 +73,10 @@ impl<'g> Matched<'g> {
         self.group_of[member][id.index()]
     }
 
-    pub fn source(&self, member: usize, value: Value) -> Source {
+    pub fn source(&self, member: usize, value: Value) -> MatchedSource {
         match self.graphs[member].value(value).origin {
-            Origin::Input(_) => Source::Input(self.input_of[member][value.index()]),
-            Origin::Node { node, output } => Source::Result(self.group_of(member, node), output),
+            Origin::Input(_) => MatchedSource::MatchedInput(self.input_of[member][value.index()]),
+            Origin::Node { node, output } => MatchedSource::Result(self.group_of(member, node), output),
         }
     }
 
@@ -91,8 +91,8 @@ impl<'g> Matched<'g> {
     }
 
     /// Whether something is no data: members have theirs by name.
-    fn is_named(&self, source: Source) -> bool {
-        matches!(source, Source::Input(i) if self.inputs[i].role != Role::Data)
+    fn is_named(&self, source: MatchedSource) -> bool {
+        matches!(source, MatchedSource::MatchedInput(i) if self.inputs[i].role != Role::Data)
     }
 }
 
@@ -126,7 +126,7 @@ fn match_inputs(matched: &mut Matched, apart: &dyn Fn(&str) -> bool) {
         let changed = graph.carries.iter().filter_map(|(input, next)| {
             let Origin::Node { node, .. } = graph.value(*next).origin else { return None };
             let node = &graph.nodes[node.index()];
-            (node.phase != Phase::Update).then_some((*input, node.stage))
+            (node.phase != Phase::Update).then_some((*input, node.objective))
         });
         let in_passing: HashMap<Value, u32> = changed.collect();
         for (value, role, info) in graph.inputs() {
@@ -134,7 +134,7 @@ fn match_inputs(matched: &mut Matched, apart: &dyn Fn(&str) -> bool) {
             let input = *known.entry(key).or_insert(matched.inputs.len());
             if input == matched.inputs.len() {
                 let apart = role == Role::Data && apart(&info.name);
-                matched.inputs.push(Input { of: Vec::new(), role, apart });
+                matched.inputs.push(MatchedInput { of: Vec::new(), role, apart });
             }
             matched.inputs[input].of.push((member, value));
             matched.input_of[member][value.index()] = input;
@@ -155,7 +155,7 @@ struct Candidates {
 struct Wanted<'g> {
     kind: usize,
     name: &'g str,
-    operands: Vec<Source>,
+    operands: Vec<MatchedSource>,
 }
 
 /// Groups so far, and where to look for them.
@@ -165,15 +165,15 @@ struct Matcher<'g> {
     kinds: HashMap<String, Vec<(&'g Op, usize)>>,
     kind_count: usize,
     /// By all operands.
-    equal: HashMap<(usize, Vec<Source>), Candidates>,
+    equal: HashMap<(usize, Vec<MatchedSource>), Candidates>,
     /// By name, one operand, and which it is.
-    alike: HashMap<(usize, &'g str, usize, Source), Candidates>,
+    alike: HashMap<(usize, &'g str, usize, MatchedSource), Candidates>,
     /// Of the first member of each group.
-    operands: Vec<Vec<Source>>,
+    operands: Vec<Vec<MatchedSource>>,
     /// Whether the results of a group are the same for all members.
     shared: Vec<bool>,
     /// Values that are put together for some node already, with those of the first member.
-    together: HashSet<(Source, Source)>,
+    together: HashSet<(MatchedSource, MatchedSource)>,
 }
 
 impl<'g> Matcher<'g> {
@@ -218,7 +218,7 @@ impl<'g> Matcher<'g> {
         let unwritable = |e: serde_json::Error| GraphError::Invalid(e.to_string());
         let types: Vec<&Type> = node.ins.iter().chain(&node.outs).map(|v| graph.ty(*v)).collect();
         let op = serde_json::to_string(&node.op).map_err(unwritable)?;
-        let written = format!("{op} {types:?} {:?} {}", node.phase, node.stage);
+        let written = format!("{op} {types:?} {:?} {}", node.phase, node.objective);
         let same = self.kinds.entry(written).or_default();
         // Operators from outside that are written alike may not be the same.
         if let Some((_, kind)) = same.iter().find(|(op, _)| **op == node.op) {
@@ -250,7 +250,7 @@ impl<'g> Matcher<'g> {
     }
 
     /// Bytes of a member to be put together if its node joins a group, if that pays.
-    fn worth(&self, member: usize, node: &Node, group: usize, operands: &[Source]) -> Option<f64> {
+    fn worth(&self, member: usize, node: &Node, group: usize, operands: &[MatchedSource]) -> Option<f64> {
         let graph = self.matched.graphs[member];
         let (mut together, mut apart) = (0.0, 0.0);
         for ((v, own), first) in node.ins.iter().zip(operands).zip(&self.operands[group]) {
@@ -268,8 +268,8 @@ impl<'g> Matcher<'g> {
     }
 
     /// Whether a value lies with those of other members. Named inputs may lie wherever they are used.
-    fn is_stacked(&self, source: Source) -> bool {
-        matches!(source, Source::Result(group, _) if !self.shared[group])
+    fn is_stacked(&self, source: MatchedSource) -> bool {
+        matches!(source, MatchedSource::Result(group, _) if !self.shared[group])
     }
 
     fn join(&mut self, group: usize, wanted: &Wanted<'g>) {
@@ -283,9 +283,9 @@ impl<'g> Matcher<'g> {
     }
 
     fn new_group(&mut self, wanted: &Wanted<'g>) -> usize {
-        let same = |source: &Source| match *source {
-            Source::Input(input) => self.matched.inputs[input].is_shared(),
-            Source::Result(group, _) => self.shared[group],
+        let same = |source: &MatchedSource| match *source {
+            MatchedSource::MatchedInput(input) => self.matched.inputs[input].is_shared(),
+            MatchedSource::Result(group, _) => self.shared[group],
         };
         self.shared.push(wanted.operands.iter().all(same));
         self.operands.push(wanted.operands.clone());
@@ -305,7 +305,7 @@ impl<'g> Matcher<'g> {
 }
 
 /// The first candidate that a member is not in.
-fn free(candidates: &mut Candidates, groups: &[Group], member: usize) -> Option<usize> {
+fn free(candidates: &mut Candidates, groups: &[NodeGroup], member: usize) -> Option<usize> {
     if candidates.member != member {
         (candidates.member, candidates.taken) = (member, 0);
     }

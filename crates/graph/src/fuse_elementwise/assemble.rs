@@ -4,7 +4,7 @@
 use super::Uses;
 use crate::graph::{Graph, Value};
 use crate::op::Op;
-use crate::op::chain::{Apply, Chain, Kept, Step};
+use crate::op::elementwise::{Apply, Elementwise, ElementwiseResult, ElementwiseStep};
 use crate::op::map::Function;
 use crate::op::reduce::Reduce;
 use crate::op::zip::{Binary, broadcast_spec};
@@ -17,7 +17,7 @@ const RESULTS: usize = 8;
 
 /// A chain in its graph.
 pub(super) struct Assembled {
-    pub chain: Chain,
+    pub chain: Elementwise,
     pub ins: Vec<Value>,
     pub outs: Vec<Value>,
 }
@@ -32,7 +32,7 @@ pub(super) fn assemble(graph: &Graph, uses: &Uses, members: &[usize]) -> Option<
         }
     }
     let mut place: HashMap<Value, usize> = ins.iter().enumerate().map(|(i, v)| (*v, i)).collect();
-    let mut chain = Chain { operands: ins.len(), steps: Vec::new(), results: Vec::new() };
+    let mut chain = Elementwise { operands: ins.len(), steps: Vec::new(), results: Vec::new() };
     let mut outs = Vec::new();
     for &id in members {
         let node = &graph.nodes[id];
@@ -43,16 +43,16 @@ pub(super) fn assemble(graph: &Graph, uses: &Uses, members: &[usize]) -> Option<
             if of[0] < ins.len() {
                 return None;
             }
-            chain.results.push(Kept { value: of[0], reduce: Some(reduce.clone()) });
+            chain.results.push(ElementwiseResult { value: of[0], reduce: Some(reduce.clone()) });
             outs.push(out);
             continue;
         }
         let value = ins.len() + chain.steps.len();
-        chain.steps.push(Step { apply: Apply::of(&node.op)?, of });
+        chain.steps.push(ElementwiseStep { apply: Apply::of(&node.op)?, of });
         place.insert(out, value);
         let outside = |reader: &usize| !members.contains(reader);
         if uses.wanted[out.index()] || uses.readers[out.index()].iter().any(outside) {
-            chain.results.push(Kept { value, reduce: None });
+            chain.results.push(ElementwiseResult { value, reduce: None });
             outs.push(out);
         }
     }
@@ -76,7 +76,7 @@ fn is_reduce(graph: &Graph, id: usize) -> bool {
 
 /// Whether a reduction may end a chain: over the first dimensions, the last or both. One over all of them
 /// is a single sum, which one thread takes: only where the rest of the chain is no more than it.
-fn reducible(reduce: &Reduce, rank: usize, steps: &[Step]) -> bool {
+fn reducible(reduce: &Reduce, rank: usize, steps: &[ElementwiseStep]) -> bool {
     let reduced: Vec<bool> = (0..rank).map(|d| reduce.axes.contains(&d)).collect();
     let changes = reduced.windows(2).filter(|w| w[0] != w[1]).count();
     match (reduced.first(), changes) {

@@ -1,17 +1,17 @@
 //! Fusion of element-wise operators, graph to graph: nodes that stand beside each other and work element by
-//! element on values of one shape become one [`Chain`](crate::op::chain::Chain), with the sums taken of
+//! element on values of one shape become one [`Elementwise`](crate::op::elementwise::Elementwise), with the sums taken of
 //! them. A chain runs where its nodes ran, so nothing lives longer; each element goes through the same
 //! arithmetic, so no bit changes.
 
 mod assemble;
 mod traffic;
 
-pub use traffic::{Traffic, explain, traffic};
+pub use traffic::{MemoryTraffic, explain, traffic};
 
 use crate::dim::Dim;
 use crate::graph::{Graph, Node, NodeId, Origin, Value};
 use crate::op::Op;
-use crate::op::chain::Apply;
+use crate::op::elementwise::Apply;
 use assemble::{Assembled, assemble};
 use std::collections::HashMap;
 
@@ -69,7 +69,7 @@ impl Uses {
             let Origin::Node { node: id, .. } = graph.value(*v).origin else { return None };
             let from = &graph.nodes[id.index()];
             let alone = self.readers[v.index()].len() == 1 && !self.wanted[v.index()];
-            let here = (from.phase, from.stage) == (node.phase, node.stage);
+            let here = (from.phase, from.objective) == (node.phase, node.objective);
             (matches!(from.op, Op::Expand(_)) && alone && here).then(|| from.ins[0])
         };
         // Some operand must be left that says how large the result is.
@@ -103,7 +103,7 @@ fn movable(op: &Op) -> bool {
 fn window_end(graph: &Graph, start: usize) -> usize {
     let soft = |node: &Node| fusible(graph, node) || movable(&node.op) || matches!(node.op, Op::Reduce(_));
     let first = &graph.nodes[start];
-    let alike = |node: &&Node| soft(node) && (node.phase, node.stage) == (first.phase, first.stage);
+    let alike = |node: &&Node| soft(node) && (node.phase, node.objective) == (first.phase, first.objective);
     let len = graph.nodes[start..].iter().take(WINDOW).take_while(alike).count();
     start + len.max(1)
 }
@@ -251,7 +251,13 @@ fn rebuild(graph: &Graph, uses: &Uses, units: &[Unit]) -> Graph {
         let alone = unit.members.len() == 1 && uses.ins[unit.members[0]] == node.ins;
         match assemble(graph, uses, &unit.members) {
             Some(Assembled { chain, ins, outs }) if !alone => {
-                nodes.push(Node { op: chain.into(), ins, outs, phase: node.phase, stage: node.stage });
+                nodes.push(Node {
+                    op: chain.into(),
+                    ins,
+                    outs,
+                    phase: node.phase,
+                    objective: node.objective,
+                });
             }
             _ => nodes.extend(unit.members.iter().map(|&id| graph.nodes[id].clone())),
         }

@@ -19,7 +19,7 @@ pub(super) fn order(matched: &mut Matched) -> Vec<usize> {
     }
     let key = |matched: &Matched, group: usize| -> Reverse<(Key, usize)> {
         let (node, (member, id)) = (matched.first(group), matched.groups[group][0]);
-        Reverse(((node.stage, node.phase, id, member), group))
+        Reverse(((node.objective, node.phase, id, member), group))
     };
     let ready = (0..matched.groups.len()).filter(|&g| missing[g] == 0);
     let mut heap: BinaryHeap<_> = ready.map(|g| key(matched, g)).collect();

@@ -4,44 +4,44 @@
 use crate::kernel::LANES;
 use crate::kernel::reduce;
 use crate::team::isa::{Isa, simd};
-use gulliver_graph::op::reduce::Kind;
+use gulliver_graph::spec::ReduceKind;
 
 /// What a reduction of nothing is.
-pub fn neutral(kind: Kind) -> f32 {
+pub fn neutral(kind: ReduceKind) -> f32 {
     match kind {
-        Kind::Sum => 0.0,
-        Kind::Max => f32::NEG_INFINITY,
-        Kind::Min => f32::INFINITY,
+        ReduceKind::Sum => 0.0,
+        ReduceKind::Max => f32::NEG_INFINITY,
+        ReduceKind::Min => f32::INFINITY,
     }
 }
 
 /// A whole row.
-pub fn row(isa: Isa, kind: Kind, x: &[f32]) -> f32 {
+pub fn row(isa: Isa, kind: ReduceKind, x: &[f32]) -> f32 {
     match kind {
-        Kind::Sum => reduce::sum(isa, x),
-        Kind::Max => reduce::max(isa, x),
-        Kind::Min => reduce::min(isa, x),
+        ReduceKind::Sum => reduce::sum(isa, x),
+        ReduceKind::Max => reduce::max(isa, x),
+        ReduceKind::Min => reduce::min(isa, x),
     }
 }
 
 /// Two rows' results become one, as if they were a row.
-pub fn join(kind: Kind, a: f32, b: f32) -> f32 {
+pub fn join(kind: ReduceKind, a: f32, b: f32) -> f32 {
     row(Isa::portable(), kind, &[a, b])
 }
 
 /// One number into another; NaN if either is.
 #[inline(always)]
-fn step(kind: Kind) -> impl Fn(f32, f32) -> f32 + Copy {
+fn step(kind: ReduceKind) -> impl Fn(f32, f32) -> f32 + Copy {
     move |a: f32, b: f32| match kind {
-        Kind::Sum => a + b,
-        Kind::Max => {
+        ReduceKind::Sum => a + b,
+        ReduceKind::Max => {
             if b > a || b.is_nan() {
                 b
             } else {
                 a
             }
         }
-        Kind::Min => {
+        ReduceKind::Min => {
             if b < a || b.is_nan() {
                 b
             } else {
@@ -53,19 +53,19 @@ fn step(kind: Kind) -> impl Fn(f32, f32) -> f32 + Copy {
 
 simd! {
     /// The next elements of a row into its lanes; all but the last piece of a row are whole lanes.
-    pub fn take_piece(kind: Kind, x: &[f32], lanes: &mut [f32; LANES]) = take_piece_body;
+    pub fn take_piece(kind: ReduceKind, x: &[f32], lanes: &mut [f32; LANES]) = take_piece_body;
     /// One row into the lane of every column.
-    pub fn take_columns(kind: Kind, x: &[f32], lane: &mut [f32]) = take_columns_body;
+    pub fn take_columns(kind: ReduceKind, x: &[f32], lane: &mut [f32]) = take_columns_body;
     /// `LANES` lanes of `out.len()` columns, `stride` apart, to one result per column; the lanes are lost.
-    pub fn finish_columns(kind: Kind, lanes: &mut [f32], stride: usize, out: &mut [f32]) = finish_columns_body;
+    pub fn finish_columns(kind: ReduceKind, lanes: &mut [f32], stride: usize, out: &mut [f32]) = finish_columns_body;
 }
 
 #[inline(always)]
-fn take_piece_body(kind: Kind, x: &[f32], lanes: &mut [f32; LANES]) {
+fn take_piece_body(kind: ReduceKind, x: &[f32], lanes: &mut [f32; LANES]) {
     match kind {
-        Kind::Sum => piece(x, lanes, step(Kind::Sum)),
-        Kind::Max => piece(x, lanes, step(Kind::Max)),
-        Kind::Min => piece(x, lanes, step(Kind::Min)),
+        ReduceKind::Sum => piece(x, lanes, step(ReduceKind::Sum)),
+        ReduceKind::Max => piece(x, lanes, step(ReduceKind::Max)),
+        ReduceKind::Min => piece(x, lanes, step(ReduceKind::Min)),
     }
 }
 
@@ -86,11 +86,11 @@ fn piece(x: &[f32], lanes: &mut [f32; LANES], step: impl Fn(f32, f32) -> f32) {
 }
 
 #[inline(always)]
-fn take_columns_body(kind: Kind, x: &[f32], lane: &mut [f32]) {
+fn take_columns_body(kind: ReduceKind, x: &[f32], lane: &mut [f32]) {
     match kind {
-        Kind::Sum => into(x, lane, step(Kind::Sum)),
-        Kind::Max => into(x, lane, step(Kind::Max)),
-        Kind::Min => into(x, lane, step(Kind::Min)),
+        ReduceKind::Sum => into(x, lane, step(ReduceKind::Sum)),
+        ReduceKind::Max => into(x, lane, step(ReduceKind::Max)),
+        ReduceKind::Min => into(x, lane, step(ReduceKind::Min)),
     }
 }
 
@@ -102,7 +102,7 @@ fn into(x: &[f32], lane: &mut [f32], step: impl Fn(f32, f32) -> f32) {
 }
 
 #[inline(always)]
-fn finish_columns_body(kind: Kind, lanes: &mut [f32], stride: usize, out: &mut [f32]) {
+fn finish_columns_body(kind: ReduceKind, lanes: &mut [f32], stride: usize, out: &mut [f32]) {
     let mut half = LANES / 2;
     while half > 0 {
         let (low, high) = lanes.split_at_mut(half * stride);
@@ -115,7 +115,7 @@ fn finish_columns_body(kind: Kind, lanes: &mut [f32], stride: usize, out: &mut [
 }
 
 /// The result of a row whose pieces were taken.
-pub fn finish_row(kind: Kind, lanes: [f32; LANES]) -> f32 {
+pub fn finish_row(kind: ReduceKind, lanes: [f32; LANES]) -> f32 {
     reduce::tree(lanes, step(kind))
 }
 
@@ -125,7 +125,7 @@ mod tests {
     use crate::kernel::testing::{bits, noise};
     use crate::team::Team;
 
-    const KINDS: [Kind; 3] = [Kind::Sum, Kind::Max, Kind::Min];
+    const KINDS: [ReduceKind; 3] = [ReduceKind::Sum, ReduceKind::Max, ReduceKind::Min];
 
     #[test]
     fn pieces_of_a_row_have_the_bits_of_the_row() {
@@ -150,9 +150,9 @@ mod tests {
         for kind in KINDS {
             let mut want = vec![0.0; cols];
             match kind {
-                Kind::Sum => reduce::sum_columns(&team, &x, rows, &mut want),
-                Kind::Max => reduce::max_columns(&team, &x, rows, &mut want),
-                Kind::Min => reduce::min_columns(&team, &x, rows, &mut want),
+                ReduceKind::Sum => reduce::sum_columns(&team, &x, rows, &mut want),
+                ReduceKind::Max => reduce::max_columns(&team, &x, rows, &mut want),
+                ReduceKind::Min => reduce::min_columns(&team, &x, rows, &mut want),
             }
             for isa in Isa::all() {
                 let stride = cols + 3;

@@ -1,7 +1,7 @@
 //! A graph in the making, and the nodes in it that put values of members together and take them apart:
 //! ordinary ones, each made where it is first needed and once for all who need it.
 
-use super::Place;
+use super::MemberPlace;
 use crate::dim::Dim;
 use crate::graph::{Graph, Node, NodeId, Origin, Phase, Type, Value, ValueInfo};
 use crate::op::Op;
@@ -41,13 +41,13 @@ impl Copies {
     }
 
     /// These values for a node of all these members, and whether they are the same one for all.
-    pub fn operand(&mut self, places: &[Place], at: At) -> (Value, bool) {
+    pub fn operand(&mut self, places: &[MemberPlace], at: At) -> (Value, bool) {
         let same = places[0].row.is_none() && places.iter().all(|place| *place == places[0]);
         if same { (places[0].value, true) } else { (self.together(places, at), false) }
     }
 
     /// A member's value for itself.
-    pub fn apart(&mut self, place: Place, at: At) -> Value {
+    pub fn apart(&mut self, place: MemberPlace, at: At) -> Value {
         let Some(row) = place.row else { return place.value };
         let one = self.of_one(place);
         let value = self.rows(place.value, row, 1, at);
@@ -55,14 +55,14 @@ impl Copies {
     }
 
     /// One value of these, along a first dimension.
-    pub fn together(&mut self, places: &[Place], at: At) -> Value {
+    pub fn together(&mut self, places: &[MemberPlace], at: At) -> Value {
         let one = self.of_one(places[0]);
         if let (Some(row), true) = (places[0].row, run(places) == places.len()) {
             return self.rows(places[0].value, row, places.len(), at);
         }
         let mut pieces = Vec::new();
         let mut rest = places;
-        while let Some(&Place { value, row }) = rest.first() {
+        while let Some(&MemberPlace { value, row }) = rest.first() {
             let len = run(rest);
             let piece = row.map_or(value, |row| self.rows(value, row, len, at));
             pieces.push(self.reshape(piece, rows_of(&one, len), at));
@@ -76,7 +76,7 @@ impl Copies {
     }
 
     /// The type of a member's value.
-    fn of_one(&self, place: Place) -> Type {
+    fn of_one(&self, place: MemberPlace) -> Type {
         let mut ty = self.graph.ty(place.value).clone();
         if place.row.is_some() {
             ty.shape.remove(0);
@@ -108,7 +108,7 @@ impl Copies {
         self.add(Reshape { shape: ty.shape.clone() }.into(), vec![value], ty, at)
     }
 
-    fn add(&mut self, op: Op, ins: Vec<Value>, ty: Type, (phase, stage): At) -> Value {
+    fn add(&mut self, op: Op, ins: Vec<Value>, ty: Type, (phase, objective): At) -> Value {
         let start = if let Op::Slice(slice) = &op { slice.start } else { 0 };
         let key = (op.def().name(), ins.clone(), ty.shape.clone(), start, phase == Phase::Update);
         if let Some(value) = self.made.get(&key) {
@@ -119,15 +119,15 @@ impl Copies {
         let ValueInfo { name, origin, .. } = self.graph.value(ins[0]).clone();
         self.graph.values.push(ValueInfo { name, ty, origin });
         self.count += usize::from(!op.def().is_view());
-        self.push(Node { op, ins, outs: vec![out], phase, stage });
+        self.push(Node { op, ins, outs: vec![out], phase, objective });
         out
     }
 }
 
 /// How many of the first places are neighbours in one value.
-fn run(places: &[Place]) -> usize {
-    let Place { value, row: Some(row) } = places[0] else { return 1 };
-    let next = |(i, place): (usize, &Place)| *place == Place { value, row: Some(row + i) };
+fn run(places: &[MemberPlace]) -> usize {
+    let MemberPlace { value, row: Some(row) } = places[0] else { return 1 };
+    let next = |(i, place): (usize, &MemberPlace)| *place == MemberPlace { value, row: Some(row + i) };
     places.iter().enumerate().take_while(|one| next((one.0, one.1))).count()
 }
 

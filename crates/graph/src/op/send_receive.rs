@@ -1,7 +1,7 @@
 //! Pass: one rank hands all of a value to another, whatever its size: an [exchange](super::exchange) of two.
 
 use super::exchange::{Exchange, Piece};
-use super::sample::{Fill, Sample, SampleInput};
+use super::sample::{SampleFill, Sample, SampleInput};
 use super::{OpDef, OpError, attribute};
 use crate::dim::{Bindings, Dim, DimError};
 use crate::dtype::DType;
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 /// Whoever gives has an operand, and nothing as result; whoever takes, the reverse. Who does both has both.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Pass {
+pub struct SendReceive {
     /// Which collective it is: the same number for both, and no other collective's.
     pub collective: u32,
     /// Who this is.
@@ -28,16 +28,16 @@ pub struct Pass {
     pub shape: Vec<Dim>,
 }
 
-impl Pass {
+impl SendReceive {
     /// Extents of the result.
     pub fn result(&self) -> Vec<Dim> {
         if self.rank == self.to { self.shape.clone() } else { vec![0.into()] }
     }
 }
 
-impl OpDef for Pass {
+impl OpDef for SendReceive {
     fn name(&self) -> &'static str {
-        "pass"
+        "send_receive"
     }
 
     fn help(&self) -> &'static str {
@@ -78,7 +78,7 @@ impl OpDef for Pass {
         let pieces = if self.rank == self.to { vec![Piece::all(self.from, &of)] } else { Vec::new() };
         let mut ranks = vec![self.from, self.to];
         ranks.dedup();
-        let Pass { collective, rank, dtype, .. } = *self;
+        let SendReceive { collective, rank, dtype, .. } = *self;
         Ok(Some(Exchange { collective, rank, ranks, dtype, shape, pieces }.into()))
     }
 
@@ -104,8 +104,8 @@ impl OpDef for Pass {
     fn samples() -> Vec<Sample> {
         let to_itself = |dtype, shape: &[usize]| {
             let dims = shape.iter().map(|&n| n.into()).collect();
-            let op = Pass { collective: 0, rank: 0, from: 0, to: 0, dtype, shape: dims };
-            Sample::new(op, vec![SampleInput { dtype, shape: shape.to_vec(), fill: Fill::Below(9) }])
+            let op = SendReceive { collective: 0, rank: 0, from: 0, to: 0, dtype, shape: dims };
+            Sample::new(op, vec![SampleInput { dtype, shape: shape.to_vec(), fill: SampleFill::Below(9) }])
         };
         vec![to_itself(DType::I64, &[3, 4]), to_itself(DType::I64, &[])]
     }
@@ -115,9 +115,9 @@ impl OpDef for Pass {
 mod tests {
     use super::*;
 
-    fn pass(rank: u32) -> Pass {
+    fn pass(rank: u32) -> SendReceive {
         let shape = vec![Dim::symbol("batch"), 3.into()];
-        Pass { collective: 5, rank, from: 0, to: 2, dtype: DType::F32, shape }
+        SendReceive { collective: 5, rank, from: 0, to: 2, dtype: DType::F32, shape }
     }
 
     #[test]
@@ -145,7 +145,7 @@ mod tests {
             (pass(1), own, "rank 1 neither gives nor takes"),
             (pass(0), &[], "1"),
             (pass(2), own, "0"),
-            (Pass { dtype: DType::I64, ..pass(0) }, own, "not what was announced"),
+            (SendReceive { dtype: DType::I64, ..pass(0) }, own, "not what was announced"),
         ] {
             let said = wrong.spec(ins).unwrap_err().to_string();
             assert!(said.contains(expected), "{said}");

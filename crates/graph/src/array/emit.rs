@@ -2,9 +2,9 @@
 //! outputs and next values, as soon as all members have made theirs.
 
 use super::copies::Copies;
-use super::matching::{Matched, Source};
-use super::residences::Part;
-use super::{Fused, Place, Report, about, own};
+use super::matching::{Matched, MatchedSource};
+use super::residences::MemberSet;
+use super::{Fused, MemberPlace, Report, about, own};
 use crate::dim::Dim;
 use crate::graph::{Graph, Node, Origin, Phase, Role, Value, ValueInfo};
 use crate::op::array::Array;
@@ -28,7 +28,7 @@ enum What {
 }
 
 /// The graph of these groups in this order, with inputs in these parts.
-pub(super) fn emit(matched: &Matched, residences: &[Vec<Part>], order: &[usize]) -> Fused {
+pub(super) fn emit(matched: &Matched, residences: &[Vec<MemberSet>], order: &[usize]) -> Fused {
     let mut emitter = Emitter::new(matched, residences);
     emitter.want_outputs();
     emitter.want_carries();
@@ -49,8 +49,8 @@ struct Emitter<'a> {
     matched: &'a Matched<'a>,
     /// The graph so far.
     copies: Copies,
-    places: Vec<Vec<Place>>,
-    outputs: Vec<BTreeMap<String, Place>>,
+    places: Vec<Vec<MemberPlace>>,
+    outputs: Vec<BTreeMap<String, MemberPlace>>,
     wanted: Vec<Wanted>,
     /// What waits for the results of a group.
     waiting: HashMap<usize, Vec<usize>>,
@@ -59,14 +59,14 @@ struct Emitter<'a> {
 
 impl<'a> Emitter<'a> {
     /// With all values numbered, member by member, and inputs as they will be.
-    fn new(matched: &'a Matched<'a>, residences: &[Vec<Part>]) -> Emitter<'a> {
+    fn new(matched: &'a Matched<'a>, residences: &[Vec<MemberSet>]) -> Emitter<'a> {
         let mut graph = Graph::default();
-        let mut numbers: HashMap<(Source, usize), Value> = HashMap::new();
+        let mut numbers: HashMap<(MatchedSource, usize), Value> = HashMap::new();
         let mut place = |member: usize, v: Value| {
             let source = matched.source(member, v);
             let (number, owners) = owners(matched, residences, source, member);
             let several = owners.len() > 1 || matched.graphs.len() == 1;
-            let named = matches!(source, Source::Input(input) if matched.inputs[input].role != Role::Data);
+            let named = matches!(source, MatchedSource::MatchedInput(input) if matched.inputs[input].role != Role::Data);
             let stacked = named && several;
             let value = *numbers.entry((source, number)).or_insert_with(|| {
                 let mut info = named_by(matched, source, member, v, &owners);
@@ -77,7 +77,7 @@ impl<'a> Emitter<'a> {
                 Value(graph.values.len() as u32 - 1)
             });
             let row = owners.iter().position(|owner| *owner == member);
-            Place { value, row: row.filter(|_| stacked) }
+            MemberPlace { value, row: row.filter(|_| stacked) }
         };
         let all = matched.graphs.iter().enumerate();
         let places = all.map(|(m, g)| (0..g.values.len() as u32).map(|v| place(m, Value(v))).collect());
@@ -97,7 +97,7 @@ impl<'a> Emitter<'a> {
     fn want(&mut self, of: Owned, what: What) {
         let mut missing = 0;
         for (member, value) in &of {
-            if let Source::Result(group, _) = self.matched.source(*member, *value) {
+            if let MatchedSource::Result(group, _) = self.matched.source(*member, *value) {
                 missing += 1;
                 self.waiting.entry(group).or_default().push(self.wanted.len());
             }
@@ -128,7 +128,7 @@ impl<'a> Emitter<'a> {
             };
             let like_first = |one| (ty(one), phase(one)) == (ty(&of[0]), phase(&of[0]));
             let alike = of.len() == graphs.len() && of.iter().all(like_first);
-            let mut sets: Vec<(Option<Source>, Owned)> = Vec::new();
+            let mut sets: Vec<(Option<MatchedSource>, Owned)> = Vec::new();
             for &(member, value) in of {
                 let together = alike && ty(&of[0]).rank() == 0;
                 let source = (!together).then(|| self.matched.source(member, value));
@@ -138,7 +138,7 @@ impl<'a> Emitter<'a> {
                 }
             }
             for (_, set) in sets {
-                let owners: Part = set.iter().map(|(member, _)| *member).collect();
+                let owners: MemberSet = set.iter().map(|(member, _)| *member).collect();
                 let full = if owners.len() == graphs.len() { name.to_string() } else { own(name, &owners) };
                 let number = self.copies.graph.outputs.len();
                 self.copies.graph.outputs.push((full, Value(0)));
@@ -155,8 +155,10 @@ impl<'a> Emitter<'a> {
         let mut seen: HashSet<Value> = HashSet::new();
         for (member, graph) in graphs.iter().enumerate() {
             for (input, _) in &graph.carries {
-                let Place { value: residence, row } = self.places[member][input.index()];
-                let Source::Input(class) = self.matched.source(member, *input) else { continue };
+                let MemberPlace { value: residence, row } = self.places[member][input.index()];
+                let MatchedSource::MatchedInput(class) = self.matched.source(member, *input) else {
+                    continue;
+                };
                 if !seen.insert(residence) {
                     continue;
                 }
@@ -175,14 +177,14 @@ impl<'a> Emitter<'a> {
     /// Gives what is wanted, now that all of it is made.
     fn give(&mut self, want: usize, at: (Phase, u32)) {
         let Wanted { of, what, .. } = &self.wanted[want];
-        let places: Vec<Place> =
+        let places: Vec<MemberPlace> =
             of.iter().map(|(member, value)| self.places[*member][value.index()]).collect();
         match what {
             What::Output(number, name) => {
                 let (value, shared) = self.copies.operand(&places, at);
                 self.copies.graph.outputs[*number].1 = value;
                 for (row, (member, _)) in of.iter().enumerate() {
-                    let place = Place { value, row: (!shared).then_some(row) };
+                    let place = MemberPlace { value, row: (!shared).then_some(row) };
                     self.outputs[*member].insert(name.clone(), place);
                 }
             }
@@ -199,13 +201,13 @@ impl<'a> Emitter<'a> {
     fn emit(&mut self, group: usize) {
         let matched = self.matched;
         let (of, first) = (&matched.groups[group], matched.first(group));
-        let at = (first.phase, first.stage);
+        let at = (first.phase, first.objective);
         let alone = of.len() == 1 && matched.graphs.len() > 1;
         let (mut ins, mut shared) = (Vec::new(), Vec::new());
         for i in 0..first.ins.len() {
             let place =
                 |&(member, id): &(usize, _)| self.places[member][matched.node(member, id).ins[i].index()];
-            let places: Vec<Place> = of.iter().map(place).collect();
+            let places: Vec<MemberPlace> = of.iter().map(place).collect();
             let (value, same) = match alone {
                 true => (self.copies.apart(places[0], at), true),
                 false => self.copies.operand(&places, at),
@@ -232,7 +234,7 @@ impl<'a> Emitter<'a> {
                 info.ty.shape.insert(0, Dim::from(of.len()));
             }
         }
-        self.copies.push(Node { op, ins, outs, phase: at.0, stage: at.1 });
+        self.copies.push(Node { op, ins, outs, phase: at.0, objective: at.1 });
         self.count(group);
         for want in self.waiting.remove(&group).unwrap_or_default() {
             self.wanted[want].missing -= 1;
@@ -256,10 +258,17 @@ impl<'a> Emitter<'a> {
 }
 
 /// The members that have a value together with this one, and the number of their part.
-fn owners(matched: &Matched, residences: &[Vec<Part>], source: Source, member: usize) -> (usize, Part) {
+fn owners(
+    matched: &Matched,
+    residences: &[Vec<MemberSet>],
+    source: MatchedSource,
+    member: usize,
+) -> (usize, MemberSet) {
     match source {
-        Source::Result(group, _) => (0, matched.groups[group].iter().map(|(member, _)| *member).collect()),
-        Source::Input(input) => {
+        MatchedSource::Result(group, _) => {
+            (0, matched.groups[group].iter().map(|(member, _)| *member).collect())
+        }
+        MatchedSource::MatchedInput(input) => {
             let parts = &residences[input];
             let number = parts.iter().position(|part| part.contains(&member)).unwrap_or(0);
             (number, parts[number].clone())
@@ -268,10 +277,16 @@ fn owners(matched: &Matched, residences: &[Vec<Part>], source: Source, member: u
 }
 
 /// What is known of a member's value, under the name it gets if these members have it.
-fn named_by(matched: &Matched, source: Source, member: usize, v: Value, owners: &[usize]) -> ValueInfo {
+fn named_by(
+    matched: &Matched,
+    source: MatchedSource,
+    member: usize,
+    v: Value,
+    owners: &[usize],
+) -> ValueInfo {
     let graph = matched.graphs[member];
     let mut info = graph.value(v).clone();
-    let apart = matches!(source, Source::Input(input) if matched.inputs[input].apart);
+    let apart = matches!(source, MatchedSource::MatchedInput(input) if matched.inputs[input].apart);
     if !apart && owners.len() == matched.graphs.len() {
         return info;
     }

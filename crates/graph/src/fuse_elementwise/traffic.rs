@@ -3,12 +3,12 @@
 use crate::dim::{Bindings, Dim, DimError};
 use crate::graph::Graph;
 use crate::op::Op;
-use crate::op::chain::{Apply, Chain};
+use crate::op::elementwise::{Apply, Elementwise};
 use std::fmt::Write;
 
 /// Calls and memory of one step of a graph; views cost nothing and do not count.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Traffic {
+pub struct MemoryTraffic {
     /// Nodes that do work.
     pub nodes: usize,
     /// Values that they read or write.
@@ -18,8 +18,8 @@ pub struct Traffic {
 }
 
 /// What a graph moves through memory.
-pub fn traffic(graph: &Graph) -> Traffic {
-    let mut sum = Traffic { nodes: 0, passes: 0, bytes: Dim::from(0) };
+pub fn traffic(graph: &Graph) -> MemoryTraffic {
+    let mut sum = MemoryTraffic { nodes: 0, passes: 0, bytes: Dim::from(0) };
     for node in graph.nodes.iter().filter(|node| !node.op.def().is_view()) {
         sum.nodes += 1;
         sum.passes += node.ins.len() + node.outs.len();
@@ -32,14 +32,14 @@ pub fn traffic(graph: &Graph) -> Traffic {
 pub fn explain(before: &Graph, after: &Graph, sizes: &Bindings) -> Result<String, DimError> {
     let mut text = String::new();
     for (label, graph) in [("before", before), ("after", after)] {
-        let Traffic { nodes, passes, bytes } = traffic(graph);
+        let MemoryTraffic { nodes, passes, bytes } = traffic(graph);
         let bytes = bytes.bind(sizes)?;
         // Writing to a string cannot fail.
         let _ =
             writeln!(text, "{label:<6} {nodes:>6} nodes {passes:>6} passes over memory {bytes:>14} bytes");
     }
     for node in &after.nodes {
-        let Op::Chain(chain) = &node.op else { continue };
+        let Op::Elementwise(chain) = &node.op else { continue };
         let names: Vec<String> = node.outs.iter().map(|v| format!("%{} {}", v.0, after.ty(*v))).collect();
         let operands: Vec<String> = node.ins.iter().map(|v| format!("%{}", v.0)).collect();
         let _ = writeln!(text, "{} = {}", names.join(", "), after.value(node.outs[0]).name);
@@ -49,7 +49,7 @@ pub fn explain(before: &Graph, after: &Graph, sizes: &Bindings) -> Result<String
 }
 
 /// A chain in one line: `a = add(%3, %4); b = relu(a) -> b, sum(b over 0 1)`.
-pub fn program(chain: &Chain, operands: &[String]) -> String {
+pub fn program(chain: &Elementwise, operands: &[String]) -> String {
     let name = |v: usize| match v.checked_sub(chain.operands) {
         None => operands.get(v).cloned().unwrap_or_else(|| format!("#{v}")),
         Some(step) if step < 26 => ((b'a' + step as u8) as char).to_string(),

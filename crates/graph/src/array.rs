@@ -30,16 +30,16 @@ pub struct Fused {
     /// How many jobs.
     pub members: usize,
     /// For every member, where the values of its graph are, by their number.
-    pub places: Vec<Vec<Place>>,
+    pub places: Vec<Vec<MemberPlace>>,
     /// For every member, where the outputs of its graph can be read, by their names.
-    pub outputs: Vec<BTreeMap<String, Place>>,
+    pub outputs: Vec<BTreeMap<String, MemberPlace>>,
     /// What was fused.
     pub report: Report,
 }
 
 /// Where a member's value is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct MemberPlace {
     /// The value of the fused graph.
     pub value: Value,
     /// Which element of its first dimension, if members have one there.

@@ -1,35 +1,35 @@
 //! A chain of element-wise operators over broadcast operands, and what is reduced of it: one loop over
-//! memory instead of one per operator. Made by [`crate::chain`] from nodes that stand beside each other.
+//! memory instead of one per operator. Made by [`crate::fuse_elementwise`] from nodes that stand beside each other.
 
 use super::cast::Cast;
 use super::map::{Function, Map};
 use super::map_grad::MapGrad;
-use super::reduce::{Kind, Reduce};
-use super::sample::{Fill, Sample, SampleInput};
+use super::reduce::Reduce;
+use super::sample::{SampleFill, Sample, SampleInput};
 use super::select::Select;
 use super::zip::{Binary, Zip, broadcast_at, broadcast_spec};
 use super::{Op, OpDef, OpError, attribute};
 use crate::dtype::DType;
 use crate::graph::Type;
-use crate::spec::{self, AxisId, Index, Spec, SpecError};
+use crate::spec::{AxisId, Index, ReduceKind, Spec, SpecError};
 use crate::tensor::{Tensor, positions};
 use serde::{Deserialize, Serialize};
 
 /// A straight-line program. Its values are numbered: first the operands, then the result of every step;
 /// all have the shape to which the operands broadcast together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Chain {
+pub struct Elementwise {
     /// The number of operands.
     pub operands: usize,
     /// What is computed, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<ElementwiseStep>,
     /// What is kept of it.
-    pub results: Vec<Kept>,
+    pub results: Vec<ElementwiseResult>,
 }
 
 /// One element-wise operator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Step {
+pub struct ElementwiseStep {
     /// Which.
     pub apply: Apply,
     /// The values it reads.
@@ -79,7 +79,7 @@ impl Apply {
 
 /// A result: a value, or what is reduced of one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct ElementwiseResult {
     /// The value.
     pub value: usize,
     /// How it is reduced; the same kind and axes for all results of a chain that are.
@@ -87,7 +87,7 @@ pub struct Kept {
     pub reduce: Option<Reduce>,
 }
 
-impl Chain {
+impl Elementwise {
     /// Element types of all values, operands first.
     pub fn value_types(&self, ins: &[DType]) -> Result<Vec<DType>, OpError> {
         if ins.len() != self.operands {
@@ -132,9 +132,9 @@ impl Chain {
     }
 }
 
-impl OpDef for Chain {
+impl OpDef for Elementwise {
     fn name(&self) -> &'static str {
-        "chain"
+        "elementwise"
     }
 
     fn family(&self) -> String {
@@ -142,7 +142,7 @@ impl OpDef for Chain {
         words.sort_unstable();
         words.dedup();
         let sums = if self.reduction().is_some() { " reduced" } else { "" };
-        format!("chain{sums} {}", words.join(" "))
+        format!("elementwise{sums} {}", words.join(" "))
     }
 
     fn help(&self) -> &'static str {
@@ -172,11 +172,7 @@ impl OpDef for Chain {
             spec.outputs.push(left.collect());
             for &d in &reduce.axes {
                 if let Index::Axis(AxisId(axis)) = whole[d] {
-                    spec.axes[axis].reduce = match reduce.kind {
-                        Kind::Sum => spec::Reduce::Sum,
-                        Kind::Max => spec::Reduce::Max,
-                        Kind::Min => spec::Reduce::Min,
-                    };
+                    spec.axes[axis].reduce = reduce.kind;
                 }
             }
         }
@@ -225,22 +221,22 @@ impl OpDef for Chain {
 
     fn samples() -> Vec<Sample> {
         let n = SampleInput::normal;
-        let biased = |results| chain(2, &[(Apply::Zip(Binary::Add), &[0, 1]), (Apply::Map(Function::GeluTanh), &[2])], results);
+        let biased = |results| elementwise(2, &[(Apply::Zip(Binary::Add), &[0, 1]), (Apply::Map(Function::GeluTanh), &[2])], results);
         let backward = |axes: &[usize]| {
             let steps: [(Apply, &[usize]); 2] = [(Apply::Zip(Binary::Add), &[1, 2]), (Apply::MapGrad(Function::Relu), &[0, 3])];
-            chain(3, &steps, vec![keep(4), sum(4, axes)])
+            elementwise(3, &steps, vec![keep(4), sum(4, axes)])
         };
-        let matches = chain(
+        let matches = elementwise(
             2,
             &[(Apply::Zip(Binary::Equal), &[0, 1]), (Apply::Cast(DType::F32), &[2])],
             vec![keep(3), sum(3, &[2])],
         );
-        let chosen = chain(
+        let chosen = elementwise(
             3,
             &[(Apply::Zip(Binary::Less), &[1, 2]), (Apply::Select, &[3, 1, 2]), (Apply::Select, &[0, 4, 1])],
             vec![keep(4), keep(5), keep(3)],
         );
-        let many = chain(
+        let many = elementwise(
             4,
             &[
                 (Apply::Zip(Binary::Mul), &[0, 1]),
@@ -252,7 +248,7 @@ impl OpDef for Chain {
             vec![keep(8)],
         );
         let wide = [(Apply::Map(Function::Tanh), [0].as_slice())];
-        let largest = Kept { value: 1, reduce: Some(Reduce { kind: Kind::Max, axes: vec![1], keep: true }) };
+        let largest = ElementwiseResult { value: 1, reduce: Some(Reduce { kind: ReduceKind::Max, axes: vec![1], keep: true }) };
         let square: [(Apply, &[usize]); 1] = [(Apply::Map(Function::Square), &[0])];
         vec![
             Sample::normal(biased(vec![keep(3)]), &[&[4, 19], &[19]]),
@@ -263,29 +259,29 @@ impl OpDef for Chain {
             Sample::new(matches, vec![few(&[2, 5, 33]), few(&[2, 5, 1])]),
             Sample::new(chosen, vec![SampleInput::mask(&[4, 1]), n(&[4, 9]), n(&[4, 9])]),
             Sample::normal(many, &[&[3, 40], &[3, 1], &[], &[3, 40]]),
-            Sample::normal(chain(1, &wide, vec![keep(1), largest]), &[&[6, 37]]),
-            Sample::normal(chain(1, &square, vec![sum(1, &[0, 1])]), &[&[6, 37]]),
+            Sample::normal(elementwise(1, &wide, vec![keep(1), largest]), &[&[6, 37]]),
+            Sample::normal(elementwise(1, &square, vec![sum(1, &[0, 1])]), &[&[6, 37]]),
         ]
     }
 }
 
 /// Standard normal numbers would hardly ever be equal.
 fn few(shape: &[usize]) -> SampleInput {
-    SampleInput { fill: Fill::Below(3), ..SampleInput::normal(shape) }
+    SampleInput { fill: SampleFill::Below(3), ..SampleInput::normal(shape) }
 }
 
 /// A chain from (step, values it reads).
-pub fn chain(operands: usize, steps: &[(Apply, &[usize])], results: Vec<Kept>) -> Chain {
-    let steps = steps.iter().map(|(apply, of)| Step { apply: *apply, of: of.to_vec() }).collect();
-    Chain { operands, steps, results }
+pub fn elementwise(operands: usize, steps: &[(Apply, &[usize])], results: Vec<ElementwiseResult>) -> Elementwise {
+    let steps = steps.iter().map(|(apply, of)| ElementwiseStep { apply: *apply, of: of.to_vec() }).collect();
+    Elementwise { operands, steps, results }
 }
 
 /// A value as it is.
-pub fn keep(value: usize) -> Kept {
-    Kept { value, reduce: None }
+pub fn keep(value: usize) -> ElementwiseResult {
+    ElementwiseResult { value, reduce: None }
 }
 
 /// The sum of a value over axes, which are dropped.
-pub fn sum(value: usize, axes: &[usize]) -> Kept {
-    Kept { value, reduce: Some(Reduce { kind: Kind::Sum, axes: axes.to_vec(), keep: false }) }
+pub fn sum(value: usize, axes: &[usize]) -> ElementwiseResult {
+    ElementwiseResult { value, reduce: Some(Reduce { kind: ReduceKind::Sum, axes: axes.to_vec(), keep: false }) }
 }

@@ -9,7 +9,7 @@ use std::f64::consts::PI;
 /// How the rate moves after the warm-up; `t` counts steps from its end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Curve {
+pub enum LrCurve {
     /// The base rate.
     Constant,
     /// Times `gamma` every so many steps.
@@ -75,25 +75,25 @@ pub struct PlateauState {
 
 /// A schedule.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Schedule {
+pub struct LrSchedule {
     /// Steps over which the rate grows linearly to the base rate, which the last of them reaches.
     pub warmup: u64,
     /// What comes after.
-    pub curve: Curve,
+    pub curve: LrCurve,
     /// Empty unless the curve is a plateau.
     #[serde(default)]
     pub state: PlateauState,
 }
 
 /// One schedule a user can name.
-pub struct Row {
+pub struct LrScheduleRow {
     /// The name in job files.
     pub name: &'static str,
     /// One line for people.
     pub help: &'static str,
     /// Numbers it takes, with defaults.
     pub params: &'static [(&'static str, f64)],
-    make: fn(Params, &[u64]) -> Curve,
+    make: fn(Params, &[u64]) -> LrCurve,
 }
 
 /// The value of a parameter.
@@ -106,45 +106,45 @@ pub const MULTI_STEP: &str = "multi-step";
 pub const LINEAR_WARMUP: &str = "linear-warmup";
 
 /// Every schedule.
-pub const SCHEDULES: &[Row] = &[
-    Row { name: "constant", help: "the base rate", params: &[], make: |_, _| Curve::Constant },
-    Row {
+pub const SCHEDULES: &[LrScheduleRow] = &[
+    LrScheduleRow { name: "constant", help: "the base rate", params: &[], make: |_, _| LrCurve::Constant },
+    LrScheduleRow {
         name: "step",
         help: "times gamma every so many steps",
         params: &[("every", 1000.0), ("gamma", 0.1)],
-        make: |p, _| Curve::Step { every: p("every") as u64, gamma: p("gamma") },
+        make: |p, _| LrCurve::Step { every: p("every") as u64, gamma: p("gamma") },
     },
-    Row {
+    LrScheduleRow {
         name: MULTI_STEP,
         help: "times gamma at each milestone",
         params: &[("gamma", 0.1)],
-        make: |p, milestones| Curve::MultiStep { milestones: milestones.to_vec(), gamma: p("gamma") },
+        make: |p, milestones| LrCurve::MultiStep { milestones: milestones.to_vec(), gamma: p("gamma") },
     },
-    Row {
+    LrScheduleRow {
         name: "exponential",
         help: "times gamma every step",
         params: &[("gamma", 0.999)],
-        make: |p, _| Curve::Exponential { gamma: p("gamma") },
+        make: |p, _| LrCurve::Exponential { gamma: p("gamma") },
     },
-    Row {
+    LrScheduleRow {
         name: "cosine",
         help: "half a cosine down to min_lr",
         params: &[("min_lr", 0.0)],
-        make: |p, _| Curve::Cosine { min_lr: p("min_lr") },
+        make: |p, _| LrCurve::Cosine { min_lr: p("min_lr") },
     },
-    Row {
+    LrScheduleRow {
         name: LINEAR_WARMUP,
         help: "the base rate after a warm-up, which it needs",
         params: &[],
-        make: |_, _| Curve::Constant,
+        make: |_, _| LrCurve::Constant,
     },
-    Row {
+    LrScheduleRow {
         name: "one-cycle",
         help: "up to the base rate and far down again, along cosines",
         params: &[("rise", 0.3), ("div", 25.0), ("final_div", 1e4)],
-        make: |p, _| Curve::OneCycle { rise: p("rise"), div: p("div"), final_div: p("final_div") },
+        make: |p, _| LrCurve::OneCycle { rise: p("rise"), div: p("div"), final_div: p("final_div") },
     },
-    Row {
+    LrScheduleRow {
         name: "reduce-on-plateau",
         help: "times factor when the observed metric stops falling",
         params: &[
@@ -154,7 +154,7 @@ pub const SCHEDULES: &[Row] = &[
             ("cooldown", 0.0),
             ("min_lr", 0.0),
         ],
-        make: |p, _| Curve::Plateau {
+        make: |p, _| LrCurve::Plateau {
             factor: p("factor"),
             patience: p("patience") as u64,
             threshold: p("threshold"),
@@ -164,10 +164,10 @@ pub const SCHEDULES: &[Row] = &[
     },
 ];
 
-impl Schedule {
+impl LrSchedule {
     /// The base rate from the first step to the last.
-    pub fn constant() -> Schedule {
-        Schedule { warmup: 0, curve: Curve::Constant, state: PlateauState::default() }
+    pub fn constant() -> LrSchedule {
+        LrSchedule { warmup: 0, curve: LrCurve::Constant, state: PlateauState::default() }
     }
 
     /// The schedule of a row of [`SCHEDULES`]; `params` override its defaults.
@@ -176,7 +176,7 @@ impl Schedule {
         params: &[(&str, f64)],
         milestones: &[u64],
         warmup: u64,
-    ) -> Result<Schedule, GraphError> {
+    ) -> Result<LrSchedule, GraphError> {
         let fail = |why: String| Err(GraphError::Model(why));
         let Some(row) = SCHEDULES.iter().find(|r| r.name == name) else {
             let all = SCHEDULES.iter().map(|r| r.name).collect::<Vec<_>>().join(", ");
@@ -206,7 +206,7 @@ impl Schedule {
             let default = row.params.iter().find(|p| p.0 == param).map_or(0.0, |p| p.1);
             params.iter().rev().find(|p| p.0 == param).map_or(default, |p| p.1)
         };
-        Ok(Schedule { warmup, curve: (row.make)(&value, milestones), state: PlateauState::default() })
+        Ok(LrSchedule { warmup, curve: (row.make)(&value, milestones), state: PlateauState::default() })
     }
 
     /// The rate in a step of a run of `total` steps. Later steps keep the last rate of the curves that
@@ -217,14 +217,14 @@ impl Schedule {
         }
         let (t, total) = (step - self.warmup, total.saturating_sub(self.warmup));
         match &self.curve {
-            Curve::Constant => base,
-            Curve::Step { every, gamma } => base * power(*gamma, t / (*every).max(1)),
-            Curve::MultiStep { milestones, gamma } => {
+            LrCurve::Constant => base,
+            LrCurve::Step { every, gamma } => base * power(*gamma, t / (*every).max(1)),
+            LrCurve::MultiStep { milestones, gamma } => {
                 base * power(*gamma, milestones.iter().filter(|&&m| m <= t).count() as u64)
             }
-            Curve::Exponential { gamma } => base * power(*gamma, t),
-            Curve::Cosine { min_lr } => anneal(base, *min_lr, t as f64 / total.max(1) as f64),
-            Curve::OneCycle { rise, div, final_div } => {
+            LrCurve::Exponential { gamma } => base * power(*gamma, t),
+            LrCurve::Cosine { min_lr } => anneal(base, *min_lr, t as f64 / total.max(1) as f64),
+            LrCurve::OneCycle { rise, div, final_div } => {
                 let first = base / div;
                 let (top, end) = (rise * total as f64 - 1.0, total as f64 - 1.0);
                 let t = t as f64;
@@ -234,7 +234,7 @@ impl Schedule {
                 let top = top.max(0.0);
                 anneal(base, first / final_div, if end > top { (t - top) / (end - top) } else { 1.0 })
             }
-            Curve::Plateau { factor, min_lr, .. } => {
+            LrCurve::Plateau { factor, min_lr, .. } => {
                 let reduced = base * power(*factor, u64::from(self.state.drops));
                 if self.state.drops == 0 { base } else { reduced.max(min_lr.min(base)) }
             }
@@ -243,7 +243,7 @@ impl Schedule {
 
     /// Tells the plateau schedule the metric of an evaluation, smaller being better; others ignore it.
     pub fn observe(&mut self, metric: f64) {
-        let Curve::Plateau { patience, threshold, cooldown, .. } = self.curve else { return };
+        let LrCurve::Plateau { patience, threshold, cooldown, .. } = self.curve else { return };
         let state = &mut self.state;
         // A NaN is never better.
         let better = state.best.map_or(!metric.is_nan(), |best| metric < best - threshold * best.abs());
@@ -287,7 +287,7 @@ fn power(mut x: f64, mut n: u64) -> f64 {
 mod tests {
     use super::*;
 
-    fn rates(schedule: &Schedule, total: u64) -> Vec<f64> {
+    fn rates(schedule: &LrSchedule, total: u64) -> Vec<f64> {
         (0..total).map(|step| schedule.lr(0.1, step, total)).collect()
     }
 
@@ -300,7 +300,7 @@ mod tests {
     #[test]
     fn curves_match_hand_computed_rates() {
         let new = |name, params: &[(&str, f64)], milestones: &[u64]| {
-            Schedule::new(name, params, milestones, 0).unwrap()
+            LrSchedule::new(name, params, milestones, 0).unwrap()
         };
         assert_close(&rates(&new("constant", &[], &[]), 3), &[0.1, 0.1, 0.1]);
         assert_close(
@@ -350,8 +350,8 @@ mod tests {
     fn warmup_precedes_every_curve() {
         for row in SCHEDULES {
             let milestones: &[u64] = if row.name == MULTI_STEP { &[3] } else { &[] };
-            let warm = Schedule::new(row.name, &[], milestones, 4).unwrap();
-            let plain = Schedule { warmup: 0, ..warm.clone() };
+            let warm = LrSchedule::new(row.name, &[], milestones, 4).unwrap();
+            let plain = LrSchedule { warmup: 0, ..warm.clone() };
             assert_close(&rates(&warm, 12)[..4], &[0.025, 0.05, 0.075, 0.1]);
             assert_close(&rates(&warm, 12)[4..], &rates(&plain, 8));
             for total in [0, 1, 2, 3] {
@@ -369,7 +369,7 @@ mod tests {
         let metrics = [1.0, 0.9, 0.895, 0.9, 0.9, 0.9, 0.9, 0.5, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6];
         let expected =
             [0.1, 0.1, 0.1, 0.05, 0.05, 0.05, 0.025, 0.025, 0.025, 0.02, 0.02, 0.02, 0.02, 0.02, 0.02];
-        let mut schedule = Schedule::new("reduce-on-plateau", &params, &[], 0).unwrap();
+        let mut schedule = LrSchedule::new("reduce-on-plateau", &params, &[], 0).unwrap();
         for (metric, expected) in metrics.into_iter().zip(expected) {
             schedule.observe(metric);
             let text = serde_json::to_string(&schedule).unwrap();
@@ -383,7 +383,7 @@ mod tests {
     #[test]
     fn mistakes_name_what_there_is() {
         let error = |name, params: &[(&str, f64)], milestones: &[u64]| {
-            Schedule::new(name, params, milestones, 0).unwrap_err().to_string()
+            LrSchedule::new(name, params, milestones, 0).unwrap_err().to_string()
         };
         assert!(error("linear", &[], &[]).starts_with("no schedule `linear`; there are constant, step"));
         assert!(error("cosine", &[("gamma", 0.1)], &[]).ends_with("it has min_lr"));

@@ -3,7 +3,7 @@
 
 use super::{Step, TensorType};
 use gulliver_graph::dtype::DType;
-use gulliver_graph::op::chain::Chain;
+use gulliver_graph::op::elementwise::Elementwise;
 
 /// Where a value is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub(super) struct Places {
 }
 
 impl Places {
-    pub(super) fn of(op: &Chain, types: &[DType], ins: &[TensorType], outs: &[TensorType]) -> Places {
+    pub(super) fn of(op: &Elementwise, types: &[DType], ins: &[TensorType], outs: &[TensorType]) -> Places {
         let (operands, count) = (op.operands, op.steps.len());
         // The last step that reads each value; what is kept is needed to the end.
         let mut last = vec![0; types.len()];
