@@ -9,7 +9,7 @@ use crate::error::{Error, JobError};
 use crate::job::Job;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::model::param::{Param, ParamValue};
-use gulliver_graph::model::{Input, MODELS, ModelRow};
+use gulliver_graph::model::{MODELS, ModelInput, ModelRow};
 use gulliver_run::data::{DataError, DataInfo, Dataset};
 
 /// What a data set has.
@@ -189,7 +189,7 @@ pub fn fit(name: &str, given: &[(String, ParamValue)], facts: &DataFacts) -> Vec
 
 /// What the data answers to a parameter.
 fn answer(row: &ModelRow, param: &Param, facts: &DataFacts) -> Option<ParamValue> {
-    let volumes = row.family.takes == Input::Volumes;
+    let volumes = row.family.takes == ModelInput::Volumes;
     match (param.name, &param.default) {
         ("head", _) => {
             let head = facts.target.head(row).filter(|head| row.family.heads.contains(head));
@@ -265,12 +265,12 @@ pub fn check_fit(
 /// Whether the model reads such examples at all.
 fn check_input(job: &Job, row: &ModelRow, facts: &DataFacts) -> Result<(), JobError> {
     let (takes, fits) = match row.family.takes {
-        Input::Vectors => ("numbers", !facts.tokens),
-        Input::Images => ("images", facts.image().is_some()),
-        Input::ImagesOf(_) => ("images", facts.image().is_some()),
-        Input::Volumes => ("cubes of numbers", facts.cube().is_some()),
-        Input::Points => ("clouds of points", facts.points().is_some()),
-        Input::Tokens => ("text", facts.tokens),
+        ModelInput::Vectors => ("numbers", !facts.tokens),
+        ModelInput::Images => ("images", facts.image().is_some()),
+        ModelInput::ImagesOf(_) => ("images", facts.image().is_some()),
+        ModelInput::Volumes => ("cubes of numbers", facts.cube().is_some()),
+        ModelInput::Points => ("clouds of points", facts.points().is_some()),
+        ModelInput::Tokens => ("text", facts.tokens),
     };
     let (model, kind) = (&job.model.name, &job.data.options.kind);
     if facts.wholes {
@@ -288,7 +288,7 @@ fn check_input(job: &Job, row: &ModelRow, facts: &DataFacts) -> Result<(), JobEr
         }
         return Err(job.error("model.name", problem));
     }
-    if let (Input::ImagesOf(size), Some([_, h, w])) = (row.family.takes, facts.image())
+    if let (ModelInput::ImagesOf(size), Some([_, h, w])) = (row.family.takes, facts.image())
         && [h, w] != [size, size]
     {
         let problem = format!(
@@ -352,7 +352,7 @@ fn predicted(head: &str) -> &'static str {
 
 /// Whether extents that the job gives are those of the data.
 fn check_extents(job: &Job, given: &[(String, ParamValue)], facts: &DataFacts) -> Result<(), Error> {
-    let volumes = row_of(&job.model.name).is_some_and(|row| row.family.takes == Input::Volumes);
+    let volumes = row_of(&job.model.name).is_some_and(|row| row.family.takes == ModelInput::Volumes);
     let [channels, height, width] = match (facts.image(), facts.cube()) {
         (Some(image), _) => image.map(Some),
         (None, Some([c, size])) if volumes => [Some(c), Some(size), Some(size)],

@@ -8,7 +8,6 @@ pub use gulliver_graph as graph;
 pub use gulliver_plan as plan;
 pub use gulliver_run as run;
 
-pub mod check;
 pub mod command;
 pub mod error;
 pub mod event;
@@ -27,7 +26,6 @@ pub mod strategy;
 pub mod sweep;
 pub mod trained;
 pub mod units;
-pub mod workload;
 
 #[cfg(test)]
 mod test_dir;

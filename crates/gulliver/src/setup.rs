@@ -16,13 +16,13 @@ use crate::strategy::{ALONE, AUTO, fastest, planned_as};
 use crate::trained::about;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
+use gulliver_graph::lr::LrSchedule;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::model::weighted::Weighted;
 use gulliver_graph::model::{Model, model};
 use gulliver_graph::nearest::suggestion;
 use gulliver_graph::op::Op;
 use gulliver_graph::optim::Optimizer;
-use gulliver_graph::schedule::Schedule;
 use gulliver_graph::training::{Clip, evaluation_graph, training_graph};
 use gulliver_plan::document::links::Links;
 use gulliver_plan::document::topology::Topology;
@@ -56,7 +56,7 @@ pub struct Prepared {
     /// What it computes.
     pub graphs: Graphs,
     /// Learning rate over time.
-    pub schedule: Schedule,
+    pub schedule: LrSchedule,
     /// Batches.
     pub sources: Sources,
     /// How long and how often.
@@ -82,7 +82,7 @@ pub struct Setup {
     /// The largest input there will be on a device.
     pub largest: Bindings,
     /// Learning rate over time.
-    pub schedule: Schedule,
+    pub schedule: LrSchedule,
     /// Batches.
     pub sources: Sources,
     /// How long and how often.
@@ -219,8 +219,9 @@ pub fn prepare(
     let parameters = graph.parameters().bind(&Bindings::new()).unwrap_or(0) as u64;
 
     let params: Vec<(&str, f64)> = job.schedule.params.iter().map(|(n, v)| (n.as_str(), *v)).collect();
-    let schedule = Schedule::new(&job.schedule.name, &params, &job.schedule.milestones, job.schedule.warmup)
-        .map_err(|e| job.error("schedule", e.to_string()))?;
+    let schedule =
+        LrSchedule::new(&job.schedule.name, &params, &job.schedule.milestones, job.schedule.warmup)
+            .map_err(|e| job.error("schedule", e.to_string()))?;
 
     let batch = job.train.batch as usize;
     let buckets = if job.data.buckets { Buckets::of(train.as_ref()) } else { None };
@@ -405,7 +406,7 @@ fn check_partials(job: &Job, graph: &Graph) -> Result<(), Error> {
                        set train.norm_group = \"partial\" to normalise over each partial, or use partials = 1";
         return Err(job.error("train.partials", problem).into());
     }
-    let objectives = graph.nodes.iter().map(|n| n.stage).max().unwrap_or(0) + 1;
+    let objectives = graph.nodes.iter().map(|n| n.objective).max().unwrap_or(0) + 1;
     if job.train.partials > 1 && batch_statistics && objectives > 1 {
         let problem = "running statistics of a model with several objectives are not kept over partials; use partials = 1";
         return Err(job.error("train.partials", problem).into());

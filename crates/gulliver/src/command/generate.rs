@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::interrupt;
 use crate::trained::{Predicts, Use, softmax};
 use clap::Args;
-use gulliver_graph::random::{Stream, hash_name};
+use gulliver_graph::random::{RandomStream, hash_name};
 use gulliver_run::data::format::vocabulary::Vocabulary;
 use std::io::{self, Write};
 use std::sync::atomic::Ordering;
@@ -62,7 +62,7 @@ pub fn run(arguments: &GenerateArguments) -> Result<(), Error> {
     let mut out = io::stdout().lock();
     let mut shown = Shown::default();
     shown.more(&vocabulary, &tokens, &mut out)?;
-    let stream = Stream::new(arguments.seed, hash_name("generate"), 0);
+    let stream = RandomStream::new(arguments.seed, hash_name("generate"), 0);
     for i in 0..arguments.length {
         if stop.load(Ordering::Relaxed) {
             break;

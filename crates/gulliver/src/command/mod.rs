@@ -1,6 +1,5 @@
 //! The commands. Each is a file with its arguments and a `run` function.
 
-pub mod bench;
 pub mod evaluate;
 pub mod generate;
 pub mod models;

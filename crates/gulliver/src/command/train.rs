@@ -16,7 +16,7 @@ use crate::setup::{How, Setup, setup};
 use crate::trained::weights_file;
 use crate::units;
 use clap::Args;
-use gulliver_graph::schedule::Schedule;
+use gulliver_graph::lr::LrSchedule;
 use gulliver_plan::document::plan::{Act, Choice, Plan};
 use gulliver_run::checkpoint::{self, Newest, Stored};
 use gulliver_run::collector::{Amounts, Record, total};
@@ -200,7 +200,7 @@ fn begin(
     job: &Job,
     dir: &RunDir,
     session: &mut Session,
-    schedule: &mut Schedule,
+    schedule: &mut LrSchedule,
     options: &TrainOptions,
     reporter: &mut TerminalReporter,
 ) -> Result<Resumed, Error> {

@@ -7,11 +7,11 @@ use super::tree::{Item, JobValue};
 use crate::error::{FieldOrigin, JobError, one_line};
 use crate::strategy::STRATEGIES;
 use gulliver_graph::hyper::{BELOW_ONE, NOT_NEGATIVE, POSITIVE, range};
+use gulliver_graph::lr::{self, MULTI_STEP, SCHEDULES};
 use gulliver_graph::model::MODELS;
 use gulliver_graph::model::param::{Param, ParamValue};
 use gulliver_graph::nearest::suggestion;
 use gulliver_graph::optim::{self, OPTIMIZERS};
-use gulliver_graph::schedule::{self, MULTI_STEP, SCHEDULES};
 use gulliver_plan::document::topology::{self, Topology, TopologyError, Wiring};
 use gulliver_run::train::OnNan;
 use std::collections::BTreeMap;
@@ -379,7 +379,7 @@ pub fn optimizer(mut fields: Fields<'_>) -> Result<OptimizerSection, JobError> {
     let rows: Vec<&str> = OPTIMIZERS.iter().map(|row| row.name).collect();
     let name = fields.choice("name", &rows)?.unwrap_or("adamw");
     let row = OPTIMIZERS.iter().find(|row| row.name == name).expect("a choice is a row");
-    let settings_of = |row: &'static optim::Row| -> Vec<&'static str> {
+    let settings_of = |row: &'static optim::OptimizerRow| -> Vec<&'static str> {
         let mut names: Vec<&str> =
             row.hypers.iter().map(|h| h.0).chain(row.choices.iter().copied()).collect();
         if names.contains(&"beta1") {
@@ -424,7 +424,7 @@ pub fn schedule(mut fields: Fields<'_>) -> Result<ScheduleSection, JobError> {
     let rows: Vec<&str> = SCHEDULES.iter().map(|row| row.name).collect();
     let name = fields.choice("name", &rows)?.unwrap_or("constant");
     let row = SCHEDULES.iter().find(|row| row.name == name).expect("a choice is a row");
-    let options_of = |row: &'static schedule::Row| -> Vec<&'static str> {
+    let options_of = |row: &'static lr::LrScheduleRow| -> Vec<&'static str> {
         let lists = if row.name == MULTI_STEP { &["milestones"][..] } else { &[] };
         row.params.iter().map(|p| p.0).chain(lists.iter().copied()).chain(["warmup"]).collect()
     };
@@ -440,7 +440,7 @@ pub fn schedule(mut fields: Fields<'_>) -> Result<ScheduleSection, JobError> {
         params.insert(param.to_string(), fields.real(param, range(param))?.unwrap_or(default));
     }
     let given: Vec<(&str, f64)> = params.iter().map(|(name, x)| (name.as_str(), *x)).collect();
-    schedule::Schedule::new(name, &given, &milestones, warmup)
+    lr::LrSchedule::new(name, &given, &milestones, warmup)
         .map_err(|error| fields.error(doubtful, origin, error.to_string()))?;
     fields.finish()?;
     Ok(ScheduleSection { name: name.to_string(), warmup, params, milestones })

@@ -4,10 +4,10 @@ mod wrong;
 
 use super::*;
 use gulliver_graph::hyper::range;
+use gulliver_graph::lr::SCHEDULES;
 use gulliver_graph::model::MODELS;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::OPTIMIZERS;
-use gulliver_graph::schedule::SCHEDULES;
 use gulliver_run::data::{DataOptions, KINDS};
 use gulliver_run::train::OnNan;
 use proptest::prelude::*;

@@ -3,7 +3,7 @@
 
 use super::file::Sweep;
 use super::search::{self, Ask, Trial};
-use gulliver_graph::random::Stream;
+use gulliver_graph::random::RandomStream;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -99,7 +99,7 @@ pub fn waves(sweep: &Sweep, most: usize) -> (Vec<Vec<Ask>>, bool) {
             if *trial as usize == trials.len() {
                 trials.push(Trial { point: point.clone(), scores: BTreeMap::new(), failed: false });
             }
-            let score = Stream::new(sweep.seed, *trial, 0).uniform_at(0);
+            let score = RandomStream::new(sweep.seed, *trial, 0).uniform_at(0);
             if let Some(trial) = trials.get_mut(*trial as usize) {
                 trial.scores.insert(*level, f64::from(score));
             }

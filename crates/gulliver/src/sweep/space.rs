@@ -6,7 +6,7 @@
 
 use crate::error::FieldOrigin;
 use crate::job::JobValue;
-use gulliver_graph::random::{Stream, hash_name};
+use gulliver_graph::random::{RandomStream, hash_name};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -220,7 +220,7 @@ impl Parameter {
 
 /// A random number from 0 to below 1 that is this trial's alone.
 pub fn draw(seed: u64, field: &str, trial: u64, i: u64) -> f64 {
-    let stream = Stream::new(seed, hash_name(&format!("sweep.{field}")), trial);
+    let stream = RandomStream::new(seed, hash_name(&format!("sweep.{field}")), trial);
     (stream.u64_at(i) >> 11) as f64 / (1u64 << 53) as f64
 }
 

@@ -3,7 +3,7 @@
 //! of their own.
 
 use gulliver_graph::model::IGNORED;
-use gulliver_graph::random::{Stream, hash_name, sin_cos_turn};
+use gulliver_graph::random::{RandomStream, hash_name, sin_cos_turn};
 
 use crate::data::format::sequences::{mask_and_length, pad};
 use crate::data::{Batch, DataError, DataInfo, Dataset, check_indices, class_tensor, tensor};
@@ -11,8 +11,8 @@ use crate::host::HostData;
 
 /// Random numbers drawn one after the other for one example.
 pub(super) struct Draw {
-    uniform: Stream,
-    normal: Stream,
+    uniform: RandomStream,
+    normal: RandomStream,
     uniforms: u64,
     normals: u64,
     block: [f32; 4],
@@ -20,7 +20,7 @@ pub(super) struct Draw {
 
 impl Draw {
     pub fn new(seed: u64, purpose: &str, index: u64) -> Draw {
-        let stream = |kind: &str| Stream::new(seed, hash_name(purpose) ^ hash_name(kind), index);
+        let stream = |kind: &str| RandomStream::new(seed, hash_name(purpose) ^ hash_name(kind), index);
         Draw {
             uniform: stream("uniform"),
             normal: stream("normal"),
@@ -147,7 +147,7 @@ impl Dataset for Noise {
         let width: usize = self.shape.iter().product();
         let mut x = Vec::with_capacity(indices.len() * width);
         for &i in indices {
-            let stream = Stream::new(self.seed, hash_name("data.noise"), self.first + i as u64);
+            let stream = RandomStream::new(self.seed, hash_name("data.noise"), self.first + i as u64);
             x.extend((0..width.div_ceil(4) as u64).flat_map(|b| stream.normal_block(b)).take(width));
         }
         let class = |&i: &usize| {
@@ -195,7 +195,7 @@ impl Tokens {
     }
 
     fn ids(&self, i: usize, count: usize) -> Vec<u32> {
-        let stream = Stream::new(self.seed, hash_name("data.tokens"), self.first + i as u64);
+        let stream = RandomStream::new(self.seed, hash_name("data.tokens"), self.first + i as u64);
         (0..count as u64).map(|t| stream.below(t, self.vocabulary as u64) as u32).collect()
     }
 }
