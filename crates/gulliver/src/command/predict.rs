@@ -1,10 +1,11 @@
 //! `gulliver predict RUN INPUTS`: what a trained model makes of new files, one line for each example.
 
 use super::trained::ModelArguments;
-use super::{CommandError, check_file, write_file};
+use crate::error::Error;
+use crate::files::{check_file, write_file};
 use crate::interrupt;
-use crate::report::metrics::quoted;
-use crate::report::progress::examples_bar;
+use crate::report::table::csv_field;
+use crate::report::terminal::examples_bar;
 use crate::trained::{Predicts, Trained, Use};
 use clap::{Args, ValueEnum};
 use std::io::{self, Write};
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Predicts with the model of a run.
 #[derive(Args)]
-pub struct Arguments {
+pub struct PredictArguments {
     #[command(flatten)]
     model: ModelArguments,
     /// New files of the kind the model was trained on: a table (its columns are found by name), images or folders
@@ -46,7 +47,7 @@ enum Format {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
+pub fn run(arguments: &PredictArguments) -> Result<(), Error> {
     let stop = interrupt::install()?;
     let extension = arguments.out.as_ref().and_then(|path| path.extension()).map(|e| e.to_string_lossy());
     let format = arguments.format.unwrap_or(match extension.as_deref() {
@@ -81,12 +82,12 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
 }
 
 fn predict(
-    arguments: &Arguments,
+    arguments: &PredictArguments,
     trained: &mut Trained,
     format: Format,
     out: &mut dyn Write,
     stop: &AtomicBool,
-) -> Result<(), CommandError> {
+) -> Result<(), Error> {
     let inputs = trained.mapping.open_inputs(&arguments.inputs)?;
     let count = inputs.set.len();
     let width = trained.mapping.targets.or(trained.mapping.classes).unwrap_or(0);
@@ -98,7 +99,7 @@ fn predict(
     }
     for first in (0..count).step_by(arguments.batch as usize) {
         if stop.load(Ordering::Relaxed) {
-            return Err(CommandError::Cancelled);
+            return Err(Error::Cancelled);
         }
         let indices: Vec<usize> = (first..count.min(first + arguments.batch as usize)).collect();
         let rows = trained.predict(&inputs.set.batch(&indices)?)?;
@@ -107,7 +108,7 @@ fn predict(
             match format {
                 Format::Csv => {
                     let cells = cells(trained, &name, &row, arguments.probabilities);
-                    let cells: Vec<String> = cells.iter().map(|cell| quoted(cell)).collect();
+                    let cells: Vec<String> = cells.iter().map(|cell| csv_field(cell)).collect();
                     writeln!(out, "{}", cells.join(","))?;
                 }
                 Format::Jsonl => writeln!(out, "{}", object(trained, &name, &row))?,
@@ -127,7 +128,7 @@ fn header(trained: &Trained, width: usize, probabilities: bool) -> Vec<String> {
         Predicts::Numbers => header.extend((1..=width).map(|k| format!("prediction {k}"))),
         _ => {
             header.extend(["class", "probability"].map(String::from));
-            let names = (0..width).map(|k| quoted(&trained.class_name(k)));
+            let names = (0..width).map(|k| csv_field(&trained.class_name(k)));
             header.extend(names.filter(|_| probabilities));
         }
     }

@@ -1,15 +1,15 @@
 //! Data sets computed example by example from (seed, index): points in the plane and noise here, digits and point
 //! clouds in files of their own.
 
-use gulliver_graph::random::{Stream, hash_name, sin_cos_turn};
+use gulliver_graph::random::{RandomStream, hash_name, sin_cos_turn};
 
 use crate::data::{Batch, DataError, DataInfo, Dataset, check_indices, class_tensor, tensor};
 use crate::host::HostData;
 
 /// Random numbers drawn one after the other for one example.
 pub(super) struct Draw {
-    uniform: Stream,
-    normal: Stream,
+    uniform: RandomStream,
+    normal: RandomStream,
     uniforms: u64,
     normals: u64,
     block: [f32; 4],
@@ -17,7 +17,7 @@ pub(super) struct Draw {
 
 impl Draw {
     pub fn new(seed: u64, purpose: &str, index: u64) -> Draw {
-        let stream = |kind: &str| Stream::new(seed, hash_name(purpose) ^ hash_name(kind), index);
+        let stream = |kind: &str| RandomStream::new(seed, hash_name(purpose) ^ hash_name(kind), index);
         Draw {
             uniform: stream("uniform"),
             normal: stream("normal"),
@@ -140,7 +140,7 @@ pub struct Noise {
 impl Generator for Noise {
     fn example(&self, seed: u64, number: u64, x: &mut Vec<f32>) -> u32 {
         let width: usize = self.shape.iter().product();
-        let stream = Stream::new(seed, hash_name("data.noise"), number);
+        let stream = RandomStream::new(seed, hash_name("data.noise"), number);
         x.extend((0..width.div_ceil(4) as u64).flat_map(|b| stream.normal_block(b)).take(width));
         Draw::new(seed, "data.noise.class", number).below(self.classes) as u32
     }

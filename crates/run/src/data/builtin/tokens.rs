@@ -1,7 +1,7 @@
 //! Random token ids, for benchmarks of language models.
 
 use gulliver_graph::model::IGNORED;
-use gulliver_graph::random::{Stream, hash_name};
+use gulliver_graph::random::{RandomStream, hash_name};
 
 use super::generated::Draw;
 use crate::data::format::sequences::{mask_and_length, pad};
@@ -33,7 +33,7 @@ impl Tokens {
     }
 
     fn ids(&self, i: usize, count: usize) -> Vec<u32> {
-        let stream = Stream::new(self.seed, hash_name("data.tokens"), self.first + i as u64);
+        let stream = RandomStream::new(self.seed, hash_name("data.tokens"), self.first + i as u64);
         (0..count as u64).map(|t| stream.below(t, self.vocabulary as u64) as u32).collect()
     }
 }

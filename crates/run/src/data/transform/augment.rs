@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use gulliver_graph::random::{Stream, hash_name};
+use gulliver_graph::random::{RandomStream, hash_name};
 
 use crate::data::{Batch, DataError, DataInfo, Dataset};
 use crate::host::{HostData, HostTensor};
@@ -46,10 +46,10 @@ impl Augmented {
         let HostData::F32(values) = x.data_mut() else { return };
         let Augment { padding, flip, seed } = self.augment;
         let per_example = values.len() / indices.len().max(1);
-        let epoch_key = Stream::new(seed, hash_name("data.augment"), epoch).u64_at(0);
+        let epoch_key = RandomStream::new(seed, hash_name("data.augment"), epoch).u64_at(0);
         let mut old = vec![0.0f32; height * width];
         for (example, &i) in values.chunks_mut(per_example.max(1)).zip(indices) {
-            let stream = Stream::new(seed, epoch_key, i as u64);
+            let stream = RandomStream::new(seed, epoch_key, i as u64);
             let span = 2 * padding as u64 + 1;
             let down = stream.below(0, span) as isize - padding as isize;
             let right = stream.below(1, span) as isize - padding as isize;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use gulliver_graph::model::IGNORED;
-use gulliver_graph::random::{Stream, hash_name};
+use gulliver_graph::random::{RandomStream, hash_name};
 
 use crate::data::{Batch, DataError, DataInfo, Dataset, tensor};
 use crate::host::HostData;
@@ -37,7 +37,7 @@ impl Masked {
     fn hide(&self, example: usize, epoch: u64, x: &mut [i64], y: &mut [i64]) {
         // Unique as long as both examples and epochs are below 2³².
         let index = epoch << 32 | example as u64;
-        let stream = |purpose| Stream::new(self.seed, hash_name(purpose), index);
+        let stream = |purpose| RandomStream::new(self.seed, hash_name(purpose), index);
         let (choice, fate, token) =
             (stream("data.masked.choice"), stream("data.masked.fate"), stream("data.masked.token"));
         let mut chosen: Vec<usize> =
