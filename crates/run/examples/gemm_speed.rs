@@ -1,7 +1,7 @@
 //! Prints the speed of the matrix product against the measured peak of fused multiply-adds: for a table
 //! of sizes, or for the `M N K` given as arguments.
 
-use gulliver_run::kernel::gemm::{Output, gemm, scratch_len};
+use gulliver_run::kernel::gemm::{OutputMatrix, gemm, scratch_len};
 use gulliver_run::kernel::pack::Strided;
 use gulliver_run::memory::Arena;
 use gulliver_run::profile::roofline;
@@ -47,7 +47,7 @@ fn main() {
                 let rounds = (2e5 / work).ceil() as usize;
                 let time = roofline::fastest(0.4, || {
                     for _ in 0..rounds {
-                        gemm(&team, [m, n, k], &a, &b, Output::rows(c, n), false, scratch);
+                        gemm(&team, [m, n, k], &a, &b, OutputMatrix::rows(c, n), false, scratch);
                     }
                 });
                 let speed = work * rounds as f64 / time / 1e9;

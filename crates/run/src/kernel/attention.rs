@@ -1,22 +1,21 @@
 //! Scaled dot-product attention and its gradient in tiles: memory linear in the lengths, the score
 //! matrix never stored. One (batch, head) pair is the unit of work.
 //!
-//! Order of sums, for tiles of [`TILE`] keys and queries counted from 0. Scores are matrix products
-//! over the head dimension. Forward, a query takes its key tiles in order: `m' = max(m, tile)`,
-//! `c = exp(m - m')`, `p = exp(score - m')`, `l = fma(l, c, sum p)` with the sum in lane order, and
-//! `o = fma(o, c, P·V + 0.0)` with one chain over the tile; a tile without a visible key is passed over. At
-//! the end `o / l` and `lse = m + ln l`. Backward, the gradient of a query adds one chain per key
-//! tile, that of a key one chain per query tile, in order from +0.0. Hidden keys have weight exactly 0:
-//! adding +0.0 to what may be -0.0 lets kernels leave them out.
+//! Order of sums, for tiles of [`TILE`] keys and queries counted from 0. Scores are matrix products over the head
+//! dimension. Forward, a query takes its key tiles in order: `m' = max(m, tile)`, `c = exp(m - m')`,
+//! `p = exp(score - m')`, `l = fma(l, c, sum p)` with the sum in lane order, and `o = fma(o, c, P·V + 0.0)` with one
+//! chain over the tile; a tile without a visible key is skipped. At the end `o / l` and `lse = m + ln l`. Backward, the
+//! gradient of a query adds one chain per key tile, that of a key one chain per query tile, in order from +0.0. Hidden
+//! keys have weight exactly 0; adding +0.0 to a possible -0.0 allows kernels to skip them.
 
 use crate::kernel::pack::{Operand, Strided};
-use crate::kernel::tile::{Left, MR, NR, Right, Store, Target, multiply};
+use crate::kernel::tile::{Left, MR, NR, Right, StoreMode, TileOutput, multiply};
 use crate::kernel::{K_BLOCK, math, reduce};
 use crate::team::isa::{Isa, simd};
 use crate::team::{SharedMut, Team, share};
 use std::ops::Range;
 
-/// Keys, and in the gradient queries, taken at a time: whole slivers of both operands.
+/// Keys (and queries in the gradient) per tile: whole slivers of both operands.
 pub const TILE: usize = 48;
 
 /// Extents and options. Layouts, row-major: `q[b, t, h, d]`, `k, v[b, s, h, d]`, `o[b, t, h, d]`,
@@ -44,7 +43,7 @@ impl AttentionShape {
         self.h * self.d
     }
 
-    /// How many keys, from 0, query `i` may see.
+    /// Number of keys, from 0, that query `i` may see.
     fn seen_by(&self, i: usize) -> usize {
         if self.causal { (i + 1 + self.s).saturating_sub(self.t).min(self.s) } else { self.s }
     }
@@ -61,7 +60,7 @@ impl AttentionShape {
         self.s.next_multiple_of(NR) * self.d
     }
 
-    /// Elements of slivers of the head dimension over `len` rows; none where the rows serve as they are.
+    /// Elements of slivers of the head dimension over `len` rows; 0 where the rows are used in place.
     fn along(&self, len: usize) -> usize {
         if self.d.is_multiple_of(NR) { 0 } else { self.d.next_multiple_of(NR) * len }
     }
@@ -85,9 +84,9 @@ pub fn backward_scratch_len(shape: &AttentionShape, threads: usize) -> usize {
     threads * shape.backward_each()
 }
 
-/// The attention output `o` and, per query, the logarithm of the sum of exponentials. Only keys with a
-/// nonzero `mask[b, s]` are visible. A query that sees no key gets 0 and `lse = -infinity`. Panics if
-/// a slice does not match the shape.
+/// Writes the attention output `o` and, per query, the logarithm `lse` of the sum of exponentials. Only keys with a
+/// nonzero `mask[b, s]` are visible. A query that sees no key gets 0 and `lse = -infinity`. Panics if a slice does not
+/// match the shape.
 #[allow(clippy::too_many_arguments)]
 pub fn forward(
     team: &Team,
@@ -111,8 +110,8 @@ pub fn forward(
     });
 }
 
-/// The gradients of `q`, `k` and `v` from the gradient `dout` of the output, given what [`forward`]
-/// returned. Panics if a slice does not match the shape.
+/// Writes the gradients of `q`, `k` and `v` from the gradient `dout` of the output and the results `o` and `lse` of
+/// [`forward`]. Panics if a slice does not match the shape.
 #[allow(clippy::too_many_arguments)]
 pub fn backward(
     team: &Team,
@@ -140,7 +139,7 @@ pub fn backward(
     });
 }
 
-/// One (batch, head) pair and where its first rows lie.
+/// A (batch, head) pair and the offsets of its first rows.
 struct Head {
     index: usize,
     batch: usize,
@@ -154,7 +153,7 @@ impl Head {
     }
 }
 
-/// Rows of one head in a tensor that other threads write elsewhere.
+/// Rows of one head in a tensor whose other rows other threads may write.
 #[derive(Clone, Copy)]
 struct Rows {
     ptr: *mut f32,
@@ -166,19 +165,19 @@ impl Rows {
         Rows { ptr: self.ptr.wrapping_add(offset), ..self }
     }
 
-    fn target(self, row: usize) -> Target {
-        Target::rows(self.ptr.wrapping_add(row * self.row), self.row)
+    fn target(self, row: usize) -> TileOutput {
+        TileOutput::rows(self.ptr.wrapping_add(row * self.row), self.row)
     }
 
     /// # Safety
-    /// Row `i` has `d` valid elements that nobody else touches meanwhile.
+    /// Row `i` has `d` valid elements, and nothing else accesses them while the slice lives.
     unsafe fn slice<'a>(self, i: usize, d: usize) -> &'a mut [f32] {
         // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.add(i * self.row), d) }
     }
 }
 
-/// Divides the heads over the team, each thread with its stretch of scratch.
+/// Divides the heads over the team; each thread has its own part of the scratch.
 fn heads(
     team: &Team,
     shape: &AttentionShape,
@@ -188,7 +187,7 @@ fn heads(
 ) {
     let (parts, scratch) = (team.threads(), SharedMut::new(scratch));
     team.run(parts, &|part| {
-        // SAFETY: each part has its own stretch of scratch.
+        // SAFETY: each part has its own range of scratch.
         let scratch = unsafe { scratch.slice(part * each..(part + 1) * each) };
         for index in share(shape.b * shape.h, 1, parts, part) {
             let (batch, h) = (index / shape.h, index % shape.h);
@@ -212,8 +211,8 @@ fn pack_across(x: &[f32], shape: &AttentionShape, len: usize, to: &mut [f32]) {
     }
 }
 
-/// The rows of a head as the right operand of products over those rows, from row 0 on: in place where
-/// the head dimension is whole slivers, otherwise packed to `to`.
+/// The rows of a head as the right operand of products over those rows: in place if the head dimension is whole slivers,
+/// else packed to `to`.
 fn along<'a>(x: &'a [f32], shape: &AttentionShape, len: usize, to: &'a mut [f32]) -> Along<'a> {
     if shape.d.is_multiple_of(NR) {
         return Along { data: x, sliver: NR, step: shape.row() };
@@ -224,7 +223,7 @@ fn along<'a>(x: &'a [f32], shape: &AttentionShape, len: usize, to: &'a mut [f32]
     Along { data: to, sliver: len * NR, step: NR }
 }
 
-/// See [`along`].
+/// A right operand made by [`along`].
 #[derive(Clone, Copy)]
 struct Along<'a> {
     data: &'a [f32],
@@ -233,14 +232,14 @@ struct Along<'a> {
 }
 
 impl Along<'_> {
-    /// From a row on.
+    /// The operand from this row on.
     fn from(self, row: usize) -> Right {
         Right { ptr: self.data.as_ptr().wrapping_add(row * self.step), sliver: self.sliver, step: self.step }
     }
 }
 
-/// Products of the rows `queries` of `x` with packed keys from `key` on, in whole slivers that cover
-/// `count` of them, to rows of a tile.
+/// Multiplies the rows `queries` of `x` with packed keys from `key` on, in whole slivers that cover `count` keys, into
+/// rows of a tile.
 ///
 /// # Safety
 /// `x` starts at row 0 of a head with `shape.t` rows, `across` was packed for `shape.s` keys, `key` is
@@ -255,10 +254,10 @@ unsafe fn scores(
     to: &mut [f32],
 ) {
     let (row, wide) = (shape.row(), shape.s.next_multiple_of(NR));
-    let to = Target::rows(to.as_mut_ptr(), TILE);
+    let to = TileOutput::rows(to.as_mut_ptr(), TILE);
     for d0 in (0..shape.d.max(1)).step_by(K_BLOCK) {
         let len = shape.d.min(d0 + K_BLOCK) - d0;
-        let store = if d0 == 0 { Store::Set } else { Store::Add };
+        let store = if d0 == 0 { StoreMode::Set } else { StoreMode::Add };
         let ptr = x.as_ptr().wrapping_add(queries.start * row + d0);
         let a = Left { ptr, sliver: MR * row, row, step: 1 };
         let ptr = across.as_ptr().wrapping_add(d0 * wide + key * len);
@@ -268,12 +267,13 @@ unsafe fn scores(
     }
 }
 
-/// What hides keys of one tile: added to a score it changes nothing or makes it -infinity.
+/// The mask of the keys of one tile.
 struct Veil {
+    /// 0 for a visible key, -infinity for a hidden one.
     hide: [f32; TILE],
     /// The first visible key, or [`TILE`].
     first: usize,
-    /// Whether the mask hides none.
+    /// Whether all keys are visible.
     clear: bool,
 }
 
@@ -288,8 +288,7 @@ impl Veil {
     }
 }
 
-/// Rows of scores, of which the first `W` keys of the tile count, times the scale; those from `seen` on
-/// and those behind the veil become -infinity.
+/// Scales the scores of the first `W` keys. Keys from `seen` on and hidden keys become -infinity.
 #[inline(always)]
 fn scale_rows<const W: usize>(tile: &mut [f32], veil: &Veil, seen: &[usize], scale: f32) {
     for (row, &seen) in tile.chunks_exact_mut(TILE).zip(seen) {
@@ -305,7 +304,7 @@ fn scale_rows<const W: usize>(tile: &mut [f32], veil: &Veil, seen: &[usize], sca
     }
 }
 
-/// Weights relative to the maximum of each row; the hidden become zero.
+/// Replaces scores by weights relative to the maximum of each row; hidden keys become zero.
 #[inline(always)]
 fn weigh_rows<const W: usize>(tile: &mut [f32], most: &[f32; MR]) {
     for (row, &most) in tile.chunks_exact_mut(TILE).zip(most) {
@@ -316,8 +315,8 @@ fn weigh_rows<const W: usize>(tile: &mut [f32], most: &[f32; MR]) {
     }
 }
 
-/// A panel of scores to weights; `state` has a row's maximum and sum and gets the factor for what came
-/// before. Rows that see nothing keep their state and become zero.
+/// Turns a panel of scores into weights. `state` holds the maximum and sum of each row and receives the factor that
+/// rescales the earlier output. Rows that see no key keep their state and become zero.
 #[inline(always)]
 fn soften_body(
     tile: &mut [f32],
@@ -333,10 +332,10 @@ fn soften_body(
         _ => scale_rows::<TILE>(tile, veil, seen, scale),
     }
     let wide = width.next_multiple_of(NR);
-    // Zero is larger than what a row that sees nothing has, so that its weights become zero.
+    // For a row that sees no key, zero instead of -infinity makes the weights zero instead of NaN.
     let mut most = [0.0; MR];
     for ((most, state), row) in most.iter_mut().zip(&*state).zip(tile.chunks_exact(TILE)) {
-        // A NaN may hide from the maximum but not from the sum.
+        // The maximum may miss a NaN; the sum does not.
         let greater = |a: f32, b: f32| if b > a { b } else { a };
         let found = reduce::fold(&row[..wide], state[0], greater, greater);
         *most = if found == f32::NEG_INFINITY { 0.0 } else { found };
@@ -347,7 +346,7 @@ fn soften_body(
         _ => weigh_rows::<TILE>(tile, &most),
     }
     for (((&most, state), row), &seen) in most.iter().zip(state).zip(tile.chunks_exact(TILE)).zip(seen) {
-        // Hidden keys add exact zeros, so the sum over whole slivers is the sum over the tile's keys.
+        // Hidden keys add exact zeros, so the sum over whole slivers equals the sum over the keys of the tile.
         let sum = reduce::fold(&row[..wide], 0.0, reduce::add, reduce::add);
         let factor = math::exp_normal(state[0] - most);
         if veil.first < seen {
@@ -370,7 +369,7 @@ fn divide_body(o: &mut [f32], by: f32) {
     }
 }
 
-/// One row of scores and of output products to weights and score gradients.
+/// Turns one row of scores `p` and output products `ds` into weights and score gradients.
 #[inline(always)]
 fn slopes_row<const W: usize>(
     p: &mut [f32; W],
@@ -405,7 +404,7 @@ fn slopes_rows<const W: usize>(
 ) {
     let rows = p.chunks_exact_mut(TILE).zip(ds.chunks_exact_mut(TILE));
     for (((p, ds), &seen), &saved) in rows.zip(seen).zip(saved) {
-        // Products over queries may take in keys that no query of this panel sees.
+        // Products over queries may read keys that no query of this panel sees.
         p[W..].fill(0.0);
         ds[W..].fill(0.0);
         let (Some(p), Some(ds)) = (p.first_chunk_mut::<W>(), ds.first_chunk_mut::<W>()) else { continue };
@@ -438,13 +437,13 @@ simd! {
     fn slopes(p: &mut [f32], ds: &mut [f32], width: usize, veil: &Veil, seen: &[usize], scale: f32, saved: &[[f32; 2]]) = slopes_body;
 }
 
-/// Rows of a tile that are treated alike: their keys are hidden in whole slivers where possible.
+/// Panels of [`MR`] rows.
 fn panels(rows: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let rows = rows.clone();
     rows.clone().step_by(MR).map(move |i| i..rows.end.min(i + MR))
 }
 
-/// How many keys of the tile at `j0` each row of a panel may see.
+/// Number of keys of the tile at `j0` that each row of a panel may see.
 fn seen_in_tile(shape: &AttentionShape, panel: &Range<usize>, j0: usize) -> [usize; MR] {
     let mut seen = [0; MR];
     for (seen, i) in seen.iter_mut().zip(panel.clone()) {
@@ -454,7 +453,7 @@ fn seen_in_tile(shape: &AttentionShape, panel: &Range<usize>, j0: usize) -> [usi
 }
 
 /// # Safety
-/// The tensors have the shape's sizes; nobody else touches this head's rows of `o`.
+/// The tensors have the sizes of the shape; nothing else accesses the rows of this head in `o`.
 #[allow(clippy::too_many_arguments)]
 unsafe fn forward_head(
     isa: Isa,
@@ -475,7 +474,7 @@ unsafe fn forward_head(
     let q = tail(q, head.query);
     for i0 in (0..shape.t).step_by(TILE) {
         let queries = i0..shape.t.min(i0 + TILE);
-        // Per query the maximum, the sum and the factor of the last tile.
+        // Per query: maximum, sum, and factor of the last tile.
         let mut states = [[f32::NEG_INFINITY, 0.0, 1.0]; TILE];
         for i in queries.clone() {
             // SAFETY: the row is this head's.
@@ -486,7 +485,7 @@ unsafe fn forward_head(
             let veil = Veil::new(mask, &keys);
             for panel in panels(&queries) {
                 let (seen, rows) = (seen_in_tile(shape, &panel, j0), panel.len());
-                // The last row of a panel sees most.
+                // The last row of a panel sees the most keys.
                 let width = keys.len().min(seen[rows - 1]);
                 if veil.first >= width {
                     continue;
@@ -496,9 +495,9 @@ unsafe fn forward_head(
                 unsafe { scores(isa, shape, q, keys_across, panel.clone(), (j0, width), p) };
                 soften(isa, &mut p[..rows * TILE], width, &veil, &seen[..rows], shape.scale, state);
                 let a = Left { ptr: p.as_ptr(), sliver: 0, row: TILE, step: 1 };
-                let to = Target::rows(pv.as_mut_ptr(), d);
+                let to = TileOutput::rows(pv.as_mut_ptr(), d);
                 // SAFETY: the weights fill these rows; values are slivers over all keys.
-                unsafe { multiply(isa, 0..rows, 0..d, width, a, values.from(j0), to, Store::Set) };
+                unsafe { multiply(isa, 0..rows, 0..d, width, a, values.from(j0), to, StoreMode::Set) };
                 for (r, i) in panel.enumerate().filter(|&(r, _)| veil.first < seen[r]) {
                     // SAFETY: the row is this head's.
                     rescale(isa, unsafe { o.slice(i, d) }, state[r][2], &pv[r * d..(r + 1) * d]);
@@ -516,7 +515,7 @@ unsafe fn forward_head(
 }
 
 /// # Safety
-/// The tensors have the shape's sizes; nobody else touches this head's rows of the gradients.
+/// The tensors have the sizes of the shape; nothing else accesses the rows of this head in the gradients.
 #[allow(clippy::too_many_arguments)]
 unsafe fn backward_head(
     isa: Isa,
@@ -564,7 +563,7 @@ unsafe fn backward_head(
         let veil = Veil::new(mask, &keys);
         for i0 in (0..t).step_by(TILE) {
             let queries = i0..t.min(i0 + TILE);
-            // A tile nobody sees would add exact zeros to sums that are never -0.0.
+            // A tile that no query sees would add exact zeros to sums that are never -0.0.
             if veil.first == TILE || j0 + veil.first >= shape.seen_by(queries.end - 1) {
                 continue;
             }
@@ -587,12 +586,12 @@ unsafe fn backward_head(
                     slopes(isa, p, ds, width, &veil, &seen[..rows], shape.scale, &saved);
                     let by_row = Left { ptr: ds.as_ptr(), sliver: 0, row: TILE, step: 1 };
                     let to = dq.target(panel.start);
-                    multiply(isa, 0..rows, 0..d, width, by_row, keys_along.from(j0), to, Store::Add);
+                    multiply(isa, 0..rows, 0..d, width, by_row, keys_along.from(j0), to, StoreMode::Add);
                 }
             }
             for panel in panels(&keys) {
-                // The queries that see the first key of the panel and all after them; the panels of
-                // queries before have nothing there.
+                // From the first query that sees the first key of this panel; panels of earlier queries were not computed
+                // for these keys.
                 let from = queries.clone().position(|i| shape.seen_by(i) > panel.start);
                 let Some(from) = from else { break };
                 let from = from / MR * MR;
@@ -602,16 +601,16 @@ unsafe fn backward_head(
                 // SAFETY: as above; slivers of queries cover these rows.
                 unsafe {
                     let (to, b) = (dk.target(panel.start), queries_along.from(i0 + from));
-                    multiply(isa, 0..rows, 0..d, len, by_column(ds), b, to, Store::Add);
+                    multiply(isa, 0..rows, 0..d, len, by_column(ds), b, to, StoreMode::Add);
                     let (to, b) = (dv.target(panel.start), douts_along.from(i0 + from));
-                    multiply(isa, 0..rows, 0..d, len, by_column(p), b, to, Store::Add);
+                    multiply(isa, 0..rows, 0..d, len, by_column(p), b, to, StoreMode::Add);
                 }
             }
         }
     }
 }
 
-/// The tensor from a head's first element on; nothing if the tensor is empty.
+/// The tensor from the first element of a head on; empty if the tensor is empty.
 fn tail(x: &[f32], from: usize) -> &[f32] {
     &x[from.min(x.len())..]
 }

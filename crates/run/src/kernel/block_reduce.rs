@@ -1,12 +1,12 @@
-//! Reductions taken while their elements are being made, block by block, in the lane order of [`super::reduce`]:
-//! whoever reduces the finished matrix with that module gets the same bits.
+//! Reductions by kind, and reductions of values that are produced block by block. The lane order, and so the bits, are
+//! those of [`super::reduce`] on the finished matrix.
 
 use crate::kernel::LANES;
-use crate::kernel::reduce;
+use crate::kernel::reduce::{self, add, fold_into, greater, lesser, take, tree};
 use crate::team::isa::{Isa, simd};
 use gulliver_graph::spec::ReduceKind;
 
-/// What a reduction of nothing is.
+/// The neutral element.
 pub fn neutral(kind: ReduceKind) -> f32 {
     match kind {
         ReduceKind::Sum => 0.0,
@@ -15,7 +15,7 @@ pub fn neutral(kind: ReduceKind) -> f32 {
     }
 }
 
-/// A whole row.
+/// The reduction of a row.
 pub fn row(isa: Isa, kind: ReduceKind, x: &[f32]) -> f32 {
     match kind {
         ReduceKind::Sum => reduce::sum(isa, x),
@@ -24,63 +24,27 @@ pub fn row(isa: Isa, kind: ReduceKind, x: &[f32]) -> f32 {
     }
 }
 
-/// Two rows' results become one, as if they were a row.
+/// The reduction of two results.
 pub fn join(kind: ReduceKind, a: f32, b: f32) -> f32 {
     row(Isa::portable(), kind, &[a, b])
 }
 
-/// One number into another; NaN if either is.
-#[inline(always)]
-fn step(kind: ReduceKind) -> impl Fn(f32, f32) -> f32 + Copy {
-    move |a: f32, b: f32| match kind {
-        ReduceKind::Sum => a + b,
-        ReduceKind::Max => {
-            if b > a || b.is_nan() {
-                b
-            } else {
-                a
-            }
-        }
-        ReduceKind::Min => {
-            if b < a || b.is_nan() {
-                b
-            } else {
-                a
-            }
-        }
-    }
-}
-
 simd! {
-    /// The next elements of a row into its lanes; all but the last piece of a row are whole lanes.
+    /// Takes the next piece of a row into its lanes. The length of all pieces but the last is a multiple of [`LANES`].
     pub fn take_piece(kind: ReduceKind, x: &[f32], lanes: &mut [f32; LANES]) = take_piece_body;
-    /// One row into the lane of every column.
+    /// Takes a row into one lane of every column.
     pub fn take_columns(kind: ReduceKind, x: &[f32], lane: &mut [f32]) = take_columns_body;
-    /// `LANES` lanes of `out.len()` columns, `stride` apart, to one result per column; the lanes are lost.
+    /// Combines [`LANES`] lanes of `out.len()` columns, `stride` apart, into one result per column. Overwrites the lanes.
     pub fn finish_columns(kind: ReduceKind, lanes: &mut [f32], stride: usize, out: &mut [f32]) = finish_columns_body;
 }
 
 #[inline(always)]
 fn take_piece_body(kind: ReduceKind, x: &[f32], lanes: &mut [f32; LANES]) {
-    match kind {
-        ReduceKind::Sum => piece(x, lanes, step(ReduceKind::Sum)),
-        ReduceKind::Max => piece(x, lanes, step(ReduceKind::Max)),
-        ReduceKind::Min => piece(x, lanes, step(ReduceKind::Min)),
-    }
-}
-
-#[inline(always)]
-fn piece(x: &[f32], lanes: &mut [f32; LANES], step: impl Fn(f32, f32) -> f32) {
     let mut own = *lanes;
-    let chunks = x.chunks_exact(LANES);
-    let rest = chunks.remainder();
-    for chunk in chunks {
-        for l in 0..LANES {
-            own[l] = step(own[l], chunk[l]);
-        }
-    }
-    for (lane, &x) in own.iter_mut().zip(rest) {
-        *lane = step(*lane, x);
+    match kind {
+        ReduceKind::Sum => fold_into(&mut own, x, add),
+        ReduceKind::Max => fold_into(&mut own, x, greater),
+        ReduceKind::Min => fold_into(&mut own, x, lesser),
     }
     *lanes = own;
 }
@@ -88,16 +52,9 @@ fn piece(x: &[f32], lanes: &mut [f32; LANES], step: impl Fn(f32, f32) -> f32) {
 #[inline(always)]
 fn take_columns_body(kind: ReduceKind, x: &[f32], lane: &mut [f32]) {
     match kind {
-        ReduceKind::Sum => into(x, lane, step(ReduceKind::Sum)),
-        ReduceKind::Max => into(x, lane, step(ReduceKind::Max)),
-        ReduceKind::Min => into(x, lane, step(ReduceKind::Min)),
-    }
-}
-
-#[inline(always)]
-fn into(x: &[f32], lane: &mut [f32], step: impl Fn(f32, f32) -> f32) {
-    for (lane, &x) in lane.iter_mut().zip(x) {
-        *lane = step(*lane, x);
+        ReduceKind::Sum => take(lane, x, add),
+        ReduceKind::Max => take(lane, x, greater),
+        ReduceKind::Min => take(lane, x, lesser),
     }
 }
 
@@ -114,9 +71,13 @@ fn finish_columns_body(kind: ReduceKind, lanes: &mut [f32], stride: usize, out: 
     out.copy_from_slice(&lanes[..out.len()]);
 }
 
-/// The result of a row whose pieces were taken.
+/// The result of a row from its lanes.
 pub fn finish_row(kind: ReduceKind, lanes: [f32; LANES]) -> f32 {
-    reduce::tree(lanes, step(kind))
+    match kind {
+        ReduceKind::Sum => tree(lanes, add),
+        ReduceKind::Max => tree(lanes, greater),
+        ReduceKind::Min => tree(lanes, lesser),
+    }
 }
 
 #[cfg(test)]

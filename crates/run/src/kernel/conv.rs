@@ -1,19 +1,19 @@
-//! Convolution in one to three dimensions and its two gradients as matrix products over patches that
-//! are never stored: `gather` where the channels of the result fill vectors, else products of patches
-//! read while packing. One channel per group goes to `depthwise`.
+//! Convolution in one to three dimensions and its two gradients, as matrix products over patches that are never stored.
+//! `gather` is used where the channels of the result fill vectors, `depthwise` for one channel per group, and otherwise
+//! patches are read while packing.
 
-use crate::kernel::gather::{self, Places};
-use crate::kernel::grid::{Grid, Images};
-use crate::kernel::pack::{Operand, Strided};
-use crate::kernel::patch::{Patches, Runs, Window};
-use crate::kernel::tile::Target;
+use crate::kernel::gather::{self, ResultLayout};
+use crate::kernel::grid::{ImageSource, TapGrid};
+use crate::kernel::pack::{Nested, Operand, Strided};
+use crate::kernel::patch::{PatchWindow, Patches};
+use crate::kernel::tile::TileOutput;
 use crate::kernel::{depthwise, gemm, phase};
 use crate::team::{SharedMut, Team, share};
 
-/// A convolution; one and two dimensions have leading extents of 1. Layouts, row-major:
-/// `x[n, groups * c, input]`, `w[groups * o, c, kernel]`, `y[n, groups * o, output]`. Along each axis,
-/// output position `p` reads through kernel position `k` the input at `p * stride + k * dilation - pad`,
-/// and zero outside. Output extents are free: nothing ties them to the padding.
+/// Extents of a convolution; one and two dimensions have leading extents of 1. Layouts, row-major:
+/// `x[n, groups * c, input]`, `w[groups * o, c, kernel]`, `y[n, groups * o, output]`. Along each axis, output position
+/// `p` reads through kernel position `k` the input at `p * stride + k * dilation - pad`, and zero outside. The output
+/// extents need not agree with the padding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvShape {
     /// Images.
@@ -73,7 +73,7 @@ impl ConvShape {
         self.c == 1 && self.o == 1 && self.groups > 1
     }
 
-    /// A pointwise convolution has no geometry: one long line instead, which gathers as plain copies.
+    /// A pointwise convolution as one long line, which is gathered by plain copies.
     fn simplified(&self) -> ConvShape {
         let one = [1; 3];
         let plain =
@@ -103,19 +103,19 @@ impl ConvShape {
         [self.o, self.c * self.taps(), self.n * self.output_len()]
     }
 
-    /// Outputs reading the input.
-    pub(crate) fn reading(&self) -> Window {
-        Window { positions: self.output, source: self.input, mul: self.stride, div: [1; 3] }
+    /// How outputs read the input.
+    pub(crate) fn reading(&self) -> PatchWindow {
+        PatchWindow { positions: self.output, source: self.input, mul: self.stride, div: [1; 3] }
     }
 
-    /// Inputs collecting from the outputs that read them.
-    pub(crate) fn collecting(&self) -> Window {
-        Window { positions: self.input, source: self.output, mul: [1; 3], div: self.stride }
+    /// How inputs collect from the outputs that read them.
+    pub(crate) fn collecting(&self) -> PatchWindow {
+        PatchWindow { positions: self.input, source: self.output, mul: [1; 3], div: self.stride }
     }
 
-    /// Outputs reading the input, as [`Grid`].
-    fn reading_grid(&self) -> Grid {
-        Grid {
+    /// How outputs read the input, as [`TapGrid`].
+    fn reading_grid(&self) -> TapGrid {
+        TapGrid {
             positions: self.output,
             source: self.input,
             step: self.stride,
@@ -125,9 +125,9 @@ impl ConvShape {
         }
     }
 
-    /// Inputs collecting from outputs, as [`Grid`]; without strides.
-    fn collecting_grid(&self) -> Grid {
-        Grid {
+    /// How inputs collect from outputs, as [`TapGrid`]; only without strides.
+    fn collecting_grid(&self) -> TapGrid {
+        TapGrid {
             positions: self.input,
             source: self.output,
             step: [1; 3],
@@ -150,7 +150,7 @@ impl ConvShape {
     }
 }
 
-/// Whether so many channels of a result fill vectors well enough.
+/// Whether this many result channels fill vectors well enough.
 pub(crate) fn fills_vectors(channels: usize) -> bool {
     channels >= 12
 }
@@ -203,11 +203,11 @@ pub fn forward(team: &Team, s: &ConvShape, x: &[f32], w: &[f32], y: &mut [f32], 
     let (k, spatial) = (s.c * s.taps(), s.output_len());
     let channels = s.o * spatial;
     if fills_vectors(s.o) {
-        let places = Places::whole(s.groups * channels, s.output);
+        let places = ResultLayout::whole(s.groups * channels, s.output);
         let y = SharedMut::new(y);
         for g in 0..s.groups {
             let data = &x[(g * s.c * s.input_len()).min(x.len())..];
-            let images = Images { data, image: s.groups * s.c * s.input_len(), n: s.n, channels: s.c };
+            let images = ImageSource { data, image: s.groups * s.c * s.input_len(), n: s.n, channels: s.c };
             let right = Strided { data: &w[g * s.o * k..], outer: k, reduced: 1 };
             let to = places.from(g * channels);
             gather::sum_over_channels(team, &s.reading_grid(), images, &right, s.o, &y, &to, scratch);
@@ -222,9 +222,8 @@ pub fn forward(team: &Team, s: &ConvShape, x: &[f32], w: &[f32], y: &mut [f32], 
     grouped(team, s.groups, s.forward_dims(), operands, y, c, scratch);
 }
 
-/// dx, the gradient of x; inputs that no output reads get 0. With a stride, no result is -0.0, and a
-/// kernel position that cannot meet an input (as it lies between outputs) is as good as no term: an
-/// infinite weight there does no harm.
+/// dx, the gradient of x; inputs that no output reads get 0. With a stride, no result is -0.0, and kernel positions that
+/// cannot reach an input contribute no term, even if the weight is infinite.
 pub fn input_grad(team: &Team, s: &ConvShape, dy: &[f32], w: &[f32], dx: &mut [f32], scratch: &mut [f32]) {
     s.check(dx.len(), w.len(), dy.len());
     if s.is_depthwise() {
@@ -236,14 +235,14 @@ pub fn input_grad(team: &Team, s: &ConvShape, dy: &[f32], w: &[f32], dx: &mut [f
     let s = &s.simplified();
     let (taps, spatial) = (s.taps(), s.input_len());
     let channels = s.c * spatial;
-    let weights =
-        |g: usize| Runs { data: &w[g * s.o * s.c * taps..], outer: taps, run: taps, distance: s.c * taps };
+    let loops = [(s.o, s.c * taps), (taps, 1)];
+    let weights = |g: usize| Nested { data: &w[g * s.o * s.c * taps..], outer: taps, loops: &loops };
     if fills_vectors(s.c) {
-        let places = Places::whole(s.groups * channels, s.input);
+        let places = ResultLayout::whole(s.groups * channels, s.input);
         let dx = SharedMut::new(dx);
         for g in 0..s.groups {
             let data = &dy[(g * s.o * s.output_len()).min(dy.len())..];
-            let images = Images { data, image: s.groups * s.o * s.output_len(), n: s.n, channels: s.o };
+            let images = ImageSource { data, image: s.groups * s.o * s.output_len(), n: s.n, channels: s.o };
             let to = places.from(g * channels);
             let grid = s.collecting_grid();
             gather::sum_over_channels(team, &grid, images, &weights(g), s.c, &dx, &to, scratch);
@@ -275,14 +274,15 @@ pub fn weight_grad(team: &Team, s: &ConvShape, x: &[f32], dy: &[f32], dw: &mut [
     }
     let s = &s.simplified();
     let (k, spatial) = (s.c * s.taps(), s.output_len());
+    let loops = [(s.n, s.groups * s.o * spatial), (spatial, 1)];
     let outputs = |g: usize| {
         let data = &dy[(g * s.o * spatial).min(dy.len())..];
-        Runs { data, outer: spatial, run: spatial, distance: s.groups * s.o * spatial }
+        Nested { data, outer: spatial, loops: &loops }
     };
     if fills_vectors(s.o) {
         for (g, dw) in dw.chunks_exact_mut((s.o * k).max(1)).enumerate() {
             let data = &x[(g * s.c * s.input_len()).min(x.len())..];
-            let images = Images { data, image: s.groups * s.c * s.input_len(), n: s.n, channels: s.c };
+            let images = ImageSource { data, image: s.groups * s.c * s.input_len(), n: s.n, channels: s.c };
             gather::sum_over_positions(team, &s.reading_grid(), images, &outputs(g), s.o, dw, scratch);
         }
         return;
@@ -292,7 +292,7 @@ pub fn weight_grad(team: &Team, s: &ConvShape, x: &[f32], dy: &[f32], dw: &mut [
     grouped(team, s.groups, s.weight_grad_dims(), operands, dw, c, scratch);
 }
 
-/// Where group 0 of a result lies, as [`gemm::Output`], and the distance to the next group.
+/// The layout of group 0 of a result, as for [`gemm::OutputMatrix`], and the distance to the next group.
 struct Columns {
     row: usize,
     inner: usize,
@@ -304,7 +304,7 @@ fn product_len([m, n, k]: [usize; 3], threads: usize) -> usize {
     gemm::scratch_len(m, n, k, threads)
 }
 
-/// One product per group: groups divided over the team if there are enough, otherwise each product.
+/// One product per group. Divides the groups over the team if there are enough, else each product.
 fn grouped<A: Operand, B: Operand>(
     team: &Team,
     groups: usize,
@@ -322,7 +322,7 @@ fn grouped<A: Operand, B: Operand>(
         for g in 0..groups {
             let (a, b) = operands(g);
             let data = &mut out[g * c.group..];
-            let to = gemm::Output::runs(data, c.row, c.inner, c.outer);
+            let to = gemm::OutputMatrix::runs(data, c.row, c.inner, c.outer);
             gemm::gemm(team, dims, &a, &b, to, false, scratch);
         }
         return;
@@ -332,12 +332,12 @@ fn grouped<A: Operand, B: Operand>(
     assert!(scratch.len() >= parts * each, "scratch has {} floats, {} needed", scratch.len(), parts * each);
     let (out, scratch) = (SharedMut::new(out), SharedMut::new(scratch));
     team.run(parts, &|part| {
-        // SAFETY: each part has its own stretch of scratch.
+        // SAFETY: each part has its own range of scratch.
         let scratch = unsafe { scratch.slice(part * each..(part + 1) * each) };
         for g in share(groups, 1, parts, part) {
             let (a, b) = operands(g);
             let ptr = out.as_ptr().wrapping_add(g * c.group);
-            let to = Target { ptr, row: c.row, inner: c.inner, outer: c.outer };
+            let to = TileOutput { ptr, row: c.row, inner: c.inner, outer: c.outer };
             // SAFETY: the sizes were checked against the shape, and groups write disjoint elements.
             unsafe { gemm::serial_to(team.isa(), dims, &a, &b, to, false, scratch) };
         }

@@ -1,26 +1,26 @@
-//! Convolution with one channel per group, straight from padded copies of single planes: too little
-//! reuse for a matrix product. Same sums, same order as `conv` defines.
+//! Convolution with one channel per group, computed from padded copies of single planes because there is too little reuse
+//! for a matrix product. Sums have the order that `conv` defines.
 
 use crate::kernel::K_BLOCK;
 use crate::kernel::conv::ConvShape;
 use crate::kernel::pack::{Strided, interleave};
-use crate::kernel::patch::Window;
+use crate::kernel::patch::PatchWindow;
 use crate::team::isa::simd;
 use crate::team::{SharedMut, Team, share};
 
 /// Most positions computed at once.
 const WIDE: usize = 32;
-/// Channels side by side in the weight gradient.
+/// Channels interleaved in the weight gradient.
 const CHANNELS: usize = 8;
 
-/// A zero-padded copy of one channel and how positions and kernel positions walk it. A line is kept
+/// Layout of a zero-padded copy of one channel, and how positions and kernel positions step through it. A line is stored
 /// as `phases` lines of every `phases`-th element, so neighbouring positions read neighbours.
 #[derive(Clone, Copy)]
 struct Plane {
     /// Extents of the copy: two outer axes, then elements of one phase.
     extent: [usize; 3],
     phases: usize,
-    /// Elements behind each line, read by a last run of positions that is not full.
+    /// Elements after each line, read by an incomplete last run of positions.
     room: usize,
     /// Distance between positions along the two outer axes.
     stride: [usize; 2],
@@ -42,7 +42,7 @@ impl Plane {
         }
     }
 
-    /// The copy holds outputs spread out by the stride; kernel positions walk it backwards.
+    /// The copy holds outputs spread out by the stride; kernel positions step backwards.
     fn collecting(s: &ConvShape) -> Plane {
         Plane {
             extent: std::array::from_fn(|a| s.input[a] + reach(s, a)),
@@ -62,8 +62,8 @@ impl Plane {
         self.extent[0] * self.extent[1] * self.phases * self.line()
     }
 
-    /// Copies the channel in; `shift` is the source coordinate of the copy's first element.
-    fn fill(&self, window: &Window, shift: [isize; 3], channel: &[f32], plane: &mut [f32]) {
+    /// Copies a channel into `plane`; `shift` is the source coordinate of its first element.
+    fn fill(&self, window: &PatchWindow, shift: [isize; 3], channel: &[f32], plane: &mut [f32]) {
         let [_, h, w] = window.source;
         for (row, lines) in plane.chunks_exact_mut(self.phases * self.line()).enumerate() {
             let z = window.coordinate(0, row / self.extent[1], shift[0]);
@@ -79,7 +79,7 @@ impl Plane {
         }
     }
 
-    /// Where a kernel position reads, relative to the position.
+    /// Offset of a kernel position relative to the position.
     fn offset(&self, tap: usize, kernel: [usize; 3]) -> usize {
         let tap = [tap / (kernel[1] * kernel[2]), tap / kernel[2] % kernel[1], tap % kernel[2]];
         let at = |a: usize| (self.first[a] as isize + tap[a] as isize * self.slope[a]) as usize;
@@ -88,7 +88,7 @@ impl Plane {
     }
 }
 
-/// How many positions are computed at once where `left` are left.
+/// Number of positions computed at once if `left` remain.
 fn run_len(left: usize) -> usize {
     match left {
         ..=8 => 8,
@@ -108,7 +108,7 @@ fn reach(s: &ConvShape, axis: usize) -> usize {
     s.kernel[axis].saturating_sub(1) * s.dilation[axis]
 }
 
-/// One block of kernel positions at `N` neighbouring positions, read from `plane` on.
+/// Sums one block of kernel positions at `N` neighbouring positions, from the start of `plane`.
 #[inline(always)]
 fn run<const N: usize>(plane: &[f32], offsets: &[usize], w: &[f32], later: bool, out: &mut [f32]) {
     let mut acc = [0.0f32; N];
@@ -156,9 +156,9 @@ fn convolve_body(
 /// One value of every channel of a bundle.
 type Bundle = [f32; CHANNELS];
 
-/// Takes one image of [`CHANNELS`] interleaved channels into the sums over positions: `x` padded, in
-/// `rows` lines of `line` per outermost coordinate. `acc` holds the current block and then the total,
-/// one bundle per kernel position each; `seen` counts positions so far.
+/// Adds one image of [`CHANNELS`] interleaved channels to the sums over positions. `x` is padded, with `rows` lines of
+/// `line` per outermost coordinate. `acc` holds the current block and then the total, one bundle per kernel position
+/// each. `seen` is the number of positions so far; returns the new number.
 #[inline(always)]
 fn correlate_body(
     s: &ConvShape,
@@ -199,7 +199,7 @@ fn correlate_body(
     seen
 }
 
-/// The sums of `N` kernel positions over a run of neighbouring positions, in registers; returns `N`.
+/// Adds a run of neighbouring positions to the sums of `N` kernel positions, in registers; returns `N`.
 #[inline(always)]
 fn chains<const N: usize>(
     x: &[Bundle],
@@ -222,7 +222,7 @@ fn chains<const N: usize>(
     N
 }
 
-/// Adds the finished block to the total, or starts with it, and clears it.
+/// Adds a finished block to the total, or starts the total with it, and clears it.
 #[inline(always)]
 fn flush(acc: &mut [Bundle], total: &mut [Bundle], later: bool) {
     for (a, t) in acc.as_flattened_mut().iter_mut().zip(total.as_flattened_mut()) {
@@ -253,7 +253,7 @@ pub fn weight_grad_scratch_len(s: &ConvShape, threads: usize) -> usize {
 
 /// As `conv::forward`.
 pub fn forward(team: &Team, s: &ConvShape, x: &[f32], w: &[f32], y: &mut [f32], scratch: &mut [f32]) {
-    let window = Window { div: [1; 3], mul: [1, 1, s.stride[2]], ..s.reading() };
+    let window = PatchWindow { div: [1; 3], mul: [1, 1, s.stride[2]], ..s.reading() };
     let shift = s.pad.map(|p| -p);
     planes(team, s, &Plane::reading(s), (&window, shift), x, w, (y, s.output), scratch);
 }
@@ -264,13 +264,13 @@ pub fn input_grad(team: &Team, s: &ConvShape, dy: &[f32], w: &[f32], dx: &mut [f
     planes(team, s, &Plane::collecting(s), (&s.collecting(), shift), dy, w, (dx, s.input), scratch);
 }
 
-/// Every channel of every image: copy with padding, convolve.
+/// Copies every channel of every image with padding and convolves it.
 #[allow(clippy::too_many_arguments)]
 fn planes(
     team: &Team,
     s: &ConvShape,
     plane: &Plane,
-    (window, shift): (&Window, [isize; 3]),
+    (window, shift): (&PatchWindow, [isize; 3]),
     from: &[f32],
     w: &[f32],
     (to, extent): (&mut [f32], [usize; 3]),
@@ -287,7 +287,7 @@ fn planes(
     let (parts, each) = (team.threads(), plane.len());
     let (to, scratch) = (SharedMut::new(to), SharedMut::new(scratch));
     team.run(parts, &|part| {
-        // SAFETY: each part has its own stretch of scratch.
+        // SAFETY: each part has its own range of scratch.
         let copy = unsafe { scratch.slice(part * each..(part + 1) * each) };
         for channel in share(s.n * s.groups, 1, parts, part) {
             let taps = &w[channel % s.groups * s.taps()..][..s.taps()];
@@ -341,9 +341,9 @@ pub fn weight_grad(team: &Team, s: &ConvShape, x: &[f32], dy: &[f32], dw: &mut [
     let (parts, each) = (team.threads(), layout.len());
     let (dw, scratch) = (SharedMut::new(dw), SharedMut::new(scratch));
     let [_, rows, line] = layout.extent;
-    let window = Window { mul: [1; 3], ..s.reading() };
+    let window = PatchWindow { mul: [1; 3], ..s.reading() };
     team.run(parts, &|part| {
-        // SAFETY: each part has its own stretch of scratch.
+        // SAFETY: each part has its own range of scratch.
         let scratch = unsafe { scratch.slice(part * each..(part + 1) * each) };
         let (input, rest) = scratch.split_at_mut(layout.input);
         let (output, rest) = rest.split_at_mut(layout.output);

@@ -1,40 +1,40 @@
-//! The loops of element-wise operators over runs of memory, one per function, compiled once per instruction
-//! set. Which elements meet is said by the caller; a result may lie over an operand.
+//! The loops of element-wise operators over runs of memory, one per function, compiled once per instruction set. The
+//! caller pairs the elements; a result may overwrite an operand.
 
 use crate::kernel::math;
 use crate::team::isa::simd;
 use gulliver_graph::op::map::Function;
 use gulliver_graph::op::zip::Binary;
 
-/// How an operand is met within a run.
+/// How a loop reads an operand.
 #[derive(Clone, Copy, Debug)]
-pub enum Side<'a, T> {
+pub enum OperandView<'a, T> {
     /// Element by element.
     Run(&'a [T]),
-    /// One element for all.
-    Same(T),
-    /// The result's own bytes.
-    Under,
+    /// The same element for all.
+    Scalar(T),
+    /// From the memory of the result.
+    InPlace,
 }
 
 simd! {
     /// `y = f(x)`.
-    pub fn map(f: Function, x: Side<'_, f32>, y: &mut [f32]) = map_body;
-    /// `dx = f'(v)·dy`; panics if an operand is one element for all.
-    pub fn map_grad(f: Function, v: Side<'_, f32>, dy: Side<'_, f32>, dx: &mut [f32]) = map_grad_body;
+    pub fn map(f: Function, x: OperandView<'_, f32>, y: &mut [f32]) = map_body;
+    /// `dx = f'(v)·dy`; panics if an operand is a scalar.
+    pub fn map_grad(f: Function, v: OperandView<'_, f32>, dy: OperandView<'_, f32>, dx: &mut [f32]) = map_grad_body;
     /// `z = f(x, y)`; not for comparisons.
-    pub fn zip(f: Binary, x: Side<'_, f32>, y: Side<'_, f32>, z: &mut [f32]) = zip_body;
-    /// `z` is one where the comparison holds and zero elsewhere; panics if an operand lies under it.
-    pub fn compare(f: Binary, x: Side<'_, f32>, y: Side<'_, f32>, z: &mut [u8]) = compare_body::<f32>;
-    /// Like [`compare`].
-    pub fn compare_integers(f: Binary, x: Side<'_, i64>, y: Side<'_, i64>, z: &mut [u8]) = compare_body::<i64>;
+    pub fn zip(f: Binary, x: OperandView<'_, f32>, y: OperandView<'_, f32>, z: &mut [f32]) = zip_body;
+    /// `z` is 1 where the comparison holds and 0 elsewhere; panics if an operand is in place.
+    pub fn compare(f: Binary, x: OperandView<'_, f32>, y: OperandView<'_, f32>, z: &mut [u8]) = compare_body::<f32>;
+    /// As [`compare`].
+    pub fn compare_integers(f: Binary, x: OperandView<'_, i64>, y: OperandView<'_, i64>, z: &mut [u8]) = compare_body::<i64>;
     /// `z = yes` where the condition is not zero, else `no`.
-    pub fn select(condition: &[u8], yes: Side<'_, f32>, no: Side<'_, f32>, z: &mut [f32]) = select_body;
-    /// The same numbers as floats.
+    pub fn select(condition: &[u8], yes: OperandView<'_, f32>, no: OperandView<'_, f32>, z: &mut [f32]) = select_body;
+    /// Converts to floats.
     pub fn from_bytes(x: &[u8], y: &mut [f32]) = from_bytes_body;
-    /// The same numbers as floats, rounded to nearest.
+    /// Converts to floats, rounded to nearest.
     pub fn from_i32(x: &[i32], y: &mut [f32]) = from_i32_body;
-    /// The same numbers as floats, rounded to nearest.
+    /// Converts to floats, rounded to nearest.
     pub fn from_i64(x: &[i64], y: &mut [f32]) = from_i64_body;
 }
 
@@ -45,25 +45,25 @@ fn each(y: &mut [f32], f: impl Fn(f32) -> f32) {
     }
 }
 
-/// One loop for one function.
+/// The loop of one function.
 #[inline(always)]
-fn values(x: Side<'_, f32>, y: &mut [f32], f: impl Fn(f32) -> f32) {
+fn values(x: OperandView<'_, f32>, y: &mut [f32], f: impl Fn(f32) -> f32) {
     match x {
-        Side::Run(x) => {
+        OperandView::Run(x) => {
             for (y, &x) in y.iter_mut().zip(x) {
                 *y = f(x);
             }
         }
-        Side::Same(x) => {
+        OperandView::Scalar(x) => {
             y.fill(x);
             each(y, f);
         }
-        Side::Under => each(y, f),
+        OperandView::InPlace => each(y, f),
     }
 }
 
 #[inline(always)]
-fn map_body(f: Function, x: Side<'_, f32>, y: &mut [f32]) {
+fn map_body(f: Function, x: OperandView<'_, f32>, y: &mut [f32]) {
     match f {
         Function::Neg => values(x, y, |x| -x),
         Function::Abs => values(x, y, f32::abs),
@@ -77,8 +77,8 @@ fn map_body(f: Function, x: Side<'_, f32>, y: &mut [f32]) {
         Function::Tanh => values(x, y, math::tanh),
         Function::Sigmoid => values(x, y, math::sigmoid),
         Function::Softplus => values(x, y, math::softplus),
-        // NaN passes: a diverging run must not look healthy. Both end with arithmetic, as an operand chosen to
-        // be its own result becomes a store under a mask, which is slow. Adding zero drops the sign of zero.
+        // NaN passes, so that a diverging run is noticed. Both end with arithmetic, because a selected operand that is
+        // its own result compiles to a slow masked store. Adding zero drops the sign of zero.
         Function::Relu => values(x, y, |x| (if x < 0.0 { 0.0 } else { x }) + 0.0),
         Function::LeakyRelu { slope } => values(x, y, |x| x * if x > 0.0 { 1.0 } else { slope }),
         Function::Elu { alpha } => values(x, y, |x| if x > 0.0 { x } else { alpha * (math::exp(x) - 1.0) }),
@@ -119,32 +119,34 @@ fn power(x: f32, e: f32) -> f32 {
     }
 }
 
-/// One loop for one derivative `d`.
+/// The loop of one derivative `d`.
 #[inline(always)]
-fn slopes(v: Side<'_, f32>, dy: Side<'_, f32>, dx: &mut [f32], d: impl Fn(f32) -> f32) {
+fn slopes(v: OperandView<'_, f32>, dy: OperandView<'_, f32>, dx: &mut [f32], d: impl Fn(f32) -> f32) {
     match (v, dy) {
-        (Side::Run(v), Side::Run(dy)) => {
+        (OperandView::Run(v), OperandView::Run(dy)) => {
             for ((dx, &v), &dy) in dx.iter_mut().zip(v).zip(dy) {
                 *dx = dy * d(v);
             }
         }
-        (Side::Run(v), Side::Under) => {
+        (OperandView::Run(v), OperandView::InPlace) => {
             for (dx, &v) in dx.iter_mut().zip(v) {
                 *dx *= d(v);
             }
         }
-        (Side::Under, Side::Run(dy)) => {
+        (OperandView::InPlace, OperandView::Run(dy)) => {
             for (dx, &dy) in dx.iter_mut().zip(dy) {
                 *dx = dy * d(*dx);
             }
         }
-        (Side::Under, Side::Under) => each(dx, |v| v * d(v)),
-        (Side::Same(_), _) | (_, Side::Same(_)) => unreachable!("operands of a derivative are runs"),
+        (OperandView::InPlace, OperandView::InPlace) => each(dx, |v| v * d(v)),
+        (OperandView::Scalar(_), _) | (_, OperandView::Scalar(_)) => {
+            unreachable!("operands of a derivative are runs")
+        }
     }
 }
 
 #[inline(always)]
-fn map_grad_body(f: Function, v: Side<'_, f32>, dy: Side<'_, f32>, dx: &mut [f32]) {
+fn map_grad_body(f: Function, v: OperandView<'_, f32>, dy: OperandView<'_, f32>, dx: &mut [f32]) {
     let step = |inside: bool| if inside { 1.0 } else { 0.0 };
     match f {
         Function::Neg => slopes(v, dy, dx, |_| -1.0),
@@ -184,7 +186,7 @@ fn map_grad_body(f: Function, v: Side<'_, f32>, dy: Side<'_, f32>, dx: &mut [f32
 }
 
 #[inline(always)]
-fn zip_body(f: Binary, x: Side<'_, f32>, y: Side<'_, f32>, z: &mut [f32]) {
+fn zip_body(f: Binary, x: OperandView<'_, f32>, y: OperandView<'_, f32>, z: &mut [f32]) {
     match f {
         Binary::Add => combine(x, y, z, |x, y| x + y),
         Binary::Sub => combine(x, y, z, |x, y| x - y),
@@ -197,53 +199,57 @@ fn zip_body(f: Binary, x: Side<'_, f32>, y: Side<'_, f32>, z: &mut [f32]) {
     }
 }
 
-/// One loop for one function of two operands, either of which may lie under the result.
+/// The loop of one function of two operands, either of which may be in place.
 #[inline(always)]
-fn combine(x: Side<'_, f32>, y: Side<'_, f32>, z: &mut [f32], f: impl Fn(f32, f32) -> f32) {
+fn combine(x: OperandView<'_, f32>, y: OperandView<'_, f32>, z: &mut [f32], f: impl Fn(f32, f32) -> f32) {
     match (x, y) {
-        (Side::Under, Side::Run(y)) => {
+        (OperandView::InPlace, OperandView::Run(y)) => {
             for (z, &y) in z.iter_mut().zip(y) {
                 *z = f(*z, y);
             }
         }
-        (Side::Run(x), Side::Under) => {
+        (OperandView::Run(x), OperandView::InPlace) => {
             for (z, &x) in z.iter_mut().zip(x) {
                 *z = f(x, *z);
             }
         }
-        (Side::Under, Side::Same(y)) => each(z, |x| f(x, y)),
-        (Side::Same(x), Side::Under) => each(z, |y| f(x, y)),
-        (Side::Under, Side::Under) => each(z, |x| f(x, x)),
-        (Side::Run(_) | Side::Same(_), Side::Run(_) | Side::Same(_)) => pairs(x, y, z, f),
+        (OperandView::InPlace, OperandView::Scalar(y)) => each(z, |x| f(x, y)),
+        (OperandView::Scalar(x), OperandView::InPlace) => each(z, |y| f(x, y)),
+        (OperandView::InPlace, OperandView::InPlace) => each(z, |x| f(x, x)),
+        (OperandView::Run(_) | OperandView::Scalar(_), OperandView::Run(_) | OperandView::Scalar(_)) => {
+            pairs(x, y, z, f)
+        }
     }
 }
 
-/// One loop for one function of two operands apart from the result.
+/// The loop of one function of two operands, neither in place.
 #[inline(always)]
-fn pairs<T: Copy, Z: Copy>(x: Side<'_, T>, y: Side<'_, T>, z: &mut [Z], f: impl Fn(T, T) -> Z) {
+fn pairs<T: Copy, Z: Copy>(x: OperandView<'_, T>, y: OperandView<'_, T>, z: &mut [Z], f: impl Fn(T, T) -> Z) {
     match (x, y) {
-        (Side::Run(x), Side::Run(y)) => {
+        (OperandView::Run(x), OperandView::Run(y)) => {
             for ((z, &x), &y) in z.iter_mut().zip(x).zip(y) {
                 *z = f(x, y);
             }
         }
-        (Side::Run(x), Side::Same(y)) => {
+        (OperandView::Run(x), OperandView::Scalar(y)) => {
             for (z, &x) in z.iter_mut().zip(x) {
                 *z = f(x, y);
             }
         }
-        (Side::Same(x), Side::Run(y)) => {
+        (OperandView::Scalar(x), OperandView::Run(y)) => {
             for (z, &y) in z.iter_mut().zip(y) {
                 *z = f(x, y);
             }
         }
-        (Side::Same(x), Side::Same(y)) => z.fill(f(x, y)),
-        (Side::Under, _) | (_, Side::Under) => unreachable!("these operands are apart from the result"),
+        (OperandView::Scalar(x), OperandView::Scalar(y)) => z.fill(f(x, y)),
+        (OperandView::InPlace, _) | (_, OperandView::InPlace) => {
+            unreachable!("these operands are not in place")
+        }
     }
 }
 
 #[inline(always)]
-fn compare_body<T: PartialOrd + Copy>(f: Binary, x: Side<'_, T>, y: Side<'_, T>, z: &mut [u8]) {
+fn compare_body<T: PartialOrd + Copy>(f: Binary, x: OperandView<'_, T>, y: OperandView<'_, T>, z: &mut [u8]) {
     match f {
         Binary::Equal => pairs(x, y, z, |x, y| u8::from(x == y)),
         Binary::NotEqual => pairs(x, y, z, |x, y| u8::from(x != y)),
@@ -255,45 +261,51 @@ fn compare_body<T: PartialOrd + Copy>(f: Binary, x: Side<'_, T>, y: Side<'_, T>,
     }
 }
 
-/// One of two numbers without a branch, which would keep a loop from filling vectors.
+/// Selects one of two numbers without a branch, which would prevent vectorisation.
 #[inline(always)]
 fn choose(first: bool, a: f32, b: f32) -> f32 {
     std::hint::select_unpredictable(first, a, b)
 }
 
 #[inline(always)]
-fn select_body(condition: &[u8], yes: Side<'_, f32>, no: Side<'_, f32>, z: &mut [f32]) {
+fn select_body(condition: &[u8], yes: OperandView<'_, f32>, no: OperandView<'_, f32>, z: &mut [f32]) {
     let choices = z.iter_mut().zip(condition);
     match (yes, no) {
-        (Side::Run(yes), Side::Run(no)) => {
+        (OperandView::Run(yes), OperandView::Run(no)) => {
             for (((z, &c), &yes), &no) in choices.zip(yes).zip(no) {
                 *z = choose(c != 0, yes, no);
             }
         }
-        (Side::Run(yes), Side::Same(no)) => {
+        (OperandView::Run(yes), OperandView::Scalar(no)) => {
             for ((z, &c), &yes) in choices.zip(yes) {
                 *z = choose(c != 0, yes, no);
             }
         }
-        (Side::Same(yes), Side::Run(no)) => {
+        (OperandView::Scalar(yes), OperandView::Run(no)) => {
             for ((z, &c), &no) in choices.zip(no) {
                 *z = choose(c != 0, yes, no);
             }
         }
-        (Side::Same(yes), Side::Same(no)) => choices.for_each(|(z, &c)| *z = choose(c != 0, yes, no)),
-        (Side::Under, Side::Run(no)) => {
+        (OperandView::Scalar(yes), OperandView::Scalar(no)) => {
+            choices.for_each(|(z, &c)| *z = choose(c != 0, yes, no))
+        }
+        (OperandView::InPlace, OperandView::Run(no)) => {
             for ((z, &c), &no) in choices.zip(no) {
                 *z = choose(c != 0, *z, no);
             }
         }
-        (Side::Run(yes), Side::Under) => {
+        (OperandView::Run(yes), OperandView::InPlace) => {
             for ((z, &c), &yes) in choices.zip(yes) {
                 *z = choose(c != 0, yes, *z);
             }
         }
-        (Side::Under, Side::Same(no)) => choices.for_each(|(z, &c)| *z = choose(c != 0, *z, no)),
-        (Side::Same(yes), Side::Under) => choices.for_each(|(z, &c)| *z = choose(c != 0, yes, *z)),
-        (Side::Under, Side::Under) => {}
+        (OperandView::InPlace, OperandView::Scalar(no)) => {
+            choices.for_each(|(z, &c)| *z = choose(c != 0, *z, no))
+        }
+        (OperandView::Scalar(yes), OperandView::InPlace) => {
+            choices.for_each(|(z, &c)| *z = choose(c != 0, yes, *z))
+        }
+        (OperandView::InPlace, OperandView::InPlace) => {}
     }
 }
 

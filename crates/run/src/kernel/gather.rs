@@ -1,26 +1,26 @@
-//! Matrix products whose left operand is a grid of positions reading channels of an image through the
-//! taps of a window. It is multiplied where it lies, or from a small copy with the zeros around it, so
-//! nothing is repeated per tap. The right operand's columns, the channels of the result, fill vectors.
+//! Matrix products whose left operand is a grid of positions that read channels of an image through the taps of a window.
+//! The image is read in place, or from a small zero-padded copy, so nothing is copied per tap. The columns of the right
+//! operand, the channels of the result, fill vectors.
 
 use crate::kernel::K_BLOCK;
 use crate::kernel::gemm::Panels;
-use crate::kernel::grid::{Grid, Images, Source, by_image, plane_len, unflatten};
+use crate::kernel::grid::{ImageSource, PatchSource, TapGrid, by_image, plane_len, unflatten};
 use crate::kernel::pack::{Operand, transposed};
-use crate::kernel::tile::{NR, Store};
+use crate::kernel::tile::{NR, StoreMode};
 use crate::team::{SharedMut, Team, share};
 use std::ops::Range;
 
-/// Most positions whose results are held back before they are put in their places.
+/// Most positions whose results are buffered before they are written to the result.
 const POSITIONS: usize = 768;
-/// Floats of the copy of a source above which fewer positions are taken at a time.
+/// Size of the copy of a source, in floats, above which fewer positions are taken at a time.
 const COPY: usize = 1 << 18;
-/// Rows (channel, tap) multiplied in one go by [`sum_over_positions`].
+/// Rows (channel, tap) multiplied at once by [`sum_over_positions`].
 const ROWS: usize = 384;
 
-/// Where position `p` of channel `c` of image `n` of a result lies: at `start + n * image` plus channels
-/// of `extents`, in which it has the coordinate `first + stride * p`.
+/// Layout of a result: channels of image `n` start at `start + n * image` and have `extents`; position `p` has the
+/// coordinate `first + stride * p`.
 #[derive(Clone, Copy, Debug)]
-pub struct Places {
+pub struct ResultLayout {
     /// Channel 0 of image 0.
     pub start: usize,
     /// Distance between images.
@@ -33,20 +33,20 @@ pub struct Places {
     pub stride: [usize; 3],
 }
 
-impl Places {
+impl ResultLayout {
     /// Every position of every channel.
-    pub fn whole(image: usize, extents: [usize; 3]) -> Places {
-        Places { start: 0, image, extents, first: [0; 3], stride: [1; 3] }
+    pub fn whole(image: usize, extents: [usize; 3]) -> ResultLayout {
+        ResultLayout { start: 0, image, extents, first: [0; 3], stride: [1; 3] }
     }
 
-    /// As these, further on.
-    pub fn from(self, start: usize) -> Places {
-        Places { start, ..self }
+    /// The same layout from another start.
+    pub fn from(self, start: usize) -> ResultLayout {
+        ResultLayout { start, ..self }
     }
 }
 
-/// Pairs taken at a time: as many for every thread, in whole rows.
-fn chunk_len(grid: &Grid, n: usize, channels: usize, threads: usize) -> usize {
+/// (image, position) pairs taken at a time: whole rows, and equally many chunks for every thread.
+fn chunk_len(grid: &TapGrid, n: usize, channels: usize, threads: usize) -> usize {
     let (total, px) = ((n * grid.count()).max(1), grid.positions[2].max(1));
     let read = channels.max(1) * grid.step.iter().product::<usize>();
     let most = if grid.in_place() { POSITIONS } else { POSITIONS.min(COPY / read) };
@@ -56,8 +56,8 @@ fn chunk_len(grid: &Grid, n: usize, channels: usize, threads: usize) -> usize {
 }
 
 /// Floats of one channel of the largest copy when pairs are taken `len` at a time.
-fn largest_plane(grid: &Grid, total: usize, len: usize) -> usize {
-    // Chunks repeat once they start at the same position of an image; a shorter one reads no more.
+fn largest_plane(grid: &TapGrid, total: usize, len: usize) -> usize {
+    // Chunks that start at the same position of an image are alike; a shorter one reads no more.
     let period = grid.count() / common_divisor(grid.count(), len).max(1);
     (0..total.div_ceil(len).min(period))
         .map(|i| plane_len(grid, &(i * len..total.min((i + 1) * len))))
@@ -71,14 +71,14 @@ fn common_divisor(a: usize, b: usize) -> usize {
 }
 
 /// Floats of one thread's copy and sums in [`sum_over_channels`].
-fn over_channels_each(grid: &Grid, n: usize, channels: usize, threads: usize) -> [usize; 2] {
+fn over_channels_each(grid: &TapGrid, n: usize, channels: usize, threads: usize) -> [usize; 2] {
     let len = chunk_len(grid, n, channels, threads);
     [channels * largest_plane(grid, n * grid.count(), len), len * NR]
 }
 
 /// Floats of scratch [`sum_over_channels`] needs for a source of `n` images.
 pub fn over_channels_scratch_len(
-    grid: &Grid,
+    grid: &TapGrid,
     n: usize,
     channels: usize,
     columns: usize,
@@ -88,18 +88,18 @@ pub fn over_channels_scratch_len(
     Panels::len(columns, channels * grid.tap_count()) + threads * each
 }
 
-/// For every image, position and column `j`: the sum over (channel, tap) of what the position reads
-/// times `right`'s element (j, (channel, tap)), put in its place. Blocks of the sum are `right`'s. Adds
-/// `+0.0` at the end unless the places are a whole channel each.
+/// For every image, position and column `j`: the sum over (channel, tap) of the element read times element
+/// (j, (channel, tap)) of `right`, written to its place in `out`. `right` determines the blocks of the sum. Adds `+0.0`
+/// at the end unless the result covers whole channels.
 #[allow(clippy::too_many_arguments)]
 pub fn sum_over_channels(
     team: &Team,
-    grid: &Grid,
-    images: Images<'_>,
+    grid: &TapGrid,
+    images: ImageSource<'_>,
     right: &impl Operand,
     columns: usize,
     out: &SharedMut<'_, f32>,
-    places: &Places,
+    places: &ResultLayout,
     scratch: &mut [f32],
 ) {
     let (k, total) = (images.channels * grid.tap_count(), images.n * grid.count());
@@ -113,14 +113,14 @@ pub fn sum_over_channels(
     let len = chunk_len(grid, images.n, images.channels, threads);
     let [copy, sums] = over_channels_each(grid, images.n, images.channels, threads);
     let chunks = total.div_ceil(len);
-    // If there are too few chunks, columns are divided, and every part makes its own copy.
+    // With too few chunks, columns are divided instead, and every part makes its own copy.
     let across = if chunks >= threads { 1 } else { threads.min(panels) };
     let parts = if across == 1 { threads.min(chunks) } else { across };
     let each = copy + sums;
     assert!(scratch.len() >= parts * each, "scratch has {} floats, {} needed", scratch.len(), parts * each);
     let scratch = SharedMut::new(scratch);
     team.run(parts, &|part| {
-        // SAFETY: each part has its own stretch of scratch.
+        // SAFETY: each part has its own range of scratch.
         let (copy, sums) = unsafe { scratch.slice(part * each..(part + 1) * each) }.split_at_mut(copy);
         let (mine, panels) = match across {
             1 => (share(chunks, 1, parts, part), 0..panels),
@@ -128,17 +128,17 @@ pub fn sum_over_channels(
         };
         let (mut rows, mut steps) = ([0; POSITIONS], [0; K_BLOCK]);
         for pairs in mine.map(|i| i * len..total.min((i + 1) * len)) {
-            let source = Source::new(grid, images, pairs.clone(), 0..images.channels, copy);
+            let source = PatchSource::new(grid, images, pairs.clone(), 0..images.channels, copy);
             let rows = &mut rows[..pairs.len()];
             source.pair_offsets(rows);
             for p in panels.clone() {
                 let panel = packed.panel(p);
-                // With nothing to add up, one empty block still sets the sums to zero.
+                // An empty sum is one empty block, which sets the sums to zero.
                 let mut ks = 0..if k > 0 { k.min(right.block_end(0)) } else { 0 };
                 loop {
                     let steps = &mut steps[..ks.len()];
                     source.tap_offsets(ks.clone(), steps);
-                    let store = if ks.start > 0 { Store::Add } else { Store::Set };
+                    let store = if ks.start > 0 { StoreMode::Add } else { StoreMode::Set };
                     source.multiply(team.isa(), rows, steps, &panel[ks.start * NR..], sums, store);
                     if ks.end == k {
                         break;
@@ -153,17 +153,17 @@ pub fn sum_over_channels(
     });
 }
 
-/// Puts sums, rows of [`NR`] per pair, in their places.
+/// Writes sums, in rows of [`NR`] per pair, to their places.
 ///
 /// # Safety
-/// Nobody else touches these elements of `out`.
+/// Nothing else accesses these elements of `out`.
 unsafe fn put(
     mut sums: &[f32],
-    grid: &Grid,
+    grid: &TapGrid,
     pairs: &Range<usize>,
     lanes: Range<usize>,
     out: &SharedMut<'_, f32>,
-    places: &Places,
+    places: &ResultLayout,
 ) {
     let px = grid.positions[2];
     let plane: usize = places.extents.iter().product();
@@ -190,7 +190,7 @@ unsafe fn put(
                 // SAFETY: the caller's promise.
                 let line = unsafe { out.slice(start..start + reach) };
                 let sums = these[lane..].iter().step_by(NR);
-                // Adding zero drops the sign of a zero, the one trace of terms left out.
+                // Adding zero drops the sign of a zero, in which omitted terms would show.
                 line.iter_mut().step_by(places.stride[2]).zip(sums).for_each(|(to, &v)| *to = v + 0.0);
             }
             positions.start += run;
@@ -198,10 +198,10 @@ unsafe fn put(
     }
 }
 
-/// Turns rows of [`NR`] sums into columns: lane `j` becomes a contiguous run at `at + j * distance`.
+/// Transposes rows of [`NR`] sums: lane `j` becomes a contiguous run at `at + j * distance`.
 ///
 /// # Safety
-/// Nobody else touches these runs.
+/// Nothing else accesses these runs.
 unsafe fn put_columns(sums: &[f32], lanes: usize, out: &SharedMut<'_, f32>, at: usize, distance: usize) {
     let count = sums.len() / NR;
     let square = count / 4 * 4;
@@ -210,7 +210,7 @@ unsafe fn put_columns(sums: &[f32], lanes: usize, out: &SharedMut<'_, f32>, at: 
         let mut runs: [&mut [f32]; 4] = std::array::from_fn(|j| {
             let start = at + (first + j) * distance;
             let run = if j < width { start..start + count } else { 0..0 };
-            // SAFETY: the caller's promise; runs of lanes there are none of are empty.
+            // SAFETY: the caller's promise; runs of missing lanes are empty.
             unsafe { out.slice(run) }
         });
         for i in (0..square).step_by(4) {
@@ -236,7 +236,13 @@ fn split(channels: usize, columns: usize, threads: usize) -> (usize, usize) {
 }
 
 /// Floats of one thread's copy, panel and sums in [`sum_over_positions`].
-fn over_positions_each(grid: &Grid, n: usize, channels: usize, columns: usize, threads: usize) -> [usize; 3] {
+fn over_positions_each(
+    grid: &TapGrid,
+    n: usize,
+    channels: usize,
+    columns: usize,
+    threads: usize,
+) -> [usize; 3] {
     let (tc, tj) = split(channels, columns, threads);
     let (channels, panels) = (channels.div_ceil(tc), columns.div_ceil(NR).div_ceil(tj));
     let copy = channels * largest_plane(grid, n * grid.count(), K_BLOCK);
@@ -245,7 +251,7 @@ fn over_positions_each(grid: &Grid, n: usize, channels: usize, columns: usize, t
 
 /// Floats of scratch [`sum_over_positions`] needs for a source of `n` images.
 pub fn over_positions_scratch_len(
-    grid: &Grid,
+    grid: &TapGrid,
     n: usize,
     channels: usize,
     columns: usize,
@@ -254,12 +260,12 @@ pub fn over_positions_scratch_len(
     threads * over_positions_each(grid, n, channels, columns, threads).iter().sum::<usize>()
 }
 
-/// For every column `j` and (channel, tap): the sum over (image, position) of what the position reads
-/// times `right`'s element (j, (image, position)); `out[j, (channel, tap)]`.
+/// `out[j, (channel, tap)]`: the sum over (image, position) of the element read times element (j, (image, position)) of
+/// `right`.
 pub fn sum_over_positions(
     team: &Team,
-    grid: &Grid,
-    images: Images<'_>,
+    grid: &TapGrid,
+    images: ImageSource<'_>,
     right: &impl Operand,
     columns: usize,
     out: &mut [f32],
@@ -284,7 +290,7 @@ pub fn sum_over_positions(
     team.run(tc * tj, &|part| {
         let channels = share(images.channels, 1, tc, part / tj);
         let panels = share(columns.div_ceil(NR), 1, tj, part % tj);
-        // SAFETY: each part has its own stretch of scratch.
+        // SAFETY: each part has its own range of scratch.
         let scratch = unsafe { scratch.slice(part * each..(part + 1) * each) };
         let (copy, rest) = scratch.split_at_mut(lens[0]);
         let (panel, sums) = rest.split_at_mut(lens[1]);
@@ -292,10 +298,10 @@ pub fn sum_over_positions(
         let (mut rows, mut steps) = ([0; ROWS], [0; K_BLOCK]);
         for start in (0..total).step_by(K_BLOCK) {
             let pairs = start..total.min(start + K_BLOCK);
-            let source = Source::new(grid, images, pairs.clone(), channels.clone(), copy);
+            let source = PatchSource::new(grid, images, pairs.clone(), channels.clone(), copy);
             let steps = &mut steps[..pairs.len()];
             source.pair_offsets(steps);
-            let store = if start > 0 { Store::Add } else { Store::Set };
+            let store = if start > 0 { StoreMode::Add } else { StoreMode::Set };
             for (p, sums) in panels.clone().zip(sums.chunks_exact_mut(height * NR)) {
                 let panel = &mut panel[..pairs.len() * NR];
                 right.pack(p * NR..columns.min((p + 1) * NR), pairs.clone(), NR, panel);

@@ -1,9 +1,9 @@
-//! Single-precision matrix product: blocking, packing and the division over threads. The arithmetic
-//! is in `tile`, the shape of the operands in `pack`; batches are the caller's loop.
+//! Single-precision matrix product: blocking, packing and the division over threads. The arithmetic is in `tile`, the
+//! operands in `pack`; batches are loops of the caller.
 
 use crate::kernel::K_BLOCK;
 use crate::kernel::pack::{Operand, Strided};
-use crate::kernel::tile::{self, Left, MR, NR, Right, Store, Target};
+use crate::kernel::tile::{self, Left, MR, NR, Right, StoreMode, TileOutput};
 use crate::team::isa::Isa;
 use crate::team::{SharedMut, Team, share};
 use std::marker::PhantomData;
@@ -13,14 +13,13 @@ use std::ops::Range;
 const MC: usize = 32 * MR;
 /// Columns of B packed at a time.
 const NC: usize = 48 * NR;
-/// Below this many multiply-adds per thread, waking another one costs more than it saves.
+/// Least multiply-adds per thread; below that, waking another thread costs more than it saves.
 const PART: usize = 1 << 17;
 
-/// Where the product goes: element (i, j) at `i * row + (j / inner) * outer + j % inner`, so that
-/// columns may be (image, position) pairs of a tensor with rows in between, or at any distance. The
-/// elements not addressed are left alone.
-pub struct Output<'a> {
-    /// Element (0, 0), to be reached only as the constructors promise.
+/// Layout of the product: element (i, j) at `i * row + (j / inner) * outer + j % inner`. Columns may thus be (image,
+/// position) pairs of a tensor with rows in between, or lie at any distance. Other elements are not written.
+pub struct OutputMatrix<'a> {
+    /// Element (0, 0), accessed only as the constructors promise.
     ptr: *mut f32,
     /// Elements from there to the end of the memory.
     len: usize,
@@ -30,42 +29,42 @@ pub struct Output<'a> {
     owner: PhantomData<&'a mut [f32]>,
 }
 
-impl<'a> Output<'a> {
+impl<'a> OutputMatrix<'a> {
     /// Rows of contiguous columns at distance `row`.
-    pub fn rows(data: &'a mut [f32], row: usize) -> Output<'a> {
-        Output::runs(data, row, usize::MAX, 0)
+    pub fn rows(data: &'a mut [f32], row: usize) -> OutputMatrix<'a> {
+        OutputMatrix::runs(data, row, usize::MAX, 0)
     }
 
     /// Columns in contiguous runs of `inner`, `outer` apart; rows at distance `row`.
-    pub fn runs(data: &'a mut [f32], row: usize, inner: usize, outer: usize) -> Output<'a> {
-        Output { ptr: data.as_mut_ptr(), len: data.len(), row, inner, outer, owner: PhantomData }
+    pub fn runs(data: &'a mut [f32], row: usize, inner: usize, outer: usize) -> OutputMatrix<'a> {
+        OutputMatrix { ptr: data.as_mut_ptr(), len: data.len(), row, inner, outer, owner: PhantomData }
     }
 
-    /// As [`Output::runs`], starting at element `at` of memory in which other threads write elsewhere.
+    /// As [`OutputMatrix::runs`], starting at element `at` of memory in which other threads write elsewhere.
     ///
     /// # Safety
-    /// Until the product is done, nobody else reaches the elements it addresses.
+    /// Until the product is done, nothing else accesses the elements it addresses.
     pub unsafe fn shared(
         data: &'a SharedMut<'_, f32>,
         at: usize,
         row: usize,
         inner: usize,
         outer: usize,
-    ) -> Output<'a> {
+    ) -> OutputMatrix<'a> {
         assert!(at <= data.len(), "output starts outside its memory");
         let ptr = data.as_ptr().wrapping_add(at);
-        Output { ptr, len: data.len() - at, row, inner, outer, owner: PhantomData }
+        OutputMatrix { ptr, len: data.len() - at, row, inner, outer, owner: PhantomData }
     }
 
-    fn target(self) -> Target {
-        Target { ptr: self.ptr, row: self.row, inner: self.inner, outer: self.outer }
+    fn target(self) -> TileOutput {
+        TileOutput { ptr: self.ptr, row: self.row, inner: self.inner, outer: self.outer }
     }
 
     fn covers(&self, m: usize, n: usize) -> bool {
         if m == 0 || n == 0 {
             return true;
         }
-        // Whole runs are asked for, the last one too.
+        // Requires whole runs, including the last one.
         let last = ((n - 1) / self.inner).saturating_mul(self.outer).saturating_add(self.inner.min(n) - 1);
         (m - 1).saturating_mul(self.row).saturating_add(last) < self.len
     }
@@ -90,7 +89,7 @@ pub fn gemm(
     [m, n, k]: [usize; 3],
     a: &impl Operand,
     b: &impl Operand,
-    c: Output<'_>,
+    c: OutputMatrix<'_>,
     accumulate: bool,
     scratch: &mut [f32],
 ) {
@@ -102,7 +101,7 @@ pub fn gemm(
     team.run(tm * tn, &|part| {
         let rows = share(m, MR, tm, part / tn);
         let cols = share(n, NR, tn, part % tn);
-        // SAFETY: each part has its own stretch of scratch.
+        // SAFETY: each part has its own range of scratch.
         let scratch = unsafe { scratch.slice(part * each..(part + 1) * each) };
         // SAFETY: `check` covers all rows and columns, and parts write disjoint blocks of C.
         unsafe { block(team.isa(), rows, cols, k, a, b, target.0, accumulate, scratch) };
@@ -116,26 +115,26 @@ pub fn serial(
     [m, n, k]: [usize; 3],
     a: &impl Operand,
     b: &impl Operand,
-    c: Output<'_>,
+    c: OutputMatrix<'_>,
     accumulate: bool,
     scratch: &mut [f32],
 ) {
     check(m, n, k, a, b, &c, scratch.len(), serial_scratch_len(m, n, k));
-    // SAFETY: `check` covers all rows and columns, and the elements of C are this product's alone.
+    // SAFETY: `check` covers all rows and columns, and only this product accesses the elements of C.
     unsafe { serial_to(isa, [m, n, k], a, b, c.target(), accumulate, scratch) };
 }
 
 /// [`serial`] into memory that other threads write elsewhere.
 ///
 /// # Safety
-/// Strided operands cover their extents; every element of `c` is valid and nobody else touches it.
+/// Strided operands cover their extents; every element of `c` is valid and nothing else accesses it.
 #[allow(clippy::too_many_arguments)]
 pub(crate) unsafe fn serial_to(
     isa: Isa,
     [m, n, k]: [usize; 3],
     a: &impl Operand,
     b: &impl Operand,
-    c: Target,
+    c: TileOutput,
     accumulate: bool,
     scratch: &mut [f32],
 ) {
@@ -175,8 +174,8 @@ impl<'a> Panels<'a> {
         &self.data[p * self.k * NR..(p + 1) * self.k * NR]
     }
 
-    /// C = A·B, or C = C + A·B if `accumulate`, where A is `m` rows read where they lie; best for few.
-    pub fn multiply(&self, team: &Team, m: usize, a: Strided<'_>, c: Output<'_>, accumulate: bool) {
+    /// C = A·B, or C = C + A·B if `accumulate`, where A is `m` rows read in place; best for few rows.
+    pub fn multiply(&self, team: &Team, m: usize, a: Strided<'_>, c: OutputMatrix<'_>, accumulate: bool) {
         let (n, k) = (self.n, self.k);
         assert!(a.covers(m, k), "left operand is smaller than {m} x {k}");
         assert!(c.inner > 0 && c.covers(m, n), "output is smaller than {m} x {n}");
@@ -184,7 +183,7 @@ impl<'a> Panels<'a> {
         let multiply = |cols: Range<usize>| {
             for start in (0..k.max(1)).step_by(K_BLOCK) {
                 let len = K_BLOCK.min(k - start);
-                let store = if accumulate || start > 0 { Store::Add } else { Store::Set };
+                let store = if accumulate || start > 0 { StoreMode::Add } else { StoreMode::Set };
                 let ptr = a.data.as_ptr().wrapping_add(start * a.reduced);
                 let left = Left { ptr, sliver: MR * a.outer, row: a.outer, step: a.reduced };
                 let ptr = self.data.as_ptr().wrapping_add(cols.start * k + start * NR);
@@ -197,7 +196,7 @@ impl<'a> Panels<'a> {
     }
 }
 
-/// Rows and columns of the grid of parts: as many parts as pay off, as square as possible.
+/// Rows and columns of the grid of parts: as many parts as are worth it, as square as possible.
 fn grid(threads: usize, m: usize, n: usize, k: usize) -> (usize, usize) {
     let work = m.saturating_mul(n).saturating_mul(k.max(1));
     let parts = threads.min(work / PART).max(1);
@@ -217,7 +216,7 @@ fn check(
     k: usize,
     a: &impl Operand,
     b: &impl Operand,
-    c: &Output<'_>,
+    c: &OutputMatrix<'_>,
     scratch: usize,
     needed: usize,
 ) {
@@ -227,26 +226,26 @@ fn check(
     assert!(scratch >= needed, "scratch has {scratch} floats, {needed} needed");
 }
 
-/// The output as threads share it.
-struct Shared(Target);
+/// The output, shared by threads.
+struct Shared(TileOutput);
 
 // SAFETY: threads write disjoint blocks of it.
 unsafe impl Sync for Shared {}
 
-/// Whether A may be read where it lies: few columns use each element, or it is all close by.
+/// A, if it is better read in place: few columns use each element, or A is small.
 fn left_in_place(a: Option<Strided<'_>>, m: usize, n: usize, k: usize) -> Option<Strided<'_>> {
     a.filter(|s| (s.reduced == 1 && n <= 8 * NR) || n <= NR || m * k <= 4096)
 }
 
-/// Whether B may be read where it lies: its columns are contiguous and few rows use each element.
+/// B, if it is better read in place: its columns are contiguous and few rows use each element, or B is small.
 fn right_in_place(b: Option<Strided<'_>>, m: usize, n: usize, k: usize) -> Option<Strided<'_>> {
     b.filter(|s| s.outer == 1 && (m <= 2 * MR || n * k <= 4096))
 }
 
-/// The rows and columns of one thread.
+/// Computes the rows and columns of one thread.
 ///
 /// # Safety
-/// Strided operands and `c` cover `rows`, `cols` and `k`; nobody else touches that block of C.
+/// Strided operands and `c` cover `rows`, `cols` and `k`; nothing else accesses that block of C.
 #[allow(clippy::too_many_arguments)]
 unsafe fn block(
     isa: Isa,
@@ -255,7 +254,7 @@ unsafe fn block(
     k: usize,
     a: &impl Operand,
     b: &impl Operand,
-    c: Target,
+    c: TileOutput,
     accumulate: bool,
     scratch: &mut [f32],
 ) {
@@ -263,12 +262,12 @@ unsafe fn block(
     let b_here = right_in_place(b.strided(), rows.len(), cols.len(), k);
     for j0 in cols.clone().step_by(NC) {
         let cols = j0..cols.end.min(j0 + NC);
-        // With nothing to reduce, one empty block still sets C to zero.
+        // An empty sum is one empty block, which sets C to zero.
         let mut ks = 0..if k > 0 { k.min(a.block_end(0)) } else { 0 };
         loop {
-            let store = if accumulate || ks.start > 0 { Store::Add } else { Store::Set };
+            let store = if accumulate || ks.start > 0 { StoreMode::Add } else { StoreMode::Set };
             let (b_pack, a_pack) = scratch.split_at_mut(cols.len().next_multiple_of(NR) * ks.len());
-            // Slivers read in place must be whole, so a last partial one is packed all the same.
+            // Slivers read in place must be whole, so an incomplete last one is packed.
             let here = if b_here.is_some() { cols.len() / NR * NR } else { 0 };
             let packed = cols.start + here..cols.end;
             let b_pack = &mut b_pack[..packed.len().next_multiple_of(NR) * ks.len()];
@@ -317,7 +316,7 @@ mod tests {
     use super::*;
     use crate::kernel::testing::{bits, noise};
 
-    /// The contract, literally.
+    /// The definition, literally.
     fn definition(m: usize, n: usize, k: usize, a: Strided<'_>, b: Strided<'_>, c: &mut [f32], add: bool) {
         for i in 0..m {
             for j in 0..n {
@@ -376,7 +375,7 @@ mod tests {
                     for team in &teams {
                         let mut c = start.clone();
                         let mut scratch = vec![f32::NAN; scratch_len(m, n, k, team.threads())];
-                        gemm(team, [m, n, k], &a, &b, Output::rows(&mut c, n), add, &mut scratch);
+                        gemm(team, [m, n, k], &a, &b, OutputMatrix::rows(&mut c, n), add, &mut scratch);
                         let what = (m, n, k, ta, tb, add, team.threads(), team.isa());
                         assert_eq!(bits(&c), bits(&want), "{what:?}");
                     }
@@ -397,7 +396,7 @@ mod tests {
                 definition(m, n, k, a, b, &mut want, add);
                 let mut memory = vec![f32::NAN; Panels::len(n, k)];
                 let panels = Panels::pack(team, n, k, &b, &mut memory);
-                panels.multiply(team, m, a, Output::rows(&mut got, n), add);
+                panels.multiply(team, m, a, OutputMatrix::rows(&mut got, n), add);
                 assert_eq!(bits(&got), bits(&want), "{:?} {add} {}", (m, n, k), team.threads());
             }
         }
@@ -411,7 +410,7 @@ mod tests {
         let b = Strided { data: &y, outer: 1, reduced: n };
         let mut c = vec![0.0; m * n];
         let mut scratch = vec![0.0; serial_scratch_len(m, n, k)];
-        serial(Isa::detect(), [m, n, k], &a, &b, Output::rows(&mut c, n), false, &mut scratch);
+        serial(Isa::detect(), [m, n, k], &a, &b, OutputMatrix::rows(&mut c, n), false, &mut scratch);
         for i in 0..m {
             for j in 0..n {
                 let want: f64 = (0..k).map(|p| x[i * k + p] as f64 * y[p * n + j] as f64).sum();
@@ -430,7 +429,7 @@ mod tests {
             let mut c = vec![0.0; rows.len() * cols.len()];
             let shape = [rows.len(), cols.len(), k];
             let mut scratch = vec![0.0; serial_scratch_len(shape[0], shape[1], k)];
-            serial(Isa::detect(), shape, &a, &b, Output::rows(&mut c, cols.len()), false, &mut scratch);
+            serial(Isa::detect(), shape, &a, &b, OutputMatrix::rows(&mut c, cols.len()), false, &mut scratch);
             c
         };
         let whole = run(0..m, 0..n);
@@ -453,7 +452,7 @@ mod tests {
         definition(m, n, k, a, b, &mut want, false);
         let mut c = vec![0.0; m * n];
         let mut scratch = vec![0.0; serial_scratch_len(m, n, k)];
-        let out = Output::runs(&mut c, 7, 7, 35);
+        let out = OutputMatrix::runs(&mut c, 7, 7, 35);
         serial(Isa::detect(), [m, n, k], &a, &b, out, false, &mut scratch);
         for i in 0..m {
             for j in 0..n {

@@ -1,18 +1,18 @@
-//! A grid of positions that read the channels of images through the taps of a window, each element at
-//! the sum of an offset of the position and an offset of the tap: in the images themselves, or in a copy
-//! of what some positions read, framed with zeros.
+//! A grid of positions that read the channels of images through the taps of a window. The offset of an element is the sum
+//! of an offset of the position and one of the tap, in the images themselves or in a zero-padded copy of the region that
+//! some positions read.
 
-use crate::kernel::tile::{self, NR, Store};
+use crate::kernel::tile::{self, NR, StoreMode};
 use crate::team::isa::Isa;
 use std::ops::Range;
 
-/// Floats of a channel that is read where it lies.
+/// Most floats of a channel that is read in place.
 const NEAR: usize = 400;
 
 /// Along each axis, position `p` reads through tap `t` the coordinate `p * step + first + t * slope`
 /// of the source, and zero outside it.
 #[derive(Clone, Copy, Debug)]
-pub struct Grid {
+pub struct TapGrid {
     /// Extents of the positions.
     pub positions: [usize; 3],
     /// Extents of a channel of the source.
@@ -29,7 +29,7 @@ pub struct Grid {
 
 /// The source of a grid: channel `c` of image `n` starts at `n * image + c * plane`.
 #[derive(Clone, Copy)]
-pub struct Images<'a> {
+pub struct ImageSource<'a> {
     /// The elements, from the first channel of the group.
     pub data: &'a [f32],
     /// Distance between images.
@@ -40,7 +40,7 @@ pub struct Images<'a> {
     pub channels: usize,
 }
 
-/// Part of a source with coordinates from `low`, zeros where it reaches outside.
+/// A region of a source from the coordinates `low`; zero outside the source.
 #[derive(Clone, Copy, Debug)]
 struct Region {
     low: [isize; 3],
@@ -78,7 +78,7 @@ pub fn unflatten(i: usize, e: [usize; 3]) -> [usize; 3] {
     [i / (e[1] * e[2]), i / e[2] % e[1], i % e[2]]
 }
 
-impl Grid {
+impl TapGrid {
     pub fn count(&self) -> usize {
         self.positions.iter().product()
     }
@@ -99,8 +99,8 @@ impl Grid {
         Region { low: std::array::from_fn(low), extents: std::array::from_fn(extent) }
     }
 
-    /// Whether the source is read where it lies: no position reads outside, and neighbouring channels
-    /// are not so far apart that each takes a page and a place in the cache of its own.
+    /// Whether the source is read in place: no position reads outside, and channels are small enough that several share
+    /// a page.
     pub fn in_place(&self) -> bool {
         self.count() == 0 || {
             let all = self.region([0; 3], self.positions);
@@ -109,7 +109,7 @@ impl Grid {
         }
     }
 
-    /// What the smallest box with all of a range of flattened positions reads.
+    /// The region that the smallest box around a range of flattened positions reads.
     fn tight(&self, range: &Range<usize>) -> Region {
         let (low, high) = (unflatten(range.start, self.positions), unflatten(range.end - 1, self.positions));
         let (mut corner, mut extents) = ([0; 3], self.positions);
@@ -121,7 +121,7 @@ impl Grid {
         self.region(corner, extents)
     }
 
-    /// As [`Grid::tight`] with whole rows, so that regions of several images have one pitch.
+    /// As [`TapGrid::tight`] with whole rows, so that regions of several images have one pitch.
     fn slab(&self, range: &Range<usize>) -> Region {
         let flat = |a: usize| self.positions[a] == 1 && self.taps[a] == 1;
         let axis = (0..2).take_while(|&a| flat(a)).count();
@@ -132,7 +132,7 @@ impl Grid {
         self.region(corner, extents)
     }
 
-    /// Where a position reads through the tap nearest to the start of its region.
+    /// Offset of a position in its region through the tap nearest to the start.
     fn position_offset(&self, region: &Region, position: usize) -> usize {
         let p = unflatten(position, self.positions);
         (0..3).fold(0, |at, a| {
@@ -141,7 +141,7 @@ impl Grid {
         })
     }
 
-    /// How far a tap lies from the one nearest to the start.
+    /// Offset of a tap relative to the one nearest to the start.
     fn tap_offset(&self, extents: [usize; 3], tap: usize) -> usize {
         let t = unflatten(tap, self.taps);
         (0..3).fold(0, |at, a| {
@@ -150,13 +150,13 @@ impl Grid {
     }
 }
 
-/// What some (image, position) pairs read: where it lies, or a copy. A channel of the copy holds the
-/// regions of the images one after the other.
-pub struct Source<'a> {
-    grid: &'a Grid,
+/// The elements that some (image, position) pairs read, in place or copied. A channel of the copy holds the regions of
+/// the images one after the other.
+pub struct PatchSource<'a> {
+    grid: &'a TapGrid,
     data: &'a [f32],
     pairs: Range<usize>,
-    /// Distance between images where they lie.
+    /// Distance between images, if they are read in place.
     image: Option<usize>,
     /// Distance between channels.
     plane: usize,
@@ -172,8 +172,8 @@ pub fn by_image(count: usize, pairs: &Range<usize>) -> impl Iterator<Item = (usi
         .map(move |i| (i, pairs.start.max(i * count) - i * count..pairs.end.min((i + 1) * count) - i * count))
 }
 
-/// The regions that pairs read, image by image, each with the place in a channel where it starts.
-fn regions(grid: &Grid, pairs: &Range<usize>) -> impl Iterator<Item = (usize, Region, usize)> {
+/// The regions that pairs read, image by image, each with its start in a channel of the copy.
+fn regions(grid: &TapGrid, pairs: &Range<usize>) -> impl Iterator<Item = (usize, Region, usize)> {
     let single = pairs.start / grid.count() == (pairs.end - 1) / grid.count();
     by_image(grid.count(), pairs).scan(0, move |at, (image, positions)| {
         let region = if single { grid.tight(&positions) } else { grid.slab(&positions) };
@@ -183,26 +183,26 @@ fn regions(grid: &Grid, pairs: &Range<usize>) -> impl Iterator<Item = (usize, Re
     })
 }
 
-/// Floats of one channel of a copy: an odd number of cache lines, so that the same place in many channels
-/// does not fall on one place of the cache.
-pub fn plane_len(grid: &Grid, pairs: &Range<usize>) -> usize {
+/// Floats of one channel of a copy: an odd number of cache lines, so that equal offsets in many channels do not map to
+/// the same cache set.
+pub fn plane_len(grid: &TapGrid, pairs: &Range<usize>) -> usize {
     const LINE: usize = 16;
     let len: usize = regions(grid, pairs).map(|(_, r, _)| r.len()).sum();
     if grid.in_place() { 0 } else { (len.div_ceil(LINE) | 1) * LINE }
 }
 
-impl<'a> Source<'a> {
+impl<'a> PatchSource<'a> {
     pub fn new(
-        grid: &'a Grid,
-        images: Images<'a>,
+        grid: &'a TapGrid,
+        images: ImageSource<'a>,
         pairs: Range<usize>,
         channels: Range<usize>,
         copy: &'a mut [f32],
-    ) -> Source<'a> {
+    ) -> PatchSource<'a> {
         let plane = grid.source.iter().product();
         if grid.in_place() {
             let data = &images.data[pairs.start / grid.count() * images.image + channels.start * plane..];
-            return Source { grid, data, pairs, image: Some(images.image), plane, extents: grid.source };
+            return PatchSource { grid, data, pairs, image: Some(images.image), plane, extents: grid.source };
         }
         let len = plane_len(grid, &pairs);
         let mut extents = [0; 3];
@@ -213,7 +213,7 @@ impl<'a> Source<'a> {
                 region.copy(grid.source, from, &mut copy[j * len + start..][..region.len()]);
             }
         }
-        Source { grid, data: &copy[..channels.len() * len], pairs, image: None, plane: len, extents }
+        PatchSource { grid, data: &copy[..channels.len() * len], pairs, image: None, plane: len, extents }
     }
 
     /// Offsets of all pairs through the tap nearest to the start.
@@ -252,7 +252,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// `sums (+)=` what lies at `rows[i] + steps[k]` times row k of the panel, rows of [`NR`].
+    /// `sums (+)=` element `rows[i] + steps[k]` times row k of the panel; rows have [`NR`] elements.
     pub fn multiply(
         &self,
         isa: Isa,
@@ -260,7 +260,7 @@ impl<'a> Source<'a> {
         steps: &[usize],
         panel: &[f32],
         sums: &mut [f32],
-        store: Store,
+        store: StoreMode,
     ) {
         let furthest = rows.iter().max().zip(steps.iter().max()).map_or(0, |(row, step)| row + step);
         assert!(steps.is_empty() || furthest < self.data.len(), "a position reads outside its image");

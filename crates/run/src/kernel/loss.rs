@@ -1,5 +1,4 @@
-//! Cross entropy of one row of logits and its gradient. That a target is one of the classes is the
-//! caller's promise; a class that is not there panics.
+//! Cross entropy of one row of logits and its gradient. Panics if the target is not one of the classes.
 
 use crate::kernel::math::exp_normal;
 use crate::kernel::reduce;
@@ -12,7 +11,7 @@ pub fn cross_entropy(isa: Isa, x: &[f32], target: Option<usize>, smoothing: f32)
     let (largest, rest) = log_sum_exp(isa, x);
     let lse = largest + rest;
     let Some(target) = target else { return (0.0, lse) };
-    // The differences to the largest are exact or nearly so, those to the rounded lse are not.
+    // Differences to the largest logit are (nearly) exact; differences to the rounded lse are not.
     let hit = largest - x[target] + rest;
     if smoothing == 0.0 {
         return (hit, lse);
@@ -21,8 +20,7 @@ pub fn cross_entropy(isa: Isa, x: &[f32], target: Option<usize>, smoothing: f32)
     ((1.0 - smoothing) * hit + smoothing * spread, lse)
 }
 
-/// `dx = drow·(e^(x - lse) - (1-s)·[target] - s/c)`, or 0 without a target; logits that are not given lie
-/// in `dx`.
+/// `dx = drow·(e^(x - lse) - (1-s)·[target] - s/c)`, or 0 without a target. If `x` is `None`, `dx` holds the logits.
 pub fn cross_entropy_grad(
     isa: Isa,
     x: Option<&[f32]>,

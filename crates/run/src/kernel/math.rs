@@ -53,7 +53,7 @@ pub fn exp(x: f32) -> f32 {
     p * pow2(half) * pow2(n.wrapping_sub(half))
 }
 
-/// [`exp`] at less cost: the same bits from -87.3 to 88.3, zero below -87.7, infinity above 88.4.
+/// A cheaper [`exp`]: the same bits from -87.3 to 88.3, zero below -87.7, infinity above 88.4.
 #[inline(always)]
 pub fn exp_normal(x: f32) -> f32 {
     let (p, shifted) = exp_parts(limit(x, -88.0, 88.5));
@@ -161,29 +161,12 @@ pub fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exp_normal(-x))
 }
 
-/// Derivative of [`sigmoid`] by its argument.
-#[inline(always)]
-pub fn sigmoid_grad(x: f32) -> f32 {
-    // Symmetric, so the argument with the accurate complement serves both sides.
-    let e = exp_normal(-x.abs());
-    let s = 1.0 / (1.0 + e);
-    e * s * s
-}
-
 /// [`sigmoid`] and its derivative from one exponential.
 #[inline(always)]
 fn sigmoid_and_grad(x: f32) -> (f32, f32) {
     let e = exp_normal(-x.abs());
     let s = 1.0 / (1.0 + e);
     (if x < 0.0 { e * s } else { s }, e * s * s)
-}
-
-/// Derivative of [`tanh`] by its argument.
-#[inline(always)]
-pub fn tanh_grad(x: f32) -> f32 {
-    let e = exp_normal(-2.0 * x.abs());
-    let s = 1.0 / (1.0 + e);
-    4.0 * e * s * s
 }
 
 /// ln(1 + e^x) without overflow; its derivative is [`sigmoid`].
@@ -196,7 +179,7 @@ pub fn softplus(x: f32) -> f32 {
 /// x · sigmoid(x).
 #[inline(always)]
 pub fn silu(x: f32) -> f32 {
-    // Far to the left the product is zero; limiting keeps -infinity from giving NaN.
+    // The limit keeps -infinity from giving NaN; below it the product is zero.
     let x = limit(x, -128.0, f32::INFINITY);
     x * sigmoid(x)
 }
@@ -324,10 +307,8 @@ mod tests {
         let inner = |x: f64| (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
         let slope = |x: f64| (2.0 / std::f64::consts::PI).sqrt() * (1.0 + 3.0 * 0.044715 * x * x);
         type Row<'a> = (&'static str, fn(f32) -> f32, &'a dyn Fn(f64) -> f64);
-        let rows: [Row<'_>; 10] = [
+        let rows: [Row<'_>; 8] = [
             ("sigmoid", sigmoid, &sig),
-            ("sigmoid_grad", sigmoid_grad, &|x| sig(x) * sig(-x)),
-            ("tanh_grad", tanh_grad, &|x| 1.0 / x.cosh().powi(2)),
             ("softplus", softplus, &|x| if x > 40.0 { x } else { x.exp().ln_1p() }),
             ("silu", silu, &|x| x * sig(x)),
             ("silu_grad", silu_grad, &|x| sig(x) * (1.0 + x * sig(-x))),
@@ -369,13 +350,11 @@ mod tests {
     fn infinities() {
         let inf = f32::INFINITY;
         type Row = (&'static str, fn(f32) -> f32, f32, f32);
-        let rows: [Row; 13] = [
+        let rows: [Row; 11] = [
             ("exp", exp, 0.0, inf),
             ("tanh", tanh, -1.0, 1.0),
             ("erf", erf, -1.0, 1.0),
             ("sigmoid", sigmoid, 0.0, 1.0),
-            ("sigmoid_grad", sigmoid_grad, 0.0, 0.0),
-            ("tanh_grad", tanh_grad, 0.0, 0.0),
             ("softplus", softplus, 0.0, inf),
             ("silu", silu, 0.0, inf),
             ("silu_grad", silu_grad, 0.0, 1.0),
@@ -406,12 +385,12 @@ mod tests {
 
     #[test]
     fn every_instruction_set_gives_the_same_bits() {
-        slices!(exp exp_normal ln tanh erf sigmoid sigmoid_grad tanh_grad softplus silu silu_grad gelu gelu_grad gelu_tanh gelu_tanh_grad rsqrt);
+        slices!(exp exp_normal ln tanh erf sigmoid softplus silu silu_grad gelu gelu_grad gelu_tanh gelu_tanh_grad rsqrt);
         type Row = (&'static str, fn(Isa, &[f32], &mut [f32]));
         macro_rules! rows {
             ($($f:ident)+) => { [$((stringify!($f), $f as fn(Isa, &[f32], &mut [f32]))),+] };
         }
-        let rows: [Row; 16] = rows!(exp exp_normal ln tanh erf sigmoid sigmoid_grad tanh_grad softplus silu silu_grad gelu gelu_grad gelu_tanh gelu_tanh_grad rsqrt);
+        let rows: [Row; 14] = rows!(exp exp_normal ln tanh erf sigmoid softplus silu silu_grad gelu gelu_grad gelu_tanh gelu_tanh_grad rsqrt);
         let x: Vec<f32> = sweep().step_by(17).filter(|x| !x.is_nan()).collect();
         for (name, f) in rows {
             let results = Isa::all().into_iter().map(|isa| {

@@ -2,11 +2,10 @@
 //!
 //! # Numerics
 //!
-//! Every output element is defined by the operator's arithmetic and the order stated here. It never
-//! depends on the number of threads, the instruction set, alignment, or the extents of other axes (a
-//! row alone has the bits it has among others). A fused multiply-add is one rounding everywhere:
-//! `f32::mul_add` is hardware FMA where there is one and exact software elsewhere, and Rust never
-//! contracts `a * b + c` on its own. Which NaN comes out (sign, payload) is not specified.
+//! Every output element is defined by the arithmetic of the operator and the order stated here. It never depends on the
+//! number of threads, the instruction set, alignment, or the extents of other axes (a row alone has the bits it has among
+//! others). A fused multiply-add rounds once everywhere: `f32::mul_add` is hardware FMA where available and exact software
+//! elsewhere, and Rust never contracts `a * b + c` on its own. Sign and payload of a NaN are not specified.
 //!
 //! - **Matrix products** ([`gemm`], [`conv`], tile products of [`attention`]): the reduced index is cut
 //!   into blocks of [`K_BLOCK`] from 0. Within a block, `acc = fma(a[k], b[k], acc)` with `k` ascending
@@ -15,23 +14,21 @@
 //! - **Reductions** ([`reduce`]): element `j` belongs to lane `j % LANES`; each lane is a sequential
 //!   chain over its elements starting at the neutral element; then lane `l` takes in lane `l + 8`,
 //!   then `l + 4`, `l + 2`, `l + 1`. Down the rows of a matrix, `j` is the row index.
-//! - **Convolutions**: a padded or missed tap multiplies an exact `+0.0` and stays in its place in
-//!   the sum. Forward reduces (channel, kernel position), the input gradient (output channel, kernel
-//!   position), the weight gradient (image, output position), each flattened in that order. A strided
-//!   input gradient ends with adding `+0.0`, which lets kernels leave out the zeros between outputs.
-//! - **Pooling and resampling** ([`pool`]): a window's lines element by element in order, then along the
-//!   line, those outside skipped; an element's gradient in the same way from its windows by ascending
-//!   tap (averages) or ascending window (maxima, boxes). Neighbouring elements of a box are reductions,
-//!   added in order. Divisions come last, once.
+//! - **Convolutions**: a tap outside the input multiplies an exact `+0.0` and keeps its place in the sum. Forward reduces
+//!   (channel, kernel position), the input gradient (output channel, kernel position), the weight gradient (image, output
+//!   position), each flattened in that order. A strided input gradient ends with adding `+0.0`, which allows kernels to
+//!   skip the zeros between outputs.
+//! - **Pooling and resampling** ([`pool`]): the lines of a window element by element in order, then along the line; taps
+//!   outside are skipped. The gradient of an element sums over its windows by ascending tap (averages) or ascending window
+//!   (maxima, boxes). Neighbouring elements of a box are reductions, added in order. Division comes last.
 //! - **Recurrent layers** ([`recurrent`]): matrix products as above, gates element by element.
 //! - **Running sums** ([`scan`]) in double precision along the axis, rounded once per element.
 //! - **Attention**: see [`attention`].
-//! - **Softmax, losses, normalisation** ([`softmax`], [`loss`], [`norm`]): sums over a row or run are
-//!   reductions; what several samples contribute to a channel is added in order of the samples, except
-//!   that in batch normalisation the lanes of a channel go on from sample to sample, for the moments
-//!   in double precision.
-//! - **Element-wise programs** ([`elementwise`], [`block_reduce`]): element by element what the operators alone give; what is
-//!   reduced of them has the order of a reduction of the whole.
+//! - **Softmax, losses, normalisation** ([`softmax`], [`loss`], [`norm`]): sums over a row or run are reductions. The
+//!   contributions of several samples to a channel are added in the order of the samples; in batch normalisation, the
+//!   lanes of a channel continue from sample to sample, for the moments in double precision.
+//! - **Element-wise programs** ([`elementwise`], [`block_reduce`]): the bits of the single operators; a reduction of their
+//!   results has the order of a reduction of the whole value.
 //! - **Functions** ([`math`]): fixed sequences of basic operations, the same on every machine.
 
 pub mod attention;
@@ -65,7 +62,7 @@ pub const LANES: usize = 16;
 
 #[cfg(test)]
 pub(crate) mod testing {
-    //! What kernel tests share: reproducible noise and comparison by bits.
+    //! Helpers of kernel tests: reproducible noise and comparison by bits.
 
     /// Values in [-1, 1) from a small mixing function, with some exact zeros.
     pub fn noise(len: usize, seed: u64) -> Vec<f32> {

@@ -1,7 +1,6 @@
-//! The loops of layer, RMS, group and batch normalisation and of their gradients, on one contiguous run
-//! at a time, or on one run for each of several channels. Gain and bias are one per element or one for the
-//! run; both give the same bits for the same numbers. Sums are in lane order; how runs are combined is the
-//! caller's business, except that the lanes of a channel go on from run to run.
+//! The loops of layer, RMS, group and batch normalisation and of their gradients, on one contiguous run, or on one run
+//! for each of several channels. Gain and bias are per element or per run; equal numbers give equal bits. Sums are in
+//! lane order. The caller combines runs, except that the lanes of a channel continue from run to run.
 //!
 //! `x̂ = (x - mean)·rstd`, `y = fma(x̂, gamma, beta)`, and with `d = fma(dy, gamma, -level)`,
 //! `dx = rstd·fma(-x̂, slope, d)`, where level and slope are the means of dy·gamma and dy·gamma·x̂.
@@ -18,7 +17,7 @@ pub enum Affine<'a> {
     Each(&'a [f32], &'a [f32]),
     /// A gain per element and no bias.
     EachGain(&'a [f32]),
-    /// The same gain and bias for all.
+    /// One gain and bias for the run.
     Same(f32, f32),
 }
 
@@ -64,13 +63,6 @@ fn normalize_body(x: &[f32], m: Moments, affine: Affine<'_>, y: &mut [f32]) {
             }
         }
     }
-}
-
-#[inline(always)]
-fn sums_body(x: &[f32], dy: &[f32], m: Moments) -> [f32; 2] {
-    let mut pairs = [Pairs::ZERO];
-    add_pairs_body(x, dy, x.len(), &[m], &mut pairs);
-    pairs[0].sums()
 }
 
 #[inline(always)]
@@ -140,7 +132,7 @@ fn fold_lanes_body(lanes: &mut [f32], width: usize) {
         }
         half /= 2;
     }
-    // What adding an unused lane does: a negative zero becomes a positive one.
+    // Adding an unused lane turns a negative zero into a positive one.
     if used < LANES {
         lanes[..width].iter_mut().for_each(|a| *a += 0.0);
     }
@@ -149,22 +141,20 @@ fn fold_lanes_body(lanes: &mut [f32], width: usize) {
 simd! {
     /// `y = fma(x̂, gamma, beta)` along a run.
     pub fn normalize(x: &[f32], m: Moments, affine: Affine<'_>, y: &mut [f32]) = normalize_body;
-    /// The sums of dy and of dy·x̂ over a run.
-    pub fn sums(x: &[f32], dy: &[f32], m: Moments) -> [f32; 2] = sums_body;
     /// The sums of dy·gamma and of dy·gamma·x̂ over a run.
     pub fn gained_sums(x: &[f32], dy: &[f32], gamma: &[f32], m: Moments) -> [f32; 2] = gained_sums_body;
     /// `dx` of a row with a gain per element, which also adds dy·x̂ to dgamma and dy to dbeta.
     pub fn row_grad(x: &[f32], dy: &[f32], m: Moments, gamma: &[f32], s: Slopes, dx: &mut [f32], dgamma: &mut [f32], dbeta: Option<&mut [f32]>) = row_grad_body;
-    /// Combines lanes of `width` elements each, the first of [`LANES`], by the fixed tree into lane 0.
+    /// Combines at most [`LANES`] lanes of `width` elements by the fixed tree into lane 0.
     pub fn fold_lanes(lanes: &mut [f32], width: usize) = fold_lanes_body;
 }
 
-/// Sums of one channel in double precision, by lanes that go on from run to run.
+/// Sums of one channel in double precision, in lanes that continue from run to run.
 #[derive(Clone, Copy, Debug)]
 pub struct Totals([f64; LANES]);
 
 impl Totals {
-    /// Of nothing.
+    /// Empty sums.
     pub const ZERO: Totals = Totals([0.0; LANES]);
 
     /// The mean of `count` elements.
@@ -179,7 +169,7 @@ impl Totals {
     }
 }
 
-/// Sums of dy and of dy·x̂ of one channel, by lanes that go on from run to run.
+/// Sums of dy and of dy·x̂ of one channel, in lanes that continue from run to run.
 #[derive(Clone, Copy, Debug)]
 pub struct Pairs {
     plain: [f32; LANES],
@@ -187,7 +177,7 @@ pub struct Pairs {
 }
 
 impl Pairs {
-    /// Of nothing.
+    /// Empty sums.
     pub const ZERO: Pairs = Pairs { plain: [0.0; LANES], weighted: [0.0; LANES] };
 
     /// Both sums.
@@ -196,12 +186,12 @@ impl Pairs {
     }
 }
 
-/// The elements `at` of `x`, fewer than there are lanes, filled up with zeros, which add nothing.
+/// The elements `at` of `x`, at most [`LANES`], padded with zeros.
 #[inline(always)]
 fn filled(x: &[f32], at: Range<usize>) -> [f32; LANES] {
     let mut all = [0.0; LANES];
     match x.get(at.start..at.start + LANES) {
-        // Reading on and choosing is faster than copying a few.
+        // Reading past the end and selecting is faster than a short copy.
         Some(more) => {
             let n = at.len() as u32;
             for l in 0..LANES {
@@ -280,10 +270,10 @@ fn add_pairs_body(x: &[f32], dy: &[f32], space: usize, moments: &[Moments], pair
     }
 }
 
-/// Runs shorter than this go by whole lanes, because loops of known length cost nothing to start.
+/// Runs shorter than this are processed by whole lanes, because loops of known length have no start-up cost.
 const SHORT: usize = 64;
 
-/// How many elements of a run go by lanes.
+/// Number of elements of a run that are processed by whole lanes.
 #[inline(always)]
 fn by_lanes(space: usize) -> usize {
     if space < SHORT { space / LANES * LANES } else { 0 }
@@ -339,15 +329,15 @@ fn input_grad_runs_body(
 }
 
 simd! {
-    /// Takes one run of `space` elements for each channel into its totals.
+    /// Adds one run of `space` elements per channel to its totals.
     pub fn add_totals(x: &[f32], space: usize, totals: &mut [Totals]) = add_totals_body;
     /// As [`add_totals`], of the squares of the distances from each channel's mean.
     pub fn add_squares(x: &[f32], space: usize, means: &[f32], totals: &mut [Totals]) = add_squares_body;
-    /// Takes one run of `space` elements for each channel into its sums of dy and dy·x̂.
+    /// Adds one run of `space` elements per channel to its sums of dy and dy·x̂.
     pub fn add_pairs(x: &[f32], dy: &[f32], space: usize, moments: &[Moments], pairs: &mut [Pairs]) = add_pairs_body;
-    /// [`normalize`] of one run for each channel, given its moments, gain and bias.
+    /// [`normalize`] of one run per channel, given its moments, gain and bias.
     pub fn normalize_runs(x: &[f32], space: usize, channels: &[(Moments, f32, f32)], y: &mut [f32]) = normalize_runs_body;
-    /// `dx` of one run for each channel, given its moments, gain and slopes.
+    /// `dx` of one run per channel, given its moments, gain and slopes.
     pub fn input_grad_runs(x: &[f32], dy: &[f32], space: usize, channels: &[(Moments, f32, Slopes)], dx: &mut [f32]) = input_grad_runs_body;
 }
 
@@ -416,8 +406,7 @@ simd! {
     fn normal_dots_range(x: &[f32], dy: Matrix<'_>, c: Columns<'_>, c0: usize, out: &mut [f32]) = normal_dots_body;
 }
 
-/// Sums over the rows of dy·x̂ for the columns from `c0` on, as many as `out` holds, of two matrices as
-/// wide as the `c` are long.
+/// Sums of dy·x̂ over the rows of two matrices, for `out.len()` columns from `c0` on.
 pub fn normal_dots(isa: Isa, x: &[f32], dy: &[f32], c: Columns<'_>, c0: usize, out: &mut [f32]) {
     let cols = c.mean.len();
     assert!(x.len() == dy.len() && c.rstd.len() == cols, "matrices of different sizes");
@@ -428,6 +417,12 @@ pub fn normal_dots(isa: Isa, x: &[f32], dy: &[f32], c: Columns<'_>, c0: usize, o
 mod tests {
     use super::*;
     use crate::kernel::testing::{bits, noise};
+
+    fn sums(isa: Isa, x: &[f32], dy: &[f32], m: Moments) -> [f32; 2] {
+        let mut pairs = [Pairs::ZERO];
+        add_pairs(isa, x, dy, x.len(), &[m], &mut pairs);
+        pairs[0].sums()
+    }
 
     #[test]
     fn sums_have_the_bits_of_the_reductions() {

@@ -1,5 +1,5 @@
-//! Operands of matrix products as the blocked algorithm wants them: slivers of a few outer indices,
-//! reduced index major. Anything that can write slivers can be multiplied without existing in memory.
+//! Operands of matrix products in the layout of the blocked algorithm: slivers of a few outer indices, reduced index
+//! major. An operand that can write slivers need not exist in memory.
 
 use crate::kernel::K_BLOCK;
 use crate::kernel::tile::{MR, NR};
@@ -9,12 +9,12 @@ use std::ops::Range;
 pub trait Operand: Sync {
     /// Writes the elements of `outer` x `reduced` to `dst` in slivers of `width` outer indices:
     /// element (i, k) at `(i' / width) * len * width + k' * width + i' % width`, where `i'` and `k'`
-    /// count from the range starts and `len` is the length of `reduced`. Places past the last outer
+    /// count from the range starts and `len` is the length of `reduced`. Elements past the last outer
     /// index are zeroed. `dst` holds exactly the slivers.
     fn pack(&self, outer: Range<usize>, reduced: Range<usize>, width: usize, dst: &mut [f32]);
 
-    /// Where the block of the reduced index that starts at `from` ends (it may end sooner with the
-    /// index itself); the left operand decides.
+    /// End of the block of the reduced index that starts at `from`. The left operand determines the blocks; the caller
+    /// limits the end to the index.
     fn block_end(&self, from: usize) -> usize {
         from + K_BLOCK
     }
@@ -76,6 +76,9 @@ pub struct Nested<'a> {
 
 impl Operand for Nested<'_> {
     fn pack(&self, outer: Range<usize>, reduced: Range<usize>, width: usize, dst: &mut [f32]) {
+        if let Some(strided) = self.strided() {
+            return strided.pack(outer, reduced, width, dst);
+        }
         let (above, (run, step)) = match self.loops {
             [above @ .., innermost] => (above, *innermost),
             [] => (&[][..], (1, 0)),
@@ -100,22 +103,21 @@ impl Operand for Nested<'_> {
     fn strided(&self) -> Option<Strided<'_>> {
         let reduced = match self.loops {
             [] => 0,
-            [(_, step)] => *step,
+            [(_, step)] | [(_, step), (1, _)] => *step,
             _ => return None,
         };
         Some(Strided { data: self.data, outer: self.outer, reduced })
     }
 }
 
-/// Neighbours packed before the next reduced index: rows of memory are read in runs of some cache lines,
-/// and the places written stay few.
+/// Outer indices packed before the next reduced index: rows of memory are read in runs of several cache lines, and few
+/// slivers are written at a time.
 const ABREAST: usize = 96;
 
-/// Rows of memory asked for before they are read: each is a short run at a distance, which the machine
-/// does not foresee.
+/// Rows prefetched ahead: each is a short run at a distance, which the hardware does not predict.
 const AHEAD: usize = 8;
 
-/// Has `len` floats brought near; any address will do.
+/// Prefetches `len` floats; any address is allowed.
 #[inline(always)]
 fn ask_for(from: *const f32, len: usize) {
     #[cfg(target_arch = "x86_64")]
@@ -163,8 +165,8 @@ fn pack_strided(of: &Strided<'_>, outer: Range<usize>, reduced: Range<usize>, wi
     }
 }
 
-/// Writes `n` runs over the reduced index side by side: a transposition, in squares of four by four
-/// and pairs where the runs are contiguous.
+/// Interleaves `n` runs over the reduced index: a transposition, in squares of four by four where the runs are
+/// contiguous, and in pairs.
 pub(crate) fn interleave(
     from: &Strided<'_>,
     base: usize,
@@ -200,8 +202,8 @@ pub(crate) fn interleave(
     }
 }
 
-/// Element k of the runs to columns `i..i + 4` of row k, for as many rows of `width` as `rows` has: a
-/// multiple of four. The next four runs, `next` further on, are asked for meanwhile.
+/// Writes element k of the runs to columns `i..i + 4` of row k, for all rows of `width` in `rows`; their number is a
+/// multiple of four. Prefetches the next four runs, `next` elements further on.
 fn squares(runs: [&[f32]; 4], next: usize, rows: &mut [f32], i: usize, width: usize) {
     let len = rows.len() / width;
     assert!(i + 4 <= width && runs.iter().all(|r| r.len() >= len), "runs of {len} into rows of {width}");

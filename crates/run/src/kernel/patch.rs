@@ -1,14 +1,14 @@
-//! Convolution operands that never exist in memory: for a channel and a kernel position, the values a
-//! run of positions reads, zeros where it reads outside. Shared by all three directions.
+//! Convolution operands that never exist in memory: for a channel and a kernel position, the values that a run of
+//! positions reads, zero outside. Shared by the forward pass and both gradients.
 
 use crate::kernel::K_BLOCK;
 use crate::kernel::pack::{Operand, Strided, interleave};
 use std::ops::Range;
 
-/// How positions along three axes read a source: coordinate `(position * mul + shift) / div`, zero
-/// where that leaves the source or does not divide.
+/// How positions along three axes read a source: coordinate `(position * mul + shift) / div`, and zero if that is outside
+/// the source or not an integer.
 #[derive(Clone, Copy, Debug)]
-pub struct Window {
+pub struct PatchWindow {
     /// Extents of the positions.
     pub positions: [usize; 3],
     /// Extents of the source.
@@ -19,15 +19,15 @@ pub struct Window {
     pub div: [usize; 3],
 }
 
-impl Window {
-    /// The source coordinate along one axis, if it is read.
+impl PatchWindow {
+    /// The source coordinate along one axis, if there is one.
     pub fn coordinate(&self, axis: usize, position: usize, shift: isize) -> Option<usize> {
         let t = usize::try_from((position * self.mul[axis]) as isize + shift).ok()?;
         let at = t / self.div[axis];
         (t.is_multiple_of(self.div[axis]) && at < self.source[axis]).then_some(at)
     }
 
-    /// Positions `from..` of the last axis read from one source line, as many as `dst` holds.
+    /// Fills `dst` with the values that positions `from..` of the last axis read from one source line.
     pub fn line(&self, line: &[f32], from: usize, shift: isize, dst: &mut [f32]) {
         let (mul, div) = (self.mul[2], self.div[2]);
         let start = (from * mul) as isize + shift;
@@ -76,7 +76,7 @@ pub struct Patches<'a> {
     /// Distance between images.
     pub image: usize,
     /// How positions read a channel.
-    pub window: Window,
+    pub window: PatchWindow,
     /// Extents of the kernel.
     pub kernel: [usize; 3],
     /// Shift of kernel position 0 per axis.
@@ -88,7 +88,7 @@ pub struct Patches<'a> {
 }
 
 impl Patches<'_> {
-    /// What `positions` (flattened with the image) read through `tap` (channel, kernel position).
+    /// The values that `positions` (flattened with the image) read through `tap` (channel, kernel position).
     fn gather(&self, tap: usize, positions: Range<usize>, dst: &mut [f32]) {
         let w = &self.window;
         let [kd, kh, kw] = self.kernel;
@@ -151,44 +151,5 @@ impl Operand for Patches<'_> {
                 }
             }
         }
-    }
-}
-
-/// Memory whose reduced index is split in runs: element (i, k) at
-/// `i * outer + (k / run) * distance + k % run`.
-pub struct Runs<'a> {
-    /// The elements.
-    pub data: &'a [f32],
-    /// Distance between outer indices.
-    pub outer: usize,
-    /// Length of a run.
-    pub run: usize,
-    /// Distance between runs.
-    pub distance: usize,
-}
-
-impl Operand for Runs<'_> {
-    fn pack(&self, outer: Range<usize>, reduced: Range<usize>, width: usize, dst: &mut [f32]) {
-        if let Some(strided) = self.strided() {
-            return strided.pack(outer, reduced, width, dst);
-        }
-        let len = reduced.len();
-        for (s, mut sliver) in dst.chunks_exact_mut(width * len).enumerate() {
-            let first = outer.start + s * width;
-            let outer = first..outer.end.min(first + width);
-            let mut k = reduced.start;
-            while k < reduced.end {
-                let within = k % self.run..self.run.min(k % self.run + reduced.end - k);
-                let (part, rest) = sliver.split_at_mut(within.len() * width);
-                k += within.len();
-                let data = &self.data[(k - 1) / self.run * self.distance..];
-                Strided { data, outer: self.outer, reduced: 1 }.pack(outer.clone(), within, width, part);
-                sliver = rest;
-            }
-        }
-    }
-
-    fn strided(&self) -> Option<Strided<'_>> {
-        (self.run == 1).then_some(Strided { data: self.data, outer: self.outer, reduced: self.distance })
     }
 }

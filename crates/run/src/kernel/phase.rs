@@ -1,23 +1,22 @@
-//! The input gradient of a strided convolution without multiplying by the zeros between outputs:
-//! input positions with equal remainders meet the same kernel positions, so each set of remainders is
-//! an unstrided problem of its own.
+//! The input gradient of a strided convolution without multiplying by the zeros between outputs: input positions with
+//! equal remainders (a phase) use the same kernel positions, so each phase is an unstrided problem.
 
 use crate::kernel::conv::{ConvShape, fills_vectors};
-use crate::kernel::gather::{self, Places};
-use crate::kernel::grid::{Grid, Images};
+use crate::kernel::gather::{self, ResultLayout};
+use crate::kernel::grid::{ImageSource, TapGrid};
 use crate::kernel::pack::Operand;
-use crate::kernel::patch::{Patches, Window};
+use crate::kernel::patch::{PatchWindow, Patches};
 use crate::kernel::{K_BLOCK, gemm};
 use crate::team::{SharedMut, Team};
 use std::ops::Range;
 
-/// Results computed before they are spread over dx; more images at a time fill the tiles better.
+/// Results buffered before they are written to dx; more images at a time fill the tiles better.
 const STAGE: usize = 1 << 16;
 
-/// Along one axis: the input positions `first + stride * p` and the kernel positions
-/// `tap + tap_step * q` that meet. They read output `p + shift + slope * q`.
+/// Along one axis: the input positions `first + stride * p` of a phase and its kernel positions `tap + tap_step * q`.
+/// They read output `p + shift + slope * q`.
 #[derive(Clone, Copy, Debug)]
-struct Barrier {
+struct PhaseAxis {
     first: usize,
     positions: usize,
     tap: usize,
@@ -27,17 +26,17 @@ struct Barrier {
     slope: isize,
 }
 
-impl Barrier {
+impl PhaseAxis {
     /// The positions with `(i + pad) % stride == remainder`.
-    fn new(s: &ConvShape, axis: usize, remainder: usize) -> Barrier {
+    fn new(s: &ConvShape, axis: usize, remainder: usize) -> PhaseAxis {
         let (stride, dilation, pad) = (s.stride[axis], s.dilation[axis], s.pad[axis]);
         let first = (remainder as isize - pad).rem_euclid(stride as isize) as usize;
-        let mut meets = (0..s.kernel[axis]).filter(|k| k * dilation % stride == remainder);
-        let (tap, next) = (meets.next(), meets.next());
-        let taps = tap.map_or(0, |_| 1) + next.map_or(0, |_| 1) + meets.count();
+        let mut used = (0..s.kernel[axis]).filter(|k| k * dilation % stride == remainder);
+        let (tap, next) = (used.next(), used.next());
+        let taps = tap.map_or(0, |_| 1) + next.map_or(0, |_| 1) + used.count();
         let tap = tap.unwrap_or(0);
         let tap_step = next.map_or(1, |n| n - tap);
-        Barrier {
+        PhaseAxis {
             first,
             positions: s.input[axis].saturating_sub(first).div_ceil(stride),
             tap,
@@ -49,30 +48,31 @@ impl Barrier {
     }
 }
 
-/// The weights of one group as the left operand: row is the input channel, reduced (output channel,
-/// kernel position that meets).
+/// The weights of one group as the left operand: the row is the input channel, the reduced index (output channel, kernel
+/// position of the phase).
 struct Weights<'a> {
     data: &'a [f32],
     shape: &'a ConvShape,
-    meet: [Barrier; 3],
+    phase: [PhaseAxis; 3],
 }
 
 impl Weights<'_> {
-    fn collective(&self) -> usize {
-        self.meet.iter().map(|m| m.taps).product()
+    fn tap_count(&self) -> usize {
+        self.phase.iter().map(|m| m.taps).product()
     }
 
-    /// The kernel position, among all, of one that meets.
+    /// The index among all kernel positions of position `q` of the phase.
     fn tap(&self, q: usize) -> usize {
-        let [_, y, x] = self.meet;
+        let [_, y, x] = self.phase;
         let q = [q / (y.taps * x.taps), q / x.taps % y.taps, q % x.taps];
-        (0..3).fold(0, |tap, a| tap * self.shape.kernel[a] + self.meet[a].tap + self.meet[a].tap_step * q[a])
+        (0..3)
+            .fold(0, |tap, a| tap * self.shape.kernel[a] + self.phase[a].tap + self.phase[a].tap_step * q[a])
     }
 }
 
 impl Operand for Weights<'_> {
     fn pack(&self, outer: Range<usize>, reduced: Range<usize>, width: usize, dst: &mut [f32]) {
-        let (taps, each, len) = (self.shape.taps(), self.collective(), reduced.len());
+        let (taps, each, len) = (self.shape.taps(), self.tap_count(), reduced.len());
         dst.fill(0.0);
         for (k, r) in reduced.enumerate() {
             let base = r / each * self.shape.c * taps + self.tap(r % each);
@@ -84,48 +84,48 @@ impl Operand for Weights<'_> {
         }
     }
 
-    /// Blocks are counted among all kernel positions, also those that do not meet.
+    /// Blocks are counted over all kernel positions, including those of other phases.
     fn block_end(&self, from: usize) -> usize {
-        let (taps, each) = (self.shape.taps(), self.collective());
+        let (taps, each) = (self.shape.taps(), self.tap_count());
         let full = from / each * taps + self.tap(from % each);
         let end = (full / K_BLOCK + 1) * K_BLOCK;
         end / taps * each + (0..each).take_while(|&q| self.tap(q) < end % taps).count()
     }
 }
 
-/// Whether this way applies: some stride leaves gaps.
+/// Whether some stride leaves gaps.
 pub fn applies(s: &ConvShape) -> bool {
     s.stride != [1; 3]
 }
 
-/// The largest number of positions in one set of remainders.
+/// The largest number of positions in one phase.
 fn most_positions(s: &ConvShape) -> usize {
     (0..3).map(|a| s.input[a].div_ceil(s.stride[a])).product()
 }
 
-/// How many images are computed at a time.
+/// Number of images computed at a time.
 fn images(s: &ConvShape) -> usize {
     (STAGE / (s.c * most_positions(s)).max(1)).clamp(1, s.n.max(1))
 }
 
-/// The collectives of every set of remainders.
-fn collectives(s: &ConvShape) -> impl Iterator<Item = [Barrier; 3]> {
+/// All phases.
+fn phases(s: &ConvShape) -> impl Iterator<Item = [PhaseAxis; 3]> {
     let [sz, sy, sx] = s.stride;
     (0..sz * sy * sx).map(move |r| {
         let remainder = [r / (sy * sx), r / sx % sy, r % sx];
-        std::array::from_fn(|a| Barrier::new(s, a, remainder[a]))
+        std::array::from_fn(|a| PhaseAxis::new(s, a, remainder[a]))
     })
 }
 
-/// How inputs with some remainders read the outputs.
-fn grid(s: &ConvShape, meet: &[Barrier; 3]) -> Grid {
-    Grid {
-        positions: meet.map(|m| m.positions),
+/// How the inputs of a phase read the outputs.
+fn grid(s: &ConvShape, phase: &[PhaseAxis; 3]) -> TapGrid {
+    TapGrid {
+        positions: phase.map(|m| m.positions),
         source: s.output,
         step: [1; 3],
-        taps: meet.map(|m| m.taps),
-        first: meet.map(|m| m.shift),
-        slope: meet.map(|m| m.slope),
+        taps: phase.map(|m| m.taps),
+        first: phase.map(|m| m.shift),
+        slope: phase.map(|m| m.slope),
     }
 }
 
@@ -133,7 +133,7 @@ fn grid(s: &ConvShape, meet: &[Barrier; 3]) -> Grid {
 pub fn input_grad_scratch_len(s: &ConvShape, threads: usize) -> usize {
     if fills_vectors(s.c) {
         let each = |m| gather::over_channels_scratch_len(&grid(s, &m), s.n, s.o, s.c, threads);
-        return collectives(s).map(each).max().unwrap_or(0);
+        return phases(s).map(each).max().unwrap_or(0);
     }
     let columns = images(s) * most_positions(s);
     s.c * columns + gemm::scratch_len(s.c, columns, s.o * s.taps(), threads)
@@ -146,73 +146,73 @@ pub fn input_grad(team: &Team, s: &ConvShape, dy: &[f32], w: &[f32], dx: &mut [f
     }
     let dx = SharedMut::new(dx);
     if fills_vectors(s.c) {
-        for (meet, group) in collectives(s).flat_map(|m| (0..s.groups).map(move |g| (m, g))) {
+        for (phase, group) in phases(s).flat_map(|m| (0..s.groups).map(move |g| (m, g))) {
             let data = &dy[(group * s.o * s.output_len()).min(dy.len())..];
-            let images = Images { data, image: s.groups * s.o * s.output_len(), n: s.n, channels: s.o };
-            let weights = Weights { data: &w[group * s.o * s.c * s.taps()..], shape: s, meet };
-            let places = Places {
+            let images = ImageSource { data, image: s.groups * s.o * s.output_len(), n: s.n, channels: s.o };
+            let weights = Weights { data: &w[group * s.o * s.c * s.taps()..], shape: s, phase };
+            let places = ResultLayout {
                 start: group * s.c * s.input_len(),
                 image: s.groups * s.c * s.input_len(),
                 extents: s.input,
-                first: meet.map(|m| m.first),
+                first: phase.map(|m| m.first),
                 stride: s.stride,
             };
-            gather::sum_over_channels(team, &grid(s, &meet), images, &weights, s.c, &dx, &places, scratch);
+            gather::sum_over_channels(team, &grid(s, &phase), images, &weights, s.c, &dx, &places, scratch);
         }
         return;
     }
     let (stage, scratch) = scratch.split_at_mut(s.c * images(s) * most_positions(s));
-    for meet in collectives(s) {
+    for phase in phases(s) {
         for group in 0..s.groups {
             let data = &w[group * s.o * s.c * s.taps()..];
-            let weights = Weights { data, shape: s, meet };
+            let weights = Weights { data, shape: s, phase };
             for first in (0..s.n).step_by(images(s)) {
                 let images = images(s).min(s.n - first);
                 let patches = Patches {
                     data: &dy[(first * s.groups + group) * s.o * s.output_len()..],
                     image: s.groups * s.o * s.output_len(),
-                    window: Window {
-                        positions: meet.map(|m| m.positions),
+                    window: PatchWindow {
+                        positions: phase.map(|m| m.positions),
                         source: s.output,
                         mul: [1; 3],
                         div: [1; 3],
                     },
-                    kernel: meet.map(|m| m.taps),
-                    shift: meet.map(|m| m.shift),
-                    slope: meet.map(|m| m.slope),
+                    kernel: phase.map(|m| m.taps),
+                    shift: phase.map(|m| m.shift),
+                    slope: phase.map(|m| m.slope),
                     positions_reduced: false,
                 };
-                let columns = images * meet.iter().map(|m| m.positions).product::<usize>();
+                let columns = images * phase.iter().map(|m| m.positions).product::<usize>();
                 if columns == 0 {
                     continue;
                 }
-                let dims = [s.c, columns, s.o * weights.collective()];
-                let to = gemm::Output::rows(&mut stage[..s.c * columns], columns);
+                let dims = [s.c, columns, s.o * weights.tap_count()];
+                let to = gemm::OutputMatrix::rows(&mut stage[..s.c * columns], columns);
                 gemm::gemm(team, dims, &weights, &patches, to, false, scratch);
                 let stage = &stage[..s.c * columns];
                 team.split(s.c, 1, &|channels| {
                     // SAFETY: each channel belongs to one part.
-                    unsafe { spread(s, &meet, stage, columns, channels, [first, images, group], &dx) };
+                    unsafe { spread(s, &phase, stage, columns, channels, [first, images, group], &dx) };
                 });
             }
         }
     }
 }
 
-/// Puts staged results of some channels in their places.
+/// Writes buffered results of some channels to dx.
 ///
 /// # Safety
-/// Nobody else touches these channels of dx.
+/// Nothing else accesses these channels of dx.
 unsafe fn spread(
     s: &ConvShape,
-    meet: &[Barrier; 3],
+    phase: &[PhaseAxis; 3],
     stage: &[f32],
     columns: usize,
     channels: Range<usize>,
     [first, images, group]: [usize; 3],
     dx: &SharedMut<'_, f32>,
 ) {
-    let [mz, my, mx] = meet;
+    let [mz, my, mx] = phase;
     let len = s.input_len();
     for c in channels {
         let mut rows = stage[c * columns..(c + 1) * columns].chunks_exact(mx.positions);
@@ -224,7 +224,7 @@ unsafe fn spread(
                 let row = (mz.first + z * s.stride[0]) * s.input[1] + my.first + y * s.stride[1];
                 let line = &mut plane[row * s.input[2] + mx.first..(row + 1) * s.input[2]];
                 let places = line.iter_mut().step_by(s.stride[2]);
-                // Adding zero drops the sign of a zero, the one trace of terms left out.
+                // Adding zero drops the sign of a zero, in which omitted terms would show.
                 places.zip(rows.next().unwrap_or_default()).for_each(|(to, &v)| *to = v + 0.0);
             }
         }

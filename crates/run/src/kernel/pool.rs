@@ -1,6 +1,6 @@
-//! Pooling of single planes with up to three spatial dimensions; a missing dimension has extent one.
-//! Taps outside the source are skipped. A row of windows first takes in its lines, element by element, and
-//! then the taps along the line; gradients go the same way back. Sums are divided once, at the end.
+//! Pooling of single planes with up to three spatial dimensions; a missing dimension has extent one. Taps outside the
+//! source are skipped. A row of windows is first reduced over its lines, element by element, and then over the taps along
+//! the line; gradients take the reverse way. Sums are divided once, at the end.
 
 use crate::kernel::reduce;
 use crate::team::isa::{Isa, simd};
@@ -9,9 +9,9 @@ use std::ops::Range;
 /// How windows lie over a source: position `p` reads `p * stride + tap - low` along each axis.
 #[derive(Clone, Copy, Debug)]
 pub struct Windows {
-    /// Extents of what the windows read.
+    /// Extents of the source.
     pub source: [usize; 3],
-    /// How many windows there are.
+    /// Number of windows along each axis.
     pub positions: [usize; 3],
     /// Taps of a window.
     pub kernel: [usize; 3],
@@ -40,7 +40,7 @@ impl Windows {
         limit(start)..limit(start + self.kernel[axis] as isize)
     }
 
-    /// Along the last axis, the positions whose tap lies inside the source and what the first reads.
+    /// Along the last axis, the positions whose tap lies inside the source, and the coordinate that the first reads.
     pub fn inside(&self, tap: usize) -> (Range<usize>, usize) {
         let (stride, shift) = (self.stride[2], tap as isize - self.low[2]);
         let up = |x: isize| (x.max(0) as usize).div_ceil(stride).min(self.positions[2]);
@@ -49,12 +49,12 @@ impl Windows {
         (range, ((lead * stride) as isize + shift).max(0) as usize)
     }
 
-    /// Elements of a line as the windows along it see it, padding included, and a stride more.
+    /// Elements of a padded line, and one stride more.
     pub fn line_len(&self) -> usize {
         self.positions[2] * self.stride[2] + self.kernel[2]
     }
 
-    /// The part of such a line that is source, and where in the source it starts.
+    /// The part of a padded line that is source, and its start in the source.
     fn within_line(&self) -> (Range<usize>, usize) {
         let place = |x: isize| x.clamp(0, self.line_len() as isize) as usize;
         let range = place(self.low[2])..place(self.low[2] + self.source[2] as isize);
@@ -63,7 +63,7 @@ impl Windows {
     }
 }
 
-/// Takes `lines` of a plane, `width` elements from `start` on of each, into `to`, element by element.
+/// Reduces `lines` of a plane, from element `start` of each on, into `to`, element by element.
 #[inline(always)]
 fn take_lines(
     plane: &[f32],
@@ -92,7 +92,7 @@ fn take_lines(
     }
 }
 
-/// Takes the windows along a line into `y`.
+/// Reduces the windows along a line into `y`.
 #[inline(always)]
 fn take_windows(
     kernel: usize,
@@ -102,7 +102,7 @@ fn take_windows(
     first: f32,
     step: impl Fn(f32, f32) -> f32,
 ) {
-    // Indices into slices of known lengths, as chains of iterators are left as calls.
+    // Indices into slices of known lengths: iterator chains would not be inlined.
     let n = y.len();
     match (kernel, stride) {
         (2, 2) => {
@@ -134,7 +134,7 @@ fn take_windows(
     }
 }
 
-/// Rows of positions of one plane; `line` holds [`Windows::line_len`] elements.
+/// Reduces rows of positions of one plane; `line` holds [`Windows::line_len`] elements.
 #[inline(always)]
 fn fold_rows(
     w: &Windows,
@@ -169,7 +169,7 @@ fn mean_rows_body(w: &Windows, x: &[f32], rows: Range<usize>, divisor: f32, line
     }
 }
 
-/// Gives each position's number to its window along a line.
+/// Adds the number of each position to all elements of its window along a line.
 #[inline(always)]
 fn spread(kernel: usize, stride: usize, from: &[f32], line: &mut [f32]) {
     if (kernel, stride) == (2, 2) {
@@ -228,22 +228,23 @@ simd! {
     /// Rows of the source's gradient for [`mean_rows`]; `line` holds an element per position along the
     /// last axis more than there.
     pub fn mean_rows_grad(w: &Windows, dy: &[f32], rows: Range<usize>, divisor: f32, line: &mut [f32], dx: &mut [f32]) = mean_rows_grad_body;
-    /// The gradient of max pooling for one plane: `dy` of each window, windows in row-major order, goes to
-    /// its first element that equals `y`, if that one lands. `taps` is [`Windows::inside`] of every tap, and
-    /// `place` has an element per position along the last axis. Panics if the plane has 2^31 - 1 elements or more.
+    /// The gradient of max pooling for one plane: `dy` of each window, in row-major order, is added to its first element
+    /// that equals `y`, if `into` contains it. `taps` is [`Windows::inside`] of every tap, and `place` has an element per
+    /// position along the last axis. Panics if the plane has 2^31 - 1 elements or more.
     pub fn max_grad(w: &Windows, taps: &[(Range<usize>, usize)], into: &Landing, planes: [&[f32]; 3], place: &mut [i32], dx: &mut [f32]) = max_grad_body;
 }
 
-/// No place yet: later than all.
+/// Not found: greater than every index.
 const NOWHERE: i32 = i32::MAX;
 
-/// Moves the places of those `y` that equal every `stride`-th element of `x` to `at` and on, if sooner.
+/// Compares every `stride`-th element of `x`, whose indices start at `at`, with `y`; lowers `place` to the index where
+/// they are equal.
 #[inline(always)]
 fn seek(x: &[f32], stride: usize, at: i32, y: &[f32], place: &mut [i32]) {
     let sooner = |place: i32, x: f32, y: f32, at: i32| {
         place.min(if (x == y) | (x.is_nan() & y.is_nan()) { at } else { NOWHERE })
     };
-    // The last may lack a whole stride after it, which the others need to vectorise.
+    // The last element may not be followed by a whole stride, which the vectorised loops need.
     let n = place.len().min(x.len() / stride);
     if let Some(last) = place.get_mut(n) {
         *last = sooner(*last, x[n * stride], y[n], at + (n * stride) as i32);
@@ -270,12 +271,12 @@ fn seek(x: &[f32], stride: usize, at: i32, y: &[f32], place: &mut [i32]) {
     }
 }
 
-/// Where a gradient lands if not where its windows read: the same windows over another extent.
+/// The tensor that receives a gradient, if it is not the source: the same windows over another extent.
 #[derive(Clone, Copy, Debug)]
 pub struct Landing {
     /// Extents.
     pub size: [usize; 3],
-    /// Elements before it that the first window covers.
+    /// Elements before the tensor that the first window covers.
     pub low: [isize; 3],
 }
 
@@ -335,7 +336,7 @@ pub fn box_mean(isa: Isa, boxes: &[Vec<Range<usize>>; 3], source: [usize; 3], x:
     });
 }
 
-/// The gradient of [`box_mean`]: every element receives an equal share from each of its boxes, in order.
+/// The gradient of [`box_mean`]: every element receives an equal share of each of its boxes, in order.
 pub fn box_mean_grad(boxes: &[Vec<Range<usize>>; 3], source: [usize; 3], dy: &[f32], dx: &mut [f32]) {
     dx.fill(0.0);
     let mut dy = dy.iter();
@@ -380,7 +381,7 @@ pub struct Mixes {
 }
 
 impl Mixes {
-    /// From the pairs of every result, in the order in which they are to be added.
+    /// From the pairs of every result, in the order of the sum.
     pub fn new(mixes: impl Iterator<Item = Vec<(usize, f32)>>) -> Mixes {
         let mut all = Mixes::default();
         for taps in mixes {
@@ -413,7 +414,7 @@ fn mix_within_body(mixes: &Mixes, line: &[f32], to: &mut [f32]) {
     let mut start = 0;
     for (to, &end) in to.iter_mut().zip(&mixes.ends) {
         *to = match &mixes.taps[start..end] {
-            // Two taps are what upsampling has.
+            // Upsampling has two taps.
             &[(a, u), (b, v)] => line[b].mul_add(v, line[a].mul_add(u, 0.0)),
             taps => {
                 let mut sum = 0.0;

@@ -1,5 +1,5 @@
-//! Random words in bulk: blocks of the counter-based generator side by side, the same words that the
-//! graph's streams give one at a time.
+//! Random words in bulk: blocks of the counter-based generator, vectorised. The words are those that the streams of the
+//! graph give one at a time.
 
 use crate::team::isa::{Isa, simd};
 use gulliver_graph::random::RandomStream;
@@ -8,7 +8,7 @@ use gulliver_graph::random::RandomStream;
 const BLOCKS: usize = 64;
 const WORDS: usize = 4 * BLOCKS;
 
-/// Words `4 * first` and on, for the key and salt of a stream; `blocks` times four of them.
+/// `4 * blocks` words from word `4 * first` on, for the key and salt of a stream.
 #[inline(always)]
 fn words([key, salt]: [[u32; 2]; 2], first: u64, blocks: usize) -> [u32; WORDS] {
     let (mut a, mut b) = ([0; BLOCKS], [0; BLOCKS]);
@@ -50,7 +50,7 @@ fn keep_body(key: [[u32; 2]; 2], first: u64, rate: f32, scale: f32, y: &mut [f32
         let n = (WORDS - skip).min(y.len() - done);
         let words = words(key, at / 4, (skip + n).div_ceil(4));
         for (y, word) in y[done..done + n].iter_mut().zip(&words[skip..]) {
-            // Through a signed integer, for which there is an instruction.
+            // Signed, because there is an instruction that converts signed integers.
             let uniform = (word >> 8) as i32 as f32 * (1.0 / (1 << 24) as f32);
             *y = if uniform >= rate { *y * scale } else { 0.0 };
         }

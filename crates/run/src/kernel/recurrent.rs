@@ -2,7 +2,7 @@
 //! recurrent weight and one pass over the gates. Sequences are [batch, time, …], states [batch, hidden].
 //! Panics if a slice is too short for its extents.
 
-use crate::kernel::gemm::{Output, Panels};
+use crate::kernel::gemm::{OutputMatrix, Panels};
 use crate::kernel::math::{sigmoid, tanh};
 use crate::kernel::pack::Strided;
 use crate::kernel::reduce;
@@ -52,8 +52,8 @@ impl Extents {
     }
 }
 
-/// Elements of a state worked on at a time, in arrays of their own so that nothing can overlap. The
-/// bodies below are loops without closures: those might be compiled apart, for lesser instructions.
+/// Elements of a state processed at a time, in separate arrays that cannot overlap. The bodies below avoid closures,
+/// which might be compiled separately, without the instruction set.
 const CHUNK: usize = 64;
 
 #[inline(always)]
@@ -63,7 +63,7 @@ fn load(from: &[f32], at: usize, n: usize) -> [f32; CHUNK] {
     to
 }
 
-/// Applies a function in a loop of its own, which the compiler vectorises where it gives up on several.
+/// Applies a function in a separate loop, which the compiler vectorises more reliably than a loop with several.
 #[inline(always)]
 fn apply(f: impl Fn(f32) -> f32, x: &mut [f32; CHUNK]) {
     for x in x {
@@ -212,13 +212,14 @@ fn gru_gates_grad_body(
 }
 
 simd! {
-    /// One step of one sequence: `gates` before their functions become the gates.
+    /// One step of one sequence. `gates` holds the gates before their functions and receives them after.
     fn lstm_gates(gates: &mut [f32], before: &[f32], cell: &mut [f32], y: &mut [f32]) = lstm_gates_body;
-    /// `dc` is the gradient by this step's cell and becomes that by the one before.
+    /// `dc` is the gradient of the cell of this step and receives that of the step before.
     fn lstm_gates_grad(gates: &[f32], cell: &[f32], before: &[f32], dy: &[f32], dh: &[f32], dc: &mut [f32], dgates: &mut [f32]) = lstm_gates_grad_body;
     /// One step of one sequence.
     fn gru_gates(gx: &[f32], gh: &[f32], bias: &[f32], before: &[f32], gates: &mut [f32], inner: &mut [f32], y: &mut [f32]) = gru_gates_body;
-    /// `dh` is the gradient by this step's state and becomes what passes to the one before beside the gates.
+    /// `dh` is the gradient of the state of this step and receives that of the step before, without the part through the
+    /// gates.
     fn gru_gates_grad(gates: &[f32], inner: &[f32], before: &[f32], dy: &[f32], dh: &mut [f32], dgx: &mut [f32], dgh: &mut [f32]) = gru_gates_grad_body;
 }
 
@@ -233,8 +234,8 @@ fn panels<'a>(team: &Team, w: &[f32], cols: usize, transposed: bool, memory: &'a
     Panels::pack(team, cols, rows, &right, &mut memory[..Panels::len(cols, rows)])
 }
 
-/// An LSTM: `gx` holds the gates' inputs [b, t, 4h] in the order input, forget, cell, output; `w` is
-/// [4h, h]. Writes the states `y`, the last cell, the gates after their functions and the cells.
+/// An LSTM: `gx` holds the inputs of the gates [b, t, 4h] in the order input, forget, cell, output; `w` is [4h, h].
+/// Writes the states `y`, the last cell, the gates after their functions and the cells.
 #[allow(clippy::too_many_arguments)]
 pub fn lstm(
     team: &Team,
@@ -251,7 +252,7 @@ pub fn lstm(
     gates.copy_from_slice(gx);
     for t in 0..e.time {
         let left = previous(e, h0, y, t);
-        let to = Output::rows(&mut gates[t * wide..], e.time * wide);
+        let to = OutputMatrix::rows(&mut gates[t * wide..], e.time * wide);
         right.multiply(team, e.batch, left, to, true);
         let [ys, gs, cs] = [&mut *y, &mut *gates, &mut *cells].map(SharedMut::new);
         e.each(team, &|b| {
@@ -307,12 +308,12 @@ pub fn lstm_grad(
             lstm_gates_grad(isa, gates, cell, before, &dy[small..small + h], &dh[b * h..][..h], dc, dgx);
         });
         let left = Strided { data: &dgx[t * wide..], outer: e.time * wide, reduced: 1 };
-        right.multiply(team, e.batch, left, Output::rows(dh0, h), false);
+        right.multiply(team, e.batch, left, OutputMatrix::rows(dh0, h), false);
     }
 }
 
-/// A GRU: `gx` holds the gates' inputs [b, t, 3h] in the order reset, update, new; `w` is [3h, h]. Writes
-/// the states `y`, the gates after their functions, and what the reset gate multiplies.
+/// A GRU: `gx` holds the inputs of the gates [b, t, 3h] in the order reset, update, new; `w` is [3h, h]. Writes the
+/// states `y`, the gates after their functions, and the factor `inner` of the reset gate.
 #[allow(clippy::too_many_arguments)]
 pub fn gru(
     team: &Team,
@@ -328,7 +329,7 @@ pub fn gru(
     let right = panels(team, w, h, true, scratch);
     for t in 0..e.time {
         let left = previous(e, h0, y, t);
-        right.multiply(team, e.batch, left, Output::rows(gh, wide), false);
+        right.multiply(team, e.batch, left, OutputMatrix::rows(gh, wide), false);
         let [ys, gs, ns] = [&mut *y, &mut *gates, &mut *inner].map(SharedMut::new);
         let gh = &*gh;
         e.each(team, &|b| {
@@ -344,7 +345,7 @@ pub fn gru(
     }
 }
 
-/// The gradient of [`gru`]: writes `dgx` and the gradient by w·h, both [b, t, 3h], `dh0` and `dbias`.
+/// The gradient of [`gru`]: writes `dgx` and `dgh`, the gradient of w·h, both [b, t, 3h], `dh0` and `dbias`.
 #[allow(clippy::too_many_arguments)]
 pub fn gru_grad(
     team: &Team,
@@ -373,7 +374,7 @@ pub fn gru_grad(
             gru_gates_grad(isa, gates, inner, before, &dy[small..small + h], dh, dgx, dgh);
         });
         let left = Strided { data: &dgh[t * wide..], outer: e.time * wide, reduced: 1 };
-        right.multiply(team, e.batch, left, Output::rows(dh0, h), true);
+        right.multiply(team, e.batch, left, OutputMatrix::rows(dh0, h), true);
     }
     reduce::sum_columns(team, dgh, e.batch * e.time, sums);
     dbias.copy_from_slice(&sums[wide - h..]);

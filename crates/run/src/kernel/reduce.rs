@@ -1,12 +1,11 @@
-//! Sums, dot products, squared differences and extremes over rows and columns, in the lane order of
-//! the parent module. Row forms take one contiguous slice; column forms a row-major matrix and a team.
+//! Sums, dot products, squared differences and extremes of rows and columns, in the lane order of the parent module. Row
+//! functions take a contiguous slice; column functions take a row-major matrix and a team.
 
 use crate::kernel::LANES;
 use crate::team::isa::{Isa, simd};
 use crate::team::{SharedMut, Team};
 
-/// Columns whose lanes are held at once: long stretches of a row, 16 lanes of which stay in the
-/// second-level cache.
+/// Columns whose lanes are held at once: long runs of a row, 16 lanes of which stay in the second-level cache.
 pub(super) const COLUMNS: usize = 1024;
 /// The same for matrices with few columns.
 const FEW: usize = 64;
@@ -15,13 +14,13 @@ const STRIPE: usize = 64;
 
 /// The greater of two, NaN if either is; the first if equal.
 #[inline(always)]
-fn greater(a: f32, b: f32) -> f32 {
+pub(super) fn greater(a: f32, b: f32) -> f32 {
     if b > a || b.is_nan() { b } else { a }
 }
 
 /// The lesser of two, NaN if either is; the first if equal.
 #[inline(always)]
-fn lesser(a: f32, b: f32) -> f32 {
+pub(super) fn lesser(a: f32, b: f32) -> f32 {
     if b < a || b.is_nan() { b } else { a }
 }
 
@@ -43,17 +42,10 @@ pub(super) fn tree(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f
     lanes[0]
 }
 
-/// One slice; `step(lane, x)` takes an element in, `join` combines lanes.
+/// Folds a slice into lanes: `step(lane, x)` takes element `j` into lane `j % LANES`.
 #[inline(always)]
-pub(super) fn fold(
-    x: &[f32],
-    start: f32,
-    step: impl Fn(f32, f32) -> f32,
-    join: impl Fn(f32, f32) -> f32,
-) -> f32 {
-    let mut lanes = [start; LANES];
-    let chunks = x.chunks_exact(LANES);
-    let rest = chunks.remainder();
+pub(super) fn fold_into(lanes: &mut [f32; LANES], x: &[f32], step: impl Fn(f32, f32) -> f32) {
+    let (chunks, rest) = x.as_chunks::<LANES>();
     for chunk in chunks {
         for l in 0..LANES {
             lanes[l] = step(lanes[l], chunk[l]);
@@ -62,6 +54,18 @@ pub(super) fn fold(
     for (lane, &x) in lanes.iter_mut().zip(rest) {
         *lane = step(*lane, x);
     }
+}
+
+/// Reduces a slice: `step(lane, x)` takes an element in, `join` combines lanes.
+#[inline(always)]
+pub(super) fn fold(
+    x: &[f32],
+    start: f32,
+    step: impl Fn(f32, f32) -> f32,
+    join: impl Fn(f32, f32) -> f32,
+) -> f32 {
+    let mut lanes = [start; LANES];
+    fold_into(&mut lanes, x, step);
     tree(lanes, join)
 }
 
@@ -106,9 +110,9 @@ simd! {
     pub fn sum(x: &[f32]) -> f32 = sum_body;
     /// The sum of squares of `x - mean`, each `fma(d, d, lane)`.
     pub fn sum_sq_diff(x: &[f32], mean: f32) -> f32 = sum_sq_diff_body;
-    /// The greatest element, NaN if any is; -infinity of nothing.
+    /// The greatest element, NaN if any is; -infinity of an empty slice.
     pub fn max(x: &[f32]) -> f32 = max_body;
-    /// The least element, NaN if any is; infinity of nothing.
+    /// The least element, NaN if any is; infinity of an empty slice.
     pub fn min(x: &[f32]) -> f32 = min_body;
     fn dot_equal(x: &[f32], y: &[f32]) -> f32 = dot_body;
 }
@@ -119,7 +123,7 @@ pub fn dot(isa: Isa, x: &[f32], y: &[f32]) -> f32 {
     dot_equal(isa, x, y)
 }
 
-/// One row-major matrix read by columns.
+/// A row-major matrix read by columns.
 #[derive(Clone, Copy)]
 pub(super) struct Matrix<'a> {
     pub data: &'a [f32],
@@ -127,8 +131,8 @@ pub(super) struct Matrix<'a> {
     pub cols: usize,
 }
 
-/// The columns from `c0` on, as many as `out` holds: `step(lanes, elements, row, column)` takes a stretch
-/// of a row, which starts at that column, into the lanes of its columns.
+/// Reduces `out.len()` columns from `c0` on: `step(lanes, elements, row, column)` takes part of a row, which starts at
+/// that column, into the lanes of its columns.
 #[inline(always)]
 pub(super) fn fold_columns(
     x: Matrix<'_>,
@@ -175,9 +179,9 @@ fn fold_blocks<const BLOCK: usize>(
     }
 }
 
-/// `lane = f(lane, element)` along a stretch.
+/// `lane = f(lane, element)` for part of a row.
 #[inline(always)]
-fn take(lanes: &mut [f32], row: &[f32], f: impl Fn(f32, f32) -> f32) {
+pub(super) fn take(lanes: &mut [f32], row: &[f32], f: impl Fn(f32, f32) -> f32) {
     for (lane, &v) in lanes.iter_mut().zip(row) {
         *lane = f(*lane, v);
     }
@@ -248,12 +252,6 @@ pub fn sum_columns(team: &Team, x: &[f32], rows: usize, out: &mut [f32]) {
     columns(team, x, rows, out, sum_range);
 }
 
-/// Sums over rows of `x * y`, column by column, both `[rows, out.len()]`.
-pub fn dot_columns(team: &Team, x: &[f32], y: &[f32], rows: usize, out: &mut [f32]) {
-    assert_eq!(x.len(), y.len(), "matrices of different sizes");
-    columns(team, x, rows, out, |isa, x, c0, out| dot_range(isa, x, y, c0, out));
-}
-
 /// Sums over rows of the squares of `x - mean[column]`.
 pub fn sum_sq_diff_columns(team: &Team, x: &[f32], mean: &[f32], rows: usize, out: &mut [f32]) {
     assert_eq!(mean.len(), out.len(), "one mean per column");
@@ -277,7 +275,7 @@ mod tests {
 
     const LENGTHS: [usize; 12] = [0, 1, 2, 15, 16, 17, 31, 32, 33, 100, 1000, 4099];
 
-    /// The contract, literally: `term(lane, index)` for sums and products.
+    /// The definition, literally: `term(lane, index)` for sums and products.
     fn definition(
         len: usize,
         start: f32,
@@ -331,7 +329,7 @@ mod tests {
                 for team in &teams {
                     let mut got = vec![vec![9.0; cols]; 5];
                     sum_columns(team, &x, rows, &mut got[0]);
-                    dot_columns(team, &x, &y, rows, &mut got[1]);
+                    columns(team, &x, rows, &mut got[1], |isa, x, c0, out| dot_range(isa, x, &y, c0, out));
                     sum_sq_diff_columns(team, &x, &mean, rows, &mut got[2]);
                     max_columns(team, &x, rows, &mut got[3]);
                     min_columns(team, &x, rows, &mut got[4]);

@@ -1,10 +1,10 @@
-//! Along one axis of a matrix of columns: running sums and where the largest element is. Sums run in
-//! double precision and are rounded once per element.
+//! Running sums and the index of the largest element along one axis. Sums are in double precision and rounded once per
+//! element.
 
 use crate::kernel::reduce;
 use crate::team::isa::{Isa, simd};
 
-/// Columns handled side by side: long stretches of a row, whose state stays in the nearest cache.
+/// Columns processed together: long runs of a row, whose state stays in the first-level cache.
 const COLUMNS: usize = 512;
 
 /// Running sums down the rows of `x`, `width` columns each, or up if `reverse`; the first is `0 + x`.
@@ -34,7 +34,7 @@ fn running_sums_body(x: &[f32], width: usize, reverse: bool, y: &mut [f32]) {
     }
 }
 
-/// An integer that is ordered as the numbers are, with equal zeros and all NaN largest.
+/// An integer with the order of the numbers, where zeros are equal and all NaN are largest.
 #[inline(always)]
 fn rank(x: f32) -> i32 {
     let bits = (x + 0.0).to_bits() as i32;
@@ -52,7 +52,7 @@ fn largest_body(x: &[f32], width: usize, y: &mut [i64]) {
             let row = &row[c0..c0 + y.len()];
             let (most, place, r) = (&mut most[..row.len()], &mut place[..row.len()], r as u32);
             for i in 0..row.len() {
-                // Maxima of integers, because choices would become slow conditional stores.
+                // Integer maxima, because selects would become slow conditional stores.
                 let rank = rank(row[i]);
                 place[i] = place[i].max(if rank > most[i] { r } else { 0 });
                 most[i] = most[i].max(rank);
@@ -67,7 +67,7 @@ fn largest_body(x: &[f32], width: usize, y: &mut [i64]) {
 /// The first element equal to `most`, or the first NaN if that is one.
 #[inline(always)]
 fn first_body(x: &[f32], most: f32) -> usize {
-    /// Elements looked at together before looking for the place.
+    /// Elements compared together before searching for the index.
     const STRETCH: usize = 64;
     let hit = |x: f32| (x == most) | (x.is_nan() & most.is_nan());
     let found = x.chunks(STRETCH).position(|x| x.iter().fold(false, |any, &x| any | hit(x)));
@@ -82,8 +82,8 @@ simd! {
     fn first(x: &[f32], most: f32) -> usize = first_body;
 }
 
-/// The row of the largest element of each column of a matrix with as many columns as `y`: the first of
-/// several, the first NaN if there is one, 0 of nothing. Panics if there are 2^32 rows or more.
+/// The row of the largest element of each of `y.len()` columns: the first of several, the first NaN if there is one, 0
+/// for an empty column. Panics if there are 2^32 rows or more.
 pub fn largest(isa: Isa, x: &[f32], y: &mut [i64]) {
     match y {
         [] => {}
@@ -97,9 +97,8 @@ pub fn largest(isa: Isa, x: &[f32], y: &mut [i64]) {
     }
 }
 
-/// The largest elements of a row and their indices, largest first, as many as `values` holds; of equals
-/// the lower index comes first, and NaN counts as larger than any number. `order` holds an element per
-/// element of the row.
+/// The `values.len()` largest elements of a row and their indices, largest first. Of equal elements the lower index comes
+/// first; NaN counts as larger than any number. `order` is as long as the row.
 pub fn top(x: &[f32], order: &mut [i32], values: &mut [f32], indices: &mut [i64]) {
     let k = values.len();
     if k == 0 {

@@ -1,30 +1,16 @@
-//! Softmax, its logarithm and their gradients, on one contiguous row or down the columns of a matrix.
-//! Sums are in lane order, so a column has the bits of the same elements as a row. An operand that is
-//! not given lies in the result. Dividing rows or matrices over a team is the caller's business.
+//! Softmax, its logarithm and their gradients, on one contiguous row or down the columns of a matrix. Sums are in lane
+//! order, so a column has the bits of an equal row. An operand that is `None` is read from the result. Dividing work over
+//! a team is left to the caller.
 
 use crate::kernel::LANES;
 use crate::kernel::math::{exp_normal, ln};
 use crate::kernel::reduce::{
-    self, COLUMNS, Matrix, add, dot_range, fold_columns, max_range, sum_range, tree,
+    self, COLUMNS, Matrix, add, dot_range, fold_columns, fold_into, max_range, sum_range, tree,
 };
 use crate::team::isa::{Isa, simd};
 
-/// Elements whose exponentials are taken before they are added up: a whole number of lanes.
+/// Elements whose exponentials are computed before they are summed; a multiple of [`LANES`].
 const BLOCK: usize = 16 * LANES;
-
-#[inline(always)]
-fn add_lanes(lanes: &mut [f32; LANES], x: &[f32]) {
-    let chunks = x.chunks_exact(LANES);
-    let rest = chunks.remainder();
-    for chunk in chunks {
-        for l in 0..LANES {
-            lanes[l] += chunk[l];
-        }
-    }
-    for (lane, &x) in lanes.iter_mut().zip(rest) {
-        *lane += x;
-    }
-}
 
 #[inline(always)]
 fn exp_sum_body(x: &[f32], shift: f32) -> f32 {
@@ -36,7 +22,7 @@ fn exp_sum_body(x: &[f32], shift: f32) -> f32 {
         }
     }
     if !rest.is_empty() {
-        // Filled up with what adds exact zeros, so that no element is handled alone.
+        // Padded with values that add exact zeros, so that the tail is vectorised too.
         let mut last = [f32::NEG_INFINITY; LANES];
         last[..rest.len()].copy_from_slice(rest);
         for l in 0..LANES {
@@ -61,7 +47,7 @@ fn softmax_body(x: Option<&[f32]>, largest: f32, y: &mut [f32]) {
             Some(x) => exp_block(&x[i * BLOCK..], largest, y),
             None => y.iter_mut().for_each(|y| *y = exp_normal(*y - largest)),
         }
-        add_lanes(&mut lanes, y);
+        fold_into(&mut lanes, y, add);
     }
     let scale = 1.0 / tree(lanes, add);
     for y in y {
@@ -81,7 +67,7 @@ fn subtract_body(x: Option<&[f32]>, largest: f32, rest: f32, y: &mut [f32]) {
     }
 }
 
-/// `dx = f(y, dy)`; at most one of them lies in `dx`.
+/// `dx = f(y, dy)`; at most one of them is in place.
 #[inline(always)]
 fn pairs(y: Option<&[f32]>, dy: Option<&[f32]>, dx: &mut [f32], f: impl Fn(f32, f32) -> f32) {
     match (y, dy) {
@@ -123,20 +109,20 @@ simd! {
     fn log_softmax_slopes(y: Option<&[f32]>, dy: Option<&[f32]>, sum: f32, dx: &mut [f32]) = log_softmax_grad_body;
 }
 
-/// The row's exponentials, scaled to sum to one.
+/// The exponentials of the row, scaled to sum to one.
 pub fn softmax(isa: Isa, x: Option<&[f32]>, y: &mut [f32]) {
     let largest = reduce::max(isa, x.unwrap_or(y));
     softmax_shifted(isa, x, largest, y);
 }
 
-/// The largest element of a row and `ln Σ e^(x - largest)`; their sum is the logarithm of the sum of
-/// exponentials. A row of nothing but -infinity gives (-infinity, 0).
+/// The largest element of a row and `ln Σ e^(x - largest)`; their sum is the logarithm of the sum of exponentials. A row
+/// of -infinity gives (-infinity, 0).
 pub fn log_sum_exp(isa: Isa, x: &[f32]) -> (f32, f32) {
     let largest = reduce::max(isa, x);
     (largest, if largest == f32::NEG_INFINITY { 0.0 } else { ln(exp_sum(isa, x, largest)) })
 }
 
-/// The logarithms of what [`softmax`] gives.
+/// The logarithm of [`softmax`].
 pub fn log_softmax(isa: Isa, x: Option<&[f32]>, y: &mut [f32]) {
     let (largest, rest) = log_sum_exp(isa, x.unwrap_or(y));
     subtract(isa, x, largest, rest, y);
@@ -219,7 +205,7 @@ simd! {
     fn grad_columns(y: Option<&[f32]>, dy: Option<&[f32]>, dx: &mut [f32], cols: usize, c0: usize, sums: &[f32], log: bool) = grad_columns_body;
 }
 
-/// Calls `f(first column, statistics, more statistics)` for stretches of columns.
+/// Calls `f(first column, buffer, buffer)` for blocks of columns; the buffers have an element per column.
 fn blocks(cols: usize, mut f: impl FnMut(usize, &mut [f32], &mut [f32])) {
     let (mut a, mut b) = ([0.0; COLUMNS], [0.0; COLUMNS]);
     for c0 in (0..cols).step_by(COLUMNS) {

@@ -1,5 +1,5 @@
-//! The micro-kernel: a few rows times a few columns of sixteen over one block of the reduced index,
-//! held in registers. The only file of the matrix kernels with instruction-set specific code.
+//! The micro-kernel: a few rows times a few slivers of sixteen columns over one block of the reduced index, held in
+//! registers. The only file of the matrix kernels with code for specific instruction sets.
 
 use crate::team::isa::Isa;
 use std::ops::Range;
@@ -24,8 +24,8 @@ pub struct Left {
 }
 
 /// The right operand in slivers of [`NR`] columns: element (k, j) at
-/// `ptr + (j / NR) * sliver + k * step + j % NR`. Whole slivers must be readable; what lies past the
-/// last column does not matter.
+/// `ptr + (j / NR) * sliver + k * step + j % NR`. Whole slivers must be readable; values past the last column are not
+/// used.
 #[derive(Clone, Copy)]
 pub struct Right {
     /// Element (0, 0).
@@ -38,7 +38,7 @@ pub struct Right {
 
 /// The output: element (i, j) at `ptr + i * row + (j / inner) * outer + j % inner`.
 #[derive(Clone, Copy)]
-pub struct Target {
+pub struct TileOutput {
     /// Element (0, 0).
     pub ptr: *mut f32,
     /// Distance between rows.
@@ -49,10 +49,10 @@ pub struct Target {
     pub outer: usize,
 }
 
-impl Target {
+impl TileOutput {
     /// Rows of contiguous columns at distance `row`.
-    pub fn rows(ptr: *mut f32, row: usize) -> Target {
-        Target { ptr, row, inner: usize::MAX, outer: 0 }
+    pub fn rows(ptr: *mut f32, row: usize) -> TileOutput {
+        TileOutput { ptr, row, inner: usize::MAX, outer: 0 }
     }
 
     fn column(&self, j: usize) -> usize {
@@ -60,9 +60,9 @@ impl Target {
     }
 }
 
-/// How a finished block reaches the output.
+/// Whether a finished block replaces the output or is added to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Store {
+pub enum StoreMode {
     /// `c = block`.
     Set,
     /// `c = c + block`.
@@ -83,12 +83,12 @@ pub unsafe fn multiply(
     k: usize,
     a: Left,
     b: Right,
-    c: Target,
-    store: Store,
+    c: TileOutput,
+    store: StoreMode,
 ) {
     let mut j = 0;
     while j < cols.len() {
-        // With few rows, wider tiles keep enough independent chains in flight.
+        // With few rows, wider tiles keep enough independent multiply-adds in flight.
         let slivers = match (rows.len(), (cols.len() - j) / NR) {
             (1, 4..) => 4,
             (1..=3, 2..) => 2,
@@ -98,20 +98,20 @@ pub unsafe fn multiply(
         let at = cols.start + j;
         let b = Right { ptr: b.ptr.wrapping_add(j / NR * b.sliver), ..b };
         let corner = c.ptr.wrapping_add(rows.start * c.row);
-        // SAFETY: the strip lies inside the operands and the block the caller vouches for.
+        // SAFETY: the strip lies inside the operands and the block, which are valid by the caller's promise.
         unsafe {
             if n == slivers * NR && at % c.inner + n <= c.inner {
-                let to = Target { ptr: corner.add(c.column(at)), ..c };
+                let to = TileOutput { ptr: corner.add(c.column(at)), ..c };
                 strip(isa, rows.len(), slivers, k, a, b, to, store);
             } else {
                 for i in (0..rows.len()).step_by(MR) {
                     let m = (rows.len() - i).min(MR);
                     let mut whole = [0.0; 2 * MR * NR];
-                    let to = Target::rows(whole.as_mut_ptr(), slivers * NR);
+                    let to = TileOutput::rows(whole.as_mut_ptr(), slivers * NR);
                     let a = Left { ptr: a.ptr.wrapping_add(i / MR * a.sliver), ..a };
-                    strip(isa, m, slivers, k, a, b, to, Store::Set);
+                    strip(isa, m, slivers, k, a, b, to, StoreMode::Set);
                     let corner = corner.wrapping_add(i * c.row);
-                    scatter(&whole, slivers * NR, m, at..at + n, Target { ptr: corner, ..c }, store);
+                    scatter(&whole, slivers * NR, m, at..at + n, TileOutput { ptr: corner, ..c }, store);
                 }
             }
         }
@@ -123,8 +123,8 @@ pub unsafe fn multiply(
 /// `panel` is one packed sliver of the right operand, `c` has rows of [`NR`].
 ///
 /// # Safety
-/// Every such element is valid, `panel` has `steps.len()` rows of [`NR`], and so has `c` `rows.len()`,
-/// which overlap neither operand.
+/// Every such element is valid; `panel` has `steps.len()` rows of [`NR`] elements, and `c` has `rows.len()`, which
+/// overlap neither operand.
 pub unsafe fn gathered(
     isa: Isa,
     base: *const f32,
@@ -132,7 +132,7 @@ pub unsafe fn gathered(
     steps: &[usize],
     panel: *const f32,
     c: *mut f32,
-    store: Store,
+    store: StoreMode,
 ) {
     #[cfg(target_arch = "x86_64")]
     if isa.has_avx2() {
@@ -159,12 +159,12 @@ pub unsafe fn gathered(
 ///
 /// # Safety
 /// `to` is valid for as many elements.
-unsafe fn finish(acc: &[f32], to: *mut f32, store: Store) {
+unsafe fn finish(acc: &[f32], to: *mut f32, store: StoreMode) {
     for (j, &acc) in acc.iter().enumerate() {
         // SAFETY: the caller's promise.
         unsafe {
             let p = to.add(j);
-            *p = if store == Store::Add { *p + acc } else { acc };
+            *p = if store == StoreMode::Add { *p + acc } else { acc };
         }
     }
 }
@@ -173,7 +173,14 @@ unsafe fn finish(acc: &[f32], to: *mut f32, store: Store) {
 ///
 /// # Safety
 /// `c` is valid for `m` rows of these columns.
-unsafe fn scatter(whole: &[f32], width: usize, m: usize, cols: Range<usize>, c: Target, store: Store) {
+unsafe fn scatter(
+    whole: &[f32],
+    width: usize,
+    m: usize,
+    cols: Range<usize>,
+    c: TileOutput,
+    store: StoreMode,
+) {
     let mut from = 0;
     while from < cols.len() {
         let at = cols.start + from;
@@ -184,7 +191,7 @@ unsafe fn scatter(whole: &[f32], width: usize, m: usize, cols: Range<usize>, c: 
                 // SAFETY: inside the caller's bounds.
                 unsafe {
                     let p = c.ptr.add(i * c.row + to + j);
-                    *p = if store == Store::Add { *p + v } else { v };
+                    *p = if store == StoreMode::Add { *p + v } else { v };
                 }
             }
         }
@@ -192,13 +199,22 @@ unsafe fn scatter(whole: &[f32], width: usize, m: usize, cols: Range<usize>, c: 
     }
 }
 
-/// All of `m` rows and `slivers` whole slivers, tile by tile.
+/// Multiplies `m` rows and `slivers` whole slivers, tile by tile.
 ///
 /// # Safety
 /// As [`multiply`].
 #[allow(clippy::too_many_arguments)]
 #[inline]
-unsafe fn strip(isa: Isa, m: usize, slivers: usize, k: usize, a: Left, b: Right, c: Target, store: Store) {
+unsafe fn strip(
+    isa: Isa,
+    m: usize,
+    slivers: usize,
+    k: usize,
+    a: Left,
+    b: Right,
+    c: TileOutput,
+    store: StoreMode,
+) {
     #[cfg(target_arch = "x86_64")]
     if isa.has_avx2() {
         // SAFETY: the instructions exist by the proof in `isa`; bounds are the caller's.
@@ -232,7 +248,7 @@ unsafe fn strip(isa: Isa, m: usize, slivers: usize, k: usize, a: Left, b: Right,
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
-    use super::{Left, MR, NR, Right, Store, Target};
+    use super::{Left, MR, NR, Right, StoreMode, TileOutput};
     use std::arch::x86_64::*;
 
     type Sums<const M: usize, const S: usize> = [[[__m256; 2]; S]; M];
@@ -242,9 +258,16 @@ mod avx2 {
     /// # Safety
     /// As there, on a machine with AVX2 and FMA; at most `12 / 2 / S` rows in a tile.
     #[target_feature(enable = "avx2,fma")]
-    pub unsafe fn strip<const S: usize>(m: usize, k: usize, a: Left, b: Right, c: Target, store: Store) {
-        // Rows at even distances are divided evenly: four tiles of five keep more chains in flight than
-        // three of six and one of two.
+    pub unsafe fn strip<const S: usize>(
+        m: usize,
+        k: usize,
+        a: Left,
+        b: Right,
+        c: TileOutput,
+        store: StoreMode,
+    ) {
+        // Rows at equal distances are divided evenly: four tiles of five keep more multiply-adds in flight than three of
+        // six and one of two.
         let tiles = m.div_ceil(MR).max(1);
         let even = a.sliver == MR * a.row;
         let height = if even { m.div_ceil(tiles).max(1) } else { MR };
@@ -252,8 +275,8 @@ mod avx2 {
         for (t, i) in (0..m).step_by(height).enumerate() {
             let row = if even { i * a.row } else { i / MR * a.sliver };
             let a = Left { ptr: a.ptr.wrapping_add(row), ..a };
-            let c = Target { ptr: c.ptr.wrapping_add(i * c.row), ..c };
-            // The next strip's slivers come from further off while this one is multiplied.
+            let c = TileOutput { ptr: c.ptr.wrapping_add(i * c.row), ..c };
+            // Prefetches the slivers of the next strip while this one is multiplied.
             for k in t * share..k.min((t + 1) * share) {
                 for s in S..2 * S {
                     _mm_prefetch::<_MM_HINT_T1>(b.ptr.wrapping_add(s * b.sliver + k * b.step).cast());
@@ -281,7 +304,13 @@ mod avx2 {
     /// As [`strip`].
     #[inline]
     #[target_feature(enable = "avx2,fma")]
-    unsafe fn tile<const M: usize, const S: usize>(k: usize, a: Left, b: Right, c: Target, store: Store) {
+    unsafe fn tile<const M: usize, const S: usize>(
+        k: usize,
+        a: Left,
+        b: Right,
+        c: TileOutput,
+        store: StoreMode,
+    ) {
         let rows: [*const f32; M] = std::array::from_fn(|i| a.ptr.wrapping_add(i * a.row));
         let mut acc: Sums<M, S> = [[[_mm256_setzero_ps(); 2]; S]; M];
         ask_for::<M, S>(c);
@@ -301,7 +330,7 @@ mod avx2 {
     /// As [`strip`].
     #[inline]
     #[target_feature(enable = "avx2,fma")]
-    unsafe fn packed<const S: usize>(k: usize, a: Left, b: Right, c: Target, store: Store) {
+    unsafe fn packed<const S: usize>(k: usize, a: Left, b: Right, c: TileOutput, store: StoreMode) {
         let mut acc: Sums<MR, S> = [[[_mm256_setzero_ps(); 2]; S]; MR];
         ask_for::<MR, S>(c);
         let (mut x, mut y) = (a.ptr, b.ptr);
@@ -334,7 +363,7 @@ mod avx2 {
         steps: &[usize],
         panel: *const f32,
         c: *mut f32,
-        store: Store,
+        store: StoreMode,
     ) {
         for (i, rows) in rows.chunks(MR).enumerate() {
             let c = c.wrapping_add(i * MR * NR);
@@ -362,7 +391,7 @@ mod avx2 {
         steps: &[usize],
         panel: *const f32,
         c: *mut f32,
-        store: Store,
+        store: StoreMode,
     ) {
         let rows: [*const f32; M] = std::array::from_fn(|i| base.wrapping_add(rows[i]));
         let mut acc: Sums<M, 1> = [[[_mm256_setzero_ps(); 2]; 1]; M];
@@ -373,13 +402,13 @@ mod avx2 {
             y = y.wrapping_add(NR);
         }
         // SAFETY: the caller's promise.
-        unsafe { put(&acc, Target::rows(c, NR), store) };
+        unsafe { put(&acc, TileOutput::rows(c, NR), store) };
     }
 
-    /// The output is needed after the sums; asking now hides its way from memory.
+    /// Prefetches the output, which is needed after the sums.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
-    fn ask_for<const M: usize, const S: usize>(c: Target) {
+    fn ask_for<const M: usize, const S: usize>(c: TileOutput) {
         for i in 0..M {
             let p = c.ptr.wrapping_add(i * c.row);
             _mm_prefetch::<_MM_HINT_T0>(p.cast());
@@ -421,13 +450,13 @@ mod avx2 {
     /// `c` is valid for `M` rows of `S` slivers.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
-    unsafe fn put<const M: usize, const S: usize>(acc: &Sums<M, S>, c: Target, store: Store) {
+    unsafe fn put<const M: usize, const S: usize>(acc: &Sums<M, S>, c: TileOutput, store: StoreMode) {
         for (i, acc) in acc.iter().enumerate() {
             for (h, &v) in acc.as_flattened().iter().enumerate() {
                 // SAFETY: the caller's promise.
                 unsafe {
                     let p = c.ptr.add(i * c.row + h * 8);
-                    let v = if store == Store::Add { _mm256_add_ps(_mm256_loadu_ps(p), v) } else { v };
+                    let v = if store == StoreMode::Add { _mm256_add_ps(_mm256_loadu_ps(p), v) } else { v };
                     _mm256_storeu_ps(p, v);
                 }
             }

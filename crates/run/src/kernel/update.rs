@@ -1,19 +1,19 @@
-//! Weight updates: one pass over a weight, its gradient and the optimizer's states, which are changed where
-//! they are or written elsewhere. Coefficients are derived from the hyper-parameters once, in double precision.
+//! Weight updates: one pass over a weight, its gradient and the optimizer states, which are updated in place or written
+//! elsewhere. Coefficients are derived from the hyper-parameters once, in double precision.
 
 use crate::team::isa::simd;
 
-/// How one element changes, with coefficients ready for use. Hyper-parameters have their usual names;
-/// `decay` is the weight decay.
+/// The rule of an optimizer for one element, with its coefficients. Hyper-parameters have their usual names; `decay` is
+/// the weight decay.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Rule {
+pub enum UpdateRule {
     /// Plain gradient descent; no state.
     Sgd(Sgd),
     /// Gradient descent with a momentum buffer.
     Momentum(Sgd, Momentum),
     /// Adam; states exp_avg and exp_avg_sq.
     Adam(Adam),
-    /// Adam with a third state, the largest exp_avg_sq so far.
+    /// Adam with a third state, the largest exp_avg_sq.
     Amsgrad(Adam),
     /// Adadelta; states square_avg and acc_delta.
     Adadelta(Adadelta),
@@ -46,9 +46,9 @@ pub struct Momentum {
     pub momentum: f32,
     /// Factor of the gradient that goes into b: one minus the dampening.
     pub take: f32,
-    /// The first step: b is the gradient itself.
+    /// Whether this is the first step, where b is the gradient itself.
     pub first: bool,
-    /// The weight follows the gradient plus momentum·b instead of b.
+    /// Whether the weight follows the gradient plus momentum·b instead of b.
     pub nesterov: bool,
 }
 
@@ -69,7 +69,7 @@ pub struct Adam {
     pub eps: f32,
     /// Weight decay through the gradient.
     pub coupled: f32,
-    /// Weight decay by itself, times the rate.
+    /// Decoupled weight decay, times the rate.
     pub decoupled: f32,
 }
 
@@ -138,8 +138,7 @@ pub struct Lion {
     pub decay: f32,
 }
 
-/// `base` to a whole power, which is `step` without its fraction, by repeated squaring: the same on
-/// every machine.
+/// `base` to the power of `step`, truncated to an integer, by repeated squaring: the same on every machine.
 pub fn power(mut base: f64, step: f64) -> f64 {
     let (mut left, mut product) = (step as u64, 1.0);
     while left > 0 {
@@ -198,68 +197,68 @@ fn rmsprop_square(c: &Rmsprop, w: f32, g: f32, square: f32) -> (f32, f32) {
 fn rmsprop_center(c: &Rmsprop, g: f32, square: f32, average: f32) -> (f32, f32) {
     let average = c.take.mul_add(g - average, average);
     let variance = (-average).mul_add(average, square);
-    // A variance that rounding made negative is zero; a NaN stays.
+    // Rounding may make the variance negative; a NaN stays.
     let variance = if variance < 0.0 { 0.0 } else { variance };
     (average, variance.sqrt() + c.eps)
 }
 
 #[inline(always)]
-fn apply_body(rule: &Rule, w: &mut [f32], g: &[f32], states: &mut [&mut [f32]]) {
+fn apply_body(rule: &UpdateRule, w: &mut [f32], g: &[f32], states: &mut [&mut [f32]]) {
     match rule {
-        Rule::Sgd(c) => each(w, g, states, |w, g, []| ((-c.lr).mul_add(c.decay.mul_add(w, g), w), [])),
-        Rule::Momentum(c, m) => each(w, g, states, |w, g, [b]| {
+        UpdateRule::Sgd(c) => each(w, g, states, |w, g, []| ((-c.lr).mul_add(c.decay.mul_add(w, g), w), [])),
+        UpdateRule::Momentum(c, m) => each(w, g, states, |w, g, [b]| {
             let g = c.decay.mul_add(w, g);
             let b = if m.first { g } else { m.momentum.mul_add(b, m.take * g) };
             let direction = if m.nesterov { m.momentum.mul_add(b, g) } else { b };
-            // The buffer may hold anything where it takes no part.
+            // Without momentum the buffer may hold any value.
             let direction = if m.momentum == 0.0 { g } else { direction };
             ((-c.lr).mul_add(direction, w), [b])
         }),
-        Rule::Adam(c) => each(w, g, states, |w, g, [m, v]| {
+        UpdateRule::Adam(c) => each(w, g, states, |w, g, [m, v]| {
             let (w, m, v) = adam_step(c, w, g, m, v);
             (adam_move(c, w, m, v), [m, v])
         }),
-        Rule::Amsgrad(c) => each(w, g, states, |w, g, [m, v, largest]| {
+        UpdateRule::Amsgrad(c) => each(w, g, states, |w, g, [m, v, largest]| {
             let (w, m, v) = adam_step(c, w, g, m, v);
-            // A NaN must show, so it is not `f32::max`.
+            // Not `f32::max`, which would hide a NaN.
             let largest = if largest >= v { largest } else { v };
             (adam_move(c, w, m, largest), [m, v, largest])
         }),
-        Rule::Adadelta(c) => each(w, g, states, |w, g, [square, steps]| {
+        UpdateRule::Adadelta(c) => each(w, g, states, |w, g, [square, steps]| {
             let g = c.decay.mul_add(w, g);
             let square = c.rho.mul_add(square, c.take * g * g);
             let delta = (steps + c.eps).sqrt() / (square + c.eps).sqrt() * g;
             let steps = c.rho.mul_add(steps, c.take * delta * delta);
             ((-c.lr).mul_add(delta, w), [square, steps])
         }),
-        Rule::Adagrad(c) => each(w, g, states, |w, g, [sum]| {
+        UpdateRule::Adagrad(c) => each(w, g, states, |w, g, [sum]| {
             let g = c.decay.mul_add(w, g);
             let sum = g.mul_add(g, sum);
             ((-c.rate).mul_add(g / (sum.sqrt() + c.eps), w), [sum])
         }),
-        Rule::Rmsprop(c) => each(w, g, states, |w, g, [square]| {
+        UpdateRule::Rmsprop(c) => each(w, g, states, |w, g, [square]| {
             let (g, square) = rmsprop_square(c, w, g, square);
             ((-c.lr).mul_add(g / (square.sqrt() + c.eps), w), [square])
         }),
-        Rule::CenteredRmsprop(c) => each(w, g, states, |w, g, [square, average]| {
+        UpdateRule::CenteredRmsprop(c) => each(w, g, states, |w, g, [square, average]| {
             let (g, square) = rmsprop_square(c, w, g, square);
             let (average, root) = rmsprop_center(c, g, square, average);
             ((-c.lr).mul_add(g / root, w), [square, average])
         }),
-        Rule::HeavyRmsprop(c, momentum) => each(w, g, states, |w, g, [square, b]| {
+        UpdateRule::HeavyRmsprop(c, momentum) => each(w, g, states, |w, g, [square, b]| {
             let (g, square) = rmsprop_square(c, w, g, square);
             let b = momentum.mul_add(b, g / (square.sqrt() + c.eps));
             ((-c.lr).mul_add(b, w), [square, b])
         }),
-        Rule::HeavyCenteredRmsprop(c, momentum) => each(w, g, states, |w, g, [square, average, b]| {
+        UpdateRule::HeavyCenteredRmsprop(c, momentum) => each(w, g, states, |w, g, [square, average, b]| {
             let (g, square) = rmsprop_square(c, w, g, square);
             let (average, root) = rmsprop_center(c, g, square, average);
             let b = momentum.mul_add(b, g / root);
             ((-c.lr).mul_add(b, w), [square, average, b])
         }),
-        Rule::Lion(c) => each(w, g, states, |w, g, [m]| {
+        UpdateRule::Lion(c) => each(w, g, states, |w, g, [m]| {
             let direction = c.beta1.mul_add(m, c.take1 * g);
-            // Zero has no sign, and a NaN must show.
+            // The sign of zero is zero, and a NaN stays.
             let sign = if direction > 0.0 { 1.0 } else { direction };
             let sign = if direction < 0.0 { -1.0 } else { sign };
             let m = c.beta2.mul_add(m, c.take2 * g);
@@ -275,7 +274,7 @@ const PIECE: usize = 64;
 pub const MOST: usize = 4;
 
 #[inline(always)]
-fn apply_apart_body(rule: &Rule, from: &[Option<&[f32]>], g: &[f32], to: &mut [&mut [f32]]) {
+fn apply_apart_body(rule: &UpdateRule, from: &[Option<&[f32]>], g: &[f32], to: &mut [&mut [f32]]) {
     let mut pieces = [[0.0f32; PIECE]; MOST];
     for at in (0..g.len()).step_by(PIECE) {
         let len = PIECE.min(g.len() - at);
@@ -283,7 +282,7 @@ fn apply_apart_body(rule: &Rule, from: &[Option<&[f32]>], g: &[f32], to: &mut [&
             piece[..len].copy_from_slice(&from.unwrap_or(to)[at..at + len]);
         };
         for ((piece, from), to) in pieces.iter_mut().zip(from).zip(&*to) {
-            // A known length becomes a few vector moves.
+            // A known length compiles to a few vector moves.
             if len == PIECE { fetch(PIECE, piece, from, to) } else { fetch(len, piece, from, to) }
         }
         let [w, a, b, c] = &mut pieces;
@@ -304,12 +303,12 @@ fn apply_apart_body(rule: &Rule, from: &[Option<&[f32]>], g: &[f32], to: &mut [&
 }
 
 simd! {
-    /// [`apply`] to a weight and states, in this order, whose new values go to `to`; those not given by
-    /// `from` lie there. Panics if there are more than [`MOST`], or if one is shorter than `g`.
-    pub fn apply_apart(rule: &Rule, from: &[Option<&[f32]>], g: &[f32], to: &mut [&mut [f32]]) = apply_apart_body;
+    /// [`apply`] to a weight and states, in this order, whose new values are written to `to`. Values that are `None` in
+    /// `from` are read from `to`. Panics if there are more than [`MOST`], or if one is shorter than `g`.
+    pub fn apply_apart(rule: &UpdateRule, from: &[Option<&[f32]>], g: &[f32], to: &mut [&mut [f32]]) = apply_apart_body;
     /// Updates the weight `w` and its states from the gradient `g`. Panics if there are fewer states than
     /// the rule has, or if one of them or `g` is shorter than `w`.
-    pub fn apply(rule: &Rule, w: &mut [f32], g: &[f32], states: &mut [&mut [f32]]) = apply_body;
+    pub fn apply(rule: &UpdateRule, w: &mut [f32], g: &[f32], states: &mut [&mut [f32]]) = apply_body;
 }
 
 #[cfg(test)]
@@ -336,10 +335,10 @@ mod tests {
         let adam = Adam::new([1e-2, 0.9, 0.99, 1e-8, 0.1, 3.0], false);
         let c = Rmsprop { lr: 0.1, alpha: 0.9, take: 0.1, eps: 1e-6, decay: 0.01 };
         let rules = [
-            (Rule::Sgd(Sgd { lr: 0.1, decay: 0.01 }), 0),
-            (Rule::Rmsprop(c), 1),
-            (Rule::Adam(adam), 2),
-            (Rule::Amsgrad(adam), 3),
+            (UpdateRule::Sgd(Sgd { lr: 0.1, decay: 0.01 }), 0),
+            (UpdateRule::Rmsprop(c), 1),
+            (UpdateRule::Adam(adam), 2),
+            (UpdateRule::Amsgrad(adam), 3),
         ];
         for (isa, (rule, states)) in Isa::all().into_iter().flat_map(|isa| rules.map(|rule| (isa, rule))) {
             for len in [0, 1, 63, 64, 65, 200] {
@@ -376,7 +375,7 @@ mod tests {
         let adam = Adam::new([1e-3, 0.9, 0.999, 1e-8, 1e-4, 1.0], true);
         let mut w = [1.0f32; 5];
         let (mut m, mut v) = ([0.0; 5], [0.0; 5]);
-        apply(Isa::detect(), &Rule::Adam(adam), &mut w, &[0.0; 5], &mut [&mut m, &mut v]);
+        apply(Isa::detect(), &UpdateRule::Adam(adam), &mut w, &[0.0; 5], &mut [&mut m, &mut v]);
         assert_eq!(w, [(1.0 - 1e-7) as f32; 5]);
     }
 }

@@ -1,14 +1,14 @@
-//! Arrays: the kernel of the operator inside, once per member. Threads take members each for themselves,
-//! so that none waits for another within a member; what is left over is done by all of them together.
+//! Arrays: the kernel of the inner operator, once per member. Each thread runs whole members alone, so that none waits
+//! within a member; the remaining members are run by all threads together.
 
 use super::{KernelError, Kernels, Lowered, TensorType, lower};
-use crate::lower::call::{Call, Member, Slot};
+use crate::lower::call::{ArrayMember, Call, Slot};
 use crate::team::isa::Isa;
 use crate::team::{Team, share};
 use gulliver_graph::op::array::Array;
 use std::sync::Mutex;
 
-/// Bytes between the working memories of threads.
+/// Alignment of the scratch memory of each thread.
 const APART: u64 = 64;
 
 pub fn array(
@@ -32,7 +32,7 @@ pub fn array(
     let run = move |call: &mut Call<'_>| {
         let memory = call.scratch::<u8>();
         let start = Start(memory.as_mut_ptr());
-        let member = |index| Member { index, of: members, shared: &shared };
+        let member = |index| ArrayMember { index, of: members, shared: &shared };
         let single = singles.iter().find(|t| t.isa() == call.team.isa()).unwrap_or(&singles[0]);
         let failed: Mutex<Option<(usize, KernelError)>> = Mutex::new(None);
         let note = |index: usize, result: Result<(), KernelError>| {
@@ -47,8 +47,8 @@ pub fn array(
         call.team.run(parts, &|part| {
             let scratch = start.part(part, each, alone.scratch);
             for index in share(apart, 1, parts, part) {
-                // SAFETY: parts have members and stretches of scratch of their own; the array's call is
-                // not used while they run.
+                // SAFETY: each part has its own members and range of scratch; the call of the array is not used while
+                // they run.
                 let mut one = unsafe { calls.get().member(single, member(index), scratch) };
                 note(index, (alone.run)(&mut one));
             }
@@ -65,10 +65,10 @@ pub fn array(
     Lowered { run: Box::new(run), scratch, reference }
 }
 
-/// The first byte of the working memory, which parts share out among themselves.
+/// The first byte of the scratch memory, which the parts divide.
 struct Start(*mut u8);
 
-// SAFETY: parts use disjoint stretches of it.
+// SAFETY: parts use disjoint ranges of it.
 unsafe impl Sync for Start {}
 
 impl Start {
@@ -79,7 +79,7 @@ impl Start {
     }
 }
 
-/// An array's call as its parts see it.
+/// The call of an array, shared by its parts.
 struct Calls<'c, 'a>(&'c Call<'a>);
 
 // SAFETY: parts only derive calls of different members from it.

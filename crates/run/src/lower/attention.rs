@@ -25,7 +25,6 @@ pub(super) fn forward(op: &Attention, ins: &[TensorType], threads: usize) -> Opt
         let mask = masked.then(|| call.input::<u8>(3));
         let (o, lse) = (call.output::<f32>(0), call.output::<f32>(1));
         kernel::forward(call.team, &shape, q, k, v, mask, o, lse, call.scratch());
-        Ok(())
     }))
 }
 
@@ -37,6 +36,5 @@ pub(super) fn backward(op: &AttentionGrad, ins: &[TensorType], threads: usize) -
         let mask = masked.then(|| call.input::<u8>(3));
         let grads = [0, 1, 2].map(|o| call.output::<f32>(o));
         kernel::backward(call.team, &shape, [q, k, v], mask, o, lse, dout, grads, call.scratch());
-        Ok(())
     }))
 }

@@ -1,31 +1,16 @@
-//! How kernels over single elements divide work between threads, and how they read a broadcast operand.
+//! How kernels over single elements read a broadcast operand.
 
-use crate::lower::call::Call;
-
-/// Elements a thread takes at least.
-pub(super) const GRAIN: usize = 4096;
-
-/// Runs `f` on ranges of `0..len`, on one thread if there is little to do.
-pub(super) fn ranges(call: &Call<'_>, len: usize, f: &(dyn Fn(std::ops::Range<usize>) + Sync)) {
-    if len < 2 * GRAIN { f(0..len) } else { call.team.split(len, 64, f) }
-}
-
-/// Runs `f` on ranges of `0..units`, each of about `work` elements, on one thread if there is little to do.
-pub(super) fn units(call: &Call<'_>, units: usize, work: usize, f: &(dyn Fn(std::ops::Range<usize>) + Sync)) {
-    if units * work < 2 * GRAIN { f(0..units) } else { call.team.split(units, 1, f) }
-}
-
-/// Where a broadcast operand is read as one goes along the elements of the result.
+/// The offsets at which consecutive elements of the result read a broadcast operand.
 #[derive(Clone, Debug)]
 pub(super) struct Walk {
     /// Outer loops: extent and stride.
     outer: Vec<(usize, usize)>,
-    /// Elements of the innermost run, and whether it advances (1) or stays (0).
+    /// Elements of the innermost run; the operand advances (stride 1) or stays (stride 0) within it.
     pub run: usize,
     stride: usize,
-    /// The operand is read alike again after so many elements.
+    /// Number of elements after which the offsets repeat.
     pub period: usize,
-    /// Element by element, from first to last.
+    /// Whether the operand is not broadcast.
     pub whole: bool,
 }
 
@@ -56,7 +41,7 @@ impl Walk {
         self.stride == 0
     }
 
-    /// Where an element of the result reads the operand.
+    /// The offset that an element of the result reads.
     pub(super) fn at(&self, element: usize) -> usize {
         let (mut row, offset) = (element / self.run, element % self.run);
         let mut at = offset * self.stride;
@@ -67,7 +52,7 @@ impl Walk {
         at
     }
 
-    /// Lays out what the elements from `start` on read.
+    /// Copies the values that the elements from `start` on read to `out`.
     pub(super) fn gather<T: Copy>(&self, x: &[T], mut start: usize, mut out: &mut [T]) {
         while !out.is_empty() {
             let len = (self.run - start % self.run).min(out.len());

@@ -1,5 +1,5 @@
-//! One call of a kernel: typed views of its operands in a device's arena. An operand that is
-//! overwritten by a result is seen only through that result.
+//! One call of a kernel: typed views of its operands in the arena of a device. An operand that a result overwrites is
+//! accessible only through that result.
 
 use crate::team::Team;
 
@@ -12,39 +12,39 @@ pub struct Slot {
     pub bytes: usize,
 }
 
-/// Types whose every bit pattern is a value.
-pub trait Element: Copy + Send + Sync + 'static {}
-impl Element for f32 {}
-impl Element for i64 {}
-impl Element for i32 {}
-impl Element for u16 {}
-impl Element for u8 {}
+/// Plain element types, for which every bit pattern is valid.
+pub trait Pod: Copy + Send + Sync + 'static {}
+impl Pod for f32 {}
+impl Pod for i64 {}
+impl Pod for i32 {}
+impl Pod for u16 {}
+impl Pod for u8 {}
 
 /// Operands of one call.
 pub struct Call<'a> {
-    /// The threads that may be used.
+    /// The threads to use.
     pub team: &'a Team,
     ins: &'a [Slot],
     outs: &'a [Slot],
     taken: u64,
     scratch: Option<Slot>,
-    /// Of an array's operands and results, those of one member are seen.
-    member: Option<Member<'a>>,
+    /// The member whose part of the operands and results is visible, in an array.
+    member: Option<ArrayMember<'a>>,
 }
 
-/// Which member of an array a call is for.
+/// The member of an array that a call is for.
 #[derive(Clone, Copy)]
-pub struct Member<'a> {
-    /// Its number.
+pub struct ArrayMember<'a> {
+    /// Number of the member.
     pub index: usize,
-    /// How many there are.
+    /// Number of members.
     pub of: usize,
-    /// The operands that all of them read.
+    /// For each operand, whether all members share it.
     pub shared: &'a [bool],
 }
 
-impl Member<'_> {
-    /// The bytes of this member.
+impl ArrayMember<'_> {
+    /// The part of this member.
     fn share(&self, slot: Slot) -> Slot {
         let bytes = slot.bytes / self.of;
         Slot { start: slot.start.wrapping_add(self.index * bytes), bytes }
@@ -62,12 +62,17 @@ impl<'a> Call<'a> {
         Call { team, ins, outs, taken: 0, scratch, member: None }
     }
 
-    /// The call of one member of an array, by threads of its own and with scratch of its own.
+    /// The call of one member of an array, with its own threads and scratch.
     ///
     /// # Safety
-    /// No two calls that live at once are for the same member, and none of this call's own operands and
-    /// results are taken meanwhile. Nothing else uses the scratch.
-    pub unsafe fn member<'b>(&self, team: &'b Team, member: Member<'b>, scratch: Option<Slot>) -> Call<'b>
+    /// No two calls that live at once are for the same member, and no operand or result of `self` is taken meanwhile.
+    /// Nothing else uses the scratch.
+    pub unsafe fn member<'b>(
+        &self,
+        team: &'b Team,
+        member: ArrayMember<'b>,
+        scratch: Option<Slot>,
+    ) -> Call<'b>
     where
         'a: 'b,
     {
@@ -90,14 +95,14 @@ impl<'a> Call<'a> {
         self.ins.len()
     }
 
-    /// Whether the result is written over the operand.
+    /// Whether the result overwrites the operand.
     pub fn in_place(&self, input: usize, output: usize) -> bool {
         let (operand, result) = (self.operand(input), self.result(output));
         result.bytes > 0 && operand.start == result.start
     }
 
-    /// An operand. Panics if a result is written over it.
-    pub fn input<T: Element>(&self, i: usize) -> &'a [T] {
+    /// An operand. Panics if a result overwrites it.
+    pub fn input<T: Pod>(&self, i: usize) -> &'a [T] {
         let slot = self.operand(i);
         let overwritten = (0..self.outs.len()).any(|o| self.in_place(i, o));
         assert!(!overwritten || slot.bytes == 0, "operand {i} is overwritten by a result");
@@ -105,9 +110,8 @@ impl<'a> Call<'a> {
         unsafe { std::slice::from_raw_parts(slot.start.cast(), slot.bytes / size_of::<T>()) }
     }
 
-    /// A copy of an operand, also of one that a result is going to be written over. Panics if that
-    /// result was taken already.
-    pub fn input_copy<T: Element>(&self, i: usize) -> Vec<T> {
+    /// A copy of an operand, even of one that a result will overwrite. Panics if that result was already taken.
+    pub fn input_copy<T: Pod>(&self, i: usize) -> Vec<T> {
         let slot = self.operand(i);
         let gone = (0..self.outs.len()).any(|o| self.in_place(i, o) && self.taken & (1 << o) != 0);
         assert!(!gone, "operand {i} was overwritten by a result");
@@ -115,18 +119,18 @@ impl<'a> Call<'a> {
         unsafe { std::slice::from_raw_parts(slot.start.cast::<T>(), slot.bytes / size_of::<T>()) }.to_vec()
     }
 
-    /// A result, to be written. Panics if it is taken twice.
-    pub fn output<T: Element>(&mut self, o: usize) -> &'a mut [T] {
+    /// A result. Panics if it is taken twice.
+    pub fn output<T: Pod>(&mut self, o: usize) -> &'a mut [T] {
         assert!(self.taken & (1 << o) == 0, "result {o} is taken twice");
         self.taken |= 1 << o;
         let slot = self.result(o);
-        // SAFETY: by the contract of `new` the bytes are disjoint from all that is handed out, as operands
-        // under them are refused by `input` and each result is handed out once.
+        // SAFETY: by the contract of `new` the bytes are disjoint from all other slices: `input` refuses operands that
+        // this result overwrites, and each result is handed out once.
         unsafe { std::slice::from_raw_parts_mut(slot.start.cast(), slot.bytes / size_of::<T>()) }
     }
 
-    /// The working memory. Empty on the second call.
-    pub fn scratch<T: Element>(&mut self) -> &'a mut [T] {
+    /// The scratch memory. Empty on the second call.
+    pub fn scratch<T: Pod>(&mut self) -> &'a mut [T] {
         let Some(slot) = self.scratch.take() else { return &mut [] };
         // SAFETY: by the contract of `new`, and handed out once.
         unsafe { std::slice::from_raw_parts_mut(slot.start.cast(), slot.bytes / size_of::<T>()) }

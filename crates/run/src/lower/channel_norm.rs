@@ -1,8 +1,8 @@
-//! Group and batch normalisation and their gradients: each channel of each sample is one run. Sums of batch
-//! normalisation go on by lanes from sample to sample, those of others take the samples in order; without
-//! positions a batch is a matrix whose columns are summed in lane order.
+//! Group and batch normalisation and their gradients: each channel of each sample is one run. In batch normalisation, the
+//! lanes of a sum continue from sample to sample; otherwise samples are added in order. Without spatial axes, a batch is a
+//! matrix whose columns are summed in lane order.
 
-use super::reduce::over_rows;
+use super::divide::{each_row, over_rows};
 use super::{Lowered, TensorType, all_f32};
 use crate::kernel::norm::{self, Affine, Columns, Moments, Pairs, Slopes, Totals};
 use crate::kernel::{math, reduce};
@@ -37,19 +37,19 @@ impl Extents {
         at..at + self.space
     }
 
-    /// Divides the channels over the team and calls `f` with blocks of at most [`BLOCK`] of them, several
-    /// where the run of one would leave most of a page unread.
+    /// Divides the channels over the team and calls `f` with blocks of at most [`BLOCK`] channels: several if the run of
+    /// one is much shorter than a page.
     fn channel_blocks(self, call: &Call<'_>, f: &(dyn Fn(Range<usize>) + Sync)) {
         const NEAR: usize = 1024;
         let step = (NEAR / self.space.max(1)).clamp(1, BLOCK);
-        over_rows(call, self.c, self.len(), &|range| {
+        over_rows(call.team, self.c, self.len(), &|range| {
             for first in range.clone().step_by(step) {
                 f(first..range.end.min(first + step));
             }
         });
     }
 
-    /// Where the runs of a block of channels lie, sample by sample.
+    /// The ranges of a block of channels, sample by sample.
     fn runs(self, block: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
         let block = block.clone();
         (0..self.n).map(move |n| self.run(n, block.start).start..self.run(n, block.end).start)
@@ -67,7 +67,7 @@ pub(super) fn group_norm(op: &GroupNorm, ins: &[TensorType]) -> Option<Lowered> 
             let isa = call.team.isa();
             let [x, gamma, beta] = [0, 1, 2].map(|i| call.input::<f32>(i));
             let [y, mean, rstd] = [0, 1, 2].map(|o| SharedMut::new(call.output::<f32>(o)));
-            over_rows(call, e.n * groups, e.len(), &|range| {
+            over_rows(call.team, e.n * groups, e.len(), &|range| {
                 for set in range {
                     let (first, size) = (set % groups * channels, channels * e.space);
                     let at = set * size..(set + 1) * size;
@@ -89,7 +89,6 @@ pub(super) fn group_norm(op: &GroupNorm, ins: &[TensorType]) -> Option<Lowered> 
                     }
                 }
             });
-            Ok(())
         })
     })
 }
@@ -102,7 +101,6 @@ pub(super) fn group_norm_grad(op: &GroupNormGrad, ins: &[TensorType]) -> Option<
     if e.space == 1 {
         return Some(Lowered::plain(move |call| {
             group_norm_grad_rows(call, e, groups);
-            Ok(())
         }));
     }
     let channels = e.c / groups;
@@ -114,7 +112,7 @@ pub(super) fn group_norm_grad(op: &GroupNormGrad, ins: &[TensorType]) -> Option<
         // Per sample and channel the sums of dy and of dy·x̂.
         let sums = call.scratch::<f32>();
         let shared = SharedMut::new(&mut *sums);
-        over_rows(call, e.n * groups, e.len(), &|range| {
+        over_rows(call.team, e.n * groups, e.len(), &|range| {
             for set in range {
                 let (sample, first) = (set / groups, set % groups * channels);
                 let m = Moments { mean: mean[set], rstd: rstd[set] };
@@ -157,17 +155,16 @@ pub(super) fn group_norm_grad(op: &GroupNormGrad, ins: &[TensorType]) -> Option<
                 dgamma[c] += pair[1];
             }
         }
-        Ok(())
     }))
 }
 
-/// Without positions: every set is a short row with a gain per element.
+/// Without spatial axes: every set is a short row with a gain per element.
 fn group_norm_grad_rows(call: &mut Call<'_>, e: Extents, groups: usize) {
     let isa = call.team.isa();
     let channels = e.c / groups;
     let [x, gamma, mean, rstd, dy] = [0, 1, 2, 3, 4].map(|i| call.input::<f32>(i));
     let [dx, dgamma, dbeta] = [0, 1, 2].map(|o| SharedMut::new(call.output::<f32>(o)));
-    over_rows(call, groups, e.len(), &|range| {
+    over_rows(call.team, groups, e.len(), &|range| {
         let own = range.start * channels..range.end * channels;
         // SAFETY: groups are disjoint.
         let (dgamma, dbeta) = unsafe { (dgamma.slice(own.clone()), dbeta.slice(own)) };
@@ -197,7 +194,6 @@ pub(super) fn batch_norm(op: &BatchNorm, ins: &[TensorType]) -> Option<Lowered> 
     if e.space == 1 {
         return Some(Lowered::with_scratch(e.c, move |call| {
             batch_norm_columns(call, e, eps);
-            Ok(())
         }));
     }
     Some(Lowered::plain(move |call| {
@@ -224,7 +220,6 @@ pub(super) fn batch_norm(op: &BatchNorm, ins: &[TensorType]) -> Option<Lowered> 
                 norm::normalize_runs(isa, &x[at], e.space, &channels[..block.len()], y);
             }
         });
-        Ok(())
     }))
 }
 
@@ -241,14 +236,9 @@ fn batch_norm_columns(call: &mut Call<'_>, e: Extents, eps: f32) {
         *rstd = math::rsqrt(*variance + eps);
     }
     let columns = Columns { mean, rstd, gamma };
-    let (y, isa) = (SharedMut::new(y), call.team.isa());
-    over_rows(call, e.n, e.len(), &|range| {
-        for n in range {
-            let at = n * e.c..(n + 1) * e.c;
-            // SAFETY: rows are disjoint.
-            let y = unsafe { y.slice(at.clone()) };
-            norm::normalize_row(isa, &x[at], columns, beta, y);
-        }
+    let isa = call.team.isa();
+    each_row(call.team, y, e.c, e.len(), |n, y| {
+        norm::normalize_row(isa, &x[n * e.c..(n + 1) * e.c], columns, beta, y);
     });
 }
 
@@ -260,7 +250,6 @@ pub(super) fn batch_norm_grad(op: &BatchNormGrad, ins: &[TensorType]) -> Option<
     if e.space == 1 {
         return Some(Lowered::with_scratch(3 * e.c, move |call| {
             batch_norm_grad_columns(call, e, eps);
-            Ok(())
         }));
     }
     Some(Lowered::plain(move |call| {
@@ -293,7 +282,6 @@ pub(super) fn batch_norm_grad(op: &BatchNormGrad, ins: &[TensorType]) -> Option<
                 norm::input_grad_runs(isa, &x[at.clone()], &dy[at], e.space, channels, dx);
             }
         });
-        Ok(())
     }))
 }
 
@@ -309,7 +297,7 @@ fn batch_norm_grad_columns(call: &mut Call<'_>, e: Extents, eps: f32) {
     let (isa, columns) = (call.team.isa(), Columns { mean, rstd, gamma });
     reduce::sum_columns(call.team, dy, e.n, dbeta);
     let sums = SharedMut::new(&mut *dgamma);
-    over_rows(call, e.c, e.len(), &|range| {
+    over_rows(call.team, e.c, e.len(), &|range| {
         // SAFETY: ranges are disjoint.
         norm::normal_dots(isa, x, dy, columns, range.start, unsafe { sums.slice(range.clone()) });
     });
@@ -317,13 +305,8 @@ fn batch_norm_grad_columns(call: &mut Call<'_>, e: Extents, eps: f32) {
         level[c] = gamma[c] * dbeta[c] / e.n as f32;
         slope[c] = gamma[c] * dgamma[c] / e.n as f32;
     }
-    let dx = SharedMut::new(dx);
-    over_rows(call, e.n, e.len(), &|range| {
-        for n in range {
-            let at = n * e.c..(n + 1) * e.c;
-            // SAFETY: rows are disjoint.
-            let dx = unsafe { dx.slice(at.clone()) };
-            norm::input_grad_row(isa, &x[at.clone()], &dy[at], columns, level, slope, dx);
-        }
+    each_row(call.team, dx, e.c, e.len(), |n, dx| {
+        let at = n * e.c..(n + 1) * e.c;
+        norm::input_grad_row(isa, &x[at.clone()], &dy[at], columns, level, slope, dx);
     });
 }

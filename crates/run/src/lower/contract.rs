@@ -1,15 +1,14 @@
-//! Contractions as matrix products: axes are sorted into batch, rows, columns and reduced. Neighbours
-//! that are one stride apart become one index; a group of rows or of columns that is left over becomes
-//! an outer loop, and the reduced index may be a nest of loops.
+//! Contractions as matrix products: axes are sorted into batch, rows, columns and reduced. Adjacent axes that are
+//! contiguous are merged; further groups of rows or columns become outer loops, and the reduced index may be nested loops.
 
 use super::{Lowered, TensorType};
-use crate::kernel::gemm::{self, Output};
+use crate::kernel::gemm::{self, OutputMatrix};
 use crate::kernel::pack::Nested;
 use crate::lower::call::Call;
 use crate::team::{SharedMut, share};
 use gulliver_graph::op::contract::Contract;
 
-/// An axis with its extent and its distance between neighbours in each operand (0 if absent).
+/// An axis with its extent and its stride in each operand (0 if absent).
 #[derive(Clone, Copy, Debug)]
 struct Axis {
     extent: usize,
@@ -20,7 +19,7 @@ struct Axis {
 
 const UNIT: Axis = Axis { extent: 1, a: 0, b: 0, c: 0 };
 
-/// Left operand `a`, right operand `b`; columns contiguous in the result unless it has none such.
+/// A matrix product: left operand `a`, right operand `b`; the columns are contiguous in the result where possible.
 #[derive(Clone, Debug)]
 struct Product {
     batch: Vec<Axis>,
@@ -42,7 +41,7 @@ pub(super) fn contract(op: &Contract, ins: &[TensorType], outs: &[TensorType], t
     let shape = [m.extent, n.extent, k.iter().map(|k| k.extent).product()];
     let batches: usize = batch.iter().map(|x| x.extent).product();
     let [gm, gn, gk] = shape;
-    // Many small products are divided over threads whole; few large ones are divided inside.
+    // Many small products are divided over threads; few large ones are each computed by all threads.
     let whole =
         batches >= threads && (batches > 1) && (gm * gn * gk < 1 << 22 || batches.is_multiple_of(threads));
     let each = gemm::serial_scratch_len(gm, gn, gk);
@@ -53,7 +52,7 @@ pub(super) fn contract(op: &Contract, ins: &[TensorType], outs: &[TensorType], t
         let c = call.output::<f32>(0);
         let scratch = call.scratch::<f32>();
         if c.is_empty() {
-            return Ok(());
+            return;
         }
         let operands = |at: [usize; 3]| {
             let left = Nested { data: &a[at[0].min(a.len())..], outer: m.a, loops: &loops_a };
@@ -64,31 +63,30 @@ pub(super) fn contract(op: &Contract, ins: &[TensorType], outs: &[TensorType], t
             for i in 0..batches {
                 let at = origin(&batch, i);
                 let (left, right) = operands(at);
-                let c = Output::runs(&mut c[at[2]..], m.c, inner, outer);
+                let c = OutputMatrix::runs(&mut c[at[2]..], m.c, inner, outer);
                 gemm::gemm(call.team, shape, &left, &right, c, false, scratch);
             }
-            return Ok(());
+            return;
         }
         let isa = call.team.isa();
         let parts = call.team.threads();
         let (c, scratch) = (SharedMut::new(c), SharedMut::new(scratch));
         call.team.run(parts, &|part| {
-            // SAFETY: each part has its own stretch of scratch.
+            // SAFETY: each part has its own range of scratch.
             let scratch = unsafe { scratch.slice(part * each..(part + 1) * each) };
             for i in share(batches, 1, parts, part) {
                 let at = origin(&batch, i);
                 let (left, right) = operands(at);
                 // SAFETY: every axis of the result is a row, a column or a batch axis, so each element
                 // belongs to one batch index, and each batch index to one part.
-                let c = unsafe { Output::shared(&c, at[2], m.c, inner, outer) };
+                let c = unsafe { OutputMatrix::shared(&c, at[2], m.c, inner, outer) };
                 gemm::serial(isa, shape, &left, &right, c, false, scratch);
             }
         });
-        Ok(())
     })
 }
 
-/// Where batch index `i` starts in each operand.
+/// Offsets of batch index `i` in each operand.
 fn origin(batch: &[Axis], mut i: usize) -> [usize; 3] {
     let mut at = [0; 3];
     for x in batch.iter().rev() {
@@ -103,11 +101,11 @@ fn names(operand: &str) -> Vec<&str> {
     operand.split_whitespace().filter(|w| *w != "[]").collect()
 }
 
-/// Sorts the axes. The reduced index follows the order of the line whatever the strides are, as that
-/// is the order of the sum. With `flip` the second operand gives the rows.
+/// Sorts the axes. The reduced index has the order of the spec line, whatever the strides are, because that is the order
+/// of the sum. With `flip` the second operand gives the rows.
 fn arrange(op: &Contract, a: &[usize], b: &[usize], c: &[usize], flip: bool) -> Product {
     let (na, nb, nc) = (names(&op.a), names(&op.b), names(&op.out));
-    // Extent and distance of an axis in an operand that has it.
+    // Extent and stride of an axis in an operand.
     let look = |names: &[&str], shape: &[usize], axis: &str| {
         let d = names.iter().position(|n| *n == axis)?;
         Some((shape[d], shape[d + 1..].iter().product::<usize>()))
@@ -128,7 +126,7 @@ fn arrange(op: &Contract, a: &[usize], b: &[usize], c: &[usize], flip: bool) -> 
         }
     }
     let (mut rows, mut cols) = (merge(rows), merge(cols));
-    // The kernel writes rows of contiguous columns fastest; else the widest group serves.
+    // The kernel is fastest with contiguous columns; otherwise the widest group is used.
     let contiguous = cols.iter().position(|n| n.c == 1);
     let columns = contiguous.or_else(|| widest(&cols));
     let n = columns.map_or(UNIT, |i| cols.remove(i));
@@ -142,7 +140,7 @@ fn widest(axes: &[Axis]) -> Option<usize> {
     (0..axes.len()).max_by_key(|&i| axes[i].extent)
 }
 
-/// Joins neighbours that are one stride apart in every operand.
+/// Merges adjacent axes that are contiguous in every operand.
 fn merge(axes: Vec<Axis>) -> Vec<Axis> {
     let mut out: Vec<Axis> = Vec::new();
     for x in axes.into_iter().filter(|x| x.extent != 1) {

@@ -1,6 +1,5 @@
-//! What kernels are made from beside operators and shapes: those of operators from outside, by the
-//! operator's type, and the other devices. An operator without an entry, or whose entry declines, runs on
-//! its reference kernel.
+//! Kernels of custom operators, by the type of the operator, and the other devices of a collective. An operator without
+//! an entry, or whose entry returns `None`, runs on its reference kernel.
 
 use super::{Lowered, TensorType};
 use crate::peers::Peers;
@@ -12,7 +11,7 @@ use std::sync::Arc;
 
 type Entry = dyn Fn(&dyn Any, &[TensorType], &[TensorType], usize) -> Option<Lowered> + Send + Sync;
 
-/// Fast kernels of operators from outside, and the other devices.
+/// Fast kernels of custom operators, and the other devices.
 #[derive(Clone, Default)]
 pub struct Kernels {
     table: HashMap<TypeId, (&'static str, Arc<Entry>)>,
@@ -20,15 +19,15 @@ pub struct Kernels {
 }
 
 impl Kernels {
-    /// The same on one of several devices.
+    /// These kernels on one of several devices.
     pub fn among(self, peers: Arc<dyn Peers>) -> Kernels {
         Kernels { peers: Some(peers), ..self }
     }
 
-    /// These and one more, for all operators of type `T`: from the operator, the types of its operands
-    /// and results and the number of threads to the kernel, or `None` to leave it to the reference.
+    /// Adds a kernel for all operators of type `T`: a function of the operator, the types of its operands and results, and
+    /// the number of threads; `None` selects the reference kernel.
     ///
-    /// A kernel must write every element of every result, and its bits may not depend on the threads.
+    /// A kernel must write every element of every result, and its bits must not depend on the threads.
     pub fn with<T: CustomOp>(
         mut self,
         kernel: impl Fn(&T, &[TensorType], &[TensorType], usize) -> Option<Lowered> + Send + Sync + 'static,

@@ -1,44 +1,45 @@
-//! Chains of element-wise operators: blocks small enough for the first cache go through all steps before the
-//! next block is touched, so that memory is read and written once. Reductions are taken of each block.
+//! Programs of element-wise operators: a block that fits the first-level cache goes through all steps before the next
+//! block, so memory is read and written once. Reductions are taken of each block.
 
-mod frame;
-mod places;
+mod slots;
+mod worker;
 
-use super::broadcast::{GRAIN, Walk};
+use super::broadcast::Walk;
+use super::divide::GRAIN;
 use super::{Lowered, TensorType};
 use crate::kernel::LANES;
 use crate::kernel::block_reduce as lanes;
 use crate::lower::call::Call;
 use crate::team::{SharedMut, share};
-use frame::{Bytes, Frame};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::op::Op;
 use gulliver_graph::op::elementwise::{Apply, Elementwise, ElementwiseStep, keep};
 use gulliver_graph::spec::ReduceKind;
-use places::{Place, Places};
+use slots::{SlotAssignment, ValueSlot};
 use std::ops::Range;
+use worker::{BlockWorker, SharedBytes};
 
-/// Elements of a block: 4 KiB of floats, so that the blocks of several values share the first cache.
+/// Elements of a block: 4 KiB of floats, so that blocks of several values share the first-level cache.
 const BLOCK: usize = 1024;
-/// Elements of a block of a short loop.
+/// Least elements of a block, for short loops.
 const LEAST_BLOCK: usize = 256;
-/// Elements of a block of a single operator, which keeps nothing.
+/// Elements of a block of a single operator, which has no temporaries.
 const LONG_BLOCK: usize = 16 * 1024;
-/// Runs shorter than this are put together in a block even for a single operator.
+/// Shorter runs are combined in a block even for a single operator.
 const SHORT_RUN: usize = 32;
 /// Columns whose lanes are held at once.
 const COLUMNS: usize = 2048;
-/// Operands and results of a chain at most; longer ones run on the reference kernel.
+/// Most operands, and most results, of a program; others run on the reference kernel.
 const MOST: usize = 16;
 
-/// A chain with its shapes settled.
-pub(super) struct Program {
+/// A program with concrete shapes.
+pub(super) struct ElementwiseProgram {
     /// Elements of the loop.
     len: usize,
     operands: Vec<Operand>,
     steps: Vec<Step>,
-    /// Values kept in a temporary that are results.
-    copies: Vec<(Place, usize)>,
+    /// Results to copy from another slot at the end of a block.
+    copies: Vec<(ValueSlot, usize)>,
     /// Bytes of an element of each result.
     widths: Vec<usize>,
     blocks: Blocks,
@@ -49,46 +50,46 @@ pub(super) struct Program {
 struct Operand {
     dtype: DType,
     walk: Walk,
-    /// Must be laid out where it is broadcast: a step that reads it knows runs only.
+    /// Whether a step that reads it supports runs only, so that a scalar must be expanded.
     flat: bool,
-    /// The temporary in which it is laid out, if it may have to be.
+    /// The temporary for the expanded operand, if it may be needed.
     laid_out: Option<usize>,
 }
 
-/// One step and where its operands and its result are.
+/// A step with the slots of its operands and its result.
 struct Step {
     apply: Apply,
-    of: Vec<Place>,
+    of: Vec<ValueSlot>,
     /// Element type of the first operand.
     from: DType,
-    to: Place,
+    to: ValueSlot,
 }
 
-/// How the elements are cut into blocks: whole units together, or a unit in pieces.
+/// Division of the elements into blocks: several whole units per block, or several blocks per unit.
 #[derive(Clone, Copy, Debug)]
 struct Blocks {
-    /// Elements between whose multiples a block lies or which it consists of.
+    /// Elements of a unit. A block does not cross a multiple of it, or consists of whole units.
     unit: usize,
-    /// Units of a block; zero where a unit has several.
+    /// Units per block; 0 if a unit has several blocks.
     group: usize,
-    /// Elements of a block at most.
+    /// Most elements of a block.
     most: usize,
 }
 
-/// What is reduced of the values.
+/// The reduction of a program.
 struct Reduction {
     kind: ReduceKind,
-    /// Value and result.
-    of: Vec<(Place, usize)>,
+    /// Slots of the reduced values, and the results.
+    of: Vec<(ValueSlot, usize)>,
     order: Order,
 }
 
-/// Which elements belong to one result.
+/// The elements that are reduced to one result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Order {
-    /// Rows of neighbours; those of `outer` equal parts of the loop are joined in order.
+    /// Contiguous rows; the rows of `outer` equal parts of the loop are then joined in order.
     Rows { outer: usize },
-    /// Down the rows of a matrix.
+    /// Columns of a matrix.
     Columns,
 }
 
@@ -107,7 +108,7 @@ impl Blocks {
         if self.group == 0 { self.unit.div_ceil(self.most) } else { 1 }
     }
 
-    /// The number of blocks of so many elements.
+    /// The number of blocks of `len` elements.
     fn count(&self, len: usize) -> usize {
         match self.group {
             0 => len / self.unit * self.pieces(),
@@ -125,7 +126,7 @@ impl Blocks {
         start..(start + self.most).min((unit + 1) * self.unit)
     }
 
-    /// Whether some block goes beyond one run of the operand.
+    /// Whether some block crosses the end of a run of the operand.
     fn straddle(&self, walk: &Walk) -> bool {
         self.group > 1 || !walk.run.is_multiple_of(self.unit)
     }
@@ -173,23 +174,23 @@ pub(super) fn fused(
             (Some((reduce.kind, order)), unit)
         }
     };
-    // Only floats and bytes are laid out in temporaries: others are met within their runs.
+    // Only floats and bytes are expanded in temporaries; other types are read within their runs.
     let wide = |i: usize| !walks[i].whole && !matches!(dtypes[i], DType::F32 | DType::Bool | DType::U8);
     let runs_only = (0..ins.len()).any(wide);
     if runs_only && !alone {
         return None;
     }
-    // Binary loops know an operand that stays; others read runs.
+    // Binary loops support a scalar operand; others read runs.
     let zips = |step: &ElementwiseStep| matches!(step.apply, Apply::Zip(_));
     let flat = |i: usize| op.steps.iter().any(|step| step.of.contains(&i) && !zips(step));
     let laid_out = (0..ins.len()).any(|i| !walks[i].whole && flat(i));
     let together = !(alone && unit >= SHORT_RUN || runs_only);
-    // Where there is little to do, temporaries stay a fraction of the values they stand for.
+    // For short loops, temporaries stay a fraction of the size of the values.
     let block = BLOCK.min((len / 4).max(LEAST_BLOCK));
     let most = if alone && !together && !laid_out { LONG_BLOCK } else { block };
     let blocks = Blocks::new(len, unit, most, together);
 
-    let Places { steps, copies, results, temporaries } = Places::of(op, &types, ins, outs);
+    let SlotAssignment { steps, copies, results, temporaries } = SlotAssignment::of(op, &types, ins, outs);
     let mut temporaries = temporaries;
     let operands = walks.into_iter().enumerate().map(|(i, walk)| {
         let flat = flat(i);
@@ -202,14 +203,13 @@ pub(super) fn fused(
     let operands = operands.collect();
     let reduction = order.map(|(kind, order)| {
         let of = results.iter().filter(|(o, _)| op.results[*o].reduce.is_some());
-        Reduction { kind, of: of.map(|&(o, place)| (place, o)).collect(), order }
+        Reduction { kind, of: of.map(|&(o, slot)| (slot, o)).collect(), order }
     });
     let widths = outs.iter().map(|t| t.dtype.size()).collect();
-    let program = Program { len, operands, steps, copies, widths, blocks, temporaries, reduction };
+    let program = ElementwiseProgram { len, operands, steps, copies, widths, blocks, temporaries, reduction };
     let scratch = program.scratch(threads);
     Some(Lowered::with_scratch(scratch, move |call| {
         program.run(call);
-        Ok(())
     }))
 }
 
@@ -227,7 +227,7 @@ fn known(apply: Apply, of: &[usize], types: &[DType]) -> bool {
     }
 }
 
-/// Which elements are reduced together, and how many form a row or lie between two rows of a column.
+/// The order of a reduction, and the elements of a row or the distance between rows of a column.
 fn order(axes: &[usize], shape: &[usize]) -> Option<(Order, usize)> {
     let reduced = |d: &usize| axes.contains(d);
     let before = (0..shape.len()).take_while(reduced).count();
@@ -245,8 +245,8 @@ fn order(axes: &[usize], shape: &[usize]) -> Option<(Order, usize)> {
     Some((Order::Rows { outer: shape[..before].iter().product() }, row))
 }
 
-impl Program {
-    /// Threads that share the work: few elements are not worth a second one.
+impl ElementwiseProgram {
+    /// Number of threads to use: one for few elements.
     fn parts(&self, threads: usize) -> usize {
         if self.len < 2 * GRAIN { 1 } else { threads.max(1) }
     }
@@ -256,7 +256,7 @@ impl Program {
         self.blocks.most.next_multiple_of(LANES)
     }
 
-    /// Floats that a reduction keeps per result.
+    /// Floats of state of a reduction per result.
     fn kept(&self) -> usize {
         let unit = self.blocks.unit;
         match &self.reduction {
@@ -272,37 +272,37 @@ impl Program {
     }
 
     fn run(&self, call: &mut Call<'_>) {
-        let mut ins = [Bytes::NOWHERE; MOST];
-        let mut outs = [Bytes::NOWHERE; MOST];
+        let mut ins = [SharedBytes::NOWHERE; MOST];
+        let mut outs = [SharedBytes::NOWHERE; MOST];
         for (o, out) in outs.iter_mut().enumerate().take(self.widths.len()) {
             let under = |i: &usize| call.in_place(*i, o);
             let under = (0..self.operands.len()).find(under);
-            *out = Bytes::of(call.output::<u8>(o));
+            *out = SharedBytes::of(call.output::<u8>(o));
             if let Some(i) = under {
                 ins[i] = *out;
             }
         }
         for (i, bytes) in ins.iter_mut().enumerate().take(self.operands.len()) {
             if bytes.is_nowhere() {
-                *bytes = Bytes::of_shared(call.input::<u8>(i));
+                *bytes = SharedBytes::of_shared(call.input::<u8>(i));
             }
         }
         let scratch = call.scratch::<f32>();
         let parts = self.parts(call.team.threads()).min(call.team.threads());
         let (temporaries, kept) = scratch.split_at_mut(parts * self.temporaries * self.temporary());
-        let temporaries = Bytes::of_floats(temporaries);
-        let frame = |part: usize| {
+        let temporaries = SharedBytes::of_floats(temporaries);
+        let worker = |part: usize| {
             let own = temporaries.at(part * self.temporaries * self.temporary() * size_of::<f32>());
-            Frame::new(self, &ins, &outs, own, call.team.isa())
+            BlockWorker::new(self, &ins, &outs, own, call.team.isa())
         };
         match &self.reduction {
             None => {
                 let blocks = self.blocks.count(self.len);
                 let parts = parts.min(blocks);
                 call.team.run(parts, &|part| {
-                    let mut frame = frame(part);
+                    let mut worker = worker(part);
                     for block in share(blocks, 1, parts, part) {
-                        frame.block(self.blocks.range(self.len, block));
+                        worker.block(self.blocks.range(self.len, block));
                     }
                 });
             }
@@ -312,13 +312,13 @@ impl Program {
                 }
             }
             Some(reduction) => match reduction.order {
-                Order::Rows { outer } => self.rows(call, reduction, outer, parts, &frame, &outs, kept),
-                Order::Columns => self.columns(call, reduction, parts, &frame, &outs, kept),
+                Order::Rows { outer } => self.rows(call, reduction, outer, parts, &worker, &outs, kept),
+                Order::Columns => self.columns(call, reduction, parts, &worker, &outs, kept),
             },
         }
     }
 
-    /// Rows of neighbours: whoever makes a row reduces it.
+    /// Reduces rows: the thread that makes a row reduces it.
     #[allow(clippy::too_many_arguments)]
     fn rows<'f>(
         &self,
@@ -326,28 +326,29 @@ impl Program {
         reduction: &Reduction,
         outer: usize,
         parts: usize,
-        frame: &(dyn Fn(usize) -> Frame<'f> + Sync),
-        outs: &[Bytes; MOST],
+        worker: &(dyn Fn(usize) -> BlockWorker<'f> + Sync),
+        outs: &[SharedBytes; MOST],
         kept: &mut [f32],
     ) {
         let (kind, isa, unit) = (reduction.kind, call.team.isa(), self.blocks.unit);
         let rows = self.len / unit;
-        let mut targets = [Bytes::NOWHERE; MOST];
+        let mut targets = [SharedBytes::NOWHERE; MOST];
         for (r, &(_, o)) in reduction.of.iter().enumerate() {
-            let own = if outer > 1 { Bytes::of_floats(&mut kept[r * rows..(r + 1) * rows]) } else { outs[o] };
+            let own =
+                if outer > 1 { SharedBytes::of_floats(&mut kept[r * rows..(r + 1) * rows]) } else { outs[o] };
             targets[r] = own;
         }
-        // What one thread takes at least: a row in pieces, or the rows of a block.
+        // The unit of division: a row in pieces, or the rows of a block.
         let share_units = if self.blocks.group == 0 { rows } else { self.blocks.count(self.len) };
         let parts = parts.min(share_units);
         call.team.run(parts, &|part| {
-            let mut frame = frame(part);
+            let mut worker = worker(part);
             for at in share(share_units, 1, parts, part) {
                 if self.blocks.group > 0 {
                     let range = self.blocks.range(self.len, at);
-                    frame.block(range.clone());
-                    for (r, &(place, _)) in reduction.of.iter().enumerate() {
-                        let values = frame.floats(place, range.clone());
+                    worker.block(range.clone());
+                    for (r, &(slot, _)) in reduction.of.iter().enumerate() {
+                        let values = worker.floats(slot, range.clone());
                         for (i, row) in values.chunks_exact(unit).enumerate() {
                             targets[r].set(range.start / unit + i, lanes::row(isa, kind, row));
                         }
@@ -357,9 +358,9 @@ impl Program {
                 let mut sums = [[lanes::neutral(kind); LANES]; MOST];
                 for piece in at * self.blocks.pieces()..(at + 1) * self.blocks.pieces() {
                     let range = self.blocks.range(self.len, piece);
-                    frame.block(range.clone());
-                    for (sums, &(place, _)) in sums.iter_mut().zip(&reduction.of) {
-                        lanes::take_piece(isa, kind, frame.floats(place, range.clone()), sums);
+                    worker.block(range.clone());
+                    for (sums, &(slot, _)) in sums.iter_mut().zip(&reduction.of) {
+                        lanes::take_piece(isa, kind, worker.floats(slot, range.clone()), sums);
                     }
                 }
                 for (r, sums) in sums.iter().enumerate().take(reduction.of.len()) {
@@ -379,14 +380,14 @@ impl Program {
         }
     }
 
-    /// Down the rows of a matrix: rows go to threads by their lane, so that each lane stays one sequence.
+    /// Reduces columns: rows are divided over threads by lane, so that each lane is one sequence.
     fn columns<'f>(
         &self,
         call: &Call<'_>,
         reduction: &Reduction,
         parts: usize,
-        frame: &(dyn Fn(usize) -> Frame<'f> + Sync),
-        outs: &[Bytes; MOST],
+        worker: &(dyn Fn(usize) -> BlockWorker<'f> + Sync),
+        outs: &[SharedBytes; MOST],
         kept: &mut [f32],
     ) {
         let (kind, isa, width) = (reduction.kind, call.team.isa(), self.blocks.unit);
@@ -399,7 +400,7 @@ impl Program {
             kept.fill(lanes::neutral(kind));
             let shared = SharedMut::new(kept);
             call.team.run(parts, &|part| {
-                let mut frame = frame(part);
+                let mut worker = worker(part);
                 let own = share(LANES, 1, parts, part);
                 for base in (0..rows).step_by(LANES) {
                     let end = (base + own.end).min(rows);
@@ -411,9 +412,9 @@ impl Program {
                                 1 => row * width + columns.start..row * width + columns.end,
                                 _ => row * width..(row + few) * width,
                             };
-                            frame.block(range.clone());
-                            for (r, &(place, _)) in reduction.of.iter().enumerate() {
-                                let values = frame.floats(place, range.clone());
+                            worker.block(range.clone());
+                            for (r, &(slot, _)) in reduction.of.iter().enumerate() {
+                                let values = worker.floats(slot, range.clone());
                                 let columns = if few > 1 { chunk.clone() } else { columns.clone() };
                                 for (i, values) in values.chunks_exact(columns.len()).enumerate() {
                                     let lane = (row + i) % LANES;

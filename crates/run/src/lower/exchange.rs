@@ -33,7 +33,7 @@ impl ExchangeCall {
 
 pub fn exchange(op: &Exchange, kernels: &Kernels) -> Lowered {
     let collective = ExchangeCall::new(op, kernels);
-    Lowered::plain(move |call| {
+    Lowered::fallible(move |call| {
         let own: &[u8] = if call.inputs() > 0 { call.input(0) } else { &[] };
         collective.hold(own, call.output::<u8>(0), true)
     })

@@ -1,15 +1,15 @@
-//! Operators that read or write where an index says. Every index is checked before anything is written.
+//! Operators that read or write at indices. Every index is checked before anything is written.
 
-use super::broadcast::{GRAIN, units};
+use super::divide::{GRAIN, each_row};
 use super::{KernelError, Lowered, TensorType};
-use crate::lower::call::Element;
+use crate::lower::call::Pod;
 use crate::team::SharedMut;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::op::scatter_add::ScatterAdd;
 use std::ops::Range;
 
 /// Element types of indices.
-pub(super) trait Integer: Element {
+pub(super) trait Integer: Pod {
     /// The value.
     fn wide(self) -> i64;
 }
@@ -25,7 +25,7 @@ macro_rules! integers {
 }
 integers!(i64, i32, u8);
 
-/// Calls a generic function with the integer type of an index, if it is one.
+/// Calls a generic function with the type of an index; `None` if it is not an integer type.
 macro_rules! by_integer {
     ($dtype:expr, $f:ident($($arg:expr),*)) => {
         match $dtype {
@@ -38,7 +38,7 @@ macro_rules! by_integer {
 }
 pub(super) use by_integer;
 
-/// That every index, save those equal to `skip`, is below the bound; reports the first that is not.
+/// Checks that every index except `skip` is below the bound; the error names the first that is not.
 fn check<I: Integer>(index: &[I], bound: usize, skip: Option<i64>) -> Result<(), KernelError> {
     let inside = |i: i64| usize::try_from(i).is_ok_and(|i| i < bound);
     match index.iter().position(|i| !inside(i.wide()) && skip != Some(i.wide())) {
@@ -56,17 +56,13 @@ pub(super) fn gather(ins: &[TensorType]) -> Option<Lowered> {
 }
 
 fn gather_as<I: Integer>(rows: usize, width: usize) -> Lowered {
-    Lowered::plain(move |call| {
+    Lowered::fallible(move |call| {
         let (table, index) = (call.input::<f32>(0), call.input::<I>(1));
-        let y = SharedMut::new(call.output::<f32>(0));
+        let y = call.output::<f32>(0);
         check(index, rows, None)?;
-        units(call, index.len(), width, &|range| {
-            for n in range {
-                let from = index[n].wide() as usize * width;
-                // SAFETY: rows are disjoint.
-                let y = unsafe { y.slice(n * width..(n + 1) * width) };
-                y.copy_from_slice(&table[from..from + width]);
-            }
+        each_row(call.team, y, width, 0, |n, y| {
+            let from = index[n].wide() as usize * width;
+            y.copy_from_slice(&table[from..from + width]);
         });
         Ok(())
     })
@@ -81,11 +77,11 @@ pub(super) fn scatter_add(op: &ScatterAdd, ins: &[TensorType], outs: &[TensorTyp
 }
 
 fn scatter_add_as<I: Integer>(rows: usize, width: usize, padding: Option<i64>) -> Lowered {
-    Lowered::plain(move |call| {
+    Lowered::fallible(move |call| {
         let (index, x) = (call.input::<I>(0), call.input::<f32>(1));
         let y = SharedMut::new(call.output::<f32>(0));
         check(index, rows, padding)?;
-        // A block of the table belongs to one thread, which adds to it in the order of the index.
+        // One thread owns a block of the table and adds to it in the order of the indices.
         let block = |rows: Range<usize>, columns: Range<usize>| {
             // SAFETY: blocks are disjoint, and within one of them only one row is held at a time.
             let row = |r: usize| unsafe { y.slice(r * width + columns.start..r * width + columns.end) };
@@ -101,7 +97,7 @@ fn scatter_add_as<I: Integer>(rows: usize, width: usize, padding: Option<i64>) -
         if (rows + index.len()) * width < 2 * GRAIN {
             block(0..rows, 0..width);
         } else if width >= 64 * call.team.threads() {
-            // Frequent rows make ranges of them uneven; ranges of columns are not.
+            // Frequent indices make ranges of rows uneven; ranges of columns are even.
             call.team.split(width, 16, &|columns| block(0..rows, columns));
         } else {
             call.team.split(rows, 1, &|rows| block(rows, 0..width));
@@ -118,7 +114,7 @@ pub(super) fn take(ins: &[TensorType]) -> Option<Lowered> {
 }
 
 fn take_as<I: Integer>(width: usize) -> Lowered {
-    Lowered::plain(move |call| {
+    Lowered::fallible(move |call| {
         let (x, index) = (call.input::<f32>(0), call.input::<I>(1));
         check(index, width, None)?;
         for (n, (y, i)) in call.output::<f32>(0).iter_mut().zip(index).enumerate() {
@@ -128,7 +124,7 @@ fn take_as<I: Integer>(width: usize) -> Lowered {
     })
 }
 
-/// Gradients of reading `k` elements of each row: zeros to which each is added at its index, in order.
+/// Gradient of reading `k` elements of each row: adds each to zeros at its index, in order.
 pub(super) fn spread(k: usize, ins: &[TensorType], outs: &[TensorType]) -> Option<Lowered> {
     if ins[1].dtype != DType::F32 {
         return None;
@@ -137,19 +133,15 @@ pub(super) fn spread(k: usize, ins: &[TensorType], outs: &[TensorType]) -> Optio
 }
 
 fn spread_as<I: Integer>(k: usize, width: usize) -> Lowered {
-    Lowered::plain(move |call| {
+    Lowered::fallible(move |call| {
         let (index, dy) = (call.input::<I>(0), call.input::<f32>(1));
-        let dx = SharedMut::new(call.output::<f32>(0));
+        let dx = call.output::<f32>(0);
         check(index, width, None)?;
-        units(call, dx.len().checked_div(width).unwrap_or(0), width, &|range| {
-            for row in range {
-                // SAFETY: rows are disjoint.
-                let dx = unsafe { dx.slice(row * width..(row + 1) * width) };
-                dx.fill(0.0);
-                let from = row * k..(row + 1) * k;
-                for (i, dy) in index[from.clone()].iter().zip(&dy[from]) {
-                    dx[i.wide() as usize] += dy;
-                }
+        each_row(call.team, dx, width, 0, |row, dx| {
+            dx.fill(0.0);
+            let from = row * k..(row + 1) * k;
+            for (i, dy) in index[from.clone()].iter().zip(&dy[from]) {
+                dx[i.wide() as usize] += dy;
             }
         });
         Ok(())
@@ -177,7 +169,7 @@ mod tests {
     fn indices_that_point_nowhere_are_reported_and_nothing_is_written() {
         let index = TensorType { dtype: DType::I64, shape: vec![3] };
         let scatter = |padding| ScatterAdd { rows: 4.into(), padding };
-        // Operator, which operand the index is, shape of the other operand, shape of the result.
+        // Operator, position of the index operand, shape of the other operand, shape of the result.
         let rows: [(Op, usize, TensorType, TensorType); 4] = [
             (Gather { padding: None }.into(), 1, f32s(&[4, 2]), f32s(&[3, 2])),
             (scatter(None).into(), 0, f32s(&[3, 2]), f32s(&[4, 2])),

@@ -1,6 +1,6 @@
 //! Cross entropy and its gradient, rows in parallel. Targets are checked before anything is written.
 
-use super::reduce::over_rows;
+use super::divide::{each_row, over_rows};
 use super::{KernelError, Lowered, TensorType};
 use crate::kernel::loss;
 use crate::lower::call::Call;
@@ -13,12 +13,12 @@ pub(super) fn cross_entropy(op: &CrossEntropy, ins: &[TensorType]) -> Option<Low
     let (classes, smoothing) = (*ins[0].shape.last()?, op.smoothing);
     let targets = Targets { dtype: ins[1].dtype, ignore: op.ignore, classes };
     (ins[0].dtype == DType::F32).then(|| {
-        Lowered::plain(move |call| {
+        Lowered::fallible(move |call| {
             let targets = targets.checked(call)?;
             let isa = call.team.isa();
             let x = call.input::<f32>(0);
             let [losses, lse] = [0, 1].map(|o| SharedMut::new(call.output::<f32>(o)));
-            over_rows(call, losses.len(), x.len(), &|range| {
+            over_rows(call.team, losses.len(), x.len(), &|range| {
                 for r in range {
                     let x = &x[r * classes..(r + 1) * classes];
                     // SAFETY: rows are disjoint.
@@ -36,27 +36,22 @@ pub(super) fn cross_entropy_grad(op: &CrossEntropyGrad, ins: &[TensorType]) -> O
     let targets = Targets { dtype: ins[1].dtype, ignore: op.ignore, classes };
     let floats = [0, 2, 3].iter().all(|&i| ins[i].dtype == DType::F32);
     floats.then(|| {
-        Lowered::plain(move |call| {
+        Lowered::fallible(move |call| {
             let targets = targets.checked(call)?;
             let isa = call.team.isa();
             let x = (!call.in_place(0, 0)).then(|| call.input::<f32>(0));
             let [lse, drow] = [2, 3].map(|i| call.input::<f32>(i));
-            let dx = SharedMut::new(call.output::<f32>(0));
-            over_rows(call, lse.len(), dx.len(), &|range| {
-                for r in range {
-                    let at = r * classes..(r + 1) * classes;
-                    // SAFETY: rows are disjoint.
-                    let dx = unsafe { dx.slice(at.clone()) };
-                    let x = x.map(|x| &x[at]);
-                    loss::cross_entropy_grad(isa, x, dx, targets.class(r), smoothing, lse[r], drow[r]);
-                }
+            let dx = call.output::<f32>(0);
+            each_row(call.team, dx, classes, 0, |r, dx| {
+                let x = x.map(|x| &x[r * classes..(r + 1) * classes]);
+                loss::cross_entropy_grad(isa, x, dx, targets.class(r), smoothing, lse[r], drow[r]);
             });
             Ok(())
         })
     })
 }
 
-/// How class labels are stored and which may occur.
+/// Type and range of class labels.
 #[derive(Clone, Copy)]
 struct Targets {
     dtype: DType,
@@ -64,7 +59,7 @@ struct Targets {
     classes: usize,
 }
 
-/// Labels that were found to be classes or to be ignored.
+/// Labels that are all classes or ignored.
 struct Checked<'a> {
     labels: Labels<'a>,
     ignore: Option<i64>,
@@ -114,7 +109,7 @@ impl Targets {
 }
 
 impl Checked<'_> {
-    /// The class of a row that counts.
+    /// The class of a row; `None` if it is ignored.
     fn class(&self, row: usize) -> Option<usize> {
         let label = self.labels.at(row);
         (self.ignore != Some(label)).then_some(label as usize)

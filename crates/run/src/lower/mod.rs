@@ -1,6 +1,5 @@
-//! From operators to kernels: the table that says, for an operator with concrete shapes, which kernel
-//! runs it and how much scratch memory that takes. Operators without a row run on their reference
-//! kernel, and the plan's report says so.
+//! The table from operators with concrete shapes to kernels and their scratch memory. Operators without a row run on
+//! their reference kernel, which the report of the plan mentions.
 
 mod array;
 mod attention;
@@ -9,6 +8,7 @@ pub mod call;
 mod channel_norm;
 mod contract;
 mod custom;
+mod divide;
 mod elementwise;
 mod exchange;
 mod index;
@@ -56,44 +56,51 @@ impl TensorType {
     }
 }
 
-/// Why a kernel gave up: the data, or another device, not the program, is wrong.
+/// Why a kernel failed: because of the data or another device.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum KernelError {
-    /// An index that points nowhere.
+    /// An index out of range.
     #[error("index {index} at position {position} is not below {bound}")]
     Index {
         /// The index.
         index: i64,
-        /// Where it stands in its tensor.
+        /// Its position in the tensor.
         position: usize,
-        /// What it must be below.
+        /// Its exclusive upper bound.
         bound: usize,
     },
-    /// Another device is gone.
+    /// Another device was lost.
     #[error(transparent)]
     PeerLost(PeerLost),
 }
 
-/// A kernel with its shapes settled.
+/// A kernel with concrete shapes.
 pub type Run = Box<dyn Fn(&mut Call<'_>) -> Result<(), KernelError> + Send + Sync>;
 
-/// What is needed to run an operator.
+/// A kernel and its scratch memory.
 pub struct Lowered {
-    /// Does it.
+    /// Runs it.
     pub run: Run,
-    /// Bytes of working memory.
+    /// Bytes of scratch memory.
     pub scratch: u64,
-    /// No fast kernel exists; the reference kernel is used.
+    /// Whether it is the reference kernel, because there is no fast one.
     pub reference: bool,
 }
 
 impl Lowered {
-    /// A kernel without scratch.
-    pub fn plain(run: impl Fn(&mut Call<'_>) -> Result<(), KernelError> + Send + Sync + 'static) -> Lowered {
+    /// A kernel that may fail, without scratch.
+    pub fn fallible(
+        run: impl Fn(&mut Call<'_>) -> Result<(), KernelError> + Send + Sync + 'static,
+    ) -> Lowered {
         Lowered { run: Box::new(run), scratch: 0, reference: false }
     }
 
-    /// An element-wise function of one f32 operand; for operators from outside.
+    /// A kernel that cannot fail, without scratch.
+    pub fn plain(run: impl Fn(&mut Call<'_>) + Send + Sync + 'static) -> Lowered {
+        Lowered::with_scratch(0, run)
+    }
+
+    /// An element-wise function of one f32 operand, for custom operators.
     pub fn map(f: impl Fn(f32) -> f32 + Send + Sync + 'static) -> Lowered {
         Lowered::plain(move |call| {
             let x = (!call.in_place(0, 0)).then(|| call.input::<f32>(0));
@@ -102,25 +109,25 @@ impl Lowered {
                 y.copy_from_slice(x);
             }
             y.iter_mut().for_each(|y| *y = f(*y));
-            Ok(())
         })
     }
 
-    /// A kernel that needs this many floats of scratch.
-    pub fn with_scratch(
-        floats: usize,
-        run: impl Fn(&mut Call<'_>) -> Result<(), KernelError> + Send + Sync + 'static,
-    ) -> Lowered {
-        Lowered { run: Box::new(run), scratch: (floats * size_of::<f32>()) as u64, reference: false }
+    /// A kernel that cannot fail, with this many floats of scratch.
+    pub fn with_scratch(floats: usize, run: impl Fn(&mut Call<'_>) + Send + Sync + 'static) -> Lowered {
+        let run = move |call: &mut Call<'_>| {
+            run(call);
+            Ok(())
+        };
+        Lowered { scratch: (floats * size_of::<f32>()) as u64, ..Lowered::fallible(run) }
     }
 }
 
-/// Whether the fast kernels, which know one float type, can read all of these.
+/// Whether all are f32, the only float type of the fast kernels.
 fn all_f32(types: &[TensorType]) -> bool {
     types.iter().all(|t| t.dtype == DType::F32)
 }
 
-/// The kernel for an operator whose sizes are bound; `kernels` has those of operators from outside.
+/// The kernel for an operator with bound sizes; `kernels` has those of custom operators.
 pub fn lower(op: &Op, ins: &[TensorType], outs: &[TensorType], threads: usize, kernels: &Kernels) -> Lowered {
     let fast = match op {
         Op::Contract(op) => Some(contract::contract(op, ins, outs, threads)),

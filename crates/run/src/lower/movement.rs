@@ -1,9 +1,10 @@
 //! Operators that only move elements.
 
-use super::broadcast::{GRAIN, Walk, ranges, units};
+use super::broadcast::Walk;
+use super::divide::{GRAIN, each_row, ranges};
 use super::scan::around;
 use super::{Lowered, TensorType};
-use crate::lower::call::{Call, Element};
+use crate::lower::call::{Call, Pod};
 use crate::team::SharedMut;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::op::concat::Concat;
@@ -15,7 +16,7 @@ use gulliver_graph::op::transpose::Transpose;
 use gulliver_graph::op::upsample::Upsample;
 use std::ops::Range;
 
-/// Calls a generic function with the type that has the bits of an element type.
+/// Calls a generic function with an integer type of the width of an element type.
 macro_rules! by_width {
     ($dtype:expr, $f:ident($($arg:expr),*)) => {
         match $dtype {
@@ -30,7 +31,6 @@ macro_rules! by_width {
 pub(super) fn fill(value: f32) -> Option<Lowered> {
     Some(Lowered::plain(move |call| {
         call.output::<f32>(0).fill(value);
-        Ok(())
     }))
 }
 
@@ -38,13 +38,12 @@ pub(super) fn reshape(ins: &[TensorType]) -> Option<Lowered> {
     Some(by_width!(ins[0].dtype, copy()))
 }
 
-fn copy<T: Element>() -> Lowered {
+fn copy<T: Pod>() -> Lowered {
     Lowered::plain(|call| {
         if !call.in_place(0, 0) {
             let x = call.input::<T>(0);
             call.output::<T>(0).copy_from_slice(x);
         }
-        Ok(())
     })
 }
 
@@ -53,15 +52,14 @@ pub(super) fn expand(ins: &[TensorType], outs: &[TensorType]) -> Option<Lowered>
     Some(by_width!(ins[0].dtype, expand_as(walk)))
 }
 
-fn expand_as<T: Element>(walk: Walk) -> Lowered {
+fn expand_as<T: Pod>(walk: Walk) -> Lowered {
     Lowered::plain(move |call| {
         let x = call.input::<T>(0);
         let y = SharedMut::new(call.output::<T>(0));
-        ranges(call, y.len(), &|r| {
+        ranges(call.team, y.len(), &|r| {
             // SAFETY: ranges are disjoint.
             walk.gather(x, r.start, unsafe { y.slice(r) });
         });
-        Ok(())
     })
 }
 
@@ -71,7 +69,7 @@ pub(super) fn transpose(op: &Transpose, ins: &[TensorType]) -> Option<Lowered> {
     for d in (0..shape.len().saturating_sub(1)).rev() {
         strides[d] = strides[d + 1] * shape[d + 1];
     }
-    // Result dimensions as (extent, stride in the operand), joined where they walk as one.
+    // Result dimensions as (extent, stride in the operand), merged where they are contiguous.
     let mut dims: Vec<(usize, usize)> = Vec::new();
     for &d in &op.order {
         if shape[d] == 1 {
@@ -88,10 +86,10 @@ pub(super) fn transpose(op: &Transpose, ins: &[TensorType]) -> Option<Lowered> {
     Some(by_width!(ins[0].dtype, transpose_as(dims)))
 }
 
-/// Rows of the result gathered at a time, so that operand cache lines are used whole.
+/// Rows of the result gathered at a time, so that whole cache lines of the operand are used.
 const TILE: usize = 32;
 
-fn transpose_as<T: Element>(mut dims: Vec<(usize, usize)>) -> Lowered {
+fn transpose_as<T: Pod>(mut dims: Vec<(usize, usize)>) -> Lowered {
     let (inner, step) = dims.pop().unwrap_or((1, 1));
     let (rows, row_step) = if step == 1 { (1, 0) } else { dims.pop().unwrap_or((1, 0)) };
     let blocks: usize = dims.iter().map(|d| d.0).product();
@@ -106,18 +104,14 @@ fn transpose_as<T: Element>(mut dims: Vec<(usize, usize)>) -> Lowered {
     let tiles = rows.div_ceil(TILE);
     Lowered::plain(move |call: &mut Call<'_>| {
         let x = call.input::<T>(0);
-        let y = SharedMut::new(call.output::<T>(0));
+        let y = call.output::<T>(0);
         if step == 1 {
-            ranges(call, blocks, &|range| {
-                for block in range {
-                    let from = start(block);
-                    // SAFETY: blocks are disjoint.
-                    let y = unsafe { y.slice(block * inner..(block + 1) * inner) };
-                    y.copy_from_slice(&x[from..from + inner]);
-                }
+            return each_row(call.team, y, inner, x.len(), |block, y| {
+                let from = start(block);
+                y.copy_from_slice(&x[from..from + inner]);
             });
-            return Ok(());
         }
+        let y = SharedMut::new(y);
         let work = |range: Range<usize>| {
             for unit in range {
                 let (block, tile) = (unit / tiles, unit % tiles);
@@ -126,7 +120,7 @@ fn transpose_as<T: Element>(mut dims: Vec<(usize, usize)>) -> Lowered {
                 let first = (block * rows + r.start) * inner;
                 // SAFETY: tiles of rows are disjoint.
                 let y = unsafe { y.slice(first..first + r.len() * inner) };
-                // In squares, whose lines of both sides stay in the cache and its page table.
+                // In squares, so that the lines of both sides stay in the cache and the TLB.
                 for i0 in (0..inner).step_by(TILE) {
                     let columns = i0..inner.min(i0 + TILE);
                     for (row, y) in r.clone().zip(y.chunks_exact_mut(inner)) {
@@ -140,11 +134,10 @@ fn transpose_as<T: Element>(mut dims: Vec<(usize, usize)>) -> Lowered {
             }
         };
         call.team.split(blocks * tiles, 1, &work);
-        Ok(())
     })
 }
 
-/// Divides `count` blocks of `len` elements over threads; `f(block, range within it)` covers them all.
+/// Divides `count` blocks of `len` elements over threads and calls `f(block, range within it)`.
 fn blocks(call: &Call<'_>, count: usize, len: usize, f: &(dyn Fn(usize, Range<usize>) + Sync)) {
     if count * len < 2 * GRAIN {
         (0..count).for_each(|block| f(block, 0..len));
@@ -162,7 +155,7 @@ pub(super) fn concat(op: &Concat, ins: &[TensorType], outs: &[TensorType]) -> Op
     Some(by_width!(outs[0].dtype, concat_as(before, lens)))
 }
 
-fn concat_as<T: Element>(before: usize, lens: Vec<usize>) -> Lowered {
+fn concat_as<T: Pod>(before: usize, lens: Vec<usize>) -> Lowered {
     let total: usize = lens.iter().sum();
     Lowered::plain(move |call| {
         let y = SharedMut::new(call.output::<T>(0));
@@ -177,7 +170,6 @@ fn concat_as<T: Element>(before: usize, lens: Vec<usize>) -> Lowered {
             });
             start += len;
         }
-        Ok(())
     })
 }
 
@@ -187,7 +179,7 @@ pub(super) fn slice(op: &Slice, ins: &[TensorType], outs: &[TensorType]) -> Opti
     Some(by_width!(ins[0].dtype, slice_as(before, [extent, len], after, start, step)))
 }
 
-fn slice_as<T: Element>(
+fn slice_as<T: Pod>(
     before: usize,
     [extent, len]: [usize; 2],
     after: usize,
@@ -204,7 +196,7 @@ fn slice_as<T: Element>(
                 let y = unsafe { y.slice(to + range.start..to + range.end) };
                 y.copy_from_slice(&x[from + range.start..from + range.end]);
             });
-            return Ok(());
+            return;
         }
         blocks(call, before, len, &|block, range| {
             let to = (block * len + range.start) * after..(block * len + range.end) * after;
@@ -215,7 +207,6 @@ fn slice_as<T: Element>(
                 y.copy_from_slice(&x[from..from + after]);
             }
         });
-        Ok(())
     })
 }
 
@@ -235,7 +226,7 @@ pub(super) fn slice_grad(op: &SliceGrad, ins: &[TensorType], outs: &[TensorType]
                 let dx = unsafe { dx.slice(block * run + range.start..block * run + range.end) };
                 surround(&dy[block * from..][..from], start * after as i64, range.start, 0.0, dx);
             });
-            return Ok(());
+            return;
         }
         blocks(call, before, extent, &|block, range| {
             let to = (block * extent + range.start) * after..(block * extent + range.end) * after;
@@ -250,11 +241,10 @@ pub(super) fn slice_grad(op: &SliceGrad, ins: &[TensorType], outs: &[TensorType]
                 dx[to..to + after].copy_from_slice(&dy[from..from + after]);
             }
         });
-        Ok(())
     }))
 }
 
-/// Writes the elements from `at` on of a run that has `x` from `shift` on and `value` elsewhere.
+/// Writes elements `at..` of a run that consists of `x` from `shift` on and `value` elsewhere.
 fn surround(x: &[f32], shift: i64, at: usize, value: f32, y: &mut [f32]) {
     let inside = |end: i64| (end - at as i64).clamp(0, y.len() as i64) as usize;
     let (lead, end) = (inside(shift), inside(shift + x.len() as i64));
@@ -270,7 +260,7 @@ pub(super) fn pad(op: &Pad, ins: &[TensorType], outs: &[TensorType]) -> Option<L
     if ins[0].dtype != DType::F32 {
         return None;
     }
-    // Dimensions after the last padded one are whole: with it they make one run.
+    // The last padded dimension and all after it form one run.
     let rank = op.low.len();
     let last = (0..rank).rev().find(|&d| (op.low[d], op.high[d]) != (0, 0)).unwrap_or(0);
     let inner: usize = outs[0].shape.iter().skip(last + 1).product();
@@ -284,7 +274,7 @@ pub(super) fn pad(op: &Pad, ins: &[TensorType], outs: &[TensorType]) -> Option<L
     Some(Lowered::plain(move |call| {
         let x = call.input::<f32>(0);
         let y = SharedMut::new(call.output::<f32>(0));
-        // Where a row of the result begins in the operand, if it is not all padding.
+        // Offset of a row of the result in the operand; `None` if it is all padding.
         let source = |mut row: usize| {
             let (mut at, mut step) = (0, from_run);
             for d in (0..last).rev() {
@@ -301,7 +291,6 @@ pub(super) fn pad(op: &Pad, ins: &[TensorType], outs: &[TensorType]) -> Option<L
                 None => y.fill(value),
             }
         });
-        Ok(())
     }))
 }
 
@@ -311,36 +300,23 @@ pub(super) fn upsample(op: &Upsample, ins: &[TensorType]) -> Option<Lowered> {
     factor[3 - rank..].copy_from_slice(&op.factor);
     let mut source = [1; 3];
     source[3 - rank..].copy_from_slice(&ins[0].shape[2..]);
-    let planes = ins[0].shape[0] * ins[0].shape[1];
-    Some(by_width!(ins[0].dtype, upsample_as(planes, source, factor)))
+    Some(by_width!(ins[0].dtype, upsample_as(source, factor)))
 }
 
-fn upsample_as<T: Element>(
-    planes: usize,
-    [depth, height, width]: [usize; 3],
-    [fd, fh, fw]: [usize; 3],
-) -> Lowered {
+fn upsample_as<T: Pod>([_, height, width]: [usize; 3], [fd, fh, fw]: [usize; 3]) -> Lowered {
     let rows = height * fh;
     Lowered::plain(move |call| {
         let x = call.input::<T>(0);
-        let y = SharedMut::new(call.output::<T>(0));
-        let len = width * fw;
-        let work = |range: Range<usize>| {
-            for line in range {
-                let from = (line / rows / fd * height + line % rows / fh) * width;
-                // SAFETY: lines are disjoint.
-                let y = unsafe { y.slice(line * len..(line + 1) * len) };
-                let x = &x[from..from + width];
-                match fw {
-                    1 => y.copy_from_slice(x),
-                    2 => y.chunks_exact_mut(2).zip(x).for_each(|(y, &x)| y.fill(x)),
-                    _ => y.chunks_exact_mut(fw).zip(x).for_each(|(y, &x)| y.fill(x)),
-                }
+        let y = call.output::<T>(0);
+        each_row(call.team, y, width * fw, 0, |line, y| {
+            let from = (line / rows / fd * height + line % rows / fh) * width;
+            let x = &x[from..from + width];
+            match fw {
+                1 => y.copy_from_slice(x),
+                2 => y.chunks_exact_mut(2).zip(x).for_each(|(y, &x)| y.fill(x)),
+                _ => y.chunks_exact_mut(fw).zip(x).for_each(|(y, &x)| y.fill(x)),
             }
-        };
-        let lines = planes * depth * fd * rows;
-        units(call, lines, len, &work);
-        Ok(())
+        });
     })
 }
 
@@ -353,7 +329,6 @@ pub(super) fn iota(op: &Iota, outs: &[TensorType]) -> Option<Lowered> {
                 for (row, y) in call.output::<$t>(0).chunks_mut(after.max(1)).enumerate() {
                     y.fill((start + (row % extent) as i64) as $t);
                 }
-                Ok(())
             }))
         };
     }

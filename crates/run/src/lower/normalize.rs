@@ -1,7 +1,7 @@
-//! Layer and RMS normalisation and their gradients: statistics and results of a row while it is in the
-//! cache, rows in parallel. Gradients of gain and bias are sums over rows in lane order.
+//! Layer and RMS normalisation and their gradients: rows in parallel, each read twice while it is in the cache. Gradients
+//! of gain and bias are sums over rows in lane order.
 
-use super::reduce::over_rows;
+use super::divide::over_rows;
 use super::{Lowered, TensorType, all_f32};
 use crate::kernel::LANES;
 use crate::kernel::norm::{self, Affine, Moments, Slopes};
@@ -17,7 +17,7 @@ pub(super) fn layer_norm(op: &LayerNorm, ins: &[TensorType]) -> Option<Lowered> 
             let isa = call.team.isa();
             let [x, gamma, beta] = [0, 1, 2].map(|i| call.input::<f32>(i));
             let [y, mean, rstd] = [0, 1, 2].map(|o| SharedMut::new(call.output::<f32>(o)));
-            over_rows(call, mean.len(), y.len(), &|range| {
+            over_rows(call.team, mean.len(), y.len(), &|range| {
                 for r in range {
                     let x = &x[r * width..(r + 1) * width];
                     let m = norm::moments(isa, x, eps);
@@ -29,7 +29,6 @@ pub(super) fn layer_norm(op: &LayerNorm, ins: &[TensorType]) -> Option<Lowered> 
                     norm::normalize(isa, x, m, Affine::Each(gamma, beta), y);
                 }
             });
-            Ok(())
         })
     })
 }
@@ -41,7 +40,7 @@ pub(super) fn rms_norm(op: &RmsNorm, ins: &[TensorType]) -> Option<Lowered> {
             let isa = call.team.isa();
             let [x, gamma] = [0, 1].map(|i| call.input::<f32>(i));
             let [y, rstd] = [0, 1].map(|o| SharedMut::new(call.output::<f32>(o)));
-            over_rows(call, rstd.len(), y.len(), &|range| {
+            over_rows(call.team, rstd.len(), y.len(), &|range| {
                 for r in range {
                     let x = &x[r * width..(r + 1) * width];
                     let m = norm::root_mean_square(isa, x, eps);
@@ -51,7 +50,6 @@ pub(super) fn rms_norm(op: &RmsNorm, ins: &[TensorType]) -> Option<Lowered> {
                     norm::normalize(isa, x, m, Affine::EachGain(gamma), y);
                 }
             });
-            Ok(())
         })
     })
 }
@@ -63,7 +61,6 @@ pub(super) fn layer_norm_grad(ins: &[TensorType]) -> Option<Lowered> {
             let [x, gamma, mean, rstd, dy] = [0, 1, 2, 3, 4].map(|i| call.input::<f32>(i));
             let rows = Rows { x, gamma, mean: Some(mean), rstd, dy };
             rows.grad(call);
-            Ok(())
         })
     })
 }
@@ -75,12 +72,11 @@ pub(super) fn rms_norm_grad(ins: &[TensorType]) -> Option<Lowered> {
             let [x, gamma, rstd, dy] = [0, 1, 2, 3].map(|i| call.input::<f32>(i));
             let rows = Rows { x, gamma, mean: None, rstd, dy };
             rows.grad(call);
-            Ok(())
         })
     })
 }
 
-/// Operands of the gradient of a normalisation of rows; RMS normalisation has no mean and no bias.
+/// Operands of the gradient of row normalisation; RMS normalisation has no mean and no bias.
 struct Rows<'a> {
     x: &'a [f32],
     gamma: &'a [f32],
@@ -90,8 +86,8 @@ struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// One pass: a thread takes whole lanes of rows, so that it can also add up the lanes of dgamma and
-    /// dbeta in order.
+    /// One pass over the rows. A thread takes whole lanes of rows, so that it can sum the lanes of dgamma and dbeta in
+    /// order.
     fn grad(&self, call: &mut Call<'_>) {
         let (width, rows) = (self.gamma.len(), self.rstd.len());
         let lanes = rows.min(LANES);
@@ -108,8 +104,8 @@ impl Rows<'_> {
         let dx = SharedMut::new(dx);
         let (gain_lanes, bias_lanes) = (SharedMut::new(&mut *gains), SharedMut::new(&mut *biases));
         let isa = call.team.isa();
-        over_rows(call, lanes, rows * width, &|mine| {
-            // In the order of memory: the thread's lanes of each group of rows.
+        over_rows(call.team, lanes, rows * width, &|mine| {
+            // In the order of memory: the lanes of this thread in each group of rows.
             let groups = (0..rows).step_by(LANES);
             for (r, lane) in groups.flat_map(|r| mine.clone().map(move |lane| (r + lane, lane))) {
                 if r >= rows {

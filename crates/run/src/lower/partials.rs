@@ -1,9 +1,9 @@
-//! Kernels of updates that see what every partial has made: their last operand comes once for each.
+//! Kernels that combine the results of all partials: their last operand occurs once per partial.
 
 use super::Lowered;
 use crate::lower::call::Call;
 
-/// Rows, one below the other.
+/// Stacks rows.
 pub fn collect() -> Lowered {
     Lowered::plain(|call| {
         let rows: Vec<&[f32]> = (0..call.inputs()).map(|p| call.input(p)).collect();
@@ -14,11 +14,10 @@ pub fn collect() -> Lowered {
             own.copy_from_slice(row);
             rest = after;
         }
-        Ok(())
     })
 }
 
-/// A sum, and what is added to it in order.
+/// Adds all further operands to the first, in order.
 pub fn sum_onto() -> Lowered {
     Lowered::plain(|call: &mut Call<'_>| {
         let sum = (!call.in_place(0, 0)).then(|| call.input::<f32>(0));
@@ -30,6 +29,5 @@ pub fn sum_onto() -> Lowered {
         for term in terms {
             y.iter_mut().zip(term).for_each(|(y, x)| *y += x);
         }
-        Ok(())
     })
 }

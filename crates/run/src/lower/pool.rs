@@ -1,9 +1,9 @@
-//! Pooling and resampling of images: planes and their rows divided over threads.
+//! Pooling and resampling of images; planes and rows are divided over threads.
 
-use super::broadcast::GRAIN;
+use super::divide::GRAIN;
 use super::{Lowered, TensorType};
 use crate::kernel::pool::{self, Landing, Mixes, Windows};
-use crate::lower::call::{Call, Element};
+use crate::lower::call::{Call, Pod};
 use crate::team::isa::Isa;
 use crate::team::{SharedMut, share};
 use gulliver_graph::dtype::DType;
@@ -48,9 +48,9 @@ fn lows(into: &[WindowTarget]) -> [isize; 3] {
     low
 }
 
-/// Divides `units` of about `work` elements over the team and calls `f` with ranges of them, each thread
-/// with `each` elements of scratch.
-fn with_lines<T: Element>(
+/// Divides `units` of about `work` elements over the team and calls `f` with `each` elements of scratch and a range of
+/// units.
+fn with_lines<T: Pod>(
     call: &mut Call<'_>,
     units: usize,
     work: usize,
@@ -60,7 +60,7 @@ fn with_lines<T: Element>(
     let lines = SharedMut::new(call.scratch::<T>());
     let parts = if units * work < 2 * GRAIN { 1 } else { call.team.threads() };
     call.team.run(parts, &|part| {
-        // SAFETY: each part has its own stretch of scratch.
+        // SAFETY: each part has its own range of scratch.
         f(unsafe { lines.slice(part * each..(part + 1) * each) }, share(units, 1, parts, part));
     });
 }
@@ -93,7 +93,6 @@ fn by_rows(
                 at = end;
             }
         });
-        Ok(())
     }))
 }
 
@@ -161,7 +160,6 @@ fn by_planes<const N: usize>(
                 f(isa, std::array::from_fn(|i| &operands[i][p * from[i]..(p + 1) * from[i]]), line, y);
             }
         });
-        Ok(())
     }))
 }
 
@@ -179,7 +177,7 @@ pub(super) fn max_pool_grad(
     })
 }
 
-/// What each adaptive output averages, along three axes.
+/// The range that each adaptive output averages, along three axes.
 fn boxes(from: [usize; 3], to: [usize; 3]) -> [Vec<Range<usize>>; 3] {
     std::array::from_fn(|a| (0..to[a]).map(|i| adaptive_range(i, from[a], to[a])).collect())
 }
@@ -256,6 +254,5 @@ fn resample(
                 pool::resample_row(isa, (&rows, &columns), row, x, line, y);
             }
         });
-        Ok(())
     }))
 }

@@ -1,6 +1,6 @@
-//! Dropout: the numbers depend on an element's place in the whole value only, wherever a part of it lies.
+//! Dropout. The random numbers depend only on the position of an element in the whole value, not on the part at hand.
 
-use super::broadcast::GRAIN;
+use super::divide::GRAIN;
 use super::index::{Integer, by_integer};
 use super::{Lowered, TensorType};
 use crate::kernel::random;
@@ -8,7 +8,7 @@ use crate::team::SharedMut;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::op::dropout::Dropout;
 
-/// Elements of a row that a thread takes at once.
+/// Elements per unit of work.
 const CHUNK: usize = 1 << 14;
 
 pub(super) fn dropout(op: &Dropout, ins: &[TensorType]) -> Option<Lowered> {
@@ -20,13 +20,13 @@ pub(super) fn dropout(op: &Dropout, ins: &[TensorType]) -> Option<Lowered> {
 
 fn dropout_as<I: Integer>(op: &Dropout, shape: &[usize]) -> Lowered {
     let (op, frame) = (op.clone(), op.frame(shape));
-    // Dimensions from `split` on are one run in the whole: all but the first of them are complete.
+    // Dimensions from `split` on are contiguous in the whole value: all but the first of them are complete.
     let complete = (0..shape.len()).rev().take_while(|&d| shape[d] == frame.shape[d]).count();
     let split = shape.len().saturating_sub(complete + 1);
     let outer = shape[..split].to_vec();
     let (rows, run): (usize, usize) = (outer.iter().product(), shape[split..].iter().product());
     let chunks = run.div_ceil(CHUNK);
-    // Distances in the whole, and where the part's first element lies in it.
+    // Strides in the whole value, and the position of the first element of the part.
     let step = |d: usize| frame.shape[d + 1..].iter().map(|&e| e as u64).product::<u64>();
     let steps: Vec<u64> = (0..split).map(step).collect();
     let origin = frame.index(&vec![0; shape.len()]);
@@ -54,11 +54,6 @@ fn dropout_as<I: Integer>(op: &Dropout, shape: &[usize]) -> Lowered {
                 random::dropout(isa, &numbers, first.wrapping_add(place), op.rate, op.scale(), y);
             }
         };
-        if rows * run < 2 * GRAIN {
-            work(0..rows * chunks)
-        } else {
-            call.team.split(rows * chunks, 1, &work)
-        }
-        Ok(())
+        if rows * run < 2 * GRAIN { work(0..rows * chunks) } else { call.team.split(rows * chunks, 1, &work) }
     })
 }

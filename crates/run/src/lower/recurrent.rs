@@ -1,4 +1,4 @@
-//! Recurrent layers: operands and results handed to the kernels in their order.
+//! Recurrent layers: passes operands and results to the kernels in order.
 
 use super::{Lowered, TensorType};
 use crate::kernel::recurrent::{self, Extents};
@@ -20,7 +20,6 @@ pub(super) fn lstm(ins: &[TensorType]) -> Option<Lowered> {
         let operands = std::array::from_fn(|i| call.input(i));
         let [y, last, gates, cells] = std::array::from_fn(|o| call.output(o));
         recurrent::lstm(call.team, e, operands, y, last, gates, cells, call.scratch());
-        Ok(())
     }))
 }
 
@@ -30,7 +29,6 @@ pub(super) fn lstm_grad(ins: &[TensorType]) -> Option<Lowered> {
         let operands = std::array::from_fn(|i| call.input(i));
         let [dgx, dh0, dc0] = std::array::from_fn(|o| call.output(o));
         recurrent::lstm_grad(call.team, e, operands, dgx, dh0, dc0, call.scratch());
-        Ok(())
     }))
 }
 
@@ -40,7 +38,6 @@ pub(super) fn gru(ins: &[TensorType]) -> Option<Lowered> {
         let operands = std::array::from_fn(|i| call.input(i));
         let [y, gates, inner] = std::array::from_fn(|o| call.output(o));
         recurrent::gru(call.team, e, operands, y, gates, inner, call.scratch());
-        Ok(())
     }))
 }
 
@@ -50,6 +47,5 @@ pub(super) fn gru_grad(ins: &[TensorType]) -> Option<Lowered> {
         let operands = std::array::from_fn(|i| call.input(i));
         let [dgx, dgh, dh0, dbias] = std::array::from_fn(|o| call.output(o));
         recurrent::gru_grad(call.team, e, operands, dgx, dgh, dh0, dbias, call.scratch());
-        Ok(())
     }))
 }

@@ -1,12 +1,11 @@
-//! Reductions over axes. The reduced axes form groups of neighbours; the last group is summed in lanes,
-//! earlier ones in order, whatever the extents of the other axes are.
+//! Reductions over axes. Adjacent reduced axes form groups; the last group is reduced in lanes, earlier ones in order,
+//! whatever the extents of the other axes are.
 
-use super::broadcast::GRAIN;
+use super::divide::over_rows;
 use super::{Lowered, TensorType};
+use crate::kernel::block_reduce::{join, neutral, row};
 use crate::kernel::reduce as lanes;
-use crate::lower::call::Call;
 use crate::team::SharedMut;
-use crate::team::isa::Isa;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::op::reduce::Reduce;
 use gulliver_graph::spec::ReduceKind;
@@ -15,7 +14,7 @@ pub(super) fn reduce(op: &Reduce, ins: &[TensorType]) -> Option<Lowered> {
     if ins[0].dtype != DType::F32 {
         return None;
     }
-    // Alternating groups of kept and reduced dimensions, by position.
+    // Alternating groups of kept and reduced dimensions.
     let mut groups: Vec<(bool, usize)> = Vec::new();
     for (d, &extent) in ins[0].shape.iter().enumerate() {
         let reduced = op.axes.contains(&d);
@@ -29,7 +28,6 @@ pub(super) fn reduce(op: &Reduce, ins: &[TensorType]) -> Option<Lowered> {
         [] | [(false, _)] => Some(Lowered::plain(|call| {
             let x = call.input::<f32>(0);
             call.output::<f32>(0).copy_from_slice(x);
-            Ok(())
         })),
         &[(true, r)] => Some(rows(kind, 1, r)),
         &[(false, k), (true, r)] => Some(rows(kind, k, r)),
@@ -40,32 +38,18 @@ pub(super) fn reduce(op: &Reduce, ins: &[TensorType]) -> Option<Lowered> {
     }
 }
 
-fn row(isa: Isa, kind: ReduceKind, x: &[f32]) -> f32 {
-    match kind {
-        ReduceKind::Sum => lanes::sum(isa, x),
-        ReduceKind::Max => lanes::max(isa, x),
-        ReduceKind::Min => lanes::min(isa, x),
-    }
-}
-
-/// Runs `f` on ranges of `0..k`, on one thread if there is little `work` in all.
-pub(super) fn over_rows(call: &Call<'_>, k: usize, work: usize, f: &(dyn Fn(std::ops::Range<usize>) + Sync)) {
-    if work < 2 * GRAIN { f(0..k) } else { call.team.split(k, 1, f) }
-}
-
 fn rows(kind: ReduceKind, k: usize, r: usize) -> Lowered {
     Lowered::plain(move |call| {
         let isa = call.team.isa();
         let x = call.input::<f32>(0);
         let y = SharedMut::new(call.output::<f32>(0));
-        over_rows(call, k, k * r, &|range| {
+        over_rows(call.team, k, k * r, &|range| {
             // SAFETY: ranges are disjoint.
             let y = unsafe { y.slice(range.clone()) };
             for (y, i) in y.iter_mut().zip(range) {
                 *y = row(isa, kind, &x[i * r..(i + 1) * r]);
             }
         });
-        Ok(())
     })
 }
 
@@ -81,7 +65,6 @@ fn columns(kind: ReduceKind, n: usize, r: usize, k: usize) -> Lowered {
         for i in 0..n {
             reduce(call.team, &x[i * r * k..(i + 1) * r * k], r, &mut y[i * k..(i + 1) * k]);
         }
-        Ok(())
     })
 }
 
@@ -90,15 +73,13 @@ fn outer_rows(kind: ReduceKind, o: usize, k: usize, r: usize) -> Lowered {
         let isa = call.team.isa();
         let x = call.input::<f32>(0);
         let y = SharedMut::new(call.output::<f32>(0));
-        over_rows(call, k, o * k * r, &|range| {
+        over_rows(call.team, k, o * k * r, &|range| {
             // SAFETY: ranges are disjoint.
             let y = unsafe { y.slice(range.clone()) };
             for (y, i) in y.iter_mut().zip(range) {
                 let part = |n: usize| row(isa, kind, &x[(n * k + i) * r..(n * k + i + 1) * r]);
-                let join = |a: f32, b: f32| row(Isa::portable(), kind, &[a, b]);
-                *y = (0..o).map(part).reduce(join).unwrap_or_else(|| row(isa, kind, &[]));
+                *y = (0..o).map(part).reduce(|a, b| join(kind, a, b)).unwrap_or(neutral(kind));
             }
         });
-        Ok(())
     })
 }

@@ -22,7 +22,7 @@ pub(super) fn reference(op: &Op, ins: &[TensorType], outs: &[TensorType]) -> Low
 }
 
 fn read(call: &mut Call<'_>, i: usize, dtype: DType) -> Vec<f64> {
-    // An operand under a result is read through it before anything is written.
+    // Copies, because a result may overwrite the operand.
     macro_rules! widen {
         ($t:ty) => {
             call.input_copy::<$t>(i).into_iter().map(|x| x as f64).collect()

@@ -1,7 +1,6 @@
-//! Operators along one axis whose result at a place depends on the order of its row: cumulative sums,
-//! the largest element, the largest few.
+//! Operators that depend on the order of elements along one axis: cumulative sums, argmax and top-k.
 
-use super::broadcast::{GRAIN, units};
+use super::divide::{GRAIN, each_row};
 use super::{Lowered, TensorType};
 use crate::kernel::scan;
 use crate::team::{SharedMut, share};
@@ -19,21 +18,14 @@ pub(super) fn cumsum(op: &Cumsum, ins: &[TensorType]) -> Option<Lowered> {
     if ins[0].dtype != DType::F32 {
         return None;
     }
-    let [before, extent, after] = around(&ins[0].shape, op.axis);
+    let [_, extent, after] = around(&ins[0].shape, op.axis);
     let (len, reverse) = (extent * after, op.reverse);
     Some(Lowered::plain(move |call| {
         let isa = call.team.isa();
         let x = call.input::<f32>(0);
-        let y = SharedMut::new(call.output::<f32>(0));
-        let work = |range: std::ops::Range<usize>| {
-            for b in range {
-                // SAFETY: blocks are disjoint.
-                let y = unsafe { y.slice(b * len..(b + 1) * len) };
-                scan::running_sums(isa, &x[b * len..(b + 1) * len], after, reverse, y);
-            }
-        };
-        units(call, before, len, &work);
-        Ok(())
+        each_row(call.team, call.output::<f32>(0), len, x.len(), |b, y| {
+            scan::running_sums(isa, &x[b * len..(b + 1) * len], after, reverse, y);
+        });
     }))
 }
 
@@ -41,21 +33,14 @@ pub(super) fn argmax(op: &Argmax, ins: &[TensorType]) -> Option<Lowered> {
     if ins[0].dtype != DType::F32 {
         return None;
     }
-    let [before, extent, after] = around(&ins[0].shape, op.axis);
+    let [_, extent, after] = around(&ins[0].shape, op.axis);
     let len = extent * after;
     Some(Lowered::plain(move |call| {
         let isa = call.team.isa();
         let x = call.input::<f32>(0);
-        let y = SharedMut::new(call.output::<i64>(0));
-        let work = |range: std::ops::Range<usize>| {
-            for b in range {
-                // SAFETY: blocks are disjoint.
-                let y = unsafe { y.slice(b * after..(b + 1) * after) };
-                scan::largest(isa, &x[b * len..(b + 1) * len], y);
-            }
-        };
-        units(call, before, len, &work);
-        Ok(())
+        each_row(call.team, call.output::<i64>(0), after, x.len(), |b, y| {
+            scan::largest(isa, &x[b * len..(b + 1) * len], y);
+        });
     }))
 }
 
@@ -72,7 +57,7 @@ pub(super) fn top_k(op: &TopK, ins: &[TensorType], threads: usize) -> Option<Low
         let orders = SharedMut::new(call.scratch::<i32>());
         let parts = if rows * width < 2 * GRAIN { 1 } else { call.team.threads() };
         call.team.run(parts, &|part| {
-            // SAFETY: each part has its own stretch of scratch.
+            // SAFETY: each part has its own range of scratch.
             let order = unsafe { orders.slice(part * width..(part + 1) * width) };
             for row in share(rows, 1, parts, part) {
                 let at = row * k..(row + 1) * k;
@@ -81,6 +66,5 @@ pub(super) fn top_k(op: &TopK, ins: &[TensorType], threads: usize) -> Option<Low
                 scan::top(&x[row * width..(row + 1) * width], order, values, indices);
             }
         });
-        Ok(())
     }))
 }

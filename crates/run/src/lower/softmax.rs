@@ -1,14 +1,12 @@
-//! Softmax, its logarithm and their gradients: rows in parallel when the axis is last, otherwise one
-//! matrix per index before the axis.
+//! Softmax, its logarithm and their gradients: rows in parallel if the axis is last, else one matrix per index before the
+//! axis.
 
-use super::reduce::over_rows;
+use super::divide::each_row;
 use super::{Lowered, TensorType, all_f32};
 use crate::kernel::softmax as kernel;
-use crate::lower::call::Call;
-use crate::team::SharedMut;
 use crate::team::isa::Isa;
 
-/// On one row, or down the columns of a matrix this wide.
+/// Functions for one row, and for the columns of a matrix.
 type Forward = (fn(Isa, Option<&[f32]>, &mut [f32]), fn(Isa, Option<&[f32]>, &mut [f32], usize));
 type Gradient = (
     fn(Isa, Option<&[f32]>, Option<&[f32]>, &mut [f32]),
@@ -31,7 +29,7 @@ pub(super) fn log_softmax_grad(axis: usize, ins: &[TensorType]) -> Option<Lowere
     gradient((kernel::log_softmax_grad, kernel::log_softmax_grad_columns), axis, ins)
 }
 
-/// Elements of the matrix at one index before the axis, and its columns.
+/// Elements and columns of the matrix at one index before the axis.
 fn around(axis: usize, shape: &[usize]) -> (usize, usize) {
     let cols = shape[axis + 1..].iter().product();
     (shape[axis] * cols, cols)
@@ -43,11 +41,11 @@ fn forward((row, columns): Forward, axis: usize, ins: &[TensorType]) -> Option<L
         Lowered::plain(move |call| {
             let isa = call.team.isa();
             let x = (!call.in_place(0, 0)).then(|| call.input::<f32>(0));
-            each(call, size, &|y, at| {
-                let x = x.map(|x| &x[at..at + size]);
+            let y = call.output::<f32>(0);
+            each_row(call.team, y, size, 0, |i, y| {
+                let x = x.map(|x| &x[i * size..(i + 1) * size]);
                 if cols == 1 { row(isa, x, y) } else { columns(isa, x, y, cols) }
             });
-            Ok(())
         })
     })
 }
@@ -58,25 +56,11 @@ fn gradient((row, columns): Gradient, axis: usize, ins: &[TensorType]) -> Option
         Lowered::plain(move |call| {
             let isa = call.team.isa();
             let [y, dy] = [0, 1].map(|i| (!call.in_place(i, 0)).then(|| call.input::<f32>(i)));
-            each(call, size, &|dx, at| {
-                let [y, dy] = [y, dy].map(|x| x.map(|x| &x[at..at + size]));
+            let dx = call.output::<f32>(0);
+            each_row(call.team, dx, size, 0, |i, dx| {
+                let [y, dy] = [y, dy].map(|x| x.map(|x| &x[i * size..(i + 1) * size]));
                 if cols == 1 { row(isa, y, dy, dx) } else { columns(isa, y, dy, dx, cols) }
             });
-            Ok(())
         })
     })
-}
-
-/// Calls `f` with every stretch of `size` elements of the result and where it starts.
-fn each(call: &mut Call<'_>, size: usize, f: &(dyn Fn(&mut [f32], usize) + Sync)) {
-    let out = SharedMut::new(call.output::<f32>(0));
-    if out.is_empty() {
-        return;
-    }
-    over_rows(call, out.len() / size, out.len(), &|range| {
-        for i in range {
-            // SAFETY: stretches are disjoint.
-            f(unsafe { out.slice(i * size..(i + 1) * size) }, i * size);
-        }
-    });
 }

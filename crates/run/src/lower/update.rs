@@ -1,8 +1,8 @@
-//! Weight updates: hyper-parameters are read once, then weight and states are updated in one pass.
+//! Weight updates: reads the hyper-parameters, then updates weight and states in one pass.
 
-use super::broadcast::ranges;
+use super::divide::ranges;
 use super::{Lowered, TensorType, all_f32};
-use crate::kernel::update::{self, Adadelta, Adagrad, Adam, Lion, MOST, Momentum, Rmsprop, Rule, Sgd};
+use crate::kernel::update::{self, Adadelta, Adagrad, Adam, Lion, MOST, Momentum, Rmsprop, Sgd, UpdateRule};
 use crate::lower::call::Call;
 use crate::team::SharedMut;
 use gulliver_graph::op::update_adam::UpdateAdam;
@@ -11,7 +11,7 @@ use gulliver_graph::op::update_sgd::UpdateSgd;
 
 pub(super) fn sgd(op: &UpdateSgd, ins: &[TensorType]) -> Option<Lowered> {
     if !op.momentum {
-        let rule = |[lr, decay]: [f64; 2]| Rule::Sgd(Sgd { lr: lr as f32, decay: decay as f32 });
+        let rule = |[lr, decay]: [f64; 2]| UpdateRule::Sgd(Sgd { lr: lr as f32, decay: decay as f32 });
         return rows(ins, 0, rule);
     }
     let nesterov = op.nesterov;
@@ -22,30 +22,30 @@ pub(super) fn sgd(op: &UpdateSgd, ins: &[TensorType]) -> Option<Lowered> {
             first: step <= 1.0,
             nesterov,
         };
-        Rule::Momentum(Sgd { lr: lr as f32, decay: decay as f32 }, heavy)
+        UpdateRule::Momentum(Sgd { lr: lr as f32, decay: decay as f32 }, heavy)
     })
 }
 
 pub(super) fn adam(op: &UpdateAdam, ins: &[TensorType]) -> Option<Lowered> {
     let decoupled = op.decoupled;
     if op.amsgrad {
-        rows(ins, 3, move |hypers| Rule::Amsgrad(Adam::new(hypers, decoupled)))
+        rows(ins, 3, move |hypers| UpdateRule::Amsgrad(Adam::new(hypers, decoupled)))
     } else {
-        rows(ins, 2, move |hypers| Rule::Adam(Adam::new(hypers, decoupled)))
+        rows(ins, 2, move |hypers| UpdateRule::Adam(Adam::new(hypers, decoupled)))
     }
 }
 
 pub(super) fn adadelta(ins: &[TensorType]) -> Option<Lowered> {
     rows(ins, 2, |[lr, rho, eps, decay]: [f64; 4]| {
         let [lr, rho, take, eps, decay] = [lr, rho, 1.0 - rho, eps, decay].map(|x| x as f32);
-        Rule::Adadelta(Adadelta { lr, rho, take, eps, decay })
+        UpdateRule::Adadelta(Adadelta { lr, rho, take, eps, decay })
     })
 }
 
 pub(super) fn adagrad(ins: &[TensorType]) -> Option<Lowered> {
     rows(ins, 1, |[lr, lr_decay, eps, decay, step]: [f64; 5]| {
         let rate = lr / (1.0 + (step - 1.0) * lr_decay);
-        Rule::Adagrad(Adagrad { rate: rate as f32, eps: eps as f32, decay: decay as f32 })
+        UpdateRule::Adagrad(Adagrad { rate: rate as f32, eps: eps as f32, decay: decay as f32 })
     })
 }
 
@@ -59,39 +59,49 @@ pub(super) fn rmsprop(op: &UpdateRmsprop, ins: &[TensorType]) -> Option<Lowered>
     if op.momentum {
         return rows(ins, states, move |[lr, alpha, eps, decay, momentum]: [f64; 5]| {
             let (c, momentum) = (coefficients(lr, alpha, eps, decay), momentum as f32);
-            if centered { Rule::HeavyCenteredRmsprop(c, momentum) } else { Rule::HeavyRmsprop(c, momentum) }
+            if centered {
+                UpdateRule::HeavyCenteredRmsprop(c, momentum)
+            } else {
+                UpdateRule::HeavyRmsprop(c, momentum)
+            }
         });
     }
     rows(ins, states, move |[lr, alpha, eps, decay]: [f64; 4]| {
         let c = coefficients(lr, alpha, eps, decay);
-        if centered { Rule::CenteredRmsprop(c) } else { Rule::Rmsprop(c) }
+        if centered { UpdateRule::CenteredRmsprop(c) } else { UpdateRule::Rmsprop(c) }
     })
 }
 
 pub(super) fn lion(ins: &[TensorType]) -> Option<Lowered> {
     rows(ins, 1, |[lr, beta1, beta2, decay]: [f64; 4]| {
         let [take1, take2, decay] = [1.0 - beta1, 1.0 - beta2, lr * decay].map(|x| x as f32);
-        Rule::Lion(Lion { lr: lr as f32, beta1: beta1 as f32, take1, beta2: beta2 as f32, take2, decay })
+        UpdateRule::Lion(Lion {
+            lr: lr as f32,
+            beta1: beta1 as f32,
+            take1,
+            beta2: beta2 as f32,
+            take2,
+            decay,
+        })
     })
 }
 
-/// The update with `H` hyper-parameters after the weight, the gradient and the states.
+/// An update whose operands are the weight, the gradient, the states and `H` hyper-parameters.
 fn rows<const H: usize>(
     ins: &[TensorType],
     states: usize,
-    rule: impl Fn([f64; H]) -> Rule + Send + Sync + 'static,
+    rule: impl Fn([f64; H]) -> UpdateRule + Send + Sync + 'static,
 ) -> Option<Lowered> {
     let scalars = ins.len() == 2 + states + H && ins[2 + states..].iter().all(|t| t.len() == 1);
     (all_f32(ins) && scalars).then(|| {
         Lowered::plain(move |call| {
             let hypers = std::array::from_fn(|h| f64::from(call.input::<f32>(2 + states + h)[0]));
             run(call, states, &rule(hypers));
-            Ok(())
         })
     })
 }
 
-fn run(call: &mut Call<'_>, states: usize, rule: &Rule) {
+fn run(call: &mut Call<'_>, states: usize, rule: &UpdateRule) {
     let isa = call.team.isa();
     let g = call.input::<f32>(1);
     // Result `o` replaces operand 0 (the weight) or `o + 1` (a state).
@@ -103,7 +113,7 @@ fn run(call: &mut Call<'_>, states: usize, rule: &Rule) {
         to[o] = Some(SharedMut::new(call.output::<f32>(o)));
     }
     let apart = from.iter().any(Option::is_some);
-    ranges(call, g.len(), &|range| {
+    ranges(call.team, g.len(), &|range| {
         let mut arrays: [&mut [f32]; MOST] = std::array::from_fn(|o| match &to[o] {
             // SAFETY: ranges are disjoint.
             Some(to) => unsafe { to.slice(range.clone()) },

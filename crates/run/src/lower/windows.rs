@@ -1,11 +1,11 @@
-//! Convolutions and their rotations on the convolution kernels.
+//! Convolutions and their gradients.
 
 use super::{Lowered, TensorType, all_f32};
 use crate::kernel::conv::{self as kernel, ConvShape};
 use gulliver_graph::op::conv::{Conv, ConvRotation};
 
 pub(super) fn conv(op: &Conv, ins: &[TensorType], outs: &[TensorType], threads: usize) -> Option<Lowered> {
-    // Whichever of x, w and y is the result, the shape is the same.
+    // The shape is the same whichever of x, w and y is the result.
     let (x, w, y) = match op.rotation {
         ConvRotation::Forward => (&ins[0], &ins[1], &outs[0]),
         ConvRotation::InputGrad { .. } => (&outs[0], &ins[1], &ins[0]),
@@ -20,21 +20,18 @@ pub(super) fn conv(op: &Conv, ins: &[TensorType], outs: &[TensorType], threads: 
             Lowered::with_scratch(kernel::forward_scratch_len(&shape, threads), move |call| {
                 let (x, w, y) = (call.input(0), call.input(1), call.output(0));
                 kernel::forward(call.team, &shape, x, w, y, call.scratch());
-                Ok(())
             })
         }
         ConvRotation::InputGrad { .. } => {
             Lowered::with_scratch(kernel::input_grad_scratch_len(&shape, threads), move |call| {
                 let (dy, w, dx) = (call.input(0), call.input(1), call.output(0));
                 kernel::input_grad(call.team, &shape, dy, w, dx, call.scratch());
-                Ok(())
             })
         }
         ConvRotation::WeightGrad { .. } => {
             Lowered::with_scratch(kernel::weight_grad_scratch_len(&shape, threads), move |call| {
                 let (x, dy, dw) = (call.input(0), call.input(1), call.output(0));
                 kernel::weight_grad(call.team, &shape, x, dy, dw, call.scratch());
-                Ok(())
             })
         }
     })
