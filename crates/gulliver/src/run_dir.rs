@@ -2,7 +2,7 @@
 //! run did not write.
 
 use crate::error::Error;
-use gulliver_run::checkpoint::{self, Stored};
+use gulliver_run::checkpoint::{self, CheckpointFile};
 use gulliver_run::files::atomic::remove_unfinished;
 use gulliver_run::files::lock::{LockError, lock};
 use serde::{Deserialize, Serialize};
@@ -103,7 +103,7 @@ impl RunDir {
             let path = self.path.join(name);
             let weights = name.ends_with(".safetensors");
             path.symlink_metadata().is_ok()
-                && (!ours || weights && Stored::is_ours(&path).is_ok_and(|ours| !ours))
+                && (!ours || weights && CheckpointFile::is_ours(&path).is_ok_and(|ours| !ours))
         };
         match [JOB, ABOUT, PLAN, METRICS, WEIGHTS, BEST].iter().find(is_foreign) {
             Some(name) => Err(Error::ForeignFile(self.path.join(name))),

@@ -5,7 +5,7 @@ use crate::run_dir::WEIGHTS;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::training::{evaluation_graph, forward_graph};
-use gulliver_run::checkpoint::Stored;
+use gulliver_run::checkpoint::CheckpointFile;
 use gulliver_run::data::mapping::Mapping;
 use gulliver_run::data::{Batch, DataInfo, DataOptions, Dataset, Sampler};
 use gulliver_run::host::{HostData, HostTensor};
@@ -51,7 +51,7 @@ pub fn weights_file(path: &Path) -> PathBuf {
 
 /// What a file of weights says its inputs and outputs mean; none if it does not say.
 pub fn stored_mapping(path: &Path) -> Result<Option<Mapping>, Error> {
-    let metadata = Stored::metadata_of(&weights_file(path))?;
+    let metadata = CheckpointFile::metadata_of(&weights_file(path))?;
     Ok(metadata.get(MAPPING).and_then(|text| serde_json::from_str(text).ok()))
 }
 
@@ -91,7 +91,7 @@ pub enum Use {
 impl Trained {
     /// Loads the model of a run, or of one of its files of weights.
     pub fn load(path: &Path, using: Use, options: SessionOptions) -> Result<Trained, Error> {
-        let mut stored = Stored::open(&weights_file(path))?;
+        let mut stored = CheckpointFile::open(&weights_file(path))?;
         let untold = || Error::NoModel(stored.path.clone());
         let read = |key: &str| stored.metadata.get(key).ok_or_else(untold);
         let told: StoredModel = serde_json::from_str(read(MODEL)?).map_err(|_| untold())?;

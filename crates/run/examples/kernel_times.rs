@@ -4,7 +4,7 @@
 //! `cargo run --release -p gulliver-run --example kernel_times -- THREADS DEVICES ROUNDS SECONDS [MODEL|SETTINGS|BATCH,LENGTH|OPTIMIZER …]`
 
 use gulliver_graph::work::Work;
-use gulliver_run::profile::measure::{Bench, in_turns, take_turns};
+use gulliver_run::profile::measure::{ProbeBench, interleaved_probes, run_interleaved};
 use gulliver_run::profile::probes::{PROBES, Probe, probe};
 use std::error::Error;
 
@@ -24,11 +24,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let mut benches = Vec::new();
     for probe in &all {
-        benches.push(Bench::new(probe, [threads, devices])?);
+        benches.push(ProbeBench::new(probe, [threads, devices])?);
     }
     for _ in 0..rounds {
-        for some in benches.chunks_mut(in_turns(threads)) {
-            take_turns(&mut some.iter_mut().collect::<Vec<_>>(), seconds, 1)?;
+        for some in benches.chunks_mut(interleaved_probes(threads)) {
+            run_interleaved(&mut some.iter_mut().collect::<Vec<_>>(), seconds, 1)?;
         }
     }
     for (i, (probe, bench)) in all.iter().zip(&benches).enumerate() {

@@ -1,12 +1,12 @@
-//! Checkpoints: named tensors and string metadata in one safetensors file, read with every check a
-//! hostile or half-written file needs. What the tensors mean is the trainer's business.
+//! Checkpoints: named tensors and string metadata in one safetensors file. Reading checks everything that a damaged or
+//! hostile file could get wrong. The meaning of the tensors is left to the trainer.
 
 mod dir;
+mod file;
 mod header;
-mod stored;
 
 pub use dir::{Newest, latest, list, prune, step_path};
-pub use stored::{Stored, Taker};
+pub use file::{CheckpointFile, TakePiece};
 
 use crate::disk::CHUNK;
 use crate::executor::RunError;
@@ -18,16 +18,16 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Bytes of a tensor that are read or written at a time: as many as a disk tier handles at once.
+/// Bytes of a tensor read or written at a time: a chunk of a disk tier.
 pub const PIECE: usize = CHUNK;
 
 /// The metadata entry that holds the checksum of everything else in the file.
 const CHECKSUM: &str = "gulliver.sha256";
 
-/// What a file held.
+/// The content of a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
-    /// Where it was read from; named in errors.
+    /// The file, named in errors.
     pub path: PathBuf,
     /// Every tensor by name.
     pub tensors: BTreeMap<String, HostTensor>,
@@ -38,15 +38,15 @@ pub struct Checkpoint {
 /// Why a checkpoint could not be written, read or used.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// The file system refused.
+    /// The file system failed.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The bytes are not those of a whole, unaltered checkpoint.
+    /// The file is incomplete or altered.
     #[error("{}: {cause}", path.display())]
     Corrupt {
         /// The file.
@@ -54,7 +54,7 @@ pub enum CheckpointError {
         /// What is wrong with it.
         cause: String,
     },
-    /// A file of `torch.save`, which may hold any program and is not read.
+    /// A file of `torch.save`, which may contain code and is not read.
     #[error(
         "{}: is a PyTorch file, not safetensors; convert it in Python: import torch, safetensors.torch as s; \
          s.save_file(torch.load(\"{name}\", weights_only=True), \"{stem}.safetensors\")",
@@ -74,20 +74,20 @@ pub enum CheckpointError {
         /// What is wrong with the content.
         cause: String,
     },
-    /// A tensor cannot be read from the device to be saved.
+    /// A tensor cannot be read from the device.
     #[error(transparent)]
     Read(#[from] RunError),
-    /// A tensor is not there.
+    /// A tensor is absent.
     #[error("{}: no tensor `{name}`{}", path.display(), did_you_mean(near))]
     Missing {
         /// The file.
         path: PathBuf,
         /// The tensor asked for.
         name: String,
-        /// Names in the file that resemble it, nearest first.
+        /// Similar names in the file, nearest first.
         near: Vec<String>,
     },
-    /// A tensor holds numbers nobody can go on with.
+    /// A tensor holds numbers that are not finite.
     #[error("{}: tensor `{name}` holds a number that is not finite; use an earlier checkpoint", path.display())]
     NotFinite {
         /// The file.
@@ -95,7 +95,7 @@ pub enum CheckpointError {
         /// The tensor.
         name: String,
     },
-    /// A tensor is there but is not what the model needs.
+    /// A tensor has another type or shape than the model needs.
     #[error("{}: tensor `{name}` is {found}, but the model needs {needed}", path.display())]
     Mismatch {
         /// The file.
@@ -114,18 +114,16 @@ fn did_you_mean(near: &[String]) -> String {
 }
 
 /// Name, element type and shape of a tensor.
-pub type Described = (String, DType, Vec<usize>);
+pub type TensorInfo = (String, DType, Vec<usize>);
 
-/// Fills a buffer with bytes of a tensor, as they lie in memory: given its place in a list of descriptions
-/// and the number of the first byte. It may be asked for the same bytes several times.
-pub type Reader<'r> = &'r mut dyn FnMut(usize, u64, &mut [u8]) -> Result<(), RunError>;
+/// Fills a buffer with bytes of a tensor in memory order, given the index of the tensor and the offset of the first byte.
+/// May be called several times for the same bytes.
+pub type ReadPiece<'r> = &'r mut dyn FnMut(usize, u64, &mut [u8]) -> Result<(), RunError>;
 
-/// Writes `tensors` and `metadata` to `path`, replacing a file there only once all is on disk, and
-/// returns the [`fingerprint`] of the tensors.
+/// Writes `tensors` and `metadata` to `path` atomically and returns the [`fingerprint`] of the tensors.
 ///
-/// A checksum of tensors and metadata is added under the metadata key `gulliver.sha256` (replacing
-/// a given one). The bytes of the file depend on nothing but the arguments. Memory beyond the
-/// arguments is a small buffer.
+/// Adds a checksum of tensors and metadata under the metadata key `gulliver.sha256`, replacing a given one. The bytes of
+/// the file depend only on the arguments. Needs only a small buffer of memory beyond the arguments.
 pub fn save(
     path: &Path,
     tensors: &BTreeMap<String, HostTensor>,
@@ -135,11 +133,11 @@ pub fn save(
     save_from(path, &layout, &mut reader(&all), metadata)
 }
 
-/// As [`save`], with tensors that are read [`PIECE`] by piece, so that no copy of one is needed.
+/// As [`save`], reading tensors in pieces of [`PIECE`] bytes, so that no copy of a tensor is needed.
 pub fn save_from(
     path: &Path,
-    layout: &[Described],
-    read: Reader<'_>,
+    layout: &[TensorInfo],
+    read: ReadPiece<'_>,
     metadata: &BTreeMap<String, String>,
 ) -> Result<String, CheckpointError> {
     let unsaveable = |cause: String| CheckpointError::Unsaveable { path: path.to_path_buf(), cause };
@@ -148,10 +146,10 @@ pub fn save_from(
     let hasher = hash_tensors(layout, read)?;
     metadata.insert(CHECKSUM.to_string(), checksum(hasher.clone(), &metadata));
 
-    // Wide elements first keeps every tensor aligned to its element size, which PyTorch needs.
+    // Wide elements first: every tensor is then aligned to its element size, as PyTorch requires.
     let mut order = by_name(layout);
     order.sort_by_key(|&i| std::cmp::Reverse(layout[i].1.size()));
-    let described: Vec<&Described> = order.iter().map(|&i| &layout[i]).collect();
+    let described: Vec<&TensorInfo> = order.iter().map(|&i| &layout[i]).collect();
     let header = header::encode(&described, &metadata).map_err(unsaveable)?;
     let mut unread = None;
     let written = write_atomic(path, |file| {
@@ -171,41 +169,40 @@ pub fn save_from(
     Ok(hex(&hasher.finalize()))
 }
 
-fn described(tensors: &BTreeMap<String, HostTensor>) -> (Vec<Described>, Vec<&HostTensor>) {
+fn described(tensors: &BTreeMap<String, HostTensor>) -> (Vec<TensorInfo>, Vec<&HostTensor>) {
     let describe = |(name, t): (&String, &HostTensor)| (name.clone(), t.dtype(), t.shape().to_vec());
     (tensors.iter().map(describe).collect(), tensors.values().collect())
 }
 
-fn by_name(layout: &[Described]) -> Vec<usize> {
+fn by_name(layout: &[TensorInfo]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..layout.len()).collect();
     order.sort_by_key(|&i| &layout[i].0);
     order
 }
 
-/// Reads all of a checkpoint, or of any safetensors file whose element types Gulliver has, after the checks
-/// of [`Stored::open`].
+/// Reads a whole checkpoint, or any safetensors file with element types of Gulliver, after the checks of
+/// [`CheckpointFile::open`].
 pub fn load(path: &Path) -> Result<Checkpoint, CheckpointError> {
-    Stored::open(path)?.load()
+    CheckpointFile::open(path)?.load()
 }
 
-/// SHA-256, in hexadecimal, of all tensors in name order: the name, a zero byte, the name of the
-/// element type, the shape as little-endian u64s, the elements in little-endian bytes. Equal
-/// fingerprints mean equal bits.
+/// SHA-256, in hexadecimal, of all tensors in the order of their names: the name, a zero byte, the name of the element
+/// type, the shape as little-endian u64s, the elements in little-endian bytes. Equal fingerprints mean equal bits.
 pub fn fingerprint(tensors: &BTreeMap<String, HostTensor>) -> String {
     hex(&hash_all(tensors).finalize())
 }
 
-/// As [`fingerprint`], of tensors that are read [`PIECE`] by piece.
-pub fn fingerprint_from(layout: &[Described], read: Reader<'_>) -> Result<String, RunError> {
+/// As [`fingerprint`], reading tensors in pieces of [`PIECE`] bytes.
+pub fn fingerprint_from(layout: &[TensorInfo], read: ReadPiece<'_>) -> Result<String, RunError> {
     Ok(hex(&hash_tensors(layout, read)?.finalize()))
 }
 
 fn hash_all(tensors: &BTreeMap<String, HostTensor>) -> Sha256 {
     let (layout, all) = described(tensors);
-    hash_tensors(&layout, &mut reader(&all)).expect("tensors at hand can be read")
+    hash_tensors(&layout, &mut reader(&all)).expect("tensors in memory can be read")
 }
 
-fn hash_tensors(layout: &[Described], read: Reader<'_>) -> Result<Sha256, RunError> {
+fn hash_tensors(layout: &[TensorInfo], read: ReadPiece<'_>) -> Result<Sha256, RunError> {
     let mut hasher = Sha256::new();
     for i in by_name(layout) {
         let (name, dtype, shape) = &layout[i];
@@ -222,7 +219,7 @@ fn hash_tensors(layout: &[Described], read: Reader<'_>) -> Result<Sha256, RunErr
     Ok(hasher)
 }
 
-/// What comes before the elements of a tensor.
+/// Hashes the description of a tensor, which precedes its elements.
 fn describe(hasher: &mut Sha256, name: &str, type_name: &str, shape: &[usize]) {
     hasher.update(name);
     hasher.update([0]);
@@ -232,8 +229,7 @@ fn describe(hasher: &mut Sha256, name: &str, type_name: &str, shape: &[usize]) {
     }
 }
 
-/// The checksum of a file: the hash of its tensors continued over its metadata, so that an altered
-/// step count is caught as surely as an altered weight.
+/// The checksum of a file: the hash of its tensors continued over its metadata, which detects altered metadata too.
 fn checksum(mut hasher: Sha256, metadata: &BTreeMap<String, String>) -> String {
     for text in metadata.iter().flat_map(|(key, value)| [key, value]) {
         hasher.update((text.len() as u64).to_le_bytes());
@@ -251,11 +247,11 @@ enum Stopped {
     Write(io::Error),
 }
 
-/// Hands the elements to `sink` as little-endian bytes, a piece at a time.
+/// Passes the elements to `sink` as little-endian bytes, a piece at a time.
 fn pieces(
-    (_, dtype, shape): &Described,
+    (_, dtype, shape): &TensorInfo,
     i: usize,
-    read: Reader<'_>,
+    read: ReadPiece<'_>,
     sink: &mut dyn FnMut(&[u8]) -> io::Result<()>,
 ) -> Result<(), Stopped> {
     let bytes = shape.iter().product::<usize>() * dtype.size();
@@ -269,7 +265,7 @@ fn pieces(
     Ok(())
 }
 
-/// From little-endian bytes to those in memory, or back.
+/// Converts between little-endian bytes and memory order.
 fn swap_if_big_endian(dtype: DType, bytes: &mut [u8]) {
     if cfg!(target_endian = "big") {
         bytes.chunks_exact_mut(dtype.size()).for_each(<[u8]>::reverse);

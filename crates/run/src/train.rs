@@ -1,5 +1,4 @@
-//! The training loop: batches in, steps, evaluations and checkpoints out. What it tells the world goes
-//! through one callback; when to stop early comes through one flag.
+//! The training loop: steps, evaluations and checkpoints. Notices go to one callback; one flag stops it early.
 
 mod array;
 mod best;
@@ -7,10 +6,10 @@ mod clock;
 pub mod metrics;
 mod weights;
 
-pub use array::{Ended, Lane, Member, train_array};
+pub use array::{Ended, Member, train_array};
 pub use best::{Best, rises};
 pub use metrics::{Scores, metric_names};
-pub use weights::{Fit, MAPPING, MODEL, Resumed, load_weights, mapping_changes, restore, save_weights};
+pub use weights::{MAPPING, MODEL, Resumed, WeightFit, load_weights, mapping_changes, restore, save_weights};
 
 use crate::checkpoint::{self, CheckpointError};
 use crate::collector::Record;
@@ -29,55 +28,55 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// What to do when a loss is not finite.
+/// Reaction to a loss that is not finite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnNan {
     /// Stop with an error.
     Stop,
-    /// Leave the weights as they are and go on with the next batch.
+    /// Skip the update and continue with the next batch.
     Skip,
 }
 
-/// How long and how often.
+/// Options of a training run.
 #[derive(Clone, Debug)]
 pub struct TrainOptions {
-    /// Steps in all, those before a resume included.
+    /// Steps in all, including those before a resume.
     pub steps: u64,
-    /// Keys everything random.
+    /// Seed of everything random.
     pub seed: u64,
     /// Steps between evaluations; 0 evaluates at the end only.
     pub eval_every: u64,
-    /// Batches of validation examples that an evaluation goes through; 0: all of them.
+    /// Validation batches per evaluation; 0 for all.
     pub eval_batches: u64,
-    /// The metric that says which evaluation is the best.
+    /// The metric of the best evaluation.
     pub best_by: String,
-    /// Where the weights of the best evaluation are kept; nowhere if not given.
+    /// File for the weights of the best evaluation.
     pub best: Option<PathBuf>,
-    /// Evaluations without improvement after which training ends; 0: never.
+    /// Evaluations without improvement after which training ends; 0 for never.
     pub early_stopping: u64,
-    /// Steps between checkpoints; 0 writes none for a number of steps.
+    /// Steps between checkpoints; 0 for none.
     pub checkpoint_every: u64,
-    /// Time between checkpoints, if any are written for the time.
+    /// Time between checkpoints.
     pub checkpoint_time: Option<Duration>,
-    /// Checkpoints that are kept.
+    /// Number of checkpoints to keep.
     pub keep_checkpoints: usize,
     /// Steps between reports.
     pub log_every: u64,
-    /// What to do when a loss is not finite.
+    /// Reaction to a loss that is not finite.
     pub on_nan: OnNan,
     /// Learning rate before the schedule.
     pub base_lr: f64,
-    /// Other hyper-parameters that are not at the graph's defaults, by the names of its inputs.
+    /// Hyper-parameters that differ from the defaults of the graph, by the names of its inputs.
     pub hyper: BTreeMap<String, f32>,
-    /// Whether losses are per token, so that a perplexity makes sense.
+    /// Whether losses are per token, so that perplexity is meaningful.
     pub perplexity: bool,
-    /// Where checkpoints go; nowhere if not given.
+    /// Directory for checkpoints.
     pub checkpoints: Option<PathBuf>,
-    /// Stored with every checkpoint, and compared when one is resumed.
+    /// Metadata of every checkpoint, compared when one is resumed.
     pub identity: BTreeMap<String, String>,
-    /// Stored with every checkpoint and all weights, for whatever uses them: [`MODEL`] and [`MAPPING`].
+    /// Metadata of every checkpoint and weight file: [`MODEL`] and [`MAPPING`].
     pub about: BTreeMap<String, String>,
-    /// Go on although inputs or outputs mean something else than in the checkpoint.
+    /// Whether to resume although the meaning of inputs or outputs has changed.
     pub changed_data: bool,
 }
 
@@ -112,14 +111,14 @@ impl Default for TrainOptions {
 pub struct Sources {
     /// Training examples.
     pub train: Arc<dyn Dataset>,
-    /// Which of them make up each step's batch.
+    /// Chooses the examples of each step.
     pub sampler: Arc<Sampler>,
     /// Validation examples, if there are any.
     pub validation: Option<(Arc<dyn Dataset>, Sampler)>,
 }
 
 impl Sources {
-    /// Opened data in batches of `batch`; training examples in a new random order every epoch.
+    /// Opened data in batches of `batch`. Training examples are reshuffled every epoch.
     pub fn new((train, validation): Opened, batch: usize, seed: u64) -> Result<Sources, DataError> {
         let sampler = Arc::new(Sampler::new(train.len(), batch, seed, true, true, None)?);
         let validation = match validation {
@@ -132,7 +131,7 @@ impl Sources {
         Ok(Sources { train, sampler, validation })
     }
 
-    /// Goes through the validation examples, if there are any.
+    /// Evaluates the validation examples, if there are any.
     fn evaluate(
         &self,
         session: &mut Session,
@@ -147,23 +146,23 @@ impl Sources {
     }
 }
 
-/// What an evaluation came to.
+/// The result of an evaluation.
 enum Evaluation {
     /// There is nothing to evaluate.
     Nothing,
-    /// Told to stop, it ended before its end.
+    /// It was stopped before its end.
     Stopped,
-    /// Its metrics.
+    /// It is complete.
     All(Scores),
 }
 
-/// Looks on while batches are evaluated: given how many are done, of how many, it says whether to go on.
+/// Called during an evaluation with the number of batches done and in all; returns whether to continue.
 type Watch<'w> = &'w mut dyn FnMut(u64, u64) -> bool;
 
-/// Something the world may want to know.
+/// A notice about the progress of training.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Notice {
-    /// A step was done.
+    /// Steps were done.
     Step {
         /// Steps done.
         step: u64,
@@ -171,37 +170,37 @@ pub enum Notice {
         loss: f64,
         /// Learning rate.
         lr: f64,
-        /// Samples a second since the last report.
+        /// Samples per second since the last notice.
         samples_per_second: f64,
         /// Other scalars.
         metrics: BTreeMap<String, f64>,
     },
-    /// The validation set was gone through.
+    /// The validation set was evaluated.
     Evaluation {
         /// Steps done.
         step: u64,
         /// Loss, accuracy, perplexity…
         metrics: BTreeMap<String, f64>,
     },
-    /// Time has passed: how far training is, or the evaluation after these steps.
+    /// Regular report of the progress of training or of an evaluation.
     Progress {
         /// Steps done.
         step: u64,
-        /// Batches evaluated, and batches to evaluate, if it is evaluating.
+        /// Batches evaluated and batches in all, during an evaluation.
         evaluated: Option<(u64, u64)>,
     },
     /// A checkpoint was written.
     Checkpoint {
         /// Steps done.
         step: u64,
-        /// Where.
+        /// Its file.
         path: PathBuf,
     },
-    /// Something is not as it should be.
+    /// A warning for the user.
     Warning(String),
 }
 
-/// How a run ended.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Done {
     /// Steps done in all.
@@ -210,44 +209,44 @@ pub struct Done {
     pub loss: f64,
     /// The last evaluation.
     pub metrics: BTreeMap<String, f64>,
-    /// Of the last evaluation of a classifier: how many examples of each class (row) were taken for each
-    /// class (column).
+    /// Confusion matrix of the last evaluation of a classifier: examples of each class (row) predicted as each class
+    /// (column).
     pub confusion: Option<Vec<Vec<u64>>>,
-    /// Training samples a second over the run, evaluation and checkpoints not counted.
+    /// Training samples per second, without evaluations and checkpoints.
     pub samples_per_second: f64,
-    /// Most bytes of each tier in use at once.
+    /// Peak bytes of each tier.
     pub peaks: [u64; TIERS.len()],
-    /// What plans said and what was measured, by size of input.
+    /// Planned and measured values, by input size.
     pub sizes: Vec<Record>,
-    /// How often bytes were not as planned.
+    /// Number of deviations of bytes from the plan.
     pub alarms: u64,
-    /// How often there was a plan for the size at hand.
+    /// Number of input sizes with and without an existing plan.
     pub plans: Reuse,
     /// Bytes over the links.
     pub ledger: Ledger,
     /// SHA-256 of all weights and states.
     pub fingerprint: String,
-    /// Stopped by the flag before all was done.
+    /// Whether the flag stopped it before all was done.
     pub interrupted: bool,
-    /// Ended before all steps were done, as evaluations had stopped improving.
+    /// Whether it ended early because evaluations had stopped improving.
     pub early: bool,
-    /// The best evaluation, if there was any.
+    /// The best evaluation.
     pub best: Option<Best>,
 }
 
 /// Why training stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
-    /// The data.
+    /// The data cannot be read.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// Plan or device.
+    /// Planning or a device failed.
     #[error(transparent)]
     Session(#[from] SessionError),
-    /// A checkpoint.
+    /// A checkpoint cannot be read or written.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// The loss, or something an update made, is not a number.
+    /// The loss, or a weight after an update, is not finite.
     #[error(
         "step {step}: the loss or a weight is not finite; the first value that is not is `{value}`; lower the learning rate, clip gradients (train.clip_norm), or pass --on-nan skip"
     )]
@@ -257,47 +256,47 @@ pub enum TrainError {
         /// The first value that is not finite.
         value: String,
     },
-    /// A checkpoint of another job.
+    /// The checkpoint is of another job.
     #[error("{path}: was written by a job with {field} = {found}, this one has {field} = {wanted}; resume with the same job, or start anew in another --out directory", path = .path.display())]
     OtherJob {
         /// The checkpoint.
         path: PathBuf,
-        /// What differs.
+        /// The field that differs.
         field: String,
-        /// In the checkpoint.
+        /// Its value in the checkpoint.
         found: String,
-        /// In the job.
+        /// Its value in the job.
         wanted: String,
     },
-    /// A checkpoint of data that meant something else.
+    /// The meaning of inputs or outputs has changed since the checkpoint.
     #[error("{path}: was trained on other data: {changes}; {way}", path = .path.display())]
     OtherMapping {
         /// The file.
         path: PathBuf,
-        /// What differs.
+        /// The changes.
         changes: String,
-        /// What to do.
+        /// Advice.
         way: &'static str,
     },
-    /// Weights that do not fit the model.
+    /// The weights do not match the model.
     #[error("{path}: does not fit the model: {problems}; change the model, or set train.weights_strict = false to load what fits and train the rest from the start", path = .path.display())]
     Unfit {
         /// The file.
         path: PathBuf,
-        /// What does not fit.
+        /// What does not match.
         problems: String,
     },
-    /// A checkpoint without something it needs.
+    /// The checkpoint lacks metadata.
     #[error("{path}: has no `{field}`; it was not written by gulliver train", path = .path.display())]
     NotOurs {
         /// The checkpoint.
         path: PathBuf,
-        /// What is missing.
+        /// The missing entry.
         field: String,
     },
 }
 
-/// Goes through the first `batches` of a data set without training. None if `watch` says to stop before the end.
+/// Evaluates the first `batches` of a data set. `None` if `watch` stops it before the end.
 pub fn evaluate(
     session: &mut Session,
     dataset: &Arc<dyn Dataset>,
@@ -318,8 +317,7 @@ pub fn evaluate(
     Ok(Some(tally.scores(dataset.info().classes, perplexity)))
 }
 
-/// Trains to the end from where a checkpoint left off, or from the first step. If data cannot be read, what was
-/// learned until then is saved first.
+/// Trains to the end from a checkpoint or from the first step. If data cannot be read, saves a checkpoint before it fails.
 pub fn train(
     session: &mut Session,
     schedule: &mut LrSchedule,
@@ -340,7 +338,7 @@ pub fn train(
             if job.run.steps > start
                 && let Err(unsaved) = job.save(notify)
             {
-                notify(Notice::Warning(format!("what was learned is lost: {unsaved}")));
+                notify(Notice::Warning(format!("the steps since the last checkpoint are lost: {unsaved}")));
             }
             return Err(e);
         }
@@ -367,7 +365,7 @@ pub fn train(
 /// A batch that several jobs may read.
 type Shared = Result<Arc<Batch>, DataError>;
 
-/// A job at work.
+/// A running job.
 struct Training<'t> {
     session: &'t mut Session,
     schedule: &'t mut LrSchedule,
@@ -377,8 +375,8 @@ struct Training<'t> {
 }
 
 impl Training<'_> {
-    /// Trains through all steps that are left, evaluates and saves; the fingerprint, and whether it was told to stop
-    /// before that.
+    /// Trains the remaining steps, evaluates and saves. Returns the fingerprint and whether it was stopped before the
+    /// end.
     fn finish(
         &mut self,
         range: Range<u64>,
@@ -389,7 +387,7 @@ impl Training<'_> {
         let Range { start, end } = range;
         let nothing_left = (start == end || self.is_stale()) && !self.run.evaluation_due;
         if nothing_left {
-            // All was done, evaluated and saved by the run before: only tell what it came to.
+            // The earlier run did all steps, evaluated and saved: only evaluate again for the result.
             let watch = &mut |done, of| self.run.clock.watch(start, (done, of), stop, notify);
             let found = self.sources.evaluate(self.session, self.options, watch)?;
             let stopped = matches!(found, Evaluation::Stopped);
@@ -407,14 +405,14 @@ impl Training<'_> {
         Ok((self.save(notify)?, interrupted))
     }
 
-    /// Whether evaluations have stopped improving for as long as the job lets them.
+    /// Whether evaluations have not improved for `early_stopping` times.
     fn is_stale(&self) -> bool {
         let patience = self.options.early_stopping;
         patience > 0 && self.run.best.as_ref().is_some_and(|best| best.stale >= patience)
     }
 
-    /// Trains through these steps, with the evaluations and checkpoints that are due between them; not those
-    /// after the last of all. Ends early when told to, or when evaluations have stopped improving.
+    /// Trains these steps, with the evaluations and checkpoints that are due between them, but not those after the last
+    /// step of all. Ends early when stopped, or when evaluations have stopped improving.
     fn stretch(
         &mut self,
         range: Range<u64>,
@@ -473,9 +471,8 @@ impl Training<'_> {
         Ok(())
     }
 
-    /// Evaluates, keeps the weights if that was the best, and lets the schedule see the loss. False if it was told
-    /// to stop meanwhile: the evaluation is then still due, for a schedule that saw half of it would not be the
-    /// schedule of an uninterrupted run.
+    /// Evaluates, saves the weights if the evaluation is the best, and passes the loss to the schedule. Returns false if it
+    /// was stopped: the evaluation is then still due, so that the schedule equals that of an uninterrupted run.
     fn evaluate(&mut self, stop: &AtomicBool, notify: &mut dyn FnMut(Notice)) -> Result<bool, TrainError> {
         let (options, step) = (self.options, self.run.steps);
         self.run.evaluation_due = true;
@@ -504,7 +501,7 @@ impl Training<'_> {
         Ok(true)
     }
 
-    /// Writes a checkpoint, if there is a place for it; the fingerprint.
+    /// Writes a checkpoint if there is a directory for it. Returns the fingerprint.
     fn save(&mut self, notify: &mut dyn FnMut(Notice)) -> Result<String, TrainError> {
         match self.write(notify)? {
             Some(fingerprint) => Ok(fingerprint),
@@ -512,8 +509,8 @@ impl Training<'_> {
         }
     }
 
-    /// Writes a checkpoint, if there is a place for it; its fingerprint. What is not finite is never written:
-    /// the checkpoint before it stays the newest.
+    /// Writes a checkpoint if there is a directory for it. Returns its fingerprint. Values that are not finite are never
+    /// written: the previous checkpoint stays the newest.
     fn write(&mut self, notify: &mut dyn FnMut(Notice)) -> Result<Option<String>, TrainError> {
         let (options, step) = (self.options, self.run.steps);
         let Some(dir) = &options.checkpoints else { return Ok(None) };
@@ -555,7 +552,7 @@ struct Progress {
     samples: u64,
     busy: Duration,
     recent: (u64, Duration),
-    /// The evaluation after the last step is due and was not done.
+    /// Whether the evaluation after the last step is still to be done.
     evaluation_due: bool,
     best: Option<Best>,
     clock: Clock,
@@ -584,7 +581,7 @@ impl Progress {
     }
 
     fn learned(&mut self, mut scalars: BTreeMap<String, f64>) {
-        // Models with several objectives report each loss; their sum stands for the whole.
+        // Models with several objectives report each loss; the sum is the training loss.
         let losses: Vec<f64> = scalars.iter().filter(|(n, _)| n.ends_with("loss")).map(|(_, x)| *x).collect();
         self.loss = losses.iter().sum();
         scalars.remove("loss");

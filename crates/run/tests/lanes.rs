@@ -10,9 +10,7 @@ use gulliver_run::checkpoint;
 use gulliver_run::data::open::open;
 use gulliver_run::data::options::DataOptions;
 use gulliver_run::session::{Session, SessionOptions};
-use gulliver_run::train::{
-    Lane, Member, Notice, Resumed, Sources, TrainError, TrainOptions, train, train_array,
-};
+use gulliver_run::train::{Member, Notice, Resumed, Sources, TrainError, TrainOptions, train, train_array};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -99,7 +97,7 @@ fn members_end_as_they_end_alone() {
     let expected: Vec<Story> = (0..7).map(alone).collect();
     let data: Vec<Arc<Sources>> = (0..4).map(sources).collect();
     for (lanes, members) in [(1, 3), (2, 7), (3, 5), (2, 1)] {
-        let mut lanes: Vec<Lane> = (0..lanes).map(|l| Lane { session: session(1 + l % 2, 99) }).collect();
+        let mut lanes: Vec<Session> = (0..lanes).map(|l| session(1 + l % 2, 99)).collect();
         let make = |m: usize| Member::new(schedule(m), data[m % 4].clone(), options(m, None));
         let notices: Vec<Mutex<Vec<String>>> = (0..members).map(|_| Mutex::default()).collect();
         let tell = |m: usize, notice: Notice| notices[m].lock().unwrap().extend(told(&notice));
@@ -129,7 +127,7 @@ fn members_have_clipping_limits_of_their_own() {
                 .unwrap()
                 .fingerprint
         });
-        let mut lanes = [1, 2].map(|threads| Lane { session: clipped(threads, 0, clip(7.0)) });
+        let mut lanes = [1, 2].map(|threads| clipped(threads, 0, clip(7.0)));
         let member = |limit: f32| {
             let options = TrainOptions { hyper: BTreeMap::from([(name.to_string(), limit)]), ..bare() };
             Member::new(schedule(0), data.clone(), options)
@@ -147,7 +145,7 @@ fn no_more_members_are_in_memory_than_there_is_room_for() {
     let expected: Vec<String> = (0..5).map(|m| alone(m).0).collect();
     let data: Vec<Arc<Sources>> = (0..4).map(sources).collect();
     for resident in [0, 3, 4] {
-        let mut lanes = [Lane { session: session(1, 0) }, Lane { session: session(1, 0) }];
+        let mut lanes = [session(1, 0), session(1, 0)];
         let make = |m: usize| {
             let options = TrainOptions { log_every: 1, ..options(m, None) };
             Member::new(schedule(m), data[m % 4].clone(), options)
@@ -177,7 +175,7 @@ fn no_more_members_are_in_memory_than_there_is_room_for() {
 #[test]
 fn a_member_that_fails_leaves_the_others_alone() {
     let data = sources(0);
-    let mut lanes = [Lane { session: session(1, 0) }, Lane { session: session(1, 0) }];
+    let mut lanes = [session(1, 0), session(1, 0)];
     let make = |m: usize| {
         let mut options = options(4 * m, None);
         options.base_lr = if m == 1 { 1e30 } else { options.base_lr };
@@ -196,7 +194,7 @@ fn a_part_of_the_way_and_the_rest_from_checkpoints_is_all_of_it() {
     let dir = std::env::temp_dir().join(format!("gulliver-lanes-{}", std::process::id()));
     (0..5).for_each(|m| std::fs::create_dir_all(dir.join(m.to_string())).unwrap());
     let data: Vec<Arc<Sources>> = (0..4).map(sources).collect();
-    let mut lanes = [Lane { session: session(1, 0) }, Lane { session: session(1, 0) }];
+    let mut lanes = [session(1, 0), session(1, 0)];
     let never = AtomicBool::new(false);
     let make = |m: usize| Member::new(schedule(m), data[m % 4].clone(), options(m, Some(&dir)));
     let half = train_array(&mut lanes, (0..5).map(make).collect(), usize::MAX, 25, &never, &|_, _| {});

@@ -6,7 +6,7 @@ use crate::report::table::{self, Column};
 use crate::units;
 use clap::Args;
 use gulliver_plan::time::cost::{Curves, Point, Profile};
-use gulliver_run::profile::{Doing, SECONDS, profile};
+use gulliver_run::profile::{ProfileProgress, SECONDS, profile};
 use gulliver_run::team::cores;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, IsTerminal, Write};
@@ -64,7 +64,7 @@ fn bar() -> ProgressBar {
     ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-fn show(bar: &ProgressBar, doing: &Doing) {
+fn show(bar: &ProgressBar, doing: &ProfileProgress) {
     bar.set_length(doing.done[1] as u64);
     bar.set_position(doing.done[0] as u64);
     bar.set_message(doing.what.clone());

@@ -18,7 +18,7 @@ use crate::units;
 use clap::Args;
 use gulliver_graph::lr::LrSchedule;
 use gulliver_plan::document::plan::{Act, Choice, Plan};
-use gulliver_run::checkpoint::{self, Newest, Stored};
+use gulliver_run::checkpoint::{self, CheckpointFile, Newest};
 use gulliver_run::collector::{Amounts, Record, total};
 use gulliver_run::data::prefetch;
 use gulliver_run::host::resident;
@@ -238,7 +238,7 @@ fn begin(
         }
         (None, Some(path)) => {
             let strict = job.train.weights_strict;
-            let mut stored = Stored::open(&weights_file(path))?;
+            let mut stored = CheckpointFile::open(&weights_file(path))?;
             let fit = train::load_weights(session, &mut stored, options, strict)?;
             for problem in fit.problems().into_iter().chain(fit.mapping) {
                 warn(format!("{}: {problem}", stored.path.display()))?;

@@ -15,7 +15,7 @@ use gulliver_run::executor::RunError;
 use gulliver_run::planner::Planner;
 use gulliver_run::session::{Session, SessionError};
 use gulliver_run::team::start_scoped;
-use gulliver_run::train::{Ended, Lane, Member, Notice, Sources, TrainError, train_array};
+use gulliver_run::train::{Ended, Member, Notice, Sources, TrainError, train_array};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -128,7 +128,7 @@ impl ArrayRunner {
         rung: &TrialRung,
         graphs: &Graphs,
         members: usize,
-    ) -> Result<(Vec<Lane>, usize), Error> {
+    ) -> Result<(Vec<Session>, usize), Error> {
         let checkpoints = rung.dir.join("checkpoints");
         let width = self.width(rung, graphs, members, Some(&checkpoints))?;
         Ok((sessions(width.lanes, rung.job.train.seed)?, width.resident))
@@ -155,8 +155,8 @@ impl ArrayRunner {
 }
 
 /// A session for each lane.
-pub(super) fn sessions(lanes: Vec<Planner>, seed: u64) -> Result<Vec<Lane>, Error> {
-    let lane = |planner| Ok(Lane { session: Session::with(planner, seed)? });
+pub(super) fn sessions(lanes: Vec<Planner>, seed: u64) -> Result<Vec<Session>, Error> {
+    let lane = |planner| Ok(Session::with(planner, seed)?);
     lanes.into_iter().map(lane).collect()
 }
 
@@ -195,7 +195,7 @@ pub(super) fn member(
     let one = match (newest(&checkpoints, rung.to)?, weights) {
         (Some((step, stored)), _) => one.resumed(stored, step),
         (None, Some(weights)) => one.with_weights(
-            gulliver_run::checkpoint::Stored::open(&weights_file(&weights))?,
+            gulliver_run::checkpoint::CheckpointFile::open(&weights_file(&weights))?,
             job.train.weights_strict,
         ),
         (None, None) => one,

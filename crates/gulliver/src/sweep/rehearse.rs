@@ -5,7 +5,8 @@ use super::array::{ArrayRunner, member, sessions};
 use super::forecast::ArrayCosts;
 use super::run::TrialRung;
 use crate::error::Error;
-use gulliver_run::train::{Lane, Member, Notice, train_array};
+use gulliver_run::session::Session;
+use gulliver_run::train::{Member, Notice, train_array};
 use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -81,7 +82,7 @@ fn is_too_much(bytes: u64, step_seconds: f64) -> bool {
 
 /// Mean times of a step, an evaluation and a checkpoint over some members. None if one of them failed.
 fn timed(
-    lanes: &mut [Lane],
+    lanes: &mut [Session],
     mut members: Vec<Member>,
     resident: usize,
     (until, batch): (u64, u64),

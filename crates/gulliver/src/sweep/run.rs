@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::job::{Job, Length};
 use crate::setup::{Graphs, Prepared, data_error, open_data, optimizer, prepare};
 use gulliver_graph::graph::{Graph, Role};
-use gulliver_run::checkpoint::{self, Stored};
+use gulliver_run::checkpoint::{self, CheckpointFile};
 use gulliver_run::data::{Buckets, Dataset, Sampler};
 use gulliver_run::files::atomic::{remove_unfinished, write_atomic};
 use gulliver_run::train::TrainError;
@@ -100,10 +100,10 @@ pub(super) fn take(dir: &Path, job: &Job) -> Result<(), Error> {
 }
 
 /// The newest whole checkpoint up to a step, with the steps in it.
-pub(super) fn newest(checkpoints: &Path, step: u64) -> Result<Option<(u64, Stored)>, Error> {
+pub(super) fn newest(checkpoints: &Path, step: u64) -> Result<Option<(u64, CheckpointFile)>, Error> {
     let saved = checkpoint::list(checkpoints)?;
     let up_to = saved.into_iter().rev().filter(|(saved, _)| *saved <= step);
-    Ok(up_to.filter_map(|(step, path)| Some((step, Stored::open(&path).ok()?))).next())
+    Ok(up_to.filter_map(|(step, path)| Some((step, CheckpointFile::open(&path).ok()?))).next())
 }
 
 /// Lengths that are known, by everything that decides them.

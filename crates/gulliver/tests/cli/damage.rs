@@ -5,7 +5,7 @@ use crate::files::{csv, idx, npy_floats, npy_labels};
 use crate::process::{Place, Random};
 use gulliver::job::Job;
 use gulliver::setup::{How, setup};
-use gulliver_run::checkpoint::Stored;
+use gulliver_run::checkpoint::CheckpointFile;
 use gulliver_run::session::Session;
 use gulliver_run::train::{self, Resumed};
 use std::path::Path;
@@ -46,7 +46,7 @@ fn try_job(file: &Path) -> Result<(), String> {
     let mut ready = setup(&job, None, None, &How::default()).map_err(|e| e.to_string())?;
     let mut session = Session::with(ready.planner, job.train.seed).map_err(|e| e.to_string())?;
     if let Some(path) = &job.train.weights {
-        let mut stored = Stored::open(path).map_err(|e| e.to_string())?;
+        let mut stored = CheckpointFile::open(path).map_err(|e| e.to_string())?;
         let options = &ready.options;
         train::load_weights(&mut session, &mut stored, options, true).map_err(|e| e.to_string())?;
     }

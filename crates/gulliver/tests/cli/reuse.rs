@@ -2,7 +2,7 @@
 //! and data that means something else is not taken for the same.
 
 use crate::process::{Place, fingerprint};
-use gulliver_run::checkpoint::{Stored, load};
+use gulliver_run::checkpoint::{CheckpointFile, load};
 use std::fs;
 
 const GPT: &str = "[model]\nname = 'gpt'\nwidth = 8\nheads = 2\nlayers = 4\n\
@@ -28,7 +28,7 @@ fn every_file_of_a_run_says_what_it_means() {
     assert_eq!((&settings["layers"], &settings["vocab"]), (&4.into(), &characters.chars().count().into()));
     assert!(settings["dropout"].is_number() && characters.contains('!'), "{about}");
     for file in ["weights.safetensors", "best.safetensors", "checkpoints/step-00000004.safetensors"] {
-        let stored = Stored::open(&place.path("run").join(file)).unwrap();
+        let stored = CheckpointFile::open(&place.path("run").join(file)).unwrap();
         for (key, part) in [("gulliver.model", "model"), ("gulliver.mapping", "mapping")] {
             let found: serde_json::Value = serde_json::from_str(&stored.metadata[key]).unwrap();
             assert_eq!(found, about[part], "{file} {key}");

@@ -9,7 +9,7 @@ use gulliver_run::data::{Batch, DataError, DataInfo, Dataset, Sampler};
 use gulliver_run::executor::RunError;
 use gulliver_run::session::{Session, SessionError, SessionOptions};
 use gulliver_run::team::start_scoped;
-use gulliver_run::train::{Lane, Member, Notice, Sources, TrainOptions, train_array};
+use gulliver_run::train::{Member, Notice, Sources, TrainOptions, train_array};
 use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -76,9 +76,9 @@ pub fn measure(
     for lane in 0..count {
         let threads = threads / count + usize::from(lane < threads % count);
         let options = SessionOptions { threads, ..SessionOptions::default() };
-        lanes.push(Lane { session: Session::new(workload.graph()?, None, options, 0)? });
+        lanes.push(Session::new(workload.graph()?, None, options, 0)?);
     }
-    let batch = workload.data(lanes[0].session.graph())?;
+    let batch = workload.data(lanes[0].graph())?;
     let info = DataInfo { examples: workload.batch, ..DataInfo::default() };
     let sampler = Sampler::new(workload.batch, workload.batch, 0, false, true, None)?;
     let train: Arc<dyn Dataset> = Arc::new(Fixed { batch, info });
@@ -121,12 +121,12 @@ pub fn measure(
         Ok(())
     })?;
     let ended = ended.into_iter().collect::<Result<Vec<_>, _>>()?;
-    let peaks: u64 = lanes.iter().map(|lane| lane.session.peak()).sum();
-    let layout = lanes[0].session.layout();
+    let peaks: u64 = lanes.iter().map(|lane| lane.peak()).sum();
+    let layout = lanes[0].layout();
     let sizes = layout.iter().map(|(_, dtype, shape)| dtype.size() * shape.iter().product::<usize>());
     let state = sizes.sum::<usize>() as u64;
     let bytes = peaks + state * (members - count) as u64;
-    let parameters = lanes[0].session.graph().parameters().bind(&Bindings::new()).unwrap_or(0) as u64;
+    let parameters = lanes[0].graph().parameters().bind(&Bindings::new()).unwrap_or(0) as u64;
     Ok(ArrayResult {
         workload: workload.name,
         threads,

@@ -2,6 +2,7 @@
 //! their step times, peaks and bytes over links compared with those foreseen.
 
 pub mod cases;
+mod interleaved;
 pub mod part;
 pub mod report;
 
@@ -18,9 +19,9 @@ use gulliver_plan::time::simulate::LinkUse;
 use gulliver_run::data::Batch;
 use gulliver_run::link::Throttle;
 use gulliver_run::planner::Planner;
-use gulliver_run::profile::measure::{counted, usual};
-use gulliver_run::profile::{Meanwhile, shares};
+use gulliver_run::profile::measure::{trimmed_mean, without_outliers};
 use gulliver_run::session::{Foreseen, Key, Session, SessionError, SessionOptions, Which, timed};
+use interleaved::{InterleavedProbes, shares};
 use part::{StepPart, StepParts};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -41,7 +42,7 @@ pub struct CheckedStrategy {
     pub strategy: &'static str,
     /// Seconds of a step, predicted.
     pub predicted: f64,
-    /// Those measured, [as a rule](usual).
+    /// Those measured, as a [trimmed mean](trimmed_mean).
     pub measured: f64,
     /// How far apart the quarters of these lie, as a share of that.
     pub spread: f64,
@@ -131,7 +132,7 @@ const FRESH: f64 = 0.05;
 /// Ways of using the machine that are measured while jobs are checked, by threads of a device and devices.
 #[derive(Default)]
 pub struct FreshCurves {
-    ways: BTreeMap<[usize; 2], Meanwhile>,
+    ways: BTreeMap<[usize; 2], InterleavedProbes>,
 }
 
 /// Families that are a smaller share of a job's work are taken as the profile has them.
@@ -144,22 +145,22 @@ impl FreshCurves {
             // Several devices are as fast as one while the others are at rest.
             for way in [[case.threads, case.devices], [case.threads, 1]] {
                 if let Entry::Vacant(vacant) = self.ways.entry(way) {
-                    vacant.insert(Meanwhile::new(way)?);
+                    vacant.insert(InterleavedProbes::new(way)?);
                 }
             }
         }
-        for ([threads, devices], meanwhile) in &mut self.ways {
+        for ([threads, devices], probes) in &mut self.ways {
             let curves = profile.at(*threads, *devices);
             let shares = shares(&graphs.train, &graphs.largest, curves.as_ref())?;
-            meanwhile.begin(&|family: &str| shares.get(family).is_some_and(|share| *share >= OF_INTEREST))?;
+            probes.begin(&|family: &str| shares.get(family).is_some_and(|share| *share >= OF_INTEREST))?;
         }
         Ok(())
     }
 
     /// Runs those of all probes that have this one of so many turns of a round.
     fn turn(&mut self, turn: (usize, usize)) -> Result<(), LabError> {
-        for meanwhile in self.ways.values_mut() {
-            meanwhile.turn(FRESH, turn)?;
+        for probes in self.ways.values_mut() {
+            probes.turn(FRESH, turn)?;
         }
         Ok(())
     }
@@ -167,13 +168,13 @@ impl FreshCurves {
     /// The profile with what was measured since it began.
     fn renewed(&self, profile: &Profile) -> Result<Profile, LabError> {
         let mut profile = profile.clone();
-        for (&[threads, devices], meanwhile) in &self.ways {
+        for (&[threads, devices], probes) in &self.ways {
             if let Some(place) = profile.nearest(threads, devices) {
-                meanwhile.renew(&mut profile.curves[place])?;
+                probes.renew(&mut profile.curves[place])?;
             }
         }
-        for meanwhile in self.ways.values() {
-            meanwhile.settle(&mut profile)?;
+        for probes in self.ways.values() {
+            probes.fit_unevenness(&mut profile)?;
         }
         Ok(profile)
     }
@@ -345,8 +346,8 @@ impl Running {
         sorted.sort_by(f64::total_cmp);
         let [low, high] =
             [0.25, 0.75].map(|share| sorted[((sorted.len() - 1) as f64 * share).round() as usize]);
-        let measured = usual(&times).unwrap_or(high);
-        let counted = counted(&times);
+        let measured = trimmed_mean(&times).unwrap_or(high);
+        let counted = without_outliers(&times);
         let squares: f64 = counted.iter().map(|time| (time - measured).powi(2)).sum();
         let unsure = squares.sqrt() / counted.len() as f64 / measured;
         let mut planned = Ledger { from_peers, ..Ledger::default() };

@@ -5,7 +5,7 @@ use gulliver_graph::graph::Graph;
 use gulliver_graph::work::Work;
 use gulliver_plan::document::plan::{Act, Plan, Stream};
 use gulliver_plan::document::timeline::Span;
-use gulliver_run::profile::measure::usual;
+use gulliver_run::profile::measure::trimmed_mean;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -84,7 +84,7 @@ impl StepParts {
         let part = |((family, predicted), measured): ((String, f64), Vec<f64>)| StepPart {
             family,
             predicted,
-            measured: usual(&measured).unwrap_or(0.0),
+            measured: trimmed_mean(&measured).unwrap_or(0.0),
         };
         let mut parts: Vec<StepPart> = parts.map(part).collect();
         let apart = |part: &StepPart| (part.predicted - part.measured).abs();

@@ -1,7 +1,7 @@
-//! The directory of a run's checkpoints: `step-00000100.safetensors` and so on. Finds the newest
-//! whole one and removes those no longer wanted.
+//! The checkpoint directory of a run: `step-00000100.safetensors` and so on. Finds the newest valid checkpoint and removes
+//! old ones.
 
-use super::{CheckpointError, Stored};
+use super::{CheckpointError, CheckpointFile};
 use crate::files::atomic::UNFINISHED;
 use std::fs;
 use std::io;
@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 const PREFIX: &str = "step-";
 const SUFFIX: &str = ".safetensors";
 
-/// What [`latest`] found.
+/// The result of [`latest`].
 #[derive(Debug)]
 pub struct Newest {
-    /// The step of the newest checkpoint that could be read, and its file.
-    pub found: Option<(u64, Stored)>,
-    /// Why each newer one could not.
+    /// Step and file of the newest valid checkpoint.
+    pub found: Option<(u64, CheckpointFile)>,
+    /// Errors of newer checkpoints.
     pub skipped: Vec<CheckpointError>,
 }
 
@@ -31,19 +31,19 @@ fn step_of(name: &str) -> Option<u64> {
     (format!("{step:08}") == digits).then_some(step)
 }
 
-/// Every checkpoint file in `dir`, oldest step first; other files are ignored, and a missing
-/// directory is an empty one. Nothing is opened.
+/// Every checkpoint file in `dir`, oldest step first, by name alone. Other files are ignored; a missing directory is
+/// empty.
 pub fn list(dir: &Path) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
     let mut steps: Vec<u64> = names(dir)?.iter().filter_map(|name| step_of(name)).collect();
     steps.sort_unstable();
     Ok(steps.into_iter().map(|step| (step, step_path(dir, step))).collect())
 }
 
-/// The newest checkpoint in `dir` that passes every check of [`Stored::open`].
+/// The newest checkpoint in `dir` that passes every check of [`CheckpointFile::open`].
 pub fn latest(dir: &Path) -> Result<Newest, CheckpointError> {
     let mut skipped = Vec::new();
     for (step, path) in list(dir)?.into_iter().rev() {
-        match Stored::open(&path) {
+        match CheckpointFile::open(&path) {
             Ok(stored) => return Ok(Newest { found: Some((step, stored)), skipped }),
             Err(error) => skipped.push(error),
         }
@@ -51,10 +51,9 @@ pub fn latest(dir: &Path) -> Result<Newest, CheckpointError> {
     Ok(Newest { found: None, skipped })
 }
 
-/// After a save of step `saved`: removes all checkpoints in `dir` but that and the `keep - 1` before it,
-/// and the unfinished files of saves that were killed; returns what it removed. Those of later steps go
-/// too: the run went back before them because they could not be read. Only the process that writes to
-/// `dir` may call this, and not during a save.
+/// After step `saved` was saved: removes all checkpoints in `dir` except it and the `keep - 1` before it, and unfinished
+/// files; returns the removed paths. Later checkpoints are removed too: the run resumed before them because they could
+/// not be read. Only the process that writes to `dir` may call this, and not during a save.
 pub fn prune(dir: &Path, keep: usize, saved: u64) -> Result<Vec<PathBuf>, CheckpointError> {
     let (mut steps, later): (Vec<_>, Vec<_>) = list(dir)?.into_iter().partition(|(step, _)| *step <= saved);
     steps.truncate(steps.len().saturating_sub(keep.max(1)));

@@ -1,7 +1,7 @@
-//! The safetensors header: a length, then JSON that places every tensor in the bytes behind it.
-//! Decoding trusts nothing: offsets must tile the data exactly and agree with shapes.
+//! The safetensors header: a length, then JSON with the offsets of every tensor in the data. Decoding checks that the
+//! tensors cover the data exactly and agree with their shapes.
 
-use super::Described;
+use super::TensorInfo;
 use gulliver_graph::dtype::DType;
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -20,31 +20,31 @@ const METADATA: &str = "__metadata__";
 /// A decoded header.
 #[derive(Debug)]
 pub struct Header {
-    /// Tensors in the order of their bytes, which follow the header without gaps.
-    pub tensors: Vec<(String, Place)>,
-    /// The file's metadata; empty if it has none.
+    /// Tensors in the order of their data, which follows the header without gaps.
+    pub tensors: Vec<(String, StoredTensor)>,
+    /// The metadata; may be empty.
     pub metadata: BTreeMap<String, String>,
 }
 
-/// An element type of the format: its name and the bytes of one element.
+/// An element type of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Element {
-    /// The format's name, such as `F64`.
+pub struct StoredType {
+    /// Name in the format, such as `F64`.
     pub name: &'static str,
     /// Bytes of one element.
     pub size: usize,
-    /// The same type here, if there is one.
+    /// The corresponding type of Gulliver, if there is one.
     pub dtype: Option<DType>,
 }
 
-impl fmt::Display for Element {
+impl fmt::Display for StoredType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name.to_ascii_lowercase())
     }
 }
 
 /// Every element type of the format.
-const ELEMENTS: &[Element] = &[
+const STORED_TYPES: &[StoredType] = &[
     element("F32", 4, Some(DType::F32)),
     element("F16", 2, Some(DType::F16)),
     element("BF16", 2, Some(DType::BF16)),
@@ -62,18 +62,18 @@ const ELEMENTS: &[Element] = &[
     element("F8_E5M2", 1, None),
 ];
 
-const fn element(name: &'static str, size: usize, dtype: Option<DType>) -> Element {
-    Element { name, size, dtype }
+const fn element(name: &'static str, size: usize, dtype: Option<DType>) -> StoredType {
+    StoredType { name, size, dtype }
 }
 
-/// What the header says of one tensor.
+/// Description of one tensor.
 #[derive(Debug)]
-pub struct Place {
+pub struct StoredTensor {
     /// Element type.
-    pub element: Element,
+    pub element: StoredType,
     /// Extents, outermost first.
     pub shape: Vec<usize>,
-    /// Length of its data; equals the product of the shape times the element size.
+    /// Bytes of its data: the product of the shape times the element size.
     pub bytes: usize,
 }
 
@@ -82,8 +82,8 @@ fn dtype_name(dtype: DType) -> String {
     dtype.name().to_ascii_uppercase()
 }
 
-/// The bytes before the data, the length included, for tensors laid out one after another.
-pub fn encode(tensors: &[&Described], metadata: &BTreeMap<String, String>) -> Result<Vec<u8>, String> {
+/// The encoded header, length included, for tensors stored one after another.
+pub fn encode(tensors: &[&TensorInfo], metadata: &BTreeMap<String, String>) -> Result<Vec<u8>, String> {
     let mut entries = Vec::with_capacity(tensors.len());
     let mut start = 0u64;
     for (name, dtype, shape) in tensors {
@@ -113,7 +113,7 @@ pub fn encode(tensors: &[&Described], metadata: &BTreeMap<String, String>) -> Re
     Ok([&length.to_le_bytes()[..], text.as_bytes()].concat())
 }
 
-/// The length of the header, if a file of `file_bytes` can hold it.
+/// Checks that a file of `file_bytes` can hold a header of this length.
 pub fn check_length(length: u64, file_bytes: u64) -> Result<usize, String> {
     let room = file_bytes.saturating_sub(LENGTH_BYTES);
     if length > MAX_HEADER_BYTES {
@@ -163,9 +163,9 @@ pub fn decode(text: &[u8], data_bytes: u64) -> Result<Header, String> {
     Ok(Header { tensors, metadata: raw.metadata })
 }
 
-fn check_entry(name: &str, entry: Entry) -> Result<Place, String> {
-    let Some(&element) = ELEMENTS.iter().find(|element| element.name == entry.dtype) else {
-        let known: Vec<&str> = ELEMENTS.iter().map(|element| element.name).collect();
+fn check_entry(name: &str, entry: Entry) -> Result<StoredTensor, String> {
+    let Some(&element) = STORED_TYPES.iter().find(|element| element.name == entry.dtype) else {
+        let known: Vec<&str> = STORED_TYPES.iter().map(|element| element.name).collect();
         return Err(format!(
             "tensor `{name}` has element type `{}`; supported are {}",
             entry.dtype,
@@ -173,12 +173,12 @@ fn check_entry(name: &str, entry: Entry) -> Result<Place, String> {
         ));
     };
     let (start, end) = entry.data_offsets;
-    let fits = || -> Option<Place> {
+    let fits = || -> Option<StoredTensor> {
         let shape: Vec<usize> =
             entry.shape.iter().map(|&extent| usize::try_from(extent).ok()).collect::<Option<_>>()?;
         let elements = shape.iter().try_fold(1usize, |product, &extent| product.checked_mul(extent))?;
         let bytes = elements.checked_mul(element.size)?;
-        (bytes as u64 == end - start).then_some(Place { element, shape, bytes })
+        (bytes as u64 == end - start).then_some(StoredTensor { element, shape, bytes })
     };
     fits().ok_or_else(|| {
         format!(
@@ -189,7 +189,7 @@ fn check_entry(name: &str, entry: Entry) -> Result<Place, String> {
     })
 }
 
-/// One tensor as the JSON has it.
+/// A tensor in the JSON.
 #[derive(Serialize, Deserialize)]
 struct Entry {
     dtype: String,
@@ -197,7 +197,7 @@ struct Entry {
     data_offsets: (u64, u64),
 }
 
-/// The JSON object, with duplicate names refused rather than merged.
+/// The JSON object; duplicate names are refused.
 struct Raw {
     entries: Vec<(String, Entry)>,
     metadata: BTreeMap<String, String>,
@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn every_type_here_is_one_of_the_format() {
         for dtype in DType::ALL {
-            let element = ELEMENTS.iter().find(|element| element.name == dtype_name(dtype)).unwrap();
+            let element = STORED_TYPES.iter().find(|element| element.name == dtype_name(dtype)).unwrap();
             assert_eq!((element.size, element.dtype), (dtype.size(), Some(dtype)));
         }
     }

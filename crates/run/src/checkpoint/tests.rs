@@ -28,7 +28,7 @@ fn round_trip_of_every_dtype() {
     let (tensors, metadata) = sample();
     let saved = save(&path, &tensors, &metadata).unwrap();
     assert_eq!(saved, fingerprint(&tensors));
-    assert!(Stored::is_ours(&path).unwrap());
+    assert!(CheckpointFile::is_ours(&path).unwrap());
     let loaded = load(&path).unwrap();
     assert_eq!((&loaded.tensors, &loaded.metadata), (&tensors, &metadata));
     let first = fs::read(&path).unwrap();
@@ -150,7 +150,7 @@ fn long_tensors_come_in_pieces() {
         let whole = BTreeMap::from([("w".to_string(), tensor(&numbers))]);
         assert_eq!(save(&path, &whole, &BTreeMap::new()).unwrap(), fingerprint(&whole));
         let mut back = Vec::new();
-        let mut stored = Stored::open(&path).unwrap();
+        let mut stored = CheckpointFile::open(&path).unwrap();
         let mut take = |first: u64, piece: &[u8]| {
             assert!(first == back.len() as u64 && piece.len() <= PIECE, "{count}");
             back.extend_from_slice(piece);
@@ -162,7 +162,7 @@ fn long_tensors_come_in_pieces() {
         let Some(last) = numbers.last_mut() else { continue };
         *last = f32::NAN;
         save(&path, &BTreeMap::from([("w".to_string(), tensor(&numbers))]), &BTreeMap::new()).unwrap();
-        let read = Stored::open(&path).unwrap().read("w", DType::F32, &[count], &mut |_, _| Ok(()));
+        let read = CheckpointFile::open(&path).unwrap().read("w", DType::F32, &[count], &mut |_, _| Ok(()));
         assert!(matches!(read, Err(CheckpointError::NotFinite { .. })), "{count}");
     }
 }
@@ -174,7 +174,7 @@ fn expectations_explain_themselves() {
     let tensor = HostTensor::zeros(DType::F32, &[2, 3]);
     let tensors = BTreeMap::from([("blocks.0.weight".into(), tensor.clone()), ("head.bias".into(), tensor)]);
     save(&path, &tensors, &BTreeMap::new()).unwrap();
-    let mut stored = Stored::open(&path).unwrap();
+    let mut stored = CheckpointFile::open(&path).unwrap();
     stored.path = "a.safetensors".into();
     for (name, dtype, shape, expected) in [
         ("head.bias", DType::F32, &[2usize, 3][..], ""),
@@ -231,8 +231,10 @@ fn other_widths_become_f32() {
         for (dtype, bytes) in &widths {
             let view = safetensors::tensor::TensorView::new(*dtype, vec![count], bytes).unwrap();
             fs::write(&path, safetensors::serialize([("w", view)], None).unwrap()).unwrap();
-            let mut stored = Stored::open(&path).unwrap();
-            assert!(!Stored::is_ours(&path).unwrap() && stored.fits("w", DType::F32, &[count]).unwrap().1);
+            let mut stored = CheckpointFile::open(&path).unwrap();
+            assert!(
+                !CheckpointFile::is_ours(&path).unwrap() && stored.fits("w", DType::F32, &[count]).unwrap().1
+            );
             let mut back = Vec::new();
             let mut take = |first: u64, piece: &[u8]| {
                 assert!(
@@ -250,7 +252,7 @@ fn other_widths_become_f32() {
     let huge = 1e300f64.to_le_bytes();
     let view = safetensors::tensor::TensorView::new(Dtype::F64, vec![], &huge).unwrap();
     fs::write(&path, safetensors::serialize([("w", view)], None).unwrap()).unwrap();
-    let read = Stored::open(&path).unwrap().read("w", DType::F32, &[], &mut |_, _| Ok(()));
+    let read = CheckpointFile::open(&path).unwrap().read("w", DType::F32, &[], &mut |_, _| Ok(()));
     assert!(matches!(read, Err(CheckpointError::NotFinite { .. })));
 }
 

@@ -1,44 +1,44 @@
-//! Whether cores that are slower than others stay so: arithmetic on all of them at once, looked at in windows of several
-//! lengths. Where somebody else has half of a core for seconds, long work is as uneven as short; where the system only
-//! interrupts for moments, it is less so the longer it takes.
+//! Whether slower cores stay slower: runs arithmetic on all cores at once and compares their progress in windows of
+//! several lengths. If another process occupies half of a core for seconds, long work is as uneven as short work; if the
+//! system only interrupts briefly, long work is more even.
 
-use crate::profile::roofline::little;
+use crate::profile::roofline::short_work;
 use crate::team::Team;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// Seconds of the windows.
+/// Lengths of the windows in seconds.
 const WINDOWS: [f64; 5] = [3e-3, 1e-2, 3e-2, 1e-1, 3e-1];
 
-/// Cores at work at once, and how uneven they were so far.
+/// Measures the unevenness of cores.
 pub struct Evenness {
     team: Team,
-    /// By length of windows: how many there were, and by how much less than all did on average the slowest did in them,
-    /// as a share, summed up.
+    /// For each length: number of windows, and the sum over windows of the relative deficit of the slowest core against
+    /// the mean.
     seen: [(usize, f64); WINDOWS.len()],
 }
 
 impl Evenness {
-    /// Of so many cores.
+    /// For this many cores.
     pub fn new(cores: usize) -> Evenness {
         Evenness { team: Team::new(cores), seen: Default::default() }
     }
 
-    /// Forgets what was seen so far.
+    /// Discards all measurements.
     pub fn forget(&mut self) {
         self.seen = Default::default();
     }
 
-    /// Keeps all cores at work for as long as the longest window.
+    /// Measures once, for the length of the longest window.
     pub fn turn(&mut self) {
         let seconds = WINDOWS[WINDOWS.len() - 1];
         let (begin, isa, threads) = (Instant::now(), self.team.isa(), self.team.threads());
-        // By thread, when each little piece of work was done.
+        // For each thread, the end times of short pieces of work.
         let done: Vec<Mutex<Vec<f64>>> = (0..threads).map(|_| Mutex::default()).collect();
         self.team.run(threads, &|thread| {
             let mut done = done[thread].lock().unwrap_or_else(PoisonError::into_inner);
             while done.last().is_none_or(|last| *last < seconds) {
-                little(isa);
+                short_work(isa);
                 done.push(begin.elapsed().as_secs_f64());
             }
         });
@@ -63,8 +63,8 @@ impl Evenness {
         }
     }
 
-    /// The power of its length by which work of devices is less uneven the longer it takes; none if all were as fast as
-    /// each other, or nothing was seen.
+    /// Exponent with which the unevenness of work falls with its length, from a log-log fit. `None` if the cores were even
+    /// or nothing was measured.
     pub fn fades(&self) -> Option<f64> {
         let shares = self.seen.iter().zip(WINDOWS).filter(|((count, sum), _)| *count > 0 && *sum > 0.0);
         let points: Vec<[f64; 2]> =
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
     use gulliver_graph::random::RandomStream;
 
-    /// When two cores have done pieces of work that take `piece(core, n)` seconds each.
+    /// The measurement of two cores whose pieces of work take `piece(core, n)` seconds each.
     fn seen(piece: impl Fn(usize, usize) -> f64) -> Evenness {
         let mut evenness = Evenness::new(1);
         let core = |core: usize| {
@@ -101,11 +101,11 @@ mod tests {
     }
 
     #[test]
-    fn who_stays_slow_is_told_from_who_is_slow_in_turns() {
+    fn a_core_that_stays_slow_differs_from_cores_that_are_slow_in_turns() {
         assert_eq!(seen(|_, _| 1e-5).fades(), None, "as fast as each other");
         let stays = seen(|core, _| [1e-5, 1.3e-5][core]).fades().unwrap();
         assert!(stays < 0.01, "{stays}");
-        // Each is slow now and then, for half a millisecond.
+        // Each core is slow at random, for half a millisecond.
         let turns = |core: usize, n: usize| {
             let slow = RandomStream::new(7, core as u64, 0).below(n as u64 / 50, 3) == 0;
             if slow { 2e-5 } else { 1e-5 }
@@ -115,17 +115,17 @@ mod tests {
     }
 
     #[test]
-    fn windows_in_which_nobody_got_anywhere_do_not_count() {
+    fn windows_without_progress_do_not_count() {
         let counts = |evenness: Evenness| evenness.seen.map(|(count, _)| count);
         assert_eq!(counts(seen(|_, _| 1e-5)), [100, 30, 10, 3, 1]);
-        // The whole machine stands still for two windows of the shortest, once.
+        // The whole machine stalls once, for two windows of the shortest length.
         assert_eq!(counts(seen(|_, n| if n == 1000 { 8.5e-3 } else { 1e-5 })), [98, 30, 10, 3, 1]);
     }
 
     #[test]
     fn turns_see_windows_of_every_length() {
         let mut evenness = Evenness::new(2);
-        // One turn sees all of them, unless the machine stands still meanwhile.
+        // One turn measures all lengths, unless the machine stalls.
         while evenness.seen.iter().any(|(count, _)| *count == 0) {
             evenness.turn();
         }

@@ -1,5 +1,5 @@
-//! One network run again and again while each of its kernels is timed: on one device an instruction at a time, on
-//! several in whole steps, in which devices meet and wait for each other as in training.
+//! Runs a probe repeatedly and times each of its kernels: on one device instruction by instruction, on several devices in
+//! whole steps with collectives and waits as in training.
 
 use super::ProfileError;
 use super::probes::Probe;
@@ -27,54 +27,51 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Seconds at the beginning of a turn that do not count, of devices with one thread and with several: steps find the caches
-/// of others, and the system has not yet put threads that were asleep on cores of their own. Networks of two threads and
-/// ten milliseconds were up to 70 % slower in turns of 50 milliseconds than in those of 400.
+/// Seconds of warm-up at the beginning of a turn, for devices with one thread and with several: caches are cold, and the
+/// system has not yet placed woken threads on separate cores.
 const SETTLES: [f64; 2] = [0.03, 0.1];
-/// Bytes a second of links that hold nothing up.
+/// Bytes per second of links that are never a bottleneck.
 const FAST: f64 = 1e12;
 /// Most repetitions of a step in one turn.
 const REPETITIONS: usize = 100;
 
-/// The share of repetitions that are taken for undisturbed: others use the machine too.
+/// Quantile of repetitions that is taken as undisturbed by other processes.
 pub(super) const UNDISTURBED: f64 = 0.1;
 
-/// What running a probe gave.
-pub struct Measured {
-    /// Points by family.
+/// The result of a probe.
+pub struct ProbeResult {
+    /// Points by kernel family.
     pub families: BTreeMap<String, Vec<Point>>,
-    /// Of every round, the seconds of all kernels of its repetitions, and those they take as a rule.
+    /// For every round: the kernel seconds of its repetitions, and the trimmed mean times their number.
     pub rounds: Vec<[f64; 2]>,
-    /// Seconds that passed between two instructions.
+    /// Seconds between two instructions.
     pub between: f64,
-    /// Of every collective that several devices only wait for, the bytes it brings each of them, and its seconds once all
-    /// had come.
+    /// For every inline collective: the bytes each device receives, and the seconds from the last arrival to the end.
     pub met: Vec<[f64; 2]>,
-    /// The same of those that are held beside kernels.
+    /// The same for collectives that run beside kernels.
     pub beside: Vec<[f64; 2]>,
-    /// Of steps of several devices, the bytes fed to them and the seconds around what their plans do.
+    /// For steps of several devices: the bytes fed to them, and the seconds of a step outside the plans.
     pub around: Option<[f64; 2]>,
-    /// Whole steps of several devices, if there are any.
-    pub stepped: Option<Stepped>,
+    /// Whole steps of several devices.
+    pub stepped: Option<JointSteps>,
 }
 
 /// Whole steps of several devices.
 #[derive(Clone)]
-pub struct Stepped {
-    /// What each device does.
+pub struct JointSteps {
+    /// The planner of each device.
     planners: Vec<Planner>,
     plans: Vec<Plan>,
-    /// Of what one device gets.
+    /// Sizes of the batch of one device.
     sizes: Bindings,
-    /// The share of their time in which devices computed nothing, on average over devices, in rounds as a rule.
+    /// Share of the time in which devices computed nothing: mean over devices, trimmed mean over rounds.
     pub waits: f64,
 }
 
-impl Stepped {
-    /// The share of their time in which devices are predicted to compute nothing, for each of several guesses of how
-    /// uneven they are.
+impl JointSteps {
+    /// The predicted share of the time in which devices compute nothing, for each of several values of unevenness.
     pub fn predicted(&mut self, curves: &Arc<Curves>, unevens: &[f64]) -> Result<Vec<f64>, SessionError> {
-        let Stepped { planners, plans, sizes, .. } = self;
+        let JointSteps { planners, plans, sizes, .. } = self;
         planners.iter_mut().for_each(|planner| planner.set_curves(Some(Arc::clone(curves))));
         let priced = Priced::new(planners, sizes, plans)?;
         let waits = |uneven: &f64| {
@@ -87,8 +84,8 @@ impl Stepped {
     }
 }
 
-impl Measured {
-    /// The spread of its points, weighed by their seconds.
+impl ProbeResult {
+    /// The mean spread of its points, weighted by their seconds.
     pub fn spread(&self) -> f64 {
         let points = || self.families.values().flatten();
         let all: f64 = points().map(|point| point.seconds).sum();
@@ -96,50 +93,51 @@ impl Measured {
     }
 }
 
-/// A probe on so many devices of so many threads each, and what its repetitions have taken so far.
-pub struct Bench {
+/// A probe on one layout of devices, and the times of its repetitions.
+pub struct ProbeBench {
     session: Session,
-    /// What all devices get together.
+    /// The batch of all devices together.
     batch: Batch,
     step: u64,
-    /// Seconds of a turn that do not count.
+    /// Seconds of warm-up of a turn.
     settles: f64,
     kernels: Vec<Kernel>,
-    /// By device and node of its graph, the place among kernels.
+    /// For each device and node of its graph, the index of its kernel.
     kernel_of: Vec<Vec<Option<usize>>>,
-    /// Of each repetition, the seconds of all kernels of a device, and on one device those that passed between two
-    /// instructions.
+    /// For each repetition, the seconds of all kernels of a device.
     all: Vec<f64>,
+    /// For each repetition on one device, the seconds between two instructions.
     between: Vec<f64>,
-    /// How many repetitions there were before every round.
+    /// Number of repetitions before each round.
     rounds: Vec<usize>,
-    /// Of several devices.
+    /// For several devices.
     together: Option<Joint>,
 }
 
-/// Nodes of one family with as much to do.
+/// Nodes of one family and load.
 struct Kernel {
     family: String,
     load: Load,
-    /// How many a device runs in a repetition, on average over devices, and what one took in each.
+    /// Number per repetition and device, as a mean over devices.
     count: f64,
+    /// Mean seconds of one in each repetition.
     times: Vec<f64>,
 }
 
-/// How much a kernel counts that runs while the other devices are at rest, where it is asked how long it takes while they
-/// are at work.
+/// Weight of a kernel that runs while the other devices are idle; one that runs while they are busy has weight 1.
 const AT_REST: f64 = 0.05;
 
-/// What is seen of whole steps of several devices.
+/// Measurements of whole steps of several devices.
 struct Joint {
-    stepped: Stepped,
-    /// By device and step of its plan that is a collective, which.
+    stepped: JointSteps,
+    /// The collective at each device and step of its plan.
     at_step: HashMap<(u32, u32), usize>,
-    /// By collective: bytes it brings to a device, whether devices only wait for it, and its seconds in every repetition
-    /// once all had come.
+    /// For each collective: the bytes a device receives, whether it runs inline, and in every repetition the seconds from
+    /// the last arrival to the end.
     met: Vec<(f64, bool, Vec<f64>)>,
-    /// Of every repetition, the share of its time in which devices computed nothing, and the seconds around it.
+    /// For every repetition, the share of its time in which devices computed nothing.
     waits: Vec<f64>,
+    /// For every repetition, the seconds outside the plans.
     around: Vec<f64>,
 }
 
@@ -161,18 +159,18 @@ impl Joint {
                 at_step.insert((device, step), at);
             }
         }
-        let stepped = Stepped { planners, plans, sizes: sizes.clone(), waits: 0.0 };
+        let stepped = JointSteps { planners, plans, sizes: sizes.clone(), waits: 0.0 };
         Ok(Joint { stepped, at_step, met, waits: Vec::new(), around: Vec::new() })
     }
 
-    /// Notes what was seen of a step that took so long.
+    /// Records a step that took `seconds`.
     fn note(&mut self, spans: &[Span], seconds: f64) {
         let computed = spans.iter().filter(|span| span.stream == Stream::Compute);
         let busy: f64 = computed.map(|span| span.end - span.start).sum();
         let all = spans.iter().map(|span| span.end).fold(0.0, f64::max);
         self.around.push((seconds - all).max(0.0));
         self.waits.push(1.0 - busy / self.stepped.planners.len() as f64 / all.max(1e-9));
-        // By collective, when the last came and when it was over.
+        // For each collective, the last arrival and the end.
         let mut times: HashMap<usize, [f64; 2]> = HashMap::new();
         for span in spans.iter().filter(|span| span.stream == Stream::Exchange) {
             let Some(collective) = self.at_step.get(&(span.device, span.step)) else { continue };
@@ -189,9 +187,9 @@ impl Joint {
     }
 }
 
-impl Bench {
-    /// A probe that has not been run yet.
-    pub fn new(probe: &Probe, [threads, devices]: [usize; 2]) -> Result<Bench, ProfileError> {
+impl ProbeBench {
+    /// Builds a probe for a layout: threads per device, and devices.
+    pub fn new(probe: &Probe, [threads, devices]: [usize; 2]) -> Result<ProbeBench, ProfileError> {
         let (graph, batch) = probe.built()?;
         let wiring = Wiring { peer: Some(FAST), ..Wiring::default() };
         let links = || Topology::wired(vec![Device::default(); devices], &wiring).map(Throttle::new);
@@ -227,10 +225,10 @@ impl Bench {
         }
         let (all, between, rounds) = (Vec::new(), Vec::new(), vec![0]);
         let (step, settles) = (0, SETTLES[usize::from(threads > 1)]);
-        Ok(Bench { session, batch, step, settles, kernels, kernel_of, all, between, rounds, together })
+        Ok(ProbeBench { session, batch, step, settles, kernels, kernel_of, all, between, rounds, together })
     }
 
-    /// Forgets what repetitions have taken so far.
+    /// Discards all measurements.
     pub fn forget(&mut self) {
         self.between.clear();
         self.all.clear();
@@ -239,12 +237,12 @@ impl Bench {
         self.together.iter_mut().for_each(Joint::forget);
     }
 
-    /// What follows is another round.
+    /// Begins another round.
     pub fn next_round(&mut self) {
         self.rounds.push(self.all.len());
     }
 
-    /// A step, of which it is noted what took how long if it counts.
+    /// Runs one step, and records its times if it `counts`.
     fn repeat(&mut self, counts: bool) -> Result<(), ProfileError> {
         self.step += 1;
         let (key, start) = (Key { seed: 0, step: self.step }, Instant::now());
@@ -297,68 +295,76 @@ impl Bench {
         Ok(())
     }
 
-    /// Which repetitions there were in each round.
+    /// The repetitions of each round.
     fn rounds(&self) -> impl Iterator<Item = Range<usize>> {
         let ends = self.rounds.iter().skip(1).copied().chain([self.all.len()]);
         self.rounds.iter().zip(ends).map(|(&from, to)| from..to)
     }
 
-    /// What all repetitions come to.
-    pub fn measured(&self) -> Result<Measured, ProfileError> {
+    /// The result of all repetitions.
+    pub fn measured(&self) -> Result<ProbeResult, ProfileError> {
         let mut families: BTreeMap<String, Vec<Point>> = BTreeMap::new();
-        // Exceptions of one kernel are in other repetitions than those of another: what is left out of each would be more
-        // than what is left out of steps.
-        let usually = |kernel: &Kernel| Some(kernel.count * usual(&kernel.times)?);
+        // Outliers of different kernels occur in different repetitions, so trimming each kernel drops more than trimming
+        // whole steps; `more` corrects for that.
+        let usually = |kernel: &Kernel| Some(kernel.count * trimmed_mean(&kernel.times)?);
         let sum: f64 = self.kernels.iter().filter_map(usually).sum();
-        let more = usual(&self.all).filter(|_| sum > 0.0).map_or(1.0, |all| (all / sum).max(1.0));
+        let more = trimmed_mean(&self.all).filter(|_| sum > 0.0).map_or(1.0, |all| (all / sum).max(1.0));
         for Kernel { family, load, times, .. } in &self.kernels {
-            let Some((seconds, usual)) = sorted(times, UNDISTURBED).zip(usual(times)) else { continue };
+            let Some((seconds, usual)) = quantile(times, UNDISTURBED).zip(trimmed_mean(times)) else {
+                continue;
+            };
             let seconds = seconds.max(1e-9);
             let spread = (more * usual / seconds - 1.0).max(0.0);
             families.entry(family.clone()).or_default().push(Point { load: *load, seconds, spread });
         }
-        let each = usual(&self.all).unwrap_or(0.0);
+        let each = trimmed_mean(&self.all).unwrap_or(0.0);
         let rounds =
             self.rounds().map(|round| [self.all[round.clone()].iter().sum(), each * round.len() as f64]);
         let rounds = rounds.collect();
-        let between = sorted(&self.between, UNDISTURBED).unwrap_or(0.0);
+        let between = quantile(&self.between, UNDISTURBED).unwrap_or(0.0);
         let met = |waits: bool| {
             let all = self.together.iter().flat_map(|together| &together.met);
             let these = all.filter(|(_, here, _)| *here == waits);
-            these.filter_map(|(bytes, _, times)| Some([*bytes, usual(times)?.max(1e-9)])).collect()
+            these.filter_map(|(bytes, _, times)| Some([*bytes, trimmed_mean(times)?.max(1e-9)])).collect()
         };
-        // Over links it is above all threads that devices wait for.
+        // Over links, devices mainly wait for the threads of the links.
         let free = |together: &&Joint| together.stepped.planners[0].options().throttle.is_none();
         let stepped = self.together.as_ref().filter(free).and_then(|together| {
-            // One who is late for ten milliseconds is so in few short steps and in nearly every long one.
+            // Means of whole rounds: a delay of ten milliseconds occurs in few short steps but in most long ones.
             let all = self.rounds().filter(|round| !round.is_empty()).map(|round| {
                 let steps = round.len() as f64;
                 together.waits[round].iter().sum::<f64>() / steps
             });
-            let waits = usual(&all.collect::<Vec<_>>())?;
-            Some(Stepped { waits, ..together.stepped.clone() })
+            let waits = trimmed_mean(&all.collect::<Vec<_>>())?;
+            Some(JointSteps { waits, ..together.stepped.clone() })
         });
         let around = self.together.as_ref().and_then(|together| {
-            Some([together.stepped.plans.iter().map(fed).sum::<u64>() as f64, usual(&together.around)?])
+            Some([
+                together.stepped.plans.iter().map(fed).sum::<u64>() as f64,
+                trimmed_mean(&together.around)?,
+            ])
         });
-        Ok(Measured { families, rounds, between, met: met(true), beside: met(false), around, stepped })
+        Ok(ProbeResult { families, rounds, between, met: met(true), beside: met(false), around, stepped })
     }
 }
 
-/// Probes that take turns with each other step by step.
-const IN_TURNS: usize = 4;
+/// Most probes that are interleaved step by step.
+const INTERLEAVED: usize = 4;
 
-/// How many probes of so many threads [take turns](take_turns) step by step: threads of a team that begin when they are
-/// woken up, on a core that another may have, are slower for a while, so that networks of several threads have turns to
-/// themselves.
-pub fn in_turns(threads: usize) -> usize {
-    if threads > 1 { 1 } else { IN_TURNS }
+/// Number of probes to [interleave](run_interleaved). Probes with several threads run alone: threads that were just woken,
+/// on a core that another thread may occupy, are slower for a while.
+pub fn interleaved_probes(threads: usize) -> usize {
+    if threads > 1 { 1 } else { INTERLEAVED }
 }
 
-/// Steps of several probes in turns, until those of each have taken about so many seconds and there were so many at
-/// least, after some that do not count; without seconds, one of each after one that does not: enough to see that it works.
-/// Every step finds the caches full of what others have left, as each layer of a large network does.
-pub fn take_turns(benches: &mut [&mut Bench], seconds: f64, least: usize) -> Result<(), ProfileError> {
+/// Runs steps of several probes in turn, after a warm-up, until each has taken about `seconds` and at least `least` steps.
+/// If `seconds` is 0, runs one step of each after one of warm-up. Every step finds the caches filled by other probes, as
+/// each layer of a large network does.
+pub fn run_interleaved(
+    benches: &mut [&mut ProbeBench],
+    seconds: f64,
+    least: usize,
+) -> Result<(), ProfileError> {
     let settles = benches.iter().map(|bench| bench.settles).fold(0.0, f64::max);
     let begin = Instant::now();
     loop {
@@ -385,11 +391,11 @@ pub fn take_turns(benches: &mut [&mut Bench], seconds: f64, least: usize) -> Res
     Ok(())
 }
 
-/// What kernels of one family and load came to in one repetition.
+/// Sums over the kernels of one family and load in one repetition.
 #[derive(Clone, Copy, Default)]
 struct Sum {
     count: u32,
-    /// Each times how much it counts.
+    /// Weighted seconds.
     seconds: f64,
     weight: f64,
 }
@@ -402,7 +408,7 @@ impl Sum {
     }
 }
 
-/// Which of the kernels each node of a graph runs, those added that were not among them yet; views run none.
+/// The kernel of each node of a graph; `None` for views. Adds new kernels to `kernels`.
 fn place(kernels: &mut Vec<Kernel>, graph: &Graph, sizes: &Bindings) -> Result<Vec<Option<usize>>, DimError> {
     let mut places = Vec::new();
     for node in &graph.nodes {
@@ -421,7 +427,7 @@ fn place(kernels: &mut Vec<Kernel>, graph: &Graph, sizes: &Bindings) -> Result<V
     Ok(places)
 }
 
-/// Planners of devices that share every node, as a rule says.
+/// Planners of devices that divide every node by a rule.
 fn cut_by(
     rule: &str,
     graph: &Graph,
@@ -435,19 +441,18 @@ fn cut_by(
     divided(graph, None, devices, sizes, cut)
 }
 
-/// The share of repetitions, the slowest, that are no rule: somebody else had the processor.
+/// Share of the slowest repetitions that are dropped as outliers.
 const EXCEPTIONS: f64 = 0.1;
 
-/// What is so as a rule: the mean of some numbers without the largest of them, one at least where there are several.
-/// Means of a step's parts add up to that of the step, but for what is left out. A median is one of two speeds where
-/// others use a core half of the time. None if there are no numbers.
-pub fn usual(numbers: &[f64]) -> Option<f64> {
-    let numbers = counted(numbers);
+/// Trimmed mean: drops the largest 10 %, at least one of several. Unlike medians, means of the parts of a step add up to
+/// that of the step, except for the outliers. `None` if there are no numbers.
+pub fn trimmed_mean(numbers: &[f64]) -> Option<f64> {
+    let numbers = without_outliers(numbers);
     (!numbers.is_empty()).then(|| numbers.iter().sum::<f64>() / numbers.len() as f64)
 }
 
-/// Those of some numbers that are the rule, smallest first.
-pub fn counted(numbers: &[f64]) -> Vec<f64> {
+/// The numbers without the outliers that [`trimmed_mean`] drops, ascending.
+pub fn without_outliers(numbers: &[f64]) -> Vec<f64> {
     let mut numbers = numbers.to_vec();
     numbers.sort_by(f64::total_cmp);
     let exceptions = (numbers.len() as f64 * EXCEPTIONS).ceil() as usize;
@@ -455,8 +460,8 @@ pub fn counted(numbers: &[f64]) -> Vec<f64> {
     numbers
 }
 
-/// The number (of some) that this share of them does not exceed; none if there are none.
-pub(super) fn sorted(numbers: &[f64], share: f64) -> Option<f64> {
+/// The quantile of some numbers at `share`; `None` if there are no numbers.
+pub(super) fn quantile(numbers: &[f64], share: f64) -> Option<f64> {
     let mut numbers = numbers.to_vec();
     numbers.sort_by(f64::total_cmp);
     numbers.get((numbers.len().saturating_sub(1) as f64 * share).round() as usize).copied()
@@ -467,16 +472,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_exception_is_no_rule_however_few_numbers_there_are() {
+    fn one_outlier_is_dropped_however_few_numbers_there_are() {
         for many in [2, 3, 8, 9, 16] {
             let mut numbers = vec![2.0; many - 1];
             numbers.insert(many / 2, 50.0);
-            assert_eq!(usual(&numbers), Some(2.0), "{many}");
+            assert_eq!(trimmed_mean(&numbers), Some(2.0), "{many}");
         }
-        assert_eq!(usual(&[]), None);
-        assert_eq!(usual(&[7.0]), Some(7.0));
-        // Two speeds, each half of the time, are neither of them.
+        assert_eq!(trimmed_mean(&[]), None);
+        assert_eq!(trimmed_mean(&[7.0]), Some(7.0));
+        // Two values, each half of the time, give a mean between them.
         let numbers: Vec<f64> = (0..20).map(|i| f64::from(1 + i % 2)).collect();
-        assert_eq!(usual(&numbers), Some((10.0 + 8.0 * 2.0) / 18.0));
+        assert_eq!(trimmed_mean(&numbers), Some((10.0 + 8.0 * 2.0) / 18.0));
     }
 }

@@ -1,5 +1,5 @@
-//! The networks that are run to see how fast families of kernels are: every layer of theirs, forward, backward
-//! and update, is one point of a table. Widths and sizes are spread so that those of other networks lie between.
+//! The probes: networks that are run to measure kernel families. Every layer, forward, backward and update, is one point
+//! of a table. Widths and sizes are spread so that those of other networks lie between them.
 
 use super::ProfileError;
 use crate::data::Batch;
@@ -14,26 +14,26 @@ use gulliver_graph::random::{RandomStream, hash_name};
 use gulliver_graph::training::{evaluation_graph, training_graph};
 use serde::Serialize;
 
-/// One network, trained on noise.
+/// A network trained on noise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Probe {
     /// Its model.
     pub model: &'static str,
-    /// Where that differs from the model's defaults: `width=48 blocks=1,1`.
+    /// Settings that differ from the defaults of the model: `width=48 blocks=1,1`.
     pub settings: &'static str,
-    /// Samples of a step on one device, and tokens of a sample where samples are text.
+    /// Samples of a step on one device, and tokens per sample for text.
     pub sizes: [usize; 2],
-    /// How it is trained.
+    /// Name of the optimizer.
     pub optimizer: &'static str,
-    /// On several devices, the rule by which its nodes are cut; each has samples of its own if there is none.
+    /// On several devices, the rule by which nodes are cut; data parallel if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cut: Option<&'static str>,
-    /// On several devices, whether they meet over links, though fast ones: collectives are then held beside the computation.
+    /// On several devices, whether they are connected by (fast) links, so that collectives run beside the computation.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub wired: bool,
 }
 
-/// A row of a table of networks.
+/// A row of the table of probes.
 pub const fn probe(
     model: &'static str,
     settings: &'static str,
@@ -79,18 +79,18 @@ pub static PROBES: &[Probe] = &[
     probe("cosmoflow", "size=24 width=12", [2, 0], "sgd").cut("channel"),
 ];
 
-/// The probes for so many devices at work at once.
+/// The probes for this number of devices.
 pub fn probes(devices: usize) -> impl Iterator<Item = &'static Probe> + Clone {
     PROBES.iter().filter(move |probe| devices > 1 || probe.cut.is_none())
 }
 
 impl Probe {
-    /// The same with its nodes cut by a rule.
+    /// This probe with nodes cut by a rule.
     const fn cut(self, rule: &'static str) -> Probe {
         Probe { cut: Some(rule), ..self }
     }
 
-    /// The same over links.
+    /// This probe over links.
     const fn wired(self) -> Probe {
         Probe { wired: true, ..self }
     }
@@ -126,7 +126,7 @@ impl Probe {
     }
 }
 
-/// A number, several numbers, or a word.
+/// Parses a setting: a number, several numbers, or a word.
 fn value((name, text): (&str, &str)) -> (String, ParamValue) {
     let numbers: Result<Vec<i64>, _> = text.split(',').map(str::parse).collect();
     let value = match numbers.as_deref() {
@@ -137,8 +137,7 @@ fn value((name, text): (&str, &str)) -> (String, ParamValue) {
     (name.to_string(), value)
 }
 
-/// A batch of noise for the data inputs of a graph: standard normal numbers, few tokens, fewer labels, masks
-/// that hide nothing.
+/// A batch of noise for the data inputs of a graph: standard normal numbers, random tokens and labels, and masks of ones.
 fn noise(graph: &Graph, sizes: &Bindings) -> Result<Batch, GraphError> {
     let mut fields = Vec::new();
     for (_, _, info) in graph.inputs().filter(|(_, role, _)| *role == Role::Data) {
@@ -159,7 +158,7 @@ fn noise(graph: &Graph, sizes: &Bindings) -> Result<Batch, GraphError> {
     Ok(Batch { fields })
 }
 
-/// Different tokens of noise; every vocabulary has as many.
+/// Number of distinct tokens; no vocabulary is smaller.
 const TOKENS: u64 = 64;
 
 #[cfg(test)]

@@ -16,8 +16,8 @@ const WIDTH: usize = 8;
 /// Multiply-adds of each chain in one repetition.
 const STEPS: usize = 100_000;
 
-/// Floating-point operations per second of the team's threads together, a fused multiply-add being two.
-/// Repeats for about `seconds` and takes the fastest repetition, as others use the machine too.
+/// Floating-point operations per second of all threads of a team; a fused multiply-add counts as two. Repeats for about
+/// `seconds` and takes the fastest repetition.
 pub fn multiply_adds(team: &Team, seconds: f64) -> f64 {
     let work = 2 * CHAINS * WIDTH * STEPS * team.threads();
     let isa = team.isa();
@@ -29,16 +29,16 @@ pub fn multiply_adds(team: &Team, seconds: f64) -> f64 {
     work as f64 / time
 }
 
-/// Some ten microseconds of arithmetic in registers.
-pub(crate) fn little(isa: Isa) {
+/// About ten microseconds of arithmetic in registers.
+pub(crate) fn short_work(isa: Isa) {
     black_box(chains(isa, 4000));
 }
 
-/// Bytes read plus bytes written per second when the team's threads together copy `bytes` from one
-/// buffer to another; choose a size beyond the caches. Repeats for about `seconds`, fastest repetition.
+/// Bytes read plus bytes written per second when all threads of a team copy `bytes` between two buffers, which should
+/// exceed the caches. Repeats for about `seconds` and takes the fastest repetition.
 pub fn copies(team: &Team, bytes: usize, seconds: f64) -> f64 {
     let len = bytes / size_of::<f32>();
-    // Not zeros: pages that nobody has written are not there yet.
+    // Not zeros, because pages that were never written are not yet mapped.
     let (from, mut to) = (vec![1.0f32; len], vec![2.0f32; len]);
     let threads = team.threads();
     let time = fastest(seconds, || {
@@ -53,14 +53,14 @@ pub fn copies(team: &Team, bytes: usize, seconds: f64) -> f64 {
     (2 * len * size_of::<f32>()) as f64 / time
 }
 
-/// Bytes a second that one thread copies as moves between tiers do, `piece` bytes at a time and beyond the
-/// caches; both ways together. Repeats for about `seconds`, fastest repetition.
+/// Bytes per second that one thread copies like moves between tiers, `piece` bytes at a time, in both directions, beyond
+/// the caches. Repeats for about `seconds` and takes the fastest repetition.
 pub fn moves(piece: usize, seconds: f64) -> f64 {
     let (mut device, mut host) = (vec![1u8; 8 * piece], vec![2u8; 64 * piece]);
     let (near, far) = (device.as_mut_ptr(), host.as_mut_ptr());
     let time = fastest(seconds, || {
         for i in 0..64 {
-            // SAFETY: pieces of two different buffers, each within its own.
+            // SAFETY: pieces within two different buffers.
             unsafe {
                 let (here, there) = (near.add(i % 8 * piece), far.add(i * piece));
                 match i % 2 {
@@ -74,11 +74,11 @@ pub fn moves(piece: usize, seconds: f64) -> f64 {
     (64 * piece) as f64 / time
 }
 
-/// Bytes a second that the disk tier reads and writes in a directory, `bytes` at a time.
+/// Bytes per second that the disk tier reads and writes in a directory, `bytes` at a time.
 pub fn disk(dir: &Path, bytes: usize) -> Result<[f64; 2], DiskError> {
     let disk = Disk::create(dir, bytes as u64)?;
     let mut data = vec![1u8; bytes];
-    // What was never written is written more slowly.
+    // The first write of a block is slower.
     disk.write(0, &data)?;
     let start = Instant::now();
     disk.write(0, &data)?;
@@ -88,7 +88,7 @@ pub fn disk(dir: &Path, bytes: usize) -> Result<[f64; 2], DiskError> {
     Ok([start.elapsed().as_secs_f64(), written].map(|seconds| bytes as f64 / seconds.max(1e-9)))
 }
 
-/// Seconds of the fastest call, of at least one, over about `seconds` of repetition.
+/// Seconds of the fastest of at least one call, repeated for about `seconds`.
 pub fn fastest(seconds: f64, mut f: impl FnMut()) -> f64 {
     let (start, mut best) = (Instant::now(), f64::INFINITY);
     loop {

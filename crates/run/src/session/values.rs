@@ -2,7 +2,7 @@
 //! piece at a time where copies of whole tensors would be too much.
 
 use super::Session;
-use crate::checkpoint::{Described, PIECE};
+use crate::checkpoint::{PIECE, TensorInfo};
 use crate::executor::RunError;
 use crate::host::initial::pieces;
 use crate::host::{HostTensor, all_finite};
@@ -85,7 +85,7 @@ impl Session {
 
     /// Names, types and shapes of everything that a checkpoint of one member must hold, whichever devices it
     /// is on.
-    pub fn layout(&self) -> Vec<Described> {
+    pub fn layout(&self) -> Vec<TensorInfo> {
         self.persistent_inputs(self.whole())
             .into_iter()
             .map(|(name, _, shape)| (name, DType::F32, shape))
@@ -130,7 +130,7 @@ impl Session {
     }
 
     /// A copy of a weight or state of the only, or first, member, as [`Session::layout`] describes it.
-    pub fn tensor(&mut self, described: &Described) -> Result<HostTensor, RunError> {
+    pub fn tensor(&mut self, described: &TensorInfo) -> Result<HostTensor, RunError> {
         self.tensor_of(0, described)
     }
 
@@ -138,7 +138,7 @@ impl Session {
     pub fn tensor_of(
         &mut self,
         member: usize,
-        (name, dtype, shape): &Described,
+        (name, dtype, shape): &TensorInfo,
     ) -> Result<HostTensor, RunError> {
         let mut tensor = HostTensor::zeros(*dtype, shape);
         self.read(member, name, 0, tensor.as_bytes_mut())?;
@@ -178,7 +178,7 @@ impl Session {
     pub fn reader<'s>(
         &'s mut self,
         member: usize,
-        layout: &'s [Described],
+        layout: &'s [TensorInfo],
     ) -> impl FnMut(usize, u64, &mut [u8]) -> Result<(), RunError> + 's {
         move |i, first, bytes| self.read(member, &layout[i].0, first, bytes).map(|_| ())
     }
@@ -261,7 +261,7 @@ impl Session {
     pub fn first_not_finite(
         &mut self,
         member: usize,
-        layout: &[Described],
+        layout: &[TensorInfo],
     ) -> Result<Option<String>, RunError> {
         let mut piece = Vec::new();
         for (name, dtype, shape) in layout {

@@ -1,12 +1,12 @@
-//! Arrays of jobs on lanes: each lane is a session that trains one member after the other, a stretch of steps
-//! at a time, while the others wait in memory beside it. Lanes share nothing but batches, so that none
-//! waits for another, and what members need beside weights and states is there once per lane.
+//! Arrays of jobs on lanes: each lane is a session that trains members in turn, several steps at a time, while the other
+//! members wait in memory. Lanes share only batches, so none waits for another. Plans and activations exist once per lane,
+//! weights and states once per member.
 
 use super::{
     Batch, Evaluation, LrSchedule, Notice, Progress, Range, Resumed, Scores, Session, SessionError, Shared,
     Sources, TrainError, TrainOptions, Training, prefetch,
 };
-use crate::checkpoint::Stored;
+use crate::checkpoint::CheckpointFile;
 use crate::executor::RunError;
 use crate::team::start_scoped;
 use std::collections::BTreeMap;
@@ -15,53 +15,48 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A lane stays with a member for at least so long, so many times as long as it took to bring it, and so many
-/// steps, the first of which finds nothing in the caches.
+/// Least time that a lane trains a member before it switches.
 const STRETCH: Duration = Duration::from_millis(20);
+/// Least time that a lane trains a member, as a multiple of the time to load it.
 const TIMES: u32 = 50;
+/// Least steps that a lane trains a member; the first finds cold caches.
 const STEPS: u64 = 8;
-/// Batches are kept for members which share their data and come later: roughly so many bytes of them, but at
-/// least and at most so many, are what a member may be ahead.
+/// Bytes of batches kept for members that share the data and are behind.
 const KEPT: usize = 64 << 20;
+/// Least and most steps that a member may be ahead of others, whatever the size of a batch.
 const AHEAD: (u64, u64) = (16, 4096);
-
-/// A session that trains members.
-pub struct Lane {
-    /// Of the one job that all members are, but for seeds and numbers.
-    pub session: Session,
-}
 
 /// One job of an array.
 pub struct Member {
-    /// Its learning rates.
+    /// Its learning-rate schedule.
     pub schedule: LrSchedule,
     /// Its data.
     pub sources: Arc<Sources>,
     /// Its options.
     pub options: TrainOptions,
-    /// Steps it has done.
+    /// Steps done.
     pub done: u64,
     state: State,
-    /// Whether all weights of a file must fit.
+    /// Whether all weights of a file must match.
     strict: bool,
-    /// Memory to wait in, once it has been needed.
+    /// Weights and states while it waits.
     room: Vec<u8>,
     run: Progress,
 }
 
-/// Where a member's weights and states come from when it is next trained.
+/// The source of the weights and states of a member when it is next trained.
 enum State {
     /// Its seed.
     New,
-    /// Its seed, but for the weights of a file.
-    Weights(Box<Stored>),
+    /// Its seed, with weights from a file.
+    Weights(Box<CheckpointFile>),
     /// A checkpoint.
-    File(Box<Stored>),
-    /// The room it waited in, in the order of a session's layout.
+    File(Box<CheckpointFile>),
+    /// The memory it waited in, in the layout of a session.
     Room,
 }
 
-/// What a member came to.
+/// The result of a member.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ended {
     /// Steps done in all.
@@ -72,14 +67,14 @@ pub struct Ended {
     pub metrics: BTreeMap<String, f64>,
     /// SHA-256 of all weights and states.
     pub fingerprint: String,
-    /// Training samples it saw, and the seconds its steps took.
+    /// Number of training samples, and the seconds of its steps.
     pub work: (u64, f64),
-    /// Told to stop before all steps were done and evaluated.
+    /// Whether it was stopped before all steps were done and evaluated.
     pub interrupted: bool,
 }
 
 impl Member {
-    /// A job that begins.
+    /// A new job.
     pub fn new(schedule: LrSchedule, sources: Arc<Sources>, options: TrainOptions) -> Member {
         Member {
             schedule,
@@ -93,18 +88,18 @@ impl Member {
         }
     }
 
-    /// A job that goes on from a checkpoint; `done` steps are in it.
-    pub fn resumed(self, checkpoint: Stored, done: u64) -> Member {
+    /// The job resumed from a checkpoint after `done` steps.
+    pub fn resumed(self, checkpoint: CheckpointFile, done: u64) -> Member {
         let run = Progress::from(&Resumed { steps: done, ..Resumed::default() });
         Member { done, state: State::File(Box::new(checkpoint)), run, ..self }
     }
 
-    /// A job that begins with the weights of a file, all of which must fit if `strict`.
-    pub fn with_weights(self, file: Stored, strict: bool) -> Member {
+    /// The job with initial weights from a file, all of which must match if `strict`.
+    pub fn with_weights(self, file: CheckpointFile, strict: bool) -> Member {
         Member { state: State::Weights(Box::new(file)), strict, ..self }
     }
 
-    /// Brings the member's weights and states into a session.
+    /// Loads the weights and states of the member into a session.
     fn enter(&mut self, session: &mut Session) -> Result<(), TrainError> {
         match std::mem::replace(&mut self.state, State::New) {
             State::New => session.reset(self.options.seed).map_err(SessionError::from)?,
@@ -129,12 +124,12 @@ impl Member {
     }
 }
 
-/// Trains every member until it has done `until` steps, then evaluates it and writes its checkpoint. At most
-/// `resident` members, or as many as there are lanes, are in memory at once: another begins when one has ended.
-/// Ends early when told to; members then are as far as they came. A member that fails does not disturb the
-/// others. `notify` is told by number of the member.
+/// Trains every member for `until` steps in all, then evaluates it and writes its checkpoint. At most `resident` members
+/// (and at least one per lane) are in memory at once; another begins when one has ended. Ends early when `stop` is set;
+/// members then keep their progress. A member that fails does not affect the others. `notify` receives the index of the
+/// member.
 pub fn train_array(
-    lanes: &mut [Lane],
+    lanes: &mut [Session],
     members: Vec<Member>,
     resident: usize,
     until: u64,
@@ -156,27 +151,27 @@ pub fn train_array(
         let desk = &desk;
         let Some((own, others)) = lanes.split_first_mut() else { return };
         for lane in others {
-            // A lane without a thread leaves its members to the others.
-            let _ = start_scoped(scope, "lane", move || desk.work(&mut lane.session));
+            // Without a thread for this lane, the other lanes train all members.
+            let _ = start_scoped(scope, "lane", move || desk.work(lane));
         }
-        desk.work(&mut own.session);
+        desk.work(own);
     });
     let done = desk.state.into_inner().unwrap_or_else(PoisonError::into_inner);
     done.results.into_iter().map(|result| result.expect("every member ended")).collect()
 }
 
-/// Members that no lane has at the moment, and what became of the others.
+/// Members that are in no lane, and the results of those that ended.
 struct Waiting {
-    /// None: in a lane, or ended.
+    /// `None` for members that are in a lane or ended.
     members: Vec<Option<Member>>,
-    /// How many have begun and not ended.
+    /// Number of members that have begun and not ended.
     begun: usize,
     results: Vec<Option<Result<Ended, TrainError>>>,
 }
 
 impl Waiting {
-    /// Who is next: of those in memory, and of the others if there is room for one, the member that has done
-    /// least.
+    /// The next member: the one with the fewest steps, among those in memory and, if there is room for another, the new
+    /// ones.
     fn next(&self, resident: usize) -> Option<usize> {
         let room = self.begun < resident;
         let ready = |one: &Member| room || matches!(one.state, State::Room);
@@ -186,20 +181,20 @@ impl Waiting {
     }
 }
 
-/// Batches that somebody will ask for again.
+/// Batches that other members will ask for.
 struct Batches {
-    /// By data and step.
+    /// Batches by data and step.
     kept: BTreeMap<(usize, u64), Arc<Batch>>,
-    /// By member: its data, and the step it is at.
+    /// Data and present step of each member.
     at: Vec<(usize, u64)>,
 }
 
-/// Tells data apart.
+/// Identifies shared data.
 fn data_of(sources: &Arc<Sources>) -> usize {
     Arc::as_ptr(sources) as usize
 }
 
-/// What lanes share.
+/// State shared by the lanes.
 struct Desk<'d> {
     state: Mutex<Waiting>,
     freed: Condvar,
@@ -215,7 +210,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Desk<'_> {
-    /// Trains whoever is furthest behind, until nobody is left.
+    /// Trains the member that is furthest behind until none is left.
     fn work(&self, session: &mut Session) {
         while let Some((m, mut member)) = self.take() {
             let result = self.train(session, m, &mut member);
@@ -225,7 +220,7 @@ impl Desk<'_> {
             match result.transpose() {
                 None => lock(&self.state).members[m] = Some(member),
                 Some(ended) => {
-                    // Its room is free before another begins.
+                    // Frees its memory before another begins.
                     drop(member);
                     let mut waiting = lock(&self.state);
                     waiting.begun -= 1;
@@ -236,7 +231,7 @@ impl Desk<'_> {
         }
     }
 
-    /// The next member; waits if there is none now. None when all have ended.
+    /// The next member; waits until there is one. `None` when all have ended.
     fn take(&self) -> Option<(usize, Member)> {
         let mut waiting = lock(&self.state);
         loop {
@@ -253,7 +248,7 @@ impl Desk<'_> {
         }
     }
 
-    /// Trains a member for a stretch; what it came to, if that was the last.
+    /// Trains a member for some steps. Returns its result if it has ended.
     fn train(
         &self,
         session: &mut Session,
@@ -291,7 +286,7 @@ impl Desk<'_> {
                 return Ok(None);
             }
         }
-        // A schedule sees only the evaluations that are due alone too.
+        // The schedule observes only the evaluations that would be due without an array.
         let every = job.options.eval_every;
         let due = job.run.evaluation_due;
         let seen = member.done > first && every > 0 && member.done.is_multiple_of(every) && !due;
@@ -322,7 +317,7 @@ impl Desk<'_> {
         lock(&self.state).next(self.resident).is_some()
     }
 
-    /// The batch of a member's next step, made by whoever asks first of those that share their data.
+    /// The batch of the next step of a member; made by the first of the members that share the data.
     fn batch(&self, sources: &Arc<Sources>, member: usize, step: u64) -> Shared {
         let data = data_of(sources);
         let mut batches = lock(&self.batches);
@@ -397,11 +392,11 @@ mod tests {
         }
         desk.batch(&shared, 0, 4).unwrap();
         assert_eq!(kept(&desk), [2, 3, 4]);
-        // Whoever has ended asks for nothing.
+        // A member that has ended needs no batches.
         lock(&desk.batches).at[1].1 = u64::MAX;
         desk.batch(&shared, 0, 5).unwrap();
         assert_eq!(kept(&desk), [5]);
-        // Data of one's own are nobody else's.
+        // Batches of unshared data are dropped.
         (0..3).for_each(|step| drop(desk.batch(&own, 2, step).unwrap()));
         assert_eq!(kept(&desk).len(), 2);
     }

@@ -1,9 +1,9 @@
-//! The best evaluation of a run, by one metric, and how long ago it was.
+//! The best evaluation of a run by one metric, and the number of evaluations since.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Metrics of which more is better; less is better of all others.
+/// Metrics to maximise; all others are minimised.
 const RISING: [&str; 3] = ["accuracy", "macro_f1", "r2"];
 
 /// The best evaluation so far.
@@ -20,8 +20,8 @@ pub struct Best {
 }
 
 impl Best {
-    /// Takes note of an evaluation; whether it is the best so far. Metrics that lack this one, or in which it is
-    /// not finite, count as no improvement. A best of another metric is forgotten.
+    /// Records an evaluation and returns whether it is the best so far. A missing or non-finite metric is no improvement.
+    /// A best by another metric is discarded.
     pub fn note(best: &mut Option<Best>, metric: &str, metrics: &BTreeMap<String, f64>, step: u64) -> bool {
         let value = metrics.get(metric).copied().filter(|value| value.is_finite());
         let last = best.take().filter(|last| last.metric == metric);
@@ -38,7 +38,7 @@ impl Best {
     }
 }
 
-/// Whether more of a metric is better.
+/// Whether a metric is to be maximised.
 pub fn rises(metric: &str) -> bool {
     RISING.contains(&metric.rsplit('.').next().unwrap_or(metric))
 }

@@ -1,14 +1,14 @@
-//! When a run last told how far it is, and when it last saved what it has.
+//! Times of the last progress notice and the last checkpoint of a run.
 
 use super::Notice;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// When the world was last told, and when a checkpoint was last written.
+/// When progress was last reported and a checkpoint last written.
 pub(super) struct Clock {
     told: Instant,
     saved: Instant,
-    /// How long that took.
+    /// Time that writing it took.
     saving: Duration,
 }
 
@@ -21,10 +21,10 @@ impl Default for Clock {
 impl Clock {
     /// Time between notices of progress.
     const TELLING: Duration = Duration::from_millis(100);
-    /// Checkpoints for the time take at most one part in `SHARE` of it.
+    /// Timed checkpoints take at most `1 / SHARE` of the time.
     const SHARE: u32 = 20;
 
-    /// Tells how far training is, unless that was just told.
+    /// Reports progress, unless it was just reported.
     pub fn tell(&mut self, step: u64, evaluated: Option<(u64, u64)>, notify: &mut dyn FnMut(Notice)) {
         if self.told.elapsed() >= Self::TELLING {
             notify(Notice::Progress { step, evaluated });
@@ -32,7 +32,7 @@ impl Clock {
         }
     }
 
-    /// Looks on while an evaluation goes through its batches: tells about it, and says whether it may go on.
+    /// Reports progress of an evaluation; returns whether it may continue.
     pub fn watch(
         &mut self,
         step: u64,
@@ -44,12 +44,12 @@ impl Clock {
         !stop.load(Ordering::Relaxed)
     }
 
-    /// How long the run could lose, less where writing takes long.
+    /// Time since the last checkpoint, reduced in proportion to the time that writing it took.
     pub fn since_saved(&self) -> Duration {
         self.saved.elapsed().saturating_sub(Self::SHARE * self.saving)
     }
 
-    /// Takes note of a checkpoint, and of how long it took.
+    /// Records a checkpoint and the time that writing it took.
     pub fn saved(&mut self, saving: Duration) {
         (self.saved, self.saving) = (Instant::now(), saving);
     }

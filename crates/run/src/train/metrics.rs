@@ -1,16 +1,14 @@
-//! What an evaluation comes to: sums over its batches, and the metrics that follow from them. How the examples
-//! were cut into batches makes no difference but for rounding of the loss.
+//! Metrics of an evaluation, from sums over its batches. The division into batches affects only the rounding of the loss.
 
 use crate::data::Batch;
 use crate::session::Evaluated;
 use gulliver_graph::graph::Graph;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The most classes there is a confusion matrix for.
+/// Most classes of a confusion matrix.
 pub const MATRIX_CLASSES: usize = 1000;
 
-/// The metrics that evaluating this graph reports. `perplexity` says whether losses are per token, as in
-/// [`super::TrainOptions`].
+/// The metrics that an evaluation of this graph reports. `perplexity` as in [`super::TrainOptions`].
 pub fn metric_names(evaluation: &Graph, perplexity: bool) -> Vec<String> {
     let has = |name: &str| evaluation.output(name).is_some();
     let mut names: Vec<String> = evaluation
@@ -36,11 +34,10 @@ pub fn metric_names(evaluation: &Graph, perplexity: bool) -> Vec<String> {
 /// The metrics of an evaluation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scores {
-    /// By name: `loss`; `accuracy` and `macro_f1` of classes, `mae`, `rmse` and `r2` of numbers, `perplexity`
-    /// of tokens.
+    /// By name: `loss`; `accuracy` and `macro_f1` for classes; `mae`, `rmse` and `r2` for numbers; `perplexity` for
+    /// tokens.
     pub metrics: BTreeMap<String, f64>,
-    /// How many examples of each class (row) were taken for each class (column), for up to
-    /// [`MATRIX_CLASSES`].
+    /// Confusion matrix: examples of each class (row) predicted as each class (column), for up to [`MATRIX_CLASSES`].
     pub confusion: Option<Vec<Vec<u64>>>,
 }
 
@@ -48,15 +45,15 @@ pub struct Scores {
 #[derive(Debug, Default)]
 pub struct Tally {
     sums: BTreeMap<String, f64>,
-    /// What losses are divided by.
+    /// Divisor of the losses.
     weight: f64,
-    /// Examples by (class, class they were taken for).
+    /// Number of examples by (class, predicted class).
     pairs: BTreeMap<(usize, usize), u64>,
-    /// By number that is predicted.
+    /// For each predicted number.
     numbers: Vec<Numbers>,
 }
 
-/// Targets and errors of one number that is predicted.
+/// Statistics of one predicted number.
 #[derive(Clone, Copy, Debug, Default)]
 struct Numbers {
     count: f64,
@@ -77,8 +74,7 @@ impl Numbers {
         self.absolute_errors += (predicted - target).abs();
     }
 
-    /// Share of the targets' variance that is predicted. Targets that are all the same give 1 if each is
-    /// predicted exactly, else 0.
+    /// Coefficient of determination. For constant targets 1 if all predictions are exact, else 0.
     fn r2(&self) -> f64 {
         match (self.spread > 0.0, self.squared_errors > 0.0) {
             (true, _) => 1.0 - self.squared_errors / self.spread,
@@ -88,7 +84,7 @@ impl Numbers {
 }
 
 impl Tally {
-    /// Counts a batch that was evaluated.
+    /// Adds an evaluated batch.
     pub fn add(&mut self, batch: &Batch, evaluated: &Evaluated) {
         let scalars = &evaluated.scalars;
         let rows = batch.fields.first().and_then(|(_, t)| t.shape().first()).copied().unwrap_or(0);
@@ -115,7 +111,7 @@ impl Tally {
         }
     }
 
-    /// The metrics of all batches; `classes` of the data, and whether losses are per token.
+    /// The metrics of all batches, given the number of classes and whether losses are per token.
     pub fn scores(&self, classes: Option<usize>, perplexity: bool) -> Scores {
         let mut metrics = BTreeMap::new();
         for (name, sum) in self.sums.iter().filter(|(name, _)| name.ends_with("loss")) {
@@ -155,7 +151,7 @@ impl Tally {
     }
 }
 
-/// The mean of each class's F1 score, over the classes that occur among targets or guesses.
+/// The mean F1 score over the classes that occur among targets or predictions.
 fn macro_f1(pairs: &BTreeMap<(usize, usize), u64>) -> f64 {
     let (mut in_class, mut guessed) = (BTreeMap::<usize, u64>::new(), BTreeMap::<usize, u64>::new());
     for (&(class, guess), n) in pairs {

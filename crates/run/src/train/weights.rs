@@ -1,40 +1,40 @@
-//! Weights and states from files and to files: a checkpoint that a run goes on from, weights that one starts with, and
-//! weights for others to use.
+//! Weights and states in files: the checkpoint that a run resumes, the weights that it starts from, and the weights that
+//! it exports.
 
 use super::{Best, TrainError, TrainOptions};
-use crate::checkpoint::{self, CheckpointError, Described, Stored};
+use crate::checkpoint::{self, CheckpointError, CheckpointFile, TensorInfo};
 use crate::data::mapping::Mapping;
 use crate::session::{Session, SessionError};
 use gulliver_graph::lr::LrSchedule;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The metadata entry of every file of a run that says what its inputs and outputs mean, as JSON.
+/// The metadata entry with the mapping of inputs and outputs, as JSON, in every file of a run.
 pub const MAPPING: &str = "gulliver.mapping";
 
-/// The metadata entry of every file of a run that names its model and all settings of it, as JSON.
+/// The metadata entry with the model and its settings, as JSON, in every file of a run.
 pub const MODEL: &str = "gulliver.model";
 
-/// Where a run was when its checkpoint was written.
+/// The progress of a run in its checkpoint.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Resumed {
     /// Steps done.
     pub steps: u64,
-    /// The evaluation after the last step was due and not done.
+    /// Whether the evaluation after the last step is still to be done.
     pub evaluation_due: bool,
     /// The best evaluation so far.
     pub best: Option<Best>,
-    /// The job's schedule is another than the checkpoint's; the job's is used from here on.
+    /// Whether the schedule of the job differs from that of the checkpoint; the job's is used.
     pub schedule_changed: bool,
-    /// What changed in the meaning of inputs and outputs, where that was allowed.
+    /// Changes in the meaning of inputs and outputs, if they were allowed.
     pub mapping_changed: Vec<String>,
 }
 
-/// Puts a checkpoint's values into the session, and into the schedule what the checkpoint remembers of it.
+/// Loads a checkpoint into the session, and the stored state of the schedule into `schedule`.
 pub fn restore(
     session: &mut Session,
     schedule: &mut LrSchedule,
-    checkpoint: &mut Stored,
+    checkpoint: &mut CheckpointFile,
     options: &TrainOptions,
 ) -> Result<Resumed, TrainError> {
     let (path, metadata) = (checkpoint.path.clone(), checkpoint.metadata.clone());
@@ -69,14 +69,14 @@ pub fn restore(
     Ok(Resumed { steps, evaluation_due, best, schedule_changed, mapping_changed })
 }
 
-/// How the meaning of inputs and outputs differs from that of a file; nothing if the file does not say.
-pub fn mapping_changes(stored: &Stored, options: &TrainOptions) -> Vec<String> {
+/// Differences in the meaning of inputs and outputs from a file; none if the file has no mapping.
+pub fn mapping_changes(stored: &CheckpointFile, options: &TrainOptions) -> Vec<String> {
     let read = |text: Option<&String>| text.and_then(|text| serde_json::from_str::<Mapping>(text).ok());
     let (theirs, ours) = (read(stored.metadata.get(MAPPING)), read(options.about.get(MAPPING)));
     theirs.zip(ours).map_or_else(Vec::new, |(theirs, ours)| theirs.differences(&ours))
 }
 
-/// What the metadata of a checkpoint says beside the job's identity.
+/// The metadata of a checkpoint besides the identity of the job.
 pub(super) fn progress(
     schedule: &LrSchedule,
     step: u64,
@@ -97,28 +97,28 @@ pub(super) fn progress(
     entries
 }
 
-/// How the tensors of a file went into a model.
+/// How the tensors of a file match those of a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Fit {
-    /// Tensors that were loaded.
+pub struct WeightFit {
+    /// Number of loaded tensors.
     pub loaded: usize,
     /// Tensors of the model that the file lacks.
     pub missing: Vec<String>,
     /// Tensors of the file that the model lacks.
     pub extra: Vec<String>,
-    /// Tensors of another shape or type: the name, what the file has, what the model has.
+    /// Tensors of another shape or type: name, description in the file, description in the model.
     pub different: Vec<(String, String, String)>,
-    /// How inputs and outputs mean something else than they did for the file.
+    /// Changes in the meaning of inputs and outputs.
     pub mapping: Vec<String>,
 }
 
-impl Fit {
-    /// Whether every tensor of each went into one of the other.
+impl WeightFit {
+    /// Whether file and model have the same tensors.
     pub fn is_whole(&self) -> bool {
         self.missing.is_empty() && self.extra.is_empty() && self.different.is_empty()
     }
 
-    /// What does not fit, in words.
+    /// Messages about tensors that do not match.
     pub fn problems(&self) -> Vec<String> {
         let different =
             self.different.iter().map(|(name, found, needed)| format!("`{name}` is {found}, not {needed}"));
@@ -144,17 +144,16 @@ fn some_of(names: &[String]) -> String {
     }
 }
 
-/// Puts the model's weights and running statistics from a file into the session; optimizers start anew. All must
-/// be there and fit, and nothing else may be there; unless not `strict`: then what fits is loaded and the rest keeps
-/// its first values.
+/// Loads the weights and running statistics of the model from a file; optimizer states are not loaded. If `strict`, file
+/// and model must have the same tensors; otherwise matching tensors are loaded and the others keep their initial values.
 pub fn load_weights(
     session: &mut Session,
-    stored: &mut Stored,
+    stored: &mut CheckpointFile,
     options: &TrainOptions,
     strict: bool,
-) -> Result<Fit, TrainError> {
+) -> Result<WeightFit, TrainError> {
     let layout = model_layout(session);
-    let mut fit = Fit { mapping: mapping_changes(stored, options), ..Fit::default() };
+    let mut fit = WeightFit { mapping: mapping_changes(stored, options), ..WeightFit::default() };
     let mut fitting = Vec::new();
     for described in &layout {
         let (name, dtype, shape) = described;
@@ -181,8 +180,8 @@ pub fn load_weights(
     Ok(fit)
 }
 
-/// Writes the model's weights and running statistics, without what optimizers keep, unless some number is not
-/// finite; whether it was written.
+/// Writes the weights and running statistics of the model, without optimizer states. Writes nothing and returns false if
+/// a number is not finite.
 pub fn save_weights(
     session: &mut Session,
     path: &Path,
@@ -198,8 +197,8 @@ pub fn save_weights(
     Ok(true)
 }
 
-/// What a model is made of, without what optimizers keep.
-fn model_layout(session: &Session) -> Vec<Described> {
+/// The tensors of the model, without optimizer states.
+fn model_layout(session: &Session) -> Vec<TensorInfo> {
     let mut layout = session.layout();
     layout.retain(|(name, ..)| !is_optimizer_state(name));
     layout
@@ -209,16 +208,16 @@ fn is_optimizer_state(name: &str) -> bool {
     name.split('.').any(|part| part == "optimizer")
 }
 
-/// Tensors that files have beside a model and that nobody misses.
+/// Tensors of a file that a model need not have.
 fn is_beside(name: &str) -> bool {
     is_optimizer_state(name) || name.ends_with(".num_batches_tracked")
 }
 
-/// Puts a tensor of a file where it belongs, a piece at a time.
+/// Loads a tensor of a file into the session, a piece at a time.
 fn read_into(
     session: &mut Session,
-    stored: &mut Stored,
-    (name, dtype, shape): &Described,
+    stored: &mut CheckpointFile,
+    (name, dtype, shape): &TensorInfo,
 ) -> Result<(), CheckpointError> {
     stored.read(name, *dtype, shape, &mut |first, piece| session.write(0, name, first, piece).map(|_| ()))
 }

@@ -4,7 +4,7 @@
 use super::*;
 use crate::setup::{Prepared, open_data, prepare};
 use gulliver_run::session::Session;
-use gulliver_run::train::{self, Member, train_array};
+use gulliver_run::train::{Member, train_array};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -77,8 +77,8 @@ fn a_member_takes_the_bytes_it_was_said_to_take() {
     ] {
         let width = width(&sets).unwrap();
         let [device, host] = width.ways[width.chosen].outcome.unwrap().bytes;
-        let lane = |planner| train::Lane { session: Session::with(planner, 0).unwrap() };
-        let mut lanes: Vec<train::Lane> = width.lanes.into_iter().map(lane).collect();
+        let lane = |planner| Session::with(planner, 0).unwrap();
+        let mut lanes: Vec<Session> = width.lanes.into_iter().map(lane).collect();
         let member = |_| {
             let Prepared { schedule, sources, options, .. } = prepared(&sets).1;
             Member::new(schedule, Arc::new(sources), options)
@@ -92,9 +92,9 @@ fn a_member_takes_the_bytes_it_was_said_to_take() {
             let ended = train_array(alone, vec![member(0)], 1, 3, &AtomicBool::new(false), &|_, _| {});
             ended.into_iter().for_each(|ended| drop(ended.unwrap()));
             // Weights, states, activations and everything else a step needs.
-            assert_eq!(lane.session.memory(), device + host, "{sets:?}");
+            assert_eq!(lane.memory(), device + host, "{sets:?}");
             let mut room = Vec::new();
-            lane.session.state(&mut room).unwrap();
+            lane.state(&mut room).unwrap();
             assert_eq!((room.len(), room.capacity()), (width.state as usize, width.state as usize));
         }
     }

@@ -1,7 +1,6 @@
-//! A checkpoint file, checked from end to end and then read a piece at a time, so that a model need not fit
-//! in memory twice.
+//! A checkpoint file, verified and then read in pieces, so that a model need not fit in memory twice.
 
-use super::header::{self, Element, Header, Place};
+use super::header::{self, Header, StoredTensor, StoredType};
 use super::{CHECKSUM, Checkpoint, CheckpointError, PIECE, checksum, describe, swap_if_big_endian};
 use crate::executor::RunError;
 use crate::host::{HostTensor, all_finite};
@@ -15,28 +14,28 @@ use std::path::{Path, PathBuf};
 
 /// A safetensors file that passed every check.
 #[derive(Debug)]
-pub struct Stored {
-    /// Named in errors.
+pub struct CheckpointFile {
+    /// The file, named in errors.
     pub path: PathBuf,
     /// Every metadata entry except the checksum.
     pub metadata: BTreeMap<String, String>,
-    /// With the first byte of each in the file.
-    tensors: BTreeMap<String, (Place, u64)>,
+    /// Each tensor with its offset in the file.
+    tensors: BTreeMap<String, (StoredTensor, u64)>,
     file: File,
 }
 
-/// Takes a piece of a tensor, as it would lie in memory, with the number of its first byte.
-pub type Taker<'t> = &'t mut dyn FnMut(u64, &[u8]) -> Result<(), RunError>;
+/// Receives a piece of a tensor in memory order, with the offset of its first byte.
+pub type TakePiece<'t> = &'t mut dyn FnMut(u64, &[u8]) -> Result<(), RunError>;
 
-/// The same for pieces as they are in the file, which it may change.
-type Giver<'g> = &'g mut dyn FnMut(u64, &mut [u8]) -> Result<(), CheckpointError>;
+/// Receives a piece of a tensor in file order, which it may modify.
+type GivePiece<'g> = &'g mut dyn FnMut(u64, &mut [u8]) -> Result<(), CheckpointError>;
 
-impl Stored {
-    /// Opens a checkpoint or any safetensors file whose element types Gulliver has.
+impl CheckpointFile {
+    /// Opens a checkpoint, or any safetensors file with element types of Gulliver.
     ///
-    /// Every length, offset and shape is checked against the size of the file before anything of that
-    /// size is allocated; the checksum is verified if there is one. Never panics on any content.
-    pub fn open(path: &Path) -> Result<Stored, CheckpointError> {
+    /// Checks every length, offset and shape against the size of the file before allocating memory, and verifies the
+    /// checksum if there is one. Never panics, whatever the content.
+    pub fn open(path: &Path) -> Result<CheckpointFile, CheckpointError> {
         let corrupt = |cause: String| CheckpointError::Corrupt { path: path.to_path_buf(), cause };
         let (file, header, mut position) = open_header(path)?;
         let mut tensors = BTreeMap::new();
@@ -47,7 +46,7 @@ impl Stored {
         }
         let mut metadata = header.metadata;
         let stored = metadata.remove(CHECKSUM);
-        let mut opened = Stored { path: path.to_path_buf(), metadata, tensors, file };
+        let mut opened = CheckpointFile { path: path.to_path_buf(), metadata, tensors, file };
         if let Some(stored) = stored
             && stored != checksum(opened.hash()?, &opened.metadata)
         {
@@ -56,14 +55,14 @@ impl Stored {
         Ok(opened)
     }
 
-    /// The metadata of a file, of which nothing but the header is read and checked.
+    /// The metadata of a file. Reads and checks only the header.
     pub fn metadata_of(path: &Path) -> Result<BTreeMap<String, String>, CheckpointError> {
         Ok(open_header(path)?.1.metadata)
     }
 
-    /// Whether a file has the checksum that every file of ours has, by its header alone.
+    /// Whether Gulliver wrote the file: its header has a checksum.
     pub fn is_ours(path: &Path) -> Result<bool, CheckpointError> {
-        Ok(Stored::metadata_of(path)?.contains_key(CHECKSUM))
+        Ok(CheckpointFile::metadata_of(path)?.contains_key(CHECKSUM))
     }
 
     /// Whether there is a tensor of that name.
@@ -76,23 +75,23 @@ impl Stored {
         self.tensors.keys().map(String::as_str)
     }
 
-    /// Element type and shape of a tensor in words, and whether [`Stored::read`] can give it as `dtype` and `shape`.
+    /// Element type and shape of a tensor as text, and whether [`CheckpointFile::read`] can read it as `dtype` and
+    /// `shape`.
     pub fn fits(&self, name: &str, dtype: DType, shape: &[usize]) -> Option<(String, bool)> {
         let (place, _) = self.tensors.get(name)?;
         let fits = place.shape == shape && convertible(place.element, dtype);
         Some((format!("{} {:?}", place.element, place.shape), fits))
     }
 
-    /// Hands out the tensor `name` in pieces of [`PIECE`] bytes, the last one shorter, if it has this
-    /// shape, its elements are of this type or can be converted to it, and every number is finite; otherwise an
-    /// error that says what is there instead. Pieces before the first number that is not finite have been handed
-    /// out by then. Numbers of 16 and 64 bits become the nearest f32.
+    /// Passes the tensor `name` to `take` in pieces of [`PIECE`] bytes; the last may be shorter. Fails if the shape
+    /// differs, the type cannot be converted, or a number is not finite; pieces before that number have then been passed
+    /// on. Floats of 16 and 64 bits become the nearest f32.
     pub fn read(
         &mut self,
         name: &str,
         dtype: DType,
         shape: &[usize],
-        take: Taker<'_>,
+        take: TakePiece<'_>,
     ) -> Result<(), CheckpointError> {
         let path = self.path.clone();
         let Some((place, _)) = self.tensors.get(name) else {
@@ -107,7 +106,7 @@ impl Stored {
             return Err(CheckpointError::Mismatch { path, name: name.to_string(), found, needed });
         }
         let mut converted = Vec::new();
-        // As many elements at a time as make a piece of what is handed out.
+        // Bytes in the file of the elements of one converted piece.
         let (own, size) = (PIECE / dtype.size() * element.size, dtype.size());
         self.pieces(name, own, &mut |first, piece| {
             let piece = match element.dtype == Some(dtype) {
@@ -128,8 +127,8 @@ impl Stored {
         })
     }
 
-    /// The bytes of a tensor that is there, as the file has them, `own` at a time.
-    fn pieces(&mut self, name: &str, own: usize, give: Giver<'_>) -> Result<(), CheckpointError> {
+    /// Passes the bytes of an existing tensor to `give`, in file order, `own` bytes at a time.
+    fn pieces(&mut self, name: &str, own: usize, give: GivePiece<'_>) -> Result<(), CheckpointError> {
         let (place, start) = &self.tensors[name];
         self.file.seek(SeekFrom::Start(*start)).map_err(|e| failed(&self.path, e))?;
         let mut piece = vec![0; own.min(place.bytes)];
@@ -160,7 +159,7 @@ impl Stored {
         Ok(hasher)
     }
 
-    /// Everything at once.
+    /// Reads the whole file.
     pub fn load(mut self) -> Result<Checkpoint, CheckpointError> {
         let mut tensors = BTreeMap::new();
         let names: Vec<String> = self.tensors.keys().cloned().collect();
@@ -185,11 +184,11 @@ impl Stored {
     }
 }
 
-/// Opens a file and decodes its header; the first byte after that.
+/// Opens a file and decodes its header. Also returns the offset of the data.
 fn open_header(path: &Path) -> Result<(File, Header, u64), CheckpointError> {
     let corrupt = |cause: String| CheckpointError::Corrupt { path: path.to_path_buf(), cause };
     let failed = |source: io::Error| failed(path, source);
-    // Opening a pipe would wait for its other end.
+    // Opening a pipe would wait for a writer.
     if !std::fs::metadata(path).map_err(failed)?.is_file() {
         return Err(corrupt("is not a regular file".into()));
     }
@@ -210,17 +209,17 @@ fn open_header(path: &Path) -> Result<(File, Header, u64), CheckpointError> {
     Ok((file, header, position))
 }
 
-/// Whether a file starts as those of `torch.save` do: a zip archive or a bare pickle.
+/// Whether a file starts like one of `torch.save`: a zip archive or a pickle.
 fn is_pickle(start: &[u8]) -> bool {
     start.starts_with(b"PK\x03\x04") || start.starts_with(&[0x80, 2])
 }
 
-fn convertible(element: Element, dtype: DType) -> bool {
+fn convertible(element: StoredType, dtype: DType) -> bool {
     element.dtype == Some(dtype) || dtype == DType::F32 && ["F16", "BF16", "F64"].contains(&element.name)
 }
 
-/// Numbers of another width as the bytes of f32s in memory.
-fn to_f32(element: Element, bytes: &[u8], out: &mut Vec<u8>) {
+/// Converts floats of another width to f32, in memory order.
+fn to_f32(element: StoredType, bytes: &[u8], out: &mut Vec<u8>) {
     out.clear();
     for one in bytes.chunks_exact(element.size) {
         let number = match *one {

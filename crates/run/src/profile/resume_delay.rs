@@ -1,51 +1,51 @@
-//! How much later than they could devices go on that have waited for a link: somebody else has one of their cores just
-//! then, and a core that has computed nothing for a millisecond takes a while to come up to speed.
+//! Delay of devices after a wait for a link: another process may have taken one of their cores, and a core that was idle
+//! for a millisecond takes a while to reach full speed.
 
-use super::measure::usual;
-use crate::profile::roofline::little;
+use super::measure::trimmed_mean;
+use crate::profile::roofline::short_work;
 use crate::team::Team;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-/// Seconds from the end of one wait to that of the next, and of each half of the work in between: about 4 ms are left to
-/// wait for.
+/// Seconds from the end of one wait to the end of the next.
 const EVERY: f64 = 6e-3;
+/// Seconds of each half of the work between two waits.
 const WORK: f64 = 1e-3;
 /// Waits of a turn.
 const WAITS: usize = 60;
-/// Little pieces of work that say how many of them a millisecond has.
+/// Pieces of work that are timed to calibrate `WORK`.
 const TRIED: usize = 50;
 
-/// Cores that wait and work in turns, and how late they were so far.
-pub struct Resuming {
+/// Measures the delay of cores that wait and work in turn.
+pub struct ResumeDelay {
     team: Team,
-    /// Of every turn, by how much the first half of the work after a wait took longer than the second, on average.
+    /// For every turn, the mean excess of the first half of the work after a wait over the second half.
     late: Vec<f64>,
 }
 
-impl Resuming {
-    /// Of so many cores.
-    pub fn new(cores: usize) -> Resuming {
-        Resuming { team: Team::new(cores), late: Vec::new() }
+impl ResumeDelay {
+    /// For this many cores.
+    pub fn new(cores: usize) -> ResumeDelay {
+        ResumeDelay { team: Team::new(cores), late: Vec::new() }
     }
 
-    /// Forgets what was seen so far.
+    /// Discards all measurements.
     pub fn forget(&mut self) {
         self.late.clear();
     }
 
-    /// Has all cores wait for the same moments and work after each.
+    /// Measures once: all cores wait for the same times and work after each.
     pub fn turn(&mut self) {
         let (isa, threads) = (self.team.isa(), self.team.threads());
         let tried = (0..TRIED).map(|_| {
             let start = Instant::now();
-            little(isa);
+            short_work(isa);
             start.elapsed().as_secs_f64()
         });
         let pieces = (WORK / tried.fold(f64::INFINITY, f64::min).max(1e-9)).max(1.0) as usize;
-        // By thread and wait: seconds from its end until the first half of the work was done, and those of the second; none
-        // if there was no time to wait.
+        // For each thread and wait: seconds from its end to the end of the first half of the work, and those of the second
+        // half; `None` if the thread was too late to wait.
         let done: Vec<Mutex<Vec<Option<[f64; 2]>>>> = (0..threads).map(|_| Mutex::default()).collect();
         let begin = Instant::now();
         self.team.run(threads, &|thread| {
@@ -56,9 +56,9 @@ impl Resuming {
                 while now() < until {
                     thread::yield_now();
                 }
-                (0..pieces).for_each(|_| little(isa));
+                (0..pieces).for_each(|_| short_work(isa));
                 let half = now();
-                (0..pieces).for_each(|_| little(isa));
+                (0..pieces).for_each(|_| short_work(isa));
                 done.push((until - came > EVERY / 4.0).then(|| [half - until, now() - half]));
             }
         });
@@ -78,9 +78,9 @@ impl Resuming {
         }
     }
 
-    /// Seconds by which all cores are at work later than they could be, as a rule; none if nothing was seen.
+    /// Trimmed mean of the delay in seconds; `None` if nothing was measured.
     pub fn seconds(&self) -> Option<f64> {
-        usual(&self.late).map(|late| late.max(0.0))
+        trimmed_mean(&self.late).map(|late| late.max(0.0))
     }
 }
 
@@ -89,14 +89,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_slowest_core_says_how_late_all_are() {
-        let mut resuming = Resuming::new(1);
+    fn the_slowest_core_determines_the_delay() {
+        let mut resuming = ResumeDelay::new(1);
         assert_eq!(resuming.seconds(), None);
         let even = vec![Some([1e-3, 1e-3]); WAITS];
         resuming.note(&[even.clone(), even.clone()]);
         assert_eq!(resuming.seconds(), Some(0.0));
         resuming.forget();
-        // One or the other is late after every second wait, and one of them did not come to wait once.
+        // One of the two is late after every second wait, and one was once too late to wait.
         let mut late = [even.clone(), even];
         (0..WAITS).step_by(2).for_each(|wait| late[wait % 4 / 2][wait] = Some([3e-3, 1e-3]));
         late[1][1] = None;
@@ -107,8 +107,8 @@ mod tests {
 
     #[test]
     fn turns_are_seen() {
-        let mut resuming = Resuming::new(2);
-        // A machine that stands still for as long as a turn would leave nothing to see.
+        let mut resuming = ResumeDelay::new(2);
+        // Repeats, because a machine that stalls for a whole turn measures nothing.
         while resuming.seconds().is_none() {
             resuming.turn();
         }
