@@ -3,13 +3,14 @@
 //! What is tried here covers every strategy with every count and every make; all of the product is tried with
 //! `GULLIVER_ALL_STRATEGIES=1 cargo test --release -p gulliver --test strategies`.
 
-#[path = "../../run/tests/makes/mod.rs"]
-mod makes;
+#[path = "../../run/tests/families/mod.rs"]
+mod families;
 #[path = "../../run/tests/nets/mod.rs"]
 mod nets;
 #[path = "../../run/tests/small_models/mod.rs"]
 mod small_models;
 
+use families::FAMILIES;
 use gulliver::setup::Graphs;
 use gulliver::strategy::{AUTO, STRATEGIES, planned_as};
 use gulliver_graph::dim::Bindings;
@@ -24,7 +25,6 @@ use gulliver_run::data::Batch;
 use gulliver_run::host::HostTensor;
 use gulliver_run::link::Throttle;
 use gulliver_run::session::{Evaluated, Key, Session, SessionError, SessionOptions, Which};
-use makes::MAKES;
 use nets::{Net, layer};
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
@@ -59,7 +59,7 @@ fn options(partials: usize) -> SessionOptions {
 /// divides by roots of small gradients makes much of their last digits.
 fn graphs(make: &str, batch: usize, divided: bool) -> Graphs {
     let row = MODELS.iter().find(|row| row.name == make).unwrap();
-    let at = MAKES.iter().position(|other| *other == make).unwrap();
+    let at = FAMILIES.iter().position(|other| *other == make).unwrap();
     let model = model(make, &small(row)).unwrap();
     let adaptive = at.is_multiple_of(2) && !divided;
     let optimizer = Optimizer::new(if adaptive { "adamw" } else { "sgd" }, &[]).unwrap();
@@ -171,7 +171,7 @@ fn every_strategy_gives_the_reference_numbers() {
     let all = everything();
     let (mut done, mut known) = (0, Known::new());
     for (s, (strategy, _)) in STRATEGIES.iter().filter(|(name, _)| *name != AUTO).enumerate() {
-        for (m, make) in MAKES.into_iter().enumerate() {
+        for (m, make) in FAMILIES.into_iter().enumerate() {
             for devices in (1..=COUNTS).filter(|devices| all || (s + m) % COUNTS + 1 == *devices) {
                 let twice = all || (s + m).is_multiple_of(3);
                 done += usize::from(check(&mut known, strategy, make, devices, twice));

@@ -1,8 +1,8 @@
-//! Four devices behind one uplink, with a quarter of the memory that weights and optimizer state need, and links as
-//! slow against the devices as PCIe 3 is against a GTX 1080 Ti (11.3 TFLOP/s to 12 GB/s): schedules of ours against
-//! virtual memory. Usage: `beyond_devices [PARTIALS [ROUNDS [WORKLOAD or WAY...]]]`.
+//! Compares our schedules with virtual memory on four devices behind one uplink, with a quarter of the memory that weights
+//! and optimizer states need, and a ratio of compute to link speed as for a GTX 1080 Ti on PCIe 3 (11.3 TFLOP/s to
+//! 12 GB/s). Usage: `beyond_devices [PARTIALS [ROUNDS [WORKLOAD or METHOD...]]]`.
 
-// For its data alone.
+// Used for its data only.
 #[allow(dead_code)]
 #[path = "../tests/small_models/mod.rs"]
 mod small_models;
@@ -30,9 +30,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 const DEVICES: u32 = 4;
-/// Pipelines of ours that are planned; the one that is thought to be fastest runs.
+/// Pipelines that are planned; the one predicted to be fastest runs.
 const CANDIDATES: usize = 2;
-/// Floating-point operations of a device for each byte of the uplink.
+/// Floating-point operations of a device per byte of the uplink.
 const PER_BYTE: f64 = 11.3e12 / 12e9;
 
 struct Workload {
@@ -40,7 +40,7 @@ struct Workload {
     model: &'static str,
     settings: &'static [(&'static str, ParamValue)],
     length: usize,
-    /// Of which users who compute again keep the inputs.
+    /// Number of blocks whose inputs are kept under recomputation.
     blocks: usize,
     optimizer: &'static str,
     hypers: &'static [(&'static str, f32)],
@@ -111,7 +111,7 @@ const WORKLOADS: [Workload; 4] = [
     },
 ];
 
-/// A way to train, with the options of one device.
+/// A method of training: its name, and planners from the options of one device.
 type Way = (String, Box<dyn Fn(&Graph, SessionOptions, &Bindings) -> Result<Vec<Planner>, SessionError>>);
 
 fn ways(budget: u64, blocks: usize) -> Vec<Way> {
@@ -119,7 +119,7 @@ fn ways(budget: u64, blocks: usize) -> Vec<Way> {
     let limited = move |options: SessionOptions| SessionOptions { memory: Some(budget), ..options };
     let mut ways: Vec<Way> = Vec::new();
     for again in [false, true] {
-        // Every block of the model is a segment: of a device that has a quarter of them, a quarter.
+        // Every block of the model is a segment; a device has a quarter of them.
         let paged = move |options: SessionOptions, of: u32| {
             let segments = again.then_some(blocks.div_ceil(of as usize));
             let paged = Paged { memory: budget, eviction: Eviction::AlwaysWritten, segments };
@@ -234,7 +234,7 @@ fn main() {
                 Vec::new(),
             ));
         }
-        // Of the wrapped pipelines only the one that is thought to be fastest runs.
+        // Only the wrapped pipeline that is predicted to be fastest runs.
         let fastest =
             runs.iter().filter(|run| run.0.starts_with("harmony-pp")).min_by(|a, b| a.1.total_cmp(&b.1));
         let fastest = fastest.map(|run| run.0.clone());
@@ -244,7 +244,7 @@ fn main() {
             for (_, _, session, times) in &mut runs {
                 let began = Instant::now();
                 session.step(&batch, Key { seed: 1, step: u64::from(round) }, &hyper).expect("a step");
-                // The first makes memory.
+                // The first step allocates memory.
                 if round > 0 {
                     times.push(began.elapsed().as_secs_f64());
                 }

@@ -1,5 +1,4 @@
-//! Prints the speed of convolutions and their gradients against the measured peak of fused
-//! multiply-adds of one thread.
+//! Prints the speed of convolutions and their gradients relative to the measured peak of fused multiply-adds of one thread.
 
 use gulliver_run::kernel::conv::{self, ConvShape};
 use gulliver_run::profile::roofline;

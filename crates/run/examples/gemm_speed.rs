@@ -1,5 +1,5 @@
-//! Prints the speed of the matrix product against the measured peak of fused multiply-adds: for a table
-//! of sizes, or for the `M N K` given as arguments.
+//! Prints the speed of the matrix product relative to the measured peak of fused multiply-adds, for a table of sizes or
+//! for the `M N K` given as arguments.
 
 use gulliver_run::kernel::gemm::{OutputMatrix, gemm, scratch_len};
 use gulliver_run::kernel::pack::Strided;
@@ -58,11 +58,11 @@ fn main() {
     }
 }
 
-/// Memory of the kind kernels have in a run, for as long as the program lives.
+/// Arena memory, as kernels have in a run, for the lifetime of the program.
 fn floats(len: usize, value: f32) -> &'static mut [f32] {
     let arena = Box::leak(Box::new(Arena::new(4 * len as u64, "cpu").expect("memory")));
     let ptr = arena.at(0, 4 * len as u64).cast::<f32>();
-    // SAFETY: the arena is that long, aligned to cache lines, zeroed, never freed, and nobody else has it.
+    // SAFETY: the arena has this length, is aligned to cache lines, zeroed, never freed, and not shared.
     let floats = unsafe { std::slice::from_raw_parts_mut(ptr, len) };
     floats.fill(value);
     floats

@@ -1,5 +1,5 @@
-//! Times of every kind of kernel of the networks that profiles are made from, and of others that are named, as JSON
-//! lines: to study how well the times of some foretell those of others.
+//! Prints the times of all kernels of the probes, and of networks given as arguments, as JSON lines, to study how well
+//! some times predict others.
 //!
 //! `cargo run --release -p gulliver-run --example kernel_times -- THREADS DEVICES ROUNDS SECONDS [MODEL|SETTINGS|BATCH,LENGTH|OPTIMIZER …]`
 

@@ -1,5 +1,5 @@
-//! How long it takes to find the program for a batch whose size was met before, among programs for many
-//! sizes:  cargo run --release -p gulliver-run --example lookup_speed
+//! Measures the time to find the program for a known input size among programs for many sizes:
+//! `cargo run --release -p gulliver-run --example lookup_speed`
 
 use gulliver_graph::dtype::DType;
 use gulliver_graph::model::model;

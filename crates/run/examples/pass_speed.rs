@@ -1,8 +1,7 @@
-//! Prints the speed of the passes that are no matrix products, on tensors beyond the caches: bytes read
-//! plus bytes written per second against copying, and attention against the peak of multiply-adds; one
-//! column per number of threads.
+//! Prints the speed of kernels other than matrix products on tensors that exceed the caches: bytes read plus bytes written
+//! per second relative to copying, and attention relative to the peak of multiply-adds; one column per number of threads.
 //!
-//! `pass_speed [PART OF A NAME] [MEBIBYTES]` shows some rows, or takes another size than 64 MiB.
+//! `pass_speed [PART OF A NAME] [MEBIBYTES]` selects rows, and a size other than 64 MiB.
 
 use gulliver_graph::dtype::DType;
 use gulliver_graph::op::Op;
@@ -43,16 +42,16 @@ use gulliver_run::lower::{Kernels, TensorType, lower};
 use gulliver_run::profile::roofline;
 use gulliver_run::team::Team;
 
-/// An operator, what it is called with, and whether results are written over operands.
+/// An operator, its operands, and whether results overwrite operands.
 struct Pass {
     name: String,
     sample: Sample,
     over: bool,
-    /// Useful floating-point operations, for rows measured by them.
+    /// Useful floating-point operations, for rows that are measured by them.
     flops: f64,
 }
 
-/// Memory of one operand or result, filled with numbers every operator accepts.
+/// Memory of one operand or result, filled with numbers that every operator accepts.
 struct Memory(Vec<u64>);
 
 impl Memory {
@@ -81,7 +80,7 @@ impl Memory {
     }
 }
 
-/// Seconds of the fastest of several calls, and the bytes one has to read and write.
+/// Seconds of the fastest of several calls, and the bytes that one call reads and writes.
 fn measure(pass: &Pass, team: &Team) -> (f64, f64) {
     let Sample { op, inputs } = &pass.sample;
     let ins: Vec<TensorType> =
@@ -108,7 +107,7 @@ fn measure(pass: &Pass, team: &Team) -> (f64, f64) {
     let bytes: usize = from.iter().chain(&to).map(|slot| slot.bytes).sum();
     let scratch = Slot { start: scratch.as_mut_ptr().cast(), bytes: scratch.len() * 8 };
     let time = roofline::fastest(0.2, || {
-        // SAFETY: all slots are distinct vectors, save results written over operands of their type.
+        // SAFETY: all slots are distinct vectors, except results that overwrite operands of their type.
         let mut call = unsafe { Call::new(team, &from, &to, Some(scratch)) };
         (lowered.run)(&mut call).expect("indices are below their bounds");
     });
@@ -244,7 +243,7 @@ fn main() {
     for pass in passes(mebibytes << 18).iter().filter(|pass| pass.name.contains(&part)) {
         print!("{:<44}", pass.name);
         for team in &teams {
-            // What is possible is measured beside every row, as others use the machine too.
+            // The peak is measured beside every row, because the load of the machine varies.
             let (mut best, mut time, mut bytes) = (0.0f64, f64::INFINITY, 0.0);
             for _ in 0..3 {
                 let possible = if pass.flops > 0.0 {

@@ -1,17 +1,17 @@
-//! Copies between tiers. Long ones go past the caches: what leaves the device is not read again soon, and
-//! the room for what arrives need not be read only to be overwritten.
+//! Copies between tiers. Long copies bypass the caches: their source is not read again soon, and their destination need
+//! not be loaded before it is overwritten.
 
 pub mod checksum;
 
-/// Shorter copies stay in the caches.
+/// Least bytes of a copy that bypasses the caches.
 const LONG: usize = 1 << 16;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Copies bytes, past the caches if there are many.
+/// Copies bytes; many bypass the caches.
 ///
 /// # Safety
-/// As for [`std::ptr::copy_nonoverlapping`] of so many bytes.
+/// As for [`std::ptr::copy_nonoverlapping`] of `bytes` bytes.
 pub unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
     if bytes < LONG || !cfg!(target_arch = "x86_64") {
         // SAFETY: the caller's contract.
@@ -35,8 +35,8 @@ unsafe fn copy_lines(from: *const u8, to: *mut u8, lines: usize) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
     let (from, to) = (from.cast::<__m128i>(), to.cast::<__m128i>());
     for line in 0..lines {
-        // SAFETY: four words of a line that lies within both ranges; those of `to` are aligned. Every
-        // processor of this architecture has the instructions.
+        // SAFETY: four words of a line within both ranges; those of `to` are aligned. Every processor of this
+        // architecture has the instructions.
         unsafe {
             let words = [0, 1, 2, 3].map(|word| 4 * line + word);
             let read = words.map(|word| _mm_loadu_si128(from.add(word)));
@@ -45,7 +45,7 @@ unsafe fn copy_lines(from: *const u8, to: *mut u8, lines: usize) {
             }
         }
     }
-    // SAFETY: as above. Such stores are ordered before later ones only by a fence.
+    // SAFETY: as above. Streaming stores need a fence to be ordered before later stores.
     unsafe { _mm_sfence() };
 }
 

@@ -1,5 +1,4 @@
-//! Tensors in ordinary host memory: what data loaders produce, what checkpoints hold, what a
-//! device is fed with and read into. Devices never borrow them; they copy.
+//! Tensors in host memory: batches, checkpoints, and values written to or read from devices, which copy them.
 
 pub mod initial;
 pub mod resident;
@@ -99,7 +98,7 @@ impl HostTensor {
         each!(&self.data, v => v.iter().flat_map(|x| x.to_le_bytes()).collect())
     }
 
-    /// The elements as they lie in memory.
+    /// The elements as bytes in memory order.
     pub fn as_bytes(&self) -> &[u8] {
         each!(&self.data, v => {
             // SAFETY: every element type is plain numbers without padding.
@@ -107,7 +106,7 @@ impl HostTensor {
         })
     }
 
-    /// The elements as they lie in memory, to be changed; every bit pattern is a value.
+    /// The elements as mutable bytes in memory order; every bit pattern is valid.
     pub fn as_bytes_mut(&mut self) -> &mut [u8] {
         each!(&mut self.data, v => {
             // SAFETY: every element type is plain numbers without padding, for which all bits are valid.
@@ -125,7 +124,7 @@ impl HostTensor {
         &self.data
     }
 
-    /// The elements, to be changed in place; their number cannot change the shape's meaning.
+    /// The elements, mutable. Their number must not change.
     pub fn data_mut(&mut self) -> &mut HostData {
         &mut self.data
     }
@@ -143,7 +142,7 @@ impl HostTensor {
         }
     }
 
-    /// Whether no element is infinite or not a number.
+    /// Whether all elements are finite.
     pub fn is_finite(&self) -> bool {
         all_finite(self.dtype(), self.as_bytes())
     }
@@ -165,7 +164,7 @@ impl HostTensor {
     }
 }
 
-/// Whether no element is infinite or not a number, of elements as they lie in memory.
+/// Whether all elements, given as bytes in memory order, are finite.
 pub fn all_finite(dtype: DType, bytes: &[u8]) -> bool {
     let halves = || bytes.as_chunks().0.iter().map(|&b| u16::from_ne_bytes(b));
     match dtype {

@@ -1,5 +1,5 @@
-//! A fork-join team of threads owned by one device: fixed assignment of parts to threads, no work
-//! stealing, no allocation per run. It decides who computes, never what is computed.
+//! A fork-join team of threads owned by one device: fixed assignment of parts to threads, no work stealing, no allocation
+//! per run. The number of threads never affects results.
 
 pub mod isa;
 pub(crate) mod wake;
@@ -15,24 +15,24 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle, Scope, ScopedJoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-/// Cores that this process may use; one if the system does not tell.
+/// Number of cores that this process may use; 1 if the system does not report it.
 pub fn cores() -> usize {
     thread::available_parallelism().map_or(1, |n| n.get())
 }
 
-/// Polls before a thread of a team goes to sleep: some tens of microseconds, since waking one up takes as
-/// long and the next kernel is seldom further off.
+/// Polls before a thread of a team sleeps: tens of microseconds, the time of waking it up, within which the next kernel
+/// usually comes.
 const TEAM_SPINS: u32 = 6000;
-/// Polls before any other thread does, which would only take time from the team: a few microseconds.
+/// Polls before any other thread sleeps: a few microseconds, because longer polling would take a core from the team.
 const SPINS: u32 = 400;
 
 /// The system refused to start a thread.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "cannot start a thread: {why} (a limit of processes? see `ulimit -u`; fewer devices.threads need fewer)"
+    "cannot start a thread: {why}; check the limit of processes (`ulimit -u`) or use fewer devices.threads"
 )]
 pub struct NoThread {
-    /// What the system said.
+    /// The error of the system.
     pub why: String,
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn start<T: Send + 'static>(
     thread::Builder::new().name(name.into()).spawn(work).map_err(|e| NoThread { why: e.to_string() })
 }
 
-/// Starts a thread that ends before a scope does.
+/// Starts a thread that ends within a scope.
 pub fn start_scoped<'s, 'e, T: Send + 's>(
     scope: &'s Scope<'s, 'e>,
     name: &str,
@@ -58,7 +58,7 @@ pub fn start_scoped<'s, 'e, T: Send + 's>(
     started.map_err(|e| NoThread { why: e.to_string() })
 }
 
-/// Threads that tests have refused.
+/// Lets tests refuse threads.
 #[cfg(test)]
 pub(crate) mod refused {
     use super::NoThread;
@@ -79,7 +79,7 @@ pub(crate) mod refused {
         }
     }
 
-    /// Calls `f`, during which this thread can start at most `threads` others.
+    /// Calls `f`; meanwhile this thread can start at most `threads` others.
     pub(crate) fn after<T>(threads: usize, f: impl FnOnce() -> T) -> T {
         ALLOWED.set(threads);
         let result = f();
@@ -90,7 +90,7 @@ pub(crate) mod refused {
 
 type Part<'a> = dyn Fn(usize) + Sync + 'a;
 
-/// What the workers are asked to do; valid from one epoch's start until `pending` is zero.
+/// The work of one run; valid from the start of an epoch until `pending` is zero.
 struct Job {
     work: *const Part<'static>,
     parts: usize,
@@ -98,7 +98,7 @@ struct Job {
 }
 
 struct Shared {
-    /// Written before the first run only.
+    /// Written only before the first run.
     threads: AtomicUsize,
     /// Incremented to start a run; `STOP` ends the workers.
     epoch: AtomicU64,
@@ -126,24 +126,24 @@ pub struct Team {
 }
 
 impl Team {
-    /// A team of `threads` (at least one) threads using the best instructions of this machine. If the system starts
-    /// fewer, the team has fewer.
+    /// A team of `threads` (at least one) threads with the best instruction set of this machine. If the system starts
+    /// fewer threads, the team has fewer.
     pub fn new(threads: usize) -> Team {
         Team::with_isa(threads, Isa::detect())
     }
 
-    /// A team using the given instructions; results are the same bits for every choice.
+    /// A team with this instruction set, which does not affect the bits of results.
     pub fn with_isa(threads: usize, isa: Isa) -> Team {
         Team::begun(threads, isa).0
     }
 
-    /// A team of exactly `threads`.
+    /// A team of exactly `threads` threads.
     pub fn started(threads: usize) -> Result<Team, NoThread> {
         let (team, failed) = Team::begun(threads, Isa::detect());
         failed.map_or(Ok(team), Err)
     }
 
-    /// A team with as many threads as could be started, and why there are no more.
+    /// A team with as many threads as could be started, and the error if there are fewer than asked for.
     fn begun(threads: usize, isa: Isa) -> (Team, Option<NoThread>) {
         let threads = threads.max(1);
         let shared = Arc::new(Shared {
@@ -164,25 +164,25 @@ impl Team {
                 }
             }
         }
-        // Workers look at it after the epoch of their first run.
+        // Workers read it after the start of their first run.
         shared.threads.store(1 + workers.len(), Ordering::Relaxed);
         (Team { shared, workers, busy: AtomicBool::new(false), isa }, failed)
     }
 
-    /// The number of threads, the caller included.
+    /// Number of threads, including the caller.
     pub fn threads(&self) -> usize {
         1 + self.workers.len()
     }
 
-    /// The instructions kernels given this team use.
+    /// The instruction set of kernels that run on this team.
     pub fn isa(&self) -> Isa {
         self.isa
     }
 
-    /// Calls `f(part)` once for every part in `0..parts`, thread `t` taking parts `t`, `t + threads`, …
-    /// and returns when all are done. If a part panics, the rest of that thread's parts are dropped
-    /// and the panic continues in the caller once every thread has finished. A call from inside a
-    /// part, or while another thread runs the team, is executed by the calling thread alone.
+    /// Calls `f(part)` once for every part in `0..parts` and returns when all are done. Thread `t` takes parts `t`,
+    /// `t + threads`, … If a part panics, the remaining parts of that thread are dropped, and the panic continues in the
+    /// caller when every thread has finished. A call from inside a part, or while another thread runs the team, is
+    /// executed by the calling thread alone.
     pub fn run(&self, parts: usize, f: &(dyn Fn(usize) + Sync)) {
         let alone = self.threads() == 1 || parts <= 1;
         if alone || self.busy.swap(true, Ordering::Acquire) {
@@ -264,11 +264,11 @@ fn work(shared: &Shared, t: usize) {
     }
 }
 
-/// How long one who has nothing else to do, and a core of its own, stays awake before it goes to sleep: being woken up takes
-/// a tenth of a millisecond, on a core that sleeps as well and then computes slower for a while.
+/// How long an idle thread with a core of its own polls before it sleeps. Waking up takes a tenth of a millisecond, and a
+/// core that was asleep is slower for a while.
 pub(crate) const AWAKE: Duration = Duration::from_millis(5);
 
-/// Polls for a while, leaving the core to whoever wants it; whether it is `so`.
+/// Polls `so` for [`AWAKE`], yielding the core to other threads; returns its last value.
 pub(crate) fn polled(so: impl Fn() -> bool) -> bool {
     let begin = Instant::now();
     while begin.elapsed() < AWAKE {
@@ -280,7 +280,7 @@ pub(crate) fn polled(so: impl Fn() -> bool) -> bool {
     so()
 }
 
-/// Spins briefly, then sleeps between looks; whoever makes `ready` true must unpark this thread.
+/// Spins briefly, then sleeps until `ready`. The thread that makes `ready` true must unpark this one.
 pub(crate) fn wait_until(ready: impl Fn() -> bool) {
     wait(SPINS, ready);
 }
@@ -297,7 +297,7 @@ fn wait(spins: u32, ready: impl Fn() -> bool) {
     }
 }
 
-/// One mutable slice handed to several threads that write disjoint ranges of it.
+/// A mutable slice shared by threads that access disjoint ranges of it.
 pub struct SharedMut<'a, T> {
     ptr: *mut T,
     len: usize,
@@ -310,7 +310,7 @@ unsafe impl<T: Send> Sync for SharedMut<'_, T> {}
 unsafe impl<T: Send> Send for SharedMut<'_, T> {}
 
 impl<'a, T> SharedMut<'a, T> {
-    /// Borrows the slice for as long as any thread may write it.
+    /// Borrows the slice.
     pub fn new(slice: &'a mut [T]) -> SharedMut<'a, T> {
         SharedMut { ptr: slice.as_mut_ptr(), len: slice.len(), owner: PhantomData }
     }
@@ -325,7 +325,7 @@ impl<'a, T> SharedMut<'a, T> {
         self.len == 0
     }
 
-    /// The first element; reading or writing through it is as `slice` says.
+    /// The first element; access through it has the contract of `slice`.
     pub fn as_ptr(&self) -> *mut T {
         self.ptr
     }
@@ -366,7 +366,10 @@ mod tests {
     fn a_thread_that_cannot_be_started_is_an_error_or_one_thread_less() {
         for allowed in 0..3 {
             let error = refused::after(allowed, || Team::started(4)).err().unwrap();
-            assert!(error.to_string().starts_with("cannot start a thread: refused (a limit"), "{error}");
+            assert!(
+                error.to_string().starts_with("cannot start a thread: refused; check the limit"),
+                "{error}"
+            );
             let team = refused::after(allowed, || Team::new(4));
             assert_eq!(team.threads(), 1 + allowed);
             let count = AtomicUsize::new(0);

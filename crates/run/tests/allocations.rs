@@ -1,4 +1,4 @@
-//! What a step allocates in the steady state does not grow with the number of nodes it runs.
+//! The number of allocations of a step in the steady state does not grow with the number of its nodes.
 
 use gulliver_graph::build::Builder;
 use gulliver_graph::dtype::DType;
@@ -30,7 +30,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Nodes of several kinds, with and without scratch and in place, again and again.
+/// Repeated nodes of several kinds: with and without scratch, and in place.
 fn graph(rounds: usize) -> Graph {
     let mut g = Builder::new(false);
     let mut x = g.data("x", DType::F32, &["batch", "batch"]).unwrap();
@@ -45,7 +45,7 @@ fn graph(rounds: usize) -> Graph {
     g.finish()
 }
 
-/// In the third step; with a budget, kernels are timed in it.
+/// The allocations of the third step; with a budget, kernels are timed in it.
 fn allocations(rounds: usize, threads: usize, memory: Option<u64>) -> u64 {
     let options = SessionOptions { threads, memory, ..SessionOptions::default() };
     let mut session = Session::new(graph(rounds), None, options, 0).unwrap();
@@ -59,7 +59,7 @@ fn allocations(rounds: usize, threads: usize, memory: Option<u64>) -> u64 {
     COUNT.load(Ordering::Relaxed) - before
 }
 
-// One test, as other threads would be counted too.
+// A single test, because allocations of other threads would be counted too.
 #[test]
 fn nodes_allocate_nothing() {
     for (threads, memory) in [(1, None), (2, None), (1, Some(1 << 20))] {

@@ -1,11 +1,12 @@
-//! Members of an array have the bits they have alone: every make of model and every optimizer, any number of
-//! members with seeds, rates and clipping limits of their own, on shared data or on data of their own, within a budget, when
-//! others leave, join or diverge.
+//! Members of an array have the bits they have alone: for every family of models and every optimizer, for any number of
+//! members with different seeds, rates and clipping limits, on shared or separate data, within a budget, and when others
+//! leave, join or diverge.
 
+mod families;
 mod jobs;
-mod makes;
 mod small_models;
 
+use families::FAMILIES;
 use gulliver_graph::array::{fuse, own_data};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
@@ -18,7 +19,6 @@ use gulliver_run::data::Batch;
 use gulliver_run::planner::Planner;
 use gulliver_run::session::{Key, NOISE, Outcome, Session, SessionOptions, Which};
 use jobs::{Job, alone, jobs, same};
-use makes::MAKES;
 use small_models::{data, small};
 
 const OPTIMIZERS: [&str; 8] = ["sgd", "adam", "adamw", "adadelta", "adagrad", "rmsprop", "lion", "sgd"];
@@ -44,7 +44,7 @@ fn step(session: &mut Session, batch: &Batch, jobs: &[Job], own: bool, step: u64
     session.step_together(&batch, &keys, &|m, name| jobs[m].hyper(name, step)).unwrap()
 }
 
-/// A graph of that model, and data it can be fed with: noise is the session's own affair.
+/// The graph of a model, and data for it; the session makes noise inputs itself.
 fn small_graph(name: &str, optimizer: &str, sizes: &Bindings) -> (Graph, Batch) {
     let row = MODELS.iter().find(|row| row.name == name).unwrap();
     let model = model(name, &small(row)).unwrap();
@@ -58,12 +58,12 @@ fn small_graph(name: &str, optimizer: &str, sizes: &Bindings) -> (Graph, Batch) 
 #[test]
 fn every_make_of_model_has_the_bits_it_has_alone() {
     let sizes = Bindings::new().with("batch", 4).with("length", 7);
-    for (i, name) in MAKES.into_iter().enumerate() {
+    for (i, name) in FAMILIES.into_iter().enumerate() {
         let (graph, batch) = small_graph(name, OPTIMIZERS[i % OPTIMIZERS.len()], &sizes);
         let partials = if i % 3 == 0 && !graph.to_string().contains("batch_norm") { 2 } else { 1 };
         let options = SessionOptions { threads: 2, partials, ..SessionOptions::default() };
         let large = ["resnet50", "vgg11", "cosmoflow", "mobilenet_v2"].contains(&name);
-        // Twenty steps of small ones; one more member or step of large ones shows nothing new.
+        // Twenty steps of small models; for large ones fewer members and steps show the same.
         let (steps, sizes) = if large { (3, vec![1, 3]) } else { (20, vec![1, 2, 3, 8]) };
         let own = i % 2 == 1;
         let expected: Vec<_> = jobs(8, own)
@@ -116,7 +116,7 @@ fn members_leave_and_join() {
         let all = jobs(4, false);
         let mut session = array(&graph, &options, &all[..3], false).unwrap();
         (0..5).for_each(|t| _ = step(&mut session, &batch, &all[..3], false, t));
-        // The second leaves; one that has done as many steps alone comes in its place.
+        // The second member leaves; one that has done as many steps alone takes its place.
         let mut guest = Session::new(graph.clone(), None, options.clone(), all[3].seed).unwrap();
         for t in 0..5 {
             let hyper = |name: &str| all[3].hyper(name, t);
@@ -185,7 +185,7 @@ fn arrays_keep_to_budgets_and_bits() {
             };
             let mut session = match array(&graph, &limited, &jobs, false) {
                 Ok(session) => session,
-                // Weights and states alone may be more than that, with nowhere to go.
+                // Weights and states alone may exceed the budget, and there is no other tier.
                 Err(_) if host_memory == Some(0) => continue,
                 Err(e) => panic!("{name}: {e}"),
             };
@@ -214,7 +214,7 @@ fn an_extra_member_costs_what_one_costs() {
         let (one, two, five) = (state(1), state(2), state(5));
         let alone =
             Planner::new(graph.clone(), None, SessionOptions::default()).unwrap().persistent().ends[0];
-        // Places of values are aligned, which may cost or spare some bytes.
+        // Alignment of values may add or save some bytes.
         let near = |a: u64, b: u64| a.abs_diff(b) <= 64 * graph.values.len() as u64;
         assert!(near(one.0, alone) && near(five.0 - two.0, 3 * alone), "{name}: {one:?} {two:?} {five:?}");
         assert!(near(five.1 - two.1, 3 * (two.1 - one.1)), "{name}: {one:?} {two:?} {five:?}");

@@ -1,10 +1,10 @@
-//! A budget changes no bit: every model of the table, made small, trained within random budgets with the
-//! other tiers on and off, gives the losses and weights of the unlimited run; and what was planned is what
-//! was used and moved.
+//! A budget changes no bit: every model of the table, made small and trained within random budgets with and without other
+//! tiers, gives the losses and weights of the unlimited run. Memory and moved bytes are those planned.
 
-mod makes;
+mod families;
 mod small_models;
 
+use families::FAMILIES;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
 use gulliver_graph::model::{MODELS, model};
@@ -17,14 +17,13 @@ use gulliver_plan::document::plan::{Choice, TIERS, Tier};
 use gulliver_run::checkpoint::fingerprint;
 use gulliver_run::planner::Planner;
 use gulliver_run::session::{Key, Session, SessionOptions, Which};
-use makes::MAKES;
 use small_models::{data, small};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 const STEPS: u64 = 2;
 
-/// Weights and states after some steps, and every scalar on the way.
+/// Weights and states after some steps, and every scalar of these steps.
 fn train(graph: &Graph, options: SessionOptions, sizes: &Bindings) -> (String, Vec<(String, u64)>) {
     let batch = data(graph, sizes);
     let limits = [options.memory, options.host_memory, options.disk];
@@ -54,8 +53,8 @@ fn train(graph: &Graph, options: SessionOptions, sizes: &Bindings) -> (String, V
     (fingerprint(&session.tensors().unwrap()), scalars)
 }
 
-/// Trains a make within random budgets: values computed again, away, weights and states resident elsewhere, and
-/// budgets that were too small.
+/// Trains a model within random budgets: with recomputed and swapped values, weights and states on other tiers, and
+/// budgets that are too small.
 fn within_budgets(i: usize, name: &str) -> [usize; 4] {
     let sizes = Bindings::new().with("batch", 4).with("length", 7);
     let [mut again, mut away, mut homeless, mut short] = [0; 4];
@@ -78,7 +77,7 @@ fn within_budgets(i: usize, name: &str) -> [usize; 4] {
             let limited = SessionOptions { threads, memory, host_memory, disk, largest, ..free.clone() };
             let mut planner = match Planner::new(graph.clone(), None, limited.clone()) {
                 Ok(planner) => planner,
-                // Weights and what one operator needs may be more than that.
+                // Weights and the operands of one operator may exceed the budget.
                 Err(PlanError::DoesNotFit { .. } | PlanError::NoRoom) => {
                     short += 1;
                     continue;
@@ -104,11 +103,11 @@ fn every_make_of_model_trains_to_the_same_bits_within_any_budget() {
     let work = || {
         let mut sums = [0; 4];
         loop {
-            // The last ones take longest.
-            let Some(i) = MAKES.len().checked_sub(1 + next.fetch_add(1, Ordering::Relaxed)) else {
+            // The last budgets take longest.
+            let Some(i) = FAMILIES.len().checked_sub(1 + next.fetch_add(1, Ordering::Relaxed)) else {
                 return sums;
             };
-            let found = within_budgets(i, MAKES[i]);
+            let found = within_budgets(i, FAMILIES[i]);
             sums.iter_mut().zip(found).for_each(|(sum, n)| *sum += n);
         }
     };
@@ -137,7 +136,7 @@ fn the_least_that_will_do_does() {
     }
 }
 
-/// Evaluation goes through its examples a partial of training at a time: it may not ask for more memory.
+/// Evaluation processes its examples in slices of one training partial, so it needs no more memory.
 #[test]
 fn what_can_be_trained_can_be_evaluated() {
     let sizes = Bindings::new().with("batch", 32).with("length", 16);

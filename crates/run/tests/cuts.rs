@@ -1,9 +1,10 @@
-//! Several devices share every node of a job. The bits are those of one device wherever no sum is divided, for
-//! inputs of any size, in evaluation, within budgets, and through checkpoints; from outside weights are whole.
+//! Several devices divide every node of a job. The bits are those of one device if no sum is divided: for inputs of any
+//! size, in evaluation, within budgets, and with checkpoints. Checkpoints hold whole weights.
 
-mod makes;
+mod families;
 mod small_models;
 
+use families::FAMILIES;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
 use gulliver_graph::model::param::ParamValue;
@@ -19,12 +20,11 @@ use gulliver_run::checkpoint::{PIECE, fingerprint};
 use gulliver_run::data::Batch;
 use gulliver_run::host::HostData;
 use gulliver_run::session::{Key, Outcome, Session, SessionError, SessionOptions, Which, divided};
-use makes::MAKES;
 use small_models::{data, small};
 
 const STEPS: u64 = 2;
 
-/// The graphs that train and evaluate.
+/// The training and the evaluation graph.
 fn graphs(name: &str, optimizer: &str, clip: Option<Clip>) -> (Graph, Graph) {
     let row = MODELS.iter().find(|row| row.name == name).unwrap();
     let model = model(name, &small(row)).unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -40,15 +40,15 @@ fn sized(batch: usize, length: usize) -> Bindings {
     Bindings::new().with("batch", batch).with("length", length)
 }
 
-/// How nodes are cut.
+/// The rule by which nodes are cut.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum How {
-    /// Each along the first, or last, axis that divides no sum.
+    /// Along the first, or last, axis that divides no sum.
     First,
     Last,
-    /// Each along the last axis there is.
+    /// Along the last axis.
     Any,
-    /// As the search says that moves least.
+    /// As the search chooses.
     Searched,
 }
 
@@ -110,14 +110,14 @@ fn weights(session: &mut Session) -> String {
     fingerprint(&session.tensors().unwrap())
 }
 
-/// Steps of both are close, and the same if no sum is divided.
+/// Compares steps: equal if no sum is divided, else close.
 fn assert_close(found: &Outcome, expected: &Outcome, exact: bool, what: &str) {
     if exact {
         assert_eq!(found, expected, "{what}");
     }
     for (scalar, x) in &expected.scalars {
         let off = (x - found.scalars[scalar]).abs();
-        // Norms of gradients through statistics of few examples lose more digits than losses.
+        // Gradient norms through statistics of few examples lose more digits than losses.
         let close = if scalar.ends_with("loss") { 1e-5 } else { 1e-3 };
         assert!(off <= close * (1.0 + x.abs()), "{what}: {scalar} is {x}, off by {off}");
     }
@@ -126,12 +126,12 @@ fn assert_close(found: &Outcome, expected: &Outcome, exact: bool, what: &str) {
 #[test]
 fn parts_of_nodes_on_several_devices_are_the_whole() {
     let mut exchanged = 0;
-    for (i, name) in MAKES.into_iter().enumerate() {
+    for (i, name) in FAMILIES.into_iter().enumerate() {
         let partials = if i.is_multiple_of(3) && !["resnet18", "dcgan"].contains(&name) { 2 } else { 1 };
         let (slice, sizes) = (sized(4, 7), sized(4 * partials, 7));
         for (devices, how) in [(2, How::First), (3, How::Last), (2, How::Any), (2, How::Searched)] {
             let exact = matches!(how, How::First | How::Last);
-            // Where sums are divided, gradients near zero must not be divided by themselves.
+            // If sums are divided, gradients near zero must not be normalised by their own size.
             let (train, _) = graphs(name, if exact { "adamw" } else { "sgd" }, Some(Clip::Norm(0.5)));
             let data = data(&train, &sizes);
             let mut alone = Session::new(train.clone(), None, options(partials), 11).unwrap();
@@ -159,7 +159,7 @@ fn inputs_of_several_sizes_train_and_evaluate_to_the_same_bits() {
         let first = sized(6, 7);
         let mut one = alone(&graphs, partials);
         let mut several = exactly(&graphs, vec![options(partials); 3], &first, How::First).unwrap();
-        // Also fewer examples than devices, and the first size again.
+        // Includes fewer examples than devices, and the first size again.
         for (n, (batch, length)) in [(6, 7), (4, 5), (2, 7), (6, 7), (12, 3), (4, 5)].into_iter().enumerate()
         {
             let data = data(&graphs.0, &sized(batch, length));
@@ -174,7 +174,7 @@ fn inputs_of_several_sizes_train_and_evaluate_to_the_same_bits() {
     }
 }
 
-/// Noise is that of all devices together, as is a mask that nobody gave.
+/// Noise inputs and default masks are those of the whole batch.
 #[test]
 fn what_a_batch_lacks_is_completed_for_the_whole() {
     for (name, field, partials) in [("dcgan", "z", 1), ("bert", "mask", 2)] {
@@ -221,7 +221,7 @@ fn checkpoints_do_not_depend_on_devices() {
         step(&mut expected, &data, at as u64);
         assert_eq!(weights(to), weights(&mut expected), "after {at}");
     }
-    // Neither too many bytes, nor of what is not there.
+    // Too many bytes, and an unknown name.
     let several = &mut sessions[2];
     let (name, _, shape) = several.layout().remove(0);
     let bytes = 4 * shape.iter().product::<usize>();
@@ -237,7 +237,7 @@ fn checkpoints_do_not_depend_on_devices() {
     }
 }
 
-/// Weights leave the devices, each of which has a budget of its own; pieces are read and written wherever they are.
+/// Devices have separate budgets and swap weights out; pieces are read and written on every tier.
 #[test]
 fn devices_may_have_budgets_of_their_own() {
     for (name, how, disk) in
@@ -271,7 +271,7 @@ fn devices_may_have_budgets_of_their_own() {
         let peaks: Vec<u64> = several.devices().map(|device| device.peak()).collect();
         assert!(peaks[1] <= needed * 60 / 100, "{name}: {peaks:?} of {needed}");
 
-        // There and back, a piece at a time.
+        // Reads and writes back, a piece at a time.
         let mut other = exactly(&graphs, vec![within(60); 2], &sizes, How::Last).unwrap();
         for (name, dtype, shape) in several.layout() {
             let bytes = dtype.size() * shape.iter().product::<usize>();
@@ -312,7 +312,7 @@ fn a_step_that_fails_changes_nothing_and_names_the_device() {
             *tokens.last_mut().unwrap() = 1 << 40;
         }
     }
-    // Only the second device sees the last example.
+    // Only the second device reads the last example.
     let cut = named(&tokens.0, &sized(4, 7), &Devices::new(2), "data").unwrap();
     let planners = divided(&tokens.0, None, vec![options(1); 2], &sized(4, 7), cut).unwrap();
     let mut several = Session::together(planners, 11).unwrap();
@@ -327,15 +327,15 @@ fn a_step_that_fails_changes_nothing_and_names_the_device() {
 
 #[test]
 fn cuts_by_name_train_every_make_of_model() {
-    for (i, name) in MAKES.into_iter().enumerate() {
+    for (i, name) in FAMILIES.into_iter().enumerate() {
         let graphs = graphs(name, "sgd", Some(Clip::Norm(0.5)));
-        // Statistics of fewer examples make more of the last digits than there is in them.
+        // Statistics of fewer examples amplify rounding errors.
         let sizes = sized(12, 7);
         let data = data(&graphs.0, &sizes);
         let key = Key { seed: 1, step: STEPS };
         let mut one = alone(&graphs, 1);
         let mut expected: Vec<Outcome> = (0..STEPS).map(|n| step(&mut one, &data, n)).collect();
-        // Sums over few examples and all of space are divided: norms lose more digits than elsewhere.
+        // Sums over few examples and all positions are divided, so norms lose more digits than elsewhere.
         expected.iter_mut().for_each(|outcome| outcome.scalars.retain(|name, _| !name.ends_with("norm")));
         let evaluated = one.evaluate(&data, key).unwrap();
         for (n, (strategy, _)) in NAMES.into_iter().enumerate() {
@@ -349,7 +349,7 @@ fn cuts_by_name_train_every_make_of_model() {
             let cut = found.unwrap_or_else(|e| panic!("{name}: {e}"));
             let what = format!("{name} by {strategy} on {devices}");
             let lies = |spread: Spread| cut.values.iter().flatten().any(|s| *s == spread);
-            // Space is divided, with halos and all, where there is some.
+            // Spatial axes are divided, with halos, if the model has any.
             assert!(!strategy.ends_with("spatial") || lies(Spread::Along(2)), "{what}");
             let planners = divided(&graphs.0, Some(&graphs.1), vec![options(1); devices], &sizes, cut);
             let mut several = Session::together(planners.unwrap(), 11).unwrap();
@@ -364,7 +364,7 @@ fn cuts_by_name_train_every_make_of_model() {
     }
 }
 
-/// Space of images and volumes over 2 to 4 devices, alike or not, with extents that are not multiples of that.
+/// Spatial axes of images and volumes over 2 to 4 devices, equal or not, with extents that are not multiples of the number.
 #[test]
 fn space_is_divided_with_halos() {
     for (name, size) in [("cnn", 14), ("cosmoflow", 19)] {

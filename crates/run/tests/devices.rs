@@ -1,10 +1,10 @@
-//! Several devices train one job, data parallel or as a pipeline. The bits are those of one device with as many
-//! partials, within budgets too. Bytes between devices are those planned, and a device that fails stops all of them
-//! with one error.
+//! Several devices train one job, data parallel or as a pipeline. The bits are those of one device with as many partials,
+//! also within budgets. Bytes between devices are those planned. A device that fails stops all with one error.
 
-mod makes;
+mod families;
 mod small_models;
 
+use families::FAMILIES;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Phase};
 use gulliver_graph::model::{MODELS, model};
@@ -25,7 +25,6 @@ use gulliver_run::session::{
     sharded,
 };
 use gulliver_run::team::cores;
-use makes::MAKES;
 use small_models::{data, small};
 use std::sync::Arc;
 
@@ -45,7 +44,7 @@ fn on_devices(graph: &Graph, devices: Vec<SessionOptions>) -> Result<Session, Se
     Session::together(planners(graph, None, devices)?, 11)
 }
 
-/// Weights and states after some steps, and every scalar on the way.
+/// Weights and states after some steps, and every scalar of these steps.
 fn train(session: &mut Session, batch: &Batch) -> (String, Vec<(String, u64)>) {
     let mut scalars = Vec::new();
     for step in 0..STEPS {
@@ -60,7 +59,7 @@ fn train(session: &mut Session, batch: &Batch) -> (String, Vec<(String, u64)>) {
 
 #[test]
 fn every_make_of_model_trains_to_the_same_bits_on_any_number_of_devices() {
-    for (i, name) in MAKES.into_iter().enumerate() {
+    for (i, name) in FAMILIES.into_iter().enumerate() {
         let optimizer = if i.is_multiple_of(2) { "adamw" } else { "sgd" };
         let clip = i.is_multiple_of(3).then_some(Clip::Norm(0.5));
         let graph = graph(name, optimizer, clip);
@@ -77,7 +76,7 @@ fn every_make_of_model_trains_to_the_same_bits_on_any_number_of_devices() {
 
 #[test]
 fn devices_may_take_several_partials_each() {
-    for (i, name) in MAKES.into_iter().enumerate() {
+    for (i, name) in FAMILIES.into_iter().enumerate() {
         let optimizer = if i.is_multiple_of(2) { "sgd" } else { "adamw" };
         let clip = i.is_multiple_of(3).then_some(Clip::Norm(0.5));
         let graph = graph(name, optimizer, clip);
@@ -96,7 +95,7 @@ fn devices_may_take_several_partials_each() {
     }
 }
 
-/// Bytes that each device takes of a gradient are at most twice its size, however many devices there are.
+/// Each device receives at most twice the bytes of a gradient, however many devices there are.
 #[test]
 fn gradients_are_added_up_with_least_traffic() {
     let graph = graph("gpt", "sgd", None);
@@ -108,7 +107,7 @@ fn gradients_are_added_up_with_least_traffic() {
         let Ledger { from_peers, .. } = session.ledger();
         let n = devices as u64;
         let least = STEPS * 2 * (n - 1) * weights;
-        // Small ones are fetched by everyone, with one collective instead of two.
+        // Every device fetches small gradients whole, with one collective instead of two.
         let most = STEPS * n * (n - 1) * weights;
         assert!((least..=most).contains(&from_peers), "{devices}: {least} <= {from_peers} <= {most}");
         assert!(devices > 2 || from_peers == least);
@@ -158,7 +157,7 @@ fn partials_are_those_of_one_device() {
     assert_eq!(said, "a batch of 7 cannot be divided into 2 equal partials");
 }
 
-/// The batch with one number that is wrong, in the share of the second of two devices.
+/// The batch with one wrong number, in the share of the second of two devices.
 fn spoiled(mut batch: Batch, spoil: impl Fn(&mut HostData)) -> Batch {
     batch.fields.iter_mut().for_each(|(_, tensor)| spoil(tensor.data_mut()));
     batch
@@ -203,13 +202,12 @@ fn a_device_that_fails_stops_all_with_one_error() {
         let last = devices - 1;
         assert!(said.starts_with(&format!("step 7, device {last}: ")), "{said}");
         assert!(said.contains("is not below"), "{said}");
-        // It stays stopped, and nobody hangs.
+        // It stays stopped, and no device hangs.
         assert!(session.step(&bad, Key { seed: 0, step: 7 }, &|_| None).is_err());
     }
 }
 
-/// Links of stated speeds and notes of when things happen change no bit; what passes each link is what was
-/// planned.
+/// Throttled links and recording change no bit; the bytes over each link are those planned.
 #[test]
 fn links_are_passed_as_planned() {
     let graph = graph("mlp", "sgd", None);
@@ -241,7 +239,7 @@ fn links_are_passed_as_planned() {
         let planned: Vec<u64> = over_links(&pairs, &topology).iter().map(|bytes| STEPS * bytes).collect();
         assert_eq!(throttle.bytes(), planned, "{percent} %");
         assert!(planned.iter().any(|bytes| *bytes > 0));
-        // Everything that does something was noted, once.
+        // Every step with an effect was recorded once.
         for (device, plan) in plans.iter().enumerate() {
             let does = |step: &u32| plan.stream(&plan.steps[*step as usize].act).is_some();
             let all: Vec<u32> = (0..plan.steps.len() as u32).filter(does).collect();
@@ -254,8 +252,7 @@ fn links_are_passed_as_planned() {
     assert!(alone.recorded().is_empty());
 }
 
-/// A message that is alone on links which all devices share has all of their speed: two links at once carry it from
-/// one device to the other.
+/// A single message on shared links has their full speed: two links carry it at once from one device to the other.
 #[test]
 fn a_message_alone_on_shared_links_takes_as_long_as_its_bytes() {
     let graph = graph("mlp", "sgd", None);
@@ -277,7 +274,7 @@ fn a_message_alone_on_shared_links_takes_as_long_as_its_bytes() {
     assert!(bytes > 0 && (met * rate / bytes as f64 - 1.0).abs() < 0.01, "{met} s for {bytes} bytes");
 }
 
-/// A pipeline on so many devices.
+/// A pipeline on this many devices.
 fn in_line(
     graph: &Graph,
     devices: Vec<SessionOptions>,
@@ -289,7 +286,7 @@ fn in_line(
 
 #[test]
 fn every_make_of_model_trains_to_the_same_bits_in_a_pipeline() {
-    for (i, name) in MAKES.into_iter().enumerate() {
+    for (i, name) in FAMILIES.into_iter().enumerate() {
         let optimizer = if i.is_multiple_of(2) { "adamw" } else { "sgd" };
         let clip = i.is_multiple_of(3).then_some(Clip::Norm(0.5));
         let graph = graph(name, optimizer, clip);
@@ -315,7 +312,7 @@ fn every_make_of_model_trains_to_the_same_bits_in_a_pipeline() {
     }
 }
 
-/// Others wait for what a stage sends, nobody for its updates: those used to come first where a stage sends last.
+/// A stage sends before it updates: others wait for its messages, but not for its updates.
 #[test]
 fn gradients_leave_a_stage_before_its_updates() {
     let graph = graph("mlp", "sgd", None);
@@ -340,8 +337,8 @@ fn gradients_leave_a_stage_before_its_updates() {
     }
 }
 
-/// Where devices use all cores and no link holds anything up, nobody would hold collectives beside the computation but at
-/// its expense. Over links, and in pipelines, somebody does.
+/// If devices use all cores and there are no links, collectives run inline, because a thread beside the computation would
+/// only take a core from it. Over links, and in pipelines, they run beside it.
 #[test]
 fn devices_that_use_all_cores_hold_their_collectives_themselves() {
     let graph = graph("mlp", "sgd", None);
@@ -368,10 +365,10 @@ fn devices_that_use_all_cores_hold_their_collectives_themselves() {
     }
 }
 
-/// Weights and states in shards, put together once or twice in a step: the bits of one device.
+/// Sharded weights and states, gathered once or twice in a step, give the bits of one device.
 #[test]
 fn shards_of_weights_give_the_same_bits() {
-    for (i, name) in MAKES.into_iter().enumerate() {
+    for (i, name) in FAMILIES.into_iter().enumerate() {
         let optimizer = if i.is_multiple_of(2) { "adamw" } else { "sgd" };
         let clip = i.is_multiple_of(3).then_some(Clip::Norm(0.5));
         let graph = graph(name, optimizer, clip);

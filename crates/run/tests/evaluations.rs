@@ -1,5 +1,5 @@
-//! A run that is stopped in the middle of an evaluation goes on as if it had not been: the evaluation that was due is
-//! made first, and schedules and the best evaluation see every one exactly once.
+//! A run that was stopped during an evaluation resumes as if it had not been stopped: the pending evaluation comes first,
+//! and schedule and best evaluation observe every evaluation exactly once.
 
 use gulliver_graph::lr::LrSchedule;
 use gulliver_graph::model::model;
@@ -14,13 +14,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
-/// Validation examples that are counted, and that may ask for an end or fail when a certain batch is read.
+/// Validation examples that count batches and stop the run, or fail, at a given batch.
 struct Watched {
     inner: Arc<dyn Dataset>,
     left: AtomicI64,
     stop: Arc<AtomicBool>,
     fails: bool,
-    /// How long a batch takes.
+    /// Time of a batch.
     takes: Duration,
 }
 
@@ -72,11 +72,11 @@ fn session() -> Session {
 }
 
 fn schedule() -> LrSchedule {
-    // Drops whenever an evaluation is not much better than the best, so that each one matters.
+    // Drops the rate whenever an evaluation is not much better than the best, so that each one matters.
     LrSchedule::new("reduce-on-plateau", &[("patience", 0.0), ("threshold", 0.5)], &[], 0).unwrap()
 }
 
-/// Data whose validation part asks for an end, or fails, at its `left`-th batch.
+/// Data whose validation part stops the run, or fails, at its `left`-th batch.
 fn sources(left: i64, stop: &Arc<AtomicBool>, fails: bool) -> Sources {
     slow_sources(left, stop, fails, Duration::ZERO)
 }
@@ -96,7 +96,7 @@ fn slow_sources(left: i64, stop: &Arc<AtomicBool>, fails: bool, takes: Duration)
     Sources::new((train, validation.map(watch)), 8, 1).unwrap()
 }
 
-/// Trains from a beginning; the fingerprint, the rates and evaluations told of, and whether it was interrupted.
+/// Trains; returns the fingerprint, the reported rates and evaluations, and whether it was interrupted.
 fn run(
     session: &mut Session,
     schedule: &mut LrSchedule,
@@ -131,7 +131,7 @@ fn an_evaluation_that_was_cut_short_is_made_first_when_the_run_goes_on() {
         let first = sources(left, &stop, false);
         let first =
             run(&mut session(), &mut schedule(), &first, &options, &Resumed::default(), &stop).unwrap();
-        // A stop during the last batch of the last evaluation comes too late.
+        // A stop during the last batch of the last evaluation has no effect.
         assert_eq!(first.2, left < 16, "{left}");
         let (mut session, mut schedule) = (session(), schedule());
         let (_, mut stored) = checkpoint::latest(&dir).unwrap().found.unwrap();
@@ -170,7 +170,7 @@ fn long_evaluations_tell_how_far_they_are() {
     };
     let (mut session, mut schedule) = (session(), schedule());
     train(&mut session, &mut schedule, &data, &options, &Resumed::default(), &never, &mut notify).unwrap();
-    // Two batches take longer than the time between notices, and no more than three are evaluated.
+    // Two batches take longer than the time between notices, and at most three are evaluated.
     assert!(
         !told.is_empty() && told.iter().all(|(step, done, of)| *step == 3 && done < of && *of == 3),
         "{told:?}"

@@ -1,5 +1,4 @@
-//! Fusion changes no bit: every model of the table, made small, trained fused and unfused through the
-//! executor; and it needs no more memory.
+//! Fusion changes no bit and needs no more memory: every model of the table, made small, is trained fused and unfused.
 
 mod small_models;
 
@@ -17,7 +16,7 @@ fn session(graph: &Graph, threads: usize, partials: u32) -> Session {
     Session::new(graph.clone(), None, options, 11).unwrap()
 }
 
-/// Weights and states after some steps, and every scalar on the way.
+/// Weights and states after some steps, and every scalar of these steps.
 fn train(graph: &Graph, threads: usize, partials: u32, sizes: &Bindings) -> (String, Vec<(String, u64)>) {
     let batch = data(graph, sizes);
     let mut session = session(graph, threads, partials);
@@ -52,7 +51,7 @@ fn every_model_trains_to_the_same_bits_in_no_more_memory() {
         for threads in [1, 2] {
             let (before, after) =
                 (arena(&plain, threads, partials, &sizes), arena(&fused, threads, partials, &sizes));
-            // Models this small: a few lanes of scratch, and where the packing happens to end.
+            // For models this small, scratch and alignment may cost a few bytes more.
             let spare = before / 100;
             assert!(
                 after <= before + spare,

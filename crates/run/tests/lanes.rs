@@ -1,5 +1,5 @@
-//! Jobs trained as an array on lanes end as they end alone: with seeds, rates, hyper-parameters, clipping
-//! limits, schedules and data orders of their own, on any number of lanes, after others failed, and in two parts.
+//! Jobs trained as an array on lanes have the results they have alone: with different seeds, rates, hyper-parameters,
+//! clipping limits, schedules and data orders, on any number of lanes, after others failed, and when resumed.
 
 use gulliver_graph::lr::LrSchedule;
 use gulliver_graph::model::head::Head;
@@ -119,7 +119,7 @@ fn members_have_clipping_limits_of_their_own() {
     let value = |limit: f32| Clip::Value(limit);
     let never = AtomicBool::new(false);
     for (name, clip) in [("hyper.clip_norm", &norm as &dyn Fn(f32) -> Clip), ("hyper.clip_value", &value)] {
-        // Alone the limit is that of the job's own graph; in an array it is fed.
+        // Alone, the limit is part of the graph of the job; in an array it is an input.
         let bare = || TrainOptions { hyper: BTreeMap::new(), ..options(0, None) };
         let alone = limits.map(|limit| {
             let (mut session, mut schedule) = (clipped(1, 0, clip(limit)), schedule(0));
@@ -150,7 +150,7 @@ fn no_more_members_are_in_memory_than_there_is_room_for() {
             let options = TrainOptions { log_every: 1, ..options(m, None) };
             Member::new(schedule(m), data[m % 4].clone(), options)
         };
-        // Members that have done a step and are not at their end, and the most there were.
+        // Members that have begun and not ended, and the peak of their number.
         let begun = Mutex::new((BTreeSet::new(), 0));
         let tell = |m: usize, notice: Notice| {
             let (begun, most) = &mut *begun.lock().unwrap();
@@ -160,7 +160,7 @@ fn no_more_members_are_in_memory_than_there_is_room_for() {
                 _ => false,
             };
             *most = begun.len().max(*most);
-            // Long enough for others to have their turn.
+            // Long enough for others to be trained.
             std::thread::sleep(Duration::from_millis(1));
         };
         let all = (0..5).map(make).collect();

@@ -1,5 +1,5 @@
-//! Operators at sizes where work is divided over threads: the same bits for every team and when weights
-//! and states are all written in place, close to the reference, and bad labels are refused.
+//! Operators at sizes where work is divided over threads: the same bits for every team and when results overwrite operands,
+//! close to the reference, and invalid labels are refused.
 
 use gulliver_graph::dtype::DType;
 use gulliver_graph::op::Op;
@@ -58,7 +58,7 @@ impl Buffer {
     }
 }
 
-/// The results, all of which must be floats; `over` writes them over operands wherever that is allowed.
+/// The results, which must be floats; with `over`, they overwrite operands wherever allowed.
 fn run(sample: &Sample, inputs: &[Tensor], team: &Team, over: bool) -> Result<Vec<Vec<f32>>, KernelError> {
     let ins: Vec<TensorType> =
         sample.inputs.iter().map(|i| TensorType { dtype: i.dtype, shape: i.shape.clone() }).collect();
@@ -73,14 +73,14 @@ fn run(sample: &Sample, inputs: &[Tensor], team: &Team, over: bool) -> Result<Ve
     let mut out_slots: Vec<Slot> =
         results.iter_mut().map(|r| Slot { start: r.as_mut_ptr().cast(), bytes: r.len() * 4 }).collect();
     let mut pairs = if over { sample.op.def().in_place() } else { Vec::new() };
-    // A result lies over one operand only.
+    // A result overwrites only one operand.
     pairs.reverse();
     pairs.dedup_by_key(|p| p.1);
     for &(i, o) in &pairs {
         out_slots[o] = in_slots[i];
     }
     let scratch = Slot { start: scratch.as_mut_ptr().cast(), bytes: scratch.len() * 4 };
-    // SAFETY: all slots are distinct vectors, save results written over operands of their type.
+    // SAFETY: all slots are distinct vectors, except results that overwrite operands of their type.
     let mut call = unsafe { Call::new(team, &in_slots, &out_slots, Some(scratch)) };
     (lowered.run)(&mut call)?;
     for (i, o) in pairs {
@@ -201,7 +201,7 @@ fn labels_outside_the_classes_are_refused() {
             let mut inputs = sample.tensors(3);
             inputs[1].data[4] = label as f64;
             let result = run(&sample, &inputs, &team, false);
-            // The largest label is not a float; it saturates to the same number.
+            // The largest label is not representable as a float; it saturates to the same number.
             let refused = KernelError::Index { index: label, position: 4, bound: 3 };
             assert_eq!(result.err(), (!fine).then_some(refused), "{:?} label {label}", sample.op);
         }

@@ -1,6 +1,5 @@
-//! Every operator of the table on its kernel, by looping over samples: against the reference kernel;
-//! the same bits for any number of threads and any instruction set; every cut along an output axis the
-//! same bits as the whole; written over an operand the same bits as written apart.
+//! Every operator of the table on its kernel, for all samples: close to the reference kernel; the same bits for any number
+//! of threads, any instruction set, any cut along an output axis, and when a result overwrites an operand.
 
 use gulliver_graph::dtype::DType;
 use gulliver_graph::op::Op;
@@ -15,7 +14,7 @@ use gulliver_run::team::isa::Isa;
 
 mod samples;
 
-/// The operators' own samples, and some that keep several threads busy.
+/// The samples of the operators, and larger ones for several threads.
 fn samples() -> Vec<Sample> {
     Op::samples().into_iter().chain(samples::large()).collect()
 }
@@ -53,12 +52,12 @@ fn types(sample: &Sample) -> (Vec<TensorType>, Vec<TensorType>) {
     (ins, outs)
 }
 
-/// Runs the sample's operator on its kernel; `over` writes an output over an input.
+/// Runs the operator of a sample on its kernel; with `over`, an output overwrites an input.
 fn run(sample: &Sample, inputs: &[Tensor], team: &Team, over: Option<(usize, usize)>) -> Vec<Tensor> {
     let (ins, outs) = types(sample);
     let lowered = lower(&sample.op, &ins, &outs, team.threads(), &Kernels::default());
     let mut operands: Vec<HostTensor> = inputs.iter().zip(&ins).map(|(t, ty)| host(t, ty.dtype)).collect();
-    // Results start as garbage: a kernel must write every element.
+    // Results are not zeroed: a kernel must write every element.
     let mut results: Vec<HostTensor> = outs.iter().map(|ty| HostTensor::zeros(ty.dtype, &ty.shape)).collect();
     results.iter_mut().for_each(|r| r.as_bytes_mut().fill(0x5a));
     let mut scratch = vec![f32::NAN; lowered.scratch as usize / 4];
@@ -72,7 +71,7 @@ fn run(sample: &Sample, inputs: &[Tensor], team: &Team, over: Option<(usize, usi
         out_slots[o] = in_slots[i];
     }
     let scratch = Slot { start: scratch.as_mut_ptr().cast(), bytes: scratch.len() * 4 };
-    // SAFETY: all slots are distinct vectors, save the one that is written over an operand of its type.
+    // SAFETY: all slots are distinct vectors, except a result that overwrites an operand of its type.
     let mut call = unsafe { Call::new(team, &in_slots, &out_slots, Some(scratch)) };
     (lowered.run)(&mut call).unwrap_or_else(|e| panic!("{:?}: {e}", sample.op));
     if let Some((i, o)) = over {
@@ -85,7 +84,7 @@ fn same_bits(a: &Tensor, b: &Tensor) -> bool {
     a.shape == b.shape && a.data.iter().zip(&b.data).all(|(x, y)| x.to_bits() == y.to_bits())
 }
 
-/// Operators that need no fast kernel: what they make is small or made once.
+/// Operators without a fast kernel: their results are small or made once.
 fn may_be_slow(op: &Op) -> bool {
     matches!(op, Op::Cast(cast) if !cast.to.is_float())
 }
@@ -134,7 +133,7 @@ fn threads_and_instructions_do_not_change_bits() {
     }
 }
 
-/// Which operands members share: none, the first, and all but the first.
+/// The operands that members share: none, the first, and all but the first.
 fn shares(operands: usize) -> Vec<Vec<usize>> {
     let mut all = vec![Vec::new()];
     if operands > 1 {
@@ -147,7 +146,7 @@ fn shares(operands: usize) -> Vec<Vec<usize>> {
 fn members_of_arrays_have_the_bits_they_have_alone() {
     let (one, teams) = (Team::new(1), [1, 2, 3].map(Team::new));
     for sample in samples().iter().filter(|s| !s.inputs.is_empty() && !matches!(s.op, Op::Array(_))) {
-        // Some samples keep several threads busy for long; two members are as good as eight there.
+        // Two members suffice for samples that take long.
         let small = sample.output_shapes().iter().all(|s| s.iter().product::<usize>() < 2000);
         for (members, shared) in [1, 2, 3, 8]
             .into_iter()

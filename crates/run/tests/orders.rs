@@ -1,4 +1,4 @@
-//! The order of a step decides how much memory it needs, never what it computes.
+//! The order of a step affects its memory, never its results.
 
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;

@@ -1,5 +1,5 @@
-//! Jobs whose graphs differ in places, fused where they agree: every member has the bits it has alone, and
-//! what is equal is done together.
+//! Jobs whose graphs differ in part, fused where they agree: every member has the bits it has alone, and equal parts are
+//! computed together.
 
 mod jobs;
 mod nets;
@@ -37,7 +37,7 @@ struct Array<'a> {
     graphs: &'a [Graph],
     jobs: Vec<Job>,
     fused: Fused,
-    /// Whose an input is, in order of rows, with its value in the member's graph.
+    /// The members of an input, in the order of rows, with its value in the graph of each.
     whose: BTreeMap<Value, Vec<(usize, Value)>>,
     planner: Planner,
     program: Program,
@@ -65,7 +65,7 @@ impl<'a> Array<'a> {
         array
     }
 
-    /// Where bytes of a member's weight or state begin.
+    /// Offset of the weight or state of a member.
     fn offset(&self, member: usize, value: Value) -> (gulliver_plan::document::plan::Tier, u64) {
         let place = self.fused.places[member][value.index()];
         let residence = self.planner.persistent().residences[&self.fused.graph.value(place.value).name];
@@ -158,7 +158,7 @@ impl<'a> Array<'a> {
     }
 }
 
-/// Trains members together and alone, and compares every step and all weights and states; the array.
+/// Trains members together and alone, compares every step and all weights and states, and returns the array.
 fn compare<'a>(what: &str, graphs: &'a [Graph], steps: u64, own: bool, partials: u32) -> Array<'a> {
     let options = SessionOptions { threads: 2, partials, ..SessionOptions::default() };
     let jobs = jobs(graphs.len(), own);
@@ -196,7 +196,7 @@ fn networks_that_differ_somewhere_have_the_bits_they_have_alone() {
     let classes = |classes| Net { classes, ..plain() };
     let deeper = || net(vec![layer(32); 5]);
     let all = ["layer0", "layer1", "layer2", "layer3", "head"];
-    // Networks, and the layers whose matrices are one value for all.
+    // Networks, and the layers whose matrices are fused into one value.
     for (what, nets, together) in [
         ("the same", vec![plain(), plain()], &all[..]),
         ("another function", vec![plain(), tanh(1)], &all),
@@ -229,7 +229,7 @@ fn members_need_not_have_the_same_optimizer_data_or_slices() {
             compare(&format!("{optimizers:?}, {own}, {partials}"), &graphs, 10, own, partials);
         }
     }
-    // Whatever updates do, the rest is done together.
+    // Everything but the updates is computed together.
     let graphs = ["adam", "sgd"].map(|optimizer| nets[0].graph(optimizer, None));
     let array = compare("optimizers", &graphs, 10, false, 1);
     let report = array.fused.report;
@@ -253,7 +253,7 @@ fn small_graph(name: &str, changes: &[(&str, ParamValue)], optimizer: &str) -> G
 #[test]
 fn models_that_differ_somewhere_have_the_bits_they_have_alone() {
     use ParamValue::{Float, Int};
-    // Models, and the least share of operations that are done together.
+    // Models, and the least share of operations that are computed together.
     for (name, changes, least) in [
         ("cnn", vec![("classes", Int(5)), ("classes", Int(7))], 0.95),
         ("resnet18", vec![("classes", Int(5)), ("classes", Int(7))], 0.99),
@@ -300,7 +300,7 @@ fn any_layer() -> impl Strategy<Value = Layer> {
     })
 }
 
-/// A network, and others that are like it but for a few layers changed, added or left out.
+/// A network, and variants with a few layers changed, added or removed.
 fn any_nets() -> impl Strategy<Value = Vec<Net>> {
     let change = (any::<prop::sample::Index>(), 0..3u8, any_layer());
     let changes = prop::collection::vec(prop::collection::vec(change, 0..3), 1..3);

@@ -1,4 +1,4 @@
-//! Real data, where `test.sh` could install it: Fashion-MNIST as Debian packs it.
+//! Real data, if `test.sh` could install it: Fashion-MNIST from the Debian package.
 
 use gulliver_run::data::{DataOptions, open};
 use std::path::Path;

@@ -97,7 +97,7 @@ fn budgets_too_small_are_refused_before_the_first_step() {
     let plan = needed.plan(Which::Train, &sizes).unwrap();
     let (arena, state) = (plan.spaces[0].bytes, plan.persistent_bytes());
     assert!(gpt(0.0, 1, Some(arena)).unwrap().plan(Which::Train, &sizes).is_ok());
-    // More than weights and states take, and less than any operator needs beside them.
+    // More than weights and states need, and less than any operator needs in addition.
     let short = state + 16 * 1024;
     let error = gpt(0.0, 1, Some(short)).unwrap().plan(Which::Train, &sizes).err().unwrap().to_string();
     assert!(
@@ -114,7 +114,7 @@ fn an_objective_that_fails_changes_nothing_and_those_before_it_once() {
     for (objective, name) in ["first", "second"].into_iter().enumerate() {
         g.enter(Phase::Forward, objective as u32);
         let w = g.weight(name, &[2], Init::Constant(1.0)).unwrap();
-        // The second takes the root of numbers below zero.
+        // The second takes the root of negative numbers.
         let y = if objective == 0 { x } else { g.sqrt(x).unwrap() };
         let loss = g.sum_all(y).unwrap();
         g.output(&format!("{name}.loss"), loss);

@@ -1,8 +1,8 @@
-//! Weights and their gradients over the links to the host in the plans of several devices that have room for few of
-//! them: three times in a pipeline and on each device of data parallel, however many partials; again for every partial
-//! where memory is paged on demand. What was planned for every link passes it, and no bit changes.
+//! How often weights and gradients cross the links to the host when devices have memory for few of them: three times in a
+//! pipeline and on each device of data parallel, however many partials; once per partial if memory is paged on demand.
+//! The bytes over every link are those planned, and no bit changes.
 
-// For its data alone.
+// Used for its data only.
 #[allow(dead_code)]
 mod small_models;
 
@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 const DEVICES: u32 = 2;
 
-/// Twelve layers alike, of which a device has room for few.
+/// Twelve equal layers, of which a device can hold few.
 fn deep() -> Graph {
     let sizes = ints(&[64; 13]);
     let optimizer = Optimizer::new("sgd", &[]).unwrap();
@@ -58,7 +58,7 @@ fn options(partials: u32, memory: u64, throttle: Option<&Arc<Throttle>>) -> Sess
     }
 }
 
-/// By weight: times its bytes, or those of its gradient, are fetched and stored.
+/// For each weight, how often it and its gradient are fetched and stored.
 fn crossings(graph: &Graph, plan: &Plan) -> HashMap<String, [u64; 2]> {
     let mut of_gradient: HashMap<Value, String> = HashMap::new();
     for node in graph.nodes.iter().filter(|node| node.phase == Phase::Update) {
@@ -129,7 +129,7 @@ fn weights_cross_three_times_in_a_pipeline_and_on_each_device_of_data_parallel()
         let mut each = planners(&graph, None, grouped).unwrap();
         let share = sizes(partials / DEVICES);
         let data = swapped(&mut each, &share, None);
-        // A sum that partials were added to is nothing to compute from again.
+        // A sum of partials cannot be recomputed.
         let [paged, again] = [None, Some(10)].map(|segments| {
             let paged = Paged { memory, eviction: Eviction::AlwaysWritten, segments };
             let paged = SessionOptions { paged: Some(paged), memory: None, ..devices[0].clone() };
@@ -143,10 +143,10 @@ fn weights_cross_three_times_in_a_pipeline_and_on_each_device_of_data_parallel()
             times(paged),
             times(again)
         );
-        // What is used last in the forward pass and first in the backward pass stays, and so does some of the rest.
+        // Weights used last in the forward pass and first in the backward pass stay, and some others.
         assert!((2 * all..=3 * all).contains(&pipeline), "{pipeline} of {all}");
-        // Gradients of the partials of a device are apart until the sum of those before it comes; four of each leave
-        // no room for their weight to wait for that.
+        // A device keeps the gradients of its partials separate until the sum of earlier devices arrives; with four
+        // partials there is no room to keep the weight meanwhile.
         assert!(m > 2 || data <= 3 * n * all, "{data} of {all}");
         assert!(2 * data >= 5 * n * all, "{data} of {all}");
         assert!(paged + 4 * m * n * memory >= (4 * m + 2) * n * all, "{paged} of {all}");
@@ -162,7 +162,7 @@ fn links_are_passed_as_planned_in_a_pipeline_with_budgets() {
     }
 }
 
-/// Layers with running statistics, which every partial changes.
+/// Layers with running statistics, which every partial updates.
 fn normed() -> Graph {
     let settings = [("blocks", ints(&[2, 2])), ("width", int(8)), ("size", int(8)), ("classes", int(4))];
     let model = model("resnet18", &settings.map(|(name, value)| (name.to_string(), value))).unwrap();

@@ -1,6 +1,5 @@
-//! Weights and states that live on the host or on disk: moved to the device and back by streams beside the
-//! computation, training gives the same bits, the bytes moved are those of the plan, and faults of the
-//! disk are errors.
+//! Weights and states that reside on the host or on disk and are moved by streams beside the computation: training gives
+//! the same bits, the bytes moved are those of the plan, and disk faults are errors.
 
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
@@ -70,8 +69,8 @@ fn touched(act: &Act) -> Vec<BufferId> {
     places.into_iter().map(|p| p.buffer).collect()
 }
 
-/// The same plan with residences elsewhere: each value is moved to the device at the start, in order of first
-/// use, and back right after its last use.
+/// The same plan with other residences: each value is moved to the device at the start, in the order of first use, and
+/// back right after its last use.
 fn away(graph: &Graph, plan: &Plan, residences: &mut Persistent, tier: impl Fn(usize) -> Tier) -> Plan {
     let mut new = plan.clone();
     let mut ends = [0u64; TIERS.len()];
@@ -134,7 +133,7 @@ struct Trainer<'a> {
     cpu: Cpu,
     program: Program,
     residences: &'a Persistent,
-    /// Tokens and labels are below this.
+    /// Upper bound of tokens and labels.
     below: u64,
 }
 
@@ -235,7 +234,7 @@ fn options(dir: &Path, link: Option<f64>) -> CpuOptions {
     }
 }
 
-/// Bytes a plan moves in one step.
+/// Bytes that a plan moves in one step.
 fn planned(plan: &Plan) -> Ledger {
     let mut ledger = Ledger::default();
     for step in &plan.steps {
@@ -329,7 +328,7 @@ fn a_kernel_that_fails_stops_the_streams_and_changes_nothing() {
     assert!(run(0) == run(2));
 }
 
-/// Opens the file of a disk tier that has no name, as another process could.
+/// Opens the unnamed file of a disk tier, as another process could.
 #[cfg(target_os = "linux")]
 fn file_in(dir: &Path) -> std::fs::File {
     let open = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());

@@ -34,7 +34,7 @@ fn tensor(dtype: DType, shape: &[usize], data: &[f64]) -> HostTensor {
     HostTensor::new(shape, data).unwrap()
 }
 
-/// Runs one step of the graph on a plan and gives the outputs by name.
+/// Runs one step of the graph on a plan and returns the outputs by name.
 fn execute(
     graph: &Graph,
     sizes: &Bindings,

@@ -1,24 +1,23 @@
-//! Checksums of bytes, made while they are copied, so that they come from memory once. They find damage, not
-//! malice.
+//! Checksums of bytes, computed while they are copied, so that memory is read once. They detect damage, not tampering.
 
 use crate::copy::copy;
 
-/// Bytes summed and then copied, while they are in a cache.
+/// Bytes that are summed and then copied while they are in a cache.
 const TOGETHER: usize = 1 << 16;
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Four chains side by side, as a product takes its time.
+/// Four independent chains, which hide the latency of multiplication.
 type Lanes = [u64; 4];
 
-/// A number that differs if any one word of the bytes does, or if they are those of another offset; other
-/// changes leave it as it is once in 2^64 times.
+/// A number that changes with any single word of the bytes and with the offset; other changes go undetected with
+/// probability 2^-64.
 pub fn checksum(offset: u64, bytes: &[u8]) -> u64 {
     let mut lanes = begin(offset, bytes.len());
     let rest = add(&mut lanes, bytes);
     finish(lanes, rest)
 }
 
-/// Copies bytes to where there are as many; their [`checksum`].
+/// Copies bytes between slices of equal length and returns their [`checksum`].
 pub fn copy_summed(offset: u64, from: &[u8], to: &mut [u8]) -> u64 {
     assert_eq!(from.len(), to.len());
     let mut lanes = begin(offset, from.len());
@@ -39,7 +38,7 @@ fn mix(sum: u64, word: &[u8; 8]) -> u64 {
     (sum ^ u64::from_le_bytes(*word)).wrapping_mul(FACTOR).rotate_left(29)
 }
 
-/// Sums what fills all lanes; what does not.
+/// Adds all whole groups of lanes; returns the rest.
 fn add<'a>(lanes: &mut Lanes, bytes: &'a [u8]) -> &'a [u8] {
     let (groups, rest) = bytes.as_chunks::<32>();
     for group in groups {

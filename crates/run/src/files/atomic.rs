@@ -1,23 +1,22 @@
-//! Whole files or none: a file is written beside its place and moved there once it is on disk.
-//! What was there before survives every failure, a full disk and a power cut included. Only regular files are
-//! replaced: devices and pipes are written to, and a symbolic link stays a link to what was written.
+//! Atomic writes: a file is written under a temporary name, synchronised, and renamed. The previous file survives every
+//! failure, including a full disk and a power cut. Only regular files are replaced; devices and pipes are written to, and
+//! symbolic links are followed.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// Ends the name of every unfinished file; such a name also starts with a dot.
+/// Suffix of the name of every unfinished file; the name also starts with a dot.
 pub const UNFINISHED: &str = ".tmp";
 
-/// Replaces the regular file `path`, or makes it, with what `write` writes; or leaves it as it was.
+/// Creates or replaces the regular file `path` with the output of `write`, or leaves it unchanged on failure.
 ///
-/// The bytes go to a hidden file in the same directory, are flushed to disk, and only then take the
-/// name `path`. If anything fails before that, the hidden file is removed. An error after it (the
-/// directory could not be synchronised) means that `path` is whole but might not survive a power cut.
+/// The bytes go to a hidden file in the same directory, which is synchronised and then renamed to `path`. If anything
+/// fails before that, the hidden file is removed. If the directory cannot be synchronised afterwards, `path` is complete
+/// but might not survive a power cut.
 ///
-/// A symbolic link is followed. What is there and is not a regular file, such as a device or a pipe, is
-/// written to directly and stays what it is; directories and sockets are refused.
+/// A symbolic link is followed. A device or a pipe is written to directly; directories and sockets are refused.
 pub fn write_atomic<F>(path: &Path, write: F) -> io::Result<()>
 where
     F: FnOnce(&mut BufWriter<File>) -> io::Result<()>,
@@ -30,15 +29,15 @@ where
     let (file, unfinished) = create_beside(path)?;
     let moved = write_through(file, write).and_then(|()| fs::rename(&unfinished, path));
     if let Err(error) = moved {
-        // The first error is the one worth reporting; a file left behind only costs space.
+        // The first error is reported; a file left behind only costs space.
         let _ = fs::remove_file(&unfinished);
         return Err(error);
     }
     sync_directory(directory_of(path))
 }
 
-/// Whether [`write_atomic`] could write to `path` now, found without changing anything there. A pipe is not
-/// opened, since its reader would see that as the end.
+/// Checks that [`write_atomic`] could write to `path`, without changing anything. A pipe is not opened, because closing
+/// it would end its reader.
 pub fn check_writable(path: &Path) -> io::Result<()> {
     let path = &followed(path)?;
     match kind(path)? {
@@ -51,9 +50,9 @@ pub fn check_writable(path: &Path) -> io::Result<()> {
     }
 }
 
-/// What a path names, or would name once written.
+/// The kind of file at a path.
 enum Kind {
-    /// A regular file, or nothing yet.
+    /// A regular file, or no file yet.
     Regular,
     /// A device or a pipe.
     Stream,
@@ -82,13 +81,13 @@ fn is_pipe(_: &Path) -> bool {
     false
 }
 
-/// The path behind a chain of symbolic links, whether or not something is there.
+/// The path behind a chain of symbolic links, whether or not it exists.
 fn followed(path: &Path) -> io::Result<PathBuf> {
     const LONGEST: usize = 40;
     let mut path = path.to_path_buf();
     for _ in 0..LONGEST {
         match fs::read_link(&path) {
-            // Links below /proc name open files; what they read as need not be a path.
+            // Links below /proc name open files; their text need not be a path.
             Ok(_) if fs::metadata(&path).is_ok_and(|found| !found.is_file()) => return Ok(path),
             Ok(target) => path = directory_of(&path).join(target),
             Err(_) => return Ok(path),
@@ -97,7 +96,7 @@ fn followed(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::other("too many levels of symbolic links"))
 }
 
-/// Removes the unfinished files that killed processes left in `dir`. Nobody may be writing there.
+/// Removes the unfinished files that killed processes left in `dir`. No process may be writing there.
 pub fn remove_unfinished(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
@@ -116,7 +115,7 @@ where
 {
     let mut buffered = BufWriter::with_capacity(1 << 18, file);
     if let Err(error) = write(&mut buffered) {
-        // Dropping the writer would flush what is buffered into a file about to be removed.
+        // Dropping the writer would flush its buffer into a file that is about to be removed.
         let _ = buffered.into_parts();
         return Err(error);
     }

@@ -1,4 +1,4 @@
-//! One process at a time: a lock on a file that ends with the process that has it, however that ends.
+//! A lock on a file, which the system releases when the process that holds it ends.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -6,24 +6,24 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
-/// How often a lock is tried again: a process that was just killed may take a moment to be gone.
+/// Number of retries: a process that was just killed may take a moment to end.
 const TRIES: u32 = 50;
 
 /// Why a lock could not be taken.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// Somebody has it.
+    /// Another process holds it.
     #[error("in use by {holder}")]
     Taken {
-        /// The process, as far as it is known.
+        /// The process, if known.
         holder: String,
     },
-    /// The file system refused.
+    /// The file system failed.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-/// Takes the lock of the file `path`, which is made if it is not there. The lock is held until the file is dropped.
+/// Locks the file `path`, which is created if absent. The lock is held until the returned file is dropped.
 pub fn lock(path: &Path) -> Result<File, LockError> {
     let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
     let mut taken = file.try_lock();

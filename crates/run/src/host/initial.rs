@@ -1,15 +1,13 @@
-//! Numbers that are drawn rather than computed: first values of weights and states, and inputs that are
-//! noise by nature. Each is a function of seed, name and position alone.
+//! Random values: initial weights and states, and noise inputs. Each number depends only on seed, name and position.
 
 use crate::host::{HostData, HostTensor};
 use gulliver_graph::graph::Init;
 use gulliver_graph::random::{RandomStream, hash_name};
 
-/// Elements made at a time; whole blocks of the generator.
+/// Elements made at a time: whole blocks of the generator.
 const PIECE: usize = 1 << 12;
 
-/// The first elements of a weight or state, a piece at a time with the position of its first, so that
-/// they can go where they belong without a copy of the whole.
+/// Passes the initial elements of a weight or state to `give` in pieces, each with the index of its first element.
 pub fn pieces(seed: u64, name: &str, init: Init, count: usize, mut give: impl FnMut(usize, &[f32])) {
     let stream = RandomStream::new(seed, hash_name(name), 0);
     let mut piece = [0.0f32; PIECE];
@@ -28,7 +26,7 @@ pub fn pieces(seed: u64, name: &str, init: Init, count: usize, mut give: impl Fn
     }
 }
 
-/// Elements from position `first`, a multiple of four, on.
+/// Fills elements from index `first` on, a multiple of four.
 fn normal(stream: &RandomStream, first: usize, piece: &mut [f32], mean: f32, std: f32) {
     for (b, block) in piece.chunks_mut(4).enumerate() {
         let drawn = stream.normal_block((first / 4 + b) as u64);
@@ -41,7 +39,7 @@ pub fn noise(seed: u64, step: u64, name: &str, shape: &[usize]) -> HostTensor {
     let stream = RandomStream::new(seed, hash_name(name), step);
     let count: usize = shape.iter().product();
     let data = (0..count as u64).map(|i| stream.normal_at(i)).collect();
-    HostTensor::new(shape, HostData::F32(data)).expect("as many as the shape says")
+    HostTensor::new(shape, HostData::F32(data)).expect("as many elements as the shape has")
 }
 
 #[cfg(test)]

@@ -1,5 +1,4 @@
-//! Which instructions a kernel may use, found at run time. The choice is a matter of speed only:
-//! every path gives the same bits (see the parent module).
+//! Instruction sets, detected at run time. The choice affects speed only: every path gives the same bits.
 
 use std::sync::OnceLock;
 
@@ -9,12 +8,12 @@ enum Level {
     Avx2,
 }
 
-/// Proof that this machine has certain instructions: only detection makes anything but portable.
+/// An instruction set that this machine has: only detection makes one that is not portable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Isa(Level);
 
 impl Isa {
-    /// The best instructions this machine has.
+    /// The best instruction set of this machine.
     pub fn detect() -> Isa {
         static FOUND: OnceLock<Isa> = OnceLock::new();
         *FOUND.get_or_init(|| {
@@ -26,7 +25,7 @@ impl Isa {
         })
     }
 
-    /// What the compiler assumes for every machine of this architecture; for comparison in tests.
+    /// The instruction set of every machine of this architecture, for comparison in tests.
     pub fn portable() -> Isa {
         Isa(Level::Portable)
     }
@@ -37,7 +36,7 @@ impl Isa {
         self.0 == Level::Avx2
     }
 
-    /// Every path that can run here, portable first.
+    /// Every instruction set of this machine, portable first.
     pub fn all() -> Vec<Isa> {
         let mut all = vec![Isa::portable()];
         if Isa::detect() != Isa::portable() {
@@ -48,8 +47,8 @@ impl Isa {
 }
 
 /// Compiles an `#[inline(always)]` body once per instruction set and dispatches on an [`Isa`]:
-/// `simd! { pub fn name(x: &[f32]) -> f32 = body; }` defines `name(isa, x)`. The body is ordinary
-/// Rust in a form the compiler vectorises; `f32::mul_add` in it becomes the hardware instruction.
+/// `simd! { pub fn name(x: &[f32]) -> f32 = body; }` defines `name(isa, x)`. The body is ordinary Rust that the compiler
+/// vectorises; `f32::mul_add` in it becomes the hardware instruction.
 macro_rules! simd {
     ($($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:path;)+) => {$(
         $(#[$meta])*

@@ -1,4 +1,4 @@
-//! Jobs that differ in seed, learning rate, clipping limit and data, and what they give alone.
+//! Jobs that differ in seed, learning rate, clipping limit and data, and their results alone.
 
 use gulliver_graph::graph::Graph;
 use gulliver_run::checkpoint::fingerprint;
@@ -7,12 +7,12 @@ use gulliver_run::host::HostTensor;
 use gulliver_run::session::{Key, Outcome, Session, SessionOptions};
 use std::collections::BTreeMap;
 
-/// What tells members apart.
+/// The differences between members.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
     pub seed: u64,
     pub lr: f32,
-    /// Which batches it sees.
+    /// Its batches.
     pub data: u64,
 }
 
@@ -31,7 +31,7 @@ impl Job {
         Key { seed: self.seed, step }
     }
 
-    /// The job's batch of a step: rows of the whole, rotated.
+    /// The batch of a step: rows of the whole, rotated.
     pub fn batch(&self, of: &Batch, step: u64) -> Batch {
         let turn = |tensor: &HostTensor| {
             let mut tensor = tensor.clone();
@@ -44,7 +44,7 @@ impl Job {
     }
 }
 
-/// So many jobs, on shared data or each on its own.
+/// This many jobs, on shared or separate data.
 pub fn jobs(members: usize, own_data: bool) -> Vec<Job> {
     let job = |m: usize| Job {
         seed: 7 + m as u64,
@@ -54,7 +54,7 @@ pub fn jobs(members: usize, own_data: bool) -> Vec<Job> {
     (0..members).map(job).collect()
 }
 
-/// What a job has after so many steps alone, and what each gave.
+/// Weights and states of a job after some steps alone, and the outcome of each step.
 pub fn alone(
     graph: &Graph,
     options: &SessionOptions,
@@ -72,7 +72,7 @@ pub fn alone(
     (fingerprint(&session.tensors().unwrap()), outcomes)
 }
 
-/// Whether two steps gave the same bits.
+/// Whether two steps have the same bits.
 pub fn same(found: &Outcome, expected: &Outcome) -> bool {
     let bits =
         |o: &Outcome| o.scalars.iter().map(|(n, x)| (n.clone(), x.to_bits())).collect::<BTreeMap<_, _>>();

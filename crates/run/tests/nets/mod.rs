@@ -1,4 +1,4 @@
-//! Little networks that can differ from each other anywhere.
+//! Small networks with arbitrary differences.
 
 use gulliver_graph::build::Builder;
 use gulliver_graph::dtype::DType;
@@ -8,7 +8,7 @@ use gulliver_graph::op::map::Function;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::{Clip, training_graph};
 
-/// Layers one after the other, and a last one for the classes.
+/// Consecutive layers, and a last one for the classes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Net {
     pub input: usize,
@@ -16,7 +16,7 @@ pub struct Net {
     pub classes: usize,
 }
 
-/// A linear layer and what comes after it. The input is added where it has the same width.
+/// A linear layer and the operators after it. The input is added if it has the same width.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layer {
     pub width: usize,

@@ -1,5 +1,4 @@
-//! Samples large enough that kernels divide them over threads and into blocks, where the operators' own
-//! samples are too small for that.
+//! Samples large enough for kernels to divide them over threads and into blocks.
 
 use gulliver_graph::dtype::DType;
 use gulliver_graph::op::adaptive_avg_pool::AdaptiveAvgPool;
@@ -47,7 +46,7 @@ pub fn large() -> Vec<Sample> {
     all
 }
 
-/// Blocks of rows, rows of several blocks, short and long runs of broadcast operands, results over operands.
+/// Blocks of rows, rows of several blocks, short and long runs of broadcast operands, results that overwrite operands.
 fn chains() -> Vec<Sample> {
     let (add, mul) = (Apply::Zip(Binary::Add), Apply::Zip(Binary::Mul));
     let steps = |last: Apply| {

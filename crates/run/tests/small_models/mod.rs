@@ -1,4 +1,4 @@
-//! Every model of the table made small enough to train a few steps in no time, and data for it.
+//! Every model of the table, made small enough for quick tests, and data for it.
 
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
@@ -9,7 +9,7 @@ use gulliver_graph::random::{RandomStream, hash_name};
 use gulliver_run::data::Batch;
 use gulliver_run::host::{HostData, HostTensor};
 
-/// Settings that make a model small, where it has them.
+/// Settings that make a model small, if it has them.
 pub fn small(row: &ModelRow) -> Vec<(String, ParamValue)> {
     let number = |name: &str| match name {
         "width" => Some(16),
@@ -34,7 +34,7 @@ pub fn small(row: &ModelRow) -> Vec<(String, ParamValue)> {
     given.collect()
 }
 
-/// A batch of noise for the graph's inputs.
+/// A batch of noise for the inputs of a graph.
 pub fn data(graph: &Graph, sizes: &Bindings) -> Batch {
     let inputs = graph.inputs().filter(|(_, role, _)| *role == Role::Data);
     let fields = inputs.map(|(_, _, info)| {

@@ -1,7 +1,7 @@
-//! One model of each make; the others of the table differ in size alone.
+//! One model of each family; the others of the table differ only in size.
 
 /// Names in the table of models.
-pub const MAKES: [&str; 12] = [
+pub const FAMILIES: [&str; 12] = [
     "mlp",
     "cnn",
     "resnet18",
