@@ -133,7 +133,7 @@ fn models() {
 #[test]
 fn training() {
     let mut text = String::from(
-        "# Optimizers, schedules, losses and metrics\n\nOptimizers and schedules are made from their tables; the defaults are PyTorch's.\n\n## Optimizers\n\n\
+        "# Optimizers, schedules, losses and metrics\n\nThe tables of optimizers and schedules are generated from the sources. The defaults are those of PyTorch.\n\n## Optimizers\n\n\
          | name | what it is | settings | switches |\n|---|---|---|---|\n",
     );
     for row in OPTIMIZERS {
@@ -146,7 +146,7 @@ fn training() {
             row.choices.join(", ")
         );
     }
-    text += "\n## Schedules\n\nEvery schedule also takes `warmup`: steps of linear growth before it.\n\n\
+    text += "\n## Schedules\n\nEvery schedule also has the setting `warmup`: steps of linear growth before it.\n\n\
              | name | what it is | settings |\n|---|---|---|\n";
     for row in SCHEDULES {
         let settings: Vec<String> = row.params.iter().map(|(n, v)| format!("{n} = {v}")).collect();
@@ -158,8 +158,8 @@ fn training() {
 #[test]
 fn data() {
     let mut text = String::from(
-        "# Data\n\nMade from the table of kinds. Every kind also takes `validation` (share held out), `folds` and\n\
-         `fold` (equal parts, one of which is held out), `shuffle` and `buckets` (batches of like length).\n\n| kind | what it is | options |\n|---|---|---|\n",
+        "# Data\n\nThis table is generated from the sources. Every kind also has the options `validation` (fraction held out),\n\
+         `folds` and `fold` (cross-validation), `shuffle`, and `buckets` (batches of similar lengths).\n\n| kind | what it is | options |\n|---|---|---|\n",
     );
     for (name, help, options) in KINDS {
         text += &format!("| {name} | {help} | {} |\n", options.join(", "));
