@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::checkpoint::fingerprint;
-use crate::disk::BLOCK;
+use crate::device::cpu::disk::BLOCK;
 use crate::host::HostData;
 use crate::host::HostTensor;
 use crate::test_dir::TestDir;
@@ -153,8 +153,8 @@ fn square(length: usize) -> Batch {
     Batch { fields: vec![("x".into(), x)] }
 }
 
-fn run(session: &mut Session, length: usize) -> Outcome {
-    session.step(&square(length), Key { seed: 0, step: 0 }, &|_| None).unwrap()
+fn run(session: &mut Session, length: usize) -> StepOutcome {
+    session.step(&square(length), StepKey { seed: 0, step: 0 }, &|_| None).unwrap()
 }
 
 #[test]
@@ -195,9 +195,9 @@ fn kernels_are_timed_in_the_first_runs_and_later_plans_know() {
     let mut session = Session::new(lengths_graph(), None, options, 0).unwrap();
     let sizes = |length: usize| Bindings::new().with("batch", length).with("length", length);
     let slower = |session: &mut Session| {
-        let thought = session.planner().thought(Which::Train, &sizes(30)).unwrap();
-        let plan = session.plan(Which::Train, &sizes(30)).unwrap();
-        let seconds = session.planner().timing(Which::Train, &sizes(30), &plan).unwrap().seconds;
+        let thought = session.planner().thought(Purpose::Train, &sizes(30)).unwrap();
+        let plan = session.plan(Purpose::Train, &sizes(30)).unwrap();
+        let seconds = session.planner().timing(Purpose::Train, &sizes(30), &plan).unwrap().seconds;
         (thought, seconds)
     };
     let (thought, before) = slower(&mut session);
@@ -250,7 +250,7 @@ fn every_device_of_a_data_parallel_job_ends_with_all_weights() {
     let x = HostTensor::new(&[6, 6], HostData::F32((0..36).map(|i| (i as f32).sin()).collect())).unwrap();
     let y = HostTensor::new(&[6], HostData::I64((0..6).map(|i| i % 5).collect())).unwrap();
     let fields = vec![("x".into(), x), ("y".into(), y)];
-    session.step(&Batch { fields }, Key { seed: 0, step: 0 }, &|_| None).unwrap();
+    session.step(&Batch { fields }, StepKey { seed: 0, step: 0 }, &|_| None).unwrap();
     let expected = fingerprint(&session.tensors().unwrap());
     assert_ne!(expected, before);
     for other in &mut session.others {
@@ -264,7 +264,7 @@ fn a_stream_without_a_thread_is_an_error() {
     let options = SessionOptions { threads: 1, ..SessionOptions::default() };
     let residences = residences(&graph(), &[Tier::Host]);
     let mut session = Session::with(Planner::with_residences(graph(), None, options, residences), 3).unwrap();
-    let (batch, key) = (square(1), Key { seed: 0, step: 0 });
+    let (batch, key) = (square(1), StepKey { seed: 0, step: 0 });
     let refused = crate::team::refused::after(0, || session.step(&batch, key, &|_| None));
     assert!(matches!(refused, Err(SessionError::Run(RunError::Thread(_)))), "{refused:?}");
     session.step(&batch, key, &|_| None).unwrap();
