@@ -4,7 +4,7 @@
 pub mod cases;
 pub mod part;
 
-use crate::command::CommandError;
+use crate::error::Error;
 use crate::setup::Graphs;
 use crate::strategy::{ALONE, AUTO, STRATEGIES, judged, largest};
 use cases::{Case, Wires};
@@ -142,7 +142,7 @@ const OF_INTEREST: f64 = 0.02;
 
 impl Fresh {
     /// Begins anew for a job in all these cases.
-    fn begin(&mut self, cases: &[Case], graphs: &Graphs, profile: &Profile) -> Result<(), CommandError> {
+    fn begin(&mut self, cases: &[Case], graphs: &Graphs, profile: &Profile) -> Result<(), Error> {
         for case in cases {
             // Several devices are as fast as one while the others are at rest.
             for way in [[case.threads, case.devices], [case.threads, 1]] {
@@ -160,7 +160,7 @@ impl Fresh {
     }
 
     /// Runs those of all probes that have this one of so many turns of a round.
-    fn turn(&mut self, turn: (usize, usize)) -> Result<(), CommandError> {
+    fn turn(&mut self, turn: (usize, usize)) -> Result<(), Error> {
         for meanwhile in self.ways.values_mut() {
             meanwhile.turn(FRESH, turn)?;
         }
@@ -168,7 +168,7 @@ impl Fresh {
     }
 
     /// The profile with what was measured since it began.
-    fn renewed(&self, profile: &Profile) -> Result<Profile, CommandError> {
+    fn renewed(&self, profile: &Profile) -> Result<Profile, Error> {
         let mut profile = profile.clone();
         for (&[threads, devices], meanwhile) in &self.ways {
             if let Some(place) = profile.nearest(threads, devices) {
@@ -185,7 +185,7 @@ impl Fresh {
 /// Trains a job with every strategy, on the devices and links of all these cases, everything in turns, and compares.
 /// With `fresh`, the machine is measured in turns with them, and what is predicted goes by that; strategies are planned
 /// by the profile. The cases have one network and batch.
-pub fn check(cases: &[Case], profile: &Profile, wanted: &mut Wanted) -> Result<Vec<Group>, CommandError> {
+pub fn check(cases: &[Case], profile: &Profile, wanted: &mut Wanted) -> Result<Vec<Group>, Error> {
     let Wanted { rounds, parts, fresh } = wanted;
     let Some(Case { probe, .. }) = cases.first() else { return Ok(Vec::new()) };
     let (train, batch) = probe.built()?;
@@ -239,7 +239,7 @@ fn begin_all(
     graphs: &Graphs,
     profile: &Profile,
     parts: bool,
-) -> Result<(Group, Vec<Running>), CommandError> {
+) -> Result<(Group, Vec<Running>), Error> {
     let curves = profile.at(case.threads, case.devices).map(Arc::new);
     let options = SessionOptions {
         threads: case.threads,
@@ -259,7 +259,7 @@ fn begin_all(
         match begin(name, case, graphs, &options, parts) {
             Ok(one) => running.push(one),
             Err(Refused::Strategy(e)) => unable.push((name, e.to_string())),
-            Err(Refused::Links(e)) => return Err(CommandError::Unknown(e.to_string())),
+            Err(Refused::Links(e)) => return Err(Error::Invalid(e.to_string())),
         }
     }
     Ok((Group { case: *case, all: Vec::new(), unable }, running))
@@ -319,12 +319,7 @@ fn begin(
 
 impl Running {
     /// Steps for so many seconds and so often at least; whether they count.
-    fn turn(
-        &mut self,
-        batch: &Batch,
-        (seconds, least): (f64, usize),
-        counts: bool,
-    ) -> Result<(), CommandError> {
+    fn turn(&mut self, batch: &Batch, (seconds, least): (f64, usize), counts: bool) -> Result<(), Error> {
         let (begin, mut done) = (Instant::now(), 0);
         while done < least || begin.elapsed().as_secs_f64() < seconds {
             let (key, start) = (Key { seed: 0, step: self.steps }, Instant::now());

@@ -2,7 +2,7 @@
 //! its end, and the oldest go when there are too many.
 
 use crate::check::accuracy;
-use crate::command::CommandError;
+use crate::error::Error;
 use crate::machine;
 use gulliver_plan::time::cost::Profile;
 use gulliver_run::files::atomic::write_atomic;
@@ -84,10 +84,10 @@ pub fn add(path: &Path, ran: &Ran) -> io::Result<()> {
 }
 
 /// All runs that are remembered, the oldest first; none without a file. Lines that make no sense are left out.
-pub fn read(path: &Path) -> Result<Vec<Ran>, CommandError> {
+pub fn read(path: &Path) -> Result<Vec<Ran>, Error> {
     let text = match fs::read_to_string(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        text => text.map_err(|source| CommandError::File { path: path.to_path_buf(), source })?,
+        text => text.map_err(|source| Error::File { path: path.to_path_buf(), source })?,
     };
     let sound = |ran: &Ran| ran.seconds.iter().all(|seconds| seconds.is_finite() && *seconds > 0.0);
     Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).filter(sound).collect())

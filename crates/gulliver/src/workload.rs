@@ -7,7 +7,7 @@ use gulliver_graph::graph::{Graph, GraphError, Role};
 use gulliver_graph::model::param::{ParamValue, float, int};
 use gulliver_graph::model::{IGNORED, Model, Settings, model};
 use gulliver_graph::optim::Optimizer;
-use gulliver_graph::random::{Stream, hash_name};
+use gulliver_graph::random::{RandomStream, hash_name};
 use gulliver_graph::training::{plain_training_graph, training_graph};
 use gulliver_run::data::Batch;
 use gulliver_run::host::{HostData, HostTensor};
@@ -162,7 +162,7 @@ impl Workload {
         for (_, _, info) in graph.inputs().filter(|(_, role, _)| *role == Role::Data) {
             let invalid = |what: String| GraphError::Invalid(format!("input `{}`: {what}", info.name));
             let shape = info.ty.bind(&self.sizes()).map_err(|e| invalid(e.to_string()))?;
-            let [stream, choice] = [0, 1].map(|index| Stream::new(0, hash_name(&info.name), index));
+            let [stream, choice] = [0, 1].map(|index| RandomStream::new(0, hash_name(&info.name), index));
             let elements = 0..shape.iter().product::<usize>() as u64;
             let width = shape.last().map_or(1, |&n| n.max(1) as u64);
             let counts = |i| info.name != "y" || choice.uniform_at(i) < self.counted;

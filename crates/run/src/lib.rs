@@ -10,8 +10,8 @@ pub mod kernel;
 pub mod lower;
 pub mod peers;
 pub mod profile;
+#[cfg(test)]
+mod scratch;
 pub mod session;
 pub mod team;
-#[cfg(test)]
-mod test_dir;
 pub mod train;

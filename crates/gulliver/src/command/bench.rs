@@ -7,14 +7,14 @@ mod parts;
 mod profile;
 mod scaling;
 
-use super::CommandError;
+use crate::error::Error;
 use crate::report::table::{self, Column};
-use crate::report::units;
 use crate::setup::{measured, measured_links};
+use crate::units;
 use crate::workload::{WORKLOADS, Workload, workloads};
 use clap::Args;
-use gulliver_graph::chain;
 use gulliver_graph::dim::DimError;
+use gulliver_graph::fuse_elementwise;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::nearest::suggestion;
 use gulliver_run::profile::roofline;
@@ -113,24 +113,21 @@ impl Arguments {
     }
 
     /// A workload as it is to be measured.
-    fn variant(&self, workload: &Workload, threads: usize) -> Result<Variant, CommandError> {
+    fn variant(&self, workload: &Workload, threads: usize) -> Result<Variant, Error> {
         let mut variant = Variant::plain(workload, threads);
         variant.members = self.members.map(|n| n.get());
         variant.devices = self.devices.map_or(1, |n| n.get());
         variant.workload.batch = self.batch.map_or(workload.batch, |n| n as usize);
         variant.workload.length = match self.length {
             Some(_) if workload.length == 0 => {
-                return Err(CommandError::Unknown(format!(
-                    "--length: {} does not read tokens",
-                    workload.name
-                )));
+                return Err(Error::Invalid(format!("--length: {} does not read tokens", workload.name)));
             }
             length => length.map_or(workload.length, |n| n as usize),
         };
         for set in &self.sets {
             let parsed = set.split_once('=').and_then(|(name, value)| Some((name, value.parse().ok()?)));
             let (name, value) = parsed.ok_or_else(|| {
-                CommandError::Unknown(format!("--set {set}: expected a setting and a whole number"))
+                Error::Invalid(format!("--set {set}: expected a setting and a whole number"))
             })?;
             variant.settings.push((name.into(), ParamValue::Int(value)));
         }
@@ -160,13 +157,13 @@ struct Machine {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
+pub fn run(arguments: &Arguments) -> Result<(), Error> {
     let start = Instant::now();
     let chosen = choose(&arguments.workloads)?;
     let devices = arguments.devices.map_or(1, |n| n.get());
     let threads = arguments.threads.unwrap_or_else(|| cores() / devices).clamp(1, 1024);
     if !arguments.seconds.is_finite() || !(0.0..=1e6).contains(&arguments.seconds) {
-        return Err(CommandError::Unknown(format!("--seconds {}: expected 0 to 1000000", arguments.seconds)));
+        return Err(Error::Invalid(format!("--seconds {}: expected 0 to 1000000", arguments.seconds)));
     }
     let mut out = io::stdout().lock();
     if arguments.scaling {
@@ -184,7 +181,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
         if !sets.is_empty() || batch.or(*length).is_some() || memory.is_some() {
             let problem = "--members trains workloads as they are; add --fused to change one with --set, --batch, \
                            --length or --memory";
-            return Err(CommandError::Unknown(problem.into()));
+            return Err(Error::Invalid(problem.into()));
         }
         return show_arrays(&mut out, arguments, &chosen, threads, members);
     }
@@ -223,14 +220,14 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     Ok(())
 }
 
-fn choose(names: &[String]) -> Result<Vec<&'static Workload>, CommandError> {
+fn choose(names: &[String]) -> Result<Vec<&'static Workload>, Error> {
     if names.is_empty() {
         return Ok(WORKLOADS.iter().collect());
     }
     let find = |name: &String| {
         workloads().find(|w| w.name == name).ok_or_else(|| {
             let hint = suggestion(name, workloads().map(|w| w.name), "there are");
-            CommandError::Unknown(format!("there is no workload `{name}`{hint}"))
+            Error::Invalid(format!("there is no workload `{name}`{hint}"))
         })
     };
     names.iter().map(find).collect()
@@ -259,12 +256,8 @@ fn tagged(event: &str, mut value: Value) -> Value {
 }
 
 /// Runs this command for one workload in a process of its own.
-fn measure_apart(
-    workload: &Workload,
-    threads: usize,
-    arguments: &Arguments,
-) -> Result<Measured, CommandError> {
-    let failed = |problem: String| CommandError::Bench { workload: workload.name.into(), problem };
+fn measure_apart(workload: &Workload, threads: usize, arguments: &Arguments) -> Result<Measured, Error> {
+    let failed = |problem: String| Error::Bench { workload: workload.name.into(), problem };
     let output = Command::new(std::env::current_exe()?)
         .args(["bench", workload.name, "--json", "--no-probe"])
         .args(["--threads", &threads.to_string()])
@@ -327,7 +320,7 @@ fn show_arrays(
     chosen: &[&'static Workload],
     threads: usize,
     members: usize,
-) -> Result<(), CommandError> {
+) -> Result<(), Error> {
     let columns = [
         Column::Left("workload"),
         Column::Right("members"),
@@ -355,11 +348,10 @@ fn show_arrays(
     Ok(())
 }
 
-fn show_fusion(out: &mut impl Write, workload: &'static Workload) -> Result<(), CommandError> {
+fn show_fusion(out: &mut impl Write, workload: &'static Workload) -> Result<(), Error> {
     let (before, after) = (workload.plain_graph()?, workload.graph()?);
-    let problem =
-        |e: DimError| CommandError::Bench { workload: workload.name.into(), problem: e.to_string() };
-    let text = chain::explain(&before, &after, &workload.sizes()).map_err(problem)?;
+    let problem = |e: DimError| Error::Bench { workload: workload.name.into(), problem: e.to_string() };
+    let text = fuse_elementwise::explain(&before, &after, &workload.sizes()).map_err(problem)?;
     writeln!(out, "{}\n{text}", workload.name)?;
     Ok(())
 }
@@ -369,7 +361,7 @@ fn show_profile(
     arguments: &Arguments,
     workload: &'static Workload,
     threads: usize,
-) -> Result<(), CommandError> {
+) -> Result<(), Error> {
     let mut runner = Runner::new(arguments.variant(workload, threads)?)?;
     let profile = profile::profile(&mut runner, arguments.seconds, arguments.shapes)?;
     if arguments.json {
@@ -381,7 +373,7 @@ fn show_profile(
     Ok(())
 }
 
-fn show_scaling(out: &mut impl Write, arguments: &Arguments, threads: usize) -> Result<(), CommandError> {
+fn show_scaling(out: &mut impl Write, arguments: &Arguments, threads: usize) -> Result<(), Error> {
     let mut rows = Vec::new();
     scaling::measure(threads, arguments.seconds, |row| {
         if arguments.json {

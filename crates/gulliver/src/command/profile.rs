@@ -3,10 +3,10 @@
 mod compare;
 mod refine;
 
-use super::CommandError;
+use crate::error::Error;
 use crate::machine::{self, processor};
 use crate::report::table::{self, Column};
-use crate::report::units;
+use crate::units;
 use clap::Args;
 use gulliver_plan::time::cost::{Curves, Point, Profile};
 use gulliver_run::profile::{Doing, SECONDS, profile};
@@ -17,7 +17,7 @@ use std::path::PathBuf;
 
 /// Measures how fast this machine is, in about a minute.
 #[derive(Args)]
-pub struct Arguments {
+pub struct ProfileArguments {
     /// The file to write; the one that other commands look for if not given.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -53,10 +53,10 @@ pub struct Arguments {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
+pub fn run(arguments: &ProfileArguments) -> Result<(), Error> {
     let path = arguments.out.clone().or_else(machine::default_path);
     let path = path.ok_or_else(|| {
-        CommandError::Unknown("there is no directory of settings; say where with --out FILE".into())
+        Error::Invalid("there is no directory of settings; say where with --out FILE".into())
     })?;
     let cores = arguments.threads.map_or_else(cores, usize::from);
     let mut out = io::stdout().lock();
@@ -72,7 +72,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
         return Ok(());
     }
     if !(0.0..=3600.0).contains(&arguments.seconds) {
-        return Err(CommandError::Unknown(format!("--seconds {}: expected 0 to 3600", arguments.seconds)));
+        return Err(Error::Invalid(format!("--seconds {}: expected 0 to 3600", arguments.seconds)));
     }
     machine::make_ready(&path)?;
     let (bar, dir) = (bar(), std::env::temp_dir());
@@ -85,7 +85,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     Ok(())
 }
 
-fn json(value: &impl serde::Serialize) -> Result<String, CommandError> {
+fn json(value: &impl serde::Serialize) -> Result<String, Error> {
     Ok(serde_json::to_string(value).map_err(io::Error::from)? + "\n")
 }
 

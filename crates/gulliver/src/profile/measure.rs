@@ -435,17 +435,6 @@ fn cut_by(
     divided(graph, None, devices, sizes, cut)
 }
 
-/// The share of repetitions, the slowest, that are no rule: somebody else had the processor.
-const EXCEPTIONS: f64 = 0.1;
-
-/// Those of some numbers that are the rule, smallest first.
-pub fn counted(numbers: &[f64]) -> Vec<f64> {
-    let mut numbers = numbers.to_vec();
-    numbers.sort_by(f64::total_cmp);
-    let exceptions = (numbers.len() as f64 * EXCEPTIONS).ceil() as usize;
-    numbers.truncate(numbers.len().saturating_sub(exceptions).max(1));
-    numbers
-}
 
 /// The number (of some) that this share of them does not exceed; none if there are none.
 pub(super) fn sorted(numbers: &[f64], share: f64) -> Option<f64> {

@@ -26,7 +26,8 @@ fn a_profile_is_made_and_used() {
 
     let made = place.run(&["profile", "--threads", "1", "--seconds", "0", "--out", "box.toml"]);
     assert_eq!(made.code(), Some(0), "{}", made.stderr);
-    for operator in ["contract", "conv", "attention_grad", "batch_norm", "chain", "lstm", "update_adam"] {
+    for operator in ["contract", "conv", "attention_grad", "batch_norm", "elementwise", "lstm", "update_adam"]
+    {
         assert!(made.stdout.lines().any(|line| line.starts_with(operator)), "{operator}: {}", made.stdout);
     }
     assert!(made.stderr.contains("written to box.toml"), "{}", made.stderr);

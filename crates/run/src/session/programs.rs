@@ -34,9 +34,9 @@ pub(super) fn first_updates(graph: &Graph, plan: &Plan) -> Vec<(u32, usize)> {
     for (i, step) in plan.steps.iter().enumerate() {
         let (Act::Run { node, .. } | Act::Exchange { node, .. }) = &step.act else { continue };
         let node = &graph.nodes[node.index()];
-        let known = updates.last().is_some_and(|(objective, _)| *objective == node.stage);
+        let known = updates.last().is_some_and(|(objective, _)| *objective == node.objective);
         if node.phase == Phase::Update && !known {
-            updates.push((node.stage, i));
+            updates.push((node.objective, i));
         }
     }
     updates

@@ -254,7 +254,7 @@ impl RankSession {
         let mut losses = Vec::new();
         for output in &plan.outputs {
             let of = match graph.value(output.value).origin {
-                Origin::Node { node, .. } => graph.nodes[node.index()].stage,
+                Origin::Node { node, .. } => graph.nodes[node.index()].objective,
                 Origin::Input(_) => 0,
             };
             if of == objective && output.name.rsplit('.').next() == Some("loss") {

@@ -269,7 +269,7 @@ impl RankSession {
         }
         let mut first = None;
         // Updates of earlier objectives are rerun, and must not count twice.
-        let earlier = |node: &Node| node.phase == Phase::Update && node.stage < objective;
+        let earlier = |node: &Node| node.phase == Phase::Update && node.objective < objective;
         let Loaded { made, program, .. } = self.programs.get(at);
         let updated = carried(&made.graph, &self.plan.residences, |node| node.is_some_and(earlier));
         let mut kept = vec![0; updated.iter().map(|residence| residence.bytes as usize).sum()];

@@ -1,10 +1,10 @@
 //! Trains an array of jobs of one workload on lanes and measures how many samples all of them together get
 //! through.
 
-use crate::command::CommandError;
+use crate::error::Error;
 use crate::workload::Workload;
 use gulliver_graph::dim::Bindings;
-use gulliver_graph::schedule::Schedule;
+use gulliver_graph::lr::LrSchedule;
 use gulliver_run::data::{Batch, DataError, DataInfo, Dataset, Sampler};
 use gulliver_run::executor::RunError;
 use gulliver_run::session::{Session, SessionError, SessionOptions};
@@ -69,12 +69,7 @@ pub struct Measured {
 }
 
 /// Trains `members` jobs on `threads` threads for about `seconds`.
-pub fn measure(
-    workload: &Workload,
-    threads: usize,
-    members: usize,
-    seconds: f64,
-) -> Result<Measured, CommandError> {
+pub fn measure(workload: &Workload, threads: usize, members: usize, seconds: f64) -> Result<Measured, Error> {
     let count = threads.min(members);
     let mut lanes = Vec::new();
     for lane in 0..count {
@@ -94,7 +89,7 @@ pub fn measure(
         base_lr: f64::from(workload.optimizer.lr()),
         ..TrainOptions::default()
     };
-    let jobs = (0..members as u64).map(|m| Member::new(Schedule::constant(), sources.clone(), options(m)));
+    let jobs = (0..members as u64).map(|m| Member::new(LrSchedule::constant(), sources.clone(), options(m)));
     let stop = AtomicBool::new(false);
     let steps: Vec<AtomicU64> = (0..members).map(|_| AtomicU64::new(0)).collect();
     let tell = |member: usize, notice| {

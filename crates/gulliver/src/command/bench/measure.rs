@@ -2,10 +2,10 @@
 //! warm up and then as many as fit the time.
 
 use super::parts::{self, Parts};
-use crate::command::CommandError;
+use crate::error::Error;
 use crate::workload::{Workload, step_flops};
+use gulliver_graph::array::fuse;
 use gulliver_graph::dim::Bindings;
-use gulliver_graph::fuse::fuse;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_run::data::Batch;
 use gulliver_run::host::resident;
@@ -108,7 +108,7 @@ pub struct Runner {
 
 impl Runner {
     /// Ready for the first step.
-    pub fn new(variant: Variant) -> Result<Runner, CommandError> {
+    pub fn new(variant: Variant) -> Result<Runner, Error> {
         let Variant { workload, settings, options, members, devices, .. } = variant;
         let graph = workload.graph_with(&settings)?;
         let batch = workload.data(&graph)?;
@@ -130,7 +130,7 @@ impl Runner {
     }
 
     /// One step; the loss of the first job.
-    pub fn step(&mut self) -> Result<f64, CommandError> {
+    pub fn step(&mut self) -> Result<f64, Error> {
         let (key, hyper) = self.next();
         let keys: Vec<Key> = (0..self.session.members() as u64).map(|m| Key { seed: m, ..key }).collect();
         let outcomes = match keys.as_slice() {
@@ -139,7 +139,7 @@ impl Runner {
         };
         if let Some(value) = outcomes.iter().find_map(|outcome| outcome.not_finite.as_ref()) {
             let problem = format!("step {}: `{value}` is not finite", self.done);
-            return Err(CommandError::Bench { workload: self.workload.name.into(), problem });
+            return Err(Error::Bench { workload: self.workload.name.into(), problem });
         }
         // Of several objectives the sum, as training reports it.
         Ok(outcomes[0].scalars.iter().filter(|(name, _)| name.ends_with("loss")).map(|(_, x)| x).sum())
@@ -166,7 +166,7 @@ pub fn measure(
     seconds: f64,
     start: Instant,
     first: &mut dyn FnMut(f64) -> io::Result<()>,
-) -> Result<Measured, CommandError> {
+) -> Result<Measured, Error> {
     let (threads, with_parts, devices) = (variant.options.threads, variant.parts, variant.devices);
     let mut runner = Runner::new(variant)?;
     let members = runner.session.members();

@@ -2,8 +2,8 @@
 //! and the bytes it moves. No step can take less than its kernels, nor than its moves.
 
 use super::measure::Runner;
-use crate::command::CommandError;
-use crate::report::units;
+use crate::error::Error;
+use crate::units;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Role;
 use gulliver_plan::document::ledger::Ledger;
@@ -40,7 +40,7 @@ pub struct Parts {
 }
 
 /// Measures the parts of a workload's step.
-pub fn measure(runner: &mut Runner) -> Result<Parts, CommandError> {
+pub fn measure(runner: &mut Runner) -> Result<Parts, Error> {
     let mut times: [Vec<f64>; 3] = Default::default();
     for _ in 0..STEPS {
         let start = Instant::now();

@@ -1,7 +1,7 @@
 //! Where the time of a training step goes: every instruction timed, summed by operator.
 
 use super::measure::{Runner, WARM_UP};
-use crate::command::CommandError;
+use crate::error::Error;
 use crate::report::table::{self, Column};
 use gulliver_graph::dim::{Bindings, Dim, DimError};
 use gulliver_graph::graph::{Graph, Node, Phase, Value};
@@ -43,7 +43,7 @@ pub struct Row {
 }
 
 /// Profiles steps for `seconds`, at least one.
-pub fn profile(runner: &mut Runner, seconds: f64, shapes: bool) -> Result<Profile, CommandError> {
+pub fn profile(runner: &mut Runner, seconds: f64, shapes: bool) -> Result<Profile, Error> {
     for _ in 0..WARM_UP {
         runner.step()?;
     }
@@ -65,8 +65,7 @@ pub fn profile(runner: &mut Runner, seconds: f64, shapes: bool) -> Result<Profil
         }
     }
     let sizes = runner.sizes()?;
-    let failed =
-        |e: DimError| CommandError::Bench { workload: runner.workload.name.into(), problem: e.to_string() };
+    let failed = |e: DimError| Error::Bench { workload: runner.workload.name.into(), problem: e.to_string() };
     let mut rows: HashMap<(&str, &str, String), Row> = HashMap::new();
     for (work, time) in sums {
         let one = describe(runner.session.graph(), &sizes, work, shapes).map_err(failed)?;

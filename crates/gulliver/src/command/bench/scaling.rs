@@ -1,7 +1,7 @@
 //! How cost grows: building, planning and running a GPT of more and more layers, a step of more and more
 //! samples, and what the executor itself takes for a node.
 
-use crate::command::CommandError;
+use crate::error::Error;
 use crate::report::table::{self, Column};
 use gulliver_graph::build::Builder;
 use gulliver_graph::dim::Bindings;
@@ -61,8 +61,8 @@ pub struct Row {
 pub fn measure(
     threads: usize,
     seconds: f64,
-    mut done: impl FnMut(&Row) -> Result<(), CommandError>,
-) -> Result<(), CommandError> {
+    mut done: impl FnMut(&Row) -> Result<(), Error>,
+) -> Result<(), Error> {
     for layers in LAYERS {
         done(&row("layers", layers, &|| gpt(layers, 64), &tokens(2), threads, seconds)?)?;
     }
@@ -113,12 +113,12 @@ fn row(
     batch: &Batch,
     threads: usize,
     seconds: f64,
-) -> Result<Row, CommandError> {
+) -> Result<Row, Error> {
     let graph = build()?;
     let build_seconds = fastest(0.0, || build().map(drop))?;
     let kernels = Kernels::default();
     let scratch = |g: &Graph, n: &Node, s: &Bindings| Ok(lower_node(g, n, s, threads, &kernels)?.scratch);
-    let failed = |e: PlanError| CommandError::Bench { workload: axis.into(), problem: e.to_string() };
+    let failed = |e: PlanError| Error::Bench { workload: axis.into(), problem: e.to_string() };
     let persistent = Persistent::of(&graph).map_err(|e| failed(e.into()))?;
     let options = Options { scratch: &scratch, ..Options::new(&persistent) };
     let (samples, length) = (batch.fields[0].1.shape()[0], LENGTH);
@@ -127,7 +127,7 @@ fn row(
     let outline_seconds = fastest(0.0, || Outline::new(&graph, &sizes, &options).map(drop).map_err(failed))?;
     let plan = outline.plan(&graph, &sizes, &options).map_err(failed)?;
     let plan_seconds = fastest(0.0, || outline.plan(&graph, &sizes, &options).map(drop).map_err(failed))?;
-    let broken = |e| CommandError::Bench { workload: axis.into(), problem: format!("{e}") };
+    let broken = |e| Error::Bench { workload: axis.into(), problem: format!("{e}") };
     let verify_seconds = fastest(0.0, || verify(&graph, &plan).map_err(broken))?;
     let nodes = graph.nodes.len();
     let options = SessionOptions { threads, ..SessionOptions::default() };

@@ -1,12 +1,12 @@
 //! `gulliver oracle --accuracy`: predictions of this machine's own runs against what was measured.
 
-use crate::command::CommandError;
+use crate::error::Error;
 use crate::history::{Standing, default_path, read, standings};
 use crate::report::table::{Column, render};
 use std::io::{self, Write};
 
 /// Runs the command.
-pub fn run(json: bool) -> Result<(), CommandError> {
+pub fn run(json: bool) -> Result<(), Error> {
     let all = default_path().map_or_else(|| Ok(Vec::new()), |path| read(&path))?;
     let found = standings(&all);
     let text = match (json, found.is_empty()) {

@@ -1,11 +1,11 @@
 //! `gulliver oracle --validate DIR`: predictions against the published measurements of a directory.
 
-use super::super::CommandError;
+use crate::error::Error;
+use crate::files::read_text;
 use crate::oracle::csv::Table;
 use crate::oracle::score::{Case, Score, score};
 use crate::oracle::truth::{Part, UNDOUBTED, parts};
 use crate::report::table::{Column, render};
-use crate::text_file::read_text;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -24,8 +24,8 @@ struct Scored {
 }
 
 /// Reads every file of the directory, and prints how well each was predicted.
-pub fn run(dir: &Path, json: bool) -> Result<(), CommandError> {
-    let failed = |path: &Path, source| CommandError::File { path: path.to_path_buf(), source };
+pub fn run(dir: &Path, json: bool) -> Result<(), Error> {
+    let failed = |path: &Path, source| Error::File { path: path.to_path_buf(), source };
     let listed = std::fs::read_dir(dir).map_err(|source| failed(dir, source))?;
     let mut files: Vec<PathBuf> = listed.filter_map(|entry| Some(entry.ok()?.path())).collect();
     files.retain(|path| path.extension().is_some_and(|e| e == "csv"));
@@ -45,7 +45,7 @@ pub fn run(dir: &Path, json: bool) -> Result<(), CommandError> {
         }
     }
     if scored.is_empty() {
-        return Err(CommandError::Unknown(format!(
+        return Err(Error::Invalid(format!(
             "{}: no file of a known format; formats are described in docs/oracle.md",
             dir.display()
         )));
@@ -141,7 +141,7 @@ fn worst(cases: &[Case]) -> Vec<(f64, &Case)> {
     all
 }
 
-fn as_json(scored: &[Scored], unknown: &[String]) -> Result<String, CommandError> {
+fn as_json(scored: &[Scored], unknown: &[String]) -> Result<String, Error> {
     let files: Vec<serde_json::Value> = scored
         .iter()
         .map(|Scored { file, part, score }| {

@@ -1,12 +1,12 @@
 //! `gulliver profile --check`: a row for every job and strategy, and what they come to.
 
-use super::{Arguments, bar, show};
+use super::{ProfileArguments, bar, show};
 use crate::check::cases::{Case, JOBS, Wires, cases};
 use crate::check::part::Part;
 use crate::check::{Checked, Fresh, Group, Wanted, check};
-use crate::command::CommandError;
+use crate::error::Error;
 use crate::report::table::{self, Column};
-use crate::report::units;
+use crate::units;
 use gulliver_plan::time::cost::Profile;
 use gulliver_run::profile::Doing;
 use gulliver_run::profile::probes::Probe;
@@ -19,12 +19,12 @@ const EQUAL: f64 = 0.03;
 const PART: f64 = 0.01;
 
 /// Trains what is to be compared; with `--fresh`, the machine is measured meanwhile.
-pub fn compare(profile: &Profile, cores: usize, arguments: &Arguments) -> Result<Vec<Group>, CommandError> {
+pub fn compare(profile: &Profile, cores: usize, arguments: &ProfileArguments) -> Result<Vec<Group>, Error> {
     let models = &arguments.models;
     if let Some(name) = models.iter().find(|name| JOBS.iter().all(|job| job.model != **name)) {
         let mut known: Vec<&str> = JOBS.iter().map(|job| job.model).collect();
         known.dedup();
-        return Err(CommandError::Unknown(format!("--models {name}: expected {}", known.join(", "))));
+        return Err(Error::Invalid(format!("--models {name}: expected {}", known.join(", "))));
     }
     let (bar, cases) = (bar(), cases(cores, models));
     let mut all = Vec::new();

@@ -1,7 +1,7 @@
 //! `gulliver profile --refine`: the profile corrected by the runs that it predicted.
 
 use super::json;
-use crate::command::CommandError;
+use crate::error::Error;
 use crate::history::{self, Correction, corrected, corrections};
 use crate::machine;
 use crate::report::table::{self, Column};
@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// Corrects the profile in a file: what is said of the changes, and what became of the file. Without evidence it
 /// stays as it is.
-pub fn refine(path: &Path, as_json: bool) -> Result<(String, String), CommandError> {
+pub fn refine(path: &Path, as_json: bool) -> Result<(String, String), Error> {
     let profile = machine::read(path)?;
     let runs = history::default_path().map_or_else(|| Ok(Vec::new()), |path| history::read(&path))?;
     let found = corrections(&profile, &runs);
