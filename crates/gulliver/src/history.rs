@@ -32,7 +32,7 @@ pub struct Ran {
     pub batch: u64,
     /// Steps that were measured.
     pub steps: u64,
-    /// Which profile predicted, if any did: see [`name_of`].
+    /// Purpose profile predicted, if any did: see [`name_of`].
     pub profile: Option<String>,
     /// Seconds of a step, predicted and measured.
     pub seconds: [f64; 2],

@@ -6,7 +6,7 @@ use gulliver_graph::graph::{Graph, Node};
 use gulliver_plan::devices::error::JobPlanError;
 use gulliver_plan::devices::options::{DeviceOptions, PlanWatch, ScriptWriter};
 use gulliver_plan::devices::planner::Planner;
-use gulliver_plan::devices::strategy::{ALONE, DeviceSet, job};
+use gulliver_plan::devices::strategy::{ALONE, DeviceSet, JobGraphs, Shared, Strategy, job};
 use gulliver_plan::document::error::PlanError;
 use gulliver_plan::document::job::JobPlan;
 use gulliver_plan::document::links::Links;
@@ -153,12 +153,14 @@ pub fn device_set(devices: &[LocalDevice]) -> DeviceSet {
     DeviceSet { devices, for_each: Arc::new(side_by_side) }
 }
 
+/// The planners of a named strategy on these devices.
+pub fn shared(name: &str, graphs: &JobGraphs, devices: &[LocalDevice]) -> Result<Shared, JobPlanError> {
+    let strategy = Strategy::named(name).expect("strategies are named by the table");
+    (strategy.plan)(graphs, &device_set(devices))
+}
+
 /// The plans of a job on one device.
-pub fn planner(
-    train: Graph,
-    evaluate: Option<Graph>,
-    device: &LocalDevice,
-) -> Result<Planner, PlanError> {
+pub fn planner(train: Graph, evaluate: Option<Graph>, device: &LocalDevice) -> Result<Planner, PlanError> {
     Planner::new(train, evaluate, device.options())
 }
 
@@ -188,4 +190,15 @@ pub fn together(
     seed: u64,
 ) -> Result<Session, LocalError> {
     Ok(start(job(strategy, planners)?, devices, seed)?)
+}
+
+/// A session of an array on one device, whose graph has an array axis: one member for each seed.
+pub fn array_session(
+    train: Graph,
+    evaluate: Option<Graph>,
+    device: &LocalDevice,
+    seeds: &[u64],
+) -> Result<Session, LocalError> {
+    let plan = job(ALONE, vec![planner(train, evaluate, device)?])?;
+    Ok(Session::array(plan, device.open(0)?, seeds)?)
 }

@@ -28,7 +28,7 @@ pub struct KnownMachine {
     pub about: String,
 }
 
-/// Which processor this machine has, in its own words.
+/// Purpose processor this machine has, in its own words.
 pub fn processor() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));

@@ -1,6 +1,7 @@
 //! A model that was trained: what the files of a run store of it, and its use on raw inputs.
 
 use crate::error::Error;
+use crate::local::{LocalDevice, session};
 use crate::run_dir::WEIGHTS;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::model::{MODELS, model};
@@ -9,7 +10,7 @@ use gulliver_run::checkpoint::Stored;
 use gulliver_run::data::mapping::Mapping;
 use gulliver_run::data::{Batch, DataInfo, DataOptions, Dataset, Sampler};
 use gulliver_run::host::{HostData, HostTensor};
-use gulliver_run::session::{Session, SessionOptions};
+use gulliver_run::session::Session;
 use gulliver_run::train::{MAPPING, MODEL, Scores, TrainOptions, evaluate, load_weights};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -79,7 +80,7 @@ pub struct Trained {
     session: Session,
 }
 
-/// Which graph of a model is used.
+/// Purpose graph of a model is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     /// Predictions alone.
@@ -90,7 +91,7 @@ pub enum Use {
 
 impl Trained {
     /// Loads the model of a run, or of one of its files of weights.
-    pub fn load(path: &Path, using: Use, options: SessionOptions) -> Result<Trained, Error> {
+    pub fn load(path: &Path, using: Use, options: LocalDevice) -> Result<Trained, Error> {
         let mut stored = Stored::open(&weights_file(path))?;
         let untold = || Error::NoModel(stored.path.clone());
         let read = |key: &str| stored.metadata.get(key).ok_or_else(untold);
@@ -116,7 +117,7 @@ impl Trained {
         if graph.output(output(predicts)).is_none() {
             return Err(Error::NoPredictions { path: path.into(), model: told.name });
         }
-        let mut session = Session::new(graph.clone(), Some(graph), options, 0)?;
+        let mut session = session(graph.clone(), Some(graph), &options, 0)?;
         load_weights(&mut session, &mut stored, &TrainOptions::default(), true)?;
         Ok(Trained { model: told, mapping, predicts, session })
     }

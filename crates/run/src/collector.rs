@@ -32,9 +32,9 @@ impl Amounts {
     pub fn bytes(&self) -> [(&'static str, u64); 8] {
         let [device, host, disk] = self.peaks;
         [
-            ("peak of cpu0", device),
-            ("peak of host", host),
-            ("peak of disk", disk),
+            ("peak of the device", device),
+            ("peak of the host", host),
+            ("peak of the disk", disk),
             ("host to device", self.moved.to_device),
             ("device to host", self.moved.to_host),
             ("from disk", self.moved.disk_read),
@@ -226,11 +226,11 @@ mod tests {
         let planned = amounts([10, 20, 30], 40, 1.0);
         for (measured, expected) in [
             (amounts([10, 20, 30], 40, 9.0), None),
-            (amounts([11, 20, 30], 40, 1.0), Some("peak of cpu0 10 bytes planned, 11 measured")),
+            (amounts([11, 20, 30], 40, 1.0), Some("peak of the device 10 bytes planned, 11 measured")),
             (
                 amounts([10, 0, 30], 41, 1.0),
                 Some(
-                    "peak of host 20 bytes planned, 0 measured, device to host 40 bytes planned, 41 measured",
+                    "peak of the host 20 bytes planned, 0 measured, device to host 40 bytes planned, 41 measured",
                 ),
             ),
         ] {

@@ -1,10 +1,10 @@
 //! Arguments that all commands on a trained model share.
 
 use crate::error::Error;
+use crate::local::LocalDevice;
 use crate::run_dir::BEST;
 use crate::trained::{Trained, Use};
 use clap::Args;
-use gulliver_run::session::SessionOptions;
 use gulliver_run::team::cores;
 use std::path::PathBuf;
 
@@ -33,7 +33,7 @@ impl ModelArguments {
             (false, _) => self.run.clone(),
         };
         let threads = self.threads.map_or_else(cores, usize::from);
-        Trained::load(&file, using, SessionOptions { threads, ..SessionOptions::default() })
+        Trained::load(&file, using, LocalDevice { threads, ..LocalDevice::default() })
     }
 
     /// Says that the model is of another kind than a command needs.

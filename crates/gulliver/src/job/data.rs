@@ -1,4 +1,4 @@
-//! `[data]`: the options of [`DataOptions`] as fields. Which of them a kind has, and what they mean, is
+//! `[data]`: the options of [`DataOptions`] as fields. Purpose of them a kind has, and what they mean, is
 //! said there and in [`KINDS`].
 
 use super::fields::Fields;

@@ -1,5 +1,5 @@
 //! From the text of a job file and `--set` flags to sections of values that know where they were
-//! written. Which sections and fields exist is not known here.
+//! written. Purpose sections and fields exist is not known here.
 
 use crate::error::{FieldOrigin, JobError, one_line};
 use std::fmt;

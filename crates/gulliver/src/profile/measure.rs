@@ -3,25 +3,29 @@
 
 use super::ProfileError;
 use super::probes::Probe;
-use crate::data::Batch;
-use crate::executor::Work as Did;
-use crate::peers::link::Throttle;
-use crate::planner::Planner;
-use crate::session::{
-    Key, Priced, Session, SessionError, SessionOptions, Which, divided, fed, foresee, planners, unevenness,
-};
+use crate::local::{LocalDevice, device_set, session, together as started};
 use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::graph::Graph;
 use gulliver_graph::work::{Load, Work};
 use gulliver_plan::devices::cut::{Devices, Unit, named};
+use gulliver_plan::devices::error::JobPlanError;
+use gulliver_plan::devices::planner::Planner;
+use gulliver_plan::devices::predict::{Priced, fed, predict, unevenness};
+use gulliver_plan::devices::strategy::{divided, replicated};
 use gulliver_plan::document::collectives::collective_of;
 use gulliver_plan::document::collectives::held_here;
+use gulliver_plan::document::job::Purpose;
 use gulliver_plan::document::links::Links;
 use gulliver_plan::document::plan::{Act, Plan, Stream};
 use gulliver_plan::document::timeline::Span;
 use gulliver_plan::document::topology::{Device, Topology, Wiring};
 use gulliver_plan::time::cost::{Curves, Point};
 use gulliver_plan::time::simulate::{Together, Uneven, crowds};
+use gulliver_run::data::Batch;
+use gulliver_run::peers::link::Throttle;
+use gulliver_run::profile::trimmed_mean;
+use gulliver_run::session::{Session, SessionError, StepKey, TimedWork};
+use gulliver_run::team::side_by_side;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
@@ -73,7 +77,7 @@ pub struct Stepped {
 impl Stepped {
     /// The share of their time in which devices are predicted to compute nothing, for each of several guesses of how
     /// uneven they are.
-    pub fn predicted(&mut self, curves: &Arc<Curves>, unevens: &[f64]) -> Result<Vec<f64>, SessionError> {
+    pub fn predicted(&mut self, curves: &Arc<Curves>, unevens: &[f64]) -> Result<Vec<f64>, JobPlanError> {
         let Stepped { planners, plans, sizes, .. } = self;
         planners.iter_mut().for_each(|planner| planner.set_curves(Some(Arc::clone(curves))));
         let priced = Priced::new(planners, sizes, plans)?;
@@ -144,12 +148,12 @@ struct Joint {
 }
 
 impl Joint {
-    fn new(mut planners: Vec<Planner>, sizes: &Bindings) -> Result<Joint, SessionError> {
-        let plans = foresee(&mut planners, sizes)?.plans;
+    fn new(mut planners: Vec<Planner>, sizes: &Bindings) -> Result<Joint, JobPlanError> {
+        let plans = predict(&side_by_side, &mut planners, sizes)?.plans;
         let (mut at_step, mut met) = (HashMap::new(), Vec::new());
         let mut numbers: HashMap<u32, usize> = HashMap::new();
         for (device, (planner, plan)) in (0..).zip(planners.iter().zip(&plans)) {
-            let (graph, here) = (planner.graph(Which::Train), held_here(plan));
+            let (graph, here) = (planner.graph(Purpose::Train), held_here(plan));
             for (step, act) in (0..).zip(plan.steps.iter().map(|step| &step.act)) {
                 let Act::Exchange { node, .. } = act else { continue };
                 let Some(what) = collective_of(&graph.nodes[node.index()], sizes) else { continue };
@@ -197,32 +201,34 @@ impl Bench {
         let links = || Topology::wired(vec![Device::default(); devices], &wiring).map(Throttle::new);
         let links = if probe.wired && devices > 1 { Some(Arc::new(links()?)) } else { None };
         let throttle = links.as_ref();
-        let options = |partials| SessionOptions {
+        let options = |partials| LocalDevice {
             threads,
             partials,
             throttle: throttle.cloned(),
-            ..SessionOptions::default()
+            ..LocalDevice::default()
         };
         let [samples, length] = probe.sizes;
         let (mut session, planners, batch) = match (devices, probe.cut) {
-            (1, _) => (Session::new(graph, None, options(1), 0)?, None, batch),
+            (1, _) => (session(graph, None, &options(1), 0)?, None, batch),
             (_, Some(rule)) => {
-                let planners = cut_by(rule, &graph, vec![options(1); devices], &probe.bindings())?;
-                (Session::together(planners.clone(), 0)?, Some(planners), batch)
+                let devices = vec![options(1); devices];
+                let planners = cut_by(rule, &graph, &devices, &probe.bindings())?;
+                (started(rule, planners.clone(), &devices, 0)?, Some(planners), batch)
             }
             (_, None) => {
-                let planners = planners(&graph, None, vec![options(devices as u32); devices])?;
+                let all = vec![options(devices as u32); devices];
+                let planners = replicated(&graph, None, &device_set(&all))?;
                 let (_, whole) = Probe { sizes: [samples * devices, length], ..*probe }.built()?;
-                (Session::together(planners.clone(), 0)?, Some(planners), whole)
+                (started("data", planners.clone(), &all, 0)?, Some(planners), whole)
             }
         };
-        let sizes = session.share(session.sizes(Which::Train, &batch)?)?;
+        let sizes = session.share(session.sizes(Purpose::Train, &batch)?)?;
         let together = planners.map(|planners| Joint::new(planners, &sizes)).transpose()?;
         if together.is_some() {
             session.record();
         }
         let (mut kernels, mut kernel_of) = (Vec::new(), Vec::new());
-        for device in session.devices() {
+        for device in session.ranks() {
             kernel_of.push(place(&mut kernels, device.graph(), &sizes).map_err(SessionError::from)?);
         }
         let (all, between, rounds) = (Vec::new(), Vec::new(), vec![0]);
@@ -247,7 +253,7 @@ impl Bench {
     /// A step, of which it is noted what took how long if it counts.
     fn repeat(&mut self, counts: bool) -> Result<(), ProfileError> {
         self.step += 1;
-        let (key, start) = (Key { seed: 0, step: self.step }, Instant::now());
+        let (key, start) = (StepKey { seed: 0, step: self.step }, Instant::now());
         let mut sums = vec![Sum::default(); self.kernels.len()];
         match &mut self.together {
             None => {
@@ -258,7 +264,7 @@ impl Bench {
                     self.between.push((taken - inside) / run.len().max(1) as f64);
                 }
                 for (did, time) in run {
-                    if let Did::Node(node) = did
+                    if let TimedWork::Node(node) = did
                         && let Some(kernel) = self.kernel_of[0][node.index()]
                     {
                         sums[kernel].add(time.as_secs_f64(), 1.0);
@@ -297,7 +303,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Which repetitions there were in each round.
+    /// Purpose repetitions there were in each round.
     fn rounds(&self) -> impl Iterator<Item = Range<usize>> {
         let ends = self.rounds.iter().skip(1).copied().chain([self.all.len()]);
         self.rounds.iter().zip(ends).map(|(&from, to)| from..to)
@@ -308,16 +314,18 @@ impl Bench {
         let mut families: BTreeMap<String, Vec<Point>> = BTreeMap::new();
         // Exceptions of one kernel are in other repetitions than those of another: what is left out of each would be more
         // than what is left out of steps.
-        let usually = |kernel: &Kernel| Some(kernel.count * usual(&kernel.times)?);
+        let usually = |kernel: &Kernel| Some(kernel.count * trimmed_mean(&kernel.times)?);
         let sum: f64 = self.kernels.iter().filter_map(usually).sum();
-        let more = usual(&self.all).filter(|_| sum > 0.0).map_or(1.0, |all| (all / sum).max(1.0));
+        let more = trimmed_mean(&self.all).filter(|_| sum > 0.0).map_or(1.0, |all| (all / sum).max(1.0));
         for Kernel { family, load, times, .. } in &self.kernels {
-            let Some((seconds, usual)) = sorted(times, UNDISTURBED).zip(usual(times)) else { continue };
+            let Some((seconds, usual)) = sorted(times, UNDISTURBED).zip(trimmed_mean(times)) else {
+                continue;
+            };
             let seconds = seconds.max(1e-9);
             let spread = (more * usual / seconds - 1.0).max(0.0);
             families.entry(family.clone()).or_default().push(Point { load: *load, seconds, spread });
         }
-        let each = usual(&self.all).unwrap_or(0.0);
+        let each = trimmed_mean(&self.all).unwrap_or(0.0);
         let rounds =
             self.rounds().map(|round| [self.all[round.clone()].iter().sum(), each * round.len() as f64]);
         let rounds = rounds.collect();
@@ -325,21 +333,24 @@ impl Bench {
         let met = |waits: bool| {
             let all = self.together.iter().flat_map(|together| &together.met);
             let these = all.filter(|(_, here, _)| *here == waits);
-            these.filter_map(|(bytes, _, times)| Some([*bytes, usual(times)?.max(1e-9)])).collect()
+            these.filter_map(|(bytes, _, times)| Some([*bytes, trimmed_mean(times)?.max(1e-9)])).collect()
         };
         // Over links it is above all threads that devices wait for.
-        let free = |together: &&Joint| together.stepped.planners[0].options().throttle.is_none();
+        let free = |together: &&Joint| together.stepped.planners[0].options().topology.is_none();
         let stepped = self.together.as_ref().filter(free).and_then(|together| {
             // One who is late for ten milliseconds is so in few short steps and in nearly every long one.
             let all = self.rounds().filter(|round| !round.is_empty()).map(|round| {
                 let steps = round.len() as f64;
                 together.waits[round].iter().sum::<f64>() / steps
             });
-            let waits = usual(&all.collect::<Vec<_>>())?;
+            let waits = trimmed_mean(&all.collect::<Vec<_>>())?;
             Some(Stepped { waits, ..together.stepped.clone() })
         });
         let around = self.together.as_ref().and_then(|together| {
-            Some([together.stepped.plans.iter().map(fed).sum::<u64>() as f64, usual(&together.around)?])
+            Some([
+                together.stepped.plans.iter().map(fed).sum::<u64>() as f64,
+                trimmed_mean(&together.around)?,
+            ])
         });
         Ok(Measured { families, rounds, between, met: met(true), beside: met(false), around, stepped })
     }
@@ -402,7 +413,7 @@ impl Sum {
     }
 }
 
-/// Which of the kernels each node of a graph runs, those added that were not among them yet; views run none.
+/// Purpose of the kernels each node of a graph runs, those added that were not among them yet; views run none.
 fn place(kernels: &mut Vec<Kernel>, graph: &Graph, sizes: &Bindings) -> Result<Vec<Option<usize>>, DimError> {
     let mut places = Vec::new();
     for node in &graph.nodes {
@@ -425,16 +436,15 @@ fn place(kernels: &mut Vec<Kernel>, graph: &Graph, sizes: &Bindings) -> Result<V
 fn cut_by(
     rule: &str,
     graph: &Graph,
-    devices: Vec<SessionOptions>,
+    devices: &[LocalDevice],
     sizes: &Bindings,
-) -> Result<Vec<Planner>, SessionError> {
-    let unit = |options: &SessionOptions| Unit { rates: options.rates, memory: None };
+) -> Result<Vec<Planner>, JobPlanError> {
+    let unit = |options: &LocalDevice| Unit { rates: options.rates, memory: None };
     let bandwidth = Links::default().from_peers;
     let machine = Devices { units: devices.iter().map(unit).collect(), bandwidth, topology: None };
     let cut = named(graph, sizes, &machine, rule)?;
-    divided(graph, None, devices, sizes, cut)
+    divided(graph, None, &device_set(devices), sizes, cut)
 }
-
 
 /// The number (of some) that this share of them does not exceed; none if there are none.
 pub(super) fn sorted(numbers: &[f64], share: f64) -> Option<f64> {
@@ -452,12 +462,12 @@ mod tests {
         for many in [2, 3, 8, 9, 16] {
             let mut numbers = vec![2.0; many - 1];
             numbers.insert(many / 2, 50.0);
-            assert_eq!(usual(&numbers), Some(2.0), "{many}");
+            assert_eq!(trimmed_mean(&numbers), Some(2.0), "{many}");
         }
-        assert_eq!(usual(&[]), None);
-        assert_eq!(usual(&[7.0]), Some(7.0));
+        assert_eq!(trimmed_mean(&[]), None);
+        assert_eq!(trimmed_mean(&[7.0]), Some(7.0));
         // Two speeds, each half of the time, are neither of them.
         let numbers: Vec<f64> = (0..20).map(|i| f64::from(1 + i % 2)).collect();
-        assert_eq!(usual(&numbers), Some((10.0 + 8.0 * 2.0) / 18.0));
+        assert_eq!(trimmed_mean(&numbers), Some((10.0 + 8.0 * 2.0) / 18.0));
     }
 }

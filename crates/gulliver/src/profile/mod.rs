@@ -1,25 +1,25 @@
 //! How fast this machine is, measured: every kernel of some small networks while they are trained, alone and
 //! beside others; what more threads bring; copies between tiers; the disk.
 
-pub mod evenness;
 pub mod measure;
 pub mod probes;
-pub mod resuming;
-pub mod roofline;
 
-use crate::device::cpu::disk::DiskError;
-use crate::session::SessionError;
-use crate::team::Team;
-use evenness::Evenness;
+use crate::local::LocalError;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, GraphError};
 use gulliver_graph::work::Work;
+use gulliver_plan::devices::error::JobPlanError;
 use gulliver_plan::document::links::Links;
 use gulliver_plan::document::topology::TopologyError;
 use gulliver_plan::time::cost::{CollectivePrice, Curves, Profile, Rates, Scaling, explained};
-use measure::{Bench, Measured, Stepped, in_turns, sorted, take_turns, usual};
+use gulliver_run::device::cpu::disk::DiskError;
+use gulliver_run::profile::evenness::Evenness;
+use gulliver_run::profile::resuming::Resuming;
+use gulliver_run::profile::{roofline, trimmed_mean};
+use gulliver_run::session::SessionError;
+use gulliver_run::team::Team;
+use measure::{Bench, Measured, Stepped, in_turns, sorted, take_turns};
 use probes::{Probe, probes};
-use resuming::Resuming;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ pub enum ProfileError {
     /// A network cannot be built.
     #[error("{model}: {source}")]
     Graph {
-        /// Which.
+        /// Purpose.
         model: &'static str,
         /// What is wrong.
         source: GraphError,
@@ -58,12 +58,24 @@ pub enum ProfileError {
     /// A network cannot be run.
     #[error(transparent)]
     Session(#[from] SessionError),
+    /// A network cannot be planned.
+    #[error(transparent)]
+    Plan(#[from] JobPlanError),
     /// Links between devices cannot be.
     #[error(transparent)]
     Links(#[from] TopologyError),
     /// The disk.
     #[error(transparent)]
     Disk(#[from] DiskError),
+}
+
+impl From<LocalError> for ProfileError {
+    fn from(e: LocalError) -> ProfileError {
+        match e {
+            LocalError::Plan(e) => e.into(),
+            LocalError::Session(e) => e.into(),
+        }
+    }
 }
 
 /// What is being measured, for people who wait.
@@ -338,7 +350,7 @@ fn disturbed(all: &[Measured]) -> f64 {
             slower.push(taken / usually);
         }
     }
-    usual(&slower).unwrap_or(1.0).max(1.0)
+    trimmed_mean(&slower).unwrap_or(1.0).max(1.0)
 }
 
 /// Every probe run this way, in about `seconds`. Those that something disturbed are run again while there is time, and

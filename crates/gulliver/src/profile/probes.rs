@@ -2,8 +2,6 @@
 //! and update, is one point of a table. Widths and sizes are spread so that those of other networks lie between.
 
 use super::ProfileError;
-use crate::data::Batch;
-use crate::host::{HostData, HostTensor};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, GraphError, Role};
@@ -12,6 +10,8 @@ use gulliver_graph::model::{Model, model};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::random::{RandomStream, hash_name};
 use gulliver_graph::training::{evaluation_graph, training_graph};
+use gulliver_run::data::Batch;
+use gulliver_run::host::{HostData, HostTensor};
 use serde::Serialize;
 
 /// One network, trained on noise.

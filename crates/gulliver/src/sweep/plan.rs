@@ -84,7 +84,7 @@ pub struct ChosenWidth {
     pub state_bytes: u64,
     /// What was looked at, most lanes first.
     pub ways: Vec<WidthOption>,
-    /// Which of them is done soonest.
+    /// Purpose of them is done soonest.
     pub chosen: usize,
 }
 

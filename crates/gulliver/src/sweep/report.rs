@@ -64,7 +64,7 @@ pub enum Event {
     Step {
         /// The trial.
         trial: u64,
-        /// Which of its repeats.
+        /// Purpose of its repeats.
         repeat: u64,
         /// Steps done.
         step: u64,
@@ -77,7 +77,7 @@ pub enum Event {
     Eval {
         /// The trial.
         trial: u64,
-        /// Which of its repeats.
+        /// Purpose of its repeats.
         repeat: u64,
         /// Steps done.
         step: u64,
@@ -89,7 +89,7 @@ pub enum Event {
     Rung {
         /// The trial.
         trial: u64,
-        /// Which of its repeats.
+        /// Purpose of its repeats.
         repeat: u64,
         /// The length of the rung.
         level: u64,

@@ -151,7 +151,7 @@ impl Planner {
     }
 
     /// Weights and states are where they are said to be.
-    pub(crate) fn with_residences(
+    pub fn with_residences(
         train: Graph,
         evaluate: Option<Graph>,
         options: DeviceOptions,

@@ -237,11 +237,11 @@ impl RankSession {
     }
 
     /// Notes the states that the forward pass changes.
-    fn remember(&mut self) -> Result<(), RunError> {
+    pub(super) fn remember(&mut self) -> Result<(), RunError> {
         fetch(&*self.device, &self.forward, &mut self.undo)
     }
 
-    fn undo(&mut self) -> Result<(), RunError> {
+    pub(super) fn undo(&mut self) -> Result<(), RunError> {
         put_back(&mut *self.device, &self.forward, &self.undo)
     }
 

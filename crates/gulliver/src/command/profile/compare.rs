@@ -5,11 +5,11 @@ use crate::check::cases::{Case, JOBS, Wires, cases};
 use crate::check::part::Part;
 use crate::check::{Checked, Fresh, Group, Wanted, check};
 use crate::error::Error;
+use crate::profile::Doing;
+use crate::profile::probes::Probe;
 use crate::report::table::{self, Column};
 use crate::units;
 use gulliver_plan::time::cost::Profile;
-use gulliver_run::profile::Doing;
-use gulliver_run::profile::probes::Probe;
 use std::collections::BTreeSet;
 
 /// Regret that is nobody's fault: two strategies as good as equal.

@@ -30,7 +30,7 @@ pub(super) fn by_rule(graphs: &JobGraphs, set: &DeviceSet, rule: &str) -> Result
 pub(super) fn as_cut(graphs: &JobGraphs, set: &DeviceSet, cut: Cut) -> Result<Shared, JobPlanError> {
     let same_numbers = !cut.values.iter().flatten().any(|spread| matches!(spread, Spread::Partial(_)));
     let set = set.limited_to(cut.devices());
-    let planners = divided(&graphs.train, graphs.evaluation.as_ref(), &set, &graphs.largest, cut)?;
+    let planners = divided(&graphs.train, Some(&graphs.evaluation), &set, &graphs.largest, cut)?;
     Ok(Shared { planners, same_numbers })
 }
 

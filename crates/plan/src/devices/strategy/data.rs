@@ -15,7 +15,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
     help: "every device has all weights and takes partials of its own",
     divides_sums: false,
     plan: |graphs: &JobGraphs, set: &DeviceSet| {
-        Ok(Shared::same(replicated(&graphs.train, graphs.evaluation.as_ref(), set)?))
+        Ok(Shared::same(replicated(&graphs.train, Some(&graphs.evaluation), set)?))
     },
 };
 

@@ -10,6 +10,6 @@ pub(super) static STRATEGY: Strategy = Strategy {
     plan: |graphs: &JobGraphs, set: &DeviceSet| {
         let grouped = |options: &DeviceOptions| DeviceOptions { grouped: true, ..options.clone() };
         let set = DeviceSet { devices: set.devices.iter().map(grouped).collect(), ..set.clone() };
-        Ok(Shared::same(replicated(&graphs.train, graphs.evaluation.as_ref(), &set)?))
+        Ok(Shared::same(replicated(&graphs.train, Some(&graphs.evaluation), &set)?))
     },
 };

@@ -11,7 +11,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
     help: "layers go around the devices in packs, all partials of a pack before those of the next",
     divides_sums: false,
     plan: |graphs: &JobGraphs, set: &DeviceSet| {
-        let (train, evaluation, sizes) = (&graphs.train, graphs.evaluation.as_ref(), &graphs.largest);
+        let (train, evaluation, sizes) = (&graphs.train, Some(&graphs.evaluation), &graphs.largest);
         // One more than goes around evenly puts the first and the last pack, which may share weights, on one device.
         let even = Pipelined { packs: 2 * set.devices.len() + 1, style: Style::Grouped };
         let found = packs(train, set, sizes, SCHEDULES).unwrap_or_default();

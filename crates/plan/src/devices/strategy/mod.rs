@@ -74,12 +74,17 @@ impl Strategy {
     }
 }
 
+/// The names a job may ask for, [`AUTO`] first.
+pub fn names() -> Vec<&'static str> {
+    std::iter::once(AUTO).chain(STRATEGIES.map(|strategy| strategy.name)).collect()
+}
+
 /// What a job computes.
 pub struct JobGraphs {
     /// A training step.
     pub train: Graph,
     /// The evaluation of a batch.
-    pub evaluation: Option<Graph>,
+    pub evaluation: Graph,
     /// The largest input there will be.
     pub largest: Bindings,
 }
@@ -148,14 +153,14 @@ impl Candidate {
         Ok(Candidate { name: strategy.name, planners, of: set.devices.len(), prediction, same_numbers })
     }
 
-    /// The plan of the job. The plans that were simulated are the ones that run.
-    pub fn into_job(self, graphs: &JobGraphs) -> Result<JobPlan, JobPlanError> {
+    /// The planners of all devices. The plans that were simulated are the ones that will run.
+    pub fn into_planners(self, graphs: &JobGraphs) -> Result<Vec<Planner>, JobPlanError> {
         let sizes = largest(&self.planners, graphs);
         let mut planners = self.planners;
         for (planner, plan) in planners.iter_mut().zip(self.prediction.plans) {
             planner.keep(Purpose::Train, &sizes, plan)?;
         }
-        job(self.name, planners)
+        Ok(planners)
     }
 }
 

@@ -9,7 +9,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
     divides_sums: false,
     plan: |graphs: &JobGraphs, set: &DeviceSet| {
         let how = Pipelined { packs: set.devices.len(), style: Style::OneByOne };
-        let (train, evaluation) = (&graphs.train, graphs.evaluation.as_ref());
+        let (train, evaluation) = (&graphs.train, Some(&graphs.evaluation));
         Ok(Shared::same(pipelined(train, evaluation, set, &graphs.largest, how)?))
     },
 };

@@ -127,8 +127,8 @@ impl Cpu {
                     self.run_peak[*space] = self.run_peak[*space].max(self.live[*space]);
                 }
                 Instruction::Free { space, bytes } => self.live[*space] -= bytes,
-                Instruction::Move | Instruction::Exchange { here: None, .. } => {}
-                Instruction::Exchange { here: Some(place), .. } => {
+                Instruction::Move | Instruction::Exchange { here: None } => {}
+                Instruction::Exchange { here: Some(place) } => {
                     let beside = beside.as_ref().expect("collectives are beside the computation");
                     if !beside.hold(*place as usize).map_err(failed)? {
                         break;

@@ -69,9 +69,8 @@ pub(super) enum Instruction {
     },
     /// Another stream moves something.
     Move,
-    /// Other devices are met for this value: by another stream, or, if it has such a place among collectives, here.
+    /// A collective: on another stream, or inline, if it has a place among the inline ones.
     Exchange {
-        first: Value,
         here: Option<u32>,
     },
     /// The next instruction waits for another stream.
@@ -218,7 +217,7 @@ impl Program {
                             None
                         }
                     };
-                    Instruction::Exchange { first, here }
+                    Instruction::Exchange { here }
                 }
                 Act::Copy { from, to } => Instruction::Copy { from: slot(from), to: slot(to) },
                 Act::Add { from, into } => Instruction::Add { from: slot(from), into: slot(into) },

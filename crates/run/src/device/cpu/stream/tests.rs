@@ -1,7 +1,6 @@
 //! Streams that wait for each other, fail, and hold collectives.
 
 use super::*;
-use crate::lower::Kernels;
 use crate::peers::link::Throttle;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::op::exchange::{Exchange, Piece};
@@ -95,7 +94,7 @@ fn meetings_keep_their_order_whoever_holds_them() {
         let mut tasks = Tasks::default();
         let mut places = Vec::new();
         for i in 0..MEETINGS {
-            let collective = ExchangeCall::new(&what, &Kernels::default());
+            let collective = ExchangeCall::new(&what, None);
             let task =
                 Task::Exchange { collective, own: Some(cell(i)), result: cell(i + 1), value: Value(0) };
             // Computes at 0, meets at 1.
