@@ -3,7 +3,7 @@
 
 use crate::autodiff::differentiate;
 use crate::build::Builder;
-use crate::chain::fuse_elementwise;
+use crate::fuse_elementwise::fuse_elementwise;
 use crate::graph::{Graph, GraphError, Phase, Value};
 use crate::model::{Built, Model, Objective};
 use crate::optim::{Optimizer, clip_by_norm, clip_by_value};
@@ -46,20 +46,20 @@ pub fn plain_training_graph(
     }
     let mut g = Builder::new(true);
     for (k, objective) in objectives.iter().enumerate() {
-        let stage = k as u32;
-        g.enter(Phase::Forward, stage);
+        let number = k as u32;
+        g.enter(Phase::Forward, number);
         let built = model.objective(k, &mut g)?;
         let weights = trained(&g, objective);
         let current: Vec<Value> = weights.iter().map(|w| g.newest(*w)).collect();
-        let grads = differentiate(&mut g, built.loss, &current, stage)?;
-        g.enter(Phase::Update, stage);
+        let grads = differentiate(&mut g, built.loss, &current, number)?;
+        g.enter(Phase::Update, number);
         // A weight that the loss does not reach stays as it is.
         let pairs = weights.iter().zip(grads).filter_map(|(w, grad)| grad.map(|grad| (*w, grad)));
         let (weights, grads): (Vec<Value>, Vec<Value>) = pairs.unzip();
         let scope = if optimizers.len() > 1 { objective.name } else { "" };
         let optimizer = &optimizers[k.min(optimizers.len() - 1)];
         let norm = under(&mut g, scope, |g| update(g, optimizer, clip, &weights, grads))?;
-        g.enter(Phase::Forward, stage);
+        g.enter(Phase::Forward, number);
         name_outputs(&mut g, objective, objectives.len(), &built, true);
         if let Some(norm) = norm {
             g.output(&output_name(objective, objectives.len(), "grad_norm"), norm);

@@ -5,16 +5,16 @@ mod weights;
 
 pub use weights::class_weights;
 
-use crate::command::CommandError;
-use crate::job::{Job, JobError};
+use crate::error::{Error, JobError};
+use crate::job::Job;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::model::param::{Param, ParamValue};
-use gulliver_graph::model::{Input, MODELS, ModelRow};
+use gulliver_graph::model::{MODELS, ModelInput, ModelRow};
 use gulliver_run::data::{DataError, DataInfo, Dataset};
 
 /// What a data set has.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Facts {
+pub struct DataFacts {
     /// What it says of itself.
     pub info: DataInfo,
     /// Whether `x` is ids of tokens rather than numbers.
@@ -61,9 +61,9 @@ impl Target {
     }
 }
 
-impl Facts {
+impl DataFacts {
     /// Looks at the first example, and at how long all of them are.
-    pub fn of(train: &dyn Dataset, validation: Option<&dyn Dataset>) -> Result<Facts, DataError> {
+    pub fn of(train: &dyn Dataset, validation: Option<&dyn Dataset>) -> Result<DataFacts, DataError> {
         let info = train.info();
         let longest = [Some(train), validation].into_iter().flatten().map(longest).max().unwrap_or(0);
         let (mut tokens, mut wholes, mut target) = (info.vocabulary.is_some(), false, Target::Nothing);
@@ -81,7 +81,7 @@ impl Facts {
                 None => Target::Nothing,
             };
         }
-        Ok(Facts { info, tokens, wholes, target, longest })
+        Ok(DataFacts { info, tokens, wholes, target, longest })
     }
 
     /// Whether there is a token to predict at every place of a text.
@@ -173,7 +173,7 @@ fn int(n: usize) -> ParamValue {
 }
 
 /// Settings the job leaves open and the data answers: what is predicted, vocabulary, classes, image size…
-pub fn fit(name: &str, given: &[(String, ParamValue)], facts: &Facts) -> Vec<(String, ParamValue)> {
+pub fn fit(name: &str, given: &[(String, ParamValue)], facts: &DataFacts) -> Vec<(String, ParamValue)> {
     let Some(row) = row_of(name) else { return Vec::new() };
     let mut fitted = Vec::new();
     for param in row.params() {
@@ -188,8 +188,8 @@ pub fn fit(name: &str, given: &[(String, ParamValue)], facts: &Facts) -> Vec<(St
 }
 
 /// What the data answers to a parameter.
-fn answer(row: &ModelRow, param: &Param, facts: &Facts) -> Option<ParamValue> {
-    let volumes = row.family.takes == Input::Volumes;
+fn answer(row: &ModelRow, param: &Param, facts: &DataFacts) -> Option<ParamValue> {
+    let volumes = row.family.takes == ModelInput::Volumes;
     match (param.name, &param.default) {
         ("head", _) => {
             let head = facts.target.head(row).filter(|head| row.family.heads.contains(head));
@@ -229,8 +229,8 @@ pub fn check_fit(
     job: &Job,
     given: &[(String, ParamValue)],
     settings: &[(String, ParamValue)],
-    facts: &Facts,
-) -> Result<(), CommandError> {
+    facts: &DataFacts,
+) -> Result<(), Error> {
     if let Some(row) = row_of(&job.model.name) {
         check_input(job, row, facts)?;
         check_target(job, row, settings, facts)?;
@@ -263,14 +263,14 @@ pub fn check_fit(
 }
 
 /// Whether the model reads such examples at all.
-fn check_input(job: &Job, row: &ModelRow, facts: &Facts) -> Result<(), JobError> {
+fn check_input(job: &Job, row: &ModelRow, facts: &DataFacts) -> Result<(), JobError> {
     let (takes, fits) = match row.family.takes {
-        Input::Vectors => ("numbers", !facts.tokens),
-        Input::Images => ("images", facts.image().is_some()),
-        Input::ImagesOf(_) => ("images", facts.image().is_some()),
-        Input::Volumes => ("cubes of numbers", facts.cube().is_some()),
-        Input::Points => ("clouds of points", facts.points().is_some()),
-        Input::Tokens => ("text", facts.tokens),
+        ModelInput::Vectors => ("numbers", !facts.tokens),
+        ModelInput::Images => ("images", facts.image().is_some()),
+        ModelInput::ImagesOf(_) => ("images", facts.image().is_some()),
+        ModelInput::Volumes => ("cubes of numbers", facts.cube().is_some()),
+        ModelInput::Points => ("clouds of points", facts.points().is_some()),
+        ModelInput::Tokens => ("text", facts.tokens),
     };
     let (model, kind) = (&job.model.name, &job.data.options.kind);
     if facts.wholes {
@@ -288,7 +288,7 @@ fn check_input(job: &Job, row: &ModelRow, facts: &Facts) -> Result<(), JobError>
         }
         return Err(job.error("model.name", problem));
     }
-    if let (Input::ImagesOf(size), Some([_, h, w])) = (row.family.takes, facts.image())
+    if let (ModelInput::ImagesOf(size), Some([_, h, w])) = (row.family.takes, facts.image())
         && [h, w] != [size, size]
     {
         let problem = format!(
@@ -305,7 +305,7 @@ fn check_target(
     job: &Job,
     row: &ModelRow,
     settings: &[(String, ParamValue)],
-    facts: &Facts,
+    facts: &DataFacts,
 ) -> Result<(), JobError> {
     let (model, kind, heads) = (&job.model.name, &job.data.options.kind, row.family.heads);
     let Some(default) = heads.first() else { return Ok(()) };
@@ -351,8 +351,8 @@ fn predicted(head: &str) -> &'static str {
 }
 
 /// Whether extents that the job gives are those of the data.
-fn check_extents(job: &Job, given: &[(String, ParamValue)], facts: &Facts) -> Result<(), CommandError> {
-    let volumes = row_of(&job.model.name).is_some_and(|row| row.family.takes == Input::Volumes);
+fn check_extents(job: &Job, given: &[(String, ParamValue)], facts: &DataFacts) -> Result<(), Error> {
+    let volumes = row_of(&job.model.name).is_some_and(|row| row.family.takes == ModelInput::Volumes);
     let [channels, height, width] = match (facts.image(), facts.cube()) {
         (Some(image), _) => image.map(Some),
         (None, Some([c, size])) if volumes => [Some(c), Some(size), Some(size)],

@@ -8,9 +8,9 @@ pub use gulliver_graph as graph;
 pub use gulliver_plan as plan;
 pub use gulliver_run as run;
 
-pub mod advice;
-pub mod check;
 pub mod command;
+pub mod error;
+pub mod files;
 pub mod fit;
 pub mod history;
 pub mod interrupt;
@@ -23,9 +23,8 @@ pub mod run_dir;
 pub mod setup;
 pub mod strategy;
 pub mod sweep;
-pub mod text_file;
 pub mod trained;
-pub mod workload;
+pub mod units;
 
 #[cfg(test)]
 mod test_dir;

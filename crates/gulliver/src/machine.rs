@@ -1,8 +1,9 @@
 //! The file that says how fast a machine is: where it is, how it is written and read, and whether it is of this
 //! machine.
 
-use crate::command::{CommandError, check_file, write_file};
-use crate::text_file::read_text;
+use crate::error::Error;
+use crate::files::read_text;
+use crate::files::{check_file, write_file};
 use gulliver_plan::document::links::Links;
 use gulliver_plan::time::cost::{CollectivePrice, Curves, Point, Profile, Rates};
 use gulliver_run::team::cores;
@@ -20,7 +21,7 @@ const POINT: &str =
 
 /// What is known of the machine.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Known {
+pub struct KnownMachine {
     /// How fast it is, if that was measured.
     pub profile: Option<Profile>,
     /// Where that comes from, or what is missing, in one line.
@@ -43,17 +44,17 @@ pub fn default_path() -> Option<PathBuf> {
 
 /// The profile in a file that was named, which must be good; or else in the usual place, if one is there that is
 /// good and of this machine.
-pub fn known(named: Option<&Path>) -> Result<Known, CommandError> {
+pub fn known(named: Option<&Path>) -> Result<KnownMachine, Error> {
     if let Some(path) = named {
         let about = format!("times by {}", path.display());
-        return Ok(Known { profile: Some(read(path)?), about });
+        return Ok(KnownMachine { profile: Some(read(path)?), about });
     }
-    let without = |why: String| Known { profile: None, about: format!("times are rough: {why}") };
+    let without = |why: String| KnownMachine { profile: None, about: format!("times are rough: {why}") };
     let missing = || without("no profile; `gulliver profile` makes one in a minute".into());
     let Some(path) = default_path().filter(|path| path.exists()) else { return Ok(missing()) };
     Ok(match read(&path) {
         Ok(profile) if profile.cores == cores() && profile.processor == processor() => {
-            Known { profile: Some(profile), about: format!("times by {}", path.display()) }
+            KnownMachine { profile: Some(profile), about: format!("times by {}", path.display()) }
         }
         Ok(_) => without(format!("{} is of another machine; run `gulliver profile`", path.display())),
         Err(error) => without(format!("{error}; run `gulliver profile`")),
@@ -61,17 +62,17 @@ pub fn known(named: Option<&Path>) -> Result<Known, CommandError> {
 }
 
 /// Reads a profile.
-pub fn read(path: &Path) -> Result<Profile, CommandError> {
+pub fn read(path: &Path) -> Result<Profile, Error> {
     let text = read_text(path, "a profile", MOST_BYTES)?;
     parse(&text).map_err(|problem| {
-        CommandError::Unknown(format!("{}: {problem}; `gulliver profile` makes a new one", path.display()))
+        Error::Invalid(format!("{}: {problem}; `gulliver profile` makes a new one", path.display()))
     })
 }
 
 /// Makes the directory of a profile if it is missing, and finds out whether the file can be written: before a
 /// minute is spent on measuring.
-pub fn make_ready(path: &Path) -> Result<(), CommandError> {
-    let file = |source: io::Error| CommandError::File { path: path.to_path_buf(), source };
+pub fn make_ready(path: &Path) -> Result<(), Error> {
+    let file = |source: io::Error| Error::File { path: path.to_path_buf(), source };
     if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
         fs::create_dir_all(dir).map_err(file)?;
     }
@@ -79,7 +80,7 @@ pub fn make_ready(path: &Path) -> Result<(), CommandError> {
 }
 
 /// Writes a profile; a directory that is missing is made.
-pub fn write(path: &Path, profile: &Profile) -> Result<(), CommandError> {
+pub fn write(path: &Path, profile: &Profile) -> Result<(), Error> {
     make_ready(path)?;
     write_file(path, |out| out.write_all(render(profile).as_bytes()))
 }

@@ -1,7 +1,7 @@
 //! The directory of a run: which one it is, that nobody else is using it, and that nothing in it is replaced which a
 //! run did not write.
 
-use crate::command::CommandError;
+use crate::error::Error;
 use gulliver_run::checkpoint::{self, Stored};
 use gulliver_run::files::atomic::remove_unfinished;
 use gulliver_run::files::lock::{LockError, lock};
@@ -54,7 +54,7 @@ pub struct RunDir {
 impl RunDir {
     /// The directory `out`; or else one below `runs/` named after the job file: with `resume` the newest that was
     /// started with this very file, otherwise a new one.
-    pub fn take(job: &Path, out: Option<&Path>, resume: bool) -> Result<RunDir, CommandError> {
+    pub fn take(job: &Path, out: Option<&Path>, resume: bool) -> Result<RunDir, Error> {
         let stem = job.file_stem().map_or("job".into(), |s| s.to_string_lossy().into_owned());
         let name = |n: u32| Path::new("runs").join(if n == 1 { stem.clone() } else { format!("{stem}-{n}") });
         let found = out.map(Path::to_path_buf).or_else(|| resume.then(|| newest(&stem, job)).flatten());
@@ -66,22 +66,22 @@ impl RunDir {
         for n in 1.. {
             match RunDir::lock(&name(n)) {
                 Ok(run) if run.is_empty() => return Ok(run),
-                Ok(_) | Err(CommandError::DirectoryInUse { .. }) => continue,
+                Ok(_) | Err(Error::DirectoryInUse { .. }) => continue,
                 Err(e) => return Err(e),
             }
         }
         unreachable!("some directory is free")
     }
 
-    fn lock(dir: &Path) -> Result<RunDir, CommandError> {
-        let failed = |path: &Path, source| CommandError::File { path: path.to_path_buf(), source };
+    fn lock(dir: &Path) -> Result<RunDir, Error> {
+        let failed = |path: &Path, source| Error::File { path: path.to_path_buf(), source };
         let path = dir.join(LOCK);
         let above = dir.ancestors().filter(|above| !above.as_os_str().is_empty());
         let made = above.take_while(|above| !above.exists()).map(Path::to_path_buf).collect();
         let made_lock = !path.exists();
         fs::create_dir_all(dir).map_err(|source| failed(dir, source))?;
         let held = lock(&path).map_err(|error| match error {
-            LockError::Taken { holder } => CommandError::DirectoryInUse { dir: dir.to_path_buf(), holder },
+            LockError::Taken { holder } => Error::DirectoryInUse { dir: dir.to_path_buf(), holder },
             LockError::Io(source) => failed(&path, source),
         })?;
         Ok(RunDir { path: dir.to_path_buf(), made, made_lock, kept: false, _lock: held })
@@ -94,10 +94,10 @@ impl RunDir {
     }
 
     /// A new run takes no other's place, and none replaces what no run has written.
-    fn check(&self, resume: bool) -> Result<(), CommandError> {
+    fn check(&self, resume: bool) -> Result<(), Error> {
         let ours = is_run(&self.path);
         if ours && !resume {
-            return Err(CommandError::DirectoryTaken(self.path.clone()));
+            return Err(Error::DirectoryTaken(self.path.clone()));
         }
         let is_foreign = |name: &&&str| {
             let path = self.path.join(name);
@@ -106,7 +106,7 @@ impl RunDir {
                 && (!ours || weights && Stored::is_ours(&path).is_ok_and(|ours| !ours))
         };
         match [JOB, ABOUT, PLAN, METRICS, WEIGHTS, BEST].iter().find(is_foreign) {
-            Some(name) => Err(CommandError::NotOurs(self.path.join(name))),
+            Some(name) => Err(Error::ForeignFile(self.path.join(name))),
             None => Ok(()),
         }
     }
@@ -127,12 +127,12 @@ impl RunDir {
     }
 
     /// Keeps the directory from now on, without what a killed process may have left unfinished in it.
-    pub fn keep(&mut self) -> Result<(), CommandError> {
+    pub fn keep(&mut self) -> Result<(), Error> {
         self.kept = true;
         for dir in [&self.path, &self.checkpoints()] {
             fs::create_dir_all(dir)
                 .and_then(|()| remove_unfinished(dir))
-                .map_err(|source| CommandError::File { path: dir.to_path_buf(), source })?;
+                .map_err(|source| Error::File { path: dir.to_path_buf(), source })?;
         }
         Ok(())
     }
@@ -235,7 +235,7 @@ mod tests {
         }
         fs::write(dir.join(ABOUT), about(Path::new("a.toml"))).unwrap();
         let taken = RunDir::take(Path::new("a.toml"), Some(&dir), false).unwrap_err();
-        assert!(matches!(taken, CommandError::DirectoryTaken(_)));
+        assert!(matches!(taken, Error::DirectoryTaken(_)));
         RunDir::take(Path::new("a.toml"), Some(&dir), true).unwrap();
         assert!(is_of(&dir, Path::new("a.toml")) && !is_of(&dir, Path::new("b.toml")));
         // Weights from elsewhere, even in a run's own directory.

@@ -1,12 +1,12 @@
 //! A model that was trained: what the files of a run store of it, and its use on raw inputs.
 
-use crate::command::CommandError;
+use crate::error::Error;
 use crate::run_dir::WEIGHTS;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::training::{evaluation_graph, forward_graph};
 use gulliver_run::checkpoint::Stored;
-use gulliver_run::data::raw::Mapping;
+use gulliver_run::data::mapping::Mapping;
 use gulliver_run::data::{Batch, DataInfo, DataOptions, Dataset, Sampler};
 use gulliver_run::host::{HostData, HostTensor};
 use gulliver_run::session::{Session, SessionOptions};
@@ -50,7 +50,7 @@ pub fn weights_file(path: &Path) -> PathBuf {
 }
 
 /// What a file of weights says its inputs and outputs mean; none if it does not say.
-pub fn stored_mapping(path: &Path) -> Result<Option<Mapping>, CommandError> {
+pub fn stored_mapping(path: &Path) -> Result<Option<Mapping>, Error> {
     let metadata = Stored::metadata_of(&weights_file(path))?;
     Ok(metadata.get(MAPPING).and_then(|text| serde_json::from_str(text).ok()))
 }
@@ -90,9 +90,9 @@ pub enum Use {
 
 impl Trained {
     /// Loads the model of a run, or of one of its files of weights.
-    pub fn load(path: &Path, using: Use, options: SessionOptions) -> Result<Trained, CommandError> {
+    pub fn load(path: &Path, using: Use, options: SessionOptions) -> Result<Trained, Error> {
         let mut stored = Stored::open(&weights_file(path))?;
-        let untold = || CommandError::NoModel(stored.path.clone());
+        let untold = || Error::NoModel(stored.path.clone());
         let read = |key: &str| stored.metadata.get(key).ok_or_else(untold);
         let told: StoredModel = serde_json::from_str(read(MODEL)?).map_err(|_| untold())?;
         let mapping: Mapping = serde_json::from_str(read(MAPPING)?).map_err(|_| untold())?;
@@ -103,7 +103,7 @@ impl Trained {
             (None, None, Some(_)) if masked => Predicts::HiddenTokens,
             (None, None, Some(_)) => Predicts::NextTokens,
             (None, None, None) => {
-                return Err(CommandError::NoPredictions { path: path.into(), model: told.name });
+                return Err(Error::NoPredictions { path: path.into(), model: told.name });
             }
         };
         let settings: Vec<(String, ParamValue)> =
@@ -114,7 +114,7 @@ impl Trained {
             Use::Evaluate => evaluation_graph(model.as_ref())?,
         };
         if graph.output(output(predicts)).is_none() {
-            return Err(CommandError::NoPredictions { path: path.into(), model: told.name });
+            return Err(Error::NoPredictions { path: path.into(), model: told.name });
         }
         let mut session = Session::new(graph.clone(), Some(graph), options, 0)?;
         load_weights(&mut session, &mut stored, &TrainOptions::default(), true)?;
@@ -122,7 +122,7 @@ impl Trained {
     }
 
     /// What is predicted of each example of a batch: probabilities of the classes, or the numbers themselves.
-    pub fn predict(&mut self, batch: &Batch) -> Result<Vec<Vec<f32>>, CommandError> {
+    pub fn predict(&mut self, batch: &Batch) -> Result<Vec<Vec<f32>>, Error> {
         let result = self.session.output(batch, output(self.predicts))?;
         let width = result.shape().last().copied().unwrap_or(1).max(1);
         let rows = result.as_f32().unwrap_or_default().chunks(width);
@@ -133,7 +133,7 @@ impl Trained {
     }
 
     /// Logits of the token that follows these.
-    pub fn next_token(&mut self, tokens: &[u32]) -> Result<Vec<f32>, CommandError> {
+    pub fn next_token(&mut self, tokens: &[u32]) -> Result<Vec<f32>, Error> {
         // What comes after a position does not matter to it: few lengths need few plans.
         let length = tokens.len().next_power_of_two().max(8).min(self.context().max(tokens.len()));
         let mut ids: Vec<i64> = tokens.iter().map(|&id| i64::from(id)).collect();
@@ -160,7 +160,7 @@ impl Trained {
         set: &Arc<dyn Dataset>,
         batch: usize,
         watch: &mut dyn FnMut(u64, u64) -> bool,
-    ) -> Result<Option<Scores>, CommandError> {
+    ) -> Result<Option<Scores>, Error> {
         let perplexity = matches!(self.predicts, Predicts::NextTokens | Predicts::HiddenTokens);
         let options = TrainOptions { perplexity, ..TrainOptions::default() };
         let sampler = Sampler::new(set.len(), batch.min(set.len()), 0, false, false, None)?;

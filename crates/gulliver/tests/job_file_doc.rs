@@ -1,9 +1,9 @@
 //! `docs/job-file.md`: meanings from the doc comments of the fields, defaults from a job that says nothing.
 //! Fails if the document differs; `UPDATE_EXPECT=1 cargo test -p gulliver --test job_file_doc` writes it anew.
 
+use gulliver::graph::lr::SCHEDULES;
 use gulliver::graph::model::MODELS;
 use gulliver::graph::optim::OPTIMIZERS;
-use gulliver::graph::schedule::SCHEDULES;
 use gulliver::job::Job;
 use gulliver::run::data::KINDS;
 use gulliver::strategy::STRATEGIES;

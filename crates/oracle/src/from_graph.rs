@@ -7,7 +7,7 @@ use crate::workload::{Layer, Workload};
 use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::graph::{Graph, Node, Origin, Phase, Role, Value};
 use gulliver_graph::op::Op;
-use gulliver_graph::op::conv::Rotation;
+use gulliver_graph::op::conv::ConvRotation;
 use std::collections::BTreeSet;
 
 /// The workload of a training graph. `sizes` binds every size but `batch`, which figures are for one of.
@@ -228,7 +228,7 @@ impl Reader<'_> {
     /// What cuts need to know of a layer.
     fn describe(&self, node: &Node, layer: &mut Layer) -> Result<(), OracleError> {
         match &node.op {
-            Op::Conv(conv) if conv.rotation == Rotation::Forward => {
+            Op::Conv(conv) if conv.rotation == ConvRotation::Forward => {
                 let taps = self
                     .graph
                     .ty(node.ins[1])

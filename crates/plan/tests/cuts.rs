@@ -9,7 +9,7 @@ use gulliver_graph::graph::{Graph, GraphError, Init, Phase, Value};
 use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
-use gulliver_graph::random::Stream;
+use gulliver_graph::random::RandomStream;
 use gulliver_graph::training::training_graph;
 use gulliver_graph::windows::ConvOptions;
 use gulliver_plan::devices::cut::comparator::{
@@ -25,7 +25,7 @@ fn fewest_bytes() -> Options {
 }
 
 /// A stream of small numbers.
-struct Dice(Stream, u64);
+struct Dice(RandomStream, u64);
 
 impl Dice {
     fn below(&mut self, n: usize) -> usize {
@@ -40,7 +40,7 @@ impl Dice {
 
 /// A few nodes of any kind on data and weights, some with their gradients and an update.
 fn random_graph(seed: u64) -> Result<Graph, GraphError> {
-    let dice = &mut Dice(Stream::new(seed, 7, 0), 0);
+    let dice = &mut Dice(RandomStream::new(seed, 7, 0), 0);
     let g = &mut Builder::new(true);
     let init = Init::Constant(1.0);
     let trains = dice.below(2) == 0;

@@ -388,10 +388,10 @@ impl Cpu {
     }
 
     /// Losses of an objective: its outputs called `loss`, or `….loss`.
-    pub fn losses(&self, program: &Program, stage: u32) -> Result<Vec<f32>, RunError> {
+    pub fn losses(&self, program: &Program, objective: u32) -> Result<Vec<f32>, RunError> {
         let mut losses = Vec::new();
         for (name, o) in &program.outputs {
-            if o.stage == stage && name.rsplit('.').next() == Some("loss") {
+            if o.objective == objective && name.rsplit('.').next() == Some("loss") {
                 losses.extend_from_slice(self.tensor(o)?.as_f32().unwrap_or_default());
             }
         }

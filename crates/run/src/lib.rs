@@ -19,10 +19,10 @@ pub mod planner;
 pub mod profile;
 pub mod program;
 mod residences;
+#[cfg(test)]
+mod scratch;
 pub mod session;
 pub mod stream;
 pub mod team;
-#[cfg(test)]
-mod test_dir;
 pub mod tiers;
 pub mod train;

@@ -231,7 +231,7 @@ impl Session {
         Session::start(planner, &[seed], false)
     }
 
-    /// A session of an array, whose graphs are [fused](gulliver_graph::fuse): one member for each seed.
+    /// A session of an array, whose graphs are [fused](gulliver_graph::array): one member for each seed.
     pub fn array(planner: Planner, seeds: &[u64]) -> Result<Session, SessionError> {
         Session::start(planner, seeds, true)
     }
@@ -462,9 +462,9 @@ impl Session {
             let update = program.updates().get(next).copied();
             let until = update.map_or(program.len(), |(_, update)| update);
             watch.run(&mut self.cpu, self.planner.graph(Which::Train), program, done..until)?;
-            let Some((stage, update)) = update else { break };
+            let Some((objective, update)) = update else { break };
             (done, next) = (update, next + 1);
-            let losses = self.agreed(self.cpu.losses(program, stage)?)?;
+            let losses = self.agreed(self.cpu.losses(program, objective)?)?;
             let fails = |m: usize| !losses.iter().skip(m).step_by(self.members).all(|x| x.is_finite());
             let fresh: Vec<usize> =
                 (0..self.members).filter(|&m| fails(m) && failed.iter().all(|f| f.member != m)).collect();
@@ -477,7 +477,7 @@ impl Session {
                 }
                 // What the batch was fed into may have been used for other things since.
                 let at = self.prepare(Which::Train, batch, keys, &with_scale)?;
-                return Ok(vec![Outcome::failed(self.diagnose(at, stage, update)?)]);
+                return Ok(vec![Outcome::failed(self.diagnose(at, objective, update)?)]);
             }
             for member in fresh {
                 failed.push(self.set_aside(member)?);
@@ -599,7 +599,7 @@ impl Session {
 
     /// Undoes what the forward pass changed and runs it again, up to the first update of the objective that
     /// failed, looking at every value. The batch must have been fed anew.
-    fn diagnose(&mut self, at: usize, stage: u32, until: usize) -> Result<String, SessionError> {
+    fn diagnose(&mut self, at: usize, objective: u32, until: usize) -> Result<String, SessionError> {
         self.undo()?;
         if let Some(name) = self.first_not_finite(0, &self.layout())? {
             return Ok(name);
@@ -611,7 +611,7 @@ impl Session {
             }
         };
         // Updates of earlier objectives are run again, and must not count twice.
-        let earlier = |node: &Node| node.phase == Phase::Update && node.stage < stage;
+        let earlier = |node: &Node| node.phase == Phase::Update && node.objective < objective;
         let updated = carried(self.planner.graph(Which::Train), self.planner.persistent(), |node| {
             node.is_some_and(earlier)
         });

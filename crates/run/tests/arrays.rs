@@ -6,8 +6,8 @@ mod jobs;
 mod makes;
 mod small_models;
 
+use gulliver_graph::array::{fuse, own_data};
 use gulliver_graph::dim::Bindings;
-use gulliver_graph::fuse::{fuse, own_data};
 use gulliver_graph::graph::Graph;
 use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::optim::Optimizer;

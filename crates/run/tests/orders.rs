@@ -6,7 +6,7 @@ use gulliver_graph::graph::{Graph, Node, Role};
 use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
-use gulliver_graph::random::Stream;
+use gulliver_graph::random::RandomStream;
 use gulliver_graph::training::{Clip, training_graph};
 use gulliver_plan::budget::planner::StepPlanner;
 use gulliver_plan::document::plan::Tier;
@@ -52,7 +52,7 @@ fn results(graph: &Graph, rule: Rule, partials: u32) -> (Vec<u8>, Vec<Vec<u8>>) 
     let mut outputs = Vec::new();
     for step in 0..2i64 {
         for (value, role, info) in graph.inputs() {
-            let stream = Stream::new(9, u64::from(value.0), step as u64);
+            let stream = RandomStream::new(9, u64::from(value.0), step as u64);
             let bytes: Vec<u8> = match role {
                 Role::Weight(_) | Role::State(_) => continue,
                 Role::Hyper(default) => default.to_le_bytes().to_vec(),

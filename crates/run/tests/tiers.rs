@@ -9,7 +9,7 @@ use gulliver_graph::kinds::Kinds;
 use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
-use gulliver_graph::random::Stream as Random;
+use gulliver_graph::random::RandomStream;
 use gulliver_graph::training::training_graph;
 use gulliver_plan::budget::planner::StepPlanner;
 use gulliver_plan::document::ledger::Ledger;
@@ -164,7 +164,7 @@ impl<'a> Trainer<'a> {
 
     fn step(&mut self, step: i64, ranges: usize) -> Result<(), RunError> {
         for (value, role, info) in self.graph.inputs() {
-            let random = Random::new(9, u64::from(value.0), step as u64);
+            let random = RandomStream::new(9, u64::from(value.0), step as u64);
             let bytes: Vec<u8> = match role {
                 Role::Weight(_) | Role::State(_) => continue,
                 Role::Hyper(default) => default.to_le_bytes().to_vec(),

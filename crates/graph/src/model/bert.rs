@@ -3,7 +3,7 @@
 
 use super::head::{HIDDEN_TOKENS, Head};
 use super::param::{Param, ParamValue, Params, flag, float, int, param, text, wrong};
-use super::{Built, Family, Input, Model, Settings, batch, tokens};
+use super::{Built, Family, Model, ModelInput, Settings, batch, tokens};
 use crate::build::Builder;
 use crate::dtype::DType;
 use crate::graph::{GraphError, Init, Value};
@@ -36,7 +36,7 @@ pub struct Bert {
 }
 
 /// Parameters of the family.
-pub static FAMILY: Family = Family { takes: Input::Tokens, heads: HIDDEN_TOKENS, params: PARAMS, make };
+pub static FAMILY: Family = Family { takes: ModelInput::Tokens, heads: HIDDEN_TOKENS, params: PARAMS, make };
 
 static PARAMS: &[Param] = &[
     param("vocab", int(30522), "number of tokens"),

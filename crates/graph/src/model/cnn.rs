@@ -2,7 +2,7 @@
 
 use super::head::{CLASSIFY_OR_REGRESS, Head};
 use super::param::{Param, Params, extents, int, param, text, wrong};
-use super::{Built, Family, Input, Model, rectangles};
+use super::{Built, Family, Model, ModelInput, rectangles};
 use crate::build::Builder;
 use crate::graph::{GraphError, Value};
 use crate::windows::ConvOptions;
@@ -23,7 +23,8 @@ pub struct Cnn {
 }
 
 /// Parameters of the family.
-pub static FAMILY: Family = Family { takes: Input::Images, heads: CLASSIFY_OR_REGRESS, params: PARAMS, make };
+pub static FAMILY: Family =
+    Family { takes: ModelInput::Images, heads: CLASSIFY_OR_REGRESS, params: PARAMS, make };
 
 static PARAMS: &[Param] = &[
     param("channels", int(1), "colour channels"),

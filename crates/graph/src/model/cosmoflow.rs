@@ -1,7 +1,7 @@
 //! A CosmoFlow-like network: 3-D convolutions over a volume, regressing a few numbers.
 
 use super::param::{Param, Params, float, int, param, wrong};
-use super::{Built, Family, Input, Model, batch, regressed};
+use super::{Built, Family, Model, ModelInput, batch, regressed};
 use crate::build::Builder;
 use crate::dtype::DType;
 use crate::graph::{GraphError, Value};
@@ -28,7 +28,7 @@ pub struct CosmoFlow {
 }
 
 /// Parameters of the family.
-pub static FAMILY: Family = Family { takes: Input::Volumes, heads: &["regress"], params: PARAMS, make };
+pub static FAMILY: Family = Family { takes: ModelInput::Volumes, heads: &["regress"], params: PARAMS, make };
 
 static PARAMS: &[Param] = &[
     param("channels", int(4), "channels of the volume"),

@@ -2,7 +2,7 @@
 //! discriminator just updated. Weights are named as in PyTorch's example.
 
 use super::param::{Param, Params, int, param};
-use super::{Built, Family, Input, Model, Objective, batch, images};
+use super::{Built, Family, Model, ModelInput, Objective, batch, images};
 use crate::build::Builder;
 use crate::dtype::DType;
 use crate::graph::{GraphError, Init, Value};
@@ -24,7 +24,7 @@ pub struct Dcgan {
 }
 
 /// Parameters of the family.
-pub static FAMILY: Family = Family { takes: Input::ImagesOf(SIZE), heads: &[], params: PARAMS, make };
+pub static FAMILY: Family = Family { takes: ModelInput::ImagesOf(SIZE), heads: &[], params: PARAMS, make };
 
 static PARAMS: &[Param] = &[
     param("latent", int(100), "length of the noise an image is made from"),

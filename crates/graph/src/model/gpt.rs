@@ -4,7 +4,7 @@
 
 use super::head::{Head, NEXT_TOKENS, last_token};
 use super::param::{Param, ParamValue, Params, float, int, param, text, wrong};
-use super::{Built, Family, Input, Model, Settings, tokens};
+use super::{Built, Family, Model, ModelInput, Settings, tokens};
 use crate::build::Builder;
 use crate::graph::{GraphError, Init, Value};
 
@@ -30,7 +30,7 @@ pub struct Gpt {
 }
 
 /// Parameters of the family.
-pub static FAMILY: Family = Family { takes: Input::Tokens, heads: NEXT_TOKENS, params: PARAMS, make };
+pub static FAMILY: Family = Family { takes: ModelInput::Tokens, heads: NEXT_TOKENS, params: PARAMS, make };
 
 static PARAMS: &[Param] = &[
     param("vocab", int(65), "number of tokens"),

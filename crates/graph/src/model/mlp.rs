@@ -2,7 +2,7 @@
 
 use super::head::{CLASSIFY_OR_REGRESS, Head};
 use super::param::{Param, Params, ints, param, text, wrong};
-use super::{Built, Family, Input, Model, Settings, batch};
+use super::{Built, Family, Model, ModelInput, Settings, batch};
 use crate::build::Builder;
 use crate::dtype::DType;
 use crate::graph::{GraphError, Value};
@@ -18,7 +18,7 @@ pub struct Mlp {
 
 /// Parameters of the family.
 pub static FAMILY: Family =
-    Family { takes: Input::Vectors, heads: CLASSIFY_OR_REGRESS, params: PARAMS, make };
+    Family { takes: ModelInput::Vectors, heads: CLASSIFY_OR_REGRESS, params: PARAMS, make };
 
 static PARAMS: &[Param] = &[
     param("sizes", ints(&[784, 1024, 1024, 10]), "widths of input, hidden layers and output"),

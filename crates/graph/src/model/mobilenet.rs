@@ -2,7 +2,7 @@
 
 use super::head::{CLASSIFY_OR_REGRESS, Head};
 use super::param::{Param, Params, extents, float, int, param, text};
-use super::{Built, Family, Input, Model, rectangles};
+use super::{Built, Family, Model, ModelInput, rectangles};
 use crate::build::Builder;
 use crate::graph::{GraphError, Init, Value};
 use crate::op::map::Function;
@@ -26,7 +26,8 @@ pub struct MobileNetV2 {
 }
 
 /// Parameters of the family.
-pub static FAMILY: Family = Family { takes: Input::Images, heads: CLASSIFY_OR_REGRESS, params: PARAMS, make };
+pub static FAMILY: Family =
+    Family { takes: ModelInput::Images, heads: CLASSIFY_OR_REGRESS, params: PARAMS, make };
 
 static PARAMS: &[Param] = &[
     param("width", float(1.0), "multiplies the channels of every layer"),

@@ -61,7 +61,7 @@ pub trait Model: fmt::Debug + Send + Sync {
 
 /// What a model reads as `x`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Input {
+pub enum ModelInput {
     /// Numbers of any shape, as one row.
     Vectors,
     /// Images of any height and width.
@@ -80,7 +80,7 @@ pub enum Input {
 #[derive(Debug)]
 pub struct Family {
     /// What its data `x` is.
-    pub takes: Input,
+    pub takes: ModelInput,
     /// What it can predict: the values of its parameter `head`, or the one thing it predicts without such a
     /// parameter; empty if it needs no targets.
     pub heads: &'static [&'static str],

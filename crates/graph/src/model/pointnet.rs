@@ -3,7 +3,7 @@
 
 use super::head::{CLASSIFY_OR_REGRESS, Head};
 use super::param::{Param, Params, flag, float, int, param, text};
-use super::{Built, Family, Input, Model, batch};
+use super::{Built, Family, Model, ModelInput, batch};
 use crate::build::Builder;
 use crate::dtype::DType;
 use crate::graph::{GraphError, Value};
@@ -27,7 +27,8 @@ pub struct PointNet {
 }
 
 /// Parameters of the family.
-pub static FAMILY: Family = Family { takes: Input::Points, heads: CLASSIFY_OR_REGRESS, params: PARAMS, make };
+pub static FAMILY: Family =
+    Family { takes: ModelInput::Points, heads: CLASSIFY_OR_REGRESS, params: PARAMS, make };
 
 static PARAMS: &[Param] = &[
     param("points", int(1024), "points of a cloud"),

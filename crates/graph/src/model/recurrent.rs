@@ -3,7 +3,7 @@
 
 use super::head::{Head, NEXT_TOKENS, last_token};
 use super::param::{Param, Params, float, int, param, text};
-use super::{Built, Family, Input, Model, tokens};
+use super::{Built, Family, Model, ModelInput, tokens};
 use crate::build::Builder;
 use crate::graph::{GraphError, Init, Value};
 
@@ -36,7 +36,7 @@ pub enum Cell {
 }
 
 /// Parameters of the family.
-pub static FAMILY: Family = Family { takes: Input::Tokens, heads: NEXT_TOKENS, params: PARAMS, make };
+pub static FAMILY: Family = Family { takes: ModelInput::Tokens, heads: NEXT_TOKENS, params: PARAMS, make };
 
 static PARAMS: &[Param] = &[
     param("vocab", int(1000), "number of tokens"),

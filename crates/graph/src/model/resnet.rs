@@ -3,7 +3,7 @@
 
 use super::head::{CLASSIFY_OR_REGRESS, Head};
 use super::param::{Param, Params, extents, flag, int, ints, param, text, wrong};
-use super::{Built, Family, Input, Model, Settings, rectangles};
+use super::{Built, Family, Model, ModelInput, Settings, rectangles};
 use crate::build::Builder;
 use crate::graph::{GraphError, Init, Value};
 use crate::windows::ConvOptions;
@@ -41,7 +41,8 @@ pub enum Stem {
 }
 
 /// Parameters of the family.
-pub static FAMILY: Family = Family { takes: Input::Images, heads: CLASSIFY_OR_REGRESS, params: PARAMS, make };
+pub static FAMILY: Family =
+    Family { takes: ModelInput::Images, heads: CLASSIFY_OR_REGRESS, params: PARAMS, make };
 
 static PARAMS: &[Param] = &[
     param("blocks", ints(&[2, 2, 2, 2]), "residual blocks of each stage"),

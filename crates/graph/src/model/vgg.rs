@@ -2,7 +2,7 @@
 
 use super::head::{CLASSIFY_OR_REGRESS, Head};
 use super::param::{Param, Params, extents, float, int, ints, param, text, wrong};
-use super::{Built, Family, Input, Model, Settings, rectangles};
+use super::{Built, Family, Model, ModelInput, Settings, rectangles};
 use crate::build::Builder;
 use crate::graph::{GraphError, Init, Value};
 use crate::windows::ConvOptions;
@@ -31,7 +31,8 @@ pub struct Vgg {
 }
 
 /// Parameters of the family.
-pub static FAMILY: Family = Family { takes: Input::Images, heads: CLASSIFY_OR_REGRESS, params: PARAMS, make };
+pub static FAMILY: Family =
+    Family { takes: ModelInput::Images, heads: CLASSIFY_OR_REGRESS, params: PARAMS, make };
 
 static PARAMS: &[Param] = &[
     param("convolutions", ints(&[1, 1, 2, 2, 2]), "convolutions of each stage"),

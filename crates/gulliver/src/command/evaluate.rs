@@ -1,7 +1,7 @@
 //! `gulliver evaluate RUN INPUTS`: how good a trained model is on files whose answers are known.
 
-use super::CommandError;
 use super::trained::ModelArguments;
+use crate::error::Error;
 use crate::interrupt;
 use crate::report::confusion::confusion;
 use crate::report::progress::{examples_bar, short};
@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 
 /// Evaluates the model of a run.
 #[derive(Args)]
-pub struct Arguments {
+pub struct EvaluateArguments {
     #[command(flatten)]
     model: ModelArguments,
     /// Files of the kind the model was trained on, with what is to be predicted: a table with the label column, folders
@@ -29,7 +29,7 @@ pub struct Arguments {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
+pub fn run(arguments: &EvaluateArguments) -> Result<(), Error> {
     let stop = interrupt::install()?;
     let mut trained = arguments.model.load(Use::Evaluate)?;
     let inputs = trained.mapping.open_inputs(&arguments.inputs)?;
@@ -40,7 +40,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
         };
         let problem =
             format!("the answers are not in the inputs, which would need {wanted}; use gulliver predict");
-        return Err(CommandError::Unknown(problem));
+        return Err(Error::Invalid(problem));
     }
     let bar = examples_bar(0);
     let mut watch = |done: u64, of: u64| {
@@ -50,7 +50,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     };
     let scores = trained.evaluate(&inputs.set, arguments.batch as usize, &mut watch)?;
     bar.finish_and_clear();
-    let scores = scores.ok_or(CommandError::Cancelled)?;
+    let scores = scores.ok_or(Error::Cancelled)?;
     let (examples, names) = (inputs.set.len(), &trained.mapping.class_names);
     let mut out = io::stdout().lock();
     if arguments.json {

@@ -1,18 +1,18 @@
 //! `gulliver generate RUN --prompt TEXT`: has a trained language model continue a text.
 
-use super::CommandError;
 use super::trained::ModelArguments;
+use crate::error::Error;
 use crate::interrupt;
 use crate::trained::{Predicts, Use, softmax};
 use clap::Args;
-use gulliver_graph::random::{Stream, hash_name};
-use gulliver_run::data::vocabulary::Vocabulary;
+use gulliver_graph::random::{RandomStream, hash_name};
+use gulliver_run::data::format::vocabulary::Vocabulary;
 use std::io::{self, Write};
 use std::sync::atomic::Ordering;
 
 /// Continues a text with the model of a run.
 #[derive(Args)]
-pub struct Arguments {
+pub struct GenerateArguments {
     #[command(flatten)]
     model: ModelArguments,
     /// The text to continue.
@@ -33,11 +33,11 @@ pub struct Arguments {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
+pub fn run(arguments: &GenerateArguments) -> Result<(), Error> {
     let stop = interrupt::install()?;
     if !(arguments.temperature.is_finite() && arguments.temperature >= 0.0) {
         let problem = format!("--temperature {}: must be a number of at least 0", arguments.temperature);
-        return Err(CommandError::Unknown(problem));
+        return Err(Error::Invalid(problem));
     }
     let mut trained = arguments.model.load(Use::Predict)?;
     match trained.predicts {
@@ -52,17 +52,17 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
         _ => return Err(arguments.model.refuse(&trained, "predicts one thing of each input", "predict")),
     }
     let vocabulary = trained.mapping.vocabulary()?.ok_or_else(|| {
-        CommandError::Unknown("the model was trained on token ids without a text they stand for".into())
+        Error::Invalid("the model was trained on token ids without a text they stand for".into())
     })?;
     let encoded = vocabulary.encode(&arguments.prompt);
-    let mut tokens = encoded.map_err(|what| CommandError::Unknown(format!("--prompt: {what}")))?;
+    let mut tokens = encoded.map_err(|what| Error::Invalid(format!("--prompt: {what}")))?;
     if tokens.is_empty() {
-        return Err(CommandError::Unknown("--prompt: must have at least one token".into()));
+        return Err(Error::Invalid("--prompt: must have at least one token".into()));
     }
     let mut out = io::stdout().lock();
     let mut shown = Shown::default();
     shown.more(&vocabulary, &tokens, &mut out)?;
-    let stream = Stream::new(arguments.seed, hash_name("generate"), 0);
+    let stream = RandomStream::new(arguments.seed, hash_name("generate"), 0);
     for i in 0..arguments.length {
         if stop.load(Ordering::Relaxed) {
             break;

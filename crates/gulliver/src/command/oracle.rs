@@ -1,18 +1,15 @@
-//! `gulliver oracle MODEL --cluster NAME --devices 1..1024`: how long it would take there, by every strategy;
-//! `gulliver oracle --validate DIR`: how well that agrees with what others measured; and
-//! `gulliver oracle --accuracy`: how good predictions of this machine's own runs were.
+//! `gulliver oracle MODEL --cluster NAME --devices 1..1024`: how long it would take there, by every strategy.
 
-mod accuracy;
 mod answer;
 mod jobs;
-mod validate;
 
-use super::{CommandError, check_file, write_file};
+use crate::error::Error;
+use crate::files::{check_file, write_file};
 use crate::oracle::cluster_file::cluster;
-use crate::oracle::models::{Asked, asked};
+use crate::oracle::models::{NamedModel, asked};
 use crate::oracle::page::{Scale, first_of_each, page};
-use crate::report::units;
 use crate::setup::measured;
+use crate::units;
 use answer::{Question, Shares, Training, legend_lines, meanings, round_count};
 use clap::Args;
 use gulliver_oracle::OracleError;
@@ -28,31 +25,12 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-/// Arguments that only mean something with a model.
-const QUESTION: [&str; 15] = [
-    "model",
-    "sets",
-    "cluster",
-    "devices",
-    "batch",
-    "split_samples",
-    "epoch",
-    "tokens",
-    "samples",
-    "length",
-    "precision",
-    "software",
-    "jobs",
-    "what_if",
-    "html",
-];
-
 /// Says what training a model on a cluster would take.
 #[derive(Args)]
-pub struct Arguments {
+pub struct OracleArguments {
     /// A model (see `gulliver models`), a well-known configuration such as gpt3-175b, or a job file.
-    #[arg(required_unless_present_any = ["validate", "accuracy"], value_name = "MODEL|JOB")]
-    model: Option<String>,
+    #[arg(value_name = "MODEL|JOB")]
+    model: String,
     /// Overrides a field of the job, e.g. --set train.batch=32, or a setting of the model, e.g. --set layers=24.
     #[arg(long = "set", value_name = "FIELD=VALUE")]
     sets: Vec<String>,
@@ -101,26 +79,14 @@ pub struct Arguments {
     /// Writes a page with scaling curves.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Compares predictions with the published measurements of a directory.
-    #[arg(long, value_name = "DIR", conflicts_with_all = QUESTION)]
-    validate: Option<PathBuf>,
-    /// How good predictions of this machine's own runs were, by model, strategy and devices.
-    #[arg(long, conflicts_with = "validate", conflicts_with_all = QUESTION)]
-    accuracy: bool,
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
-    if let Some(dir) = &arguments.validate {
-        return validate::run(dir, arguments.json);
-    }
-    if arguments.accuracy {
-        return accuracy::run(arguments.json);
-    }
+pub fn run(arguments: &OracleArguments) -> Result<(), Error> {
     if let Some(path) = &arguments.html {
         check_file(path)?;
     }
-    let name = arguments.model.as_deref().unwrap_or_default();
+    let name = arguments.model.as_str();
     let asked = asked(name, &arguments.sets, arguments.length)?;
     let here = arguments.cluster == "cpu";
     let mut cluster = if here { this_machine() } else { cluster(&arguments.cluster)? };
@@ -148,7 +114,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
         let mut about = about(name, &asked, &cluster, &setting, 0);
         about.push(format!("{jobs} jobs of batch {} each", setting.batch));
         let (json, html) = (arguments.json, arguments.html.as_deref());
-        let all = jobs::Asked {
+        let all = jobs::JobsQuestion {
             name,
             workload,
             cluster: &cluster,
@@ -163,7 +129,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let training = training(arguments, &asked, epoch.is_some())?;
     if setting.batch < most && setting.batch > 0 && !arguments.split_samples {
         let (batch, devices) = (setting.batch, if setting.batch == 1 { "device" } else { "devices" });
-        return Err(CommandError::Unknown(format!(
+        return Err(Error::Invalid(format!(
             "batch {batch} is smaller than {most} devices; give a batch of {most} or more, at most {batch} {devices}, \
              or --split-samples to let devices share samples"
         )));
@@ -228,10 +194,10 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
 
 /// How much training is asked about: what flags say; else what the model is customarily trained on, or a round
 /// number, unless an epoch is asked about.
-fn training(arguments: &Arguments, asked: &Asked, epoch: bool) -> Result<Option<Training>, CommandError> {
+fn training(arguments: &OracleArguments, asked: &NamedModel, epoch: bool) -> Result<Option<Training>, Error> {
     let amount = |flag: &str, amount: f64| match amount.is_finite() && amount > 0.0 {
         true => Ok(amount),
-        false => Err(CommandError::Unknown(format!("{flag} {amount}: give a number above 0, such as 300e9"))),
+        false => Err(Error::Invalid(format!("{flag} {amount}: give a number above 0, such as 300e9"))),
     };
     let of_tokens = |tokens: f64, each: f64| Training {
         samples: tokens / each,
@@ -240,9 +206,7 @@ fn training(arguments: &Arguments, asked: &Asked, epoch: bool) -> Result<Option<
     Ok(match (arguments.tokens, arguments.samples, asked.tokens) {
         (Some(tokens), _, Some(each)) => Some(of_tokens(amount("--tokens", tokens)?, each)),
         (Some(_), _, None) => {
-            return Err(CommandError::Unknown(
-                "--tokens: this model does not read tokens; give --samples".into(),
-            ));
+            return Err(Error::Invalid("--tokens: this model does not read tokens; give --samples".into()));
         }
         (None, Some(samples), _) => {
             let samples = amount("--samples", samples)?;
@@ -263,8 +227,8 @@ fn this_machine() -> Cluster {
 }
 
 /// `8`, `1..64` (powers of two from the first on), or `1,2,6`; all from 1 to `most`.
-fn numbers(text: &str, most: u32) -> Result<Vec<u32>, CommandError> {
-    let wrong = || CommandError::Unknown(format!("--devices {text}: give 8, 1..{most} or 1,2,4"));
+fn numbers(text: &str, most: u32) -> Result<Vec<u32>, Error> {
+    let wrong = || Error::Invalid(format!("--devices {text}: give 8, 1..{most} or 1,2,4"));
     let one = |part: &str| part.trim().parse::<u32>().map_err(|_| wrong());
     let all = match text.split_once("..") {
         Some((first, last)) => {
@@ -285,7 +249,7 @@ fn numbers(text: &str, most: u32) -> Result<Vec<u32>, CommandError> {
     }
 }
 
-fn about(name: &str, asked: &Asked, cluster: &Cluster, setting: &Setting, tried: usize) -> Vec<String> {
+fn about(name: &str, asked: &NamedModel, cluster: &Cluster, setting: &Setting, tried: usize) -> Vec<String> {
     let workload = &asked.workload;
     let tokens = asked.tokens.map_or(String::new(), |tokens| format!(" of {tokens} tokens"));
     let precision = match setting.precision {

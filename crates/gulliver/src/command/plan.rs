@@ -2,14 +2,14 @@
 
 mod explain;
 
+use super::JobArguments;
 use super::several::{as_json, devices_table, ranking_table, write_trace};
-use super::{CommandError, JobArguments};
-use crate::advice::Proposal;
+use crate::error::{Error, Proposal};
 use crate::interrupt;
-use crate::machine::Known;
-use crate::report::units;
+use crate::machine::KnownMachine;
 use crate::setup::{Graphs, How, Setup, measured, setup};
 use crate::strategy::{AUTO, judged, ranking};
+use crate::units;
 use clap::Args;
 use explain::explain;
 use gulliver_graph::dim::Bindings;
@@ -31,7 +31,7 @@ use std::time::Duration;
 
 /// Says how a job would run: memory, time and what moves.
 #[derive(Args)]
-pub struct Arguments {
+pub struct PlanArguments {
     #[command(flatten)]
     job: JobArguments,
     /// Says why values with this in their name are kept, recomputed or moved.
@@ -88,21 +88,21 @@ struct Point {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
+pub fn run(arguments: &PlanArguments) -> Result<(), Error> {
     let job = arguments.job.load([])?;
     let stop = interrupt::install()?;
-    let Known { profile, about } = arguments.job.machine()?;
+    let KnownMachine { profile, about } = arguments.job.machine()?;
     let how = How { thorough: arguments.fit, ..How::watched(&job, &stop, arguments.json) };
     let Setup { mut planner, largest, graphs, devices, .. } = match setup(&job, None, profile.as_ref(), &how)
     {
-        Err(CommandError::DoesNotFit(advice)) if arguments.fit => match &advice.change {
+        Err(Error::DoesNotFit(advice)) if arguments.fit => match &advice.change {
             Some(Proposal { field, value, .. }) => {
                 let job = arguments.job.load([format!("{field}={value}")])?;
                 eprintln!("{field} = {value} makes it fit");
                 print!("{}", job.to_toml());
                 return Ok(());
             }
-            None => return Err(CommandError::DoesNotFit(advice)),
+            None => return Err(Error::DoesNotFit(advice)),
         },
         made => made?,
     };
@@ -152,12 +152,12 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
 
 /// Says how strategies rank, unless one is asked for, and what the devices do with the one that is chosen.
 fn several(
-    arguments: &Arguments,
+    arguments: &PlanArguments,
     name: &'static str,
     forced: bool,
     (graphs, devices): (&Graphs, &[SessionOptions]),
     out: &mut impl Write,
-) -> Result<(), CommandError> {
+) -> Result<(), Error> {
     let (able, mut unable) = match forced {
         true => (vec![judged(name, graphs, devices.to_vec())?], Vec::new()),
         false => ranking(graphs, devices)?,
@@ -176,7 +176,7 @@ fn several(
     Ok(out.write_all(text.as_bytes())?)
 }
 
-fn json(value: &impl Serialize) -> Result<String, CommandError> {
+fn json(value: &impl Serialize) -> Result<String, Error> {
     Ok(serde_json::to_string(value).map_err(io::Error::from)? + "\n")
 }
 
@@ -324,7 +324,7 @@ fn running(graph: &Graph, plan: &Plan, at: usize) -> String {
 }
 
 /// Plans for budgets from the least that will do to all that could be used.
-fn curve(planner: &mut Planner, sizes: &Bindings) -> Result<Vec<Point>, CommandError> {
+fn curve(planner: &mut Planner, sizes: &Bindings) -> Result<Vec<Point>, Error> {
     let [graph, evaluation] = [Which::Train, Which::Evaluate].map(|which| planner.graph(which).clone());
     let options = planner.options().clone();
     let least = planner.smallest(sizes).map_err(SessionError::from)?;

@@ -1,7 +1,8 @@
 //! `gulliver predict RUN INPUTS`: what a trained model makes of new files, one line for each example.
 
 use super::trained::ModelArguments;
-use super::{CommandError, check_file, write_file};
+use crate::error::Error;
+use crate::files::{check_file, write_file};
 use crate::interrupt;
 use crate::report::metrics::quoted;
 use crate::report::progress::examples_bar;
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Predicts with the model of a run.
 #[derive(Args)]
-pub struct Arguments {
+pub struct PredictArguments {
     #[command(flatten)]
     model: ModelArguments,
     /// New files of the kind the model was trained on: a table (its columns are found by name), images or folders
@@ -46,7 +47,7 @@ enum Format {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
+pub fn run(arguments: &PredictArguments) -> Result<(), Error> {
     let stop = interrupt::install()?;
     let extension = arguments.out.as_ref().and_then(|path| path.extension()).map(|e| e.to_string_lossy());
     let format = arguments.format.unwrap_or(match extension.as_deref() {
@@ -81,12 +82,12 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
 }
 
 fn predict(
-    arguments: &Arguments,
+    arguments: &PredictArguments,
     trained: &mut Trained,
     format: Format,
     out: &mut dyn Write,
     stop: &AtomicBool,
-) -> Result<(), CommandError> {
+) -> Result<(), Error> {
     let inputs = trained.mapping.open_inputs(&arguments.inputs)?;
     let count = inputs.set.len();
     let width = trained.mapping.targets.or(trained.mapping.classes).unwrap_or(0);
@@ -98,7 +99,7 @@ fn predict(
     }
     for first in (0..count).step_by(arguments.batch as usize) {
         if stop.load(Ordering::Relaxed) {
-            return Err(CommandError::Cancelled);
+            return Err(Error::Cancelled);
         }
         let indices: Vec<usize> = (first..count.min(first + arguments.batch as usize)).collect();
         let rows = trained.predict(&inputs.set.batch(&indices)?)?;

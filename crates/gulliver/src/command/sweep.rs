@@ -1,16 +1,15 @@
 //! `gulliver sweep SWEEP`: trains many variants of a job and finds the best.
 
-use super::CommandError;
+use crate::error::{Error, brief};
 use crate::interrupt;
-use crate::job::brief;
-use crate::report::progress::Mode;
-use crate::sweep::array::Arrays;
+use crate::report::progress::OutputMode;
+use crate::sweep::array::ArrayRunner;
 use crate::sweep::drive::drive;
 use crate::sweep::file::Sweep;
 use crate::sweep::metric::check_metric;
-use crate::sweep::report::{self, Event, Reporter, all_failed};
-use crate::sweep::store::{State, Store};
-use crate::sweep::{SweepError, plan};
+use crate::sweep::plan;
+use crate::sweep::report::{self, Event, SweepReporter, all_failed};
+use crate::sweep::store::{StudyStore, TrialState};
 use clap::{Args, ValueEnum};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -18,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// Trains many variants of a job, each with several seeds and on several folds of the data if need be, and finds the
 /// best. The same command again goes on with a sweep that was interrupted.
 #[derive(Args)]
-pub struct Arguments {
+pub struct SweepArguments {
     /// The sweep file.
     sweep: PathBuf,
     /// Overrides a field of the base job, e.g. --set train.batch=32.
@@ -49,11 +48,11 @@ enum Format {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
-    let sweep = Sweep::load(&arguments.sweep, &arguments.sets).map_err(SweepError::from)?;
+pub fn run(arguments: &SweepArguments) -> Result<(), Error> {
+    let sweep = Sweep::load(&arguments.sweep, &arguments.sets)?;
     let dir = arguments.out.clone().unwrap_or_else(|| Path::new("sweeps").join(&sweep.name));
     if arguments.export.is_none() {
-        check_metric(&sweep).map_err(SweepError::from)?;
+        check_metric(&sweep)?;
     }
     if arguments.plan {
         let plan = plan::plan(&sweep)?;
@@ -64,8 +63,8 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
         return Ok(io::stdout().write_all(text.as_bytes())?);
     }
     if let Some(format) = arguments.export {
-        let store = Store::read(&dir, &sweep)?;
-        let nothing = || CommandError::Unknown(format!("{}: no sweep has begun there", dir.display()));
+        let store = StudyStore::read(&dir, &sweep)?;
+        let nothing = || Error::Invalid(format!("{}: no sweep has begun there", dir.display()));
         let store = store.ok_or_else(nothing)?;
         let text = match format {
             Format::Csv => report::csv(&sweep, &store.records()?),
@@ -73,7 +72,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
         };
         return Ok(io::stdout().write_all(text.as_bytes())?);
     }
-    let mut reporter = Reporter::new(Mode::choose(arguments.json), &sweep, Box::new(io::stdout()));
+    let mut reporter = SweepReporter::new(OutputMode::choose(arguments.json), &sweep, Box::new(io::stdout()));
     let result = train(&sweep, &dir, &mut reporter);
     if let Err(error) = &result {
         reporter.report(&Event::Error { message: brief(&error.to_string()) })?;
@@ -81,14 +80,14 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     result
 }
 
-fn train(sweep: &Sweep, dir: &Path, reporter: &mut Reporter) -> Result<(), CommandError> {
+fn train(sweep: &Sweep, dir: &Path, reporter: &mut SweepReporter) -> Result<(), Error> {
     let stop = interrupt::install()?;
-    let mut store = Store::open(dir, sweep)?;
-    let mut runner = Arrays::new(stop.clone());
+    let mut store = StudyStore::open(dir, sweep)?;
+    let mut runner = ArrayRunner::new(stop.clone());
     let ended = drive(sweep, dir, &mut store, &mut runner, &stop, &mut |event| reporter.report(event))?;
     if !ended {
-        let ended = store.records()?.iter().filter(|r| r.state != State::Running).count() as u64;
-        return Err(CommandError::SweepInterrupted { ended, trials: sweep.trials });
+        let ended = store.records()?.iter().filter(|r| r.state != TrialState::Running).count() as u64;
+        return Err(Error::SweepInterrupted { ended, trials: sweep.trials });
     }
     match all_failed(&store.records()?) {
         Some(error) => Err(error.into()),

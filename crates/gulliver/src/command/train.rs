@@ -2,19 +2,21 @@
 
 mod remember;
 
-use super::{CommandError, JobArguments, check_file, write_file};
+use super::JobArguments;
+use crate::error::{Error, brief};
+use crate::files::{check_file, write_file};
 use crate::history;
 use crate::interrupt;
-use crate::job::{Job, brief};
+use crate::job::Job;
 use crate::report::events::{Event, PlanSummary, PlanUse, SizeSummary};
 use crate::report::metrics::MetricFiles;
-use crate::report::progress::{Mode, Reporter};
-use crate::report::units;
+use crate::report::progress::{OutputMode, TrainReporter};
 use crate::run_dir::{ABOUT, About, BEST, JOB, PLAN, RunDir, WEIGHTS};
 use crate::setup::{How, Setup, setup};
 use crate::trained::weights_file;
+use crate::units;
 use clap::Args;
-use gulliver_graph::schedule::Schedule;
+use gulliver_graph::lr::LrSchedule;
 use gulliver_plan::document::plan::{Act, Choice, Plan};
 use gulliver_run::checkpoint::{self, Newest, Stored};
 use gulliver_run::collector::{Amounts, Record, total};
@@ -31,7 +33,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Trains the model of a job file.
 #[derive(Args)]
-pub struct Arguments {
+pub struct TrainArguments {
     #[command(flatten)]
     job: JobArguments,
     /// Trains for this many steps in all.
@@ -62,8 +64,8 @@ pub struct Arguments {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
-    let mut reporter = Reporter::new(Mode::choose(arguments.json), Box::new(io::stdout()));
+pub fn run(arguments: &TrainArguments) -> Result<(), Error> {
+    let mut reporter = TrainReporter::new(OutputMode::choose(arguments.json), Box::new(io::stdout()));
     let result = run_with(arguments, &mut reporter);
     if let Err(error) = &result {
         // An output that takes no more is no reason to say less on standard error.
@@ -72,7 +74,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     result
 }
 
-fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), CommandError> {
+fn run_with(arguments: &TrainArguments, reporter: &mut TrainReporter) -> Result<(), Error> {
     let stop = interrupt::install()?;
     let job = load_job(arguments)?;
     if let Some(path) = &arguments.trace {
@@ -110,8 +112,8 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
     let (mut peak_bytes, mut description) = (BTreeMap::new(), String::new());
     let mut plan_json = None;
     if options.steps > begun.steps {
-        let batch = prefetch::make(sources.train.as_ref(), &sources.sampler, begun.steps)
-            .map_err(CommandError::Data)?;
+        let batch =
+            prefetch::make(sources.train.as_ref(), &sources.sampler, begun.steps).map_err(Error::Data)?;
         let sizes = session.share(session.sizes(Which::Train, &batch)?)?;
         let plan = session.plan(Which::Train, &sizes)?;
         peak_bytes = peaks(plan.spaces.iter().map(|space| space.live));
@@ -135,7 +137,7 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
     let name = arguments.job.job.display().to_string();
     let (steps, batch) = (options.steps, job.train.batch);
     let mut metrics = MetricFiles::open(dir.path(), arguments.resume.then_some(begun.steps), now())
-        .map_err(|source| CommandError::File { path: dir.path().to_path_buf(), source })?;
+        .map_err(|source| Error::File { path: dir.path().to_path_buf(), source })?;
     reporter.report(&Event::Start { job: name, parameters, plan, from_step: begun.steps, steps, batch })?;
 
     let mut failure: Option<io::Error> = None;
@@ -153,8 +155,8 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
     };
     let trained = train::train(&mut session, &mut schedule, &sources, &options, &begun, &stop, &mut notify);
     let command = || resume_command(std::env::args(), dir.path());
-    let stopped = |source: CommandError, step: u64| match step > begun.steps {
-        true => CommandError::Stopped { source: Box::new(source), step, steps, command: command() },
+    let stopped = |source: Error, step: u64| match step > begun.steps {
+        true => Error::Stopped { source: Box::new(source), step, steps, command: command() },
         false => source,
     };
     let done = trained.map_err(|error| match error {
@@ -171,7 +173,7 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
         if let Err(error) = write_trace(arguments, &session) {
             reporter.report(&Event::Warning { message: error.to_string() })?;
         }
-        return Err(CommandError::Interrupted { step: done.steps, steps, command: command() });
+        return Err(Error::Interrupted { step: done.steps, steps, command: command() });
     }
     if devices.memory.is_some() {
         let memory = session.memory();
@@ -194,21 +196,21 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
 
 /// Brings the session to where the run starts: a checkpoint, weights of another run, or first values.
 fn begin(
-    arguments: &Arguments,
+    arguments: &TrainArguments,
     job: &Job,
     dir: &RunDir,
     session: &mut Session,
-    schedule: &mut Schedule,
+    schedule: &mut LrSchedule,
     options: &TrainOptions,
-    reporter: &mut Reporter,
-) -> Result<Resumed, CommandError> {
+    reporter: &mut TrainReporter,
+) -> Result<Resumed, Error> {
     let mut warn = |message: String| reporter.report(&Event::Warning { message });
     let mut newest = None;
     if arguments.resume {
         let Newest { found, mut skipped } = checkpoint::latest(&dir.checkpoints())?;
         if found.is_none() && !skipped.is_empty() {
             let (count, dir) = (skipped.len(), dir.checkpoints());
-            return Err(CommandError::Damaged { dir, count, first: Box::new(skipped.swap_remove(0)) });
+            return Err(Error::DamagedCheckpoints { dir, count, first: Box::new(skipped.swap_remove(0)) });
         }
         for skipped in skipped {
             warn(format!("skipped: {skipped}"))?;
@@ -254,7 +256,7 @@ fn changes(written: &Path, job: &Job) -> Vec<String> {
 }
 
 /// Says in the run's directory what is needed to use its model.
-fn write_about(arguments: &Arguments, dir: &RunDir, options: &TrainOptions) -> Result<(), CommandError> {
+fn write_about(arguments: &TrainArguments, dir: &RunDir, options: &TrainOptions) -> Result<(), Error> {
     let json = |key: &str| {
         options.about.get(key).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
     };
@@ -271,7 +273,7 @@ fn write_about(arguments: &Arguments, dir: &RunDir, options: &TrainOptions) -> R
 }
 
 /// The trace of the last step, where one was asked for and there was a step.
-fn write_trace(arguments: &Arguments, session: &Session) -> Result<(), CommandError> {
+fn write_trace(arguments: &TrainArguments, session: &Session) -> Result<(), Error> {
     match (&arguments.trace, session.trace()) {
         (Some(path), Some(trace)) => write_file(path, |file| file.write_all(trace.as_bytes())),
         _ => Ok(()),
@@ -297,7 +299,7 @@ fn quoted(word: &str) -> String {
     }
 }
 
-fn load_job(arguments: &Arguments) -> Result<Job, CommandError> {
+fn load_job(arguments: &TrainArguments) -> Result<Job, Error> {
     let steps = arguments.steps.map(|steps| format!("train.steps={steps}"));
     let mut job = arguments.job.load(steps)?;
     match arguments.on_nan.as_deref() {
@@ -305,7 +307,7 @@ fn load_job(arguments: &Arguments) -> Result<Job, CommandError> {
         Some("stop") => job.train.on_nan = OnNan::Stop,
         Some("skip") => job.train.on_nan = OnNan::Skip,
         Some(other) => {
-            return Err(CommandError::Unknown(format!("--on-nan {other}: expected stop or skip")));
+            return Err(Error::Invalid(format!("--on-nan {other}: expected stop or skip")));
         }
     }
     Ok(job)

@@ -1,6 +1,6 @@
 //! Arguments that all commands on a trained model share.
 
-use super::CommandError;
+use crate::error::Error;
 use crate::run_dir::BEST;
 use crate::trained::{Trained, Use};
 use clap::Args;
@@ -23,11 +23,11 @@ pub struct ModelArguments {
 
 impl ModelArguments {
     /// Loads the model.
-    pub fn load(&self, using: Use) -> Result<Trained, CommandError> {
+    pub fn load(&self, using: Use) -> Result<Trained, Error> {
         let file = match (self.best, self.run.is_dir()) {
             (true, false) => {
                 let problem = format!("--best needs the directory of a run, not {}", self.run.display());
-                return Err(CommandError::Unknown(problem));
+                return Err(Error::Invalid(problem));
             }
             (true, true) => self.run.join(BEST),
             (false, _) => self.run.clone(),
@@ -37,8 +37,8 @@ impl ModelArguments {
     }
 
     /// Says that the model is of another kind than a command needs.
-    pub fn refuse(&self, trained: &Trained, does: &str, instead: &str) -> CommandError {
+    pub fn refuse(&self, trained: &Trained, does: &str, instead: &str) -> Error {
         let (path, model) = (self.run.display(), &trained.model.name);
-        CommandError::Unknown(format!("{path}: {model} {does}; use gulliver {instead}"))
+        Error::Invalid(format!("{path}: {model} {does}; use gulliver {instead}"))
     }
 }

@@ -1,7 +1,7 @@
 //! What each class counts in the loss, from what the job says and what the data has.
 
-use super::{Facts, Target, row_of};
-use crate::command::CommandError;
+use super::{DataFacts, Target, row_of};
+use crate::error::Error;
 use crate::job::{ClassWeights, Job};
 use gulliver_graph::model::param::ParamValue;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use std::sync::Arc;
 pub fn class_weights(
     job: &Job,
     settings: &[(String, ParamValue)],
-    facts: &Facts,
-) -> Result<Option<Arc<[f32]>>, CommandError> {
+    facts: &DataFacts,
+) -> Result<Option<Arc<[f32]>>, Error> {
     let Some(wanted) = &job.train.class_weights else { return Ok(None) };
     let wrong = |problem: String| Err(job.error("train.class_weights", problem).into());
     let kind = &job.data.options.kind;

@@ -2,20 +2,20 @@
 //! a mistake must be answered with file, line, field, what is allowed and what was probably meant.
 
 mod data;
-pub(crate) mod error;
 pub(crate) mod fields;
 mod sections;
 pub(crate) mod tree;
 mod write;
 
-pub use data::Data;
-pub use error::{JobError, Origin, brief, one_line};
+pub use data::DataSection;
 pub use sections::{
-    ClassWeights, Device, Devices, Length, Links, Model, NormGroup, Optimizer, Schedule, Train,
+    ClassWeights, DeviceEntry, DevicesSection, Length, LinksSection, ModelSection, NormGroup,
+    OptimizerSection, ScheduleSection, TrainSection,
 };
-pub use tree::{Set, Value};
+pub use tree::{JobValue, Override};
 
-use crate::report::units;
+use crate::error::{FieldOrigin, JobError, one_line};
+use crate::units;
 use fields::Fields;
 use gulliver_graph::model::MODELS;
 use gulliver_graph::nearest::suggestion;
@@ -37,23 +37,23 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 #[derive(Clone, Debug)]
 pub struct Job {
     /// What is trained.
-    pub model: Model,
+    pub model: ModelSection,
     /// On what.
-    pub data: Data,
+    pub data: DataSection,
     /// How long and how.
-    pub train: Train,
+    pub train: TrainSection,
     /// How weights change.
-    pub optimizer: Optimizer,
+    pub optimizer: OptimizerSection,
     /// How the learning rate changes.
-    pub schedule: Schedule,
+    pub schedule: ScheduleSection,
     /// On which devices.
-    pub devices: Devices,
+    pub devices: DevicesSection,
     /// What is between them.
-    pub links: Links,
+    pub links: LinksSection,
     /// The file as the user named it.
     file: String,
     /// Where each section and each dotted field was written.
-    origins: BTreeMap<String, Origin>,
+    origins: BTreeMap<String, FieldOrigin>,
 }
 
 impl PartialEq for Job {
@@ -76,24 +76,24 @@ impl Job {
     }
 
     /// The same with overrides that may have flags of their own, which errors then name.
-    pub fn parse_with<S: Clone + Into<Set>>(text: &str, file: &str, sets: &[S]) -> Result<Job, JobError> {
-        let nowhere = Origin::File { file: file.to_string(), line: None };
+    pub fn parse_with<S: Clone + Into<Override>>(
+        text: &str,
+        file: &str,
+        sets: &[S],
+    ) -> Result<Job, JobError> {
+        let nowhere = FieldOrigin::File { file: file.to_string(), line: None };
         let base = directory_of(file).map_err(|problem| whole_file(file, problem))?;
         let mut sections = tree::parse(text, file)?;
         tree::override_with(&mut sections, sets)?;
         if let Some(unknown) = sections.iter().find(|section| !SECTIONS.contains(&section.name.as_str())) {
             let hint = suggestion(&unknown.name, SECTIONS, "sections are");
             let problem = format!("unknown section{hint}");
-            return Err(JobError {
-                origin: unknown.origin.clone(),
-                field: error::one_line(&unknown.name),
-                problem,
-            });
+            return Err(JobError { origin: unknown.origin.clone(), field: one_line(&unknown.name), problem });
         }
         let single = |section: &&Section| section.listed && !LISTED.contains(&section.name.as_str());
         if let Some(Section { name, origin, .. }) = sections.iter().find(single) {
             let problem = "must be one section, in single brackets".to_string();
-            return Err(JobError { origin: origin.clone(), field: error::one_line(name), problem });
+            return Err(JobError { origin: origin.clone(), field: one_line(name), problem });
         }
 
         let mut origins = BTreeMap::new();
@@ -161,7 +161,7 @@ impl Job {
     }
 
     /// Reads the job file at `path`; see [`Job::parse_with`].
-    pub fn load_with<S: Clone + Into<Set>>(path: &Path, sets: &[S]) -> Result<Job, JobError> {
+    pub fn load_with<S: Clone + Into<Override>>(path: &Path, sets: &[S]) -> Result<Job, JobError> {
         Job::parse_with(&read_text(path)?, &path.display().to_string(), sets)
     }
 
@@ -175,7 +175,7 @@ impl Job {
         let (before, after) = (write::fields(self), write::fields(later));
         let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
         let value = |fields: &BTreeMap<String, String>, name: &String| {
-            fields.get(name).map_or("not set".to_string(), |value| error::one_line(value))
+            fields.get(name).map_or("not set".to_string(), |value| one_line(value))
         };
         names
             .into_iter()
@@ -188,17 +188,17 @@ impl Job {
     /// An error about a section or a dotted field, such as `model.layers`, found after reading: it
     /// names the place where that was written, or the file if it was not.
     pub fn error(&self, field: &str, problem: impl Into<String>) -> JobError {
-        let file = || Origin::File { file: self.file.clone(), line: None };
+        let file = || FieldOrigin::File { file: self.file.clone(), line: None };
         let origin = self.origins.get(field).cloned().unwrap_or_else(file);
         JobError { origin, field: field.to_string(), problem: problem.into() }
     }
 }
 
 /// A model without a job file, with settings as `--set` flags say them: `layers=24`, or `model.layers=24`.
-pub fn model_with(name: &str, sets: &[String]) -> Result<Model, JobError> {
+pub fn model_with(name: &str, sets: &[String]) -> Result<ModelSection, JobError> {
     let known = MODELS.iter().find(|row| row.name == name).map(|row| row.params()).unwrap_or_default();
     let names: Vec<&str> = known.iter().map(|param| param.name).collect();
-    let nowhere = Origin::File { file: name.to_string(), line: None };
+    let nowhere = FieldOrigin::File { file: name.to_string(), line: None };
     let mut entries = vec![("name".to_string(), text_item(name, nowhere.clone()))];
     for (key, item) in model_settings(name, &names, sets)? {
         entries.retain(|(other, _)| *other != key);
@@ -216,7 +216,7 @@ pub(crate) fn model_settings(
 ) -> Result<Vec<(String, tree::Item)>, JobError> {
     let mut found = Vec::new();
     for set in sets {
-        let origin = Origin::Flag(set.clone());
+        let origin = FieldOrigin::Flag(set.clone());
         let wrong = |problem: String| JobError { origin: origin.clone(), field: String::new(), problem };
         let all = || names.join(", ");
         if names.is_empty() {
@@ -230,7 +230,7 @@ pub(crate) fn model_settings(
             let hint = suggestion(key, names.iter().copied(), "it has");
             let job =
                 if key.contains('.') { "; other fields need a job file instead of a model" } else { "" };
-            return Err(wrong(format!("{owner} has no setting `{}`{hint}{job}", error::one_line(key))));
+            return Err(wrong(format!("{owner} has no setting `{}`{hint}{job}", one_line(key))));
         }
         let mut sections = Vec::new();
         tree::override_with(&mut sections, &[format!("model.{key}={value}")])?;
@@ -241,8 +241,8 @@ pub(crate) fn model_settings(
     Ok(found)
 }
 
-fn text_item(text: &str, origin: Origin) -> tree::Item {
-    tree::Item { value: Value::Text(text.to_string()), origin, raw: None }
+fn text_item(text: &str, origin: FieldOrigin) -> tree::Item {
+    tree::Item { value: JobValue::Text(text.to_string()), origin, raw: None }
 }
 
 /// The text of a job file.
@@ -259,13 +259,13 @@ pub(crate) fn read_text(path: &Path) -> Result<String, JobError> {
     String::from_utf8(bytes).map_err(|error| {
         let offset = error.utf8_error().valid_up_to();
         let line = error.as_bytes()[..offset].iter().filter(|&&byte| byte == b'\n').count() + 1;
-        let origin = Origin::File { file: file.clone(), line: Some(line) };
+        let origin = FieldOrigin::File { file: file.clone(), line: Some(line) };
         JobError { origin, field: String::new(), problem: "not text in UTF-8".to_string() }
     })
 }
 
 pub(crate) fn whole_file(file: &str, problem: String) -> JobError {
-    let origin = Origin::File { file: file.to_string(), line: None };
+    let origin = FieldOrigin::File { file: file.to_string(), line: None };
     JobError { origin, field: String::new(), problem }
 }
 

@@ -2,16 +2,16 @@
 //! written in `write.rs`; what models, optimizers and schedules there are, and what they take, is in
 //! their tables.
 
-use super::error::{JobError, Origin, one_line};
 use super::fields::{self, Fields, MAX};
-use super::tree::{Item, Value};
+use super::tree::{Item, JobValue};
+use crate::error::{FieldOrigin, JobError, one_line};
 use crate::strategy::STRATEGIES;
 use gulliver_graph::hyper::{BELOW_ONE, NOT_NEGATIVE, POSITIVE, range};
+use gulliver_graph::lr::{self, MULTI_STEP, SCHEDULES};
 use gulliver_graph::model::MODELS;
 use gulliver_graph::model::param::{Param, ParamValue};
 use gulliver_graph::nearest::suggestion;
 use gulliver_graph::optim::{self, OPTIMIZERS};
-use gulliver_graph::schedule::{self, MULTI_STEP, SCHEDULES};
 use gulliver_plan::document::topology::{self, Topology, TopologyError, Wiring};
 use gulliver_run::train::OnNan;
 use std::collections::BTreeMap;
@@ -20,14 +20,14 @@ use std::time::Duration;
 
 /// `[model]`: a row of [`MODELS`] and the parameters that are not left to the row or the data.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Model {
+pub struct ModelSection {
     /// The row.
     pub name: String,
     /// Known to the model and of the right kind; whether they go together only the model can say.
     pub parameters: BTreeMap<String, ParamValue>,
 }
 
-impl Model {
+impl ModelSection {
     /// The parameters as [`gulliver_graph::model::model`] wants them.
     pub fn params(&self) -> Vec<(String, ParamValue)> {
         self.parameters.iter().map(|(name, value)| (name.clone(), value.clone())).collect()
@@ -63,7 +63,7 @@ pub enum ClassWeights {
 
 /// `[train]`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Train {
+pub struct TrainSection {
     /// `steps` or `epochs`.
     pub length: Length,
     /// Samples per step.
@@ -106,9 +106,9 @@ pub struct Train {
     pub class_weights: Option<ClassWeights>,
 }
 
-impl Default for Train {
-    fn default() -> Train {
-        Train {
+impl Default for TrainSection {
+    fn default() -> TrainSection {
+        TrainSection {
             length: Length::Steps(1000),
             batch: 16,
             partials: 1,
@@ -135,7 +135,7 @@ impl Default for Train {
 
 /// `[optimizer]`: a row of [`OPTIMIZERS`] with all its settings.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Optimizer {
+pub struct OptimizerSection {
     /// The row.
     pub name: String,
     /// The learning rate before the schedule.
@@ -146,7 +146,7 @@ pub struct Optimizer {
 
 /// `[schedule]` of the learning rate: a row of [`SCHEDULES`] with all its parameters.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Schedule {
+pub struct ScheduleSection {
     /// The row.
     pub name: String,
     /// Steps of linear growth before it.
@@ -159,7 +159,7 @@ pub struct Schedule {
 
 /// `[devices]`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Devices {
+pub struct DevicesSection {
     /// How many there are, all alike; each takes a share of every batch.
     pub count: u64,
     /// Threads of each device; 0: all cores, shared evenly.
@@ -175,12 +175,12 @@ pub struct Devices {
     /// Whether values may be computed again to save memory.
     pub recompute: bool,
     /// Devices that are not all alike, one by one; empty if they are.
-    pub each: Vec<Device>,
+    pub each: Vec<DeviceEntry>,
 }
 
 /// One of the `[[devices]]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Device {
+pub struct DeviceEntry {
     /// Its threads; 0: all cores, shared evenly.
     pub threads: u64,
     /// Hard budget of its memory in bytes; absent: no limit but the machine's.
@@ -189,17 +189,17 @@ pub struct Device {
     pub socket: u64,
 }
 
-impl Devices {
+impl DevicesSection {
     /// The devices one by one.
-    pub fn list(&self) -> Vec<Device> {
-        let alike = Device { threads: self.threads, memory: self.memory, socket: 0 };
+    pub fn list(&self) -> Vec<DeviceEntry> {
+        let alike = DeviceEntry { threads: self.threads, memory: self.memory, socket: 0 };
         if self.each.is_empty() { vec![alike; self.count as usize] } else { self.each.clone() }
     }
 }
 
 /// `[links]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Links {
+pub struct LinksSection {
     /// Bytes a second between host and devices, each way; absent: as fast as can be.
     pub host: Option<u64>,
     /// Whether the devices of a socket share that, or each has as much of its own.
@@ -212,19 +212,19 @@ pub struct Links {
     pub latency: Duration,
 }
 
-impl Default for Links {
-    fn default() -> Links {
-        Links { host: None, shared: true, peer: None, sockets: None, latency: Duration::ZERO }
+impl Default for LinksSection {
+    fn default() -> LinksSection {
+        LinksSection { host: None, shared: true, peer: None, sockets: None, latency: Duration::ZERO }
     }
 }
 
-impl Links {
+impl LinksSection {
     /// What these devices are linked by, if anything is to hold bytes up.
-    pub fn topology(&self, devices: &Devices) -> Result<Option<Topology>, TopologyError> {
+    pub fn topology(&self, devices: &DevicesSection) -> Result<Option<Topology>, TopologyError> {
         if [self.host, self.peer, self.sockets].iter().all(Option::is_none) {
             return Ok(None);
         }
-        let device = |one: Device| topology::Device {
+        let device = |one: DeviceEntry| topology::Device {
             threads: Some(one.threads as usize).filter(|n| *n > 0),
             memory: one.memory,
             socket: one.socket as u32,
@@ -242,10 +242,10 @@ impl Links {
     }
 }
 
-impl Default for Devices {
+impl Default for DevicesSection {
     /// One with all cores, no limits.
-    fn default() -> Devices {
-        Devices {
+    fn default() -> DevicesSection {
+        DevicesSection {
             count: 1,
             threads: 0,
             memory: None,
@@ -258,7 +258,7 @@ impl Default for Devices {
     }
 }
 
-pub fn model(mut fields: Fields<'_>) -> Result<Model, JobError> {
+pub fn model(mut fields: Fields<'_>) -> Result<ModelSection, JobError> {
     let names: Vec<&str> = MODELS.iter().map(|row| row.name).collect();
     let name = fields.choice("name", &names)?.ok_or_else(|| fields.missing("name", "name = \"mlp\""))?;
     let row = MODELS.iter().find(|row| row.name == name);
@@ -276,29 +276,29 @@ pub fn model(mut fields: Fields<'_>) -> Result<Model, JobError> {
         };
         parameters.insert(key, value);
     }
-    Ok(Model { name: name.to_string(), parameters })
+    Ok(ModelSection { name: name.to_string(), parameters })
 }
 
 /// The value of a model's parameter, if it is of the right kind.
 fn parameter(item: &Item, param: &Param) -> Option<ParamValue> {
     let value = match &item.value {
         _ if matches!(param.default, ParamValue::Text(_)) => ParamValue::Text(fields::text(item)?.into()),
-        Value::Bool(b) => ParamValue::Bool(*b),
-        Value::Int(n) => ParamValue::Int(*n),
-        Value::Float(x) => ParamValue::Float(*x),
-        Value::List(items) => {
-            let whole = |value: &Value| if let Value::Int(n) = value { Some(*n) } else { None };
+        JobValue::Bool(b) => ParamValue::Bool(*b),
+        JobValue::Int(n) => ParamValue::Int(*n),
+        JobValue::Float(x) => ParamValue::Float(*x),
+        JobValue::List(items) => {
+            let whole = |value: &JobValue| if let JobValue::Int(n) = value { Some(*n) } else { None };
             ParamValue::Ints(items.iter().map(whole).collect::<Option<Vec<i64>>>()?.into())
         }
-        Value::Text(_) => return None,
+        JobValue::Text(_) => return None,
     };
     param.accepts(&value)
 }
 
-pub fn train(mut fields: Fields<'_>) -> Result<Train, JobError> {
-    let default = Train::default();
+pub fn train(mut fields: Fields<'_>) -> Result<TrainSection, JobError> {
+    let default = TrainSection::default();
     let (steps_origin, epochs_origin) = (fields.origin("steps"), fields.origin("epochs"));
-    let flagged = |origin: &Origin| !matches!(origin, Origin::File { .. });
+    let flagged = |origin: &FieldOrigin| !matches!(origin, FieldOrigin::File { .. });
     let length = match (fields.whole("steps", 1, MAX)?, fields.whole("epochs", 1, MAX)?) {
         // What the command line says wins over the file, in whichever unit.
         (Some(steps), Some(_)) if flagged(&steps_origin) && !flagged(&epochs_origin) => Length::Steps(steps),
@@ -327,7 +327,7 @@ pub fn train(mut fields: Fields<'_>) -> Result<Train, JobError> {
         let problem = "clip_norm and clip_value both limit the gradient; keep one".to_string();
         return Err(fields.error("clip_value", clip_origin, problem));
     }
-    let train = Train {
+    let train = TrainSection {
         length,
         batch,
         partials,
@@ -375,11 +375,11 @@ fn class_weights(fields: &mut Fields<'_>) -> Result<Option<ClassWeights>, JobErr
     Ok(Some(ClassWeights::Given(weights)))
 }
 
-pub fn optimizer(mut fields: Fields<'_>) -> Result<Optimizer, JobError> {
+pub fn optimizer(mut fields: Fields<'_>) -> Result<OptimizerSection, JobError> {
     let rows: Vec<&str> = OPTIMIZERS.iter().map(|row| row.name).collect();
     let name = fields.choice("name", &rows)?.unwrap_or("adamw");
     let row = OPTIMIZERS.iter().find(|row| row.name == name).expect("a choice is a row");
-    let settings_of = |row: &'static optim::Row| -> Vec<&'static str> {
+    let settings_of = |row: &'static optim::OptimizerRow| -> Vec<&'static str> {
         let mut names: Vec<&str> =
             row.hypers.iter().map(|h| h.0).chain(row.choices.iter().copied()).collect();
         if names.contains(&"beta1") {
@@ -412,7 +412,7 @@ pub fn optimizer(mut fields: Fields<'_>) -> Result<Optimizer, JobError> {
     optim::Optimizer::new(name, &singles).map_err(|error| fields.whole_error(error.to_string()))?;
     fields.finish()?;
     let lr = settings.remove("lr").unwrap_or_default();
-    Ok(Optimizer { name: name.to_string(), lr, settings })
+    Ok(OptimizerSection { name: name.to_string(), lr, settings })
 }
 
 /// The number that a default in single precision was written as.
@@ -420,11 +420,11 @@ fn decimal(x: f32) -> f64 {
     x.to_string().parse().unwrap_or(f64::from(x))
 }
 
-pub fn schedule(mut fields: Fields<'_>) -> Result<Schedule, JobError> {
+pub fn schedule(mut fields: Fields<'_>) -> Result<ScheduleSection, JobError> {
     let rows: Vec<&str> = SCHEDULES.iter().map(|row| row.name).collect();
     let name = fields.choice("name", &rows)?.unwrap_or("constant");
     let row = SCHEDULES.iter().find(|row| row.name == name).expect("a choice is a row");
-    let options_of = |row: &'static schedule::Row| -> Vec<&'static str> {
+    let options_of = |row: &'static lr::LrScheduleRow| -> Vec<&'static str> {
         let lists = if row.name == MULTI_STEP { &["milestones"][..] } else { &[] };
         row.params.iter().map(|p| p.0).chain(lists.iter().copied()).chain(["warmup"]).collect()
     };
@@ -440,14 +440,14 @@ pub fn schedule(mut fields: Fields<'_>) -> Result<Schedule, JobError> {
         params.insert(param.to_string(), fields.real(param, range(param))?.unwrap_or(default));
     }
     let given: Vec<(&str, f64)> = params.iter().map(|(name, x)| (name.as_str(), *x)).collect();
-    schedule::Schedule::new(name, &given, &milestones, warmup)
+    lr::LrSchedule::new(name, &given, &milestones, warmup)
         .map_err(|error| fields.error(doubtful, origin, error.to_string()))?;
     fields.finish()?;
-    Ok(Schedule { name: name.to_string(), warmup, params, milestones })
+    Ok(ScheduleSection { name: name.to_string(), warmup, params, milestones })
 }
 
-pub fn devices(mut fields: Fields<'_>) -> Result<Devices, JobError> {
-    let devices = Devices {
+pub fn devices(mut fields: Fields<'_>) -> Result<DevicesSection, JobError> {
+    let devices = DevicesSection {
         count: fields.whole("count", 1, 64)?.unwrap_or(1),
         threads: fields.whole("threads", 0, 1024)?.unwrap_or(0),
         memory: fields.bytes("memory", 1)?,
@@ -462,9 +462,9 @@ pub fn devices(mut fields: Fields<'_>) -> Result<Devices, JobError> {
 }
 
 /// Devices listed one by one. What is of all together stands with the first.
-pub fn listed_devices(list: Vec<Fields<'_>>) -> Result<Devices, JobError> {
+pub fn listed_devices(list: Vec<Fields<'_>>) -> Result<DevicesSection, JobError> {
     const TOGETHER: [&str; 4] = ["host_memory", "disk", "disk_dir", "recompute"];
-    let mut devices = Devices { count: list.len() as u64, ..Devices::default() };
+    let mut devices = DevicesSection { count: list.len() as u64, ..DevicesSection::default() };
     for (i, mut fields) in list.into_iter().enumerate() {
         let of_all = || "is of all devices together; write it below the first [[devices]]".to_string();
         if let Some(key) = TOGETHER.into_iter().find(|key| i > 0 && fields.has(key)) {
@@ -474,7 +474,7 @@ pub fn listed_devices(list: Vec<Fields<'_>>) -> Result<Devices, JobError> {
             let problem = "the devices are listed one by one; leave count away".to_string();
             return Err(fields.error("count", fields.origin("count"), problem));
         }
-        devices.each.push(Device {
+        devices.each.push(DeviceEntry {
             threads: fields.whole("threads", 0, 1024)?.unwrap_or(0),
             memory: fields.bytes("memory", 1)?,
             socket: fields.whole("socket", 0, 63)?.unwrap_or(0),
@@ -494,8 +494,8 @@ pub fn listed_devices(list: Vec<Fields<'_>>) -> Result<Devices, JobError> {
     Ok(devices)
 }
 
-pub fn links(mut fields: Fields<'_>) -> Result<Links, JobError> {
-    let links = Links {
+pub fn links(mut fields: Fields<'_>) -> Result<LinksSection, JobError> {
+    let links = LinksSection {
         host: fields.rate("host")?,
         shared: fields.flag("shared")?.unwrap_or(true),
         peer: fields.rate("peer")?,

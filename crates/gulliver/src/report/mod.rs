@@ -7,4 +7,3 @@ pub mod planning;
 pub mod progress;
 pub mod table;
 pub mod tensorboard;
-pub mod units;

@@ -2,8 +2,8 @@
 //! programs. Time left comes from the reported speed, so nothing here reads a clock.
 
 use super::events::{Event, Metrics, SizeSummary};
-use super::units;
-use crate::job::one_line;
+use crate::error::one_line;
+use crate::units;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
@@ -26,7 +26,7 @@ pub fn examples_bar(count: u64) -> ProgressBar {
 
 /// How events are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum OutputMode {
     /// A bar on standard error, with everything but steps printed above it.
     Bar,
     /// One line per event, but for errors.
@@ -35,20 +35,20 @@ pub enum Mode {
     Json,
 }
 
-impl Mode {
+impl OutputMode {
     /// JSON if asked for, a bar if somebody is watching, plain lines otherwise.
-    pub fn choose(json: bool) -> Mode {
+    pub fn choose(json: bool) -> OutputMode {
         match json {
-            true => Mode::Json,
-            false if io::stdout().is_terminal() && io::stderr().is_terminal() => Mode::Bar,
-            false => Mode::Lines,
+            true => OutputMode::Json,
+            false if io::stdout().is_terminal() && io::stderr().is_terminal() => OutputMode::Bar,
+            false => OutputMode::Lines,
         }
     }
 }
 
 /// Shows events as they come.
-pub struct Reporter {
-    mode: Mode,
+pub struct TrainReporter {
+    mode: OutputMode,
     out: Box<dyn Write + Send>,
     bar: ProgressBar,
     steps: u64,
@@ -56,10 +56,10 @@ pub struct Reporter {
     memory: String,
 }
 
-impl Reporter {
+impl TrainReporter {
     /// Shows events on `out`; the bar itself is drawn on standard error.
-    pub fn new(mode: Mode, out: Box<dyn Write + Send>) -> Reporter {
-        Reporter { mode, out, bar: ProgressBar::hidden(), steps: 0, batch: 0, memory: String::new() }
+    pub fn new(mode: OutputMode, out: Box<dyn Write + Send>) -> TrainReporter {
+        TrainReporter { mode, out, bar: ProgressBar::hidden(), steps: 0, batch: 0, memory: String::new() }
     }
 
     /// Shows one event; an error is shown to programs only. Fails only if the output does (a closed pipe, a full disk).
@@ -67,12 +67,12 @@ impl Reporter {
         if let Event::Start { plan, from_step, steps, batch, .. } = event {
             (self.steps, self.batch) = (*steps, *batch);
             self.memory = memory(&plan.peak_bytes, &plan.budget_bytes);
-            if self.mode == Mode::Bar {
+            if self.mode == OutputMode::Bar {
                 self.bar = bar(*from_step, *steps);
             }
         }
         match (self.mode, event) {
-            (Mode::Bar, Event::Progress { step, evaluated }) => {
+            (OutputMode::Bar, Event::Progress { step, evaluated }) => {
                 self.bar.set_position(*step);
                 if let Some((done, of)) = evaluated {
                     self.bar.set_message(format!("evaluating: {done} of {of} batches"));
@@ -80,8 +80,8 @@ impl Reporter {
                 Ok(())
             }
             (_, Event::Progress { .. }) => Ok(()),
-            (Mode::Json, _) => print_above(&self.bar, &mut self.out, &event.to_json()),
-            (Mode::Bar, Event::Step { step, loss, samples_per_second, .. }) => {
+            (OutputMode::Json, _) => print_above(&self.bar, &mut self.out, &event.to_json()),
+            (OutputMode::Bar, Event::Step { step, loss, samples_per_second, .. }) => {
                 let left = self.time_left(*step, *samples_per_second);
                 let parts =
                     [format!("loss {}", short(*loss)), speed(*samples_per_second), self.memory.clone(), left];
@@ -94,7 +94,7 @@ impl Reporter {
                 self.bar.finish_and_clear();
                 Ok(())
             }
-            (Mode::Bar, Event::Done { .. }) => {
+            (OutputMode::Bar, Event::Done { .. }) => {
                 self.bar.finish_and_clear();
                 let line = self.line(event);
                 print_above(&self.bar, &mut self.out, &line)
@@ -371,9 +371,9 @@ mod tests {
         ]
     }
 
-    fn shown(mode: Mode) -> String {
+    fn shown(mode: OutputMode) -> String {
         let out = Shared::default();
-        let mut reporter = Reporter::new(mode, Box::new(out.clone()));
+        let mut reporter = TrainReporter::new(mode, Box::new(out.clone()));
         events().iter().for_each(|event| reporter.report(event).unwrap());
         String::from_utf8(out.0.lock().unwrap().clone()).unwrap()
     }
@@ -381,7 +381,7 @@ mod tests {
     #[test]
     fn plain_lines() {
         assert_eq!(
-            shown(Mode::Lines),
+            shown(OutputMode::Lines),
             "data: 90 training and 10 validation examples, 12 classes: a, b, c, d, e, f, g, h, i, j and 2 more\n\
              warning: 1 file left out: x.gif\n\
              j.toml: 12.3k parameters  200 steps of 16  one device  device 3.0 MiB of 4.0 MiB\n\
@@ -406,7 +406,7 @@ mod tests {
 
     #[test]
     fn json_lines_parse() {
-        let text = shown(Mode::Json);
+        let text = shown(OutputMode::Json);
         let told = events().into_iter().filter(|event| !matches!(event, Event::Progress { .. }));
         assert_eq!(text.lines().count(), told.count());
         for line in text.lines() {
@@ -416,7 +416,7 @@ mod tests {
 
     #[test]
     fn the_bar_prints_all_but_steps() {
-        let text = shown(Mode::Bar);
+        let text = shown(OutputMode::Bar);
         assert!(
             !text.contains("step  10/200") && text.contains("eval 20") && text.contains("done after"),
             "{text}"
@@ -434,7 +434,7 @@ mod tests {
                 Ok(())
             }
         }
-        let mut reporter = Reporter::new(Mode::Lines, Box::new(Closed));
+        let mut reporter = TrainReporter::new(OutputMode::Lines, Box::new(Closed));
         assert!(reporter.report(&Event::Warning { message: "x".into() }).is_err());
     }
 }

@@ -1,15 +1,15 @@
 //! The data of a job: opened as the job says it, or as the weights it starts from need it.
 
-use crate::command::CommandError;
+use crate::error::Error;
 use crate::job::Job;
 use crate::trained::stored_mapping;
+use gulliver_run::data::mapping::Mapping;
 use gulliver_run::data::open::Opened;
-use gulliver_run::data::raw::Mapping;
 use gulliver_run::data::{self, DataError, DataInfo, DataOptions};
 
 /// Opens the data of a job. Where it starts from weights, inputs mean what they meant to them, as far as the job
 /// leaves that open.
-pub fn open_data(job: &Job) -> Result<Opened, CommandError> {
+pub fn open_data(job: &Job) -> Result<Opened, Error> {
     let mut options = job.data.options.clone();
     options.seed = job.train.seed;
     let open = |options: &DataOptions| data::open(options).map_err(|error| data_error(job, error));
@@ -38,7 +38,7 @@ fn adopted(options: &DataOptions, info: &DataInfo, stored: &Mapping) -> Option<D
 }
 
 /// An error of the data as one of the job, where a field of the job is to blame: with file, line and field.
-pub fn data_error(job: &Job, error: DataError) -> CommandError {
+pub fn data_error(job: &Job, error: DataError) -> Error {
     let options = &job.data.options;
     match error {
         DataError::Option { option: "batch", what } => job.error("train.batch", what).into(),

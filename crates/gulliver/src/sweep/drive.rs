@@ -1,12 +1,12 @@
 //! The loop of a sweep: ask the search, remember what it asked for, have it trained, remember what it came to, until
 //! nothing is asked for any more. Killed anywhere and started again, it goes on as if nothing had happened.
 
-use super::SweepError;
 use super::file::{Goal, Sweep};
 use super::report::{Event, write_files};
-use super::run::{self, Lengths, News, Rung, Runner};
+use super::run::{self, JobLengths, RungNews, RungRunner, TrialRung};
 use super::search;
-use super::store::{Outcome, Place, Record, State, Store, history};
+use super::store::{RungId, RungOutcome, StudyStore, TrialRecord, TrialState, history};
+use crate::error::Error;
 use gulliver_run::checkpoint;
 use gulliver_run::files::atomic::write_atomic;
 use std::fs::{self, File};
@@ -22,19 +22,19 @@ pub type Tell<'t> = dyn FnMut(&Event) -> io::Result<()> + 't;
 pub fn drive(
     sweep: &Sweep,
     dir: &Path,
-    store: &mut Store,
-    runner: &mut dyn Runner,
+    store: &mut StudyStore,
+    runner: &mut dyn RungRunner,
     stop: &AtomicBool,
     tell: &mut Tell<'_>,
-) -> Result<bool, SweepError> {
+) -> Result<bool, Error> {
     let mut records = store.records()?;
     if records.is_empty() {
         // A sweep that begins has no use for what another left in its place.
         remove(&trials_dir(dir))?;
     }
-    let mut lengths = Lengths::new();
+    let mut lengths = JobLengths::new();
     let mut copied = None;
-    tell(&Event::start(sweep, &records)).map_err(SweepError::Output)?;
+    tell(&Event::start(sweep, &records)).map_err(Error::Output)?;
     loop {
         let pending = store.pending()?;
         if pending.is_empty() {
@@ -55,7 +55,7 @@ pub fn drive(
         }
         if let Some(place) = store.pending()?.first() {
             let problem = format!("trial {} was handed over and came to no end", place.trial);
-            return Err(SweepError::Foreign { path: dir.to_path_buf(), problem });
+            return Err(Error::ForeignStudy { path: dir.to_path_buf(), problem });
         }
         records = store.records()?;
     }
@@ -63,26 +63,26 @@ pub fn drive(
     records = store.records()?;
     keep_best(sweep, dir, &records, &mut copied)?;
     write_files(sweep, dir, store)?;
-    tell(&Event::done(sweep, &records)).map_err(SweepError::Output)?;
+    tell(&Event::done(sweep, &records)).map_err(Error::Output)?;
     Ok(true)
 }
 
 /// The best trial: of those trained longest the one with the best metric; of equals the first.
-pub fn best<'r>(sweep: &Sweep, records: &'r [Record]) -> Option<&'r Record> {
+pub fn best<'r>(sweep: &Sweep, records: &'r [TrialRecord]) -> Option<&'r TrialRecord> {
     ranked(sweep, records)
         .into_iter()
-        .find(|record| record.state != State::Failed && !record.rungs.is_empty())
+        .find(|record| record.state != TrialState::Failed && !record.rungs.is_empty())
 }
 
 /// All trials: those trained longer first, then the better ones, then in order; those without a result at the end.
-pub fn ranked<'r>(sweep: &Sweep, records: &'r [Record]) -> Vec<&'r Record> {
+pub fn ranked<'r>(sweep: &Sweep, records: &'r [TrialRecord]) -> Vec<&'r TrialRecord> {
     let sign = if sweep.goal == Goal::Minimize { 1.0 } else { -1.0 };
-    let key = |record: &Record| {
-        let failed = record.state == State::Failed;
+    let key = |record: &TrialRecord| {
+        let failed = record.state == TrialState::Failed;
         let level = record.rungs.keys().next_back().copied().filter(|_| !failed);
         (level, record.value().map_or(f64::INFINITY, |value| sign * value))
     };
-    let mut order: Vec<&Record> = records.iter().collect();
+    let mut order: Vec<&TrialRecord> = records.iter().collect();
     order.sort_by(|a, b| {
         let (a, b) = (key(a), key(b));
         b.0.cmp(&a.0).then(a.1.total_cmp(&b.1))
@@ -110,12 +110,12 @@ pub fn steps_at(end: u64, level: u64, top: u64) -> u64 {
 fn rungs(
     sweep: &Sweep,
     dir: &Path,
-    records: &[Record],
-    pending: &[Place],
-    lengths: &mut Lengths,
-    store: &mut Store,
+    records: &[TrialRecord],
+    pending: &[RungId],
+    lengths: &mut JobLengths,
+    store: &mut StudyStore,
     tell: &mut Tell<'_>,
-) -> Result<Vec<Rung>, SweepError> {
+) -> Result<Vec<TrialRung>, Error> {
     let mut wave = Vec::new();
     for &place in pending {
         let Some(record) = records.get(place.trial as usize) else { continue };
@@ -125,16 +125,15 @@ fn rungs(
                 record.rungs.keys().next_back().map_or(0, |&level| steps_at(end, level, sweep.top()));
             let to = steps_at(end, place.level, sweep.top());
             let dir = run_dir(dir, place.trial, place.repeat);
-            Ok(Rung { place, job, from: before.min(to), to, end, dir })
+            Ok(TrialRung { place, job, from: before.min(to), to, end, dir })
         });
         match made {
             Ok(rung) => wave.push(rung),
             Err(reason) => {
-                let outcome = Outcome::Failed { reason };
+                let outcome = RungOutcome::Failed { reason };
                 store.finish(place, &outcome)?;
                 let work = place.level as f64 / sweep.top() as f64;
-                tell(&Event::rung(sweep, place, &record.point, &outcome, work))
-                    .map_err(SweepError::Output)?;
+                tell(&Event::rung(sweep, place, &record.point, &outcome, work)).map_err(Error::Output)?;
             }
         }
     }
@@ -144,31 +143,31 @@ fn rungs(
 /// Remembers what a runner says before anybody else hears of it.
 fn hear(
     sweep: &Sweep,
-    records: &[Record],
-    wave: &[Rung],
-    news: News<'_>,
-    store: &mut Store,
+    records: &[TrialRecord],
+    wave: &[TrialRung],
+    news: RungNews<'_>,
+    store: &mut StudyStore,
     tell: &mut Tell<'_>,
-) -> Result<(), SweepError> {
+) -> Result<(), Error> {
     let event = match news {
-        News::Step { rung, step, samples_per_second } => {
-            let Rung { place, to, .. } = wave[rung];
+        RungNews::Step { rung, step, samples_per_second } => {
+            let TrialRung { place, to, .. } = wave[rung];
             Event::Step { trial: place.trial, repeat: place.repeat, step, to, samples_per_second }
         }
-        News::Evaluated { rung, step, metrics } => {
+        RungNews::Evaluated { rung, step, metrics } => {
             let place = wave[rung].place;
             store.evaluated(place, step, metrics)?;
             Event::Eval { trial: place.trial, repeat: place.repeat, step, metrics: metrics.clone() }
         }
-        News::Ended { rung, outcome } => {
-            let Rung { place, from, to, end, .. } = wave[rung];
+        RungNews::Ended { rung, outcome } => {
+            let TrialRung { place, from, to, end, .. } = wave[rung];
             store.finish(place, &outcome)?;
             let point =
                 records.get(place.trial as usize).map(|record| record.point.clone()).unwrap_or_default();
             Event::rung(sweep, place, &point, &outcome, (to - from) as f64 / end.max(1) as f64)
         }
     };
-    tell(&event).map_err(SweepError::Output)
+    tell(&event).map_err(Error::Output)
 }
 
 /// Copies the best trial's newest checkpoint and its job to where people look, and removes the runs that nobody
@@ -176,9 +175,9 @@ fn hear(
 fn keep_best(
     sweep: &Sweep,
     dir: &Path,
-    records: &[Record],
+    records: &[TrialRecord],
     copied: &mut Option<(u64, u64, u64)>,
-) -> Result<(), SweepError> {
+) -> Result<(), Error> {
     let best = best(sweep, records);
     if let Some((record, (step, values))) = best.and_then(|record| Some((record, record.last()?))) {
         let sign = if sweep.goal == Goal::Minimize { 1.0 } else { -1.0 };
@@ -196,23 +195,22 @@ fn keep_best(
         }
     }
     let kept = best.map(|record| record.number);
-    for record in records.iter().filter(|r| r.state != State::Running && Some(r.number) != kept) {
+    for record in records.iter().filter(|r| r.state != TrialState::Running && Some(r.number) != kept) {
         (0..sweep.runs()).try_for_each(|repeat| remove(&run_dir(dir, record.number, repeat)))?;
     }
     Ok(())
 }
 
-fn copy(from: &Path, to: &Path) -> Result<(), SweepError> {
-    let mut source =
-        File::open(from).map_err(|source| SweepError::Io { path: from.to_path_buf(), source })?;
+fn copy(from: &Path, to: &Path) -> Result<(), Error> {
+    let mut source = File::open(from).map_err(|source| Error::File { path: from.to_path_buf(), source })?;
     write_atomic(to, |file| io::copy(&mut source, file).map(|_| ()))
-        .map_err(|source| SweepError::Io { path: to.to_path_buf(), source })
+        .map_err(|source| Error::File { path: to.to_path_buf(), source })
 }
 
-fn remove(dir: &Path) -> Result<(), SweepError> {
+fn remove(dir: &Path) -> Result<(), Error> {
     match fs::remove_dir_all(dir) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            Err(SweepError::Io { path: dir.to_path_buf(), source })
+            Err(Error::File { path: dir.to_path_buf(), source })
         }
         _ => Ok(()),
     }

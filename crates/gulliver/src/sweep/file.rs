@@ -4,11 +4,11 @@
 mod parameters;
 
 use super::search::{asha, hyperband};
-use super::space::{Parameter, Point, Space};
-use crate::job::error::one_line;
+use super::space::{Parameter, SearchSpace, TrialPoint};
+use crate::error::{FieldOrigin, JobError, one_line};
 use crate::job::fields::Fields;
 use crate::job::tree::{self, Item, Section};
-use crate::job::{self, Job, JobError, Origin, Value};
+use crate::job::{self, Job, JobValue};
 use gulliver_graph::nearest::suggestion;
 use parameters::read_space;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use toml::de::{DeTable, DeValue};
 
 /// How the next trials are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Algorithm {
+pub enum SearchAlgorithm {
     /// Every point of a grid.
     Grid,
     /// Random points.
@@ -29,7 +29,7 @@ pub enum Algorithm {
     Tpe,
 }
 
-impl Algorithm {
+impl SearchAlgorithm {
     /// As a sweep file names it.
     pub fn name(self) -> &'static str {
         ALGORITHMS.iter().find(|row| row.1 == self).map_or("", |row| row.0)
@@ -37,12 +37,12 @@ impl Algorithm {
 }
 
 /// Algorithms, and what `[sweep]` may say for each besides what it may say for all.
-const ALGORITHMS: [(&str, Algorithm, &[&str]); 5] = [
-    ("grid", Algorithm::Grid, &[]),
-    ("random", Algorithm::Random, &["trials"]),
-    ("hyperband", Algorithm::Hyperband, &["eta", "rungs", "brackets"]),
-    ("asha", Algorithm::Asha, &["trials", "width", "eta", "rungs"]),
-    ("tpe", Algorithm::Tpe, &["trials", "width"]),
+const ALGORITHMS: [(&str, SearchAlgorithm, &[&str]); 5] = [
+    ("grid", SearchAlgorithm::Grid, &[]),
+    ("random", SearchAlgorithm::Random, &["trials"]),
+    ("hyperband", SearchAlgorithm::Hyperband, &["eta", "rungs", "brackets"]),
+    ("asha", SearchAlgorithm::Asha, &["trials", "width", "eta", "rungs"]),
+    ("tpe", SearchAlgorithm::Tpe, &["trials", "width"]),
 ];
 
 const COMMON: [&str; 7] = ["job", "set", "metric", "goal", "seed", "repeats", "folds"];
@@ -84,7 +84,7 @@ pub struct Sweep {
     /// The name of the file without its ending.
     pub name: String,
     /// How trials are chosen.
-    pub algorithm: Algorithm,
+    pub algorithm: SearchAlgorithm,
     /// Trials in all.
     pub trials: u64,
     /// Trials that are asked for at once, where results decide what is asked for next.
@@ -106,11 +106,11 @@ pub struct Sweep {
     /// What is better.
     pub goal: Goal,
     /// What is tried.
-    pub space: Space,
+    pub space: SearchSpace,
     /// Of `space`, if the algorithm is a grid.
-    pub grid: Vec<Point>,
+    pub grid: Vec<TrialPoint>,
     /// Where the metric was written; the section's place if it was not.
-    metric_origin: Origin,
+    metric_origin: FieldOrigin,
     /// The text of the base job, its file, and what is said over it.
     base: (String, String, Vec<String>),
 }
@@ -160,7 +160,7 @@ impl Sweep {
     /// The length of a trial that is trained to its end, if its first rung has length 1.
     pub fn top(&self) -> u64 {
         match self.algorithm {
-            Algorithm::Hyperband | Algorithm::Asha => self.eta.saturating_pow(self.rungs - 1),
+            SearchAlgorithm::Hyperband | SearchAlgorithm::Asha => self.eta.saturating_pow(self.rungs - 1),
             _ => 1,
         }
     }
@@ -171,7 +171,7 @@ impl Sweep {
     }
 
     /// Points to find out about the jobs of the sweep with: of the grid, or drawn at random.
-    pub fn samples(&self, count: u64) -> Vec<Point> {
+    pub fn samples(&self, count: u64) -> Vec<TrialPoint> {
         match self.grid.is_empty() {
             false => self.grid.iter().take(count as usize).cloned().collect(),
             true => (0..count).map(|trial| self.space.random(self.seed, trial)).collect(),
@@ -185,7 +185,7 @@ impl Sweep {
 
     /// The job of a point; `repeat`, below [`Sweep::runs`], moves on from fold to fold, and then from seed to
     /// seed: the folds of one seed are parts of one whole.
-    pub fn job(&self, point: &Point, repeat: u64) -> Result<Job, JobError> {
+    pub fn job(&self, point: &TrialPoint, repeat: u64) -> Result<Job, JobError> {
         let (text, file, sets) = &self.base;
         let sets: Vec<String> = sets.iter().cloned().chain(self.space.sets(point)).collect();
         let mut job = Job::parse(text, file, &sets)?;
@@ -267,8 +267,8 @@ impl Sweep {
 fn section(
     name: &str,
     content: &DeTable<'_>,
-    origin: Origin,
-    at: &dyn Fn(usize) -> Origin,
+    origin: FieldOrigin,
+    at: &dyn Fn(usize) -> FieldOrigin,
     but: &[&str],
 ) -> Result<Section, JobError> {
     let mut entries = Vec::new();
@@ -290,7 +290,7 @@ fn section(
 
 fn read_settings(
     mut section: Section,
-    space: Space,
+    space: SearchSpace,
     directory: &Path,
     flags: &[String],
 ) -> Result<Sweep, JobError> {
@@ -298,9 +298,9 @@ fn read_settings(
     if let Some(index) = section.entries.iter().position(|(key, _)| key == "set") {
         let (_, item) = section.entries.remove(index);
         let texts = match &item.value {
-            Value::List(items) => items
+            JobValue::List(items) => items
                 .iter()
-                .map(|value| if let Value::Text(text) = value { Some(text.clone()) } else { None })
+                .map(|value| if let JobValue::Text(text) = value { Some(text.clone()) } else { None })
                 .collect(),
             _ => None,
         };
@@ -314,7 +314,7 @@ fn read_settings(
         let field = set.split('=').next().unwrap_or("").trim();
         if space.parameter(field).is_some() {
             let problem = format!("{field} is in the space; take it out there to set it");
-            return Err(JobError { origin: Origin::Flag(set.clone()), field: String::new(), problem });
+            return Err(JobError { origin: FieldOrigin::Flag(set.clone()), field: String::new(), problem });
         }
     }
     let mut fields = Fields::new(section, directory);
@@ -357,7 +357,7 @@ fn read_settings(
         fields.error("algorithm", algorithm_origin.clone(), problem)
     };
     match algorithm {
-        Algorithm::Grid => {
+        SearchAlgorithm::Grid => {
             let endless = |p: &&Parameter| p.kind.count().is_none() && p.points.is_none();
             if let Some(p) = sweep.space.parameters.iter().find(endless) {
                 let problem =
@@ -368,18 +368,18 @@ fn read_settings(
             sweep.grid = sweep.space.grid(MOST_TRIALS).ok_or_else(|| too_many(&fields))?;
             sweep.trials = sweep.grid.len() as u64;
         }
-        Algorithm::Hyperband => {
+        SearchAlgorithm::Hyperband => {
             let brackets = hyperband::brackets(sweep.rungs, sweep.eta, sweep.brackets);
             sweep.trials = brackets.iter().map(|b| b.rounds[0].0).fold(0, u64::saturating_add);
             if sweep.trials > MOST_TRIALS as u64 {
                 return Err(too_many(&fields));
             }
         }
-        Algorithm::Asha if asha::levels(&sweep).last().is_none_or(|&top| top > 1 << 40) => {
+        SearchAlgorithm::Asha if asha::levels(&sweep).last().is_none_or(|&top| top > 1 << 40) => {
             let problem = "so many rungs of so many times the length are longer than any job".to_string();
             return Err(fields.error("rungs", fields.origin("rungs"), problem));
         }
-        Algorithm::Asha | Algorithm::Random | Algorithm::Tpe => {}
+        SearchAlgorithm::Asha | SearchAlgorithm::Random | SearchAlgorithm::Tpe => {}
     }
     fields.finish()?;
     Ok(sweep)

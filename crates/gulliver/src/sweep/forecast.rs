@@ -3,13 +3,13 @@
 
 use super::file::Sweep;
 use super::search::{self, Ask, Trial};
-use gulliver_graph::random::Stream;
+use gulliver_graph::random::RandomStream;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Seconds of the parts of training an array.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Costs {
+pub struct ArrayCosts {
     /// Opening data that no other member shares.
     pub open: f64,
     /// Building the graphs of a member and making its directory.
@@ -26,11 +26,11 @@ pub struct Costs {
     pub checkpoint: f64,
 }
 
-impl Costs {
+impl ArrayCosts {
     /// The mean of some; nothing costs anything if there are none.
-    pub fn mean(all: &[Costs]) -> Costs {
-        let of = |part: fn(&Costs) -> f64| all.iter().map(part).sum::<f64>() / all.len().max(1) as f64;
-        Costs {
+    pub fn mean(all: &[ArrayCosts]) -> ArrayCosts {
+        let of = |part: fn(&ArrayCosts) -> f64| all.iter().map(part).sum::<f64>() / all.len().max(1) as f64;
+        ArrayCosts {
             open: of(|c| c.open),
             member: of(|c| c.member),
             start: of(|c| c.start),
@@ -44,7 +44,7 @@ impl Costs {
 
 /// What an array has to do.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Task {
+pub struct ArrayTask {
     /// Members; a fraction if they stand for those of a wave that was looked at in part.
     pub members: f64,
     /// Data sets that they do not share.
@@ -57,7 +57,7 @@ pub struct Task {
     pub every: [u64; 2],
 }
 
-impl Task {
+impl ArrayTask {
     /// Evaluations and checkpoints of each member: those that are due on the way, and those at the end of the
     /// rung.
     fn pauses(&self) -> [f64; 2] {
@@ -74,7 +74,7 @@ impl Task {
     }
 
     /// Seconds until all members are done.
-    pub fn seconds(&self, costs: &Costs) -> f64 {
+    pub fn seconds(&self, costs: &ArrayCosts) -> f64 {
         let [from, to, _] = self.steps;
         let [evaluations, checkpoints] = self.pauses();
         let steps = to.saturating_sub(from) as f64;
@@ -99,7 +99,7 @@ pub fn waves(sweep: &Sweep, most: usize) -> (Vec<Vec<Ask>>, bool) {
             if *trial as usize == trials.len() {
                 trials.push(Trial { point: point.clone(), scores: BTreeMap::new(), failed: false });
             }
-            let score = Stream::new(sweep.seed, *trial, 0).uniform_at(0);
+            let score = RandomStream::new(sweep.seed, *trial, 0).uniform_at(0);
             if let Some(trial) = trials.get_mut(*trial as usize) {
                 trial.scores.insert(*level, f64::from(score));
             }
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
     use crate::test_dir::TestDir;
 
-    const COSTS: Costs = Costs {
+    const COSTS: ArrayCosts = ArrayCosts {
         open: 100.0,
         member: 10.0,
         start: 1000.0,
@@ -127,21 +127,21 @@ mod tests {
 
     #[test]
     fn an_array_takes_what_its_parts_take() {
-        let task = Task { members: 4.0, data: 1.0, lanes: 2, steps: [0, 20, 60], every: [0, 0] };
+        let task = ArrayTask { members: 4.0, data: 1.0, lanes: 2, steps: [0, 20, 60], every: [0, 0] };
         // Data once, four members, one start, 20 batches, two rounds of 20 steps, an evaluation and a checkpoint.
         let once = 100.0 + 4.0 * 10.0 + 1000.0;
         assert_eq!(task.seconds(&COSTS), once + 20.0 * 3.0 + 2.0 * (20.0 + 50.0 + 7.0));
-        let folds = Task { data: 4.0, ..task };
+        let folds = ArrayTask { data: 4.0, ..task };
         assert_eq!(folds.seconds(&COSTS), task.seconds(&COSTS) + 300.0 + 20.0 * 3.0);
-        let later = Task { steps: [20, 60, 60], ..task };
+        let later = ArrayTask { steps: [20, 60, 60], ..task };
         assert_eq!(later.seconds(&COSTS), once + 40.0 * 3.0 + 2.0 * (40.0 + 50.0 + 7.0));
-        let alone = Task { members: 1.0, ..task };
+        let alone = ArrayTask { members: 1.0, ..task };
         assert_eq!(alone.seconds(&COSTS), 100.0 + 10.0 + 1000.0 + 60.0 + 77.0);
     }
 
     #[test]
     fn evaluations_and_checkpoints_on_the_way_are_counted() {
-        let task = |steps, every| Task { members: 1.0, data: 1.0, lanes: 1, steps, every };
+        let task = |steps, every| ArrayTask { members: 1.0, data: 1.0, lanes: 1, steps, every };
         for (steps, every, expected) in [
             ([0, 18, 18], [5, 4], [4.0, 5.0]), // 5, 10, 15 and the end; 4, 8, 12, 16 and the end
             ([0, 18, 18], [6, 9], [3.0, 2.0]), // 6, 12 and the end; 9 and the end
@@ -186,8 +186,8 @@ mod tests {
 
     #[test]
     fn means_are_of_every_part() {
-        let none = Costs::default();
-        assert_eq!(Costs::mean(&[COSTS, none]).start, 500.0);
-        assert_eq!(Costs::mean(&[]), none);
+        let none = ArrayCosts::default();
+        assert_eq!(ArrayCosts::mean(&[COSTS, none]).start, 500.0);
+        assert_eq!(ArrayCosts::mean(&[]), none);
     }
 }

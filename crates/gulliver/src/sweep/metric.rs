@@ -1,8 +1,7 @@
 //! Whether a sweep's metric is one that its jobs report, found before anything is trained.
 
 use super::file::Sweep;
-use crate::job::JobError;
-use crate::job::error::one_line;
+use crate::error::{JobError, one_line};
 use crate::setup::{Prepared, open_data, prepare};
 use gulliver_graph::nearest::suggestion;
 use gulliver_run::train::metric_names;

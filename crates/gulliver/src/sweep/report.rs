@@ -1,16 +1,16 @@
 //! A sweep for people and programs: events as they come, the table of trials, and the files they are kept in.
 
-use super::SweepError;
 use super::drive::{best, ranked};
 use super::file::{Goal, Sweep};
 use super::search;
-use super::space::Point;
-use super::store::{Evaluation, Outcome, Place, Record, State, Store, mean};
-use crate::job::Value;
+use super::space::TrialPoint;
+use super::store::{RungId, RungOutcome, StoredEvaluation, StudyStore, TrialRecord, TrialState, mean};
+use crate::error::Error;
+use crate::job::JobValue;
 use crate::report::events::{Metrics, number, numbers};
-use crate::report::progress::{Mode, print_above, short};
+use crate::report::progress::{OutputMode, print_above, short};
 use crate::report::table::{Column, render};
-use crate::report::units;
+use crate::units;
 use gulliver_run::files::atomic::write_atomic;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
@@ -27,7 +27,7 @@ const LIVE: usize = 5;
 
 /// The best trial: one that was trained longer is better than one that was not.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Best {
+pub struct BestTrial {
     /// Its number.
     pub trial: u64,
     /// The length of the rung it reached.
@@ -58,7 +58,7 @@ pub enum Event {
         /// Of which this much is done.
         done: f64,
         /// The best trial so far.
-        best: Option<Best>,
+        best: Option<BestTrial>,
     },
     /// A training step ended; for people only.
     Step {
@@ -114,7 +114,7 @@ pub enum Event {
         /// Trials that were not possible.
         failed: u64,
         /// The best trial.
-        best: Option<Best>,
+        best: Option<BestTrial>,
         /// The best trials.
         table: String,
     },
@@ -127,15 +127,15 @@ pub enum Event {
 
 impl Event {
     /// See [`Event::Start`].
-    pub fn start(sweep: &Sweep, records: &[Record]) -> Event {
+    pub fn start(sweep: &Sweep, records: &[TrialRecord]) -> Event {
         let top = sweep.top() as f64;
-        let level = |record: &Record| record.rungs.keys().next_back().map_or(0.0, |&level| level as f64);
+        let level = |record: &TrialRecord| record.rungs.keys().next_back().map_or(0.0, |&level| level as f64);
         Event::Start {
             sweep: sweep.name.clone(),
             algorithm: sweep.algorithm.name().into(),
             metric: sweep.metric.clone(),
             trials: sweep.trials,
-            ended: records.iter().filter(|r| r.state != State::Running).count() as u64,
+            ended: records.iter().filter(|r| r.state != TrialState::Running).count() as u64,
             work: search::work(sweep) * sweep.runs() as f64,
             done: records.iter().map(|r| level(r) / top).sum::<f64>() * sweep.runs() as f64,
             best: best_of(sweep, records),
@@ -143,39 +143,39 @@ impl Event {
     }
 
     /// See [`Event::Rung`].
-    pub fn rung(sweep: &Sweep, place: Place, point: &Point, outcome: &Outcome, work: f64) -> Event {
+    pub fn rung(sweep: &Sweep, place: RungId, point: &TrialPoint, outcome: &RungOutcome, work: f64) -> Event {
         let (step, value, reason) = match outcome {
-            Outcome::Done { step, metrics, .. } => {
+            RungOutcome::Done { step, metrics, .. } => {
                 (*step, metrics.get(&sweep.metric).copied().unwrap_or(f64::NAN), None)
             }
-            Outcome::Failed { reason } => (0, f64::NAN, Some(reason.clone())),
+            RungOutcome::Failed { reason } => (0, f64::NAN, Some(reason.clone())),
         };
-        let Place { trial, repeat, level } = place;
+        let RungId { trial, repeat, level } = place;
         let values = values(sweep, point);
         Event::Rung { trial, repeat, level, step, value, reason, values, work }
     }
 
     /// See [`Event::Done`].
-    pub fn done(sweep: &Sweep, records: &[Record]) -> Event {
-        let count = |state: State| records.iter().filter(|r| r.state == state).count() as u64;
+    pub fn done(sweep: &Sweep, records: &[TrialRecord]) -> Event {
+        let count = |state: TrialState| records.iter().filter(|r| r.state == state).count() as u64;
         Event::Done {
-            complete: count(State::Complete),
-            pruned: count(State::Pruned),
-            failed: count(State::Failed),
+            complete: count(TrialState::Complete),
+            pruned: count(TrialState::Pruned),
+            failed: count(TrialState::Failed),
             best: best_of(sweep, records),
             table: table(sweep, records, SHOWN),
         }
     }
 }
 
-fn best_of(sweep: &Sweep, records: &[Record]) -> Option<Best> {
+fn best_of(sweep: &Sweep, records: &[TrialRecord]) -> Option<BestTrial> {
     let record = best(sweep, records)?;
-    Some(Best { trial: record.number, level: *record.rungs.keys().next_back()?, value: record.value()? })
+    Some(BestTrial { trial: record.number, level: *record.rungs.keys().next_back()?, value: record.value()? })
 }
 
 /// The error of a sweep without a single trial that could be trained; it names the commonest reason.
-pub fn all_failed(records: &[Record]) -> Option<SweepError> {
-    if records.is_empty() || records.iter().any(|record| record.state != State::Failed) {
+pub fn all_failed(records: &[TrialRecord]) -> Option<Error> {
+    if records.is_empty() || records.iter().any(|record| record.state != TrialState::Failed) {
         return None;
     }
     let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
@@ -184,41 +184,41 @@ pub fn all_failed(records: &[Record]) -> Option<SweepError> {
     }
     let commonest = reasons.into_iter().rev().max_by_key(|(_, count)| *count);
     let (reason, count) = commonest.map(|(reason, count)| (reason.to_string(), count))?;
-    Some(SweepError::AllFailed { trials: records.len() as u64, count, reason })
+    Some(Error::AllTrialsFailed { trials: records.len() as u64, count, reason })
 }
 
 /// A value without the quotes of text.
-fn plain(value: &Value) -> String {
+fn plain(value: &JobValue) -> String {
     match value {
-        Value::Text(text) => text.clone(),
-        Value::Float(x) => format!("{x}"),
+        JobValue::Text(text) => text.clone(),
+        JobValue::Float(x) => format!("{x}"),
         value => value.to_string(),
     }
 }
 
 /// The values of a point as JSON.
-fn values(sweep: &Sweep, point: &Point) -> serde_json::Map<String, serde_json::Value> {
-    let value = |value: &Value| match value {
-        Value::Bool(b) => serde_json::json!(b),
-        Value::Int(n) => serde_json::json!(n),
-        Value::Float(x) => serde_json::json!(x),
+fn values(sweep: &Sweep, point: &TrialPoint) -> serde_json::Map<String, serde_json::Value> {
+    let value = |value: &JobValue| match value {
+        JobValue::Bool(b) => serde_json::json!(b),
+        JobValue::Int(n) => serde_json::json!(n),
+        JobValue::Float(x) => serde_json::json!(x),
         value => serde_json::json!(plain(value)),
     };
     sweep.space.values(point).map(|(field, v)| (field.to_string(), value(&v))).collect()
 }
 
-fn word(state: State) -> &'static str {
+fn word(state: TrialState) -> &'static str {
     match state {
-        State::Running => "running",
-        State::Complete => "complete",
-        State::Pruned => "pruned",
-        State::Failed => "failed",
+        TrialState::Running => "running",
+        TrialState::Complete => "complete",
+        TrialState::Pruned => "pruned",
+        TrialState::Failed => "failed",
     }
 }
 
 /// The best trials, and the first of those that failed with the reason; the spread of the metric, if trials are
 /// trained several times.
-pub fn table(sweep: &Sweep, records: &[Record], most: usize) -> String {
+pub fn table(sweep: &Sweep, records: &[TrialRecord], most: usize) -> String {
     let fields = sweep.space.parameters.iter().map(|p| Column::Right(p.field.as_str()));
     let own = [Column::Right("trial"), Column::Left("state"), Column::Right("steps")];
     let columns: Vec<Column<'_>> = own
@@ -229,8 +229,8 @@ pub fn table(sweep: &Sweep, records: &[Record], most: usize) -> String {
         .chain([Column::Left("")])
         .collect();
     let order = ranked(sweep, records);
-    let row = |record: &&Record| {
-        let [steps, metric, around] = match record.last().filter(|_| record.state != State::Failed) {
+    let row = |record: &&TrialRecord| {
+        let [steps, metric, around] = match record.last().filter(|_| record.state != TrialState::Failed) {
             Some((step, values)) => [step.to_string(), short(mean(values)), short(spread(values))],
             None => [const { String::new() }; 3],
         };
@@ -251,7 +251,7 @@ pub fn table(sweep: &Sweep, records: &[Record], most: usize) -> String {
 }
 
 /// Every trial, a line each: number, state, steps, metric and its spread over repeats, values, reason of failure.
-pub fn csv(sweep: &Sweep, records: &[Record]) -> String {
+pub fn csv(sweep: &Sweep, records: &[TrialRecord]) -> String {
     let fields: Vec<&str> = sweep.space.parameters.iter().map(|p| p.field.as_str()).collect();
     let mut text = format!("trial,state,steps,{},spread,{},reason\n", sweep.metric, fields.join(","));
     for record in records {
@@ -286,10 +286,10 @@ fn quote(cell: &str) -> String {
 }
 
 /// Every trial as JSON, with its curves.
-pub fn json(sweep: &Sweep, store: &Store) -> Result<serde_json::Value, SweepError> {
+pub fn json(sweep: &Sweep, store: &StudyStore) -> Result<serde_json::Value, Error> {
     let records = store.records()?;
     let mut curves = vec![Vec::new(); records.len()];
-    for Evaluation { trial, repeat, step, metric, value } in store.curves()? {
+    for StoredEvaluation { trial, repeat, step, metric, value } in store.curves()? {
         if let Some(curve) = curves.get_mut(trial as usize) {
             curve.push(
                 serde_json::json!({ "repeat": repeat, "step": step, "metric": metric, "value": value }),
@@ -318,22 +318,22 @@ pub fn json(sweep: &Sweep, store: &Store) -> Result<serde_json::Value, SweepErro
 }
 
 /// Writes `trials.csv` and `curves.csv`.
-pub fn write_files(sweep: &Sweep, dir: &Path, store: &Store) -> Result<(), SweepError> {
+pub fn write_files(sweep: &Sweep, dir: &Path, store: &StudyStore) -> Result<(), Error> {
     let mut curves = String::from("trial,repeat,step,metric,value\n");
-    for Evaluation { trial, repeat, step, metric, value } in store.curves()? {
+    for StoredEvaluation { trial, repeat, step, metric, value } in store.curves()? {
         curves += &format!("{trial},{repeat},{step},{},{value}\n", quote(&metric));
     }
     for (name, text) in [("trials.csv", csv(sweep, &store.records()?)), ("curves.csv", curves)] {
         let path = dir.join(name);
         write_atomic(&path, |file| file.write_all(text.as_bytes()))
-            .map_err(|source| SweepError::Io { path, source })?;
+            .map_err(|source| Error::File { path, source })?;
     }
     Ok(())
 }
 
 /// Shows events as they come.
-pub struct Reporter {
-    mode: Mode,
+pub struct SweepReporter {
+    mode: OutputMode,
     out: Box<dyn Write + Send>,
     bar: ProgressBar,
     metric: String,
@@ -341,18 +341,18 @@ pub struct Reporter {
     began: Instant,
     /// Work of the sweep, done before, done now.
     work: [f64; 3],
-    best: Option<Best>,
+    best: Option<BestTrial>,
     speed: f64,
     /// The best results so far with their values, for the terminal.
-    rows: Vec<(Best, Vec<String>)>,
+    rows: Vec<(BestTrial, Vec<String>)>,
 }
 
-impl Reporter {
+impl SweepReporter {
     /// Shows events on `out`; what moves is drawn on standard error.
-    pub fn new(mode: Mode, sweep: &Sweep, out: Box<dyn Write + Send>) -> Reporter {
+    pub fn new(mode: OutputMode, sweep: &Sweep, out: Box<dyn Write + Send>) -> SweepReporter {
         let (bar, began) = (ProgressBar::hidden(), Instant::now());
         let (metric, goal) = (sweep.metric.clone(), sweep.goal);
-        Reporter {
+        SweepReporter {
             mode,
             out,
             bar,
@@ -371,7 +371,7 @@ impl Reporter {
         match event {
             Event::Start { work, done, best, .. } => {
                 (self.work, self.best, self.began) = ([*work, *done, 0.0], *best, Instant::now());
-                if self.mode == Mode::Bar {
+                if self.mode == OutputMode::Bar {
                     self.bar = bar();
                 }
             }
@@ -379,28 +379,27 @@ impl Reporter {
             Event::Rung { trial, level, step, value, values, work, .. } => {
                 self.work[2] += work;
                 if value.is_finite() {
-                    let best = Best { trial: *trial, level: *level, value: *value };
+                    let best = BestTrial { trial: *trial, level: *level, value: *value };
                     self.keep(best, *step, values);
                 }
             }
             _ => {}
         }
         match (self.mode, event) {
-            (Mode::Json, Event::Step { .. }) | (Mode::Lines, Event::Step { .. } | Event::Eval { .. }) => {
-                Ok(())
-            }
-            (Mode::Json, _) => {
+            (OutputMode::Json, Event::Step { .. })
+            | (OutputMode::Lines, Event::Step { .. } | Event::Eval { .. }) => Ok(()),
+            (OutputMode::Json, _) => {
                 let line = serde_json::to_string(event).map_err(io::Error::from)?;
                 print_above(&self.bar, &mut self.out, &line)
             }
-            (Mode::Bar, Event::Step { trial, step, to, .. }) => {
+            (OutputMode::Bar, Event::Step { trial, step, to, .. }) => {
                 let share = (self.work[1] + self.work[2]) / self.work[0].max(1e-9);
                 self.bar.set_position((share * 1000.0) as u64);
                 let now = format!("trial {trial} at step {step}/{to}  {}", self.rest());
                 self.bar.set_message(format!("{}{now}", self.live()));
                 Ok(())
             }
-            (Mode::Bar, Event::Eval { .. } | Event::Rung { reason: None, .. }) => Ok(()),
+            (OutputMode::Bar, Event::Eval { .. } | Event::Rung { reason: None, .. }) => Ok(()),
             (_, Event::Error { .. }) => {
                 self.bar.finish_and_clear();
                 Ok(())
@@ -418,7 +417,7 @@ impl Reporter {
     }
 
     /// Puts a result where it belongs among the best; a trial has one row.
-    fn keep(&mut self, new: Best, step: u64, values: &serde_json::Map<String, serde_json::Value>) {
+    fn keep(&mut self, new: BestTrial, step: u64, values: &serde_json::Map<String, serde_json::Value>) {
         let sign = if self.goal == Goal::Minimize { 1.0 } else { -1.0 };
         let name = |field: &str| field.rsplit('.').next().unwrap_or(field).to_string();
         let text = |value: &serde_json::Value| value.as_str().map_or(value.to_string(), String::from);
@@ -432,7 +431,7 @@ impl Reporter {
         });
         self.rows.truncate(LIVE);
         let first = self.rows[0].0;
-        let better = |known: Best| {
+        let better = |known: BestTrial| {
             first.level > known.level || first.level == known.level && sign * first.value < sign * known.value
         };
         if self.best.is_none_or(better) {
@@ -472,7 +471,7 @@ impl Reporter {
             }
             Event::Done { complete, pruned, failed, best, table } => {
                 let best = match best {
-                    Some(Best { trial, value, .. }) => {
+                    Some(BestTrial { trial, value, .. }) => {
                         format!("best is trial {trial}, {} {}", self.metric, short(*value))
                     }
                     None => "no trial came to an end".into(),

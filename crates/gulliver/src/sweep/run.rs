@@ -1,10 +1,9 @@
-//! Training what a sweep asks for. [`Runner`] is the boundary: the sweep hands over a wave of rungs and hears of each
+//! Training what a sweep asks for. [`RungRunner`] is the boundary: the sweep hands over a wave of rungs and hears of each
 //! evaluation and each end as it comes. Rungs that [`groups`] puts together have the same graph and shapes, and
 //! can be members of one array.
 
-use super::SweepError;
-use super::store::{Outcome, Place};
-use crate::command::CommandError;
+use super::store::{RungId, RungOutcome};
+use crate::error::Error;
 use crate::job::{Job, Length};
 use crate::setup::{Graphs, Prepared, data_error, open_data, optimizer, prepare};
 use gulliver_graph::graph::{Graph, Role};
@@ -21,9 +20,9 @@ use std::path::{Path, PathBuf};
 /// One repeat of a trial, to be trained from one step to another. Its learning rate and data are those of the whole
 /// job: a trial trained rung by rung has the bits of one trained at once.
 #[derive(Clone, Debug)]
-pub struct Rung {
+pub struct TrialRung {
     /// Trial, repeat and rung.
-    pub place: Place,
+    pub place: RungId,
     /// The job with the trial's values and the repeat's seed.
     pub job: Job,
     /// Steps done before; a checkpoint of that step or a later one is in `dir`, unless it is 0.
@@ -38,7 +37,7 @@ pub struct Rung {
 
 /// What a runner has to say of a rung, by its position in the wave.
 #[derive(Clone, Debug)]
-pub enum News<'n> {
+pub enum RungNews<'n> {
     /// A step was done.
     Step {
         /// Which rung.
@@ -62,33 +61,30 @@ pub enum News<'n> {
         /// Which rung.
         rung: usize,
         /// How.
-        outcome: Outcome,
+        outcome: RungOutcome,
     },
 }
 
 /// Hears what a runner has to say; an error must end the run at once.
-pub type Listener<'l> = dyn FnMut(News<'_>) -> Result<(), SweepError> + 'l;
+pub type NewsListener<'l> = dyn FnMut(RungNews<'_>) -> Result<(), Error> + 'l;
 
 /// Whoever trains.
-pub trait Runner {
+pub trait RungRunner {
     /// Trains every rung of a wave and tells of the end of each, once. What it is told of is on disk by then, so
     /// evaluations are told before a checkpoint of a later step is written. A configuration that cannot be
     /// trained is an outcome; an error is something that would end every other rung, too. Returns early,
     /// with rungs not ended, only if it was asked to stop; those are handed over again when the sweep goes on,
     /// and continue from the newest checkpoint they left.
-    fn run(&mut self, wave: &[Rung], news: &mut Listener<'_>) -> Result<(), SweepError>;
+    fn run(&mut self, wave: &[TrialRung], news: &mut NewsListener<'_>) -> Result<(), Error>;
 }
 
 /// Errors that say nothing of the trial: a full disk, a directory that cannot be written.
-pub(super) fn is_machine(error: &CommandError) -> bool {
-    matches!(
-        error,
-        CommandError::File { .. } | CommandError::Output(_) | CommandError::Train(TrainError::Checkpoint(_))
-    )
+pub(super) fn is_machine(error: &Error) -> bool {
+    matches!(error, Error::File { .. } | Error::Output(_) | Error::Train(TrainError::Checkpoint(_)))
 }
 
 /// Makes the run directory, without what a killed process may have left unfinished in it.
-pub(super) fn take(dir: &Path, job: &Job) -> Result<(), CommandError> {
+pub(super) fn take(dir: &Path, job: &Job) -> Result<(), Error> {
     let checkpoints = dir.join("checkpoints");
     let made = fs::create_dir_all(&checkpoints)
         .and_then(|()| remove_unfinished(dir))
@@ -100,21 +96,21 @@ pub(super) fn take(dir: &Path, job: &Job) -> Result<(), CommandError> {
             }
             write_atomic(&path, |file| file.write_all(job.to_toml().as_bytes()))
         });
-    made.map_err(|source| CommandError::File { path: dir.to_path_buf(), source })
+    made.map_err(|source| Error::File { path: dir.to_path_buf(), source })
 }
 
 /// The newest whole checkpoint up to a step, with the steps in it.
-pub(super) fn newest(checkpoints: &Path, step: u64) -> Result<Option<(u64, Stored)>, CommandError> {
+pub(super) fn newest(checkpoints: &Path, step: u64) -> Result<Option<(u64, Stored)>, Error> {
     let saved = checkpoint::list(checkpoints)?;
     let up_to = saved.into_iter().rev().filter(|(saved, _)| *saved <= step);
     Ok(up_to.filter_map(|(step, path)| Some((step, Stored::open(&path).ok()?))).next())
 }
 
 /// Lengths that are known, by everything that decides them.
-pub type Lengths = BTreeMap<String, u64>;
+pub type JobLengths = BTreeMap<String, u64>;
 
 /// Steps of a whole job. Data is opened only for a length that is not yet known.
-pub fn length(job: &Job, known: &mut Lengths) -> Result<u64, CommandError> {
+pub fn length(job: &Job, known: &mut JobLengths) -> Result<u64, Error> {
     let epochs = match job.train.length {
         Length::Steps(steps) => return Ok(steps),
         Length::Epochs(epochs) => epochs,
@@ -135,7 +131,7 @@ pub fn length(job: &Job, known: &mut Lengths) -> Result<u64, CommandError> {
 
 /// Rungs that are the same but for numbers fed to them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Group {
+pub struct RungGroup {
     /// Positions in the wave, ascending; never empty.
     pub rungs: Vec<usize>,
     /// Why it cannot be trained; then it is one rung alone.
@@ -145,8 +141,8 @@ pub struct Group {
 /// Puts rungs together that have the same graphs, shapes and steps: these differ in hyper-parameters, seeds or
 /// schedules only and can be trained as one array. Groups are in the order of their first rungs; a rung that
 /// cannot be trained at all is alone.
-pub fn groups(rungs: &[Rung], shapes: &mut Shapes) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
+pub fn groups(rungs: &[TrialRung], shapes: &mut JobShapes) -> Vec<RungGroup> {
+    let mut groups: Vec<RungGroup> = Vec::new();
     let mut known: BTreeMap<String, usize> = BTreeMap::new();
     for (i, rung) in rungs.iter().enumerate() {
         match shapes.of(&rung.job) {
@@ -155,10 +151,10 @@ pub fn groups(rungs: &[Rung], shapes: &mut Shapes) -> Vec<Group> {
                 let group = *known.entry(key).or_insert(groups.len());
                 match groups.get_mut(group) {
                     Some(group) => group.rungs.push(i),
-                    None => groups.push(Group { rungs: vec![i], problem: None }),
+                    None => groups.push(RungGroup { rungs: vec![i], problem: None }),
                 }
             }
-            Err(error) => groups.push(Group { rungs: vec![i], problem: Some(error.to_string()) }),
+            Err(error) => groups.push(RungGroup { rungs: vec![i], problem: Some(error.to_string()) }),
         }
     }
     groups
@@ -167,13 +163,13 @@ pub fn groups(rungs: &[Rung], shapes: &mut Shapes) -> Vec<Group> {
 /// The shapes of jobs: everything of a job but numbers that are fed to its steps, equal for jobs that can be
 /// members of one array. Jobs that differ in nothing but such numbers are built once.
 #[derive(Default)]
-pub struct Shapes {
+pub struct JobShapes {
     known: BTreeMap<String, String>,
 }
 
-impl Shapes {
+impl JobShapes {
     /// The shape of a job.
-    pub fn of(&mut self, job: &Job) -> Result<String, CommandError> {
+    pub fn of(&mut self, job: &Job) -> Result<String, Error> {
         let fields = without_fed_fields(job)?;
         if let Some(shape) = self.known.get(&fields) {
             return Ok(shape.clone());
@@ -185,7 +181,7 @@ impl Shapes {
 }
 
 /// What a job says, but for numbers that are fed to its steps and what decides no step's shape.
-fn without_fed_fields(job: &Job) -> Result<String, CommandError> {
+fn without_fed_fields(job: &Job) -> Result<String, Error> {
     let (train, update) = (&job.train, optimizer(job)?.op);
     let clipped = [train.clip_norm, train.clip_value].map(|limit| limit.is_some());
     let sizes = (train.batch, train.partials, train.norm_group, train.eval_every, train.checkpoint_every);
@@ -196,7 +192,7 @@ fn without_fed_fields(job: &Job) -> Result<String, CommandError> {
     ))
 }
 
-fn shape(job: &Job) -> Result<String, CommandError> {
+fn shape(job: &Job) -> Result<String, Error> {
     let Prepared { graphs, sources, options, .. } = prepare(job, open_data(job)?, None)?;
     let Graphs { train, evaluation, largest } = graphs;
     let mut text = without_numbers(&train) + &without_numbers(&evaluation);

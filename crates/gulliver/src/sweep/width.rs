@@ -1,7 +1,7 @@
 //! How wide an array is trained on this machine: the ways to divide its threads and budgets into lanes, what a
 //! lane of each needs and how long its steps are thought to take. [`lanes`] says which of them is best.
 
-use crate::command::CommandError;
+use crate::error::Error;
 use crate::job::Job;
 use crate::setup::{Graphs, Speeds, planned, session_options};
 use gulliver_graph::dim::Bindings;
@@ -16,7 +16,7 @@ use serde::Serialize;
 use std::path::Path;
 
 /// What was chosen for an array, and from what.
-pub struct Width {
+pub struct ArrayWidth {
     /// A planner for each lane.
     pub lanes: Vec<Planner>,
     /// Members in memory at once.
@@ -24,25 +24,25 @@ pub struct Width {
     /// Bytes of the weights and states of one member.
     pub state: u64,
     /// All ways that were looked at, most lanes first.
-    pub ways: Vec<Way>,
+    pub ways: Vec<WidthOption>,
     /// Which of them was chosen.
     pub chosen: usize,
 }
 
 /// A way to divide the machine.
 #[derive(Clone, Debug, Serialize)]
-pub struct Way {
+pub struct WidthOption {
     /// Members trained at once.
     pub lanes: usize,
     /// Threads of the widest lane.
     pub threads: usize,
     /// What comes of it; nothing if a lane does not fit its share of the budgets.
-    pub outcome: Option<Outcome>,
+    pub outcome: Option<WidthEstimate>,
 }
 
 /// What comes of a way to divide the machine.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Outcome {
+pub struct WidthEstimate {
     /// Bytes of device and host memory of a lane.
     pub bytes: [u64; 2],
     /// Members in memory at once.
@@ -68,14 +68,14 @@ pub fn choose(
     (members, steps): (usize, u64),
     speeds: &Speeds,
     checkpoints: Option<&Path>,
-) -> Result<Width, CommandError> {
+) -> Result<ArrayWidth, Error> {
     let whole = session_options(job, &graphs.largest, speeds, checkpoints);
     let state = state_bytes(&graphs.train);
     let array = Array { members, steps, state, budgets: [whole.memory, whole.host_memory] };
     let (mut ways, mut divisions, mut planners) = (Vec::new(), Vec::new(), Vec::new());
     for count in counts(whole.threads, members) {
         let (threads, wider) = (whole.threads / count, whole.threads % count);
-        let mut way = Way { lanes: count, threads: threads + usize::from(wider > 0), outcome: None };
+        let mut way = WidthOption { lanes: count, threads: threads + usize::from(wider > 0), outcome: None };
         // The widest lane first: there is at least one of it.
         let kinds = [(wider, threads + 1), (count - wider, threads)];
         let made = kinds.into_iter().filter(|(lanes, _)| *lanes > 0).map(|(lanes, threads)| {
@@ -89,7 +89,7 @@ pub fn choose(
         let each = || made.iter().flat_map(|(lanes, lane)| std::iter::repeat_n(lane, *lanes));
         let total = |tier: usize| each().map(|lane| lane.bytes[tier]).sum();
         let division = Division { seconds: each().map(|l| l.seconds).collect(), bytes: [total(0), total(1)] };
-        way.outcome = lanes::weigh(&division, &array).map(|width| Outcome {
+        way.outcome = lanes::weigh(&division, &array).map(|width| WidthEstimate {
             bytes: made[0].1.bytes,
             resident: width.resident,
             step_seconds: made[0].1.seconds,
@@ -101,16 +101,16 @@ pub fn choose(
     }
     let (index, width) = lanes::choose(&divisions, &array).ok_or(SessionError::Plan(PlanError::NoRoom))?;
     let (chosen, lanes) = planners.swap_remove(index);
-    Ok(Width { lanes, resident: width.resident, state, ways, chosen })
+    Ok(ArrayWidth { lanes, resident: width.resident, state, ways, chosen })
 }
 
 /// What was made, or nothing if a lane is too large for its share and fewer lanes may be better off.
-fn fitting<T>(made: Result<T, CommandError>, last: bool) -> Result<Option<T>, CommandError> {
+fn fitting<T>(made: Result<T, Error>, last: bool) -> Result<Option<T>, Error> {
     match made {
         Ok(made) => Ok(Some(made)),
         Err(
-            CommandError::DoesNotFit(_)
-            | CommandError::Session(SessionError::Plan(PlanError::TierFull { .. } | PlanError::NoRoom)),
+            Error::DoesNotFit(_)
+            | Error::Session(SessionError::Plan(PlanError::TierFull { .. } | PlanError::NoRoom)),
         ) if !last => Ok(None),
         Err(error) => Err(error),
     }
@@ -139,7 +139,7 @@ fn part(whole: &SessionOptions, threads: usize, lanes: usize) -> SessionOptions 
 
 /// Plans a lane. It takes no more of its budget than it has a use for; if it is the only one, an error says what
 /// could be done.
-fn lane(graphs: &Graphs, mut options: SessionOptions, only: bool) -> Result<Lane, CommandError> {
+fn lane(graphs: &Graphs, mut options: SessionOptions, only: bool) -> Result<Lane, Error> {
     let Graphs { train, evaluation, largest } = graphs;
     let new = |options: SessionOptions| {
         Planner::new(train.clone(), Some(evaluation.clone()), options).map_err(SessionError::from)

@@ -130,7 +130,7 @@ mod tests {
             ("bert.encoder.layer.11.attention.self", Some("bert.encoder.layer.11")),
             ("fc.contract", None),
             ("conv1.conv", None),
-            ("chain", None),
+            ("elementwise", None),
         ];
         for (name, layer) in rows {
             assert_eq!(block(name), layer);

@@ -48,13 +48,13 @@ pub const RULES: [Rule; 4] = [Rule::Plain, Rule::UpdateEarly, Rule::LeastGrowth,
 /// All that happens in a step. `bytes` is the size of one instance of each value, which only the
 /// rules that weigh memory look at.
 pub fn tasks(graph: &Graph, readers: &Readers, partials: u32, rule: Rule, bytes: &[u64]) -> Vec<Task> {
-    let stages = graph.nodes.iter().map(|n| n.stage as usize + 1).max().unwrap_or(0);
-    let mut forward: Vec<Vec<NodeId>> = vec![Vec::new(); stages];
-    let mut rest: Vec<Vec<NodeId>> = vec![Vec::new(); stages];
+    let objectives = graph.nodes.iter().map(|n| n.objective as usize + 1).max().unwrap_or(0);
+    let mut forward: Vec<Vec<NodeId>> = vec![Vec::new(); objectives];
+    let mut rest: Vec<Vec<NodeId>> = vec![Vec::new(); objectives];
     for (id, node) in graph.nodes.iter().enumerate().filter(|(_, n)| !n.op.def().is_view()) {
-        let stage = node.stage as usize;
-        let early = node.phase == Phase::Forward && rest[stage].is_empty();
-        if early { &mut forward[stage] } else { &mut rest[stage] }.push(NodeId(id as u32));
+        let objective = node.objective as usize;
+        let early = node.phase == Phase::Forward && rest[objective].is_empty();
+        if early { &mut forward[objective] } else { &mut rest[objective] }.push(NodeId(id as u32));
     }
     let mut out = Emitter::new(graph, readers, partials);
     // Whoever is met in the middle of a step need not have the same packs.
@@ -63,7 +63,7 @@ pub fn tasks(graph: &Graph, readers: &Readers, partials: u32, rule: Rule, bytes:
         out.grouped(&forward, &rest, bytes);
         return out.tasks;
     }
-    for (stage, (forward, rest)) in forward.iter().zip(&rest).enumerate() {
+    for (objective, (forward, rest)) in forward.iter().zip(&rest).enumerate() {
         let is_update = |id: &NodeId| graph.nodes[id.index()].phase == Phase::Update;
         let last = partials - 1;
         for partial in 0..last {
@@ -71,7 +71,7 @@ pub fn tasks(graph: &Graph, readers: &Readers, partials: u32, rule: Rule, bytes:
                 .iter()
                 .chain(rest.iter().filter(|id| !is_update(id)))
                 .for_each(|&id| out.run(id, partial));
-            out.forward_carries(stage as u32, partial);
+            out.forward_carries(objective as u32, partial);
         }
         forward.iter().for_each(|&id| out.run(id, last));
         // A loss that only later nodes make must still come before every update.
@@ -101,7 +101,7 @@ pub fn tasks(graph: &Graph, readers: &Readers, partials: u32, rule: Rule, bytes:
         };
         let mut before = order.iter().filter(|id| !is_update(id)).count();
         if before == 0 {
-            out.forward_carries(stage as u32, last);
+            out.forward_carries(objective as u32, last);
         }
         for &id in &order {
             if is_update(&id) {
@@ -111,7 +111,7 @@ pub fn tasks(graph: &Graph, readers: &Readers, partials: u32, rule: Rule, bytes:
                 out.run(id, last);
                 before -= 1;
                 if before == 0 {
-                    out.forward_carries(stage as u32, last);
+                    out.forward_carries(objective as u32, last);
                 }
             }
         }
@@ -144,12 +144,13 @@ pub fn in_turns(graph: &Graph, readers: &Readers, partials: u32, turns: &[Turn])
     let mut due = false;
     let mut turns = turns.iter().peekable();
     while let Some(turn) = turns.next() {
-        let stage = turn.nodes.first().map_or(objective, |id| graph.nodes[id.index()].stage);
-        if stage > objective {
-            let (over, later) = updates.into_iter().partition(|id| graph.nodes[id.index()].stage < stage);
+        let entered = turn.nodes.first().map_or(objective, |id| graph.nodes[id.index()].objective);
+        if entered > objective {
+            let (over, later) =
+                updates.into_iter().partition(|id| graph.nodes[id.index()].objective < entered);
             out.all_updates(over);
             out.late_carries(false);
-            (objective, updates) = (stage, later);
+            (objective, updates) = (entered, later);
         }
         out.turn(&turn.nodes, turn.partial);
         // Others wait for what is brought to a collective, nobody for an update.
@@ -173,7 +174,7 @@ struct Emitter<'a> {
     tasks: Vec<Task>,
     /// Readers of each root that have not run for the last time.
     remaining: Vec<u32>,
-    /// Carried by forward nodes: (stage, input, next).
+    /// Carried by forward nodes: (objective, input, next).
     forward: Vec<(u32, Value, Value)>,
     /// Carried by update nodes: (input, next) by node.
     update: Vec<Vec<(Value, Value)>>,
@@ -197,7 +198,7 @@ impl<'a> Emitter<'a> {
             let Some((_, node)) = producer(next) else { continue };
             // A view is carried when what it shows is made.
             match producer(readers.root[next.index()]) {
-                _ if node.phase != Phase::Update => forward.push((node.stage, input, next)),
+                _ if node.phase != Phase::Update => forward.push((node.objective, input, next)),
                 Some((id, node)) if node.phase == Phase::Update => update[id.index()].push((input, next)),
                 _ => last.push((input, next)),
             }
@@ -305,7 +306,7 @@ impl<'a> Emitter<'a> {
         let losses = graph.outputs.iter().map(|(_, v)| *v).filter(|v| match graph.value(*v).origin {
             Origin::Node { node: of, .. } => {
                 let of = &graph.nodes[of.index()];
-                of.stage == node.stage && of.phase == Phase::Forward
+                of.objective == node.objective && of.phase == Phase::Forward
             }
             Origin::Input(_) => false,
         });
@@ -319,10 +320,10 @@ impl<'a> Emitter<'a> {
         self.tasks.push(Task::Carry(input, self.readers.seen(next, partial)));
     }
 
-    fn forward_carries(&mut self, stage: u32, partial: u32) {
+    fn forward_carries(&mut self, objective: u32, partial: u32) {
         for i in 0..self.forward.len() {
             let (of, input, next) = self.forward[i];
-            if of == stage {
+            if of == objective {
                 self.carry(input, next, partial);
             }
         }

@@ -7,42 +7,22 @@ use std::sync::Arc;
 
 use crate::host::{HostData, HostTensor};
 
-pub mod augment;
-pub mod cifar;
-pub mod csv;
-pub mod digits;
-pub mod file;
-pub mod folders;
-pub mod idx;
-pub mod images;
-mod labels;
-pub mod masked;
-pub mod npy;
+pub mod builtin;
+pub mod format;
+pub mod mapping;
 pub mod open;
 pub mod options;
 pub mod order;
-pub mod pixels;
-pub mod points;
 pub mod prefetch;
-pub mod raw;
 pub mod sampler;
-pub mod sequences;
 pub mod split;
-pub mod synthetic;
-pub mod table;
-pub mod target;
-pub mod text;
-pub mod texts;
-pub mod vocabulary;
-pub mod weighted;
-mod words;
-pub mod zip;
+pub mod transform;
 
 pub use open::open;
 pub use options::{DataOptions, KINDS};
 pub use prefetch::Prefetch;
 pub use sampler::{Buckets, Sampler};
-pub use weighted::WeightedClasses;
+pub use transform::weighted::WeightedClasses;
 
 /// One batch: named tensors whose first axis is the example. "x" and "y"; padded sequences also
 /// have "mask" (bool `[b, t]`, 1 where real) and "length" (i64 `[b]`).
@@ -241,53 +221,4 @@ fn tensor(shape: &[usize], data: HostData) -> HostTensor {
 fn class_tensor(ids: impl Iterator<Item = u32>) -> HostTensor {
     let ids: Vec<i64> = ids.map(i64::from).collect();
     tensor(&[ids.len()], HostData::I64(ids))
-}
-
-#[cfg(test)]
-pub(crate) mod scratch {
-    //! A directory for one test, removed when it ends.
-
-    use std::path::PathBuf;
-    use std::sync::atomic::{AtomicU32, Ordering};
-
-    pub struct Scratch(pub PathBuf);
-
-    impl Scratch {
-        pub fn new() -> Scratch {
-            static NEXT: AtomicU32 = AtomicU32::new(0);
-            let unique = format!("gulliver-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-            let path = std::env::temp_dir().join(unique);
-            std::fs::create_dir_all(&path).unwrap();
-            Scratch(path)
-        }
-
-        pub fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
-            let path = self.0.join(name);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(&path, bytes).unwrap();
-            path
-        }
-    }
-
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
-    }
-
-    /// Calls `read` on every truncation and on several mutations of every byte of `good`; it may
-    /// fail but must return.
-    pub fn torture(good: &[u8], mut read: impl FnMut(&[u8])) {
-        for cut in 0..good.len() {
-            read(&good[..cut]);
-        }
-        for at in 0..good.len() {
-            for flip in [0x01, 0x10, 0x80, 0xff] {
-                let mut bad = good.to_vec();
-                bad[at] ^= flip;
-                read(&bad);
-            }
-        }
-        read(&[good, &[0]].concat());
-    }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gulliver_graph::random::Stream;
+use gulliver_graph::random::RandomStream;
 
 /// Above this many examples no list is made of them: 16 MiB.
 pub const LISTED: usize = 1 << 22;
@@ -33,7 +33,7 @@ impl Order {
 /// repeated until the result is below `count`.
 #[derive(Clone, Debug)]
 pub struct Formula {
-    stream: Stream,
+    stream: RandomStream,
     count: u64,
     /// Bits of each half of a number.
     half: u32,
@@ -41,7 +41,7 @@ pub struct Formula {
 
 impl Formula {
     /// The permutation that `stream` decides.
-    pub fn new(stream: Stream, count: usize) -> Formula {
+    pub fn new(stream: RandomStream, count: usize) -> Formula {
         let bits = u64::BITS - (count.max(2) as u64 - 1).leading_zeros();
         Formula { stream, count: count as u64, half: bits.div_ceil(2) }
     }
@@ -75,7 +75,7 @@ mod tests {
     fn formulas_are_permutations_that_the_stream_decides() {
         for count in [1, 2, 3, 4, 5, 16, 17, 1000, 4096, 5000] {
             let of = |seed| {
-                let order = Order::Formula(Formula::new(Stream::new(seed, 2, 3), count));
+                let order = Order::Formula(Formula::new(RandomStream::new(seed, 2, 3), count));
                 (0..count).map(|place| order.at(place)).collect::<Vec<_>>()
             };
             let mut all = of(1);
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn neighbours_come_far_apart() {
         let count = 1 << 20;
-        let order = Order::Formula(Formula::new(Stream::new(1, 2, 3), count));
+        let order = Order::Formula(Formula::new(RandomStream::new(1, 2, 3), count));
         let distance = |i: usize| order.at(i).abs_diff(order.at(i + 1)) as f64 / count as f64;
         let mean = (0..10_000).map(distance).sum::<f64>() / 10_000.0;
         // That of two independent places is a third.

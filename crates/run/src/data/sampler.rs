@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use gulliver_graph::random::{Stream, hash_name};
+use gulliver_graph::random::{RandomStream, hash_name};
 
 use super::order::{Formula, LISTED, Order};
 use super::{DataError, Dataset};
@@ -104,7 +104,7 @@ impl Sampler {
     }
 
     fn make_order(&self, epoch: u64) -> Order {
-        let stream = Stream::new(self.seed, hash_name("data.order"), epoch);
+        let stream = RandomStream::new(self.seed, hash_name("data.order"), epoch);
         match (&self.buckets, self.shuffle) {
             (Some(buckets), _) => Order::List(Arc::new(self.bucketed(buckets, &stream, epoch))),
             (None, false) => Order::Ascending,
@@ -113,7 +113,7 @@ impl Sampler {
         }
     }
 
-    fn bucketed(&self, buckets: &Buckets, stream: &Stream, epoch: u64) -> Vec<u32> {
+    fn bucketed(&self, buckets: &Buckets, stream: &RandomStream, epoch: u64) -> Vec<u32> {
         let mut order = match self.shuffle {
             true => stream.permutation(self.examples as u32),
             false => (0..self.examples as u32).collect(),
@@ -126,7 +126,8 @@ impl Sampler {
             window.sort_by_key(|&i| buckets.lengths[i as usize]);
         }
         if self.shuffle {
-            let batches = Stream::new(self.seed, hash_name("data.batches"), epoch).permutation(full as u32);
+            let batches =
+                RandomStream::new(self.seed, hash_name("data.batches"), epoch).permutation(full as u32);
             order = batches
                 .iter()
                 .flat_map(|&b| &order[b as usize * self.batch..(b as usize + 1) * self.batch])

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gulliver_graph::random::{Stream, hash_name};
+use gulliver_graph::random::{RandomStream, hash_name};
 
 use super::{Batch, DataError, DataInfo, Dataset, check_indices, class_counts};
 
@@ -103,7 +103,7 @@ pub fn fold(examples: usize, fold: usize, folds: usize, seed: u64) -> Result<Par
 fn shuffled(examples: usize, purpose: &str, seed: u64) -> Result<Vec<u32>, DataError> {
     let count = u32::try_from(examples)
         .map_err(|_| DataError::option("path", format!("{examples} examples are more than 2^32")))?;
-    Ok(Stream::new(seed, hash_name(purpose), 0).permutation(count))
+    Ok(RandomStream::new(seed, hash_name(purpose), 0).permutation(count))
 }
 
 #[cfg(test)]

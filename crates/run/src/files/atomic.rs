@@ -158,7 +158,7 @@ fn sync_directory(directory: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_dir::TestDir;
+    use crate::scratch::ScratchDir;
 
     fn names(dir: &Path) -> Vec<String> {
         let mut names: Vec<String> = fs::read_dir(dir)
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn replaces_the_file_and_leaves_nothing_else() {
-        let dir = TestDir::new("atomic-replace");
+        let dir = ScratchDir::new();
         let path = dir.join("a.txt");
         for text in ["first", "second, longer", ""] {
             write_atomic(&path, |f| f.write_all(text.as_bytes())).unwrap();
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_failed_write_keeps_the_previous_file() {
-        let dir = TestDir::new("atomic-keep");
+        let dir = ScratchDir::new();
         let path = dir.join("a.txt");
         write_atomic(&path, |f| f.write_all(b"kept")).unwrap();
         let error = write_atomic(&path, |f| {
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_failed_rename_removes_the_unfinished_file() {
-        let dir = TestDir::new("atomic-rename");
+        let dir = ScratchDir::new();
         let path = dir.join("taken");
         fs::create_dir(&path).unwrap();
         assert!(write_atomic(&path, |f| f.write_all(b"x")).is_err());
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn an_unfinished_file_of_another_writer_is_not_touched() {
-        let dir = TestDir::new("atomic-other");
+        let dir = ScratchDir::new();
         fs::write(dir.join(".a.txt.0.tmp"), "theirs").unwrap();
         write_atomic(&dir.join("a.txt"), |f| f.write_all(b"ours")).unwrap();
         assert_eq!(fs::read_to_string(dir.join(".a.txt.0.tmp")).unwrap(), "theirs");
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn links_devices_and_pipes_stay_what_they_are() {
         use std::os::unix::fs::{FileTypeExt, symlink};
-        let dir = TestDir::new("atomic-links");
+        let dir = ScratchDir::new();
         for (link, target) in [("there", "target"), ("dangling", "not-yet")] {
             fs::write(dir.join("target"), "old").unwrap();
             symlink(target, dir.join(link)).unwrap();
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn checking_changes_nothing() {
-        let dir = TestDir::new("atomic-check");
+        let dir = ScratchDir::new();
         fs::write(dir.join("a.txt"), "kept").unwrap();
         for good in ["a.txt", "new.txt"] {
             check_writable(&dir.join(good)).unwrap();

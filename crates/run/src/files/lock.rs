@@ -56,11 +56,11 @@ pub fn lock(path: &Path) -> Result<File, LockError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_dir::TestDir;
+    use crate::scratch::ScratchDir;
 
     #[test]
     fn a_lock_is_held_by_one_until_it_is_dropped() {
-        let dir = TestDir::new("lock");
+        let dir = ScratchDir::new();
         let path = dir.join("a.lock");
         let held = lock(&path).unwrap();
         let message = lock(&path).unwrap_err().to_string();

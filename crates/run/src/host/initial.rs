@@ -3,7 +3,7 @@
 
 use crate::host::{HostData, HostTensor};
 use gulliver_graph::graph::Init;
-use gulliver_graph::random::{Stream, hash_name};
+use gulliver_graph::random::{RandomStream, hash_name};
 
 /// Elements made at a time; whole blocks of the generator.
 const PIECE: usize = 1 << 12;
@@ -11,7 +11,7 @@ const PIECE: usize = 1 << 12;
 /// The first elements of a weight or state, a piece at a time with the position of its first, so that
 /// they can go where they belong without a copy of the whole.
 pub fn pieces(seed: u64, name: &str, init: Init, count: usize, mut give: impl FnMut(usize, &[f32])) {
-    let stream = Stream::new(seed, hash_name(name), 0);
+    let stream = RandomStream::new(seed, hash_name(name), 0);
     let mut piece = [0.0f32; PIECE];
     for first in (0..count).step_by(PIECE) {
         let piece = &mut piece[..PIECE.min(count - first)];
@@ -29,7 +29,7 @@ pub fn pieces(seed: u64, name: &str, init: Init, count: usize, mut give: impl Fn
 }
 
 /// Elements from position `first`, a multiple of four, on.
-fn normal(stream: &Stream, first: usize, piece: &mut [f32], mean: f32, std: f32) {
+fn normal(stream: &RandomStream, first: usize, piece: &mut [f32], mean: f32, std: f32) {
     for (b, block) in piece.chunks_mut(4).enumerate() {
         let drawn = stream.normal_block((first / 4 + b) as u64);
         block.iter_mut().zip(drawn).for_each(|(x, z)| *x = mean + std * z);
@@ -38,7 +38,7 @@ fn normal(stream: &Stream, first: usize, piece: &mut [f32], mean: f32, std: f32)
 
 /// Standard normal numbers for one step.
 pub fn noise(seed: u64, step: u64, name: &str, shape: &[usize]) -> HostTensor {
-    let stream = Stream::new(seed, hash_name(name), step);
+    let stream = RandomStream::new(seed, hash_name(name), step);
     let count: usize = shape.iter().product();
     let data = (0..count as u64).map(|i| stream.normal_at(i)).collect();
     HostTensor::new(shape, HostData::F32(data)).expect("as many as the shape says")
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn elements_are_functions_of_their_position() {
-        let stream = Stream::new(5, hash_name("w"), 0);
+        let stream = RandomStream::new(5, hash_name("w"), 0);
         for count in [0, 1, 3, 4095, 4096, 4097, 10_001] {
             for (init, at) in [
                 (Init::Constant(2.5), &(|_| 2.5f32) as &dyn Fn(u64) -> f32),

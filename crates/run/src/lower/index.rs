@@ -1,6 +1,6 @@
 //! Operators that read or write where an index says. Every index is checked before anything is written.
 
-use super::elementwise::{GRAIN, units};
+use super::broadcast::{GRAIN, units};
 use super::{KernelError, Lowered, TensorType};
 use crate::lower::call::Element;
 use crate::team::SharedMut;

@@ -1,6 +1,6 @@
 //! Operators that only move elements.
 
-use super::elementwise::{GRAIN, Walk, ranges, units};
+use super::broadcast::{GRAIN, Walk, ranges, units};
 use super::scan::around;
 use super::{Lowered, TensorType};
 use crate::lower::call::{Call, Element};

@@ -1,6 +1,6 @@
 //! Weight updates: hyper-parameters are read once, then weight and states are updated in one pass.
 
-use super::elementwise::ranges;
+use super::broadcast::ranges;
 use super::{Lowered, TensorType, all_f32};
 use crate::kernel::update::{self, Adadelta, Adagrad, Adam, Lion, MOST, Momentum, Rmsprop, Rule, Sgd};
 use crate::lower::call::Call;

@@ -10,7 +10,7 @@ use gulliver_graph::graph::{Graph, GraphError, Role};
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::model::{Model, model};
 use gulliver_graph::optim::Optimizer;
-use gulliver_graph::random::{Stream, hash_name};
+use gulliver_graph::random::{RandomStream, hash_name};
 use gulliver_graph::training::{evaluation_graph, training_graph};
 use serde::Serialize;
 
@@ -144,7 +144,7 @@ fn noise(graph: &Graph, sizes: &Bindings) -> Result<Batch, GraphError> {
     for (_, _, info) in graph.inputs().filter(|(_, role, _)| *role == Role::Data) {
         let invalid = |what: String| GraphError::Invalid(format!("input `{}`: {what}", info.name));
         let shape = info.ty.bind(sizes).map_err(|e| invalid(e.to_string()))?;
-        let stream = Stream::new(0, hash_name(&info.name), 0);
+        let stream = RandomStream::new(0, hash_name(&info.name), 0);
         let elements = 0..shape.iter().product::<usize>() as u64;
         let below = if info.name == "x" { TOKENS } else { 2 };
         let data = match info.ty.dtype {

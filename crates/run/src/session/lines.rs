@@ -51,7 +51,7 @@ pub fn packs(
 ) -> Result<Vec<Vec<u32>>, SessionError> {
     let options = devices.first().cloned().unwrap_or_default();
     let slice = slice_of(sizes, options.partials.max(1))?;
-    if train.nodes.iter().any(|node| node.stage > 0) {
+    if train.nodes.iter().any(|node| node.objective > 0) {
         // Objectives that are trained in turn are no chain of layers: the devices are gone around once, twice, ….
         let around = (1..=most).map(|times| evenly(train, times * devices.len(), &slice, &options.rates));
         let mut all: Vec<Vec<u32>> = around.collect();

@@ -3,7 +3,7 @@
 
 use crate::oracle::page::{first_of_each, seconds};
 use crate::report::table::{Column, render};
-use crate::report::units;
+use crate::units;
 use gulliver_oracle::closed::{Estimate, Oracle};
 use gulliver_oracle::cluster::Cluster;
 use gulliver_oracle::mixed::Way;

@@ -7,8 +7,8 @@ pub mod hyperband;
 pub mod random;
 pub mod tpe;
 
-use super::file::{Algorithm, Sweep};
-use super::space::Point;
+use super::file::{SearchAlgorithm, Sweep};
+use super::space::TrialPoint;
 use std::collections::BTreeMap;
 
 /// Trials that are asked for at once where nothing has to be waited for.
@@ -18,7 +18,7 @@ pub const WAVE: u64 = 256;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trial {
     /// Its place in the space.
-    pub point: Point,
+    pub point: TrialPoint,
     /// What it came to by length trained; less is better. A length of [`Sweep::top`] is all of it.
     pub scores: BTreeMap<u64, f64>,
     /// Whether it cannot go on.
@@ -31,7 +31,7 @@ pub struct Ask {
     /// Its number; new if it is the number of trials known.
     pub trial: u64,
     /// Its place in the space.
-    pub point: Point,
+    pub point: TrialPoint,
     /// How long to train it in all; [`Sweep::top`] is to the end.
     pub level: u64,
 }
@@ -40,11 +40,11 @@ pub struct Ask {
 /// was asked for is finished or has failed.
 pub fn next(sweep: &Sweep, trials: &[Trial]) -> Vec<Ask> {
     match sweep.algorithm {
-        Algorithm::Grid => grid::next(sweep, trials),
-        Algorithm::Random => random::next(sweep, trials),
-        Algorithm::Hyperband => hyperband::next(sweep, trials),
-        Algorithm::Asha => asha::next(sweep, trials),
-        Algorithm::Tpe => tpe::next(sweep, trials),
+        SearchAlgorithm::Grid => grid::next(sweep, trials),
+        SearchAlgorithm::Random => random::next(sweep, trials),
+        SearchAlgorithm::Hyperband => hyperband::next(sweep, trials),
+        SearchAlgorithm::Asha => asha::next(sweep, trials),
+        SearchAlgorithm::Tpe => tpe::next(sweep, trials),
     }
 }
 
@@ -52,8 +52,8 @@ pub fn next(sweep: &Sweep, trials: &[Trial]) -> Vec<Ask> {
 pub fn work(sweep: &Sweep) -> f64 {
     let top = sweep.top() as f64;
     match sweep.algorithm {
-        Algorithm::Hyperband => hyperband::work(sweep) / top,
-        Algorithm::Asha => asha::work(sweep) / top,
+        SearchAlgorithm::Hyperband => hyperband::work(sweep) / top,
+        SearchAlgorithm::Asha => asha::work(sweep) / top,
         _ => sweep.trials as f64,
     }
 }

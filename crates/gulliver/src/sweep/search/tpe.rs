@@ -8,7 +8,7 @@
 
 use super::{Ask, Trial, random};
 use crate::sweep::file::Sweep;
-use crate::sweep::space::{Kind, Parameter, Point, Space, draw};
+use crate::sweep::space::{Parameter, ParameterKind, SearchSpace, TrialPoint, draw};
 
 /// Trials at random before anything is estimated.
 pub const STARTUP: u64 = 10;
@@ -31,14 +31,14 @@ pub fn next(sweep: &Sweep, trials: &[Trial]) -> Vec<Ask> {
     // What failed is as bad as can be.
     let score =
         |t: &Trial| t.scores.get(&sweep.top()).copied().filter(|_| !t.failed).unwrap_or(f64::INFINITY);
-    let seen: Vec<(&Point, f64)> = trials.iter().map(|t| (&t.point, score(t))).collect();
+    let seen: Vec<(&TrialPoint, f64)> = trials.iter().map(|t| (&t.point, score(t))).collect();
     let propose =
         |trial| Ask { trial, point: propose(&sweep.space, sweep.seed, trial, &seen), level: sweep.top() };
     (known..sweep.trials.min(known + sweep.width)).map(propose).collect()
 }
 
 /// The point of a trial, given points and what they came to; less is better.
-pub fn propose(space: &Space, seed: u64, trial: u64, seen: &[(&Point, f64)]) -> Point {
+pub fn propose(space: &SearchSpace, seed: u64, trial: u64, seen: &[(&TrialPoint, f64)]) -> TrialPoint {
     let mut order: Vec<usize> = (0..seen.len()).collect();
     order.sort_by(|&a, &b| seen[a].1.total_cmp(&seen[b].1).then(a.cmp(&b)));
     let finite = seen.iter().filter(|(_, score)| score.is_finite()).count();
@@ -76,8 +76,8 @@ enum Estimate {
 }
 
 impl Estimate {
-    fn of(kind: &Kind, codes: &[f64]) -> Estimate {
-        if let Kind::Choice(values) = kind {
+    fn of(kind: &ParameterKind, codes: &[f64]) -> Estimate {
+        if let ParameterKind::Choice(values) = kind {
             let mut counts = vec![1.0; values.len()];
             codes.iter().for_each(|&code| counts[(code as usize).min(values.len() - 1)] += 1.0);
             let sum: f64 = counts.iter().sum();

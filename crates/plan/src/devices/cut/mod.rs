@@ -37,7 +37,7 @@ use crate::time::cost::Rates;
 use gulliver_graph::dim::DimError;
 use gulliver_graph::graph::Graph;
 use gulliver_graph::op::OpError;
-use gulliver_graph::spec::{AxisId, Reduce};
+use gulliver_graph::spec::{AxisId, ReduceKind};
 
 /// How a value lies over the groups of devices of one level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,7 +47,7 @@ pub enum Spread {
     /// Divided along this dimension.
     Along(usize),
     /// Every group has a partial result of all of it.
-    Partial(Reduce),
+    Partial(ReduceKind),
 }
 
 /// One level: the devices of a group of the level above are divided into groups. First levels are over the

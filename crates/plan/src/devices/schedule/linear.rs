@@ -34,7 +34,7 @@ pub fn linearise(
     host: &Rates,
     most: usize,
 ) -> Result<Linear, ScheduleError> {
-    if graph.nodes.iter().any(|node| node.stage > 0) {
+    if graph.nodes.iter().any(|node| node.objective > 0) {
         return Err(ScheduleError::SeveralObjectives);
     }
     if !graph.nodes.iter().any(|node| node.phase == Phase::Backward) {

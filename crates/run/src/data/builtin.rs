@@ -1,0 +1,5 @@
+//! Data sets that are computed from a seed instead of read from files.
+
+pub mod digits;
+pub mod points;
+pub mod synthetic;
