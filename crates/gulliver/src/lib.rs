@@ -10,12 +10,14 @@ pub use gulliver_run as run;
 
 pub mod command;
 pub mod error;
+pub mod event;
 pub mod files;
 pub mod fit;
 pub mod history;
 pub mod interrupt;
 pub mod job;
 pub mod machine;
+pub mod model;
 pub mod oracle;
 pub mod prelude;
 pub mod report;
@@ -23,7 +25,6 @@ pub mod run_dir;
 pub mod setup;
 pub mod strategy;
 pub mod sweep;
-pub mod trained;
 pub mod units;
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use gulliver_graph::build::Builder;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, GraphError, Value};
 use gulliver_graph::model::param::ParamValue;
-use gulliver_graph::model::{Built, Model, classified, images, logits, model};
+use gulliver_graph::model::{Architecture, Built, classified, images, logits, model};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
 use gulliver_graph::windows::ConvOptions;
@@ -62,7 +62,7 @@ impl UNet {
     }
 }
 
-impl Model for UNet {
+impl Architecture for UNet {
     fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
         let x = self.build(g)?;
         classified(g, x, false)
@@ -73,7 +73,7 @@ impl Model for UNet {
     }
 }
 
-fn train(model: &dyn Model) -> Graph {
+fn train(model: &dyn Architecture) -> Graph {
     training_graph(model, &[Optimizer::new("adam", &[]).unwrap()], None).unwrap()
 }
 

@@ -2,6 +2,7 @@
 
 pub mod evaluate;
 pub mod generate;
+mod model;
 pub mod models;
 pub mod ops;
 pub mod oracle;
@@ -11,7 +12,6 @@ pub mod profile;
 mod several;
 pub mod sweep;
 pub mod train;
-mod trained;
 
 use crate::error::{Error, JobError};
 use crate::job::{Job, Override};

@@ -4,16 +4,16 @@ mod remember;
 
 use super::JobArguments;
 use crate::error::{Error, brief};
+use crate::event::{Event, PlanSummary, PlanUse, SizeSummary};
 use crate::files::{check_file, write_file};
 use crate::history;
 use crate::interrupt;
 use crate::job::Job;
-use crate::report::events::{Event, PlanSummary, PlanUse, SizeSummary};
+use crate::model::weights_file;
 use crate::report::metrics::MetricFiles;
-use crate::report::progress::{OutputMode, TrainReporter};
+use crate::report::terminal::{OutputMode, TerminalReporter};
 use crate::run_dir::{ABOUT, About, BEST, JOB, PLAN, RunDir, WEIGHTS};
 use crate::setup::{How, Setup, setup};
-use crate::trained::weights_file;
 use crate::units;
 use clap::Args;
 use gulliver_graph::lr::LrSchedule;
@@ -65,7 +65,7 @@ pub struct TrainArguments {
 
 /// Runs the command.
 pub fn run(arguments: &TrainArguments) -> Result<(), Error> {
-    let mut reporter = TrainReporter::new(OutputMode::choose(arguments.json), Box::new(io::stdout()));
+    let mut reporter = TerminalReporter::new(OutputMode::choose(arguments.json), Box::new(io::stdout()));
     let result = run_with(arguments, &mut reporter);
     if let Err(error) = &result {
         // An output that takes no more is no reason to say less on standard error.
@@ -74,7 +74,7 @@ pub fn run(arguments: &TrainArguments) -> Result<(), Error> {
     result
 }
 
-fn run_with(arguments: &TrainArguments, reporter: &mut TrainReporter) -> Result<(), Error> {
+fn run_with(arguments: &TrainArguments, reporter: &mut TerminalReporter) -> Result<(), Error> {
     let stop = interrupt::install()?;
     let job = load_job(arguments)?;
     if let Some(path) = &arguments.trace {
@@ -146,7 +146,7 @@ fn run_with(arguments: &TrainArguments, reporter: &mut TrainReporter) -> Result<
         if let Notice::Checkpoint { step, .. } = &notice {
             reached = *step;
         }
-        let event = event(notice);
+        let event = Event::from(notice);
         let told = reporter.report(&event).and_then(|()| metrics.record(&event, now()));
         if let (Err(e), None) = (told, &failure) {
             failure = Some(e);
@@ -202,7 +202,7 @@ fn begin(
     session: &mut Session,
     schedule: &mut LrSchedule,
     options: &TrainOptions,
-    reporter: &mut TrainReporter,
+    reporter: &mut TerminalReporter,
 ) -> Result<Resumed, Error> {
     let mut warn = |message: String| reporter.report(&Event::Warning { message });
     let mut newest = None;
@@ -315,18 +315,6 @@ fn load_job(arguments: &TrainArguments) -> Result<Job, Error> {
 
 fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64())
-}
-
-fn event(notice: Notice) -> Event {
-    match notice {
-        Notice::Step { step, loss, lr, samples_per_second, metrics } => {
-            Event::Step { step, loss, lr, samples_per_second, metrics }
-        }
-        Notice::Evaluation { step, metrics } => Event::Eval { step, metrics },
-        Notice::Progress { step, evaluated } => Event::Progress { step, evaluated },
-        Notice::Checkpoint { step, path } => Event::Checkpoint { step, path },
-        Notice::Warning(message) => Event::Warning { message },
-    }
 }
 
 /// Bytes by name of the tier, of those that are used.

@@ -1,6 +1,6 @@
 //! Planning that takes long: shown on standard error, and stopped by the first Ctrl-C.
 
-use super::progress::OutputMode;
+use super::terminal::OutputMode;
 use crate::units;
 use gulliver_plan::step::progress::{Activity, Progress};
 use gulliver_run::session::PlanWatch;

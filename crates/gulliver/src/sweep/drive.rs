@@ -1,12 +1,14 @@
 //! The loop of a sweep: ask the search, remember what it asked for, have it trained, remember what it came to, until
 //! nothing is asked for any more. Killed anywhere and started again, it goes on as if nothing had happened.
 
+use super::events;
 use super::file::{Goal, Sweep};
-use super::report::{Event, write_files};
 use super::run::{self, JobLengths, RungNews, RungRunner, TrialRung};
 use super::search;
 use super::store::{RungId, RungOutcome, StudyStore, TrialRecord, TrialState, history};
+use super::trials::write_files;
 use crate::error::Error;
+use crate::event::{Event, EventHandler};
 use gulliver_run::checkpoint;
 use gulliver_run::files::atomic::write_atomic;
 use std::fs::{self, File};
@@ -14,18 +16,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Hears what happens.
-pub type Tell<'t> = dyn FnMut(&Event) -> io::Result<()> + 't;
-
-/// Runs a sweep to its end, or until `stop`; whether it came to its end. `dir` holds the store and takes
-/// all files.
+/// Runs a sweep to its end, or until `stop` is set, which `on_event` does too by a `Break`; whether it came to its end.
+/// `dir` holds the store and all other files.
 pub fn drive(
     sweep: &Sweep,
     dir: &Path,
     store: &mut StudyStore,
     runner: &mut dyn RungRunner,
     stop: &AtomicBool,
-    tell: &mut Tell<'_>,
+    on_event: &mut EventHandler<'_>,
 ) -> Result<bool, Error> {
     let mut records = store.records()?;
     if records.is_empty() {
@@ -34,7 +33,12 @@ pub fn drive(
     }
     let mut lengths = JobLengths::new();
     let mut copied = None;
-    tell(&Event::start(sweep, &records)).map_err(Error::Output)?;
+    let mut tell = |event: Event| {
+        if on_event(event).is_break() {
+            stop.store(true, Ordering::Relaxed);
+        }
+    };
+    tell(events::started(sweep, &records));
     loop {
         let pending = store.pending()?;
         if pending.is_empty() {
@@ -47,8 +51,8 @@ pub fn drive(
             records = store.records()?;
             continue;
         }
-        let wave = rungs(sweep, dir, &records, &pending, &mut lengths, store, tell)?;
-        runner.run(&wave, &mut |news| hear(sweep, &records, &wave, news, store, tell))?;
+        let wave = rungs(sweep, dir, &records, &pending, &mut lengths, store, &mut tell)?;
+        runner.run(&wave, &mut |news| hear(sweep, &records, &wave, news, store, &mut tell))?;
         if stop.load(Ordering::Relaxed) {
             write_files(sweep, dir, store)?;
             return Ok(false);
@@ -63,7 +67,7 @@ pub fn drive(
     records = store.records()?;
     keep_best(sweep, dir, &records, &mut copied)?;
     write_files(sweep, dir, store)?;
-    tell(&Event::done(sweep, &records)).map_err(Error::Output)?;
+    tell(events::finished(sweep, &records));
     Ok(true)
 }
 
@@ -114,7 +118,7 @@ fn rungs(
     pending: &[RungId],
     lengths: &mut JobLengths,
     store: &mut StudyStore,
-    tell: &mut Tell<'_>,
+    tell: &mut dyn FnMut(Event),
 ) -> Result<Vec<TrialRung>, Error> {
     let mut wave = Vec::new();
     for &place in pending {
@@ -133,7 +137,7 @@ fn rungs(
                 let outcome = RungOutcome::Failed { reason };
                 store.finish(place, &outcome)?;
                 let work = place.level as f64 / sweep.top() as f64;
-                tell(&Event::rung(sweep, place, &record.point, &outcome, work)).map_err(Error::Output)?;
+                tell(events::ended(sweep, place, &record.point, &outcome, work));
             }
         }
     }
@@ -147,27 +151,28 @@ fn hear(
     wave: &[TrialRung],
     news: RungNews<'_>,
     store: &mut StudyStore,
-    tell: &mut Tell<'_>,
+    tell: &mut dyn FnMut(Event),
 ) -> Result<(), Error> {
     let event = match news {
         RungNews::Step { rung, step, samples_per_second } => {
             let TrialRung { place, to, .. } = wave[rung];
-            Event::Step { trial: place.trial, repeat: place.repeat, step, to, samples_per_second }
+            Event::TrialStep { trial: place.trial, repeat: place.repeat, step, to, samples_per_second }
         }
         RungNews::Evaluated { rung, step, metrics } => {
             let place = wave[rung].place;
             store.evaluated(place, step, metrics)?;
-            Event::Eval { trial: place.trial, repeat: place.repeat, step, metrics: metrics.clone() }
+            Event::TrialEval { trial: place.trial, repeat: place.repeat, step, metrics: metrics.clone() }
         }
         RungNews::Ended { rung, outcome } => {
             let TrialRung { place, from, to, end, .. } = wave[rung];
             store.finish(place, &outcome)?;
             let point =
                 records.get(place.trial as usize).map(|record| record.point.clone()).unwrap_or_default();
-            Event::rung(sweep, place, &point, &outcome, (to - from) as f64 / end.max(1) as f64)
+            events::ended(sweep, place, &point, &outcome, (to - from) as f64 / end.max(1) as f64)
         }
     };
-    tell(&event).map_err(Error::Output)
+    tell(event);
+    Ok(())
 }
 
 /// Copies the best trial's newest checkpoint and its job to where people look, and removes the runs that nobody

@@ -1,21 +1,14 @@
-//! Events on the terminal: a progress bar for people watching, plain lines for logs, JSON lines for
-//! programs. Time left comes from the reported speed, so nothing here reads a clock.
+//! Events on the terminal: a progress bar for people watching, plain lines for logs, JSON lines for programs.
 
-use super::events::{Event, Metrics, SizeSummary};
+use super::sweep::SweepView;
+use super::table::short;
 use crate::error::one_line;
+use crate::event::{Event, Metrics, SizeSummary};
 use crate::units;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
-
-/// Prints a line above a bar.
-pub fn print_above(bar: &ProgressBar, out: &mut dyn Write, line: &str) -> io::Result<()> {
-    bar.suspend(|| {
-        writeln!(out, "{line}")?;
-        out.flush()
-    })
-}
 
 /// A bar of examples or tokens on standard error, if somebody is watching.
 pub fn examples_bar(count: u64) -> ProgressBar {
@@ -46,32 +39,38 @@ impl OutputMode {
     }
 }
 
-/// Shows events as they come.
-pub struct TrainReporter {
+/// Shows the events of a run or sweep as they come.
+pub struct TerminalReporter {
     mode: OutputMode,
     out: Box<dyn Write + Send>,
     bar: ProgressBar,
     steps: u64,
     batch: u64,
     memory: String,
+    sweep: SweepView,
 }
 
-impl TrainReporter {
+impl TerminalReporter {
     /// Shows events on `out`; the bar itself is drawn on standard error.
-    pub fn new(mode: OutputMode, out: Box<dyn Write + Send>) -> TrainReporter {
-        TrainReporter { mode, out, bar: ProgressBar::hidden(), steps: 0, batch: 0, memory: String::new() }
+    pub fn new(mode: OutputMode, out: Box<dyn Write + Send>) -> TerminalReporter {
+        let (bar, memory, sweep) = (ProgressBar::hidden(), String::new(), SweepView::new());
+        TerminalReporter { mode, out, bar, steps: 0, batch: 0, memory, sweep }
     }
 
     /// Shows one event; an error is shown to programs only. Fails only if the output does (a closed pipe, a full disk).
     pub fn report(&mut self, event: &Event) -> io::Result<()> {
-        if let Event::Start { plan, from_step, steps, batch, .. } = event {
-            (self.steps, self.batch) = (*steps, *batch);
-            self.memory = memory(&plan.peak_bytes, &plan.budget_bytes);
-            if self.mode == OutputMode::Bar {
-                self.bar = bar(*from_step, *steps);
+        self.sweep.note(event);
+        match event {
+            Event::Start { plan, from_step, steps, batch, .. } => {
+                (self.steps, self.batch) = (*steps, *batch);
+                self.memory = memory(&plan.peak_bytes, &plan.budget_bytes);
+                self.start_bar("{wide_bar} {pos}/{len}  {msg}", *from_step, *steps);
             }
+            Event::SweepStart { .. } => self.start_bar("{msg}\n{wide_bar} {percent}%", 0, 1000),
+            _ => {}
         }
         match (self.mode, event) {
+            (OutputMode::Json, _) if !event.is_tick() => self.print(&event.to_json()),
             (OutputMode::Bar, Event::Progress { step, evaluated }) => {
                 self.bar.set_position(*step);
                 if let Some((done, of)) = evaluated {
@@ -79,8 +78,11 @@ impl TrainReporter {
                 }
                 Ok(())
             }
-            (_, Event::Progress { .. }) => Ok(()),
-            (OutputMode::Json, _) => print_above(&self.bar, &mut self.out, &event.to_json()),
+            (OutputMode::Bar, Event::TrialStep { trial, step, to, .. }) => {
+                self.bar.set_position((self.sweep.share() * 1000.0) as u64);
+                self.bar.set_message(self.sweep.live(*trial, *step, *to));
+                Ok(())
+            }
             (OutputMode::Bar, Event::Step { step, loss, samples_per_second, .. }) => {
                 let left = self.time_left(*step, *samples_per_second);
                 let parts =
@@ -89,21 +91,37 @@ impl TrainReporter {
                 self.bar.set_message(join(parts));
                 Ok(())
             }
+            // The live table of a bar shows results of trials.
+            (OutputMode::Bar, Event::Rung { reason: None, .. }) | (_, Event::TrialEval { .. }) => Ok(()),
+            (_, event) if event.is_tick() => Ok(()),
             // People read errors once, on standard error, where the command ends.
             (_, Event::Error { .. }) => {
                 self.bar.finish_and_clear();
                 Ok(())
             }
-            (OutputMode::Bar, Event::Done { .. }) => {
+            (_, Event::Done { .. } | Event::SweepDone { .. }) => {
                 self.bar.finish_and_clear();
-                let line = self.line(event);
-                print_above(&self.bar, &mut self.out, &line)
+                self.print(&self.line(event))
             }
-            _ => {
-                let line = self.line(event);
-                print_above(&self.bar, &mut self.out, &line)
-            }
+            _ => self.print(&self.line(event)),
         }
+    }
+
+    fn start_bar(&mut self, template: &str, position: u64, length: u64) {
+        if self.mode == OutputMode::Bar {
+            let style = ProgressStyle::with_template(template).expect("a constant template");
+            let target = ProgressDrawTarget::stderr();
+            self.bar = ProgressBar::with_draw_target(Some(length), target).with_style(style);
+            self.bar.set_position(position);
+        }
+    }
+
+    /// Prints a line above the bar.
+    fn print(&mut self, line: &str) -> io::Result<()> {
+        self.bar.suspend(|| {
+            writeln!(self.out, "{line}")?;
+            self.out.flush()
+        })
     }
 
     /// The event in words.
@@ -117,8 +135,6 @@ impl TrainReporter {
                 notes.iter().for_each(|note| line += &format!("\nwarning: {note}"));
                 line
             }
-            // Only a bar shows it.
-            Event::Progress { .. } => String::new(),
             Event::Start { job, parameters, plan, from_step, steps, batch } => {
                 let range = if *from_step == 0 {
                     format!("{steps} steps")
@@ -198,7 +214,7 @@ impl TrainReporter {
                     confusion.as_ref().map(|matrix| super::confusion::confusion(matrix, classes) + "\n");
                 format!("{}{line}\nfingerprint {fingerprint}", table.unwrap_or_default())
             }
-            Event::Error { message } => format!("error: {message}"),
+            event => self.sweep.line(event),
         }
     }
 
@@ -245,13 +261,6 @@ fn by_size(sizes: &[SizeSummary]) -> Vec<(String, String, String)> {
     rows
 }
 
-fn bar(from_step: u64, steps: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template("{wide_bar} {pos}/{len}  {msg}").expect("a constant template");
-    let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr()).with_style(style);
-    bar.set_position(from_step);
-    bar
-}
-
 /// `device 7.6 of 8.0 GiB` and so on for every tier, empty without any.
 fn memory(peak: &BTreeMap<String, u64>, budget: &BTreeMap<String, u64>) -> String {
     let tiers = peak.iter().map(|(tier, &used)| match budget.get(tier) {
@@ -269,16 +278,6 @@ fn speed(samples_per_second: f64) -> String {
     if samples_per_second.is_finite() { format!("{samples_per_second:.1} samples/s") } else { String::new() }
 }
 
-/// Four decimals, or an exponent where they would say nothing.
-pub(crate) fn short(value: f64) -> String {
-    let size = value.abs();
-    if value.is_finite() && size != 0.0 && !(1e-3..1e6).contains(&size) {
-        format!("{value:.3e}")
-    } else {
-        format!("{value:.4}")
-    }
-}
-
 /// The parts that are not empty, two spaces apart.
 fn join<const N: usize>(parts: [String; N]) -> String {
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("  ")
@@ -286,8 +285,8 @@ fn join<const N: usize>(parts: [String; N]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::events::{PlanSummary, PlanUse};
     use super::*;
+    use crate::event::{PlanSummary, PlanUse};
     use gulliver_run::train::Best;
     use std::sync::{Arc, Mutex};
 
@@ -373,7 +372,7 @@ mod tests {
 
     fn shown(mode: OutputMode) -> String {
         let out = Shared::default();
-        let mut reporter = TrainReporter::new(mode, Box::new(out.clone()));
+        let mut reporter = TerminalReporter::new(mode, Box::new(out.clone()));
         events().iter().for_each(|event| reporter.report(event).unwrap());
         String::from_utf8(out.0.lock().unwrap().clone()).unwrap()
     }
@@ -434,7 +433,7 @@ mod tests {
                 Ok(())
             }
         }
-        let mut reporter = TrainReporter::new(OutputMode::Lines, Box::new(Closed));
+        let mut reporter = TerminalReporter::new(OutputMode::Lines, Box::new(Closed));
         assert!(reporter.report(&Event::Warning { message: "x".into() }).is_err());
     }
 }

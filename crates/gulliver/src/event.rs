@@ -1,15 +1,20 @@
-//! What happens during a run, as data: one event type feeds the terminal, the metric files and
-//! `--json`. Nothing here is printed or written.
+//! What happens while a job is trained or a sweep runs, as data: one type for the terminal, the metric files, `--json`
+//! and programs that use the library. Nothing here is printed or written.
 
-use gulliver_run::train::Best;
+use gulliver_run::train::{Best, Notice};
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
+
+/// Receives events as they happen; `Break` asks for a stop at the next safe point, after a checkpoint.
+pub type EventHandler<'h> = dyn FnMut(Event) -> ControlFlow<()> + 'h;
 
 /// Metric values by name.
 pub type Metrics = BTreeMap<String, f64>;
 
-/// One thing that happened. As JSON it is an object whose `event` names the variant.
+/// One thing that happened. As JSON it is an object whose `event` names the variant; events of a sweep have the names
+/// of the same events of a run (`start`, `eval`, `done`).
 ///
 /// JSON has no non-finite numbers: they become the strings `"nan"`, `"inf"` and `"-inf"`, so that
 /// a program can tell a diverged run from a missing value.
@@ -133,11 +138,106 @@ pub enum Event {
         #[serde(skip_serializing_if = "Option::is_none")]
         confusion: Option<Vec<Vec<u64>>>,
     },
-    /// The run ended otherwise.
+    /// A sweep begins or goes on.
+    #[serde(rename = "start")]
+    SweepStart {
+        /// Its name.
+        sweep: String,
+        /// How trials are chosen.
+        algorithm: String,
+        /// The metric that trials are compared by.
+        metric: String,
+        /// `minimize` or `maximize`.
+        goal: &'static str,
+        /// Trials in all.
+        trials: u64,
+        /// Trials that need no more training.
+        ended: u64,
+        /// Training of the whole sweep, in jobs trained to their end.
+        work: f64,
+        /// The part of `work` that is done.
+        done: f64,
+        /// The best trial so far.
+        best: Option<BestTrial>,
+    },
+    /// A training step of a trial ended; never a line of JSON.
+    TrialStep {
+        /// The trial.
+        trial: u64,
+        /// Which of its repeats.
+        repeat: u64,
+        /// Steps done.
+        step: u64,
+        /// The last step of the rung.
+        to: u64,
+        /// Measured since the previous such event.
+        #[serde(serialize_with = "number")]
+        samples_per_second: f64,
+    },
+    /// A trial was evaluated before the end of its rung.
+    #[serde(rename = "eval")]
+    TrialEval {
+        /// The trial.
+        trial: u64,
+        /// Which of its repeats.
+        repeat: u64,
+        /// Steps done.
+        step: u64,
+        /// What was measured.
+        #[serde(serialize_with = "numbers")]
+        metrics: Metrics,
+    },
+    /// A repeat of a trial reached the end of a rung, or failed on the way.
+    Rung {
+        /// The trial.
+        trial: u64,
+        /// Which of its repeats.
+        repeat: u64,
+        /// The length of the rung.
+        level: u64,
+        /// Steps done; 0 if it failed.
+        step: u64,
+        /// The metric; not a number if it failed.
+        #[serde(serialize_with = "number")]
+        value: f64,
+        /// Why it failed.
+        reason: Option<String>,
+        /// The trial's values by field.
+        values: serde_json::Map<String, serde_json::Value>,
+        /// How much training this was, in jobs trained to their end.
+        work: f64,
+    },
+    /// The sweep is over.
+    #[serde(rename = "done")]
+    SweepDone {
+        /// Trials trained to their end.
+        complete: u64,
+        /// Trials that were stopped before their end.
+        pruned: u64,
+        /// Trials that failed.
+        failed: u64,
+        /// The best trial.
+        best: Option<BestTrial>,
+        /// The best trials as a table in text.
+        table: String,
+    },
+    /// The run or sweep ended otherwise.
     Error {
         /// One line.
         message: String,
     },
+}
+
+/// The best trial of a sweep. A trial that was trained longer is better than one that was not.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct BestTrial {
+    /// Its number.
+    pub trial: u64,
+    /// The length of the rung it reached.
+    pub level: u64,
+    /// Its metric there.
+    #[serde(serialize_with = "number")]
+    pub value: f64,
 }
 
 /// The plan in a few numbers.
@@ -183,7 +283,26 @@ pub struct PlanUse {
     pub seconds: f64,
 }
 
+impl From<Notice> for Event {
+    fn from(notice: Notice) -> Event {
+        match notice {
+            Notice::Step { step, loss, lr, samples_per_second, metrics } => {
+                Event::Step { step, loss, lr, samples_per_second, metrics }
+            }
+            Notice::Evaluation { step, metrics } => Event::Eval { step, metrics },
+            Notice::Progress { step, evaluated } => Event::Progress { step, evaluated },
+            Notice::Checkpoint { step, path } => Event::Checkpoint { step, path },
+            Notice::Warning(message) => Event::Warning { message },
+        }
+    }
+}
+
 impl Event {
+    /// Whether the event is only a sign of progress: it comes many times a second, and is shown by a bar at most.
+    pub fn is_tick(&self) -> bool {
+        matches!(self, Event::Progress { .. } | Event::TrialStep { .. })
+    }
+
     /// The event as one line of JSON, without the line break.
     pub fn to_json(&self) -> String {
         // Keys are strings and no value can refuse; a path that is not text is the only failure.
@@ -194,11 +313,11 @@ impl Event {
     }
 }
 
-pub(crate) fn number<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+fn number<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     Number(*value).serialize(serializer)
 }
 
-pub(crate) fn numbers<S: Serializer>(metrics: &Metrics, serializer: S) -> Result<S::Ok, S::Error> {
+fn numbers<S: Serializer>(metrics: &Metrics, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(metrics.iter().map(|(name, value)| (name, Number(*value))))
 }
 
