@@ -153,14 +153,6 @@ pub enum Error {
     /// This machine cannot be measured.
     #[error("cannot measure this machine: {0}")]
     Profile(#[from] ProfileError),
-    /// A benchmark failed.
-    #[error("{workload}: {problem}")]
-    Bench {
-        /// The workload that was being measured.
-        workload: String,
-        /// What happened.
-        problem: String,
-    },
     /// Training of a sweep stopped for a reason that is not the trial's.
     #[error("trial {trial}: {source}")]
     Trial {

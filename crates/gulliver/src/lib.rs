@@ -8,9 +8,9 @@ pub use gulliver_graph as graph;
 pub use gulliver_plan as plan;
 pub use gulliver_run as run;
 
-pub mod check;
 pub mod command;
 pub mod error;
+pub mod event;
 pub mod files;
 pub mod fit;
 pub mod history;
@@ -18,6 +18,7 @@ pub mod interrupt;
 pub mod job;
 pub mod local;
 pub mod machine;
+pub mod model;
 pub mod oracle;
 pub mod prelude;
 pub mod profile;
@@ -25,9 +26,7 @@ pub mod report;
 pub mod run_dir;
 pub mod setup;
 pub mod sweep;
-pub mod trained;
 pub mod units;
-pub mod workload;
 
 #[cfg(test)]
 mod test_dir;

@@ -31,8 +31,6 @@ enum Command {
     Oracle(command::oracle::OracleArguments),
     /// Trains many variants of a job and finds the best.
     Sweep(command::sweep::SweepArguments),
-    /// Measures training speed and memory on the reference workloads.
-    Bench(command::bench::Arguments),
     /// Lists models, or the parameters of one.
     Models(command::models::ModelsArguments),
     /// Lists operators.
@@ -49,7 +47,6 @@ fn main() -> ExitCode {
         Command::Profile(arguments) => command::profile::run(&arguments),
         Command::Oracle(arguments) => command::oracle::run(&arguments),
         Command::Sweep(arguments) => command::sweep::run(&arguments),
-        Command::Bench(arguments) => command::bench::run(&arguments),
         Command::Models(arguments) => command::models::run(&arguments),
         Command::Ops(arguments) => command::ops::run(&arguments),
     };

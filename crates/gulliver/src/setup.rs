@@ -12,8 +12,8 @@ use crate::error::{Error, one_line};
 use crate::fit::{DataFacts, check_fit, class_weights, fit};
 use crate::job::{ClassWeights, DeviceEntry, Job, Length, NormGroup, TrainSection};
 use crate::local::{LocalDevice, device_set, planner, shared};
+use crate::model::metadata;
 use crate::report::planning::Planning;
-use crate::trained::about;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
 use gulliver_graph::lr::LrSchedule;
@@ -246,7 +246,7 @@ pub fn prepare(
         perplexity: facts.predicts_tokens(),
         checkpoints: checkpoints.map(Path::to_path_buf),
         identity: identity(job, &settings, &info),
-        about: about(&job.model.name, &settings, &job.data.options, &info),
+        about: metadata(&job.model.name, &settings, &job.data.options, &info),
         changed_data: false,
     };
     let graphs = JobGraphs { train: graph, evaluation, largest };

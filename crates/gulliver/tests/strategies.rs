@@ -13,13 +13,14 @@ mod small_models;
 use gulliver::local::LocalDevice;
 use gulliver::local::{session, shared, together};
 use gulliver::plan::devices::error::JobPlanError;
-use gulliver::plan::devices::strategy::{JobGraphs, STRATEGIES, Shared};
+use gulliver::plan::devices::strategy::{STRATEGIES, Shared};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::op::map::Function;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::{Clip, evaluation_graph, training_graph};
-use gulliver_plan::devices::cut::{CutError, NAMES};
+use gulliver_plan::devices::cut::NAMES;
+use gulliver_plan::devices::strategy::JobGraphs;
 use gulliver_plan::document::job::Purpose;
 use gulliver_plan::document::topology::{Device, Topology, Wiring};
 use gulliver_run::checkpoint::fingerprint;
@@ -206,6 +207,46 @@ fn what_is_evaluated_does_not_depend_on_links() {
     }
 }
 
+/// Where a cut by rule fits with host memory beside the devices, the search finds a cut that fits too.
+#[test]
+fn searched_cuts_fit_where_cuts_by_rule_do() {
+    for make in ["gpt", "lstm", "vgg11"] {
+        let graphs = graphs(make, 24, true);
+        // Budgets are for evaluations of as many examples as a partial has.
+        let few = data(&graphs.train, &Bindings::new().with("batch", 12).with("length", 7));
+        let data = data(&graphs.train, &graphs.largest);
+        let alone = session(graphs.train.clone(), Some(graphs.evaluation.clone()), &options(2), SEED);
+        let expected = run(alone.unwrap(), &data, &few);
+        let mut free = shared("filter", &graphs, &vec![options(2); 2]).unwrap().planners;
+        let sizes = free[0].options().largest.clone().unwrap_or_else(|| graphs.largest.clone());
+        let needed = free[0].unlimited(Purpose::Train, &sizes).unwrap().spaces[0].bytes;
+        let mut fitted = 0;
+        for percent in [80, 60, 45] {
+            let memory = Some(needed * percent / 100);
+            let within = || {
+                let largest = Some(graphs.largest.clone());
+                vec![LocalDevice { memory, largest, ..options(2) }; 2]
+            };
+            let rule = |name| shared(name, &graphs, &within()).is_ok();
+            if !rule("filter") && !rule("channel") {
+                continue;
+            }
+            fitted += 1;
+            let label = format!("{make} within {percent} %");
+            let planned = shared("cut", &graphs, &within());
+            let planners = planned.unwrap_or_else(|why| panic!("{label}: {why}")).planners;
+            let found = run(together("cut", planners, &within(), SEED).unwrap(), &data, &few);
+            for (found, expected) in found.losses.iter().zip(&expected.losses) {
+                assert!(
+                    (found - expected).abs() <= 1e-5 * (1.0 + expected.abs()),
+                    "{label}: {found} {expected}"
+                );
+            }
+        }
+        assert!(fitted > 1, "{make}: {fitted}");
+    }
+}
+
 fn random_net() -> impl Strategy<Value = Net> {
     let function = prop::sample::select(vec![Function::Relu, Function::Tanh, Function::GeluTanh]);
     let dropout = prop::sample::select(vec![0.0f32, 0.2]);
@@ -283,9 +324,7 @@ fn random_networks_train_to_the_same_numbers_on_any_devices_within_any_budget() 
                     planned
                 }
                 // Too little for anything.
-                Err(JobPlanError::Plan(_) | JobPlanError::Cut(CutError::Memory { .. })) => {
-                    Shared { planners, same_numbers }
-                }
+                Err(JobPlanError::Plan(_)) => Shared { planners, same_numbers },
                 Err(why) => panic!("{strategy} on {devices}: {why}"),
             };
             let found = run(together(strategy, planned.planners, &within, SEED).unwrap(), &data, &few);

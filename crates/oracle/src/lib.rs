@@ -22,7 +22,6 @@ pub mod mixed;
 #[cfg(test)]
 mod mixed_tests;
 pub mod network;
-pub mod paradl;
 pub mod planned;
 pub mod published;
 pub mod rank;

@@ -15,9 +15,10 @@ use gulliver_graph::graph::Graph;
 use gulliver_graph::model::model;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
+use gulliver_plan::budget::planner::StepPlanner;
 use gulliver_plan::document::residence::Persistent;
 use gulliver_plan::document::verify::verify;
-use gulliver_plan::step::make::{Options, make};
+use gulliver_plan::step::options::PlanOptions;
 use gulliver_run::data::Batch;
 use gulliver_run::host::{HostData, HostTensor};
 use gulliver_run::lower::{Kernels, lower_node};
@@ -46,8 +47,8 @@ fn execute(
     let scratch = |g: &Graph, n: &gulliver_graph::graph::Node, s: &Bindings| {
         Ok(lower_node(g, n, s, THREADS, &Kernels::default())?.scratch)
     };
-    let options = Options { scratch: &scratch, ..Options::new(&persistent) };
-    let plan = make(graph, sizes, &options).unwrap();
+    let options = PlanOptions { scratch: &scratch, ..PlanOptions::new(&persistent) };
+    let plan = StepPlanner::new(graph, sizes, &options).unwrap().plan(graph, sizes, &options).unwrap();
     verify(graph, &plan).unwrap();
     let mut direct = Direct::new(cpu(THREADS), graph, &plan);
     for (value, _, info) in graph.inputs() {

@@ -1,11 +1,7 @@
-//! `gulliver oracle MODEL --cluster NAME --devices 1..1024`: how long it would take there, by every strategy;
-//! `gulliver oracle --validate DIR`: how well that agrees with what others measured; and
-//! `gulliver oracle --accuracy`: how good predictions of this machine's own runs were.
+//! `gulliver oracle MODEL --cluster NAME --devices 1..1024`: how long it would take there, by every strategy.
 
-mod accuracy;
 mod answer;
 mod jobs;
-mod validate;
 
 use crate::error::Error;
 use crate::files::{check_file, write_file};
@@ -29,31 +25,12 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-/// Arguments that only mean something with a model.
-const QUESTION: [&str; 15] = [
-    "model",
-    "sets",
-    "cluster",
-    "devices",
-    "batch",
-    "split_samples",
-    "epoch",
-    "tokens",
-    "samples",
-    "length",
-    "precision",
-    "software",
-    "jobs",
-    "what_if",
-    "html",
-];
-
 /// Says what training a model on a cluster would take.
 #[derive(Args)]
 pub struct OracleArguments {
     /// A model (see `gulliver models`), a well-known configuration such as gpt3-175b, or a job file.
-    #[arg(required_unless_present_any = ["validate", "accuracy"], value_name = "MODEL|JOB")]
-    model: Option<String>,
+    #[arg(value_name = "MODEL|JOB")]
+    model: String,
     /// Overrides a field of the job, e.g. --set train.batch=32, or a setting of the model, e.g. --set layers=24.
     #[arg(long = "set", value_name = "FIELD=VALUE")]
     sets: Vec<String>,
@@ -102,26 +79,14 @@ pub struct OracleArguments {
     /// Writes a page with scaling curves.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Compares predictions with the published measurements of a directory.
-    #[arg(long, value_name = "DIR", conflicts_with_all = QUESTION)]
-    validate: Option<PathBuf>,
-    /// How good predictions of this machine's own runs were, by model, strategy and devices.
-    #[arg(long, conflicts_with = "validate", conflicts_with_all = QUESTION)]
-    accuracy: bool,
 }
 
 /// Runs the command.
 pub fn run(arguments: &OracleArguments) -> Result<(), Error> {
-    if let Some(dir) = &arguments.validate {
-        return validate::run(dir, arguments.json);
-    }
-    if arguments.accuracy {
-        return accuracy::run(arguments.json);
-    }
     if let Some(path) = &arguments.html {
         check_file(path)?;
     }
-    let name = arguments.model.as_deref().unwrap_or_default();
+    let name = arguments.model.as_str();
     let asked = asked(name, &arguments.sets, arguments.length)?;
     let here = arguments.cluster == "cpu";
     let mut cluster = if here { this_machine() } else { cluster(&arguments.cluster)? };

@@ -1,8 +1,5 @@
 //! `gulliver profile`: measures how fast this machine is and writes it to a file that `plan` and `train` use.
 
-mod compare;
-mod refine;
-
 use crate::error::Error;
 use crate::machine::{self, processor};
 use crate::profile::{Doing, SECONDS, profile};
@@ -22,32 +19,12 @@ pub struct ProfileArguments {
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Threads to measure with; all cores unless told otherwise.
-    #[arg(long, conflicts_with = "refine", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// How long kernels are measured, in seconds.
-    #[arg(long, default_value_t = SECONDS, conflicts_with_all = ["check", "refine"])]
+    #[arg(long, default_value_t = SECONDS)]
     seconds: f64,
-    /// Measures no kernels: trains jobs that no profile is made from, with every strategy, and compares their steps
-    /// with what the profile predicts.
-    #[arg(long)]
-    check: bool,
-    /// Of these, only jobs of such models.
-    #[arg(long, value_name = "MODEL,…", value_delimiter = ',', requires = "check")]
-    models: Vec<String>,
-    /// Measures the machine in turns with these jobs: what changes its speed is then no error of the prediction. The
-    /// file stays as it is.
-    #[arg(long, requires = "check")]
-    fresh: bool,
-    /// How many turns each of these jobs has: the more, the less the machine's other users matter.
-    #[arg(long, default_value_t = 16, requires = "check", value_parser = clap::value_parser!(u16).range(1..=1000))]
-    rounds: u16,
-    /// Of these jobs, also says where their steps go, predicted and measured.
-    #[arg(long, requires = "check")]
-    parts: bool,
-    /// Measures nothing: corrects the profile by the runs that it predicted, and says what it changes.
-    #[arg(long, conflicts_with = "check")]
-    refine: bool,
-    /// The profile, or what was compared or corrected, as JSON.
+    /// Prints the profile as JSON.
     #[arg(long)]
     json: bool,
 }
@@ -60,17 +37,6 @@ pub fn run(arguments: &ProfileArguments) -> Result<(), Error> {
     })?;
     let cores = arguments.threads.map_or_else(cores, usize::from);
     let mut out = io::stdout().lock();
-    if arguments.check {
-        let all = compare::compare(&machine::read(&path)?, cores, arguments)?;
-        let text = if arguments.json { json(&all)? } else { compare::rendered(&all) };
-        return Ok(out.write_all(text.as_bytes())?);
-    }
-    if arguments.refine {
-        let (text, report) = refine::refine(&path, arguments.json)?;
-        out.write_all(text.as_bytes())?;
-        eprintln!("{report}");
-        return Ok(());
-    }
     if !(0.0..=3600.0).contains(&arguments.seconds) {
         return Err(Error::Invalid(format!("--seconds {}: expected 0 to 3600", arguments.seconds)));
     }

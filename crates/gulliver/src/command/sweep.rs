@@ -1,17 +1,16 @@
 //! `gulliver sweep SWEEP`: trains many variants of a job and finds the best.
 
 use crate::error::{Error, brief};
+use crate::event::Event;
 use crate::interrupt;
-use crate::report::progress::OutputMode;
-use crate::sweep::array::ArrayRunner;
-use crate::sweep::drive::drive;
+use crate::report::terminal::{OutputMode, TerminalReporter};
 use crate::sweep::file::Sweep;
 use crate::sweep::metric::check_metric;
-use crate::sweep::plan;
-use crate::sweep::report::{self, Event, SweepReporter, all_failed};
-use crate::sweep::store::{StudyStore, TrialState};
+use crate::sweep::store::StudyStore;
+use crate::sweep::{SweepResult, plan, trials};
 use clap::{Args, ValueEnum};
 use std::io::{self, Write};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 /// Trains many variants of a job, each with several seeds and on several folds of the data if need be, and finds the
@@ -51,10 +50,8 @@ enum Format {
 pub fn run(arguments: &SweepArguments) -> Result<(), Error> {
     let sweep = Sweep::load(&arguments.sweep, &arguments.sets)?;
     let dir = arguments.out.clone().unwrap_or_else(|| Path::new("sweeps").join(&sweep.name));
-    if arguments.export.is_none() {
-        check_metric(&sweep)?;
-    }
     if arguments.plan {
+        check_metric(&sweep)?;
         let plan = plan::plan(&sweep)?;
         let text = match arguments.json {
             true => serde_json::to_string(&plan).map_err(io::Error::from)? + "\n",
@@ -67,30 +64,36 @@ pub fn run(arguments: &SweepArguments) -> Result<(), Error> {
         let nothing = || Error::Invalid(format!("{}: no sweep has begun there", dir.display()));
         let store = store.ok_or_else(nothing)?;
         let text = match format {
-            Format::Csv => report::csv(&sweep, &store.records()?),
-            Format::Json => report::json(&sweep, &store)?.to_string() + "\n",
+            Format::Csv => trials::csv(&sweep, &store.records()?),
+            Format::Json => trials::json(&sweep, &store)?.to_string() + "\n",
         };
         return Ok(io::stdout().write_all(text.as_bytes())?);
     }
-    let mut reporter = SweepReporter::new(OutputMode::choose(arguments.json), &sweep, Box::new(io::stdout()));
-    let result = train(&sweep, &dir, &mut reporter);
-    if let Err(error) = &result {
-        reporter.report(&Event::Error { message: brief(&error.to_string()) })?;
-    }
-    result
+    train(&sweep, &dir, arguments.json)
 }
 
-fn train(sweep: &Sweep, dir: &Path, reporter: &mut SweepReporter) -> Result<(), Error> {
+fn train(sweep: &Sweep, dir: &Path, json: bool) -> Result<(), Error> {
     let stop = interrupt::install()?;
-    let mut store = StudyStore::open(dir, sweep)?;
-    let mut runner = ArrayRunner::new(stop.clone());
-    let ended = drive(sweep, dir, &mut store, &mut runner, &stop, &mut |event| reporter.report(event))?;
-    if !ended {
-        let ended = store.records()?.iter().filter(|r| r.state != TrialState::Running).count() as u64;
-        return Err(Error::SweepInterrupted { ended, trials: sweep.trials });
+    let mut reporter = TerminalReporter::new(OutputMode::choose(json), Box::new(io::stdout()));
+    let mut failure = None;
+    let mut report = |event: Event| match reporter.report(&event) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(error) => {
+            failure = failure.take().or(Some(error));
+            ControlFlow::Break(())
+        }
+    };
+    let result = crate::sweep::sweep(sweep, dir, &stop, &mut report);
+    let result = match (failure, result) {
+        (Some(error), _) => Err(error.into()),
+        (None, Ok(SweepResult { interrupted: true, ended, trials, .. })) => {
+            Err(Error::SweepInterrupted { ended, trials })
+        }
+        (None, result) => result.map(|_| ()),
+    };
+    if let Err(error) = &result {
+        // An output that takes no more is no reason to say less on standard error.
+        let _ = reporter.report(&Event::Error { message: brief(&error.to_string()) });
     }
-    match all_failed(&store.records()?) {
-        Some(error) => Err(error.into()),
-        None => Ok(()),
-    }
+    result
 }

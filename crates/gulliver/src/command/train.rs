@@ -4,17 +4,17 @@ mod remember;
 
 use super::JobArguments;
 use crate::error::{Error, brief};
+use crate::event::{Event, PlanSummary, PlanUse, SizeSummary};
 use crate::files::{check_file, write_file};
 use crate::history;
 use crate::interrupt;
 use crate::job::Job;
 use crate::local::together;
-use crate::report::events::{Event, PlanSummary, PlanUse, SizeSummary};
+use crate::model::weights_file;
 use crate::report::metrics::MetricFiles;
-use crate::report::progress::{OutputMode, TrainReporter};
+use crate::report::terminal::{OutputMode, TerminalReporter};
 use crate::run_dir::{ABOUT, About, BEST, JOB, PLAN, RunDir, WEIGHTS};
 use crate::setup::{How, Setup, setup};
-use crate::trained::weights_file;
 use crate::units;
 use clap::Args;
 use gulliver_graph::lr::LrSchedule;
@@ -25,7 +25,7 @@ use gulliver_run::collector::{Amounts, Record, total};
 use gulliver_run::data::prefetch;
 use gulliver_run::host::resident;
 use gulliver_run::session::{Reuse, Session};
-use gulliver_run::train::{self, Done, MAPPING, MODEL, Notice, OnNan, Resumed, TrainError, TrainOptions};
+use gulliver_run::train::{self, Done, MAPPING, MODEL, Notice, Resumed, TrainError, TrainOptions};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -66,7 +66,7 @@ pub struct TrainArguments {
 
 /// Runs the command.
 pub fn run(arguments: &TrainArguments) -> Result<(), Error> {
-    let mut reporter = TrainReporter::new(OutputMode::choose(arguments.json), Box::new(io::stdout()));
+    let mut reporter = TerminalReporter::new(OutputMode::choose(arguments.json), Box::new(io::stdout()));
     let result = run_with(arguments, &mut reporter);
     if let Err(error) = &result {
         // An output that takes no more is no reason to say less on standard error.
@@ -75,9 +75,13 @@ pub fn run(arguments: &TrainArguments) -> Result<(), Error> {
     result
 }
 
-fn run_with(arguments: &TrainArguments, reporter: &mut TrainReporter) -> Result<(), Error> {
+fn run_with(arguments: &TrainArguments, reporter: &mut TerminalReporter) -> Result<(), Error> {
     let stop = interrupt::install()?;
-    let job = load_job(arguments)?;
+    let more = [
+        arguments.steps.map(|steps| ("train.steps", "--steps", steps.to_string())),
+        arguments.on_nan.clone().map(|what| ("train.on_nan", "--on-nan", what)),
+    ];
+    let job = arguments.job.load(more.into_iter().flatten())?;
     if let Some(path) = &arguments.trace {
         check_file(path)?;
     }
@@ -155,7 +159,7 @@ fn run_with(arguments: &TrainArguments, reporter: &mut TrainReporter) -> Result<
         if let Notice::Checkpoint { step, .. } = &notice {
             reached = *step;
         }
-        let event = event(notice);
+        let event = Event::from(notice);
         let told = reporter.report(&event).and_then(|()| metrics.record(&event, now()));
         if let (Err(e), None) = (told, &failure) {
             failure = Some(e);
@@ -211,7 +215,7 @@ fn begin(
     session: &mut Session,
     schedule: &mut LrSchedule,
     options: &TrainOptions,
-    reporter: &mut TrainReporter,
+    reporter: &mut TerminalReporter,
 ) -> Result<Resumed, Error> {
     let mut warn = |message: String| reporter.report(&Event::Warning { message });
     let mut newest = None;
@@ -260,7 +264,7 @@ fn begin(
 
 /// The fields of a job that are not as they were when it was last written.
 fn changes(written: &Path, job: &Job) -> Vec<String> {
-    let before = Job::load(written, &[]);
+    let before = Job::load(written);
     before.map_or_else(|_| Vec::new(), |before| before.changes(job))
 }
 
@@ -308,34 +312,8 @@ fn quoted(word: &str) -> String {
     }
 }
 
-fn load_job(arguments: &TrainArguments) -> Result<Job, Error> {
-    let steps = arguments.steps.map(|steps| format!("train.steps={steps}"));
-    let mut job = arguments.job.load(steps)?;
-    match arguments.on_nan.as_deref() {
-        None => {}
-        Some("stop") => job.train.on_nan = OnNan::Stop,
-        Some("skip") => job.train.on_nan = OnNan::Skip,
-        Some(other) => {
-            return Err(Error::Invalid(format!("--on-nan {other}: expected stop or skip")));
-        }
-    }
-    Ok(job)
-}
-
 fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64())
-}
-
-fn event(notice: Notice) -> Event {
-    match notice {
-        Notice::Step { step, loss, lr, samples_per_second, metrics } => {
-            Event::Step { step, loss, lr, samples_per_second, metrics }
-        }
-        Notice::Evaluation { step, metrics } => Event::Eval { step, metrics },
-        Notice::Progress { step, evaluated } => Event::Progress { step, evaluated },
-        Notice::Checkpoint { step, path } => Event::Checkpoint { step, path },
-        Notice::Warning(message) => Event::Warning { message },
-    }
 }
 
 /// Bytes by name of the tier, of those that are used.

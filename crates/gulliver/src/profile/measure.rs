@@ -439,7 +439,7 @@ fn cut_by(
     devices: &[LocalDevice],
     sizes: &Bindings,
 ) -> Result<Vec<Planner>, JobPlanError> {
-    let unit = |options: &LocalDevice| Unit { rates: options.rates, memory: None };
+    let unit = |options: &LocalDevice| Unit { rates: options.rates, ..Unit::default() };
     let bandwidth = Links::default().from_peers;
     let machine = Devices { units: devices.iter().map(unit).collect(), bandwidth, topology: None };
     let cut = named(graph, sizes, &machine, rule)?;

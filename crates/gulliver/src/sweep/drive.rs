@@ -1,12 +1,14 @@
-//! The loop of a sweep: ask the search, remember what it asked for, have it trained, remember what it came to, until
-//! nothing is asked for any more. Killed anywhere and started again, it goes on as if nothing had happened.
+//! The loop of a sweep: ask the search for trials, store them, train them, store the results, until the search asks for
+//! none. Killed anywhere and started again, the loop goes on as if nothing had happened.
 
+use super::events;
 use super::file::{Goal, Sweep};
-use super::report::{Event, write_files};
 use super::run::{self, JobLengths, RungNews, RungRunner, TrialRung};
 use super::search;
 use super::store::{RungId, RungOutcome, StudyStore, TrialRecord, TrialState, history};
+use super::trials::write_files;
 use crate::error::Error;
+use crate::event::{Event, EventHandler};
 use gulliver_run::checkpoint;
 use gulliver_run::files::atomic::write_atomic;
 use std::fs::{self, File};
@@ -14,27 +16,29 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Hears what happens.
-pub type Tell<'t> = dyn FnMut(&Event) -> io::Result<()> + 't;
-
-/// Runs a sweep to its end, or until `stop`; whether it came to its end. `dir` holds the store and takes
-/// all files.
+/// Runs a sweep to its end, or until `stop` is set, which `on_event` does too by a `Break`; whether it came to its end.
+/// `dir` holds the store and all other files.
 pub fn drive(
     sweep: &Sweep,
     dir: &Path,
     store: &mut StudyStore,
     runner: &mut dyn RungRunner,
     stop: &AtomicBool,
-    tell: &mut Tell<'_>,
+    on_event: &mut EventHandler<'_>,
 ) -> Result<bool, Error> {
     let mut records = store.records()?;
     if records.is_empty() {
-        // A sweep that begins has no use for what another left in its place.
+        // A new sweep does not use runs that another sweep left here.
         remove(&trials_dir(dir))?;
     }
     let mut lengths = JobLengths::new();
     let mut copied = None;
-    tell(&Event::start(sweep, &records)).map_err(Error::Output)?;
+    let mut tell = |event: Event| {
+        if on_event(event).is_break() {
+            stop.store(true, Ordering::Relaxed);
+        }
+    };
+    tell(events::started(sweep, &records));
     loop {
         let pending = store.pending()?;
         if pending.is_empty() {
@@ -47,8 +51,8 @@ pub fn drive(
             records = store.records()?;
             continue;
         }
-        let wave = rungs(sweep, dir, &records, &pending, &mut lengths, store, tell)?;
-        runner.run(&wave, &mut |news| hear(sweep, &records, &wave, news, store, tell))?;
+        let wave = rungs(sweep, dir, &records, &pending, &mut lengths, store, &mut tell)?;
+        runner.run(&wave, &mut |news| hear(sweep, &records, &wave, news, store, &mut tell))?;
         if stop.load(Ordering::Relaxed) {
             write_files(sweep, dir, store)?;
             return Ok(false);
@@ -63,18 +67,18 @@ pub fn drive(
     records = store.records()?;
     keep_best(sweep, dir, &records, &mut copied)?;
     write_files(sweep, dir, store)?;
-    tell(&Event::done(sweep, &records)).map_err(Error::Output)?;
+    tell(events::finished(sweep, &records));
     Ok(true)
 }
 
-/// The best trial: of those trained longest the one with the best metric; of equals the first.
+/// The best trial: the best metric among those trained longest; the first of equals.
 pub fn best<'r>(sweep: &Sweep, records: &'r [TrialRecord]) -> Option<&'r TrialRecord> {
     ranked(sweep, records)
         .into_iter()
         .find(|record| record.state != TrialState::Failed && !record.rungs.is_empty())
 }
 
-/// All trials: those trained longer first, then the better ones, then in order; those without a result at the end.
+/// All trials, sorted by length trained (longest first), metric and number; those without a result last.
 pub fn ranked<'r>(sweep: &Sweep, records: &'r [TrialRecord]) -> Vec<&'r TrialRecord> {
     let sign = if sweep.goal == Goal::Minimize { 1.0 } else { -1.0 };
     let key = |record: &TrialRecord| {
@@ -100,13 +104,13 @@ pub fn run_dir(dir: &Path, trial: u64, repeat: u64) -> PathBuf {
     trials_dir(dir).join(format!("{trial:05}.{repeat}"))
 }
 
-/// Steps of `end` that a rung of a length leads to.
+/// Steps at the end of the rung of length `level`, of a job with `end` steps whose whole length is `top`.
 pub fn steps_at(end: u64, level: u64, top: u64) -> u64 {
     let steps = u128::from(end) * u128::from(level);
     (steps.div_ceil(u128::from(top.max(1))) as u64).clamp(1, end.max(1))
 }
 
-/// What is pending as rungs; what cannot even be read as a job has failed.
+/// The rungs of pending trials. A trial whose job cannot be read fails here.
 fn rungs(
     sweep: &Sweep,
     dir: &Path,
@@ -114,7 +118,7 @@ fn rungs(
     pending: &[RungId],
     lengths: &mut JobLengths,
     store: &mut StudyStore,
-    tell: &mut Tell<'_>,
+    tell: &mut dyn FnMut(Event),
 ) -> Result<Vec<TrialRung>, Error> {
     let mut wave = Vec::new();
     for &place in pending {
@@ -133,45 +137,46 @@ fn rungs(
                 let outcome = RungOutcome::Failed { reason };
                 store.finish(place, &outcome)?;
                 let work = place.level as f64 / sweep.top() as f64;
-                tell(&Event::rung(sweep, place, &record.point, &outcome, work)).map_err(Error::Output)?;
+                tell(events::ended(sweep, place, &record.point, &outcome, work));
             }
         }
     }
     Ok(wave)
 }
 
-/// Remembers what a runner says before anybody else hears of it.
+/// Stores news of a runner, then passes it on as an event.
 fn hear(
     sweep: &Sweep,
     records: &[TrialRecord],
     wave: &[TrialRung],
     news: RungNews<'_>,
     store: &mut StudyStore,
-    tell: &mut Tell<'_>,
+    tell: &mut dyn FnMut(Event),
 ) -> Result<(), Error> {
     let event = match news {
         RungNews::Step { rung, step, samples_per_second } => {
             let TrialRung { place, to, .. } = wave[rung];
-            Event::Step { trial: place.trial, repeat: place.repeat, step, to, samples_per_second }
+            Event::TrialStep { trial: place.trial, repeat: place.repeat, step, to, samples_per_second }
         }
         RungNews::Evaluated { rung, step, metrics } => {
             let place = wave[rung].place;
             store.evaluated(place, step, metrics)?;
-            Event::Eval { trial: place.trial, repeat: place.repeat, step, metrics: metrics.clone() }
+            Event::TrialEval { trial: place.trial, repeat: place.repeat, step, metrics: metrics.clone() }
         }
         RungNews::Ended { rung, outcome } => {
             let TrialRung { place, from, to, end, .. } = wave[rung];
             store.finish(place, &outcome)?;
             let point =
                 records.get(place.trial as usize).map(|record| record.point.clone()).unwrap_or_default();
-            Event::rung(sweep, place, &point, &outcome, (to - from) as f64 / end.max(1) as f64)
+            events::ended(sweep, place, &point, &outcome, (to - from) as f64 / end.max(1) as f64)
         }
     };
-    tell(&event).map_err(Error::Output)
+    tell(event);
+    Ok(())
 }
 
-/// Copies the best trial's newest checkpoint and its job to where people look, and removes the runs that nobody
-/// needs any more: those that ended and are not the best.
+/// Copies the newest checkpoint and the job of the best trial into the sweep's directory, and removes runs of trials that
+/// ended and are not the best.
 fn keep_best(
     sweep: &Sweep,
     dir: &Path,
@@ -186,7 +191,7 @@ fn keep_best(
         let run = run_dir(dir, record.number, repeat);
         if *copied != Some((record.number, repeat, *step)) {
             let saved = checkpoint::list(&run.join("checkpoints")).unwrap_or_default();
-            // A step whose weights are not finite leaves the checkpoint before it the newest.
+            // There is no checkpoint of a step whose weights are not finite: take the one before.
             if let Some((_, checkpoint)) = saved.iter().rfind(|(saved, _)| saved <= step) {
                 copy(checkpoint, &dir.join("best.safetensors"))?;
             }

@@ -3,10 +3,10 @@
 //! optimizer state are paged like everything else. What frameworks with unified or swapped memory do.
 
 use super::{Case, highest, segments};
-use crate::budget::base::{Base, Facts};
 use crate::devices::options::ScriptWriter;
 use crate::document::plan::Tier;
-use crate::step::outline::{Outline, Sizes};
+use crate::step::base::{Base, Facts};
+use crate::step::outline::{BoundSizes, Outline};
 use crate::step::script::{Script, Version, VersionId, What};
 
 /// What becomes of bytes that are evicted.
@@ -33,7 +33,7 @@ pub struct Paged {
 }
 
 impl ScriptWriter for Paged {
-    fn write(&self, outline: &Outline, base: &Base, sizes: &Sizes) -> Option<Script> {
+    fn write(&self, outline: &Outline, base: &Base, sizes: &BoundSizes) -> Option<Script> {
         paged(&Case::new(outline, base, sizes), *self)
     }
 }

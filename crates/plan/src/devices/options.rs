@@ -1,11 +1,11 @@
 //! What the plans of one device are made for: its budgets, its prices, and what only the machine knows, as numbers and
 //! callbacks. Nothing here reads the machine itself.
 
-use crate::budget::base::Base;
 use crate::document::job::{Limits, Rank};
 use crate::document::links::Links;
 use crate::document::topology::Topology;
-use crate::step::outline::{Outline, Sizes};
+use crate::step::base::Base;
+use crate::step::outline::{BoundSizes, Outline};
 use crate::step::progress::Progress;
 use crate::step::script::Script;
 use crate::time::cost::{Curves, Rates};
@@ -31,7 +31,7 @@ pub trait PlanWatch: Debug + Send + Sync {
 /// states reside in host memory, and nodes keep the order of the graph.
 pub trait ScriptWriter: Debug + Send + Sync {
     /// The script for inputs of these sizes; none if they do not fit.
-    fn write(&self, outline: &Outline, base: &Base, sizes: &Sizes) -> Option<Script>;
+    fn write(&self, outline: &Outline, base: &Base, sizes: &BoundSizes) -> Option<Script>;
 }
 
 /// What the plans of one device are made for.

@@ -5,8 +5,9 @@ mod need;
 mod partitions;
 mod side;
 
-use crate::budget::base::Base;
 use crate::budget::bound::STATE;
+use crate::budget::planner::StepPlanner;
+use crate::budget::residences::all_away;
 use crate::devices::collectives::take_turns;
 use crate::devices::options::{DeviceOptions, PlanWatch};
 use crate::document::collectives::exchanged;
@@ -16,9 +17,10 @@ use crate::document::ledger::Ledger;
 use crate::document::plan::{Act, Plan, Tier};
 use crate::document::residence::Persistent;
 use crate::document::shard::Shard;
-use crate::step::make::Options;
+use crate::step::base::Base;
+use crate::step::options::PlanOptions;
 use crate::step::order::{Rule, Turn};
-use crate::step::outline::{Outline, slice_of};
+use crate::step::outline::slice_of;
 use crate::time::cost::{Beside, Curves, Rates};
 use crate::time::simulate::{Timing, simulate};
 use gulliver_graph::dim::{BATCH, Bindings};
@@ -133,8 +135,8 @@ impl Planner {
             planner.settle(&largest)?;
             // Where only the batch varies, next to no other sizes are met; graphs of one size learn nothing.
             if !planner.train.is_for_one_size() && largest.iter().any(|(symbol, _)| symbol != BATCH) {
-                planner.with(Purpose::Train, &largest, |graph, outline, options| {
-                    outline.learn(graph, &largest, options)
+                planner.with(Purpose::Train, &largest, |graph, steps, options| {
+                    steps.learn(graph, &largest, options)
                 })?;
             }
         }
@@ -182,7 +184,7 @@ impl Planner {
         if self.train.partials == 1 || scheduled || self.grouped || one_by_one.is_ok() && here {
             return one_by_one.map(|_| ());
         }
-        let before = (self.persistent.clone(), self.unhidden, self.train.outline.take());
+        let before = (self.persistent.clone(), self.unhidden, self.train.steps.take());
         self.grouped = true;
         let in_turn = self.settle_in_order(largest);
         if matches!(in_turn, Err(PlanError::Interrupted)) {
@@ -199,7 +201,7 @@ impl Planner {
             (Err(one), Err(other)) => Err(likelier(one, other)),
             (one, _) => one,
         };
-        (self.persistent, self.unhidden, self.train.outline) = before;
+        (self.persistent, self.unhidden, self.train.steps) = before;
         self.grouped = false;
         failed.map(|_| ())
     }
@@ -222,14 +224,14 @@ impl Planner {
                 continue;
             }
             self.unhidden = unhidden;
-            let found = self.with(Purpose::Train, largest, |graph, outline, options| {
+            let found = self.with(Purpose::Train, largest, |graph, steps, options| {
                 let persistent = match bare {
-                    true => outline.all_away(graph, options)?.ok_or(PlanError::NoRoom)?,
-                    false => outline.settle(graph, largest, options)?,
+                    true => all_away(graph, options)?.ok_or(PlanError::NoRoom)?,
+                    false => steps.place_weights(graph, largest, options)?,
                 };
-                let options = Options { persistent: &persistent, ..*options };
-                let plan = outline.plan(graph, largest, &options)?;
-                let seconds = timing(graph, outline, &plan, largest, &options)?.seconds;
+                let options = PlanOptions { persistent: &persistent, ..*options };
+                let plan = steps.plan(graph, largest, &options)?;
+                let seconds = timing(graph, steps, &plan, largest, &options)?.seconds;
                 Ok((seconds, persistent))
             });
             let found = found.and_then(|(seconds, persistent)| {
@@ -252,7 +254,7 @@ impl Planner {
                 Err(e) => return Err(e),
             }
             // Without other tiers there is nothing to weigh; long plans are weighed once.
-            let long = self.outline(Purpose::Train).is_some_and(Outline::is_long);
+            let long = self.steps(Purpose::Train).is_some_and(StepPlanner::is_long);
             if !self.elsewhere() || long && best.is_some() {
                 break;
             }
@@ -323,28 +325,28 @@ impl Planner {
         self.side(purpose).whole()
     }
 
-    /// The outline of a graph, if a plan of it has been made.
-    pub fn outline(&self, purpose: Purpose) -> Option<&Outline> {
-        self.side(purpose).outline.as_ref()
+    /// The planner of a graph's steps, if a plan of it has been made.
+    pub fn steps(&self, purpose: Purpose) -> Option<&StepPlanner> {
+        self.side(purpose).steps.as_ref()
     }
 
     /// The plan for inputs of these sizes.
     pub fn plan(&mut self, purpose: Purpose, sizes: &Bindings) -> Result<Plan, PlanError> {
         self.fit_to(purpose, sizes)?;
         if let Some(writer) = self.options.writer.clone() {
-            return self.with(purpose, sizes, |graph, outline, options| {
-                let bound = outline.sizes(graph, sizes, options)?;
-                let write = |base: &Base| writer.write(outline, base, &bound);
-                outline.plan_script(graph, sizes, options, write)?.ok_or(PlanError::NoRoom)
+            return self.with(purpose, sizes, |graph, steps, options| {
+                let bound = steps.outline.sizes(graph, sizes, options)?;
+                let write = |base: &Base| writer.write(&steps.outline, base, &bound);
+                steps.plan_script(graph, sizes, options, write)?.ok_or(PlanError::NoRoom)
             });
         }
-        let new = self.outline(purpose).is_none();
-        let made = self.with(purpose, sizes, |graph, outline, options| outline.plan(graph, sizes, options));
+        let new = self.steps(purpose).is_none();
+        let made = self.with(purpose, sizes, |graph, steps, options| steps.plan(graph, sizes, options));
         let mut plan = match made {
             // What is best for other sizes may not be good enough for these.
             Err(PlanError::DoesNotFit { .. }) if !new => {
-                self.side_mut(purpose).outline = None;
-                self.with(purpose, sizes, |graph, outline, options| outline.plan(graph, sizes, options))
+                self.side_mut(purpose).steps = None;
+                self.with(purpose, sizes, |graph, steps, options| steps.plan(graph, sizes, options))
             }
             made => made,
         }?;
@@ -394,18 +396,18 @@ impl Planner {
 
     /// The plan for inputs of these sizes if nothing were limited and everything stayed on the device.
     pub fn unlimited(&mut self, purpose: Purpose, sizes: &Bindings) -> Result<Plan, PlanError> {
-        self.with(purpose, sizes, |graph, outline, options| {
+        self.with(purpose, sizes, |graph, steps, options| {
             let persistent = Persistent::of(graph)?;
-            outline.plan(graph, sizes, &Options { memory: None, persistent: &persistent, ..*options })
+            steps.plan(graph, sizes, &PlanOptions { memory: None, persistent: &persistent, ..*options })
         })
     }
 
     /// Seconds of every node by itself; of a collective, those of its bytes in memory, whatever links they pass.
     pub fn seconds(&mut self, purpose: Purpose, sizes: &Bindings) -> Result<Vec<f64>, PlanError> {
         let links = self.options.links;
-        self.with(purpose, sizes, |graph, outline, options| {
-            let bound = outline.sizes(graph, sizes, options)?;
-            let of = |id| outline.seconds_over(graph, &bound, &links, id);
+        self.with(purpose, sizes, |graph, steps, options| {
+            let bound = steps.outline.sizes(graph, sizes, options)?;
+            let of = |id| steps.outline.seconds_over(graph, &bound, &links, id);
             Ok((0..graph.nodes.len()).map(of).collect())
         })
     }
@@ -416,23 +418,23 @@ impl Planner {
         purpose: Purpose,
         sizes: &Bindings,
     ) -> Result<Option<Vec<f64>>, PlanError> {
-        self.with(purpose, sizes, |graph, outline, options| {
-            let bound = outline.sizes(graph, sizes, options)?;
-            Ok((0..graph.nodes.len()).map(|id| outline.seconds_alone(&bound, id)).collect())
+        self.with(purpose, sizes, |graph, steps, options| {
+            let bound = steps.outline.sizes(graph, sizes, options)?;
+            Ok((0..graph.nodes.len()).map(|id| steps.outline.seconds_alone(&bound, id)).collect())
         })
     }
 
     /// Of each collective held beside kernels: seconds of its own that the device gives to it, and seconds it takes.
     pub fn seconds_met(&mut self, purpose: Purpose, sizes: &Bindings) -> Result<Vec<[f64; 2]>, PlanError> {
-        self.with(purpose, sizes, |graph, outline, options| {
-            let bound = outline.sizes(graph, sizes, options)?;
-            Ok((0..graph.nodes.len()).map(|id| outline.seconds_met(graph, &bound, id)).collect())
+        self.with(purpose, sizes, |graph, steps, options| {
+            let bound = steps.outline.sizes(graph, sizes, options)?;
+            Ok((0..graph.nodes.len()).map(|id| steps.outline.seconds_met(graph, &bound, id)).collect())
         })
     }
 
     /// How long a plan is thought to take.
     pub fn timing(&mut self, purpose: Purpose, sizes: &Bindings, plan: &Plan) -> Result<Timing, PlanError> {
-        self.with(purpose, sizes, |graph, outline, options| timing(graph, outline, plan, sizes, options))
+        self.with(purpose, sizes, |graph, steps, options| timing(graph, steps, plan, sizes, options))
     }
 
     fn side_mut(&mut self, purpose: Purpose) -> &mut Side {
@@ -447,7 +449,7 @@ impl Planner {
         &mut self,
         purpose: Purpose,
         sizes: &Bindings,
-        f: impl FnOnce(&Graph, &mut Outline, &Options) -> Result<T, PlanError>,
+        f: impl FnOnce(&Graph, &mut StepPlanner, &PlanOptions) -> Result<T, PlanError>,
     ) -> Result<T, PlanError> {
         self.fit_to(purpose, sizes)?;
         let Planner { train, evaluate, options: job, persistent, unhidden, grouped, .. } = self;
@@ -460,7 +462,7 @@ impl Planner {
             |graph: &Graph, node: &Node, sizes: &Bindings| (job.scratch)(graph, node, sizes, job.threads);
         let observe =
             |progress| job.watch.as_ref().map_or(ControlFlow::Continue(()), |watch| watch.see(progress));
-        let options = Options {
+        let options = PlanOptions {
             partials: side.partials,
             memory: job.memory,
             beside: Beside { host: job.host_memory, disk: job.disk },
@@ -476,12 +478,14 @@ impl Planner {
             persistent,
             observe: &observe,
         };
-        let outline = match side.outline.take() {
-            Some(outline) => outline,
-            None if job.writer.is_some() => Outline::with_rule(&side.graph, sizes, &options, Rule::Plain)?,
-            None => Outline::new(&side.graph, sizes, &options)?,
+        let steps = match side.steps.take() {
+            Some(steps) => steps,
+            None if job.writer.is_some() => {
+                StepPlanner::with_rule(&side.graph, sizes, &options, Rule::Plain)?
+            }
+            None => StepPlanner::new(&side.graph, sizes, &options)?,
         };
-        f(&side.graph, side.outline.insert(outline), &options)
+        f(&side.graph, side.steps.insert(steps), &options)
     }
 }
 
@@ -495,12 +499,13 @@ impl PlanSource for Planner {
     }
 
     fn measured(&mut self, purpose: Purpose, sizes: &Bindings, plan: &Plan, seconds: &[f64]) {
-        let expected = self.with(purpose, sizes, |graph, outline, options| {
-            let expected = outline.sizes(graph, sizes, &Options { slower: &[], ..*options })?.seconds;
+        let expected = self.with(purpose, sizes, |graph, steps, options| {
+            let expected =
+                steps.outline.sizes(graph, sizes, &PlanOptions { slower: &[], ..*options })?.seconds;
             let mut sums = vec![(0u32, 0.0); expected.len()];
             for (step, seconds) in plan.steps.iter().zip(seconds) {
                 if let Act::Run { node, .. } = &step.act {
-                    let (calls, sum) = &mut sums[outline.kinds.kind_of[node.index()] as usize];
+                    let (calls, sum) = &mut sums[steps.outline.kinds.kind_of[node.index()] as usize];
                     *calls += 1;
                     *sum += seconds;
                 }
@@ -548,12 +553,12 @@ pub fn evaluated_at_once(batch: usize, partials: usize) -> usize {
 
 fn timing(
     graph: &Graph,
-    outline: &Outline,
+    steps: &StepPlanner,
     plan: &Plan,
     sizes: &Bindings,
-    options: &Options,
+    options: &PlanOptions,
 ) -> Result<Timing, PlanError> {
-    let bound = outline.sizes(graph, sizes, options)?;
-    let seconds = |id: NodeId| outline.seconds_over(graph, &bound, &options.links, id.index());
+    let bound = steps.outline.sizes(graph, sizes, options)?;
+    let seconds = |id: NodeId| steps.outline.seconds_over(graph, &bound, &options.links, id.index());
     Ok(simulate(plan, seconds, &options.links))
 }

@@ -2,10 +2,11 @@
 
 use super::super::run::NewsListener;
 use super::*;
-use crate::sweep::report::csv;
 use crate::sweep::search::tests::sweep;
+use crate::sweep::trials::csv;
 use crate::test_dir::TestDir;
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 /// Comes to a loss that the learning rate, seed and fold decide, and dies after so many news.
 struct Pretender {
@@ -50,7 +51,7 @@ fn drive_on(sweep: &Sweep, dir: &Path, left: u64) -> (Result<bool, Error>, Vec<R
     let mut store = StudyStore::open(dir, sweep).unwrap();
     let mut runner = Pretender { left, ended: Vec::new() };
     let stop = AtomicBool::new(false);
-    let result = drive(sweep, dir, &mut store, &mut runner, &stop, &mut |_| Ok(()));
+    let result = drive(sweep, dir, &mut store, &mut runner, &stop, &mut |_| ControlFlow::Continue(()));
     (result, runner.ended)
 }
 
@@ -110,7 +111,7 @@ fn a_trial_is_worth_the_mean_of_its_folds() {
     let values: Vec<&Vec<f64>> = records.iter().map(|record| &record.last().unwrap().1).collect();
     assert_eq!(values[1], &[0.0, 0.1, 0.2]);
     assert_eq!((best(&sweep, &records).unwrap().number, values[0].len()), (1, 3));
-    let table = crate::sweep::report::table(&sweep, &records, 10);
+    let table = crate::sweep::trials::table(&sweep, &records, 10);
     let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(rows[0][..5], ["trial", "state", "steps", "loss", "spread"]);
     assert_eq!(rows[1][..5], ["1", "complete", "1", "0.1000", "0.1000"]);

@@ -2,11 +2,12 @@
 
 use super::{Planner, timing};
 use crate::budget::bound::Bound;
+use crate::budget::residences::all_away;
 use crate::document::error::PlanError;
 use crate::document::job::Purpose;
 use crate::document::plan::Tier;
 use crate::document::residence::Persistent;
-use crate::step::make::Options;
+use crate::step::options::PlanOptions;
 use gulliver_graph::dim::Bindings;
 
 impl Planner {
@@ -21,10 +22,10 @@ impl Planner {
     pub fn bound(&mut self, sizes: &Bindings) -> Result<Bound, PlanError> {
         let slice = self.evaluated_at(sizes);
         let mut most =
-            self.with(Purpose::Train, sizes, |graph, outline, options| outline.bound(graph, sizes, options))?;
+            self.with(Purpose::Train, sizes, |graph, steps, options| steps.bound(graph, sizes, options))?;
         if self.evaluate.is_some() {
-            let other = self.with(Purpose::Evaluate, &slice, |graph, outline, options| {
-                outline.bound(graph, &slice, options)
+            let other = self.with(Purpose::Evaluate, &slice, |graph, steps, options| {
+                steps.bound(graph, &slice, options)
             })?;
             if other.bytes > most.bytes {
                 most = other;
@@ -41,12 +42,12 @@ impl Planner {
         let Some(budget) = self.options.memory else { return Ok(state) };
         let Some(largest) = self.options.largest.clone() else { return Ok(budget) };
         let slice = self.evaluated_at(&largest);
-        let mut most = self.with(Purpose::Train, &largest, |graph, outline, options| {
-            outline.resident(graph, &largest, options)
+        let mut most = self.with(Purpose::Train, &largest, |graph, steps, options| {
+            steps.resident(graph, &largest, options)
         })?;
         if self.evaluate.is_some() {
-            most = most.max(self.with(Purpose::Evaluate, &slice, |graph, outline, options| {
-                outline.resident(graph, &slice, options)
+            most = most.max(self.with(Purpose::Evaluate, &slice, |graph, steps, options| {
+                steps.resident(graph, &slice, options)
             })?);
         }
         Ok(budget.min(with_slack(most)).max(state))
@@ -55,15 +56,15 @@ impl Planner {
     /// Seconds of a step with a plan that was found in a hurry, if there is one within the budget.
     pub fn try_out(&mut self, sizes: &Bindings) -> Result<f64, PlanError> {
         self.check_bound(sizes)?;
-        let (seconds, persistent) = self.with(Purpose::Train, sizes, |graph, outline, options| {
-            let (persistent, plan) = outline.settle_simply(graph, sizes, options)?;
-            let options = Options { persistent: &persistent, ..*options };
-            Ok((timing(graph, outline, &plan, sizes, &options)?.seconds, persistent))
+        let (seconds, persistent) = self.with(Purpose::Train, sizes, |graph, steps, options| {
+            let (persistent, plan) = steps.place_weights_simply(graph, sizes, options)?;
+            let options = PlanOptions { persistent: &persistent, ..*options };
+            Ok((timing(graph, steps, &plan, sizes, &options)?.seconds, persistent))
         })?;
         if self.evaluate.is_some() {
             let slice = self.evaluated_at(sizes);
-            self.with(Purpose::Evaluate, &slice, |graph, outline, options| {
-                outline.plan(graph, &slice, &Options { persistent: &persistent, ..*options })
+            self.with(Purpose::Evaluate, &slice, |graph, steps, options| {
+                steps.plan(graph, &slice, &PlanOptions { persistent: &persistent, ..*options })
             })?;
         }
         Ok(seconds)
@@ -73,8 +74,7 @@ impl Planner {
     /// states leaving the device if other tiers allow.
     pub fn smallest(&mut self, sizes: &Bindings) -> Result<u64, PlanError> {
         let here = Persistent::of(self.graph(Purpose::Train))?;
-        let away =
-            self.with(Purpose::Train, sizes, |graph, outline, options| outline.all_away(graph, options))?;
+        let away = self.with(Purpose::Train, sizes, |graph, _, options| all_away(graph, options))?;
         let slice = self.evaluated_at(sizes);
         let mut least: Option<u64> = None;
         for persistent in [away, Some(here)].into_iter().flatten() {
@@ -82,18 +82,18 @@ impl Planner {
             if least.is_some_and(|least| least <= persistent.ends[Tier::Device as usize]) {
                 break;
             }
-            let mut needed = self.with(Purpose::Train, sizes, |graph, outline, options| {
-                let options = Options { memory: None, persistent: &persistent, ..*options };
-                outline.smallest(graph, sizes, &options)
+            let mut needed = self.with(Purpose::Train, sizes, |graph, steps, options| {
+                let options = PlanOptions { memory: None, persistent: &persistent, ..*options };
+                steps.smallest(graph, sizes, &options)
             })?;
             if self.evaluate.is_some() {
-                needed = self.with(Purpose::Evaluate, &slice, |graph, outline, options| {
-                    let limited = Options { memory: Some(needed), persistent: &persistent, ..*options };
-                    match outline.plan(graph, &slice, &limited) {
+                needed = self.with(Purpose::Evaluate, &slice, |graph, steps, options| {
+                    let limited = PlanOptions { memory: Some(needed), persistent: &persistent, ..*options };
+                    match steps.plan(graph, &slice, &limited) {
                         Ok(_) => Ok(needed),
                         Err(PlanError::DoesNotFit { .. } | PlanError::TierFull { .. }) => {
-                            let options = Options { memory: None, ..limited };
-                            Ok(outline.smallest(graph, &slice, &options)?.max(needed))
+                            let options = PlanOptions { memory: None, ..limited };
+                            Ok(steps.smallest(graph, &slice, &options)?.max(needed))
                         }
                         Err(e) => Err(e),
                     }

@@ -2,10 +2,11 @@
 //! cut it serves one size, and is exchanged when another is met.
 
 use super::partitions::{Partition, Partitions};
+use crate::budget::planner::StepPlanner;
 use crate::document::error::PlanError;
 use crate::document::shard::Shard;
 use crate::step::order::Turn;
-use crate::step::outline::{Outline, slice_of};
+use crate::step::outline::slice_of;
 use crate::time::cost::Measured;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Value};
@@ -22,7 +23,7 @@ pub(crate) struct Side {
     /// The job's graph, if this is one of several devices' shares of it.
     pub(super) whole: Option<Arc<Graph>>,
     /// Made for the first sizes met: they decide which order needs least memory.
-    pub(super) outline: Option<Outline>,
+    pub(super) steps: Option<StepPlanner>,
     /// How long kernels took, for plans made from then on.
     pub(super) measured: Measured,
     /// Where graphs come from, if each serves one size.
@@ -39,7 +40,7 @@ struct CutSide {
     /// The device's shard of each input.
     shards: Arc<HashMap<Value, Shard>>,
     /// Outlines and measured times of graphs for other sizes, the last used at the end.
-    shelf: Vec<(Bindings, Option<Outline>, Measured)>,
+    shelf: Vec<(Bindings, Option<StepPlanner>, Measured)>,
 }
 
 /// Sizes whose outlines and measured times are kept.
@@ -48,8 +49,8 @@ const SHELF: usize = 16;
 impl Side {
     pub(super) fn new(graph: Graph, partials: u32) -> Side {
         let graph = Arc::new(graph);
-        let (outline, measured) = (None, Measured::default());
-        Side { graph, partials, turns: None, whole: None, outline, measured, cut: None }
+        let (steps, measured) = (None, Measured::default());
+        Side { graph, partials, turns: None, whole: None, steps, measured, cut: None }
     }
 
     /// A device's share of a cut, ready for inputs of these sizes (of one partial).
@@ -61,9 +62,9 @@ impl Side {
     ) -> Result<Side, PlanError> {
         let Partition { graph, shards } = partitions.share(device, &sizes)?;
         let whole = Some(Arc::clone(&partitions.whole));
-        let (outline, measured) = (None, Measured::default());
+        let (steps, measured) = (None, Measured::default());
         let cut = Some(CutSide { partitions, device, sizes, shards, shelf: Vec::new() });
-        Ok(Side { graph, partials, turns: None, whole, outline, measured, cut })
+        Ok(Side { graph, partials, turns: None, whole, steps, measured, cut })
     }
 
     /// Exchanges the graph for the one that serves these sizes, where graphs serve one size.
@@ -75,15 +76,15 @@ impl Side {
         }
         let Partition { graph, shards } = cut.partitions.share(cut.device, &slice)?;
         let known = cut.shelf.iter().position(|(sizes, ..)| *sizes == slice);
-        let (_, outline, measured) = known.map(|at| cut.shelf.remove(at)).unwrap_or_default();
+        let (_, steps, measured) = known.map(|at| cut.shelf.remove(at)).unwrap_or_default();
         if cut.shelf.len() == SHELF {
             cut.shelf.remove(0);
         }
         let before = std::mem::replace(&mut cut.sizes, slice);
-        let had = (self.outline.take(), std::mem::replace(&mut self.measured, measured));
+        let had = (self.steps.take(), std::mem::replace(&mut self.measured, measured));
         cut.shelf.push((before, had.0, had.1));
         cut.shards = shards;
-        (self.graph, self.outline) = (graph, outline);
+        (self.graph, self.steps) = (graph, steps);
         Ok(())
     }
 

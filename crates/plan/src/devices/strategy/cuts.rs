@@ -14,10 +14,17 @@ use std::sync::Arc;
 /// The devices as the search for cuts sees them.
 pub(super) fn machine(set: &DeviceSet) -> Devices {
     Devices {
-        units: set.devices.iter().map(|d| Unit { rates: d.rates, memory: d.memory }).collect(),
+        units: (0..).zip(&set.devices).map(|(rank, device)| unit(rank, device)).collect(),
         bandwidth: set.first().links.from_peers,
         topology: set.first().topology.as_deref().cloned(),
     }
+}
+
+/// A device as the search for cuts sees it. Bytes beyond its memory are written to the host and read once a step.
+fn unit(rank: u32, device: &DeviceOptions) -> Unit {
+    let topology = device.topology.as_ref();
+    let links = topology.map_or(device.links, |topology| topology.seen_by(rank, device.links));
+    Unit { rates: device.rates, memory: device.memory, spill: 1.0 / links.to_host + 1.0 / links.to_device }
 }
 
 /// Every node cut by a named rule, over all devices.

@@ -20,6 +20,6 @@ pub(super) static STRATEGY: Strategy = Strategy {
             None => pipelined(train, evaluation, set, sizes, even),
         };
         let all = found.into_iter().map(Some).chain([None]);
-        quickest(all.map(|packs| Ok(Shared::same(made(packs)?))), graphs, set, 1.0)
+        quickest(all.map(|packs| Ok(Shared::same(made(packs)?))), graphs, set)
     },
 };

@@ -21,6 +21,7 @@ pub use data::replicated;
 pub use pipelines::{Pipelined, packs, pipelined, pipelined_as};
 pub use zero::sharded;
 
+use crate::devices::cut::WORTH;
 use crate::devices::error::JobPlanError;
 use crate::devices::options::{DeviceOptions, ForEach};
 use crate::devices::planner::Planner;
@@ -208,12 +209,11 @@ pub fn fastest(graphs: &JobGraphs, set: &DeviceSet) -> Result<Candidate, JobPlan
     first.ok_or_else(|| unable.swap_remove(0).1)
 }
 
-/// Of several variants the one with the shortest step; a later one must be `worth` times as fast as the best before it.
+/// Of several variants the one with the shortest step. More devices than the best before uses must be [worth](WORTH) it.
 fn quickest(
     variants: impl Iterator<Item = Result<Shared, JobPlanError>>,
     graphs: &JobGraphs,
     set: &DeviceSet,
-    worth: f64,
 ) -> Result<Shared, JobPlanError> {
     let mut best: Option<(f64, Shared)> = None;
     let mut failed = None;
@@ -223,8 +223,13 @@ fn quickest(
             Ok((predict(&*set.for_each, &mut shared.planners, &sizes)?.together.seconds, shared))
         });
         match timed {
-            Ok(new) if best.as_ref().is_none_or(|(least, _)| new.0 * worth < *least) => best = Some(new),
-            Ok(_) => {}
+            Ok(new) => {
+                let worth = |devices: usize| if new.1.planners.len() > devices { WORTH } else { 1.0 };
+                let faster = |(least, best): &(f64, Shared)| new.0 * worth(best.planners.len()) < *least;
+                if best.as_ref().is_none_or(faster) {
+                    best = Some(new);
+                }
+            }
             Err(e) if e.is_interrupted() => return Err(e),
             Err(e) => failed = Some(e),
         }

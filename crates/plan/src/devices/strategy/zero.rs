@@ -19,7 +19,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
     plan: |graphs: &JobGraphs, set: &DeviceSet| {
         // Weights gathered for the forward pass are kept for the backward pass, or gathered twice.
         let made = |keep| Ok(Shared::same(sharded(&graphs.train, Some(&graphs.evaluation), set, keep)?));
-        quickest([true, false].into_iter().map(made), graphs, set, 1.0)
+        quickest([true, false].into_iter().map(made), graphs, set)
     },
 };
 
