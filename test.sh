@@ -24,9 +24,11 @@ RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 echo "== rooms: data walks one way"
 deps() { cargo tree --package "$1" --edges normal --depth 1 --prefix none --format '{p}' --locked | tail -n +2 | cut -d' ' -f1; }
 refuse() { if deps "$1" | grep -qx "$2"; then echo "test.sh: $1 must not depend on $2" >&2; exit 1; fi; }
-for room in gulliver-plan gulliver-run gulliver; do refuse gulliver-graph "$room"; done
-for room in gulliver-run gulliver; do refuse gulliver-plan "$room"; done
-refuse gulliver-run gulliver
+for room in gulliver-plan gulliver-oracle gulliver-run gulliver; do refuse gulliver-graph "$room"; done
+for room in gulliver-oracle gulliver-run gulliver; do refuse gulliver-plan "$room"; done
+for room in gulliver-run gulliver; do refuse gulliver-oracle "$room"; done
+for room in gulliver-oracle gulliver; do refuse gulliver-run "$room"; done
+for room in gulliver-graph gulliver-plan gulliver-oracle gulliver-run gulliver; do refuse "$room" gulliver-lab; done
 for printer in clap indicatif; do refuse gulliver-run "$printer"; done
 echo "== tests"
 cargo test --workspace --locked

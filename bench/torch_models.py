@@ -1,4 +1,4 @@
-"""The models of the reference workloads in PyTorch. Those of `gulliver bench` have the same layers and parameters."""
+"""The models of the reference workloads in PyTorch. Those of `lab bench` have the same layers and parameters."""
 import torch
 from torch import nn
 from torch.nn import functional as F

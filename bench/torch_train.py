@@ -4,7 +4,7 @@
 usage: torch_train.py WORKLOAD [--variant NAME] [--threads N] [--seconds S] [--set SETTING=NUMBER]... [--batch N]
        [--length N]
 
-The workloads are those of `gulliver bench`: the same models, shapes, loss and optimizers, one batch of
+The workloads are those of `lab bench`: the same models, shapes, loss and optimizers, one batch of
 random numbers used for every step, two or three steps to warm up. A variant is a way to make PyTorch faster. Prints
 JSON lines: `first_step` as soon as the first step is done, then `workload`.
 """

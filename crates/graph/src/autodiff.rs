@@ -12,7 +12,7 @@ pub fn differentiate(
     g: &mut Builder,
     loss: Value,
     wrt: &[Value],
-    stage: u32,
+    objective: u32,
 ) -> Result<Vec<Option<Value>>, GraphError> {
     let info = g.graph().value(loss);
     if !info.ty.shape.is_empty() {
@@ -22,7 +22,7 @@ pub fn differentiate(
     let nodes = g.graph().nodes.len();
     let depends = dependents(g, wrt);
     let mut grads: Vec<Option<Value>> = vec![None; g.graph().values.len()];
-    g.enter(Phase::Backward, stage);
+    g.enter(Phase::Backward, objective);
     let ty = g.ty(loss).clone();
     let seed = g.scope("loss_scale", |g| g.input("", Role::Hyper(1.0), ty))?;
     grads[loss.index()] = Some(seed);
@@ -49,7 +49,7 @@ pub fn differentiate(
         });
         dins?;
     }
-    g.enter(Phase::Forward, stage);
+    g.enter(Phase::Forward, objective);
     Ok(wrt.iter().map(|v| grads[v.index()]).collect())
 }
 

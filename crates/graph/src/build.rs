@@ -19,7 +19,7 @@ pub struct Builder {
     /// The input whose newest value a value is.
     carried: HashMap<Value, Value>,
     phase: Phase,
-    stage: u32,
+    objective: u32,
     training: bool,
     /// Whether examples have weights.
     weighs_examples: bool,
@@ -37,7 +37,7 @@ impl Builder {
             current: HashMap::new(),
             carried: HashMap::new(),
             phase: Phase::Forward,
-            stage: 0,
+            objective: 0,
             training,
             weighs_examples: false,
             streams: HashMap::new(),
@@ -93,9 +93,9 @@ impl Builder {
     }
 
     /// Nodes pushed from now on belong to this phase of this objective.
-    pub fn enter(&mut self, phase: Phase, stage: u32) {
+    pub fn enter(&mut self, phase: Phase, objective: u32) {
         self.phase = phase;
-        self.stage = stage;
+        self.objective = objective;
     }
 
     pub(crate) fn path(&self, name: &str) -> String {
@@ -214,7 +214,8 @@ impl Builder {
             let ty = Type { dtype, shape };
             outs.push(self.add_value(ValueInfo { name, ty, origin: Origin::Node { node, output } }));
         }
-        let node = Node { op, ins: ins.to_vec(), outs: outs.clone(), phase: self.phase, stage: self.stage };
+        let node =
+            Node { op, ins: ins.to_vec(), outs: outs.clone(), phase: self.phase, objective: self.objective };
         self.graph.nodes.push(node);
         Ok(outs)
     }

@@ -7,6 +7,9 @@ use std::fmt;
 use std::ops::{Add, Mul, Sub};
 use std::sync::Arc;
 
+/// The symbol of the batch dimension, along which data is sliced into partials.
+pub const BATCH: &str = "batch";
+
 /// An extent: a constant, or a polynomial of symbols.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Dim {

@@ -11,12 +11,13 @@ use crate::op::dropout::Dropout;
 use crate::op::expand::Expand;
 use crate::op::fill::Fill;
 use crate::op::map::{Function, Map};
-use crate::op::reduce::{Kind, Reduce};
+use crate::op::reduce::Reduce;
 use crate::op::reshape::Reshape;
 use crate::op::select::Select;
 use crate::op::size::Size;
 use crate::op::transpose::Transpose;
 use crate::op::zip::{Binary, Zip};
+use crate::spec::ReduceKind;
 
 type Built = Result<Value, GraphError>;
 
@@ -140,27 +141,30 @@ impl Builder {
         let one = Dim::from(1);
         let repeated = |d: &usize| *d < skip || (to[d - skip] == one && from[*d] != one);
         let axes: Vec<usize> = (0..from.len()).filter(repeated).collect();
-        let sum =
-            if axes.is_empty() { x } else { self.push1(Reduce { kind: Kind::Sum, axes, keep: true }, &[x])? };
+        let sum = if axes.is_empty() {
+            x
+        } else {
+            self.push1(Reduce { kind: ReduceKind::Sum, axes, keep: true }, &[x])?
+        };
         self.reshape(sum, &to)
     }
 
     /// Sum over axes.
     pub fn sum(&mut self, x: Value, axes: &[usize], keep: bool) -> Built {
-        self.reduce(Kind::Sum, x, axes, keep)
+        self.reduce(ReduceKind::Sum, x, axes, keep)
     }
 
     /// Largest element over axes.
     pub fn max(&mut self, x: Value, axes: &[usize], keep: bool) -> Built {
-        self.reduce(Kind::Max, x, axes, keep)
+        self.reduce(ReduceKind::Max, x, axes, keep)
     }
 
     /// Smallest element over axes.
     pub fn min(&mut self, x: Value, axes: &[usize], keep: bool) -> Built {
-        self.reduce(Kind::Min, x, axes, keep)
+        self.reduce(ReduceKind::Min, x, axes, keep)
     }
 
-    fn reduce(&mut self, kind: Kind, x: Value, axes: &[usize], keep: bool) -> Built {
+    fn reduce(&mut self, kind: ReduceKind, x: Value, axes: &[usize], keep: bool) -> Built {
         let mut axes = axes.to_vec();
         axes.sort_unstable();
         self.push1(Reduce { kind, axes, keep }, &[x])

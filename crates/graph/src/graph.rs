@@ -161,7 +161,7 @@ pub struct Node {
     /// Forward, backward or update.
     pub phase: Phase,
     /// Which objective of the step it belongs to (0 unless a model has several losses).
-    pub stage: u32,
+    pub objective: u32,
 }
 
 /// Values and the nodes that make them, in topological order.

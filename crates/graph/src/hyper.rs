@@ -66,8 +66,8 @@ pub fn range(name: &str) -> Range {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lr::SCHEDULES;
     use crate::optim::OPTIMIZERS;
-    use crate::schedule::SCHEDULES;
 
     #[test]
     fn every_hyper_parameter_has_a_range_that_holds_its_default() {

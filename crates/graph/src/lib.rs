@@ -1,19 +1,21 @@
 //! What is computed. Pure: no files, threads, clocks, prints or `unsafe`.
 #![forbid(unsafe_code)]
 
+pub mod array;
 pub mod autodiff;
 pub mod build;
-pub mod chain;
 pub mod dim;
 pub mod dtype;
 pub mod function;
-pub mod fuse;
+pub mod fuse_elementwise;
 pub mod graph;
 pub mod hyper;
 pub mod indexing;
 pub mod interpret;
+pub mod kinds;
 pub mod layer;
 pub mod loss;
+pub mod lr;
 pub mod model;
 pub mod nearest;
 pub mod normalize;
@@ -21,7 +23,6 @@ pub mod op;
 pub mod optim;
 pub mod random;
 pub mod recurrent;
-pub mod schedule;
 pub mod spec;
 pub mod tensor;
 pub mod text;

@@ -115,7 +115,7 @@ mod tests {
     use crate::dtype::DType;
     use crate::graph::Type;
     use crate::interpret::interpret;
-    use crate::random::Stream;
+    use crate::random::RandomStream;
     use crate::tensor::Tensor;
 
     type Shapes<'a> = &'a [(DType, &'a [usize])];
@@ -133,7 +133,7 @@ mod tests {
             .collect();
         let outs = build(&mut g, &ins).unwrap();
         let values = interpret(&g.finish(), &Bindings::new(), |v, shape| {
-            let stream = Stream::new(9, v.index() as u64, 0);
+            let stream = RandomStream::new(9, v.index() as u64, 0);
             let element = |i: u64| match types[v.index()].0 {
                 DType::Bool => stream.below(i, 2) as f64,
                 _ => f64::from(stream.normal_at(i)),

@@ -18,7 +18,7 @@ use crate::op::update_sgd::UpdateSgd;
 pub const STEP: &str = "step";
 
 /// One optimizer a user can name.
-pub struct Row {
+pub struct OptimizerRow {
     /// The name in job files.
     pub name: &'static str,
     /// One line for people.
@@ -47,50 +47,50 @@ fn rule(update: impl Update + Into<Op>) -> Rule {
 }
 
 /// Every optimizer, with PyTorch's defaults.
-pub const OPTIMIZERS: &[Row] = &[
-    Row {
+pub const OPTIMIZERS: &[OptimizerRow] = &[
+    OptimizerRow {
         name: "sgd",
         help: "stochastic gradient descent; keeps a momentum buffer only if momentum is not zero",
         hypers: &[("lr", 1e-3), ("momentum", 0.0), ("dampening", 0.0), ("weight_decay", 0.0)],
         choices: &["nesterov"],
         make: |on| rule(UpdateSgd { momentum: on("momentum"), nesterov: on("nesterov") }),
     },
-    Row {
+    OptimizerRow {
         name: "adam",
         help: "running means of gradient and square; weight decay through the gradient",
         hypers: &[("lr", 1e-3), ("beta1", 0.9), ("beta2", 0.999), ("eps", 1e-8), ("weight_decay", 0.0)],
         choices: &["amsgrad"],
         make: |on| rule(UpdateAdam { decoupled: false, amsgrad: on("amsgrad") }),
     },
-    Row {
+    OptimizerRow {
         name: "adamw",
         help: "adam with weight decay applied to the weight itself",
         hypers: &[("lr", 1e-3), ("beta1", 0.9), ("beta2", 0.999), ("eps", 1e-8), ("weight_decay", 0.01)],
         choices: &["amsgrad"],
         make: |on| rule(UpdateAdam { decoupled: true, amsgrad: on("amsgrad") }),
     },
-    Row {
+    OptimizerRow {
         name: "adadelta",
         help: "step sizes from the history of steps and gradients",
         hypers: &[("lr", 1.0), ("rho", 0.9), ("eps", 1e-6), ("weight_decay", 0.0)],
         choices: &[],
         make: |_| rule(UpdateAdadelta {}),
     },
-    Row {
+    OptimizerRow {
         name: "adagrad",
         help: "divides by the root of the sum of squared gradients",
         hypers: &[("lr", 1e-2), ("lr_decay", 0.0), ("eps", 1e-10), ("weight_decay", 0.0)],
         choices: &[],
         make: |_| rule(UpdateAdagrad {}),
     },
-    Row {
+    OptimizerRow {
         name: "rmsprop",
         help: "divides by the root of a running mean of squared gradients",
         hypers: &[("lr", 1e-2), ("alpha", 0.99), ("eps", 1e-8), ("weight_decay", 0.0), ("momentum", 0.0)],
         choices: &["centered"],
         make: |on| rule(UpdateRmsprop { centered: on("centered"), momentum: on("momentum") }),
     },
-    Row {
+    OptimizerRow {
         name: "lion",
         help: "steps of one size in the direction of a momentum's sign",
         hypers: &[("lr", 1e-4), ("beta1", 0.9), ("beta2", 0.99), ("weight_decay", 0.0)],

@@ -15,7 +15,7 @@ pub fn philox(key: [u32; 2], counter: [u32; 4]) -> [u32; 4] {
     [c0, c1, c2, c3]
 }
 
-/// FNV-1a, 64 bits: turns the name of a purpose or a node into a number for [`Stream::new`].
+/// FNV-1a, 64 bits: turns the name of a purpose or a node into a number for [`RandomStream::new`].
 pub fn hash_name(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))
 }
@@ -25,18 +25,18 @@ pub fn hash_name(name: &str) -> u64 {
 /// All readers of one stream (`u32_at`, `normal_at`, `below`…) draw from the same words: use one
 /// kind of reader per stream, and a different purpose or index for everything independent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stream {
+pub struct RandomStream {
     key: [u32; 2],
     salt: [u32; 2],
 }
 
-impl Stream {
+impl RandomStream {
     /// The stream of this seed, purpose (see [`hash_name`]) and index (a step, an epoch, an example).
-    pub fn new(seed: u64, purpose: u64, index: u64) -> Stream {
+    pub fn new(seed: u64, purpose: u64, index: u64) -> RandomStream {
         let [p0, p1] = halves(purpose);
         let [i0, i1] = halves(index);
         let [a, b, c, d] = philox(halves(seed), [p0, p1, i0, i1]);
-        Stream { key: [a, b], salt: [c, d] }
+        RandomStream { key: [a, b], salt: [c, d] }
     }
 
     /// The key and the upper half of the counter of every block, for kernels that make many at once.
@@ -76,7 +76,7 @@ impl Stream {
         if lane == pair { cosine } else { sine }
     }
 
-    /// Normals `4 * block` to `4 * block + 3`, equal to four calls of [`Stream::normal_at`].
+    /// Normals `4 * block` to `4 * block + 3`, equal to four calls of [`RandomStream::normal_at`].
     pub fn normal_block(&self, block: u64) -> [f32; 4] {
         let [a, b, c, d] = self.block(block);
         let (n0, n1) = box_muller(a, b);
@@ -218,10 +218,10 @@ mod tests {
 
     #[test]
     fn streams_differ_in_every_argument() {
-        let base = Stream::new(1, 2, 3);
-        assert_eq!(base, Stream::new(1, 2, 3));
+        let base = RandomStream::new(1, 2, 3);
+        assert_eq!(base, RandomStream::new(1, 2, 3));
         for other in [(2, 2, 3), (1, 3, 3), (1, 2, 4), (1 | 1 << 40, 2, 3), (1, 2 | 1 << 40, 3)] {
-            assert_ne!(base, Stream::new(other.0, other.1, other.2));
+            assert_ne!(base, RandomStream::new(other.0, other.1, other.2));
         }
         let far = 1u64 << 40;
         assert_ne!(base.u32_at(0), base.u32_at(far));
@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn moments_are_right() {
         let n = 200_000u64;
-        let stream = Stream::new(7, hash_name("moments"), 0);
+        let stream = RandomStream::new(7, hash_name("moments"), 0);
         let mean = |f: &dyn Fn(u64) -> f64| (0..n).map(f).sum::<f64>() / n as f64;
         assert!((mean(&|i| stream.uniform_at(i).into()) - 0.5).abs() < 3e-3);
         for (power, expected) in [(1, 0.0), (2, 1.0), (3, 0.0), (4, 3.0)] {
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn bits_are_pinned() {
-        let stream = Stream::new(42, hash_name("pin"), 1);
+        let stream = RandomStream::new(42, hash_name("pin"), 1);
         let bits: Vec<u32> = (0..4).map(|i| stream.normal_at(i).to_bits()).collect();
         assert_eq!(bits, [0xbdcc9657, 0xbf76dc61, 0x3f70805c, 0x3ee33f27]);
     }
@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn permutations_are_permutations() {
         for n in [0, 1, 2, 3, 10, 1000] {
-            let mut order = Stream::new(5, 6, u64::from(n)).permutation(n);
+            let mut order = RandomStream::new(5, 6, u64::from(n)).permutation(n);
             assert!(n < 10 || !order.is_sorted());
             order.sort_unstable();
             assert_eq!(order, (0..n).collect::<Vec<_>>());
@@ -273,7 +273,7 @@ mod tests {
         // Every one of the six orders of three things turns up about equally often.
         let mut counts = std::collections::BTreeMap::new();
         for i in 0..6000 {
-            *counts.entry(Stream::new(9, 9, i).permutation(3)).or_insert(0u32) += 1;
+            *counts.entry(RandomStream::new(9, 9, i).permutation(3)).or_insert(0u32) += 1;
         }
         assert!(counts.len() == 6 && counts.values().all(|&c| (850..1150).contains(&c)), "{counts:?}");
     }

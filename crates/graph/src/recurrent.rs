@@ -119,7 +119,7 @@ mod tests {
     use crate::dim::Bindings;
     use crate::graph::Init;
     use crate::interpret::interpret;
-    use crate::random::Stream;
+    use crate::random::RandomStream;
     use crate::tensor::Tensor;
 
     const BATCH: usize = 3;
@@ -148,7 +148,7 @@ mod tests {
             if shape.is_empty() {
                 return Tensor::scalar(1.0);
             }
-            let stream = Stream::new(5, v.index() as u64, 0);
+            let stream = RandomStream::new(5, v.index() as u64, 0);
             let count = shape.iter().product::<usize>() as u64;
             Tensor::new(shape, (0..count).map(|i| f64::from(stream.normal_at(i))).collect())
         })

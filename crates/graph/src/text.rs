@@ -25,7 +25,7 @@ impl fmt::Display for Graph {
             let outs: Vec<String> = node.outs.iter().map(|v| format!("%{}", v.0)).collect();
             let name = node.outs.first().map_or("", |v| &self.value(*v).name);
             let op = serde_json::to_string(&node.op).map_err(|_| fmt::Error)?;
-            write!(f, "{} = {name} {} {} {op}", outs.join(" "), phase_text(node.phase), node.stage)?;
+            write!(f, "{} = {name} {} {} {op}", outs.join(" "), phase_text(node.phase), node.objective)?;
             for v in &node.ins {
                 write!(f, " %{}", v.0)?;
             }
@@ -130,7 +130,7 @@ impl Reader {
         let outs = outs.split(' ').map(value).collect::<Result<Vec<_>, _>>()?;
         let mut words = rest.splitn(4, ' ');
         let mut word =
-            || words.next().ok_or_else(|| "a node needs a name, phase, stage and operator".to_string());
+            || words.next().ok_or_else(|| "a node needs a name, phase, objective and operator".to_string());
         let name = word()?.to_string();
         let phase = match word()? {
             "forward" => Phase::Forward,
@@ -138,7 +138,7 @@ impl Reader {
             "update" => Phase::Update,
             other => return Err(format!("`{other}` is not a phase")),
         };
-        let stage = word()?.parse().map_err(|_| "the stage is not a number")?;
+        let objective = word()?.parse().map_err(|_| "the objective is not a number")?;
         let rest = word()?;
         let mut ops = serde_json::Deserializer::from_str(rest).into_iter::<Op>();
         let op = ops.next().ok_or("no operator")?.map_err(|e| e.to_string())?;
@@ -153,7 +153,7 @@ impl Reader {
             let name = if output == 0 { name.clone() } else { format!("{name}.{output}") };
             self.define(*v, ValueInfo { name, ty, origin: Origin::Node { node, output } })?;
         }
-        self.graph.nodes.push(Node { op, ins, outs, phase, stage });
+        self.graph.nodes.push(Node { op, ins, outs, phase, objective });
         Ok(())
     }
 

@@ -3,9 +3,9 @@
 
 use crate::autodiff::differentiate;
 use crate::build::Builder;
-use crate::chain::fuse_elementwise;
+use crate::fuse_elementwise::fuse_elementwise;
 use crate::graph::{Graph, GraphError, Phase, Value};
-use crate::model::{Built, Model, Objective};
+use crate::model::{Architecture, Built, Objective};
 use crate::optim::{Optimizer, clip_by_norm, clip_by_value};
 
 /// How gradients are limited before the update.
@@ -24,7 +24,7 @@ pub enum Clip {
 /// Outputs are `loss`, `grad_norm` if clipped by norm, and the model's scalar metrics; those of models
 /// with several objectives are named under the objective's name (`generator.loss`).
 pub fn training_graph(
-    model: &dyn Model,
+    model: &dyn Architecture,
     optimizers: &[Optimizer],
     clip: Option<Clip>,
 ) -> Result<Graph, GraphError> {
@@ -33,7 +33,7 @@ pub fn training_graph(
 
 /// [`training_graph`] before fusion, with every operator a node of its own. Both give the same bits.
 pub fn plain_training_graph(
-    model: &dyn Model,
+    model: &dyn Architecture,
     optimizers: &[Optimizer],
     clip: Option<Clip>,
 ) -> Result<Graph, GraphError> {
@@ -46,20 +46,20 @@ pub fn plain_training_graph(
     }
     let mut g = Builder::new(true);
     for (k, objective) in objectives.iter().enumerate() {
-        let stage = k as u32;
-        g.enter(Phase::Forward, stage);
+        let number = k as u32;
+        g.enter(Phase::Forward, number);
         let built = model.objective(k, &mut g)?;
         let weights = trained(&g, objective);
         let current: Vec<Value> = weights.iter().map(|w| g.newest(*w)).collect();
-        let grads = differentiate(&mut g, built.loss, &current, stage)?;
-        g.enter(Phase::Update, stage);
+        let grads = differentiate(&mut g, built.loss, &current, number)?;
+        g.enter(Phase::Update, number);
         // A weight that the loss does not reach stays as it is.
         let pairs = weights.iter().zip(grads).filter_map(|(w, grad)| grad.map(|grad| (*w, grad)));
         let (weights, grads): (Vec<Value>, Vec<Value>) = pairs.unzip();
         let scope = if optimizers.len() > 1 { objective.name } else { "" };
         let optimizer = &optimizers[k.min(optimizers.len() - 1)];
         let norm = under(&mut g, scope, |g| update(g, optimizer, clip, &weights, grads))?;
-        g.enter(Phase::Forward, stage);
+        g.enter(Phase::Forward, number);
         name_outputs(&mut g, objective, objectives.len(), &built, true);
         if let Some(norm) = norm {
             g.output(&output_name(objective, objectives.len(), "grad_norm"), norm);
@@ -69,7 +69,7 @@ pub fn plain_training_graph(
 }
 
 /// Losses and metrics without training: running statistics, no dropout, nothing carried.
-pub fn evaluation_graph(model: &dyn Model) -> Result<Graph, GraphError> {
+pub fn evaluation_graph(model: &dyn Architecture) -> Result<Graph, GraphError> {
     let objectives = model.objectives();
     let mut g = Builder::new(false);
     for (k, objective) in objectives.iter().enumerate() {
@@ -81,7 +81,7 @@ pub fn evaluation_graph(model: &dyn Model) -> Result<Graph, GraphError> {
 }
 
 /// Predictions alone; needs no targets.
-pub fn forward_graph(model: &dyn Model) -> Result<Graph, GraphError> {
+pub fn forward_graph(model: &dyn Architecture) -> Result<Graph, GraphError> {
     let mut g = Builder::new(false);
     for (name, value) in model.forward(&mut g)? {
         g.output(&name, value);

@@ -8,7 +8,7 @@ use crate::op::OpError;
 use crate::op::adaptive_avg_pool::AdaptiveAvgPool;
 use crate::op::avg_pool::AvgPool;
 use crate::op::bilinear::{Bilinear, Stretch};
-use crate::op::conv::{Conv, Rotation};
+use crate::op::conv::{Conv, ConvRotation};
 use crate::op::max_pool::MaxPool;
 use crate::op::upsample::Upsample;
 use crate::op::window::{ConvWindow, PoolWindow};
@@ -74,7 +74,7 @@ impl ConvOptions {
 impl Builder {
     /// Convolution of `x` [n, c, …] with `w` [o, c/groups, k…].
     pub fn conv(&mut self, x: Value, w: Value, options: &ConvOptions) -> Built {
-        let op = Conv { rotation: Rotation::Forward, window: options.windows(), groups: options.groups };
+        let op = Conv { rotation: ConvRotation::Forward, window: options.windows(), groups: options.groups };
         self.push1(op, &[x, w])
     }
 
@@ -101,7 +101,10 @@ impl Builder {
             (extent(x, d, self) - 1) * win.stride + taps + 1 + extra - win.low - win.high
         });
         let size = size.collect();
-        self.push1(Conv { rotation: Rotation::InputGrad { size }, window, groups: options.groups }, &[x, w])
+        self.push1(
+            Conv { rotation: ConvRotation::InputGrad { size }, window, groups: options.groups },
+            &[x, w],
+        )
     }
 
     /// The largest element of each window of [n, c, …]; one number per spatial dimension.

@@ -207,7 +207,7 @@ mod tests {
             ("mlp", &["contract rr", "contract pp", "contract rp", "update_adam"][..]),
             ("resnet18", &["conv 2d pr", "conv_transpose 2d pp", "conv_weight_grad 2d rr"]),
             ("cosmoflow", &["conv 3d pr", "conv_weight_grad 3d rr"]),
-            ("gpt-nano", &["chain add gelu_tanh", "attention", "attention_grad"]),
+            ("gpt-nano", &["elementwise add gelu_tanh", "attention", "attention_grad"]),
         ] {
             let found = families(name);
             for family in expected {

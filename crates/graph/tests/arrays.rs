@@ -1,8 +1,8 @@
 //! Arrays of jobs on the reference kernels: every operator, and whole training graphs, give each member
 //! what it gets alone.
 
+use gulliver_graph::array::fuse;
 use gulliver_graph::dim::Bindings;
-use gulliver_graph::fuse::fuse;
 use gulliver_graph::graph::{Graph, Role};
 use gulliver_graph::interpret::interpret;
 use gulliver_graph::model::head::Head;

@@ -3,9 +3,9 @@
 
 use gulliver_graph::autodiff::differentiate;
 use gulliver_graph::build::Builder;
-use gulliver_graph::chain::{explain, fuse_elementwise, traffic};
 use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::dtype::DType;
+use gulliver_graph::fuse_elementwise::{explain, fuse_elementwise, traffic};
 use gulliver_graph::graph::{Graph, GraphError, Init, Origin, Value};
 use gulliver_graph::interpret::interpret;
 use gulliver_graph::model::param::ParamValue;
@@ -14,7 +14,7 @@ use gulliver_graph::op::Op;
 use gulliver_graph::op::map::Function;
 use gulliver_graph::op::zip::{Binary, Zip};
 use gulliver_graph::optim::Optimizer;
-use gulliver_graph::random::{Stream, hash_name};
+use gulliver_graph::random::{RandomStream, hash_name};
 use gulliver_graph::tensor::Tensor;
 use gulliver_graph::training::{Clip, plain_training_graph, training_graph};
 use gulliver_graph::verify::verify;
@@ -91,7 +91,7 @@ fn grow(genome: &[(u8, u8, u8)]) -> Result<Graph, GraphError> {
 /// The outputs of a graph, by name, on inputs made from their names.
 fn outputs(graph: &Graph, sizes: &Bindings) -> Vec<(String, Vec<u64>)> {
     let feed = |v: Value, shape: &[usize]| {
-        let stream = Stream::new(5, hash_name(&graph.value(v).name), 0);
+        let stream = RandomStream::new(5, hash_name(&graph.value(v).name), 0);
         let data = (0..shape.iter().product::<usize>() as u64).map(|i| f64::from(stream.normal_at(i)));
         Tensor::new(shape, data.collect())
     };
@@ -138,10 +138,10 @@ fn every_model_keeps_its_inputs_outputs_and_flops() {
         assert_eq!(flops(&plain), flops(&fused), "{}", row.name);
         let (before, after) = (traffic(&plain), traffic(&fused));
         assert!(after.nodes < before.nodes && after.passes < before.passes, "{}", row.name);
-        chains += fused.nodes.iter().filter(|n| matches!(n.op, Op::Chain(_))).count();
-        // No phase or stage is entered twice because of a chain.
+        chains += fused.nodes.iter().filter(|n| matches!(n.op, Op::Elementwise(_))).count();
+        // No phase or objective is entered twice because of a chain.
         let order = |g: &Graph| {
-            let mut order: Vec<_> = g.nodes.iter().map(|n| (n.phase, n.stage)).collect();
+            let mut order: Vec<_> = g.nodes.iter().map(|n| (n.phase, n.objective)).collect();
             order.dedup();
             order
         };
@@ -162,7 +162,7 @@ fn chains_stop_at_what_is_not_element_wise_and_look_past_expansions() {
     g.output("y", y);
     let fused = fuse_elementwise(&g.finish());
     let names: Vec<&str> = fused.nodes.iter().map(|n| n.op.def().name()).collect();
-    assert_eq!(names, ["sum", "size", "div", "chain", "softmax", "relu"]);
+    assert_eq!(names, ["sum", "size", "div", "elementwise", "softmax", "relu"]);
     assert!(fused.values.iter().all(|info| matches!(info.origin, Origin::Input(_)) || info.name != "expand"));
 }
 

@@ -1,11 +1,11 @@
 //! Fusion of jobs whose graphs differ in places, on the reference kernels: every value of every member is
 //! where it is said to be, and is what it is alone.
 
+use gulliver_graph::array::{Fused, fuse, fuse_partly, own, owners};
 use gulliver_graph::autodiff::differentiate;
 use gulliver_graph::build::Builder;
 use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::dtype::DType;
-use gulliver_graph::fuse::{Fused, fuse, fuse_partly, own, owners};
 use gulliver_graph::graph::{Graph, GraphError, Init, Phase, Role, Value};
 use gulliver_graph::interpret::interpret;
 use gulliver_graph::model::head::Head;
@@ -13,7 +13,7 @@ use gulliver_graph::model::mlp::Mlp;
 use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::op::Op;
 use gulliver_graph::optim::Optimizer;
-use gulliver_graph::random::{Stream, hash_name};
+use gulliver_graph::random::{RandomStream, hash_name};
 use gulliver_graph::tensor::Tensor;
 use gulliver_graph::training::{Clip, training_graph};
 
@@ -25,7 +25,7 @@ fn adam() -> Optimizer {
 fn input(graph: &Graph, v: Value, member: usize, shape: &[usize]) -> Tensor {
     let (_, role, info) = graph.inputs().find(|(w, ..)| *w == v).unwrap();
     let seed = if role == Role::Data { 0 } else { member as u64 };
-    let stream = Stream::new(seed, hash_name(&info.name), 0);
+    let stream = RandomStream::new(seed, hash_name(&info.name), 0);
     let element = |i: u64| match (role, info.ty.dtype) {
         (Role::Random, _) | (_, DType::I64) => stream.below(i, 3) as f64,
         (Role::Hyper(default), _) => f64::from(default) * (1.0 + member as f64),
@@ -57,7 +57,7 @@ fn compare(graphs: &[&Graph], apart: bool) -> Fused {
     let bits = |data: &[f64]| data.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
     for (member, graph) in graphs.iter().enumerate() {
         let alone = interpret(graph, &sizes, |v, shape| input(graph, v, member, shape)).unwrap();
-        let check = |what: &str, own: &Tensor, place: gulliver_graph::fuse::Place| {
+        let check = |what: &str, own: &Tensor, place: gulliver_graph::array::MemberPlace| {
             let found =
                 &together[place.value.index()].data[place.row.unwrap_or(0) * own.len()..][..own.len()];
             assert_eq!(bits(found), bits(&own.data), "{what} of member {member}\n{}", fused.graph);
@@ -71,7 +71,11 @@ fn compare(graphs: &[&Graph], apart: bool) -> Fused {
         for (input, next) in &graph.carries {
             let residence = fused.places[member][input.index()];
             let (_, to) = fused.graph.carries.iter().find(|(from, _)| *from == residence.value).unwrap();
-            check("a carry", &alone[next.index()], gulliver_graph::fuse::Place { value: *to, ..residence });
+            check(
+                "a carry",
+                &alone[next.index()],
+                gulliver_graph::array::MemberPlace { value: *to, ..residence },
+            );
         }
     }
     fused
@@ -89,8 +93,8 @@ fn equal_graphs_are_fused_node_by_node() {
             assert_eq!(fused.graph.values.len(), graph.values.len(), "{}", row.name);
             for (all, one) in fused.graph.nodes.iter().zip(&graph.nodes) {
                 assert_eq!(
-                    (&all.ins, &all.outs, all.phase, all.stage),
-                    (&one.ins, &one.outs, one.phase, one.stage)
+                    (&all.ins, &all.outs, all.phase, all.objective),
+                    (&one.ins, &one.outs, one.phase, one.objective)
                 );
                 match &all.op {
                     Op::Array(array) => assert_eq!((&*array.op, array.members), (&one.op, members)),

@@ -7,7 +7,7 @@ use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, GraphError, Init, Role, Value};
 use gulliver_graph::interpret::interpret;
-use gulliver_graph::random::{Stream, hash_name};
+use gulliver_graph::random::{RandomStream, hash_name};
 use gulliver_graph::tensor::Tensor;
 use gulliver_graph::verify::verify;
 use proptest::prelude::*;
@@ -82,7 +82,7 @@ fn grow(genome: &[(u8, u8, u8)]) -> Result<(Graph, Value, Vec<Value>), GraphErro
 
 fn feed(graph: &Graph, v: Value, shape: &[usize]) -> Tensor {
     let info = graph.value(v);
-    let stream = Stream::new(1, hash_name(&info.name), 0);
+    let stream = RandomStream::new(1, hash_name(&info.name), 0);
     let count: usize = shape.iter().product();
     let hyper = graph.inputs().any(|(i, role, _)| i == v && matches!(role, Role::Hyper(_)));
     let element = |i: u64| if hyper { 1.0 } else { f64::from(stream.normal_at(i)) };

@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let digits = DataOptions { size: Some([16, 16]), examples: Some(3200), ..DataOptions::default() };
     let sources = Sources::new(data::open(&digits)?, batch, seed)?;
     let options = TrainOptions { steps: 100, base_lr: 3e-3, ..TrainOptions::default() };
-    let (mut rate, never) = (Schedule::constant(), AtomicBool::new(false));
+    let (mut rate, never) = (LrSchedule::constant(), AtomicBool::new(false));
     let done =
         train(&mut session, &mut rate, &sources, &options, &Resumed::default(), &never, &mut |notice| {
             if let Notice::Step { step, loss, .. } = notice {

@@ -8,14 +8,16 @@ pub use gulliver_graph as graph;
 pub use gulliver_plan as plan;
 pub use gulliver_run as run;
 
-pub mod advice;
-pub mod check;
 pub mod command;
+pub mod error;
+pub mod event;
+pub mod files;
 pub mod fit;
 pub mod history;
 pub mod interrupt;
 pub mod job;
 pub mod machine;
+pub mod model;
 pub mod oracle;
 pub mod prelude;
 pub mod report;
@@ -23,9 +25,7 @@ pub mod run_dir;
 pub mod setup;
 pub mod strategy;
 pub mod sweep;
-pub mod text_file;
-pub mod trained;
-pub mod workload;
+pub mod units;
 
 #[cfg(test)]
 mod test_dir;

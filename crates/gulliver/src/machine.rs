@@ -1,58 +1,59 @@
-//! The file that says how fast a machine is: where it is, how it is written and read, and whether it is of this
-//! machine.
+//! The profile of a machine as a file: its path, its text, and whether it is of this machine.
 
-use crate::command::{CommandError, check_file, write_file};
-use crate::text_file::read_text;
-use gulliver_plan::time::cost::{CollectivePrice, Curves, Links, Point, Profile, Rates};
+use crate::error::Error;
+use crate::files::read_text;
+use crate::files::{check_file, write_file};
+use gulliver_plan::document::links::Links;
+use gulliver_plan::time::cost::{CollectivePrice, Curves, Point, Profile, Rates};
 use gulliver_run::team::cores;
 use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Much larger than any profile.
+/// Upper limit of the size of a file.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// Numbers of a point, for the file's own explanation.
+/// The numbers of a point, for a comment in the file.
 const POINT: &str =
     "flops, bytes, first operand, second operand, first result, taps, row, columns, seconds, spread";
 
-/// What is known of the machine.
+/// The profile of this machine, if there is one.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Known {
-    /// How fast it is, if that was measured.
+pub struct KnownMachine {
+    /// The measured speeds.
     pub profile: Option<Profile>,
-    /// Where that comes from, or what is missing, in one line.
+    /// One line: the file they come from, or why there is none.
     pub about: String,
 }
 
-/// Which processor this machine has, in its own words.
+/// The name of the processor, as the system gives it.
 pub fn processor() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     name.map_or_else(|| std::env::consts::ARCH.to_string(), |(_, name)| name.trim().to_string())
 }
 
-/// Where a profile is unless told otherwise: `gulliver/profile.toml` in the user's directory of settings.
+/// The usual path: `gulliver/profile.toml` in the user's directory of settings.
 pub fn default_path() -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let settings = set("XDG_CONFIG_HOME").or_else(|| Some(set("HOME")?.join(".config")))?;
     Some(settings.join("gulliver").join("profile.toml"))
 }
 
-/// The profile in a file that was named, which must be good; or else in the usual place, if one is there that is
-/// good and of this machine.
-pub fn known(named: Option<&Path>) -> Result<Known, CommandError> {
+/// The profile in a named file, which must be valid; without a name, that at the usual path if it is valid and of this
+/// machine.
+pub fn known(named: Option<&Path>) -> Result<KnownMachine, Error> {
     if let Some(path) = named {
         let about = format!("times by {}", path.display());
-        return Ok(Known { profile: Some(read(path)?), about });
+        return Ok(KnownMachine { profile: Some(read(path)?), about });
     }
-    let without = |why: String| Known { profile: None, about: format!("times are rough: {why}") };
+    let without = |why: String| KnownMachine { profile: None, about: format!("times are rough: {why}") };
     let missing = || without("no profile; `gulliver profile` makes one in a minute".into());
     let Some(path) = default_path().filter(|path| path.exists()) else { return Ok(missing()) };
     Ok(match read(&path) {
         Ok(profile) if profile.cores == cores() && profile.processor == processor() => {
-            Known { profile: Some(profile), about: format!("times by {}", path.display()) }
+            KnownMachine { profile: Some(profile), about: format!("times by {}", path.display()) }
         }
         Ok(_) => without(format!("{} is of another machine; run `gulliver profile`", path.display())),
         Err(error) => without(format!("{error}; run `gulliver profile`")),
@@ -60,17 +61,17 @@ pub fn known(named: Option<&Path>) -> Result<Known, CommandError> {
 }
 
 /// Reads a profile.
-pub fn read(path: &Path) -> Result<Profile, CommandError> {
+pub fn read(path: &Path) -> Result<Profile, Error> {
     let text = read_text(path, "a profile", MOST_BYTES)?;
     parse(&text).map_err(|problem| {
-        CommandError::Unknown(format!("{}: {problem}; `gulliver profile` makes a new one", path.display()))
+        Error::Invalid(format!("{}: {problem}; `gulliver profile` makes a new one", path.display()))
     })
 }
 
-/// Makes the directory of a profile if it is missing, and finds out whether the file can be written: before a
-/// minute is spent on measuring.
-pub fn make_ready(path: &Path) -> Result<(), CommandError> {
-    let file = |source: io::Error| CommandError::File { path: path.to_path_buf(), source };
+/// Makes the directory of a profile if it is missing, and checks that the file can be written, before a minute is spent
+/// on measuring.
+pub fn make_ready(path: &Path) -> Result<(), Error> {
+    let file = |source: io::Error| Error::File { path: path.to_path_buf(), source };
     if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
         fs::create_dir_all(dir).map_err(file)?;
     }
@@ -78,7 +79,7 @@ pub fn make_ready(path: &Path) -> Result<(), CommandError> {
 }
 
 /// Writes a profile; a directory that is missing is made.
-pub fn write(path: &Path, profile: &Profile) -> Result<(), CommandError> {
+pub fn write(path: &Path, profile: &Profile) -> Result<(), Error> {
     make_ready(path)?;
     write_file(path, |out| out.write_all(render(profile).as_bytes()))
 }
@@ -125,7 +126,7 @@ fn parse(text: &str) -> Result<Profile, String> {
     Ok(profile)
 }
 
-/// A profile as its file has it.
+/// The text of the file of a profile.
 pub fn render(profile: &Profile) -> String {
     let Profile { cores, processor, links, scaling, curves } = profile;
     let mut text =

@@ -1,11 +1,11 @@
 //! The `gulliver` command: parses arguments, runs one command, prints its error in one line.
 
 use clap::{Parser, Subcommand};
-use gulliver::command::{self, CommandError};
-use gulliver::job::brief;
+use gulliver::command;
+use gulliver::error::{Error, brief};
 use std::process::ExitCode;
 
-/// Trains giant neural networks on small machines.
+/// Train neural networks that are too large for this machine.
 #[derive(Parser)]
 #[command(version, arg_required_else_help = true)]
 struct Arguments {
@@ -15,28 +15,26 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Trains the model of a job file.
-    Train(command::train::Arguments),
-    /// Predicts classes or numbers of new files with a trained model.
-    Predict(command::predict::Arguments),
-    /// Evaluates a trained model on files whose answers are known.
-    Evaluate(command::evaluate::Arguments),
-    /// Continues a text with a trained language model.
-    Generate(command::generate::Arguments),
-    /// Says how a job would run: memory, time and what moves, before anything runs.
-    Plan(command::plan::Arguments),
-    /// Measures how fast this machine is, for predictions.
-    Profile(command::profile::Arguments),
-    /// Says how long a model would train on machines nobody here owns, by every strategy.
-    Oracle(command::oracle::Arguments),
-    /// Trains many variants of a job and finds the best.
-    Sweep(command::sweep::Arguments),
-    /// Measures training speed and memory on the reference workloads.
-    Bench(command::bench::Arguments),
-    /// Lists models, or the parameters of one.
-    Models(command::models::Arguments),
-    /// Lists operators.
-    Ops(command::ops::Arguments),
+    /// Train the model of a job file.
+    Train(command::train::TrainArguments),
+    /// Predict classes or numbers for new files with a trained model.
+    Predict(command::predict::PredictArguments),
+    /// Measure a trained model on files whose answers are known.
+    Evaluate(command::evaluate::EvaluateArguments),
+    /// Continue a text with a trained language model.
+    Generate(command::generate::GenerateArguments),
+    /// Show how a job would run: memory, time and transfers.
+    Plan(command::plan::PlanArguments),
+    /// Train many variants of a job and find the best.
+    Sweep(command::sweep::SweepArguments),
+    /// Predict training times on other machines.
+    Oracle(command::oracle::OracleArguments),
+    /// Measure the speed of this machine, for predictions.
+    Profile(command::profile::ProfileArguments),
+    /// List the models, or the settings of one.
+    Models(command::models::ModelsArguments),
+    /// List the operators.
+    Ops(command::ops::OpsArguments),
 }
 
 fn main() -> ExitCode {
@@ -49,23 +47,17 @@ fn main() -> ExitCode {
         Command::Profile(arguments) => command::profile::run(&arguments),
         Command::Oracle(arguments) => command::oracle::run(&arguments),
         Command::Sweep(arguments) => command::sweep::run(&arguments),
-        Command::Bench(arguments) => command::bench::run(&arguments),
         Command::Models(arguments) => command::models::run(&arguments),
         Command::Ops(arguments) => command::ops::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(
-            error @ (CommandError::Interrupted { .. }
-            | CommandError::SweepInterrupted { .. }
-            | CommandError::Cancelled
-            | CommandError::PlanningInterrupted),
-        ) => {
+        Err(error) if error.is_stop() => {
             eprintln!("{error}");
             ExitCode::from(gulliver::interrupt::EXIT_CODE as u8)
         }
         // Nobody reads us any more: not worth a word.
-        Err(CommandError::Output(e)) if e.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(Error::Output(e)) if e.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
             // Names out of files may hold anything; an error is one line.
             eprintln!("error: {}", brief(&error.to_string()));

@@ -1,10 +1,9 @@
-//! The directory of a run: which one it is, that nobody else is using it, and that nothing in it is replaced which a
-//! run did not write.
+//! The directory of a run: its path, its lock, and the rule that files which no run has written are never replaced.
 
-use crate::command::CommandError;
-use gulliver_run::atomic::remove_unfinished;
+use crate::error::Error;
 use gulliver_run::checkpoint::{self, Stored};
-use gulliver_run::lock::{LockError, lock};
+use gulliver_run::files::atomic::remove_unfinished;
+use gulliver_run::files::lock::{LockError, lock};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io;
@@ -12,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 /// The complete job.
 pub const JOB: &str = "job.toml";
-/// What the run is about, as JSON: see [`About`].
+/// The model and the meaning of its inputs and outputs, as JSON: see [`About`].
 pub const ABOUT: &str = "run.json";
 /// The plan of a training step.
 pub const PLAN: &str = "plan.json";
@@ -22,10 +21,10 @@ pub const METRICS: &str = "metrics.csv";
 pub const WEIGHTS: &str = "weights.safetensors";
 /// The model after its best evaluation.
 pub const BEST: &str = "best.safetensors";
-/// Held by the process that trains here.
+/// The lock of the process that trains here.
 const LOCK: &str = "run.lock";
 
-/// What is needed to use the model of a run, and which job file started it.
+/// The model of a run, and the job file that started it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct About {
     /// The version that wrote it.
@@ -38,7 +37,7 @@ pub struct About {
     pub mapping: serde_json::Value,
 }
 
-/// A directory that this process alone uses. Unless it is kept, everything made for it is removed again.
+/// A run directory locked by this process. Unless [`RunDir::keep`] is called, everything made for it is removed again.
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
@@ -47,14 +46,14 @@ pub struct RunDir {
     /// Whether it made the lock's file too.
     made_lock: bool,
     kept: bool,
-    /// Held as long as this is.
+    /// Unlocked when dropped.
     _lock: File,
 }
 
 impl RunDir {
     /// The directory `out`; or else one below `runs/` named after the job file: with `resume` the newest that was
     /// started with this very file, otherwise a new one.
-    pub fn take(job: &Path, out: Option<&Path>, resume: bool) -> Result<RunDir, CommandError> {
+    pub fn take(job: &Path, out: Option<&Path>, resume: bool) -> Result<RunDir, Error> {
         let stem = job.file_stem().map_or("job".into(), |s| s.to_string_lossy().into_owned());
         let name = |n: u32| Path::new("runs").join(if n == 1 { stem.clone() } else { format!("{stem}-{n}") });
         let found = out.map(Path::to_path_buf).or_else(|| resume.then(|| newest(&stem, job)).flatten());
@@ -66,22 +65,22 @@ impl RunDir {
         for n in 1.. {
             match RunDir::lock(&name(n)) {
                 Ok(run) if run.is_empty() => return Ok(run),
-                Ok(_) | Err(CommandError::DirectoryInUse { .. }) => continue,
+                Ok(_) | Err(Error::DirectoryInUse { .. }) => continue,
                 Err(e) => return Err(e),
             }
         }
         unreachable!("some directory is free")
     }
 
-    fn lock(dir: &Path) -> Result<RunDir, CommandError> {
-        let failed = |path: &Path, source| CommandError::File { path: path.to_path_buf(), source };
+    fn lock(dir: &Path) -> Result<RunDir, Error> {
+        let failed = |path: &Path, source| Error::File { path: path.to_path_buf(), source };
         let path = dir.join(LOCK);
         let above = dir.ancestors().filter(|above| !above.as_os_str().is_empty());
         let made = above.take_while(|above| !above.exists()).map(Path::to_path_buf).collect();
         let made_lock = !path.exists();
         fs::create_dir_all(dir).map_err(|source| failed(dir, source))?;
         let held = lock(&path).map_err(|error| match error {
-            LockError::Taken { holder } => CommandError::DirectoryInUse { dir: dir.to_path_buf(), holder },
+            LockError::Taken { holder } => Error::DirectoryInUse { dir: dir.to_path_buf(), holder },
             LockError::Io(source) => failed(&path, source),
         })?;
         Ok(RunDir { path: dir.to_path_buf(), made, made_lock, kept: false, _lock: held })
@@ -93,11 +92,11 @@ impl RunDir {
         entries.map(|entry| entry.file_name()).all(|name| name == LOCK)
     }
 
-    /// A new run takes no other's place, and none replaces what no run has written.
-    fn check(&self, resume: bool) -> Result<(), CommandError> {
+    /// Refuses a new run in the directory of another, and files that no run has written.
+    fn check(&self, resume: bool) -> Result<(), Error> {
         let ours = is_run(&self.path);
         if ours && !resume {
-            return Err(CommandError::DirectoryTaken(self.path.clone()));
+            return Err(Error::DirectoryTaken(self.path.clone()));
         }
         let is_foreign = |name: &&&str| {
             let path = self.path.join(name);
@@ -106,12 +105,12 @@ impl RunDir {
                 && (!ours || weights && Stored::is_ours(&path).is_ok_and(|ours| !ours))
         };
         match [JOB, ABOUT, PLAN, METRICS, WEIGHTS, BEST].iter().find(is_foreign) {
-            Some(name) => Err(CommandError::NotOurs(self.path.join(name))),
+            Some(name) => Err(Error::ForeignFile(self.path.join(name))),
             None => Ok(()),
         }
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -126,13 +125,13 @@ impl RunDir {
         self.join("checkpoints")
     }
 
-    /// Keeps the directory from now on, without what a killed process may have left unfinished in it.
-    pub fn keep(&mut self) -> Result<(), CommandError> {
+    /// Keeps the directory from now on, and removes unfinished files of a killed process.
+    pub fn keep(&mut self) -> Result<(), Error> {
         self.kept = true;
         for dir in [&self.path, &self.checkpoints()] {
             fs::create_dir_all(dir)
                 .and_then(|()| remove_unfinished(dir))
-                .map_err(|source| CommandError::File { path: dir.to_path_buf(), source })?;
+                .map_err(|source| Error::File { path: dir.to_path_buf(), source })?;
         }
         Ok(())
     }
@@ -141,7 +140,7 @@ impl RunDir {
 impl Drop for RunDir {
     fn drop(&mut self) {
         if !self.kept {
-            // What cannot be removed is in nobody's way.
+            // Leftovers do no harm.
             if self.made_lock {
                 let _ = fs::remove_file(self.path.join(LOCK));
             }
@@ -152,7 +151,7 @@ impl Drop for RunDir {
     }
 }
 
-/// Of the directories below `runs/` that are named after a job file, the one of this very file that was last written to.
+/// The directory below `runs/`, among those of this job file, that was last written to.
 fn newest(stem: &str, job: &Path) -> Option<PathBuf> {
     let named = |name: &str| match name.strip_prefix(stem) {
         Some("") => true,
@@ -174,7 +173,7 @@ fn is_run(dir: &Path) -> bool {
     dir.join(ABOUT).exists() || checkpoint::list(&dir.join("checkpoints")).is_ok_and(|all| !all.is_empty())
 }
 
-/// Whether a run was started here with this job file, as far as is known.
+/// Whether a run was started here with this job file; any run counts if that is not known.
 fn is_of(dir: &Path, job: &Path) -> bool {
     let about = fs::read(dir.join(ABOUT)).and_then(|text| Ok(serde_json::from_slice::<About>(&text)?));
     match about {
@@ -183,7 +182,7 @@ fn is_of(dir: &Path, job: &Path) -> bool {
     }
 }
 
-/// A path that means the same wherever one is.
+/// A path that does not depend on the current directory.
 pub fn absolute(path: &Path) -> io::Result<PathBuf> {
     std::path::absolute(path)
 }
@@ -235,7 +234,7 @@ mod tests {
         }
         fs::write(dir.join(ABOUT), about(Path::new("a.toml"))).unwrap();
         let taken = RunDir::take(Path::new("a.toml"), Some(&dir), false).unwrap_err();
-        assert!(matches!(taken, CommandError::DirectoryTaken(_)));
+        assert!(matches!(taken, Error::DirectoryTaken(_)));
         RunDir::take(Path::new("a.toml"), Some(&dir), true).unwrap();
         assert!(is_of(&dir, Path::new("a.toml")) && !is_of(&dir, Path::new("b.toml")));
         // Weights from elsewhere, even in a run's own directory.

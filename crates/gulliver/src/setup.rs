@@ -1,34 +1,37 @@
 //! From a job to everything training needs: data opened, model built to fit it, optimizer and schedule, and then
 //! its plans. Nothing is trained here.
 
+mod advise;
 mod open;
 
 pub use open::{data_error, open_data};
 
-use crate::advice::advise;
-use crate::command::CommandError;
-use crate::fit::{Facts, check_fit, class_weights, fit};
-use crate::job::{ClassWeights, Device, Job, Length, NormGroup, Train, one_line};
+use advise::advise;
+
+use crate::error::{Error, one_line};
+use crate::fit::{DataFacts, check_fit, class_weights, fit};
+use crate::job::{ClassWeights, DeviceEntry, Job, Length, NormGroup, TrainSection};
+use crate::model::metadata;
 use crate::report::planning::Planning;
 use crate::strategy::{ALONE, AUTO, fastest, planned_as};
-use crate::trained::about;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
+use gulliver_graph::lr::LrSchedule;
+use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::model::weighted::Weighted;
-use gulliver_graph::model::{Model, model};
 use gulliver_graph::nearest::suggestion;
 use gulliver_graph::op::Op;
 use gulliver_graph::optim::Optimizer;
-use gulliver_graph::schedule::Schedule;
 use gulliver_graph::training::{Clip, evaluation_graph, training_graph};
-use gulliver_plan::devices::topology::Topology;
-use gulliver_plan::time::cost::{Links, Profile, Rates};
+use gulliver_plan::document::links::Links;
+use gulliver_plan::document::topology::Topology;
+use gulliver_plan::time::cost::{Profile, Rates};
 use gulliver_run::data::open::Opened;
 use gulliver_run::data::{Buckets, DataInfo, Dataset, Sampler, WeightedClasses, prefetch};
 use gulliver_run::link::Throttle;
 use gulliver_run::planner::{Planner, evaluated_at_once};
-use gulliver_run::probe;
+use gulliver_run::profile::roofline;
 use gulliver_run::session::{PlanWatch, SessionError, SessionOptions, sizes_of};
 use gulliver_run::team::{Team, cores};
 use gulliver_run::train::{Sources, TrainOptions, metric_names};
@@ -53,7 +56,7 @@ pub struct Prepared {
     /// What it computes.
     pub graphs: Graphs,
     /// Learning rate over time.
-    pub schedule: Schedule,
+    pub schedule: LrSchedule,
     /// Batches.
     pub sources: Sources,
     /// How long and how often.
@@ -79,7 +82,7 @@ pub struct Setup {
     /// The largest input there will be on a device.
     pub largest: Bindings,
     /// Learning rate over time.
-    pub schedule: Schedule,
+    pub schedule: LrSchedule,
     /// Batches.
     pub sources: Sources,
     /// How long and how often.
@@ -144,7 +147,7 @@ pub fn setup(
     checkpoints: Option<&Path>,
     machine: Option<&Profile>,
     how: &How,
-) -> Result<Setup, CommandError> {
+) -> Result<Setup, Error> {
     let prepared = prepare(job, open_data(job)?, checkpoints)?;
     let Prepared { graphs, schedule, sources, options, parameters, fitted, info } = prepared;
     let speeds =
@@ -187,11 +190,11 @@ pub fn prepare(
     job: &Job,
     (train, validation): Opened,
     checkpoints: Option<&Path>,
-) -> Result<Prepared, CommandError> {
+) -> Result<Prepared, Error> {
     let info = train.info();
 
     let given = job.model.params();
-    let facts = Facts::of(train.as_ref(), validation.as_deref())?;
+    let facts = DataFacts::of(train.as_ref(), validation.as_deref())?;
     let longest = facts.longest;
     let fitted = fit(&job.model.name, &given, &facts);
     let settings: Vec<(String, ParamValue)> = given.iter().chain(&fitted).cloned().collect();
@@ -216,8 +219,9 @@ pub fn prepare(
     let parameters = graph.parameters().bind(&Bindings::new()).unwrap_or(0) as u64;
 
     let params: Vec<(&str, f64)> = job.schedule.params.iter().map(|(n, v)| (n.as_str(), *v)).collect();
-    let schedule = Schedule::new(&job.schedule.name, &params, &job.schedule.milestones, job.schedule.warmup)
-        .map_err(|e| job.error("schedule", e.to_string()))?;
+    let schedule =
+        LrSchedule::new(&job.schedule.name, &params, &job.schedule.milestones, job.schedule.warmup)
+            .map_err(|e| job.error("schedule", e.to_string()))?;
 
     let batch = job.train.batch as usize;
     let buckets = if job.data.buckets { Buckets::of(train.as_ref()) } else { None };
@@ -256,7 +260,7 @@ pub fn prepare(
         perplexity: facts.predicts_tokens(),
         checkpoints: checkpoints.map(Path::to_path_buf),
         identity: identity(job, &settings, &info),
-        about: about(&job.model.name, &settings, &job.data.options, &info),
+        about: metadata(&job.model.name, &settings, &job.data.options, &info),
         changed_data: false,
     };
     let graphs = Graphs { train: graph, evaluation, largest };
@@ -264,15 +268,15 @@ pub fn prepare(
 }
 
 /// What says which evaluation is the best must be measured.
-fn check_best(job: &Job, metrics: &[String], evaluated: bool) -> Result<(), CommandError> {
-    let Train { best_by, early_stopping, .. } = &job.train;
+fn check_best(job: &Job, metrics: &[String], evaluated: bool) -> Result<(), Error> {
+    let TrainSection { best_by, early_stopping, .. } = &job.train;
     let known = metrics.contains(best_by);
     if *early_stopping > 0 && !evaluated {
         let problem = "there is no validation data to tell improvement by; set data.validation, or 0 here";
         return Err(job.error("train.early_stopping", problem).into());
     }
     // A model without a metric of the default's name goes without.
-    if !known && (*best_by != Train::default().best_by || *early_stopping > 0) {
+    if !known && (*best_by != TrainSection::default().best_by || *early_stopping > 0) {
         let hint = suggestion(best_by, metrics.iter().map(String::as_str), "it measures");
         let problem = format!("`{}` is not measured by this job{hint}", one_line(best_by));
         return Err(job.error("train.best_by", problem).into());
@@ -316,7 +320,7 @@ pub fn devices_linked(job: &Job) -> Option<Topology> {
 }
 
 /// The plans of a job, or what to do if it does not fit; `thorough` searches for a change that is known to help.
-pub fn planned(graphs: &Graphs, session: SessionOptions, thorough: bool) -> Result<Planner, CommandError> {
+pub fn planned(graphs: &Graphs, session: SessionOptions, thorough: bool) -> Result<Planner, Error> {
     let Graphs { train, evaluation, .. } = graphs;
     match Planner::new(train.clone(), Some(evaluation.clone()), session.clone()) {
         Ok(planner) => Ok(planner),
@@ -329,7 +333,7 @@ pub fn planned(graphs: &Graphs, session: SessionOptions, thorough: bool) -> Resu
 fn device_options(session: &SessionOptions, job: &Job, machine: Option<&Profile>) -> Vec<SessionOptions> {
     let share = |bytes: Option<u64>| bytes.map(|bytes| bytes / job.devices.count);
     let (host_memory, disk) = (share(session.host_memory), share(session.disk));
-    let device = |one: Device| {
+    let device = |one: DeviceEntry| {
         let threads = if one.threads == 0 { session.threads } else { one.threads as usize };
         let curves = machine.and_then(|machine| machine.at(threads, job.devices.count as usize));
         let faster = threads as f64 / session.threads.max(1) as f64;
@@ -354,7 +358,7 @@ fn disk_dir(job: &Job, checkpoints: Option<&Path>) -> Option<PathBuf> {
 }
 
 /// The sizes of the first batch, with the longest sequence there is.
-fn largest(graph: &Graph, sources: &Sources, longest: usize) -> Result<Bindings, CommandError> {
+fn largest(graph: &Graph, sources: &Sources, longest: usize) -> Result<Bindings, Error> {
     let batch = prefetch::make(sources.train.as_ref(), &sources.sampler, 0)?;
     let mut sizes = sizes_of(graph, &batch).map_err(SessionError::from)?;
     if let Some(length) = sizes.get("length") {
@@ -368,7 +372,7 @@ fn largest(graph: &Graph, sources: &Sources, longest: usize) -> Result<Bindings,
 pub fn measured_links(disk_dir: Option<&Path>) -> Links {
     const PROBED: usize = 32 << 20;
     let ordinary = Links::default();
-    match disk_dir.map(|dir| probe::disk(dir, PROBED)) {
+    match disk_dir.map(|dir| roofline::disk(dir, PROBED)) {
         Some(Ok([disk_read, disk_write])) => beside_kernels(Links { disk_read, disk_write, ..ordinary }),
         _ => ordinary,
     }
@@ -382,12 +386,12 @@ fn beside_kernels(links: Links) -> Links {
 /// How fast this machine's kernels are, roughly: what a good kernel reaches of what is possible.
 pub fn measured(threads: usize) -> Rates {
     let team = Team::new(threads);
-    let flops = 0.7 * probe::multiply_adds(&team, 0.03);
-    Rates { flops, bytes: 0.8 * probe::copies(&team, 12 << 20, 0.05), ..Rates::default() }
+    let flops = 0.7 * roofline::multiply_adds(&team, 0.03);
+    Rates { flops, bytes: 0.8 * roofline::copies(&team, 12 << 20, 0.05), ..Rates::default() }
 }
 
 /// The optimizer of a job.
-pub fn optimizer(job: &Job) -> Result<Optimizer, CommandError> {
+pub fn optimizer(job: &Job) -> Result<Optimizer, Error> {
     let settings = job.optimizer.settings.iter().map(|(name, value)| (name.as_str(), *value as f32));
     let mut settings: Vec<(&str, f32)> = settings.collect();
     settings.push(("lr", job.optimizer.lr as f32));
@@ -395,14 +399,14 @@ pub fn optimizer(job: &Job) -> Result<Optimizer, CommandError> {
 }
 
 /// Statistics over a batch mean the whole batch, unless the job says that a partial is the group.
-fn check_partials(job: &Job, graph: &Graph) -> Result<(), CommandError> {
+fn check_partials(job: &Job, graph: &Graph) -> Result<(), Error> {
     let batch_statistics = graph.nodes.iter().any(|n| matches!(n.op, Op::BatchNorm(_)));
     if job.train.partials > 1 && batch_statistics && job.train.norm_group == NormGroup::Batch {
         let problem = "this model normalises over the batch, and its statistics cannot yet be shared between partials; \
                        set train.norm_group = \"partial\" to normalise over each partial, or use partials = 1";
         return Err(job.error("train.partials", problem).into());
     }
-    let objectives = graph.nodes.iter().map(|n| n.stage).max().unwrap_or(0) + 1;
+    let objectives = graph.nodes.iter().map(|n| n.objective).max().unwrap_or(0) + 1;
     if job.train.partials > 1 && batch_statistics && objectives > 1 {
         let problem = "running statistics of a model with several objectives are not kept over partials; use partials = 1";
         return Err(job.error("train.partials", problem).into());
@@ -436,9 +440,4 @@ fn identity(job: &Job, settings: &[(String, ParamValue)], info: &DataInfo) -> BT
         ("train.class_weights", text)
     });
     entries.into_iter().chain(weights).map(|(name, value)| (name.to_string(), value)).collect()
-}
-
-/// A model as a job would build it, without data; for tools that only need its graph.
-pub fn build_model(job: &Job) -> Result<Box<dyn Model>, CommandError> {
-    model(&job.model.name, &job.model.params()).map_err(|e| job.error("model", e.to_string()).into())
 }

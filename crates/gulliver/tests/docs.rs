@@ -2,11 +2,11 @@
 //! `UPDATE_EXPECT=1 cargo test -p gulliver --test docs` writes them anew.
 
 use gulliver::graph::dim::Bindings;
-use gulliver::graph::model::{Input, MODELS, ModelRow, model};
+use gulliver::graph::lr::SCHEDULES;
+use gulliver::graph::model::{MODELS, ModelInput, ModelRow, model};
 use gulliver::graph::op::Op;
 use gulliver::graph::optim::OPTIMIZERS;
-use gulliver::graph::schedule::SCHEDULES;
-use gulliver::graph::spec::{Combine, Reduce, Spec};
+use gulliver::graph::spec::{Combine, ReduceKind, Spec};
 use gulliver::graph::training::evaluation_graph;
 use gulliver::run::data::KINDS;
 use std::collections::BTreeMap;
@@ -28,12 +28,12 @@ fn check(name: &str, text: &str) {
 
 /// The legal cuts of a spec: axis, halo, and how the parts are put together.
 fn cuts(spec: &Spec) -> String {
-    let one = |cut: &gulliver::graph::spec::Cut| {
+    let one = |cut: &gulliver::graph::spec::AxisCut| {
         let combine = |c: &Combine| match c {
             Combine::Concat(_) => "side by side",
-            Combine::Reduce(Reduce::Sum) => "sum",
-            Combine::Reduce(Reduce::Max) => "max",
-            Combine::Reduce(Reduce::Min) => "min",
+            Combine::Reduce(ReduceKind::Sum) => "sum",
+            Combine::Reduce(ReduceKind::Max) => "max",
+            Combine::Reduce(ReduceKind::Min) => "min",
         };
         let mut how: Vec<&str> = cut.outputs.iter().map(combine).collect();
         how.dedup();
@@ -89,12 +89,12 @@ clouds, as rows.
 /// What a model reads and predicts, in words.
 fn takes(row: &ModelRow) -> String {
     let input = match row.family.takes {
-        Input::Vectors => "rows of numbers".to_string(),
-        Input::Images => "images".into(),
-        Input::ImagesOf(size) => format!("images of {size}x{size}"),
-        Input::Volumes => "cubes of numbers".into(),
-        Input::Points => "point clouds".into(),
-        Input::Tokens => "text".into(),
+        ModelInput::Vectors => "rows of numbers".to_string(),
+        ModelInput::Images => "images".into(),
+        ModelInput::ImagesOf(size) => format!("images of {size}x{size}"),
+        ModelInput::Volumes => "cubes of numbers".into(),
+        ModelInput::Points => "point clouds".into(),
+        ModelInput::Tokens => "text".into(),
     };
     let predicted = |head: &&str| match *head {
         "classify" => "classes",

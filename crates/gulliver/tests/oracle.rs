@@ -1,7 +1,6 @@
-//! `gulliver oracle`, end to end: rankings, pages, what-if questions, nonsense, and a small made-up directory
-//! of measurements.
+//! `gulliver oracle`, end to end: rankings, pages, what-if questions and nonsense.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 struct Dir(PathBuf);
@@ -119,7 +118,6 @@ fn nonsense_gets_one_line() {
             vec!["gpt2-124m", "--cluster", "dgx-a100", "--devices", "1..8", "--batch", "1"],
             "batch 1 is smaller than 8 devices; give a batch of 8 or more, at most 1 device,",
         ),
-        (vec!["--validate", "/nowhere/at/all"], "/nowhere/at/all"),
         ([&asked[..], &["--jobs", "0"]].concat(), "0 jobs asked for; give 1 to 1000000"),
         ([&asked[..], &["--set", "nonsense"]].concat(), "--set nonsense: must have the form setting=value"),
         ([&asked[..], &["--set", "layer=2"]].concat(), "no setting `layer`; did you mean `layers`?"),
@@ -175,10 +173,6 @@ fn long_inputs_make_short_messages() {
 #[test]
 fn flags_without_an_effect_are_refused() {
     for arguments in [
-        vec!["--accuracy", "--devices", "3"],
-        vec!["--accuracy", "--set", "layers=3"],
-        vec!["--validate", "/tmp", "--html", "page.html"],
-        vec!["--validate", "/tmp", "--cluster", "abci"],
         vec!["lstm", "--jobs", "3", "--tokens", "1e9"],
         vec!["lstm", "--jobs", "3", "--epoch", "1e9"],
         vec!["lstm", "--tokens", "1e9", "--samples", "3"],
@@ -331,104 +325,4 @@ fn many_small_jobs() {
     assert_eq!(best(0)["sharing"], "array");
     assert!(best(0)["gain"].as_f64().unwrap() > 2.0, "{}", best(0));
     assert!(best(1)["seconds"].as_f64() < best(0)["seconds"].as_f64(), "four devices are faster");
-}
-
-/// Formats as they are published, with made-up figures.
-fn measurements(dir: &Dir) {
-    dir.write(
-        "grid.csv",
-        "gpus,global_batch,micro_batch,hidden,heads,layers,seq_len,tp,dp,pp,iter_time_ms\n\
-         2,8,4,1024,16,24,1024,1,2,1,150\n8,16,4,1024,16,24,1024,1,4,2,160\n8,16,1,1024,16,24,1024,8,1,1,1900\n",
-    );
-    dir.write(
-        "memory.csv",
-        "model,gpu,nodes,gpus,tp,pp,dp,micro_batch,global_batch,seq_len,act_ckpt,optimizer,sec_per_iter,gpu_mem_gb,status\n\
-         1.3B,V100-32GB,2,8,1,1,8,1,512,2048,ckpt,adam,29,16,ok\n\
-         1.3B,V100-16GB,2,8,1,1,8,64,512,2048,no_ckpt,adam,,,OOM\n",
-    );
-    dir.write("calib.csv", "gpu,num_gpus,bytes,time_ns\na100,8,1073741824,8193000\n");
-    dir.write(
-        "cnn.csv",
-        "strategy,model,gpus,global_batch,iters_per_epoch,median_sec_per_iter\n\
-         data,vgg,128,4096,313,0.5\ndata,alexnet,8,4096,313,0.6\ndata,resnet,128,8192,157,0.4\n\
-         data,resnet,8,512,2503,0.2\ndata+spatial(bigbatch),resnet,8,512,2503,0.9\nmagic,resnet,8,512,2503,1\n",
-    );
-    dir.write(
-        "paradl_own_projections.csv",
-        "model,strategy,global_batch,gpus,sec_per_iter\nResNet50,data,512,8,0.4\n",
-    );
-    dir.write(
-        "throughput.csv",
-        "framework,model,variant,system,nodes,gpus,batch_per_gpu,accum_steps,seq_len,precision,throughput,unit\n\
-         PyTorch,resnet50v1.5,,NVIDIA DGX A100 (8x A100 80GB),,1,,,,mixed,2470,img/s\n\
-         PyTorch,resnet50v1.5,,NVIDIA DGX A100 (8x A100 80GB),,8,,,,mixed,19000,img/s\n",
-    );
-    dir.write(
-        "plans.csv",
-        "model,minibatch,mode,gpus,rank,est_iter_time_s,max_gpu_mem_mb,u_fwd,n_pack_fwd,u_bwd,n_pack_bwd\n\
-         toy,8,vDP,2,1,0.34,1,2,1,2,2\ntoy,8,vPP,2,1,0.4,1,2,1,2,2\ntoy,8,vXX,2,1,0.4,1,2,1,2,2\n",
-    );
-    dir.write(
-        "harmony_layers.csv",
-        "model,vlayer,weight_bytes,input_act_bytes_per_sample\ntoy_seqlen8,0,4000,400\ntoy_seqlen8,1,4000,400\n",
-    );
-    // A forward pass of 0.01 s a sample, and a backward pass that also repeats it.
-    dir.write(
-        "harmony_layer_profiles.csv",
-        "model,kind,microbatch,vlayer,gpu_time_s,gpu_mem_bytes\ntoy_seqlen8,FWD,2,0,0.02,9000\n\
-         toy_seqlen8,FWD,2,1,0.02,9000\ntoy_seqlen8,BWD,2,0,0.06,9000\ntoy_seqlen8,BWD,2,1,0.06,9000\n",
-    );
-    dir.write("other.csv", "a,b\n1,2\n");
-}
-
-#[test]
-fn validation_scores_every_known_format() {
-    let dir = Dir::new("truth");
-    measurements(&dir);
-    let path = dir.0.to_str().unwrap();
-    let answer = json(&["--validate", path]);
-    let parts = answer["files"].as_array().unwrap();
-    let find = |file: &str, part: &str| {
-        let found = parts.iter().find(|p| p["file"] == file && p["part"] == part);
-        found.unwrap_or_else(|| panic!("no {part} of {file}"))["score"].clone()
-    };
-    for (file, part, rows) in [
-        ("grid.csv", "calibration", 1),
-        ("grid.csv", "test", 2),
-        ("memory.csv", "test", 1),
-        ("memory.csv", "test, memory", 1),
-        ("calib.csv", "calibration", 1),
-        ("cnn.csv", "test", 5),
-        // Neither a hybrid, nor AlexNet, nor ResNet-50 on 128 devices.
-        ("cnn.csv", "test, undoubted", 2),
-        ("throughput.csv", "calibration", 1),
-        ("throughput.csv", "test", 1),
-        ("throughput.csv", "test, one device measured", 1),
-        ("plans.csv", "estimates of Harmony", 2),
-    ] {
-        assert_eq!(find(file, part)["rows"], rows, "{file} {part}");
-    }
-    let grid = find("grid.csv", "test");
-    assert_eq!((grid["tau"].as_f64(), grid["regret"].as_f64()), (Some(1.0), Some(0.0)), "{grid}");
-    let memory = find("memory.csv", "test");
-    assert_eq!((memory["precision"].as_f64(), memory["recall"].as_f64()), (Some(1.0), Some(1.0)), "{memory}");
-    let (theirs, rows) =
-        (find("cnn.csv", "test")["peer"][0].as_f64().unwrap(), find("cnn.csv", "test")["peer"][2].clone());
-    assert!((theirs - 1.0).abs() < 1e-9 && rows == 1, "0.4 s for 0.2 s");
-    // Two layers of four samples on each of two replicas: 4 x 2 x (0.01 + 0.03) s.
-    let plans = parts.iter().find(|p| p["file"] == "plans.csv").unwrap();
-    let replicas = plans["cases"].as_array().unwrap().iter().find(|c| c["label"].to_string().contains("vDP"));
-    let predicted = replicas.unwrap()["predicted"].as_f64().unwrap();
-    assert!((predicted / 0.32 - 1.0).abs() < 0.02, "{predicted}");
-    let anchored = find("throughput.csv", "test, one device measured")["error"].as_f64().unwrap();
-    assert!(anchored < 0.1, "{anchored}");
-    let (well, out, error) = oracle(&["--validate", path]);
-    assert!(well, "{error}");
-    assert!(out.contains("other.csv: skipped") && out.contains("worst misses"), "{out}");
-    assert!(out.contains("1 rows of test say too little"), "{out}");
-    std::fs::remove_dir_all(Path::new(path)).unwrap();
-    std::fs::create_dir_all(path).unwrap();
-    dir.write("other.csv", "a,b\n1,2\n");
-    let (well, _, error) = oracle(&["--validate", path]);
-    assert!(!well && error.contains("no file of a known format"), "{error}");
 }

@@ -12,7 +12,7 @@ use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::op::Op;
 use gulliver_graph::op::exchange::Exchange;
 use gulliver_graph::optim::Optimizer;
-use gulliver_graph::random::{Stream, hash_name};
+use gulliver_graph::random::{RandomStream, hash_name};
 use gulliver_graph::tensor::Tensor;
 use gulliver_graph::training::{Clip, training_graph};
 use gulliver_graph::verify::verify;
@@ -63,7 +63,7 @@ fn graphs(optimizer: &str) -> Vec<(&'static str, Graph, Bindings)> {
 
 /// Contents of an input, by its name.
 fn input(info: &gulliver_graph::graph::ValueInfo, role: Role, shape: &[usize]) -> Tensor {
-    let stream = Stream::new(5, hash_name(&info.name), 0);
+    let stream = RandomStream::new(5, hash_name(&info.name), 0);
     let count: usize = shape.iter().product();
     let number = |i: u64| match (role, info.ty.dtype) {
         (Role::Hyper(default), _) => f64::from(default),
@@ -81,7 +81,7 @@ fn random_cut(bound: &Bound, levels: &[Level], seed: u64, exact: bool) -> Cut {
     let graph = bound.graph;
     let grid = Grid::new(levels);
     let mut cut = Cut::none(graph, levels);
-    let noise = Stream::new(seed, 9, 0);
+    let noise = RandomStream::new(seed, 9, 0);
     let mut drawn = 0;
     let mut draw = |n: usize| {
         drawn += 1;

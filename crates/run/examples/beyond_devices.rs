@@ -15,12 +15,12 @@ use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
 use gulliver_plan::comparator::paging::{Eviction, Paged};
 use gulliver_plan::devices::pipeline::Style;
-use gulliver_plan::devices::topology::Topology;
+use gulliver_plan::document::topology::Topology;
 use gulliver_plan::time::cost::Rates;
 use gulliver_run::checkpoint::fingerprint;
 use gulliver_run::link::Throttle;
 use gulliver_run::planner::Planner;
-use gulliver_run::probe;
+use gulliver_run::profile::roofline;
 use gulliver_run::session::{
     Key, Pipelined, Session, SessionError, SessionOptions, foresee, packs, pipelined, pipelined_as, planners,
     sharded,
@@ -157,8 +157,8 @@ fn main() {
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get()) as f64;
     let team = Team::new(1);
     let share = (cores / f64::from(DEVICES)).min(1.0);
-    let flops = 0.7 * share * probe::multiply_adds(&team, 0.1);
-    let bytes = 0.8 * share * probe::copies(&team, 12 << 20, 0.1);
+    let flops = 0.7 * share * roofline::multiply_adds(&team, 0.1);
+    let bytes = 0.8 * share * roofline::copies(&team, 12 << 20, 0.1);
     let uplink = flops / PER_BYTE;
     println!(
         "{DEVICES} devices of {:.1} GFLOP/s, an uplink of {:.1} MB/s, {partials} partials",

@@ -2,7 +2,7 @@
 //! multiply-adds of one thread.
 
 use gulliver_run::kernel::conv::{self, ConvShape};
-use gulliver_run::probe;
+use gulliver_run::profile::roofline;
 use gulliver_run::team::Team;
 
 /// Images, input channels, output channels, extent, kernel, stride.
@@ -22,7 +22,7 @@ const TABLE: [[usize; 6]; 12] = [
 ];
 
 fn main() {
-    let peak = probe::multiply_adds(&Team::new(1), 0.5) / 1e9;
+    let peak = roofline::multiply_adds(&Team::new(1), 0.5) / 1e9;
     println!("peak of one thread: {peak:.1} GFLOP/s");
     println!("{:>32}  threads  forward  input gradient  weight gradient  (percent of peak)", "");
     for threads in [1, 2] {
@@ -47,11 +47,11 @@ fn main() {
             let percent = |time: f64| 100.0 * work / time / 1e9 / peak / threads as f64;
             let scratch = |len: usize| vec![0.0f32; len];
             let (mut to, mut room) = (y.clone(), scratch(conv::forward_scratch_len(&s, threads)));
-            let forward = probe::fastest(0.3, || conv::forward(&team, &s, &x, &w, &mut to, &mut room));
+            let forward = roofline::fastest(0.3, || conv::forward(&team, &s, &x, &w, &mut to, &mut room));
             let (mut to, mut room) = (x.clone(), scratch(conv::input_grad_scratch_len(&s, threads)));
-            let input = probe::fastest(0.3, || conv::input_grad(&team, &s, &y, &w, &mut to, &mut room));
+            let input = roofline::fastest(0.3, || conv::input_grad(&team, &s, &y, &w, &mut to, &mut room));
             let (mut to, mut room) = (w.clone(), scratch(conv::weight_grad_scratch_len(&s, threads)));
-            let weight = probe::fastest(0.3, || conv::weight_grad(&team, &s, &x, &y, &mut to, &mut room));
+            let weight = roofline::fastest(0.3, || conv::weight_grad(&team, &s, &x, &y, &mut to, &mut room));
             println!(
                 "{:>32}  {threads:>7}  {:>6.1}%  {:>13.1}%  {:>14.1}%",
                 format!("{n}x{c}x{size}x{size} {kernel}x{kernel}/{stride} to {o}"),

@@ -4,11 +4,11 @@
 use gulliver_run::kernel::gemm::{Output, gemm, scratch_len};
 use gulliver_run::kernel::pack::Strided;
 use gulliver_run::memory::Arena;
-use gulliver_run::probe;
+use gulliver_run::profile::roofline;
 use gulliver_run::team::Team;
 
 fn main() {
-    let peak = probe::multiply_adds(&Team::new(1), 0.5) / 1e9;
+    let peak = roofline::multiply_adds(&Team::new(1), 0.5) / 1e9;
     println!("peak of one thread: {peak:.1} GFLOP/s");
     println!("{:>6} {:>6} {:>6}  {:>3}  threads  GFLOP/s  of peak", "m", "n", "k", "op");
     let asked: Vec<usize> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).collect();
@@ -45,7 +45,7 @@ fn main() {
                 };
                 let work = (2 * m * n * k) as f64;
                 let rounds = (2e5 / work).ceil() as usize;
-                let time = probe::fastest(0.4, || {
+                let time = roofline::fastest(0.4, || {
                     for _ in 0..rounds {
                         gemm(&team, [m, n, k], &a, &b, Output::rows(c, n), false, scratch);
                     }

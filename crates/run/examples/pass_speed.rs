@@ -26,7 +26,7 @@ use gulliver_graph::op::map::{Function, Map};
 use gulliver_graph::op::map_grad::MapGrad;
 use gulliver_graph::op::max_pool::MaxPool;
 use gulliver_graph::op::max_pool_grad::MaxPoolGrad;
-use gulliver_graph::op::reduce::{Kind, Reduce};
+use gulliver_graph::op::reduce::Reduce;
 use gulliver_graph::op::rms_norm::RmsNorm;
 use gulliver_graph::op::rms_norm_grad::RmsNormGrad;
 use gulliver_graph::op::sample::{Sample, SampleInput};
@@ -36,10 +36,11 @@ use gulliver_graph::op::softmax_grad::SoftmaxGrad;
 use gulliver_graph::op::transpose::Transpose;
 use gulliver_graph::op::update_adam::UpdateAdam;
 use gulliver_graph::op::update_sgd::UpdateSgd;
-use gulliver_graph::op::window::{PoolWindow, Target};
-use gulliver_run::call::{Call, Slot};
+use gulliver_graph::op::window::{PoolWindow, WindowTarget};
+use gulliver_graph::spec::ReduceKind;
+use gulliver_run::lower::call::{Call, Slot};
 use gulliver_run::lower::{Kernels, TensorType, lower};
-use gulliver_run::probe;
+use gulliver_run::profile::roofline;
 use gulliver_run::team::Team;
 
 /// An operator, what it is called with, and whether results are written over operands.
@@ -90,7 +91,7 @@ fn measure(pass: &Pass, team: &Team) -> (f64, f64) {
     let outs: Vec<TensorType> =
         shapes.into_iter().zip(dtypes).map(|(shape, dtype)| TensorType { dtype, shape }).collect();
     let bounds = inputs.iter().map(|i| match i.fill {
-        gulliver_graph::op::sample::Fill::Below(bound) => bound as usize,
+        gulliver_graph::op::sample::SampleFill::Below(bound) => bound as usize,
         _ => 1,
     });
     let mut operands: Vec<Memory> = ins.iter().zip(bounds).map(|(ty, bound)| Memory::of(ty, bound)).collect();
@@ -106,7 +107,7 @@ fn measure(pass: &Pass, team: &Team) -> (f64, f64) {
     }
     let bytes: usize = from.iter().chain(&to).map(|slot| slot.bytes).sum();
     let scratch = Slot { start: scratch.as_mut_ptr().cast(), bytes: scratch.len() * 8 };
-    let time = probe::fastest(0.2, || {
+    let time = roofline::fastest(0.2, || {
         // SAFETY: all slots are distinct vectors, save results written over operands of their type.
         let mut call = unsafe { Call::new(team, &from, &to, Some(scratch)) };
         (lowered.run)(&mut call).expect("indices are below their bounds");
@@ -151,12 +152,12 @@ fn rows_and_columns(add: &mut impl FnMut(&str, Op, Vec<SampleInput>), len: usize
     for (axis, x) in [(1, [len / 1024, 1024]), (1, [len / 64, 64]), (0, [1024, len / 1024])] {
         add("softmax", Softmax { axis }.into(), vec![n(&x)]);
         add("softmax_grad", SoftmaxGrad { axis }.into(), vec![n(&x), n(&x)]);
-        let sum = Reduce { kind: Kind::Sum, axes: vec![axis], keep: false };
+        let sum = Reduce { kind: ReduceKind::Sum, axes: vec![axis], keep: false };
         add("sum", sum.into(), vec![n(&x)]);
         add("argmax", Argmax { axis }.into(), vec![n(&x)]);
     }
     let tall = [len / 768, 768];
-    add("sum rows", Reduce { kind: Kind::Sum, axes: vec![0], keep: false }.into(), vec![n(&tall)]);
+    add("sum rows", Reduce { kind: ReduceKind::Sum, axes: vec![0], keep: false }.into(), vec![n(&tall)]);
     add("transpose", Transpose { order: vec![1, 0] }.into(), vec![n(&tall)]);
     for classes in [10, 1000, 50_000] {
         let (x, rows) = ([len / classes, classes], [len / classes]);
@@ -178,7 +179,7 @@ fn pools(add: &mut impl FnMut(&str, Op, Vec<SampleInput>), len: usize) {
         let to = (side + 2 * pad as usize - kernel) / stride + 1;
         let (x, y) = ([len / side / side / 64, 64, side, side], [len / side / side / 64, 64, to, to]);
         let w = || window(kernel, stride, pad);
-        let into = vec![Target { low: pad, size: side.into() }; 2];
+        let into = vec![WindowTarget { low: pad, size: side.into() }; 2];
         let divisor = (kernel * kernel) as f32;
         add("max_pool", MaxPool { window: w() }.into(), vec![n(&x)]);
         let back = MaxPoolGrad { window: w(), into: into.clone() };
@@ -247,9 +248,9 @@ fn main() {
             let (mut best, mut time, mut bytes) = (0.0f64, f64::INFINITY, 0.0);
             for _ in 0..3 {
                 let possible = if pass.flops > 0.0 {
-                    probe::multiply_adds(team, 0.1)
+                    roofline::multiply_adds(team, 0.1)
                 } else {
-                    probe::copies(team, mebibytes << 20, 0.4)
+                    roofline::copies(team, mebibytes << 20, 0.4)
                 };
                 best = best.max(possible);
                 let (seconds, moved) = measure(pass, team);

@@ -8,9 +8,9 @@ mod stored;
 pub use dir::{Newest, latest, list, prune, step_path};
 pub use stored::{Stored, Taker};
 
-use crate::atomic::write_atomic;
 use crate::disk::CHUNK;
 use crate::executor::RunError;
+use crate::files::atomic::write_atomic;
 use crate::host::HostTensor;
 use gulliver_graph::dtype::DType;
 use sha2::{Digest, Sha256};

@@ -2,8 +2,8 @@
 //! that differ are an alarm. Measures only what it is told of, and decides nothing.
 
 use crate::session::Which;
-use crate::stream::Ledger;
 use gulliver_graph::dim::Bindings;
+use gulliver_plan::document::ledger::Ledger;
 use gulliver_plan::document::plan::TIERS;
 use std::collections::HashMap;
 use std::fmt;
@@ -191,17 +191,6 @@ pub fn total<'a>(records: impl IntoIterator<Item = &'a Record>) -> (u64, Amounts
         total.2.add(&record.measured);
     }
     total
-}
-
-/// What was moved since.
-pub(crate) fn since(before: Ledger, now: Ledger) -> Ledger {
-    Ledger {
-        to_device: now.to_device - before.to_device,
-        to_host: now.to_host - before.to_host,
-        disk_read: now.disk_read - before.disk_read,
-        disk_written: now.disk_written - before.disk_written,
-        from_peers: now.from_peers - before.from_peers,
-    }
 }
 
 #[cfg(test)]

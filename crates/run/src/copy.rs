@@ -1,6 +1,8 @@
 //! Copies between tiers. Long ones go past the caches: what leaves the device is not read again soon, and
 //! the room for what arrives need not be read only to be overwritten.
 
+pub mod checksum;
+
 /// Shorter copies stay in the caches.
 const LONG: usize = 1 << 16;
 /// Bytes of a cache line.

@@ -3,7 +3,7 @@
 //! avoided where the system allows that, as its memory is in nobody's budget. Threads may use the file side
 //! by side; those who touch the same bytes wait for each other themselves.
 
-use crate::sum::{checksum, copy_summed};
+use crate::copy::checksum::{checksum, copy_summed};
 use crate::team::Team;
 use memmap2::MmapMut;
 use std::collections::BTreeMap;
@@ -468,7 +468,7 @@ fn whole_blocks(bytes: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_dir::TestDir;
+    use crate::scratch::ScratchDir;
 
     fn noise(seed: u8, bytes: usize) -> Vec<u8> {
         (0..bytes).map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8) ^ seed).collect()
@@ -476,7 +476,7 @@ mod tests {
 
     #[test]
     fn what_is_read_is_what_was_written() {
-        let dir = TestDir::new("disk-round-trip");
+        let dir = ScratchDir::new();
         for direct in [true, false] {
             let mut disk = Disk::create(&dir, 3 * CHUNK as u64).unwrap();
             if !direct {
@@ -501,7 +501,7 @@ mod tests {
 
     #[test]
     fn nothing_is_left_behind_and_only_what_was_written_is_read() {
-        let dir = TestDir::new("disk-unwritten");
+        let dir = ScratchDir::new();
         let disk = Disk::create(&dir, 10 * BLOCK).unwrap();
         if cfg!(unix) {
             assert_eq!(std::fs::read_dir(&*dir).unwrap().count(), 0, "the file has no name");
@@ -526,7 +526,7 @@ mod tests {
 
     #[test]
     fn a_full_disk_is_an_error_before_the_first_write() {
-        let dir = TestDir::new("disk-full");
+        let dir = ScratchDir::new();
         for bytes in [1 << 60, u64::MAX, i64::MAX as u64] {
             let error = Disk::create(&dir, bytes).err().unwrap();
             assert!(matches!(error, DiskError::Full { .. } | DiskError::Create { .. }), "{error}");
@@ -543,7 +543,7 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn failures_of_the_system_name_file_and_offset() {
-        let dir = TestDir::new("disk-failing");
+        let dir = ScratchDir::new();
         let data = noise(1, 2 * BLOCK as usize);
         let mut back = vec![0; data.len()];
         let made = || {
@@ -574,7 +574,7 @@ mod tests {
 
     #[test]
     fn every_flipped_bit_is_noticed() {
-        let dir = TestDir::new("disk-damage");
+        let dir = ScratchDir::new();
         let disk = Disk::create(&dir, 4 * BLOCK).unwrap();
         let data = noise(9, BLOCK as usize + 77);
         disk.write(BLOCK, &data).unwrap();

@@ -1,21 +1,22 @@
 //! Obeys plans on a CPU device: walks the instructions of a program in order, with other streams beside
 //! it, and decides nothing.
 
-use crate::call::{Call, Slot};
 use crate::disk::{BLOCK, DiskError};
 use crate::host::HostTensor;
 use crate::link::Port;
+use crate::lower::call::{Call, Slot};
 use crate::lower::{KernelError, Kernels};
 use crate::memory::OutOfMemory;
 use crate::program::{Instruction, Output, Program, Spot};
-use crate::stream::{Fault, Ledger, Seen, Streams};
+use crate::stream::{Fault, Seen, Streams};
 use crate::team::{NoThread, Team};
 use crate::tiers::Tiers;
 use gulliver_graph::dim::DimError;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, NodeId, Origin, Value};
+use gulliver_graph::kinds::Kinds;
+use gulliver_plan::document::ledger::Ledger;
 use gulliver_plan::document::plan::{Plan, Stream, TIERS, Tier};
-use gulliver_plan::step::kind::Kinds;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -387,10 +388,10 @@ impl Cpu {
     }
 
     /// Losses of an objective: its outputs called `loss`, or `….loss`.
-    pub fn losses(&self, program: &Program, stage: u32) -> Result<Vec<f32>, RunError> {
+    pub fn losses(&self, program: &Program, objective: u32) -> Result<Vec<f32>, RunError> {
         let mut losses = Vec::new();
         for (name, o) in &program.outputs {
-            if o.stage == stage && name.rsplit('.').next() == Some("loss") {
+            if o.objective == objective && name.rsplit('.').next() == Some("loss") {
                 losses.extend_from_slice(self.tensor(o)?.as_f32().unwrap_or_default());
             }
         }

@@ -1,6 +1,9 @@
 //! Tensors in ordinary host memory: what data loaders produce, what checkpoints hold, what a
 //! device is fed with and read into. Devices never borrow them; they copy.
 
+pub mod initial;
+pub mod resident;
+
 use gulliver_graph::dtype::DType;
 
 /// Elements of a [`HostTensor`], one vector per element type (f16 and bf16 as raw bits).

@@ -1,10 +1,10 @@
 //! Links of stated speeds: what passes one takes at least as long as it would there, taking turns with all
-//! else that does, as [`booking`](gulliver_plan::devices::topology::booking) says. Bytes are copied by others; here
+//! else that does, as [`booking`](gulliver_plan::document::topology::booking) says. Bytes are copied by others; here
 //! only time passes and bytes are counted.
 
 use crate::team::AWAKE;
-use gulliver_plan::devices::topology::booking::Booking;
-use gulliver_plan::devices::topology::{Site, Topology};
+use gulliver_plan::document::topology::booking::Booking;
+use gulliver_plan::document::topology::{Site, Topology};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -126,7 +126,7 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gulliver_plan::devices::topology::{Device, Wiring};
+    use gulliver_plan::document::topology::{Device, Wiring};
 
     /// Links so slow that sleeping is exact enough.
     fn shared(shared: bool) -> Arc<Throttle> {

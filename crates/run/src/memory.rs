@@ -76,7 +76,7 @@ impl Arena {
 fn first_byte(map: &mut Option<MmapMut>) -> *mut u8 {
     #[repr(align(64))]
     struct Aligned;
-    const _: () = assert!(align_of::<Aligned>() == gulliver_plan::step::layout::ALIGN as usize);
+    const _: () = assert!(align_of::<Aligned>() == gulliver_plan::document::plan::ALIGN as usize);
     map.as_mut().map_or(std::ptr::NonNull::<Aligned>::dangling().as_ptr().cast(), |m| m.as_mut_ptr())
 }
 
@@ -124,7 +124,7 @@ mod tests {
                 let all = unsafe { std::slice::from_raw_parts(arena.at(0, bytes as u64), bytes) };
                 let (kept, new) = all.split_at(first as usize);
                 assert!(kept.iter().all(|&b| b == 7) && new.iter().all(|&b| b == 0), "{first} to {size}");
-                assert!((all.as_ptr() as u64).is_multiple_of(gulliver_plan::step::layout::ALIGN));
+                assert!((all.as_ptr() as u64).is_multiple_of(gulliver_plan::document::plan::ALIGN));
             }
         }
     }

@@ -5,17 +5,18 @@ pub mod evenness;
 pub mod measure;
 pub mod probes;
 pub mod resuming;
+pub mod roofline;
 
 use crate::disk::DiskError;
-use crate::probe;
 use crate::session::SessionError;
 use crate::team::Team;
 use evenness::Evenness;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, GraphError};
 use gulliver_graph::work::Work;
-use gulliver_plan::devices::topology::TopologyError;
-use gulliver_plan::time::cost::{CollectivePrice, Curves, Links, Profile, Rates, Scaling, explained};
+use gulliver_plan::document::links::Links;
+use gulliver_plan::document::topology::TopologyError;
+use gulliver_plan::time::cost::{CollectivePrice, Curves, Profile, Rates, Scaling, explained};
 use measure::{Bench, Measured, Stepped, in_turns, sorted, take_turns, usual};
 use probes::{Probe, probes};
 use resuming::Resuming;
@@ -402,17 +403,17 @@ fn scaling(threads: usize) -> Scaling {
         let [low, median, high] = [0.0, 0.5, 1.0].map(|share| sorted(&rates, share).unwrap_or(f64::NAN));
         (median, (high - low) / median)
     };
-    let (flops, spread) = repeat(&|| probe::multiply_adds(&team, seconds));
-    let (bytes, other) = repeat(&|| probe::copies(&team, COPIED, seconds));
+    let (flops, spread) = repeat(&|| roofline::multiply_adds(&team, seconds));
+    let (bytes, other) = repeat(&|| roofline::copies(&team, COPIED, seconds));
     Scaling { threads, flops, bytes, spread: spread.max(other) }
 }
 
 fn links(dir: &Path) -> Result<Links, DiskError> {
     let (times, seconds) = REPEATED;
     let median = |rates: Vec<f64>| sorted(&rates, 0.5).unwrap_or(f64::NAN);
-    let moves = median((0..times).map(|_| probe::moves(1 << 20, seconds)).collect());
+    let moves = median((0..times).map(|_| roofline::moves(1 << 20, seconds)).collect());
     let disk: Vec<[f64; 2]> =
-        (0..times.div_ceil(2)).map(|_| probe::disk(dir, ON_DISK)).collect::<Result<_, _>>()?;
+        (0..times.div_ceil(2)).map(|_| roofline::disk(dir, ON_DISK)).collect::<Result<_, _>>()?;
     let [disk_read, disk_write] = [0, 1].map(|i| median(disk.iter().map(|rates| rates[i]).collect()));
     Ok(Links { to_device: moves, to_host: moves, from_peers: moves, disk_read, disk_write })
 }

@@ -1,19 +1,19 @@
 //! A plan made ready for one device: every kernel, address and wait settled, so that running it decides
 //! nothing.
 
-use crate::call::Slot;
 use crate::disk::BLOCK;
 use crate::executor::RunError;
+use crate::lower::call::Slot;
 use crate::lower::{ExchangeCall, Kernels, Run, lower_node};
 use crate::stream::{End, Task, Tasks, Wait};
 use crate::tiers::Tiers;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, Origin, Phase, Value};
-use gulliver_plan::devices::collectives::held_here;
+use gulliver_graph::kinds::Kinds;
+use gulliver_plan::document::collectives::collective_of;
+use gulliver_plan::document::collectives::held_here;
 use gulliver_plan::document::plan::{Act, Place, Plan, Stream, Tier};
-use gulliver_plan::step::kind::Kinds;
-use gulliver_plan::time::simulate::collective_of;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ pub(crate) struct Spot {
 }
 
 pub(crate) struct Output {
-    pub stage: u32,
+    pub objective: u32,
     pub dtype: DType,
     pub shape: Vec<usize>,
     pub spot: Spot,
@@ -156,11 +156,11 @@ impl Program {
         program.inputs.sort_by_key(|(value, _)| *value);
         for o in &plan.outputs {
             let ty = graph.ty(o.value);
-            let stage = match graph.value(o.value).origin {
-                Origin::Node { node, .. } => graph.nodes[node.index()].stage,
+            let objective = match graph.value(o.value).origin {
+                Origin::Node { node, .. } => graph.nodes[node.index()].objective,
                 Origin::Input(_) => 0,
             };
-            let output = Output { stage, dtype: ty.dtype, shape: ty.bind(&sizes)?, spot: spot(&o.place) };
+            let output = Output { objective, dtype: ty.dtype, shape: ty.bind(&sizes)?, spot: spot(&o.place) };
             program.outputs.push((o.name.clone(), output));
         }
         Ok(program)
@@ -204,9 +204,9 @@ impl Program {
             let stream = plan.stream(&step.act);
             if let Act::Run { node: id, .. } | Act::Exchange { node: id, .. } = &step.act {
                 let node = &graph.nodes[id.index()];
-                let known = self.updates.last().is_some_and(|(stage, _)| *stage == node.stage);
+                let known = self.updates.last().is_some_and(|(objective, _)| *objective == node.objective);
                 if node.phase == Phase::Update && !known {
-                    self.updates.push((node.stage, self.instructions.len()));
+                    self.updates.push((node.objective, self.instructions.len()));
                 }
             }
             if stream == Some(Stream::Compute) {

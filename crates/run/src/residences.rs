@@ -3,7 +3,7 @@
 
 use crate::executor::{Cpu, RunError};
 use gulliver_graph::graph::{Graph, Node, Origin};
-use gulliver_plan::step::make::{Persistent, Residence};
+use gulliver_plan::document::residence::{Persistent, Residence};
 
 /// Where the values are whose next ones these nodes make; none stands for a next value that is an input.
 pub(crate) fn carried(

@@ -13,18 +13,18 @@ mod shards;
 mod trace;
 mod values;
 
-pub use crate::stream::Ledger;
 pub use crew::planners;
 pub use cuts::divided;
 pub use evaluate::Evaluated;
 pub use feed::{NOISE, sizes_of};
 pub use foresee::{Foreseen, Priced, fed, foresee, timed, unevenness};
+pub use gulliver_plan::document::ledger::Ledger;
 pub use lines::{Pipelined, packs, pipelined, pipelined_as};
 pub use options::{PlanWatch, SessionOptions};
 pub use programs::Reuse;
 pub use shards::sharded;
 
-use crate::collector::{Alarm, Amounts, Collector, since};
+use crate::collector::{Alarm, Amounts, Collector};
 use crate::data::Batch;
 use crate::executor::{Cpu, CpuOptions, RunError, Work};
 use crate::host::HostTensor;
@@ -35,16 +35,17 @@ use crate::team::Team;
 use feed::feed;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Node, Phase, Value};
-use gulliver_plan::devices::collectives::{Stuck, collectives};
 use gulliver_plan::devices::cut::CutError;
 use gulliver_plan::devices::pipeline::PipelineError;
 use gulliver_plan::devices::replicate::ReplicateError;
 use gulliver_plan::devices::schedule::ScheduleError;
+use gulliver_plan::document::collectives::exchanged;
+use gulliver_plan::document::collectives::{Deadlock, collectives};
+use gulliver_plan::document::error::PlanError;
 use gulliver_plan::document::plan::{Plan, TIERS, Tier};
+use gulliver_plan::document::residence::Residence;
 use gulliver_plan::document::verify::{Broken, verify};
-use gulliver_plan::step::make::{PlanError, Residence};
 use gulliver_plan::step::outline::slice_of;
-use gulliver_plan::time::simulate::{exchanged, moved};
 use programs::{LIMIT, Loaded, Programs};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -124,7 +125,7 @@ pub enum SessionError {
     },
     /// Devices would wait for each other.
     #[error(transparent)]
-    Stuck(#[from] Stuck),
+    Deadlock(#[from] Deadlock),
     /// Devices would wait for each other, as simulated.
     #[error(transparent)]
     Waiting(gulliver_plan::time::simulate::Stuck),
@@ -230,7 +231,7 @@ impl Session {
         Session::start(planner, &[seed], false)
     }
 
-    /// A session of an array, whose graphs are [fused](gulliver_graph::fuse): one member for each seed.
+    /// A session of an array, whose graphs are [fused](gulliver_graph::array): one member for each seed.
     pub fn array(planner: Planner, seeds: &[u64]) -> Result<Session, SessionError> {
         Session::start(planner, seeds, true)
     }
@@ -342,12 +343,11 @@ impl Session {
         verify(graph, &plan)?;
         let needed = TIERS.map(|tier| plan.spaces[tier as usize].bytes);
         make_room(&mut self.cpu, self.planner.options(), &mut self.programs, needed)?;
-        let kinds = &self.planner.outline(which).expect("made with the plan").kinds;
+        let kinds = &self.planner.outline(which).expect("made with the plan").outline.kinds;
         let program = self.cpu.load(graph, kinds, &plan, &self.planner.options().kernels)?;
         let peaks = TIERS.map(|tier| plan.spaces[tier as usize].live);
         let from_peers = exchanged(graph, &slice_of(sizes, plan.partials)?, plan.partials)?;
-        let mut planned =
-            Amounts { peaks, moved: Ledger { from_peers, ..moved(&plan).into() }, seconds: 0.0 };
+        let mut planned = Amounts { peaks, moved: Ledger { from_peers, ..Ledger::of(&plan) }, seconds: 0.0 };
         let mut thought = Vec::new();
         // Only where something must be weighed does time matter.
         if self.planner.options().memory.is_some() {
@@ -462,9 +462,9 @@ impl Session {
             let update = program.updates().get(next).copied();
             let until = update.map_or(program.len(), |(_, update)| update);
             watch.run(&mut self.cpu, self.planner.graph(Which::Train), program, done..until)?;
-            let Some((stage, update)) = update else { break };
+            let Some((objective, update)) = update else { break };
             (done, next) = (update, next + 1);
-            let losses = self.agreed(self.cpu.losses(program, stage)?)?;
+            let losses = self.agreed(self.cpu.losses(program, objective)?)?;
             let fails = |m: usize| !losses.iter().skip(m).step_by(self.members).all(|x| x.is_finite());
             let fresh: Vec<usize> =
                 (0..self.members).filter(|&m| fails(m) && failed.iter().all(|f| f.member != m)).collect();
@@ -477,7 +477,7 @@ impl Session {
                 }
                 // What the batch was fed into may have been used for other things since.
                 let at = self.prepare(Which::Train, batch, keys, &with_scale)?;
-                return Ok(vec![Outcome::failed(self.diagnose(at, stage, update)?)]);
+                return Ok(vec![Outcome::failed(self.diagnose(at, objective, update)?)]);
             }
             for member in fresh {
                 failed.push(self.set_aside(member)?);
@@ -545,7 +545,7 @@ impl Session {
     /// Notes a run that is done, and tells the planner how long kernels took.
     fn end(&mut self, which: Which, at: usize, watch: Stopwatch) {
         let seconds = watch.began.elapsed().as_secs_f64();
-        let moved = since(watch.moved, self.moved());
+        let moved = self.moved() - watch.moved;
         let loaded = self.programs.get_mut(at);
         let measured = Amounts { peaks: self.cpu.run_peaks(), moved, seconds };
         self.collector.ran(loaded.record, &loaded.planned, &measured);
@@ -599,7 +599,7 @@ impl Session {
 
     /// Undoes what the forward pass changed and runs it again, up to the first update of the objective that
     /// failed, looking at every value. The batch must have been fed anew.
-    fn diagnose(&mut self, at: usize, stage: u32, until: usize) -> Result<String, SessionError> {
+    fn diagnose(&mut self, at: usize, objective: u32, until: usize) -> Result<String, SessionError> {
         self.undo()?;
         if let Some(name) = self.first_not_finite(0, &self.layout())? {
             return Ok(name);
@@ -611,7 +611,7 @@ impl Session {
             }
         };
         // Updates of earlier objectives are run again, and must not count twice.
-        let earlier = |node: &Node| node.phase == Phase::Update && node.stage < stage;
+        let earlier = |node: &Node| node.phase == Phase::Update && node.objective < objective;
         let updated = carried(self.planner.graph(Which::Train), self.planner.persistent(), |node| {
             node.is_some_and(earlier)
         });

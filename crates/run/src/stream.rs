@@ -2,64 +2,25 @@
 //! order and waits, as the plan says, for what others have done. A collective that the computation would only wait
 //! for is held by its own thread. Knows nothing of kernels.
 
-use crate::call::Slot;
 use crate::copy::copy;
 use crate::disk::{Disk, DiskError};
 use crate::link::{Pace, Port};
+use crate::lower::call::Slot;
 use crate::lower::{ExchangeCall, KernelError};
-use crate::prompt::prompt;
+use crate::team::wake::wake_promptly;
 use crate::team::{NoThread, polled, start, wait_until};
 use gulliver_graph::graph::Value;
-use gulliver_plan::devices::topology::Site;
+use gulliver_plan::document::ledger::Ledger;
 use gulliver_plan::document::plan::{STREAMS, Stream, Tier};
-use gulliver_plan::time::simulate::Moved;
+use gulliver_plan::document::topology::Site;
 use std::any::Any;
-use std::ops::{AddAssign, Range};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Instant;
-
-/// Bytes over the links between tiers, and between devices.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ledger {
-    /// From host to device.
-    pub to_device: u64,
-    /// From device to host.
-    pub to_host: u64,
-    /// From disk.
-    pub disk_read: u64,
-    /// To disk.
-    pub disk_written: u64,
-    /// From other devices.
-    pub from_peers: u64,
-}
-
-impl From<Moved> for Ledger {
-    fn from(Moved { to_device, to_host, disk_read, disk_written }: Moved) -> Ledger {
-        Ledger { to_device, to_host, disk_read, disk_written, from_peers: 0 }
-    }
-}
-
-impl Ledger {
-    /// In all, whichever way it went.
-    pub fn total(&self) -> u64 {
-        let Ledger { to_device, to_host, disk_read, disk_written, from_peers } = self;
-        to_device + to_host + disk_read + disk_written + from_peers
-    }
-}
-
-impl AddAssign for Ledger {
-    fn add_assign(&mut self, other: Ledger) {
-        self.to_device += other.to_device;
-        self.to_host += other.to_host;
-        self.disk_read += other.disk_read;
-        self.disk_written += other.disk_written;
-        self.from_peers += other.from_peers;
-    }
-}
 
 /// One end of a move.
 #[derive(Clone, Copy, Debug)]
@@ -449,7 +410,7 @@ impl Drop for Running<'_> {
 }
 
 fn work(shared: &Shared, stream: Stream, jobs: &Receiver<Job>, port: Option<Port>) {
-    prompt();
+    wake_promptly();
     let mut pace = port.map(|port| (Pace::new(&port.throttle), port.device));
     for job in jobs {
         let all = || -> Result<(), Fault> {

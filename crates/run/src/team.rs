@@ -1,7 +1,10 @@
 //! A fork-join team of threads owned by one device: fixed assignment of parts to threads, no work
 //! stealing, no allocation per run. It decides who computes, never what is computed.
 
-use crate::kernel::isa::Isa;
+pub mod isa;
+pub(crate) mod wake;
+
+use isa::Isa;
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;

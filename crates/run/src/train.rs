@@ -16,9 +16,10 @@ use crate::checkpoint::{self, CheckpointError};
 use crate::collector::Record;
 use crate::data::open::Opened;
 use crate::data::{Batch, DataError, Dataset, Prefetch, Sampler, prefetch};
-use crate::session::{Key, Ledger, Reuse, Session, SessionError};
+use crate::session::{Key, Reuse, Session, SessionError};
 use clock::Clock;
-use gulliver_graph::schedule::Schedule;
+use gulliver_graph::lr::LrSchedule;
+use gulliver_plan::document::ledger::Ledger;
 use gulliver_plan::document::plan::TIERS;
 use metrics::Tally;
 use std::collections::BTreeMap;
@@ -321,7 +322,7 @@ pub fn evaluate(
 /// learned until then is saved first.
 pub fn train(
     session: &mut Session,
-    schedule: &mut Schedule,
+    schedule: &mut LrSchedule,
     sources: &Sources,
     options: &TrainOptions,
     from: &Resumed,
@@ -369,7 +370,7 @@ type Shared = Result<Arc<Batch>, DataError>;
 /// A job at work.
 struct Training<'t> {
     session: &'t mut Session,
-    schedule: &'t mut Schedule,
+    schedule: &'t mut LrSchedule,
     sources: &'t Sources,
     options: &'t TrainOptions,
     run: &'t mut Progress,

@@ -6,13 +6,13 @@ mod jobs;
 mod makes;
 mod small_models;
 
+use gulliver_graph::array::{fuse, own_data};
 use gulliver_graph::dim::Bindings;
-use gulliver_graph::fuse::{fuse, own_data};
 use gulliver_graph::graph::Graph;
 use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::{Clip, training_graph};
-use gulliver_plan::step::make::PlanError;
+use gulliver_plan::document::error::PlanError;
 use gulliver_run::checkpoint::fingerprint;
 use gulliver_run::data::Batch;
 use gulliver_run::planner::Planner;

@@ -9,11 +9,11 @@ use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
 use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::optim::Optimizer;
-use gulliver_graph::random::{Stream, hash_name};
+use gulliver_graph::random::{RandomStream, hash_name};
 use gulliver_graph::training::{evaluation_graph, training_graph};
+use gulliver_plan::document::error::PlanError;
+use gulliver_plan::document::ledger::Ledger;
 use gulliver_plan::document::plan::{Choice, TIERS, Tier};
-use gulliver_plan::step::make::PlanError;
-use gulliver_plan::time::simulate::moved;
 use gulliver_run::checkpoint::fingerprint;
 use gulliver_run::planner::Planner;
 use gulliver_run::session::{Key, Session, SessionOptions, Which};
@@ -39,7 +39,7 @@ fn train(graph: &Graph, options: SessionOptions, sizes: &Bindings) -> (String, V
         scalars.extend(outcome.scalars.into_iter().map(|(name, x)| (name, x.to_bits())));
     }
     let used = session.ledger();
-    let planned = moved(&plan);
+    let planned = Ledger::of(&plan);
     assert_eq!(
         (used.disk_read - fed.disk_read, used.disk_written - fed.disk_written),
         (STEPS * planned.disk_read, STEPS * planned.disk_written)
@@ -68,7 +68,7 @@ fn within_budgets(i: usize, name: &str) -> [usize; 4] {
     let expected = train(&graph, free.clone(), &sizes);
     let mut planner = Planner::new(graph.clone(), None, free.clone()).unwrap();
     let whole = planner.unlimited(Which::Train, &sizes).unwrap().spaces[0].bytes;
-    let noise = Stream::new(5, hash_name(name), 0);
+    let noise = RandomStream::new(5, hash_name(name), 0);
     let tiers = [(Some(0), None), (None, None), (Some(0), Some(1 << 28)), (Some(20_000), Some(1 << 28))];
     for (k, (host_memory, disk)) in tiers.into_iter().enumerate() {
         for round in 0..2 {

@@ -10,18 +10,19 @@ use gulliver_graph::graph::{Graph, Phase};
 use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::{Clip, training_graph};
-use gulliver_plan::devices::collectives::held_here;
 use gulliver_plan::devices::pipeline::Style;
-use gulliver_plan::devices::topology::{Device, Topology, Wiring};
+use gulliver_plan::document::collectives::held_here;
+use gulliver_plan::document::ledger::Ledger;
 use gulliver_plan::document::plan::{Act, Plan, Stream};
+use gulliver_plan::document::topology::{Device, Topology, Wiring};
 use gulliver_plan::time::simulate::over_links;
 use gulliver_run::checkpoint::fingerprint;
 use gulliver_run::data::Batch;
 use gulliver_run::host::HostData;
 use gulliver_run::link::Throttle;
 use gulliver_run::session::{
-    Foreseen, Key, Ledger, Pipelined, Session, SessionError, SessionOptions, Which, foresee, pipelined,
-    planners, sharded,
+    Foreseen, Key, Pipelined, Session, SessionError, SessionOptions, Which, foresee, pipelined, planners,
+    sharded,
 };
 use gulliver_run::team::cores;
 use makes::MAKES;

@@ -1,9 +1,9 @@
 //! A run that is stopped in the middle of an evaluation goes on as if it had not been: the evaluation that was due is
 //! made first, and schedules and the best evaluation see every one exactly once.
 
+use gulliver_graph::lr::LrSchedule;
 use gulliver_graph::model::model;
 use gulliver_graph::optim::Optimizer;
-use gulliver_graph::schedule::Schedule;
 use gulliver_graph::training::{evaluation_graph, training_graph};
 use gulliver_run::checkpoint;
 use gulliver_run::data::{self, Batch, DataError, DataInfo, DataOptions, Dataset};
@@ -71,9 +71,9 @@ fn session() -> Session {
     Session::new(graph.unwrap(), Some(evaluation.unwrap()), one, 3).unwrap()
 }
 
-fn schedule() -> Schedule {
+fn schedule() -> LrSchedule {
     // Drops whenever an evaluation is not much better than the best, so that each one matters.
-    Schedule::new("reduce-on-plateau", &[("patience", 0.0), ("threshold", 0.5)], &[], 0).unwrap()
+    LrSchedule::new("reduce-on-plateau", &[("patience", 0.0), ("threshold", 0.5)], &[], 0).unwrap()
 }
 
 /// Data whose validation part asks for an end, or fails, at its `left`-th batch.
@@ -99,7 +99,7 @@ fn slow_sources(left: i64, stop: &Arc<AtomicBool>, fails: bool, takes: Duration)
 /// Trains from a beginning; the fingerprint, the rates and evaluations told of, and whether it was interrupted.
 fn run(
     session: &mut Session,
-    schedule: &mut Schedule,
+    schedule: &mut LrSchedule,
     sources: &Sources,
     options: &TrainOptions,
     from: &Resumed,

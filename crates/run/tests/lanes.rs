@@ -1,10 +1,10 @@
 //! Jobs trained as an array on lanes end as they end alone: with seeds, rates, hyper-parameters, clipping
 //! limits, schedules and data orders of their own, on any number of lanes, after others failed, and in two parts.
 
+use gulliver_graph::lr::LrSchedule;
 use gulliver_graph::model::head::Head;
 use gulliver_graph::model::mlp::Mlp;
 use gulliver_graph::optim::Optimizer;
-use gulliver_graph::schedule::Schedule;
 use gulliver_graph::training::{Clip, evaluation_graph, training_graph};
 use gulliver_run::checkpoint;
 use gulliver_run::data::open::open;
@@ -37,11 +37,11 @@ fn sources(seed: u64) -> Arc<Sources> {
     Arc::new(Sources::new(open(&digits).unwrap(), 16, seed).unwrap())
 }
 
-fn schedule(m: usize) -> Schedule {
+fn schedule(m: usize) -> LrSchedule {
     match m % 3 {
-        0 => Schedule::constant(),
-        1 => Schedule::new("cosine", &[], &[], 5).unwrap(),
-        _ => Schedule::new("reduce-on-plateau", &[("patience", 0.0), ("threshold", 0.5)], &[], 0).unwrap(),
+        0 => LrSchedule::constant(),
+        1 => LrSchedule::new("cosine", &[], &[], 5).unwrap(),
+        _ => LrSchedule::new("reduce-on-plateau", &[("patience", 0.0), ("threshold", 0.5)], &[], 0).unwrap(),
     }
 }
 

@@ -7,7 +7,7 @@ use gulliver_graph::op::attention::Attention;
 use gulliver_graph::op::attention_grad::AttentionGrad;
 use gulliver_graph::op::batch_norm::BatchNorm;
 use gulliver_graph::op::batch_norm_grad::BatchNormGrad;
-use gulliver_graph::op::conv::{Conv, Rotation};
+use gulliver_graph::op::conv::{Conv, ConvRotation};
 use gulliver_graph::op::cross_entropy::CrossEntropy;
 use gulliver_graph::op::cross_entropy_grad::CrossEntropyGrad;
 use gulliver_graph::op::group_norm::GroupNorm;
@@ -27,10 +27,10 @@ use gulliver_graph::op::update_adam::UpdateAdam;
 use gulliver_graph::op::update_rmsprop::UpdateRmsprop;
 use gulliver_graph::op::window::ConvWindow;
 use gulliver_graph::tensor::Tensor;
-use gulliver_run::call::{Call, Slot};
-use gulliver_run::kernel::isa::Isa;
+use gulliver_run::lower::call::{Call, Slot};
 use gulliver_run::lower::{KernelError, Kernels, TensorType, lower};
 use gulliver_run::team::Team;
+use gulliver_run::team::isa::Isa;
 
 /// One operand: floats, labels or a mask.
 #[derive(Clone)]
@@ -143,7 +143,7 @@ fn samples() -> Vec<Sample> {
     add(AttentionGrad(attention).into(), [&operands[..], &saved].concat());
     let window = vec![ConvWindow { stride: 2, dilation: 1, low: 1, high: 0 }; 2];
     for groups in [1, 2, 4] {
-        let conv = Conv { rotation: Rotation::Forward, window: window.clone(), groups };
+        let conv = Conv { rotation: ConvRotation::Forward, window: window.clone(), groups };
         add(conv.into(), vec![n(&[2, 4, 21, 20]), n(&[8, 4 / groups, 3, 3])]);
     }
     all

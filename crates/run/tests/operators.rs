@@ -7,11 +7,11 @@ use gulliver_graph::op::Op;
 use gulliver_graph::op::sample::Sample;
 use gulliver_graph::spec::Combine;
 use gulliver_graph::tensor::Tensor;
-use gulliver_run::call::{Call, Slot};
 use gulliver_run::host::{HostData, HostTensor};
-use gulliver_run::kernel::isa::Isa;
+use gulliver_run::lower::call::{Call, Slot};
 use gulliver_run::lower::{Kernels, TensorType, lower};
 use gulliver_run::team::Team;
+use gulliver_run::team::isa::Isa;
 
 mod samples;
 

@@ -5,8 +5,8 @@ mod jobs;
 mod nets;
 mod small_models;
 
+use gulliver_graph::array::{Fused, fuse_partly};
 use gulliver_graph::dim::Bindings;
-use gulliver_graph::fuse::{Fused, fuse_partly};
 use gulliver_graph::graph::{Graph, Role, Value};
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::model::{MODELS, model};
@@ -18,7 +18,7 @@ use gulliver_run::checkpoint::fingerprint;
 use gulliver_run::data::Batch;
 use gulliver_run::executor::Cpu;
 use gulliver_run::host::HostTensor;
-use gulliver_run::initial::pieces;
+use gulliver_run::host::initial::pieces;
 use gulliver_run::planner::Planner;
 use gulliver_run::program::Program;
 use gulliver_run::session::{Outcome, SessionOptions, Which};
@@ -58,7 +58,7 @@ impl<'a> Array<'a> {
         let plan = planner.plan(Which::Train, &sizes()).unwrap();
         verify(&fused.graph, &plan).unwrap();
         let cpu = Cpu::new(options.threads, plan.spaces[0].bytes).unwrap();
-        let kinds = &planner.outline(Which::Train).unwrap().kinds;
+        let kinds = &planner.outline(Which::Train).unwrap().outline.kinds;
         let program = cpu.load(&fused.graph, kinds, &plan, &options.kernels).unwrap();
         let mut array = Array { graphs, jobs, fused, whose, planner, program, cpu };
         array.initialise();
@@ -126,7 +126,7 @@ impl<'a> Array<'a> {
         self.cpu.run(&self.fused.graph, &self.program, 0..self.program.len(), None).unwrap();
         let partials = f64::from(self.planner.options().partials);
         let outcome = |outputs: &BTreeMap<String, _>| {
-            let number = |(name, place): (&String, &gulliver_graph::fuse::Place)| {
+            let number = |(name, place): (&String, &gulliver_graph::array::MemberPlace)| {
                 let (full, _) = self.fused.graph.outputs.iter().find(|(_, v)| *v == place.value).unwrap();
                 let tensor = self.cpu.output(&self.program, full).unwrap().unwrap();
                 let x = f64::from(tensor.as_f32()?[place.row.unwrap_or(0)]);

@@ -7,7 +7,7 @@ use gulliver_graph::graph::{Init, Phase};
 use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
-use gulliver_graph::random::Stream;
+use gulliver_graph::random::RandomStream;
 use gulliver_graph::training::training_graph;
 use gulliver_run::checkpoint::fingerprint;
 use gulliver_run::data::Batch;
@@ -25,7 +25,7 @@ fn gpt(dropout: f64, partials: u32, memory: Option<u64>) -> Result<Session, Sess
 }
 
 fn text(step: u64, batch: usize, length: usize) -> Batch {
-    let stream = Stream::new(3, 1, step);
+    let stream = RandomStream::new(3, 1, step);
     let ids = |shift: u64| {
         let data = (0..(batch * length) as u64).map(|i| stream.below(i + shift, 40) as i64).collect();
         HostTensor::new(&[batch, length], HostData::I64(data)).unwrap()
@@ -111,14 +111,14 @@ fn budgets_too_small_are_refused_before_the_first_step() {
 fn an_objective_that_fails_changes_nothing_and_those_before_it_once() {
     let mut g = Builder::new(true);
     let x = g.data("x", DType::F32, &["batch"]).unwrap();
-    for (stage, name) in ["first", "second"].into_iter().enumerate() {
-        g.enter(Phase::Forward, stage as u32);
+    for (objective, name) in ["first", "second"].into_iter().enumerate() {
+        g.enter(Phase::Forward, objective as u32);
         let w = g.weight(name, &[2], Init::Constant(1.0)).unwrap();
         // The second takes the root of numbers below zero.
-        let y = if stage == 0 { x } else { g.sqrt(x).unwrap() };
+        let y = if objective == 0 { x } else { g.sqrt(x).unwrap() };
         let loss = g.sum_all(y).unwrap();
         g.output(&format!("{name}.loss"), loss);
-        g.enter(Phase::Update, stage as u32);
+        g.enter(Phase::Update, objective as u32);
         let next = g.affine(w, 1.0, 1.0).unwrap();
         g.carry(w, next);
     }

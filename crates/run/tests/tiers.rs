@@ -5,24 +5,25 @@
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, Node, Role};
+use gulliver_graph::kinds::Kinds;
 use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
-use gulliver_graph::random::Stream as Random;
+use gulliver_graph::random::RandomStream;
 use gulliver_graph::training::training_graph;
-use gulliver_plan::devices::topology::{Device, Topology, Wiring};
+use gulliver_plan::budget::planner::StepPlanner;
+use gulliver_plan::document::ledger::Ledger;
 use gulliver_plan::document::plan::{Act, Buffer, BufferId, Place, Plan, Step, Stream, TIERS, Tier};
+use gulliver_plan::document::residence::{Persistent, Residence};
+use gulliver_plan::document::topology::{Device, Topology, Wiring};
 use gulliver_plan::document::verify::verify;
-use gulliver_plan::step::kind::Kinds;
-use gulliver_plan::step::make::{Options, Persistent, Residence};
-use gulliver_plan::step::outline::Outline;
+use gulliver_plan::step::options::PlanOptions;
 use gulliver_run::disk::{BLOCK, DiskError};
 use gulliver_run::executor::{Cpu, CpuOptions, RunError};
-use gulliver_run::initial::pieces;
+use gulliver_run::host::initial::pieces;
 use gulliver_run::link::{Port, Throttle};
 use gulliver_run::lower::{Kernels, lower_node};
 use gulliver_run::program::Program;
-use gulliver_run::stream::Ledger;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -52,10 +53,10 @@ fn resident(graph: &Graph) -> (Plan, Kinds, Persistent) {
     let persistent = Persistent::of(graph).unwrap();
     let scratch =
         |g: &Graph, n: &Node, s: &Bindings| Ok(lower_node(g, n, s, THREADS, &Kernels::default())?.scratch);
-    let options = Options { scratch: &scratch, ..Options::new(&persistent) };
-    let outline = Outline::new(graph, &sizes(), &options).unwrap();
-    let plan = outline.plan(graph, &sizes(), &options).unwrap();
-    (plan, outline.kinds, persistent)
+    let options = PlanOptions { scratch: &scratch, ..PlanOptions::new(&persistent) };
+    let planner = StepPlanner::new(graph, &sizes(), &options).unwrap();
+    let plan = planner.plan(graph, &sizes(), &options).unwrap();
+    (plan, planner.outline.kinds, persistent)
 }
 
 fn touched(act: &Act) -> Vec<BufferId> {
@@ -163,7 +164,7 @@ impl<'a> Trainer<'a> {
 
     fn step(&mut self, step: i64, ranges: usize) -> Result<(), RunError> {
         for (value, role, info) in self.graph.inputs() {
-            let random = Random::new(9, u64::from(value.0), step as u64);
+            let random = RandomStream::new(9, u64::from(value.0), step as u64);
             let bytes: Vec<u8> = match role {
                 Role::Weight(_) | Role::State(_) => continue,
                 Role::Hyper(default) => default.to_le_bytes().to_vec(),

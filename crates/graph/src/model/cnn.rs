@@ -2,7 +2,7 @@
 
 use super::head::{CLASSIFY_OR_REGRESS, Head};
 use super::param::{Param, Params, extents, int, param, text, wrong};
-use super::{Built, Family, Input, Model, rectangles};
+use super::{Architecture, Built, Family, ModelInput, rectangles};
 use crate::build::Builder;
 use crate::graph::{GraphError, Value};
 use crate::windows::ConvOptions;
@@ -23,7 +23,8 @@ pub struct Cnn {
 }
 
 /// Parameters of the family.
-pub static FAMILY: Family = Family { takes: Input::Images, heads: CLASSIFY_OR_REGRESS, params: PARAMS, make };
+pub static FAMILY: Family =
+    Family { takes: ModelInput::Images, heads: CLASSIFY_OR_REGRESS, params: PARAMS, make };
 
 static PARAMS: &[Param] = &[
     param("channels", int(1), "colour channels"),
@@ -33,7 +34,7 @@ static PARAMS: &[Param] = &[
     param("head", text("classify"), "`classify` predicts a class, `regress` numbers"),
 ];
 
-fn make(p: &Params) -> Result<Box<dyn Model>, GraphError> {
+fn make(p: &Params) -> Result<Box<dyn Architecture>, GraphError> {
     let cnn = Cnn {
         channels: p.size("channels")?,
         size: p.extents("size")?,
@@ -63,7 +64,7 @@ impl Cnn {
     }
 }
 
-impl Model for Cnn {
+impl Architecture for Cnn {
     fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
         let x = self.build(g)?;
         self.head.built(g, x)

@@ -45,8 +45,8 @@ pub struct Built {
     pub metrics: Vec<(String, Value)>,
 }
 
-/// A model that can be trained.
-pub trait Model: fmt::Debug + Send + Sync {
+/// The architecture of a model: it builds the graphs of training, evaluation and prediction.
+pub trait Architecture: fmt::Debug + Send + Sync {
     /// The objectives trained in turn within one step.
     fn objectives(&self) -> Vec<Objective> {
         vec![Objective { name: "loss", weights_prefix: "" }]
@@ -61,7 +61,7 @@ pub trait Model: fmt::Debug + Send + Sync {
 
 /// What a model reads as `x`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Input {
+pub enum ModelInput {
     /// Numbers of any shape, as one row.
     Vectors,
     /// Images of any height and width.
@@ -80,14 +80,14 @@ pub enum Input {
 #[derive(Debug)]
 pub struct Family {
     /// What its data `x` is.
-    pub takes: Input,
+    pub takes: ModelInput,
     /// What it can predict: the values of its parameter `head`, or the one thing it predicts without such a
     /// parameter; empty if it needs no targets.
     pub heads: &'static [&'static str],
     /// Its parameters with their defaults.
     pub params: &'static [Param],
     /// Makes the model; refuses values that make no sense together.
-    pub make: fn(&Params) -> Result<Box<dyn Model>, GraphError>,
+    pub make: fn(&Params) -> Result<Box<dyn Architecture>, GraphError>,
 }
 
 /// A model by name.
@@ -120,7 +120,7 @@ impl ModelRow {
 }
 
 /// The model of this name with these parameters; the rest keep their defaults.
-pub fn model(name: &str, given: &[(String, ParamValue)]) -> Result<Box<dyn Model>, GraphError> {
+pub fn model(name: &str, given: &[(String, ParamValue)]) -> Result<Box<dyn Architecture>, GraphError> {
     let Some(row) = MODELS.iter().find(|row| row.name == name) else {
         let hint = suggestion(name, MODELS.iter().map(|row| row.name), "there are");
         return Err(GraphError::Model(format!("there is no model `{name}`{hint}")));

@@ -4,7 +4,7 @@ use super::avg_pool::AvgPool;
 use super::pool::{PoolText, loop_extents, pool_cases, pool_source, pool_targets, pool_targets_within};
 use super::product::locate;
 use super::sample::Sample;
-use super::window::{PoolWindow, Target};
+use super::window::{PoolWindow, WindowTarget};
 use super::{Op, OpDef, OpError, check};
 use crate::graph::Type;
 use crate::spec::{Part, Spec};
@@ -19,7 +19,7 @@ pub struct AvgPoolGrad {
     /// What the forward sums were divided by.
     pub divisor: f32,
     /// Where in dx the windows land.
-    pub into: Vec<Target>,
+    pub into: Vec<WindowTarget>,
 }
 
 impl OpDef for AvgPoolGrad {

@@ -2,7 +2,7 @@
 //! of other operators from the mean and variance given here.
 
 use super::batch_norm_grad::BatchNormGrad;
-use super::moments::{Slot, axis_names, moments, normalize};
+use super::moments::{NormSlot, axis_names, moments, normalize};
 use super::sample::Sample;
 use super::{Backward, OpDef, OpError, attribute, check};
 use crate::build::Builder;
@@ -31,11 +31,11 @@ pub(crate) fn operands(x: &Type) -> Result<[String; 2], OpError> {
 }
 
 /// Where each element of x belongs.
-pub(crate) fn slots(x: &Tensor) -> impl Fn(usize) -> Slot + use<> {
+pub(crate) fn slots(x: &Tensor) -> impl Fn(usize) -> NormSlot + use<> {
     let [_, channels, space] = x.around(1);
     move |i| {
         let channel = i / space % channels;
-        Slot { set: channel, channel }
+        NormSlot { set: channel, channel }
     }
 }
 

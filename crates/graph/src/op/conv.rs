@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Conv {
     /// Which operand is the result.
-    pub rotation: Rotation,
+    pub rotation: ConvRotation,
     /// One per spatial dimension.
     pub window: Vec<ConvWindow>,
     /// Channels are split into this many independent groups.
@@ -26,7 +26,7 @@ pub struct Conv {
 /// Which operand of a convolution is the result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Rotation {
+pub enum ConvRotation {
     /// Inputs x, w; result y.
     Forward,
     /// Inputs y, w; result x.
@@ -42,7 +42,7 @@ pub enum Rotation {
 }
 
 impl Conv {
-    fn turned(&self, rotation: Rotation) -> Conv {
+    fn turned(&self, rotation: ConvRotation) -> Conv {
         Conv { rotation, window: self.window.clone(), groups: self.groups }
     }
 
@@ -50,7 +50,7 @@ impl Conv {
     fn line(&self, ins: &[&[Dim]]) -> Result<String, OpError> {
         let (axes, taps) = spatial(self.window.len())?;
         let size = |d: usize| match &self.rotation {
-            Rotation::InputGrad { size } => size.get(d),
+            ConvRotation::InputGrad { size } => size.get(d),
             _ => None,
         };
         let windows: Vec<String> =
@@ -61,9 +61,9 @@ impl Conv {
         let w = format!("{out} {c} {}", taps.join(" "));
         let mut with = if self.groups > 1 { vec![format!("g={}", self.groups)] } else { Vec::new() };
         let line = match &self.rotation {
-            Rotation::Forward => format!("{x}, {w} -> {y}"),
-            Rotation::InputGrad { .. } => format!("{y}, {w} -> {x}"),
-            Rotation::WeightGrad { kernel } => {
+            ConvRotation::Forward => format!("{x}, {w} -> {y}"),
+            ConvRotation::InputGrad { .. } => format!("{y}, {w} -> {x}"),
+            ConvRotation::WeightGrad { kernel } => {
                 with.extend(taps.iter().zip(kernel).map(|(r, extent)| format!("{r}={extent}")));
                 format!("{x}, {y} -> {w}")
             }
@@ -80,7 +80,7 @@ impl Conv {
             ins[operand].get(dimension) == Some(&Dim::from(extent))
         };
         let (one_in, one_out) = match self.rotation {
-            Rotation::WeightGrad { .. } => (is(0, 1, self.groups), is(1, 1, self.groups)),
+            ConvRotation::WeightGrad { .. } => (is(0, 1, self.groups), is(1, 1, self.groups)),
             _ => (is(1, 1, 1), is(1, 0, self.groups)),
         };
         let (x, c) = if one_in { ("g", "1") } else { ("(g c)", "c") };
@@ -92,9 +92,9 @@ impl Conv {
 impl OpDef for Conv {
     fn name(&self) -> &'static str {
         match self.rotation {
-            Rotation::Forward => "conv",
-            Rotation::InputGrad { .. } => "conv_transpose",
-            Rotation::WeightGrad { .. } => "conv_weight_grad",
+            ConvRotation::Forward => "conv",
+            ConvRotation::InputGrad { .. } => "conv_transpose",
+            ConvRotation::WeightGrad { .. } => "conv_weight_grad",
         }
     }
 
@@ -111,9 +111,9 @@ impl OpDef for Conv {
             return attribute("groups must be above 0");
         }
         let given = match &self.rotation {
-            Rotation::Forward => self.window.len(),
-            Rotation::InputGrad { size } => size.len(),
-            Rotation::WeightGrad { kernel } => kernel.len(),
+            ConvRotation::Forward => self.window.len(),
+            ConvRotation::InputGrad { size } => size.len(),
+            ConvRotation::WeightGrad { kernel } => kernel.len(),
         };
         if given != self.window.len() {
             return attribute(format!("{given} extents for {} windows", self.window.len()));
@@ -142,20 +142,20 @@ impl OpDef for Conv {
         let extents = |g: &Builder, v: Value| g.shape(v)[2..].to_vec();
         // Each rotation's gradients are the other two, with the result's gradient in its place.
         let (first, first_ins, second, second_ins) = match self.rotation {
-            Rotation::Forward => (
-                Rotation::InputGrad { size: extents(g, a) },
+            ConvRotation::Forward => (
+                ConvRotation::InputGrad { size: extents(g, a) },
                 [d, b],
-                Rotation::WeightGrad { kernel: extents(g, b) },
+                ConvRotation::WeightGrad { kernel: extents(g, b) },
                 [a, d],
             ),
-            Rotation::InputGrad { .. } => {
-                (Rotation::Forward, [d, b], Rotation::WeightGrad { kernel: extents(g, b) }, [d, a])
+            ConvRotation::InputGrad { .. } => {
+                (ConvRotation::Forward, [d, b], ConvRotation::WeightGrad { kernel: extents(g, b) }, [d, a])
             }
-            Rotation::WeightGrad { .. } => {
-                (Rotation::InputGrad { size: extents(g, a) }, [b, d], Rotation::Forward, [a, d])
+            ConvRotation::WeightGrad { .. } => {
+                (ConvRotation::InputGrad { size: extents(g, a) }, [b, d], ConvRotation::Forward, [a, d])
             }
         };
-        let mut side = |want: bool, rotation: Rotation, ins: [Value; 2]| -> Result<_, GraphError> {
+        let mut side = |want: bool, rotation: ConvRotation, ins: [Value; 2]| -> Result<_, GraphError> {
             if want { Ok(Some(g.push1(self.turned(rotation), &ins)?)) } else { Ok(None) }
         };
         Ok(vec![side(at.wants[0], first, first_ins)?, side(at.wants[1], second, second_ins)?])
@@ -174,12 +174,12 @@ impl OpDef for Conv {
     fn part(&self, part: &Part) -> Option<Op> {
         let extents = || part.outputs[0][2..].iter().map(|r| r.len().into()).collect();
         let (rotation, windows, grouped) = match &self.rotation {
-            Rotation::Forward => (Rotation::Forward, &part.input_windows[0], 1),
-            Rotation::InputGrad { .. } => {
-                (Rotation::InputGrad { size: extents() }, &part.output_windows[0], 1)
+            ConvRotation::Forward => (ConvRotation::Forward, &part.input_windows[0], 1),
+            ConvRotation::InputGrad { .. } => {
+                (ConvRotation::InputGrad { size: extents() }, &part.output_windows[0], 1)
             }
-            Rotation::WeightGrad { .. } => {
-                (Rotation::WeightGrad { kernel: extents() }, &part.input_windows[0], 0)
+            ConvRotation::WeightGrad { .. } => {
+                (ConvRotation::WeightGrad { kernel: extents() }, &part.input_windows[0], 0)
             }
         };
         let window = self.window.iter().zip(&windows[2..]).map(|(w, seen)| w.within(*seen)).collect();
@@ -213,14 +213,14 @@ impl OpDef for Conv {
         let dims = |shape: &[usize]| shape.iter().map(|&d| Dim::from(d)).collect::<Vec<_>>();
         let mut all = Vec::new();
         for (window, groups, x, w) in cases {
-            let forward = Conv { rotation: Rotation::Forward, window, groups };
+            let forward = Conv { rotation: ConvRotation::Forward, window, groups };
             let sample = Sample::normal(forward.clone(), &[x, w]);
             let y = sample.output_shapes().remove(0);
             all.push(sample);
             let size = dims(&x[2..]);
-            all.push(Sample::normal(forward.turned(Rotation::InputGrad { size }), &[&y, w]));
+            all.push(Sample::normal(forward.turned(ConvRotation::InputGrad { size }), &[&y, w]));
             let kernel = dims(&w[2..]);
-            all.push(Sample::normal(forward.turned(Rotation::WeightGrad { kernel }), &[x, &y]));
+            all.push(Sample::normal(forward.turned(ConvRotation::WeightGrad { kernel }), &[x, &y]));
         }
         all
     }
@@ -233,7 +233,7 @@ mod tests {
 
     fn conv(groups: usize, stride: usize, dims: usize) -> Conv {
         let window = vec![ConvWindow { stride, dilation: 1, low: 1, high: 1 }; dims];
-        Conv { rotation: Rotation::Forward, window, groups }
+        Conv { rotation: ConvRotation::Forward, window, groups }
     }
 
     #[test]

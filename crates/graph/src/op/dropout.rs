@@ -5,7 +5,7 @@ use super::sample::{Sample, SampleInput};
 use super::{Backward, INTEGER, Op, OpDef, OpError, attribute, check};
 use crate::build::Builder;
 use crate::graph::{GraphError, Type, Value};
-use crate::random::Stream;
+use crate::random::RandomStream;
 use crate::spec::{Part, Spec, expand_ellipsis};
 use crate::tensor::{Tensor, positions};
 use serde::{Deserialize, Serialize};
@@ -19,19 +19,19 @@ pub struct Dropout {
     /// Tells this dropout's numbers from those of others.
     pub stream: u64,
     /// In a part, where it lies in the whole.
-    pub frame: Option<Frame>,
+    pub frame: Option<PartFrame>,
 }
 
 /// Where a part lies.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Frame {
+pub struct PartFrame {
     /// Extents of the whole value.
     pub shape: Vec<usize>,
     /// Position of the part's first element.
     pub offset: Vec<usize>,
 }
 
-impl Frame {
+impl PartFrame {
     /// The row-major index in the whole of a position in the part.
     pub fn index(&self, position: &[usize]) -> u64 {
         let places = position.iter().zip(&self.offset).zip(&self.shape);
@@ -51,14 +51,14 @@ impl Dropout {
     }
 
     /// The frame of a value of this shape.
-    pub fn frame(&self, shape: &[usize]) -> Frame {
-        let whole = || Frame { shape: shape.to_vec(), offset: vec![0; shape.len()] };
+    pub fn frame(&self, shape: &[usize]) -> PartFrame {
+        let whole = || PartFrame { shape: shape.to_vec(), offset: vec![0; shape.len()] };
         self.frame.clone().unwrap_or_else(whole)
     }
 
     /// The numbers that decide, for these three random integers.
-    pub fn numbers(&self, seed: i64, step: i64) -> Stream {
-        Stream::new(seed as u64, self.stream, step as u64)
+    pub fn numbers(&self, seed: i64, step: i64) -> RandomStream {
+        RandomStream::new(seed as u64, self.stream, step as u64)
     }
 }
 
@@ -118,7 +118,7 @@ impl OpDef for Dropout {
             Sample::new(Dropout { rate, stream, frame: None }, inputs)
         };
         let mut inner = sample(0.25, 3, &[3, 4]);
-        let frame = Some(Frame { shape: vec![6, 9], offset: vec![2, 5] });
+        let frame = Some(PartFrame { shape: vec![6, 9], offset: vec![2, 5] });
         inner.op = Dropout { rate: 0.25, stream: 3, frame }.into();
         vec![sample(0.1, 1, &[5, 17]), sample(0.5, 2, &[2, 3, 7]), sample(0.9, u64::MAX, &[]), inner]
     }

@@ -2,7 +2,7 @@
 //! boxes of the others' put together. Gathering, scattering sums, halos and copies from one to another are
 //! all this. A graph does not know what a rank is; who runs it does.
 
-use super::sample::{Fill, Sample, SampleInput};
+use super::sample::{SampleFill, Sample, SampleInput};
 use super::{OpDef, OpError, attribute};
 use crate::dim::Dim;
 use crate::dtype::DType;
@@ -250,15 +250,15 @@ impl OpDef for Exchange {
         vec![
             Sample::new(
                 exchange(DType::I64, &[4, 3], turned),
-                vec![input(DType::I64, &[4, 3], Fill::Below(9))],
+                vec![input(DType::I64, &[4, 3], SampleFill::Below(9))],
             ),
             Sample::new(
                 exchange(DType::F32, &[1, 5], summed),
-                vec![input(DType::F32, &[2, 5], Fill::Constant(0.5))],
+                vec![input(DType::F32, &[2, 5], SampleFill::Constant(0.5))],
             ),
             Sample::new(
                 exchange(DType::I64, &[], vec![piece(&[], &[], &[], &[], false)]),
-                vec![input(DType::I64, &[], Fill::Below(5))],
+                vec![input(DType::I64, &[], SampleFill::Below(5))],
             ),
         ]
     }

@@ -1,7 +1,7 @@
 //! Group normalisation; with as many groups as channels, instance normalisation.
 
 use super::group_norm_grad::GroupNormGrad;
-use super::moments::{Slot, axis_names, moments, normalize};
+use super::moments::{NormSlot, axis_names, moments, normalize};
 use super::sample::Sample;
 use super::{Backward, OpDef, OpError, attribute, check};
 use crate::build::Builder;
@@ -36,12 +36,12 @@ pub(crate) fn operands(x: &Type, groups: usize) -> Result<[String; 2], OpError> 
 }
 
 /// Where each element of x belongs.
-pub(crate) fn slots(x: &Tensor, groups: usize) -> impl Fn(usize) -> Slot + use<> {
+pub(crate) fn slots(x: &Tensor, groups: usize) -> impl Fn(usize) -> NormSlot + use<> {
     let channels = x.shape[1];
     let space: usize = x.shape[2..].iter().product();
     move |i| {
         let (sample, channel) = (i / (space * channels), i / space % channels);
-        Slot { set: sample * groups + channel / (channels / groups), channel }
+        NormSlot { set: sample * groups + channel / (channels / groups), channel }
     }
 }
 

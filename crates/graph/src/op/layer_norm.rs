@@ -1,7 +1,7 @@
 //! Layer normalisation over the last dimensions.
 
 use super::layer_norm_grad::LayerNormGrad;
-use super::moments::{Slot, axis_names, moments, normalize, operand};
+use super::moments::{NormSlot, axis_names, moments, normalize, operand};
 use super::sample::Sample;
 use super::{Backward, OpDef, OpError, attribute, check};
 use crate::build::Builder;
@@ -56,7 +56,7 @@ impl OpDef for LayerNorm {
 
     fn eval(&self, ins: &[&Tensor], outs: &mut [Tensor]) {
         let width = ins[1].len().max(1);
-        let slot = |i: usize| Slot { set: i / width, channel: i % width };
+        let slot = |i: usize| NormSlot { set: i / width, channel: i % width };
         let (mean, variance) = moments(ins[0], slot, outs[1].len());
         let rstd: Vec<f64> = variance.iter().map(|v| 1.0 / (v + f64::from(self.eps)).sqrt()).collect();
         normalize([ins[0], ins[1], ins[2]], &mean, &rstd, slot, &mut outs[0]);

@@ -1,7 +1,7 @@
 //! The gradient of layer normalisation in one operator.
 
 use super::layer_norm::operands;
-use super::moments::{Slot, normalize_grad};
+use super::moments::{NormSlot, normalize_grad};
 use super::sample::{Sample, SampleInput};
 use super::{OpDef, OpError, check};
 use crate::graph::Type;
@@ -34,7 +34,7 @@ impl OpDef for LayerNormGrad {
 
     fn eval(&self, ins: &[&Tensor], outs: &mut [Tensor]) {
         let width = ins[1].len().max(1);
-        let slot = |i: usize| Slot { set: i / width, channel: i % width };
+        let slot = |i: usize| NormSlot { set: i / width, channel: i % width };
         normalize_grad([ins[0], ins[1], ins[4]], &ins[2].data, &ins[3].data, slot, outs);
     }
 

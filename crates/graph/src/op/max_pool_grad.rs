@@ -7,7 +7,7 @@ use super::pool::{
 };
 use super::product::locate;
 use super::sample::{Sample, SampleInput};
-use super::window::{PoolWindow, Target};
+use super::window::{PoolWindow, WindowTarget};
 use super::{Op, OpDef, OpError, check};
 use crate::graph::Type;
 use crate::spec::{Part, Spec};
@@ -21,7 +21,7 @@ pub struct MaxPoolGrad {
     pub window: Vec<PoolWindow>,
     /// Where in dx they land. In a part this is less than the x it reads: a window that straddles the
     /// part's border must be seen whole to know its maximum.
-    pub into: Vec<Target>,
+    pub into: Vec<WindowTarget>,
 }
 
 impl OpDef for MaxPoolGrad {
@@ -83,7 +83,7 @@ impl OpDef for MaxPoolGrad {
             let dims: Vec<_> = shape.iter().map(|&d| d.into()).collect();
             let into = pool_source(&window, &dims);
             let few = |shape: &[usize]| SampleInput {
-                fill: super::sample::Fill::Below(3),
+                fill: super::sample::SampleFill::Below(3),
                 ..SampleInput::normal(shape)
             };
             let inputs = vec![few(&shape), few(&y), SampleInput::normal(&y)];
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn the_first_of_equal_elements_receives_the_gradient() {
         let window = vec![PoolWindow { kernel: 2, stride: 2, low: 0, high: 0 }; 2];
-        let into = vec![Target { low: 0, size: 2.into() }, Target { low: 0, size: 4.into() }];
+        let into = vec![WindowTarget { low: 0, size: 2.into() }, WindowTarget { low: 0, size: 4.into() }];
         let x = Tensor::new(&[1, 1, 2, 4], vec![1.0, 5.0, 2.0, 0.0, 5.0, 5.0, 2.0, f64::NAN]);
         let y = Tensor::new(&[1, 1, 1, 2], vec![5.0, f64::NAN]);
         let dy = Tensor::new(&[1, 1, 1, 2], vec![3.0, 4.0]);

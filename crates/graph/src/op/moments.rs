@@ -5,7 +5,7 @@ use crate::tensor::Tensor;
 
 /// Where an element belongs: the set it is normalised with, and its gain and bias.
 #[derive(Clone, Copy, Debug)]
-pub struct Slot {
+pub struct NormSlot {
     /// Which mean and variance.
     pub set: usize,
     /// Which gain and bias.
@@ -23,7 +23,7 @@ pub(crate) fn operand(axes: &[String]) -> String {
 }
 
 /// Mean and biased variance of each set, sums running in order of the elements.
-pub(crate) fn moments(x: &Tensor, slot: impl Fn(usize) -> Slot, sets: usize) -> (Vec<f64>, Vec<f64>) {
+pub(crate) fn moments(x: &Tensor, slot: impl Fn(usize) -> NormSlot, sets: usize) -> (Vec<f64>, Vec<f64>) {
     let (mut count, mut mean, mut variance) = (vec![0.0; sets], vec![0.0; sets], vec![0.0; sets]);
     for (i, x) in x.data.iter().enumerate() {
         mean[slot(i).set] += x;
@@ -47,11 +47,11 @@ pub(crate) fn normalize(
     [x, gamma, beta]: [&Tensor; 3],
     mean: &[f64],
     rstd: &[f64],
-    slot: impl Fn(usize) -> Slot,
+    slot: impl Fn(usize) -> NormSlot,
     y: &mut Tensor,
 ) {
     for (i, (y, x)) in y.data.iter_mut().zip(&x.data).enumerate() {
-        let Slot { set, channel } = slot(i);
+        let NormSlot { set, channel } = slot(i);
         *y = (x - mean[set]) * rstd[set] * gamma.data[channel] + beta.data[channel];
     }
 }
@@ -62,14 +62,14 @@ pub(crate) fn normalize_grad(
     [x, gamma, dy]: [&Tensor; 3],
     mean: &[f64],
     rstd: &[f64],
-    slot: impl Fn(usize) -> Slot,
+    slot: impl Fn(usize) -> NormSlot,
     outs: &mut [Tensor],
 ) {
     let sets = mean.len();
     // Per set: the number of elements, and the means of d and of d·x̂, where d = dy·gamma.
     let (mut count, mut level, mut slope) = (vec![0.0; sets], vec![0.0; sets], vec![0.0; sets]);
     for (i, (x, dy)) in x.data.iter().zip(&dy.data).enumerate() {
-        let Slot { set, channel } = slot(i);
+        let NormSlot { set, channel } = slot(i);
         let normal = (x - mean[set]) * rstd[set];
         count[set] += 1.0;
         level[set] += dy * gamma.data[channel];
@@ -78,7 +78,7 @@ pub(crate) fn normalize_grad(
         outs[2].data[channel] += dy;
     }
     for (i, (x, dy)) in x.data.iter().zip(&dy.data).enumerate() {
-        let Slot { set, channel } = slot(i);
+        let NormSlot { set, channel } = slot(i);
         let normal = (x - mean[set]) * rstd[set];
         let centered = dy * gamma.data[channel] - level[set] / count[set];
         outs[0].data[i] = rstd[set] * (centered - normal * slope[set] / count[set]);

@@ -1,6 +1,6 @@
 //! What the pooling operators share: their lines, what they become in one part of a cut, small cases.
 
-use super::window::{PoolWindow, Target, spatial, window_text};
+use super::window::{PoolWindow, WindowTarget, spatial, window_text};
 use super::{OpError, attribute};
 use crate::dim::Dim;
 use crate::spec::{Part, Spec};
@@ -36,25 +36,25 @@ pub(crate) fn pool_indices(window: &[PoolWindow], size: Option<&[Dim]>) -> Resul
 }
 
 /// The windows as an operand that they are scattered into.
-pub(crate) fn pool_targets(window: &[PoolWindow], into: &[Target]) -> Result<String, OpError> {
+pub(crate) fn pool_targets(window: &[PoolWindow], into: &[WindowTarget]) -> Result<String, OpError> {
     if into.len() != window.len() {
         return attribute(format!("{} extents for {} windows", into.len(), window.len()));
     }
-    let place = |(w, t): (&PoolWindow, &Target)| PoolWindow { low: t.low, ..*w };
+    let place = |(w, t): (&PoolWindow, &WindowTarget)| PoolWindow { low: t.low, ..*w };
     let placed: Vec<PoolWindow> = window.iter().zip(into).map(place).collect();
     let size: Vec<Dim> = into.iter().map(|t| t.size.clone()).collect();
     pool_indices(&placed, Some(&size))
 }
 
 /// Where the gradient of a pooled value [n, c, spatial…] goes: exactly where its windows came from.
-pub(crate) fn pool_source(window: &[PoolWindow], shape: &[Dim]) -> Vec<Target> {
-    window.iter().zip(&shape[2..]).map(|(w, size)| Target { low: w.low, size: size.clone() }).collect()
+pub(crate) fn pool_source(window: &[PoolWindow], shape: &[Dim]) -> Vec<WindowTarget> {
+    window.iter().zip(&shape[2..]).map(|(w, size)| WindowTarget { low: w.low, size: size.clone() }).collect()
 }
 
 /// The targets as one part of a cut sees them.
-pub(crate) fn pool_targets_within(part: &Part) -> Vec<Target> {
+pub(crate) fn pool_targets_within(part: &Part) -> Vec<WindowTarget> {
     let seen = part.outputs[0].iter().zip(&part.output_windows[0]);
-    seen.filter_map(|(region, w)| w.map(|w| Target { low: w.low, size: region.len().into() })).collect()
+    seen.filter_map(|(region, w)| w.map(|w| WindowTarget { low: w.low, size: region.len().into() })).collect()
 }
 
 /// Extents of all loops of a pooling spec whose taps and windows are known.

@@ -5,7 +5,7 @@ use super::zip::{Binary, Zip};
 use super::{Backward, OpDef, OpError, attribute, check};
 use crate::build::Builder;
 use crate::graph::{GraphError, Type, Value};
-use crate::spec::Spec;
+use crate::spec::{ReduceKind, Spec};
 use crate::tensor::{Tensor, positions};
 use serde::{Deserialize, Serialize};
 
@@ -13,29 +13,19 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reduce {
     /// How elements are combined.
-    pub kind: Kind,
+    pub kind: ReduceKind,
     /// Dimensions that are reduced, ascending.
     pub axes: Vec<usize>,
     /// Whether they stay, with extent one.
     pub keep: bool,
 }
 
-/// How elements are combined.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[allow(missing_docs)] // each is what its name says
-pub enum Kind {
-    Sum,
-    Max,
-    Min,
-}
-
 impl OpDef for Reduce {
     fn name(&self) -> &'static str {
         match self.kind {
-            Kind::Sum => "sum",
-            Kind::Max => "max",
-            Kind::Min => "min",
+            ReduceKind::Sum => "sum",
+            ReduceKind::Max => "max",
+            ReduceKind::Min => "min",
         }
     }
 
@@ -60,8 +50,8 @@ impl OpDef for Reduce {
         let out = join(kept.collect());
         let reduced = join(self.axes.iter().map(|&d| name(d)).collect());
         let clause = match self.kind {
-            Kind::Max if !self.axes.is_empty() => format!(" max {reduced}"),
-            Kind::Min if !self.axes.is_empty() => format!(" min {reduced}"),
+            ReduceKind::Max if !self.axes.is_empty() => format!(" max {reduced}"),
+            ReduceKind::Min if !self.axes.is_empty() => format!(" min {reduced}"),
             _ => String::new(),
         };
         Ok(format!("{input} -> {out}{clause}").parse()?)
@@ -75,23 +65,23 @@ impl OpDef for Reduce {
             kept[a] = 1.into();
         }
         let dy = g.reshape(at.dout()?, &kept)?;
-        if self.kind == Kind::Sum {
+        if self.kind == ReduceKind::Sum {
             return Ok(vec![Some(g.expand(dy, &shape)?)]);
         }
         // Elements that tie for the extreme share its gradient equally.
         let y = g.reshape(at.outs[0], &kept)?;
         let hit = g.push1(Zip(Binary::Equal), &[x, y])?;
         let hit = g.cast_f32(hit)?;
-        let count = g.push1(Reduce { kind: Kind::Sum, axes: self.axes.clone(), keep: true }, &[hit])?;
+        let count = g.push1(Reduce { kind: ReduceKind::Sum, axes: self.axes.clone(), keep: true }, &[hit])?;
         let share = g.div(dy, count)?;
         Ok(vec![Some(g.mul(hit, share)?)])
     }
 
     fn eval(&self, ins: &[&Tensor], outs: &mut [Tensor]) {
         let start = match self.kind {
-            Kind::Sum => 0.0,
-            Kind::Max => f64::NEG_INFINITY,
-            Kind::Min => f64::INFINITY,
+            ReduceKind::Sum => 0.0,
+            ReduceKind::Max => f64::NEG_INFINITY,
+            ReduceKind::Min => f64::INFINITY,
         };
         outs[0].data.fill(start);
         for (p, &x) in positions(&ins[0].shape).zip(&ins[0].data) {
@@ -104,21 +94,21 @@ impl OpDef for Reduce {
                 .collect();
             let y = outs[0].at_mut(&place);
             *y = match self.kind {
-                Kind::Sum => *y + x,
-                Kind::Max => Binary::Max.eval(*y, x),
-                Kind::Min => Binary::Min.eval(*y, x),
+                ReduceKind::Sum => *y + x,
+                ReduceKind::Max => Binary::Max.eval(*y, x),
+                ReduceKind::Min => Binary::Min.eval(*y, x),
             };
         }
     }
 
     fn samples() -> Vec<Sample> {
         let mut all = Vec::new();
-        for kind in [Kind::Sum, Kind::Max, Kind::Min] {
+        for kind in [ReduceKind::Sum, ReduceKind::Max, ReduceKind::Min] {
             for (axes, keep) in [(vec![1], false), (vec![0, 2], true), (vec![0, 1, 2], false), (vec![2], true), (vec![0], false)] {
                 all.push(Sample::normal(Reduce { kind, axes, keep }, &[&[3, 4, 21]]));
             }
         }
-        all.push(Sample::normal(Reduce { kind: Kind::Sum, axes: vec![], keep: false }, &[&[5]]));
+        all.push(Sample::normal(Reduce { kind: ReduceKind::Sum, axes: vec![], keep: false }, &[&[5]]));
         all
     }
 }

@@ -6,8 +6,8 @@ use super::array::Array;
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::graph::Type;
-use crate::random::Stream;
-use crate::spec::{Cut, Part};
+use crate::random::RandomStream;
+use crate::spec::{AxisCut, Part};
 use crate::tensor::Tensor;
 
 /// An operator with inputs it accepts.
@@ -27,12 +27,12 @@ pub struct SampleInput {
     /// Extents.
     pub shape: Vec<usize>,
     /// What it is filled with.
-    pub fill: Fill,
+    pub fill: SampleFill,
 }
 
 /// Contents of a sample input.
 #[derive(Clone, Copy, Debug)]
-pub enum Fill {
+pub enum SampleFill {
     /// Standard normal.
     Normal,
     /// Uniform in a range.
@@ -96,38 +96,38 @@ impl Sample {
 impl SampleInput {
     /// Standard normal f32.
     pub fn normal(shape: &[usize]) -> SampleInput {
-        SampleInput { dtype: DType::F32, shape: shape.to_vec(), fill: Fill::Normal }
+        SampleInput { dtype: DType::F32, shape: shape.to_vec(), fill: SampleFill::Normal }
     }
 
     /// f32, uniform in a range.
     pub fn uniform(shape: &[usize], low: f64, high: f64) -> SampleInput {
-        SampleInput { dtype: DType::F32, shape: shape.to_vec(), fill: Fill::Uniform(low, high) }
+        SampleInput { dtype: DType::F32, shape: shape.to_vec(), fill: SampleFill::Uniform(low, high) }
     }
 
     /// i64 below a bound.
     pub fn below(shape: &[usize], bound: u64) -> SampleInput {
-        SampleInput { dtype: DType::I64, shape: shape.to_vec(), fill: Fill::Below(bound) }
+        SampleInput { dtype: DType::I64, shape: shape.to_vec(), fill: SampleFill::Below(bound) }
     }
 
     /// Zeros and ones.
     pub fn mask(shape: &[usize]) -> SampleInput {
-        SampleInput { dtype: DType::Bool, shape: shape.to_vec(), fill: Fill::Below(2) }
+        SampleInput { dtype: DType::Bool, shape: shape.to_vec(), fill: SampleFill::Below(2) }
     }
 
     /// An f32 scalar.
     pub fn scalar(value: f64) -> SampleInput {
-        SampleInput { dtype: DType::F32, shape: Vec::new(), fill: Fill::Constant(value) }
+        SampleInput { dtype: DType::F32, shape: Vec::new(), fill: SampleFill::Constant(value) }
     }
 
     fn tensor(&self, seed: u64, index: u64) -> Tensor {
-        let stream = Stream::new(seed, index, 0);
+        let stream = RandomStream::new(seed, index, 0);
         let element = |i: u64| match self.fill {
-            Fill::Normal => f64::from(stream.normal_at(i)),
-            Fill::Uniform(low, high) => {
+            SampleFill::Normal => f64::from(stream.normal_at(i)),
+            SampleFill::Uniform(low, high) => {
                 f64::from((low + (high - low) * f64::from(stream.uniform_at(i))) as f32)
             }
-            Fill::Below(n) => stream.below(i, n) as f64,
-            Fill::Constant(c) => f64::from(c as f32),
+            SampleFill::Below(n) => stream.below(i, n) as f64,
+            SampleFill::Constant(c) => f64::from(c as f32),
         };
         Tensor::new(&self.shape, (0..self.shape.iter().product::<usize>() as u64).map(element).collect())
     }
@@ -144,7 +144,7 @@ pub struct SamplePart {
 
 impl Sample {
     /// Every legal cut into each of these numbers of parts (uneven when they do not divide).
-    pub fn cuts(&self, pieces: &[usize]) -> Vec<(Cut, Vec<SamplePart>)> {
+    pub fn cuts(&self, pieces: &[usize]) -> Vec<(AxisCut, Vec<SamplePart>)> {
         let spec = self.op.def().spec(&self.types()).unwrap_or_else(|e| panic!("{self:?}: {e}"));
         let dims: Vec<Vec<Dim>> =
             self.inputs.iter().map(|i| i.shape.iter().map(|&d| d.into()).collect()).collect();

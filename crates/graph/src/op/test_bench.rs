@@ -2,20 +2,20 @@
 //! spec against what the reference kernel really reads, every legal cut against the whole. The tests of
 //! this crate loop over the table with it; users put their own operators on it.
 
-use super::sample::{Fill, Sample};
+use super::sample::{Sample, SampleFill};
 use crate::autodiff::differentiate;
 use crate::build::Builder;
 use crate::dim::Bindings;
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError, Init, Role, Type, Value};
 use crate::interpret::interpret;
-use crate::random::Stream;
-use crate::spec::{Combine, Reduce, Region};
+use crate::random::RandomStream;
+use crate::spec::{Combine, ReduceKind, Region};
 use crate::tensor::{Tensor, positions};
 
 /// Where an operator does not keep what it promises.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum Broken {
+pub enum OpDefect {
     /// The sample cannot even be built or differentiated.
     #[error(transparent)]
     Graph(#[from] GraphError),
@@ -25,12 +25,12 @@ pub enum Broken {
 }
 
 /// Everything below; how many numbers, regions and outputs were compared.
-pub fn all(sample: &Sample) -> Result<usize, Broken> {
+pub fn all(sample: &Sample) -> Result<usize, OpDefect> {
     Ok(gradient(sample)? + reads(sample)? + cuts(sample)?)
 }
 
-fn wrong<T>(sample: &Sample, why: impl std::fmt::Display) -> Result<T, Broken> {
-    Err(Broken::Wrong(format!("{:?}: {why}", sample.op)))
+fn wrong<T>(sample: &Sample, why: impl std::fmt::Display) -> Result<T, OpDefect> {
+    Err(OpDefect::Wrong(format!("{:?}: {why}", sample.op)))
 }
 
 fn weighted_sum(outs: &[Tensor], weights: &[Tensor]) -> f64 {
@@ -53,7 +53,7 @@ fn differentiated(sample: &Sample, inputs: &[Tensor]) -> Result<Differentiated, 
     let mut g = Builder::new(true);
     let (mut ins, mut wrt) = (Vec::new(), Vec::new());
     for (i, input) in sample.inputs.iter().enumerate() {
-        let differentiable = input.dtype == DType::F32 && !matches!(input.fill, Fill::Constant(_));
+        let differentiable = input.dtype == DType::F32 && !matches!(input.fill, SampleFill::Constant(_));
         let role = if differentiable { Role::Weight(Init::Constant(0.0)) } else { Role::Data };
         ins.push(g.input(&format!("in{i}"), role, Type::new(input.dtype, &input.shape))?);
         if differentiable {
@@ -70,7 +70,7 @@ fn differentiated(sample: &Sample, inputs: &[Tensor]) -> Result<Differentiated, 
             weights.push(Tensor::zeros(shape));
             continue;
         }
-        let stream = Stream::new(11, i as u64, 0);
+        let stream = RandomStream::new(11, i as u64, 0);
         let r = (0..values[i].len() as u64).map(|j| f64::from(stream.normal_at(j))).collect();
         weights.push(Tensor::new(shape, r));
         let r = g.data(&format!("r{i}"), DType::F32, shape)?;
@@ -85,7 +85,7 @@ fn differentiated(sample: &Sample, inputs: &[Tensor]) -> Result<Differentiated, 
 
 /// Compares the gradient by every float input with finite differences of the reference kernel; how many
 /// derivatives were compared.
-pub fn gradient(sample: &Sample) -> Result<usize, Broken> {
+pub fn gradient(sample: &Sample) -> Result<usize, OpDefect> {
     let inputs = sample.tensors(7);
     let Differentiated { graph, weights, grads } = differentiated(sample, &inputs)?;
     let values = interpret(&graph, &Bindings::new(), |v, shape| {
@@ -131,7 +131,7 @@ fn poisoned(sample: &Sample, inputs: &[Tensor], regions: &[Region]) -> Vec<Tenso
         for (p, x) in positions(&input.shape).zip(tensor.data.iter_mut()) {
             if !p.iter().zip(region).all(|(i, r)| r.contains(i)) {
                 *x = match input.fill {
-                    Fill::Below(n) => ((*x as u64 + 1) % n) as f64,
+                    SampleFill::Below(n) => ((*x as u64 + 1) % n) as f64,
                     _ => f64::NAN,
                 };
             }
@@ -145,7 +145,7 @@ fn same_bits(a: &Tensor, b: &Tensor) -> bool {
 }
 
 /// Checks that parts of cuts read nothing the spec does not claim; how many output regions were compared.
-pub fn reads(sample: &Sample) -> Result<usize, Broken> {
+pub fn reads(sample: &Sample) -> Result<usize, OpDefect> {
     let inputs = sample.tensors(3);
     let whole = sample.eval(&inputs);
     let mut checked = 0;
@@ -168,7 +168,7 @@ pub fn reads(sample: &Sample) -> Result<usize, Broken> {
 }
 
 /// Checks that every legal cut recombines to the whole; how many outputs were compared.
-pub fn cuts(sample: &Sample) -> Result<usize, Broken> {
+pub fn cuts(sample: &Sample) -> Result<usize, OpDefect> {
     let inputs = sample.tensors(5);
     let whole = sample.eval(&inputs);
     let mut checked = 0;
@@ -201,8 +201,10 @@ pub fn cuts(sample: &Sample) -> Result<usize, Broken> {
         }
         for ((out, whole), how) in joined.iter().zip(&whole).zip(&cut.outputs) {
             let same = |out: &Tensor| match how {
-                Combine::Concat(_) | Combine::Reduce(Reduce::Max | Reduce::Min) => same_bits(out, whole),
-                Combine::Reduce(Reduce::Sum) => out.shape == whole.shape && close(out, whole),
+                Combine::Concat(_) | Combine::Reduce(ReduceKind::Max | ReduceKind::Min) => {
+                    same_bits(out, whole)
+                }
+                Combine::Reduce(ReduceKind::Sum) => out.shape == whole.shape && close(out, whole),
             };
             if !out.as_ref().is_some_and(same) {
                 let (axis, n) = (cut.axis, parts.len());
@@ -214,12 +216,12 @@ pub fn cuts(sample: &Sample) -> Result<usize, Broken> {
     Ok(checked)
 }
 
-fn combine(kind: Reduce, all: &mut Tensor, part: &Tensor) {
+fn combine(kind: ReduceKind, all: &mut Tensor, part: &Tensor) {
     for (a, b) in all.data.iter_mut().zip(&part.data) {
         *a = match kind {
-            Reduce::Sum => *a + b,
-            Reduce::Max => a.max(*b),
-            Reduce::Min => a.min(*b),
+            ReduceKind::Sum => *a + b,
+            ReduceKind::Max => a.max(*b),
+            ReduceKind::Min => a.min(*b),
         };
     }
 }

@@ -3,7 +3,7 @@
 
 use super::{OpError, attribute};
 use crate::dim::Dim;
-use crate::spec::Window;
+use crate::spec::WindowPadding;
 use serde::{Deserialize, Serialize};
 
 /// A convolution's window along one spatial dimension: output `h` reads `stride·h + dilation·r - low`.
@@ -34,7 +34,7 @@ pub struct PoolWindow {
 
 /// Where a window that is an output lands.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Target {
+pub struct WindowTarget {
     /// Positions of the window before the first element of the output.
     pub low: i64,
     /// Extent of the output.
@@ -60,8 +60,8 @@ pub(crate) fn window_text(window: &ConvWindow, axis: &str, tap: &str, size: Opti
 
 impl ConvWindow {
     /// The same steps with the padding that one part of a cut sees.
-    pub(crate) fn within(&self, seen: Option<Window>) -> ConvWindow {
-        let seen = seen.unwrap_or(Window { low: self.low, high: self.high });
+    pub(crate) fn within(&self, seen: Option<WindowPadding>) -> ConvWindow {
+        let seen = seen.unwrap_or(WindowPadding { low: self.low, high: self.high });
         ConvWindow { low: seen.low, high: seen.high, ..*self }
     }
 
@@ -78,8 +78,8 @@ impl ConvWindow {
 
 impl PoolWindow {
     /// The same steps with the padding that one part of a cut sees.
-    pub(crate) fn within(&self, seen: Option<Window>) -> PoolWindow {
-        let seen = seen.unwrap_or(Window { low: self.low, high: self.high });
+    pub(crate) fn within(&self, seen: Option<WindowPadding>) -> PoolWindow {
+        let seen = seen.unwrap_or(WindowPadding { low: self.low, high: self.high });
         PoolWindow { low: seen.low, high: seen.high, ..*self }
     }
 

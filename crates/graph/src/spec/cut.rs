@@ -1,7 +1,7 @@
 //! Legal cuts of an operator and the region of every operand that one part touches, by interval
 //! analysis of the index expressions. Any number of parts, even or uneven.
 
-use super::{AxisId, Index, Reduce, Spec};
+use super::{AxisId, Index, ReduceKind, Spec};
 use std::ops::Range;
 
 /// What puts one output of the parts together again.
@@ -10,12 +10,12 @@ pub enum Combine {
     /// Side by side along this dimension: the same bits as the whole.
     Concat(usize),
     /// Every part holds a partial result of the whole output.
-    Reduce(Reduce),
+    Reduce(ReduceKind),
 }
 
 /// A way to cut an operator.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Cut {
+pub struct AxisCut {
     /// The loop that is divided.
     pub axis: AxisId,
     /// Per output, what recombines the parts.
@@ -24,7 +24,7 @@ pub struct Cut {
     pub halo: bool,
 }
 
-impl Cut {
+impl AxisCut {
     /// Every output is put side by side, so no sum is re-associated.
     pub fn keeps_bits(&self) -> bool {
         self.outputs.iter().all(|c| matches!(c, Combine::Concat(_)))
@@ -36,7 +36,7 @@ pub type Region = Vec<Range<usize>>;
 
 /// The padding of a window as one part sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
+pub struct WindowPadding {
     /// Padding before the part's first element.
     pub low: i64,
     /// Padding after the part's last element.
@@ -57,20 +57,20 @@ pub struct Part {
     /// Shapes of the whole outputs.
     pub whole: Vec<Vec<usize>>,
     /// Per input and dimension, the padding of windows seen from inside the part.
-    pub input_windows: Vec<Vec<Option<Window>>>,
+    pub input_windows: Vec<Vec<Option<WindowPadding>>>,
     /// Per output and dimension, likewise for outputs that are windows.
-    pub output_windows: Vec<Vec<Option<Window>>>,
+    pub output_windows: Vec<Vec<Option<WindowPadding>>>,
 }
 
 impl Spec {
     /// Every legal cut. Whole axes and axes with shared statistics are never cut; neither is the inner
     /// axis of a merge, whose parts would not be boxes, nor the taps of a scattered output.
-    pub fn cuts(&self) -> Vec<Cut> {
+    pub fn cuts(&self) -> Vec<AxisCut> {
         (0..self.axes.len()).map(AxisId).filter_map(|axis| self.cut(axis)).collect()
     }
 
     /// The cut along one axis, if it is legal.
-    pub fn cut(&self, axis: AxisId) -> Option<Cut> {
+    pub fn cut(&self, axis: AxisId) -> Option<AxisCut> {
         let info = &self.axes[axis.0];
         if info.whole || info.statistics {
             return None;
@@ -95,7 +95,7 @@ impl Spec {
             None => Combine::Reduce(info.reduce),
         };
         let window = |i: &Index| matches!(i, Index::Affine { terms, .. } if terms.len() > 1 && i.has(axis));
-        Some(Cut {
+        Some(AxisCut {
             axis,
             outputs: self.outputs.iter().map(combine).collect(),
             halo: operands().flatten().any(window),
@@ -218,12 +218,12 @@ fn touched(index: &Index, extent: usize, loops: &[Range<usize>], extents: &[usiz
 }
 
 /// The padding with which the same window expression reads the region as if it were the whole.
-fn window(index: &Index, region: &Range<usize>, loops: &[Range<usize>]) -> Option<Window> {
+fn window(index: &Index, region: &Range<usize>, loops: &[Range<usize>]) -> Option<WindowPadding> {
     let Index::Affine { terms, low, .. } = index else { return None };
     let start: i64 = terms.iter().map(|(s, a)| s * loops[a.0].start as i64).sum();
     let low = low - start + region.start as i64;
     let span: i64 = 1 + terms.iter().map(|(s, a)| s * (loops[a.0].len() as i64 - 1)).sum::<i64>();
-    Some(Window { low, high: span - low - region.len() as i64 })
+    Some(WindowPadding { low, high: span - low - region.len() as i64 })
 }
 
 #[cfg(test)]
@@ -232,8 +232,9 @@ mod tests {
 
     fn names(spec: &str) -> String {
         let spec: Spec = spec.parse().unwrap();
-        let show =
-            |c: &Cut| format!("{}{}{:?}", spec.axes[c.axis.0].name, if c.halo { "~" } else { "" }, c.outputs);
+        let show = |c: &AxisCut| {
+            format!("{}{}{:?}", spec.axes[c.axis.0].name, if c.halo { "~" } else { "" }, c.outputs)
+        };
         spec.cuts().iter().map(show).collect::<Vec<_>>().join(" ")
     }
 
@@ -264,10 +265,10 @@ mod tests {
         let part = |range| spec.part(h, range, &[1, 8, 3], &[&[1, 16], &[3]], &[&[1, 8]]);
         let first = part(0..3);
         assert_eq!(first.inputs, vec![vec![0..1, 0..6], vec![0..3]]);
-        assert_eq!(first.input_windows[0][1], Some(Window { low: 1, high: 0 }));
+        assert_eq!(first.input_windows[0][1], Some(WindowPadding { low: 1, high: 0 }));
         let last = part(3..8);
         assert_eq!(last.inputs[0], vec![0..1, 5..16]);
-        assert_eq!(last.input_windows[0][1], Some(Window { low: 0, high: 0 }));
+        assert_eq!(last.input_windows[0][1], Some(WindowPadding { low: 0, high: 0 }));
         assert_eq!(last.outputs, vec![vec![0..1, 3..8]]);
     }
 
@@ -280,7 +281,7 @@ mod tests {
         // y = 2h + r - 1 in 5..9  <=>  h in 2..5
         assert_eq!(part.inputs[0], vec![2..5]);
         assert_eq!(part.outputs[0], vec![5..9]);
-        assert_eq!(part.output_windows[0][0], Some(Window { low: 2, high: 1 }));
+        assert_eq!(part.output_windows[0][0], Some(WindowPadding { low: 2, high: 1 }));
     }
 
     #[test]

@@ -26,17 +26,19 @@ mod cut;
 mod shape;
 mod text;
 
-pub use cut::{Combine, Cut, Part, Region, Window};
+pub use cut::{AxisCut, Combine, Part, Region, WindowPadding};
 
 use crate::dim::Dim;
+use serde::{Deserialize, Serialize};
 
 /// Index of an axis within one spec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AxisId(pub usize);
 
 /// How values along an axis that the output lacks are combined.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reduce {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReduceKind {
     /// Added.
     Sum,
     /// The largest.
@@ -55,7 +57,7 @@ pub struct Axis {
     /// Named in `over`: results along it share statistics over it.
     pub statistics: bool,
     /// How it is combined if no output has it.
-    pub reduce: Reduce,
+    pub reduce: ReduceKind,
     /// Extent given by the operator rather than found in an input.
     pub extent: Option<Dim>,
 }
@@ -176,7 +178,7 @@ impl Spec {
             name.push('_');
         }
         let extent = Some(Dim::from(members));
-        self.axes.insert(0, Axis { name, whole: false, statistics: false, reduce: Reduce::Sum, extent });
+        self.axes.insert(0, Axis { name, whole: false, statistics: false, reduce: ReduceKind::Sum, extent });
         for index in self.inputs.iter_mut().chain(&mut self.outputs).flatten() {
             index.each_axis(|axis| axis.0 += 1);
         }

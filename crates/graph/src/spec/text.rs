@@ -1,6 +1,6 @@
 //! Reading and printing spec lines.
 
-use super::{Axis, AxisId, Index, Reduce, Spec, SpecError};
+use super::{Axis, AxisId, Index, ReduceKind, Spec, SpecError};
 use crate::dim::Dim;
 use std::fmt;
 use std::str::FromStr;
@@ -60,8 +60,8 @@ fn read_clauses(spec: &mut Spec, words: &[String]) -> Result<(), String> {
         let id = spec.axis(name).ok_or_else(|| format!("axis `{name}` does not occur"))?;
         let axis = &mut spec.axes[id.0];
         match clause {
-            "max" => axis.reduce = Reduce::Max,
-            "min" => axis.reduce = Reduce::Min,
+            "max" => axis.reduce = ReduceKind::Max,
+            "min" => axis.reduce = ReduceKind::Min,
             "over" => axis.statistics = true,
             _ => {
                 let value = value.unwrap_or_default();
@@ -130,7 +130,7 @@ fn read_axis(spec: &mut Spec, word: &str) -> Result<AxisId, String> {
             name: name.to_string(),
             whole: false,
             statistics: false,
-            reduce: Reduce::Sum,
+            reduce: ReduceKind::Sum,
             extent: None,
         });
         AxisId(spec.axes.len() - 1)
@@ -196,8 +196,8 @@ impl fmt::Display for Spec {
             let names: Vec<String> = self.axes.iter().filter_map(pick).collect();
             if names.is_empty() { Ok(()) } else { write!(f, " {word} {}", names.join(" ")) }
         };
-        clause(f, "max", &|a| (a.reduce == Reduce::Max).then(|| a.name.clone()))?;
-        clause(f, "min", &|a| (a.reduce == Reduce::Min).then(|| a.name.clone()))?;
+        clause(f, "max", &|a| (a.reduce == ReduceKind::Max).then(|| a.name.clone()))?;
+        clause(f, "min", &|a| (a.reduce == ReduceKind::Min).then(|| a.name.clone()))?;
         clause(f, "over", &|a| a.statistics.then(|| a.name.clone()))?;
         clause(f, "with", &|a| a.extent.as_ref().map(|e| format!("{}={e}", a.name)))
     }

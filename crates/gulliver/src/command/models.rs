@@ -1,8 +1,8 @@
 //! `gulliver models`: the models, their sizes and parameters; all from the table.
 
-use super::CommandError;
+use crate::error::Error;
 use crate::report::table::{self, Column};
-use crate::report::units;
+use crate::units;
 use clap::Args;
 use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::model::{MODELS, ModelRow, model};
@@ -11,29 +11,29 @@ use gulliver_graph::training::evaluation_graph;
 use serde_json::json;
 use std::io::Write;
 
-/// Lists models, or the parameters of one.
+/// List the models, or the settings of one.
 #[derive(Args)]
-pub struct Arguments {
-    /// A model whose parameters to list.
+pub struct ModelsArguments {
+    /// A model whose settings to list.
     name: Option<String>,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
-fn parameters(row: &ModelRow) -> Result<u64, CommandError> {
+fn parameters(row: &ModelRow) -> Result<u64, Error> {
     let graph = evaluation_graph(model(row.name, &[])?.as_ref())?;
     let count: Dim = graph.parameters();
     Ok(count.bind(&Bindings::new()).unwrap_or(0) as u64)
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
+pub fn run(arguments: &ModelsArguments) -> Result<(), Error> {
     let mut out = std::io::stdout().lock();
     if let Some(name) = &arguments.name {
         let Some(row) = MODELS.iter().find(|row| row.name == name) else {
             let hint = suggestion(name, MODELS.iter().map(|row| row.name), "there are");
-            return Err(CommandError::Unknown(format!("there is no model `{name}`{hint}")));
+            return Err(Error::Invalid(format!("there is no model `{name}`{hint}")));
         };
         return show(&mut out, row, arguments.json);
     }
@@ -53,7 +53,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     Ok(())
 }
 
-fn show(out: &mut impl Write, row: &ModelRow, json: bool) -> Result<(), CommandError> {
+fn show(out: &mut impl Write, row: &ModelRow, json: bool) -> Result<(), Error> {
     let params = row.params();
     if json {
         let list = params.iter().map(|p| json!({"name": p.name, "default": p.default, "help": p.help}));

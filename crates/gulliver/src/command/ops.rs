@@ -1,6 +1,6 @@
 //! `gulliver ops`: the operators, with the spec of a small case of each; all from the table.
 
-use super::CommandError;
+use crate::error::Error;
 use crate::report::table::{self, Column};
 use clap::Args;
 use gulliver_graph::op::Op;
@@ -8,10 +8,10 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::Write;
 
-/// Lists operators.
+/// List the operators.
 #[derive(Args)]
-pub struct Arguments {
-    /// As JSON.
+pub struct OpsArguments {
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
@@ -33,7 +33,7 @@ fn rows() -> BTreeMap<&'static str, (&'static str, Vec<String>)> {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
+pub fn run(arguments: &OpsArguments) -> Result<(), Error> {
     let mut out = std::io::stdout().lock();
     let rows = rows();
     if arguments.json {

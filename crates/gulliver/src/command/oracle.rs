@@ -1,59 +1,37 @@
-//! `gulliver oracle MODEL --cluster NAME --devices 1..1024`: how long it would take there, by every strategy;
-//! `gulliver oracle --validate DIR`: how well that agrees with what others measured; and
-//! `gulliver oracle --accuracy`: how good predictions of this machine's own runs were.
+//! `gulliver oracle MODEL --cluster NAME --devices 1..1024`: predicted training times by strategy.
 
-mod accuracy;
 mod answer;
 mod jobs;
-mod validate;
 
-use super::{CommandError, check_file, write_file};
+use crate::error::Error;
+use crate::files::{check_file, write_file};
 use crate::oracle::cluster_file::cluster;
-use crate::oracle::models::{Asked, asked};
+use crate::oracle::models::{NamedModel, asked};
 use crate::oracle::page::{Scale, first_of_each, page};
-use crate::report::units;
 use crate::setup::measured;
+use crate::units;
 use answer::{Question, Shares, Training, legend_lines, meanings, round_count};
 use clap::Args;
-use gulliver_plan::oracle::OracleError;
-use gulliver_plan::oracle::change::change;
-use gulliver_plan::oracle::closed::{Estimate, Oracle};
-use gulliver_plan::oracle::cluster::Cluster;
-use gulliver_plan::oracle::hardware::{Accelerator, Precision};
-use gulliver_plan::oracle::network::Link;
-use gulliver_plan::oracle::rank::{limits, rank};
-use gulliver_plan::oracle::setting::{Setting, Software};
+use gulliver_oracle::OracleError;
+use gulliver_oracle::change::change;
+use gulliver_oracle::closed::{Estimate, Oracle};
+use gulliver_oracle::cluster::Cluster;
+use gulliver_oracle::hardware::{Accelerator, Precision};
+use gulliver_oracle::network::Link;
+use gulliver_oracle::rank::{limits, rank};
+use gulliver_oracle::setting::{Setting, Software};
 use gulliver_run::team::cores;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-/// Arguments that only mean something with a model.
-const QUESTION: [&str; 15] = [
-    "model",
-    "sets",
-    "cluster",
-    "devices",
-    "batch",
-    "split_samples",
-    "epoch",
-    "tokens",
-    "samples",
-    "length",
-    "precision",
-    "software",
-    "jobs",
-    "what_if",
-    "html",
-];
-
-/// Says what training a model on a cluster would take.
+/// Predict the training time of a model on a cluster, by strategy.
 #[derive(Args)]
-pub struct Arguments {
+pub struct OracleArguments {
     /// A model (see `gulliver models`), a well-known configuration such as gpt3-175b, or a job file.
-    #[arg(required_unless_present_any = ["validate", "accuracy"], value_name = "MODEL|JOB")]
-    model: Option<String>,
-    /// Overrides a field of the job, e.g. --set train.batch=32, or a setting of the model, e.g. --set layers=24.
+    #[arg(value_name = "MODEL|JOB")]
+    model: String,
+    /// Override a field of the job, e.g. --set train.batch=32, or a setting of the model, e.g. --set layers=24.
     #[arg(long = "set", value_name = "FIELD=VALUE")]
     sets: Vec<String>,
     /// A cluster by name, a TOML file that describes one, or cpu for this machine.
@@ -62,65 +40,53 @@ pub struct Arguments {
     /// Numbers of devices: 8, or 1..1024 for powers of two, or 1,2,6.
     #[arg(long, value_name = "RANGE", default_value = "1")]
     devices: String,
-    /// Samples of a step over all devices; the job's, or 16 for each device of the largest number.
+    /// Samples of a step over all devices [default: the job's, or 16 for each device of the largest number].
     #[arg(long)]
     batch: Option<u32>,
-    /// Also asks about more devices than there are samples: some of them share layers, and samples with these.
+    /// Also consider more devices than samples: some devices share layers and samples.
     #[arg(long)]
     split_samples: bool,
-    /// Samples of an epoch; the job's data has its own.
+    /// Samples of an epoch [default: those of the job's data].
     #[arg(long)]
     epoch: Option<f64>,
-    /// Tokens of training in all: adds the days it takes. For models of text.
+    /// Tokens of the whole training, for models of text: adds the days it takes.
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["samples", "jobs"])]
     tokens: Option<f64>,
-    /// Samples of training in all: adds the days it takes.
+    /// Samples of the whole training: adds the days it takes.
     #[arg(long, value_name = "COUNT", conflicts_with = "jobs")]
     samples: Option<f64>,
-    /// Tokens of a sample, for models of text; 512, or the model's context if that is shorter.
+    /// Tokens of a sample, for models of text [default: 512, or the model's context if that is shorter].
     #[arg(long)]
     length: Option<u32>,
-    /// fp32, tf32 or mixed; mixed where the device has it.
+    /// fp32, tf32 or mixed [default: mixed where the device has it].
     #[arg(long)]
     precision: Option<String>,
-    /// What runs it: pytorch, megatron, tensorflow, mxnet, chainer, ideal, gulliver.
+    /// Software that trains: pytorch, megatron, tensorflow, mxnet, chainer, ideal, gulliver.
     #[arg(long)]
     software: Option<String>,
-    /// Asks about so many jobs of the model, each with a batch of its own: fused to arrays, or side by side.
+    /// Consider this many jobs of the model, each with its own batch: fused to arrays, or side by side.
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["split_samples", "epoch", "top"])]
     jobs: Option<u32>,
-    /// Changes the cluster before asking, e.g. --what-if link=2x.
+    /// Change the cluster, e.g. --what-if link=2x.
     #[arg(long, value_name = "FIELD=FACTORx")]
     what_if: Vec<String>,
-    /// Strategies shown for each number of devices.
+    /// Strategies to show for each number of devices.
     #[arg(long, default_value_t = 8)]
     top: usize,
-    /// Everything as JSON.
+    /// Print everything as JSON.
     #[arg(long)]
     json: bool,
-    /// Writes a page with scaling curves.
+    /// Write a page with scaling curves.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Compares predictions with the published measurements of a directory.
-    #[arg(long, value_name = "DIR", conflicts_with_all = QUESTION)]
-    validate: Option<PathBuf>,
-    /// How good predictions of this machine's own runs were, by model, strategy and devices.
-    #[arg(long, conflicts_with = "validate", conflicts_with_all = QUESTION)]
-    accuracy: bool,
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
-    if let Some(dir) = &arguments.validate {
-        return validate::run(dir, arguments.json);
-    }
-    if arguments.accuracy {
-        return accuracy::run(arguments.json);
-    }
+pub fn run(arguments: &OracleArguments) -> Result<(), Error> {
     if let Some(path) = &arguments.html {
         check_file(path)?;
     }
-    let name = arguments.model.as_deref().unwrap_or_default();
+    let name = arguments.model.as_str();
     let asked = asked(name, &arguments.sets, arguments.length)?;
     let here = arguments.cluster == "cpu";
     let mut cluster = if here { this_machine() } else { cluster(&arguments.cluster)? };
@@ -148,7 +114,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
         let mut about = about(name, &asked, &cluster, &setting, 0);
         about.push(format!("{jobs} jobs of batch {} each", setting.batch));
         let (json, html) = (arguments.json, arguments.html.as_deref());
-        let all = jobs::Asked {
+        let all = jobs::JobsQuestion {
             name,
             workload,
             cluster: &cluster,
@@ -163,7 +129,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let training = training(arguments, &asked, epoch.is_some())?;
     if setting.batch < most && setting.batch > 0 && !arguments.split_samples {
         let (batch, devices) = (setting.batch, if setting.batch == 1 { "device" } else { "devices" });
-        return Err(CommandError::Unknown(format!(
+        return Err(Error::Invalid(format!(
             "batch {batch} is smaller than {most} devices; give a batch of {most} or more, at most {batch} {devices}, \
              or --split-samples to let devices share samples"
         )));
@@ -228,10 +194,10 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
 
 /// How much training is asked about: what flags say; else what the model is customarily trained on, or a round
 /// number, unless an epoch is asked about.
-fn training(arguments: &Arguments, asked: &Asked, epoch: bool) -> Result<Option<Training>, CommandError> {
+fn training(arguments: &OracleArguments, asked: &NamedModel, epoch: bool) -> Result<Option<Training>, Error> {
     let amount = |flag: &str, amount: f64| match amount.is_finite() && amount > 0.0 {
         true => Ok(amount),
-        false => Err(CommandError::Unknown(format!("{flag} {amount}: give a number above 0, such as 300e9"))),
+        false => Err(Error::Invalid(format!("{flag} {amount}: give a number above 0, such as 300e9"))),
     };
     let of_tokens = |tokens: f64, each: f64| Training {
         samples: tokens / each,
@@ -240,9 +206,7 @@ fn training(arguments: &Arguments, asked: &Asked, epoch: bool) -> Result<Option<
     Ok(match (arguments.tokens, arguments.samples, asked.tokens) {
         (Some(tokens), _, Some(each)) => Some(of_tokens(amount("--tokens", tokens)?, each)),
         (Some(_), _, None) => {
-            return Err(CommandError::Unknown(
-                "--tokens: this model does not read tokens; give --samples".into(),
-            ));
+            return Err(Error::Invalid("--tokens: this model does not read tokens; give --samples".into()));
         }
         (None, Some(samples), _) => {
             let samples = amount("--samples", samples)?;
@@ -263,8 +227,8 @@ fn this_machine() -> Cluster {
 }
 
 /// `8`, `1..64` (powers of two from the first on), or `1,2,6`; all from 1 to `most`.
-fn numbers(text: &str, most: u32) -> Result<Vec<u32>, CommandError> {
-    let wrong = || CommandError::Unknown(format!("--devices {text}: give 8, 1..{most} or 1,2,4"));
+fn numbers(text: &str, most: u32) -> Result<Vec<u32>, Error> {
+    let wrong = || Error::Invalid(format!("--devices {text}: give 8, 1..{most} or 1,2,4"));
     let one = |part: &str| part.trim().parse::<u32>().map_err(|_| wrong());
     let all = match text.split_once("..") {
         Some((first, last)) => {
@@ -285,7 +249,7 @@ fn numbers(text: &str, most: u32) -> Result<Vec<u32>, CommandError> {
     }
 }
 
-fn about(name: &str, asked: &Asked, cluster: &Cluster, setting: &Setting, tried: usize) -> Vec<String> {
+fn about(name: &str, asked: &NamedModel, cluster: &Cluster, setting: &Setting, tried: usize) -> Vec<String> {
     let workload = &asked.workload;
     let tokens = asked.tokens.map_or(String::new(), |tokens| format!(" of {tokens} tokens"));
     let precision = match setting.precision {

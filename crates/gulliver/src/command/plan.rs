@@ -2,22 +2,24 @@
 
 mod explain;
 
+use super::JobArguments;
 use super::several::{as_json, devices_table, ranking_table, write_trace};
-use super::{CommandError, JobArguments};
-use crate::advice::Proposal;
+use crate::error::{Error, Proposal};
 use crate::interrupt;
-use crate::machine::Known;
-use crate::report::units;
+use crate::machine::KnownMachine;
 use crate::setup::{Graphs, How, Setup, measured, setup};
 use crate::strategy::{AUTO, judged, ranking};
+use crate::units;
 use clap::Args;
 use explain::explain;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
+use gulliver_plan::document::collectives::exchanged;
+use gulliver_plan::document::ledger::Ledger;
 use gulliver_plan::document::plan::{Act, Choice, Plan, STREAMS, Stream, Tier};
 use gulliver_plan::document::verify::verify;
 use gulliver_plan::step::outline::slice_of;
-use gulliver_plan::time::simulate::{Moved, Timing, exchanged, moved};
+use gulliver_plan::time::simulate::Timing;
 use gulliver_run::planner::Planner;
 use gulliver_run::session::{SessionError, SessionOptions, Which};
 use serde::Serialize;
@@ -27,24 +29,24 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Says how a job would run: memory, time and what moves.
+/// Show how a job would run: memory, time and transfers.
 #[derive(Args)]
-pub struct Arguments {
+pub struct PlanArguments {
     #[command(flatten)]
     job: JobArguments,
-    /// Says why values with this in their name are kept, recomputed or moved.
+    /// Explain why values with this in their name are kept, recomputed or moved.
     #[arg(long, value_name = "VALUE")]
     explain: Option<String>,
-    /// Step time against budget, from the least that will do to no limit.
+    /// Show the step time for budgets from the smallest possible to no limit.
     #[arg(long)]
     budget_curve: bool,
-    /// If the job does not fit, prints a job file with the cheapest change that makes it fit.
+    /// If the job does not fit, print a job file with the cheapest change that makes it fit.
     #[arg(long)]
     fit: bool,
-    /// Writes the simulated step of several devices as a trace for Chrome or Perfetto.
+    /// Write a trace of the simulated step of several devices, for Chrome or Perfetto.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Everything as JSON, the plan included.
+    /// Print everything as JSON, the plan included.
     #[arg(long)]
     json: bool,
 }
@@ -86,21 +88,21 @@ struct Point {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
+pub fn run(arguments: &PlanArguments) -> Result<(), Error> {
     let job = arguments.job.load([])?;
     let stop = interrupt::install()?;
-    let Known { profile, about } = arguments.job.machine()?;
+    let KnownMachine { profile, about } = arguments.job.machine()?;
     let how = How { thorough: arguments.fit, ..How::watched(&job, &stop, arguments.json) };
     let Setup { mut planner, largest, graphs, devices, .. } = match setup(&job, None, profile.as_ref(), &how)
     {
-        Err(CommandError::DoesNotFit(advice)) if arguments.fit => match &advice.change {
+        Err(Error::DoesNotFit(advice)) if arguments.fit => match &advice.change {
             Some(Proposal { field, value, .. }) => {
-                let job = arguments.job.load([format!("{field}={value}")])?;
+                let job = arguments.job.load([(field.as_str(), "--fit", value.clone())])?;
                 eprintln!("{field} = {value} makes it fit");
                 print!("{}", job.to_toml());
                 return Ok(());
             }
-            None => return Err(CommandError::DoesNotFit(advice)),
+            None => return Err(Error::DoesNotFit(advice)),
         },
         made => made?,
     };
@@ -150,12 +152,12 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
 
 /// Says how strategies rank, unless one is asked for, and what the devices do with the one that is chosen.
 fn several(
-    arguments: &Arguments,
+    arguments: &PlanArguments,
     name: &'static str,
     forced: bool,
     (graphs, devices): (&Graphs, &[SessionOptions]),
     out: &mut impl Write,
-) -> Result<(), CommandError> {
+) -> Result<(), Error> {
     let (able, mut unable) = match forced {
         true => (vec![judged(name, graphs, devices.to_vec())?], Vec::new()),
         false => ranking(graphs, devices)?,
@@ -174,7 +176,7 @@ fn several(
     Ok(out.write_all(text.as_bytes())?)
 }
 
-fn json(value: &impl Serialize) -> Result<String, CommandError> {
+fn json(value: &impl Serialize) -> Result<String, Error> {
     Ok(serde_json::to_string(value).map_err(io::Error::from)? + "\n")
 }
 
@@ -191,7 +193,7 @@ fn time(seconds: f64) -> String {
     units::duration(Duration::from_secs_f64(seconds.max(0.0)))
 }
 
-fn links(moved: &Moved) -> String {
+fn links(moved: &Ledger) -> String {
     let all = [
         ("host to device", moved.to_device),
         ("device to host", moved.to_host),
@@ -238,7 +240,7 @@ fn table(
         row("recompute", plan.spaces[0].live, free.seconds + seconds, changed);
     }
     let bytes = &summary.timing.moved;
-    if *bytes != Moved::default() {
+    if *bytes != Ledger::default() {
         let hidden = free.seconds + summary.timing.again;
         let wait = time(summary.timing.seconds - hidden);
         row(
@@ -276,7 +278,7 @@ fn table(
     for space in plan.spaces.iter().skip(1).filter(|space| space.bytes > 0) {
         let _ = writeln!(text, "{} {}", place(space.tier), units::bytes(space.bytes));
     }
-    let _ = writeln!(text, "a step moves {}", links(&moved(plan)));
+    let _ = writeln!(text, "a step moves {}", links(&Ledger::of(plan)));
     let busy = |stream: Stream| summary.timing.busy[stream as usize];
     let streams: Vec<String> = STREAMS
         .iter()
@@ -322,7 +324,7 @@ fn running(graph: &Graph, plan: &Plan, at: usize) -> String {
 }
 
 /// Plans for budgets from the least that will do to all that could be used.
-fn curve(planner: &mut Planner, sizes: &Bindings) -> Result<Vec<Point>, CommandError> {
+fn curve(planner: &mut Planner, sizes: &Bindings) -> Result<Vec<Point>, Error> {
     let [graph, evaluation] = [Which::Train, Which::Evaluate].map(|which| planner.graph(which).clone());
     let options = planner.options().clone();
     let least = planner.smallest(sizes).map_err(SessionError::from)?;

@@ -1,12 +1,9 @@
-//! `gulliver profile`: measures how fast this machine is and writes it to a file that `plan` and `train` use.
+//! `gulliver profile`: measures the speed of this machine and writes a profile that `plan` and `train` use.
 
-mod compare;
-mod refine;
-
-use super::CommandError;
+use crate::error::Error;
 use crate::machine::{self, processor};
 use crate::report::table::{self, Column};
-use crate::report::units;
+use crate::units;
 use clap::Args;
 use gulliver_plan::time::cost::{Curves, Point, Profile};
 use gulliver_run::profile::{Doing, SECONDS, profile};
@@ -15,64 +12,33 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
-/// Measures how fast this machine is, in about a minute.
+/// Measure the speed of this machine, in about a minute.
 #[derive(Args)]
-pub struct Arguments {
-    /// The file to write; the one that other commands look for if not given.
+pub struct ProfileArguments {
+    /// File to write [default: the one that other commands read].
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Threads to measure with; all cores unless told otherwise.
-    #[arg(long, conflicts_with = "refine", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    /// Threads to measure with [default: all cores].
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// How long kernels are measured, in seconds.
-    #[arg(long, default_value_t = SECONDS, conflicts_with_all = ["check", "refine"])]
+    /// Seconds to measure kernels for.
+    #[arg(long, default_value_t = SECONDS)]
     seconds: f64,
-    /// Measures no kernels: trains jobs that no profile is made from, with every strategy, and compares their steps
-    /// with what the profile predicts.
-    #[arg(long)]
-    check: bool,
-    /// Of these, only jobs of such models.
-    #[arg(long, value_name = "MODEL,…", value_delimiter = ',', requires = "check")]
-    models: Vec<String>,
-    /// Measures the machine in turns with these jobs: what changes its speed is then no error of the prediction. The
-    /// file stays as it is.
-    #[arg(long, requires = "check")]
-    fresh: bool,
-    /// How many turns each of these jobs has: the more, the less the machine's other users matter.
-    #[arg(long, default_value_t = 16, requires = "check", value_parser = clap::value_parser!(u16).range(1..=1000))]
-    rounds: u16,
-    /// Of these jobs, also says where their steps go, predicted and measured.
-    #[arg(long, requires = "check")]
-    parts: bool,
-    /// Measures nothing: corrects the profile by the runs that it predicted, and says what it changes.
-    #[arg(long, conflicts_with = "check")]
-    refine: bool,
-    /// The profile, or what was compared or corrected, as JSON.
+    /// Print the profile as JSON.
     #[arg(long)]
     json: bool,
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
+pub fn run(arguments: &ProfileArguments) -> Result<(), Error> {
     let path = arguments.out.clone().or_else(machine::default_path);
     let path = path.ok_or_else(|| {
-        CommandError::Unknown("there is no directory of settings; say where with --out FILE".into())
+        Error::Invalid("there is no directory of settings; say where with --out FILE".into())
     })?;
     let cores = arguments.threads.map_or_else(cores, usize::from);
     let mut out = io::stdout().lock();
-    if arguments.check {
-        let all = compare::compare(&machine::read(&path)?, cores, arguments)?;
-        let text = if arguments.json { json(&all)? } else { compare::rendered(&all) };
-        return Ok(out.write_all(text.as_bytes())?);
-    }
-    if arguments.refine {
-        let (text, report) = refine::refine(&path, arguments.json)?;
-        out.write_all(text.as_bytes())?;
-        eprintln!("{report}");
-        return Ok(());
-    }
     if !(0.0..=3600.0).contains(&arguments.seconds) {
-        return Err(CommandError::Unknown(format!("--seconds {}: expected 0 to 3600", arguments.seconds)));
+        return Err(Error::Invalid(format!("--seconds {}: expected 0 to 3600", arguments.seconds)));
     }
     machine::make_ready(&path)?;
     let (bar, dir) = (bar(), std::env::temp_dir());
@@ -85,7 +51,7 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     Ok(())
 }
 
-fn json(value: &impl serde::Serialize) -> Result<String, CommandError> {
+fn json(value: &impl serde::Serialize) -> Result<String, Error> {
     Ok(serde_json::to_string(value).map_err(io::Error::from)? + "\n")
 }
 
@@ -104,7 +70,7 @@ fn show(bar: &ProgressBar, doing: &Doing) {
     bar.set_message(doing.what.clone());
 }
 
-/// Operators with what they reach, for every way of using the machine.
+/// The measured rates of every operator, for each number of devices and threads.
 fn render(profile: &Profile) -> String {
     let rate = |rate: f64| format!("{:.1}", rate / 1e9);
     let percent = |share: f64| format!("{:.0}%", 100.0 * share);

@@ -1,9 +1,10 @@
 //! What `gulliver plan` says of several devices: how strategies rank, what each device does when, its peak, and
 //! the bytes over every link.
 
-use super::CommandError;
-use crate::report::units;
+use crate::error::Error;
+use crate::files::write_file;
 use crate::strategy::Judged;
+use crate::units;
 use gulliver_graph::graph::Graph;
 use gulliver_plan::document::plan::Plan;
 use gulliver_plan::document::timeline::bars;
@@ -27,7 +28,7 @@ pub fn plans(judged: &Judged) -> Vec<(&Graph, &Plan)> {
 /// Bytes from other devices, over all of them.
 fn from_peers(judged: &Judged) -> u64 {
     let count = |(graph, plan): (&Graph, &Plan)| {
-        gulliver_plan::time::simulate::exchanged(graph, &plan.bindings(), plan.partials).unwrap_or(0)
+        gulliver_plan::document::collectives::exchanged(graph, &plan.bindings(), plan.partials).unwrap_or(0)
     };
     plans(judged).into_iter().map(count).sum()
 }
@@ -137,7 +138,7 @@ pub fn as_json(chosen: &Judged, able: &[Judged], unable: &[(&'static str, Sessio
 }
 
 /// Writes the trace of a simulated step for Chrome or Perfetto.
-pub fn write_trace(path: &std::path::Path, judged: &Judged) -> Result<(), CommandError> {
+pub fn write_trace(path: &std::path::Path, judged: &Judged) -> Result<(), Error> {
     let text = gulliver_plan::document::timeline::trace(&plans(judged), &judged.foreseen.together.spans);
-    super::write_file(path, |file| file.write_all(text.as_bytes()))
+    write_file(path, |file| file.write_all(text.as_bytes()))
 }

@@ -1,45 +1,41 @@
 //! `gulliver sweep SWEEP`: trains many variants of a job and finds the best.
 
-use super::CommandError;
+use crate::error::{Error, brief};
+use crate::event::Event;
 use crate::interrupt;
-use crate::job::brief;
-use crate::report::progress::Mode;
-use crate::sweep::array::Arrays;
-use crate::sweep::drive::drive;
+use crate::report::terminal::{OutputMode, TerminalReporter};
 use crate::sweep::file::Sweep;
 use crate::sweep::metric::check_metric;
-use crate::sweep::report::{self, Event, Reporter, all_failed};
-use crate::sweep::store::{State, Store};
-use crate::sweep::{SweepError, plan};
+use crate::sweep::store::StudyStore;
+use crate::sweep::{SweepResult, plan, trials};
 use clap::{Args, ValueEnum};
 use std::io::{self, Write};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-/// Trains many variants of a job, each with several seeds and on several folds of the data if need be, and finds the
-/// best. The same command again goes on with a sweep that was interrupted.
+/// Train many variants of a job and find the best. The same command continues a sweep that was interrupted.
 #[derive(Args)]
-pub struct Arguments {
+pub struct SweepArguments {
     /// The sweep file.
     sweep: PathBuf,
-    /// Overrides a field of the base job, e.g. --set train.batch=32.
+    /// Override a field of the base job, e.g. --set train.batch=32.
     #[arg(long = "set", value_name = "FIELD=VALUE")]
     sets: Vec<String>,
-    /// The sweep's directory: study, table, best checkpoint; sweeps/NAME if not given.
+    /// Directory of the sweep: study, table, best checkpoint [default: sweeps/NAME].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Shows which trials would be trained together, how wide, and how long everything would take; trains
-    /// nothing.
+    /// Show which trials would be trained together and how long the sweep would take; train nothing.
     #[arg(long)]
     plan: bool,
-    /// Prints what is known of all trials; trains nothing.
+    /// Print the results of all trials so far; train nothing.
     #[arg(long, value_name = "FORMAT", conflicts_with = "plan")]
     export: Option<Format>,
-    /// Events as JSON lines on standard output.
+    /// Print events as JSON lines.
     #[arg(long)]
     json: bool,
 }
 
-/// How trials are printed.
+/// The format of trials.
 #[derive(Clone, Copy, ValueEnum)]
 enum Format {
     /// A line for each trial.
@@ -49,13 +45,11 @@ enum Format {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
-    let sweep = Sweep::load(&arguments.sweep, &arguments.sets).map_err(SweepError::from)?;
+pub fn run(arguments: &SweepArguments) -> Result<(), Error> {
+    let sweep = Sweep::load(&arguments.sweep, &arguments.sets)?;
     let dir = arguments.out.clone().unwrap_or_else(|| Path::new("sweeps").join(&sweep.name));
-    if arguments.export.is_none() {
-        check_metric(&sweep).map_err(SweepError::from)?;
-    }
     if arguments.plan {
+        check_metric(&sweep)?;
         let plan = plan::plan(&sweep)?;
         let text = match arguments.json {
             true => serde_json::to_string(&plan).map_err(io::Error::from)? + "\n",
@@ -64,34 +58,40 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
         return Ok(io::stdout().write_all(text.as_bytes())?);
     }
     if let Some(format) = arguments.export {
-        let store = Store::read(&dir, &sweep)?;
-        let nothing = || CommandError::Unknown(format!("{}: no sweep has begun there", dir.display()));
+        let store = StudyStore::read(&dir, &sweep)?;
+        let nothing = || Error::Invalid(format!("{}: no sweep has begun there", dir.display()));
         let store = store.ok_or_else(nothing)?;
         let text = match format {
-            Format::Csv => report::csv(&sweep, &store.records()?),
-            Format::Json => report::json(&sweep, &store)?.to_string() + "\n",
+            Format::Csv => trials::csv(&sweep, &store.records()?),
+            Format::Json => trials::json(&sweep, &store)?.to_string() + "\n",
         };
         return Ok(io::stdout().write_all(text.as_bytes())?);
     }
-    let mut reporter = Reporter::new(Mode::choose(arguments.json), &sweep, Box::new(io::stdout()));
-    let result = train(&sweep, &dir, &mut reporter);
-    if let Err(error) = &result {
-        reporter.report(&Event::Error { message: brief(&error.to_string()) })?;
-    }
-    result
+    train(&sweep, &dir, arguments.json)
 }
 
-fn train(sweep: &Sweep, dir: &Path, reporter: &mut Reporter) -> Result<(), CommandError> {
+fn train(sweep: &Sweep, dir: &Path, json: bool) -> Result<(), Error> {
     let stop = interrupt::install()?;
-    let mut store = Store::open(dir, sweep)?;
-    let mut runner = Arrays::new(stop.clone());
-    let ended = drive(sweep, dir, &mut store, &mut runner, &stop, &mut |event| reporter.report(event))?;
-    if !ended {
-        let ended = store.records()?.iter().filter(|r| r.state != State::Running).count() as u64;
-        return Err(CommandError::SweepInterrupted { ended, trials: sweep.trials });
+    let mut reporter = TerminalReporter::new(OutputMode::choose(json), Box::new(io::stdout()));
+    let mut failure = None;
+    let mut report = |event: Event| match reporter.report(&event) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(error) => {
+            failure = failure.take().or(Some(error));
+            ControlFlow::Break(())
+        }
+    };
+    let result = crate::sweep::sweep(sweep, dir, &stop, &mut report);
+    let result = match (failure, result) {
+        (Some(error), _) => Err(error.into()),
+        (None, Ok(SweepResult { interrupted: true, ended, trials, .. })) => {
+            Err(Error::SweepInterrupted { ended, trials })
+        }
+        (None, result) => result.map(|_| ()),
+    };
+    if let Err(error) = &result {
+        // An output that takes no more is no reason to say less on standard error.
+        let _ = reporter.report(&Event::Error { message: brief(&error.to_string()) });
     }
-    match all_failed(&store.records()?) {
-        Some(error) => Err(error.into()),
-        None => Ok(()),
-    }
+    result
 }

@@ -2,68 +2,70 @@
 
 mod remember;
 
-use super::{CommandError, JobArguments, check_file, write_file};
+use super::JobArguments;
+use crate::error::{Error, brief};
+use crate::event::{Event, PlanSummary, PlanUse, SizeSummary};
+use crate::files::{check_file, write_file};
 use crate::history;
 use crate::interrupt;
-use crate::job::{Job, brief};
-use crate::report::events::{Event, PlanSummary, PlanUse, SizeSummary};
+use crate::job::Job;
+use crate::model::weights_file;
 use crate::report::metrics::MetricFiles;
-use crate::report::progress::{Mode, Reporter};
-use crate::report::units;
+use crate::report::terminal::{OutputMode, TerminalReporter};
 use crate::run_dir::{ABOUT, About, BEST, JOB, PLAN, RunDir, WEIGHTS};
 use crate::setup::{How, Setup, setup};
-use crate::trained::weights_file;
+use crate::units;
 use clap::Args;
-use gulliver_graph::schedule::Schedule;
+use gulliver_graph::lr::LrSchedule;
 use gulliver_plan::document::plan::{Act, Choice, Plan};
 use gulliver_run::checkpoint::{self, Newest, Stored};
 use gulliver_run::collector::{Amounts, Record, total};
 use gulliver_run::data::prefetch;
+use gulliver_run::host::resident;
 use gulliver_run::planner::Planner;
-use gulliver_run::probe;
 use gulliver_run::session::{Reuse, Session, Which};
-use gulliver_run::train::{self, Done, MAPPING, MODEL, Notice, OnNan, Resumed, TrainError, TrainOptions};
+use gulliver_run::train::{self, Done, MAPPING, MODEL, Notice, Resumed, TrainError, TrainOptions};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Trains the model of a job file.
+/// Train the model of a job file.
 #[derive(Args)]
-pub struct Arguments {
+pub struct TrainArguments {
     #[command(flatten)]
     job: JobArguments,
-    /// Trains for this many steps in all.
+    /// Steps to train for, in all.
     #[arg(long)]
     steps: Option<u64>,
-    /// The run's directory: job, plan, metrics, checkpoints.
+    /// Directory of the run: job, plan, metrics, checkpoints, weights [default: runs/JOB].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Goes on from the newest checkpoint in the run's directory (without --out: that of the newest run of this job),
-    /// or starts if there is none.
+    /// Continue from the newest checkpoint in the directory of the run (without --out: of the newest run of this job),
+    /// or start if there is none.
     #[arg(long)]
     resume: bool,
-    /// Goes on although the data's classes, characters or normalisation have changed since the checkpoint.
+    /// Continue although classes, characters or normalisation of the data have changed since the checkpoint.
     #[arg(long, requires = "resume")]
     changed_data: bool,
-    /// Events as JSON lines on standard output.
+    /// Print events as JSON lines.
     #[arg(long)]
     json: bool,
-    /// Does not remember what was predicted and measured of this run.
+    /// Do not add this run to the history of predicted and measured times.
     #[arg(long)]
     no_history: bool,
     /// What to do when a loss is not finite.
     #[arg(long, value_name = "stop|skip")]
     on_nan: Option<String>,
-    /// Writes when each part of the last step was done, on every device, as a trace for Chrome or Perfetto.
+    /// Write a trace of the last step, for Chrome or Perfetto.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
-    let mut reporter = Reporter::new(Mode::choose(arguments.json), Box::new(io::stdout()));
+pub fn run(arguments: &TrainArguments) -> Result<(), Error> {
+    let mut reporter = TerminalReporter::new(OutputMode::choose(arguments.json), Box::new(io::stdout()));
     let result = run_with(arguments, &mut reporter);
     if let Err(error) = &result {
         // An output that takes no more is no reason to say less on standard error.
@@ -72,9 +74,13 @@ pub fn run(arguments: &Arguments) -> Result<(), CommandError> {
     result
 }
 
-fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), CommandError> {
+fn run_with(arguments: &TrainArguments, reporter: &mut TerminalReporter) -> Result<(), Error> {
     let stop = interrupt::install()?;
-    let job = load_job(arguments)?;
+    let more = [
+        arguments.steps.map(|steps| ("train.steps", "--steps", steps.to_string())),
+        arguments.on_nan.clone().map(|what| ("train.on_nan", "--on-nan", what)),
+    ];
+    let job = arguments.job.load(more.into_iter().flatten())?;
     if let Some(path) = &arguments.trace {
         check_file(path)?;
     }
@@ -110,8 +116,8 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
     let (mut peak_bytes, mut description) = (BTreeMap::new(), String::new());
     let mut plan_json = None;
     if options.steps > begun.steps {
-        let batch = prefetch::make(sources.train.as_ref(), &sources.sampler, begun.steps)
-            .map_err(CommandError::Data)?;
+        let batch =
+            prefetch::make(sources.train.as_ref(), &sources.sampler, begun.steps).map_err(Error::Data)?;
         let sizes = session.share(session.sizes(Which::Train, &batch)?)?;
         let plan = session.plan(Which::Train, &sizes)?;
         peak_bytes = peaks(plan.spaces.iter().map(|space| space.live));
@@ -135,7 +141,7 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
     let name = arguments.job.job.display().to_string();
     let (steps, batch) = (options.steps, job.train.batch);
     let mut metrics = MetricFiles::open(dir.path(), arguments.resume.then_some(begun.steps), now())
-        .map_err(|source| CommandError::File { path: dir.path().to_path_buf(), source })?;
+        .map_err(|source| Error::File { path: dir.path().to_path_buf(), source })?;
     reporter.report(&Event::Start { job: name, parameters, plan, from_step: begun.steps, steps, batch })?;
 
     let mut failure: Option<io::Error> = None;
@@ -144,7 +150,7 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
         if let Notice::Checkpoint { step, .. } = &notice {
             reached = *step;
         }
-        let event = event(notice);
+        let event = Event::from(notice);
         let told = reporter.report(&event).and_then(|()| metrics.record(&event, now()));
         if let (Err(e), None) = (told, &failure) {
             failure = Some(e);
@@ -153,8 +159,8 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
     };
     let trained = train::train(&mut session, &mut schedule, &sources, &options, &begun, &stop, &mut notify);
     let command = || resume_command(std::env::args(), dir.path());
-    let stopped = |source: CommandError, step: u64| match step > begun.steps {
-        true => CommandError::Stopped { source: Box::new(source), step, steps, command: command() },
+    let stopped = |source: Error, step: u64| match step > begun.steps {
+        true => Error::Stopped { source: Box::new(source), step, steps, command: command() },
         false => source,
     };
     let done = trained.map_err(|error| match error {
@@ -171,7 +177,7 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
         if let Err(error) = write_trace(arguments, &session) {
             reporter.report(&Event::Warning { message: error.to_string() })?;
         }
-        return Err(CommandError::Interrupted { step: done.steps, steps, command: command() });
+        return Err(Error::Interrupted { step: done.steps, steps, command: command() });
     }
     if devices.memory.is_some() {
         let memory = session.memory();
@@ -194,21 +200,21 @@ fn run_with(arguments: &Arguments, reporter: &mut Reporter) -> Result<(), Comman
 
 /// Brings the session to where the run starts: a checkpoint, weights of another run, or first values.
 fn begin(
-    arguments: &Arguments,
+    arguments: &TrainArguments,
     job: &Job,
     dir: &RunDir,
     session: &mut Session,
-    schedule: &mut Schedule,
+    schedule: &mut LrSchedule,
     options: &TrainOptions,
-    reporter: &mut Reporter,
-) -> Result<Resumed, CommandError> {
+    reporter: &mut TerminalReporter,
+) -> Result<Resumed, Error> {
     let mut warn = |message: String| reporter.report(&Event::Warning { message });
     let mut newest = None;
     if arguments.resume {
         let Newest { found, mut skipped } = checkpoint::latest(&dir.checkpoints())?;
         if found.is_none() && !skipped.is_empty() {
             let (count, dir) = (skipped.len(), dir.checkpoints());
-            return Err(CommandError::Damaged { dir, count, first: Box::new(skipped.swap_remove(0)) });
+            return Err(Error::DamagedCheckpoints { dir, count, first: Box::new(skipped.swap_remove(0)) });
         }
         for skipped in skipped {
             warn(format!("skipped: {skipped}"))?;
@@ -249,12 +255,12 @@ fn begin(
 
 /// The fields of a job that are not as they were when it was last written.
 fn changes(written: &Path, job: &Job) -> Vec<String> {
-    let before = Job::load(written, &[]);
+    let before = Job::load(written);
     before.map_or_else(|_| Vec::new(), |before| before.changes(job))
 }
 
 /// Says in the run's directory what is needed to use its model.
-fn write_about(arguments: &Arguments, dir: &RunDir, options: &TrainOptions) -> Result<(), CommandError> {
+fn write_about(arguments: &TrainArguments, dir: &RunDir, options: &TrainOptions) -> Result<(), Error> {
     let json = |key: &str| {
         options.about.get(key).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
     };
@@ -271,7 +277,7 @@ fn write_about(arguments: &Arguments, dir: &RunDir, options: &TrainOptions) -> R
 }
 
 /// The trace of the last step, where one was asked for and there was a step.
-fn write_trace(arguments: &Arguments, session: &Session) -> Result<(), CommandError> {
+fn write_trace(arguments: &TrainArguments, session: &Session) -> Result<(), Error> {
     match (&arguments.trace, session.trace()) {
         (Some(path), Some(trace)) => write_file(path, |file| file.write_all(trace.as_bytes())),
         _ => Ok(()),
@@ -297,34 +303,8 @@ fn quoted(word: &str) -> String {
     }
 }
 
-fn load_job(arguments: &Arguments) -> Result<Job, CommandError> {
-    let steps = arguments.steps.map(|steps| format!("train.steps={steps}"));
-    let mut job = arguments.job.load(steps)?;
-    match arguments.on_nan.as_deref() {
-        None => {}
-        Some("stop") => job.train.on_nan = OnNan::Stop,
-        Some("skip") => job.train.on_nan = OnNan::Skip,
-        Some(other) => {
-            return Err(CommandError::Unknown(format!("--on-nan {other}: expected stop or skip")));
-        }
-    }
-    Ok(job)
-}
-
 fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64())
-}
-
-fn event(notice: Notice) -> Event {
-    match notice {
-        Notice::Step { step, loss, lr, samples_per_second, metrics } => {
-            Event::Step { step, loss, lr, samples_per_second, metrics }
-        }
-        Notice::Evaluation { step, metrics } => Event::Eval { step, metrics },
-        Notice::Progress { step, evaluated } => Event::Progress { step, evaluated },
-        Notice::Checkpoint { step, path } => Event::Checkpoint { step, path },
-        Notice::Warning(message) => Event::Warning { message },
-    }
 }
 
 /// Bytes by name of the tier, of those that are used.
@@ -356,8 +336,8 @@ fn compared(done: &Done, memory: u64) -> Event {
     let mut rows: Vec<(String, String, String)> = used.map(row).collect();
     let per_step = |seconds: f64| units::duration(Duration::from_secs_f64(seconds / runs.max(1) as f64));
     rows.push(("step time".into(), per_step(thought.seconds), per_step(took.seconds)));
-    if let Some(resident) = probe::peak_resident() {
-        let most = format!("<= {}", memory + probe::BESIDE_TIERS);
+    if let Some(resident) = resident::peak() {
+        let most = format!("<= {}", memory + resident::BESIDE_TIERS);
         rows.push(("memory of the process".into(), most, resident.to_string()));
     }
     Event::Compared { rows, sizes: done.sizes.iter().map(summary).collect() }
@@ -402,7 +382,7 @@ fn finished(done: Done, classes: Vec<String>) -> Event {
         ]),
         plans: PlanUse { hits, misses, dropped, seconds },
         alarms: done.alarms,
-        resident_bytes: probe::peak_resident(),
+        resident_bytes: resident::peak(),
         fingerprint: done.fingerprint,
         classes,
         confusion: done.confusion,

@@ -101,11 +101,11 @@ fn job(dir: &Path, model: &str, data: &str, train: &str) -> Job {
     let text = format!("[model]\n{model}\n[data]\n{data}\n[train]\nbatch = 8\n{train}\n");
     let path = dir.join("job.toml");
     fs::write(&path, text).unwrap();
-    Job::load(&path, &[]).unwrap_or_else(|e| panic!("{e}"))
+    Job::load(&path).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// Trains on one thread; what the run came to, and what was fitted.
-fn trained(job: &Job) -> Result<(Done, Vec<(String, ParamValue)>), CommandError> {
+fn trained(job: &Job) -> Result<(Done, Vec<(String, ParamValue)>), Error> {
     let mut prepared = prepare(job, open_data(job)?, None)?;
     let (train, evaluation) = (prepared.graphs.train, prepared.graphs.evaluation);
     let partials = job.train.partials as u32;
@@ -124,7 +124,7 @@ fn trained(job: &Job) -> Result<(Done, Vec<(String, ParamValue)>), CommandError>
     Ok((done, prepared.fitted))
 }
 
-fn said(result: Result<(Done, Vec<(String, ParamValue)>), CommandError>) -> String {
+fn said(result: Result<(Done, Vec<(String, ParamValue)>), Error>) -> String {
     result.map(|(done, _)| done.metrics).unwrap_err().to_string()
 }
 
@@ -370,7 +370,7 @@ fn balanced_weights_make_up_for_rare_classes() {
     let dir = TestDir::new("fit-balanced");
     let job = job(&dir, "name = 'mlp'", "kind = 'blobs'\nexamples = 40", "class_weights = 'balanced'");
     let (train, _) = open_data(&job).unwrap();
-    let mut facts = Facts::of(train.as_ref(), None).unwrap();
+    let mut facts = DataFacts::of(train.as_ref(), None).unwrap();
     let classes = facts.info.classes.unwrap();
     facts.info.class_counts = vec![];
     let said = class_weights(&job, &[], &facts).unwrap_err().to_string();

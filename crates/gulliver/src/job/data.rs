@@ -1,9 +1,8 @@
-//! `[data]`: the options of [`DataOptions`] as fields. Which of them a kind has, and what they mean, is
-//! said there and in [`KINDS`].
+//! `[data]`: the options of [`DataOptions`] as fields. [`KINDS`] lists which options each kind has.
 
-use super::error::JobError;
 use super::fields::Fields;
-use super::tree::Value;
+use super::tree::JobValue;
+use crate::error::JobError;
 use gulliver_graph::hyper::{ANY, BELOW_ONE};
 use gulliver_run::data::options::Missing;
 use gulliver_run::data::{DataOptions, KINDS};
@@ -11,7 +10,7 @@ use std::path::PathBuf;
 
 /// `[data]`: where examples come from.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Data {
+pub struct DataSection {
     /// What to open; paths are absolute and the seed is that of `[train]`.
     pub options: DataOptions,
     /// Whether the examples of a batch are of similar length.
@@ -28,7 +27,7 @@ fn options_of(kind: &str) -> Vec<&'static str> {
     [own, &COMMON].concat()
 }
 
-pub fn read(mut fields: Fields<'_>) -> Result<Data, JobError> {
+pub fn read(mut fields: Fields<'_>) -> Result<DataSection, JobError> {
     let kinds: Vec<&str> = KINDS.iter().map(|row| row.0).collect();
     let kind = fields.choice("kind", &kinds)?.ok_or_else(|| fields.missing("kind", "kind = \"text\""))?;
     fields.only(kind, &options_of(kind), KINDS.iter().flat_map(|row| row.2.iter().copied()))?;
@@ -99,7 +98,7 @@ pub fn read(mut fields: Fields<'_>) -> Result<Data, JobError> {
     let buckets = fields.flag("buckets")?.unwrap_or(false);
     let shuffle = fields.flag("shuffle")?.unwrap_or(true);
     fields.finish()?;
-    Ok(Data { options, buckets, shuffle })
+    Ok(DataSection { options, buckets, shuffle })
 }
 
 /// A word or a number that says what stands in for cells without a value.
@@ -114,33 +113,35 @@ fn missing(fields: &mut Fields<'_>) -> Result<Option<Missing>, JobError> {
     })
 }
 
-fn written(missing: Missing) -> Value {
+fn written(missing: Missing) -> JobValue {
     match missing {
-        Missing::Refuse => Value::Text("refuse".into()),
-        Missing::Mean => Value::Text("mean".into()),
-        Missing::Number(number) => Value::Float(f64::from(number)),
+        Missing::Refuse => JobValue::Text("refuse".into()),
+        Missing::Mean => JobValue::Text("mean".into()),
+        Missing::Number(number) => JobValue::Float(f64::from(number)),
     }
 }
 
 /// The fields that the kind has and that are set, `kind` first.
-pub fn write(data: &Data) -> Vec<(&'static str, Value)> {
+pub fn write(data: &DataSection) -> Vec<(&'static str, JobValue)> {
     let o = &data.options;
-    let text = |text: &str| Some(Value::Text(text.to_string()));
+    let text = |text: &str| Some(JobValue::Text(text.to_string()));
     // Paths of a job came from text, so nothing is lost.
-    let path = |path: &Option<PathBuf>| path.as_ref().map(|path| Value::Text(path.to_string_lossy().into()));
-    let size = |n: usize| Some(Value::Int(n as i64));
-    let sizes = |list: &[usize]| Some(Value::List(list.iter().map(|&n| Value::Int(n as i64)).collect()));
+    let path =
+        |path: &Option<PathBuf>| path.as_ref().map(|path| JobValue::Text(path.to_string_lossy().into()));
+    let size = |n: usize| Some(JobValue::Int(n as i64));
+    let sizes =
+        |list: &[usize]| Some(JobValue::List(list.iter().map(|&n| JobValue::Int(n as i64)).collect()));
     let reals = |list: &Option<Vec<f32>>| {
         let list = list.as_ref()?.iter();
-        Some(Value::List(list.map(|x| Value::Float(f64::from(*x))).collect()))
+        Some(JobValue::List(list.map(|x| JobValue::Float(f64::from(*x))).collect()))
     };
-    let flag = |flag: bool| Some(Value::Bool(flag));
+    let flag = |flag: bool| Some(JobValue::Bool(flag));
     let fields = [
         ("kind", text(&o.kind)),
         ("path", path(&o.path)),
         ("labels", path(&o.labels)),
         ("validation_path", path(&o.validation_path)),
-        ("validation", Some(Value::Float(o.validation))),
+        ("validation", Some(JobValue::Float(o.validation))),
         ("folds", o.folds.and_then(size)),
         ("fold", o.folds.and_then(|_| size(o.fold))),
         ("examples", o.examples.and_then(size)),
@@ -152,7 +153,7 @@ pub fn write(data: &Data) -> Vec<(&'static str, Value)> {
         ("vocabulary", text(&o.vocabulary)),
         ("characters", o.characters.as_deref().and_then(text)),
         ("tokenizer", path(&o.tokenizer)),
-        ("masked", Some(Value::Float(o.masked))),
+        ("masked", Some(JobValue::Float(o.masked))),
         ("tokens", size(o.tokens)),
         (
             "size",
@@ -168,7 +169,10 @@ pub fn write(data: &Data) -> Vec<(&'static str, Value)> {
         ("label_column", o.label_column.as_deref().and_then(text)),
         ("regression", flag(o.regression)),
         ("delimiter", o.delimiter.as_deref().and_then(text)),
-        ("ignore_columns", Some(Value::List(o.ignore_columns.iter().cloned().map(Value::Text).collect()))),
+        (
+            "ignore_columns",
+            Some(JobValue::List(o.ignore_columns.iter().cloned().map(JobValue::Text).collect())),
+        ),
         ("missing", Some(written(o.missing))),
         ("normalise", o.normalise.and_then(flag)),
         ("mean", reals(&o.mean)),

@@ -1,9 +1,9 @@
-//! Takes the fields out of a section one by one, checking type and range, and complains about the
-//! ones nobody took. Every error names the place, the field, the value and what is allowed.
+//! Takes the fields out of a section one by one, checks type and range, and refuses fields that were not taken. Every
+//! error names the place, the field, the value and the allowed values.
 
-use super::error::{JobError, Origin, one_line};
-use super::tree::{Item, Section, Value};
-use crate::report::units;
+use super::tree::{Item, JobValue, Section};
+use crate::error::{FieldOrigin, JobError, one_line};
+use crate::units;
 use gulliver_graph::hyper::Range;
 use gulliver_graph::nearest::{nearest, suggestion};
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ impl<'a> Fields<'a> {
     }
 
     /// An error about the field `key` at `origin`.
-    pub fn error(&self, key: &str, origin: Origin, problem: String) -> JobError {
+    pub fn error(&self, key: &str, origin: FieldOrigin, problem: String) -> JobError {
         JobError { origin, field: one_line(&format!("{}.{key}", self.section.name)), problem }
     }
 
@@ -37,7 +37,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Where `key` was written; the section's own place if it was not.
-    pub fn origin(&self, key: &str) -> Origin {
+    pub fn origin(&self, key: &str) -> FieldOrigin {
         let entry = self.section.entries.iter().find(|(name, _)| name == key);
         entry.map_or(&self.section.origin, |(_, item)| &item.origin).clone()
     }
@@ -91,7 +91,7 @@ impl<'a> Fields<'a> {
         self.read(key, &allowed, |item| match text(item).as_deref() == Some(word) {
             true => Some(None),
             false => match &item.value {
-                Value::List(list) if !list.is_empty() => {
+                JobValue::List(list) if !list.is_empty() => {
                     each(&item.value, |value| real(value, range)).map(Some)
                 }
                 _ => None,
@@ -103,7 +103,7 @@ impl<'a> Fields<'a> {
     pub fn real_pair(&mut self, key: &'static str, range: Range) -> Result<Option<[f64; 2]>, JobError> {
         let allowed = format!("two numbers such as [0.9, 0.99], each {}", range.allowed);
         self.read(key, &allowed, |item| match &item.value {
-            Value::List(items) if items.len() == 2 => {
+            JobValue::List(items) if items.len() == 2 => {
                 Some([real(&items[0], range)?, real(&items[1], range)?])
             }
             _ => None,
@@ -113,7 +113,7 @@ impl<'a> Fields<'a> {
     /// `true` or `false`.
     pub fn flag(&mut self, key: &'static str) -> Result<Option<bool>, JobError> {
         self.read(key, "true or false", |item| match item.value {
-            Value::Bool(b) => Some(b),
+            JobValue::Bool(b) => Some(b),
             _ => None,
         })
     }
@@ -126,10 +126,10 @@ impl<'a> Fields<'a> {
     /// A list of texts that are not empty; one may stand without brackets.
     pub fn texts(&mut self, key: &'static str) -> Result<Option<Vec<String>>, JobError> {
         self.read(key, "a list of texts in quotes", |item| match &item.value {
-            Value::List(items) => items
+            JobValue::List(items) => items
                 .iter()
                 .map(|item| match item {
-                    Value::Text(text) if !text.is_empty() => Some(text.clone()),
+                    JobValue::Text(text) if !text.is_empty() => Some(text.clone()),
                     _ => None,
                 })
                 .collect(),
@@ -151,7 +151,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// A path, made absolute: in a file it starts at the file's directory, in a flag where people are.
+    /// A path, made absolute: in a file it starts at the file's directory, in a flag at the current directory.
     pub fn path(&mut self, key: &'static str) -> Result<Option<PathBuf>, JobError> {
         let base = self.base;
         self.read(key, "a path in quotes", |item| {
@@ -180,13 +180,13 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A number of bytes, at least so many: `"256MiB"`, or a whole number.
+    /// A number of bytes, at least `least`: `"256MiB"`, or a whole number.
     pub fn bytes(&mut self, key: &'static str, least: u64) -> Result<Option<u64>, JobError> {
         let allowed = units::parse_bytes("").err().unwrap_or_default();
         let above = if least > 0 { ", above 0" } else { "" };
         self.read(key, &format!("{allowed}{above}"), |item| {
             let bytes = match &item.value {
-                Value::Text(text) => units::parse_bytes(text).ok(),
+                JobValue::Text(text) => units::parse_bytes(text).ok(),
                 value => whole(value, least, MAX),
             };
             bytes.filter(|&n| n >= least)
@@ -197,7 +197,7 @@ impl<'a> Fields<'a> {
     pub fn rate(&mut self, key: &'static str) -> Result<Option<u64>, JobError> {
         let allowed = "a rate such as \"12 GB/s\" or \"500MiB/s\", above 0";
         let read = |item: &Item| match &item.value {
-            Value::Text(text) => units::parse_bytes(text.trim().strip_suffix("/s")?).ok(),
+            JobValue::Text(text) => units::parse_bytes(text.trim().strip_suffix("/s")?).ok(),
             value => whole(value, 1, MAX),
         };
         self.read(key, allowed, |item| read(item).filter(|&n| n > 0))
@@ -248,7 +248,7 @@ impl<'a> Fields<'a> {
         Err(self.error(name, item.origin.clone(), format!("unknown field{hint}")))
     }
 
-    /// Takes `key` and converts it; `None` of `convert` means that it is not what is `allowed`.
+    /// Takes `key` and converts it; `None` of `convert` means that the value is not `allowed`.
     fn read<T>(
         &mut self,
         key: &'static str,
@@ -270,9 +270,9 @@ impl<'a> Fields<'a> {
     }
 }
 
-fn whole(value: &Value, least: u64, most: u64) -> Option<u64> {
+fn whole(value: &JobValue, least: u64, most: u64) -> Option<u64> {
     match value {
-        Value::Int(n) => u64::try_from(*n).ok().filter(|n| (least..=most).contains(n)),
+        JobValue::Int(n) => u64::try_from(*n).ok().filter(|n| (least..=most).contains(n)),
         _ => None,
     }
 }
@@ -285,24 +285,24 @@ fn whole_range(least: u64, most: u64) -> String {
     }
 }
 
-fn size(value: &Value, least: u64) -> Option<usize> {
+fn size(value: &JobValue, least: u64) -> Option<usize> {
     whole(value, least, MAX).and_then(|n| usize::try_from(n).ok())
 }
 
-/// Numbers are single precision in the end, so what rounds out of the range is out of it.
-fn real(value: &Value, range: Range) -> Option<f64> {
+/// Whether a number is in the range after rounding to single precision.
+fn real(value: &JobValue, range: Range) -> Option<f64> {
     let x = match value {
-        Value::Int(n) => *n as f64,
-        Value::Float(x) => *x,
+        JobValue::Int(n) => *n as f64,
+        JobValue::Float(x) => *x,
         _ => return None,
     };
     (range.contains(x) && range.contains(f64::from(x as f32))).then_some(x)
 }
 
 /// The elements of a list, or the one value that is not a list.
-fn each<T>(value: &Value, convert: impl Fn(&Value) -> Option<T>) -> Option<Vec<T>> {
+fn each<T>(value: &JobValue, convert: impl Fn(&JobValue) -> Option<T>) -> Option<Vec<T>> {
     match value {
-        Value::List(items) => items.iter().map(convert).collect(),
+        JobValue::List(items) => items.iter().map(convert).collect(),
         value => Some(vec![convert(value)?]),
     }
 }
@@ -310,7 +310,7 @@ fn each<T>(value: &Value, convert: impl Fn(&Value) -> Option<T>) -> Option<Vec<T
 /// Text; on the command line anything is text where text is wanted.
 pub fn text(item: &Item) -> Option<String> {
     match (&item.value, &item.raw) {
-        (Value::Text(text), _) => Some(text.clone()),
+        (JobValue::Text(text), _) => Some(text.clone()),
         (_, raw) => raw.clone(),
     }
 }

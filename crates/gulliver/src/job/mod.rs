@@ -1,21 +1,21 @@
-//! Job files: one TOML file says everything about a run. Read by hand rather than derived, because
-//! a mistake must be answered with file, line, field, what is allowed and what was probably meant.
+//! Job files: one TOML file describes a whole run. The reader is written by hand, since every error must name file, line,
+//! field, the allowed values and the value that was probably meant.
 
 mod data;
-pub(crate) mod error;
 pub(crate) mod fields;
 mod sections;
 pub(crate) mod tree;
 mod write;
 
-pub use data::Data;
-pub use error::{JobError, Origin, brief, one_line};
+pub use data::DataSection;
 pub use sections::{
-    ClassWeights, Device, Devices, Length, Links, Model, NormGroup, Optimizer, Schedule, Train,
+    ClassWeights, DeviceEntry, DevicesSection, Length, LinksSection, ModelSection, NormGroup,
+    OptimizerSection, ScheduleSection, TrainSection,
 };
-pub use tree::{Set, Value};
+pub use tree::{JobValue, Override};
 
-use crate::report::units;
+use crate::error::{FieldOrigin, JobError, one_line};
+use crate::units;
 use fields::Fields;
 use gulliver_graph::model::MODELS;
 use gulliver_graph::nearest::suggestion;
@@ -27,39 +27,42 @@ use tree::Section;
 
 const SECTIONS: [&str; 7] = ["model", "data", "train", "optimizer", "schedule", "devices", "links"];
 
-/// Those that may be in double brackets, several times.
+/// Sections that may be in double brackets, several times.
 const LISTED: [&str; 1] = ["devices"];
 
-/// Larger than any job and small enough to read by mistake.
+/// Upper limit of the size of a file.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// A complete run: every default is filled in and every path absolute.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// What is trained.
-    pub model: Model,
-    /// On what.
-    pub data: Data,
-    /// How long and how.
-    pub train: Train,
-    /// How weights change.
-    pub optimizer: Optimizer,
-    /// How the learning rate changes.
-    pub schedule: Schedule,
-    /// On which devices.
-    pub devices: Devices,
-    /// What is between them.
-    pub links: Links,
+    /// The model.
+    pub model: ModelSection,
+    /// The data.
+    pub data: DataSection,
+    /// Length, batch, checkpoints and more.
+    pub train: TrainSection,
+    /// The optimizer.
+    pub optimizer: OptimizerSection,
+    /// The schedule of the learning rate.
+    pub schedule: ScheduleSection,
+    /// The devices.
+    pub devices: DevicesSection,
+    /// The links between them.
+    pub links: LinksSection,
     /// The file as the user named it.
     file: String,
+    /// Its text, and the fields that were set over it.
+    source: (String, Vec<Override>),
     /// Where each section and each dotted field was written.
-    origins: BTreeMap<String, Origin>,
+    origins: BTreeMap<String, FieldOrigin>,
 }
 
 impl PartialEq for Job {
     /// Two jobs are equal if they say the same, wherever it was written.
     fn eq(&self, other: &Job) -> bool {
-        let Job { model, data, train, optimizer, schedule, devices, links, file: _, origins: _ } = self;
+        let Job { model, data, train, optimizer, schedule, devices, links, file: _, source: _, origins: _ } =
+            self;
         (model, data, train) == (&other.model, &other.data, &other.train)
             && (optimizer, schedule) == (&other.optimizer, &other.schedule)
             && (devices, links) == (&other.devices, &other.links)
@@ -67,33 +70,53 @@ impl PartialEq for Job {
 }
 
 impl Job {
-    /// Reads a job from `text`. `file` is named in errors, and relative paths start in its
-    /// directory. Each of `sets` is the `section.field=value` of a `--set` flag and wins over the
-    /// file; its value is TOML or, failing that, text, and a relative path in it starts in the
-    /// current directory.
-    pub fn parse(text: &str, file: &str, sets: &[String]) -> Result<Job, JobError> {
-        Job::parse_with(text, file, sets)
+    /// Reads the job file at `path`. Relative paths in it start in its directory.
+    pub fn load(path: impl AsRef<Path>) -> Result<Job, JobError> {
+        Job::load_with(path, Vec::new())
     }
 
-    /// The same with overrides that may have flags of their own, which errors then name.
-    pub fn parse_with<S: Clone + Into<Set>>(text: &str, file: &str, sets: &[S]) -> Result<Job, JobError> {
-        let nowhere = Origin::File { file: file.to_string(), line: None };
+    /// The same with fields overridden.
+    pub fn load_with(path: impl AsRef<Path>, overrides: Vec<Override>) -> Result<Job, JobError> {
+        let path = path.as_ref();
+        Job::read(&read_text(path)?, &path.display().to_string(), overrides)
+    }
+
+    /// Reads a job from the text of a job file. Relative paths start in the current directory.
+    pub fn from_toml(text: &str) -> Result<Job, JobError> {
+        Job::read(text, "job", Vec::new())
+    }
+
+    /// Reads a job from `text`. `file` is named in errors, and relative paths start in its directory. Each of `sets`
+    /// is the `section.field=value` of a `--set` flag and wins over the file; its value is TOML or, failing that,
+    /// text, and a relative path in it starts in the current directory.
+    pub fn parse(text: &str, file: &str, sets: &[String]) -> Result<Job, JobError> {
+        Job::read(text, file, sets.iter().cloned().map(Override::from).collect())
+    }
+
+    /// Sets a field such as `train.batch`, as if the job had been read with it: defaults that depend on it change too.
+    /// A job whose public fields were changed by hand loses those changes. Relative paths start in the current
+    /// directory.
+    pub fn set(&mut self, field: &str, value: impl Into<JobValue>) -> Result<(), JobError> {
+        let (text, mut overrides) = self.source.clone();
+        overrides.push(Override::from(format!("{field}={}", value.into())));
+        *self = Job::read(&text, &self.file, overrides)?;
+        Ok(())
+    }
+
+    fn read(text: &str, file: &str, overrides: Vec<Override>) -> Result<Job, JobError> {
+        let nowhere = FieldOrigin::File { file: file.to_string(), line: None };
         let base = directory_of(file).map_err(|problem| whole_file(file, problem))?;
         let mut sections = tree::parse(text, file)?;
-        tree::override_with(&mut sections, sets)?;
+        tree::override_with(&mut sections, &overrides)?;
         if let Some(unknown) = sections.iter().find(|section| !SECTIONS.contains(&section.name.as_str())) {
             let hint = suggestion(&unknown.name, SECTIONS, "sections are");
             let problem = format!("unknown section{hint}");
-            return Err(JobError {
-                origin: unknown.origin.clone(),
-                field: error::one_line(&unknown.name),
-                problem,
-            });
+            return Err(JobError { origin: unknown.origin.clone(), field: one_line(&unknown.name), problem });
         }
         let single = |section: &&Section| section.listed && !LISTED.contains(&section.name.as_str());
         if let Some(Section { name, origin, .. }) = sections.iter().find(single) {
             let problem = "must be one section, in single brackets".to_string();
-            return Err(JobError { origin: origin.clone(), field: error::one_line(name), problem });
+            return Err(JobError { origin: origin.clone(), field: one_line(name), problem });
         }
 
         let mut origins = BTreeMap::new();
@@ -126,6 +149,7 @@ impl Job {
             },
             links: sections::links(fields("links"))?,
             file: file.to_string(),
+            source: (text.to_string(), overrides),
             origins,
         };
         job.data.options.seed = job.train.seed;
@@ -155,27 +179,17 @@ impl Job {
         }
     }
 
-    /// Reads the job file at `path`; see [`Job::parse`].
-    pub fn load(path: &Path, sets: &[String]) -> Result<Job, JobError> {
-        Job::load_with(path, sets)
-    }
-
-    /// Reads the job file at `path`; see [`Job::parse_with`].
-    pub fn load_with<S: Clone + Into<Set>>(path: &Path, sets: &[S]) -> Result<Job, JobError> {
-        Job::parse_with(&read_text(path)?, &path.display().to_string(), sets)
-    }
-
     /// The whole job as a job file, defaults included; [`Job::parse`] gives the same job again.
     pub fn to_toml(&self) -> String {
         write::to_toml(self)
     }
 
-    /// The fields that `later` has otherwise, each as `field: before, now after`.
+    /// The fields in which `later` differs, each as `field: before, now after`.
     pub fn changes(&self, later: &Job) -> Vec<String> {
         let (before, after) = (write::fields(self), write::fields(later));
         let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
         let value = |fields: &BTreeMap<String, String>, name: &String| {
-            fields.get(name).map_or("not set".to_string(), |value| error::one_line(value))
+            fields.get(name).map_or("not set".to_string(), |value| one_line(value))
         };
         names
             .into_iter()
@@ -188,17 +202,17 @@ impl Job {
     /// An error about a section or a dotted field, such as `model.layers`, found after reading: it
     /// names the place where that was written, or the file if it was not.
     pub fn error(&self, field: &str, problem: impl Into<String>) -> JobError {
-        let file = || Origin::File { file: self.file.clone(), line: None };
+        let file = || FieldOrigin::File { file: self.file.clone(), line: None };
         let origin = self.origins.get(field).cloned().unwrap_or_else(file);
         JobError { origin, field: field.to_string(), problem: problem.into() }
     }
 }
 
-/// A model without a job file, with settings as `--set` flags say them: `layers=24`, or `model.layers=24`.
-pub fn model_with(name: &str, sets: &[String]) -> Result<Model, JobError> {
+/// A model without a job file, with settings from `--set` flags: `layers=24` or `model.layers=24`.
+pub fn model_with(name: &str, sets: &[String]) -> Result<ModelSection, JobError> {
     let known = MODELS.iter().find(|row| row.name == name).map(|row| row.params()).unwrap_or_default();
     let names: Vec<&str> = known.iter().map(|param| param.name).collect();
-    let nowhere = Origin::File { file: name.to_string(), line: None };
+    let nowhere = FieldOrigin::File { file: name.to_string(), line: None };
     let mut entries = vec![("name".to_string(), text_item(name, nowhere.clone()))];
     for (key, item) in model_settings(name, &names, sets)? {
         entries.retain(|(other, _)| *other != key);
@@ -208,7 +222,7 @@ pub fn model_with(name: &str, sets: &[String]) -> Result<Model, JobError> {
     sections::model(Fields::new(section, Path::new("")))
 }
 
-/// `--set` flags that may name nothing but settings of the model `owner`, which has these.
+/// Reads `--set` flags that may name only the settings `names` of the model `owner`.
 pub(crate) fn model_settings(
     owner: &str,
     names: &[&str],
@@ -216,7 +230,7 @@ pub(crate) fn model_settings(
 ) -> Result<Vec<(String, tree::Item)>, JobError> {
     let mut found = Vec::new();
     for set in sets {
-        let origin = Origin::Flag(set.clone());
+        let origin = FieldOrigin::Flag(set.clone());
         let wrong = |problem: String| JobError { origin: origin.clone(), field: String::new(), problem };
         let all = || names.join(", ");
         if names.is_empty() {
@@ -230,7 +244,7 @@ pub(crate) fn model_settings(
             let hint = suggestion(key, names.iter().copied(), "it has");
             let job =
                 if key.contains('.') { "; other fields need a job file instead of a model" } else { "" };
-            return Err(wrong(format!("{owner} has no setting `{}`{hint}{job}", error::one_line(key))));
+            return Err(wrong(format!("{owner} has no setting `{}`{hint}{job}", one_line(key))));
         }
         let mut sections = Vec::new();
         tree::override_with(&mut sections, &[format!("model.{key}={value}")])?;
@@ -241,8 +255,8 @@ pub(crate) fn model_settings(
     Ok(found)
 }
 
-fn text_item(text: &str, origin: Origin) -> tree::Item {
-    tree::Item { value: Value::Text(text.to_string()), origin, raw: None }
+fn text_item(text: &str, origin: FieldOrigin) -> tree::Item {
+    tree::Item { value: JobValue::Text(text.to_string()), origin, raw: None }
 }
 
 /// The text of a job file.
@@ -259,13 +273,13 @@ pub(crate) fn read_text(path: &Path) -> Result<String, JobError> {
     String::from_utf8(bytes).map_err(|error| {
         let offset = error.utf8_error().valid_up_to();
         let line = error.as_bytes()[..offset].iter().filter(|&&byte| byte == b'\n').count() + 1;
-        let origin = Origin::File { file: file.clone(), line: Some(line) };
+        let origin = FieldOrigin::File { file: file.clone(), line: Some(line) };
         JobError { origin, field: String::new(), problem: "not text in UTF-8".to_string() }
     })
 }
 
 pub(crate) fn whole_file(file: &str, problem: String) -> JobError {
-    let origin = Origin::File { file: file.to_string(), line: None };
+    let origin = FieldOrigin::File { file: file.to_string(), line: None };
     JobError { origin, field: String::new(), problem }
 }
 

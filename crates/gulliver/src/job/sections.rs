@@ -1,18 +1,17 @@
-//! The sections of a job but `[data]`: their fields, defaults and limits. A field is read here and
-//! written in `write.rs`; what models, optimizers and schedules there are, and what they take, is in
-//! their tables.
+//! The sections of a job except `[data]`: their fields, defaults and limits. A field is read here and written in
+//! `write.rs`; models, optimizers and schedules come from their tables.
 
-use super::error::{JobError, Origin, one_line};
 use super::fields::{self, Fields, MAX};
-use super::tree::{Item, Value};
+use super::tree::{Item, JobValue};
+use crate::error::{FieldOrigin, JobError, one_line};
 use crate::strategy::STRATEGIES;
 use gulliver_graph::hyper::{BELOW_ONE, NOT_NEGATIVE, POSITIVE, range};
+use gulliver_graph::lr::{self, MULTI_STEP, SCHEDULES};
 use gulliver_graph::model::MODELS;
 use gulliver_graph::model::param::{Param, ParamValue};
 use gulliver_graph::nearest::suggestion;
 use gulliver_graph::optim::{self, OPTIMIZERS};
-use gulliver_graph::schedule::{self, MULTI_STEP, SCHEDULES};
-use gulliver_plan::devices::topology::{self, Topology, TopologyError, Wiring};
+use gulliver_plan::document::topology::{self, Topology, TopologyError, Wiring};
 use gulliver_run::train::OnNan;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,14 +19,14 @@ use std::time::Duration;
 
 /// `[model]`: a row of [`MODELS`] and the parameters that are not left to the row or the data.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Model {
+pub struct ModelSection {
     /// The row.
     pub name: String,
     /// Known to the model and of the right kind; whether they go together only the model can say.
     pub parameters: BTreeMap<String, ParamValue>,
 }
 
-impl Model {
+impl ModelSection {
     /// The parameters as [`gulliver_graph::model::model`] wants them.
     pub fn params(&self) -> Vec<(String, ParamValue)> {
         self.parameters.iter().map(|(name, value)| (name.clone(), value.clone())).collect()
@@ -43,7 +42,7 @@ pub enum Length {
     Epochs(u64),
 }
 
-/// What batch statistics are over.
+/// The samples that batch statistics are over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormGroup {
     /// The whole batch.
@@ -52,7 +51,7 @@ pub enum NormGroup {
     Partial,
 }
 
-/// What each class counts in the loss.
+/// The weight of each class in the loss.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClassWeights {
     /// All classes the same, however many examples they have.
@@ -63,7 +62,7 @@ pub enum ClassWeights {
 
 /// `[train]`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Train {
+pub struct TrainSection {
     /// `steps` or `epochs`.
     pub length: Length,
     /// Samples per step.
@@ -90,9 +89,9 @@ pub struct Train {
     pub clip_norm: Option<f64>,
     /// Limit of every element of the gradient.
     pub clip_value: Option<f64>,
-    /// What to do about a value that is not a number.
+    /// What to do when a loss is not finite.
     pub on_nan: OnNan,
-    /// What batch statistics are over.
+    /// The samples that batch statistics are over.
     pub norm_group: NormGroup,
     /// How several devices share the work.
     pub strategy: &'static str,
@@ -102,13 +101,13 @@ pub struct Train {
     pub weights: Option<PathBuf>,
     /// Whether all weights of that file must fit the model; `false` loads those that fit and lists the others.
     pub weights_strict: bool,
-    /// What each class counts in the loss: a list in the order of the classes, or `"balanced"` to let all classes count the same, however many examples they have ([training.md](training.md)).
+    /// The weight of each class in the loss: a list in the order of the classes, or `"balanced"` to give all classes the same total weight, however many examples they have ([training.md](training.md)).
     pub class_weights: Option<ClassWeights>,
 }
 
-impl Default for Train {
-    fn default() -> Train {
-        Train {
+impl Default for TrainSection {
+    fn default() -> TrainSection {
+        TrainSection {
             length: Length::Steps(1000),
             batch: 16,
             partials: 1,
@@ -135,7 +134,7 @@ impl Default for Train {
 
 /// `[optimizer]`: a row of [`OPTIMIZERS`] with all its settings.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Optimizer {
+pub struct OptimizerSection {
     /// The row.
     pub name: String,
     /// The learning rate before the schedule.
@@ -146,7 +145,7 @@ pub struct Optimizer {
 
 /// `[schedule]` of the learning rate: a row of [`SCHEDULES`] with all its parameters.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Schedule {
+pub struct ScheduleSection {
     /// The row.
     pub name: String,
     /// Steps of linear growth before it.
@@ -159,7 +158,7 @@ pub struct Schedule {
 
 /// `[devices]`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Devices {
+pub struct DevicesSection {
     /// How many there are, all alike; each takes a share of every batch.
     pub count: u64,
     /// Threads of each device; 0: all cores, shared evenly.
@@ -172,15 +171,15 @@ pub struct Devices {
     pub disk: Option<u64>,
     /// Where that file is; absent: the directory of the run.
     pub disk_dir: Option<PathBuf>,
-    /// Whether values may be computed again to save memory.
+    /// Whether values may be recomputed to save memory.
     pub recompute: bool,
     /// Devices that are not all alike, one by one; empty if they are.
-    pub each: Vec<Device>,
+    pub each: Vec<DeviceEntry>,
 }
 
 /// One of the `[[devices]]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Device {
+pub struct DeviceEntry {
     /// Its threads; 0: all cores, shared evenly.
     pub threads: u64,
     /// Hard budget of its memory in bytes; absent: no limit but the machine's.
@@ -189,17 +188,17 @@ pub struct Device {
     pub socket: u64,
 }
 
-impl Devices {
+impl DevicesSection {
     /// The devices one by one.
-    pub fn list(&self) -> Vec<Device> {
-        let alike = Device { threads: self.threads, memory: self.memory, socket: 0 };
+    pub fn list(&self) -> Vec<DeviceEntry> {
+        let alike = DeviceEntry { threads: self.threads, memory: self.memory, socket: 0 };
         if self.each.is_empty() { vec![alike; self.count as usize] } else { self.each.clone() }
     }
 }
 
 /// `[links]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Links {
+pub struct LinksSection {
     /// Bytes a second between host and devices, each way; absent: as fast as can be.
     pub host: Option<u64>,
     /// Whether the devices of a socket share that, or each has as much of its own.
@@ -212,19 +211,19 @@ pub struct Links {
     pub latency: Duration,
 }
 
-impl Default for Links {
-    fn default() -> Links {
-        Links { host: None, shared: true, peer: None, sockets: None, latency: Duration::ZERO }
+impl Default for LinksSection {
+    fn default() -> LinksSection {
+        LinksSection { host: None, shared: true, peer: None, sockets: None, latency: Duration::ZERO }
     }
 }
 
-impl Links {
-    /// What these devices are linked by, if anything is to hold bytes up.
-    pub fn topology(&self, devices: &Devices) -> Result<Option<Topology>, TopologyError> {
+impl LinksSection {
+    /// The topology of these devices, if a link has a stated speed.
+    pub fn topology(&self, devices: &DevicesSection) -> Result<Option<Topology>, TopologyError> {
         if [self.host, self.peer, self.sockets].iter().all(Option::is_none) {
             return Ok(None);
         }
-        let device = |one: Device| topology::Device {
+        let device = |one: DeviceEntry| topology::Device {
             threads: Some(one.threads as usize).filter(|n| *n > 0),
             memory: one.memory,
             socket: one.socket as u32,
@@ -242,10 +241,10 @@ impl Links {
     }
 }
 
-impl Default for Devices {
+impl Default for DevicesSection {
     /// One with all cores, no limits.
-    fn default() -> Devices {
-        Devices {
+    fn default() -> DevicesSection {
+        DevicesSection {
             count: 1,
             threads: 0,
             memory: None,
@@ -258,7 +257,7 @@ impl Default for Devices {
     }
 }
 
-pub fn model(mut fields: Fields<'_>) -> Result<Model, JobError> {
+pub fn model(mut fields: Fields<'_>) -> Result<ModelSection, JobError> {
     let names: Vec<&str> = MODELS.iter().map(|row| row.name).collect();
     let name = fields.choice("name", &names)?.ok_or_else(|| fields.missing("name", "name = \"mlp\""))?;
     let row = MODELS.iter().find(|row| row.name == name);
@@ -276,31 +275,31 @@ pub fn model(mut fields: Fields<'_>) -> Result<Model, JobError> {
         };
         parameters.insert(key, value);
     }
-    Ok(Model { name: name.to_string(), parameters })
+    Ok(ModelSection { name: name.to_string(), parameters })
 }
 
 /// The value of a model's parameter, if it is of the right kind.
 fn parameter(item: &Item, param: &Param) -> Option<ParamValue> {
     let value = match &item.value {
         _ if matches!(param.default, ParamValue::Text(_)) => ParamValue::Text(fields::text(item)?.into()),
-        Value::Bool(b) => ParamValue::Bool(*b),
-        Value::Int(n) => ParamValue::Int(*n),
-        Value::Float(x) => ParamValue::Float(*x),
-        Value::List(items) => {
-            let whole = |value: &Value| if let Value::Int(n) = value { Some(*n) } else { None };
+        JobValue::Bool(b) => ParamValue::Bool(*b),
+        JobValue::Int(n) => ParamValue::Int(*n),
+        JobValue::Float(x) => ParamValue::Float(*x),
+        JobValue::List(items) => {
+            let whole = |value: &JobValue| if let JobValue::Int(n) = value { Some(*n) } else { None };
             ParamValue::Ints(items.iter().map(whole).collect::<Option<Vec<i64>>>()?.into())
         }
-        Value::Text(_) => return None,
+        JobValue::Text(_) => return None,
     };
     param.accepts(&value)
 }
 
-pub fn train(mut fields: Fields<'_>) -> Result<Train, JobError> {
-    let default = Train::default();
+pub fn train(mut fields: Fields<'_>) -> Result<TrainSection, JobError> {
+    let default = TrainSection::default();
     let (steps_origin, epochs_origin) = (fields.origin("steps"), fields.origin("epochs"));
-    let flagged = |origin: &Origin| !matches!(origin, Origin::File { .. });
+    let flagged = |origin: &FieldOrigin| !matches!(origin, FieldOrigin::File { .. });
     let length = match (fields.whole("steps", 1, MAX)?, fields.whole("epochs", 1, MAX)?) {
-        // What the command line says wins over the file, in whichever unit.
+        // The command line wins over the file, in either unit.
         (Some(steps), Some(_)) if flagged(&steps_origin) && !flagged(&epochs_origin) => Length::Steps(steps),
         (Some(_), Some(epochs)) if flagged(&epochs_origin) && !flagged(&steps_origin) => {
             Length::Epochs(epochs)
@@ -327,7 +326,7 @@ pub fn train(mut fields: Fields<'_>) -> Result<Train, JobError> {
         let problem = "clip_norm and clip_value both limit the gradient; keep one".to_string();
         return Err(fields.error("clip_value", clip_origin, problem));
     }
-    let train = Train {
+    let train = TrainSection {
         length,
         batch,
         partials,
@@ -375,11 +374,11 @@ fn class_weights(fields: &mut Fields<'_>) -> Result<Option<ClassWeights>, JobErr
     Ok(Some(ClassWeights::Given(weights)))
 }
 
-pub fn optimizer(mut fields: Fields<'_>) -> Result<Optimizer, JobError> {
+pub fn optimizer(mut fields: Fields<'_>) -> Result<OptimizerSection, JobError> {
     let rows: Vec<&str> = OPTIMIZERS.iter().map(|row| row.name).collect();
     let name = fields.choice("name", &rows)?.unwrap_or("adamw");
     let row = OPTIMIZERS.iter().find(|row| row.name == name).expect("a choice is a row");
-    let settings_of = |row: &'static optim::Row| -> Vec<&'static str> {
+    let settings_of = |row: &'static optim::OptimizerRow| -> Vec<&'static str> {
         let mut names: Vec<&str> =
             row.hypers.iter().map(|h| h.0).chain(row.choices.iter().copied()).collect();
         if names.contains(&"beta1") {
@@ -412,7 +411,7 @@ pub fn optimizer(mut fields: Fields<'_>) -> Result<Optimizer, JobError> {
     optim::Optimizer::new(name, &singles).map_err(|error| fields.whole_error(error.to_string()))?;
     fields.finish()?;
     let lr = settings.remove("lr").unwrap_or_default();
-    Ok(Optimizer { name: name.to_string(), lr, settings })
+    Ok(OptimizerSection { name: name.to_string(), lr, settings })
 }
 
 /// The number that a default in single precision was written as.
@@ -420,11 +419,11 @@ fn decimal(x: f32) -> f64 {
     x.to_string().parse().unwrap_or(f64::from(x))
 }
 
-pub fn schedule(mut fields: Fields<'_>) -> Result<Schedule, JobError> {
+pub fn schedule(mut fields: Fields<'_>) -> Result<ScheduleSection, JobError> {
     let rows: Vec<&str> = SCHEDULES.iter().map(|row| row.name).collect();
     let name = fields.choice("name", &rows)?.unwrap_or("constant");
     let row = SCHEDULES.iter().find(|row| row.name == name).expect("a choice is a row");
-    let options_of = |row: &'static schedule::Row| -> Vec<&'static str> {
+    let options_of = |row: &'static lr::LrScheduleRow| -> Vec<&'static str> {
         let lists = if row.name == MULTI_STEP { &["milestones"][..] } else { &[] };
         row.params.iter().map(|p| p.0).chain(lists.iter().copied()).chain(["warmup"]).collect()
     };
@@ -440,14 +439,14 @@ pub fn schedule(mut fields: Fields<'_>) -> Result<Schedule, JobError> {
         params.insert(param.to_string(), fields.real(param, range(param))?.unwrap_or(default));
     }
     let given: Vec<(&str, f64)> = params.iter().map(|(name, x)| (name.as_str(), *x)).collect();
-    schedule::Schedule::new(name, &given, &milestones, warmup)
+    lr::LrSchedule::new(name, &given, &milestones, warmup)
         .map_err(|error| fields.error(doubtful, origin, error.to_string()))?;
     fields.finish()?;
-    Ok(Schedule { name: name.to_string(), warmup, params, milestones })
+    Ok(ScheduleSection { name: name.to_string(), warmup, params, milestones })
 }
 
-pub fn devices(mut fields: Fields<'_>) -> Result<Devices, JobError> {
-    let devices = Devices {
+pub fn devices(mut fields: Fields<'_>) -> Result<DevicesSection, JobError> {
+    let devices = DevicesSection {
         count: fields.whole("count", 1, 64)?.unwrap_or(1),
         threads: fields.whole("threads", 0, 1024)?.unwrap_or(0),
         memory: fields.bytes("memory", 1)?,
@@ -461,10 +460,10 @@ pub fn devices(mut fields: Fields<'_>) -> Result<Devices, JobError> {
     Ok(devices)
 }
 
-/// Devices listed one by one. What is of all together stands with the first.
-pub fn listed_devices(list: Vec<Fields<'_>>) -> Result<Devices, JobError> {
+/// Devices listed one by one. Fields that hold for all devices stand with the first.
+pub fn listed_devices(list: Vec<Fields<'_>>) -> Result<DevicesSection, JobError> {
     const TOGETHER: [&str; 4] = ["host_memory", "disk", "disk_dir", "recompute"];
-    let mut devices = Devices { count: list.len() as u64, ..Devices::default() };
+    let mut devices = DevicesSection { count: list.len() as u64, ..DevicesSection::default() };
     for (i, mut fields) in list.into_iter().enumerate() {
         let of_all = || "is of all devices together; write it below the first [[devices]]".to_string();
         if let Some(key) = TOGETHER.into_iter().find(|key| i > 0 && fields.has(key)) {
@@ -474,7 +473,7 @@ pub fn listed_devices(list: Vec<Fields<'_>>) -> Result<Devices, JobError> {
             let problem = "the devices are listed one by one; leave count away".to_string();
             return Err(fields.error("count", fields.origin("count"), problem));
         }
-        devices.each.push(Device {
+        devices.each.push(DeviceEntry {
             threads: fields.whole("threads", 0, 1024)?.unwrap_or(0),
             memory: fields.bytes("memory", 1)?,
             socket: fields.whole("socket", 0, 63)?.unwrap_or(0),
@@ -487,15 +486,15 @@ pub fn listed_devices(list: Vec<Fields<'_>>) -> Result<Devices, JobError> {
         }
         fields.finish()?;
     }
-    // What is said of all devices holds for the least of them.
+    // Fields of all devices are those of the smallest.
     let memory: Option<Vec<u64>> = devices.each.iter().map(|device| device.memory).collect();
     devices.memory = memory.and_then(|memory| memory.into_iter().min());
     devices.threads = devices.each.iter().map(|device| device.threads).min().unwrap_or(0);
     Ok(devices)
 }
 
-pub fn links(mut fields: Fields<'_>) -> Result<Links, JobError> {
-    let links = Links {
+pub fn links(mut fields: Fields<'_>) -> Result<LinksSection, JobError> {
+    let links = LinksSection {
         host: fields.rate("host")?,
         shared: fields.flag("shared")?.unwrap_or(true),
         peer: fields.rate("peer")?,

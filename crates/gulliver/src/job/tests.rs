@@ -4,10 +4,10 @@ mod wrong;
 
 use super::*;
 use gulliver_graph::hyper::range;
+use gulliver_graph::lr::SCHEDULES;
 use gulliver_graph::model::MODELS;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::OPTIMIZERS;
-use gulliver_graph::schedule::SCHEDULES;
 use gulliver_run::data::{DataOptions, KINDS};
 use gulliver_run::train::OnNan;
 use proptest::prelude::*;
@@ -70,12 +70,13 @@ fn defaults_fill_the_smallest_job() {
     let job = parse(SMALLEST, &[]).unwrap();
     assert_eq!((job.model.name.as_str(), job.model.params().len()), ("gpt", 0));
     let options = DataOptions { kind: "text".into(), ..DataOptions::default() };
-    assert_eq!(job.data, Data { options, buckets: false, shuffle: true });
-    assert_eq!((&job.train, &job.devices), (&Train::default(), &Devices::default()));
+    assert_eq!(job.data, DataSection { options, buckets: false, shuffle: true });
+    assert_eq!((&job.train, &job.devices), (&TrainSection::default(), &DevicesSection::default()));
     let settings =
         map(&[("beta1", 0.9), ("beta2", 0.999), ("eps", 1e-8), ("weight_decay", 0.01), ("amsgrad", 0.0)]);
-    assert_eq!(job.optimizer, Optimizer { name: "adamw".into(), lr: 1e-3, settings });
-    let constant = Schedule { name: "constant".into(), warmup: 0, params: map(&[]), milestones: vec![] };
+    assert_eq!(job.optimizer, OptimizerSection { name: "adamw".into(), lr: 1e-3, settings });
+    let constant =
+        ScheduleSection { name: "constant".into(), warmup: 0, params: map(&[]), milestones: vec![] };
     assert_eq!(job.schedule, constant);
 }
 
@@ -103,14 +104,17 @@ fn every_field_is_read() {
         std: Some(vec![2.0]),
         ..DataOptions::default()
     };
-    assert_eq!(job.data, Data { options, buckets: true, shuffle: false });
+    assert_eq!(job.data, DataSection { options, buckets: true, shuffle: false });
     assert_eq!((job.train.length, job.train.clip_norm), (Length::Epochs(3), Some(1.0)));
     assert_eq!((job.train.on_nan, job.train.norm_group), (OnNan::Skip, NormGroup::Partial));
     assert_eq!(job.train.weights, Some(jobs.join("../w.safetensors")));
     let settings = map(&[("beta1", 0.9), ("beta2", 0.95), ("weight_decay", 0.0)]);
-    assert_eq!(job.optimizer, Optimizer { name: "lion".into(), lr: 1e-30, settings });
+    assert_eq!(job.optimizer, OptimizerSection { name: "lion".into(), lr: 1e-30, settings });
     assert_eq!((&job.schedule.params, &job.schedule.milestones), (&map(&[("gamma", 0.5)]), &vec![10, 20]));
-    assert_eq!(job.devices, Devices { threads: 2, memory: Some(256 << 20), ..Devices::default() });
+    assert_eq!(
+        job.devices,
+        DevicesSection { threads: 2, memory: Some(256 << 20), ..DevicesSection::default() }
+    );
 }
 
 #[test]
@@ -120,8 +124,8 @@ fn devices_may_differ_and_links_have_speeds() {
                   [links]\nhost = '12 GB/s'\npeer = '500 MB/s'\nlatency = '10us'\n[train]\nbatch = 8\n";
     let job = parse(&format!("{SMALLEST}{listed}"), &[]).unwrap();
     let [first, second] = [
-        Device { threads: 2, memory: Some(3_000_000_000), socket: 0 },
-        Device { threads: 0, memory: Some(1_000_000_000), socket: 1 },
+        DeviceEntry { threads: 2, memory: Some(3_000_000_000), socket: 0 },
+        DeviceEntry { threads: 0, memory: Some(1_000_000_000), socket: 1 },
     ];
     assert_eq!((job.devices.count, job.devices.list()), (2, vec![first, second]));
     assert_eq!((job.devices.memory, job.devices.host_memory), (second.memory, Some(8_000_000_000)));
@@ -133,8 +137,25 @@ fn devices_may_differ_and_links_have_speeds() {
     assert!(names.contains(&"host to devices of socket 1") && names.contains(&"others to device 0"));
     assert!(topology.links().iter().all(|link| link.latency == 1e-5));
     let alike = parse(SMALLEST, &["devices.count=2", "devices.memory=1MB", "links.host=1GB/s"]).unwrap();
-    assert_eq!(alike.devices.list(), [Device { memory: Some(1_000_000), ..Device::default() }; 2]);
-    assert_eq!(parse(SMALLEST, &[]).unwrap().links.topology(&Devices::default()), Ok(None));
+    assert_eq!(alike.devices.list(), [DeviceEntry { memory: Some(1_000_000), ..DeviceEntry::default() }; 2]);
+    assert_eq!(parse(SMALLEST, &[]).unwrap().links.topology(&DevicesSection::default()), Ok(None));
+}
+
+#[test]
+fn fields_are_set_as_if_they_had_been_written() {
+    let mut job = Job::from_toml(SMALLEST).unwrap();
+    job.set("devices.count", 2).unwrap();
+    job.set("train.batch", 6).unwrap();
+    // The number of partials follows that of devices unless it is given.
+    assert_eq!((job.train.partials, job.train.batch), (2, 6));
+    job.set("devices.memory", "64MiB").unwrap();
+    job.set("optimizer.lr", 0.5).unwrap();
+    job.set("devices.recompute", false).unwrap();
+    assert_eq!((job.devices.memory, job.optimizer.lr), (Some(64 << 20), 0.5));
+    let before = job.clone();
+    let error = job.set("train.bach", 6).unwrap_err().to_string();
+    assert!(error.starts_with("--set train.bach=6: train.bach: ") && error.contains("`batch`"), "{error}");
+    assert_eq!(job, before);
 }
 
 /// Sets the fields, and checks that this changes the job and survives writing.
@@ -236,7 +257,7 @@ fn the_jobs_that_come_with_gulliver_are_read() {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         let read = match name.starts_with("sweep-") {
             true => crate::sweep::file::Sweep::load(&path, &[]).err(),
-            false => Job::load(&path, &[]).err(),
+            false => Job::load(&path).err(),
         };
         assert!(read.is_none(), "{}", read.unwrap());
         names.push(name);

@@ -1,13 +1,13 @@
-//! From the text of a job file and `--set` flags to sections of values that know where they were
-//! written. Which sections and fields exist is not known here.
+//! Parses the text of a job file and `--set` flags into sections of values that know where they were written. The names
+//! of sections and fields are not checked here.
 
-use super::error::{JobError, Origin, one_line};
+use crate::error::{FieldOrigin, JobError, one_line};
 use std::fmt;
 use toml::de::{DeTable, DeValue};
 
 /// A value of a job, of any type a field may have.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Value {
+pub enum JobValue {
     /// `true` or `false`.
     Bool(bool),
     /// A whole number.
@@ -17,14 +17,14 @@ pub enum Value {
     /// Text in quotes.
     Text(String),
     /// Values in brackets.
-    List(Vec<Value>),
+    List(Vec<JobValue>),
 }
 
 /// A value and where it was written.
 #[derive(Clone, Debug)]
 pub struct Item {
-    pub value: Value,
-    pub origin: Origin,
+    pub value: JobValue,
+    pub origin: FieldOrigin,
     /// The text after `=` of a flag, where quotes may be left out.
     pub raw: Option<String>,
 }
@@ -33,26 +33,56 @@ pub struct Item {
 #[derive(Clone, Debug)]
 pub struct Section {
     pub name: String,
-    pub origin: Origin,
+    pub origin: FieldOrigin,
     pub entries: Vec<(String, Item)>,
     /// In double brackets: one of a list.
     pub listed: bool,
 }
 
-impl fmt::Display for Value {
+impl fmt::Display for JobValue {
     /// As TOML.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         to_toml(self).fmt(f)
     }
 }
 
-fn to_toml(value: &Value) -> toml::Value {
+impl From<bool> for JobValue {
+    fn from(value: bool) -> JobValue {
+        JobValue::Bool(value)
+    }
+}
+
+impl From<i64> for JobValue {
+    fn from(value: i64) -> JobValue {
+        JobValue::Int(value)
+    }
+}
+
+impl From<f64> for JobValue {
+    fn from(value: f64) -> JobValue {
+        JobValue::Float(value)
+    }
+}
+
+impl From<&str> for JobValue {
+    fn from(value: &str) -> JobValue {
+        JobValue::Text(value.to_string())
+    }
+}
+
+impl<V: Into<JobValue>> From<Vec<V>> for JobValue {
+    fn from(values: Vec<V>) -> JobValue {
+        JobValue::List(values.into_iter().map(Into::into).collect())
+    }
+}
+
+fn to_toml(value: &JobValue) -> toml::Value {
     match value {
-        Value::Bool(b) => toml::Value::Boolean(*b),
-        Value::Int(n) => toml::Value::Integer(*n),
-        Value::Float(x) => toml::Value::Float(*x),
-        Value::Text(text) => toml::Value::String(text.clone()),
-        Value::List(items) => toml::Value::Array(items.iter().map(to_toml).collect()),
+        JobValue::Bool(b) => toml::Value::Boolean(*b),
+        JobValue::Int(n) => toml::Value::Integer(*n),
+        JobValue::Float(x) => toml::Value::Float(*x),
+        JobValue::Text(text) => toml::Value::String(text.clone()),
+        JobValue::List(items) => toml::Value::Array(items.iter().map(to_toml).collect()),
     }
 }
 
@@ -110,29 +140,32 @@ pub fn table<'t>(text: &'t str, file: &str) -> Result<toml::Spanned<DeTable<'t>>
 }
 
 /// The place of a byte of a file's text.
-pub fn origin_at(text: &str, file: &str, offset: usize) -> Origin {
-    Origin::File { file: file.to_string(), line: Some(line_of(text, offset)) }
+pub fn origin_at(text: &str, file: &str, offset: usize) -> FieldOrigin {
+    FieldOrigin::File { file: file.to_string(), line: Some(line_of(text, offset)) }
 }
 
 /// A field that is overridden on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Set {
+pub struct Override {
     /// `section.field=value`.
     pub text: String,
     /// The flag that stands for it and what followed, such as `--memory 64MiB`; none for `--set`.
     pub flag: Option<String>,
 }
 
-impl From<String> for Set {
-    fn from(text: String) -> Set {
-        Set { text, flag: None }
+impl From<String> for Override {
+    fn from(text: String) -> Override {
+        Override { text, flag: None }
     }
 }
 
 /// Applies `section.field=value` flags in order. A value that is not TOML is taken as text.
-pub fn override_with<S: Clone + Into<Set>>(sections: &mut Vec<Section>, sets: &[S]) -> Result<(), JobError> {
-    for Set { text: set, flag } in sets.iter().cloned().map(Into::into) {
-        let origin = flag.map_or_else(|| Origin::Flag(set.clone()), Origin::Named);
+pub fn override_with<S: Clone + Into<Override>>(
+    sections: &mut Vec<Section>,
+    sets: &[S],
+) -> Result<(), JobError> {
+    for Override { text: set, flag } in sets.iter().cloned().map(Into::into) {
+        let origin = flag.map_or_else(|| FieldOrigin::Flag(set.clone()), FieldOrigin::Named);
         let malformed = || JobError {
             origin: origin.clone(),
             field: String::new(),
@@ -151,7 +184,7 @@ pub fn override_with<S: Clone + Into<Set>>(sections: &mut Vec<Section>, sets: &[
                     field: one_line(path.trim()),
                     problem,
                 })?,
-            _ => Value::Text(raw.clone()),
+            _ => JobValue::Text(raw.clone()),
         };
         let item = Item { value, origin: origin.clone(), raw: Some(raw) };
         let index = sections.iter().position(|s| s.name == section).unwrap_or_else(|| {
@@ -167,30 +200,32 @@ pub fn override_with<S: Clone + Into<Set>>(sections: &mut Vec<Section>, sets: &[
 }
 
 /// A name and where it stands.
-pub type Key<'a> = toml::Spanned<std::borrow::Cow<'a, str>>;
+pub type SpannedName<'a> = toml::Spanned<std::borrow::Cow<'a, str>>;
 
 /// The entries of a table as written; the parser sorts them by name.
-pub fn in_order<'t, 'i>(table: &'t DeTable<'i>) -> Vec<(&'t Key<'i>, &'t toml::Spanned<DeValue<'i>>)> {
+pub fn in_order<'t, 'i>(
+    table: &'t DeTable<'i>,
+) -> Vec<(&'t SpannedName<'i>, &'t toml::Spanned<DeValue<'i>>)> {
     let mut entries: Vec<_> = table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
     entries
 }
 
 /// A single value or a list of them; the error says why it is neither.
-pub fn convert(value: &DeValue<'_>) -> Result<Value, String> {
+pub fn convert(value: &DeValue<'_>) -> Result<JobValue, String> {
     Ok(match value {
-        DeValue::Boolean(b) => Value::Bool(*b),
-        DeValue::String(text) => Value::Text(text.to_string()),
+        DeValue::Boolean(b) => JobValue::Bool(*b),
+        DeValue::String(text) => JobValue::Text(text.to_string()),
         DeValue::Integer(digits) => match i64::from_str_radix(digits.as_str(), digits.radix()) {
-            Ok(n) => Value::Int(n),
+            Ok(n) => JobValue::Int(n),
             Err(_) => return Err(format!("{} is too large a number", one_line(digits.as_str()))),
         },
         DeValue::Float(digits) => match digits.as_str().parse::<f64>() {
-            Ok(x) if x.is_finite() => Value::Float(x),
+            Ok(x) if x.is_finite() => JobValue::Float(x),
             _ => return Err(format!("must be a finite number, not {}", one_line(digits.as_str()))),
         },
         DeValue::Array(items) => {
-            Value::List(items.iter().map(|item| convert(item.get_ref())).collect::<Result<_, _>>()?)
+            JobValue::List(items.iter().map(|item| convert(item.get_ref())).collect::<Result<_, _>>()?)
         }
         DeValue::Datetime(date) => return Err(format!("no field takes a date; write \"{date}\" for text")),
         DeValue::Table(_) => return Err("must be a single value or a list, not a table".to_string()),

@@ -1,9 +1,9 @@
-//! A job as the text of a job file, with every default filled in: what a run directory keeps.
+//! Writes a job as the text of a job file, with every default filled in, for the run directory.
 
 use super::sections::{ClassWeights, Length, NormGroup};
-use super::tree::Value;
+use super::tree::JobValue;
 use super::{Job, data};
-use crate::report::units;
+use crate::units;
 use gulliver_graph::hyper::range;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::OPTIMIZERS;
@@ -74,13 +74,13 @@ pub fn to_toml(job: &Job) -> String {
     out.text("strategy", train.strategy);
     out.text("norm_group", if train.norm_group == NormGroup::Batch { "batch" } else { "partial" });
     out.path("weights", train.weights.as_deref());
-    out.value("weights_strict", Value::Bool(train.weights_strict));
+    out.value("weights_strict", JobValue::Bool(train.weights_strict));
     match &train.class_weights {
         None => {}
         Some(ClassWeights::Balanced) => out.text("class_weights", "balanced"),
         Some(ClassWeights::Given(weights)) => {
-            let weights = weights.iter().map(|&weight| Value::Float(weight));
-            out.value("class_weights", Value::List(weights.collect()));
+            let weights = weights.iter().map(|&weight| JobValue::Float(weight));
+            out.value("class_weights", JobValue::List(weights.collect()));
         }
     }
 
@@ -91,7 +91,7 @@ pub fn to_toml(job: &Job) -> String {
     out.real("lr", Some(optimizer.lr));
     for (key, &x) in &optimizer.settings {
         let flag = choices.contains(&key.as_str());
-        out.value(key, if flag { Value::Bool(x != 0.0) } else { Value::Float(x) });
+        out.value(key, if flag { JobValue::Bool(x != 0.0) } else { JobValue::Float(x) });
     }
 
     let schedule = &job.schedule;
@@ -99,11 +99,11 @@ pub fn to_toml(job: &Job) -> String {
     out.text("name", &schedule.name);
     out.whole("warmup", schedule.warmup);
     for (key, &x) in &schedule.params {
-        out.value(key, if range(key).whole { Value::Int(x as i64) } else { Value::Float(x) });
+        out.value(key, if range(key).whole { JobValue::Int(x as i64) } else { JobValue::Float(x) });
     }
     if !schedule.milestones.is_empty() {
-        let steps = schedule.milestones.iter().map(|&step| Value::Int(step as i64));
-        out.value("milestones", Value::List(steps.collect()));
+        let steps = schedule.milestones.iter().map(|&step| JobValue::Int(step as i64));
+        out.value("milestones", JobValue::List(steps.collect()));
     }
 
     let devices = &job.devices;
@@ -125,7 +125,7 @@ pub fn to_toml(job: &Job) -> String {
             out.bytes("host_memory", devices.host_memory);
             out.bytes("disk", devices.disk);
             out.path("disk_dir", devices.disk_dir.as_deref());
-            out.value("recompute", Value::Bool(devices.recompute));
+            out.value("recompute", JobValue::Bool(devices.recompute));
         }
     }
 
@@ -136,18 +136,18 @@ pub fn to_toml(job: &Job) -> String {
             out.text(key, &format!("{}/s", units::exact_bytes(rate)));
         }
     }
-    out.value("shared", Value::Bool(links.shared));
+    out.value("shared", JobValue::Bool(links.shared));
     out.text("latency", &format!("{}s", links.latency.as_secs_f64()));
     out.text
 }
 
-fn parameter(value: &ParamValue) -> Value {
+fn parameter(value: &ParamValue) -> JobValue {
     match value {
-        ParamValue::Bool(b) => Value::Bool(*b),
-        ParamValue::Int(n) => Value::Int(*n),
-        ParamValue::Float(x) => Value::Float(*x),
-        ParamValue::Text(text) => Value::Text(text.to_string()),
-        ParamValue::Ints(list) => Value::List(list.iter().map(|n| Value::Int(*n)).collect()),
+        ParamValue::Bool(b) => JobValue::Bool(*b),
+        ParamValue::Int(n) => JobValue::Int(*n),
+        ParamValue::Float(x) => JobValue::Float(*x),
+        ParamValue::Text(text) => JobValue::Text(text.to_string()),
+        ParamValue::Ints(list) => JobValue::List(list.iter().map(|n| JobValue::Int(*n)).collect()),
     }
 }
 
@@ -161,12 +161,12 @@ impl Writer {
         self.text += &format!("{gap}[{name}]\n");
     }
 
-    fn value(&mut self, key: &str, value: Value) {
+    fn value(&mut self, key: &str, value: JobValue) {
         self.text += &format!("{key} = {value}\n");
     }
 
     fn text(&mut self, key: &str, text: &str) {
-        self.value(key, Value::Text(text.to_string()));
+        self.value(key, JobValue::Text(text.to_string()));
     }
 
     fn path(&mut self, key: &str, path: Option<&Path>) {
@@ -179,10 +179,10 @@ impl Writer {
     }
 
     fn whole(&mut self, key: &str, n: u64) {
-        self.value(key, Value::Int(n as i64));
+        self.value(key, JobValue::Int(n as i64));
     }
 
     fn real(&mut self, key: &str, x: Option<f64>) {
-        x.iter().for_each(|x| self.value(key, Value::Float(*x)));
+        x.iter().for_each(|x| self.value(key, JobValue::Float(*x)));
     }
 }

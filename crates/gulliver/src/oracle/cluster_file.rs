@@ -1,12 +1,11 @@
 //! Clusters by name, or from a TOML file that names an accelerator and links of the tables and says how many.
 
-use crate::command::CommandError;
-use crate::job::error::one_line;
-use crate::report::units;
-use crate::text_file::read_text;
-use gulliver_plan::oracle::cluster::Cluster;
-use gulliver_plan::oracle::hardware::Accelerator;
-use gulliver_plan::oracle::network::Link;
+use crate::error::{Error, one_line};
+use crate::files::read_text;
+use crate::units;
+use gulliver_oracle::cluster::Cluster;
+use gulliver_oracle::hardware::Accelerator;
+use gulliver_oracle::network::Link;
 use serde::Deserialize;
 use std::path::Path;
 
@@ -54,14 +53,14 @@ fn one() -> u32 {
 }
 
 /// The cluster of this name, or of the file there.
-pub fn cluster(name: &str) -> Result<Cluster, CommandError> {
+pub fn cluster(name: &str) -> Result<Cluster, Error> {
     let path = Path::new(name);
     // A name of the table is never a path.
     if !name.ends_with(".toml") && !name.contains('/') && !path.is_file() {
         return Ok(Cluster::named(&one_line(name))?);
     }
     let text = read_text(path, "a description of a cluster", MOST_BYTES)?;
-    let wrong = |problem: String| CommandError::Unknown(format!("{name}: {problem}"));
+    let wrong = |problem: String| Error::Invalid(format!("{name}: {problem}"));
     let file: ClusterFile = toml::from_str(&text).map_err(|e| {
         let line = e.span().map(|span| text[..span.start.min(text.len())].matches('\n').count() + 1);
         wrong(format!("line {}: {}", line.unwrap_or(1), one_line(e.message())))

@@ -1,7 +1,7 @@
 //! One self-contained HTML page about jobs that share devices: what they gain by how many share one.
 
 use super::page::{COLORS, HEIGHT, MARGIN, STYLE, WIDTH, escape, scaled, seconds};
-use gulliver_plan::oracle::array::{Shared, Sharing};
+use gulliver_oracle::array::{Shared, Sharing};
 use std::fmt::Write as _;
 
 /// The page; `title` and `about` are plain text. Of each number of devices there is a curve and a table.

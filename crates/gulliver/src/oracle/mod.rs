@@ -1,10 +1,7 @@
-//! The oracle for people: models, clusters and published measurements read from files, answers as tables and
-//! pages. What is asked is answered in `plan::oracle`.
+//! The oracle on the command line: models and clusters read from files, estimates as pages. `gulliver_oracle` makes the
+//! estimates.
 
 pub mod cluster_file;
-pub mod csv;
 pub mod jobs_page;
 pub mod models;
 pub mod page;
-pub mod score;
-pub mod truth;

@@ -1,9 +1,7 @@
-//! What a user may name as a model: a job file, a model of the tables, or a well-known configuration that
-//! needs no graph.
+//! Models by name for the oracle: a job file, a model of the tables, or a well-known configuration that needs no graph.
 
-use crate::command::CommandError;
-use crate::job::error::one_line;
-use crate::job::{Job, JobError, Value, model_settings, model_with};
+use crate::error::{Error, JobError, one_line};
+use crate::job::{Job, JobValue, Override, model_settings, model_with};
 use crate::setup::{open_data, prepare};
 use gulliver_graph::dim::{Bindings, product};
 use gulliver_graph::graph::{Graph, Role};
@@ -12,10 +10,10 @@ use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::nearest::suggestion;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
-use gulliver_plan::oracle::from_graph::from_graph;
-use gulliver_plan::oracle::published::{alexnet, cosmoflow};
-use gulliver_plan::oracle::transformer::{NAMED, SETTINGS, Transformer, customary_tokens};
-use gulliver_plan::oracle::workload::Workload;
+use gulliver_oracle::from_graph::from_graph;
+use gulliver_oracle::published::{alexnet, cosmoflow};
+use gulliver_oracle::transformer::{NAMED, SETTINGS, Transformer, customary_tokens};
+use gulliver_oracle::workload::Workload;
 use std::path::Path;
 
 /// Tokens of a sample unless told otherwise, for models that read any number of them or more than this.
@@ -26,7 +24,7 @@ const LARGEST: u64 = 1 << 24;
 
 /// A workload, and what is known of how it is trained.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct NamedModel {
     /// The model.
     pub workload: Workload,
     /// Samples of a step, if a job says so.
@@ -41,18 +39,18 @@ pub struct Asked {
     pub customary: Option<f64>,
 }
 
-impl Asked {
+impl NamedModel {
     /// A model that is trained with Adam, of which nothing more is known.
-    fn plain(workload: Workload, tokens: Option<f64>) -> Asked {
-        Asked { workload, batch: None, states: 2.0, epoch: None, tokens, customary: None }
+    fn plain(workload: Workload, tokens: Option<f64>) -> NamedModel {
+        NamedModel { workload, batch: None, states: 2.0, epoch: None, tokens, customary: None }
     }
 }
 
 /// Finds what is named. `sets` are `--set` flags: fields of a job, or settings of a model. `length` is the tokens of
 /// a sample, for models of text that are not in a job.
-pub fn asked(name: &str, sets: &[String], length: Option<u32>) -> Result<Asked, CommandError> {
+pub fn asked(name: &str, sets: &[String], length: Option<u32>) -> Result<NamedModel, Error> {
     let no_length = |why: &str| match length {
-        Some(_) => Err(CommandError::Unknown(format!("--length: {name} {why}"))),
+        Some(_) => Err(Error::Invalid(format!("--length: {name} {why}"))),
         None => Ok(()),
     };
     if name.ends_with(".toml") || Path::new(name).is_file() {
@@ -67,7 +65,7 @@ pub fn asked(name: &str, sets: &[String], length: Option<u32>) -> Result<Asked, 
         // Positions have weights up to the context, whatever the length of a sample.
         workload.layers[0].weights += (context - f64::from(length)) * transformer.hidden;
         let customary = customary_tokens(name);
-        return Ok(Asked { customary, ..Asked::plain(workload, Some(length.into())) });
+        return Ok(NamedModel { customary, ..NamedModel::plain(workload, Some(length.into())) });
     }
     let published: Option<fn(u32) -> Workload> = match name {
         "alexnet" => Some(alexnet),
@@ -77,14 +75,14 @@ pub fn asked(name: &str, sets: &[String], length: Option<u32>) -> Result<Asked, 
     if let Some(published) = published {
         no_length("reads images, not tokens")?;
         model_settings(name, &[], sets)?;
-        return Ok(Asked::plain(published(if name == "alexnet" { 224 } else { 512 }), None));
+        return Ok(NamedModel::plain(published(if name == "alexnet" { 224 } else { 512 }), None));
     }
     let Some(row) = MODELS.iter().find(|row| row.name == name) else {
         let named = NAMED.iter().map(|row| row.0).filter(|name| !MODELS.iter().any(|row| row.name == *name));
         let models = MODELS.iter().map(|row| row.name).chain(named).chain(["alexnet", "cosmoflow-512"]);
         let hint = suggestion(name, models, "models are");
         let name = one_line(name);
-        return Err(CommandError::Unknown(format!("there is no model or job file `{name}`{hint}")));
+        return Err(Error::Invalid(format!("there is no model or job file `{name}`{hint}")));
     };
     let settings = model_with(name, sets)?.params();
     let built = model(name, &settings)?;
@@ -106,15 +104,15 @@ pub fn asked(name: &str, sets: &[String], length: Option<u32>) -> Result<Asked, 
     } else {
         no_length("does not read tokens")?;
     }
-    Ok(Asked::plain(from_graph(name, &graph, &sizes)?, of_text))
+    Ok(NamedModel::plain(from_graph(name, &graph, &sizes)?, of_text))
 }
 
 /// The tokens of a sample: those asked for, if the model can read them.
-fn tokens(name: &str, asked: Option<u32>, context: Option<u64>, usual: u32) -> Result<u32, CommandError> {
+fn tokens(name: &str, asked: Option<u32>, context: Option<u64>, usual: u32) -> Result<u32, Error> {
     let Some(length) = asked else { return Ok(usual) };
     match context {
-        _ if length == 0 => Err(CommandError::Unknown("--length 0: give 1 or more".into())),
-        Some(context) if u64::from(length) > context => Err(CommandError::Unknown(format!(
+        _ if length == 0 => Err(Error::Invalid("--length 0: give 1 or more".into())),
+        Some(context) if u64::from(length) > context => Err(Error::Invalid(format!(
             "--length {length} is beyond the context of {name}, which is {context}; give at most {context}, or a \
              larger context with --set context={length}"
         ))),
@@ -132,14 +130,10 @@ fn reads_lengths(graph: &Graph) -> bool {
 }
 
 /// A well-known configuration with other sizes.
-fn with_settings(
-    name: &str,
-    mut transformer: Transformer,
-    sets: &[String],
-) -> Result<Transformer, CommandError> {
+fn with_settings(name: &str, mut transformer: Transformer, sets: &[String]) -> Result<Transformer, Error> {
     for (key, item) in model_settings(name, &SETTINGS, sets)? {
         let value = match item.value {
-            Value::Int(n) => u64::try_from(n).ok().filter(|n| (1..=LARGEST).contains(n)),
+            JobValue::Int(n) => u64::try_from(n).ok().filter(|n| (1..=LARGEST).contains(n)),
             _ => None,
         };
         let Some(value) = value else {
@@ -158,7 +152,7 @@ fn with_settings(
         }
     }
     if transformer.hidden % transformer.heads != 0.0 {
-        return Err(CommandError::Unknown(format!(
+        return Err(Error::Invalid(format!(
             "{name}: {} heads do not divide a width of {}; set both with --set width=… --set heads=…",
             transformer.heads, transformer.hidden
         )));
@@ -166,14 +160,14 @@ fn with_settings(
     Ok(transformer)
 }
 
-fn of_job(path: &Path, sets: &[String]) -> Result<Asked, CommandError> {
-    let job = Job::load(path, sets)?;
+fn of_job(path: &Path, sets: &[String]) -> Result<NamedModel, Error> {
+    let job = Job::load_with(path, sets.iter().cloned().map(Override::from).collect())?;
     let prepared = prepare(&job, open_data(&job)?, None)?;
     let name = path.file_stem().map_or(String::new(), |stem| stem.to_string_lossy().into_owned());
     let info = prepared.sources.train.info();
     let states = states_per_weight(&prepared.graphs.train, &prepared.graphs.largest);
     let length = prepared.graphs.largest.get("length").filter(|_| info.vocabulary.is_some());
-    Ok(Asked {
+    Ok(NamedModel {
         workload: from_graph(&name, &prepared.graphs.train, &prepared.graphs.largest)?,
         batch: Some(job.train.batch as u32),
         states,

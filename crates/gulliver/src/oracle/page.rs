@@ -1,6 +1,6 @@
 //! One self-contained HTML page: scaling curves of the families and where the seconds of the best go.
 
-use gulliver_plan::oracle::closed::Estimate;
+use gulliver_oracle::closed::Estimate;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -178,7 +178,7 @@ fn stacks(scales: &[Scale]) -> String {
             self::seconds(one.seconds)
         );
     }
-    let phases = gulliver_plan::oracle::closed::Phases::default().rows();
+    let phases = gulliver_oracle::closed::Phases::default().rows();
     for (line, (i, (name, _))) in
         phases.iter().enumerate().filter(|(_, row)| names.contains(&row.0)).enumerate()
     {

@@ -1,9 +1,10 @@
 //! Metric files of a run directory: `metrics.csv`, one value per line as it is measured, and a
 //! TensorBoard event file. After a resume the CSV reads as if the run had never stopped.
 
-use super::events::{Event, Metrics};
+use super::table::csv_field;
 use super::tensorboard::TensorBoard;
-use gulliver_run::atomic::write_atomic;
+use crate::event::{Event, Metrics};
+use gulliver_run::files::atomic::write_atomic;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
@@ -49,7 +50,7 @@ impl MetricFiles {
 
     fn write(&mut self, step: u64, phase: &str, metrics: &Metrics, wall_time: f64) -> io::Result<()> {
         for (name, value) in metrics {
-            self.csv.write_all(format!("{step},{phase},{},{value}\n", quoted(name)).as_bytes())?;
+            self.csv.write_all(format!("{step},{phase},{},{value}\n", csv_field(name)).as_bytes())?;
             self.board.scalar(&format!("{phase}/{name}"), step, *value as f32, wall_time)?;
         }
         Ok(())
@@ -68,12 +69,6 @@ fn rows_up_to(path: &Path, step: u64) -> io::Result<String> {
         row.ends_with('\n') && row_step.is_some_and(|row_step| row_step <= step)
     };
     Ok(text.split_inclusive('\n').filter(is_kept).collect())
-}
-
-/// A CSV field; names with separators are quoted, line breaks in them become spaces.
-pub(crate) fn quoted(name: &str) -> String {
-    let name = name.replace(['\n', '\r'], " ");
-    if name.contains([',', '"']) { format!("\"{}\"", name.replace('"', "\"\"")) } else { name }
 }
 
 #[cfg(test)]

@@ -1,10 +1,9 @@
-//! What a run tells people and programs: events, the terminal, metric files, tables and units.
+//! Where events go: the terminal, metric files and TensorBoard; and the tables that commands print.
 
 pub mod confusion;
-pub mod events;
 pub mod metrics;
 pub mod planning;
-pub mod progress;
+mod sweep;
 pub mod table;
 pub mod tensorboard;
-pub mod units;
+pub mod terminal;

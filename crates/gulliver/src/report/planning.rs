@@ -1,7 +1,7 @@
-//! Planning that takes long: shown on standard error, and stopped by the first Ctrl-C.
+//! Shows planning that takes long on standard error; the first Ctrl-C stops it.
 
-use super::progress::Mode;
-use super::units;
+use super::terminal::OutputMode;
+use crate::units;
 use gulliver_plan::step::progress::{Activity, Progress};
 use gulliver_run::session::PlanWatch;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Planning that takes less is not worth a word.
+/// Planning that takes less is not shown.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Shows planning that takes long; its line is removed from the screen when this is dropped.
@@ -24,7 +24,7 @@ pub struct Planning {
     rounds: AtomicU64,
     shown: Mutex<Option<ProgressBar>>,
     /// Where it is shown: on a terminal, in a line of a log, or not at all.
-    place: Mode,
+    place: OutputMode,
 }
 
 impl Planning {
@@ -38,9 +38,9 @@ impl Planning {
             rounds: AtomicU64::new(0),
             shown: Mutex::new(None),
             place: match json {
-                true => Mode::Json,
-                false if io::stderr().is_terminal() => Mode::Bar,
-                false => Mode::Lines,
+                true => OutputMode::Json,
+                false if io::stderr().is_terminal() => OutputMode::Bar,
+                false => OutputMode::Lines,
             },
         }
     }
@@ -48,9 +48,9 @@ impl Planning {
     fn show(&self, progress: Progress, rounds: u64) {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         let bar = shown.get_or_insert_with(|| match self.place {
-            Mode::Bar => spinner(),
-            Mode::Json => ProgressBar::hidden(),
-            Mode::Lines => {
+            OutputMode::Bar => spinner(),
+            OutputMode::Json => ProgressBar::hidden(),
+            OutputMode::Lines => {
                 eprintln!("{}", self.what);
                 ProgressBar::hidden()
             }

@@ -1,4 +1,4 @@
-//! Plain text tables with aligned columns, for terminals and logs.
+//! Text for terminals and files: tables with aligned columns, short numbers, fields of CSV.
 
 /// A column: its heading and where its cells stand. Numbers read best on the right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +36,22 @@ pub fn render(columns: &[Column<'_>], rows: &[Vec<String>]) -> String {
         text.push('\n');
     }
     text
+}
+
+/// Four decimals, or an exponent where they would say nothing.
+pub fn short(value: f64) -> String {
+    let size = value.abs();
+    if value.is_finite() && size != 0.0 && !(1e-3..1e6).contains(&size) {
+        format!("{value:.3e}")
+    } else {
+        format!("{value:.4}")
+    }
+}
+
+/// A CSV field; names with separators are quoted, line breaks in them become spaces.
+pub fn csv_field(name: &str) -> String {
+    let name = name.replace(['\n', '\r'], " ");
+    if name.contains([',', '"']) { format!("\"{}\"", name.replace('"', "\"\"")) } else { name }
 }
 
 #[cfg(test)]

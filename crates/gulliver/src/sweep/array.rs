@@ -1,14 +1,15 @@
-//! Training a wave as arrays: rungs that are the same but for numbers are members of one array, whose lanes
-//! share the machine's threads and memory. Every rung ends with the bits it has alone.
+//! Trains a wave as arrays. Rungs that differ only in numbers fed to the graph are members of one array, whose lanes
+//! share the machine's threads and memory. Every rung ends with the same bits as trained alone.
 
-use super::SweepError;
-use super::run::{Group, Listener, News, Rung, Runner, Shapes, groups, is_machine, newest, take};
-use super::store::Outcome;
-use super::width::{self, Width};
-use crate::command::CommandError;
-use crate::job::{Devices, Job, Train};
+use super::run::{
+    JobShapes, NewsListener, RungGroup, RungNews, RungRunner, TrialRung, groups, is_machine, newest, take,
+};
+use super::store::RungOutcome;
+use super::width::{self, ArrayWidth};
+use crate::error::Error;
+use crate::job::{DevicesSection, Job, TrainSection};
+use crate::model::weights_file;
 use crate::setup::{Graphs, Prepared, Speeds, open_data, prepare};
-use crate::trained::weights_file;
 use gulliver_graph::graph::Role;
 use gulliver_run::executor::RunError;
 use gulliver_run::planner::Planner;
@@ -23,21 +24,23 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread;
 
 /// Trains rungs as arrays.
-pub struct Arrays {
+pub struct ArrayRunner {
     stop: Arc<AtomicBool>,
-    /// What was found out about the machine, by what was asked for of it.
-    speeds: Vec<(Devices, Speeds)>,
-    shapes: Shapes,
+    /// Measured speeds of the machine, by the devices they were measured for.
+    speeds: Vec<(DevicesSection, Speeds)>,
+    shapes: JobShapes,
 }
 
-impl Runner for Arrays {
-    fn run(&mut self, wave: &[Rung], news: &mut Listener<'_>) -> Result<(), SweepError> {
-        for Group { rungs, problem } in groups(wave, &mut self.shapes) {
+impl RungRunner for ArrayRunner {
+    fn run(&mut self, wave: &[TrialRung], news: &mut NewsListener<'_>) -> Result<(), Error> {
+        for RungGroup { rungs, problem } in groups(wave, &mut self.shapes) {
             if self.stop.load(Ordering::Relaxed) {
                 break;
             }
             match problem {
-                Some(reason) => news(News::Ended { rung: rungs[0], outcome: Outcome::Failed { reason } })?,
+                Some(reason) => {
+                    news(RungNews::Ended { rung: rungs[0], outcome: RungOutcome::Failed { reason } })?
+                }
                 None => self.train(wave, &rungs, news)?,
             }
         }
@@ -45,17 +48,22 @@ impl Runner for Arrays {
     }
 }
 
-impl Arrays {
+impl ArrayRunner {
     /// Stops when `stop` becomes true.
-    pub fn new(stop: Arc<AtomicBool>) -> Arrays {
-        Arrays { stop, speeds: Vec::new(), shapes: Shapes::default() }
+    pub fn new(stop: Arc<AtomicBool>) -> ArrayRunner {
+        ArrayRunner { stop, speeds: Vec::new(), shapes: JobShapes::default() }
     }
 
-    fn train(&mut self, wave: &[Rung], rungs: &[usize], news: &mut Listener<'_>) -> Result<(), SweepError> {
+    fn train(
+        &mut self,
+        wave: &[TrialRung],
+        rungs: &[usize],
+        news: &mut NewsListener<'_>,
+    ) -> Result<(), Error> {
         let first = &wave[rungs[0]];
         let machine =
-            |rung: &Rung, source| SweepError::Machine { trial: rung.place.trial, source: Box::new(source) };
-        // Whoever cannot be made ready fails alone.
+            |rung: &TrialRung, source| Error::Trial { trial: rung.place.trial, source: Box::new(source) };
+        // A member that cannot be prepared fails alone.
         let (mut ready, mut members, mut data) = (Vec::new(), Vec::new(), Vec::new());
         let mut graphs = None;
         for &index in rungs {
@@ -67,8 +75,8 @@ impl Arrays {
                 }
                 Err(error) if is_machine(&error) => return Err(machine(&wave[index], error)),
                 Err(error) => {
-                    let outcome = Outcome::Failed { reason: error.to_string() };
-                    news(News::Ended { rung: index, outcome })?;
+                    let outcome = RungOutcome::Failed { reason: error.to_string() };
+                    news(RungNews::Ended { rung: index, outcome })?;
                 }
             }
         }
@@ -79,7 +87,7 @@ impl Arrays {
             Err(error) => {
                 let reason = error.to_string();
                 return ready.iter().try_for_each(|&rung| {
-                    news(News::Ended { rung, outcome: Outcome::Failed { reason: reason.clone() } })
+                    news(RungNews::Ended { rung, outcome: RungOutcome::Failed { reason: reason.clone() } })
                 });
             }
         };
@@ -102,38 +110,38 @@ impl Arrays {
         for (&index, ended) in ready.iter().zip(ended) {
             let outcome = match ended {
                 Ok(Ended { interrupted: false, metrics, work: (_, seconds), .. }) => {
-                    Outcome::Done { step: first.to, metrics, seconds }
+                    RungOutcome::Done { step: first.to, metrics, seconds }
                 }
-                // It was told to stop, and goes on from where it is.
+                // Interrupted: it goes on from its checkpoint later.
                 Ok(_) => continue,
                 Err(error @ TrainError::Checkpoint(_)) => return Err(machine(&wave[index], error.into())),
-                Err(error) => Outcome::Failed { reason: error.to_string() },
+                Err(error) => RungOutcome::Failed { reason: error.to_string() },
             };
-            news(News::Ended { rung: index, outcome })?;
+            news(RungNews::Ended { rung: index, outcome })?;
         }
         Ok(())
     }
 
-    /// As many lanes as are thought to be done soonest, and how many members are in memory at once.
+    /// The lanes that are predicted to finish first, and the number of members in memory at once.
     fn lanes(
         &mut self,
-        rung: &Rung,
+        rung: &TrialRung,
         graphs: &Graphs,
         members: usize,
-    ) -> Result<(Vec<Lane>, usize), CommandError> {
+    ) -> Result<(Vec<Lane>, usize), Error> {
         let checkpoints = rung.dir.join("checkpoints");
         let width = self.width(rung, graphs, members, Some(&checkpoints))?;
         Ok((sessions(width.lanes, rung.job.train.seed)?, width.resident))
     }
 
-    /// How wide an array of such rungs is trained.
+    /// The width at which an array of such rungs is trained.
     pub(super) fn width(
         &mut self,
-        rung: &Rung,
+        rung: &TrialRung,
         graphs: &Graphs,
         members: usize,
         checkpoints: Option<&Path>,
-    ) -> Result<Width, CommandError> {
+    ) -> Result<ArrayWidth, Error> {
         let known = self.speeds.iter().find(|(devices, _)| *devices == rung.job.devices);
         let speeds = match known {
             Some((_, speeds)) => *speeds,
@@ -147,16 +155,16 @@ impl Arrays {
 }
 
 /// A session for each lane.
-pub(super) fn sessions(lanes: Vec<Planner>, seed: u64) -> Result<Vec<Lane>, CommandError> {
+pub(super) fn sessions(lanes: Vec<Planner>, seed: u64) -> Result<Vec<Lane>, Error> {
     let lane = |planner| Ok(Lane { session: Session::with(planner, seed)? });
     lanes.into_iter().map(lane).collect()
 }
 
 /// One rung as a member, and its graphs. Members whose batches are the same share them.
 pub(super) fn member(
-    rung: &Rung,
+    rung: &TrialRung,
     data: &mut Vec<(String, Arc<Sources>)>,
-) -> Result<(Member, Graphs), CommandError> {
+) -> Result<(Member, Graphs), Error> {
     let (job, checkpoints) = (&rung.job, rung.dir.join("checkpoints"));
     let batches = batches(job);
     let known = data.iter().find(|(same, _)| *same == batches).map(|(_, sources)| sources.clone());
@@ -166,7 +174,7 @@ pub(super) fn member(
     };
     let Prepared { graphs, schedule, sources, mut options, .. } = prepare(job, opened, Some(&checkpoints))?;
     take(&rung.dir, job)?;
-    // Every step is told of.
+    // The sweep reports every step.
     options.log_every = 1;
     options.best = None;
     options.hyper = graphs
@@ -195,16 +203,16 @@ pub(super) fn member(
     Ok((one, graphs))
 }
 
-/// What decides the batches of a job: jobs for which it is equal share them.
+/// A key of the batches of a job: jobs with equal keys share them.
 pub(super) fn batches(job: &Job) -> String {
-    let Train { batch, seed, class_weights, .. } = &job.train;
+    let TrainSection { batch, seed, class_weights, .. } = &job.train;
     format!("{:?} {batch} {seed} {class_weights:?}", job.data)
 }
 
-/// What lanes tell, and who waits for it to be heard.
+/// A member, its notice, and the channel on which the lane waits for an answer.
 type Told = (usize, Notice, Option<SyncSender<()>>);
 
-/// How lanes tell what happens.
+/// The lanes' end of the channel to the sweep.
 struct Line<'l> {
     sender: Sender<Told>,
     stop: &'l AtomicBool,
@@ -217,25 +225,25 @@ impl Line<'_> {
         if self.stop.load(Ordering::Relaxed) {
             self.halt.store(true, Ordering::Relaxed);
         }
-        // An evaluation must be noted before a checkpoint of a later step is there.
+        // An evaluation must be stored before a checkpoint of a later step is written.
         let waits = matches!(&notice, Notice::Evaluation { step, .. } if *step < self.until);
         let (done, heard) = sync_channel(1);
         let told = self.sender.send((member, notice, waits.then_some(done)));
         if waits && told.is_ok() {
-            // Whoever does not answer is gone, and the run is halted.
+            // No answer means that the receiver is gone and the run is halted.
             let _ = heard.recv();
         }
     }
 }
 
-/// Passes on what lanes tell until they are done.
+/// Passes on notices of the lanes until all lanes are done.
 fn listen(
     receiver: &Receiver<Told>,
     ready: &[usize],
     stop: &AtomicBool,
     halt: &AtomicBool,
-    news: &mut Listener<'_>,
-) -> Result<(), SweepError> {
+    news: &mut NewsListener<'_>,
+) -> Result<(), Error> {
     let mut result = Ok(());
     for (member, notice, _answer) in receiver {
         let rung = ready[member];
@@ -245,10 +253,10 @@ fn listen(
         let heard = match &notice {
             _ if result.is_err() => Ok(()),
             Notice::Step { step, samples_per_second, .. } => {
-                news(News::Step { rung, step: *step, samples_per_second: *samples_per_second })
+                news(RungNews::Step { rung, step: *step, samples_per_second: *samples_per_second })
             }
             Notice::Evaluation { step, metrics } if _answer.is_some() => {
-                news(News::Evaluated { rung, step: *step, metrics })
+                news(RungNews::Evaluated { rung, step: *step, metrics })
             }
             _ => Ok(()),
         };

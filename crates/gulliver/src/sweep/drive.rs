@@ -1,40 +1,44 @@
-//! The loop of a sweep: ask the search, remember what it asked for, have it trained, remember what it came to, until
-//! nothing is asked for any more. Killed anywhere and started again, it goes on as if nothing had happened.
+//! The loop of a sweep: ask the search for trials, store them, train them, store the results, until the search asks for
+//! none. Killed anywhere and started again, the loop goes on as if nothing had happened.
 
-use super::SweepError;
+use super::events;
 use super::file::{Goal, Sweep};
-use super::report::{Event, write_files};
-use super::run::{self, Lengths, News, Rung, Runner};
+use super::run::{self, JobLengths, RungNews, RungRunner, TrialRung};
 use super::search;
-use super::store::{Outcome, Place, Record, State, Store, history};
-use gulliver_run::atomic::write_atomic;
+use super::store::{RungId, RungOutcome, StudyStore, TrialRecord, TrialState, history};
+use super::trials::write_files;
+use crate::error::Error;
+use crate::event::{Event, EventHandler};
 use gulliver_run::checkpoint;
+use gulliver_run::files::atomic::write_atomic;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Hears what happens.
-pub type Tell<'t> = dyn FnMut(&Event) -> io::Result<()> + 't;
-
-/// Runs a sweep to its end, or until `stop`; whether it came to its end. `dir` holds the store and takes
-/// all files.
+/// Runs a sweep to its end, or until `stop` is set, which `on_event` does too by a `Break`; whether it came to its end.
+/// `dir` holds the store and all other files.
 pub fn drive(
     sweep: &Sweep,
     dir: &Path,
-    store: &mut Store,
-    runner: &mut dyn Runner,
+    store: &mut StudyStore,
+    runner: &mut dyn RungRunner,
     stop: &AtomicBool,
-    tell: &mut Tell<'_>,
-) -> Result<bool, SweepError> {
+    on_event: &mut EventHandler<'_>,
+) -> Result<bool, Error> {
     let mut records = store.records()?;
     if records.is_empty() {
-        // A sweep that begins has no use for what another left in its place.
+        // A new sweep does not use runs that another sweep left here.
         remove(&trials_dir(dir))?;
     }
-    let mut lengths = Lengths::new();
+    let mut lengths = JobLengths::new();
     let mut copied = None;
-    tell(&Event::start(sweep, &records)).map_err(SweepError::Output)?;
+    let mut tell = |event: Event| {
+        if on_event(event).is_break() {
+            stop.store(true, Ordering::Relaxed);
+        }
+    };
+    tell(events::started(sweep, &records));
     loop {
         let pending = store.pending()?;
         if pending.is_empty() {
@@ -47,15 +51,15 @@ pub fn drive(
             records = store.records()?;
             continue;
         }
-        let wave = rungs(sweep, dir, &records, &pending, &mut lengths, store, tell)?;
-        runner.run(&wave, &mut |news| hear(sweep, &records, &wave, news, store, tell))?;
+        let wave = rungs(sweep, dir, &records, &pending, &mut lengths, store, &mut tell)?;
+        runner.run(&wave, &mut |news| hear(sweep, &records, &wave, news, store, &mut tell))?;
         if stop.load(Ordering::Relaxed) {
             write_files(sweep, dir, store)?;
             return Ok(false);
         }
         if let Some(place) = store.pending()?.first() {
             let problem = format!("trial {} was handed over and came to no end", place.trial);
-            return Err(SweepError::Foreign { path: dir.to_path_buf(), problem });
+            return Err(Error::ForeignStudy { path: dir.to_path_buf(), problem });
         }
         records = store.records()?;
     }
@@ -63,26 +67,26 @@ pub fn drive(
     records = store.records()?;
     keep_best(sweep, dir, &records, &mut copied)?;
     write_files(sweep, dir, store)?;
-    tell(&Event::done(sweep, &records)).map_err(SweepError::Output)?;
+    tell(events::finished(sweep, &records));
     Ok(true)
 }
 
-/// The best trial: of those trained longest the one with the best metric; of equals the first.
-pub fn best<'r>(sweep: &Sweep, records: &'r [Record]) -> Option<&'r Record> {
+/// The best trial: the best metric among those trained longest; the first of equals.
+pub fn best<'r>(sweep: &Sweep, records: &'r [TrialRecord]) -> Option<&'r TrialRecord> {
     ranked(sweep, records)
         .into_iter()
-        .find(|record| record.state != State::Failed && !record.rungs.is_empty())
+        .find(|record| record.state != TrialState::Failed && !record.rungs.is_empty())
 }
 
-/// All trials: those trained longer first, then the better ones, then in order; those without a result at the end.
-pub fn ranked<'r>(sweep: &Sweep, records: &'r [Record]) -> Vec<&'r Record> {
+/// All trials, sorted by length trained (longest first), metric and number; those without a result last.
+pub fn ranked<'r>(sweep: &Sweep, records: &'r [TrialRecord]) -> Vec<&'r TrialRecord> {
     let sign = if sweep.goal == Goal::Minimize { 1.0 } else { -1.0 };
-    let key = |record: &Record| {
-        let failed = record.state == State::Failed;
+    let key = |record: &TrialRecord| {
+        let failed = record.state == TrialState::Failed;
         let level = record.rungs.keys().next_back().copied().filter(|_| !failed);
         (level, record.value().map_or(f64::INFINITY, |value| sign * value))
     };
-    let mut order: Vec<&Record> = records.iter().collect();
+    let mut order: Vec<&TrialRecord> = records.iter().collect();
     order.sort_by(|a, b| {
         let (a, b) = (key(a), key(b));
         b.0.cmp(&a.0).then(a.1.total_cmp(&b.1))
@@ -100,22 +104,22 @@ pub fn run_dir(dir: &Path, trial: u64, repeat: u64) -> PathBuf {
     trials_dir(dir).join(format!("{trial:05}.{repeat}"))
 }
 
-/// Steps of `end` that a rung of a length leads to.
+/// Steps at the end of the rung of length `level`, of a job with `end` steps whose whole length is `top`.
 pub fn steps_at(end: u64, level: u64, top: u64) -> u64 {
     let steps = u128::from(end) * u128::from(level);
     (steps.div_ceil(u128::from(top.max(1))) as u64).clamp(1, end.max(1))
 }
 
-/// What is pending as rungs; what cannot even be read as a job has failed.
+/// The rungs of pending trials. A trial whose job cannot be read fails here.
 fn rungs(
     sweep: &Sweep,
     dir: &Path,
-    records: &[Record],
-    pending: &[Place],
-    lengths: &mut Lengths,
-    store: &mut Store,
-    tell: &mut Tell<'_>,
-) -> Result<Vec<Rung>, SweepError> {
+    records: &[TrialRecord],
+    pending: &[RungId],
+    lengths: &mut JobLengths,
+    store: &mut StudyStore,
+    tell: &mut dyn FnMut(Event),
+) -> Result<Vec<TrialRung>, Error> {
     let mut wave = Vec::new();
     for &place in pending {
         let Some(record) = records.get(place.trial as usize) else { continue };
@@ -125,60 +129,60 @@ fn rungs(
                 record.rungs.keys().next_back().map_or(0, |&level| steps_at(end, level, sweep.top()));
             let to = steps_at(end, place.level, sweep.top());
             let dir = run_dir(dir, place.trial, place.repeat);
-            Ok(Rung { place, job, from: before.min(to), to, end, dir })
+            Ok(TrialRung { place, job, from: before.min(to), to, end, dir })
         });
         match made {
             Ok(rung) => wave.push(rung),
             Err(reason) => {
-                let outcome = Outcome::Failed { reason };
+                let outcome = RungOutcome::Failed { reason };
                 store.finish(place, &outcome)?;
                 let work = place.level as f64 / sweep.top() as f64;
-                tell(&Event::rung(sweep, place, &record.point, &outcome, work))
-                    .map_err(SweepError::Output)?;
+                tell(events::ended(sweep, place, &record.point, &outcome, work));
             }
         }
     }
     Ok(wave)
 }
 
-/// Remembers what a runner says before anybody else hears of it.
+/// Stores news of a runner, then passes it on as an event.
 fn hear(
     sweep: &Sweep,
-    records: &[Record],
-    wave: &[Rung],
-    news: News<'_>,
-    store: &mut Store,
-    tell: &mut Tell<'_>,
-) -> Result<(), SweepError> {
+    records: &[TrialRecord],
+    wave: &[TrialRung],
+    news: RungNews<'_>,
+    store: &mut StudyStore,
+    tell: &mut dyn FnMut(Event),
+) -> Result<(), Error> {
     let event = match news {
-        News::Step { rung, step, samples_per_second } => {
-            let Rung { place, to, .. } = wave[rung];
-            Event::Step { trial: place.trial, repeat: place.repeat, step, to, samples_per_second }
+        RungNews::Step { rung, step, samples_per_second } => {
+            let TrialRung { place, to, .. } = wave[rung];
+            Event::TrialStep { trial: place.trial, repeat: place.repeat, step, to, samples_per_second }
         }
-        News::Evaluated { rung, step, metrics } => {
+        RungNews::Evaluated { rung, step, metrics } => {
             let place = wave[rung].place;
             store.evaluated(place, step, metrics)?;
-            Event::Eval { trial: place.trial, repeat: place.repeat, step, metrics: metrics.clone() }
+            Event::TrialEval { trial: place.trial, repeat: place.repeat, step, metrics: metrics.clone() }
         }
-        News::Ended { rung, outcome } => {
-            let Rung { place, from, to, end, .. } = wave[rung];
+        RungNews::Ended { rung, outcome } => {
+            let TrialRung { place, from, to, end, .. } = wave[rung];
             store.finish(place, &outcome)?;
             let point =
                 records.get(place.trial as usize).map(|record| record.point.clone()).unwrap_or_default();
-            Event::rung(sweep, place, &point, &outcome, (to - from) as f64 / end.max(1) as f64)
+            events::ended(sweep, place, &point, &outcome, (to - from) as f64 / end.max(1) as f64)
         }
     };
-    tell(&event).map_err(SweepError::Output)
+    tell(event);
+    Ok(())
 }
 
-/// Copies the best trial's newest checkpoint and its job to where people look, and removes the runs that nobody
-/// needs any more: those that ended and are not the best.
+/// Copies the newest checkpoint and the job of the best trial into the sweep's directory, and removes runs of trials that
+/// ended and are not the best.
 fn keep_best(
     sweep: &Sweep,
     dir: &Path,
-    records: &[Record],
+    records: &[TrialRecord],
     copied: &mut Option<(u64, u64, u64)>,
-) -> Result<(), SweepError> {
+) -> Result<(), Error> {
     let best = best(sweep, records);
     if let Some((record, (step, values))) = best.and_then(|record| Some((record, record.last()?))) {
         let sign = if sweep.goal == Goal::Minimize { 1.0 } else { -1.0 };
@@ -187,7 +191,7 @@ fn keep_best(
         let run = run_dir(dir, record.number, repeat);
         if *copied != Some((record.number, repeat, *step)) {
             let saved = checkpoint::list(&run.join("checkpoints")).unwrap_or_default();
-            // A step whose weights are not finite leaves the checkpoint before it the newest.
+            // There is no checkpoint of a step whose weights are not finite: take the one before.
             if let Some((_, checkpoint)) = saved.iter().rfind(|(saved, _)| saved <= step) {
                 copy(checkpoint, &dir.join("best.safetensors"))?;
             }
@@ -196,23 +200,22 @@ fn keep_best(
         }
     }
     let kept = best.map(|record| record.number);
-    for record in records.iter().filter(|r| r.state != State::Running && Some(r.number) != kept) {
+    for record in records.iter().filter(|r| r.state != TrialState::Running && Some(r.number) != kept) {
         (0..sweep.runs()).try_for_each(|repeat| remove(&run_dir(dir, record.number, repeat)))?;
     }
     Ok(())
 }
 
-fn copy(from: &Path, to: &Path) -> Result<(), SweepError> {
-    let mut source =
-        File::open(from).map_err(|source| SweepError::Io { path: from.to_path_buf(), source })?;
+fn copy(from: &Path, to: &Path) -> Result<(), Error> {
+    let mut source = File::open(from).map_err(|source| Error::File { path: from.to_path_buf(), source })?;
     write_atomic(to, |file| io::copy(&mut source, file).map(|_| ()))
-        .map_err(|source| SweepError::Io { path: to.to_path_buf(), source })
+        .map_err(|source| Error::File { path: to.to_path_buf(), source })
 }
 
-fn remove(dir: &Path) -> Result<(), SweepError> {
+fn remove(dir: &Path) -> Result<(), Error> {
     match fs::remove_dir_all(dir) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            Err(SweepError::Io { path: dir.to_path_buf(), source })
+            Err(Error::File { path: dir.to_path_buf(), source })
         }
         _ => Ok(()),
     }

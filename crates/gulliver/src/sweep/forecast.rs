@@ -1,20 +1,20 @@
-//! How long a sweep takes, from what the parts of training cost: the waves that the search would ask for, and the
-//! seconds of each array in them. Nothing is measured here.
+//! The predicted time of a sweep: the waves that the search would ask for, and the seconds of each array from the costs
+//! of its parts. Nothing is measured here.
 
 use super::file::Sweep;
 use super::search::{self, Ask, Trial};
-use gulliver_graph::random::Stream;
+use gulliver_graph::random::RandomStream;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Seconds of the parts of training an array.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Costs {
+pub struct ArrayCosts {
     /// Opening data that no other member shares.
     pub open: f64,
     /// Building the graphs of a member and making its directory.
     pub member: f64,
-    /// Planning, memory, and what first steps take more than others; once for an array.
+    /// Planning, memory and the extra time of first steps; once for an array.
     pub start: f64,
     /// Making a batch, which members that share data do once.
     pub batch: f64,
@@ -26,11 +26,11 @@ pub struct Costs {
     pub checkpoint: f64,
 }
 
-impl Costs {
-    /// The mean of some; nothing costs anything if there are none.
-    pub fn mean(all: &[Costs]) -> Costs {
-        let of = |part: fn(&Costs) -> f64| all.iter().map(part).sum::<f64>() / all.len().max(1) as f64;
-        Costs {
+impl ArrayCosts {
+    /// The mean; zeros for an empty slice.
+    pub fn mean(all: &[ArrayCosts]) -> ArrayCosts {
+        let of = |part: fn(&ArrayCosts) -> f64| all.iter().map(part).sum::<f64>() / all.len().max(1) as f64;
+        ArrayCosts {
             open: of(|c| c.open),
             member: of(|c| c.member),
             start: of(|c| c.start),
@@ -42,10 +42,10 @@ impl Costs {
     }
 }
 
-/// What an array has to do.
+/// The work of an array.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Task {
-    /// Members; a fraction if they stand for those of a wave that was looked at in part.
+pub struct ArrayTask {
+    /// Members; scaled, and perhaps a fraction, if only a part of the wave was examined.
     pub members: f64,
     /// Data sets that they do not share.
     pub data: f64,
@@ -57,9 +57,8 @@ pub struct Task {
     pub every: [u64; 2],
 }
 
-impl Task {
-    /// Evaluations and checkpoints of each member: those that are due on the way, and those at the end of the
-    /// rung.
+impl ArrayTask {
+    /// Evaluations and checkpoints of each member, those at the end of the rung included.
     fn pauses(&self) -> [f64; 2] {
         let [from, to, end] = self.steps;
         let last = to.min(end.saturating_sub(1));
@@ -74,7 +73,7 @@ impl Task {
     }
 
     /// Seconds until all members are done.
-    pub fn seconds(&self, costs: &Costs) -> f64 {
+    pub fn seconds(&self, costs: &ArrayCosts) -> f64 {
         let [from, to, _] = self.steps;
         let [evaluations, checkpoints] = self.pauses();
         let steps = to.saturating_sub(from) as f64;
@@ -85,8 +84,8 @@ impl Task {
     }
 }
 
-/// Waves of a sweep, in order, and whether they are all there are. Ends when `most` trials have been asked for.
-/// What trials come to is made up, since it is not known; how many go on does not depend on it.
+/// The waves of a sweep up to `most` trials, and whether these are all. Results of trials are random numbers: how many
+/// trials go on does not depend on them.
 pub fn waves(sweep: &Sweep, most: usize) -> (Vec<Vec<Ask>>, bool) {
     let (mut waves, mut trials): (Vec<Vec<Ask>>, Vec<Trial>) = (Vec::new(), Vec::new());
     let mut asked = 0;
@@ -99,7 +98,7 @@ pub fn waves(sweep: &Sweep, most: usize) -> (Vec<Vec<Ask>>, bool) {
             if *trial as usize == trials.len() {
                 trials.push(Trial { point: point.clone(), scores: BTreeMap::new(), failed: false });
             }
-            let score = Stream::new(sweep.seed, *trial, 0).uniform_at(0);
+            let score = RandomStream::new(sweep.seed, *trial, 0).uniform_at(0);
             if let Some(trial) = trials.get_mut(*trial as usize) {
                 trial.scores.insert(*level, f64::from(score));
             }
@@ -115,7 +114,7 @@ mod tests {
     use super::*;
     use crate::test_dir::TestDir;
 
-    const COSTS: Costs = Costs {
+    const COSTS: ArrayCosts = ArrayCosts {
         open: 100.0,
         member: 10.0,
         start: 1000.0,
@@ -127,21 +126,21 @@ mod tests {
 
     #[test]
     fn an_array_takes_what_its_parts_take() {
-        let task = Task { members: 4.0, data: 1.0, lanes: 2, steps: [0, 20, 60], every: [0, 0] };
+        let task = ArrayTask { members: 4.0, data: 1.0, lanes: 2, steps: [0, 20, 60], every: [0, 0] };
         // Data once, four members, one start, 20 batches, two rounds of 20 steps, an evaluation and a checkpoint.
         let once = 100.0 + 4.0 * 10.0 + 1000.0;
         assert_eq!(task.seconds(&COSTS), once + 20.0 * 3.0 + 2.0 * (20.0 + 50.0 + 7.0));
-        let folds = Task { data: 4.0, ..task };
+        let folds = ArrayTask { data: 4.0, ..task };
         assert_eq!(folds.seconds(&COSTS), task.seconds(&COSTS) + 300.0 + 20.0 * 3.0);
-        let later = Task { steps: [20, 60, 60], ..task };
+        let later = ArrayTask { steps: [20, 60, 60], ..task };
         assert_eq!(later.seconds(&COSTS), once + 40.0 * 3.0 + 2.0 * (40.0 + 50.0 + 7.0));
-        let alone = Task { members: 1.0, ..task };
+        let alone = ArrayTask { members: 1.0, ..task };
         assert_eq!(alone.seconds(&COSTS), 100.0 + 10.0 + 1000.0 + 60.0 + 77.0);
     }
 
     #[test]
     fn evaluations_and_checkpoints_on_the_way_are_counted() {
-        let task = |steps, every| Task { members: 1.0, data: 1.0, lanes: 1, steps, every };
+        let task = |steps, every| ArrayTask { members: 1.0, data: 1.0, lanes: 1, steps, every };
         for (steps, every, expected) in [
             ([0, 18, 18], [5, 4], [4.0, 5.0]), // 5, 10, 15 and the end; 4, 8, 12, 16 and the end
             ([0, 18, 18], [6, 9], [3.0, 2.0]), // 6, 12 and the end; 9 and the end
@@ -186,8 +185,8 @@ mod tests {
 
     #[test]
     fn means_are_of_every_part() {
-        let none = Costs::default();
-        assert_eq!(Costs::mean(&[COSTS, none]).start, 500.0);
-        assert_eq!(Costs::mean(&[]), none);
+        let none = ArrayCosts::default();
+        assert_eq!(ArrayCosts::mean(&[COSTS, none]).start, 500.0);
+        assert_eq!(ArrayCosts::mean(&[]), none);
     }
 }

@@ -1,94 +1,68 @@
-//! Sweeps: many trainings of one job with different settings. `file` and `space` say what is tried, `search` what
-//! is tried next, `run` and `array` train it as widely as `width` says, `store` remembers it, `drive` is the loop around
-//! them and `report` shows it. Before that, `metric` checks what trials are compared by, and `plan` says what would be
-//! trained together and how long it would take, from what `rehearse` measures and `forecast` adds up.
+//! Sweeps: one job trained many times with different settings.
+//!
+//! `file` reads the sweep file and `space` holds its parameters. `search` proposes the next trials, `run` and `array`
+//! train them, `width` chooses how many at once, `store` keeps the results, and `drive` is the loop around them.
+//! `events` and `trials` report. `plan` predicts a sweep, with `rehearse` to measure costs and `forecast` to add them up;
+//! `metric` checks that jobs report the metric that trials are compared by.
 
 pub mod array;
 pub mod drive;
+pub mod events;
 pub mod file;
 pub mod forecast;
 pub mod metric;
 pub mod plan;
 mod rehearse;
-pub mod report;
 pub mod run;
 pub mod search;
 pub mod space;
 pub mod store;
+pub mod trials;
 pub mod width;
 
-use crate::command::CommandError;
-use crate::job::JobError;
-use std::io;
-use std::path::PathBuf;
+use crate::error::Error;
+use crate::event::{BestTrial, EventHandler};
+use array::ArrayRunner;
+use file::Sweep;
+use metric::check_metric;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use store::{StudyStore, TrialState};
 
-/// Why a sweep stopped. What one trial cannot do is not here: that trial fails, and the others go on.
-#[derive(Debug, thiserror::Error)]
-pub enum SweepError {
-    /// The sweep file, or a job file.
-    #[error(transparent)]
-    File(#[from] JobError),
-    /// Somebody else is at it.
-    #[error("{dir}: {holder} is working on this sweep; wait for it to end, or pass another --out", dir = .dir.display())]
-    Taken {
-        /// The sweep's directory.
-        dir: PathBuf,
-        /// Who, such as `process 123`.
-        holder: String,
-    },
-    /// The sweep that is there is another one.
-    #[error("{path}: was made by a sweep with {before}, this one has {now}; pass another --out to start anew", path = .path.display())]
-    Changed {
-        /// The study.
-        path: PathBuf,
-        /// What it was.
-        before: String,
-        /// What it is.
-        now: String,
-    },
-    /// The study file.
-    #[error("{path}: {source}", path = .path.display())]
-    Store {
-        /// The study.
-        path: PathBuf,
-        /// What happened.
-        source: rusqlite::Error,
-    },
-    /// The study file holds something we did not write.
-    #[error("{path}: {problem}", path = .path.display())]
-    Foreign {
-        /// The study.
-        path: PathBuf,
-        /// What.
-        problem: String,
-    },
-    /// Another file.
-    #[error("{path}: {source}", path = .path.display())]
-    Io {
-        /// Which.
-        path: PathBuf,
-        /// What happened.
-        source: io::Error,
-    },
-    /// Not one trial could be trained.
-    #[error("all {trials} trials failed; {count} of them because {reason}")]
-    AllFailed {
-        /// Trials.
-        trials: u64,
-        /// How many of them have the commonest reason.
-        count: u64,
-        /// The commonest reason.
-        reason: String,
-    },
-    /// Training stopped for a reason that is not the trial's.
-    #[error("trial {trial}: {source}")]
-    Machine {
-        /// The trial that was being trained.
-        trial: u64,
-        /// What happened.
-        source: Box<CommandError>,
-    },
-    /// Standard output.
-    #[error("cannot write output: {0}")]
-    Output(#[source] io::Error),
+/// What a sweep came to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SweepResult {
+    /// Trials that need no more training.
+    pub ended: u64,
+    /// Trials in all.
+    pub trials: u64,
+    /// The best trial so far.
+    pub best: Option<BestTrial>,
+    /// Whether it was stopped before its end; the same call goes on with it.
+    pub interrupted: bool,
+}
+
+/// Trains the trials of a sweep in the directory `dir`, going on with what an earlier call left there. Stops at the
+/// next safe point when `stop` is set or `on_event` says `Break`.
+pub fn sweep(
+    sweep: &Sweep,
+    dir: &Path,
+    stop: &Arc<AtomicBool>,
+    on_event: &mut EventHandler<'_>,
+) -> Result<SweepResult, Error> {
+    check_metric(sweep)?;
+    let mut store = StudyStore::open(dir, sweep)?;
+    let mut runner = ArrayRunner::new(Arc::clone(stop));
+    let completed = drive::drive(sweep, dir, &mut store, &mut runner, stop, on_event)?;
+    let records = store.records()?;
+    if let (true, Some(error)) = (completed, trials::all_failed(&records)) {
+        return Err(error);
+    }
+    Ok(SweepResult {
+        ended: records.iter().filter(|record| record.state != TrialState::Running).count() as u64,
+        trials: sweep.trials,
+        best: events::best_of(sweep, &records),
+        interrupted: !completed,
+    })
 }

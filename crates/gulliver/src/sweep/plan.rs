@@ -1,46 +1,45 @@
-//! What a sweep would do, before anything runs: which fields keep jobs apart, the arrays of its first wave, how wide
-//! each would be trained, and how long everything would take.
+//! A sweep before it runs: the fields that keep jobs in different arrays, the arrays of the first wave with their widths,
+//! and the predicted time.
 
-use super::SweepError;
-use super::array::{Arrays, batches};
+use super::array::{ArrayRunner, batches};
 use super::drive::{run_dir, steps_at};
 use super::file::Sweep;
-use super::forecast::{self, Costs, Task};
+use super::forecast::{self, ArrayCosts, ArrayTask};
 use super::rehearse::rehearse;
-use super::run::{self, Group, Lengths, Rung, Shapes};
+use super::run::{self, JobLengths, JobShapes, RungGroup, TrialRung};
 use super::search::{self, Ask};
-use super::store::Place;
-use super::width::{Outcome, Way};
-use crate::command::CommandError;
+use super::store::RungId;
+use super::width::{WidthEstimate, WidthOption};
+use crate::error::Error;
 use crate::report::table::{Column, render};
-use crate::report::units;
 use crate::setup::{Prepared, open_data, prepare, threads};
+use crate::units;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Trials that are looked at, of the first wave and of those that follow.
+/// Most trials of a wave that are examined.
 const LOOKED_AT: usize = 64;
 
-/// No further array is rehearsed after so long.
+/// Time after which no further array is rehearsed.
 const REHEARSED: Duration = Duration::from_secs(3);
 
-/// Arrays whose ways to be trained are shown to people.
+/// Arrays whose widths are printed.
 const SHOWN: usize = 8;
 
 /// Points tried to find two that differ in one field alone.
 const TRIED: u64 = 8;
 
-/// See the top of this file.
+/// The plan of a sweep.
 #[derive(Clone, Debug, Serialize)]
 pub struct SweepPlan {
     /// Trials in all.
     pub trials: u64,
-    /// Each is trained with so many seeds.
+    /// Seeds that each trial is trained with.
     pub repeats: u64,
-    /// And on so many folds.
+    /// Folds that each trial is trained on.
     pub folds: u64,
     /// Training of the whole sweep, in jobs trained to their end.
     pub work: f64,
@@ -50,28 +49,28 @@ pub struct SweepPlan {
     pub apart: Vec<String>,
     /// Trials of the first wave.
     pub wave: usize,
-    /// Arrays of as many of them as were looked at.
-    pub arrays: Vec<Array>,
-    /// Arrays that were rehearsed to know what steps, evaluations and checkpoints cost.
+    /// The arrays of the trials that were examined.
+    pub arrays: Vec<PlannedArray>,
+    /// Arrays that were rehearsed to measure steps, evaluations and checkpoints.
     pub rehearsed: usize,
-    /// Predicted seconds of the whole sweep, if what was not looked at is like what was; none if nothing could be
+    /// Predicted seconds of the whole sweep, extrapolated from the trials that were examined; none if nothing could be
     /// rehearsed.
     pub seconds: Option<f64>,
 }
 
 /// Jobs with the same graph and shapes.
 #[derive(Clone, Debug, Serialize)]
-pub struct Array {
+pub struct PlannedArray {
     /// Trials and repeats in it.
     pub members: Vec<(u64, u64)>,
-    /// What keeps it apart from others.
+    /// Values of the fields that keep it apart from other arrays.
     pub values: BTreeMap<String, String>,
     /// Steps of each.
     pub steps: u64,
     /// How it would be trained.
-    pub width: Option<Chosen>,
-    /// What its parts cost.
-    pub costs: Option<Costs>,
+    pub width: Option<ChosenWidth>,
+    /// Seconds of its parts.
+    pub costs: Option<ArrayCosts>,
     /// Predicted seconds of all members, up to these steps.
     pub seconds: Option<f64>,
     /// Why it cannot be trained.
@@ -80,30 +79,30 @@ pub struct Array {
 
 /// How an array would be trained.
 #[derive(Clone, Debug, Serialize)]
-pub struct Chosen {
-    /// Bytes of the weights and states of a member, in which it waits.
+pub struct ChosenWidth {
+    /// Bytes of the weights and states of a member that waits.
     pub state_bytes: u64,
-    /// What was looked at, most lanes first.
-    pub ways: Vec<Way>,
-    /// Which of them is done soonest.
+    /// The widths that were compared, most lanes first.
+    pub ways: Vec<WidthOption>,
+    /// The index of the one that finishes first.
     pub chosen: usize,
 }
 
-impl Chosen {
-    /// Lanes, and what comes of them.
-    fn best(&self) -> Option<(&Way, Outcome)> {
+impl ChosenWidth {
+    /// The chosen width and its estimate.
+    fn best(&self) -> Option<(&WidthOption, WidthEstimate)> {
         self.ways.get(self.chosen).and_then(|way| Some((way, way.outcome?)))
     }
 }
 
-/// Plans a sweep. Rehearses some of its arrays to learn what training them costs; nothing of that is kept.
-pub fn plan(sweep: &Sweep) -> Result<SweepPlan, SweepError> {
-    let mut shapes = Shapes::default();
+/// Plans a sweep. Some of its arrays are rehearsed to measure what training costs; nothing of that is kept.
+pub fn plan(sweep: &Sweep) -> Result<SweepPlan, Error> {
+    let mut shapes = JobShapes::default();
     let fields: Vec<&str> = sweep.space.parameters.iter().map(|p| p.field.as_str()).collect();
     let (fusible, apart): (Vec<&str>, Vec<&str>) =
         fields.iter().partition(|field| is_fusible(sweep, field, &mut shapes));
     let (waves, all) = forecast::waves(sweep, LOOKED_AT);
-    let mut lengths = Lengths::new();
+    let mut lengths = JobLengths::new();
     let mut looked_at = Vec::new();
     let mut reached = BTreeMap::new();
     let work = search::work(sweep) * sweep.runs() as f64;
@@ -113,7 +112,7 @@ pub fn plan(sweep: &Sweep) -> Result<SweepPlan, SweepError> {
         seen += wave.work;
         looked_at.push(wave);
     }
-    let mut arrays = Arrays::new(Arc::default());
+    let mut arrays = ArrayRunner::new(Arc::default());
     let mut known = Known::default();
     known.rehearse(&mut arrays, &looked_at);
     let mut shown = Vec::new();
@@ -132,7 +131,7 @@ pub fn plan(sweep: &Sweep) -> Result<SweepPlan, SweepError> {
                 Err(problem) => (None, Some(problem)),
             };
             let place = |&i: &usize| (wave.rungs[i].place.trial, wave.rungs[i].place.repeat);
-            shown.push(Array {
+            shown.push(PlannedArray {
                 members: made.members.iter().map(place).collect(),
                 values: values.map(|(field, value)| (field.to_string(), value.to_string())).collect(),
                 steps: first.to,
@@ -146,7 +145,7 @@ pub fn plan(sweep: &Sweep) -> Result<SweepPlan, SweepError> {
             let (members, problem) = (vec![(place.trial, place.repeat)], Some(problem.clone()));
             let values = BTreeMap::new();
             let (width, costs, seconds) = (None, None, None);
-            shown.push(Array { members, values, steps: 0, width, costs, seconds, problem });
+            shown.push(PlannedArray { members, values, steps: 0, width, costs, seconds, problem });
         }
     }
     let seconds = known.seconds(&looked_at).map(|seconds| match all {
@@ -169,10 +168,10 @@ pub fn plan(sweep: &Sweep) -> Result<SweepPlan, SweepError> {
 
 /// A wave that the search would ask for.
 struct Wave {
-    rungs: Vec<Rung>,
+    rungs: Vec<TrialRung>,
     arrays: Vec<Together>,
-    failed: Vec<(Place, String)>,
-    /// Trials of the wave for each that was looked at.
+    failed: Vec<(RungId, String)>,
+    /// Trials of the wave for each that was examined.
     scale: f64,
     /// Training of the whole wave, in jobs trained to their end.
     work: f64,
@@ -191,13 +190,13 @@ struct Together {
 }
 
 impl Wave {
-    /// `reached` is how far each trial was trained in the waves before.
+    /// `reached` is the length to which each trial was trained in earlier waves.
     fn of(
         sweep: &Sweep,
         asks: &[Ask],
         reached: &mut BTreeMap<u64, u64>,
-        lengths: &mut Lengths,
-        shapes: &mut Shapes,
+        lengths: &mut JobLengths,
+        shapes: &mut JobShapes,
     ) -> Wave {
         let top = sweep.top();
         let looked_at = asks.len().min(LOOKED_AT.div_ceil(sweep.runs() as usize));
@@ -207,12 +206,12 @@ impl Wave {
             let before = reached.insert(*trial, *level).unwrap_or(0);
             work += level.saturating_sub(before) as f64 / top as f64 * sweep.runs() as f64 * scale;
             for repeat in 0..sweep.runs() {
-                let place = Place { trial: *trial, repeat, level: *level };
-                let made = sweep.job(point, repeat).map_err(CommandError::from).and_then(|job| {
+                let place = RungId { trial: *trial, repeat, level: *level };
+                let made = sweep.job(point, repeat).map_err(Error::from).and_then(|job| {
                     let end = run::length(&job, lengths)?;
                     let to = steps_at(end, *level, top);
                     let from = if before == 0 { 0 } else { steps_at(end, before, top).min(to) };
-                    Ok(Rung { place, job, from, to, end, dir: run_dir(Path::new(""), *trial, repeat) })
+                    Ok(TrialRung { place, job, from, to, end, dir: run_dir(Path::new(""), *trial, repeat) })
                 });
                 match made {
                     Ok(rung) => rungs.push(rung),
@@ -221,8 +220,8 @@ impl Wave {
             }
         }
         let groups = run::groups(&rungs, shapes);
-        let together = |Group { rungs: members, problem }: Group| {
-            let first: &Rung = &rungs[members[0]];
+        let together = |RungGroup { rungs: members, problem }: RungGroup| {
+            let first: &TrialRung = &rungs[members[0]];
             let data: BTreeSet<String> = members.iter().map(|&i| batches(&rungs[i].job)).collect();
             let train = &first.job.train;
             Together {
@@ -242,26 +241,26 @@ impl Wave {
 
 impl Together {
     /// The work of this array, if each of its members stands for `scale` members.
-    fn task(&self, scale: f64) -> Task {
+    fn task(&self, scale: f64) -> ArrayTask {
         let data = if self.data > 1 { self.data as f64 * scale } else { 1.0 };
         let members = self.members.len() as f64 * scale;
-        Task { members, data, lanes: self.lanes, steps: self.steps, every: self.every }
+        ArrayTask { members, data, lanes: self.lanes, steps: self.steps, every: self.every }
     }
 }
 
-/// What arrays were measured to cost, by shape and lanes.
+/// Measured costs of arrays, by shape and lanes.
 #[derive(Default)]
 struct Known {
-    /// Those that were tried; of the others steps are predicted.
+    /// Arrays that were run; for the others the time of a step is predicted.
     rehearsed: usize,
-    measured: Vec<((String, usize), Costs)>,
+    measured: Vec<((String, usize), ArrayCosts)>,
 }
 
 impl Known {
-    /// Measures arrays, those with most steps first, until it took long enough. What cannot be measured is left
+    /// Measures arrays, those with most steps first, for a limited time. Arrays that cannot be measured are left
     /// out.
-    fn rehearse(&mut self, arrays: &mut Arrays, waves: &[Wave]) {
-        let mut steps: Vec<(f64, (&str, usize), Vec<Rung>)> = Vec::new();
+    fn rehearse(&mut self, arrays: &mut ArrayRunner, waves: &[Wave]) {
+        let mut steps: Vec<(f64, (&str, usize), Vec<TrialRung>)> = Vec::new();
         for wave in waves {
             for made in wave.arrays.iter().filter(|made| made.problem.is_none()) {
                 let key = (made.shape.as_str(), made.lanes);
@@ -288,10 +287,10 @@ impl Known {
         }
     }
 
-    /// What an array costs: as measured; else as one of its shape was, else as the first measured.
-    fn costs(&self, made: &Together) -> Option<&Costs> {
+    /// The costs of an array as measured; else those of its shape, of its number of lanes, or of the first measured.
+    fn costs(&self, made: &Together) -> Option<&ArrayCosts> {
         let same = |lanes: usize| {
-            let of = |((shape, other), _): &&((String, usize), Costs)| {
+            let of = |((shape, other), _): &&((String, usize), ArrayCosts)| {
                 *shape == made.shape && (lanes == 0 || *other == lanes)
             };
             self.measured.iter().find(of)
@@ -313,8 +312,8 @@ impl Known {
     }
 }
 
-/// Whether two jobs that differ in this field alone can be members of one array; not if none can be trained.
-fn is_fusible(sweep: &Sweep, field: &str, shapes: &mut Shapes) -> bool {
+/// Whether two jobs that differ in this field alone can be members of one array; false if no job can be built.
+fn is_fusible(sweep: &Sweep, field: &str, shapes: &mut JobShapes) -> bool {
     let mut shape = |point: &_| sweep.job(point, 0).ok().and_then(|job| shapes.of(&job).ok());
     let parameter = sweep.space.parameter(field);
     for trial in 0..TRIED {
@@ -336,14 +335,14 @@ fn is_fusible(sweep: &Sweep, field: &str, shapes: &mut Shapes) -> bool {
     false
 }
 
-/// How an array of `members` like this one would be trained. Times of all ways are corrected by how much
-/// longer a step was measured to take than it was predicted to.
+/// The width of an array of `members` like this one. Predicted times are scaled by the ratio of the measured to the
+/// predicted time of a step.
 fn chosen(
-    arrays: &mut Arrays,
-    rung: &Rung,
+    arrays: &mut ArrayRunner,
+    rung: &TrialRung,
     members: usize,
-    costs: Option<&Costs>,
-) -> Result<Chosen, CommandError> {
+    costs: Option<&ArrayCosts>,
+) -> Result<ChosenWidth, Error> {
     let Prepared { graphs, .. } = prepare(&rung.job, open_data(&rung.job)?, None)?;
     let mut width = arrays.width(rung, &graphs, members, None)?;
     let predicted = width.ways.get(width.chosen).and_then(|way| Some(way.outcome?.step_seconds));
@@ -353,7 +352,7 @@ fn chosen(
             outcome.seconds *= costs.step / predicted;
         }
     }
-    Ok(Chosen { state_bytes: width.state, ways: width.ways, chosen: width.chosen })
+    Ok(ChosenWidth { state_bytes: width.state, ways: width.ways, chosen: width.chosen })
 }
 
 fn time(seconds: f64) -> String {
@@ -389,8 +388,8 @@ pub fn text(sweep: &Sweep, plan: &SweepPlan) -> String {
     text
 }
 
-/// Arrays, and how each would be trained.
-fn arrays(arrays: &[Array]) -> String {
+/// A table of the arrays and their widths.
+fn arrays(arrays: &[PlannedArray]) -> String {
     let columns = [
         Column::Right("array"),
         Column::Right("width"),
@@ -399,10 +398,10 @@ fn arrays(arrays: &[Array]) -> String {
         Column::Right("in all"),
         Column::Left("kept apart by"),
     ];
-    let row = |(i, array): (usize, &Array)| {
+    let row = |(i, array): (usize, &PlannedArray)| {
         let values: Vec<String> =
             array.values.iter().map(|(field, value)| format!("{field}={value}")).collect();
-        let best = array.width.as_ref().and_then(Chosen::best);
+        let best = array.width.as_ref().and_then(ChosenWidth::best);
         vec![
             (i + 1).to_string(),
             array.members.len().to_string(),
@@ -415,8 +414,8 @@ fn arrays(arrays: &[Array]) -> String {
     render(&columns, &arrays.iter().enumerate().map(row).collect::<Vec<_>>())
 }
 
-/// What the widths of the first arrays were chosen from.
-fn ways(arrays: &[Array]) -> String {
+/// A table of the widths that were compared for the first arrays.
+fn ways(arrays: &[PlannedArray]) -> String {
     let columns = [
         Column::Right("array"),
         Column::Right("lanes"),

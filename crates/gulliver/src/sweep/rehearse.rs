@@ -1,10 +1,10 @@
-//! Measures what training an array costs: a few steps, an evaluation and a checkpoint of as many members as there are
-//! lanes, done as the sweep would do them, in a directory that is gone afterwards.
+//! Measures what training an array costs: a few steps, an evaluation and a checkpoint of one member for each lane, run as
+//! in the sweep, in a temporary directory.
 
-use super::array::{Arrays, member, sessions};
-use super::forecast::Costs;
-use super::run::Rung;
-use crate::command::CommandError;
+use super::array::{ArrayRunner, member, sessions};
+use super::forecast::ArrayCosts;
+use super::run::TrialRung;
+use crate::error::Error;
 use gulliver_run::train::{Lane, Member, Notice, train_array};
 use std::fs;
 use std::path::PathBuf;
@@ -12,25 +12,25 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// Steps of the first try, of which the first finds nothing prepared.
+/// Steps of the first run; the first of them includes planning and first touches of memory.
 const FIRST: u64 = 2;
 
 /// Seconds for which steps are repeated, and the least and most repetitions.
 const REPEATED: f64 = 0.2;
 const REPEATS: (u64, u64) = (4, 100);
 
-/// A step that is thought to take more seconds is not tried.
+/// Longest predicted step, in seconds, that is run.
 const LONGEST: f64 = 10.0;
 
-/// Measures an array whose members are these rungs, one for each lane; none if it does not train, as with a
-/// learning rate at which it diverges at once. Of an array that takes long steps, or half of the memory that is
-/// left, the predicted time of its steps is all that is told; then the second of the pair is false.
-pub fn rehearse(arrays: &mut Arrays, rungs: &[Rung]) -> Result<Option<(Costs, bool)>, CommandError> {
+/// Measures an array whose members are these rungs, one for each lane; none if training fails. An array with long steps,
+/// or one that needs half of the free memory, is not run: its costs are the predicted time of a step, and the second
+/// value is false.
+pub fn rehearse(arrays: &mut ArrayRunner, rungs: &[TrialRung]) -> Result<Option<(ArrayCosts, bool)>, Error> {
     let place = Place::new()?;
-    let rungs: Vec<Rung> = rungs
+    let rungs: Vec<TrialRung> = rungs
         .iter()
         .enumerate()
-        .map(|(i, rung)| Rung { from: 0, dir: place.0.join(i.to_string()), ..rung.clone() })
+        .map(|(i, rung)| TrialRung { from: 0, dir: place.0.join(i.to_string()), ..rung.clone() })
         .collect();
     let Some(first) = rungs.first() else { return Ok(None) };
     let mut data = Vec::new();
@@ -42,7 +42,7 @@ pub fn rehearse(arrays: &mut Arrays, rungs: &[Rung]) -> Result<Option<(Costs, bo
     let known = began.elapsed().as_secs_f64();
     let mut members = || {
         let all = rungs.iter().map(|rung| Ok(member(rung, &mut data)?.0));
-        all.collect::<Result<Vec<Member>, CommandError>>()
+        all.collect::<Result<Vec<Member>, Error>>()
     };
 
     let batch = first.job.train.batch;
@@ -52,7 +52,7 @@ pub fn rehearse(arrays: &mut Arrays, rungs: &[Rung]) -> Result<Option<(Costs, bo
     if let Some((lanes, outcome)) = chosen
         && is_too_much(lanes as u64 * outcome.bytes.iter().sum::<u64>(), outcome.step_seconds)
     {
-        return Ok(Some((Costs { step: outcome.step_seconds, ..Costs::default() }, false)));
+        return Ok(Some((ArrayCosts { step: outcome.step_seconds, ..ArrayCosts::default() }, false)));
     }
     let (mut lanes, resident) = (sessions(width.lanes, first.job.train.seed)?, width.resident);
     let Some(cold) = timed(&mut lanes, all, resident, (FIRST.min(first.to), batch)) else { return Ok(None) };
@@ -68,7 +68,7 @@ pub fn rehearse(arrays: &mut Arrays, rungs: &[Rung]) -> Result<Option<(Costs, bo
     }
     let usual = first_steps * (warm.batch + warm.step) + warm.evaluation + warm.checkpoint;
     let (open, start) = ((opened - known).max(0.0), (start - usual).max(0.0));
-    Ok(Some((Costs { open, member: known, start, ..warm }, true)))
+    Ok(Some((ArrayCosts { open, member: known, start, ..warm }, true)))
 }
 
 /// Whether an array of `bytes`, or one whose step is predicted to take `step_seconds`, is too large to rehearse.
@@ -85,7 +85,7 @@ fn timed(
     mut members: Vec<Member>,
     resident: usize,
     (until, batch): (u64, u64),
-) -> Option<Costs> {
+) -> Option<ArrayCosts> {
     for member in &mut members {
         (member.options.eval_every, member.options.checkpoint_every) = (until, 0);
     }
@@ -108,21 +108,21 @@ fn timed(
         return None;
     }
     let each = moments.into_iter().map(|m| m.into_inner().unwrap_or_else(PoisonError::into_inner).costs());
-    Some(Costs::mean(&each.collect::<Option<Vec<Costs>>>()?))
+    Some(ArrayCosts::mean(&each.collect::<Option<Vec<ArrayCosts>>>()?))
 }
 
 /// When things happened to a member, in seconds from the start.
 #[derive(Default)]
 struct Moments {
-    /// When a step was done, and what it took without its batch.
+    /// The end of each step, and its time without making the batch.
     steps: Vec<(f64, f64)>,
     evaluated: Option<f64>,
     saved: Option<f64>,
 }
 
 impl Moments {
-    /// What lies between them. The first step counts only if there is no other.
-    fn costs(&self) -> Option<Costs> {
+    /// The times between them. The first step counts only if there is no other.
+    fn costs(&self) -> Option<ArrayCosts> {
         let ((first, alone), (last, _)) = (*self.steps.first()?, *self.steps.last()?);
         let (whole, step) = match &self.steps[1..] {
             [] => (last, alone),
@@ -135,15 +135,15 @@ impl Moments {
         let evaluated = self.evaluated.unwrap_or(last);
         let checkpoint = self.saved.map_or(0.0, |saved| saved - evaluated);
         let evaluation = evaluated - last;
-        Some(Costs { batch: whole - step, step, evaluation, checkpoint, ..Costs::default() })
+        Some(ArrayCosts { batch: whole - step, step, evaluation, checkpoint, ..ArrayCosts::default() })
     }
 }
 
-/// A directory for a rehearsal, gone afterwards.
+/// A temporary directory.
 struct Place(PathBuf);
 
 impl Place {
-    fn new() -> Result<Place, CommandError> {
+    fn new() -> Result<Place, Error> {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("gulliver-rehearsal-{}-{count}", std::process::id());
@@ -152,14 +152,14 @@ impl Place {
         Ok(place)
     }
 
-    fn failed(&self, source: std::io::Error) -> CommandError {
-        CommandError::File { path: self.0.clone(), source }
+    fn failed(&self, source: std::io::Error) -> Error {
+        Error::File { path: self.0.clone(), source }
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // What cannot be removed only costs space.
+        // A leftover only costs space.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

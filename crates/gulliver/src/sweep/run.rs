@@ -1,16 +1,14 @@
-//! Training what a sweep asks for. [`Runner`] is the boundary: the sweep hands over a wave of rungs and hears of each
-//! evaluation and each end as it comes. Rungs that [`groups`] puts together have the same graph and shapes, and
-//! can be members of one array.
+//! The boundary between a sweep and training: [`RungRunner`] gets a wave of rungs and reports each evaluation and each
+//! end. [`groups`] puts rungs together that have the same graph and shapes and can be members of one array.
 
-use super::SweepError;
-use super::store::{Outcome, Place};
-use crate::command::CommandError;
+use super::store::{RungId, RungOutcome};
+use crate::error::Error;
 use crate::job::{Job, Length};
 use crate::setup::{Graphs, Prepared, data_error, open_data, optimizer, prepare};
 use gulliver_graph::graph::{Graph, Role};
-use gulliver_run::atomic::{remove_unfinished, write_atomic};
 use gulliver_run::checkpoint::{self, Stored};
 use gulliver_run::data::{Buckets, Dataset, Sampler};
+use gulliver_run::files::atomic::{remove_unfinished, write_atomic};
 use gulliver_run::train::TrainError;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -21,9 +19,9 @@ use std::path::{Path, PathBuf};
 /// One repeat of a trial, to be trained from one step to another. Its learning rate and data are those of the whole
 /// job: a trial trained rung by rung has the bits of one trained at once.
 #[derive(Clone, Debug)]
-pub struct Rung {
+pub struct TrialRung {
     /// Trial, repeat and rung.
-    pub place: Place,
+    pub place: RungId,
     /// The job with the trial's values and the repeat's seed.
     pub job: Job,
     /// Steps done before; a checkpoint of that step or a later one is in `dir`, unless it is 0.
@@ -36,16 +34,16 @@ pub struct Rung {
     pub dir: PathBuf,
 }
 
-/// What a runner has to say of a rung, by its position in the wave.
+/// News of a rung, named by its position in the wave.
 #[derive(Clone, Debug)]
-pub enum News<'n> {
+pub enum RungNews<'n> {
     /// A step was done.
     Step {
         /// Which rung.
         rung: usize,
         /// Steps done in all.
         step: u64,
-        /// Speed of late.
+        /// Measured since the last report.
         samples_per_second: f64,
     },
     /// An evaluation before the end of the rung.
@@ -54,7 +52,7 @@ pub enum News<'n> {
         rung: usize,
         /// Steps done in all.
         step: u64,
-        /// What it came to.
+        /// Its metrics.
         metrics: &'n BTreeMap<String, f64>,
     },
     /// The rung is over. If it is done, a checkpoint of its last step is in the rung's directory.
@@ -62,33 +60,29 @@ pub enum News<'n> {
         /// Which rung.
         rung: usize,
         /// How.
-        outcome: Outcome,
+        outcome: RungOutcome,
     },
 }
 
-/// Hears what a runner has to say; an error must end the run at once.
-pub type Listener<'l> = dyn FnMut(News<'_>) -> Result<(), SweepError> + 'l;
+/// Receives the news of a runner; an error must end the run at once.
+pub type NewsListener<'l> = dyn FnMut(RungNews<'_>) -> Result<(), Error> + 'l;
 
-/// Whoever trains.
-pub trait Runner {
-    /// Trains every rung of a wave and tells of the end of each, once. What it is told of is on disk by then, so
-    /// evaluations are told before a checkpoint of a later step is written. A configuration that cannot be
-    /// trained is an outcome; an error is something that would end every other rung, too. Returns early,
-    /// with rungs not ended, only if it was asked to stop; those are handed over again when the sweep goes on,
-    /// and continue from the newest checkpoint they left.
-    fn run(&mut self, wave: &[Rung], news: &mut Listener<'_>) -> Result<(), SweepError>;
+/// Trains rungs.
+pub trait RungRunner {
+    /// Trains every rung of a wave and reports the end of each, once. News is stored when the call returns, so an
+    /// evaluation is reported before a checkpoint of a later step is written. A job that cannot be trained is an
+    /// outcome; an error ends the whole wave. Returns early, with rungs not ended, only if it was asked to stop. Those
+    /// rungs are handed over again later and continue from their newest checkpoint.
+    fn run(&mut self, wave: &[TrialRung], news: &mut NewsListener<'_>) -> Result<(), Error>;
 }
 
-/// Errors that say nothing of the trial: a full disk, a directory that cannot be written.
-pub(super) fn is_machine(error: &CommandError) -> bool {
-    matches!(
-        error,
-        CommandError::File { .. } | CommandError::Output(_) | CommandError::Train(TrainError::Checkpoint(_))
-    )
+/// Whether an error is the machine's and not the trial's: a full disk, a directory that cannot be written.
+pub(super) fn is_machine(error: &Error) -> bool {
+    matches!(error, Error::File { .. } | Error::Output(_) | Error::Train(TrainError::Checkpoint(_)))
 }
 
-/// Makes the run directory, without what a killed process may have left unfinished in it.
-pub(super) fn take(dir: &Path, job: &Job) -> Result<(), CommandError> {
+/// Makes the run directory and removes unfinished files of a killed process.
+pub(super) fn take(dir: &Path, job: &Job) -> Result<(), Error> {
     let checkpoints = dir.join("checkpoints");
     let made = fs::create_dir_all(&checkpoints)
         .and_then(|()| remove_unfinished(dir))
@@ -100,21 +94,21 @@ pub(super) fn take(dir: &Path, job: &Job) -> Result<(), CommandError> {
             }
             write_atomic(&path, |file| file.write_all(job.to_toml().as_bytes()))
         });
-    made.map_err(|source| CommandError::File { path: dir.to_path_buf(), source })
+    made.map_err(|source| Error::File { path: dir.to_path_buf(), source })
 }
 
 /// The newest whole checkpoint up to a step, with the steps in it.
-pub(super) fn newest(checkpoints: &Path, step: u64) -> Result<Option<(u64, Stored)>, CommandError> {
+pub(super) fn newest(checkpoints: &Path, step: u64) -> Result<Option<(u64, Stored)>, Error> {
     let saved = checkpoint::list(checkpoints)?;
     let up_to = saved.into_iter().rev().filter(|(saved, _)| *saved <= step);
     Ok(up_to.filter_map(|(step, path)| Some((step, Stored::open(&path).ok()?))).next())
 }
 
-/// Lengths that are known, by everything that decides them.
-pub type Lengths = BTreeMap<String, u64>;
+/// Known lengths of jobs, by everything that decides them.
+pub type JobLengths = BTreeMap<String, u64>;
 
 /// Steps of a whole job. Data is opened only for a length that is not yet known.
-pub fn length(job: &Job, known: &mut Lengths) -> Result<u64, CommandError> {
+pub fn length(job: &Job, known: &mut JobLengths) -> Result<u64, Error> {
     let epochs = match job.train.length {
         Length::Steps(steps) => return Ok(steps),
         Length::Epochs(epochs) => epochs,
@@ -133,20 +127,19 @@ pub fn length(job: &Job, known: &mut Lengths) -> Result<u64, CommandError> {
     Ok(steps)
 }
 
-/// Rungs that are the same but for numbers fed to them.
+/// Rungs that differ only in numbers fed to the graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Group {
+pub struct RungGroup {
     /// Positions in the wave, ascending; never empty.
     pub rungs: Vec<usize>,
-    /// Why it cannot be trained; then it is one rung alone.
+    /// Why its only rung cannot be trained.
     pub problem: Option<String>,
 }
 
-/// Puts rungs together that have the same graphs, shapes and steps: these differ in hyper-parameters, seeds or
-/// schedules only and can be trained as one array. Groups are in the order of their first rungs; a rung that
-/// cannot be trained at all is alone.
-pub fn groups(rungs: &[Rung], shapes: &mut Shapes) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
+/// Groups rungs with the same graphs, shapes and steps. Members of a group differ only in hyper-parameters, seeds or
+/// schedules. Groups are in the order of their first rungs; a rung that cannot be trained is a group of its own.
+pub fn groups(rungs: &[TrialRung], shapes: &mut JobShapes) -> Vec<RungGroup> {
+    let mut groups: Vec<RungGroup> = Vec::new();
     let mut known: BTreeMap<String, usize> = BTreeMap::new();
     for (i, rung) in rungs.iter().enumerate() {
         match shapes.of(&rung.job) {
@@ -155,25 +148,25 @@ pub fn groups(rungs: &[Rung], shapes: &mut Shapes) -> Vec<Group> {
                 let group = *known.entry(key).or_insert(groups.len());
                 match groups.get_mut(group) {
                     Some(group) => group.rungs.push(i),
-                    None => groups.push(Group { rungs: vec![i], problem: None }),
+                    None => groups.push(RungGroup { rungs: vec![i], problem: None }),
                 }
             }
-            Err(error) => groups.push(Group { rungs: vec![i], problem: Some(error.to_string()) }),
+            Err(error) => groups.push(RungGroup { rungs: vec![i], problem: Some(error.to_string()) }),
         }
     }
     groups
 }
 
-/// The shapes of jobs: everything of a job but numbers that are fed to its steps, equal for jobs that can be
-/// members of one array. Jobs that differ in nothing but such numbers are built once.
+/// Shapes of jobs: texts that are equal for jobs that can be members of one array. Jobs that differ only in numbers fed
+/// to the graph are built once.
 #[derive(Default)]
-pub struct Shapes {
+pub struct JobShapes {
     known: BTreeMap<String, String>,
 }
 
-impl Shapes {
+impl JobShapes {
     /// The shape of a job.
-    pub fn of(&mut self, job: &Job) -> Result<String, CommandError> {
+    pub fn of(&mut self, job: &Job) -> Result<String, Error> {
         let fields = without_fed_fields(job)?;
         if let Some(shape) = self.known.get(&fields) {
             return Ok(shape.clone());
@@ -184,8 +177,8 @@ impl Shapes {
     }
 }
 
-/// What a job says, but for numbers that are fed to its steps and what decides no step's shape.
-fn without_fed_fields(job: &Job) -> Result<String, CommandError> {
+/// The fields of a job that decide its shape: all but numbers fed to the graph.
+fn without_fed_fields(job: &Job) -> Result<String, Error> {
     let (train, update) = (&job.train, optimizer(job)?.op);
     let clipped = [train.clip_norm, train.clip_value].map(|limit| limit.is_some());
     let sizes = (train.batch, train.partials, train.norm_group, train.eval_every, train.checkpoint_every);
@@ -196,7 +189,7 @@ fn without_fed_fields(job: &Job) -> Result<String, CommandError> {
     ))
 }
 
-fn shape(job: &Job) -> Result<String, CommandError> {
+fn shape(job: &Job) -> Result<String, Error> {
     let Prepared { graphs, sources, options, .. } = prepare(job, open_data(job)?, None)?;
     let Graphs { train, evaluation, largest } = graphs;
     let mut text = without_numbers(&train) + &without_numbers(&evaluation);
@@ -205,14 +198,14 @@ fn shape(job: &Job) -> Result<String, CommandError> {
     let _ = writeln!(text, "partials {} {:?}", job.train.partials, job.devices);
     let _ = writeln!(text, "every {} {}", options.eval_every, options.checkpoint_every);
     if of_many_lengths(sources.train.as_ref()) {
-        // Which examples meet in a batch decides how long it is.
+        // The examples of a batch decide its length.
         let fold = job.data.options.fold;
         let _ = writeln!(text, "seed {} {fold} {} {}", options.seed, job.data.buckets, job.data.shuffle);
     }
     Ok(text)
 }
 
-/// The text of a graph, without the defaults of what is set anew each step.
+/// The text of a graph without the defaults of hyper-parameters, which are set at every step.
 fn without_numbers(graph: &Graph) -> String {
     let hypers: Vec<String> = graph
         .inputs()

@@ -1,11 +1,11 @@
-//! The space of a sweep: parameters over the fields of a job. Reading it from a file is `file.rs`; which of
-//! its points are tried, and in what order, is `search`.
+//! The search space of a sweep: parameters over the fields of a job. `file` reads it; `search` chooses points.
 //!
 //! A value of a parameter is kept as a number, its *code*: the number itself, or the position in the list of
 //! a choice. Draws are functions of (seed, trial, field), never of a state that advances.
 
-use crate::job::{Origin, Value};
-use gulliver_graph::random::{Stream, hash_name};
+use crate::error::FieldOrigin;
+use crate::job::JobValue;
+use gulliver_graph::random::{RandomStream, hash_name};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -14,10 +14,10 @@ pub const LARGEST: u64 = 1 << 53;
 
 /// The values a parameter may take.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Kind {
+pub enum ParameterKind {
     /// One of these; at least one, no two equal.
-    Choice(Vec<Value>),
-    /// A number, every one as likely.
+    Choice(Vec<JobValue>),
+    /// A number, uniformly distributed.
     Uniform {
         /// The least.
         low: f64,
@@ -39,12 +39,12 @@ pub enum Kind {
         high: u64,
         /// From one to the next; 1 if `log`.
         step: u64,
-        /// Whether small ones are as likely as large ones of the same order of magnitude.
+        /// Whether its logarithm is uniform.
         log: bool,
     },
 }
 
-/// A parameter has a value only where these hold.
+/// A condition under which a parameter has a value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Condition {
     /// The field of another parameter.
@@ -53,69 +53,71 @@ pub struct Condition {
     pub codes: Vec<f64>,
 }
 
-/// What is tried for one field of a job.
+/// The values tried for one field of a job.
 #[derive(Clone, Debug)]
 pub struct Parameter {
     /// `section.field`.
     pub field: String,
     /// Its values.
-    pub kind: Kind,
+    pub kind: ParameterKind,
     /// All must hold.
     pub when: Vec<Condition>,
-    /// Values of it on a grid; all of them if not said.
+    /// Number of its values on a grid; all of them if not given.
     pub points: Option<u64>,
     /// Where it was written.
-    pub origin: Origin,
+    pub origin: FieldOrigin,
 }
 
 /// Codes by field; a parameter whose conditions do not hold is absent.
-pub type Point = BTreeMap<String, f64>;
+pub type TrialPoint = BTreeMap<String, f64>;
 
 /// Parameters, those that conditions name before those that have the conditions.
 #[derive(Clone, Debug, Default)]
-pub struct Space {
-    /// See above.
+pub struct SearchSpace {
+    /// The parameters.
     pub parameters: Vec<Parameter>,
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for ParameterKind {
     /// As a sweep file says it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Kind::Choice(values) => write!(f, "choice = {}", Value::List(values.clone())),
-            Kind::Uniform { low, high } => write!(f, "uniform = [{low}, {high}]"),
-            Kind::LogUniform { low, high } => write!(f, "log-uniform = [{low}, {high}]"),
-            Kind::Integer { low, high, log: true, .. } => write!(f, "integer = [{low}, {high}], log = true"),
-            Kind::Integer { low, high, step, log: false } => {
+            ParameterKind::Choice(values) => write!(f, "choice = {}", JobValue::List(values.clone())),
+            ParameterKind::Uniform { low, high } => write!(f, "uniform = [{low}, {high}]"),
+            ParameterKind::LogUniform { low, high } => write!(f, "log-uniform = [{low}, {high}]"),
+            ParameterKind::Integer { low, high, log: true, .. } => {
+                write!(f, "integer = [{low}, {high}], log = true")
+            }
+            ParameterKind::Integer { low, high, step, log: false } => {
                 write!(f, "integer = [{low}, {high}], step = {step}")
             }
         }
     }
 }
 
-impl Kind {
+impl ParameterKind {
     /// The value of a code.
-    pub fn value(&self, code: f64) -> Value {
+    pub fn value(&self, code: f64) -> JobValue {
         match self {
-            Kind::Choice(values) => values[(code as usize).min(values.len() - 1)].clone(),
-            Kind::Uniform { .. } | Kind::LogUniform { .. } => Value::Float(code),
-            Kind::Integer { .. } => Value::Int(code as i64),
+            ParameterKind::Choice(values) => values[(code as usize).min(values.len() - 1)].clone(),
+            ParameterKind::Uniform { .. } | ParameterKind::LogUniform { .. } => JobValue::Float(code),
+            ParameterKind::Integer { .. } => JobValue::Int(code as i64),
         }
     }
 
     /// The code of a value, if it is one of the values.
-    pub fn code(&self, value: &Value) -> Option<f64> {
+    pub fn code(&self, value: &JobValue) -> Option<f64> {
         let number = match value {
-            Value::Int(n) => *n as f64,
-            Value::Float(x) => *x,
+            JobValue::Int(n) => *n as f64,
+            JobValue::Float(x) => *x,
             _ => f64::NAN,
         };
         match self {
-            Kind::Choice(values) => values.iter().position(|v| v == value).map(|i| i as f64),
-            Kind::Uniform { low, high } | Kind::LogUniform { low, high } => {
+            ParameterKind::Choice(values) => values.iter().position(|v| v == value).map(|i| i as f64),
+            ParameterKind::Uniform { low, high } | ParameterKind::LogUniform { low, high } => {
                 (*low..=*high).contains(&number).then_some(number)
             }
-            Kind::Integer { low, high, step, .. } => {
+            ParameterKind::Integer { low, high, step, .. } => {
                 let fits = number.fract() == 0.0 && (*low as f64..=*high as f64).contains(&number);
                 (fits && (number as u64 - low).is_multiple_of(*step)).then_some(number)
             }
@@ -125,9 +127,9 @@ impl Kind {
     /// How many values there are; none for numbers that are not whole.
     pub fn count(&self) -> Option<u64> {
         match self {
-            Kind::Choice(values) => Some(values.len() as u64),
-            Kind::Integer { low, high, step, .. } => Some((high - low) / step + 1),
-            Kind::Uniform { .. } | Kind::LogUniform { .. } => None,
+            ParameterKind::Choice(values) => Some(values.len() as u64),
+            ParameterKind::Integer { low, high, step, .. } => Some((high - low) / step + 1),
+            ParameterKind::Uniform { .. } | ParameterKind::LogUniform { .. } => None,
         }
     }
 
@@ -135,16 +137,18 @@ impl Kind {
     /// rounded to six digits, so that the number people read is the number that was used.
     pub fn at(&self, share: f64) -> f64 {
         match self {
-            Kind::Choice(values) => (share * values.len() as f64).floor().min(values.len() as f64 - 1.0),
-            Kind::Uniform { low, high } => six_digits(low + share * (high - low)).clamp(*low, *high),
-            Kind::LogUniform { low, high } => {
+            ParameterKind::Choice(values) => {
+                (share * values.len() as f64).floor().min(values.len() as f64 - 1.0)
+            }
+            ParameterKind::Uniform { low, high } => six_digits(low + share * (high - low)).clamp(*low, *high),
+            ParameterKind::LogUniform { low, high } => {
                 six_digits((low.ln() + share * (high / low).ln()).exp()).clamp(*low, *high)
             }
-            Kind::Integer { low, high, log: true, .. } => {
+            ParameterKind::Integer { low, high, log: true, .. } => {
                 let (first, end) = (*low as f64, (*high + 1) as f64);
                 (first.ln() + share * (end / first).ln()).exp().floor().clamp(first, *high as f64)
             }
-            Kind::Integer { low, high, step, log: false } => {
+            ParameterKind::Integer { low, high, step, log: false } => {
                 let count = (high - low) / step + 1;
                 let index = ((share * count as f64) as u64).min(count - 1);
                 (low + index * step) as f64
@@ -152,17 +156,17 @@ impl Kind {
         }
     }
 
-    /// How far through the values a code is: the middle of the shares for which [`Kind::at`] gives it.
+    /// How far through the values a code is: the middle of the shares for which [`ParameterKind::at`] gives it.
     pub fn share(&self, code: f64) -> f64 {
         let share = match self {
-            Kind::Choice(values) => (code + 0.5) / values.len() as f64,
-            Kind::Uniform { low, high } => (code - low) / (high - low),
-            Kind::LogUniform { low, high } => (code / low).ln() / (high / low).ln(),
-            Kind::Integer { low, high, log: true, .. } => {
+            ParameterKind::Choice(values) => (code + 0.5) / values.len() as f64,
+            ParameterKind::Uniform { low, high } => (code - low) / (high - low),
+            ParameterKind::LogUniform { low, high } => (code / low).ln() / (high / low).ln(),
+            ParameterKind::Integer { low, high, log: true, .. } => {
                 let (first, end) = (*low as f64, (*high + 1) as f64);
                 ((code / first).ln() + ((code + 1.0) / first).ln()) / 2.0 / (end / first).ln()
             }
-            Kind::Integer { low, high, step, log: false } => {
+            ParameterKind::Integer { low, high, step, log: false } => {
                 let count = (high - low) / step + 1;
                 ((code - *low as f64) / *step as f64 + 0.5) / count as f64
             }
@@ -175,13 +179,13 @@ impl Kind {
         let all = self.count().unwrap_or(1);
         let wanted = points.unwrap_or(all);
         let mut codes: Vec<f64> = match (self, wanted) {
-            (Kind::Uniform { .. } | Kind::LogUniform { .. }, 1) => vec![self.at(0.5)],
-            (Kind::Uniform { .. } | Kind::LogUniform { .. }, n) => {
+            (ParameterKind::Uniform { .. } | ParameterKind::LogUniform { .. }, 1) => vec![self.at(0.5)],
+            (ParameterKind::Uniform { .. } | ParameterKind::LogUniform { .. }, n) => {
                 (0..n).map(|i| self.at(i as f64 / (n - 1) as f64)).collect()
             }
             (_, n) if n >= all => (0..all).map(|i| self.nth(i)).collect(),
             (_, 1) => vec![self.at(0.5)],
-            (Kind::Integer { log: true, low, high, .. }, n) => {
+            (ParameterKind::Integer { log: true, low, high, .. }, n) => {
                 let (low, high) = (*low as f64, *high as f64);
                 let between = |i: u64| (low.ln() + i as f64 / (n - 1) as f64 * (high / low).ln()).exp();
                 (0..n).map(|i| between(i).round().clamp(low, high)).collect()
@@ -195,7 +199,7 @@ impl Kind {
     /// The code of a choice or whole number by its position.
     fn nth(&self, i: u64) -> f64 {
         match self {
-            Kind::Integer { low, step, .. } => (low + i * step) as f64,
+            ParameterKind::Integer { low, step, .. } => (low + i * step) as f64,
             _ => i as f64,
         }
     }
@@ -208,18 +212,18 @@ fn six_digits(x: f64) -> f64 {
 
 impl Parameter {
     /// Whether the parameter has a value, given those before it.
-    pub fn active(&self, point: &Point) -> bool {
+    pub fn active(&self, point: &TrialPoint) -> bool {
         self.when.iter().all(|c| point.get(&c.field).is_some_and(|code| c.codes.contains(code)))
     }
 }
 
-/// A random number from 0 to below 1 that is this trial's alone.
+/// A random number from 0 to below 1: a function of seed, field, trial and `i`.
 pub fn draw(seed: u64, field: &str, trial: u64, i: u64) -> f64 {
-    let stream = Stream::new(seed, hash_name(&format!("sweep.{field}")), trial);
+    let stream = RandomStream::new(seed, hash_name(&format!("sweep.{field}")), trial);
     (stream.u64_at(i) >> 11) as f64 / (1u64 << 53) as f64
 }
 
-impl Space {
+impl SearchSpace {
     /// A parameter as a sweep file says it: `{ uniform = [0, 1], when = { optimizer.name = ["sgd"] } }`.
     pub fn described(&self, parameter: &Parameter) -> String {
         let mut text = format!("{{ {}", parameter.kind);
@@ -228,7 +232,7 @@ impl Space {
         }
         for Condition { field, codes } in &parameter.when {
             let value = |code: &f64| self.parameter(field).map(|other| other.kind.value(*code));
-            let values = Value::List(codes.iter().filter_map(value).collect());
+            let values = JobValue::List(codes.iter().filter_map(value).collect());
             text += &format!(", when = {{ {field} = {values} }}");
         }
         text + " }"
@@ -240,8 +244,8 @@ impl Space {
     }
 
     /// A point made parameter by parameter: `choose` gives the code of each that has a value.
-    pub fn point(&self, mut choose: impl FnMut(&Parameter) -> f64) -> Point {
-        let mut point = Point::new();
+    pub fn point(&self, mut choose: impl FnMut(&Parameter) -> f64) -> TrialPoint {
+        let mut point = TrialPoint::new();
         for parameter in &self.parameters {
             if parameter.active(&point) {
                 let code = choose(parameter);
@@ -252,13 +256,13 @@ impl Space {
     }
 
     /// The random point of a trial.
-    pub fn random(&self, seed: u64, trial: u64) -> Point {
+    pub fn random(&self, seed: u64, trial: u64) -> TrialPoint {
         self.point(|parameter| parameter.kind.at(draw(seed, &parameter.field, trial, 0)))
     }
 
     /// Every point of the grid, the last parameter changing first; nothing if there are more than `most`.
-    pub fn grid(&self, most: usize) -> Option<Vec<Point>> {
-        let mut points = vec![Point::new()];
+    pub fn grid(&self, most: usize) -> Option<Vec<TrialPoint>> {
+        let mut points = vec![TrialPoint::new()];
         for parameter in &self.parameters {
             let codes = parameter.kind.count().is_none_or(|n| n <= most as u64 || parameter.points.is_some());
             let few = parameter.points.is_none_or(|n| n <= most as u64);
@@ -287,13 +291,13 @@ impl Space {
     }
 
     /// The values of a point, in the order of the parameters.
-    pub fn values<'s>(&'s self, point: &'s Point) -> impl Iterator<Item = (&'s str, Value)> {
+    pub fn values<'s>(&'s self, point: &'s TrialPoint) -> impl Iterator<Item = (&'s str, JobValue)> {
         let of = |p: &'s Parameter| Some((p.field.as_str(), p.kind.value(*point.get(&p.field)?)));
         self.parameters.iter().filter_map(of)
     }
 
     /// The values of a point as `section.field=value`.
-    pub fn sets(&self, point: &Point) -> Vec<String> {
+    pub fn sets(&self, point: &TrialPoint) -> Vec<String> {
         self.values(point).map(|(field, value)| format!("{field}={value}")).collect()
     }
 }
@@ -302,21 +306,21 @@ impl Space {
 mod tests {
     use super::*;
 
-    fn parameter(field: &str, kind: Kind, points: Option<u64>) -> Parameter {
-        let origin = Origin::Flag(String::new());
+    fn parameter(field: &str, kind: ParameterKind, points: Option<u64>) -> Parameter {
+        let origin = FieldOrigin::Flag(String::new());
         Parameter { field: field.into(), kind, when: Vec::new(), points, origin }
     }
 
-    fn kinds() -> Vec<Kind> {
-        let words = ["a", "b", "c"].map(|word| Value::Text(word.into()));
+    fn kinds() -> Vec<ParameterKind> {
+        let words = ["a", "b", "c"].map(|word| JobValue::Text(word.into()));
         vec![
-            Kind::Choice(words.to_vec()),
-            Kind::Choice(vec![Value::Int(7)]),
-            Kind::Uniform { low: -1.0, high: 3.0 },
-            Kind::LogUniform { low: 1e-5, high: 0.1 },
-            Kind::Integer { low: 3, high: 3, step: 1, log: false },
-            Kind::Integer { low: 2, high: 11, step: 3, log: false },
-            Kind::Integer { low: 1, high: 1000, step: 1, log: true },
+            ParameterKind::Choice(words.to_vec()),
+            ParameterKind::Choice(vec![JobValue::Int(7)]),
+            ParameterKind::Uniform { low: -1.0, high: 3.0 },
+            ParameterKind::LogUniform { low: 1e-5, high: 0.1 },
+            ParameterKind::Integer { low: 3, high: 3, step: 1, log: false },
+            ParameterKind::Integer { low: 2, high: 11, step: 3, log: false },
+            ParameterKind::Integer { low: 1, high: 1000, step: 1, log: true },
         ]
     }
 
@@ -336,14 +340,14 @@ mod tests {
 
     #[test]
     fn draws_have_the_stated_distribution() {
-        let below = |kind: &Kind, limit: f64| {
+        let below = |kind: &ParameterKind, limit: f64| {
             (0..2000).filter(|&t| kind.at(draw(1, "x", t, 0)) < limit).count() as f64 / 2000.0
         };
         for (kind, limit, expected) in [
-            (Kind::Uniform { low: 0.0, high: 10.0 }, 2.0, 0.2),
-            (Kind::LogUniform { low: 1e-4, high: 1.0 }, 1e-3, 0.25),
-            (Kind::Integer { low: 0, high: 9, step: 1, log: false }, 3.0, 0.3),
-            (Kind::Integer { low: 1, high: 999, step: 1, log: true }, 10.0, 1.0 / 3.0),
+            (ParameterKind::Uniform { low: 0.0, high: 10.0 }, 2.0, 0.2),
+            (ParameterKind::LogUniform { low: 1e-4, high: 1.0 }, 1e-3, 0.25),
+            (ParameterKind::Integer { low: 0, high: 9, step: 1, log: false }, 3.0, 0.3),
+            (ParameterKind::Integer { low: 1, high: 999, step: 1, log: true }, 10.0, 1.0 / 3.0),
         ] {
             assert!((below(&kind, limit) - expected).abs() < 0.04, "{kind:?}");
         }
@@ -360,15 +364,23 @@ mod tests {
 
     #[test]
     fn grids() {
-        let grid = |kind: &Kind, points| kind.grid(points);
+        let grid = |kind: &ParameterKind, points| kind.grid(points);
         for (kind, points, expected) in [
-            (Kind::Uniform { low: 0.0, high: 1.0 }, Some(3), vec![0.0, 0.5, 1.0]),
-            (Kind::Uniform { low: 0.0, high: 1.0 }, Some(1), vec![0.5]),
-            (Kind::LogUniform { low: 1e-3, high: 1e-1 }, Some(3), vec![1e-3, 1e-2, 1e-1]),
-            (Kind::Integer { low: 2, high: 11, step: 3, log: false }, None, vec![2.0, 5.0, 8.0, 11.0]),
-            (Kind::Integer { low: 0, high: 10, step: 1, log: false }, Some(3), vec![0.0, 5.0, 10.0]),
-            (Kind::Integer { low: 1, high: 100, step: 1, log: true }, Some(3), vec![1.0, 10.0, 100.0]),
-            (Kind::Integer { low: 1, high: 3, step: 1, log: true }, Some(9), vec![1.0, 2.0, 3.0]),
+            (ParameterKind::Uniform { low: 0.0, high: 1.0 }, Some(3), vec![0.0, 0.5, 1.0]),
+            (ParameterKind::Uniform { low: 0.0, high: 1.0 }, Some(1), vec![0.5]),
+            (ParameterKind::LogUniform { low: 1e-3, high: 1e-1 }, Some(3), vec![1e-3, 1e-2, 1e-1]),
+            (
+                ParameterKind::Integer { low: 2, high: 11, step: 3, log: false },
+                None,
+                vec![2.0, 5.0, 8.0, 11.0],
+            ),
+            (ParameterKind::Integer { low: 0, high: 10, step: 1, log: false }, Some(3), vec![0.0, 5.0, 10.0]),
+            (
+                ParameterKind::Integer { low: 1, high: 100, step: 1, log: true },
+                Some(3),
+                vec![1.0, 10.0, 100.0],
+            ),
+            (ParameterKind::Integer { low: 1, high: 3, step: 1, log: true }, Some(9), vec![1.0, 2.0, 3.0]),
         ] {
             assert_eq!(grid(&kind, points), expected, "{kind:?}");
         }
@@ -376,12 +388,18 @@ mod tests {
 
     #[test]
     fn conditions_leave_parameters_out() {
-        let names = ["sgd", "adamw"].map(|word| Value::Text(word.into())).to_vec();
-        let mut momentum = parameter("optimizer.momentum", Kind::Uniform { low: 0.0, high: 0.9 }, Some(2));
+        let names = ["sgd", "adamw"].map(|word| JobValue::Text(word.into())).to_vec();
+        let mut momentum =
+            parameter("optimizer.momentum", ParameterKind::Uniform { low: 0.0, high: 0.9 }, Some(2));
         momentum.when = vec![Condition { field: "optimizer.name".into(), codes: vec![0.0] }];
-        let width = parameter("model.width", Kind::Choice(vec![Value::Int(8), Value::Int(16)]), None);
-        let space = Space {
-            parameters: vec![parameter("optimizer.name", Kind::Choice(names), None), momentum, width],
+        let width =
+            parameter("model.width", ParameterKind::Choice(vec![JobValue::Int(8), JobValue::Int(16)]), None);
+        let space = SearchSpace {
+            parameters: vec![
+                parameter("optimizer.name", ParameterKind::Choice(names), None),
+                momentum,
+                width,
+            ],
         };
         let grid = space.grid(100).unwrap();
         let lines: Vec<String> = grid.iter().map(|p| space.sets(p).join(" ")).collect();

@@ -1,13 +1,12 @@
-//! What a sweep knows, in one SQLite file that is also an Optuna study. Everything that must not be lost is one
-//! transaction; one process at a time may write, and a lock that ends with its process says which.
+//! The results of a sweep in one SQLite file that is also an Optuna study. Every change is one transaction. One process
+//! at a time may write: it holds a lock that ends with it.
 
-use super::SweepError;
 use super::file::{Goal, Sweep};
 use super::search::{Ask, Trial};
-use super::space::{Kind, Point, Space};
-use crate::job::Value;
-use crate::job::error::one_line;
-use gulliver_run::lock::{self, LockError};
+use super::space::{ParameterKind, SearchSpace, TrialPoint};
+use crate::error::{Error, one_line};
+use crate::job::JobValue;
+use gulliver_run::files::lock::{self, LockError};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, params};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -23,7 +22,7 @@ const NOW: &str = "strftime('%Y-%m-%d %H:%M:%f', 'now', 'localtime') || '000'";
 
 /// One repeat of a trial on one rung.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct RungId {
     /// The trial.
     pub trial: u64,
     /// Which of its repeats.
@@ -34,45 +33,45 @@ pub struct Place {
 
 /// How one repeat of a trial ended on one rung.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Outcome {
+pub enum RungOutcome {
     /// Trained up to the end of the rung.
     Done {
         /// Steps done in all.
         step: u64,
-        /// Everything evaluated then.
+        /// The metrics of the evaluation at its end.
         metrics: BTreeMap<String, f64>,
-        /// Seconds of it.
+        /// Seconds of training.
         seconds: f64,
     },
-    /// Not possible.
+    /// It cannot be trained.
     Failed {
         /// Why, in one line.
         reason: String,
     },
 }
 
-/// What became of a trial.
+/// The state of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// Asked for and not finished, or waiting to be asked for again.
+pub enum TrialState {
+    /// Being trained, or waiting to be continued on a longer rung.
     Running,
     /// Trained to its end.
     Complete,
-    /// Left behind on a rung below its end.
+    /// Stopped by the search before its end.
     Pruned,
-    /// Not possible.
+    /// It could not be trained.
     Failed,
 }
 
 /// A trial and everything known of it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Record {
+pub struct TrialRecord {
     /// Counted from 0.
     pub number: u64,
-    /// Its place in the space.
-    pub point: Point,
-    /// What became of it.
-    pub state: State,
+    /// Its point in the search space.
+    pub point: TrialPoint,
+    /// Its state.
+    pub state: TrialState,
     /// By length of the rung: steps done (most, as epochs of folds may differ by a step each) and the metric of
     /// every repeat, for rungs that all repeats finished.
     pub rungs: BTreeMap<u64, (u64, Vec<f64>)>,
@@ -80,7 +79,7 @@ pub struct Record {
     pub reason: Option<String>,
 }
 
-impl Record {
+impl TrialRecord {
     /// The longest rung finished: steps done and the metric of every repeat.
     pub fn last(&self) -> Option<&(u64, Vec<f64>)> {
         self.rungs.values().next_back()
@@ -94,7 +93,7 @@ impl Record {
 
 /// One metric of one evaluation.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Evaluation {
+pub struct StoredEvaluation {
     /// The trial.
     pub trial: u64,
     /// Which of its repeats.
@@ -103,23 +102,23 @@ pub struct Evaluation {
     pub step: u64,
     /// What was measured.
     pub metric: String,
-    /// What it came to.
+    /// Its value.
     pub value: f64,
 }
 
-/// The sum in order, divided.
+/// The mean, summed in order.
 pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// See the top of this file.
-pub struct Store {
+/// The study of a sweep: trials, rungs and evaluations.
+pub struct StudyStore {
     connection: Connection,
     path: PathBuf,
     metric: String,
     repeats: u64,
     top: u64,
-    /// Held as long as this is; none if the study is only read.
+    /// The lock; none if the study is only read.
     _lock: Option<File>,
 }
 
@@ -128,14 +127,14 @@ pub fn study_path(dir: &Path) -> PathBuf {
     dir.join("study.db")
 }
 
-impl Store {
+impl StudyStore {
     /// Opens the study in `dir` for this sweep alone, made if there is none.
-    pub fn open(dir: &Path, sweep: &Sweep) -> Result<Store, SweepError> {
-        fs::create_dir_all(dir).map_err(|source| SweepError::Io { path: dir.to_path_buf(), source })?;
+    pub fn open(dir: &Path, sweep: &Sweep) -> Result<StudyStore, Error> {
+        fs::create_dir_all(dir).map_err(|source| Error::File { path: dir.to_path_buf(), source })?;
         let lock = lock(dir)?;
         let path = study_path(dir);
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
-        let mut store = Store::connect(&path, flags, sweep, Some(lock))?;
+        let mut store = StudyStore::connect(&path, flags, sweep, Some(lock))?;
         // A study is made whole or not at all.
         store.write(|transaction| {
             let made = "SELECT count(*) FROM sqlite_master WHERE name = 'gulliver_rungs'";
@@ -165,13 +164,13 @@ impl Store {
         Ok(store)
     }
 
-    /// Opens the study in `dir` to read it, whoever is writing; nothing if there is none.
-    pub fn read(dir: &Path, sweep: &Sweep) -> Result<Option<Store>, SweepError> {
+    /// Opens the study in `dir` for reading, also while another process writes; none if there is no study.
+    pub fn read(dir: &Path, sweep: &Sweep) -> Result<Option<StudyStore>, Error> {
         let path = study_path(dir);
         if !path.exists() {
             return Ok(None);
         }
-        let store = Store::connect(&path, OpenFlags::SQLITE_OPEN_READ_WRITE, sweep, None)?;
+        let store = StudyStore::connect(&path, OpenFlags::SQLITE_OPEN_READ_WRITE, sweep, None)?;
         store.check(sweep)?;
         Ok(Some(store))
     }
@@ -181,18 +180,18 @@ impl Store {
         flags: OpenFlags,
         sweep: &Sweep,
         lock: Option<File>,
-    ) -> Result<Store, SweepError> {
-        let failed = |source| SweepError::Store { path: path.to_path_buf(), source };
+    ) -> Result<StudyStore, Error> {
+        let failed = |source| Error::Study { path: path.to_path_buf(), source };
         let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
-        // Others may be reading; a commit waits for them, and is on disk when it is done.
+        // A commit waits for readers, and is on disk when it returns.
         connection.busy_timeout(Duration::from_secs(30)).map_err(failed)?;
         connection.pragma_update(None, "synchronous", "FULL").map_err(failed)?;
         let (metric, repeats, top) = (sweep.metric.clone(), sweep.runs(), sweep.top());
-        Ok(Store { connection, path: path.to_path_buf(), metric, repeats, top, _lock: lock })
+        Ok(StudyStore { connection, path: path.to_path_buf(), metric, repeats, top, _lock: lock })
     }
 
     /// The sweep must be the one that the study was made for.
-    fn check(&self, sweep: &Sweep) -> Result<(), SweepError> {
+    fn check(&self, sweep: &Sweep) -> Result<(), Error> {
         let query = "SELECT value_json FROM study_user_attributes WHERE study_id = ?1 AND key = ?2";
         let found: Option<String> = self
             .connection
@@ -205,7 +204,7 @@ impl Store {
         let line =
             |lines: &[String], i: usize| lines.get(i).cloned().unwrap_or_else(|| "nothing more".into());
         match (0..before.len().max(now.len())).find(|&i| before.get(i) != now.get(i)) {
-            Some(i) => Err(SweepError::Changed {
+            Some(i) => Err(Error::SweepChanged {
                 path: self.path.clone(),
                 before: one_line(&line(&before, i)),
                 now: one_line(&line(&now, i)),
@@ -214,20 +213,17 @@ impl Store {
         }
     }
 
-    fn failed(&self, source: rusqlite::Error) -> SweepError {
-        SweepError::Store { path: self.path.clone(), source }
+    fn failed(&self, source: rusqlite::Error) -> Error {
+        Error::Study { path: self.path.clone(), source }
     }
 
-    fn foreign(&self, problem: &str) -> SweepError {
-        SweepError::Foreign { path: self.path.clone(), problem: problem.to_string() }
+    fn foreign(&self, problem: &str) -> Error {
+        Error::ForeignStudy { path: self.path.clone(), problem: problem.to_string() }
     }
 
-    fn write(
-        &mut self,
-        change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>,
-    ) -> Result<(), SweepError> {
+    fn write(&mut self, change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>) -> Result<(), Error> {
         let path = &self.path;
-        let failed = |source| SweepError::Store { path: path.clone(), source };
+        let failed = |source| Error::Study { path: path.clone(), source };
         let transaction = self
             .connection
             .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
@@ -236,8 +232,8 @@ impl Store {
         transaction.commit().map_err(failed)
     }
 
-    /// Remembers a wave as asked for, every repeat of it, before any of it is trained.
-    pub fn begin(&mut self, space: &Space, asks: &[Ask]) -> Result<(), SweepError> {
+    /// Stores a wave, with every repeat, before any of it is trained.
+    pub fn begin(&mut self, space: &SearchSpace, asks: &[Ask]) -> Result<(), Error> {
         let repeats = self.repeats;
         self.write(|transaction| {
             let wave: i64 =
@@ -271,13 +267,13 @@ impl Store {
         })
     }
 
-    /// What was asked for and has not ended, in the order asked.
-    pub fn pending(&self) -> Result<Vec<Place>, SweepError> {
+    /// Rungs that were asked for and have not ended, in the order asked.
+    pub fn pending(&self) -> Result<Vec<RungId>, Error> {
         let query = "SELECT trial_id, repeat, level FROM gulliver_rungs WHERE state = 'asked' \
                      ORDER BY wave, rowid";
         let place = |row: &rusqlite::Row<'_>| {
             let [trial, repeat, level]: [i64; 3] = [row.get(0)?, row.get(1)?, row.get(2)?];
-            Ok(Place { trial: trial as u64 - 1, repeat: repeat as u64, level: level as u64 })
+            Ok(RungId { trial: trial as u64 - 1, repeat: repeat as u64, level: level as u64 })
         };
         self.rows(query, place)
     }
@@ -286,28 +282,28 @@ impl Store {
         &self,
         query: &str,
         read: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
-    ) -> Result<Vec<T>, SweepError> {
+    ) -> Result<Vec<T>, Error> {
         let all =
             || -> rusqlite::Result<Vec<T>> { self.connection.prepare(query)?.query_map([], read)?.collect() };
         all().map_err(|source| self.failed(source))
     }
 
-    /// Remembers an evaluation on the way. The same one may come again after a crash.
+    /// Stores an evaluation before the end of a rung. The same one may come twice after a crash.
     pub fn evaluated(
         &mut self,
-        place: Place,
+        place: RungId,
         step: u64,
         metrics: &BTreeMap<String, f64>,
-    ) -> Result<(), SweepError> {
+    ) -> Result<(), Error> {
         self.write(|transaction| curve(transaction, place, step, metrics))
     }
 
-    /// Remembers how a repeat ended on a rung, and with the last of the repeats what became of the trial.
-    pub fn finish(&mut self, place: Place, outcome: &Outcome) -> Result<(), SweepError> {
+    /// Stores how a repeat ended on a rung, and with the last repeat the state of the trial.
+    pub fn finish(&mut self, place: RungId, outcome: &RungOutcome) -> Result<(), Error> {
         let (metric, top) = (self.metric.clone(), self.top);
         self.write(|transaction| {
             let (state, step, value, reason, seconds) = match outcome {
-                Outcome::Done { step, metrics, seconds } => {
+                RungOutcome::Done { step, metrics, seconds } => {
                     curve(transaction, place, *step, metrics)?;
                     match metrics.get(&metric) {
                         Some(value) if value.is_finite() => {
@@ -320,9 +316,9 @@ impl Store {
                         None => ("failed", Some(*step as i64), None, Some(no_metric(&metric, metrics)), None),
                     }
                 }
-                Outcome::Failed { reason } => ("failed", None, None, Some(reason.clone()), None),
+                RungOutcome::Failed { reason } => ("failed", None, None, Some(reason.clone()), None),
             };
-            let Place { trial, repeat, level } = place;
+            let RungId { trial, repeat, level } = place;
             let id = trial as i64 + 1;
             transaction.execute(
                 "UPDATE gulliver_rungs SET state = ?4, step = ?5, value = ?6, reason = ?7, seconds = ?8 \
@@ -333,8 +329,8 @@ impl Store {
         })
     }
 
-    /// The sweep is over: trials that wait below their end are left behind.
-    pub fn close(&mut self) -> Result<(), SweepError> {
+    /// Ends the sweep: trials that wait for a longer rung become pruned.
+    pub fn close(&mut self) -> Result<(), Error> {
         self.write(|transaction| {
             transaction.execute(
                 "INSERT OR REPLACE INTO trial_values (trial_id, objective, value, value_type) \
@@ -352,17 +348,17 @@ impl Store {
     }
 
     /// Every trial, by number.
-    pub fn records(&self) -> Result<Vec<Record>, SweepError> {
+    pub fn records(&self) -> Result<Vec<TrialRecord>, Error> {
         let mut records = self.rows("SELECT number, state FROM trials ORDER BY number", |row| {
             let (number, state): (i64, String) = (row.get(0)?, row.get(1)?);
             let state = match state.as_str() {
-                "COMPLETE" => State::Complete,
-                "PRUNED" => State::Pruned,
-                "FAIL" => State::Failed,
-                _ => State::Running,
+                "COMPLETE" => TrialState::Complete,
+                "PRUNED" => TrialState::Pruned,
+                "FAIL" => TrialState::Failed,
+                _ => TrialState::Running,
             };
-            let (point, rungs) = (Point::new(), BTreeMap::new());
-            Ok(Record { number: number as u64, point, state, rungs, reason: None })
+            let (point, rungs) = (TrialPoint::new(), BTreeMap::new());
+            Ok(TrialRecord { number: number as u64, point, state, rungs, reason: None })
         })?;
         if records.iter().enumerate().any(|(i, record)| record.number != i as u64) {
             return Err(self.foreign("trials are missing, or were added by another program"));
@@ -397,13 +393,13 @@ impl Store {
     }
 
     /// Every evaluation, by trial, repeat, step and metric.
-    pub fn curves(&self) -> Result<Vec<Evaluation>, SweepError> {
+    pub fn curves(&self) -> Result<Vec<StoredEvaluation>, Error> {
         let query = "SELECT trial_id, repeat, step, metric, value FROM gulliver_curves \
                      ORDER BY trial_id, repeat, step, metric";
         self.rows(query, |row| {
             let [id, repeat, step]: [i64; 3] = [row.get(0)?, row.get(1)?, row.get(2)?];
             let value: Option<f64> = row.get(4)?;
-            Ok(Evaluation {
+            Ok(StoredEvaluation {
                 trial: id as u64 - 1,
                 repeat: repeat as u64,
                 step: step as u64,
@@ -414,29 +410,29 @@ impl Store {
     }
 }
 
-/// What the search knows of the trials.
-pub fn history(records: &[Record], goal: Goal) -> Vec<Trial> {
+/// The trials as the search sees them.
+pub fn history(records: &[TrialRecord], goal: Goal) -> Vec<Trial> {
     let sign = if goal == Goal::Minimize { 1.0 } else { -1.0 };
-    let trial = |record: &Record| Trial {
+    let trial = |record: &TrialRecord| Trial {
         point: record.point.clone(),
         scores: record.rungs.iter().map(|(level, (_, values))| (*level, sign * mean(values))).collect(),
-        failed: record.state == State::Failed,
+        failed: record.state == TrialState::Failed,
     };
     records.iter().map(trial).collect()
 }
 
 /// Takes the lock of a sweep's directory.
-fn lock(dir: &Path) -> Result<File, SweepError> {
+fn lock(dir: &Path) -> Result<File, Error> {
     let path = dir.join("study.lock");
     lock::lock(&path).map_err(|error| match error {
-        LockError::Taken { holder } => SweepError::Taken { dir: dir.to_path_buf(), holder },
-        LockError::Io(source) => SweepError::Io { path, source },
+        LockError::Taken { holder } => Error::SweepInUse { dir: dir.to_path_buf(), holder },
+        LockError::Io(source) => Error::File { path, source },
     })
 }
 
 fn curve(
     transaction: &Transaction<'_>,
-    place: Place,
+    place: RungId,
     step: u64,
     metrics: &BTreeMap<String, f64>,
 ) -> rusqlite::Result<()> {
@@ -505,26 +501,26 @@ fn no_metric(metric: &str, metrics: &BTreeMap<String, f64>) -> String {
 }
 
 /// How Optuna describes the values of a parameter.
-fn distribution(kind: &Kind) -> String {
-    let choice = |value: &Value| match value {
-        Value::Bool(b) => serde_json::json!(b),
-        Value::Int(n) => serde_json::json!(n),
-        Value::Float(x) => serde_json::json!(x),
-        Value::Text(text) => serde_json::json!(text),
-        list @ Value::List(_) => serde_json::json!(list.to_string()),
+fn distribution(kind: &ParameterKind) -> String {
+    let choice = |value: &JobValue| match value {
+        JobValue::Bool(b) => serde_json::json!(b),
+        JobValue::Int(n) => serde_json::json!(n),
+        JobValue::Float(x) => serde_json::json!(x),
+        JobValue::Text(text) => serde_json::json!(text),
+        list @ JobValue::List(_) => serde_json::json!(list.to_string()),
     };
     let (name, attributes) = match kind {
-        Kind::Choice(values) => (
+        ParameterKind::Choice(values) => (
             "CategoricalDistribution",
             serde_json::json!({ "choices": values.iter().map(choice).collect::<Vec<_>>() }),
         ),
-        Kind::Uniform { low, high } => {
+        ParameterKind::Uniform { low, high } => {
             ("FloatDistribution", serde_json::json!({ "step": null, "low": low, "high": high, "log": false }))
         }
-        Kind::LogUniform { low, high } => {
+        ParameterKind::LogUniform { low, high } => {
             ("FloatDistribution", serde_json::json!({ "step": null, "low": low, "high": high, "log": true }))
         }
-        Kind::Integer { low, high, step, log } => {
+        ParameterKind::Integer { low, high, step, log } => {
             let reached = low + (high - low) / step * step;
             let attributes = serde_json::json!({ "log": log, "step": step, "low": low, "high": reached });
             ("IntDistribution", attributes)

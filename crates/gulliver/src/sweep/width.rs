@@ -1,47 +1,48 @@
-//! How wide an array is trained on this machine: the ways to divide its threads and budgets into lanes, what a
-//! lane of each needs and how long its steps are thought to take. [`lanes`] says which of them is best.
+//! The width of an array on this machine: candidate divisions of threads and budgets into lanes, with the memory of a
+//! lane and the predicted time of its steps. [`lanes`] chooses among them.
 
-use crate::command::CommandError;
+use crate::error::Error;
 use crate::job::Job;
 use crate::setup::{Graphs, Speeds, planned, session_options};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
+use gulliver_plan::document::error::PlanError;
 use gulliver_plan::document::plan::Tier;
-use gulliver_plan::step::make::{Persistent, PlanError};
+use gulliver_plan::document::residence::Persistent;
 use gulliver_plan::time::lanes::{self, Array, Division};
 use gulliver_run::planner::Planner;
 use gulliver_run::session::{SessionError, SessionOptions, Which};
 use serde::Serialize;
 use std::path::Path;
 
-/// What was chosen for an array, and from what.
-pub struct Width {
+/// The width chosen for an array, and the candidates.
+pub struct ArrayWidth {
     /// A planner for each lane.
     pub lanes: Vec<Planner>,
     /// Members in memory at once.
     pub resident: usize,
     /// Bytes of the weights and states of one member.
     pub state: u64,
-    /// All ways that were looked at, most lanes first.
-    pub ways: Vec<Way>,
-    /// Which of them was chosen.
+    /// All candidates, most lanes first.
+    pub ways: Vec<WidthOption>,
+    /// The index of the chosen one.
     pub chosen: usize,
 }
 
 /// A way to divide the machine.
 #[derive(Clone, Debug, Serialize)]
-pub struct Way {
+pub struct WidthOption {
     /// Members trained at once.
     pub lanes: usize,
     /// Threads of the widest lane.
     pub threads: usize,
-    /// What comes of it; nothing if a lane does not fit its share of the budgets.
-    pub outcome: Option<Outcome>,
+    /// The estimate; none if a lane does not fit its share of the budgets.
+    pub outcome: Option<WidthEstimate>,
 }
 
-/// What comes of a way to divide the machine.
+/// The predicted cost of a width.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Outcome {
+pub struct WidthEstimate {
     /// Bytes of device and host memory of a lane.
     pub bytes: [u64; 2],
     /// Members in memory at once.
@@ -59,22 +60,22 @@ struct Lane {
     bytes: [u64; 2],
 }
 
-/// Chooses how wide an array is trained: so many members with these graphs, so many steps each. Budgets and
-/// threads are those of the job. `speeds` are those of the whole machine.
+/// Chooses the width of an array with these members and steps of each. Budgets and threads are those of the job;
+/// `speeds` are those of the whole machine.
 pub fn choose(
     job: &Job,
     graphs: &Graphs,
     (members, steps): (usize, u64),
     speeds: &Speeds,
     checkpoints: Option<&Path>,
-) -> Result<Width, CommandError> {
+) -> Result<ArrayWidth, Error> {
     let whole = session_options(job, &graphs.largest, speeds, checkpoints);
     let state = state_bytes(&graphs.train);
     let array = Array { members, steps, state, budgets: [whole.memory, whole.host_memory] };
     let (mut ways, mut divisions, mut planners) = (Vec::new(), Vec::new(), Vec::new());
     for count in counts(whole.threads, members) {
         let (threads, wider) = (whole.threads / count, whole.threads % count);
-        let mut way = Way { lanes: count, threads: threads + usize::from(wider > 0), outcome: None };
+        let mut way = WidthOption { lanes: count, threads: threads + usize::from(wider > 0), outcome: None };
         // The widest lane first: there is at least one of it.
         let kinds = [(wider, threads + 1), (count - wider, threads)];
         let made = kinds.into_iter().filter(|(lanes, _)| *lanes > 0).map(|(lanes, threads)| {
@@ -88,7 +89,7 @@ pub fn choose(
         let each = || made.iter().flat_map(|(lanes, lane)| std::iter::repeat_n(lane, *lanes));
         let total = |tier: usize| each().map(|lane| lane.bytes[tier]).sum();
         let division = Division { seconds: each().map(|l| l.seconds).collect(), bytes: [total(0), total(1)] };
-        way.outcome = lanes::weigh(&division, &array).map(|width| Outcome {
+        way.outcome = lanes::weigh(&division, &array).map(|width| WidthEstimate {
             bytes: made[0].1.bytes,
             resident: width.resident,
             step_seconds: made[0].1.seconds,
@@ -100,28 +101,28 @@ pub fn choose(
     }
     let (index, width) = lanes::choose(&divisions, &array).ok_or(SessionError::Plan(PlanError::NoRoom))?;
     let (chosen, lanes) = planners.swap_remove(index);
-    Ok(Width { lanes, resident: width.resident, state, ways, chosen })
+    Ok(ArrayWidth { lanes, resident: width.resident, state, ways, chosen })
 }
 
-/// What was made, or nothing if a lane is too large for its share and fewer lanes may be better off.
-fn fitting<T>(made: Result<T, CommandError>, last: bool) -> Result<Option<T>, CommandError> {
+/// The lane, or none if it does not fit its share of the budgets: fewer lanes may.
+fn fitting<T>(made: Result<T, Error>, last: bool) -> Result<Option<T>, Error> {
     match made {
         Ok(made) => Ok(Some(made)),
         Err(
-            CommandError::DoesNotFit(_)
-            | CommandError::Session(SessionError::Plan(PlanError::TierFull { .. } | PlanError::NoRoom)),
+            Error::DoesNotFit(_)
+            | Error::Session(SessionError::Plan(PlanError::TierFull { .. } | PlanError::NoRoom)),
         ) if !last => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// Numbers of lanes that are looked at, most first: all small ones, and those that share threads evenly.
+/// Numbers of lanes to compare, most first: all small ones, and those that divide the threads evenly.
 fn counts(threads: usize, members: usize) -> Vec<usize> {
     let most = threads.min(members).max(1);
     (1..=most).rev().filter(|&n| n <= 4 || n == most || threads.is_multiple_of(n)).collect()
 }
 
-/// What one of several lanes has of the machine.
+/// The devices of a job as one of several lanes has them.
 fn part(whole: &SessionOptions, threads: usize, lanes: usize) -> SessionOptions {
     let share = |budget: Option<u64>| budget.map(|bytes| bytes / lanes as u64);
     let (rates, links) = lanes::share((whole.rates, whole.links), (threads, whole.threads), lanes);
@@ -136,9 +137,8 @@ fn part(whole: &SessionOptions, threads: usize, lanes: usize) -> SessionOptions 
     }
 }
 
-/// Plans a lane. It takes no more of its budget than it has a use for; if it is the only one, an error says what
-/// could be done.
-fn lane(graphs: &Graphs, mut options: SessionOptions, only: bool) -> Result<Lane, CommandError> {
+/// Plans a lane with no more of its budget than it can use. The error of a single lane gives advice.
+fn lane(graphs: &Graphs, mut options: SessionOptions, only: bool) -> Result<Lane, Error> {
     let Graphs { train, evaluation, largest } = graphs;
     let new = |options: SessionOptions| {
         Planner::new(train.clone(), Some(evaluation.clone()), options).map_err(SessionError::from)
@@ -171,7 +171,7 @@ fn needs(planner: &mut Planner, largest: &Bindings) -> Result<[u64; 2], SessionE
     Ok(most)
 }
 
-/// Bytes that a member which waits is put aside in.
+/// Bytes of a member that waits outside the lanes.
 fn state_bytes(train: &Graph) -> u64 {
     Persistent::of(train)
         .map_or(0, |persistent| persistent.residences.values().map(|residence| residence.bytes).sum())

@@ -141,7 +141,7 @@ fn wrong_jobs() {
         .write("lines.toml", GPT.replace("kind = 'sequences'\nlength = 24\nexamples = 40", "kind = 'lines'"));
     fails(&place, "lines.toml", &lines, &["model.context", "32", "300"]);
     let finished = place.run(&["train", "digits.toml", "--out", "failed", "--on-nan", "perhaps"]);
-    assert!(finished.error().contains("stop or skip"));
+    assert!(finished.error().contains("choose one of stop, skip"));
     place.write("file", "not a directory");
     let finished = place.run(&["train", "digits.toml", "--out", "file"]);
     assert!(finished.error().starts_with("file"));
@@ -344,8 +344,6 @@ fn long_inputs_make_short_messages() {
         let error = finished.error();
         assert!(error.len() < 1000, "{} bytes: {}", error.len(), error.get(..300).unwrap_or(&error));
     }
-    let error = place.run(&["bench", &long[..100_000]]).error();
-    assert!(error.len() < 1000, "{} bytes", error.len());
     // Devices are read as far as a job could be.
     let error = place.run(&["train", "/dev/zero", "--out", "out"]).error();
     assert_eq!(error, "/dev/zero: more than 1.0 MiB; is this a job or sweep file?");

@@ -2,7 +2,7 @@
 //! large the model, from the first weights over checkpoints and a resume to the last fingerprint.
 
 use crate::process::{Finished, Place, fingerprint};
-use gulliver_run::probe::BESIDE_TIERS;
+use gulliver_run::host::resident::BESIDE_TIERS;
 
 const MIB: u64 = 1 << 20;
 

@@ -2,6 +2,7 @@
 //! line where they are wrong.
 
 use crate::process::{Place, fingerprint};
+use gulliver::{history, machine};
 use serde_json::Value;
 
 const JOB: &str = "[model]\nname = 'gpt'\nwidth = 32\nheads = 2\nlayers = 1\n\
@@ -26,7 +27,8 @@ fn a_profile_is_made_and_used() {
 
     let made = place.run(&["profile", "--threads", "1", "--seconds", "0", "--out", "box.toml"]);
     assert_eq!(made.code(), Some(0), "{}", made.stderr);
-    for operator in ["contract", "conv", "attention_grad", "batch_norm", "chain", "lstm", "update_adam"] {
+    for operator in ["contract", "conv", "attention_grad", "batch_norm", "elementwise", "lstm", "update_adam"]
+    {
         assert!(made.stdout.lines().any(|line| line.starts_with(operator)), "{operator}: {}", made.stdout);
     }
     assert!(made.stderr.contains("written to box.toml"), "{}", made.stderr);
@@ -74,7 +76,6 @@ fn wrong_profiles_are_one_line() {
         (&["plan", "job.toml", "--profile", "none.toml"][..], "none.toml"),
         (&["plan", "job.toml", "--profile", "text.toml"], "missing field"),
         (&["train", "job.toml", "--out", "run", "--profile", "half.toml"], "missing field"),
-        (&["profile", "--check", "--out", "none.toml"], "none.toml"),
     ] {
         let error = place.run(arguments).error();
         assert!(error.contains(said), "{arguments:?}: {error}");
@@ -104,8 +105,6 @@ fn profiles_that_are_no_regular_files_are_refused_at_once() {
         for arguments in [
             &["plan", "job.toml", "--profile", profile][..],
             &["train", "job.toml", "--out", "run", "--profile", profile],
-            &["profile", "--check", "--out", profile],
-            &["profile", "--refine", "--out", profile],
         ] {
             assert_eq!(place.run(arguments).error(), said, "{arguments:?}");
         }
@@ -132,70 +131,39 @@ fn a_profile_that_cannot_be_written_is_not_measured() {
 #[test]
 fn flags_without_an_effect_are_refused() {
     let place = Place::new("profile-flags");
-    for arguments in [
-        &["profile", "--check", "--seconds", "3"][..],
-        &["profile", "--refine", "--threads", "1"],
-        &["profile", "--fresh"],
-        &["bench", "mlp-tiny", "--fusion", "--batch", "3"],
-        &["bench", "--scaling", "--no-probe"],
-        &["models", "gpt", "--set", "layers=3"],
-        &["ops", "add"],
-    ] {
+    for arguments in [&["models", "gpt", "--set", "layers=3"][..], &["ops", "add"]] {
         let finished = place.run(arguments);
         assert_eq!(finished.code(), Some(2), "{arguments:?}: {}{}", finished.stdout, finished.stderr);
     }
-    for (arguments, said) in [
-        (&["bench", "mlp-tiny", "--length", "3"][..], "--length: mlp-tiny does not read tokens"),
-        (&["bench", "mlp-tiny", "--members", "2", "--batch", "3"], "--members trains workloads as they are"),
-    ] {
-        assert!(place.run(arguments).error().starts_with(said), "{arguments:?}");
-    }
-    // Each of several workloads has what is asked for.
-    let two = ["bench", "mlp-tiny", "mlp-tiny", "--json", "--seconds", "0", "--no-probe", "--batch", "3"];
-    let batches: Vec<Value> =
-        place.run(&two).events_called("workload").iter().map(|event| event["batch"].clone()).collect();
-    assert_eq!(batches, [3, 3]);
 }
 
+/// What runs say of predictions; `lab accuracy` and `lab refine` read it.
 #[test]
-fn runs_are_remembered_judged_and_refine_the_profile() {
+fn runs_are_remembered_with_what_was_predicted() {
     let place = Place::new("history");
     place.write("job.toml", JOB);
-    let said = |arguments: &[&str]| {
-        let finished = place.run(arguments);
-        assert_eq!(finished.code(), Some(0), "{arguments:?}: {}", finished.stderr);
-        finished.stdout
-    };
-    assert!(said(&["oracle", "--accuracy"]).contains("no runs are remembered"));
     let made = place.run(&["profile", "--threads", "1", "--seconds", "0", "--out", "box.toml"]);
     assert_eq!(made.code(), Some(0), "{}", made.stderr);
-    // Kernels ten times slower than they are: predictions are too long.
-    place.write("slow.toml", slowed(&std::fs::read_to_string(place.path("box.toml")).unwrap()));
     let set = ["devices.threads=1", "train.steps=30", "data.min_length=24"];
-    let more = ["--profile", "slow.toml", "--set", set[0], "--set", set[1], "--set", set[2]];
+    let more = ["--profile", "box.toml", "--set", set[0], "--set", set[1], "--set", set[2]];
     let first = place.train("job.toml", "a", &more);
-    place.train("job.toml", "b", &more);
-    assert!(said(&["profile", "--refine", "--out", "slow.toml"]).contains("nothing to correct"));
-    let forgotten = place.train("job.toml", "c", &[&more[..], &["--no-history"]].concat());
+    let forgotten = place.train("job.toml", "b", &[&more[..], &["--no-history"]].concat());
     assert_eq!(fingerprint(&first), fingerprint(&forgotten));
-    place.train("job.toml", "d", &more);
-    let standing: Value = serde_json::from_str(&said(&["oracle", "--accuracy", "--json"])).unwrap();
-    let standing = &standing[0];
-    assert_eq!((&standing["model"], &standing["strategy"]), (&"gpt".into(), &"alone".into()));
-    assert_eq!((&standing["runs"], &standing["exact"]), (&3.into(), &3.into()), "{standing}");
-    assert!(said(&["oracle", "--accuracy"]).contains("3 runs, mean accuracy"));
-
-    let before = std::fs::read_to_string(place.path("slow.toml")).unwrap();
-    let refined = said(&["profile", "--refine", "--out", "slow.toml", "--json"]);
-    let refined: Value = serde_json::from_str(&refined).unwrap();
-    assert_eq!((&refined[0]["runs"], &refined[0]["devices"]), (&3.into(), &1.into()), "{refined}");
-    assert_ne!(before, std::fs::read_to_string(place.path("slow.toml")).unwrap());
-    // What the old one predicted says nothing about the new one.
-    assert!(said(&["profile", "--refine", "--out", "slow.toml"]).contains("nothing to correct"));
+    place.train("job.toml", "c", &more);
+    let path = place.path("settings/gulliver/runs.jsonl");
+    let runs = history::read(&path).unwrap();
+    assert_eq!(runs.len(), 2, "{runs:?}");
+    let profile = history::name_of(&machine::read(&place.path("box.toml")).unwrap());
+    for ran in &runs {
+        assert_eq!((ran.model.as_str(), ran.strategy.as_str(), ran.devices), ("gpt", "alone", 1));
+        assert_eq!(ran.profile.as_ref(), Some(&profile));
+        assert!(ran.steps > 1 && ran.seconds.iter().all(|seconds| *seconds > 0.0), "{ran:?}");
+        assert_eq!((ran.peak[0], ran.bytes[0]), (ran.peak[1], ran.bytes[1]), "as planned");
+    }
 
     // A history that cannot be written stops nobody.
-    std::fs::remove_file(place.path("settings/gulliver/runs.jsonl")).unwrap();
-    std::fs::create_dir_all(place.path("settings/gulliver/runs.jsonl")).unwrap();
-    let unwritten = place.train("job.toml", "e", &more);
+    std::fs::remove_file(&path).unwrap();
+    std::fs::create_dir_all(&path).unwrap();
+    let unwritten = place.train("job.toml", "d", &more);
     assert_eq!(fingerprint(&first), fingerprint(&unwritten));
 }

@@ -5,4 +5,3 @@ pub mod cut;
 pub mod pipeline;
 pub mod replicate;
 pub mod schedule;
-pub mod topology;

@@ -12,7 +12,7 @@ pub use turns::{Style, turns};
 
 use crate::step::order::Turn;
 use gulliver_graph::graph::{Graph, Node, NodeId, Origin, Phase, Role, Type, Value, ValueInfo};
-use gulliver_graph::op::pass::Pass;
+use gulliver_graph::op::send_receive::SendReceive;
 use std::collections::HashMap;
 
 /// Where the nodes of a graph run.
@@ -186,7 +186,7 @@ impl<'a> Layer<'a> {
         let (graph, device) = (self.graph, self.placement.device(id));
         let (node, pack) = (&graph.nodes[id.index()], self.placement.pack_of[id.index()]);
         let read = Some((pack, node.phase));
-        let when = (node.phase, node.stage);
+        let when = (node.phase, node.objective);
         let ins = node.ins.iter().map(|&v| self.at(device, v, when, read)).collect();
         let new = |layer: &mut Layer, &v: &Value| {
             let local = layer.value(device, graph.value(v).clone());
@@ -195,8 +195,8 @@ impl<'a> Layer<'a> {
             local
         };
         let outs = node.outs.iter().map(|v| new(self, v)).collect();
-        let Node { op, phase, stage, .. } = node.clone();
-        self.push(device, Node { op, ins, outs, phase, stage }, Some(pack));
+        let Node { op, phase, objective, .. } = node.clone();
+        self.push(device, Node { op, ins, outs, phase, objective }, Some(pack));
         for v in node.outs.iter().filter(|v| self.losses.contains(v)).copied().collect::<Vec<Value>>() {
             for device in 0..self.placement.devices {
                 self.at(device, v, when, None);
@@ -225,12 +225,12 @@ impl<'a> Layer<'a> {
         };
         // What a partial makes is passed when it is made, all else when it is read.
         let early = made.filter(|(_, node)| node.phase != Phase::Update && phase != Phase::Update);
-        let stage = early.map_or(objective, |(_, node)| node.stage);
+        let objective = early.map_or(objective, |(_, node)| node.objective);
         let made = made.map(|(id, node)| (self.placement.pack_of[id.index()], node.phase));
         let number = self.collectives;
         self.collectives += 1;
         let collective = Handover { number, node: NodeId(0), made, read };
-        let local = self.pass(v, [from, device], (phase, stage), collective);
+        let local = self.pass(v, [from, device], (phase, objective), collective);
         self.local.insert((device, v, sum), local);
         local
     }
@@ -240,20 +240,20 @@ impl<'a> Layer<'a> {
         &mut self,
         v: Value,
         [from, to]: [u32; 2],
-        (phase, stage): (Phase, u32),
+        (phase, objective): (Phase, u32),
         collective: Handover,
     ) -> Value {
         let info = self.graph.value(v);
         let mut received = Value(0);
         for rank in [from, to] {
             let Type { dtype, shape } = info.ty.clone();
-            let op = Pass { collective: collective.number, rank, from, to, dtype, shape };
+            let op = SendReceive { collective: collective.number, rank, from, to, dtype, shape };
             let ty = Type { dtype, shape: op.result() };
             let origin = Origin::Node { node: NodeId(0), output: 0 };
             received = self.value(rank, ValueInfo { name: info.name.clone(), ty, origin });
             let own = (rank == from).then(|| self.local[&(from, v, false)]);
             let ins = own.into_iter().collect();
-            let node = Node { op: op.into(), ins, outs: vec![received], phase, stage };
+            let node = Node { op: op.into(), ins, outs: vec![received], phase, objective };
             let node = self.push(rank, node, None);
             self.lines[rank as usize].collectives.push(Handover { node, ..collective });
         }
@@ -283,7 +283,7 @@ impl<'a> Layer<'a> {
 /// The phase and objective of what makes a value.
 fn made_in(graph: &Graph, v: Value) -> (Phase, u32) {
     match graph.value(v).origin {
-        Origin::Node { node, .. } => (graph.nodes[node.index()].phase, graph.nodes[node.index()].stage),
+        Origin::Node { node, .. } => (graph.nodes[node.index()].phase, graph.nodes[node.index()].objective),
         Origin::Input(_) => (Phase::Forward, 0),
     }
 }

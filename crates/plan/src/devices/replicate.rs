@@ -15,8 +15,8 @@ use gulliver_graph::op::Op;
 use gulliver_graph::op::collect::Collect;
 use gulliver_graph::op::exchange::{Exchange, Piece};
 use gulliver_graph::op::expand::Expand;
-use gulliver_graph::op::pass::Pass;
 use gulliver_graph::op::reshape::Reshape;
+use gulliver_graph::op::send_receive::SendReceive;
 use gulliver_graph::op::slice::Slice;
 use gulliver_graph::op::sum_onto::SumOnto;
 use gulliver_graph::spec::Region;
@@ -60,7 +60,7 @@ pub fn replica(graph: &Graph, rank: u32, ranks: u32, partials: u32) -> Result<Gr
 
 /// What the updates of one objective read of all partials, in the order in which it is made.
 struct Adding {
-    stage: u32,
+    objective: u32,
     values: Vec<Value>,
     /// What this device has added up of each.
     own: Vec<Value>,
@@ -89,7 +89,7 @@ impl Late {
     fn of(graph: &Graph, partials: usize) -> Result<Late, ReplicateError> {
         let carries = graph.carries.iter().filter(|(_, next)| graph.repeats(*next));
         let carries = carries.filter_map(|&(state, next)| match graph.value(next).origin {
-            Origin::Node { node, .. } => Some((state, next, graph.nodes[node.index()].stage)),
+            Origin::Node { node, .. } => Some((state, next, graph.nodes[node.index()].objective)),
             Origin::Input(_) => None,
         });
         let carries: Vec<(Value, Value, u32)> = carries.collect();
@@ -149,13 +149,13 @@ impl<'a> Replica<'a> {
                 continue;
             }
             let mut node = node.clone();
-            let (phase, stage) = (node.phase, node.stage);
+            let (phase, objective) = (node.phase, node.objective);
             if phase == Phase::Update {
-                self.catch_up(&mut late, stage)?;
-                let adding = &mut adding[stage as usize];
+                self.catch_up(&mut late, objective)?;
+                let adding = &mut adding[objective as usize];
                 if !std::mem::replace(&mut adding.updating, true) {
                     self.add_up(adding, usize::MAX)?;
-                    self.total_numbers(stage);
+                    self.total_numbers(objective);
                 }
                 for v in node.ins.iter_mut().filter(|v| graph.repeats(**v)) {
                     *v = self.sums[v];
@@ -163,7 +163,7 @@ impl<'a> Replica<'a> {
             }
             let made: Vec<Value> = node.outs.iter().copied().filter(|v| self.totalled(phase, *v)).collect();
             match self.shards {
-                Some(_) => self.in_shards(id, node, &mut adding[stage as usize])?,
+                Some(_) => self.in_shards(id, node, &mut adding[objective as usize])?,
                 None => self.push(node),
             }
             made.into_iter().for_each(|v| self.set_apart(v));
@@ -180,32 +180,40 @@ impl<'a> Replica<'a> {
     }
 
     /// Appends a node with one new result.
-    fn add(&mut self, op: Op, ins: Vec<Value>, name: String, ty: Type, stage: u32) -> Value {
-        self.add_in(Phase::Update, op, ins, name, ty, stage)
+    fn add(&mut self, op: Op, ins: Vec<Value>, name: String, ty: Type, objective: u32) -> Value {
+        self.add_in(Phase::Update, op, ins, name, ty, objective)
     }
 
-    fn add_in(&mut self, phase: Phase, op: Op, ins: Vec<Value>, name: String, ty: Type, stage: u32) -> Value {
+    fn add_in(
+        &mut self,
+        phase: Phase,
+        op: Op,
+        ins: Vec<Value>,
+        name: String,
+        ty: Type,
+        objective: u32,
+    ) -> Value {
         let out = Value(self.to.values.len() as u32);
         let origin = Origin::Node { node: NodeId(0), output: 0 };
         self.to.values.push(ValueInfo { name, ty, origin });
-        self.push(Node { op, ins, outs: vec![out], phase, stage });
+        self.push(Node { op, ins, outs: vec![out], phase, objective });
         out
     }
 
     /// What the updates of every objective read of all partials; each value once.
     fn added_up(&self) -> Vec<Adding> {
         let from = self.from;
-        let stages = from.nodes.iter().map(|node| node.stage + 1).max().unwrap_or(0);
+        let objectives = from.nodes.iter().map(|node| node.objective + 1).max().unwrap_or(0);
         let mut known = vec![false; from.values.len()];
-        let of = |stage| {
-            let updates = from.nodes.iter().filter(|n| n.phase == Phase::Update && n.stage == stage);
+        let of = |objective| {
+            let updates = from.nodes.iter().filter(|n| n.phase == Phase::Update && n.objective == objective);
             let read = updates.flat_map(|n| &n.ins).copied().filter(|v| from.repeats(*v));
             let mut values: Vec<Value> =
                 read.filter(|v| !std::mem::replace(&mut known[v.index()], true)).collect();
             values.sort_unstable_by_key(|v| made(from, *v));
-            Adding { stage, own: values.clone(), values, done: 0, updating: false }
+            Adding { objective, own: values.clone(), values, done: 0, updating: false }
         };
-        (0..stages).map(of).collect()
+        (0..objectives).map(of).collect()
     }
 
     /// Adds up over all devices what can be when so many of the values are made.
@@ -217,7 +225,7 @@ impl<'a> Replica<'a> {
         while adding.done < until {
             if self.partials == 1 {
                 let v = adding.values[adding.done];
-                let sum = self.sum(v, adding.stage)?;
+                let sum = self.sum(v, adding.objective)?;
                 self.sums.insert(v, sum);
             } else {
                 self.wave(adding)?;
@@ -228,12 +236,12 @@ impl<'a> Replica<'a> {
     }
 
     /// The sums of single numbers that are outputs of an objective, for several partials on each device.
-    fn total_numbers(&mut self, stage: u32) {
+    fn total_numbers(&mut self, objective: u32) {
         for (name, v) in &self.from.outputs {
             let made_here = matches!(self.from.value(*v).origin,
-                Origin::Node { node, .. } if self.from.nodes[node.index()].stage == stage);
+                Origin::Node { node, .. } if self.from.nodes[node.index()].objective == objective);
             if let Some(&number) = self.numbers.get(v).filter(|_| made_here) {
-                let total = self.total(number, stage);
+                let total = self.total(number, objective);
                 self.to.outputs.push((format!("{name}{TOTAL}"), total));
             }
         }
@@ -242,7 +250,7 @@ impl<'a> Replica<'a> {
     /// One more wave of sums over all partials of all devices: each device adds its own to what the one before it
     /// hands on, and the last gives everyone the result. A wave for each value, one behind the other.
     fn wave(&mut self, adding: &mut Adding) -> Result<(), ReplicateError> {
-        let (rank, last, stage) = (self.rank, self.ranks - 1, adding.stage);
+        let (rank, last, objective) = (self.rank, self.ranks - 1, adding.objective);
         let wave = adding.done as u32 + 1;
         for (i, v) in adding.values.iter().copied().enumerate().rev() {
             let Some(hop) = wave.checked_sub(i as u32).filter(|hop| (1..=self.ranks).contains(hop)) else {
@@ -257,12 +265,12 @@ impl<'a> Replica<'a> {
                 if rank != from && rank != to {
                     continue;
                 }
-                let op = Pass { collective, rank, from, to, dtype, shape: ty.shape.clone() };
+                let op = SendReceive { collective, rank, from, to, dtype, shape: ty.shape.clone() };
                 let result = Type { dtype, shape: op.result() };
                 let ins = if rank == from { vec![adding.own[i]] } else { Vec::new() };
-                let passed = self.add(op.into(), ins, name.clone(), result, stage);
+                let passed = self.add(op.into(), ins, name.clone(), result, objective);
                 if rank == to {
-                    adding.own[i] = self.add(SumOnto {}.into(), vec![passed, v], name, ty, stage);
+                    adding.own[i] = self.add(SumOnto {}.into(), vec![passed, v], name, ty, objective);
                 }
                 continue;
             }
@@ -275,7 +283,7 @@ impl<'a> Replica<'a> {
             let pieces = if takes { vec![Piece::of(last, &shape, &own)] } else { Vec::new() };
             let (ranks, ty) = ((0..self.ranks).collect(), Type::new(dtype, &result));
             let op = Exchange { collective, rank, ranks, dtype, shape: result, pieces };
-            let given = self.add(op.into(), ins, name, ty, stage);
+            let given = self.add(op.into(), ins, name, ty, objective);
             if region.is_some() {
                 self.in_part(given, shape);
             }
@@ -297,17 +305,17 @@ impl<'a> Replica<'a> {
     /// Copies a number as soon as it is made: what is an output is summed up where it lies.
     fn set_apart(&mut self, v: Value) {
         let Origin::Node { node, .. } = self.to.value(v).origin else { return };
-        let Node { phase, stage, .. } = self.to.nodes[node.index()];
+        let Node { phase, objective, .. } = self.to.nodes[node.index()];
         let one = Type::f32(&[1, 1]);
         let (op, name) = (Expand { shape: one.shape.clone() }, self.to.value(v).name.clone());
-        let number = self.add_in(phase, op.into(), vec![v], name, one, stage);
+        let number = self.add_in(phase, op.into(), vec![v], name, one, objective);
         self.numbers.insert(v, number);
     }
 
     /// The sum of a number over all partials of all devices.
-    fn total(&mut self, number: Value, stage: u32) -> Value {
+    fn total(&mut self, number: Value, objective: u32) -> Value {
         let name = self.to.value(number).name.clone();
-        let own = self.collected(number, 1, stage);
+        let own = self.collected(number, 1, objective);
         let each = (0..self.ranks).flat_map(|from| (0..self.partials as usize).map(move |p| (from, p)));
         let pieces = each.map(|(from, p)| Piece {
             from,
@@ -318,21 +326,21 @@ impl<'a> Replica<'a> {
             add: (from, p) != (0, 0),
         });
         let pieces = pieces.collect();
-        let sum = self.meet(own, DType::F32, vec![1, 1], pieces, (Phase::Update, stage));
+        let sum = self.meet(own, DType::F32, vec![1, 1], pieces, (Phase::Update, objective));
         self.add(
             Reshape { shape: Vec::new() }.into(),
             vec![sum],
             name,
             Type::new(DType::F32, &[0usize; 0]),
-            stage,
+            objective,
         )
     }
 
     /// The rows of all partials of this device, each of so many elements.
-    fn collected(&mut self, row: Value, elements: usize, stage: u32) -> Value {
+    fn collected(&mut self, row: Value, elements: usize, objective: u32) -> Value {
         let (name, partials) = (self.to.value(row).name.clone(), self.partials as usize);
         let ty = Type::new(self.to.ty(row).dtype, &[partials, elements]);
-        self.add(Collect { partials }.into(), vec![row], name, ty, stage)
+        self.add(Collect { partials }.into(), vec![row], name, ty, objective)
     }
 
     fn fixed(&self, v: Value) -> Result<(DType, Vec<usize>), ReplicateError> {
@@ -350,18 +358,18 @@ impl<'a> Replica<'a> {
         dtype: DType,
         shape: Vec<usize>,
         pieces: Vec<Piece>,
-        (phase, stage): (Phase, u32),
+        (phase, objective): (Phase, u32),
     ) -> Value {
         let ty = Type::new(dtype, &shape);
         let name = format!("{}.all", self.to.value(v).name);
         let ranks = (0..self.ranks).collect();
         let op = Exchange { collective: self.collectives, rank: self.rank, ranks, dtype, shape, pieces };
         self.collectives += 1;
-        self.add_in(phase, op.into(), vec![v], name, ty, stage)
+        self.add_in(phase, op.into(), vec![v], name, ty, objective)
     }
 
     /// The sum of a value over all devices, or this one's shard of it.
-    fn sum(&mut self, v: Value, stage: u32) -> Result<Value, ReplicateError> {
+    fn sum(&mut self, v: Value, objective: u32) -> Result<Value, ReplicateError> {
         let (dtype, shape) = self.fixed(v)?;
         let bytes = (shape.iter().product::<usize>() * dtype.size()) as u64;
         let cut =
@@ -371,10 +379,13 @@ impl<'a> Replica<'a> {
         let own = kept.clone().or(shared).unwrap_or_else(|| whole(&shape));
         let piece = |from| Piece { add: from > 0, ..Piece::of(from, &shape, &own) };
         let pieces = (0..self.ranks).map(piece).collect();
-        let sum = self.meet(v, dtype, own.iter().map(Range::len).collect(), pieces, (Phase::Update, stage));
+        let sum =
+            self.meet(v, dtype, own.iter().map(Range::len).collect(), pieces, (Phase::Update, objective));
         match (kept, cut) {
             (Some(_), _) => self.in_part(sum, shape),
-            (None, Some(d)) => return Ok(self.put_together(sum, dtype, &shape, d, (Phase::Update, stage))),
+            (None, Some(d)) => {
+                return Ok(self.put_together(sum, dtype, &shape, d, (Phase::Update, objective)));
+            }
             (None, None) => {}
         }
         Ok(sum)
@@ -394,7 +405,7 @@ impl<'a> Replica<'a> {
     }
 
     /// A value of every partial of every device, in order.
-    fn gather(&mut self, v: Value, stage: u32) -> Result<Vec<Value>, ReplicateError> {
+    fn gather(&mut self, v: Value, objective: u32) -> Result<Vec<Value>, ReplicateError> {
         let (dtype, shape) = self.fixed(v)?;
         let elements = shape.iter().product();
         // As a row, so that those of all devices lie one below the other.
@@ -402,8 +413,8 @@ impl<'a> Replica<'a> {
         let name = self.to.value(v).name.clone();
         let flat = Reshape { shape: row.clone() };
         let ty = Type { dtype, shape: row.clone() };
-        let flat = self.add_in(Phase::Forward, flat.into(), vec![v], name.clone(), ty, stage);
-        let own = self.collected(flat, elements, stage);
+        let flat = self.add_in(Phase::Forward, flat.into(), vec![v], name.clone(), ty, objective);
+        let own = self.collected(flat, elements, objective);
         let each = self.partials as usize;
         let piece = |from| Piece {
             from,
@@ -415,16 +426,16 @@ impl<'a> Replica<'a> {
         };
         let pieces = (0..self.ranks).map(piece).collect();
         let rows = vec![self.ranks as usize * each, elements];
-        let all = self.meet(own, dtype, rows, pieces, (Phase::Update, stage));
+        let all = self.meet(own, dtype, rows, pieces, (Phase::Update, objective));
         let shape: Vec<Dim> = shape.into_iter().map(Dim::from).collect();
         let mut parts = Vec::new();
         for start in 0..self.ranks as usize * each {
             let op = Slice { axis: 0, start, len: 1.into(), step: 1 };
             let ty = Type { dtype, shape: row.clone() };
-            let part = self.add(op.into(), vec![all], name.clone(), ty, stage);
+            let part = self.add(op.into(), vec![all], name.clone(), ty, objective);
             let op = Reshape { shape: shape.clone() };
             let ty = Type { dtype, shape: shape.clone() };
-            parts.push(self.add(op.into(), vec![part], name.clone(), ty, stage));
+            parts.push(self.add(op.into(), vec![part], name.clone(), ty, objective));
         }
         Ok(parts)
     }
@@ -439,9 +450,10 @@ impl<'a> Replica<'a> {
         Ok(())
     }
 
-    fn catch_up_with(&mut self, late: &mut Late, stage: u32) -> Result<(), ReplicateError> {
+    fn catch_up_with(&mut self, late: &mut Late, objective: u32) -> Result<(), ReplicateError> {
         let from = self.from;
-        let nodes = from.nodes.iter().zip(&late.node).filter(|(node, late)| **late && node.stage == stage);
+        let nodes =
+            from.nodes.iter().zip(&late.node).filter(|(node, late)| **late && node.objective == objective);
         let nodes: Vec<&Node> = nodes.map(|(node, _)| node).collect();
         // What differs from device to device; the rest is everyone's.
         let mut gathered: HashMap<Value, Vec<Value>> = HashMap::new();
@@ -449,7 +461,7 @@ impl<'a> Replica<'a> {
             |v: Value| matches!(from.value(v).origin, Origin::Node { node, .. } if late.node[node.index()]);
         for v in nodes.iter().flat_map(|node| &node.ins).filter(|v| from.repeats(**v) && !makes_late(**v)) {
             if !gathered.contains_key(v) {
-                gathered.insert(*v, self.gather(*v, stage)?);
+                gathered.insert(*v, self.gather(*v, objective)?);
             }
         }
         let partials = late.made.len();
@@ -471,9 +483,9 @@ impl<'a> Replica<'a> {
                 });
                 let outs: Vec<Value> = outs.collect();
                 late.made[partial].extend(node.outs.iter().copied().zip(outs.iter().copied()));
-                self.push(Node { op: node.op.clone(), ins, outs, phase: Phase::Update, stage });
+                self.push(Node { op: node.op.clone(), ins, outs, phase: Phase::Update, objective });
             }
-            for (state, next, _) in late.carries.iter().filter(|(.., of)| *of == stage) {
+            for (state, next, _) in late.carries.iter().filter(|(.., of)| *of == objective) {
                 late.states.insert(*state, *late.made[partial].get(next).unwrap_or(next));
             }
         }

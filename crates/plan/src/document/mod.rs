@@ -1,5 +1,11 @@
 //! What is handed on: plans, their verification, and pictures of them.
 
+pub mod collectives;
+pub mod error;
+pub mod ledger;
+pub mod links;
 pub mod plan;
+pub mod residence;
 pub mod timeline;
+pub mod topology;
 pub mod verify;

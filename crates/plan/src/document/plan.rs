@@ -28,11 +28,14 @@ impl Tier {
     /// Buffers begin at multiples of so many bytes, and take up whole ones: a cache line, or a block.
     pub fn grain(self) -> u64 {
         match self {
-            Tier::Device | Tier::Host => crate::step::layout::ALIGN,
+            Tier::Device | Tier::Host => ALIGN,
             Tier::Disk => 4096,
         }
     }
 }
+
+/// Offsets are multiples of this many bytes: a cache line, and every vector register.
+pub const ALIGN: u64 = 64;
 
 /// Every tier, by its number; a plan for one device has a space of each, in this order.
 pub const TIERS: [Tier; 3] = [Tier::Device, Tier::Host, Tier::Disk];

@@ -2,10 +2,25 @@
 //! trace events that Chrome and Perfetto show.
 
 use crate::document::plan::{Act, Plan, Stream};
-use crate::time::simulate::Span;
 use gulliver_graph::graph::{Graph, Phase};
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
+
+/// A step of a device and when it is at work.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Span {
+    /// The device.
+    pub device: u32,
+    /// The stream.
+    pub stream: Stream,
+    /// Index of the step in the plan.
+    pub step: u32,
+    /// Seconds from the beginning; a collective begins when everybody has come.
+    pub start: f64,
+    /// Seconds from the beginning.
+    pub end: f64,
+}
 
 /// What fills a bar for most of a column: forward, backward, update, other computing, moves, collectives.
 const MARKS: [char; 6] = ['f', 'b', 'u', '+', '=', 'x'];

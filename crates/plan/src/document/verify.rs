@@ -108,13 +108,13 @@ impl Facts {
             let (Origin::Node { node, .. }, Some("loss")) = (info.origin, out.name.rsplit('.').next()) else {
                 continue;
             };
-            let stage = graph.nodes[node.index()].stage as usize;
-            if facts.losses.len() <= stage {
-                facts.losses.resize(stage + 1, Vec::new());
+            let objective = graph.nodes[node.index()].objective as usize;
+            if facts.losses.len() <= objective {
+                facts.losses.resize(objective + 1, Vec::new());
             }
             let root = facts.shown[out.value.index()];
             let summed = if facts.per_partial[root.index()] { plan.partials } else { 1 };
-            facts.losses[stage].push((out.place, Held { value: root, partial: 0, summed }));
+            facts.losses[objective].push((out.place, Held { value: root, partial: 0, summed }));
         }
         Ok(facts)
     }
@@ -316,7 +316,7 @@ impl Checker<'_> {
     ) -> Result<(), String> {
         let label = || format!("node {id} ({})", node.op.def().name());
         if node.phase == Phase::Update {
-            for (place, wanted) in self.facts.losses.get(node.stage as usize).into_iter().flatten() {
+            for (place, wanted) in self.facts.losses.get(node.objective as usize).into_iter().flatten() {
                 if self.read(place).ok() != Some(*wanted) {
                     return Err(format!("{} updates before the loss is known", label()));
                 }
@@ -327,7 +327,7 @@ impl Checker<'_> {
             // A view of what exists once, such as a weight, exists once too.
             let root = self.shown(*v);
             let all = node.phase == Phase::Update && self.per_partial(root);
-            if let Some(held) = self.carried_before(root, node.stage, partial) {
+            if let Some(held) = self.carried_before(root, node.objective, partial) {
                 wanted.push((v, held));
             } else if all && node.op.def().each_partial(i) {
                 let each = |partial| (v, Held { value: root, partial, summed: 1 });
@@ -379,14 +379,14 @@ impl Checker<'_> {
 
     /// What an input holds if an earlier partial of this objective, or an earlier objective, has carried
     /// it already in the forward pass.
-    fn carried_before(&self, v: Value, stage: u32, partial: u32) -> Option<Held> {
+    fn carried_before(&self, v: Value, objective: u32, partial: u32) -> Option<Held> {
         let next = self.facts.next[v.index()]?;
         let Origin::Node { node, .. } = self.graph.value(next).origin else { return None };
-        let carrier = self.graph.nodes[node.index()].stage;
-        if !self.per_partial(next) || carrier > stage || (carrier == stage && partial == 0) {
+        let carrier = self.graph.nodes[node.index()].objective;
+        if !self.per_partial(next) || carrier > objective || (carrier == objective && partial == 0) {
             return None;
         }
-        let last = if carrier == stage { partial - 1 } else { self.plan.partials - 1 };
+        let last = if carrier == objective { partial - 1 } else { self.plan.partials - 1 };
         Some(Held { value: self.shown(next), partial: last, summed: 1 })
     }
 

@@ -3,11 +3,10 @@
 //! high end, so that what comes and goes does not leave holes between what stays; the largest may be placed
 //! before all others, largest first. Several ways are tried until one loses next to nothing.
 
+use crate::document::plan::ALIGN;
+
 mod outward;
 mod ranked;
-
-/// Offsets are multiples of this many bytes: a cache line, and every vector register.
-pub const ALIGN: u64 = 64;
 
 /// A buffer to be placed: its size and the inclusive range of times at which it is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

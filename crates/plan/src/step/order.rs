@@ -3,16 +3,8 @@
 //! changes a result, so whoever plans may take the one that needs the least memory.
 
 use crate::step::arrange::{Scene, arrange};
+use crate::step::readers::{Instance, Readers, for_each_root};
 use gulliver_graph::graph::{Graph, Node, NodeId, Origin, Phase, Role, Value};
-
-/// One occurrence of a value in a step: computed values exist once per partial, all else once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Instance {
-    /// The value.
-    pub value: Value,
-    /// The slice of the batch; 0 for what exists once.
-    pub partial: u32,
-}
 
 /// Something that happens, in order. Views do not happen: they are where their operand is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -53,84 +45,16 @@ pub enum Rule {
 /// Every rule that needs little memory, simplest first.
 pub const RULES: [Rule; 4] = [Rule::Plain, Rule::UpdateEarly, Rule::LeastGrowth, Rule::GradientsLate];
 
-/// Who reads what, by the value whose bytes are read: a view's are its operand's.
-#[derive(Clone)]
-pub struct Readers {
-    /// The value whose bytes a value shows.
-    pub root: Vec<Value>,
-    /// Whether a root exists once per partial.
-    pub repeats: Vec<bool>,
-    /// Whether the sum of a root over the partials is wanted: by the update, or as output.
-    pub summed: Vec<bool>,
-    /// Whether a root is an output.
-    pub output: Vec<bool>,
-    first: Vec<u32>,
-    nodes: Vec<NodeId>,
-}
-
-impl Readers {
-    /// In time linear in the graph.
-    pub fn of(graph: &Graph) -> Readers {
-        let count = graph.values.len();
-        let mut root: Vec<Value> = (0..count as u32).map(Value).collect();
-        for node in graph.nodes.iter().filter(|n| n.op.def().is_view()) {
-            root[node.outs[0].index()] = root[node.ins[0].index()];
-        }
-        let mut summed = vec![false; count];
-        for node in graph.nodes.iter().filter(|n| n.phase == Phase::Update) {
-            for (i, v) in node.ins.iter().enumerate() {
-                summed[root[v.index()].index()] |= graph.repeats(*v) && !node.op.def().each_partial(i);
-            }
-        }
-        let mut output = vec![false; count];
-        for (_, v) in &graph.outputs {
-            let v = root[v.index()];
-            output[v.index()] = true;
-            summed[v.index()] |= graph.repeats(v);
-        }
-        // Lists of readers, one after the other: counted, then filled.
-        let reads = |visit: &mut dyn FnMut(usize, NodeId)| {
-            for (id, node) in graph.nodes.iter().enumerate().filter(|(_, n)| !n.op.def().is_view()) {
-                for_each_root(&root, &node.ins, |v| visit(v.index(), NodeId(id as u32)));
-            }
-        };
-        let mut first = vec![0u32; count + 1];
-        reads(&mut |v, _| first[v + 1] += 1);
-        for v in 0..count {
-            first[v + 1] += first[v];
-        }
-        let mut nodes = vec![NodeId(0); first[count] as usize];
-        let mut next = first.clone();
-        reads(&mut |v, id| {
-            nodes[next[v] as usize] = id;
-            next[v] += 1;
-        });
-        let repeats = (0..count as u32).map(|v| graph.repeats(Value(v))).collect();
-        Readers { root, repeats, summed, output, first, nodes }
-    }
-
-    /// The nodes that read a root, each once, in the graph's order.
-    pub fn of_root(&self, root: Value) -> &[NodeId] {
-        &self.nodes[self.first[root.index()] as usize..self.first[root.index() + 1] as usize]
-    }
-
-    /// The instance of a value that a node sees when it runs for a partial.
-    pub fn seen(&self, v: Value, partial: u32) -> Instance {
-        let value = self.root[v.index()];
-        Instance { value, partial: if self.repeats[value.index()] { partial } else { 0 } }
-    }
-}
-
 /// All that happens in a step. `bytes` is the size of one instance of each value, which only the
 /// rules that weigh memory look at.
 pub fn tasks(graph: &Graph, readers: &Readers, partials: u32, rule: Rule, bytes: &[u64]) -> Vec<Task> {
-    let stages = graph.nodes.iter().map(|n| n.stage as usize + 1).max().unwrap_or(0);
-    let mut forward: Vec<Vec<NodeId>> = vec![Vec::new(); stages];
-    let mut rest: Vec<Vec<NodeId>> = vec![Vec::new(); stages];
+    let objectives = graph.nodes.iter().map(|n| n.objective as usize + 1).max().unwrap_or(0);
+    let mut forward: Vec<Vec<NodeId>> = vec![Vec::new(); objectives];
+    let mut rest: Vec<Vec<NodeId>> = vec![Vec::new(); objectives];
     for (id, node) in graph.nodes.iter().enumerate().filter(|(_, n)| !n.op.def().is_view()) {
-        let stage = node.stage as usize;
-        let early = node.phase == Phase::Forward && rest[stage].is_empty();
-        if early { &mut forward[stage] } else { &mut rest[stage] }.push(NodeId(id as u32));
+        let objective = node.objective as usize;
+        let early = node.phase == Phase::Forward && rest[objective].is_empty();
+        if early { &mut forward[objective] } else { &mut rest[objective] }.push(NodeId(id as u32));
     }
     let mut out = Emitter::new(graph, readers, partials);
     // Whoever is met in the middle of a step need not have the same packs.
@@ -139,7 +63,7 @@ pub fn tasks(graph: &Graph, readers: &Readers, partials: u32, rule: Rule, bytes:
         out.grouped(&forward, &rest, bytes);
         return out.tasks;
     }
-    for (stage, (forward, rest)) in forward.iter().zip(&rest).enumerate() {
+    for (objective, (forward, rest)) in forward.iter().zip(&rest).enumerate() {
         let is_update = |id: &NodeId| graph.nodes[id.index()].phase == Phase::Update;
         let last = partials - 1;
         for partial in 0..last {
@@ -147,7 +71,7 @@ pub fn tasks(graph: &Graph, readers: &Readers, partials: u32, rule: Rule, bytes:
                 .iter()
                 .chain(rest.iter().filter(|id| !is_update(id)))
                 .for_each(|&id| out.run(id, partial));
-            out.forward_carries(stage as u32, partial);
+            out.forward_carries(objective as u32, partial);
         }
         forward.iter().for_each(|&id| out.run(id, last));
         // A loss that only later nodes make must still come before every update.
@@ -177,7 +101,7 @@ pub fn tasks(graph: &Graph, readers: &Readers, partials: u32, rule: Rule, bytes:
         };
         let mut before = order.iter().filter(|id| !is_update(id)).count();
         if before == 0 {
-            out.forward_carries(stage as u32, last);
+            out.forward_carries(objective as u32, last);
         }
         for &id in &order {
             if is_update(&id) {
@@ -187,7 +111,7 @@ pub fn tasks(graph: &Graph, readers: &Readers, partials: u32, rule: Rule, bytes:
                 out.run(id, last);
                 before -= 1;
                 if before == 0 {
-                    out.forward_carries(stage as u32, last);
+                    out.forward_carries(objective as u32, last);
                 }
             }
         }
@@ -220,12 +144,13 @@ pub fn in_turns(graph: &Graph, readers: &Readers, partials: u32, turns: &[Turn])
     let mut due = false;
     let mut turns = turns.iter().peekable();
     while let Some(turn) = turns.next() {
-        let stage = turn.nodes.first().map_or(objective, |id| graph.nodes[id.index()].stage);
-        if stage > objective {
-            let (over, later) = updates.into_iter().partition(|id| graph.nodes[id.index()].stage < stage);
+        let entered = turn.nodes.first().map_or(objective, |id| graph.nodes[id.index()].objective);
+        if entered > objective {
+            let (over, later) =
+                updates.into_iter().partition(|id| graph.nodes[id.index()].objective < entered);
             out.all_updates(over);
             out.late_carries(false);
-            (objective, updates) = (stage, later);
+            (objective, updates) = (entered, later);
         }
         out.turn(&turn.nodes, turn.partial);
         // Others wait for what is brought to a collective, nobody for an update.
@@ -249,7 +174,7 @@ struct Emitter<'a> {
     tasks: Vec<Task>,
     /// Readers of each root that have not run for the last time.
     remaining: Vec<u32>,
-    /// Carried by forward nodes: (stage, input, next).
+    /// Carried by forward nodes: (objective, input, next).
     forward: Vec<(u32, Value, Value)>,
     /// Carried by update nodes: (input, next) by node.
     update: Vec<Vec<(Value, Value)>>,
@@ -273,7 +198,7 @@ impl<'a> Emitter<'a> {
             let Some((_, node)) = producer(next) else { continue };
             // A view is carried when what it shows is made.
             match producer(readers.root[next.index()]) {
-                _ if node.phase != Phase::Update => forward.push((node.stage, input, next)),
+                _ if node.phase != Phase::Update => forward.push((node.objective, input, next)),
                 Some((id, node)) if node.phase == Phase::Update => update[id.index()].push((input, next)),
                 _ => last.push((input, next)),
             }
@@ -381,7 +306,7 @@ impl<'a> Emitter<'a> {
         let losses = graph.outputs.iter().map(|(_, v)| *v).filter(|v| match graph.value(*v).origin {
             Origin::Node { node: of, .. } => {
                 let of = &graph.nodes[of.index()];
-                of.stage == node.stage && of.phase == Phase::Forward
+                of.objective == node.objective && of.phase == Phase::Forward
             }
             Origin::Input(_) => false,
         });
@@ -395,10 +320,10 @@ impl<'a> Emitter<'a> {
         self.tasks.push(Task::Carry(input, self.readers.seen(next, partial)));
     }
 
-    fn forward_carries(&mut self, stage: u32, partial: u32) {
+    fn forward_carries(&mut self, objective: u32, partial: u32) {
         for i in 0..self.forward.len() {
             let (of, input, next) = self.forward[i];
-            if of == stage {
+            if of == objective {
                 self.carry(input, next, partial);
             }
         }
@@ -449,14 +374,4 @@ fn packs<'a>(graph: &Graph, nodes: &'a [NodeId], bytes: &[u64]) -> std::vec::Int
     }
     packs.push(&nodes[first..]);
     packs.into_iter()
-}
-
-/// Calls `f` once for each value whose bytes the operands show.
-pub(crate) fn for_each_root(root: &[Value], ins: &[Value], mut f: impl FnMut(Value)) {
-    for (i, v) in ins.iter().enumerate() {
-        let v = root[v.index()];
-        if ins[..i].iter().all(|w| root[w.index()] != v) {
-            f(v);
-        }
-    }
 }

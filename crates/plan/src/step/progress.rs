@@ -29,7 +29,7 @@ pub struct Progress {
 }
 
 /// Is told of progress, and says whether to go on. Planning that is told to stop ends with
-/// [`PlanError::Interrupted`](crate::step::make::PlanError::Interrupted).
+/// [`PlanError::Interrupted`](crate::document::error::PlanError::Interrupted).
 pub type Observer<'a> = dyn Fn(Progress) -> ControlFlow<()> + 'a;
 
 /// Lets everything go on.

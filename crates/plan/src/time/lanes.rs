@@ -1,7 +1,8 @@
 //! How wide an array of jobs is trained: in how many lanes at once, and with how many more members in memory
 //! beside them. Compares what plans have said of a lane; makes none itself.
 
-use crate::time::cost::{Links, Rates};
+use crate::document::links::Links;
+use crate::time::cost::Rates;
 
 /// Lanes side by side, each of which trains one member at a time.
 #[derive(Clone, Debug, PartialEq)]

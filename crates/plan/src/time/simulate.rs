@@ -3,14 +3,12 @@
 
 mod together;
 
-pub use together::{LinkUse, RankPlan, Span, Stuck, Together, Uneven, crowds, over_links, together};
+pub use together::{LinkUse, RankPlan, Stuck, Together, Uneven, crowds, over_links, together};
 
+use crate::document::ledger::Ledger;
+use crate::document::links::Links;
 use crate::document::plan::{Act, Place, Plan, STREAMS, Stream, Tier};
-use crate::time::cost::Links;
-use gulliver_graph::dim::{Bindings, DimError};
-use gulliver_graph::graph::{Graph, Node, NodeId, Phase};
-use gulliver_graph::op::Op;
-use gulliver_graph::op::exchange::Exchange;
+use gulliver_graph::graph::NodeId;
 use serde::Serialize;
 
 /// What a simulated step comes to.
@@ -23,72 +21,11 @@ pub struct Timing {
     /// Seconds spent on computing what was computed before.
     pub again: f64,
     /// Bytes moved.
-    pub moved: Moved,
-}
-
-/// Bytes over each link.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Moved {
-    /// From host to device.
-    pub to_device: u64,
-    /// From device to host.
-    pub to_host: u64,
-    /// From disk.
-    pub disk_read: u64,
-    /// To disk.
-    pub disk_written: u64,
-}
-
-/// Bytes over each link when a plan runs once.
-pub fn moved(plan: &Plan) -> Moved {
-    let mut moved = Moved::default();
-    for step in &plan.steps {
-        if let Act::Move { from, to } = &step.act {
-            *count(&mut moved, tier(plan, from), tier(plan, to)) += from.bytes;
-        }
-    }
-    moved
-}
-
-/// What a node does when it meets others, for these sizes of one partial; none if it meets nobody.
-pub fn collective_of(node: &Node, sizes: &Bindings) -> Option<Exchange> {
-    with_collective(node, sizes, Exchange::clone)
-}
-
-/// [`collective_of`], looked at where it is.
-fn with_collective<R>(node: &Node, sizes: &Bindings, look: impl FnOnce(&Exchange) -> R) -> Option<R> {
-    if !node.op.def().meets() {
-        return None;
-    }
-    match node.op.def().bind(sizes).ok()?.as_ref().unwrap_or(&node.op) {
-        Op::Exchange(what) => Some(look(what)),
-        _ => None,
-    }
-}
-
-/// Bytes that the collectives of a graph bring from other devices in one step; the sizes are of one partial.
-pub fn exchanged(graph: &Graph, sizes: &Bindings, partials: u32) -> Result<u64, DimError> {
-    let mut sum = 0;
-    for node in graph.nodes.iter().filter(|node| node.op.def().meets()) {
-        let bound = node.op.def().bind(sizes)?;
-        if let Op::Exchange(op) = bound.as_ref().unwrap_or(&node.op) {
-            sum += op.bytes() * if node.phase == Phase::Update { 1 } else { u64::from(partials) };
-        }
-    }
-    Ok(sum)
+    pub moved: Ledger,
 }
 
 fn tier(plan: &Plan, place: &Place) -> Tier {
     plan.spaces[plan.buffer(place.buffer).space as usize].tier
-}
-
-fn count(moved: &mut Moved, from: Tier, to: Tier) -> &mut u64 {
-    match (from, to) {
-        (Tier::Disk, _) => &mut moved.disk_read,
-        (_, Tier::Disk) => &mut moved.disk_written,
-        (Tier::Host, _) => &mut moved.to_device,
-        _ => &mut moved.to_host,
-    }
 }
 
 /// Seconds a byte takes from tier to tier.
@@ -106,7 +43,7 @@ const ADDED: f64 = 1.5;
 
 /// Times a plan whose kernels take so many seconds.
 pub fn simulate(plan: &Plan, node: impl Fn(NodeId) -> f64, links: &Links) -> Timing {
-    let mut timing = Timing { moved: moved(plan), ..Timing::default() };
+    let mut timing = Timing { moved: Ledger::of(plan), ..Timing::default() };
     let mut free = [0.0f64; STREAMS.len()];
     let mut done = vec![0.0f64; plan.steps.len()];
     let mut ran = Ran::default();

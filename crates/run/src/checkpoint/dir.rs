@@ -2,7 +2,7 @@
 //! whole one and removes those no longer wanted.
 
 use super::{CheckpointError, Stored};
-use crate::atomic::UNFINISHED;
+use crate::files::atomic::UNFINISHED;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -89,7 +89,7 @@ mod tests {
     use super::super::save;
     use super::*;
     use crate::host::{HostData, HostTensor};
-    use crate::test_dir::TestDir;
+    use crate::scratch::ScratchDir;
     use std::collections::BTreeMap;
 
     fn save_step(dir: &Path, step: u64) {
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn latest_skips_and_reports_corrupt_files() {
-        let dir = TestDir::new("checkpoint-latest");
+        let dir = ScratchDir::new();
         assert!(latest(&dir.join("missing")).unwrap().found.is_none());
         for step in [5, 20, 100] {
             save_step(&dir, step);
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn prune_keeps_the_newest() {
-        let dir = TestDir::new("checkpoint-prune");
+        let dir = ScratchDir::new();
         for step in [5, 20, 100] {
             save_step(&dir, step);
         }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::host::HostData;
-use crate::test_dir::TestDir;
+use crate::scratch::ScratchDir;
 use std::fs;
 
 fn sample() -> (BTreeMap<String, HostTensor>, BTreeMap<String, String>) {
@@ -23,7 +23,7 @@ fn sample() -> (BTreeMap<String, HostTensor>, BTreeMap<String, String>) {
 
 #[test]
 fn round_trip_of_every_dtype() {
-    let dir = TestDir::new("checkpoint-round-trip");
+    let dir = ScratchDir::new();
     let path = dir.join("a.safetensors");
     let (tensors, metadata) = sample();
     let saved = save(&path, &tensors, &metadata).unwrap();
@@ -41,7 +41,7 @@ fn round_trip_of_every_dtype() {
 
 #[test]
 fn the_reference_reader_agrees() {
-    let dir = TestDir::new("checkpoint-reference");
+    let dir = ScratchDir::new();
     let path = dir.join("a.safetensors");
     let (tensors, metadata) = sample();
     save(&path, &tensors, &metadata).unwrap();
@@ -61,7 +61,7 @@ fn the_reference_reader_agrees() {
 
 #[test]
 fn files_of_the_reference_writer_load() {
-    let dir = TestDir::new("checkpoint-foreign");
+    let dir = ScratchDir::new();
     let path = dir.join("a.safetensors");
     let view =
         safetensors::tensor::TensorView::new(safetensors::Dtype::I32, vec![2], &[1, 0, 0, 0, 2, 0, 0, 0]);
@@ -82,7 +82,7 @@ fn fingerprint_is_the_documented_hash() {
 
 #[test]
 fn every_truncation_is_an_error() {
-    let dir = TestDir::new("checkpoint-truncated");
+    let dir = ScratchDir::new();
     let path = dir.join("a.safetensors");
     let (tensors, metadata) = sample();
     save(&path, &tensors, &metadata).unwrap();
@@ -98,7 +98,7 @@ fn every_truncation_is_an_error() {
 
 #[test]
 fn every_altered_byte_is_an_error_or_changes_nothing() {
-    let dir = TestDir::new("checkpoint-altered");
+    let dir = ScratchDir::new();
     let path = dir.join("a.safetensors");
     let tensor = HostTensor::new(&[2, 2], HostData::F32(vec![1.0, 2.0, 3.0, 4.0])).unwrap();
     let tensors = BTreeMap::from([("weight".to_string(), tensor)]);
@@ -124,7 +124,7 @@ fn every_altered_byte_is_an_error_or_changes_nothing() {
 
 #[test]
 fn absurd_files_do_not_allocate() {
-    let dir = TestDir::new("checkpoint-absurd");
+    let dir = ScratchDir::new();
     let path = dir.join("a.safetensors");
     let json =
         br#"{"a":{"dtype":"I64","shape":[2305843009213693951],"data_offsets":[0,18446744073709551608]}}"#;
@@ -142,7 +142,7 @@ fn absurd_files_do_not_allocate() {
 
 #[test]
 fn long_tensors_come_in_pieces() {
-    let dir = TestDir::new("checkpoint-pieces");
+    let dir = ScratchDir::new();
     let path = dir.join("a.safetensors");
     for count in [0, 1, PIECE / 4 - 1, PIECE / 4, PIECE / 4 + 1, PIECE / 2 + 7] {
         let mut numbers: Vec<f32> = (0..count).map(|i| i as f32).collect();
@@ -169,7 +169,7 @@ fn long_tensors_come_in_pieces() {
 
 #[test]
 fn expectations_explain_themselves() {
-    let dir = TestDir::new("checkpoint-expectations");
+    let dir = ScratchDir::new();
     let path = dir.join("a.safetensors");
     let tensor = HostTensor::zeros(DType::F32, &[2, 3]);
     let tensors = BTreeMap::from([("blocks.0.weight".into(), tensor.clone()), ("head.bias".into(), tensor)]);
@@ -206,7 +206,7 @@ fn expectations_explain_themselves() {
 
 #[test]
 fn the_reserved_name_is_refused() {
-    let dir = TestDir::new("checkpoint-reserved");
+    let dir = ScratchDir::new();
     let path = dir.join("a.safetensors");
     let tensors = BTreeMap::from([("__metadata__".to_string(), HostTensor::zeros(DType::U8, &[1]))]);
     assert!(matches!(save(&path, &tensors, &BTreeMap::new()), Err(CheckpointError::Unsaveable { .. })));
@@ -218,7 +218,7 @@ fn the_reserved_name_is_refused() {
 fn other_widths_become_f32() {
     use half::{bf16, f16};
     use safetensors::Dtype;
-    let dir = TestDir::new("checkpoint-widths");
+    let dir = ScratchDir::new();
     let path = dir.join("a.safetensors");
     for count in [3, PIECE / 4 + 5] {
         let numbers: Vec<f32> = (0..count).map(|i| (i % 251) as f32 * 0.5 - 8.0).collect();
@@ -256,7 +256,7 @@ fn other_widths_become_f32() {
 
 #[test]
 fn files_of_torch_save_say_how_to_convert_them() {
-    let dir = TestDir::new("checkpoint-pickle");
+    let dir = ScratchDir::new();
     for start in [&b"PK\x03\x04\0\0\x08\x08\0\0\0\0"[..], b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j"] {
         fs::write(dir.join("net.pt"), start).unwrap();
         let message = load(&dir.join("net.pt")).unwrap_err().to_string();

@@ -9,10 +9,10 @@
 //! tile, that of a key one chain per query tile, in order from +0.0. Hidden keys have weight exactly 0:
 //! adding +0.0 to what may be -0.0 lets kernels leave them out.
 
-use crate::kernel::isa::{Isa, simd};
 use crate::kernel::pack::{Operand, Strided};
 use crate::kernel::tile::{Left, MR, NR, Right, Store, Target, multiply};
 use crate::kernel::{K_BLOCK, math, reduce};
+use crate::team::isa::{Isa, simd};
 use crate::team::{SharedMut, Team, share};
 use std::ops::Range;
 

@@ -3,9 +3,9 @@
 use crate::kernel::attention::{
     AttentionShape, backward, backward_scratch_len, forward, forward_scratch_len,
 };
-use crate::kernel::isa::Isa;
 use crate::kernel::testing::{bits, noise};
 use crate::team::Team;
+use crate::team::isa::Isa;
 
 struct Case {
     shape: AttentionShape,

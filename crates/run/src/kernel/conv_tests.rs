@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::kernel::K_BLOCK;
-use crate::kernel::isa::Isa;
 use crate::kernel::testing::{bits, noise};
+use crate::team::isa::Isa;
 
 /// One term per step, in blocks, as the parent module says.
 #[derive(Default)]

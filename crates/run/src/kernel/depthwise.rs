@@ -3,9 +3,9 @@
 
 use crate::kernel::K_BLOCK;
 use crate::kernel::conv::ConvShape;
-use crate::kernel::isa::simd;
 use crate::kernel::pack::{Strided, interleave};
 use crate::kernel::patch::Window;
+use crate::team::isa::simd;
 use crate::team::{SharedMut, Team, share};
 
 /// Most positions computed at once.

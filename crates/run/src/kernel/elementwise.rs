@@ -1,8 +1,8 @@
 //! The loops of element-wise operators over runs of memory, one per function, compiled once per instruction
 //! set. Which elements meet is said by the caller; a result may lie over an operand.
 
-use crate::kernel::isa::simd;
 use crate::kernel::math;
+use crate::team::isa::simd;
 use gulliver_graph::op::map::Function;
 use gulliver_graph::op::zip::Binary;
 

@@ -2,9 +2,9 @@
 //! is in `tile`, the shape of the operands in `pack`; batches are the caller's loop.
 
 use crate::kernel::K_BLOCK;
-use crate::kernel::isa::Isa;
 use crate::kernel::pack::{Operand, Strided};
 use crate::kernel::tile::{self, Left, MR, NR, Right, Store, Target};
+use crate::team::isa::Isa;
 use crate::team::{SharedMut, Team, share};
 use std::marker::PhantomData;
 use std::ops::Range;

@@ -2,8 +2,8 @@
 //! the sum of an offset of the position and an offset of the tap: in the images themselves, or in a copy
 //! of what some positions read, framed with zeros.
 
-use crate::kernel::isa::Isa;
 use crate::kernel::tile::{self, NR, Store};
+use crate::team::isa::Isa;
 use std::ops::Range;
 
 /// Floats of a channel that is read where it lies.

@@ -1,10 +1,10 @@
 //! Cross entropy of one row of logits and its gradient. That a target is one of the classes is the
 //! caller's promise; a class that is not there panics.
 
-use crate::kernel::isa::{Isa, simd};
 use crate::kernel::math::exp_normal;
 use crate::kernel::reduce;
 use crate::kernel::softmax::log_sum_exp;
+use crate::team::isa::{Isa, simd};
 
 /// The loss `(1-s)·(lse - x[target]) + s·mean(lse - x)` of a row, and its `lse = ln Σ eˣ`. A row
 /// without a target has loss 0.

@@ -255,8 +255,8 @@ pub fn rsqrt(x: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::isa::{Isa, simd};
     use crate::kernel::testing::bits;
+    use crate::team::isa::{Isa, simd};
 
     /// Distance in units of the last place of the exact value.
     fn ulps(got: f32, want: f64) -> f64 {

@@ -30,19 +30,18 @@
 //!   reductions; what several samples contribute to a channel is added in order of the samples, except
 //!   that in batch normalisation the lanes of a channel go on from sample to sample, for the moments
 //!   in double precision.
-//! - **Chains** ([`elementwise`], [`chain`]): element by element what the operators alone give; what is
+//! - **Element-wise programs** ([`elementwise`], [`block_reduce`]): element by element what the operators alone give; what is
 //!   reduced of them has the order of a reduction of the whole.
 //! - **Functions** ([`math`]): fixed sequences of basic operations, the same on every machine.
 
 pub mod attention;
-pub mod chain;
+pub mod block_reduce;
 pub mod conv;
 mod depthwise;
 pub mod elementwise;
 mod gather;
 pub mod gemm;
 mod grid;
-pub mod isa;
 pub mod loss;
 pub mod math;
 pub mod norm;

@@ -6,9 +6,9 @@
 //! `x̂ = (x - mean)·rstd`, `y = fma(x̂, gamma, beta)`, and with `d = fma(dy, gamma, -level)`,
 //! `dx = rstd·fma(-x̂, slope, d)`, where level and slope are the means of dy·gamma and dy·gamma·x̂.
 
-use crate::kernel::isa::{Isa, simd};
 use crate::kernel::reduce::{self, Matrix, add, fold_columns, tree};
 use crate::kernel::{LANES, math};
+use crate::team::isa::{Isa, simd};
 use std::ops::Range;
 
 /// Gain and bias along a run.

@@ -2,8 +2,8 @@
 //! Taps outside the source are skipped. A row of windows first takes in its lines, element by element, and
 //! then the taps along the line; gradients go the same way back. Sums are divided once, at the end.
 
-use crate::kernel::isa::{Isa, simd};
 use crate::kernel::reduce;
+use crate::team::isa::{Isa, simd};
 use std::ops::Range;
 
 /// How windows lie over a source: position `p` reads `p * stride + tap - low` along each axis.

@@ -1,8 +1,8 @@
 //! Random words in bulk: blocks of the counter-based generator side by side, the same words that the
 //! graph's streams give one at a time.
 
-use crate::kernel::isa::{Isa, simd};
-use gulliver_graph::random::Stream;
+use crate::team::isa::{Isa, simd};
+use gulliver_graph::random::RandomStream;
 
 /// Blocks made at once, of four words each. Loops of this length are vectorised rather than unrolled.
 const BLOCKS: usize = 64;
@@ -62,7 +62,7 @@ simd! { fn keep(key: [[u32; 2]; 2], first: u64, rate: f32, scale: f32, y: &mut [
 
 /// Multiplies element `i` of `y` by `scale` where number `first + i` of the stream, uniform in [0, 1), is
 /// at least `rate`, and makes it zero elsewhere.
-pub fn dropout(isa: Isa, stream: &Stream, first: u64, rate: f32, scale: f32, y: &mut [f32]) {
+pub fn dropout(isa: Isa, stream: &RandomStream, first: u64, rate: f32, scale: f32, y: &mut [f32]) {
     let (key, salt) = stream.key_and_salt();
     keep(isa, [key, salt], first, rate, scale, y);
 }
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn decides_as_the_stream_one_at_a_time() {
-        let stream = Stream::new(7, 8, 9);
+        let stream = RandomStream::new(7, 8, 9);
         for first in [0, 1, 3, 62, 1 << 34, (1 << 34) - 2, u64::MAX - 500] {
             for len in [0, 1, 3, 64, 65, 300] {
                 let x = noise(len, first);

@@ -3,10 +3,10 @@
 //! Panics if a slice is too short for its extents.
 
 use crate::kernel::gemm::{Output, Panels};
-use crate::kernel::isa::simd;
 use crate::kernel::math::{sigmoid, tanh};
 use crate::kernel::pack::Strided;
 use crate::kernel::reduce;
+use crate::team::isa::simd;
 use crate::team::{SharedMut, Team};
 
 /// Extents of a recurrent layer.

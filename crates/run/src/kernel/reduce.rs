@@ -2,7 +2,7 @@
 //! the parent module. Row forms take one contiguous slice; column forms a row-major matrix and a team.
 
 use crate::kernel::LANES;
-use crate::kernel::isa::{Isa, simd};
+use crate::team::isa::{Isa, simd};
 use crate::team::{SharedMut, Team};
 
 /// Columns whose lanes are held at once: long stretches of a row, 16 lanes of which stay in the

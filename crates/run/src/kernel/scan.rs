@@ -1,8 +1,8 @@
 //! Along one axis of a matrix of columns: running sums and where the largest element is. Sums run in
 //! double precision and are rounded once per element.
 
-use crate::kernel::isa::{Isa, simd};
 use crate::kernel::reduce;
+use crate::team::isa::{Isa, simd};
 
 /// Columns handled side by side: long stretches of a row, whose state stays in the nearest cache.
 const COLUMNS: usize = 512;

@@ -3,11 +3,11 @@
 //! not given lies in the result. Dividing rows or matrices over a team is the caller's business.
 
 use crate::kernel::LANES;
-use crate::kernel::isa::{Isa, simd};
 use crate::kernel::math::{exp_normal, ln};
 use crate::kernel::reduce::{
     self, COLUMNS, Matrix, add, dot_range, fold_columns, max_range, sum_range, tree,
 };
+use crate::team::isa::{Isa, simd};
 
 /// Elements whose exponentials are taken before they are added up: a whole number of lanes.
 const BLOCK: usize = 16 * LANES;

@@ -1,7 +1,7 @@
 //! The micro-kernel: a few rows times a few columns of sixteen over one block of the reduced index,
 //! held in registers. The only file of the matrix kernels with instruction-set specific code.
 
-use crate::kernel::isa::Isa;
+use crate::team::isa::Isa;
 use std::ops::Range;
 
 /// Most rows of one tile.

@@ -1,7 +1,7 @@
 //! Weight updates: one pass over a weight, its gradient and the optimizer's states, which are changed where
 //! they are or written elsewhere. Coefficients are derived from the hyper-parameters once, in double precision.
 
-use crate::kernel::isa::simd;
+use crate::team::isa::simd;
 
 /// How one element changes, with coefficients ready for use. Hyper-parameters have their usual names;
 /// `decay` is the weight decay.
@@ -315,8 +315,8 @@ simd! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::isa::Isa;
     use crate::kernel::testing::{bits, noise};
+    use crate::team::isa::Isa;
 
     #[test]
     fn powers_are_those_of_repeated_multiplication() {

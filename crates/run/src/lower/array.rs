@@ -2,8 +2,8 @@
 //! so that none waits for another within a member; what is left over is done by all of them together.
 
 use super::{KernelError, Kernels, Lowered, TensorType, lower};
-use crate::call::{Call, Member, Slot};
-use crate::kernel::isa::Isa;
+use crate::lower::call::{Call, Member, Slot};
+use crate::team::isa::Isa;
 use crate::team::{Team, share};
 use gulliver_graph::op::array::Array;
 use std::sync::Mutex;

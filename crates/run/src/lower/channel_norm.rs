@@ -4,9 +4,9 @@
 
 use super::reduce::over_rows;
 use super::{Lowered, TensorType, all_f32};
-use crate::call::Call;
 use crate::kernel::norm::{self, Affine, Columns, Moments, Pairs, Slopes, Totals};
 use crate::kernel::{math, reduce};
+use crate::lower::call::Call;
 use crate::team::SharedMut;
 use gulliver_graph::op::batch_norm::BatchNorm;
 use gulliver_graph::op::batch_norm_grad::BatchNormGrad;

@@ -3,9 +3,9 @@
 //! an outer loop, and the reduced index may be a nest of loops.
 
 use super::{Lowered, TensorType};
-use crate::call::Call;
 use crate::kernel::gemm::{self, Output};
 use crate::kernel::pack::Nested;
+use crate::lower::call::Call;
 use crate::team::{SharedMut, share};
 use gulliver_graph::op::contract::Contract;
 

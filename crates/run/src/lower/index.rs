@@ -1,8 +1,8 @@
 //! Operators that read or write where an index says. Every index is checked before anything is written.
 
-use super::elementwise::{GRAIN, units};
+use super::broadcast::{GRAIN, units};
 use super::{KernelError, Lowered, TensorType};
-use crate::call::Element;
+use crate::lower::call::Element;
 use crate::team::SharedMut;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::op::scatter_add::ScatterAdd;
@@ -160,7 +160,7 @@ fn spread_as<I: Integer>(k: usize, width: usize) -> Lowered {
 mod tests {
     use super::super::{Kernels, lower};
     use super::*;
-    use crate::call::{Call, Slot};
+    use crate::lower::call::{Call, Slot};
     use crate::team::Team;
     use gulliver_graph::op::Op;
     use gulliver_graph::op::{gather::Gather, take::Take, take_grad::TakeGrad};

@@ -2,8 +2,8 @@
 
 use super::reduce::over_rows;
 use super::{KernelError, Lowered, TensorType};
-use crate::call::Call;
 use crate::kernel::loss;
+use crate::lower::call::Call;
 use crate::team::SharedMut;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::op::cross_entropy::CrossEntropy;

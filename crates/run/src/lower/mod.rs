@@ -4,7 +4,8 @@
 
 mod array;
 mod attention;
-mod chain;
+mod broadcast;
+pub mod call;
 mod channel_norm;
 mod contract;
 mod custom;
@@ -25,8 +26,8 @@ mod softmax;
 mod update;
 mod windows;
 
-use crate::call::Call;
 use crate::peers::PeerLost;
+use call::Call;
 pub use custom::Kernels;
 pub(crate) use exchange::ExchangeCall;
 use gulliver_graph::dim::{Bindings, DimError};
@@ -126,7 +127,7 @@ pub fn lower(op: &Op, ins: &[TensorType], outs: &[TensorType], threads: usize, k
         Op::Map(_) | Op::MapGrad(_) | Op::Zip(_) | Op::Select(_) | Op::Cast(_) => {
             elementwise::single(op, ins, outs, threads)
         }
-        Op::Chain(op) => chain::chain(op, ins, outs, threads),
+        Op::Elementwise(op) => elementwise::fused(op, ins, outs, threads),
         Op::Reduce(op) => reduce::reduce(op, ins),
         Op::Transpose(op) => movement::transpose(op, ins),
         Op::Reshape(_) => movement::reshape(ins),
@@ -185,7 +186,7 @@ pub fn lower(op: &Op, ins: &[TensorType], outs: &[TensorType], threads: usize, k
         Op::GruGrad(_) => recurrent::gru_grad(ins),
         Op::Array(op) => Some(array::array(op, ins, outs, threads, kernels)),
         Op::Exchange(op) => Some(exchange::exchange(op, kernels)),
-        Op::Pass(op) => match op.bind(&Bindings::new()) {
+        Op::SendReceive(op) => match op.bind(&Bindings::new()) {
             Ok(Some(Op::Exchange(op))) => Some(exchange::exchange(&op, kernels)),
             _ => None,
         },

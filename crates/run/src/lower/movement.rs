@@ -1,9 +1,9 @@
 //! Operators that only move elements.
 
-use super::elementwise::{GRAIN, Walk, ranges, units};
+use super::broadcast::{GRAIN, Walk, ranges, units};
 use super::scan::around;
 use super::{Lowered, TensorType};
-use crate::call::{Call, Element};
+use crate::lower::call::{Call, Element};
 use crate::team::SharedMut;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::op::concat::Concat;

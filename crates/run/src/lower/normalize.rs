@@ -3,9 +3,9 @@
 
 use super::reduce::over_rows;
 use super::{Lowered, TensorType, all_f32};
-use crate::call::Call;
 use crate::kernel::LANES;
 use crate::kernel::norm::{self, Affine, Moments, Slopes};
+use crate::lower::call::Call;
 use crate::team::SharedMut;
 use gulliver_graph::op::layer_norm::LayerNorm;
 use gulliver_graph::op::rms_norm::RmsNorm;

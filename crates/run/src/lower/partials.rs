@@ -1,7 +1,7 @@
 //! Kernels of updates that see what every partial has made: their last operand comes once for each.
 
 use super::Lowered;
-use crate::call::Call;
+use crate::lower::call::Call;
 
 /// Rows, one below the other.
 pub fn collect() -> Lowered {

@@ -1,10 +1,10 @@
 //! Pooling and resampling of images: planes and their rows divided over threads.
 
-use super::elementwise::GRAIN;
+use super::broadcast::GRAIN;
 use super::{Lowered, TensorType};
-use crate::call::{Call, Element};
-use crate::kernel::isa::Isa;
 use crate::kernel::pool::{self, Landing, Mixes, Windows};
+use crate::lower::call::{Call, Element};
+use crate::team::isa::Isa;
 use crate::team::{SharedMut, share};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::op::adaptive_avg_pool::adaptive_range;
@@ -14,7 +14,7 @@ use gulliver_graph::op::bilinear::{Bilinear, Stretch};
 use gulliver_graph::op::bilinear_grad::{BilinearGrad, lands};
 use gulliver_graph::op::max_pool::MaxPool;
 use gulliver_graph::op::max_pool_grad::MaxPoolGrad;
-use gulliver_graph::op::window::{PoolWindow, Target};
+use gulliver_graph::op::window::{PoolWindow, WindowTarget};
 use std::ops::Range;
 
 /// Three extents from the spatial dimensions of a shape [n, c, …].
@@ -40,7 +40,7 @@ fn windows(window: &[PoolWindow], source: &[usize], positions: &[usize]) -> Wind
     w
 }
 
-fn lows(into: &[Target]) -> [isize; 3] {
+fn lows(into: &[WindowTarget]) -> [isize; 3] {
     let mut low = [0; 3];
     for (axis, target) in (3 - into.len()..).zip(into) {
         low[axis] = target.low as isize;

@@ -1,6 +1,6 @@
 //! Dropout: the numbers depend on an element's place in the whole value only, wherever a part of it lies.
 
-use super::elementwise::GRAIN;
+use super::broadcast::GRAIN;
 use super::index::{Integer, by_integer};
 use super::{Lowered, TensorType};
 use crate::kernel::random;

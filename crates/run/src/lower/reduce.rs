@@ -1,14 +1,15 @@
 //! Reductions over axes. The reduced axes form groups of neighbours; the last group is summed in lanes,
 //! earlier ones in order, whatever the extents of the other axes are.
 
-use super::elementwise::GRAIN;
+use super::broadcast::GRAIN;
 use super::{Lowered, TensorType};
-use crate::call::Call;
-use crate::kernel::isa::Isa;
 use crate::kernel::reduce as lanes;
+use crate::lower::call::Call;
 use crate::team::SharedMut;
+use crate::team::isa::Isa;
 use gulliver_graph::dtype::DType;
-use gulliver_graph::op::reduce::{Kind, Reduce};
+use gulliver_graph::op::reduce::Reduce;
+use gulliver_graph::spec::ReduceKind;
 
 pub(super) fn reduce(op: &Reduce, ins: &[TensorType]) -> Option<Lowered> {
     if ins[0].dtype != DType::F32 {
@@ -39,11 +40,11 @@ pub(super) fn reduce(op: &Reduce, ins: &[TensorType]) -> Option<Lowered> {
     }
 }
 
-fn row(isa: Isa, kind: Kind, x: &[f32]) -> f32 {
+fn row(isa: Isa, kind: ReduceKind, x: &[f32]) -> f32 {
     match kind {
-        Kind::Sum => lanes::sum(isa, x),
-        Kind::Max => lanes::max(isa, x),
-        Kind::Min => lanes::min(isa, x),
+        ReduceKind::Sum => lanes::sum(isa, x),
+        ReduceKind::Max => lanes::max(isa, x),
+        ReduceKind::Min => lanes::min(isa, x),
     }
 }
 
@@ -52,7 +53,7 @@ pub(super) fn over_rows(call: &Call<'_>, k: usize, work: usize, f: &(dyn Fn(std:
     if work < 2 * GRAIN { f(0..k) } else { call.team.split(k, 1, f) }
 }
 
-fn rows(kind: Kind, k: usize, r: usize) -> Lowered {
+fn rows(kind: ReduceKind, k: usize, r: usize) -> Lowered {
     Lowered::plain(move |call| {
         let isa = call.team.isa();
         let x = call.input::<f32>(0);
@@ -68,14 +69,14 @@ fn rows(kind: Kind, k: usize, r: usize) -> Lowered {
     })
 }
 
-fn columns(kind: Kind, n: usize, r: usize, k: usize) -> Lowered {
+fn columns(kind: ReduceKind, n: usize, r: usize, k: usize) -> Lowered {
     Lowered::plain(move |call| {
         let x = call.input::<f32>(0);
         let y = call.output::<f32>(0);
         let reduce = match kind {
-            Kind::Sum => lanes::sum_columns,
-            Kind::Max => lanes::max_columns,
-            Kind::Min => lanes::min_columns,
+            ReduceKind::Sum => lanes::sum_columns,
+            ReduceKind::Max => lanes::max_columns,
+            ReduceKind::Min => lanes::min_columns,
         };
         for i in 0..n {
             reduce(call.team, &x[i * r * k..(i + 1) * r * k], r, &mut y[i * k..(i + 1) * k]);
@@ -84,7 +85,7 @@ fn columns(kind: Kind, n: usize, r: usize, k: usize) -> Lowered {
     })
 }
 
-fn outer_rows(kind: Kind, o: usize, k: usize, r: usize) -> Lowered {
+fn outer_rows(kind: ReduceKind, o: usize, k: usize, r: usize) -> Lowered {
     Lowered::plain(move |call| {
         let isa = call.team.isa();
         let x = call.input::<f32>(0);

@@ -1,7 +1,7 @@
 //! Any operator on its reference kernel: operands widened to f64, results rounded to their type.
 
 use super::{Lowered, TensorType};
-use crate::call::Call;
+use crate::lower::call::Call;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::op::Op;
 use gulliver_graph::tensor::Tensor;

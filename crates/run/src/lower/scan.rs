@@ -1,7 +1,7 @@
 //! Operators along one axis whose result at a place depends on the order of its row: cumulative sums,
 //! the largest element, the largest few.
 
-use super::elementwise::{GRAIN, units};
+use super::broadcast::{GRAIN, units};
 use super::{Lowered, TensorType};
 use crate::kernel::scan;
 use crate::team::{SharedMut, share};

@@ -3,10 +3,10 @@
 
 use super::reduce::over_rows;
 use super::{Lowered, TensorType, all_f32};
-use crate::call::Call;
-use crate::kernel::isa::Isa;
 use crate::kernel::softmax as kernel;
+use crate::lower::call::Call;
 use crate::team::SharedMut;
+use crate::team::isa::Isa;
 
 /// On one row, or down the columns of a matrix this wide.
 type Forward = (fn(Isa, Option<&[f32]>, &mut [f32]), fn(Isa, Option<&[f32]>, &mut [f32], usize));

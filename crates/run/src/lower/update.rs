@@ -1,9 +1,9 @@
 //! Weight updates: hyper-parameters are read once, then weight and states are updated in one pass.
 
-use super::elementwise::ranges;
+use super::broadcast::ranges;
 use super::{Lowered, TensorType, all_f32};
-use crate::call::Call;
 use crate::kernel::update::{self, Adadelta, Adagrad, Adam, Lion, MOST, Momentum, Rmsprop, Rule, Sgd};
+use crate::lower::call::Call;
 use crate::team::SharedMut;
 use gulliver_graph::op::update_adam::UpdateAdam;
 use gulliver_graph::op::update_rmsprop::UpdateRmsprop;

@@ -2,35 +2,35 @@
 
 use super::{Lowered, TensorType, all_f32};
 use crate::kernel::conv::{self as kernel, ConvShape};
-use gulliver_graph::op::conv::{Conv, Rotation};
+use gulliver_graph::op::conv::{Conv, ConvRotation};
 
 pub(super) fn conv(op: &Conv, ins: &[TensorType], outs: &[TensorType], threads: usize) -> Option<Lowered> {
     // Whichever of x, w and y is the result, the shape is the same.
     let (x, w, y) = match op.rotation {
-        Rotation::Forward => (&ins[0], &ins[1], &outs[0]),
-        Rotation::InputGrad { .. } => (&outs[0], &ins[1], &ins[0]),
-        Rotation::WeightGrad { .. } => (&ins[0], &outs[0], &ins[1]),
+        ConvRotation::Forward => (&ins[0], &ins[1], &outs[0]),
+        ConvRotation::InputGrad { .. } => (&outs[0], &ins[1], &ins[0]),
+        ConvRotation::WeightGrad { .. } => (&ins[0], &outs[0], &ins[1]),
     };
     if !all_f32(ins) {
         return None;
     }
     let shape = shape(op, &x.shape, &w.shape, &y.shape)?;
     Some(match op.rotation {
-        Rotation::Forward => {
+        ConvRotation::Forward => {
             Lowered::with_scratch(kernel::forward_scratch_len(&shape, threads), move |call| {
                 let (x, w, y) = (call.input(0), call.input(1), call.output(0));
                 kernel::forward(call.team, &shape, x, w, y, call.scratch());
                 Ok(())
             })
         }
-        Rotation::InputGrad { .. } => {
+        ConvRotation::InputGrad { .. } => {
             Lowered::with_scratch(kernel::input_grad_scratch_len(&shape, threads), move |call| {
                 let (dy, w, dx) = (call.input(0), call.input(1), call.output(0));
                 kernel::input_grad(call.team, &shape, dy, w, dx, call.scratch());
                 Ok(())
             })
         }
-        Rotation::WeightGrad { .. } => {
+        ConvRotation::WeightGrad { .. } => {
             Lowered::with_scratch(kernel::weight_grad_scratch_len(&shape, threads), move |call| {
                 let (x, dy, dw) = (call.input(0), call.input(1), call.output(0));
                 kernel::weight_grad(call.team, &shape, x, dy, dw, call.scratch());

@@ -2,7 +2,7 @@
 //! lengths. Where somebody else has half of a core for seconds, long work is as uneven as short; where the system only
 //! interrupts for moments, it is less so the longer it takes.
 
-use crate::probe::little;
+use crate::profile::roofline::little;
 use crate::team::Team;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -83,7 +83,7 @@ impl Evenness {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gulliver_graph::random::Stream;
+    use gulliver_graph::random::RandomStream;
 
     /// When two cores have done pieces of work that take `piece(core, n)` seconds each.
     fn seen(piece: impl Fn(usize, usize) -> f64) -> Evenness {
@@ -107,7 +107,7 @@ mod tests {
         assert!(stays < 0.01, "{stays}");
         // Each is slow now and then, for half a millisecond.
         let turns = |core: usize, n: usize| {
-            let slow = Stream::new(7, core as u64, 0).below(n as u64 / 50, 3) == 0;
+            let slow = RandomStream::new(7, core as u64, 0).below(n as u64 / 50, 3) == 0;
             if slow { 2e-5 } else { 1e-5 }
         };
         let turns = seen(turns).fades().unwrap();

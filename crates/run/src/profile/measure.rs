@@ -13,12 +13,15 @@ use crate::session::{
 use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::graph::Graph;
 use gulliver_graph::work::{Load, Work};
-use gulliver_plan::devices::collectives::held_here;
 use gulliver_plan::devices::cut::{Devices, Unit, named};
-use gulliver_plan::devices::topology::{Device, Topology, Wiring};
+use gulliver_plan::document::collectives::collective_of;
+use gulliver_plan::document::collectives::held_here;
+use gulliver_plan::document::links::Links;
 use gulliver_plan::document::plan::{Act, Plan, Stream};
-use gulliver_plan::time::cost::{Curves, Links, Point};
-use gulliver_plan::time::simulate::{Span, Together, Uneven, collective_of, crowds};
+use gulliver_plan::document::timeline::Span;
+use gulliver_plan::document::topology::{Device, Topology, Wiring};
+use gulliver_plan::time::cost::{Curves, Point};
+use gulliver_plan::time::simulate::{Together, Uneven, crowds};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
@@ -425,7 +428,7 @@ fn cut_by(
     devices: Vec<SessionOptions>,
     sizes: &Bindings,
 ) -> Result<Vec<Planner>, SessionError> {
-    let unit = |options: &SessionOptions| Unit { rates: options.rates, memory: None };
+    let unit = |options: &SessionOptions| Unit { rates: options.rates, ..Unit::default() };
     let bandwidth = Links::default().from_peers;
     let machine = Devices { units: devices.iter().map(unit).collect(), bandwidth, topology: None };
     let cut = named(graph, sizes, &machine, rule)?;

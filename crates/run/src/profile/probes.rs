@@ -8,9 +8,9 @@ use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, GraphError, Role};
 use gulliver_graph::model::param::ParamValue;
-use gulliver_graph::model::{Model, model};
+use gulliver_graph::model::{Architecture, model};
 use gulliver_graph::optim::Optimizer;
-use gulliver_graph::random::{Stream, hash_name};
+use gulliver_graph::random::{RandomStream, hash_name};
 use gulliver_graph::training::{evaluation_graph, training_graph};
 use serde::Serialize;
 
@@ -106,7 +106,7 @@ impl Probe {
         evaluation_graph(self.model()?.as_ref())
     }
 
-    fn model(&self) -> Result<Box<dyn Model>, GraphError> {
+    fn model(&self) -> Result<Box<dyn Architecture>, GraphError> {
         let settings = self.settings.split_whitespace().filter_map(|setting| setting.split_once('='));
         let settings: Vec<(String, ParamValue)> = settings.map(value).collect();
         model(self.model, &settings)
@@ -144,7 +144,7 @@ fn noise(graph: &Graph, sizes: &Bindings) -> Result<Batch, GraphError> {
     for (_, _, info) in graph.inputs().filter(|(_, role, _)| *role == Role::Data) {
         let invalid = |what: String| GraphError::Invalid(format!("input `{}`: {what}", info.name));
         let shape = info.ty.bind(sizes).map_err(|e| invalid(e.to_string()))?;
-        let stream = Stream::new(0, hash_name(&info.name), 0);
+        let stream = RandomStream::new(0, hash_name(&info.name), 0);
         let elements = 0..shape.iter().product::<usize>() as u64;
         let below = if info.name == "x" { TOKENS } else { 2 };
         let data = match info.ty.dtype {

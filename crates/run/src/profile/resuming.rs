@@ -2,7 +2,7 @@
 //! then, and a core that has computed nothing for a millisecond takes a while to come up to speed.
 
 use super::measure::usual;
-use crate::probe::little;
+use crate::profile::roofline::little;
 use crate::team::Team;
 use std::sync::{Mutex, PoisonError};
 use std::thread;

@@ -5,13 +5,13 @@ use super::{Key, SessionError};
 use crate::data::Batch;
 use crate::executor::{Cpu, RunError};
 use crate::host::HostTensor;
-use crate::initial::noise;
+use crate::host::initial::noise;
 use crate::peers::Seat;
 use crate::planner::Side;
 use crate::program::Program;
+use gulliver_graph::dim::BATCH;
 use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::graph::{Graph, Origin, Role, Value};
-use gulliver_plan::step::make::BATCH;
 
 /// Feeds a program with a batch of these sizes; the number of bytes. There is a key for every member; `hyper`
 /// gives hyper-parameters of a member that are not at their defaults.

@@ -8,10 +8,10 @@ use crate::peers::{Seat, Takes};
 use crate::planner::{Part, Planner};
 use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::graph::{Graph, NodeId, Origin, Phase, Role, Value};
+use gulliver_graph::kinds::Kinds;
 use gulliver_plan::devices::pipeline::{Line, Placement, Style, pipeline, scheduled, spread, turns};
 use gulliver_plan::devices::schedule::{Device, Machine};
-use gulliver_plan::devices::topology::Site;
-use gulliver_plan::step::kind::Kinds;
+use gulliver_plan::document::topology::Site;
 use gulliver_plan::step::outline::slice_of;
 use gulliver_plan::time::cost::Rates;
 use std::collections::HashMap;
@@ -51,7 +51,7 @@ pub fn packs(
 ) -> Result<Vec<Vec<u32>>, SessionError> {
     let options = devices.first().cloned().unwrap_or_default();
     let slice = slice_of(sizes, options.partials.max(1))?;
-    if train.nodes.iter().any(|node| node.stage > 0) {
+    if train.nodes.iter().any(|node| node.objective > 0) {
         // Objectives that are trained in turn are no chain of layers: the devices are gone around once, twice, ….
         let around = (1..=most).map(|times| evenly(train, times * devices.len(), &slice, &options.rates));
         let mut all: Vec<Vec<u32>> = around.collect();

@@ -5,7 +5,7 @@ use super::Which;
 use crate::collector::Amounts;
 use crate::program::Program;
 use gulliver_graph::dim::Bindings;
-use gulliver_plan::devices::collectives::Collective;
+use gulliver_plan::document::collectives::Collective;
 use gulliver_plan::document::plan::Plan;
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -5,7 +5,7 @@ use crate::checkpoint::fingerprint;
 use crate::disk::BLOCK;
 use crate::host::HostData;
 use crate::host::HostTensor;
-use crate::test_dir::TestDir;
+use crate::scratch::ScratchDir;
 use gulliver_graph::build::Builder;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::Init;
@@ -13,7 +13,7 @@ use gulliver_graph::model::head::Head;
 use gulliver_graph::model::mlp::Mlp;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
-use gulliver_plan::step::make::Persistent;
+use gulliver_plan::document::residence::Persistent;
 
 /// Weights and states of many sizes, some changed by the forward pass.
 fn graph() -> Graph {
@@ -58,7 +58,7 @@ fn residences(graph: &Graph, tiers: &[Tier]) -> Persistent {
 
 #[test]
 fn values_are_read_and_written_wherever_they_live() {
-    let dir = TestDir::new("session-residences");
+    let dir = ScratchDir::new();
     let mut expected = None;
     for tiers in [&[Tier::Device][..], &[Tier::Host], &[Tier::Disk], &TIERS] {
         let options = SessionOptions {
@@ -109,7 +109,7 @@ fn values_are_read_and_written_wherever_they_live() {
 
 #[test]
 fn residences_beyond_a_budget_are_refused() {
-    let dir = TestDir::new("session-budgets");
+    let dir = ScratchDir::new();
     for (tier, host_memory, disk, fits) in [
         (Tier::Host, None, None, true),
         (Tier::Host, Some(1 << 20), None, false),

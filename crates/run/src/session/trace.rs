@@ -5,7 +5,7 @@ use super::Session;
 use crate::stream::Seen;
 use gulliver_plan::document::plan::Plan;
 use gulliver_plan::document::timeline;
-use gulliver_plan::time::simulate::Span;
+use gulliver_plan::document::timeline::Span;
 use std::sync::Arc;
 use std::time::Instant;
 

@@ -4,13 +4,13 @@
 use super::Session;
 use crate::checkpoint::{Described, PIECE};
 use crate::executor::RunError;
+use crate::host::initial::pieces;
 use crate::host::{HostTensor, all_finite};
-use crate::initial::pieces;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, Init, Role};
 use gulliver_plan::document::plan::Tier;
-use gulliver_plan::step::make::Residence;
+use gulliver_plan::document::residence::Residence;
 use std::collections::BTreeMap;
 
 impl Session {

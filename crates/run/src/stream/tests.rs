@@ -5,7 +5,7 @@ use crate::link::Throttle;
 use crate::lower::Kernels;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::op::exchange::{Exchange, Piece};
-use gulliver_plan::devices::topology::{Device, Topology, Wiring};
+use gulliver_plan::document::topology::{Device, Topology, Wiring};
 use std::sync::atomic::AtomicU32;
 
 /// A device behind a link of so many bytes a second.

@@ -3,7 +3,7 @@
 //! waits for another, and what members need beside weights and states is there once per lane.
 
 use super::{
-    Batch, Evaluation, Notice, Progress, Range, Resumed, Schedule, Scores, Session, SessionError, Shared,
+    Batch, Evaluation, LrSchedule, Notice, Progress, Range, Resumed, Scores, Session, SessionError, Shared,
     Sources, TrainError, TrainOptions, Training, prefetch,
 };
 use crate::checkpoint::Stored;
@@ -34,7 +34,7 @@ pub struct Lane {
 /// One job of an array.
 pub struct Member {
     /// Its learning rates.
-    pub schedule: Schedule,
+    pub schedule: LrSchedule,
     /// Its data.
     pub sources: Arc<Sources>,
     /// Its options.
@@ -80,7 +80,7 @@ pub struct Ended {
 
 impl Member {
     /// A job that begins.
-    pub fn new(schedule: Schedule, sources: Arc<Sources>, options: TrainOptions) -> Member {
+    pub fn new(schedule: LrSchedule, sources: Arc<Sources>, options: TrainOptions) -> Member {
         Member {
             schedule,
             sources,
@@ -354,7 +354,7 @@ mod tests {
     fn member(done: u64, state: State) -> Member {
         let digits = DataOptions { kind: "digits".into(), examples: Some(64), ..DataOptions::default() };
         let sources = Arc::new(Sources::new(open(&digits).unwrap(), 8, 0).unwrap());
-        let new = Member::new(Schedule::constant(), sources, TrainOptions::default());
+        let new = Member::new(LrSchedule::constant(), sources, TrainOptions::default());
         Member { done, state, ..new }
     }
 

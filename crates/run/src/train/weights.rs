@@ -3,9 +3,9 @@
 
 use super::{Best, TrainError, TrainOptions};
 use crate::checkpoint::{self, CheckpointError, Described, Stored};
-use crate::data::raw::Mapping;
+use crate::data::mapping::Mapping;
 use crate::session::{Session, SessionError};
-use gulliver_graph::schedule::Schedule;
+use gulliver_graph::lr::LrSchedule;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -33,7 +33,7 @@ pub struct Resumed {
 /// Puts a checkpoint's values into the session, and into the schedule what the checkpoint remembers of it.
 pub fn restore(
     session: &mut Session,
-    schedule: &mut Schedule,
+    schedule: &mut LrSchedule,
     checkpoint: &mut Stored,
     options: &TrainOptions,
 ) -> Result<Resumed, TrainError> {
@@ -53,7 +53,7 @@ pub fn restore(
         let way = "restore the data, or pass --changed-data to go on with it";
         return Err(TrainError::OtherMapping { path, changes: mapping_changed.join("; "), way });
     }
-    let stored: Schedule = serde_json::from_str(field("schedule")?).map_err(|_| not_ours("schedule"))?;
+    let stored: LrSchedule = serde_json::from_str(field("schedule")?).map_err(|_| not_ours("schedule"))?;
     let schedule_changed = (stored.warmup, &stored.curve) != (schedule.warmup, &schedule.curve);
     let best = match metadata.get("best") {
         Some(text) => Some(serde_json::from_str(text).map_err(|_| not_ours("best"))?),
@@ -78,7 +78,7 @@ pub fn mapping_changes(stored: &Stored, options: &TrainOptions) -> Vec<String> {
 
 /// What the metadata of a checkpoint says beside the job's identity.
 pub(super) fn progress(
-    schedule: &Schedule,
+    schedule: &LrSchedule,
     step: u64,
     best: Option<&Best>,
     evaluation_due: bool,

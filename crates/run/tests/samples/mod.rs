@@ -9,11 +9,11 @@ use gulliver_graph::op::avg_pool::AvgPool;
 use gulliver_graph::op::avg_pool_grad::AvgPoolGrad;
 use gulliver_graph::op::bilinear::{Bilinear, Stretch};
 use gulliver_graph::op::bilinear_grad::BilinearGrad;
-use gulliver_graph::op::chain::{Apply, Kept, chain, keep, sum};
 use gulliver_graph::op::concat::Concat;
 use gulliver_graph::op::contract::Contract;
 use gulliver_graph::op::cumsum::Cumsum;
 use gulliver_graph::op::dropout::Dropout;
+use gulliver_graph::op::elementwise::{Apply, ElementwiseResult, elementwise, keep, sum};
 use gulliver_graph::op::gather::Gather;
 use gulliver_graph::op::gru::Gru;
 use gulliver_graph::op::gru_grad::GruGrad;
@@ -23,8 +23,8 @@ use gulliver_graph::op::map::{Function, Map};
 use gulliver_graph::op::max_pool::MaxPool;
 use gulliver_graph::op::max_pool_grad::MaxPoolGrad;
 use gulliver_graph::op::pad::Pad;
-use gulliver_graph::op::reduce::{Kind, Reduce};
-use gulliver_graph::op::sample::{Fill, Sample, SampleInput};
+use gulliver_graph::op::reduce::Reduce;
+use gulliver_graph::op::sample::{Sample, SampleFill, SampleInput};
 use gulliver_graph::op::scatter_add::ScatterAdd;
 use gulliver_graph::op::select::Select;
 use gulliver_graph::op::slice::Slice;
@@ -32,8 +32,9 @@ use gulliver_graph::op::slice_grad::SliceGrad;
 use gulliver_graph::op::take_grad::TakeGrad;
 use gulliver_graph::op::top_k::TopK;
 use gulliver_graph::op::upsample::Upsample;
-use gulliver_graph::op::window::{PoolWindow, Target};
+use gulliver_graph::op::window::{PoolWindow, WindowTarget};
 use gulliver_graph::op::zip::{Binary, Zip};
+use gulliver_graph::spec::ReduceKind;
 
 /// The large samples.
 pub fn large() -> Vec<Sample> {
@@ -56,8 +57,9 @@ fn chains() -> Vec<Sample> {
         [] => vec![keep(3), keep(6)],
         _ => vec![keep(6), sum(5, axes), sum(6, axes)],
     };
-    let plain =
-        |axes: &[usize], shapes: [&[usize]; 3]| Sample::normal(chain(3, &steps(add), results(axes)), &shapes);
+    let plain = |axes: &[usize], shapes: [&[usize]; 3]| {
+        Sample::normal(elementwise(3, &steps(add), results(axes)), &shapes)
+    };
     let tested: [(Apply, &[usize]); 4] = [
         (Apply::Zip(Binary::Less), &[0, 1]),
         (Apply::Select, &[3, 2, 0]),
@@ -66,9 +68,12 @@ fn chains() -> Vec<Sample> {
     ];
     let tested = |axes: &[usize]| {
         let reduced = (!axes.is_empty()).then(|| sum(6, axes));
-        chain(3, &tested, [keep(3), keep(6)].into_iter().chain(reduced).collect())
+        elementwise(3, &tested, [keep(3), keep(6)].into_iter().chain(reduced).collect())
     };
-    let largest = Kept { value: 2, reduce: Some(Reduce { kind: Kind::Max, axes: vec![1], keep: true }) };
+    let largest = ElementwiseResult {
+        value: 2,
+        reduce: Some(Reduce { kind: ReduceKind::Max, axes: vec![1], keep: true }),
+    };
     let square = [(Apply::Map(Function::Square), [0].as_slice())];
     let difference: [(Apply, &[usize]); 1] = [(Apply::Zip(Binary::Sub), &[0, 1])];
     vec![
@@ -86,8 +91,8 @@ fn chains() -> Vec<Sample> {
         Sample::normal(tested(&[]), &[&[60, 200], &[60, 1], &[60, 200]]),
         Sample::normal(tested(&[0]), &[&[60, 200], &[60, 200], &[]]),
         Sample::normal(tested(&[1]), &[&[60, 200], &[200], &[60, 1]]),
-        Sample::normal(chain(2, &difference, vec![keep(2), largest]), &[&[30, 1500], &[30, 1]]),
-        Sample::normal(chain(1, &square, vec![sum(1, &[0, 1])]), &[&[30, 1501]]),
+        Sample::normal(elementwise(2, &difference, vec![keep(2), largest]), &[&[30, 1500], &[30, 1]]),
+        Sample::normal(elementwise(1, &square, vec![sum(1, &[0, 1])]), &[&[30, 1501]]),
         Sample::normal(Zip(Binary::GreaterEqual), &[&[90, 200], &[90, 1]]),
         Sample::normal(Zip(Binary::Mul), &[&[90, 20, 11], &[20, 1]]),
         Sample::normal(Map(Function::Relu), &[&[50_000]]),
@@ -115,8 +120,8 @@ fn products() -> Vec<Sample> {
 fn pools() -> Vec<Sample> {
     let window = vec![PoolWindow { kernel: 3, stride: 2, low: 1, high: 1 }; 2];
     let (x, y): ([usize; 4], [usize; 4]) = ([2, 3, 40, 50], [2, 3, 20, 25]);
-    let into = vec![Target { low: 1, size: x[2].into() }, Target { low: 1, size: x[3].into() }];
-    let few = |shape: &[usize]| SampleInput { fill: Fill::Below(3), ..SampleInput::normal(shape) };
+    let into = vec![WindowTarget { low: 1, size: x[2].into() }, WindowTarget { low: 1, size: x[3].into() }];
+    let few = |shape: &[usize]| SampleInput { fill: SampleFill::Below(3), ..SampleInput::normal(shape) };
     let back = MaxPoolGrad { window: window.clone(), into: into.clone() };
     let (rows, columns) = (Stretch::new(2), Stretch::new(3));
     vec![

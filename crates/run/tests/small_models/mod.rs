@@ -5,7 +5,7 @@ use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, Role};
 use gulliver_graph::model::ModelRow;
 use gulliver_graph::model::param::ParamValue;
-use gulliver_graph::random::{Stream, hash_name};
+use gulliver_graph::random::{RandomStream, hash_name};
 use gulliver_run::data::Batch;
 use gulliver_run::host::{HostData, HostTensor};
 
@@ -39,7 +39,7 @@ pub fn data(graph: &Graph, sizes: &Bindings) -> Batch {
     let inputs = graph.inputs().filter(|(_, role, _)| *role == Role::Data);
     let fields = inputs.map(|(_, _, info)| {
         let shape = info.ty.bind(sizes).unwrap();
-        let stream = Stream::new(3, hash_name(&info.name), 0);
+        let stream = RandomStream::new(3, hash_name(&info.name), 0);
         let elements = 0..shape.iter().product::<usize>() as u64;
         let data = match info.ty.dtype {
             DType::F32 => HostData::F32(elements.map(|i| stream.normal_at(i)).collect()),

@@ -3,14 +3,14 @@
 
 use crate::oracle::page::{first_of_each, seconds};
 use crate::report::table::{Column, render};
-use crate::report::units;
-use gulliver_plan::oracle::closed::{Estimate, Oracle};
-use gulliver_plan::oracle::cluster::Cluster;
-use gulliver_plan::oracle::mixed::Way;
-use gulliver_plan::oracle::rank::epoch_cost;
-use gulliver_plan::oracle::setting::Setting;
-use gulliver_plan::oracle::words::{explained, legend};
-use gulliver_plan::oracle::workload::Workload;
+use crate::units;
+use gulliver_oracle::closed::{Estimate, Oracle};
+use gulliver_oracle::cluster::Cluster;
+use gulliver_oracle::mixed::Way;
+use gulliver_oracle::rank::epoch_cost;
+use gulliver_oracle::setting::Setting;
+use gulliver_oracle::words::{explained, legend};
+use gulliver_oracle::workload::Workload;
 use std::fmt::Write as _;
 use std::time::Duration;
 

@@ -1,15 +1,16 @@
 //! `gulliver oracle MODEL --jobs 32`: many jobs of the same shape, fused to arrays, side by side, or one after the
 //! other.
 
-use super::super::{CommandError, write_file};
+use crate::error::Error;
+use crate::files::write_file;
 use crate::oracle::jobs_page::page;
 use crate::oracle::page::seconds;
 use crate::report::table::{Column, render};
-use crate::report::units;
-use gulliver_plan::oracle::array::{Shared, Sharing, share};
-use gulliver_plan::oracle::cluster::Cluster;
-use gulliver_plan::oracle::setting::Setting;
-use gulliver_plan::oracle::workload::Workload;
+use crate::units;
+use gulliver_oracle::array::{Shared, Sharing, share};
+use gulliver_oracle::cluster::Cluster;
+use gulliver_oracle::setting::Setting;
+use gulliver_oracle::workload::Workload;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::Path;
@@ -20,7 +21,7 @@ const LEGEND: &str = "\narray: jobs fused into one whose operators work on all o
                       processes at once\n";
 
 /// What is asked.
-pub struct Asked<'a> {
+pub struct JobsQuestion<'a> {
     /// As the user named the model.
     pub name: &'a str,
     /// The model.
@@ -40,8 +41,8 @@ pub struct Asked<'a> {
 }
 
 /// Answers for every number of devices; `about` is what it is about, in lines.
-pub fn run(asked: &Asked, about: &[String]) -> Result<(), CommandError> {
-    let Asked { workload, cluster, setting, jobs, .. } = *asked;
+pub fn run(asked: &JobsQuestion, about: &[String]) -> Result<(), Error> {
+    let JobsQuestion { workload, cluster, setting, jobs, .. } = *asked;
     let mut scales: Vec<(u32, Vec<Shared>)> = Vec::new();
     for &devices in asked.devices {
         scales.push((devices, share(workload, cluster, devices, jobs, setting)?));

@@ -1,8 +1,8 @@
 //! `gulliver plan --explain`: why values are kept, recomputed or moved, with equal layers summed up in one line.
 
 use super::{place, time, word};
-use crate::command::CommandError;
-use crate::report::units;
+use crate::error::Error;
+use crate::units;
 use gulliver_graph::graph::Graph;
 use gulliver_plan::document::plan::{Choice, Decision, Plan, Tier};
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ struct Group {
 }
 
 /// Why values with `part` in their name are where they are.
-pub fn explain(graph: &Graph, plan: &Plan, part: &str) -> Result<String, CommandError> {
+pub fn explain(graph: &Graph, plan: &Plan, part: &str) -> Result<String, Error> {
     let mut decided: BTreeMap<usize, Vec<&Decision>> = BTreeMap::new();
     for decision in &plan.decisions {
         decided.entry(decision.value.index()).or_default().push(decision);
@@ -84,7 +84,7 @@ pub fn explain(graph: &Graph, plan: &Plan, part: &str) -> Result<String, Command
         }
     }
     if groups.is_empty() {
-        return Err(CommandError::Unknown(format!("--explain {part}: no value has that in its name")));
+        return Err(Error::Invalid(format!("--explain {part}: no value has that in its name")));
     }
     let mut text = String::new();
     for (alike, group) in &groups {

@@ -1,32 +1,33 @@
 //! Whole sweeps with a runner that only pretends, killed between any two things it does.
 
-use super::super::run::Listener;
+use super::super::run::NewsListener;
 use super::*;
-use crate::sweep::report::csv;
 use crate::sweep::search::tests::sweep;
+use crate::sweep::trials::csv;
 use crate::test_dir::TestDir;
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 /// Comes to a loss that the learning rate, seed and fold decide, and dies after so many news.
 struct Pretender {
     left: u64,
     /// Every rung it ended.
-    ended: Vec<Place>,
+    ended: Vec<RungId>,
 }
 
-impl Runner for Pretender {
-    fn run(&mut self, wave: &[Rung], news: &mut Listener<'_>) -> Result<(), SweepError> {
-        for (rung, Rung { place, job, from, to, dir, .. }) in wave.iter().enumerate() {
+impl RungRunner for Pretender {
+    fn run(&mut self, wave: &[TrialRung], news: &mut NewsListener<'_>) -> Result<(), Error> {
+        for (rung, TrialRung { place, job, from, to, dir, .. }) in wave.iter().enumerate() {
             for step in (from + 1).min(*to)..=*to {
                 if self.left == 0 {
-                    return Err(SweepError::Output(io::Error::other("killed")));
+                    return Err(Error::Output(io::Error::other("killed")));
                 }
                 self.left -= 1;
                 let run = job.train.seed as f64 + 0.1 * job.data.options.fold as f64;
                 let loss = (job.optimizer.lr - 0.3).abs() + run / step as f64;
                 let metrics = BTreeMap::from([("loss".to_string(), loss)]);
                 if step < *to {
-                    news(News::Evaluated { rung, step, metrics: &metrics })?;
+                    news(RungNews::Evaluated { rung, step, metrics: &metrics })?;
                     continue;
                 }
                 let checkpoints = dir.join("checkpoints");
@@ -35,22 +36,22 @@ impl Runner for Pretender {
                 fs::write(dir.join("job.toml"), job.to_toml()).unwrap();
                 let fails = job.optimizer.lr > 0.8;
                 let outcome = match fails {
-                    true => Outcome::Failed { reason: "too fast".into() },
-                    false => Outcome::Done { step, metrics, seconds: 0.0 },
+                    true => RungOutcome::Failed { reason: "too fast".into() },
+                    false => RungOutcome::Done { step, metrics, seconds: 0.0 },
                 };
                 self.ended.push(*place);
-                news(News::Ended { rung, outcome })?;
+                news(RungNews::Ended { rung, outcome })?;
             }
         }
         Ok(())
     }
 }
 
-fn drive_on(sweep: &Sweep, dir: &Path, left: u64) -> (Result<bool, SweepError>, Vec<Place>) {
-    let mut store = Store::open(dir, sweep).unwrap();
+fn drive_on(sweep: &Sweep, dir: &Path, left: u64) -> (Result<bool, Error>, Vec<RungId>) {
+    let mut store = StudyStore::open(dir, sweep).unwrap();
     let mut runner = Pretender { left, ended: Vec::new() };
     let stop = AtomicBool::new(false);
-    let result = drive(sweep, dir, &mut store, &mut runner, &stop, &mut |_| Ok(()));
+    let result = drive(sweep, dir, &mut store, &mut runner, &stop, &mut |_| ControlFlow::Continue(()));
     (result, runner.ended)
 }
 
@@ -106,11 +107,11 @@ fn a_trial_is_worth_the_mean_of_its_folds() {
     let sweep = sweep("drive-folds", "algorithm = 'grid'\nfolds = 3\nset = ['train.steps=1']", space);
     let dir = TestDir::new("drive-folds");
     drive_on(&sweep, &dir, u64::MAX).0.unwrap();
-    let records = Store::open(&dir, &sweep).unwrap().records().unwrap();
+    let records = StudyStore::open(&dir, &sweep).unwrap().records().unwrap();
     let values: Vec<&Vec<f64>> = records.iter().map(|record| &record.last().unwrap().1).collect();
     assert_eq!(values[1], &[0.0, 0.1, 0.2]);
     assert_eq!((best(&sweep, &records).unwrap().number, values[0].len()), (1, 3));
-    let table = crate::sweep::report::table(&sweep, &records, 10);
+    let table = crate::sweep::trials::table(&sweep, &records, 10);
     let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(rows[0][..5], ["trial", "state", "steps", "loss", "spread"]);
     assert_eq!(rows[1][..5], ["1", "complete", "1", "0.1000", "0.1000"]);
@@ -126,13 +127,15 @@ fn runs_that_nobody_needs_are_removed() {
     fs::create_dir_all(&leftover).unwrap();
     drive_on(&sweep, &dir, u64::MAX).0.unwrap();
     let runs: Vec<PathBuf> = fs::read_dir(dir.join("trials")).unwrap().map(|e| e.unwrap().path()).collect();
-    let store = Store::open(&dir, &sweep).unwrap();
+    let store = StudyStore::open(&dir, &sweep).unwrap();
     let records = store.records().unwrap();
     let best = best(&sweep, &records).unwrap();
     assert_eq!(runs, [run_dir(&dir, best.number, 0)]);
     assert_eq!(csv(&sweep, &records).lines().count(), 13);
-    let nearest =
-        records.iter().filter(|r| r.state == State::Complete).map(|r| (r.point["optimizer.lr"] - 0.3).abs());
+    let nearest = records
+        .iter()
+        .filter(|r| r.state == TrialState::Complete)
+        .map(|r| (r.point["optimizer.lr"] - 0.3).abs());
     assert_eq!((best.point["optimizer.lr"] - 0.3).abs(), nearest.fold(f64::INFINITY, f64::min));
 }
 

@@ -1,18 +1,21 @@
 //! The `[space]` section of a sweep file: parameters, their values, and the conditions on which they exist.
 
 use super::{MOST_TRIALS, section};
-use crate::job::error::one_line;
+use crate::error::{FieldOrigin, JobError, one_line};
+use crate::job::JobValue;
 use crate::job::fields::Fields;
 use crate::job::tree::{self, Section};
-use crate::job::{JobError, Origin, Value};
-use crate::sweep::space::{Condition, Kind, LARGEST, Parameter, Space};
+use crate::sweep::space::{Condition, LARGEST, Parameter, ParameterKind, SearchSpace};
 use gulliver_graph::hyper::{ANY, POSITIVE};
 use gulliver_graph::nearest::suggestion;
 use std::path::Path;
 use toml::de::{DeTable, DeValue};
 
 /// Parameters as `"optimizer.lr" = {…}` or below `[space.optimizer]`.
-pub(super) fn read_space(content: &DeTable<'_>, at: &dyn Fn(usize) -> Origin) -> Result<Space, JobError> {
+pub(super) fn read_space(
+    content: &DeTable<'_>,
+    at: &dyn Fn(usize) -> FieldOrigin,
+) -> Result<SearchSpace, JobError> {
     let mut found: Vec<(Parameter, Vec<Wanted>)> = Vec::new();
     for (key, value) in tree::in_order(content) {
         let name = key.get_ref().to_string();
@@ -33,8 +36,8 @@ pub(super) fn read_space(content: &DeTable<'_>, at: &dyn Fn(usize) -> Origin) ->
 /// A condition as it is written.
 struct Wanted {
     field: String,
-    values: Vec<Value>,
-    origin: Origin,
+    values: Vec<JobValue>,
+    origin: FieldOrigin,
 }
 
 const KINDS: [&str; 4] = ["choice", "uniform", "log-uniform", "integer"];
@@ -42,8 +45,8 @@ const KINDS: [&str; 4] = ["choice", "uniform", "log-uniform", "integer"];
 fn read_parameter(
     field: String,
     value: &DeValue<'_>,
-    origin: Origin,
-    at: &dyn Fn(usize) -> Origin,
+    origin: FieldOrigin,
+    at: &dyn Fn(usize) -> FieldOrigin,
 ) -> Result<(Parameter, Vec<Wanted>), JobError> {
     let name = format!("space.{field}");
     let wrong = |problem: String| JobError { origin: origin.clone(), field: one_line(&name), problem };
@@ -65,18 +68,18 @@ fn read_parameter(
     Ok((Parameter { field, kind, when: Vec::new(), points, origin }, wanted))
 }
 
-fn choice(value: Value) -> Result<Kind, String> {
-    let Value::List(values) = value else { return Err("must be a list of values".into()) };
+fn choice(value: JobValue) -> Result<ParameterKind, String> {
+    let JobValue::List(values) = value else { return Err("must be a list of values".into()) };
     if values.is_empty() {
         return Err("has no values to choose from".into());
     }
     if let Some(i) = (1..values.len()).find(|&i| values[..i].contains(&values[i])) {
         return Err(format!("has {} twice", one_line(&values[i].to_string())));
     }
-    Ok(Kind::Choice(values))
+    Ok(ParameterKind::Choice(values))
 }
 
-fn read_kind(mut section: Section) -> Result<(Kind, Option<u64>), JobError> {
+fn read_kind(mut section: Section) -> Result<(ParameterKind, Option<u64>), JobError> {
     let given: Vec<&str> =
         KINDS.into_iter().filter(|kind| section.entries.iter().any(|(key, _)| key == kind)).collect();
     let [kind] = given[..] else {
@@ -107,16 +110,16 @@ fn read_kind(mut section: Section) -> Result<(Kind, Option<u64>), JobError> {
     };
     let points = fields.whole("points", 1, MOST_TRIALS as u64)?;
     let kind = match kind {
-        "choice" => choice(chosen.unwrap_or(Value::List(Vec::new()))).map_err(|p| wrong(&fields, &p))?,
+        "choice" => choice(chosen.unwrap_or(JobValue::List(Vec::new()))).map_err(|p| wrong(&fields, &p))?,
         "uniform" => {
             let pair = fields.real_pair("uniform", ANY)?;
             let [low, high] = ends(&fields, pair)?;
-            Kind::Uniform { low, high }
+            ParameterKind::Uniform { low, high }
         }
         "log-uniform" => {
             let pair = fields.real_pair("log-uniform", POSITIVE)?;
             let [low, high] = ends(&fields, pair)?;
-            Kind::LogUniform { low, high }
+            ParameterKind::LogUniform { low, high }
         }
         _ => {
             let log = fields.flag("log")?.unwrap_or(false);
@@ -131,7 +134,7 @@ fn read_kind(mut section: Section) -> Result<(Kind, Option<u64>), JobError> {
             if log && step != 1 {
                 return Err(fields.error("step", origin, "does not go with log = true".into()));
             }
-            Kind::Integer { low, high, step, log }
+            ParameterKind::Integer { low, high, step, log }
         }
     };
     fields.finish()?;
@@ -139,7 +142,7 @@ fn read_kind(mut section: Section) -> Result<(Kind, Option<u64>), JobError> {
 }
 
 /// `when = { optimizer.name = "sgd" }`, with one value or a list of them.
-fn read_conditions(value: &DeValue<'_>, origin: &Origin, name: &str) -> Result<Vec<Wanted>, JobError> {
+fn read_conditions(value: &DeValue<'_>, origin: &FieldOrigin, name: &str) -> Result<Vec<Wanted>, JobError> {
     let wrong = |problem: String| JobError {
         origin: origin.clone(),
         field: one_line(&format!("{name}.when")),
@@ -160,7 +163,7 @@ fn read_conditions(value: &DeValue<'_>, origin: &Origin, name: &str) -> Result<V
     }
     let read = |(field, value): (String, &DeValue<'_>)| {
         let values = match tree::convert(value).map_err(wrong)? {
-            Value::List(values) => values,
+            JobValue::List(values) => values,
             value => vec![value],
         };
         Ok(Wanted { field, values, origin: origin.clone() })
@@ -169,7 +172,7 @@ fn read_conditions(value: &DeValue<'_>, origin: &Origin, name: &str) -> Result<V
 }
 
 /// Parameters behind those their conditions name, otherwise as written.
-fn in_order_of_conditions(mut found: Vec<(Parameter, Vec<Wanted>)>) -> Result<Space, JobError> {
+fn in_order_of_conditions(mut found: Vec<(Parameter, Vec<Wanted>)>) -> Result<SearchSpace, JobError> {
     let fields: Vec<String> = found.iter().map(|(parameter, _)| parameter.field.clone()).collect();
     if let Some(i) = (1..fields.len()).find(|&i| fields[..i].contains(&fields[i])) {
         let origin = found[i].0.origin.clone();
@@ -179,7 +182,7 @@ fn in_order_of_conditions(mut found: Vec<(Parameter, Vec<Wanted>)>) -> Result<Sp
             problem: "is there twice".into(),
         });
     }
-    let mut space = Space::default();
+    let mut space = SearchSpace::default();
     while !found.is_empty() {
         let known = |wanted: &Wanted| space.parameter(&wanted.field).is_some();
         let Some(index) = found.iter().position(|(_, wanted)| wanted.iter().all(known)) else {
@@ -197,7 +200,7 @@ fn in_order_of_conditions(mut found: Vec<(Parameter, Vec<Wanted>)>) -> Result<Sp
         let (mut parameter, wanted) = found.remove(index);
         for Wanted { field, values, origin } in wanted {
             let kind = &space.parameter(&field).expect("known").kind;
-            let code = |value: &Value| {
+            let code = |value: &JobValue| {
                 kind.code(value).ok_or_else(|| JobError {
                     origin: origin.clone(),
                     field: format!("space.{}.when", parameter.field),

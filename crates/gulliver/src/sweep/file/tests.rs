@@ -22,7 +22,7 @@ fn defaults_and_every_form() {
     let error = parse(&dir, text, &[]).unwrap_err().to_string();
     assert!(error.ends_with("--set train.batch=8: train.batch is in the space; take it out there to set it"));
     let sweep = parse(&dir, &text.replace("train.batch=8", "train.partials=1"), &[]).unwrap();
-    assert_eq!((sweep.algorithm, sweep.trials, sweep.goal), (Algorithm::Random, 32, Goal::Maximize));
+    assert_eq!((sweep.algorithm, sweep.trials, sweep.goal), (SearchAlgorithm::Random, 32, Goal::Maximize));
     assert_eq!((sweep.seed, sweep.repeats, sweep.top(), &*sweep.name), (0, 1, 1, "s"));
     let fields: Vec<&str> = sweep.space.parameters.iter().map(|p| p.field.as_str()).collect();
     let expected = ["optimizer.name", "optimizer.momentum", "model.sizes", "train.batch", "train.clip_norm"];
@@ -162,6 +162,6 @@ fn some_impossible_values_are_not_a_mistake_of_the_file() {
     let dir = TestDir::new("sweep-possible");
     let text = "[sweep]\njob = 'job.toml'\n[space]\ntrain.batch = [8, -1]\n";
     let sweep = parse(&dir, text, &[]).unwrap();
-    assert!(sweep.job(&Point::from([("train.batch".into(), 0.0)]), 0).is_ok());
-    assert!(sweep.job(&Point::from([("train.batch".into(), 1.0)]), 0).is_err());
+    assert!(sweep.job(&TrialPoint::from([("train.batch".into(), 0.0)]), 0).is_ok());
+    assert!(sweep.job(&TrialPoint::from([("train.batch".into(), 1.0)]), 0).is_err());
 }

@@ -1,6 +1,6 @@
 //! Real trainings of a very small job: rung by rung as at once, and which jobs go together.
 
-use super::super::array::Arrays;
+use super::super::array::ArrayRunner;
 use super::*;
 use crate::test_dir::TestDir;
 use std::sync::Arc;
@@ -15,31 +15,31 @@ fn job(sets: &[&str]) -> Job {
     Job::parse(JOB, "job.toml", &sets).unwrap_or_else(|e| panic!("{e}"))
 }
 
-fn rung(trial: u64, sets: &[&str], from: u64, to: u64, dir: &Path) -> Rung {
-    let place = Place { trial, repeat: 0, level: 1 };
-    Rung { place, job: job(sets), from, to, end: 9, dir: dir.join(trial.to_string()) }
+fn rung(trial: u64, sets: &[&str], from: u64, to: u64, dir: &Path) -> TrialRung {
+    let place = RungId { trial, repeat: 0, level: 1 };
+    TrialRung { place, job: job(sets), from, to, end: 9, dir: dir.join(trial.to_string()) }
 }
 
 /// Ends of rungs, and steps at which evaluations were told.
-fn run(wave: &[Rung]) -> (Vec<Outcome>, Vec<u64>) {
+fn run(wave: &[TrialRung]) -> (Vec<RungOutcome>, Vec<u64>) {
     let (mut ends, mut steps) = (Vec::new(), Vec::new());
     let stop = Arc::new(AtomicBool::new(false));
-    let mut listener = |news: News<'_>| {
+    let mut listener = |news: RungNews<'_>| {
         match news {
-            News::Ended { outcome, .. } => ends.push(outcome),
-            News::Evaluated { step, .. } => steps.push(step),
-            News::Step { .. } => {}
+            RungNews::Ended { outcome, .. } => ends.push(outcome),
+            RungNews::Evaluated { step, .. } => steps.push(step),
+            RungNews::Step { .. } => {}
         }
         Ok(())
     };
-    Arrays::new(stop).run(wave, &mut listener).unwrap();
+    ArrayRunner::new(stop).run(wave, &mut listener).unwrap();
     (ends, steps)
 }
 
-fn metrics(outcome: &Outcome) -> (u64, BTreeMap<String, f64>) {
+fn metrics(outcome: &RungOutcome) -> (u64, BTreeMap<String, f64>) {
     match outcome {
-        Outcome::Done { step, metrics, .. } => (*step, metrics.clone()),
-        Outcome::Failed { reason } => panic!("{reason}"),
+        RungOutcome::Done { step, metrics, .. } => (*step, metrics.clone()),
+        RungOutcome::Failed { reason } => panic!("{reason}"),
     }
 }
 
@@ -65,7 +65,7 @@ fn rung_by_rung_is_as_at_once() {
 fn members_with_clipping_limits_of_their_own_end_as_alone() {
     let dir = TestDir::new("run-clipped");
     let limits = ["train.clip_norm=0.01", "train.clip_norm=0.1", "train.clip_norm=5"];
-    let all: Vec<Rung> = (0..3).map(|i| rung(i, &[limits[i as usize]], 0, 9, &dir)).collect();
+    let all: Vec<TrialRung> = (0..3).map(|i| rung(i, &[limits[i as usize]], 0, 9, &dir)).collect();
     let together = run(&all).0;
     let saved = |trial: u64| {
         fs::read(checkpoint::step_path(&dir.join(trial.to_string()).join("checkpoints"), 9)).unwrap()
@@ -86,7 +86,7 @@ fn members_with_class_weights_of_their_own_end_as_alone() {
         "train.class_weights=[9, 1, 1, 1, 1, 1, 1, 1]",
         "train.seed=0",
     ];
-    let all: Vec<Rung> = (0..3).map(|i| rung(i, &[weights[i as usize]], 0, 9, &dir)).collect();
+    let all: Vec<TrialRung> = (0..3).map(|i| rung(i, &[weights[i as usize]], 0, 9, &dir)).collect();
     run(&all);
     let saved = |trial: u64| {
         let path = checkpoint::step_path(&dir.join(trial.to_string()).join("checkpoints"), 9);
@@ -109,7 +109,7 @@ fn what_cannot_be_trained_says_why() {
     ];
     let ends = run(&wave).0;
     for (outcome, expected) in ends.iter().zip(["train.batch: ", "does not fit: ", "is not finite"]) {
-        let Outcome::Failed { reason } = outcome else { panic!("{outcome:?}") };
+        let RungOutcome::Failed { reason } = outcome else { panic!("{outcome:?}") };
         assert!(reason.contains(expected), "{reason}");
     }
     assert_eq!(metrics(&ends[3]).0, 3);
@@ -121,16 +121,16 @@ fn asked_to_stop_it_ends_nothing() {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = stop.clone();
     let mut ended = 0;
-    let mut listener = |news: News<'_>| {
+    let mut listener = |news: RungNews<'_>| {
         match news {
-            News::Step { step: 2, .. } => flag.store(true, Ordering::Relaxed),
-            News::Ended { .. } => ended += 1,
+            RungNews::Step { step: 2, .. } => flag.store(true, Ordering::Relaxed),
+            RungNews::Ended { .. } => ended += 1,
             _ => {}
         }
         Ok(())
     };
     let wave = [rung(0, &[], 0, 9, &dir), rung(1, &[], 0, 9, &dir)];
-    Arrays::new(stop).run(&wave, &mut listener).unwrap();
+    ArrayRunner::new(stop).run(&wave, &mut listener).unwrap();
     assert_eq!(ended, 0);
     let saved = checkpoint::list(&dir.join("0").join("checkpoints")).unwrap();
     assert!(matches!(saved[..], [(1..=3, _)]), "{saved:?}");
@@ -138,7 +138,7 @@ fn asked_to_stop_it_ends_nothing() {
 
 #[test]
 fn jobs_that_differ_in_fed_numbers_are_built_once() {
-    let mut shapes = Shapes::default();
+    let mut shapes = JobShapes::default();
     let mut built = Vec::new();
     for sets in [
         &[][..],
@@ -175,7 +175,7 @@ fn jobs_with_one_graph_and_shapes_go_together() {
         rung(10, &["train.clip_value=0.1"], 0, 9, &dir),
         rung(11, &["train.clip_norm=3"], 0, 9, &dir),
     ];
-    let groups = groups(&wave, &mut Shapes::default());
+    let groups = groups(&wave, &mut JobShapes::default());
     let members: Vec<&[usize]> = groups.iter().map(|g| &g.rungs[..]).collect();
     assert_eq!(members, [&[0, 1, 3][..], &[2, 7], &[4], &[5], &[6], &[8], &[9, 11], &[10]]);
     assert!(groups.iter().enumerate().all(|(i, group)| group.problem.is_some() == (i == 5)));

@@ -1,5 +1,5 @@
-//! What to train next, as a function of the sweep and of everything finished so far. Nothing here trains,
-//! waits or remembers: asked again with the same history, it asks for the same.
+//! The next trials to train, as a pure function of the sweep and of all results so far: the same history gives the same
+//! proposals.
 
 pub mod asha;
 pub mod grid;
@@ -7,21 +7,21 @@ pub mod hyperband;
 pub mod random;
 pub mod tpe;
 
-use super::file::{Algorithm, Sweep};
-use super::space::Point;
+use super::file::{SearchAlgorithm, Sweep};
+use super::space::TrialPoint;
 use std::collections::BTreeMap;
 
-/// Trials that are asked for at once where nothing has to be waited for.
+/// Trials of a wave of the algorithms that need no results.
 pub const WAVE: u64 = 256;
 
-/// What is known of a trial.
+/// A trial as the search sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trial {
-    /// Its place in the space.
-    pub point: Point,
-    /// What it came to by length trained; less is better. A length of [`Sweep::top`] is all of it.
+    /// Its point in the search space.
+    pub point: TrialPoint,
+    /// Its score by length trained; lower is better. [`Sweep::top`] is the whole length.
     pub scores: BTreeMap<u64, f64>,
-    /// Whether it cannot go on.
+    /// Whether it failed.
     pub failed: bool,
 }
 
@@ -30,9 +30,9 @@ pub struct Trial {
 pub struct Ask {
     /// Its number; new if it is the number of trials known.
     pub trial: u64,
-    /// Its place in the space.
-    pub point: Point,
-    /// How long to train it in all; [`Sweep::top`] is to the end.
+    /// Its point in the search space.
+    pub point: TrialPoint,
+    /// The length to train it to; [`Sweep::top`] is the whole length.
     pub level: u64,
 }
 
@@ -40,20 +40,20 @@ pub struct Ask {
 /// was asked for is finished or has failed.
 pub fn next(sweep: &Sweep, trials: &[Trial]) -> Vec<Ask> {
     match sweep.algorithm {
-        Algorithm::Grid => grid::next(sweep, trials),
-        Algorithm::Random => random::next(sweep, trials),
-        Algorithm::Hyperband => hyperband::next(sweep, trials),
-        Algorithm::Asha => asha::next(sweep, trials),
-        Algorithm::Tpe => tpe::next(sweep, trials),
+        SearchAlgorithm::Grid => grid::next(sweep, trials),
+        SearchAlgorithm::Random => random::next(sweep, trials),
+        SearchAlgorithm::Hyperband => hyperband::next(sweep, trials),
+        SearchAlgorithm::Asha => asha::next(sweep, trials),
+        SearchAlgorithm::Tpe => tpe::next(sweep, trials),
     }
 }
 
-/// How much training the whole sweep is thought to need, in jobs trained to their end.
+/// Expected training of the whole sweep, in jobs trained to their end.
 pub fn work(sweep: &Sweep) -> f64 {
     let top = sweep.top() as f64;
     match sweep.algorithm {
-        Algorithm::Hyperband => hyperband::work(sweep) / top,
-        Algorithm::Asha => asha::work(sweep) / top,
+        SearchAlgorithm::Hyperband => hyperband::work(sweep) / top,
+        SearchAlgorithm::Asha => asha::work(sweep) / top,
         _ => sweep.trials as f64,
     }
 }

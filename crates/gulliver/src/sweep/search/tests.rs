@@ -16,7 +16,7 @@ pub fn sweep(name: &str, settings: &str, space: &str) -> Sweep {
 const LINE: &str = "optimizer.lr = { uniform = [0.001, 1] }";
 
 /// Runs a sweep on a function of point and length; nothing is a failure.
-fn simulate(sweep: &Sweep, f: &dyn Fn(&Point, u64) -> Option<f64>) -> Vec<Trial> {
+fn simulate(sweep: &Sweep, f: &dyn Fn(&TrialPoint, u64) -> Option<f64>) -> Vec<Trial> {
     let mut trials: Vec<Trial> = Vec::new();
     loop {
         let asks = next(sweep, &trials);
@@ -148,7 +148,7 @@ const PLANE: &str = "optimizer.lr = { log-uniform = [1e-5, 1] }\ndata.validation
     optimizer.momentum = { uniform = [0, 0.99], when = { optimizer.name = 'sgd' } }";
 
 /// A valley around one rate; one optimizer is much better, and its own parameter matters.
-fn valley(point: &Point) -> f64 {
+fn valley(point: &TrialPoint) -> f64 {
     let rate = (point["optimizer.lr"].log10() + 2.5).powi(2);
     let width = (point["train.batch"].log2() - 4.0).powi(2) / 4.0;
     let momentum = point.get("optimizer.momentum").map_or(2.0, |m| 4.0 * (m - 0.9).powi(2));
@@ -156,7 +156,7 @@ fn valley(point: &Point) -> f64 {
 }
 
 /// Many small hollows in one large bowl.
-fn hollows(point: &Point) -> f64 {
+fn hollows(point: &TrialPoint) -> f64 {
     let x = point["optimizer.lr"].log10() + 2.0;
     let y = 4.0 * (point["data.validation"] - 0.3);
     let one = |x: f64| x * x + 0.3 * (1.0 - (6.0 * x).cos());
@@ -164,7 +164,7 @@ fn hollows(point: &Point) -> f64 {
 }
 
 /// A narrow bent canyon.
-fn canyon(point: &Point) -> f64 {
+fn canyon(point: &TrialPoint) -> f64 {
     let x = point["optimizer.lr"].log10() / 2.0 + 1.0;
     let y = 2.0 * point["data.validation"];
     (1.0 - x).powi(2) + 5.0 * (y - x * x).powi(2)
@@ -172,7 +172,7 @@ fn canyon(point: &Point) -> f64 {
 
 #[test]
 fn tpe_finds_more_than_chance() {
-    type Function = fn(&Point) -> f64;
+    type Function = fn(&TrialPoint) -> f64;
     let functions: [(&str, Function, f64); 3] =
         [("valley", valley, 0.6), ("hollows", hollows, 0.6), ("canyon", canyon, 0.8)];
     for (name, f, share) in functions {

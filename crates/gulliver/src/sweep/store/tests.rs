@@ -9,8 +9,8 @@ const SPACE: &str = "optimizer.name = ['sgd', 'adamw']\noptimizer.lr = { log-uni
     optimizer.momentum = { uniform = [0, 0.9], when = { optimizer.name = 'sgd' } }\n\
     train.batch = { integer = [2, 31], step = 4 }\ntrain.partials = { integer = [1, 2], log = true }";
 
-fn done(step: u64, loss: f64) -> Outcome {
-    Outcome::Done { step, metrics: BTreeMap::from([("loss".to_string(), loss)]), seconds: 1.0 }
+fn done(step: u64, loss: f64) -> RungOutcome {
+    RungOutcome::Done { step, metrics: BTreeMap::from([("loss".to_string(), loss)]), seconds: 1.0 }
 }
 
 #[test]
@@ -19,8 +19,8 @@ fn what_is_written_is_found_again() {
     let sweep = sweep("store-again", "algorithm = 'asha'\nrungs = 2\nrepeats = 2", SPACE);
     let asks: Vec<Ask> =
         (0..4).map(|trial| Ask { trial, point: sweep.space.random(0, trial), level: 1 }).collect();
-    let place = |trial, repeat, level| Place { trial, repeat, level };
-    let mut store = Store::open(&dir, &sweep).unwrap();
+    let place = |trial, repeat, level| RungId { trial, repeat, level };
+    let mut store = StudyStore::open(&dir, &sweep).unwrap();
     store.begin(&sweep.space, &asks).unwrap();
     assert_eq!(store.pending().unwrap().len(), 8);
     assert_eq!(store.pending().unwrap()[1], place(0, 1, 1));
@@ -32,23 +32,23 @@ fn what_is_written_is_found_again() {
     assert!(store.records().unwrap()[0].rungs.is_empty());
     store.finish(place(0, 1, 1), &done(10, 2.0)).unwrap();
     store.finish(place(1, 0, 1), &done(10, 1.0)).unwrap();
-    store.finish(place(1, 1, 1), &Outcome::Failed { reason: "does not \"fit\"".into() }).unwrap();
+    store.finish(place(1, 1, 1), &RungOutcome::Failed { reason: "does not \"fit\"".into() }).unwrap();
     store.finish(place(2, 0, 1), &done(10, f64::NAN)).unwrap();
     store
-        .finish(place(2, 1, 1), &Outcome::Done { step: 10, metrics: BTreeMap::new(), seconds: 0.0 })
+        .finish(place(2, 1, 1), &RungOutcome::Done { step: 10, metrics: BTreeMap::new(), seconds: 0.0 })
         .unwrap();
     store.finish(place(3, 0, 1), &done(10, 4.0)).unwrap();
     drop(store);
 
-    let mut store = Store::open(&dir, &sweep).unwrap();
+    let mut store = StudyStore::open(&dir, &sweep).unwrap();
     assert_eq!(store.pending().unwrap(), [place(3, 1, 1)]);
     let records = store.records().unwrap();
     for (record, ask) in records.iter().zip(&asks) {
         assert_eq!((record.number, &record.point), (ask.trial, &ask.point));
     }
     assert_eq!(records[0].rungs, BTreeMap::from([(1, (10, vec![1.0, 2.0]))]));
-    let states: Vec<State> = records.iter().map(|r| r.state).collect();
-    assert_eq!(states, [State::Running, State::Failed, State::Failed, State::Running]);
+    let states: Vec<TrialState> = records.iter().map(|r| r.state).collect();
+    assert_eq!(states, [TrialState::Running, TrialState::Failed, TrialState::Failed, TrialState::Running]);
     let reasons: Vec<Option<&str>> = records.iter().map(|r| r.reason.as_deref()).collect();
     assert_eq!(reasons, [None, Some("does not \"fit\""), Some("loss is NaN after 10 steps"), None]);
     let trials = history(&records, Goal::Maximize);
@@ -62,8 +62,8 @@ fn what_is_written_is_found_again() {
     }
     store.close().unwrap();
     let records = store.records().unwrap();
-    let states: Vec<(State, Option<f64>)> = records.iter().map(|r| (r.state, r.value())).collect();
-    assert_eq!((states[0], states[3]), ((State::Complete, Some(0.5)), (State::Pruned, Some(5.0))));
+    let states: Vec<(TrialState, Option<f64>)> = records.iter().map(|r| (r.state, r.value())).collect();
+    assert_eq!((states[0], states[3]), ((TrialState::Complete, Some(0.5)), (TrialState::Pruned, Some(5.0))));
     let curve: Vec<(u64, u64, f64)> = store
         .curves()
         .unwrap()
@@ -103,27 +103,27 @@ fn optuna_agrees(dir: &Path) {
 fn one_at_a_time() {
     let dir = TestDir::new("store-lock");
     let sweep = sweep("store-lock", "", SPACE);
-    let first = Store::open(&dir, &sweep).unwrap();
-    let error = Store::open(&dir, &sweep).err().unwrap().to_string();
+    let first = StudyStore::open(&dir, &sweep).unwrap();
+    let error = StudyStore::open(&dir, &sweep).err().unwrap().to_string();
     let expected = format!("process {} is working on this sweep", std::process::id());
     assert!(error.contains(&expected), "{error}");
-    assert!(Store::read(&dir, &sweep).unwrap().unwrap().records().unwrap().is_empty());
+    assert!(StudyStore::read(&dir, &sweep).unwrap().unwrap().records().unwrap().is_empty());
     drop(first);
-    Store::open(&dir, &sweep).unwrap();
+    StudyStore::open(&dir, &sweep).unwrap();
 }
 
 #[test]
 fn another_sweep_is_refused() {
     let dir = TestDir::new("store-other");
     let one = sweep("store-one", "trials = 3", SPACE);
-    assert!(Store::read(&dir, &one).unwrap().is_none());
-    Store::open(&dir, &one).unwrap();
+    assert!(StudyStore::read(&dir, &one).unwrap().is_none());
+    StudyStore::open(&dir, &one).unwrap();
     let other = sweep("store-two", "trials = 4", SPACE);
-    let error = Store::open(&dir, &other).err().unwrap().to_string();
+    let error = StudyStore::open(&dir, &other).err().unwrap().to_string();
     assert!(error.contains("made by a sweep with trials = 3, this one has trials = 4"), "{error}");
     for bytes in ["", "not a database, but long enough to look at: ............................"] {
         std::fs::write(study_path(&dir), bytes).unwrap();
-        let opened = Store::read(&dir, &one);
+        let opened = StudyStore::read(&dir, &one);
         assert!(opened.is_err(), "{bytes}");
     }
 }

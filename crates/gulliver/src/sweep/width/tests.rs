@@ -19,7 +19,7 @@ fn prepared(sets: &[String]) -> (Job, Prepared) {
     (job, prepared)
 }
 
-fn width(sets: &[String]) -> Result<Width, CommandError> {
+fn width(sets: &[String]) -> Result<ArrayWidth, Error> {
     let (job, prepared) = prepared(sets);
     choose(&job, &prepared.graphs, (MEMBERS, 3), &Speeds::for_job(&job, None), None)
 }

@@ -3,7 +3,7 @@
 
 use super::Room;
 use crate::step::lifetime::Lifetimes;
-use crate::step::outline::profile;
+use crate::step::lifetime::profile;
 use crate::step::script::{Act, Script, What};
 use gulliver_graph::graph::{Graph, Node, Phase};
 
@@ -49,11 +49,12 @@ pub fn put_off(graph: &Graph, (script, life): (&Script, &Lifetimes), room: &Room
         met: 0.0,
         order: Vec::with_capacity(script.acts.len()),
     };
-    let (mut stage, mut updating) = (0, false);
+    let (mut objective, mut updating) = (0, false);
     for t in 0..script.acts.len() {
         if let Some(node) = walk.node(t) {
-            let begins = node.phase == Phase::Update && !updating || node.stage != stage;
-            (stage, updating) = (node.stage, node.phase == Phase::Update || updating && node.stage == stage);
+            let begins = node.phase == Phase::Update && !updating || node.objective != objective;
+            (objective, updating) =
+                (node.objective, node.phase == Phase::Update || updating && node.objective == objective);
             if begins {
                 walk.release_all();
             }

@@ -1,15 +1,14 @@
 //! A graph with the sizes of one input put in: shapes, specs and readers, settled once for all that is tried.
 
 use super::{CutError, Objective};
-use crate::step::kind::Kinds;
 use gulliver_graph::dim::{Bindings, Dim, DimError};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, Origin, Phase, Role, Value};
+use gulliver_graph::kinds::Kinds;
 use gulliver_graph::op::Op;
-use gulliver_graph::op::chain::Apply;
-use gulliver_graph::op::reduce::Kind;
+use gulliver_graph::op::elementwise::Apply;
 use gulliver_graph::op::zip::Binary;
-use gulliver_graph::spec::{AxisId, Combine, Index, Reduce, Spec};
+use gulliver_graph::spec::{AxisId, Combine, Index, ReduceKind, Spec};
 
 /// A graph and all that follows from the sizes of its input.
 #[derive(Debug)]
@@ -125,7 +124,7 @@ impl<'a> Bound<'a> {
         let points: f64 = extents.iter().map(|&e| e as f64).product();
         // Parts of other results than sums of f32 are not put together again.
         let adds = |(how, v): (&Combine, &Value)| {
-            let sum = *how == Combine::Reduce(Reduce::Sum) && self.graph.ty(*v).dtype == DType::F32;
+            let sum = *how == Combine::Reduce(ReduceKind::Sum) && self.graph.ty(*v).dtype == DType::F32;
             sum || matches!(how, Combine::Concat(_))
         };
         let cuts = spec.cuts().into_iter().filter(|cut| cut.outputs.iter().zip(&node.outs).all(adds));
@@ -158,15 +157,15 @@ fn takes_partial_sums(op: &Op) -> bool {
     let additive = |f: &Binary| matches!(f, Binary::Add | Binary::Sub);
     match op {
         Op::Reshape(_) | Op::Transpose(_) | Op::Expand(_) | Op::Slice(_) | Op::SliceGrad(_) => true,
-        Op::Reduce(reduce) => reduce.kind == Kind::Sum,
+        Op::Reduce(reduce) => reduce.kind == ReduceKind::Sum,
         Op::Zip(zip) => additive(&zip.0),
-        Op::Chain(chain) => {
+        Op::Elementwise(chain) => {
             let steps = chain.steps.iter().all(|s| matches!(&s.apply, Apply::Zip(f) if additive(f)));
-            steps && chain.reduction().is_none_or(|r| r.kind == Kind::Sum)
+            steps && chain.reduction().is_none_or(|r| r.kind == ReduceKind::Sum)
         }
         _ => false,
     }
 }
 
 /// The only partial results that are taken through operators unreduced.
-pub(crate) const SUMS: Reduce = Reduce::Sum;
+pub(crate) const SUMS: ReduceKind = ReduceKind::Sum;

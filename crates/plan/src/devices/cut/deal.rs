@@ -53,7 +53,7 @@ fn made_in(graph: &Graph, v: Value) -> (Phase, u32) {
     match graph.value(v).origin {
         Origin::Node { node, .. } => {
             let node = &graph.nodes[node.index()];
-            (node.phase, node.stage)
+            (node.phase, node.objective)
         }
         Origin::Input(_) => (Phase::Forward, 0),
     }
@@ -119,11 +119,11 @@ impl Device {
         op: Op,
         ins: Vec<Value>,
         (name, ty): (String, Type),
-        (phase, stage): (Phase, u32),
+        (phase, objective): (Phase, u32),
     ) -> Value {
         let origin = Origin::Node { node: NodeId(0), output: 0 };
         let out = self.value(ValueInfo { name, ty, origin });
-        self.push(Node { op, ins, outs: vec![out], phase, stage });
+        self.push(Node { op, ins, outs: vec![out], phase, objective });
         out
     }
 }
@@ -278,7 +278,7 @@ impl<'a> Dealer<'a> {
         }
         let mut ins: Vec<Vec<Value>> = vec![Vec::new(); self.devices.len()];
         for (v, need) in node.ins.iter().zip(needs) {
-            let local = self.fetch(*v, need, (node.phase, node.stage))?;
+            let local = self.fetch(*v, need, (node.phase, node.objective))?;
             ins.iter_mut().zip(local).for_each(|(ins, v)| ins.push(v));
         }
         for (d, ins) in ins.into_iter().enumerate() {
@@ -296,7 +296,7 @@ impl<'a> Dealer<'a> {
                     local
                 })
                 .collect();
-            device.push(Node { op, ins, outs, phase: node.phase, stage: node.stage });
+            device.push(Node { op, ins, outs, phase: node.phase, objective: node.objective });
         }
         Ok(())
     }

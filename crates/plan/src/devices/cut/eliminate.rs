@@ -332,10 +332,10 @@ fn least(var: usize, scope: &[usize], factors: &[Factor], domains: &[usize]) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gulliver_graph::random::Stream;
+    use gulliver_graph::random::RandomStream;
 
     fn random(seed: u64, variables: usize, factors: usize) -> Problem {
-        let s = Stream::new(seed, 1, 0);
+        let s = RandomStream::new(seed, 1, 0);
         let mut at = 0..;
         let mut next = |n: usize| s.below(at.next().unwrap(), n as u64) as usize;
         let domains: Vec<usize> = (0..variables).map(|_| 1 + next(4)).collect();

@@ -2,7 +2,7 @@
 //! follow. Whoever is faster gets more to do, and the first level is over the slowest links.
 
 use super::{Level, Unit, primes};
-use crate::devices::topology::{Site, Topology};
+use crate::document::topology::{Site, Topology};
 
 /// Some devices, in their order.
 #[derive(Clone, Debug, PartialEq)]
@@ -136,11 +136,11 @@ fn divisor(a: u64, b: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::devices::topology::{Device, Wiring};
+    use crate::document::topology::{Device, Wiring};
     use crate::time::cost::Rates;
 
     fn of_speeds(speeds: &[f64]) -> Devices {
-        let unit = |s: &f64| Unit { rates: Rates { flops: s * 1e9, ..Rates::default() }, memory: None };
+        let unit = |s: &f64| Unit { rates: Rates { flops: s * 1e9, ..Rates::default() }, ..Unit::default() };
         Devices { units: speeds.iter().map(unit).collect(), ..Devices::new(0) }
     }
 

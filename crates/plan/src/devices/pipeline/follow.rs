@@ -14,10 +14,10 @@ pub fn spread(
 ) -> Vec<u32> {
     let mut pack_of = vec![0; graph.nodes.len()];
     let mut before = 0;
-    for stage in 0..objectives(graph) {
+    for objective in 0..objectives(graph) {
         let forward = |id: &usize| {
             let node = &graph.nodes[*id];
-            node.stage == stage && node.phase == Phase::Forward
+            node.objective == objective && node.phase == Phase::Forward
         };
         let forward: Vec<usize> = (0..graph.nodes.len()).filter(forward).collect();
         let cuts = cuts(graph, &forward, packs.max(1), &seconds, &bytes);
@@ -30,7 +30,7 @@ pub fn spread(
 }
 
 fn objectives(graph: &Graph) -> u32 {
-    graph.nodes.iter().map(|node| node.stage + 1).max().unwrap_or(1)
+    graph.nodes.iter().map(|node| node.objective + 1).max().unwrap_or(1)
 }
 
 /// Where forward nodes are cut, as indices into them.
@@ -79,15 +79,15 @@ fn cuts(
 /// Puts backward and update nodes where their weights, or else what they read of the forward pass, are;
 /// forward nodes stay. Gradients never go back to a later pack, and nothing leaves the packs of its objective.
 pub fn follow(graph: &Graph, mut pack_of: Vec<u32>) -> Vec<u32> {
-    (0..objectives(graph)).for_each(|stage| follow_one(graph, stage, &mut pack_of));
+    (0..objectives(graph)).for_each(|objective| follow_one(graph, objective, &mut pack_of));
     pack_of
 }
 
-fn follow_one(graph: &Graph, stage: u32, pack_of: &mut [u32]) {
-    let of_stage = || graph.nodes.iter().enumerate().filter(|(_, node)| node.stage == stage);
+fn follow_one(graph: &Graph, objective: u32, pack_of: &mut [u32]) {
+    let of_objective = || graph.nodes.iter().enumerate().filter(|(_, node)| node.objective == objective);
     // What another objective made is as good as an input.
     let maker = |v: Value| match graph.value(v).origin {
-        Origin::Node { node, .. } => Some(node.index()).filter(|&m| graph.nodes[m].stage == stage),
+        Origin::Node { node, .. } => Some(node.index()).filter(|&m| graph.nodes[m].objective == objective),
         Origin::Input(_) => None,
     };
     let weight = |v: Value| match graph.value(v).origin {
@@ -97,7 +97,7 @@ fn follow_one(graph: &Graph, stage: u32, pack_of: &mut [u32]) {
     // Weights are where they are first read, states where their weight is.
     let mut residence: HashMap<Value, u32> = HashMap::new();
     let mut readers: HashMap<Value, Vec<u32>> = HashMap::new();
-    for (id, node) in of_stage().filter(|(_, n)| n.phase == Phase::Forward) {
+    for (id, node) in of_objective().filter(|(_, n)| n.phase == Phase::Forward) {
         for v in &node.ins {
             if weight(*v) {
                 residence.entry(*v).or_insert(pack_of[id]);
@@ -112,16 +112,19 @@ fn follow_one(graph: &Graph, stage: u32, pack_of: &mut [u32]) {
         graph.nodes[id].ins.iter().filter_map(|v| near(v).or(residence.get(v).copied())).max()
     };
     let mut gradient_of: HashMap<Value, u32> = HashMap::new();
-    for (id, node) in of_stage().filter(|(_, n)| n.phase == Phase::Update) {
+    for (id, node) in of_objective().filter(|(_, n)| n.phase == Phase::Update) {
         if let Some(pack) = weight(id) {
             node.ins.iter().filter(|v| maker(**v).is_some()).for_each(|v| {
                 gradient_of.insert(*v, pack);
             });
         }
     }
-    let last =
-        of_stage().filter(|(_, n)| n.phase == Phase::Forward).map(|(id, _)| pack_of[id]).max().unwrap_or(0);
-    for (id, node) in of_stage() {
+    let last = of_objective()
+        .filter(|(_, n)| n.phase == Phase::Forward)
+        .map(|(id, _)| pack_of[id])
+        .max()
+        .unwrap_or(0);
+    for (id, node) in of_objective() {
         let made = |phase: Phase| {
             let makers = node.ins.iter().filter_map(move |v| maker(*v));
             makers.filter(move |&m| graph.nodes[m].phase == phase)

@@ -56,7 +56,7 @@ fn objectives(lines: &[Line], placement: &Placement) -> Vec<Range<u32>> {
     let mut objectives: BTreeMap<u32, Range<u32>> = BTreeMap::new();
     for (node, pack) in lines.iter().flat_map(|line| line.graph.nodes.iter().zip(&line.pack_of)) {
         if let Some(pack) = *pack {
-            let packs = objectives.entry(node.stage).or_insert(pack..pack + 1);
+            let packs = objectives.entry(node.objective).or_insert(pack..pack + 1);
             *packs = packs.start.min(pack)..packs.end.max(pack + 1);
         }
     }

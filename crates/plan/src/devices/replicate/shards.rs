@@ -51,10 +51,10 @@ pub fn sharded(
         return Ok(Sharded { graph: graph.clone(), boxes: Vec::new() });
     }
     let mut r = Replica::new(graph, rank, ranks, partials);
-    let stages = graph.nodes.iter().map(|node| node.stage as usize + 1).max().unwrap_or(0);
-    let mut forward_ends = vec![0; stages];
+    let objectives = graph.nodes.iter().map(|node| node.objective as usize + 1).max().unwrap_or(0);
+    let mut forward_ends = vec![0; objectives];
     let forward = graph.nodes.iter().enumerate().filter(|(_, node)| node.phase == Phase::Forward);
-    forward.for_each(|(id, node)| forward_ends[node.stage as usize] = id);
+    forward.for_each(|(id, node)| forward_ends[node.objective as usize] = id);
     r.shards = Some(Shards { keep, parts: HashMap::new(), wholes: HashMap::new(), forward_ends });
     let passing = |v: Value| graph.carries.iter().any(|(input, next)| *input == v && graph.repeats(*next));
     let mut boxes = Vec::new();
@@ -123,7 +123,7 @@ pub fn evaluating(
             pieces: Vec::new(),
         };
         let (ins, outs) = (vec![own], vec![Value(own.0 + 1)]);
-        others.nodes.push(Node { op: op.into(), ins, outs, phase: Phase::Forward, stage: 0 });
+        others.nodes.push(Node { op: op.into(), ins, outs, phase: Phase::Forward, objective: 0 });
     }
     Ok(others)
 }
@@ -157,14 +157,14 @@ impl Replica<'_> {
         node: Node,
         adding: &mut Adding,
     ) -> Result<(), ReplicateError> {
-        let (phase, stage, outs) = (node.phase, node.stage as usize, node.outs.clone());
+        let (phase, objective, outs) = (node.phase, node.objective as usize, node.outs.clone());
         if phase == Phase::Update {
             return self.update(node);
         }
         self.with_wholes(node);
         outs.into_iter().for_each(|v| self.tell(v));
         // No gradient waits for the others of its pass.
-        let ended = self.shards.as_ref().is_some_and(|shards| id > shards.forward_ends[stage]);
+        let ended = self.shards.as_ref().is_some_and(|shards| id > shards.forward_ends[objective]);
         if ended {
             let there = |v: &&Value| made(self.from, **v).0 as usize <= id + 1;
             let there = adding.values.iter().take_while(there).count();
@@ -176,31 +176,31 @@ impl Replica<'_> {
     /// A node that reads all of every operand.
     fn with_wholes(&mut self, mut node: Node) {
         for v in &mut node.ins {
-            *v = self.whole(*v, node.phase, node.stage);
+            *v = self.whole(*v, node.phase, node.objective);
         }
         self.push(node);
     }
 
     /// All of a value, put together in this phase unless it was before.
-    fn whole(&mut self, v: Value, phase: Phase, stage: u32) -> Value {
+    fn whole(&mut self, v: Value, phase: Phase, objective: u32) -> Value {
         let Some(shape) = self.part_of(v).cloned() else { return v };
         let shards = self.shards.as_ref().expect("there are parts");
         // What belongs to a partial cannot serve the update.
         let kept = shards
             .wholes
-            .get(&(v, stage, Phase::Forward))
+            .get(&(v, objective, Phase::Forward))
             .filter(|_| shards.keep && phase == Phase::Backward);
-        if let Some(known) = kept.or(shards.wholes.get(&(v, stage, phase))) {
+        if let Some(known) = kept.or(shards.wholes.get(&(v, objective, phase))) {
             return *known;
         }
         let (dtype, d) = (self.to.ty(v).dtype, widest(&shape).expect("it is divided"));
-        let all = self.put_together(v, dtype, &shape, d, (phase, stage));
-        self.shards.as_mut().expect("there are parts").wholes.insert((v, stage, phase), all);
+        let all = self.put_together(v, dtype, &shape, d, (phase, objective));
+        self.shards.as_mut().expect("there are parts").wholes.insert((v, objective, phase), all);
         all
     }
 
     /// This device's share of a value.
-    fn part(&mut self, v: Value, own: &[Range<usize>], stage: u32) -> Value {
+    fn part(&mut self, v: Value, own: &[Range<usize>], objective: u32) -> Value {
         if self.part_of(v).is_some() {
             return v;
         }
@@ -210,7 +210,7 @@ impl Replica<'_> {
         let (start, len) = (own[axis].start, Dim::from(own[axis].len()));
         let (name, mut part) = (self.to.value(v).name.clone(), ty);
         part.shape[axis] = len.clone();
-        self.add(Slice { axis, start, len, step: 1 }.into(), vec![v], name, part, stage)
+        self.add(Slice { axis, start, len, step: 1 }.into(), vec![v], name, part, objective)
     }
 
     /// An update, of this device's share if it goes element by element.
@@ -222,7 +222,7 @@ impl Replica<'_> {
         let own = self.kept(&shape).expect("it is divided");
         for v in &mut node.ins {
             if self.to.ty(*v).rank() > 0 {
-                *v = self.part(*v, &own, node.stage);
+                *v = self.part(*v, &own, node.objective);
             }
         }
         node.op = op;
@@ -270,7 +270,7 @@ impl Replica<'_> {
     /// Has everyone know a loss before anything is updated.
     fn tell(&mut self, v: Value) {
         let Origin::Node { node, .. } = self.from.value(v).origin else { return };
-        let Node { phase, stage, .. } = self.from.nodes[node.index()];
+        let Node { phase, objective, .. } = self.from.nodes[node.index()];
         let ty = self.from.ty(v);
         let losses =
             self.from.outputs.iter().filter(|(name, o)| *o == v && name.rsplit('.').next() == Some("loss"));
@@ -280,28 +280,28 @@ impl Replica<'_> {
         }
         let piece = |from| Piece { add: from > 0, ..Piece::all(from, &[]) };
         let pieces = (0..self.ranks).map(piece).collect();
-        let all = self.meet(v, ty.dtype, Vec::new(), pieces, (phase, stage));
+        let all = self.meet(v, ty.dtype, Vec::new(), pieces, (phase, objective));
         self.to.outputs.extend(losses.into_iter().map(|name| (name, all)));
     }
 
     /// Outputs are whole, and what is carried is as large as where it lives.
     fn ends(&mut self) {
-        let stage = |r: &Self, v: Value| match r.to.value(v).origin {
-            Origin::Node { node, .. } => r.to.nodes[node.index()].stage,
+        let objective = |r: &Self, v: Value| match r.to.value(v).origin {
+            Origin::Node { node, .. } => r.to.nodes[node.index()].objective,
             Origin::Input(_) => 0,
         };
         for i in 0..self.to.outputs.len() {
             let v = self.to.outputs[i].1;
-            self.to.outputs[i].1 = self.whole(v, Phase::Update, stage(self, v));
+            self.to.outputs[i].1 = self.whole(v, Phase::Update, objective(self, v));
         }
         for i in 0..self.to.carries.len() {
             let (input, next) = self.to.carries[i];
             self.to.carries[i].1 = match self.part_of(input).cloned() {
                 Some(shape) => {
                     let own = self.kept(&shape).expect("it is divided");
-                    self.part(next, &own, stage(self, next))
+                    self.part(next, &own, objective(self, next))
                 }
-                None => self.whole(next, Phase::Update, stage(self, next)),
+                None => self.whole(next, Phase::Update, objective(self, next)),
             };
         }
     }

@@ -5,12 +5,12 @@ mod assign;
 mod measure;
 
 use super::{Chain, ScheduleError};
-use crate::step::kind::Kinds;
-use crate::step::make::BATCH;
-use crate::step::order::Readers;
+use crate::step::readers::Readers;
 use crate::time::cost::Rates;
+use gulliver_graph::dim::BATCH;
 use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::graph::{Graph, Origin, Phase, Role, Value};
+use gulliver_graph::kinds::Kinds;
 
 /// A graph as a chain. A sample of the chain is the input the sizes describe: one partial of a job's batch.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,7 +34,7 @@ pub fn linearise(
     host: &Rates,
     most: usize,
 ) -> Result<Linear, ScheduleError> {
-    if graph.nodes.iter().any(|node| node.stage > 0) {
+    if graph.nodes.iter().any(|node| node.objective > 0) {
         return Err(ScheduleError::SeveralObjectives);
     }
     if !graph.nodes.iter().any(|node| node.phase == Phase::Backward) {

@@ -343,14 +343,18 @@ mod tests {
 
     #[test]
     fn what_was_not_measured_is_taken_for_what_is_most_like_it() {
-        let curves = curves(&[("chain add exp", 1e6, 1.0), ("chain add", 1e6, 0.25), ("conv 2d", 1e6, 7.0)]);
+        let curves = curves(&[
+            ("elementwise add exp", 1e6, 1.0),
+            ("elementwise add", 1e6, 0.25),
+            ("conv 2d", 1e6, 7.0),
+        ]);
         for (family, seconds) in [
-            ("chain add exp", Some(1.0)),
-            ("chain add exp reduced", Some(1.0)),
-            ("chain add tanh", Some(0.5)),
-            ("chain mul", Some(0.5)),
-            ("chain", Some(0.5)),
-            ("chains", None),
+            ("elementwise add exp", Some(1.0)),
+            ("elementwise add exp reduced", Some(1.0)),
+            ("elementwise add tanh", Some(0.5)),
+            ("elementwise mul", Some(0.5)),
+            ("elementwise", Some(0.5)),
+            ("elementwises", None),
             ("conv", Some(7.0)),
             ("exchange", None),
         ] {

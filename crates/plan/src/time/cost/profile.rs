@@ -1,7 +1,8 @@
 //! How fast one machine was measured to be: its kernels in several ways of using it, its links, and what more
 //! threads bring.
 
-use super::{Curves, Links};
+use super::Curves;
+use crate::document::links::Links;
 use serde::{Deserialize, Serialize};
 
 /// What so many threads reach together.

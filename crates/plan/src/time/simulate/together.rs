@@ -2,12 +2,15 @@
 //! [`simulate`](super::simulate); at a collective all wait for the last to come and leave together; and whatever
 //! passes a link takes turns with all else that does.
 
-use super::{ADDED, Ran, Timing, moved, per_byte, tier, with_collective};
-use crate::devices::collectives::held_here;
-use crate::devices::topology::booking::{Booking, Transfer};
-use crate::devices::topology::{Site, Topology};
+use super::{ADDED, Ran, Timing, per_byte, tier};
+use crate::document::collectives::held_here;
+use crate::document::collectives::with_collective;
+use crate::document::ledger::Ledger;
+use crate::document::links::Links;
 use crate::document::plan::{Act, Place, Plan, STREAMS, Stream, Tier};
-use crate::time::cost::Links;
+use crate::document::timeline::Span;
+use crate::document::topology::booking::{Booking, Transfer};
+use crate::document::topology::{Site, Topology};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, NodeId};
 use serde::Serialize;
@@ -57,21 +60,6 @@ pub struct LinkUse {
     pub bytes: u64,
     /// Seconds it is at work.
     pub busy: f64,
-}
-
-/// A step of a device and when it is at work.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Span {
-    /// The device.
-    pub device: u32,
-    /// The stream.
-    pub stream: Stream,
-    /// Index of the step in the plan.
-    pub step: u32,
-    /// Seconds from the beginning; a collective begins when everybody has come.
-    pub start: f64,
-    /// Seconds from the beginning.
-    pub end: f64,
 }
 
 /// Devices that would wait for ever.
@@ -299,7 +287,7 @@ struct State {
 impl State {
     fn new(rank: &RankPlan) -> State {
         State {
-            timing: Timing { moved: moved(rank.plan), ..Timing::default() },
+            timing: Timing { moved: Ledger::of(rank.plan), ..Timing::default() },
             free: [0.0; STREAMS.len()],
             done: vec![f64::NAN; rank.plan.steps.len()],
             waiting: Default::default(),

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::data::options::KINDS;
-use crate::data::scratch::Scratch;
+use crate::scratch::ScratchDir;
 
 fn of(kind: &str) -> DataOptions {
     DataOptions { kind: kind.into(), ..DataOptions::default() }
@@ -35,7 +35,7 @@ fn every_kind_is_known_and_says_what_it_needs() {
 
 #[test]
 fn folds_of_every_kind_are_parts_of_its_training_examples() {
-    let dir = Scratch::new();
+    let dir = ScratchDir::new();
     let rows: String = (0..50).map(|i| format!("{i},{},word {i}\n", i % 3)).collect();
     let table = dir.write("t.csv", format!("a,y,t\n{rows}").as_bytes());
     let numbers: String = (0..50).map(|i| format!("{i},{}\n", i % 3)).collect();
@@ -94,7 +94,7 @@ fn folds_of_every_kind_are_parts_of_its_training_examples() {
 
 #[test]
 fn text_parts_do_not_overlap_and_share_characters() {
-    let dir = Scratch::new();
+    let dir = ScratchDir::new();
     let content: String = ('a'..='z').chain('A'..='Z').collect();
     let path = dir.write("t.txt", content.as_bytes());
     let options = DataOptions {
@@ -123,7 +123,7 @@ fn text_parts_do_not_overlap_and_share_characters() {
 
 #[test]
 fn tables_are_standardised_by_the_training_part() {
-    let dir = Scratch::new();
+    let dir = ScratchDir::new();
     let rows: String = (0..100).map(|i| format!("{i},{}\n", i % 3)).collect();
     let path = dir.write("t.csv", format!("a,y\n{rows}").as_bytes());
     let options = DataOptions { path: Some(path), label_column: Some("y".into()), ..of("csv") };
@@ -151,8 +151,8 @@ fn augmentation_wraps_the_training_part() {
     assert!(open(&DataOptions { augment: true, ..of("blobs") }).is_err());
 }
 
-/// Files of every kind that is read from files: options that open them, and the file that is read for batches.
-fn on_disk(dir: &Scratch) -> Vec<(DataOptions, std::path::PathBuf)> {
+/// Writes files of every kind. Returns the options that open them and the file that batches read.
+fn on_disk(dir: &ScratchDir) -> Vec<(DataOptions, std::path::PathBuf)> {
     let with = |kind: &str, path: &Path| DataOptions {
         path: Some(path.into()),
         label_column: Some("y".into()),
@@ -198,7 +198,7 @@ fn on_disk(dir: &Scratch) -> Vec<(DataOptions, std::path::PathBuf)> {
     all.push((DataOptions { labels: Some(z.clone()), ..with("npy", &x) }, z));
     let image = png("images/a/1.png");
     ["images/a/2.png", "images/b/3.png", "images/b/4.png"].into_iter().for_each(|name| drop(png(name)));
-    let folder = dir.0.join("images");
+    let folder = dir.join("images");
     all.push((with("images", &folder), image));
     let table = dir.write("t.csv", format!("a,y\n{}", "1,p\n2,q\n".repeat(20)).as_bytes());
     all.push((with("csv", &table), table));
@@ -209,7 +209,7 @@ fn on_disk(dir: &Scratch) -> Vec<(DataOptions, std::path::PathBuf)> {
 
 #[test]
 fn a_file_that_is_cut_off_during_the_run_is_an_error() {
-    let dir = Scratch::new();
+    let dir = ScratchDir::new();
     let files = on_disk(&dir);
     for (kind, _, used) in KINDS.iter().filter(|(_, _, used)| used.contains(&"path")) {
         assert!(files.iter().any(|(options, _)| options.kind == *kind), "{kind} {used:?}");
@@ -240,8 +240,8 @@ fn a_file_that_is_cut_off_during_the_run_is_an_error() {
 
 #[test]
 fn what_is_no_regular_file_is_refused_before_it_is_opened() {
-    let dir = Scratch::new();
-    let pipe = dir.0.join("pipe.png");
+    let dir = ScratchDir::new();
+    let pipe = dir.join("pipe.png");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     for (options, _) in on_disk(&dir) {
         let piped = match options.kind.as_str() {
@@ -266,19 +266,19 @@ fn what_is_no_regular_file_is_refused_before_it_is_opened() {
         }
     }
     // Among images, a pipe is left out.
-    let images = DataOptions { path: Some(dir.0.join("images")), validation: 0.0, ..of("images") };
-    std::fs::rename(&pipe, dir.0.join("images/a/pipe.png")).unwrap();
+    let images = DataOptions { path: Some(dir.join("images")), validation: 0.0, ..of("images") };
+    std::fs::rename(&pipe, dir.join("images/a/pipe.png")).unwrap();
     let train = open(&images).unwrap().0;
     assert_eq!((train.len(), train.info().notes.len()), (4, 1));
-    std::fs::remove_file(dir.0.join("images/a/1.png")).unwrap();
-    std::fs::rename(dir.0.join("images/a/pipe.png"), dir.0.join("images/a/1.png")).unwrap();
+    std::fs::remove_file(dir.join("images/a/1.png")).unwrap();
+    std::fs::rename(dir.join("images/a/pipe.png"), dir.join("images/a/1.png")).unwrap();
     let message = train.batch(&[0]).unwrap_err().to_string();
     assert!(message.contains("1.png: is not a regular file"), "{message}");
 }
 
 #[test]
 fn info_tells_what_was_learned_of_the_part_at_hand() {
-    let dir = Scratch::new();
+    let dir = ScratchDir::new();
     for (options, _) in on_disk(&dir) {
         let (train, validation) = open(&options).unwrap();
         let (info, held) = (train.info(), validation.unwrap().info());

@@ -159,7 +159,7 @@ impl Dealer<'_> {
         holds: &[Region],
         wanted: &[Region],
         sources: &[Vec<(usize, bool)>],
-        (phase, stage): (Phase, u32),
+        (phase, objective): (Phase, u32),
     ) -> Vec<Value> {
         let info = self.bound.graph.value(v);
         let dtype = info.ty.dtype;
@@ -205,7 +205,7 @@ impl Dealer<'_> {
             let ranks = ranks.clone();
             let op = Exchange { collective, rank: d as u32, ranks, dtype, shape, pieces };
             let named = (info.name.clone(), ty);
-            met.push(self.devices[d].add(op.into(), vec![values[d]], named, (phase, stage)));
+            met.push(self.devices[d].add(op.into(), vec![values[d]], named, (phase, objective)));
         }
         met
     }

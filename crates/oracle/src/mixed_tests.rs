@@ -1,0 +1,149 @@
+//! The mixed cut against single ways, against trying everything, and against what is known of networks.
+
+use crate::closed::{Estimate, Oracle, estimate, order};
+use crate::cluster::Cluster;
+use crate::from_graph::from_graph;
+use crate::hardware::Precision;
+use crate::mixed::Way;
+use crate::published;
+use crate::setting::{Setting, Software};
+use crate::strategy::{Cut, Recompute, Strategy};
+use crate::tests::close;
+use crate::transformer::Transformer;
+use crate::workload::Workload;
+use gulliver_graph::dim::Bindings;
+use gulliver_graph::model::model;
+use gulliver_graph::optim::Optimizer;
+use gulliver_graph::training::training_graph;
+
+fn mixed(ways: u32, micro_batch: u32) -> Strategy {
+    Strategy { ways, cut: Cut::Mixed, ..Strategy::serial(micro_batch) }
+}
+
+fn networks() -> Vec<Workload> {
+    let graph = |name: &str, length: usize| {
+        let built = model(name, &[]).unwrap();
+        let graph = training_graph(built.as_ref(), &[Optimizer::new("adam", &[]).unwrap()], None).unwrap();
+        from_graph(name, &graph, &Bindings::new().with("length", length)).unwrap()
+    };
+    vec![
+        published::alexnet(224),
+        published::vgg16(224),
+        published::resnet([3, 4, 6, 3], 224),
+        published::cosmoflow(128),
+        Transformer::named("gpt3-1.3b").unwrap().workload("gpt3-1.3b"),
+        graph("gpt2", 128),
+        graph("mlp", 1),
+        graph("lstm", 32),
+    ]
+}
+
+fn spoken(one: &Estimate) -> f64 {
+    one.phases.collectives + one.phases.exchange
+}
+
+#[test]
+fn it_is_never_slower_nor_speaks_longer_than_the_best_single_way() {
+    let (mut better, mut asked) = (0, 0);
+    for workload in networks() {
+        for cluster in ["box-1080ti", "dgx1-16", "dgx-a100", "abci"] {
+            let cluster = Cluster::named(cluster).unwrap();
+            for software in ["pytorch", "ideal", "chainer"] {
+                for (ways, micro_batch, parts) in
+                    [(2, 32, 1), (4, 32, 2), (4, 4, 1), (4, 6, 1), (8, 64, 1), (16, 64, 1)]
+                {
+                    if ways > cluster.size() {
+                        continue;
+                    }
+                    let setting = Setting {
+                        software: Software::named(software).unwrap(),
+                        ..Setting::new(micro_batch * parts).unwrap()
+                    };
+                    let strategy = mixed(ways, micro_batch);
+                    let of = |strategy: &Strategy| estimate(&workload, &cluster, strategy, &setting).ok();
+                    let made = of(&strategy).unwrap();
+                    let singles = Way::ALL.iter().filter_map(|way| of(&way.single(&strategy)?));
+                    let Some(best) = singles.min_by(order) else { continue };
+                    let what = format!("{} on {} {software} {strategy}", workload.name, cluster.name);
+                    asked += 1;
+                    assert!(order(&made, &best).is_le(), "{what}: {made:?} for {best:?}");
+                    if made.missing.is_some() == best.missing.is_some() {
+                        assert!(
+                            spoken(&made) <= spoken(&best) * (1.0 + 1e-9),
+                            "{what}: {made:?} for {best:?}"
+                        );
+                        better += usize::from(spoken(&made) < 0.99 * spoken(&best));
+                    }
+                }
+            }
+        }
+    }
+    assert!(asked > 300 && better > 50, "better in {better} of {asked} cases");
+}
+
+/// As others found: convolutions share samples; large linear layers share their weights.
+#[test]
+fn convolutions_by_batch_and_large_linear_layers_by_weights() {
+    for (workload, saved) in [(published::alexnet(224), 0.95), (published::vgg16(224), 0.99)] {
+        for (cluster, ways) in [("box-1080ti", 4), ("abci", 4), ("dgx1-16", 8)] {
+            let cluster = Cluster::named(cluster).unwrap();
+            let setting = Setting {
+                precision: Precision::F32,
+                software: Software { overlap: 0.0, ..Software::named("pytorch").unwrap() },
+                ..Setting::new(128).unwrap()
+            };
+            let found = Oracle::new(&workload, &cluster, &setting).ways(&mixed(ways, 128));
+            let what = format!("{} on {}: {found:?}", workload.name, cluster.name);
+            let linear = workload.layers.iter().position(|layer| layer.name.starts_with("linear")).unwrap();
+            assert!(found[..linear].iter().all(|way| *way == Way::Batch), "{what}");
+            let shared = found[linear..].iter().filter(|way| matches!(way, Way::Filter | Way::Channel));
+            assert!(shared.count() > 1, "{what}");
+            let seconds =
+                |strategy: &Strategy| estimate(&workload, &cluster, strategy, &setting).unwrap().seconds;
+            let data = Way::Batch.single(&mixed(ways, 128)).unwrap();
+            assert!(seconds(&mixed(ways, 128)) < saved * seconds(&data), "{what}");
+        }
+    }
+}
+
+#[test]
+fn one_way_for_all_layers_is_that_strategy() {
+    let workload = Transformer::named("gpt3-1.3b").unwrap().workload("gpt");
+    let cluster = Cluster::named("dgx-a100").unwrap();
+    let setting = Setting::new(64).unwrap();
+    for recompute in [Recompute::Nothing, Recompute::Selective, Recompute::Full] {
+        let strategy = Strategy { recompute, ..mixed(8, 64) };
+        let ways = Oracle::new(&workload, &cluster, &setting).ways(&strategy);
+        assert!(ways.iter().all(|way| *way == ways[0]), "{ways:?}");
+        let single = ways[0].single(&strategy).unwrap();
+        let of = |strategy| estimate(&workload, &cluster, strategy, &setting).unwrap();
+        let (a, b) = (of(&strategy), of(&single));
+        assert!(
+            close(a.seconds, b.seconds) && close(a.memory.device(), b.memory.device()),
+            "{a:?} for {b:?}"
+        );
+    }
+}
+
+#[test]
+fn it_goes_with_replicas_stages_shards_and_recomputation() {
+    let workload = published::vgg16(224);
+    let cluster = Cluster::named("abci").unwrap();
+    let setting = Setting::new(512).unwrap();
+    let base = Strategy { data: 2, ..mixed(4, 64) };
+    let of = |strategy: Strategy| estimate(&workload, &cluster, &strategy, &setting).unwrap();
+    for strategy in [
+        base,
+        Strategy { shard: 1, ..base },
+        Strategy { shard: 3, ..base },
+        Strategy { stages: 2, ..base },
+        Strategy { recompute: Recompute::Full, ..base },
+        Strategy { recompute: Recompute::Planned, ..base },
+    ] {
+        let made = of(strategy);
+        assert!(made.seconds.is_finite() && close(made.phases.total(), made.seconds), "{strategy}");
+        assert!(made.strategy.to_string().starts_with("data+cut"), "{strategy}");
+    }
+    assert!(of(Strategy { recompute: Recompute::Full, ..base }).seconds > of(base).seconds);
+    assert!(of(Strategy { shard: 3, ..base }).memory.device() < of(base).memory.device());
+}

@@ -1,0 +1,158 @@
+//! What a strategy needs to know of a model: a list of layers with their work, weights and activations.
+//! Elements are counted, not bytes, so that one workload serves every precision.
+
+use crate::OracleError;
+use crate::kernel::{Family, Work};
+
+/// Layers in the order data passes through them.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Workload {
+    /// As users name it.
+    pub name: String,
+    /// The layers.
+    pub layers: Vec<Layer>,
+    /// Elements of one sample as it is loaded.
+    pub sample: f64,
+    /// Weights that the first and the last layer share: both hold them, and add up their gradients.
+    pub tied: f64,
+}
+
+/// One layer, or several equal ones in a row.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Layer {
+    /// As the model names it.
+    pub name: String,
+    /// Equal copies, one after the other.
+    pub count: u32,
+    /// Operators of the forward pass.
+    pub forward: Vec<Work>,
+    /// Operators of the backward pass.
+    pub backward: Vec<Work>,
+    /// Trained numbers.
+    pub weights: f64,
+    /// Elements of a sample that come in.
+    pub input: f64,
+    /// Elements of a sample that go out.
+    pub output: f64,
+    /// Elements of a sample that the backward pass needs, and that a tensor-parallel cut divides.
+    pub kept: f64,
+    /// Elements of a sample that the backward pass needs, and that only a cut of the sequence divides.
+    pub kept_whole: f64,
+    /// Elements of a sample, of those kept and divided, that selective recomputation makes again.
+    pub selective: f64,
+    /// Elements of a sample in use while the layer runs and not kept.
+    pub working: f64,
+    /// All-reduces of the layer's output, in each direction, if it is cut for tensor parallelism.
+    pub reductions: f64,
+    /// Spatial extents of the output: height, width, depth; empty if there are none.
+    pub extents: Vec<f64>,
+    /// Extents of the input next to them.
+    pub input_extents: Vec<f64>,
+    /// By how much windows reach over the edge of a part, in elements of the input's first extent.
+    pub halo: f64,
+    /// Input channels; 0 for layers without weights to cut.
+    pub channels: f64,
+    /// Output channels.
+    pub filters: f64,
+    /// Heads or other independent groups; 0 if it has none.
+    pub heads: f64,
+    /// Numbers that batch statistics exchange if a batch is cut.
+    pub statistics: f64,
+}
+
+impl Layer {
+    /// A layer of which nothing is known but what it computes.
+    pub fn new(name: impl Into<String>, forward: Vec<Work>, backward: Vec<Work>) -> Layer {
+        Layer {
+            name: name.into(),
+            count: 1,
+            forward,
+            backward,
+            weights: 0.0,
+            input: 0.0,
+            output: 0.0,
+            kept: 0.0,
+            kept_whole: 0.0,
+            selective: 0.0,
+            working: 0.0,
+            reductions: 0.0,
+            extents: Vec::new(),
+            input_extents: Vec::new(),
+            halo: 0.0,
+            channels: 0.0,
+            filters: 0.0,
+            heads: 0.0,
+            statistics: 0.0,
+        }
+    }
+
+    /// Floating-point operations of the forward pass of one sample.
+    pub fn flops(&self) -> f64 {
+        self.forward.iter().filter(|w| w.family != Family::Timed).map(|w| w.flops).sum::<f64>()
+            * self.count as f64
+    }
+}
+
+impl Workload {
+    /// Trained numbers.
+    pub fn weights(&self) -> f64 {
+        self.layers.iter().map(|layer| layer.weights * layer.count as f64).sum()
+    }
+
+    /// Layers, copies counted.
+    pub fn depth(&self) -> u32 {
+        self.layers.iter().map(|layer| layer.count).sum()
+    }
+
+    /// Floating-point operations of the forward pass of one sample.
+    pub fn flops(&self) -> f64 {
+        self.layers.iter().map(Layer::flops).sum()
+    }
+
+    /// The most devices that may share the filters of every layer that has them.
+    pub fn fewest_filters(&self) -> Option<u32> {
+        fewest(self.layers.iter().map(|layer| layer.filters))
+    }
+
+    /// The same of input channels; the first such layer reads data, whose channels are not cut.
+    pub fn fewest_channels(&self) -> Option<u32> {
+        fewest(self.layers.iter().filter(|layer| layer.channels > 0.0).skip(1).map(|layer| layer.channels))
+    }
+
+    /// The same of heads.
+    pub fn fewest_heads(&self) -> Option<u32> {
+        fewest(self.layers.iter().map(|layer| layer.heads))
+    }
+
+    /// The most devices that may share a sample in space: the first layers, up to where extents end.
+    pub fn space(&self) -> Option<u32> {
+        fewest(self.spatial().map(|layer| layer.extents[0]))
+    }
+
+    /// The layers that can be cut in space: from the first to the last before extents end.
+    pub fn spatial(&self) -> impl Iterator<Item = &Layer> {
+        self.layers.iter().take_while(|layer| layer.extents.first().is_some_and(|&e| e > 1.0))
+    }
+
+    /// Refuses a workload without layers or with figures that are no numbers.
+    pub fn check(&self) -> Result<(), OracleError> {
+        let sane = |layer: &Layer| {
+            let figures = [layer.weights, layer.input, layer.output, layer.kept, layer.flops()];
+            layer.count > 0 && figures.iter().all(|x| x.is_finite() && *x >= 0.0)
+        };
+        match self.layers.iter().find(|layer| !sane(layer)) {
+            _ if self.layers.is_empty() => Err(OracleError::Empty(self.name.clone())),
+            Some(layer) => {
+                Err(OracleError::Figure { what: format!("work of {}", layer.name), value: layer.flops() })
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+fn fewest(extents: impl Iterator<Item = f64>) -> Option<u32> {
+    extents
+        .filter(|&x| x > 0.0)
+        .fold(None, |least: Option<f64>, x| Some(least.map_or(x, |l| l.min(x))))
+        .map(|x| x as u32)
+}

@@ -1,0 +1,371 @@
+//! Devices, and the links that bytes pass between them, their host and its disk: how fast each link is, and
+//! which of them a transfer passes. Where there is no link, nothing holds bytes up. [`booking`] says how
+//! transfers share links.
+
+pub mod booking;
+
+use crate::document::links::Links;
+use serde::{Deserialize, Serialize};
+
+/// One of the devices, which need not be alike.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Device {
+    /// Its threads, if that is settled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threads: Option<usize>,
+    /// Hard limit of its memory, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<u64>,
+    /// Which of the host's sockets it is attached to.
+    pub socket: u32,
+}
+
+/// Something that carries bytes in one direction.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Link {
+    /// Its name; no two links have the same.
+    pub name: String,
+    /// Bytes a second.
+    pub rate: f64,
+    /// Seconds before the first byte of a transfer is across.
+    #[serde(default)]
+    pub latency: f64,
+}
+
+/// Where bytes come from or go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Site {
+    /// The memory of a device, by its number.
+    Device(u32),
+    /// The memory of the host.
+    Host,
+    /// The disk.
+    Disk,
+}
+
+/// The links that transfers from one site to another pass, by number; all at once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Route {
+    /// From here.
+    pub from: Site,
+    /// To there.
+    pub to: Site,
+    /// Over these, as indices into [`Topology::links`].
+    pub links: Vec<u32>,
+}
+
+/// See the top of this file.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Parts", deny_unknown_fields)]
+pub struct Topology {
+    /// The devices.
+    pub devices: Vec<Device>,
+    links: Vec<Link>,
+    /// In order of their ends; sites without one are as near as can be.
+    routes: Vec<Route>,
+}
+
+/// What a topology is read from.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Parts {
+    devices: Vec<Device>,
+    #[serde(default)]
+    links: Vec<Link>,
+    #[serde(default)]
+    routes: Vec<Route>,
+}
+
+/// What is wrong with a topology.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum TopologyError {
+    /// There is nothing to run on.
+    #[error("there is no device; give at least one")]
+    NoDevice,
+    /// A link that carries nothing, or a latency that is no time.
+    #[error("link `{0}` needs a rate above zero and a latency of at least zero")]
+    Speed(String),
+    /// Two links of one name.
+    #[error("two links are called `{0}`; give each a name of its own")]
+    Twice(String),
+    /// A route over a link, or to a device, that there is not.
+    #[error(
+        "the route from {from:?} to {to:?} names a device or link that does not exist, or is given twice"
+    )]
+    Route {
+        /// Its beginning.
+        from: Site,
+        /// Its end.
+        to: Site,
+    },
+}
+
+impl TryFrom<Parts> for Topology {
+    type Error = TopologyError;
+
+    fn try_from(parts: Parts) -> Result<Topology, TopologyError> {
+        Topology::new(parts.devices, parts.links, parts.routes)
+    }
+}
+
+/// How a box of several devices is wired. What is `None` holds nothing up.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Wiring {
+    /// Bytes a second between host and devices, each way.
+    pub host: Option<f64>,
+    /// Whether all devices of a socket share that, or each has as much of its own.
+    pub shared: bool,
+    /// Bytes a second in and out of each device, whatever is at the other end.
+    pub lane: Option<f64>,
+    /// Bytes a second in and out of each device from and to others, beside all else. Without it they go over the
+    /// lanes, and without lanes over the host's links.
+    pub peer: Option<f64>,
+    /// Bytes a second between sockets, each way.
+    pub sockets: Option<f64>,
+    /// Bytes a second from disk and to disk.
+    pub disk: Option<[f64; 2]>,
+    /// Seconds before the first byte of a transfer over any one of these is across.
+    pub latency: f64,
+}
+
+impl Default for Wiring {
+    /// Nothing holds anything up; what is given for the host is shared.
+    fn default() -> Wiring {
+        Wiring { host: None, shared: true, lane: None, peer: None, sockets: None, disk: None, latency: 0.0 }
+    }
+}
+
+impl Topology {
+    /// A topology of these parts.
+    pub fn new(
+        devices: Vec<Device>,
+        links: Vec<Link>,
+        mut routes: Vec<Route>,
+    ) -> Result<Topology, TopologyError> {
+        if devices.is_empty() {
+            return Err(TopologyError::NoDevice);
+        }
+        for (i, link) in links.iter().enumerate() {
+            let fine = link.rate > 0.0 && link.latency >= 0.0 && link.latency.is_finite();
+            if !fine {
+                return Err(TopologyError::Speed(link.name.clone()));
+            }
+            if links[..i].iter().any(|other| other.name == link.name) {
+                return Err(TopologyError::Twice(link.name.clone()));
+            }
+        }
+        routes.sort_by_key(|route| (route.from, route.to));
+        let there = |site: Site| !matches!(site, Site::Device(d) if d as usize >= devices.len());
+        for (i, Route { from, to, links: over }) in routes.iter().enumerate() {
+            let twice = i > 0 && (routes[i - 1].from, routes[i - 1].to) == (*from, *to);
+            let known = over.iter().all(|&link| (link as usize) < links.len());
+            if twice || !known || !there(*from) || !there(*to) {
+                return Err(TopologyError::Route { from: *from, to: *to });
+            }
+        }
+        Ok(Topology { devices, links, routes })
+    }
+
+    /// One device, and nothing that holds bytes up.
+    pub fn alone() -> Topology {
+        Topology { devices: vec![Device::default()], ..Topology::default() }
+    }
+
+    /// Devices in one box.
+    pub fn wired(devices: Vec<Device>, wiring: &Wiring) -> Result<Topology, TopologyError> {
+        let mut links = Laid::default();
+        let sockets = devices.iter().map(|device| device.socket + 1).max().unwrap_or(1);
+        let latency = wiring.latency;
+        let named = |socket: u32| if sockets > 1 { format!(" of socket {socket}") } else { String::new() };
+        let mut each = |rate: Option<f64>, name: &dyn Fn(u32) -> String, count: u32| -> Vec<Vec<u32>> {
+            (0..count).map(|i| links.add(rate, name(i), latency)).collect()
+        };
+        let count = devices.len() as u32;
+        // By device if each has its own, else by socket.
+        let (ups, downs) = match wiring.shared {
+            true => (
+                each(wiring.host, &|s| format!("devices{} to host", named(s)), sockets),
+                each(wiring.host, &|s| format!("host to devices{}", named(s)), sockets),
+            ),
+            false => (
+                each(wiring.host, &|d| format!("device {d} to host"), count),
+                each(wiring.host, &|d| format!("host to device {d}"), count),
+            ),
+        };
+        let outs = each(wiring.lane, &|d| format!("out of device {d}"), count);
+        let ins = each(wiring.lane, &|d| format!("into device {d}"), count);
+        let peer_outs = each(wiring.peer, &|d| format!("device {d} to others"), count);
+        let peer_ins = each(wiring.peer, &|d| format!("others to device {d}"), count);
+        let across = each(wiring.sockets, &|s| format!("out of socket {s}"), sockets);
+        let [read, write] = [(0, "from disk"), (1, "to disk")]
+            .map(|(i, name)| links.add(wiring.disk.map(|rates| rates[i]), name.into(), latency));
+        let socket = |d: u32| devices[d as usize].socket;
+        let host = |d: u32| if wiring.shared { socket(d) as usize } else { d as usize };
+        let up = |d: u32| [&outs[d as usize][..], &ups[host(d)]].concat();
+        let down = |d: u32| [&downs[host(d)][..], &ins[d as usize]].concat();
+        let mut routes =
+            vec![(Site::Disk, Site::Host, read.clone()), (Site::Host, Site::Disk, write.clone())];
+        for d in 0..count {
+            routes.push((Site::Device(d), Site::Host, up(d)));
+            routes.push((Site::Host, Site::Device(d), down(d)));
+            routes.push((Site::Disk, Site::Device(d), [read.clone(), down(d)].concat()));
+            routes.push((Site::Device(d), Site::Disk, [up(d), write.clone()].concat()));
+            for other in (0..count).filter(|&other| other != d) {
+                let (near, far) = (d as usize, other as usize);
+                let between: &[u32] =
+                    if socket(d) == socket(other) { &[] } else { &across[socket(d) as usize] };
+                let over = if wiring.peer.is_some() {
+                    [&peer_outs[near][..], between, &peer_ins[far]].concat()
+                } else if wiring.lane.is_some() && socket(d) == socket(other) {
+                    [&outs[near][..], &ins[far]].concat()
+                } else {
+                    [&up(d)[..], between, &down(other)].concat()
+                };
+                routes.push((Site::Device(d), Site::Device(other), over));
+            }
+        }
+        let some = routes.into_iter().filter(|(.., over)| !over.is_empty());
+        let routes = some.map(|(from, to, links)| Route { from, to, links }).collect();
+        Topology::new(devices, links.all, routes)
+    }
+
+    /// Equal devices behind one uplink of so many bytes a second, each with a lane as fast, spread evenly over
+    /// so many sockets, each of which has such an uplink and reaches the others as fast.
+    pub fn pcie(devices: u32, rate: f64, latency: f64, sockets: u32) -> Result<Topology, TopologyError> {
+        let socket = |d: u32| d * sockets.clamp(1, devices.max(1)) / devices.max(1);
+        let all = (0..devices).map(|d| Device { socket: socket(d), ..Device::default() }).collect();
+        let (lane, between) = (Some(rate), (sockets > 1).then_some(rate));
+        Topology::wired(
+            all,
+            &Wiring { host: Some(rate), lane, sockets: between, latency, ..Wiring::default() },
+        )
+    }
+
+    /// The links.
+    pub fn links(&self) -> &[Link] {
+        &self.links
+    }
+
+    /// The links that a transfer passes; none if nothing holds it up.
+    pub fn route(&self, from: Site, to: Site) -> &[u32] {
+        let found = self.routes.binary_search_by_key(&(from, to), |route| (route.from, route.to));
+        found.map_or(&[], |i| &self.routes[i].links)
+    }
+
+    /// Bytes a second from site to site if every device sends as much the same way at once; none if nothing
+    /// holds it up.
+    pub fn rate(&self, from: Site, to: Site) -> Option<f64> {
+        // A device stands for all: what they share, they share evenly. To each other they send in a ring.
+        let alike = |d: u32| {
+            let of = |site| if matches!(site, Site::Device(_)) { Site::Device(d) } else { site };
+            match (from, to) {
+                (Site::Device(a), Site::Device(b)) => {
+                    let count = self.devices.len() as u32;
+                    self.route(Site::Device(d), Site::Device((d + count + b - a) % count))
+                }
+                _ => self.route(of(from), of(to)),
+            }
+        };
+        let rate = |&link: &u32| {
+            let sharing = (0..self.devices.len() as u32).filter(|&d| alike(d).contains(&link)).count();
+            self.links[link as usize].rate / sharing.max(1) as f64
+        };
+        self.route(from, to).iter().map(rate).reduce(f64::min)
+    }
+
+    /// How fast the links of a device are thought to be: as here, and otherwise as said.
+    pub fn seen_by(&self, device: u32, otherwise: Links) -> Links {
+        let own = Site::Device(device);
+        let slower = |rate: f64, from, to| self.rate(from, to).map_or(rate, |held_up| held_up.min(rate));
+        let others = (0..self.devices.len() as u32).filter(|&d| d != device);
+        let from = |rate: f64, d| slower(rate, Site::Device(d), own);
+        Links {
+            to_device: slower(otherwise.to_device, Site::Host, own),
+            to_host: slower(otherwise.to_host, own, Site::Host),
+            disk_read: slower(otherwise.disk_read, Site::Disk, Site::Host),
+            disk_write: slower(otherwise.disk_write, Site::Host, Site::Disk),
+            from_peers: others.fold(otherwise.from_peers, from),
+        }
+    }
+}
+
+/// Links being laid.
+#[derive(Default)]
+struct Laid {
+    all: Vec<Link>,
+}
+
+impl Laid {
+    fn add(&mut self, rate: Option<f64>, name: String, latency: f64) -> Vec<u32> {
+        let Some(rate) = rate else { return Vec::new() };
+        self.all.push(Link { name, rate, latency });
+        vec![self.all.len() as u32 - 1]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(topology: &Topology, from: Site, to: Site) -> Vec<&str> {
+        topology.route(from, to).iter().map(|&link| topology.links[link as usize].name.as_str()).collect()
+    }
+
+    #[test]
+    fn transfers_pass_what_is_on_their_way() {
+        use Site::{Device, Disk, Host};
+        let pcie = Topology::pcie(4, 12e9, 0.0, 2).unwrap();
+        let host = Wiring { host: Some(1e9), ..Wiring::default() };
+        let own = Wiring { shared: false, peer: Some(2e9), disk: Some([3e9, 1e9]), ..host };
+        let [host, own] = [host, own].map(|w| Topology::wired(vec![self::Device::default(); 3], &w).unwrap());
+        for (topology, from, to, expected) in [
+            (&pcie, Host, Device(3), vec!["host to devices of socket 1", "into device 3"]),
+            (&pcie, Device(0), Device(1), vec!["out of device 0", "into device 1"]),
+            (
+                &pcie,
+                Device(1),
+                Device(2),
+                vec![
+                    "out of device 1",
+                    "devices of socket 0 to host",
+                    "out of socket 0",
+                    "host to devices of socket 1",
+                    "into device 2",
+                ],
+            ),
+            (&pcie, Disk, Host, vec![]),
+            (&host, Device(2), Host, vec!["devices to host"]),
+            (&host, Device(2), Device(0), vec!["devices to host", "host to devices"]),
+            (&own, Device(2), Host, vec!["device 2 to host"]),
+            (&own, Device(2), Device(0), vec!["device 2 to others", "others to device 0"]),
+            (&own, Disk, Device(1), vec!["from disk", "host to device 1"]),
+            (&Topology::alone(), Host, Device(0), vec![]),
+        ] {
+            assert_eq!(names(topology, from, to), expected, "{from:?} to {to:?}");
+        }
+        assert_eq!(host.rate(Host, Device(0)), Some(1e9 / 3.0), "shared by three");
+        assert_eq!(own.rate(Host, Device(0)), Some(1e9));
+        assert_eq!(own.seen_by(1, Links::default()).from_peers, 2e9);
+    }
+
+    #[test]
+    fn wrong_topologies_are_refused() {
+        let link = |name: &str, rate| Link { name: name.into(), rate, latency: 0.0 };
+        let route = |to, links| Route { from: Site::Host, to, links };
+        let one = || vec![Device::default()];
+        for (made, expected) in [
+            (Topology::new(vec![], vec![], vec![]), "there is no device"),
+            (Topology::new(one(), vec![link("a", 0.0)], vec![]), "link `a` needs a rate above zero"),
+            (Topology::new(one(), vec![link("a", 1.0), link("a", 1.0)], vec![]), "two links are called `a`"),
+            (Topology::new(one(), vec![], vec![route(Site::Disk, vec![0])]), "from Host to Disk"),
+            (Topology::new(one(), vec![], vec![route(Site::Device(1), vec![])]), "from Host to Device(1)"),
+        ] {
+            let said = made.unwrap_err().to_string();
+            assert!(said.contains(expected), "{said}");
+        }
+    }
+}
