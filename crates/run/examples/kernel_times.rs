@@ -3,9 +3,9 @@
 //!
 //! `cargo run --release -p gulliver-run --example kernel_times -- THREADS DEVICES ROUNDS SECONDS [MODEL|SETTINGS|BATCH,LENGTH|OPTIMIZER …]`
 
+use gulliver::profile::measure::{ProbeBench, interleaved_probes, run_interleaved};
+use gulliver::profile::probes::{PROBES, Probe, probe};
 use gulliver_graph::work::Work;
-use gulliver_run::profile::measure::{ProbeBench, interleaved_probes, run_interleaved};
-use gulliver_run::profile::probes::{PROBES, Probe, probe};
 use std::error::Error;
 
 fn main() -> Result<(), Box<dyn Error>> {

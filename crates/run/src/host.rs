@@ -164,6 +164,12 @@ impl HostTensor {
     }
 }
 
+/// Floats as bytes in memory order.
+pub fn as_bytes(floats: &[f32]) -> &[u8] {
+    // SAFETY: every byte of an f32 is a byte.
+    unsafe { std::slice::from_raw_parts(floats.as_ptr().cast(), size_of_val(floats)) }
+}
+
 /// Whether all elements, given as bytes in memory order, are finite.
 pub fn all_finite(dtype: DType, bytes: &[u8]) -> bool {
     let halves = || bytes.as_chunks().0.iter().map(|&b| u16::from_ne_bytes(b));

@@ -2,7 +2,7 @@
 //! discriminator just updated. Weights are named as in PyTorch's example.
 
 use super::param::{Param, Params, int, param};
-use super::{Built, Family, Model, ModelInput, Objective, batch, images};
+use super::{Architecture, Built, Family, ModelInput, Objective, batch, images};
 use crate::build::Builder;
 use crate::dtype::DType;
 use crate::graph::{GraphError, Init, Value};
@@ -33,7 +33,7 @@ static PARAMS: &[Param] = &[
     param("channels", int(3), "colour channels"),
 ];
 
-fn make(p: &Params) -> Result<Box<dyn Model>, GraphError> {
+fn make(p: &Params) -> Result<Box<dyn Architecture>, GraphError> {
     Ok(Box::new(Dcgan {
         latent: p.size("latent")?,
         generator: p.size("generator")?,
@@ -99,7 +99,7 @@ fn judged(g: &mut Builder, logits: Value, answer: f32) -> Result<Value, GraphErr
     g.bce_with_logits(logits, answer)
 }
 
-impl Model for Dcgan {
+impl Architecture for Dcgan {
     fn objectives(&self) -> Vec<Objective> {
         vec![
             Objective { name: "discriminator", weights_prefix: "discriminator." },

@@ -2,6 +2,7 @@
 //! samples, and what the executor itself takes for a node.
 
 use crate::error::LabError;
+use gulliver::local::{LocalDevice, session};
 use gulliver::report::table::{self, Column};
 use gulliver_graph::build::Builder;
 use gulliver_graph::dim::Bindings;
@@ -11,15 +12,15 @@ use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
+use gulliver_plan::budget::planner::StepPlanner;
 use gulliver_plan::document::error::PlanError;
 use gulliver_plan::document::residence::Persistent;
 use gulliver_plan::document::verify::verify;
-use gulliver_plan::step::make::Options;
-use gulliver_plan::step::outline::Outline;
+use gulliver_plan::step::options::PlanOptions;
 use gulliver_run::data::Batch;
 use gulliver_run::host::{HostData, HostTensor};
 use gulliver_run::lower::{Kernels, lower_node};
-use gulliver_run::session::{Key, Session, SessionOptions};
+use gulliver_run::session::StepKey;
 use serde::Serialize;
 use std::time::Instant;
 
@@ -120,22 +121,23 @@ fn row(
     let scratch = |g: &Graph, n: &Node, s: &Bindings| Ok(lower_node(g, n, s, threads, &kernels)?.scratch);
     let failed = |e: PlanError| LabError::Workload { workload: axis.into(), problem: e.to_string() };
     let persistent = Persistent::of(&graph).map_err(|e| failed(e.into()))?;
-    let options = Options { scratch: &scratch, ..Options::new(&persistent) };
+    let options = PlanOptions { scratch: &scratch, ..PlanOptions::new(&persistent) };
     let (samples, length) = (batch.fields[0].1.shape()[0], LENGTH);
     let sizes = Bindings::new().with("batch", samples).with("length", length);
-    let outline = Outline::new(&graph, &sizes, &options).map_err(failed)?;
-    let outline_seconds = fastest(0.0, || Outline::new(&graph, &sizes, &options).map(drop).map_err(failed))?;
-    let plan = outline.plan(&graph, &sizes, &options).map_err(failed)?;
-    let plan_seconds = fastest(0.0, || outline.plan(&graph, &sizes, &options).map(drop).map_err(failed))?;
+    let planner = StepPlanner::new(&graph, &sizes, &options).map_err(failed)?;
+    let outline_seconds =
+        fastest(0.0, || StepPlanner::new(&graph, &sizes, &options).map(drop).map_err(failed))?;
+    let plan = planner.plan(&graph, &sizes, &options).map_err(failed)?;
+    let plan_seconds = fastest(0.0, || planner.plan(&graph, &sizes, &options).map(drop).map_err(failed))?;
     let broken = |e| LabError::Workload { workload: axis.into(), problem: format!("{e}") };
     let verify_seconds = fastest(0.0, || verify(&graph, &plan).map_err(broken))?;
     let nodes = graph.nodes.len();
-    let options = SessionOptions { threads, ..SessionOptions::default() };
-    let mut session = Session::new(graph, None, options, 0)?;
+    let options = LocalDevice { threads, ..LocalDevice::default() };
+    let mut session = session(graph, None, &options, 0)?;
     let mut step = 0;
     let step_seconds = fastest(seconds, || {
         step += 1;
-        session.step(batch, Key { seed: 0, step }, &|_| None).map(drop)
+        session.step(batch, StepKey { seed: 0, step }, &|_| None).map(drop)
     })?;
     let device = &plan.spaces[0];
     Ok(ScalingRow {
@@ -171,7 +173,7 @@ pub fn render(rows: &[ScalingRow]) -> String {
         Column::Left("of"),
         Column::Right("nodes"),
         Column::Right("build ms"),
-        Column::Right("outline ms"),
+        Column::Right("planner ms"),
         Column::Right("plan ms"),
         Column::Right("verify ms"),
         Column::Right("step ms"),

@@ -1,15 +1,13 @@
 //! Probes run in turns with the jobs whose times are predicted, so that load from other users of the machine affects
 //! both alike.
 
+use gulliver::profile::measure::{JointSteps, ProbeBench, ProbeResult, interleaved_probes, run_interleaved};
+use gulliver::profile::probes::{Probe, probes};
+use gulliver::profile::{CoreTimings, ProfileError, fit_curves, fit_unevenness};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
 use gulliver_graph::work::Work;
 use gulliver_plan::time::cost::{Curves, Profile, Rates};
-use gulliver_run::profile::measure::{
-    JointSteps, ProbeBench, ProbeResult, interleaved_probes, run_interleaved,
-};
-use gulliver_run::profile::probes::{Probe, probes};
-use gulliver_run::profile::{CoreTimings, ProfileError, fit_curves, fit_unevenness};
 use gulliver_run::session::SessionError;
 use std::collections::BTreeMap;
 

@@ -80,12 +80,20 @@ pub enum PlanError {
     DoesNotFit {
         /// Bytes of the arena.
         needed: u64,
-        /// Whether no plan can need less: a [bound](crate::budget::bound), not the result of a search.
+        /// Whether no plan can need less: a bound, not the result of a search.
         proven: bool,
         /// Bytes allowed.
         budget: u64,
         /// The largest values in use at once.
         holders: Holders,
+    },
+    /// A stored job plan has no plan for these sizes.
+    #[error("there is no plan for inputs of {sizes} in this stored job plan; it has plans for {known}")]
+    NotPlanned {
+        /// The sizes asked for.
+        sizes: String,
+        /// Those there are plans for.
+        known: String,
     },
     /// The observer said stop.
     #[error("interrupted while planning; nothing was started")]

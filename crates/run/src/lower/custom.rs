@@ -1,8 +1,7 @@
-//! Kernels of custom operators, by the type of the operator, and the other devices of a collective. An operator without
-//! an entry, or whose entry returns `None`, runs on its reference kernel.
+//! Fast kernels of custom operators, by the type of the operator. An operator without an entry, or whose entry returns
+//! `None`, runs on its reference kernel.
 
 use super::{Lowered, TensorType};
-use crate::peers::Peers;
 use gulliver_graph::op::custom::{Custom, CustomOp};
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
@@ -11,19 +10,13 @@ use std::sync::Arc;
 
 type Entry = dyn Fn(&dyn Any, &[TensorType], &[TensorType], usize) -> Option<Lowered> + Send + Sync;
 
-/// Fast kernels of custom operators, and the other devices.
+/// Fast kernels of custom operators.
 #[derive(Clone, Default)]
 pub struct Kernels {
     table: HashMap<TypeId, (&'static str, Arc<Entry>)>,
-    pub(crate) peers: Option<Arc<dyn Peers>>,
 }
 
 impl Kernels {
-    /// These kernels on one of several devices.
-    pub fn among(self, peers: Arc<dyn Peers>) -> Kernels {
-        Kernels { peers: Some(peers), ..self }
-    }
-
     /// Adds a kernel for all operators of type `T`: a function of the operator, the types of its operands and results, and
     /// the number of threads; `None` selects the reference kernel.
     ///

@@ -1,7 +1,7 @@
 //! Delay of devices after a wait for a link: another process may have taken one of their cores, and a core that was idle
 //! for a millisecond takes a while to reach full speed.
 
-use super::measure::trimmed_mean;
+use super::trimmed_mean;
 use crate::profile::roofline::short_work;
 use crate::team::Team;
 use std::sync::{Mutex, PoisonError};
