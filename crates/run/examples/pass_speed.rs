@@ -37,7 +37,7 @@ use gulliver_graph::op::update_adam::UpdateAdam;
 use gulliver_graph::op::update_sgd::UpdateSgd;
 use gulliver_graph::op::window::{PoolWindow, WindowTarget};
 use gulliver_graph::spec::ReduceKind;
-use gulliver_run::lower::call::{Call, Slot};
+use gulliver_run::lower::call::{Call, MemorySlot};
 use gulliver_run::lower::{Kernels, TensorType, lower};
 use gulliver_run::profile::roofline;
 use gulliver_run::team::Team;
@@ -75,8 +75,8 @@ impl Memory {
         Memory(words)
     }
 
-    fn slot(&mut self, ty: &TensorType) -> Slot {
-        Slot { start: self.0.as_mut_ptr().cast(), bytes: ty.len() * ty.dtype.size() }
+    fn slot(&mut self, ty: &TensorType) -> MemorySlot {
+        MemorySlot { start: self.0.as_mut_ptr().cast(), bytes: ty.len() * ty.dtype.size() }
     }
 }
 
@@ -97,15 +97,15 @@ fn measure(pass: &Pass, team: &Team) -> (f64, f64) {
     let mut results: Vec<Memory> = outs.iter().map(|ty| Memory::of(ty, 1)).collect();
     let lowered = lower(op, &ins, &outs, team.threads(), &Kernels::default());
     let mut scratch = vec![0u64; lowered.scratch.div_ceil(8) as usize];
-    let from: Vec<Slot> = operands.iter_mut().zip(&ins).map(|(m, ty)| m.slot(ty)).collect();
-    let mut to: Vec<Slot> = results.iter_mut().zip(&outs).map(|(m, ty)| m.slot(ty)).collect();
+    let from: Vec<MemorySlot> = operands.iter_mut().zip(&ins).map(|(m, ty)| m.slot(ty)).collect();
+    let mut to: Vec<MemorySlot> = results.iter_mut().zip(&outs).map(|(m, ty)| m.slot(ty)).collect();
     if pass.over {
         for (i, o) in op.def().in_place().into_iter().rev() {
             to[o] = from[i];
         }
     }
     let bytes: usize = from.iter().chain(&to).map(|slot| slot.bytes).sum();
-    let scratch = Slot { start: scratch.as_mut_ptr().cast(), bytes: scratch.len() * 8 };
+    let scratch = MemorySlot { start: scratch.as_mut_ptr().cast(), bytes: scratch.len() * 8 };
     let time = roofline::fastest(0.2, || {
         // SAFETY: all slots are distinct vectors, except results that overwrite operands of their type.
         let mut call = unsafe { Call::new(team, &from, &to, Some(scratch)) };

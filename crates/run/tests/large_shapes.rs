@@ -27,7 +27,7 @@ use gulliver_graph::op::update_adam::UpdateAdam;
 use gulliver_graph::op::update_rmsprop::UpdateRmsprop;
 use gulliver_graph::op::window::ConvWindow;
 use gulliver_graph::tensor::Tensor;
-use gulliver_run::lower::call::{Call, Slot};
+use gulliver_run::lower::call::{Call, MemorySlot};
 use gulliver_run::lower::{KernelError, Kernels, TensorType, lower};
 use gulliver_run::team::Team;
 use gulliver_run::team::isa::Isa;
@@ -49,11 +49,11 @@ impl Buffer {
         }
     }
 
-    fn slot(&mut self) -> Slot {
+    fn slot(&mut self) -> MemorySlot {
         match self {
-            Buffer::F32(v) => Slot { start: v.as_mut_ptr().cast(), bytes: v.len() * 4 },
-            Buffer::I64(v) => Slot { start: v.as_mut_ptr().cast(), bytes: v.len() * 8 },
-            Buffer::U8(v) => Slot { start: v.as_mut_ptr(), bytes: v.len() },
+            Buffer::F32(v) => MemorySlot { start: v.as_mut_ptr().cast(), bytes: v.len() * 4 },
+            Buffer::I64(v) => MemorySlot { start: v.as_mut_ptr().cast(), bytes: v.len() * 8 },
+            Buffer::U8(v) => MemorySlot { start: v.as_mut_ptr(), bytes: v.len() },
         }
     }
 }
@@ -69,9 +69,9 @@ fn run(sample: &Sample, inputs: &[Tensor], team: &Team, over: bool) -> Result<Ve
     let mut operands: Vec<Buffer> = inputs.iter().zip(&ins).map(|(t, ty)| Buffer::of(t, ty.dtype)).collect();
     let mut results: Vec<Vec<f32>> = outs.iter().map(|ty| vec![f32::NAN; ty.len()]).collect();
     let mut scratch = vec![f32::NAN; lowered.scratch as usize / 4];
-    let in_slots: Vec<Slot> = operands.iter_mut().map(Buffer::slot).collect();
-    let mut out_slots: Vec<Slot> =
-        results.iter_mut().map(|r| Slot { start: r.as_mut_ptr().cast(), bytes: r.len() * 4 }).collect();
+    let in_slots: Vec<MemorySlot> = operands.iter_mut().map(Buffer::slot).collect();
+    let mut out_slots: Vec<MemorySlot> =
+        results.iter_mut().map(|r| MemorySlot { start: r.as_mut_ptr().cast(), bytes: r.len() * 4 }).collect();
     let mut pairs = if over { sample.op.def().in_place() } else { Vec::new() };
     // A result overwrites only one operand.
     pairs.reverse();
@@ -79,7 +79,7 @@ fn run(sample: &Sample, inputs: &[Tensor], team: &Team, over: bool) -> Result<Ve
     for &(i, o) in &pairs {
         out_slots[o] = in_slots[i];
     }
-    let scratch = Slot { start: scratch.as_mut_ptr().cast(), bytes: scratch.len() * 4 };
+    let scratch = MemorySlot { start: scratch.as_mut_ptr().cast(), bytes: scratch.len() * 4 };
     // SAFETY: all slots are distinct vectors, except results that overwrite operands of their type.
     let mut call = unsafe { Call::new(team, &in_slots, &out_slots, Some(scratch)) };
     (lowered.run)(&mut call)?;

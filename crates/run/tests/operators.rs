@@ -7,7 +7,7 @@ use gulliver_graph::op::sample::Sample;
 use gulliver_graph::spec::Combine;
 use gulliver_graph::tensor::Tensor;
 use gulliver_run::host::{HostData, HostTensor};
-use gulliver_run::lower::call::{Call, Slot};
+use gulliver_run::lower::call::{Call, MemorySlot};
 use gulliver_run::lower::{Kernels, TensorType, lower};
 use gulliver_run::team::Team;
 use gulliver_run::team::isa::Isa;
@@ -63,14 +63,14 @@ fn run(sample: &Sample, inputs: &[Tensor], team: &Team, over: Option<(usize, usi
     let mut scratch = vec![f32::NAN; lowered.scratch as usize / 4];
     let slot = |t: &mut HostTensor| {
         let bytes = t.as_bytes_mut();
-        Slot { start: bytes.as_mut_ptr(), bytes: bytes.len() }
+        MemorySlot { start: bytes.as_mut_ptr(), bytes: bytes.len() }
     };
-    let in_slots: Vec<Slot> = operands.iter_mut().map(slot).collect();
-    let mut out_slots: Vec<Slot> = results.iter_mut().map(slot).collect();
+    let in_slots: Vec<MemorySlot> = operands.iter_mut().map(slot).collect();
+    let mut out_slots: Vec<MemorySlot> = results.iter_mut().map(slot).collect();
     if let Some((i, o)) = over {
         out_slots[o] = in_slots[i];
     }
-    let scratch = Slot { start: scratch.as_mut_ptr().cast(), bytes: scratch.len() * 4 };
+    let scratch = MemorySlot { start: scratch.as_mut_ptr().cast(), bytes: scratch.len() * 4 };
     // SAFETY: all slots are distinct vectors, except a result that overwrites an operand of its type.
     let mut call = unsafe { Call::new(team, &in_slots, &out_slots, Some(scratch)) };
     (lowered.run)(&mut call).unwrap_or_else(|e| panic!("{:?}: {e}", sample.op));

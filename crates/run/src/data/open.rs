@@ -25,7 +25,7 @@ use super::format::words::short;
 use super::options::{DataOptions, KINDS};
 use super::order::LISTED;
 use super::split::{SplitIndices, Subset, fold, split, validation_count};
-use super::transform::augment::{Augment, Augmented};
+use super::transform::augment::Augment;
 use super::transform::masked::Masked;
 use super::{DataError, Dataset};
 
@@ -54,14 +54,14 @@ pub fn open(options: &DataOptions) -> Result<Opened, DataError> {
     };
     if options.masked != 0.0 {
         let mask =
-            |set| Masked::new(set, options.masked, options.seed).map(|set| Arc::new(set) as Arc<dyn Dataset>);
+            |set| Masked::of(set, options.masked, options.seed).map(|set| Arc::new(set) as Arc<dyn Dataset>);
         return Ok((mask(train)?, validation.map(mask).transpose()?));
     }
     if !options.augment {
         return Ok((train, validation));
     }
     let augment = Augment { padding: options.padding, flip: options.flip, seed: options.seed };
-    Ok((Arc::new(Augmented::new(train, augment)?), validation))
+    Ok((Arc::new(augment.of(train)?), validation))
 }
 
 fn path(options: &DataOptions) -> Result<&Path, DataError> {

@@ -63,6 +63,14 @@ fn load(from: &[f32], at: usize, n: usize) -> [f32; CHUNK] {
     to
 }
 
+/// Stores one chunk of each gate; gates are `h` elements apart.
+#[inline(always)]
+fn store<const G: usize>(to: &mut [f32], h: usize, at: usize, n: usize, gates: [&[f32; CHUNK]; G]) {
+    for (q, gate) in gates.into_iter().enumerate() {
+        to[q * h + at..][..n].copy_from_slice(&gate[..n]);
+    }
+}
+
 /// Applies a function in a separate loop, which the compiler vectorises more reliably than a loop with several.
 #[inline(always)]
 fn apply(f: impl Fn(f32) -> f32, x: &mut [f32; CHUNK]) {
@@ -91,9 +99,7 @@ fn lstm_gates_body(gates: &mut [f32], before: &[f32], cell: &mut [f32], y: &mut 
         for l in 0..CHUNK {
             out[l] *= o[l];
         }
-        for (q, gate) in [&i, &f, &g, &o].into_iter().enumerate() {
-            gates[q * h + at..][..n].copy_from_slice(&gate[..n]);
-        }
+        store(gates, h, at, n, [&i, &f, &g, &o]);
         cell[at..at + n].copy_from_slice(&c[..n]);
         y[at..at + n].copy_from_slice(&out[..n]);
     }
@@ -127,9 +133,7 @@ fn lstm_gates_grad_body(
             g[l] = d * gi * (-gg).mul_add(gg, 1.0);
             o[l] = dh * squashed * go * (1.0 - go);
         }
-        for (q, gate) in [&i, &f, &g, &o].into_iter().enumerate() {
-            dgates[q * h + at..][..n].copy_from_slice(&gate[..n]);
-        }
+        store(dgates, h, at, n, [&i, &f, &g, &o]);
         dc[at..at + n].copy_from_slice(&dcell[..n]);
     }
 }
@@ -166,9 +170,7 @@ fn gru_gates_body(
         for l in 0..CHUNK {
             state[l] = z[l].mul_add(state[l] - new[l], new[l]);
         }
-        for (q, gate) in [&r, &z, &new].into_iter().enumerate() {
-            gates[q * h + at..][..n].copy_from_slice(&gate[..n]);
-        }
+        store(gates, h, at, n, [&r, &z, &new]);
         inner[at..at + n].copy_from_slice(&hn[..n]);
         y[at..at + n].copy_from_slice(&state[..n]);
     }
@@ -201,12 +203,8 @@ fn gru_gates_grad_body(
             new[l] = dnew;
             reset[l] = dnew * gr;
         }
-        for (q, gate) in [&r, &z, &new].into_iter().enumerate() {
-            dgx[q * h + at..][..n].copy_from_slice(&gate[..n]);
-        }
-        for (q, gate) in [&r, &z, &reset].into_iter().enumerate() {
-            dgh[q * h + at..][..n].copy_from_slice(&gate[..n]);
-        }
+        store(dgx, h, at, n, [&r, &z, &new]);
+        store(dgh, h, at, n, [&r, &z, &reset]);
         dh[at..at + n].copy_from_slice(&dstate[..n]);
     }
 }

@@ -2,7 +2,7 @@
 //! within a member; the remaining members are run by all threads together.
 
 use super::{KernelError, Kernels, Lowered, TensorType, lower};
-use crate::lower::call::{ArrayMember, Call, Slot};
+use crate::lower::call::{ArrayMember, Call, MemorySlot};
 use crate::team::isa::Isa;
 use crate::team::{Team, share};
 use gulliver_graph::op::array::Array;
@@ -73,9 +73,9 @@ unsafe impl Sync for Start {}
 
 impl Start {
     /// The `bytes` of part number `part`, where parts lie `each` apart.
-    fn part(&self, part: usize, each: u64, bytes: u64) -> Option<Slot> {
+    fn part(&self, part: usize, each: u64, bytes: u64) -> Option<MemorySlot> {
         let start = self.0.wrapping_add(part * each as usize);
-        (bytes > 0).then_some(Slot { start, bytes: bytes as usize })
+        (bytes > 0).then_some(MemorySlot { start, bytes: bytes as usize })
     }
 }
 

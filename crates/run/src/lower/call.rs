@@ -5,7 +5,7 @@ use crate::team::Team;
 
 /// Bytes of an operand.
 #[derive(Clone, Copy, Debug)]
-pub struct Slot {
+pub struct MemorySlot {
     /// First byte.
     pub start: *mut u8,
     /// Number of bytes.
@@ -24,10 +24,10 @@ impl Pod for u8 {}
 pub struct Call<'a> {
     /// The threads to use.
     pub team: &'a Team,
-    ins: &'a [Slot],
-    outs: &'a [Slot],
+    ins: &'a [MemorySlot],
+    outs: &'a [MemorySlot],
     taken: u64,
-    scratch: Option<Slot>,
+    scratch: Option<MemorySlot>,
     /// The member whose part of the operands and results is visible, in an array.
     member: Option<ArrayMember<'a>>,
 }
@@ -45,9 +45,9 @@ pub struct ArrayMember<'a> {
 
 impl ArrayMember<'_> {
     /// The part of this member.
-    fn share(&self, slot: Slot) -> Slot {
+    fn share(&self, slot: MemorySlot) -> MemorySlot {
         let bytes = slot.bytes / self.of;
-        Slot { start: slot.start.wrapping_add(self.index * bytes), bytes }
+        MemorySlot { start: slot.start.wrapping_add(self.index * bytes), bytes }
     }
 }
 
@@ -58,7 +58,12 @@ impl<'a> Call<'a> {
     /// For `'a` every slot is valid and initialised memory, aligned for its elements, that nothing else
     /// writes; results and scratch are disjoint from each other and from all operands, except that a
     /// result may be exactly the bytes of an operand.
-    pub unsafe fn new(team: &'a Team, ins: &'a [Slot], outs: &'a [Slot], scratch: Option<Slot>) -> Call<'a> {
+    pub unsafe fn new(
+        team: &'a Team,
+        ins: &'a [MemorySlot],
+        outs: &'a [MemorySlot],
+        scratch: Option<MemorySlot>,
+    ) -> Call<'a> {
         Call { team, ins, outs, taken: 0, scratch, member: None }
     }
 
@@ -71,7 +76,7 @@ impl<'a> Call<'a> {
         &self,
         team: &'b Team,
         member: ArrayMember<'b>,
-        scratch: Option<Slot>,
+        scratch: Option<MemorySlot>,
     ) -> Call<'b>
     where
         'a: 'b,
@@ -79,14 +84,14 @@ impl<'a> Call<'a> {
         Call { team, ins: self.ins, outs: self.outs, taken: 0, scratch, member: Some(member) }
     }
 
-    fn operand(&self, i: usize) -> Slot {
+    fn operand(&self, i: usize) -> MemorySlot {
         match self.member {
             Some(member) if !member.shared[i] => member.share(self.ins[i]),
             _ => self.ins[i],
         }
     }
 
-    fn result(&self, o: usize) -> Slot {
+    fn result(&self, o: usize) -> MemorySlot {
         self.member.map_or(self.outs[o], |member| member.share(self.outs[o]))
     }
 

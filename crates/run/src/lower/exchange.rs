@@ -2,7 +2,6 @@
 //! as steps of their own; as a kernel only what a device exchanges with itself can be done.
 
 use super::{KernelError, Lowered};
-use crate::lower::call::Slot;
 use crate::peers::{ExchangeBuffer, HostBuffer, PeerLost, Peers, put};
 use gulliver_graph::op::exchange::Exchange;
 use std::sync::Arc;
@@ -40,16 +39,14 @@ impl ExchangeCall {
 pub fn exchange(op: &Exchange) -> Lowered {
     let collective = ExchangeCall::new(op, None);
     Lowered::fallible(move |call| {
-        let buffer = |slot: Slot| {
+        let buffer = |start: *mut u8, bytes: usize| {
             // SAFETY: operands and results of a call are initialised memory that nothing else writes.
-            unsafe { HostBuffer::new(slot) }
+            unsafe { HostBuffer::new(start, bytes) }
         };
-        let own = (call.inputs() > 0).then(|| {
-            let own = call.input::<u8>(0);
-            buffer(Slot { start: own.as_ptr().cast_mut(), bytes: own.len() })
-        });
+        let own = (call.inputs() > 0).then(|| call.input::<u8>(0));
+        let own = own.map(|own| buffer(own.as_ptr().cast_mut(), own.len()));
         let result = call.output::<u8>(0);
-        let result = buffer(Slot { start: result.as_mut_ptr(), bytes: result.len() });
+        let result = buffer(result.as_mut_ptr(), result.len());
         collective.hold(own.as_ref().map(|own| own as &dyn ExchangeBuffer), &result, true)
     })
 }

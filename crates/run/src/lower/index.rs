@@ -39,7 +39,7 @@ macro_rules! by_integer {
 pub(super) use by_integer;
 
 /// Checks that every index except `skip` is below the bound; the error names the first that is not.
-fn check<I: Integer>(index: &[I], bound: usize, skip: Option<i64>) -> Result<(), KernelError> {
+pub(super) fn check<I: Integer>(index: &[I], bound: usize, skip: Option<i64>) -> Result<(), KernelError> {
     let inside = |i: i64| usize::try_from(i).is_ok_and(|i| i < bound);
     match index.iter().position(|i| !inside(i.wide()) && skip != Some(i.wide())) {
         None => Ok(()),
@@ -152,13 +152,13 @@ fn spread_as<I: Integer>(k: usize, width: usize) -> Lowered {
 mod tests {
     use super::super::{Kernels, lower};
     use super::*;
-    use crate::lower::call::{Call, Slot};
+    use crate::lower::call::{Call, MemorySlot};
     use crate::team::Team;
     use gulliver_graph::op::Op;
     use gulliver_graph::op::{gather::Gather, take::Take, take_grad::TakeGrad};
 
-    fn slot<T>(data: &mut [T]) -> Slot {
-        Slot { start: data.as_mut_ptr().cast(), bytes: size_of_val(data) }
+    fn slot<T>(data: &mut [T]) -> MemorySlot {
+        MemorySlot { start: data.as_mut_ptr().cast(), bytes: size_of_val(data) }
     }
 
     fn f32s(shape: &[usize]) -> TensorType {

@@ -1,117 +1,61 @@
-//! Cross entropy and its gradient, rows in parallel. Targets are checked before anything is written.
+//! Cross entropy and its gradient, rows in parallel. Labels are checked before anything is written.
 
 use super::divide::{each_row, over_rows};
-use super::{KernelError, Lowered, TensorType};
+use super::index::{Integer, by_integer, check};
+use super::{Lowered, TensorType};
 use crate::kernel::loss;
-use crate::lower::call::Call;
 use crate::team::SharedMut;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::op::cross_entropy::CrossEntropy;
 use gulliver_graph::op::cross_entropy_grad::CrossEntropyGrad;
 
 pub(super) fn cross_entropy(op: &CrossEntropy, ins: &[TensorType]) -> Option<Lowered> {
-    let (classes, smoothing) = (*ins[0].shape.last()?, op.smoothing);
-    let targets = Targets { dtype: ins[1].dtype, ignore: op.ignore, classes };
-    (ins[0].dtype == DType::F32).then(|| {
-        Lowered::fallible(move |call| {
-            let targets = targets.checked(call)?;
-            let isa = call.team.isa();
-            let x = call.input::<f32>(0);
-            let [losses, lse] = [0, 1].map(|o| SharedMut::new(call.output::<f32>(o)));
-            over_rows(call.team, losses.len(), x.len(), &|range| {
-                for r in range {
-                    let x = &x[r * classes..(r + 1) * classes];
-                    // SAFETY: rows are disjoint.
-                    let (to, lse) = unsafe { (losses.slice(r..r + 1), lse.slice(r..r + 1)) };
-                    (to[0], lse[0]) = loss::cross_entropy(isa, x, targets.class(r), smoothing);
-                }
-            });
-            Ok(())
-        })
+    if ins[0].dtype != DType::F32 {
+        return None;
+    }
+    by_integer!(ins[1].dtype, cross_entropy_as(*ins[0].shape.last()?, op.ignore, op.smoothing))
+}
+
+fn cross_entropy_as<I: Integer>(classes: usize, ignore: Option<i64>, smoothing: f32) -> Lowered {
+    Lowered::fallible(move |call| {
+        let (isa, x, labels) = (call.team.isa(), call.input::<f32>(0), call.input::<I>(1));
+        check(labels, classes, ignore)?;
+        let [losses, lse] = [0, 1].map(|o| SharedMut::new(call.output::<f32>(o)));
+        over_rows(call.team, losses.len(), x.len(), &|range| {
+            for r in range {
+                let x = &x[r * classes..(r + 1) * classes];
+                // SAFETY: rows are disjoint.
+                let (to, lse) = unsafe { (losses.slice(r..r + 1), lse.slice(r..r + 1)) };
+                (to[0], lse[0]) = loss::cross_entropy(isa, x, class(labels[r], ignore), smoothing);
+            }
+        });
+        Ok(())
     })
 }
 
 pub(super) fn cross_entropy_grad(op: &CrossEntropyGrad, ins: &[TensorType]) -> Option<Lowered> {
-    let (classes, smoothing) = (*ins[0].shape.last()?, op.smoothing);
-    let targets = Targets { dtype: ins[1].dtype, ignore: op.ignore, classes };
-    let floats = [0, 2, 3].iter().all(|&i| ins[i].dtype == DType::F32);
-    floats.then(|| {
-        Lowered::fallible(move |call| {
-            let targets = targets.checked(call)?;
-            let isa = call.team.isa();
-            let x = (!call.in_place(0, 0)).then(|| call.input::<f32>(0));
-            let [lse, drow] = [2, 3].map(|i| call.input::<f32>(i));
-            let dx = call.output::<f32>(0);
-            each_row(call.team, dx, classes, 0, |r, dx| {
-                let x = x.map(|x| &x[r * classes..(r + 1) * classes]);
-                loss::cross_entropy_grad(isa, x, dx, targets.class(r), smoothing, lse[r], drow[r]);
-            });
-            Ok(())
-        })
+    if [0, 2, 3].iter().any(|&i| ins[i].dtype != DType::F32) {
+        return None;
+    }
+    by_integer!(ins[1].dtype, cross_entropy_grad_as(*ins[0].shape.last()?, op.ignore, op.smoothing))
+}
+
+fn cross_entropy_grad_as<I: Integer>(classes: usize, ignore: Option<i64>, smoothing: f32) -> Lowered {
+    Lowered::fallible(move |call| {
+        let (isa, labels) = (call.team.isa(), call.input::<I>(1));
+        check(labels, classes, ignore)?;
+        let x = (!call.in_place(0, 0)).then(|| call.input::<f32>(0));
+        let [lse, drow] = [2, 3].map(|i| call.input::<f32>(i));
+        let dx = call.output::<f32>(0);
+        each_row(call.team, dx, classes, 0, |r, dx| {
+            let x = x.map(|x| &x[r * classes..(r + 1) * classes]);
+            loss::cross_entropy_grad(isa, x, dx, class(labels[r], ignore), smoothing, lse[r], drow[r]);
+        });
+        Ok(())
     })
 }
 
-/// Type and range of class labels.
-#[derive(Clone, Copy)]
-struct Targets {
-    dtype: DType,
-    ignore: Option<i64>,
-    classes: usize,
-}
-
-/// Labels that are all classes or ignored.
-struct Checked<'a> {
-    labels: Labels<'a>,
-    ignore: Option<i64>,
-}
-
-#[derive(Clone, Copy)]
-enum Labels<'a> {
-    I64(&'a [i64]),
-    I32(&'a [i32]),
-    U8(&'a [u8]),
-}
-
-impl Labels<'_> {
-    fn len(&self) -> usize {
-        match self {
-            Labels::I64(t) => t.len(),
-            Labels::I32(t) => t.len(),
-            Labels::U8(t) => t.len(),
-        }
-    }
-
-    fn at(&self, row: usize) -> i64 {
-        match self {
-            Labels::I64(t) => t[row],
-            Labels::I32(t) => i64::from(t[row]),
-            Labels::U8(t) => i64::from(t[row]),
-        }
-    }
-}
-
-impl Targets {
-    fn checked<'a>(&self, call: &Call<'a>) -> Result<Checked<'a>, KernelError> {
-        let labels = match self.dtype {
-            DType::I64 => Labels::I64(call.input(1)),
-            DType::I32 => Labels::I32(call.input(1)),
-            _ => Labels::U8(call.input(1)),
-        };
-        for row in 0..labels.len() {
-            let index = labels.at(row);
-            let known = usize::try_from(index).is_ok_and(|class| class < self.classes);
-            if !known && self.ignore != Some(index) {
-                return Err(KernelError::Index { index, position: row, bound: self.classes });
-            }
-        }
-        Ok(Checked { labels, ignore: self.ignore })
-    }
-}
-
-impl Checked<'_> {
-    /// The class of a row; `None` if it is ignored.
-    fn class(&self, row: usize) -> Option<usize> {
-        let label = self.labels.at(row);
-        (self.ignore != Some(label)).then_some(label as usize)
-    }
+/// The class of a label; `None` if it is ignored.
+fn class<I: Integer>(label: I, ignore: Option<i64>) -> Option<usize> {
+    (ignore != Some(label.wide())).then_some(label.wide() as usize)
 }

@@ -2,7 +2,6 @@
 
 use super::link::{Began, Pace, Throttle};
 use super::{ExchangeBuffer, HostBuffer, PeerLost, Peers, put};
-use crate::lower::call::Slot;
 use crate::team::polled;
 use gulliver_graph::op::exchange::Exchange;
 use gulliver_plan::document::topology::Site;
@@ -228,9 +227,8 @@ impl Peers for LocalGroup {
 
     fn share(&self, rank: u32, numbers: &[f32]) -> Result<Vec<Vec<f32>>, PeerLost> {
         let mut own: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
-        let slot = Slot { start: own.as_mut_ptr(), bytes: own.len() };
         // SAFETY: `own` outlives the collective and is not written.
-        let own = unsafe { HostBuffer::new(slot) };
+        let own = unsafe { HostBuffer::new(own.as_mut_ptr(), own.len()) };
         let never = Began(f64::NEG_INFINITY);
         let (shared, _) =
             self.meet((SHARING, rank, self.ranks), (Some(&own), never), true, |_, offers| {
@@ -290,9 +288,8 @@ mod tests {
     }
 
     fn buffer(numbers: &mut [f32]) -> HostBuffer {
-        let slot = Slot { start: numbers.as_mut_ptr().cast(), bytes: size_of_val(numbers) };
         // SAFETY: the numbers outlive the exchange, and nothing else uses them meanwhile.
-        unsafe { HostBuffer::new(slot) }
+        unsafe { HostBuffer::new(numbers.as_mut_ptr().cast(), size_of_val(numbers)) }
     }
 
     #[test]

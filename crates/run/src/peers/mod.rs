@@ -4,7 +4,6 @@
 pub mod link;
 pub mod local;
 
-use crate::lower::call::Slot;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::op::exchange::{Exchange, Piece};
 use link::Throttle;
@@ -53,8 +52,8 @@ impl HostBuffer {
     /// # Safety
     /// While the buffer is in use, its bytes are initialised memory. An operand is not written meanwhile; a result is
     /// touched by nothing else.
-    pub unsafe fn new(slot: Slot) -> HostBuffer {
-        HostBuffer { start: slot.start, bytes: slot.bytes }
+    pub unsafe fn new(start: *mut u8, bytes: usize) -> HostBuffer {
+        HostBuffer { start, bytes }
     }
 
     /// # Safety

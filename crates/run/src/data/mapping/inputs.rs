@@ -212,7 +212,7 @@ impl Mapping {
     /// Text always has targets: the next tokens, or the hidden ones.
     fn next_tokens(&self, set: Arc<dyn Dataset>, word: &'static str) -> Result<Inputs, DataError> {
         let set = match self.masked > 0.0 {
-            true => Arc::new(Masked::new(set, self.masked, 0)?),
+            true => Arc::new(Masked::of(set, self.masked, 0)?),
             false => set,
         };
         Ok(Inputs { set, labelled: true, names: Names::Numbered(word) })

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use gulliver_graph::random::{RandomStream, hash_name};
 
-use crate::data::{Batch, DataError, DataInfo, Dataset};
+use super::{Transform, Transformed};
+use crate::data::{Batch, DataError, Dataset};
 use crate::host::{HostData, HostTensor};
 
 /// The changes to make.
@@ -19,21 +20,15 @@ pub struct Augment {
     pub seed: u64,
 }
 
-/// Images `[b, channels, height, width]`, augmented in training batches only: `batch` is unchanged.
-pub struct Augmented {
-    inner: Arc<dyn Dataset>,
-    augment: Augment,
-}
-
-impl Augmented {
-    /// Fails unless "x" of `inner` is an image.
-    pub fn new(inner: Arc<dyn Dataset>, augment: Augment) -> Result<Augmented, DataError> {
-        if augment.padding > 1 << 20 {
-            return Err(DataError::option("padding", format!("{} is absurdly large", augment.padding)));
+impl Augment {
+    /// Images `[b, channels, height, width]`, augmented in training batches only. Fails unless "x" of `inner` is an image.
+    pub fn of(self, inner: Arc<dyn Dataset>) -> Result<Transformed<Augment>, DataError> {
+        if self.padding > 1 << 20 {
+            return Err(DataError::option("padding", format!("{} is absurdly large", self.padding)));
         }
         let shape = inner.info().shape;
         match shape.len() == 3 {
-            true => Ok(Augmented { inner, augment }),
+            true => Ok(Transformed { inner, transform: self }),
             false => {
                 let what = format!("only images can be augmented, but x has shape {shape:?}");
                 Err(DataError::option("augment", what))
@@ -41,10 +36,10 @@ impl Augmented {
         }
     }
 
-    fn apply(&self, x: &mut HostTensor, indices: &[usize], epoch: u64) {
+    fn change(&self, x: &mut HostTensor, indices: &[usize], epoch: u64) {
         let &[_, _, height, width] = x.shape() else { return };
         let HostData::F32(values) = x.data_mut() else { return };
-        let Augment { padding, flip, seed } = self.augment;
+        let Augment { padding, flip, seed } = *self;
         let per_example = values.len() / indices.len().max(1);
         let epoch_key = RandomStream::new(seed, hash_name("data.augment"), epoch).u64_at(0);
         let mut old = vec![0.0f32; height * width];
@@ -72,33 +67,11 @@ impl Augmented {
     }
 }
 
-impl Dataset for Augmented {
-    fn len(&self) -> usize {
-        self.inner.len()
-    }
-
-    fn length(&self, i: usize) -> Option<usize> {
-        self.inner.length(i)
-    }
-
-    fn class(&self, i: usize) -> Option<u32> {
-        self.inner.class(i)
-    }
-
-    fn batch(&self, indices: &[usize]) -> Result<Batch, DataError> {
-        self.inner.batch(indices)
-    }
-
-    fn batch_in_epoch(&self, indices: &[usize], epoch: u64) -> Result<Batch, DataError> {
-        let mut batch = self.inner.batch_in_epoch(indices, epoch)?;
-        if let Some((_, x)) = batch.fields.iter_mut().find(|(name, _)| name == "x") {
-            self.apply(x, indices, epoch);
+impl Transform for Augment {
+    fn apply(&self, batch: &mut Batch, indices: &[usize], epoch: Option<u64>) {
+        if let (Some((_, x)), Some(epoch)) = (batch.fields.iter_mut().find(|(name, _)| name == "x"), epoch) {
+            self.change(x, indices, epoch);
         }
-        Ok(batch)
-    }
-
-    fn info(&self) -> DataInfo {
-        self.inner.info()
     }
 }
 
@@ -121,8 +94,7 @@ mod tests {
     #[test]
     fn depends_on_seed_epoch_and_example_only() {
         let digits = digits(50, [16, 16]);
-        let make =
-            |padding, flip, seed| Augmented::new(digits.clone(), Augment { padding, flip, seed }).unwrap();
+        let make = |padding, flip, seed| Augment { padding, flip, seed }.of(digits.clone()).unwrap();
         let a = make(2, true, 7);
         let whole = a.batch_in_epoch(&[3, 4, 5], 1).unwrap();
         assert_eq!(x(&whole, 1), x(&a.batch_in_epoch(&[4], 1).unwrap(), 0));
@@ -147,7 +119,7 @@ mod tests {
     #[test]
     fn rectangles_are_mirrored_and_moved_within_their_own_rows() {
         let digits = digits(20, [8, 12]);
-        let set = Augmented::new(digits.clone(), Augment { padding: 2, flip: true, seed: 7 }).unwrap();
+        let set = Augment { padding: 2, flip: true, seed: 7 }.of(digits.clone()).unwrap();
         for i in 0..20 {
             let (old, new) =
                 (x(&digits.batch(&[i]).unwrap(), 0), x(&set.batch_in_epoch(&[i], 3).unwrap(), 0));
@@ -176,6 +148,6 @@ mod tests {
     fn only_images() {
         let noise = Noise { shape: vec![4], classes: 2 };
         let flat = Generated { seed: 0, first: 0, examples: 3, generator: noise };
-        assert!(Augmented::new(Arc::new(flat), Augment { padding: 1, flip: true, seed: 0 }).is_err());
+        assert!(Augment { padding: 1, flip: true, seed: 0 }.of(Arc::new(flat)).is_err());
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use gulliver_graph::model::IGNORED;
 use gulliver_graph::random::{RandomStream, hash_name};
 
+use super::{Transform, Transformed};
 use crate::data::{Batch, DataError, DataInfo, Dataset, tensor};
 use crate::host::HostData;
 
@@ -13,7 +14,6 @@ use crate::host::HostData;
 /// token, and 10 % stay. y is the original token where one was chosen and [`IGNORED`] elsewhere. The id of the mask is
 /// the first after those of the other set.
 pub struct Masked {
-    whole: Arc<dyn Dataset>,
     seed: u64,
     share: f32,
     mask: i64,
@@ -21,7 +21,7 @@ pub struct Masked {
 
 impl Masked {
     /// Hides this share, above 0 and up to 1, of the tokens of `whole`.
-    pub fn new(whole: Arc<dyn Dataset>, share: f64, seed: u64) -> Result<Masked, DataError> {
+    pub fn of(whole: Arc<dyn Dataset>, share: f64, seed: u64) -> Result<Transformed<Masked>, DataError> {
         let info = whole.info();
         let (Some(vocabulary), None) = (info.vocabulary, info.classes) else {
             let what = "only sequences of tokens without classes can be masked";
@@ -30,7 +30,8 @@ impl Masked {
         if !(share > 0.0 && share <= 1.0) {
             return Err(DataError::option("masked", format!("{share} is not a share above 0 and up to 1")));
         }
-        Ok(Masked { whole, seed, share: share as f32, mask: vocabulary as i64 })
+        let transform = Masked { seed, share: share as f32, mask: vocabulary as i64 };
+        Ok(Transformed { inner: whole, transform })
     }
 
     /// Hides tokens of one example in `x` and writes them to `y`.
@@ -56,25 +57,10 @@ impl Masked {
     }
 }
 
-impl Dataset for Masked {
-    fn len(&self) -> usize {
-        self.whole.len()
-    }
-
-    fn length(&self, i: usize) -> Option<usize> {
-        self.whole.length(i)
-    }
-
-    fn batch(&self, indices: &[usize]) -> Result<Batch, DataError> {
-        self.batch_in_epoch(indices, 0)
-    }
-
-    fn batch_in_epoch(&self, indices: &[usize], epoch: u64) -> Result<Batch, DataError> {
-        let mut batch = self.whole.batch_in_epoch(indices, epoch)?;
+impl Transform for Masked {
+    fn apply(&self, batch: &mut Batch, indices: &[usize], epoch: Option<u64>) {
         let lengths = batch.get("length").and_then(|t| t.as_i64()).map(<[i64]>::to_vec);
-        let Some((_, tokens)) = batch.fields.iter_mut().find(|(name, _)| name == "x") else {
-            return Ok(batch);
-        };
+        let Some((_, tokens)) = batch.fields.iter_mut().find(|(name, _)| name == "x") else { return };
         let shape = tokens.shape().to_vec();
         let width = shape.last().copied().unwrap_or(0);
         let mut y = vec![IGNORED; shape.iter().product()];
@@ -82,18 +68,16 @@ impl Dataset for Masked {
             let rows = x.chunks_mut(width.max(1)).zip(y.chunks_mut(width.max(1)));
             for (row, ((x, y), &example)) in rows.zip(indices).enumerate() {
                 let length = lengths.as_ref().map_or(width, |all| all[row] as usize);
-                self.hide(example, epoch, &mut x[..length], &mut y[..length]);
+                self.hide(example, epoch.unwrap_or(0), &mut x[..length], &mut y[..length]);
             }
         }
         let y = tensor(&shape, HostData::I64(y));
         for (_, old) in batch.fields.iter_mut().filter(|(name, _)| name == "y") {
             *old = y.clone();
         }
-        Ok(batch)
     }
 
-    fn info(&self) -> DataInfo {
-        let info = self.whole.info();
+    fn describe(&self, info: DataInfo) -> DataInfo {
         DataInfo { vocabulary: info.vocabulary.map(|n| n + 1), ..info }
     }
 }
@@ -115,7 +99,7 @@ mod tests {
     fn hidden_tokens_are_asked_for_and_nothing_else() {
         for (min_length, share) in [(40, 0.15), (2, 0.5), (1, 1e-9)] {
             let whole = tokens(min_length, None);
-            let set = Masked::new(whole.clone(), share, 3).unwrap();
+            let set = Masked::of(whole.clone(), share, 3).unwrap();
             assert_eq!(set.info().vocabulary, Some(51));
             let all: Vec<usize> = (0..64).collect();
             let (plain, hidden) = (whole.batch(&all).unwrap(), set.batch(&all).unwrap());
@@ -143,7 +127,7 @@ mod tests {
 
     #[test]
     fn what_is_hidden_depends_on_seed_epoch_and_example_only() {
-        let set = |seed| Masked::new(tokens(40, None), 0.15, seed).unwrap();
+        let set = |seed| Masked::of(tokens(40, None), 0.15, seed).unwrap();
         let two = set(3).batch_in_epoch(&[7, 8], 2).unwrap();
         let one = set(3).batch_in_epoch(&[8], 2).unwrap();
         assert_eq!(ids(&two, "x")[40..], ids(&one, "x"));
@@ -155,9 +139,9 @@ mod tests {
 
     #[test]
     fn only_plain_tokens_and_sensible_shares() {
-        assert!(Masked::new(tokens(40, Some(3)), 0.15, 0).is_err());
+        assert!(Masked::of(tokens(40, Some(3)), 0.15, 0).is_err());
         for share in [0.0, -1.0, 1.5, f64::NAN] {
-            assert!(Masked::new(tokens(40, None), share, 0).is_err(), "{share}");
+            assert!(Masked::of(tokens(40, None), share, 0).is_err(), "{share}");
         }
     }
 }

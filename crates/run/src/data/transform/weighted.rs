@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use gulliver_graph::model::weighted::example_weights;
 
-use crate::data::{Batch, DataError, DataInfo, Dataset, tensor};
+use super::{Transform, Transformed};
+use crate::data::{Batch, Dataset, tensor};
 use crate::host::HostData;
 
 /// Adds "weight" f32 `[b]` by the class in "y" to the batches of another set, unless they already have weights.
 pub struct WeightedClasses {
-    whole: Arc<dyn Dataset>,
     /// By class.
     weights: Arc<[f32]>,
     /// Whether the weights of a batch are scaled to a mean of one.
@@ -19,20 +19,22 @@ pub struct WeightedClasses {
 impl WeightedClasses {
     /// For training: the weights of a batch have mean one, so the mean of weight times loss is the weighted mean of the
     /// losses, however the batch is sliced.
-    pub fn for_training(whole: Arc<dyn Dataset>, weights: Arc<[f32]>) -> WeightedClasses {
-        WeightedClasses { whole, weights, by_batch: true }
+    pub fn for_training(inner: Arc<dyn Dataset>, weights: Arc<[f32]>) -> Transformed<WeightedClasses> {
+        Transformed { inner, transform: WeightedClasses { weights, by_batch: true } }
     }
 
     /// For evaluation: the class weights themselves, so that sums over all batches give the weighted mean.
-    pub fn for_evaluation(whole: Arc<dyn Dataset>, weights: Arc<[f32]>) -> WeightedClasses {
-        WeightedClasses { whole, weights, by_batch: false }
+    pub fn for_evaluation(inner: Arc<dyn Dataset>, weights: Arc<[f32]>) -> Transformed<WeightedClasses> {
+        Transformed { inner, transform: WeightedClasses { weights, by_batch: false } }
     }
+}
 
-    fn weigh(&self, mut batch: Batch) -> Batch {
+impl Transform for WeightedClasses {
+    fn apply(&self, batch: &mut Batch, _indices: &[usize], _epoch: Option<u64>) {
         if batch.get("weight").is_some() {
-            return batch;
+            return;
         }
-        let Some(classes) = batch.get("y").and_then(|y| y.as_i64()) else { return batch };
+        let Some(classes) = batch.get("y").and_then(|y| y.as_i64()) else { return };
         let weights = match self.by_batch {
             true => example_weights(&self.weights, classes.iter().copied()),
             false => {
@@ -41,29 +43,6 @@ impl WeightedClasses {
             }
         };
         batch.fields.push(("weight".into(), tensor(&[weights.len()], HostData::F32(weights))));
-        batch
-    }
-}
-
-impl Dataset for WeightedClasses {
-    fn len(&self) -> usize {
-        self.whole.len()
-    }
-
-    fn length(&self, i: usize) -> Option<usize> {
-        self.whole.length(i)
-    }
-
-    fn batch(&self, indices: &[usize]) -> Result<Batch, DataError> {
-        Ok(self.weigh(self.whole.batch(indices)?))
-    }
-
-    fn batch_in_epoch(&self, indices: &[usize], epoch: u64) -> Result<Batch, DataError> {
-        Ok(self.weigh(self.whole.batch_in_epoch(indices, epoch)?))
-    }
-
-    fn info(&self) -> DataInfo {
-        self.whole.info()
     }
 }
 

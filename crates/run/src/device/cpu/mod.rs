@@ -11,7 +11,7 @@ pub(crate) use copy::copy;
 
 use super::{Device, LoadedProgram, Observe, ProgramId, RunError, StepTime};
 use crate::lower::Kernels;
-use crate::lower::call::{Call, Slot};
+use crate::lower::call::{Call, MemorySlot};
 use crate::peers::Peers;
 use crate::peers::link::{Port, Throttle};
 use crate::team::{Team, cores};
@@ -290,14 +290,14 @@ impl Device for Cpu {
 
 /// # Safety
 /// The slot holds initialised f32 that nothing writes during `'a`.
-unsafe fn floats<'a>(slot: &Slot) -> &'a [f32] {
+unsafe fn floats<'a>(slot: &MemorySlot) -> &'a [f32] {
     // SAFETY: the caller's contract.
     unsafe { std::slice::from_raw_parts(slot.start.cast(), slot.bytes / size_of::<f32>()) }
 }
 
 /// # Safety
 /// The slot holds initialised f32 that nothing else touches during `'a`.
-unsafe fn floats_mut<'a>(slot: &Slot) -> &'a mut [f32] {
+unsafe fn floats_mut<'a>(slot: &MemorySlot) -> &'a mut [f32] {
     // SAFETY: the caller's contract.
     unsafe { std::slice::from_raw_parts_mut(slot.start.cast(), slot.bytes / size_of::<f32>()) }
 }

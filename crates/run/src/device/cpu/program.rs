@@ -5,7 +5,7 @@ use super::disk::BLOCK;
 use super::stream::{End, Task, Tasks, Wait};
 use super::tiers::Tiers;
 use crate::device::RunError;
-use crate::lower::call::Slot;
+use crate::lower::call::MemorySlot;
 use crate::lower::{ExchangeCall, Kernels, Run, lower_node};
 use crate::peers::Peers;
 use gulliver_graph::dim::Bindings;
@@ -25,7 +25,7 @@ pub(super) struct Program {
     /// The kernel of each kind of node; kinds that are views have none.
     pub(super) kernels: Vec<Option<Run>>,
     /// Operands, results and scratch of all instructions, one after the other.
-    pub(super) slots: Vec<Slot>,
+    pub(super) slots: Vec<MemorySlot>,
     /// What other streams than the computation do.
     pub(super) beside: Arc<Tasks>,
     /// Names of operators that have no fast kernel.
@@ -60,12 +60,12 @@ pub(super) enum Instruction {
         first: Value,
     },
     Copy {
-        from: Slot,
-        to: Slot,
+        from: MemorySlot,
+        to: MemorySlot,
     },
     Add {
-        from: Slot,
-        into: Slot,
+        from: MemorySlot,
+        into: MemorySlot,
     },
     /// Another stream moves something.
     Move,
@@ -266,11 +266,11 @@ impl Program {
 }
 
 /// The bytes of a spot, if they are in memory.
-fn memory(tiers: &Tiers, spot: Spot) -> Option<Slot> {
+fn memory(tiers: &Tiers, spot: Spot) -> Option<MemorySlot> {
     let arena = match spot.tier {
         Tier::Device => &tiers.device,
         Tier::Host => &tiers.host,
         Tier::Disk => return None,
     };
-    Some(Slot { start: arena.at(spot.offset, spot.bytes as u64), bytes: spot.bytes })
+    Some(MemorySlot { start: arena.at(spot.offset, spot.bytes as u64), bytes: spot.bytes })
 }

@@ -5,7 +5,7 @@
 use super::copy;
 use super::disk::{Disk, DiskError};
 use crate::device::StepTime;
-use crate::lower::call::Slot;
+use crate::lower::call::MemorySlot;
 use crate::lower::{ExchangeCall, KernelError};
 use crate::peers::link::{Pace, Port};
 use crate::peers::{ExchangeBuffer, HostBuffer};
@@ -28,7 +28,7 @@ use std::time::Instant;
 #[derive(Clone, Copy, Debug)]
 pub enum End {
     /// Bytes in memory.
-    Memory(Slot),
+    Memory(MemorySlot),
     /// As many on disk, from this offset on.
     Disk(u64),
 }
@@ -58,9 +58,9 @@ pub(crate) enum Task {
         /// What is done there.
         collective: ExchangeCall,
         /// What is brought, if anything.
-        own: Option<Slot>,
+        own: Option<MemorySlot>,
         /// What is left with.
-        result: Slot,
+        result: MemorySlot,
         /// The value that this is.
         value: Value,
     },
@@ -445,12 +445,15 @@ fn work(shared: &Shared, stream: Stream, jobs: &Receiver<Job>, port: Option<Port
 /// tasks that have begun.
 fn meet(
     collective: &ExchangeCall,
-    (own, result): (Option<Slot>, Slot),
+    (own, result): (Option<MemorySlot>, MemorySlot),
     value: Value,
     idle: bool,
 ) -> Result<(), Fault> {
     // SAFETY: by the contract of `begin`; verified plans give the result bytes of its own.
-    let (own, result) = unsafe { (own.map(|own| HostBuffer::new(own)), HostBuffer::new(result)) };
+    let (own, result) = unsafe {
+        let buffer = |slot: MemorySlot| HostBuffer::new(slot.start, slot.bytes);
+        (own.map(buffer), buffer(result))
+    };
     collective
         .hold(own.as_ref().map(|own| own as &dyn ExchangeBuffer), &result, idle)
         .map_err(|why| Fault::Exchange { value, why })
@@ -466,14 +469,14 @@ fn site(tier: Tier, device: u32) -> Site {
 
 /// # Safety
 /// The slot is initialised memory that nothing writes during `'a`.
-unsafe fn bytes<'a>(slot: Slot) -> &'a [u8] {
+unsafe fn bytes<'a>(slot: MemorySlot) -> &'a [u8] {
     // SAFETY: the caller's contract.
     unsafe { std::slice::from_raw_parts(slot.start, slot.bytes) }
 }
 
 /// # Safety
 /// The slot is initialised memory that nothing else touches during `'a`.
-unsafe fn bytes_mut<'a>(slot: Slot) -> &'a mut [u8] {
+unsafe fn bytes_mut<'a>(slot: MemorySlot) -> &'a mut [u8] {
     // SAFETY: the caller's contract.
     unsafe { std::slice::from_raw_parts_mut(slot.start, slot.bytes) }
 }

@@ -14,8 +14,8 @@ fn port(rate: f64) -> Port {
     Port { throttle: Arc::new(Throttle::new(topology)), device: 0 }
 }
 
-fn slot(bytes: &mut [u8]) -> Slot {
-    Slot { start: bytes.as_mut_ptr(), bytes: bytes.len() }
+fn slot(bytes: &mut [u8]) -> MemorySlot {
+    MemorySlot { start: bytes.as_mut_ptr(), bytes: bytes.len() }
 }
 
 /// Bytes go back and forth between two buffers while the computation changes them: moves, and what the
@@ -90,7 +90,7 @@ fn meetings_keep_their_order_whoever_holds_them() {
         let here: fn(usize) -> bool = here;
         let mut cells = vec![0.0f32; 16 * (MEETINGS + 1)];
         let first = cells.as_mut_ptr();
-        let cell = |i: usize| Slot { start: first.wrapping_add(16 * i).cast(), bytes: 64 };
+        let cell = |i: usize| MemorySlot { start: first.wrapping_add(16 * i).cast(), bytes: 64 };
         let mut tasks = Tasks::default();
         let mut places = Vec::new();
         for i in 0..MEETINGS {
