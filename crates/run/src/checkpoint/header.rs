@@ -158,7 +158,7 @@ pub fn decode(text: &[u8], data_bytes: u64) -> Result<Header, String> {
         tensors.push((name, place));
     }
     if position != data_bytes {
-        return Err(format!("{} bytes after the last tensor belong to none", data_bytes - position));
+        return Err(format!("{} bytes after the last tensor belong to no tensor", data_bytes - position));
     }
     Ok(Header { tensors, metadata: raw.metadata })
 }
@@ -250,8 +250,8 @@ mod tests {
         for (header, data_bytes, expected) in [
             ("".to_string(), 0, "malformed header: EOF"),
             ("[]".to_string(), 0, "expected an object of tensors"),
-            ("{}".to_string(), 3, "3 bytes after the last tensor belong to none"),
-            (format!(r#"{{"a":{good}}}"#), 12, "4 bytes after the last tensor belong to none"),
+            ("{}".to_string(), 3, "3 bytes after the last tensor belong to no tensor"),
+            (format!(r#"{{"a":{good}}}"#), 12, "4 bytes after the last tensor belong to no tensor"),
             (format!(r#"{{"a":{good}}}"#), 7, "tensor `a` ends at byte 8 of the data, which has 7 bytes"),
             (format!(r#"{{"a":{good},"a":{good}}}"#), 8, "`a` appears twice"),
             (

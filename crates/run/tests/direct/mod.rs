@@ -16,7 +16,7 @@ pub struct Direct<D = Cpu> {
     program: ProgramId,
 }
 
-/// A CPU device of so many threads.
+/// A CPU device with this many threads.
 pub fn cpu(threads: usize) -> Cpu {
     Cpu::new(CpuOptions { threads, ..CpuOptions::default() }).unwrap()
 }

@@ -62,7 +62,7 @@ fn part(which: Cifar, path: &Path) -> Result<RecordFile, DataError> {
     let bytes = FileBytes::open(path)?;
     let (label_bytes, stride) = (which.label_bytes(), which.label_bytes() + PIXELS);
     if bytes.is_empty() || bytes.len() % stride != 0 {
-        let what = format!("{} bytes are not whole records of {stride}", bytes.len());
+        let what = format!("{} bytes are not a whole number of records of {stride}", bytes.len());
         return Err(DataError::at(path, (bytes.len() / stride * stride) as u64, what));
     }
     let mut labels = Vec::with_capacity(bytes.len() / stride);

@@ -77,7 +77,7 @@ impl ImageFiles {
                     found.class_names.len() - 1
                 }
                 (None, Some(known)) => {
-                    let what = format!("is no class of the training images; those are: {}", few(known));
+                    let what = format!("is not a class of the training images, which are: {}", few(known));
                     return Err(DataError::file(&entry, what));
                 }
             };
@@ -190,7 +190,7 @@ mod tests {
         let known = ["cat".to_string(), "dog".to_string()];
         assert_eq!(ImageFiles::folders(&dir, Some(&known)).unwrap().ids, [1]);
         let message = ImageFiles::folders(&dir, Some(&known[..1])).unwrap_err().to_string();
-        assert!(message.contains("dog: is no class of the training images; those are: cat"), "{message}");
+        assert!(message.contains("dog: is not a class of the training images, which are: cat"), "{message}");
     }
 
     #[test]

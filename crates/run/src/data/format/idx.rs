@@ -71,7 +71,7 @@ fn parse_header(path: &Path, start: &[u8], rank: usize) -> Result<(Vec<usize>, u
         shape.iter().try_fold(1u64, |a, &b| a.checked_mul(b)).and_then(|n| n.checked_add(header as u64));
     match size {
         Some(size) => Ok((shape.iter().map(|&n| n as usize).collect(), size)),
-        None => Err(DataError::at(path, 4, format!("absurd dimensions {shape:?}"))),
+        None => Err(DataError::at(path, 4, format!("impossible dimensions {shape:?}"))),
     }
 }
 

@@ -104,8 +104,8 @@ impl Cells {
         match &self.missing {
             Some((line, column, text)) if !filled => {
                 let what = format!(
-                    "column `{}`: `{text}` is no value ({} in the table); set missing = \"mean\", \"zero\" or a \
-                     number to fill such cells, or take the row out",
+                    "column `{}`: `{text}` is a missing value ({} in the table); set missing = \"mean\", \"zero\" or a \
+                     number to fill such cells, or remove the row",
                     short(&self.names[*column]),
                     counted(self.gaps, "such cell")
                 );
@@ -386,7 +386,7 @@ mod tests {
         let path = dir.write("t.csv", b"a;b;y\n1;NA;p\n;2;q\n5;4;p\n100;?;q\n");
         let message = NumericTable::open(&path, &of("y")).unwrap_err().to_string();
         assert!(
-            message.contains("line 2: column `b`: `NA` is no value (3 such cells in the table)"),
+            message.contains("line 2: column `b`: `NA` is a missing value (3 such cells in the table)"),
             "{message}"
         );
         let filled = |missing| {
@@ -473,7 +473,7 @@ mod tests {
         for (content, part) in [
             ("a,y\n1,2\nz,3\n", "t.csv: line 3: column `a`: `z` is not a finite number; correct it"),
             ("a,y\n1,2\ninf,3\n", "line 3: column `a`: `inf` is not a finite number"),
-            ("a,y\nnan,2\n", "line 2: column `a`: `nan` is no value (1 such cell in"),
+            ("a,y\nnan,2\n", "line 2: column `a`: `nan` is a missing value (1 such cell in"),
             ("a,y\n1,0.5\n", "regression = true"),
             ("a,y\n1,\n", "line 2: column `y`: `` is not a class"),
             ("a,b\n1,2\n", "has no column `y`; it has: a, b"),

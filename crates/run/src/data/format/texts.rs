@@ -49,7 +49,7 @@ fn refuse_empty(rows: &Rows, line: u64, fields: &[String], column: usize) -> Res
     if !fields[column].trim().is_empty() {
         return Ok(());
     }
-    let what = format!("column `{}` is empty; take the row out", short(&rows.header[column]));
+    let what = format!("column `{}` is empty; remove the row", short(&rows.header[column]));
     Err(rows.error(line, what))
 }
 

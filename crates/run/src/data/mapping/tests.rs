@@ -68,7 +68,7 @@ fn tables_are_read_by_column_name() {
     check(&regression, &[numbers], true);
     let strict = Mapping { fill: vec![], ..mapping };
     let message = strict.open_inputs(&[other]).err().unwrap().to_string();
-    assert!(message.contains("line 3: column `b`: `NA` is no value"), "{message}");
+    assert!(message.contains("line 3: column `b`: `NA` is a missing value"), "{message}");
 }
 
 #[test]

@@ -77,7 +77,7 @@ fn folds_of_every_kind_are_parts_of_its_training_examples() {
         held.sort();
         assert_eq!(held, all, "{kind}");
     }
-    // What is learned from a table is learned from what is left of it.
+    // Statistics of a table come from the training part of the fold.
     let csv = labelled("csv", &numbers);
     let means = [0, 1].map(|fold| open(&DataOptions { fold, ..csv.clone() }).unwrap().0.info().mean);
     assert_ne!(means[0], means[1]);

@@ -24,7 +24,7 @@ impl Augment {
     /// Images `[b, channels, height, width]`, augmented in training batches only. Fails unless "x" of `inner` is an image.
     pub fn of(self, inner: Arc<dyn Dataset>) -> Result<Transformed<Augment>, DataError> {
         if self.padding > 1 << 20 {
-            return Err(DataError::option("padding", format!("{} is absurdly large", self.padding)));
+            return Err(DataError::option("padding", format!("{} is too large", self.padding)));
         }
         let shape = inner.info().shape;
         match shape.len() == 3 {
