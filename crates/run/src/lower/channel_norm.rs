@@ -3,7 +3,7 @@
 //! matrix whose columns are summed in lane order.
 
 use super::divide::{each_row, over_rows};
-use super::{Lowered, TensorType, all_f32};
+use super::{Lowered, TensorType};
 use crate::kernel::norm::{self, Affine, Columns, Moments, Pairs, Slopes, Totals};
 use crate::kernel::{math, reduce};
 use crate::lower::call::Call;
@@ -59,52 +59,47 @@ impl Extents {
 /// Most channels whose statistics are gathered at once.
 const BLOCK: usize = 64;
 
-pub(super) fn group_norm(op: &GroupNorm, ins: &[TensorType]) -> Option<Lowered> {
+pub(super) fn group_norm(op: &GroupNorm, ins: &[TensorType]) -> Lowered {
     let (e, groups, eps) = (Extents::of(&ins[0]), op.groups, op.eps);
     let channels = e.c / groups;
-    all_f32(ins).then(|| {
-        Lowered::plain(move |call| {
-            let isa = call.team.isa();
-            let [x, gamma, beta] = [0, 1, 2].map(|i| call.input::<f32>(i));
-            let [y, mean, rstd] = [0, 1, 2].map(|o| SharedMut::new(call.output::<f32>(o)));
-            over_rows(call.team, e.n * groups, e.len(), &|range| {
-                for set in range {
-                    let (first, size) = (set % groups * channels, channels * e.space);
-                    let at = set * size..(set + 1) * size;
-                    let x = &x[at.clone()];
-                    let m = norm::moments(isa, x, eps);
-                    // SAFETY: sets are disjoint.
-                    let (y, mean, rstd) =
-                        unsafe { (y.slice(at), mean.slice(set..set + 1), rstd.slice(set..set + 1)) };
-                    (mean[0], rstd[0]) = (m.mean, m.rstd);
-                    let (gamma, beta) = (&gamma[first..][..channels], &beta[first..][..channels]);
-                    if e.space == 1 {
-                        norm::normalize(isa, x, m, Affine::Each(gamma, beta), y);
-                        continue;
-                    }
-                    let space = e.space.max(1);
-                    let runs = x.chunks_exact(space).zip(y.chunks_exact_mut(space));
-                    for ((x, y), (&gamma, &beta)) in runs.zip(gamma.iter().zip(beta)) {
-                        norm::normalize(isa, x, m, Affine::Same(gamma, beta), y);
-                    }
+    Lowered::plain(move |call| {
+        let isa = call.team.isa();
+        let [x, gamma, beta] = [0, 1, 2].map(|i| call.input::<f32>(i));
+        let [y, mean, rstd] = [0, 1, 2].map(|o| SharedMut::new(call.output::<f32>(o)));
+        over_rows(call.team, e.n * groups, e.len(), &|range| {
+            for set in range {
+                let (first, size) = (set % groups * channels, channels * e.space);
+                let at = set * size..(set + 1) * size;
+                let x = &x[at.clone()];
+                let m = norm::moments(isa, x, eps);
+                // SAFETY: sets are disjoint.
+                let (y, mean, rstd) =
+                    unsafe { (y.slice(at), mean.slice(set..set + 1), rstd.slice(set..set + 1)) };
+                (mean[0], rstd[0]) = (m.mean, m.rstd);
+                let (gamma, beta) = (&gamma[first..][..channels], &beta[first..][..channels]);
+                if e.space == 1 {
+                    norm::normalize(isa, x, m, Affine::Each(gamma, beta), y);
+                    continue;
                 }
-            });
-        })
+                let space = e.space.max(1);
+                let runs = x.chunks_exact(space).zip(y.chunks_exact_mut(space));
+                for ((x, y), (&gamma, &beta)) in runs.zip(gamma.iter().zip(beta)) {
+                    norm::normalize(isa, x, m, Affine::Same(gamma, beta), y);
+                }
+            }
+        });
     })
 }
 
-pub(super) fn group_norm_grad(op: &GroupNormGrad, ins: &[TensorType]) -> Option<Lowered> {
+pub(super) fn group_norm_grad(op: &GroupNormGrad, ins: &[TensorType]) -> Lowered {
     let (e, groups) = (Extents::of(&ins[0]), op.groups);
-    if !all_f32(ins) {
-        return None;
-    }
     if e.space == 1 {
-        return Some(Lowered::plain(move |call| {
+        return Lowered::plain(move |call| {
             group_norm_grad_rows(call, e, groups);
-        }));
+        });
     }
     let channels = e.c / groups;
-    Some(Lowered::with_scratch(2 * e.n * e.c, move |call| {
+    Lowered::with_scratch(2 * e.n * e.c, move |call| {
         let isa = call.team.isa();
         let [x, gamma, mean, rstd, dy] = [0, 1, 2, 3, 4].map(|i| call.input::<f32>(i));
         let dx = SharedMut::new(call.output::<f32>(0));
@@ -155,7 +150,7 @@ pub(super) fn group_norm_grad(op: &GroupNormGrad, ins: &[TensorType]) -> Option<
                 dgamma[c] += pair[1];
             }
         }
-    }))
+    })
 }
 
 /// Without spatial axes: every set is a short row with a gain per element.
@@ -186,17 +181,14 @@ fn group_norm_grad_rows(call: &mut Call<'_>, e: Extents, groups: usize) {
     });
 }
 
-pub(super) fn batch_norm(op: &BatchNorm, ins: &[TensorType]) -> Option<Lowered> {
+pub(super) fn batch_norm(op: &BatchNorm, ins: &[TensorType]) -> Lowered {
     let (e, eps) = (Extents::of(&ins[0]), op.eps);
-    if !all_f32(ins) {
-        return None;
-    }
     if e.space == 1 {
-        return Some(Lowered::with_scratch(e.c, move |call| {
+        return Lowered::with_scratch(e.c, move |call| {
             batch_norm_columns(call, e, eps);
-        }));
+        });
     }
-    Some(Lowered::plain(move |call| {
+    Lowered::plain(move |call| {
         let isa = call.team.isa();
         let [x, gamma, beta] = [0, 1, 2].map(|i| call.input::<f32>(i));
         let [y, mean, variance] = [0, 1, 2].map(|o| SharedMut::new(call.output::<f32>(o)));
@@ -220,7 +212,7 @@ pub(super) fn batch_norm(op: &BatchNorm, ins: &[TensorType]) -> Option<Lowered> 
                 norm::normalize_runs(isa, &x[at], e.space, &channels[..block.len()], y);
             }
         });
-    }))
+    })
 }
 
 /// Without positions: the columns of a matrix.
@@ -242,17 +234,14 @@ fn batch_norm_columns(call: &mut Call<'_>, e: Extents, eps: f32) {
     });
 }
 
-pub(super) fn batch_norm_grad(op: &BatchNormGrad, ins: &[TensorType]) -> Option<Lowered> {
+pub(super) fn batch_norm_grad(op: &BatchNormGrad, ins: &[TensorType]) -> Lowered {
     let (e, eps) = (Extents::of(&ins[0]), op.eps);
-    if !all_f32(ins) {
-        return None;
-    }
     if e.space == 1 {
-        return Some(Lowered::with_scratch(3 * e.c, move |call| {
+        return Lowered::with_scratch(3 * e.c, move |call| {
             batch_norm_grad_columns(call, e, eps);
-        }));
+        });
     }
-    Some(Lowered::plain(move |call| {
+    Lowered::plain(move |call| {
         let isa = call.team.isa();
         let [x, gamma, mean, variance, dy] = [0, 1, 2, 3, 4].map(|i| call.input::<f32>(i));
         let [dx, dgamma, dbeta] = [0, 1, 2].map(|o| SharedMut::new(call.output::<f32>(o)));
@@ -282,7 +271,7 @@ pub(super) fn batch_norm_grad(op: &BatchNormGrad, ins: &[TensorType]) -> Option<
                 norm::input_grad_runs(isa, &x[at.clone()], &dy[at], e.space, channels, dx);
             }
         });
-    }))
+    })
 }
 
 /// Without positions: the columns of a matrix.

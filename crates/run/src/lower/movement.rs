@@ -28,14 +28,14 @@ macro_rules! by_width {
     };
 }
 
-pub(super) fn fill(value: f32) -> Option<Lowered> {
-    Some(Lowered::plain(move |call| {
+pub(super) fn fill(value: f32) -> Lowered {
+    Lowered::plain(move |call| {
         call.output::<f32>(0).fill(value);
-    }))
+    })
 }
 
-pub(super) fn reshape(ins: &[TensorType]) -> Option<Lowered> {
-    Some(by_width!(ins[0].dtype, copy()))
+pub(super) fn reshape(ins: &[TensorType]) -> Lowered {
+    by_width!(ins[0].dtype, copy())
 }
 
 fn copy<T: Pod>() -> Lowered {
@@ -47,9 +47,9 @@ fn copy<T: Pod>() -> Lowered {
     })
 }
 
-pub(super) fn expand(ins: &[TensorType], outs: &[TensorType]) -> Option<Lowered> {
+pub(super) fn expand(ins: &[TensorType], outs: &[TensorType]) -> Lowered {
     let walk = Walk::new(&ins[0].shape, &outs[0].shape);
-    Some(by_width!(ins[0].dtype, expand_as(walk)))
+    by_width!(ins[0].dtype, expand_as(walk))
 }
 
 fn expand_as<T: Pod>(walk: Walk) -> Lowered {
@@ -63,7 +63,7 @@ fn expand_as<T: Pod>(walk: Walk) -> Lowered {
     })
 }
 
-pub(super) fn transpose(op: &Transpose, ins: &[TensorType]) -> Option<Lowered> {
+pub(super) fn transpose(op: &Transpose, ins: &[TensorType]) -> Lowered {
     let shape = &ins[0].shape;
     let mut strides = vec![1; shape.len()];
     for d in (0..shape.len().saturating_sub(1)).rev() {
@@ -83,7 +83,7 @@ pub(super) fn transpose(op: &Transpose, ins: &[TensorType]) -> Option<Lowered> {
             _ => dims.push((shape[d], strides[d])),
         }
     }
-    Some(by_width!(ins[0].dtype, transpose_as(dims)))
+    by_width!(ins[0].dtype, transpose_as(dims))
 }
 
 /// Rows of the result gathered at a time, so that whole cache lines of the operand are used.
@@ -148,11 +148,11 @@ fn blocks(call: &Call<'_>, count: usize, len: usize, f: &(dyn Fn(usize, Range<us
     }
 }
 
-pub(super) fn concat(op: &Concat, ins: &[TensorType], outs: &[TensorType]) -> Option<Lowered> {
+pub(super) fn concat(op: &Concat, ins: &[TensorType], outs: &[TensorType]) -> Lowered {
     let inner: usize = outs[0].shape[op.axis + 1..].iter().product();
     let lens: Vec<usize> = ins.iter().map(|ty| ty.shape[op.axis] * inner).collect();
     let before = outs[0].shape[..op.axis].iter().product();
-    Some(by_width!(outs[0].dtype, concat_as(before, lens)))
+    by_width!(outs[0].dtype, concat_as(before, lens))
 }
 
 fn concat_as<T: Pod>(before: usize, lens: Vec<usize>) -> Lowered {
@@ -173,10 +173,10 @@ fn concat_as<T: Pod>(before: usize, lens: Vec<usize>) -> Lowered {
     })
 }
 
-pub(super) fn slice(op: &Slice, ins: &[TensorType], outs: &[TensorType]) -> Option<Lowered> {
+pub(super) fn slice(op: &Slice, ins: &[TensorType], outs: &[TensorType]) -> Lowered {
     let [before, extent, after] = around(&ins[0].shape, op.axis);
     let (start, step, len) = (op.start, op.step, outs[0].shape[op.axis]);
-    Some(by_width!(ins[0].dtype, slice_as(before, [extent, len], after, start, step)))
+    by_width!(ins[0].dtype, slice_as(before, [extent, len], after, start, step))
 }
 
 fn slice_as<T: Pod>(
@@ -210,13 +210,10 @@ fn slice_as<T: Pod>(
     })
 }
 
-pub(super) fn slice_grad(op: &SliceGrad, ins: &[TensorType], outs: &[TensorType]) -> Option<Lowered> {
-    if ins[0].dtype != DType::F32 {
-        return None;
-    }
+pub(super) fn slice_grad(op: &SliceGrad, ins: &[TensorType], outs: &[TensorType]) -> Lowered {
     let [before, extent, after] = around(&outs[0].shape, op.axis);
     let (start, step, len) = (op.start, op.step as i64, ins[0].shape[op.axis]);
-    Some(Lowered::plain(move |call| {
+    Lowered::plain(move |call| {
         let dy = call.input::<f32>(0);
         let dx = SharedMut::new(call.output::<f32>(0));
         if step == 1 {
@@ -241,7 +238,7 @@ pub(super) fn slice_grad(op: &SliceGrad, ins: &[TensorType], outs: &[TensorType]
                 dx[to..to + after].copy_from_slice(&dy[from..from + after]);
             }
         });
-    }))
+    })
 }
 
 /// Writes elements `at..` of a run that consists of `x` from `shift` on and `value` elsewhere.
@@ -256,10 +253,7 @@ fn surround(x: &[f32], shift: i64, at: usize, value: f32, y: &mut [f32]) {
     }
 }
 
-pub(super) fn pad(op: &Pad, ins: &[TensorType], outs: &[TensorType]) -> Option<Lowered> {
-    if ins[0].dtype != DType::F32 {
-        return None;
-    }
+pub(super) fn pad(op: &Pad, ins: &[TensorType], outs: &[TensorType]) -> Lowered {
     // The last padded dimension and all after it form one run.
     let rank = op.low.len();
     let last = (0..rank).rev().find(|&d| (op.low[d], op.high[d]) != (0, 0)).unwrap_or(0);
@@ -271,7 +265,7 @@ pub(super) fn pad(op: &Pad, ins: &[TensorType], outs: &[TensorType]) -> Option<L
     let (from_run, run) = (run(&ins[0].shape), run(&outs[0].shape));
     let shift = low.get(last).map_or(0, |low| low * inner as i64);
     let rows = to.iter().product();
-    Some(Lowered::plain(move |call| {
+    Lowered::plain(move |call| {
         let x = call.input::<f32>(0);
         let y = SharedMut::new(call.output::<f32>(0));
         // Offset of a row of the result in the operand; `None` if it is all padding.
@@ -291,16 +285,16 @@ pub(super) fn pad(op: &Pad, ins: &[TensorType], outs: &[TensorType]) -> Option<L
                 None => y.fill(value),
             }
         });
-    }))
+    })
 }
 
-pub(super) fn upsample(op: &Upsample, ins: &[TensorType]) -> Option<Lowered> {
+pub(super) fn upsample(op: &Upsample, ins: &[TensorType]) -> Lowered {
     let rank = op.factor.len();
     let mut factor = [1; 3];
     factor[3 - rank..].copy_from_slice(&op.factor);
     let mut source = [1; 3];
     source[3 - rank..].copy_from_slice(&ins[0].shape[2..]);
-    Some(by_width!(ins[0].dtype, upsample_as(source, factor)))
+    by_width!(ins[0].dtype, upsample_as(source, factor))
 }
 
 fn upsample_as<T: Pod>([_, height, width]: [usize; 3], [fd, fh, fw]: [usize; 3]) -> Lowered {

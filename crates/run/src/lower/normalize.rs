@@ -2,7 +2,7 @@
 //! of gain and bias are sums over rows in lane order.
 
 use super::divide::over_rows;
-use super::{Lowered, TensorType, all_f32};
+use super::{Lowered, TensorType};
 use crate::kernel::LANES;
 use crate::kernel::norm::{self, Affine, Moments, Slopes};
 use crate::lower::call::Call;
@@ -10,69 +10,61 @@ use crate::team::SharedMut;
 use gulliver_graph::op::layer_norm::LayerNorm;
 use gulliver_graph::op::rms_norm::RmsNorm;
 
-pub(super) fn layer_norm(op: &LayerNorm, ins: &[TensorType]) -> Option<Lowered> {
+pub(super) fn layer_norm(op: &LayerNorm, ins: &[TensorType]) -> Lowered {
     let (width, eps) = (ins[1].len(), op.eps);
-    all_f32(ins).then(|| {
-        Lowered::plain(move |call| {
-            let isa = call.team.isa();
-            let [x, gamma, beta] = [0, 1, 2].map(|i| call.input::<f32>(i));
-            let [y, mean, rstd] = [0, 1, 2].map(|o| SharedMut::new(call.output::<f32>(o)));
-            over_rows(call.team, mean.len(), y.len(), &|range| {
-                for r in range {
-                    let x = &x[r * width..(r + 1) * width];
-                    let m = norm::moments(isa, x, eps);
-                    // SAFETY: rows are disjoint.
-                    let (y, mean, rstd) = unsafe {
-                        (y.slice(r * width..(r + 1) * width), mean.slice(r..r + 1), rstd.slice(r..r + 1))
-                    };
-                    (mean[0], rstd[0]) = (m.mean, m.rstd);
-                    norm::normalize(isa, x, m, Affine::Each(gamma, beta), y);
-                }
-            });
-        })
+    Lowered::plain(move |call| {
+        let isa = call.team.isa();
+        let [x, gamma, beta] = [0, 1, 2].map(|i| call.input::<f32>(i));
+        let [y, mean, rstd] = [0, 1, 2].map(|o| SharedMut::new(call.output::<f32>(o)));
+        over_rows(call.team, mean.len(), y.len(), &|range| {
+            for r in range {
+                let x = &x[r * width..(r + 1) * width];
+                let m = norm::moments(isa, x, eps);
+                // SAFETY: rows are disjoint.
+                let (y, mean, rstd) = unsafe {
+                    (y.slice(r * width..(r + 1) * width), mean.slice(r..r + 1), rstd.slice(r..r + 1))
+                };
+                (mean[0], rstd[0]) = (m.mean, m.rstd);
+                norm::normalize(isa, x, m, Affine::Each(gamma, beta), y);
+            }
+        });
     })
 }
 
-pub(super) fn rms_norm(op: &RmsNorm, ins: &[TensorType]) -> Option<Lowered> {
+pub(super) fn rms_norm(op: &RmsNorm, ins: &[TensorType]) -> Lowered {
     let (width, eps) = (ins[1].len(), op.eps);
-    all_f32(ins).then(|| {
-        Lowered::plain(move |call| {
-            let isa = call.team.isa();
-            let [x, gamma] = [0, 1].map(|i| call.input::<f32>(i));
-            let [y, rstd] = [0, 1].map(|o| SharedMut::new(call.output::<f32>(o)));
-            over_rows(call.team, rstd.len(), y.len(), &|range| {
-                for r in range {
-                    let x = &x[r * width..(r + 1) * width];
-                    let m = norm::root_mean_square(isa, x, eps);
-                    // SAFETY: rows are disjoint.
-                    let (y, rstd) = unsafe { (y.slice(r * width..(r + 1) * width), rstd.slice(r..r + 1)) };
-                    rstd[0] = m.rstd;
-                    norm::normalize(isa, x, m, Affine::EachGain(gamma), y);
-                }
-            });
-        })
+    Lowered::plain(move |call| {
+        let isa = call.team.isa();
+        let [x, gamma] = [0, 1].map(|i| call.input::<f32>(i));
+        let [y, rstd] = [0, 1].map(|o| SharedMut::new(call.output::<f32>(o)));
+        over_rows(call.team, rstd.len(), y.len(), &|range| {
+            for r in range {
+                let x = &x[r * width..(r + 1) * width];
+                let m = norm::root_mean_square(isa, x, eps);
+                // SAFETY: rows are disjoint.
+                let (y, rstd) = unsafe { (y.slice(r * width..(r + 1) * width), rstd.slice(r..r + 1)) };
+                rstd[0] = m.rstd;
+                norm::normalize(isa, x, m, Affine::EachGain(gamma), y);
+            }
+        });
     })
 }
 
-pub(super) fn layer_norm_grad(ins: &[TensorType]) -> Option<Lowered> {
+pub(super) fn layer_norm_grad(ins: &[TensorType]) -> Lowered {
     let (width, rows) = (ins[1].len(), ins[2].len());
-    all_f32(ins).then(|| {
-        Lowered::with_scratch(2 * rows.min(LANES) * width, move |call| {
-            let [x, gamma, mean, rstd, dy] = [0, 1, 2, 3, 4].map(|i| call.input::<f32>(i));
-            let rows = Rows { x, gamma, mean: Some(mean), rstd, dy };
-            rows.grad(call);
-        })
+    Lowered::with_scratch(2 * rows.min(LANES) * width, move |call| {
+        let [x, gamma, mean, rstd, dy] = [0, 1, 2, 3, 4].map(|i| call.input::<f32>(i));
+        let rows = Rows { x, gamma, mean: Some(mean), rstd, dy };
+        rows.grad(call);
     })
 }
 
-pub(super) fn rms_norm_grad(ins: &[TensorType]) -> Option<Lowered> {
+pub(super) fn rms_norm_grad(ins: &[TensorType]) -> Lowered {
     let (width, rows) = (ins[1].len(), ins[2].len());
-    all_f32(ins).then(|| {
-        Lowered::with_scratch(rows.min(LANES) * width, move |call| {
-            let [x, gamma, rstd, dy] = [0, 1, 2, 3].map(|i| call.input::<f32>(i));
-            let rows = Rows { x, gamma, mean: None, rstd, dy };
-            rows.grad(call);
-        })
+    Lowered::with_scratch(rows.min(LANES) * width, move |call| {
+        let [x, gamma, rstd, dy] = [0, 1, 2, 3].map(|i| call.input::<f32>(i));
+        let rows = Rows { x, gamma, mean: None, rstd, dy };
+        rows.grad(call);
     })
 }
 

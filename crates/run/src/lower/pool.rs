@@ -6,7 +6,6 @@ use crate::kernel::pool::{self, Landing, Mixes, Windows};
 use crate::lower::call::{Call, Pod};
 use crate::team::isa::Isa;
 use crate::team::{SharedMut, share};
-use gulliver_graph::dtype::DType;
 use gulliver_graph::op::adaptive_avg_pool::adaptive_range;
 use gulliver_graph::op::avg_pool::AvgPool;
 use gulliver_graph::op::avg_pool_grad::AvgPoolGrad;
@@ -71,14 +70,11 @@ fn by_rows(
     outs: &[TensorType],
     (taps, line, threads): (usize, usize, usize),
     f: impl Fn(Isa, &[f32], Range<usize>, &mut [f32], &mut [f32]) + Send + Sync + 'static,
-) -> Option<Lowered> {
-    if ins[0].dtype != DType::F32 {
-        return None;
-    }
+) -> Lowered {
     let from: usize = spatial(&ins[0].shape).iter().product();
     let [depth, height, width] = spatial(&outs[0].shape);
     let (rows, planes) = (depth * height, outs[0].shape[0] * outs[0].shape[1]);
-    Some(Lowered::with_scratch(line * threads, move |call| {
+    Lowered::with_scratch(line * threads, move |call| {
         let isa = call.team.isa();
         let x = call.input::<f32>(0);
         let y = SharedMut::new(call.output::<f32>(0));
@@ -93,26 +89,16 @@ fn by_rows(
                 at = end;
             }
         });
-    }))
+    })
 }
 
-pub(super) fn max_pool(
-    op: &MaxPool,
-    ins: &[TensorType],
-    outs: &[TensorType],
-    threads: usize,
-) -> Option<Lowered> {
+pub(super) fn max_pool(op: &MaxPool, ins: &[TensorType], outs: &[TensorType], threads: usize) -> Lowered {
     let w = windows(&op.window, &ins[0].shape, &outs[0].shape);
     let work = (w.kernel.iter().product(), w.line_len(), threads);
     by_rows(ins, outs, work, move |isa, x, rows, line, y| pool::max_rows(isa, &w, x, rows, line, y))
 }
 
-pub(super) fn avg_pool(
-    op: &AvgPool,
-    ins: &[TensorType],
-    outs: &[TensorType],
-    threads: usize,
-) -> Option<Lowered> {
+pub(super) fn avg_pool(op: &AvgPool, ins: &[TensorType], outs: &[TensorType], threads: usize) -> Lowered {
     let w = windows(&op.window, &ins[0].shape, &outs[0].shape);
     let (work, divisor) = ((w.kernel.iter().product(), w.line_len(), threads), op.divisor);
     by_rows(ins, outs, work, move |isa, x, rows, line, y| {
@@ -125,7 +111,7 @@ pub(super) fn avg_pool_grad(
     ins: &[TensorType],
     outs: &[TensorType],
     threads: usize,
-) -> Option<Lowered> {
+) -> Lowered {
     let mut w = windows(&op.window, &outs[0].shape, &ins[0].shape);
     w.low = lows(&op.into);
     let line = w.positions[2] + w.line_len();
@@ -141,15 +127,12 @@ fn by_planes<const N: usize>(
     outs: &[TensorType],
     (line, threads): (usize, usize),
     f: impl Fn(Isa, [&[f32]; N], &mut [i32], &mut [f32]) + Send + Sync + 'static,
-) -> Option<Lowered> {
-    if ins[0].dtype != DType::F32 {
-        return None;
-    }
+) -> Lowered {
     let plane = |ty: &TensorType| ty.shape[2..].iter().product::<usize>();
     let from: [usize; N] = std::array::from_fn(|i| plane(&ins[i]));
     let (to, planes) = (plane(&outs[0]), outs[0].shape[0] * outs[0].shape[1]);
     let work = from.iter().fold(to, |most, &len| most.max(len));
-    Some(Lowered::with_scratch(line * threads, move |call| {
+    Lowered::with_scratch(line * threads, move |call| {
         let isa = call.team.isa();
         let operands: [&[f32]; N] = std::array::from_fn(|i| call.input::<f32>(i));
         let y = SharedMut::new(call.output::<f32>(0));
@@ -160,7 +143,7 @@ fn by_planes<const N: usize>(
                 f(isa, std::array::from_fn(|i| &operands[i][p * from[i]..(p + 1) * from[i]]), line, y);
             }
         });
-    }))
+    })
 }
 
 pub(super) fn max_pool_grad(
@@ -168,7 +151,7 @@ pub(super) fn max_pool_grad(
     ins: &[TensorType],
     outs: &[TensorType],
     threads: usize,
-) -> Option<Lowered> {
+) -> Lowered {
     let w = windows(&op.window, &ins[0].shape, &ins[1].shape);
     let into = Landing { size: spatial(&outs[0].shape), low: lows(&op.into) };
     let taps: Vec<_> = (0..w.kernel[2]).map(|tap| w.inside(tap)).collect();
@@ -182,24 +165,19 @@ fn boxes(from: [usize; 3], to: [usize; 3]) -> [Vec<Range<usize>>; 3] {
     std::array::from_fn(|a| (0..to[a]).map(|i| adaptive_range(i, from[a], to[a])).collect())
 }
 
-pub(super) fn adaptive_avg_pool(ins: &[TensorType], outs: &[TensorType]) -> Option<Lowered> {
+pub(super) fn adaptive_avg_pool(ins: &[TensorType], outs: &[TensorType]) -> Lowered {
     let source = spatial(&ins[0].shape);
     let boxes = boxes(source, spatial(&outs[0].shape));
     by_planes(ins, outs, (0, 0), move |isa, [x], _, y| pool::box_mean(isa, &boxes, source, x, y))
 }
 
-pub(super) fn adaptive_avg_pool_grad(ins: &[TensorType], outs: &[TensorType]) -> Option<Lowered> {
+pub(super) fn adaptive_avg_pool_grad(ins: &[TensorType], outs: &[TensorType]) -> Lowered {
     let source = spatial(&outs[0].shape);
     let boxes = boxes(source, spatial(&ins[0].shape));
     by_planes(ins, outs, (0, 0), move |_, [dy], _, dx| pool::box_mean_grad(&boxes, source, dy, dx))
 }
 
-pub(super) fn bilinear(
-    op: &Bilinear,
-    ins: &[TensorType],
-    outs: &[TensorType],
-    threads: usize,
-) -> Option<Lowered> {
+pub(super) fn bilinear(op: &Bilinear, ins: &[TensorType], outs: &[TensorType], threads: usize) -> Lowered {
     let mixes = |s: &Stretch, d: usize| {
         let read = |i| s.reads(i, ins[0].shape[d]).map(|(at, weight)| (at, weight as f32)).to_vec();
         Mixes::new((0..outs[0].shape[d]).map(read))
@@ -212,7 +190,7 @@ pub(super) fn bilinear_grad(
     ins: &[TensorType],
     outs: &[TensorType],
     threads: usize,
-) -> Option<Lowered> {
+) -> Lowered {
     let mixes = |s: &Stretch, d: usize| {
         let extent = outs[0].shape[d];
         let mut all = vec![Vec::new(); extent];
@@ -228,20 +206,11 @@ pub(super) fn bilinear_grad(
     resample(mixes(&op.rows, 2), mixes(&op.columns, 3), ins, outs, threads)
 }
 
-fn resample(
-    rows: Mixes,
-    columns: Mixes,
-    ins: &[TensorType],
-    outs: &[TensorType],
-    threads: usize,
-) -> Option<Lowered> {
-    if ins[0].dtype != DType::F32 {
-        return None;
-    }
+fn resample(rows: Mixes, columns: Mixes, ins: &[TensorType], outs: &[TensorType], threads: usize) -> Lowered {
     let (from, width) = (ins[0].shape[2] * ins[0].shape[3], ins[0].shape[3]);
     let (height, to) = (outs[0].shape[2], outs[0].shape[3]);
     let planes = outs[0].shape[0] * outs[0].shape[1];
-    Some(Lowered::with_scratch(width * threads, move |call| {
+    Lowered::with_scratch(width * threads, move |call| {
         let isa = call.team.isa();
         let x = call.input::<f32>(0);
         let y = SharedMut::new(call.output::<f32>(0));
@@ -254,5 +223,5 @@ fn resample(
                 pool::resample_row(isa, (&rows, &columns), row, x, line, y);
             }
         });
-    }))
+    })
 }

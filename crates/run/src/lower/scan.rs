@@ -14,34 +14,28 @@ pub(super) fn around(shape: &[usize], axis: usize) -> [usize; 3] {
     [shape[..axis].iter().product(), shape[axis], shape[axis + 1..].iter().product()]
 }
 
-pub(super) fn cumsum(op: &Cumsum, ins: &[TensorType]) -> Option<Lowered> {
-    if ins[0].dtype != DType::F32 {
-        return None;
-    }
+pub(super) fn cumsum(op: &Cumsum, ins: &[TensorType]) -> Lowered {
     let [_, extent, after] = around(&ins[0].shape, op.axis);
     let (len, reverse) = (extent * after, op.reverse);
-    Some(Lowered::plain(move |call| {
+    Lowered::plain(move |call| {
         let isa = call.team.isa();
         let x = call.input::<f32>(0);
         each_row(call.team, call.output::<f32>(0), len, x.len(), |b, y| {
             scan::running_sums(isa, &x[b * len..(b + 1) * len], after, reverse, y);
         });
-    }))
+    })
 }
 
-pub(super) fn argmax(op: &Argmax, ins: &[TensorType]) -> Option<Lowered> {
-    if ins[0].dtype != DType::F32 {
-        return None;
-    }
+pub(super) fn argmax(op: &Argmax, ins: &[TensorType]) -> Lowered {
     let [_, extent, after] = around(&ins[0].shape, op.axis);
     let len = extent * after;
-    Some(Lowered::plain(move |call| {
+    Lowered::plain(move |call| {
         let isa = call.team.isa();
         let x = call.input::<f32>(0);
         each_row(call.team, call.output::<i64>(0), after, x.len(), |b, y| {
             scan::largest(isa, &x[b * len..(b + 1) * len], y);
         });
-    }))
+    })
 }
 
 pub(super) fn top_k(op: &TopK, ins: &[TensorType], threads: usize) -> Option<Lowered> {

@@ -1,7 +1,8 @@
 //! Convolutions and their gradients.
 
-use super::{Lowered, TensorType, all_f32};
+use super::{Lowered, TensorType};
 use crate::kernel::conv::{self as kernel, ConvShape};
+use crate::team::Team;
 use gulliver_graph::op::conv::{Conv, ConvRotation};
 
 pub(super) fn conv(op: &Conv, ins: &[TensorType], outs: &[TensorType], threads: usize) -> Option<Lowered> {
@@ -11,30 +12,21 @@ pub(super) fn conv(op: &Conv, ins: &[TensorType], outs: &[TensorType], threads: 
         ConvRotation::InputGrad { .. } => (&outs[0], &ins[1], &ins[0]),
         ConvRotation::WeightGrad { .. } => (&ins[0], &outs[0], &ins[1]),
     };
-    if !all_f32(ins) {
-        return None;
-    }
     let shape = shape(op, &x.shape, &w.shape, &y.shape)?;
-    Some(match op.rotation {
-        ConvRotation::Forward => {
-            Lowered::with_scratch(kernel::forward_scratch_len(&shape, threads), move |call| {
-                let (x, w, y) = (call.input(0), call.input(1), call.output(0));
-                kernel::forward(call.team, &shape, x, w, y, call.scratch());
-            })
-        }
+    type Kernel = fn(&Team, &ConvShape, &[f32], &[f32], &mut [f32], &mut [f32]);
+    let (run, scratch): (Kernel, usize) = match op.rotation {
+        ConvRotation::Forward => (kernel::forward, kernel::forward_scratch_len(&shape, threads)),
         ConvRotation::InputGrad { .. } => {
-            Lowered::with_scratch(kernel::input_grad_scratch_len(&shape, threads), move |call| {
-                let (dy, w, dx) = (call.input(0), call.input(1), call.output(0));
-                kernel::input_grad(call.team, &shape, dy, w, dx, call.scratch());
-            })
+            (kernel::input_grad, kernel::input_grad_scratch_len(&shape, threads))
         }
         ConvRotation::WeightGrad { .. } => {
-            Lowered::with_scratch(kernel::weight_grad_scratch_len(&shape, threads), move |call| {
-                let (x, dy, dw) = (call.input(0), call.input(1), call.output(0));
-                kernel::weight_grad(call.team, &shape, x, dy, dw, call.scratch());
-            })
+            (kernel::weight_grad, kernel::weight_grad_scratch_len(&shape, threads))
         }
-    })
+    };
+    Some(Lowered::with_scratch(scratch, move |call| {
+        let (a, b, c) = (call.input(0), call.input(1), call.output(0));
+        run(call.team, &shape, a, b, c, call.scratch());
+    }))
 }
 
 /// The kernel's three spatial dimensions; absent ones come first and have extent 1.
