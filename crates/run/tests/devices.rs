@@ -13,6 +13,7 @@ use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::{Clip, training_graph};
 use gulliver_plan::devices::pipeline::Style;
 use gulliver_plan::devices::predict::{Prediction, predict};
+use gulliver_plan::devices::replicate::ShardedValues;
 use gulliver_plan::devices::strategy::{Pipelined, pipelined, replicated, sharded};
 use gulliver_plan::document::collectives::held_here;
 use gulliver_plan::document::job::Purpose;
@@ -383,7 +384,8 @@ fn shards_of_weights_give_the_same_bits() {
             let sizes = Bindings::new().with("batch", 2 * partials).with("length", 7);
             let data = data(&graph, &sizes);
             let each = vec![options(partials); devices];
-            let several = sharded(&graph, None, &device_set(&each), keep).unwrap();
+            let several =
+                sharded(&graph, None, &device_set(&each), ShardedValues::WeightsAndStates { keep }).unwrap();
             let mut alone = session(graph.clone(), None, &options(partials), 11).unwrap();
             let expected = train(&mut alone, &data);
             let mut several = together("zero", several, &each, 11).unwrap();

@@ -6,7 +6,7 @@ use crate::devices::error::JobPlanError;
 use crate::devices::options::DeviceOptions;
 use crate::devices::planner::{DeviceGraph, Planner};
 use crate::devices::predict::each;
-use crate::devices::replicate::{Sharded, evaluating, sharded as sharded_graph};
+use crate::devices::replicate::{Sharded, ShardedValues, evaluating, sharded as sharded_graph};
 use crate::document::job::Sharing;
 use crate::document::shard::Shard;
 use gulliver_graph::graph::Graph;
@@ -18,18 +18,21 @@ pub(super) static STRATEGY: Strategy = Strategy {
     divides_sums: false,
     plan: |graphs: &JobGraphs, set: &DeviceSet| {
         // Weights gathered for the forward pass are kept for the backward pass, or gathered twice.
-        let made = |keep| Ok(Shared::same(sharded(&graphs.train, Some(&graphs.evaluation), set, keep)?));
+        let made = |keep| {
+            let values = ShardedValues::WeightsAndStates { keep };
+            Ok(Shared::same(sharded(&graphs.train, Some(&graphs.evaluation), set, values)?))
+        };
         quickest([true, false].into_iter().map(made), graphs, set)
     },
 };
 
-/// The planners of devices with shards of weights and states. `keep` has weights stay whole from the forward to the
-/// backward pass. The first device evaluates, and the others bring it their weights.
+/// The planners of devices with shards of some weights and states. The first device evaluates, and the others bring it
+/// their shards of weights.
 pub fn sharded(
     train: &Graph,
     evaluate: Option<&Graph>,
     set: &DeviceSet,
-    keep: bool,
+    values: ShardedValues,
 ) -> Result<Vec<Planner>, JobPlanError> {
     let ranks = set.devices.len() as u32;
     if ranks < 2 {
@@ -39,7 +42,7 @@ pub fn sharded(
     let whole_evaluation = evaluate.map(|graph| Arc::new(graph.clone()));
     let planner = |(rank, options): (u32, DeviceOptions)| -> Result<Planner, JobPlanError> {
         let place = (rank, ranks);
-        let Sharded { graph, boxes } = sharded_graph(train, place, options.partials, keep)?;
+        let Sharded { graph, boxes } = sharded_graph(train, place, options.partials, values)?;
         let part = |whole: &Arc<Graph>| -> Result<DeviceGraph, JobPlanError> {
             let graph = evaluating(whole, place, &boxes)?;
             Ok(DeviceGraph { graph, turns: None, whole: Arc::clone(whole) })
