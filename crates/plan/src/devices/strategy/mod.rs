@@ -15,6 +15,7 @@ mod pipeline;
 mod pipelines;
 mod spatial;
 mod zero;
+mod zero_1;
 
 pub use cuts::divided;
 pub use data::replicated;
@@ -42,10 +43,11 @@ pub const AUTO_HELP: &str =
     "whichever is thought to be fastest and leaves the numbers as they are on one device";
 
 /// Every strategy.
-pub static STRATEGIES: [&Strategy; 11] = [
+pub static STRATEGIES: [&Strategy; 12] = [
     &data::STRATEGY,
     &harmony_dp::STRATEGY,
     &zero::STRATEGY,
+    &zero_1::STRATEGY,
     &pipeline::STRATEGY,
     &harmony_pp::STRATEGY,
     &filter::STRATEGY,
