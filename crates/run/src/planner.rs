@@ -328,6 +328,20 @@ impl Planner {
 
     /// The plan for inputs of these sizes.
     pub fn plan(&mut self, which: Which, sizes: &Bindings) -> Result<Plan, PlanError> {
+        self.plan_by(which, sizes, StepPlanner::plan)
+    }
+
+    /// The same plan with a record of its passes.
+    pub fn plan_with_passes(&mut self, which: Which, sizes: &Bindings) -> Result<Plan, PlanError> {
+        self.plan_by(which, sizes, StepPlanner::plan_with_passes)
+    }
+
+    fn plan_by(
+        &mut self,
+        which: Which,
+        sizes: &Bindings,
+        by: fn(&StepPlanner, &Graph, &Bindings, &PlanOptions) -> Result<Plan, PlanError>,
+    ) -> Result<Plan, PlanError> {
         self.turn_to(which, sizes)?;
         if let Some(paged) = self.options.paged {
             return self.with(which, sizes, |graph, outline, options| {
@@ -337,12 +351,12 @@ impl Planner {
             });
         }
         let new = self.outline(which).is_none();
-        let made = self.with(which, sizes, |graph, outline, options| outline.plan(graph, sizes, options));
+        let made = self.with(which, sizes, |graph, outline, options| by(outline, graph, sizes, options));
         let mut plan = match made {
             // What is best for other sizes may not be good enough for these.
             Err(PlanError::DoesNotFit { .. }) if !new => {
                 self.side_mut(which).outline = None;
-                self.with(which, sizes, |graph, outline, options| outline.plan(graph, sizes, options))
+                self.with(which, sizes, |graph, outline, options| by(outline, graph, sizes, options))
             }
             made => made,
         }?;

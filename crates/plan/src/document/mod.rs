@@ -4,6 +4,7 @@ pub mod collectives;
 pub mod error;
 pub mod ledger;
 pub mod links;
+pub mod pass;
 pub mod plan;
 pub mod residence;
 pub mod timeline;
