@@ -90,7 +90,7 @@ fn plans(job: &Job, name: &str, devices: u32) -> Vec<Planned> {
             piped(job, devices, if name == "gpipe" { Style::Grouped } else { Style::OneByOne })
         }
         cut => {
-            let units = vec![Unit { rates: RATES, memory: None }; devices as usize];
+            let units = vec![Unit { rates: RATES, ..Unit::default() }; devices as usize];
             let many = Devices { units, ..Devices::new(devices as usize) };
             let cut = named(&job.graph, &sizes, &many, cut).unwrap();
             let shares = deal(&job.graph, &sizes, &cut).unwrap();

@@ -1,5 +1,5 @@
-//! From the text of a job file and `--set` flags to sections of values that know where they were
-//! written. Which sections and fields exist is not known here.
+//! Parses the text of a job file and `--set` flags into sections of values that know where they were written. The names
+//! of sections and fields are not checked here.
 
 use crate::error::{FieldOrigin, JobError, one_line};
 use std::fmt;
@@ -43,6 +43,36 @@ impl fmt::Display for JobValue {
     /// As TOML.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         to_toml(self).fmt(f)
+    }
+}
+
+impl From<bool> for JobValue {
+    fn from(value: bool) -> JobValue {
+        JobValue::Bool(value)
+    }
+}
+
+impl From<i64> for JobValue {
+    fn from(value: i64) -> JobValue {
+        JobValue::Int(value)
+    }
+}
+
+impl From<f64> for JobValue {
+    fn from(value: f64) -> JobValue {
+        JobValue::Float(value)
+    }
+}
+
+impl From<&str> for JobValue {
+    fn from(value: &str) -> JobValue {
+        JobValue::Text(value.to_string())
+    }
+}
+
+impl<V: Into<JobValue>> From<Vec<V>> for JobValue {
+    fn from(values: Vec<V>) -> JobValue {
+        JobValue::List(values.into_iter().map(Into::into).collect())
     }
 }
 

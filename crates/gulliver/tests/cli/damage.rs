@@ -4,9 +4,9 @@
 use crate::files::{csv, idx, npy_floats, npy_labels};
 use crate::process::{Place, Random};
 use gulliver::job::Job;
+use gulliver::local::together;
 use gulliver::setup::{How, setup};
 use gulliver_run::checkpoint::Stored;
-use gulliver_run::session::Session;
 use gulliver_run::train::{self, Resumed};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -36,7 +36,8 @@ fn damaged(good: &[u8], random: &mut Random) -> Vec<u8> {
 
 /// Sets a job up and trains it, without a process of its own; the error, if that is how it ended.
 fn try_job(file: &Path) -> Result<(), String> {
-    let job = Job::load(file, &["devices.threads=1".into()]).map_err(|e| e.to_string())?;
+    let job =
+        Job::load_with(file, vec!["devices.threads=1".to_string().into()]).map_err(|e| e.to_string())?;
     // Damage that asks for a long or large run is not what this is about.
     let large = |n: u64, limit: u64| n > limit;
     let numbers = job.model.params().iter().any(|(_, v)| v.to_string().len() > 4);
@@ -44,7 +45,8 @@ fn try_job(file: &Path) -> Result<(), String> {
         return Ok(());
     }
     let mut ready = setup(&job, None, None, &How::default()).map_err(|e| e.to_string())?;
-    let mut session = Session::with(ready.planner, job.train.seed).map_err(|e| e.to_string())?;
+    let mut session = together(ready.strategy, ready.planners, &ready.devices, job.train.seed)
+        .map_err(|e| e.to_string())?;
     if let Some(path) = &job.train.weights {
         let mut stored = Stored::open(path).map_err(|e| e.to_string())?;
         let options = &ready.options;
