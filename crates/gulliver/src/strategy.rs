@@ -3,7 +3,9 @@
 
 use crate::setup::Graphs;
 use gulliver_graph::dim::Bindings;
-use gulliver_plan::devices::cut::{self, Cut, Spread, Unit, WORTH, named, thrifty, worthwhile};
+use gulliver_plan::devices::cut::{
+    self, CutDevice, GraphCut, Sharding, WORTH, cut_candidates, low_memory_cuts, named_cut,
+};
 use gulliver_plan::devices::pipeline::Style;
 use gulliver_plan::document::error::PlanError;
 use gulliver_plan::step::outline::slice_of;
@@ -88,20 +90,20 @@ fn shared(
 ) -> Result<(Vec<Planner>, bool), SessionError> {
     let (train, evaluation, sizes) = (&graphs.train, Some(&graphs.evaluation), &graphs.largest);
     let slice = slice_of(sizes, devices[0].partials.max(1))?;
-    let machine = cut::Devices {
-        units: (0..).zip(devices).map(|(rank, device)| unit(rank, device)).collect(),
+    let machine = cut::CutMachine {
+        devices: (0..).zip(devices).map(|(rank, device)| cut_device(rank, device)).collect(),
         bandwidth: devices[0].links.from_peers,
         topology: devices[0].throttle.as_ref().map(|throttle| throttle.topology().clone()),
     };
-    let of = |cut: Cut| -> Result<_, SessionError> {
-        let whole = !cut.values.iter().flatten().any(|spread| matches!(spread, Spread::Partial(_)));
+    let of = |cut: GraphCut| -> Result<_, SessionError> {
+        let whole = !cut.values.iter().flatten().any(|sharding| matches!(sharding, Sharding::Partial(_)));
         let some = devices[..cut.devices()].to_vec();
         Ok((divided(train, evaluation, some, sizes, cut)?, whole))
     };
     if name != "cut" {
-        return of(named(train, &slice, &machine, name)?);
+        return of(named_cut(train, &slice, &machine, name)?);
     }
-    let mut found = worthwhile(train, &slice, &machine)?;
+    let mut found = cut_candidates(train, &slice, &machine)?;
     let best = match found.len() {
         1 => of(found.remove(0).cut),
         _ => quickest(found.into_iter().map(|found| of(found.cut)), graphs),
@@ -110,7 +112,7 @@ fn shared(
     if needed(&failed).is_none() {
         return Err(failed.into());
     }
-    for cut in thrifty(train, &slice, &machine)? {
+    for cut in low_memory_cuts(train, &slice, &machine)? {
         match of(cut) {
             Err(SessionError::Plan(e)) if needed(&e).is_some() => {
                 failed = if needed(&e) < needed(&failed) { e } else { failed };
@@ -131,10 +133,14 @@ fn needed(error: &PlanError) -> Option<u64> {
 }
 
 /// A device as the search for cuts sees it. Bytes beyond its memory are written to the host and read once a step.
-fn unit(rank: u32, device: &SessionOptions) -> Unit {
+fn cut_device(rank: u32, device: &SessionOptions) -> CutDevice {
     let throttle = device.throttle.as_ref();
     let links = throttle.map_or(device.links, |throttle| throttle.topology().seen_by(rank, device.links));
-    Unit { rates: device.rates, memory: device.memory, spill: 1.0 / links.to_host + 1.0 / links.to_device }
+    CutDevice {
+        rates: device.rates,
+        memory: device.memory,
+        spill: 1.0 / links.to_host + 1.0 / links.to_device,
+    }
 }
 
 /// Schedules that are planned in earnest.

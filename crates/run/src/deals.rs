@@ -4,7 +4,7 @@
 use crate::boxed::Boxed;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Origin, Role, Value};
-use gulliver_plan::devices::cut::{Cut, CutError, Share, deal, fitted};
+use gulliver_plan::devices::cut::{CutError, DeviceGraph, GraphCut, InputBox, fit_cut, partition};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -22,14 +22,14 @@ pub(crate) struct Dealt {
 /// See the top of this file.
 pub(crate) struct Deals {
     pub(crate) whole: Arc<Graph>,
-    cut: Cut,
+    cut: GraphCut,
     /// By sizes of a partial, the last used at the end; then by device.
     known: Mutex<Vec<(Bindings, Vec<Dealt>)>>,
 }
 
 impl Deals {
     /// None dealt yet.
-    pub(crate) fn new(whole: Graph, cut: Cut) -> Deals {
+    pub(crate) fn new(whole: Graph, cut: GraphCut) -> Deals {
         Deals { whole: Arc::new(whole), cut, known: Mutex::default() }
     }
 
@@ -41,8 +41,8 @@ impl Deals {
         let entry = match known.iter().position(|(other, _)| other == sizes) {
             Some(at) => known.remove(at),
             None => {
-                let cut = fitted(&self.whole, sizes, &self.cut)?;
-                let shares = deal(&self.whole, sizes, &cut)?;
+                let cut = fit_cut(&self.whole, sizes, &self.cut)?;
+                let shares = partition(&self.whole, sizes, &cut)?;
                 (sizes.clone(), shares.into_iter().map(dealt).collect())
             }
         };
@@ -55,9 +55,9 @@ impl Deals {
     }
 }
 
-fn dealt(Share { graph, inputs }: Share) -> Dealt {
-    let boxed = |(v, region, whole): (Value, Vec<_>, Vec<usize>)| {
-        (v, Boxed::new(&whole, &region, graph.ty(v).dtype.size()))
+fn dealt(DeviceGraph { graph, inputs }: DeviceGraph) -> Dealt {
+    let boxed = |InputBox { value, region, whole }: InputBox| {
+        (value, Boxed::new(&whole, &region, graph.ty(value).dtype.size()))
     };
     let boxes = Arc::new(inputs.into_iter().map(boxed).collect());
     Dealt { graph: Arc::new(graph), boxes }

@@ -13,7 +13,7 @@ use crate::session::{
 use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::graph::Graph;
 use gulliver_graph::work::{Load, Work};
-use gulliver_plan::devices::cut::{Devices, Unit, named};
+use gulliver_plan::devices::cut::{CutDevice, CutMachine, named_cut};
 use gulliver_plan::document::collectives::collective_of;
 use gulliver_plan::document::collectives::held_here;
 use gulliver_plan::document::links::Links;
@@ -428,10 +428,10 @@ fn cut_by(
     devices: Vec<SessionOptions>,
     sizes: &Bindings,
 ) -> Result<Vec<Planner>, SessionError> {
-    let unit = |options: &SessionOptions| Unit { rates: options.rates, ..Unit::default() };
+    let unit = |options: &SessionOptions| CutDevice { rates: options.rates, ..CutDevice::default() };
     let bandwidth = Links::default().from_peers;
-    let machine = Devices { units: devices.iter().map(unit).collect(), bandwidth, topology: None };
-    let cut = named(graph, sizes, &machine, rule)?;
+    let machine = CutMachine { devices: devices.iter().map(unit).collect(), bandwidth, topology: None };
+    let cut = named_cut(graph, sizes, &machine, rule)?;
     divided(graph, None, devices, sizes, cut)
 }
 

@@ -11,7 +11,7 @@ use crate::planner::{Planner, evaluated_at_once};
 use gulliver_graph::dim::BATCH;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
-use gulliver_plan::devices::cut::{Cut, alongside};
+use gulliver_plan::devices::cut::{GraphCut, cut_like};
 use gulliver_plan::document::plan::Tier;
 use gulliver_plan::step::outline::slice_of;
 use std::borrow::Cow;
@@ -25,7 +25,7 @@ pub fn divided(
     evaluate: Option<&Graph>,
     devices: Vec<SessionOptions>,
     sizes: &Bindings,
-    cut: Cut,
+    cut: GraphCut,
 ) -> Result<Vec<Planner>, SessionError> {
     if devices.is_empty() || cut.devices() != devices.len() {
         return Err(SessionError::Cuts { parts: cut.devices(), devices: devices.len() });
@@ -38,7 +38,7 @@ pub fn divided(
         if let Some(batch) = sizes.get(BATCH) {
             at_once.set(BATCH, evaluated_at_once(batch, partials as usize));
         }
-        let cut = alongside(graph, &at_once, (train, &cut))?;
+        let cut = cut_like(graph, &at_once, (train, &cut))?;
         Ok((Arc::new(Deals::new(graph.clone(), cut)), at_once))
     });
     let evaluate = evaluate.transpose()?;
