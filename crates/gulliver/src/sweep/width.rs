@@ -1,31 +1,34 @@
-//! How wide an array is trained on this machine: the ways to divide its threads and budgets into lanes, what a
-//! lane of each needs and how long its steps are thought to take. [`lanes`] says which of them is best.
+//! The width of an array on this machine: candidate divisions of threads and budgets into lanes, with the memory of a
+//! lane and the predicted time of its steps. [`lanes`] chooses among them.
 
 use crate::error::Error;
 use crate::job::Job;
-use crate::setup::{Graphs, Speeds, planned, session_options};
+use crate::local::{LocalDevice, planner};
+use crate::setup::{Speeds, planned, session_options};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
+use gulliver_plan::devices::error::JobPlanError;
+use gulliver_plan::devices::planner::Planner;
+use gulliver_plan::devices::strategy::JobGraphs;
 use gulliver_plan::document::error::PlanError;
+use gulliver_plan::document::job::Purpose;
 use gulliver_plan::document::plan::Tier;
 use gulliver_plan::document::residence::Persistent;
 use gulliver_plan::time::lanes::{self, Array, Division};
-use gulliver_run::planner::Planner;
-use gulliver_run::session::{SessionError, SessionOptions, Which};
 use serde::Serialize;
 use std::path::Path;
 
-/// What was chosen for an array, and from what.
+/// The width chosen for an array, and the candidates.
 pub struct ArrayWidth {
-    /// A planner for each lane.
-    pub lanes: Vec<Planner>,
+    /// Planner and device of each lane.
+    pub lanes: Vec<(Planner, LocalDevice)>,
     /// Members in memory at once.
     pub resident: usize,
     /// Bytes of the weights and states of one member.
     pub state: u64,
-    /// All ways that were looked at, most lanes first.
+    /// All candidates, most lanes first.
     pub ways: Vec<WidthOption>,
-    /// Which of them was chosen.
+    /// The index of the chosen one.
     pub chosen: usize,
 }
 
@@ -36,11 +39,11 @@ pub struct WidthOption {
     pub lanes: usize,
     /// Threads of the widest lane.
     pub threads: usize,
-    /// What comes of it; nothing if a lane does not fit its share of the budgets.
+    /// The estimate; none if a lane does not fit its share of the budgets.
     pub outcome: Option<WidthEstimate>,
 }
 
-/// What comes of a way to divide the machine.
+/// The predicted cost of a width.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct WidthEstimate {
     /// Bytes of device and host memory of a lane.
@@ -56,15 +59,16 @@ pub struct WidthEstimate {
 /// A lane as it is planned.
 struct Lane {
     planner: Planner,
+    device: LocalDevice,
     seconds: f64,
     bytes: [u64; 2],
 }
 
-/// Chooses how wide an array is trained: so many members with these graphs, so many steps each. Budgets and
-/// threads are those of the job. `speeds` are those of the whole machine.
+/// Chooses the width of an array with these members and steps of each. Budgets and threads are those of the job;
+/// `speeds` are those of the whole machine.
 pub fn choose(
     job: &Job,
-    graphs: &Graphs,
+    graphs: &JobGraphs,
     (members, steps): (usize, u64),
     speeds: &Speeds,
     checkpoints: Option<&Path>,
@@ -95,38 +99,41 @@ pub fn choose(
             step_seconds: made[0].1.seconds,
             seconds: width.seconds,
         });
-        planners.push((ways.len(), each().map(|lane| lane.planner.clone()).collect::<Vec<_>>()));
+        planners.push((
+            ways.len(),
+            each().map(|lane| (lane.planner.clone(), lane.device.clone())).collect::<Vec<_>>(),
+        ));
         divisions.push(division);
         ways.push(way);
     }
-    let (index, width) = lanes::choose(&divisions, &array).ok_or(SessionError::Plan(PlanError::NoRoom))?;
+    let (index, width) = lanes::choose(&divisions, &array).ok_or(PlanError::NoRoom)?;
     let (chosen, lanes) = planners.swap_remove(index);
     Ok(ArrayWidth { lanes, resident: width.resident, state, ways, chosen })
 }
 
-/// What was made, or nothing if a lane is too large for its share and fewer lanes may be better off.
+/// The lane, or none if it does not fit its share of the budgets: fewer lanes may.
 fn fitting<T>(made: Result<T, Error>, last: bool) -> Result<Option<T>, Error> {
     match made {
         Ok(made) => Ok(Some(made)),
         Err(
             Error::DoesNotFit(_)
-            | Error::Session(SessionError::Plan(PlanError::TierFull { .. } | PlanError::NoRoom)),
+            | Error::Plan(JobPlanError::Plan(PlanError::TierFull { .. } | PlanError::NoRoom)),
         ) if !last => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// Numbers of lanes that are looked at, most first: all small ones, and those that share threads evenly.
+/// Numbers of lanes to compare, most first: all small ones, and those that divide the threads evenly.
 fn counts(threads: usize, members: usize) -> Vec<usize> {
     let most = threads.min(members).max(1);
     (1..=most).rev().filter(|&n| n <= 4 || n == most || threads.is_multiple_of(n)).collect()
 }
 
-/// What one of several lanes has of the machine.
-fn part(whole: &SessionOptions, threads: usize, lanes: usize) -> SessionOptions {
+/// The devices of a job as one of several lanes has them.
+fn part(whole: &LocalDevice, threads: usize, lanes: usize) -> LocalDevice {
     let share = |budget: Option<u64>| budget.map(|bytes| bytes / lanes as u64);
     let (rates, links) = lanes::share((whole.rates, whole.links), (threads, whole.threads), lanes);
-    SessionOptions {
+    LocalDevice {
         threads,
         memory: share(whole.memory),
         host_memory: share(whole.host_memory),
@@ -137,33 +144,30 @@ fn part(whole: &SessionOptions, threads: usize, lanes: usize) -> SessionOptions 
     }
 }
 
-/// Plans a lane. It takes no more of its budget than it has a use for; if it is the only one, an error says what
-/// could be done.
-fn lane(graphs: &Graphs, mut options: SessionOptions, only: bool) -> Result<Lane, Error> {
-    let Graphs { train, evaluation, largest } = graphs;
-    let new = |options: SessionOptions| {
-        Planner::new(train.clone(), Some(evaluation.clone()), options).map_err(SessionError::from)
-    };
+/// Plans a lane with no more of its budget than it can use. The error of a single lane gives advice.
+fn lane(graphs: &JobGraphs, mut options: LocalDevice, only: bool) -> Result<Lane, Error> {
+    let JobGraphs { train, evaluation, largest } = graphs;
+    let new = |device: &LocalDevice| planner(train.clone(), Some(evaluation.clone()), device);
     if let Some(budget) = options.memory {
-        let mut free = new(SessionOptions { memory: None, ..options.clone() })?;
+        let mut free = new(&LocalDevice { memory: None, ..options.clone() })?;
         options.memory = Some(budget.min(needs(&mut free, largest)?[0]));
     }
     let memory = options.memory;
     let mut planner = match only {
-        true => planned(graphs, options, false)?,
-        false => new(options)?,
+        true => planned(graphs, &options, false)?,
+        false => new(&options)?,
     };
     let [device, host] = needs(&mut planner, largest)?;
-    let plan = planner.plan(Which::Train, largest).map_err(SessionError::from)?;
-    let seconds = planner.timing(Which::Train, largest, &plan).map_err(SessionError::from)?.seconds;
-    Ok(Lane { planner, seconds, bytes: [memory.unwrap_or(device), host] })
+    let plan = planner.plan(Purpose::Train, largest)?;
+    let seconds = planner.timing(Purpose::Train, largest, &plan)?.seconds;
+    Ok(Lane { planner, device: options, seconds, bytes: [memory.unwrap_or(device), host] })
 }
 
 /// Bytes of device and host memory that the largest input needs, trained or evaluated.
-fn needs(planner: &mut Planner, largest: &Bindings) -> Result<[u64; 2], SessionError> {
+fn needs(planner: &mut Planner, largest: &Bindings) -> Result<[u64; 2], PlanError> {
     let slice = planner.evaluated_at(largest);
     let mut most = [0; 2];
-    for (which, sizes) in [(Which::Train, largest), (Which::Evaluate, &slice)] {
+    for (which, sizes) in [(Purpose::Train, largest), (Purpose::Evaluate, &slice)] {
         let plan = planner.plan(which, sizes)?;
         for (most, tier) in most.iter_mut().zip([Tier::Device, Tier::Host]) {
             *most = plan.spaces[tier as usize].bytes.max(*most);
@@ -172,7 +176,7 @@ fn needs(planner: &mut Planner, largest: &Bindings) -> Result<[u64; 2], SessionE
     Ok(most)
 }
 
-/// Bytes that a member which waits is put aside in.
+/// Bytes of a member that waits outside the lanes.
 fn state_bytes(train: &Graph) -> u64 {
     Persistent::of(train)
         .map_or(0, |persistent| persistent.residences.values().map(|residence| residence.bytes).sum())

@@ -5,9 +5,10 @@
 
 mod shards;
 
-pub use shards::{EVERYONES, Sharded, evaluating, sharded};
+pub use shards::{Sharded, evaluating, sharded};
 
 use crate::devices::cut::{split_range, whole_box};
+use crate::document::job::TOTAL;
 use gulliver_graph::dim::Dim;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, Node, NodeId, Origin, Phase, Type, Value, ValueInfo};
@@ -42,9 +43,6 @@ pub enum ReplicateError {
 
 /// Sums smaller than this are fetched whole by everyone: one collective instead of two.
 const SMALL: u64 = 64 << 10;
-
-/// What the name of an output ends with that is the sum over all partials of all devices.
-pub const TOTAL: &str = "@all";
 
 /// The graph of one of several devices, each with so many partials. Outputs of the forward pass are sums over
 /// the partials of this device; if there are several, there is also the sum over those of all, named with
