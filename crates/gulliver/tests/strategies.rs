@@ -46,10 +46,16 @@ fn named(strategy: &str) -> bool {
     CUT_NAMES.iter().any(|(name, _)| *name == strategy && *name != "data")
 }
 
+/// Whether every device takes partials of its own.
+fn divides_batch(strategy: &str) -> bool {
+    gulliver::plan::devices::strategy::Strategy::named(strategy)
+        .is_some_and(|strategy| strategy.divides_batch)
+}
+
 /// Slices of every batch: as many as data parallel on any number of devices can share, or few.
 fn partials(strategy: &str, devices: usize) -> usize {
     match strategy {
-        "data" | "harmony-dp" | "zero" => devices * (1 + devices % 2),
+        _ if divides_batch(strategy) => devices * (1 + devices % 2),
         "pipeline" | "harmony-pp" => 2,
         _ => 1,
     }
@@ -308,7 +314,7 @@ fn random_networks_train_to_the_same_numbers_on_any_devices_within_any_budget() 
                 .map(|planner| {
                     let own = planner.options().largest.clone().unwrap_or_else(|| {
                         let mut own = graphs.largest.clone();
-                        if matches!(strategy, "data" | "harmony-dp" | "zero") {
+                        if divides_batch(strategy) {
                             own.set("batch", 4 * each);
                         }
                         own

@@ -13,6 +13,7 @@ use gulliver_graph::graph::Graph;
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "data",
     help: "every device has all weights and takes partials of its own",
+    divides_batch: true,
     divides_sums: false,
     plan: |graphs: &JobGraphs, set: &DeviceSet| {
         Ok(Shared::same(replicated(&graphs.train, Some(&graphs.evaluation), set)?))

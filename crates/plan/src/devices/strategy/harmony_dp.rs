@@ -6,6 +6,7 @@ use crate::devices::options::DeviceOptions;
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "harmony-dp",
     help: "as data, all partials of some layers before those of the next: weights are fetched once for all",
+    divides_batch: true,
     divides_sums: false,
     plan: |graphs: &JobGraphs, set: &DeviceSet| {
         let grouped = |options: &DeviceOptions| DeviceOptions { grouped: true, ..options.clone() };

@@ -9,6 +9,7 @@ const SCHEDULES: usize = 2;
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "harmony-pp",
     help: "layers go around the devices in packs, all partials of a pack before those of the next",
+    divides_batch: false,
     divides_sums: false,
     plan: |graphs: &JobGraphs, set: &DeviceSet| {
         let (train, evaluation, sizes) = (&graphs.train, Some(&graphs.evaluation), &graphs.largest);

@@ -64,6 +64,8 @@ pub struct Strategy {
     pub name: &'static str,
     /// What the devices do, in one line.
     pub help: &'static str,
+    /// Whether every device takes partials of its own.
+    pub divides_batch: bool,
     /// Whether it may divide a sum between devices, so that results are rounded differently.
     pub divides_sums: bool,
     /// Makes the planners of all devices.

@@ -6,6 +6,7 @@ use crate::devices::pipeline::Style;
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "pipeline",
     help: "every device has some neighbouring layers; one partial goes forward, one back",
+    divides_batch: false,
     divides_sums: false,
     plan: |graphs: &JobGraphs, set: &DeviceSet| {
         let how = Pipelined { packs: set.devices.len(), style: Style::OneByOne };

@@ -15,6 +15,7 @@ use std::sync::Arc;
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "zero",
     help: "every device takes partials of its own and has a share of every large weight, gradient and state",
+    divides_batch: true,
     divides_sums: false,
     plan: |graphs: &JobGraphs, set: &DeviceSet| {
         // Weights gathered for the forward pass are kept for the backward pass, or gathered twice.

@@ -6,6 +6,7 @@ use crate::devices::replicate::ShardedValues;
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "zero-1",
     help: "every device has all weights, takes partials of its own and keeps a share of every large optimizer state",
+    divides_batch: true,
     divides_sums: false,
     plan: |graphs: &JobGraphs, set: &DeviceSet| {
         let (train, evaluation) = (&graphs.train, Some(&graphs.evaluation));
