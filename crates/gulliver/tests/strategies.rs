@@ -13,7 +13,7 @@ mod small_models;
 use gulliver::local::LocalDevice;
 use gulliver::local::{session, shared, together};
 use gulliver::plan::devices::error::JobPlanError;
-use gulliver::plan::devices::strategy::{STRATEGIES, Shared};
+use gulliver::plan::devices::strategy::{DevicePlanners, STRATEGIES};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::op::map::Function;
@@ -121,7 +121,7 @@ fn check(known: &mut Known, strategy: &str, make: &str, devices: usize, twice: b
     let label = format!("{strategy}: {make} on {devices} devices, {partials} partials");
     let data = data(&graphs.train, &graphs.largest);
     let planned = |each: LocalDevice| shared(strategy, &graphs, &vec![each; devices]);
-    let Shared { planners, same_numbers } = match planned(options(partials)) {
+    let DevicePlanners { planners, same_numbers } = match planned(options(partials)) {
         Ok(planned) => planned,
         Err(why) => {
             assert!(expected_to_fail(strategy, make, devices, &why), "{label}: {why}");
@@ -301,7 +301,7 @@ fn random_networks_train_to_the_same_numbers_on_any_devices_within_any_budget() 
             let few = data(&graphs.train, &Bindings::new().with("batch", 4));
             let data = data(&graphs.train, &graphs.largest);
             let free = options(partials);
-            let Ok(Shared { mut planners, same_numbers }) =
+            let Ok(DevicePlanners { mut planners, same_numbers }) =
                 shared(strategy, &graphs, &vec![free.clone(); devices])
             else {
                 return Ok(());
@@ -330,7 +330,7 @@ fn random_networks_train_to_the_same_numbers_on_any_devices_within_any_budget() 
                     planned
                 }
                 // Too little for anything.
-                Err(JobPlanError::Plan(_)) => Shared { planners, same_numbers },
+                Err(JobPlanError::Plan(_)) => DevicePlanners { planners, same_numbers },
                 Err(why) => panic!("{strategy} on {devices}: {why}"),
             };
             let found = run(together(strategy, planned.planners, &within, SEED).unwrap(), &data, &few);

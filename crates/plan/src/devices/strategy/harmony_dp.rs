@@ -1,6 +1,6 @@
 //! `harmony-dp`: data parallel with weights fetched once for all partials.
 
-use super::{DeviceSet, JobGraphs, Shared, Strategy, replicated};
+use super::{DevicePlanners, DeviceSet, JobGraphs, Strategy, replicated};
 use crate::devices::options::DeviceOptions;
 
 pub(super) static STRATEGY: Strategy = Strategy {
@@ -11,6 +11,6 @@ pub(super) static STRATEGY: Strategy = Strategy {
     plan: |graphs: &JobGraphs, set: &DeviceSet| {
         let grouped = |options: &DeviceOptions| DeviceOptions { grouped: true, ..options.clone() };
         let set = DeviceSet { devices: set.devices.iter().map(grouped).collect(), ..set.clone() };
-        Ok(Shared::same(replicated(&graphs.train, Some(&graphs.evaluation), &set)?))
+        Ok(DevicePlanners::same(replicated(&graphs.train, Some(&graphs.evaluation), &set)?))
     },
 };

@@ -1,6 +1,6 @@
 //! `pipeline`: every device has some neighbouring layers (1F1B).
 
-use super::{DeviceSet, JobGraphs, Pipelined, Shared, Strategy, pipelined};
+use super::{DevicePlanners, DeviceSet, JobGraphs, Pipelined, Strategy, pipelined};
 use crate::devices::pipeline::Style;
 
 pub(super) static STRATEGY: Strategy = Strategy {
@@ -11,6 +11,6 @@ pub(super) static STRATEGY: Strategy = Strategy {
     plan: |graphs: &JobGraphs, set: &DeviceSet| {
         let how = Pipelined { packs: set.devices.len(), style: Style::OneByOne };
         let (train, evaluation) = (&graphs.train, Some(&graphs.evaluation));
-        Ok(Shared::same(pipelined(train, evaluation, set, &graphs.largest, how)?))
+        Ok(DevicePlanners::same(pipelined(train, evaluation, set, &graphs.largest, how)?))
     },
 };

@@ -1,13 +1,13 @@
 //! `zero`: every device has shards of weights, gradients and states.
 
 use super::batch::shares;
-use super::{DeviceSet, JobGraphs, Shared, Strategy, quickest, replicated};
+use super::{DevicePlanners, DeviceSet, JobGraphs, Strategy, quickest, replicated};
 use crate::devices::error::JobPlanError;
 use crate::devices::options::DeviceOptions;
 use crate::devices::planner::{DeviceGraph, Planner};
 use crate::devices::predict::each;
 use crate::devices::replicate::{Sharded, ShardedValues, evaluating, sharded as sharded_graph};
-use crate::document::job::Sharing;
+use crate::document::job::WorkSharing;
 use crate::document::shard::Shard;
 use gulliver_graph::graph::Graph;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
         // Weights gathered for the forward pass are kept for the backward pass, or gathered twice.
         let made = |keep| {
             let values = ShardedValues::WeightsAndStates { keep };
-            Ok(Shared::same(sharded(&graphs.train, Some(&graphs.evaluation), set, values)?))
+            Ok(DevicePlanners::same(sharded(&graphs.train, Some(&graphs.evaluation), set, values)?))
         };
         quickest([true, false].into_iter().map(made), graphs, set)
     },
@@ -56,5 +56,5 @@ pub fn sharded(
         let train = DeviceGraph { graph, turns: None, whole: Arc::clone(&whole) };
         Ok(Planner::of_shards(train, evaluate, shards, options)?)
     };
-    each(&*set.for_each, (0..).zip(shares(set, Sharing::Shards)?).collect(), planner)
+    each(&*set.for_each, (0..).zip(shares(set, WorkSharing::Shards)?).collect(), planner)
 }

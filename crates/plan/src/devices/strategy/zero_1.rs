@@ -1,6 +1,6 @@
 //! `zero-1`: every device has all weights and shards of the optimizer's states.
 
-use super::{DeviceSet, JobGraphs, Shared, Strategy, sharded};
+use super::{DevicePlanners, DeviceSet, JobGraphs, Strategy, sharded};
 use crate::devices::replicate::ShardedValues;
 
 pub(super) static STRATEGY: Strategy = Strategy {
@@ -10,6 +10,6 @@ pub(super) static STRATEGY: Strategy = Strategy {
     divides_sums: false,
     plan: |graphs: &JobGraphs, set: &DeviceSet| {
         let (train, evaluation) = (&graphs.train, Some(&graphs.evaluation));
-        Ok(Shared::same(sharded(train, evaluation, set, ShardedValues::States)?))
+        Ok(DevicePlanners::same(sharded(train, evaluation, set, ShardedValues::States)?))
     },
 };
