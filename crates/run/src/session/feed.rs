@@ -27,6 +27,8 @@ impl RankSession {
         let loaded = self.programs.get(at);
         let SizedPlan { graph, shards, plan, .. } = &loaded.made;
         let partials = plan.partials;
+        let divided = !shards.is_empty();
+        let shard_of = |value: Value| if divided { shards.get(&value) } else { None };
         let whole_shape = |value| shape_of(&loaded.made, value, &loaded.sizes);
         for &value in &loaded.fed {
             let info = graph.value(value);
@@ -47,7 +49,7 @@ impl RankSession {
             };
             match role {
                 Role::Data => match batch.get(&info.name) {
-                    Some(tensor) => feed(&own(shards.get(&value), tensor.as_bytes()))?,
+                    Some(tensor) => feed(&own(shard_of(value), tensor.as_bytes()))?,
                     None if owner(&info.name).0 == NOISE => {
                         let (name, member) = owner(&info.name);
                         let (mut shape, key) = (whole_shape(value)?, keys[member]);
@@ -58,12 +60,12 @@ impl RankSession {
                         let all = noise(key.seed, key.step, name, &shape);
                         let share = all.as_bytes().len() / ranks as usize;
                         let all = &all.as_bytes()[rank as usize * share..][..share];
-                        feed(&own(shards.get(&value), all))?;
+                        feed(&own(shard_of(value), all))?;
                     }
                     // Data without padding need not say so.
                     None if owner(&info.name).0 == "mask" => {
                         let all = vec![1; whole_shape(value)?.iter().product()];
-                        feed(&own(shards.get(&value), &all))?;
+                        feed(&own(shard_of(value), &all))?;
                     }
                     None => {
                         let found: Vec<String> = batch.fields.iter().map(|(n, _)| format!("`{n}`")).collect();

@@ -173,18 +173,18 @@ impl RankSession {
 
     /// Scalar outputs of the last run, by member; those that do not depend on the member are the same for all.
     pub(super) fn scalars(&mut self, at: usize) -> Result<Vec<StepOutcome>, SessionError> {
-        let plan = std::sync::Arc::clone(&self.programs.get(at).made.plan);
         let mut outcomes = vec![StepOutcome { scalars: BTreeMap::new(), not_finite: None }; self.members];
-        for name in plan.outputs.iter().map(|output| &output.name) {
-            let Some(tensor) = self.output(at, name)? else { continue };
-            let own = self.array && tensor.shape() == [self.members];
-            let Some(numbers) = tensor.as_f32().filter(|_| own || tensor.shape().is_empty()) else {
+        for output in &self.programs.get(at).outputs {
+            let own = self.array && output.shape == [self.members];
+            if !own && !output.shape.is_empty() {
                 continue;
-            };
+            }
+            let tensor = self.read_output(output)?;
+            let Some(numbers) = tensor.as_f32() else { continue };
             self.ledger.to_host += size_of_val(numbers) as u64;
             for (m, outcome) in outcomes.iter_mut().enumerate() {
                 let x = numbers[if own { m } else { 0 }];
-                outcome.scalars.insert(name.clone(), f64::from(x));
+                outcome.scalars.insert(output.name.clone(), f64::from(x));
             }
         }
         Ok(outcomes)
