@@ -10,6 +10,7 @@ mod residences;
 
 use crate::dim::{Bindings, Dim};
 use crate::graph::{Graph, GraphError, Value};
+use crate::role::DataRole;
 use crate::verify::verify;
 use emit::emit;
 use matching::matched;
@@ -105,9 +106,12 @@ pub fn owners(name: &str) -> (&str, Option<Vec<usize>>) {
     parts.unwrap_or((name, None))
 }
 
-/// Makes one graph of `members` jobs with the same graph. Data inputs whose name is `apart` are one input
-/// per member, named by [`own_data`]; the others are shared.
-pub fn fuse(graph: &Graph, members: usize, apart: &dyn Fn(&str) -> bool) -> Result<Fused, GraphError> {
+/// Whether the members of an array have a data input of this role each for itself.
+pub type Apart<'a> = &'a dyn Fn(DataRole) -> bool;
+
+/// Makes one graph of `members` jobs with the same graph. Data inputs that are `apart` are one input per
+/// member, named by [`own_data`]; the others are shared.
+pub fn fuse(graph: &Graph, members: usize, apart: Apart<'_>) -> Result<Fused, GraphError> {
     fuse_partly(&vec![graph; members], apart)
 }
 
@@ -119,7 +123,7 @@ pub fn fuse(graph: &Graph, members: usize, apart: &dyn Fn(&str) -> bool) -> Resu
 /// become one node. Weights and states are one value for the members that use and update them together, and
 /// one value for each of the others, whichever needs fewer copies. Equal graphs are fused completely, and
 /// graphs that have nothing in common stand beside each other.
-pub fn fuse_partly(graphs: &[&Graph], apart: &dyn Fn(&str) -> bool) -> Result<Fused, GraphError> {
+pub fn fuse_partly(graphs: &[&Graph], apart: Apart<'_>) -> Result<Fused, GraphError> {
     if graphs.is_empty() {
         return Err(GraphError::Invalid("an array needs at least one member".into()));
     }

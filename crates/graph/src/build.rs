@@ -3,9 +3,12 @@
 
 use crate::dim::Dim;
 use crate::dtype::DType;
-use crate::graph::{Graph, GraphError, Init, Node, NodeId, Origin, Phase, Role, Type, Value, ValueInfo};
+use crate::graph::{
+    Graph, GraphError, GraphOutput, Init, Node, NodeId, Origin, Phase, Role, Type, Value, ValueInfo,
+};
 use crate::op::Op;
 use crate::random::hash_name;
+use crate::role::{DataRole, OutputRole};
 use std::collections::HashMap;
 
 /// A graph under construction.
@@ -122,14 +125,35 @@ impl Builder {
         Ok(v)
     }
 
-    /// Data that comes with every batch.
+    /// Data that comes with every batch and that predictions are made from.
     pub fn data<D: Into<Dim> + Clone>(
         &mut self,
         name: &str,
         dtype: DType,
         shape: &[D],
     ) -> Result<Value, GraphError> {
-        self.input(name, Role::Data, Type::new(dtype, shape))
+        self.input(name, Role::Data(DataRole::Example), Type::new(dtype, shape))
+    }
+
+    /// What is to be predicted of each example of a batch.
+    pub fn target<D: Into<Dim> + Clone>(
+        &mut self,
+        name: &str,
+        dtype: DType,
+        shape: &[D],
+    ) -> Result<Value, GraphError> {
+        self.input(name, Role::Data(DataRole::Target), Type::new(dtype, shape))
+    }
+
+    /// Tells real elements of a batch from padding.
+    pub fn mask<D: Into<Dim> + Clone>(&mut self, name: &str, shape: &[D]) -> Result<Value, GraphError> {
+        self.input(name, Role::Data(DataRole::Mask), Type::new(DType::Bool, shape))
+    }
+
+    /// Standard normal numbers, drawn anew in every step.
+    pub fn noise<D: Into<Dim> + Clone>(&mut self, name: &str, shape: &[D]) -> Result<Value, GraphError> {
+        let stream = hash_name(&self.path(name));
+        self.input(name, Role::Data(DataRole::Noise { stream, member: 0 }), Type::f32(shape))
     }
 
     /// A trained f32 input.
@@ -186,8 +210,8 @@ impl Builder {
     }
 
     /// Names a result the graph is run for.
-    pub fn output(&mut self, name: &str, value: Value) {
-        self.graph.outputs.push((name.to_string(), value));
+    pub fn output(&mut self, name: &str, role: OutputRole, value: Value) {
+        self.graph.outputs.push(GraphOutput::new(name, role, value));
     }
 
     /// Applies an operator; one value per output.

@@ -9,7 +9,7 @@ mod traffic;
 pub use traffic::{MemoryTraffic, explain, traffic};
 
 use crate::dim::Dim;
-use crate::graph::{Graph, Node, NodeId, Origin, Value};
+use crate::graph::{Graph, GraphOutput, Node, NodeId, Origin, Value};
 use crate::op::Op;
 use crate::op::elementwise::Apply;
 use assemble::{Assembled, assemble};
@@ -51,7 +51,7 @@ impl Uses {
                 readers[v.index()].push(id);
             }
         }
-        let outputs = graph.outputs.iter().map(|(_, v)| v);
+        let outputs = graph.outputs.iter().map(|output| &output.value);
         for v in outputs.chain(graph.carries.iter().map(|(_, next)| next)) {
             wanted[v.index()] = true;
         }
@@ -296,7 +296,7 @@ fn rebuild(graph: &Graph, uses: &Uses, units: &[Unit]) -> Graph {
     Graph {
         values,
         nodes,
-        outputs: graph.outputs.iter().map(|(name, v)| (name.clone(), new(v))).collect(),
+        outputs: graph.outputs.iter().map(|o| GraphOutput { value: new(&o.value), ..o.clone() }).collect(),
         carries: graph.carries.iter().map(|(input, next)| (new(input), new(next))).collect(),
     }
 }

@@ -230,7 +230,13 @@ mod tests {
     fn what_cannot_be_normalised_is_refused() {
         let mut g = Builder::new(true);
         let x = g.data("x", DType::F32, &[Dim::from(2), Dim::symbol("c"), Dim::from(3)]).unwrap();
-        let c = g.input("c", crate::graph::Role::Data, Type::f32(&[Dim::symbol("c")])).unwrap();
+        let c = g
+            .input(
+                "c",
+                crate::graph::Role::Data(crate::role::DataRole::Example),
+                Type::f32(&[Dim::symbol("c")]),
+            )
+            .unwrap();
         assert!(g.instance_norm(x, c, c, 1e-5).is_err());
         let x = g.data("y", DType::F32, &[2, 6, 3]).unwrap();
         let c = g.data("d", DType::F32, &[6]).unwrap();

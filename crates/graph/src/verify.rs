@@ -5,10 +5,10 @@
 //! 3. the type of every result is what the operator's spec infers;
 //! 4. input names are unique;
 //! 5. a carry goes from a weight or state to a value of the same type, at most one per input;
-//! 6. outputs exist.
+//! 6. outputs exist, and their names are unique within a scope.
 
 use crate::dim::Dim;
-use crate::graph::{Graph, GraphError, Node, Origin, Role, Type, Value};
+use crate::graph::{Graph, GraphError, GraphOutput, Node, Origin, Role, Type, Value};
 use std::collections::HashSet;
 
 /// The first rule that is broken, if any.
@@ -64,8 +64,14 @@ pub fn verify(graph: &Graph) -> Result<(), GraphError> {
             ));
         }
     }
-    match graph.outputs.iter().find(|(_, v)| !exists(v)) {
-        Some((name, v)) => invalid(format!("output `{name}` is %{}, which does not exist", v.0)),
+    let mut names = HashSet::new();
+    if let Some(twice) = graph.outputs.iter().find(|output| !names.insert((&output.name, output.scope))) {
+        return invalid(format!("two outputs are called `{}`", twice.name));
+    }
+    match graph.outputs.iter().find(|output| !exists(&output.value)) {
+        Some(GraphOutput { name, value, .. }) => {
+            invalid(format!("output `{name}` is %{}, which does not exist", value.0))
+        }
         None => Ok(()),
     }
 }

@@ -15,6 +15,7 @@ use gulliver_graph::op::map::Function;
 use gulliver_graph::op::zip::{Binary, Zip};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::random::{RandomStream, hash_name};
+use gulliver_graph::role::OutputRole;
 use gulliver_graph::tensor::Tensor;
 use gulliver_graph::training::{Clip, plain_training_graph, training_graph};
 use gulliver_graph::verify::verify;
@@ -78,11 +79,11 @@ fn grow(genome: &[(u8, u8, u8)]) -> Result<Graph, GraphError> {
     let squares = g.square(last)?;
     let loss = g.sum_all(squares)?;
     let grads = differentiate(&mut g, loss, &weights, 0)?;
-    g.output("loss", loss);
-    g.output("last", last);
+    g.output("loss", OutputRole::Loss, loss);
+    g.output("last", OutputRole::Metric, last);
     for (i, grad) in grads.into_iter().enumerate() {
         if let Some(grad) = grad {
-            g.output(&format!("grad{i}"), grad);
+            g.output(&format!("grad{i}"), OutputRole::Metric, grad);
         }
     }
     Ok(g.finish())
@@ -97,7 +98,7 @@ fn outputs(graph: &Graph, sizes: &Bindings) -> Vec<(String, Vec<u64>)> {
     };
     let values = interpret(graph, sizes, feed).unwrap();
     let bits = |v: &Value| values[v.index()].data.iter().map(|x| x.to_bits()).collect();
-    graph.outputs.iter().map(|(name, v)| (name.clone(), bits(v))).collect()
+    graph.outputs.iter().map(|o| (o.name.clone(), bits(&o.value))).collect()
 }
 
 fn valid_and_readable(graph: &Graph) {
@@ -130,8 +131,9 @@ fn every_model_keeps_its_inputs_outputs_and_flops() {
         let fused = training_graph(&*model, &adam(), Some(Clip::Norm(1.0))).unwrap();
         valid_and_readable(&fused);
         let inputs = |g: &Graph| g.inputs().map(|(_, _, info)| info.clone()).collect::<Vec<_>>();
-        let names =
-            |g: &Graph| g.outputs.iter().map(|(n, v)| (n.clone(), g.ty(*v).clone())).collect::<Vec<_>>();
+        let names = |g: &Graph| {
+            g.outputs.iter().map(|o| (o.name.clone(), o.role, g.ty(o.value).clone())).collect::<Vec<_>>()
+        };
         assert_eq!((inputs(&plain), names(&plain)), (inputs(&fused), names(&fused)), "{}", row.name);
         assert_eq!(plain.carries.len(), fused.carries.len(), "{}", row.name);
         let flops = |g: &Graph| g.nodes.iter().fold(Dim::from(0), |sum, n| sum + g.flops(n).unwrap());
@@ -159,7 +161,7 @@ fn chains_stop_at_what_is_not_element_wise_and_look_past_expansions() {
     let centred = g.sub(x, wide).unwrap();
     let soft = g.softmax(centred, 1).unwrap();
     let y = g.relu(soft).unwrap();
-    g.output("y", y);
+    g.output("y", OutputRole::Metric, y);
     let fused = fuse_elementwise(&g.finish());
     let names: Vec<&str> = fused.nodes.iter().map(|n| n.op.def().name()).collect();
     assert_eq!(names, ["sum", "size", "div", "elementwise", "softmax", "relu"]);

@@ -14,6 +14,7 @@ use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::op::Op;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::random::{RandomStream, hash_name};
+use gulliver_graph::role::OutputRole;
 use gulliver_graph::tensor::Tensor;
 use gulliver_graph::training::{Clip, training_graph};
 
@@ -24,11 +25,11 @@ fn adam() -> Optimizer {
 /// An input of a member; data is everyone's.
 fn input(graph: &Graph, v: Value, member: usize, shape: &[usize]) -> Tensor {
     let (_, role, info) = graph.inputs().find(|(w, ..)| *w == v).unwrap();
-    let seed = if role == Role::Data { 0 } else { member as u64 };
+    let seed = if role.is_data() { 0 } else { member as u64 };
     let stream = RandomStream::new(seed, hash_name(&info.name), 0);
     let element = |i: u64| match (role, info.ty.dtype) {
         (Role::Random, _) | (_, DType::I64) => stream.below(i, 3) as f64,
-        (Role::Hyper(default), _) => f64::from(default) * (1.0 + member as f64),
+        (Role::Hyper(_, default), _) => f64::from(default) * (1.0 + member as f64),
         _ => f64::from(stream.uniform_at(i)),
     };
     Tensor::new(shape, (0..shape.iter().product::<usize>() as u64).map(element).collect())
@@ -65,8 +66,8 @@ fn compare(graphs: &[&Graph], apart: bool) -> Fused {
         for (v, own) in alone.iter().enumerate() {
             check(&graph.values[v].name, own, fused.places[member][v]);
         }
-        for (name, v) in &graph.outputs {
-            check(name, &alone[v.index()], fused.outputs[member][name]);
+        for output in &graph.outputs {
+            check(&output.name, &alone[output.value.index()], fused.outputs[member][&output.name]);
         }
         for (input, next) in &graph.carries {
             let residence = fused.places[member][input.index()];
@@ -149,7 +150,7 @@ fn crossed(names: [&str; 2]) -> Result<Graph, GraphError> {
     for (w, grad) in weights.into_iter().zip(grads) {
         adam().apply(&mut g, w, grad.unwrap())?;
     }
-    g.output("loss", loss);
+    g.output("loss", OutputRole::Loss, loss);
     Ok(g.finish())
 }
 

@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for kernels in [Kernels::default(), fast] {
         let graph = training_graph(&net, &[Optimizer::new("sgd", &[("lr", 0.1)])?], None)?;
         let mut session = Session::new(graph, None, SessionOptions { kernels, ..Default::default() }, 0)?;
-        let steps = (0..100).map(|step| session.step(&batch, Key { seed: 0, step }, &|_| None));
+        let steps = (0..100).map(|step| session.step(&batch, Key { seed: 0, step }, &|_, _| None));
         let outcomes = steps.collect::<Result<Vec<_>, _>>()?;
         println!("{:?}, on reference kernels: {:?}", outcomes[99].scalars, session.slow_operators());
     }

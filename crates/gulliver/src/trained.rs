@@ -4,6 +4,7 @@ use crate::error::Error;
 use crate::run_dir::WEIGHTS;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::model::{MODELS, model};
+use gulliver_graph::role::OutputRole;
 use gulliver_graph::training::{evaluation_graph, forward_graph};
 use gulliver_run::checkpoint::Stored;
 use gulliver_run::data::mapping::Mapping;
@@ -113,7 +114,7 @@ impl Trained {
             Use::Predict => forward_graph(model.as_ref())?,
             Use::Evaluate => evaluation_graph(model.as_ref())?,
         };
-        if graph.output(output(predicts)).is_none() {
+        if graph.output_of(output(predicts)).is_none() {
             return Err(Error::NoPredictions { path: path.into(), model: told.name });
         }
         let mut session = Session::new(graph.clone(), Some(graph), options, 0)?;
@@ -175,8 +176,8 @@ impl Trained {
 }
 
 /// The output that holds what is predicted.
-fn output(predicts: Predicts) -> &'static str {
-    if predicts == Predicts::Numbers { "prediction" } else { "logits" }
+fn output(predicts: Predicts) -> OutputRole {
+    if predicts == Predicts::Numbers { OutputRole::Prediction } else { OutputRole::Logits }
 }
 
 /// Probabilities that follow from logits at a temperature.

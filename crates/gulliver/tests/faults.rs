@@ -113,9 +113,9 @@ fn failure(
     let (said, says) = channel();
     thread::spawn(move || {
         for step in first..first + 8 {
-            if let Err(why) = session.step(&batch(step), Key { seed: 0, step }, &|_| None) {
+            if let Err(why) = session.step(&batch(step), Key { seed: 0, step }, &|_, _| None) {
                 // It stays stopped.
-                assert!(session.step(&batch(0), Key { seed: 0, step: step + 1 }, &|_| None).is_err());
+                assert!(session.step(&batch(0), Key { seed: 0, step: step + 1 }, &|_, _| None).is_err());
                 let _ = said.send(why.to_string());
                 return;
             }

@@ -10,6 +10,7 @@ mod nets;
 #[path = "../../run/tests/small_models/mod.rs"]
 mod small_models;
 
+use gulliver::graph::role::HyperRole;
 use gulliver::setup::Graphs;
 use gulliver::strategy::{AUTO, STRATEGIES, planned_as};
 use gulliver_graph::dim::Bindings;
@@ -83,17 +84,17 @@ struct Run {
 fn run(mut session: Session, data: &Batch, evaluated: &Batch) -> Run {
     let mut losses = Vec::new();
     for step in 0..STEPS {
-        let number = |name: &str| name.ends_with("step").then_some((step + 1) as f32);
+        let number = |role: HyperRole, _: &str| (role == HyperRole::Step).then_some((step + 1) as f32);
         let outcome = session.step(data, Key { seed: 1, step }, &number).unwrap();
         assert_eq!(outcome.not_finite, None);
-        losses.extend(outcome.scalars.into_iter().filter(|(name, _)| name.ends_with("loss")).map(|(_, x)| x));
+        losses.extend(outcome.scalars.losses().map(|(_, loss)| loss));
     }
     let Evaluated { scalars, predicted } =
         session.evaluate_fully(evaluated, Key { seed: 1, step: STEPS }).unwrap();
     assert_eq!(session.take_alarms(), [], "bytes are as planned on every device");
     Run {
         losses,
-        evaluated: scalars.into_iter().map(|(name, x)| (name, x.to_bits())).collect(),
+        evaluated: scalars.iter().map(|(name, x)| (name.to_string(), x.value.to_bits())).collect(),
         predicted,
         fingerprint: fingerprint(&session.tensors().unwrap()),
     }

@@ -91,7 +91,7 @@ pub fn from_graph(name: &str, graph: &Graph, sizes: &Bindings) -> Result<Workloa
     }
     let mut sample = 0.0;
     for (v, role, _) in graph.inputs() {
-        if role == Role::Data {
+        if role.is_data() {
             sample += reader.elements(v)?.0;
         }
     }
@@ -133,7 +133,7 @@ fn kept(graph: &Graph) -> BTreeSet<Value> {
             }
             v = node.ins[0];
         }
-        let data = matches!(graph.value(v).origin, Origin::Input(Role::Data));
+        let data = matches!(graph.value(v).origin, Origin::Input(Role::Data(_)));
         if data || is_forward(graph, v) {
             all.insert(v);
         }

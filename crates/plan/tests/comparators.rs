@@ -4,7 +4,7 @@
 
 use gulliver_graph::build::Builder;
 use gulliver_graph::dim::Bindings;
-use gulliver_graph::graph::{Graph, GraphError, Value};
+use gulliver_graph::graph::{Graph, GraphError, GraphOutput, Value};
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::model::{Built, Model, classified, images, logits, model};
 use gulliver_graph::optim::Optimizer;
@@ -67,7 +67,7 @@ impl Model for UNet {
         classified(g, x, false)
     }
 
-    fn forward(&self, g: &mut Builder) -> Result<Vec<(String, Value)>, GraphError> {
+    fn forward(&self, g: &mut Builder) -> Result<Vec<GraphOutput>, GraphError> {
         Ok(logits(self.build(g)?))
     }
 }

@@ -66,7 +66,7 @@ fn input(info: &gulliver_graph::graph::ValueInfo, role: Role, shape: &[usize]) -
     let stream = RandomStream::new(5, hash_name(&info.name), 0);
     let count: usize = shape.iter().product();
     let number = |i: u64| match (role, info.ty.dtype) {
-        (Role::Hyper(default), _) => f64::from(default),
+        (Role::Hyper(_, default), _) => f64::from(default),
         (Role::Random, _) => [3.0, 1.0, 0.0][i as usize % 3],
         (Role::State(_), _) => f64::from(stream.uniform_at(i)),
         (_, DType::F32) => f64::from(stream.normal_at(i)) * 0.3,
@@ -230,7 +230,7 @@ fn check(name: &str, graph: &Graph, sizes: &Bindings, cut: &Cut, exact: bool) ->
     .unwrap();
     let mut compared = 0;
     for (d, share) in shares.iter().enumerate() {
-        for (n, v) in &share.graph.outputs {
+        for (n, v) in share.graph.outputs.iter().map(|o| (&o.name, o.value)) {
             let whole = graph.output(n).unwrap();
             assert!(
                 share.graph.outputs.len() == graph.outputs.len()

@@ -8,6 +8,7 @@ use gulliver_graph::graph::{Graph, Init, Phase};
 use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
+use gulliver_graph::role::OutputRole;
 use gulliver_graph::training::{Clip, training_graph};
 use gulliver_plan::document::error::PlanError;
 use gulliver_plan::document::plan::{Act, Plan, Step};
@@ -222,7 +223,7 @@ fn updates_wait_for_the_loss_and_the_peak_is_checked() {
     let x = g.data("x", DType::F32, &["batch"]).unwrap();
     let w = g.weight("w", &[3], Init::Constant(1.0)).unwrap();
     let loss = g.sum_all(x).unwrap();
-    g.output("loss", loss);
+    g.output("loss", OutputRole::Loss, loss);
     g.enter(Phase::Update, 0);
     let next = g.neg(w).unwrap();
     g.carry(w, next);

@@ -15,6 +15,7 @@ use gulliver_graph::dim::DimError;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, NodeId, Origin, Value};
 use gulliver_graph::kinds::Kinds;
+use gulliver_graph::role::OutputScope;
 use gulliver_plan::document::ledger::Ledger;
 use gulliver_plan::document::plan::{Plan, Stream, TIERS, Tier};
 use std::ops::Range;
@@ -387,23 +388,24 @@ impl Cpu {
         Ok(times)
     }
 
-    /// Losses of an objective: its outputs called `loss`, or `….loss`.
+    /// Losses of an objective that must be known before its updates.
     pub fn losses(&self, program: &Program, objective: u32) -> Result<Vec<f32>, RunError> {
         let mut losses = Vec::new();
-        for (name, o) in &program.outputs {
-            if o.objective == objective && name.rsplit('.').next() == Some("loss") {
+        for o in &program.outputs {
+            if o.objective == objective && o.early_loss {
                 losses.extend_from_slice(self.tensor(o)?.as_f32().unwrap_or_default());
             }
         }
         Ok(losses)
     }
 
-    /// An output of the last run, if there is one of that name.
+    /// An output of the last run over the device's own partials, if there is one of that name.
     pub fn output(&self, program: &Program, name: &str) -> Result<Option<HostTensor>, RunError> {
-        program.outputs.iter().find(|(n, _)| n == name).map(|(_, o)| self.tensor(o)).transpose()
+        let own = |o: &&Output| o.name == name && o.scope == OutputScope::Device;
+        program.outputs.iter().find(own).map(|o| self.tensor(o)).transpose()
     }
 
-    fn tensor(&self, output: &Output) -> Result<HostTensor, RunError> {
+    pub(crate) fn tensor(&self, output: &Output) -> Result<HostTensor, RunError> {
         let mut tensor = HostTensor::zeros(output.dtype, &output.shape);
         self.tiers.read(output.spot.tier, output.spot.offset, tensor.as_bytes_mut())?;
         Ok(tensor)

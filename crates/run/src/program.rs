@@ -11,6 +11,7 @@ use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, Origin, Phase, Value};
 use gulliver_graph::kinds::Kinds;
+use gulliver_graph::role::{OutputRole, OutputScope};
 use gulliver_plan::document::collectives::collective_of;
 use gulliver_plan::document::collectives::held_here;
 use gulliver_plan::document::plan::{Act, Place, Plan, Stream, Tier};
@@ -32,7 +33,7 @@ pub struct Program {
     updates: Vec<(u32, usize)>,
     /// By value, in order.
     inputs: Vec<(Value, Spot)>,
-    pub(crate) outputs: Vec<(String, Output)>,
+    pub(crate) outputs: Vec<Output>,
     /// Names of operators that have no fast kernel.
     pub slow: Vec<&'static str>,
 }
@@ -46,6 +47,11 @@ pub(crate) struct Spot {
 }
 
 pub(crate) struct Output {
+    pub name: String,
+    pub role: OutputRole,
+    pub scope: OutputScope,
+    /// Whether it must be known before the updates of its objective.
+    pub early_loss: bool,
     pub objective: u32,
     pub dtype: DType,
     pub shape: Vec<usize>,
@@ -160,8 +166,16 @@ impl Program {
                 Origin::Node { node, .. } => graph.nodes[node.index()].objective,
                 Origin::Input(_) => 0,
             };
-            let output = Output { objective, dtype: ty.dtype, shape: ty.bind(&sizes)?, spot: spot(&o.place) };
-            program.outputs.push((o.name.clone(), output));
+            program.outputs.push(Output {
+                name: o.name.clone(),
+                role: o.role,
+                scope: o.scope,
+                early_loss: o.is_early_loss(),
+                objective,
+                dtype: ty.dtype,
+                shape: ty.bind(&sizes)?,
+                spot: spot(&o.place),
+            });
         }
         Ok(program)
     }
@@ -325,11 +339,6 @@ impl Program {
     /// makes the objective's loss known.
     pub fn updates(&self) -> &[(u32, usize)] {
         &self.updates
-    }
-
-    /// Names of the outputs.
-    pub fn output_names(&self) -> impl Iterator<Item = &str> {
-        self.outputs.iter().map(|(n, _)| n.as_str())
     }
 }
 

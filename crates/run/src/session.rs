@@ -9,6 +9,7 @@ mod foresee;
 mod lines;
 mod options;
 mod programs;
+mod scalars;
 mod shards;
 mod trace;
 mod values;
@@ -16,12 +17,13 @@ mod values;
 pub use crew::planners;
 pub use cuts::divided;
 pub use evaluate::Evaluated;
-pub use feed::{NOISE, sizes_of};
+pub use feed::sizes_of;
 pub use foresee::{Foreseen, Priced, fed, foresee, timed, unevenness};
 pub use gulliver_plan::document::ledger::Ledger;
 pub use lines::{Pipelined, packs, pipelined, pipelined_as};
 pub use options::{PlanWatch, SessionOptions};
 pub use programs::Reuse;
+pub use scalars::{Scalar, Scalars};
 pub use shards::sharded;
 
 use crate::collector::{Alarm, Amounts, Collector};
@@ -35,6 +37,7 @@ use crate::team::Team;
 use feed::feed;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Node, Phase, Value};
+use gulliver_graph::role::{HyperRole, OutputRole, OutputScope};
 use gulliver_plan::devices::cut::CutError;
 use gulliver_plan::devices::pipeline::PipelineError;
 use gulliver_plan::devices::replicate::ReplicateError;
@@ -172,8 +175,8 @@ pub struct Session {
 /// What one step gave.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// Scalar outputs by name, averaged (losses, norms) or summed (counts) over the partials.
-    pub scalars: BTreeMap<String, f64>,
+    /// Scalar outputs, averaged (losses, norms) or summed (counts) over the partials.
+    pub scalars: Scalars,
     /// If a loss was not finite: the name of the first value that was not.
     pub not_finite: Option<String>,
 }
@@ -181,12 +184,12 @@ pub struct Outcome {
 impl Outcome {
     /// Counts are sums over the partials; a loss is defined as their mean.
     fn average(&mut self, partials: u32) {
-        let losses = self.scalars.iter_mut().filter(|(name, _)| name.ends_with("loss"));
-        losses.for_each(|(_, x)| *x /= f64::from(partials));
+        let losses = self.scalars.iter_mut().filter(|(_, scalar)| scalar.role == OutputRole::Loss);
+        losses.for_each(|(_, loss)| loss.value /= f64::from(partials));
     }
 
     fn failed(value: String) -> Outcome {
-        Outcome { scalars: BTreeMap::new(), not_finite: Some(value) }
+        Outcome { scalars: Scalars::default(), not_finite: Some(value) }
     }
 }
 
@@ -196,8 +199,11 @@ struct Failed {
     had: BTreeMap<String, HostTensor>,
 }
 
-/// Hyper-parameters of members that are not at their defaults, by name.
-pub type Hyper<'h> = &'h dyn Fn(usize, &str) -> Option<f32>;
+/// The value of a hyper-parameter, by role and name, that is not at its default.
+pub type Hyper<'h> = &'h dyn Fn(HyperRole, &str) -> Option<f32>;
+
+/// The same of a member of an array.
+pub type MemberHyper<'h> = &'h dyn Fn(usize, HyperRole, &str) -> Option<f32>;
 
 /// What keys the random numbers of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,8 +216,8 @@ pub struct Key {
 
 impl Key {
     /// Hyper-parameters of a step where none is set: optimizers that count steps are told which this is, from 1.
-    pub fn number(self) -> impl Fn(&str) -> Option<f32> + Copy {
-        move |name| name.ends_with("step").then_some((self.step + 1) as f32)
+    pub fn number(self) -> impl Fn(HyperRole, &str) -> Option<f32> + Copy {
+        move |role, _| (role == HyperRole::Step).then_some((self.step + 1) as f32)
     }
 }
 
@@ -403,7 +409,7 @@ impl Session {
         which: Which,
         batch: &Batch,
         keys: &[Key],
-        hyper: Hyper<'_>,
+        hyper: MemberHyper<'_>,
     ) -> Result<usize, SessionError> {
         let sizes = self.sizes(which, batch)?;
         let at = self.load(which, &sizes)?;
@@ -416,16 +422,11 @@ impl Session {
 
     /// One training step. If a loss is not finite, its objective leaves weights and states as they were;
     /// updates of objectives before it in the same step stay.
-    pub fn step(
-        &mut self,
-        batch: &Batch,
-        key: Key,
-        hyper: &dyn Fn(&str) -> Option<f32>,
-    ) -> Result<Outcome, SessionError> {
+    pub fn step(&mut self, batch: &Batch, key: Key, hyper: Hyper<'_>) -> Result<Outcome, SessionError> {
         if !self.others.is_empty() {
             return self.step_on_all(batch, key, hyper);
         }
-        let mut outcomes = self.step_together(batch, &[key], &|_, name| hyper(name))?;
+        let mut outcomes = self.step_together(batch, &[key], &|_, role, name| hyper(role, name))?;
         Ok(outcomes.remove(0))
     }
 
@@ -434,7 +435,7 @@ impl Session {
         &mut self,
         batch: &Batch,
         keys: &[Key],
-        hyper: Hyper<'_>,
+        hyper: MemberHyper<'_>,
     ) -> Result<Vec<Outcome>, SessionError> {
         let mut outcomes = self.sums_of_step(batch, keys, hyper)?;
         let partials = self.planner.options().partials;
@@ -447,11 +448,13 @@ impl Session {
         &mut self,
         batch: &Batch,
         keys: &[Key],
-        hyper: Hyper<'_>,
+        hyper: MemberHyper<'_>,
     ) -> Result<Vec<Outcome>, SessionError> {
         let loss_scale = Some((1.0 / f64::from(self.planner.options().all_partials())) as f32);
-        let with_scale =
-            |m: usize, name: &str| if name == "loss_scale" { loss_scale } else { hyper(m, name) };
+        let with_scale = |m: usize, role: HyperRole, name: &str| match role {
+            HyperRole::LossScale => loss_scale,
+            _ => hyper(m, role, name),
+        };
         let at = self.prepare(Which::Train, batch, keys, &with_scale)?;
         self.remember()?;
         let mut watch = self.begin(at);
@@ -495,17 +498,18 @@ impl Session {
     /// Scalar outputs of the last run, by member; what does not depend on the member is everyone's.
     fn scalars(&mut self, at: usize) -> Result<Vec<Outcome>, RunError> {
         let Loaded { program, .. } = self.programs.get(at);
-        let mut outcomes = vec![Outcome { scalars: BTreeMap::new(), not_finite: None }; self.members];
-        for name in program.output_names() {
-            let Some(tensor) = self.cpu.output(program, name)? else { continue };
+        let mut outcomes = vec![Outcome { scalars: Scalars::default(), not_finite: None }; self.members];
+        for output in program.outputs.iter().filter(|output| output.scope != OutputScope::Agreed) {
+            let tensor = self.cpu.tensor(output)?;
             let own = self.array && tensor.shape() == [self.members];
             let Some(numbers) = tensor.as_f32().filter(|_| own || tensor.shape().is_empty()) else {
                 continue;
             };
             self.ledger.to_host += size_of_val(numbers) as u64;
             for (m, outcome) in outcomes.iter_mut().enumerate() {
-                let x = numbers[if own { m } else { 0 }];
-                outcome.scalars.insert(name.to_string(), f64::from(x));
+                let value = f64::from(numbers[if own { m } else { 0 }]);
+                let scalar = Scalar { role: output.role, scope: output.scope, value };
+                outcome.scalars.insert(&output.name, scalar);
             }
         }
         Ok(outcomes)
@@ -564,10 +568,13 @@ impl Session {
         &mut self,
         batch: &Batch,
         key: Key,
-        hyper: &dyn Fn(&str) -> Option<f32>,
+        hyper: Hyper<'_>,
     ) -> Result<Vec<(Work, Duration)>, SessionError> {
         let loss_scale = Some((1.0 / f64::from(self.planner.options().all_partials())) as f32);
-        let with_scale = |_, name: &str| if name == "loss_scale" { loss_scale } else { hyper(name) };
+        let with_scale = |_, role: HyperRole, name: &str| match role {
+            HyperRole::LossScale => loss_scale,
+            _ => hyper(role, name),
+        };
         let at = self.prepare(Which::Train, batch, &vec![key; self.members], &with_scale)?;
         Ok(self.cpu.profile(self.planner.graph(Which::Train), &self.programs.get(at).program)?)
     }

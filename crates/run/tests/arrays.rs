@@ -8,15 +8,16 @@ mod small_models;
 
 use gulliver_graph::array::{fuse, own_data};
 use gulliver_graph::dim::Bindings;
-use gulliver_graph::graph::Graph;
+use gulliver_graph::graph::{Graph, Role};
 use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::optim::Optimizer;
+use gulliver_graph::role::{DataRole, HyperRole};
 use gulliver_graph::training::{Clip, training_graph};
 use gulliver_plan::document::error::PlanError;
 use gulliver_run::checkpoint::fingerprint;
 use gulliver_run::data::Batch;
 use gulliver_run::planner::Planner;
-use gulliver_run::session::{Key, NOISE, Outcome, Session, SessionOptions, Which};
+use gulliver_run::session::{Key, Outcome, Session, SessionOptions, Which};
 use jobs::{Job, alone, jobs, same};
 use makes::MAKES;
 use small_models::{data, small};
@@ -24,7 +25,7 @@ use small_models::{data, small};
 const OPTIMIZERS: [&str; 8] = ["sgd", "adam", "adamw", "adadelta", "adagrad", "rmsprop", "lion", "sgd"];
 
 fn array(graph: &Graph, options: &SessionOptions, jobs: &[Job], own: bool) -> Result<Session, PlanError> {
-    let fused = fuse(graph, jobs.len(), &|name| own || name == NOISE).unwrap();
+    let fused = fuse(graph, jobs.len(), &|role| own || matches!(role, DataRole::Noise { .. })).unwrap();
     let planner = Planner::new(fused.graph, None, options.clone())?;
     Ok(Session::array(planner, &jobs.iter().map(|j| j.seed).collect::<Vec<_>>()).unwrap())
 }
@@ -41,7 +42,7 @@ fn step(session: &mut Session, batch: &Batch, jobs: &[Job], own: bool, step: u64
         }
     };
     let keys: Vec<Key> = jobs.iter().map(|j| j.key(step)).collect();
-    session.step_together(&batch, &keys, &|m, name| jobs[m].hyper(name, step)).unwrap()
+    session.step_together(&batch, &keys, &|m, role, name| jobs[m].hyper(role, name, step)).unwrap()
 }
 
 /// A graph of that model, and data it can be fed with: noise is the session's own affair.
@@ -51,7 +52,9 @@ fn small_graph(name: &str, optimizer: &str, sizes: &Bindings) -> (Graph, Batch) 
     let optimizer = Optimizer::new(optimizer, &[]).unwrap();
     let graph = training_graph(&*model, &[optimizer], Some(Clip::Norm(1.0))).unwrap();
     let mut batch = data(&graph, sizes);
-    batch.fields.retain(|(name, _)| name != NOISE);
+    let noise = |role| matches!(role, Role::Data(DataRole::Noise { .. }));
+    let noisy = graph.inputs().find(|(_, role, _)| noise(*role)).map(|(_, _, info)| info.name.clone());
+    batch.fields.retain(|(name, _)| Some(name) != noisy.as_ref());
     (graph, batch)
 }
 
@@ -119,7 +122,7 @@ fn members_leave_and_join() {
         // The second leaves; one that has done as many steps alone comes in its place.
         let mut guest = Session::new(graph.clone(), None, options.clone(), all[3].seed).unwrap();
         for t in 0..5 {
-            let hyper = |name: &str| all[3].hyper(name, t);
+            let hyper = |role: HyperRole, name: &str| all[3].hyper(role, name, t);
             guest.step(&all[3].batch(&batch, t), all[3].key(t), &hyper).unwrap();
         }
         let states =

@@ -10,6 +10,7 @@ use gulliver_graph::graph::Graph;
 use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::random::{RandomStream, hash_name};
+use gulliver_graph::role::HyperRole;
 use gulliver_graph::training::{evaluation_graph, training_graph};
 use gulliver_plan::document::error::PlanError;
 use gulliver_plan::document::ledger::Ledger;
@@ -33,10 +34,10 @@ fn train(graph: &Graph, options: SessionOptions, sizes: &Bindings) -> (String, V
     let mut scalars = Vec::new();
     let fed = session.ledger();
     for step in 0..STEPS {
-        let number = |name: &str| name.ends_with("step").then_some((step + 1) as f32);
+        let number = |role: HyperRole, _: &str| (role == HyperRole::Step).then_some((step + 1) as f32);
         let outcome = session.step(&batch, Key { seed: 1, step }, &number).unwrap();
         assert_eq!(outcome.not_finite, None);
-        scalars.extend(outcome.scalars.into_iter().map(|(name, x)| (name, x.to_bits())));
+        scalars.extend(outcome.scalars.iter().map(|(name, x)| (name.to_string(), x.value.to_bits())));
     }
     let used = session.ledger();
     let planned = Ledger::of(&plan);

@@ -55,11 +55,11 @@ fn results(graph: &Graph, rule: Rule, partials: u32) -> (Vec<u8>, Vec<Vec<u8>>) 
             let stream = RandomStream::new(9, u64::from(value.0), step as u64);
             let bytes: Vec<u8> = match role {
                 Role::Weight(_) | Role::State(_) => continue,
-                Role::Hyper(default) => default.to_le_bytes().to_vec(),
+                Role::Hyper(_, default) => default.to_le_bytes().to_vec(),
                 Role::Random => {
                     (0..i64::from(partials)).flat_map(|p| [3, step, p]).flat_map(i64::to_le_bytes).collect()
                 }
-                Role::Data => {
+                Role::Data(_) => {
                     let count: usize = info.ty.bind(&sizes).unwrap().iter().product();
                     let all = 0..count as u64;
                     match info.ty.dtype {
@@ -71,8 +71,9 @@ fn results(graph: &Graph, rule: Rule, partials: u32) -> (Vec<u8>, Vec<Vec<u8>>) 
             cpu.feed(graph, &program, value, &bytes).unwrap();
         }
         cpu.run(graph, &program, 0..program.len(), None).unwrap();
-        let names: Vec<String> = program.output_names().map(str::to_string).collect();
-        outputs.extend(names.iter().map(|n| cpu.output(&program, n).unwrap().unwrap().as_bytes().to_vec()));
+        outputs.extend(
+            graph.outputs.iter().map(|o| cpu.output(&program, &o.name).unwrap().unwrap().as_bytes().to_vec()),
+        );
     }
     let mut kept = vec![0; persistent.ends[0] as usize];
     cpu.read(Tier::Device, 0, &mut kept).unwrap();

@@ -6,8 +6,9 @@ use super::matching::{Matched, MatchedSource};
 use super::residences::MemberSet;
 use super::{Fused, MemberPlace, Report, about, own};
 use crate::dim::Dim;
-use crate::graph::{Graph, Node, Origin, Phase, Role, Value, ValueInfo};
+use crate::graph::{Graph, GraphOutput, Node, Origin, Phase, Role, Value, ValueInfo};
 use crate::op::array::Array;
+use crate::role::DataRole;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Values of members, each with its owner.
@@ -66,7 +67,8 @@ impl<'a> Emitter<'a> {
             let source = matched.source(member, v);
             let (number, owners) = owners(matched, residences, source, member);
             let several = owners.len() > 1 || matched.graphs.len() == 1;
-            let named = matches!(source, MatchedSource::MatchedInput(input) if matched.inputs[input].role != Role::Data);
+            let named =
+                matches!(source, MatchedSource::Input(input) if !matched.inputs[input].role.is_data());
             let stacked = named && several;
             let value = *numbers.entry((source, number)).or_insert_with(|| {
                 let mut info = named_by(matched, source, member, v, &owners);
@@ -108,18 +110,19 @@ impl<'a> Emitter<'a> {
     /// Outputs by name: numbers of all members together, other values with those that are made together.
     fn want_outputs(&mut self) {
         let graphs = self.matched.graphs;
-        let mut names: Vec<&str> = Vec::new();
+        let mut outputs: Vec<&GraphOutput> = Vec::new();
         let mut having: HashMap<&str, Owned> = HashMap::new();
         for (member, graph) in graphs.iter().enumerate() {
-            for (name, value) in &graph.outputs {
-                let having = having.entry(name).or_insert_with(|| {
-                    names.push(name);
+            for output in &graph.outputs {
+                let having = having.entry(&output.name).or_insert_with(|| {
+                    outputs.push(output);
                     Vec::new()
                 });
-                having.push((member, *value));
+                having.push((member, output.value));
             }
         }
-        for name in names {
+        for output in outputs {
+            let name = output.name.as_str();
             let of = &having[name];
             let ty = |(member, value): &(usize, Value)| graphs[*member].ty(*value);
             let phase = |(member, value): &(usize, Value)| match graphs[*member].value(*value).origin {
@@ -141,7 +144,7 @@ impl<'a> Emitter<'a> {
                 let owners: MemberSet = set.iter().map(|(member, _)| *member).collect();
                 let full = if owners.len() == graphs.len() { name.to_string() } else { own(name, &owners) };
                 let number = self.copies.graph.outputs.len();
-                self.copies.graph.outputs.push((full, Value(0)));
+                self.copies.graph.outputs.push(GraphOutput { name: full, ..output.clone() });
                 self.want(set, What::Output(number, name.to_string()));
             }
         }
@@ -156,7 +159,7 @@ impl<'a> Emitter<'a> {
         for (member, graph) in graphs.iter().enumerate() {
             for (input, _) in &graph.carries {
                 let MemberPlace { value: residence, row } = self.places[member][input.index()];
-                let MatchedSource::MatchedInput(class) = self.matched.source(member, *input) else {
+                let MatchedSource::Input(class) = self.matched.source(member, *input) else {
                     continue;
                 };
                 if !seen.insert(residence) {
@@ -182,7 +185,7 @@ impl<'a> Emitter<'a> {
         match what {
             What::Output(number, name) => {
                 let (value, shared) = self.copies.operand(&places, at);
-                self.copies.graph.outputs[*number].1 = value;
+                self.copies.graph.outputs[*number].value = value;
                 for (row, (member, _)) in of.iter().enumerate() {
                     let place = MemberPlace { value, row: (!shared).then_some(row) };
                     self.outputs[*member].insert(name.clone(), place);
@@ -268,7 +271,7 @@ fn owners(
         MatchedSource::Result(group, _) => {
             (0, matched.groups[group].iter().map(|(member, _)| *member).collect())
         }
-        MatchedSource::MatchedInput(input) => {
+        MatchedSource::Input(input) => {
             let parts = &residences[input];
             let number = parts.iter().position(|part| part.contains(&member)).unwrap_or(0);
             (number, parts[number].clone())
@@ -286,7 +289,7 @@ fn named_by(
 ) -> ValueInfo {
     let graph = matched.graphs[member];
     let mut info = graph.value(v).clone();
-    let apart = matches!(source, MatchedSource::MatchedInput(input) if matched.inputs[input].apart);
+    let apart = matches!(source, MatchedSource::Input(input) if matched.inputs[input].apart);
     if !apart && owners.len() == matched.graphs.len() {
         return info;
     }
@@ -298,5 +301,8 @@ fn named_by(
         }
         _ => own(&info.name, owners),
     };
+    if let (Origin::Input(Role::Data(DataRole::Noise { member, .. })), [owner]) = (&mut info.origin, owners) {
+        *member = *owner as u32;
+    }
     info
 }

@@ -8,7 +8,7 @@
 //! [much to do](WORTH) for each byte. Weights, states, hyper-parameters and random keys are never put
 //! together with those of other names.
 
-use super::about;
+use super::{Apart, about};
 use crate::graph::{Graph, GraphError, Node, NodeId, Origin, Phase, Role, Type, Value};
 use crate::op::Op;
 use std::collections::{HashMap, HashSet};
@@ -31,7 +31,7 @@ pub(super) struct MatchedInput {
 impl MatchedInput {
     /// Whether all members see the same.
     pub fn is_shared(&self) -> bool {
-        self.role == Role::Data && !self.apart
+        self.role.is_data() && !self.apart
     }
 }
 
@@ -42,7 +42,7 @@ pub(super) type NodeGroup = Vec<(usize, NodeId)>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum MatchedSource {
     /// One of the corresponding inputs.
-    MatchedInput(usize),
+    Input(usize),
     /// A group, and which of its results.
     Result(usize, usize),
 }
@@ -75,7 +75,7 @@ impl<'g> Matched<'g> {
 
     pub fn source(&self, member: usize, value: Value) -> MatchedSource {
         match self.graphs[member].value(value).origin {
-            Origin::Input(_) => MatchedSource::MatchedInput(self.input_of[member][value.index()]),
+            Origin::Input(_) => MatchedSource::Input(self.input_of[member][value.index()]),
             Origin::Node { node, output } => MatchedSource::Result(self.group_of(member, node), output),
         }
     }
@@ -92,15 +92,12 @@ impl<'g> Matched<'g> {
 
     /// Whether something is no data: members have theirs by name.
     fn is_named(&self, source: MatchedSource) -> bool {
-        matches!(source, MatchedSource::MatchedInput(i) if self.inputs[i].role != Role::Data)
+        matches!(source, MatchedSource::Input(i) if !self.inputs[i].role.is_data())
     }
 }
 
-/// Finds what corresponds. Data inputs whose name is `apart` correspond, but are not the same for all.
-pub(super) fn matched<'g>(
-    graphs: &'g [&'g Graph],
-    apart: &dyn Fn(&str) -> bool,
-) -> Result<Matched<'g>, GraphError> {
+/// Finds what corresponds. Data inputs that are `apart` correspond, but are not the same for all.
+pub(super) fn matched<'g>(graphs: &'g [&'g Graph], apart: Apart<'_>) -> Result<Matched<'g>, GraphError> {
     let mut matched = Matched {
         graphs,
         inputs: Vec::new(),
@@ -118,7 +115,7 @@ pub(super) fn matched<'g>(
     Ok(matcher.matched)
 }
 
-fn match_inputs(matched: &mut Matched, apart: &dyn Fn(&str) -> bool) {
+fn match_inputs(matched: &mut Matched, apart: Apart<'_>) {
     let mut known = HashMap::new();
     let graphs = matched.graphs;
     for (member, graph) in graphs.iter().enumerate() {
@@ -133,7 +130,7 @@ fn match_inputs(matched: &mut Matched, apart: &dyn Fn(&str) -> bool) {
             let key = (&info.name, &info.ty, discriminant(&role), in_passing.get(&value).copied());
             let input = *known.entry(key).or_insert(matched.inputs.len());
             if input == matched.inputs.len() {
-                let apart = role == Role::Data && apart(&info.name);
+                let apart = matches!(role, Role::Data(role) if apart(role));
                 matched.inputs.push(MatchedInput { of: Vec::new(), role, apart });
             }
             matched.inputs[input].of.push((member, value));
@@ -284,7 +281,7 @@ impl<'g> Matcher<'g> {
 
     fn new_group(&mut self, wanted: &Wanted<'g>) -> usize {
         let same = |source: &MatchedSource| match *source {
-            MatchedSource::MatchedInput(input) => self.matched.inputs[input].is_shared(),
+            MatchedSource::Input(input) => self.matched.inputs[input].is_shared(),
             MatchedSource::Result(group, _) => self.shared[group],
         };
         self.shared.push(wanted.operands.iter().all(same));

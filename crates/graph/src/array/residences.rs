@@ -18,8 +18,8 @@ pub(super) fn residences(matched: &Matched) -> Vec<Vec<MemberSet>> {
         let whole: MemberSet = input.of.iter().map(|(member, _)| *member).collect();
         let each: Vec<MemberSet> = whole.iter().map(|member| vec![*member]).collect();
         match input.role {
-            Role::Data if input.apart => return each,
-            Role::Data => return vec![whole],
+            Role::Data(_) if input.apart => return each,
+            Role::Data(_) => return vec![whole],
             _ => {}
         }
         let mut makers: BTreeMap<Option<usize>, MemberSet> = BTreeMap::new();
@@ -44,7 +44,7 @@ fn uses(matched: &Matched) -> Vec<Uses> {
         let node = matched.first(g);
         for v in &node.ins {
             // What is no data is the same input for all members of a group.
-            if let MatchedSource::MatchedInput(input) = matched.source(group[0].0, *v) {
+            if let MatchedSource::Input(input) = matched.source(group[0].0, *v) {
                 let members = group.iter().map(|(member, _)| *member).collect();
                 uses[input].insert((members, node.phase == Phase::Update));
             }
@@ -59,7 +59,7 @@ fn next(matched: &Matched) -> Vec<HashMap<usize, usize>> {
     for (member, graph) in matched.graphs.iter().enumerate() {
         for (input, value) in &graph.carries {
             let (input, value) = (matched.source(member, *input), matched.source(member, *value));
-            if let (MatchedSource::MatchedInput(input), MatchedSource::Result(group, _)) = (input, value) {
+            if let (MatchedSource::Input(input), MatchedSource::Result(group, _)) = (input, value) {
                 next[input].insert(member, group);
             }
         }

@@ -5,7 +5,7 @@ use super::param::{Param, Params, ints, param, text, wrong};
 use super::{Built, Family, Model, ModelInput, Settings, batch};
 use crate::build::Builder;
 use crate::dtype::DType;
-use crate::graph::{GraphError, Value};
+use crate::graph::{GraphError, GraphOutput, Value};
 
 /// The widths of input, hidden layers and output.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,7 +56,7 @@ impl Model for Mlp {
         self.head.built(g, x)
     }
 
-    fn forward(&self, g: &mut Builder) -> Result<Vec<(String, Value)>, GraphError> {
-        Ok(self.head.named(self.build(g)?))
+    fn forward(&self, g: &mut Builder) -> Result<Vec<GraphOutput>, GraphError> {
+        Ok(self.head.predicted(self.build(g)?))
     }
 }

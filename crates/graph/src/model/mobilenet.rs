@@ -4,7 +4,7 @@ use super::head::{CLASSIFY_OR_REGRESS, Head};
 use super::param::{Param, Params, extents, float, int, param, text};
 use super::{Built, Family, Model, ModelInput, rectangles};
 use crate::build::Builder;
-use crate::graph::{GraphError, Init, Value};
+use crate::graph::{GraphError, GraphOutput, Init, Value};
 use crate::op::map::Function;
 use crate::windows::ConvOptions;
 
@@ -147,7 +147,7 @@ impl Model for MobileNetV2 {
         self.head.built(g, x)
     }
 
-    fn forward(&self, g: &mut Builder) -> Result<Vec<(String, Value)>, GraphError> {
-        Ok(self.head.named(self.build(g)?))
+    fn forward(&self, g: &mut Builder) -> Result<Vec<GraphOutput>, GraphError> {
+        Ok(self.head.predicted(self.build(g)?))
     }
 }

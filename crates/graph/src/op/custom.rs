@@ -163,7 +163,7 @@ mod tests {
         let mut g = Builder::new(false);
         let x = g.data("x", DType::F32, &[2, 3]).unwrap();
         let y = g.push1(cube.clone(), &[x]).unwrap();
-        g.output("y", y);
+        g.output("y", crate::role::OutputRole::Metric, y);
         let flat = g.data("flat", DType::F32, &[2]).unwrap();
         let wrong = g.push1(cube, &[flat]).unwrap_err().to_string();
         assert!(wrong.contains("cube(f32[2])") && wrong.contains("expected 2"), "{wrong}");

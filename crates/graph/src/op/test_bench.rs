@@ -10,6 +10,7 @@ use crate::dtype::DType;
 use crate::graph::{Graph, GraphError, Init, Role, Type, Value};
 use crate::interpret::interpret;
 use crate::random::RandomStream;
+use crate::role::DataRole;
 use crate::spec::{Combine, ReduceKind, Region};
 use crate::tensor::{Tensor, positions};
 
@@ -54,7 +55,8 @@ fn differentiated(sample: &Sample, inputs: &[Tensor]) -> Result<Differentiated, 
     let (mut ins, mut wrt) = (Vec::new(), Vec::new());
     for (i, input) in sample.inputs.iter().enumerate() {
         let differentiable = input.dtype == DType::F32 && !matches!(input.fill, SampleFill::Constant(_));
-        let role = if differentiable { Role::Weight(Init::Constant(0.0)) } else { Role::Data };
+        let role =
+            if differentiable { Role::Weight(Init::Constant(0.0)) } else { Role::Data(DataRole::Example) };
         ins.push(g.input(&format!("in{i}"), role, Type::new(input.dtype, &input.shape))?);
         if differentiable {
             wrt.push(i);

@@ -7,10 +7,11 @@ use crate::workload::{BenchWorkload, step_flops};
 use gulliver_graph::array::fuse;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::model::param::ParamValue;
+use gulliver_graph::role::{DataRole, HyperRole};
 use gulliver_run::data::Batch;
 use gulliver_run::host::resident;
 use gulliver_run::planner::Planner;
-use gulliver_run::session::{Key, NOISE, Session, SessionError, SessionOptions, Which, planners, sizes_of};
+use gulliver_run::session::{Key, Session, SessionError, SessionOptions, Which, planners, sizes_of};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::time::Instant;
@@ -121,7 +122,7 @@ impl BenchRunner {
             }
             None => Session::new(graph, None, options, 0)?,
             Some(members) => {
-                let fused = fuse(&graph, members, &|name| name == NOISE)?;
+                let fused = fuse(&graph, members, &|role| matches!(role, DataRole::Noise { .. }))?;
                 let planner = Planner::new(fused.graph, None, options).map_err(SessionError::from)?;
                 Session::array(planner, &(0..members as u64).collect::<Vec<_>>())?
             }
@@ -135,22 +136,21 @@ impl BenchRunner {
         let keys: Vec<Key> = (0..self.session.members() as u64).map(|m| Key { seed: m, ..key }).collect();
         let outcomes = match keys.as_slice() {
             [key] => vec![self.session.step(&self.batch, *key, &hyper)?],
-            keys => self.session.step_together(&self.batch, keys, &|_, name| hyper(name))?,
+            keys => self.session.step_together(&self.batch, keys, &|_, role, name| hyper(role, name))?,
         };
         if let Some(value) = outcomes.iter().find_map(|outcome| outcome.not_finite.as_ref()) {
             let problem = format!("step {}: `{value}` is not finite", self.done);
             return Err(LabError::Workload { workload: self.workload.name.into(), problem });
         }
         // Of several objectives the sum, as training reports it.
-        Ok(outcomes[0].scalars.iter().filter(|(name, _)| name.ends_with("loss")).map(|(_, x)| x).sum())
+        Ok(outcomes[0].scalars.losses().map(|(_, loss)| loss).sum())
     }
 
     /// Counts a step; its key, and its hyper-parameters beyond the defaults.
-    pub fn next(&mut self) -> (Key, impl Fn(&str) -> Option<f32> + use<>) {
+    pub fn next(&mut self) -> (Key, impl Fn(HyperRole, &str) -> Option<f32> + use<>) {
         let key = Key { seed: 0, step: self.done };
         self.done += 1;
-        let number = self.done as f32;
-        (key, move |name: &str| (name.rsplit('.').next() == Some("step")).then_some(number))
+        (key, key.number())
     }
 
     /// Sizes of a step.

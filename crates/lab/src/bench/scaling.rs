@@ -10,6 +10,7 @@ use gulliver_graph::graph::{Graph, GraphError, Node};
 use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
+use gulliver_graph::role::OutputRole;
 use gulliver_graph::training::training_graph;
 use gulliver_plan::document::error::PlanError;
 use gulliver_plan::document::residence::Persistent;
@@ -97,7 +98,7 @@ fn chain(nodes: usize) -> Result<Graph, GraphError> {
     for _ in 0..nodes {
         x = g.transpose(x, &[1, 0])?;
     }
-    g.output("result", x);
+    g.output("result", OutputRole::Metric, x);
     Ok(g.finish())
 }
 
@@ -135,7 +136,7 @@ fn row(
     let mut step = 0;
     let step_seconds = fastest(seconds, || {
         step += 1;
-        session.step(batch, Key { seed: 0, step }, &|_| None).map(drop)
+        session.step(batch, Key { seed: 0, step }, &|_, _| None).map(drop)
     })?;
     let device = &plan.spaces[0];
     Ok(ScalingRow {

@@ -11,8 +11,9 @@ pub use packs::scheduled;
 pub use turns::{Style, turns};
 
 use crate::step::order::Turn;
-use gulliver_graph::graph::{Graph, Node, NodeId, Origin, Phase, Role, Type, Value, ValueInfo};
+use gulliver_graph::graph::{Graph, GraphOutput, Node, NodeId, Origin, Phase, Role, Type, Value, ValueInfo};
 use gulliver_graph::op::send_receive::SendReceive;
+use gulliver_graph::role::OutputRole;
 use std::collections::HashMap;
 
 /// Where the nodes of a graph run.
@@ -99,8 +100,8 @@ pub fn pipeline(graph: &Graph, placement: &Placement) -> Result<Vec<Line>, Pipel
     if !fits || packs.is_empty() {
         return Err(PipelineError::Placement { packs: packs.len(), devices: *devices });
     }
-    let losses = graph.outputs.iter().filter(|(name, _)| name.rsplit('.').next() == Some("loss"));
-    let losses: Vec<Value> = losses.map(|(_, v)| *v).collect();
+    let losses = graph.outputs.iter().filter(|output| output.role == OutputRole::Loss);
+    let losses: Vec<Value> = losses.map(|output| output.value).collect();
     let mut layer = Layer::new(graph, placement, losses);
     layer.inputs();
     for id in 0..graph.nodes.len() {
@@ -269,12 +270,13 @@ impl<'a> Layer<'a> {
             let input = self.local[&(residence, input, false)];
             self.lines[residence as usize].graph.carries.push((input, local));
         }
-        for (name, v) in &graph.outputs {
+        for output in &graph.outputs {
+            let v = output.value;
             let own = self.residence[v.index()].unwrap_or(0);
-            let loss = self.losses.contains(v);
+            let loss = self.losses.contains(&v);
             for device in (0..self.placement.devices).filter(|&device| loss || device == own) {
-                let local = self.at(device, *v, made_in(graph, *v), None);
-                self.lines[device as usize].graph.outputs.push((name.clone(), local));
+                let value = self.at(device, v, made_in(graph, v), None);
+                self.lines[device as usize].graph.outputs.push(GraphOutput { value, ..output.clone() });
             }
         }
     }

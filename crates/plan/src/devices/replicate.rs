@@ -5,12 +5,12 @@
 
 mod shards;
 
-pub use shards::{EVERYONES, Sharded, evaluating, sharded};
+pub use shards::{Sharded, evaluating, sharded};
 
 use crate::devices::cut::{split, whole};
 use gulliver_graph::dim::Dim;
 use gulliver_graph::dtype::DType;
-use gulliver_graph::graph::{Graph, Node, NodeId, Origin, Phase, Type, Value, ValueInfo};
+use gulliver_graph::graph::{Graph, GraphOutput, Node, NodeId, Origin, Phase, Type, Value, ValueInfo};
 use gulliver_graph::op::Op;
 use gulliver_graph::op::collect::Collect;
 use gulliver_graph::op::exchange::{Exchange, Piece};
@@ -19,6 +19,7 @@ use gulliver_graph::op::reshape::Reshape;
 use gulliver_graph::op::send_receive::SendReceive;
 use gulliver_graph::op::slice::Slice;
 use gulliver_graph::op::sum_onto::SumOnto;
+use gulliver_graph::role::OutputScope;
 use gulliver_graph::spec::Region;
 use shards::Shards;
 use std::collections::HashMap;
@@ -43,12 +44,9 @@ pub enum ReplicateError {
 /// Sums smaller than this are fetched whole by everyone: one collective instead of two.
 const SMALL: u64 = 64 << 10;
 
-/// What the name of an output ends with that is the sum over all partials of all devices.
-pub const TOTAL: &str = "@all";
-
 /// The graph of one of several devices, each with so many partials. Outputs of the forward pass are sums over
-/// the partials of this device; if there are several, there is also the sum over those of all, named with
-/// [`TOTAL`].
+/// the partials of this device; if there are several, there is also the sum over those of all,
+/// with the scope [`OutputScope::AllDevices`].
 pub fn replica(graph: &Graph, rank: u32, ranks: u32, partials: u32) -> Result<Graph, ReplicateError> {
     if ranks < 2 {
         return Ok(graph.clone());
@@ -109,8 +107,8 @@ impl Late {
                 return entangled(node.ins[0]);
             }
         }
-        if let Some((_, v)) = graph.outputs.iter().find(|(_, v)| depends[v.index()]) {
-            return entangled(*v);
+        if let Some(v) = graph.outputs.iter().map(|output| output.value).find(|v| depends[v.index()]) {
+            return entangled(v);
         }
         let states = carries.iter().map(|(state, ..)| (*state, *state)).collect();
         Ok(Late { node: late, carries, states, made: vec![HashMap::new(); partials], done: 0 })
@@ -237,12 +235,12 @@ impl<'a> Replica<'a> {
 
     /// The sums of single numbers that are outputs of an objective, for several partials on each device.
     fn total_numbers(&mut self, objective: u32) {
-        for (name, v) in &self.from.outputs {
-            let made_here = matches!(self.from.value(*v).origin,
+        for output in &self.from.outputs {
+            let made_here = matches!(self.from.value(output.value).origin,
                 Origin::Node { node, .. } if self.from.nodes[node.index()].objective == objective);
-            if let Some(&number) = self.numbers.get(v).filter(|_| made_here) {
-                let total = self.total(number, objective);
-                self.to.outputs.push((format!("{name}{TOTAL}"), total));
+            if let Some(&number) = self.numbers.get(&output.value).filter(|_| made_here) {
+                let value = self.total(number, objective);
+                self.to.outputs.push(GraphOutput { scope: OutputScope::AllDevices, value, ..output.clone() });
             }
         }
     }
@@ -299,7 +297,7 @@ impl<'a> Replica<'a> {
         self.partials > 1
             && phase != Phase::Update
             && single
-            && self.from.outputs.iter().any(|(_, o)| *o == v)
+            && self.from.outputs.iter().any(|output| output.value == v)
     }
 
     /// Copies a number as soon as it is made: what is an output is summed up where it lies.

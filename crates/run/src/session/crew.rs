@@ -2,7 +2,7 @@
 //! or as a pipeline, where each has some of the nodes. The session of the first has those of the others; they
 //! meet as their graphs say.
 
-use super::{Evaluated, Key, Outcome, Session, SessionError, SessionOptions, Which};
+use super::{Evaluated, Hyper, Key, Outcome, Scalar, Scalars, Session, SessionError, SessionOptions, Which};
 use crate::data::Batch;
 use crate::executor::RunError;
 use crate::host::HostTensor;
@@ -12,8 +12,9 @@ use crate::planner::Planner;
 use crate::team::{NoThread, Team, cores, start_scoped};
 use gulliver_graph::dim::BATCH;
 use gulliver_graph::dim::Bindings;
-use gulliver_graph::graph::{Graph, Origin, Phase, Role, Value};
-use gulliver_plan::devices::replicate::{EVERYONES, TOTAL, replica};
+use gulliver_graph::graph::{Graph, Origin, Phase, Role, Value, ValueInfo};
+use gulliver_graph::role::OutputScope;
+use gulliver_plan::devices::replicate::replica;
 use gulliver_plan::document::collectives::all_get_through;
 use gulliver_plan::document::error::PlanError;
 use std::any::Any;
@@ -99,7 +100,7 @@ fn step_all(
     set: &HashMap<String, f32>,
 ) -> Result<Vec<Outcome>, SessionError> {
     on_all(crew, devices, key, |session, batch| {
-        let outcomes = session.sums_of_step(batch, &[key], &|_, name| set.get(name).copied());
+        let outcomes = session.sums_of_step(batch, &[key], &|_, _, name| set.get(name).copied());
         Ok(outcomes?.remove(0))
     })
 }
@@ -135,9 +136,12 @@ fn on_all<T: Send>(
 }
 
 /// The hyper-parameters of a graph that are not at their defaults.
-pub(super) fn hypers(graph: &Graph, hyper: &dyn Fn(&str) -> Option<f32>) -> HashMap<String, f32> {
-    let names = graph.inputs().filter(|(_, role, _)| matches!(role, Role::Hyper(_)));
-    names.filter_map(|(_, _, info)| Some((info.name.clone(), hyper(&info.name)?))).collect()
+pub(super) fn hypers(graph: &Graph, hyper: Hyper<'_>) -> HashMap<String, f32> {
+    let set = |(_, role, info): (Value, Role, &ValueInfo)| match role {
+        Role::Hyper(role, _) => Some((info.name.clone(), hyper(role, &info.name)?)),
+        _ => None,
+    };
+    graph.inputs().filter_map(set).collect()
 }
 
 impl Session {
@@ -192,7 +196,7 @@ impl Session {
         &mut self,
         batch: &Batch,
         key: Key,
-        hyper: &dyn Fn(&str) -> Option<f32>,
+        hyper: Hyper<'_>,
     ) -> Result<Outcome, SessionError> {
         let ranks = 1 + self.others.len();
         let set = hypers(self.whole(), hyper);
@@ -278,8 +282,8 @@ impl Session {
         if let Some(failed) = outcomes.iter().find(|outcome| outcome.not_finite.is_some()) {
             return failed.clone();
         }
-        let scalars = outcomes.into_iter().flat_map(|outcome| outcome.scalars).collect();
-        let mut outcome = Outcome { scalars, not_finite: None };
+        let mut outcome = Outcome { scalars: Scalars::default(), not_finite: None };
+        outcomes.into_iter().for_each(|one| outcome.scalars.extend(one.scalars));
         outcome.average(self.planner.options().partials);
         outcome
     }
@@ -293,18 +297,13 @@ impl Session {
         }
         let mut outcomes = outcomes.into_iter();
         let mut sum = outcomes.next().expect("there is a first device");
-        sum.scalars.retain(|name, _| !name.starts_with(EVERYONES));
-        let totals: Vec<String> = sum.scalars.keys().filter(|name| name.ends_with(TOTAL)).cloned().collect();
-        for total in &totals {
-            let x = sum.scalars.remove(total).expect("it was found there");
-            sum.scalars.insert(total.trim_end_matches(TOTAL).to_string(), x);
-        }
-        for outcome in outcomes.filter(|_| totals.is_empty()) {
-            for (name, x) in outcome.scalars {
-                let of_forward = self.graph().output(&name).is_some_and(|v| repeats(self.graph(), v));
-                if let (Some(sum), true) = (sum.scalars.get_mut(&name), of_forward) {
+        let of_forward = |name: &str| self.graph().output(name).is_some_and(|v| repeats(self.graph(), v));
+        let own = |(name, sum): &(&str, &mut Scalar)| sum.scope == OutputScope::Device && of_forward(name);
+        for outcome in outcomes {
+            for (name, sum) in sum.scalars.iter_mut().filter(own) {
+                if let Some(x) = outcome.scalars.get(name) {
                     // As f32, like the sums over the partials of one device.
-                    *sum = f64::from(*sum as f32 + x as f32);
+                    sum.value = f64::from(sum.value as f32 + x as f32);
                 }
             }
         }

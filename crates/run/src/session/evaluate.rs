@@ -1,20 +1,20 @@
 //! Evaluation of a batch: scalars, and what was predicted for each example.
 
-use super::{Key, Session, SessionError, Which};
+use super::{Key, Scalars, Session, SessionError, Which};
 use crate::data::Batch;
 use crate::executor::RunError;
 use crate::host::HostTensor;
 use crate::session::programs::Loaded;
-use std::collections::BTreeMap;
+use gulliver_graph::role::OutputRole;
 
 /// Outputs of the evaluation graph that predict something of each example: its class, or its numbers.
-const PREDICTIONS: [&str; 2] = ["guess", "prediction"];
+const PREDICTIONS: [OutputRole; 2] = [OutputRole::Guess, OutputRole::Prediction];
 
 /// What the evaluation of a batch gave.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Evaluated {
-    /// Scalar outputs by name.
-    pub scalars: BTreeMap<String, f64>,
+    /// Scalar outputs.
+    pub scalars: Scalars,
     /// The class of each example (i64) or its numbers (f32), if the model predicts either.
     pub predicted: Option<HostTensor>,
 }
@@ -30,7 +30,7 @@ impl Evaluated {
 
 impl Session {
     /// Scalars of the evaluation graph for a batch.
-    pub fn evaluate(&mut self, batch: &Batch, key: Key) -> Result<BTreeMap<String, f64>, SessionError> {
+    pub fn evaluate(&mut self, batch: &Batch, key: Key) -> Result<Scalars, SessionError> {
         Ok(self.evaluate_fully(batch, key)?.scalars)
     }
 
@@ -50,26 +50,20 @@ impl Session {
     }
 
     /// Scalars of the evaluation graph for a batch, for every member.
-    pub fn evaluate_together(
-        &mut self,
-        batch: &Batch,
-        keys: &[Key],
-    ) -> Result<Vec<BTreeMap<String, f64>>, SessionError> {
+    pub fn evaluate_together(&mut self, batch: &Batch, keys: &[Key]) -> Result<Vec<Scalars>, SessionError> {
         let at = self.run_evaluation(batch, keys)?;
         Ok(self.scalars(at)?.into_iter().map(|outcome| outcome.scalars).collect())
     }
 
-    /// An output of the evaluation graph for a batch, which there must be.
-    pub fn output(&mut self, batch: &Batch, name: &str) -> Result<HostTensor, SessionError> {
+    /// The output of the evaluation graph with this role, for a batch.
+    pub fn output(&mut self, batch: &Batch, role: OutputRole) -> Result<HostTensor, SessionError> {
         let at = self.run_evaluation(batch, &[Key { seed: 0, step: 0 }])?;
-        let tensor = self.cpu.output(&self.programs.get(at).program, name)?;
-        let tensor = tensor.ok_or_else(|| SessionError::NoOutput { name: name.to_string() })?;
-        self.ledger.to_host += tensor.as_bytes().len() as u64;
-        Ok(tensor)
+        let tensor = self.output_of(at, role)?;
+        tensor.ok_or_else(|| SessionError::NoOutput { name: role.name().to_string() })
     }
 
     fn run_evaluation(&mut self, batch: &Batch, keys: &[Key]) -> Result<usize, SessionError> {
-        let at = self.prepare(Which::Evaluate, batch, keys, &|_, _| None)?;
+        let at = self.prepare(Which::Evaluate, batch, keys, &|_, _, _| None)?;
         let mut watch = self.begin(at);
         let Loaded { program, .. } = self.programs.get(at);
         let graph = self.planner.graph(Which::Evaluate);
@@ -79,13 +73,19 @@ impl Session {
     }
 
     fn predictions(&mut self, at: usize) -> Result<Option<HostTensor>, RunError> {
-        let Loaded { program, .. } = self.programs.get(at);
-        for name in PREDICTIONS {
-            if let Some(tensor) = self.cpu.output(program, name)? {
-                self.ledger.to_host += tensor.as_bytes().len() as u64;
+        for role in PREDICTIONS {
+            if let Some(tensor) = self.output_of(at, role)? {
                 return Ok(Some(tensor));
             }
         }
         Ok(None)
+    }
+
+    /// The output of the last run with this role, if there is one.
+    fn output_of(&mut self, at: usize, role: OutputRole) -> Result<Option<HostTensor>, RunError> {
+        let Some(output) = self.planner.graph(Which::Evaluate).output_of(role) else { return Ok(None) };
+        let tensor = self.cpu.output(&self.programs.get(at).program, &output.name)?;
+        self.ledger.to_host += tensor.as_ref().map_or(0, |tensor| tensor.as_bytes().len()) as u64;
+        Ok(tensor)
     }
 }

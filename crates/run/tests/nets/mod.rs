@@ -2,7 +2,7 @@
 
 use gulliver_graph::build::Builder;
 use gulliver_graph::dtype::DType;
-use gulliver_graph::graph::{Graph, GraphError, Value};
+use gulliver_graph::graph::{Graph, GraphError, GraphOutput, Value};
 use gulliver_graph::model::{Built, Model, batch, classified, logits};
 use gulliver_graph::op::map::Function;
 use gulliver_graph::optim::Optimizer;
@@ -60,7 +60,7 @@ impl Model for Net {
         classified(g, x, false)
     }
 
-    fn forward(&self, g: &mut Builder) -> Result<Vec<(String, Value)>, GraphError> {
+    fn forward(&self, g: &mut Builder) -> Result<Vec<GraphOutput>, GraphError> {
         Ok(logits(self.build(g)?))
     }
 }

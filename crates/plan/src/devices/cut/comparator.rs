@@ -110,7 +110,7 @@ pub(crate) fn followed(bound: &Bound, rule: Rule) -> Vec<Option<AxisId>> {
     };
     let graph = bound.graph;
     let starts = |v: usize| match graph.values[v].origin {
-        Origin::Input(Role::Data) => rule.of_data(bound.shapes[v].len()),
+        Origin::Input(Role::Data(_)) => rule.of_data(bound.shapes[v].len()),
         Origin::Input(Role::Weight(_) | Role::State(_)) => {
             rule.of_weights().filter(|d| *d < bound.shapes[v].len())
         }

@@ -10,7 +10,7 @@ use super::{Choice, Cut, CutError, check_levels};
 use fetch::Holding;
 use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::dtype::DType;
-use gulliver_graph::graph::{Graph, Node, NodeId, Origin, Phase, Type, Value, ValueInfo};
+use gulliver_graph::graph::{Graph, GraphOutput, Node, NodeId, Origin, Phase, Type, Value, ValueInfo};
 use gulliver_graph::op::Op;
 use gulliver_graph::spec::Region;
 use std::collections::HashMap;
@@ -76,8 +76,8 @@ struct End {
 enum Becomes {
     /// The next value of an input, where that lives.
     Next(Value),
-    /// The output of that name, all of it everywhere.
-    Output(String),
+    /// This output, all of it everywhere.
+    Output(GraphOutput),
 }
 
 /// Ends of inputs, and by node those of what it makes.
@@ -225,10 +225,10 @@ impl<'a> Dealer<'a> {
             need: complete(residence(input)),
             becomes: Becomes::Next(*input),
         });
-        let outputs = graph.outputs.iter().map(|(name, v)| End {
-            value: *v,
-            need: complete(everywhere(v)),
-            becomes: Becomes::Output(name.clone()),
+        let outputs = graph.outputs.iter().map(|output| End {
+            value: output.value,
+            need: complete(everywhere(&output.value)),
+            becomes: Becomes::Output(output.clone()),
         });
         let ends = carries.chain(outputs).collect();
         Ok(Needs { of_node: of_node.collect::<Result<_, CutError>>()?, ends })
@@ -258,7 +258,9 @@ impl<'a> Dealer<'a> {
                     let local = device.local[input.index()].expect("inputs come first");
                     device.graph.carries.push((local, made));
                 }
-                Becomes::Output(name) => device.graph.outputs.push((name.clone(), made)),
+                Becomes::Output(output) => {
+                    device.graph.outputs.push(GraphOutput { value: made, ..output.clone() });
+                }
             }
         }
         Ok(())

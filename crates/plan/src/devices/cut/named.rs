@@ -56,7 +56,7 @@ pub fn named(graph: &Graph, sizes: &Bindings, devices: &Devices, name: &str) -> 
     check_levels(&levels)?;
     let bound = Bound::new(graph, sizes)?;
     let space = |(v, role, _): (gulliver_graph::graph::Value, Role, _)| {
-        role == Role::Data && bound.shapes[v.index()].len() >= 4
+        role.is_data() && bound.shapes[v.index()].len() >= 4
     };
     if rules.contains(&Rule::Spatial) && !graph.inputs().any(space) {
         let why = "the model reads neither images nor volumes".to_string();

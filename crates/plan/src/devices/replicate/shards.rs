@@ -5,19 +5,17 @@
 
 use super::{Adding, Replica, ReplicateError, made, share, widest};
 use gulliver_graph::dim::{Bindings, Dim};
-use gulliver_graph::graph::{Graph, Node, NodeId, Origin, Phase, Role, Type, Value, ValueInfo};
+use gulliver_graph::graph::{Graph, GraphOutput, Node, NodeId, Origin, Phase, Role, Type, Value, ValueInfo};
 use gulliver_graph::op::Op;
 use gulliver_graph::op::exchange::{Exchange, Piece};
 use gulliver_graph::op::slice::Slice;
+use gulliver_graph::role::{OutputRole, OutputScope};
 use gulliver_graph::spec::{Index, Region, Spec};
 use std::collections::HashMap;
 use std::ops::Range;
 
 /// Weights and states of fewer bytes are everywhere: a collective would cost more than they do.
 const LARGE: usize = 4 << 10;
-
-/// What the name of an output begins with that is a loss added up over all devices before anything is updated.
-pub const EVERYONES: &str = "everyones.";
 
 /// The graph of one device, and which box of a weight or state it has: by name, with the extents of all of it.
 pub struct Sharded {
@@ -272,16 +270,16 @@ impl Replica<'_> {
         let Origin::Node { node, .. } = self.from.value(v).origin else { return };
         let Node { phase, objective, .. } = self.from.nodes[node.index()];
         let ty = self.from.ty(v);
-        let losses =
-            self.from.outputs.iter().filter(|(name, o)| *o == v && name.rsplit('.').next() == Some("loss"));
-        let losses: Vec<String> = losses.map(|(name, _)| format!("{EVERYONES}{name}")).collect();
+        let is_loss = |o: &&GraphOutput| o.value == v && o.role == OutputRole::Loss;
+        let losses: Vec<GraphOutput> = self.from.outputs.iter().filter(is_loss).cloned().collect();
         if losses.is_empty() || ty.rank() > 0 {
             return;
         }
         let piece = |from| Piece { add: from > 0, ..Piece::all(from, &[]) };
         let pieces = (0..self.ranks).map(piece).collect();
         let all = self.meet(v, ty.dtype, Vec::new(), pieces, (phase, objective));
-        self.to.outputs.extend(losses.into_iter().map(|name| (name, all)));
+        let agreed = |loss| GraphOutput { scope: OutputScope::Agreed, value: all, ..loss };
+        self.to.outputs.extend(losses.into_iter().map(agreed));
     }
 
     /// Outputs are whole, and what is carried is as large as where it lives.
@@ -291,8 +289,8 @@ impl Replica<'_> {
             Origin::Input(_) => 0,
         };
         for i in 0..self.to.outputs.len() {
-            let v = self.to.outputs[i].1;
-            self.to.outputs[i].1 = self.whole(v, Phase::Update, objective(self, v));
+            let v = self.to.outputs[i].value;
+            self.to.outputs[i].value = self.whole(v, Phase::Update, objective(self, v));
         }
         for i in 0..self.to.carries.len() {
             let (input, next) = self.to.carries[i];
