@@ -219,23 +219,17 @@ impl Builder {
         let op = op.into();
         let def = op.def();
         let types: Vec<Type> = ins.iter().map(|v| self.ty(*v).clone()).collect();
-        let inferred = def.spec(&types).and_then(|spec| {
-            let shapes: Vec<&[Dim]> = types.iter().map(|t| t.shape.as_slice()).collect();
-            Ok(spec.infer(&shapes)?)
-        });
-        let shapes = inferred.map_err(|source| GraphError::Op {
+        let results = op.result_types(&types).map_err(|source| GraphError::Op {
             name: self.path(""),
             op: def.name(),
             inputs: types.iter().map(Type::to_string).collect::<Vec<_>>().join(", "),
             source: Box::new(source),
         })?;
-        let dtypes = def.dtypes(&types, shapes.len());
         let name = self.path(def.name());
         let node = NodeId(self.graph.nodes.len() as u32);
-        let mut outs = Vec::with_capacity(shapes.len());
-        for (output, (shape, dtype)) in shapes.into_iter().zip(dtypes).enumerate() {
+        let mut outs = Vec::with_capacity(results.len());
+        for (output, ty) in results.into_iter().enumerate() {
             let name = if output == 0 { name.clone() } else { format!("{name}.{output}") };
-            let ty = Type { dtype, shape };
             outs.push(self.add_value(ValueInfo { name, ty, origin: Origin::Node { node, output } }));
         }
         let node =

@@ -9,9 +9,10 @@ mod traffic;
 pub use traffic::{MemoryTraffic, explain, traffic};
 
 use crate::dim::Dim;
-use crate::graph::{Graph, GraphOutput, Node, NodeId, Origin, Value};
+use crate::graph::{Graph, GraphError, Node, Origin, Value};
 use crate::op::Op;
 use crate::op::elementwise::Apply;
+use crate::rewrite::Rewriter;
 use assemble::{Assembled, assemble};
 use std::collections::HashMap;
 
@@ -21,7 +22,7 @@ const WINDOW: usize = 256;
 const SMALL: i64 = 1 << 6;
 
 /// The same graph with chains in place of runs of element-wise nodes.
-pub fn fuse_elementwise(graph: &Graph) -> Graph {
+pub fn fuse_elementwise(graph: &Graph) -> Result<Graph, GraphError> {
     let uses = Uses::of(graph);
     let mut order: Vec<Unit> = Vec::with_capacity(graph.nodes.len());
     let mut at = 0;
@@ -243,21 +244,15 @@ fn loop_shape(graph: &Graph, node: &Node) -> Option<Vec<Dim>> {
     Some(graph.ty(of).shape.clone())
 }
 
-/// The graph of these units, with values numbered anew in their old order.
-fn rebuild(graph: &Graph, uses: &Uses, units: &[Unit]) -> Graph {
+/// The graph of these units.
+fn rebuild(graph: &Graph, uses: &Uses, units: &[Unit]) -> Result<Graph, GraphError> {
     let mut nodes: Vec<Node> = Vec::with_capacity(units.len());
     for unit in units {
         let node = &graph.nodes[unit.members[0]];
         let alone = unit.members.len() == 1 && uses.ins[unit.members[0]] == node.ins;
         match assemble(graph, uses, &unit.members) {
             Some(Assembled { chain, ins, outs }) if !alone => {
-                nodes.push(Node {
-                    op: chain.into(),
-                    ins,
-                    outs,
-                    phase: node.phase,
-                    objective: node.objective,
-                });
+                nodes.push(Node { op: chain.into(), ins, outs, ..*node });
             }
             _ => nodes.extend(unit.members.iter().map(|&id| graph.nodes[id].clone())),
         }
@@ -265,38 +260,9 @@ fn rebuild(graph: &Graph, uses: &Uses, units: &[Unit]) -> Graph {
     // An expansion whose reader looks past it is read by nobody.
     let mut read = uses.wanted.clone();
     nodes.iter().flat_map(|node| &node.ins).for_each(|v| read[v.index()] = true);
-    nodes.retain(|node| !matches!(node.op, Op::Expand(_)) || read[node.outs[0].index()]);
-
-    let mut origin: Vec<Option<Origin>> = vec![None; graph.values.len()];
-    for (v, role, _) in graph.inputs() {
-        origin[v.index()] = Some(Origin::Input(role));
+    let mut to = Rewriter::of(graph);
+    for node in nodes.into_iter().filter(|n| !matches!(n.op, Op::Expand(_)) || read[n.outs[0].index()]) {
+        to.push(node);
     }
-    for (id, node) in nodes.iter().enumerate() {
-        for (output, v) in node.outs.iter().enumerate() {
-            origin[v.index()] = Some(Origin::Node { node: NodeId(id as u32), output });
-        }
-    }
-    let mut number = vec![Value(u32::MAX); graph.values.len()];
-    let mut values = Vec::new();
-    for (old, origin) in origin.into_iter().enumerate() {
-        let Some(origin) = origin else { continue };
-        number[old] = Value(values.len() as u32);
-        let mut info = graph.values[old].clone();
-        if let Origin::Node { node, output } = origin
-            && output > 0
-        {
-            info.name = format!("{}.{output}", graph.value(nodes[node.index()].outs[0]).name);
-        }
-        values.push(crate::graph::ValueInfo { origin, ..info });
-    }
-    for v in nodes.iter_mut().flat_map(|node| node.ins.iter_mut().chain(&mut node.outs)) {
-        *v = number[v.index()];
-    }
-    let new = |v: &Value| number[v.index()];
-    Graph {
-        values,
-        nodes,
-        outputs: graph.outputs.iter().map(|o| GraphOutput { value: new(&o.value), ..o.clone() }).collect(),
-        carries: graph.carries.iter().map(|(input, next)| (new(input), new(next))).collect(),
-    }
+    to.finish()
 }

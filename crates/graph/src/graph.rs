@@ -162,6 +162,9 @@ pub enum Phase {
     Update,
 }
 
+/// The part of a step: a phase of an objective.
+pub type StepPart = (Phase, u32);
+
 /// One application of an operator.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
@@ -175,6 +178,13 @@ pub struct Node {
     pub phase: Phase,
     /// Which objective of the step it belongs to (0 unless a model has several losses).
     pub objective: u32,
+}
+
+impl Node {
+    /// The part of the step it belongs to.
+    pub fn part(&self) -> StepPart {
+        (self.phase, self.objective)
+    }
 }
 
 /// A value that the graph is run for.
@@ -292,6 +302,14 @@ impl Graph {
         match self.value(v).origin {
             Origin::Node { node, .. } => self.nodes[node.index()].phase != Phase::Update,
             Origin::Input(role) => role.repeats(),
+        }
+    }
+
+    /// The part of the step in which a value is made; that of an input is the first.
+    pub fn made_in(&self, v: Value) -> StepPart {
+        match self.value(v).origin {
+            Origin::Node { node, .. } => self.nodes[node.index()].part(),
+            Origin::Input(_) => (Phase::Forward, 0),
         }
     }
 

@@ -23,6 +23,7 @@ pub mod op;
 pub mod optim;
 pub mod random;
 pub mod recurrent;
+pub mod rewrite;
 pub mod role;
 pub mod spec;
 pub mod tensor;

@@ -29,7 +29,7 @@ pub fn training_graph(
     optimizers: &[Optimizer],
     clip: Option<Clip>,
 ) -> Result<Graph, GraphError> {
-    Ok(fuse_elementwise(&plain_training_graph(model, optimizers, clip)?))
+    fuse_elementwise(&plain_training_graph(model, optimizers, clip)?)
 }
 
 /// [`training_graph`] before fusion, with every operator a node of its own. Both give the same bits.
@@ -79,7 +79,7 @@ pub fn evaluation_graph(model: &dyn Model) -> Result<Graph, GraphError> {
         let built = model.objective(k, &mut g)?;
         name_outputs(&mut g, objective, objectives.len(), &built, false);
     }
-    Ok(fuse_elementwise(&g.finish()))
+    fuse_elementwise(&g.finish())
 }
 
 /// Predictions alone; needs no targets.
@@ -88,7 +88,7 @@ pub fn forward_graph(model: &dyn Model) -> Result<Graph, GraphError> {
     for output in model.forward(&mut g)? {
         g.output(&output.name, output.role, output.value);
     }
-    Ok(fuse_elementwise(&g.finish()))
+    fuse_elementwise(&g.finish())
 }
 
 fn trained(g: &Builder, objective: &Objective) -> Vec<Value> {

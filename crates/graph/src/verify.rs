@@ -7,7 +7,6 @@
 //! 5. a carry goes from a weight or state to a value of the same type, at most one per input;
 //! 6. outputs exist, and their names are unique within a scope.
 
-use crate::dim::Dim;
 use crate::graph::{Graph, GraphError, GraphOutput, Node, Origin, Role, Type, Value};
 use std::collections::HashSet;
 
@@ -77,19 +76,17 @@ pub fn verify(graph: &Graph) -> Result<(), GraphError> {
 }
 
 /// What a node's results must be.
-fn result_types(graph: &Graph, node: &Node) -> Result<Vec<Type>, GraphError> {
+pub(crate) fn result_types(graph: &Graph, node: &Node) -> Result<Vec<Type>, GraphError> {
     let ins: Vec<Type> = node.ins.iter().map(|v| graph.ty(*v).clone()).collect();
-    let def = node.op.def();
-    let inferred = def.spec(&ins).and_then(|spec| {
-        let shapes: Vec<&[Dim]> = ins.iter().map(|t| t.shape.as_slice()).collect();
-        Ok(spec.infer(&shapes)?)
-    });
-    let shapes = inferred.map_err(|source| GraphError::Op {
-        name: node.outs.first().map_or(String::new(), |v| graph.value(*v).name.clone()),
-        op: def.name(),
+    node.op.result_types(&ins).map_err(|source| GraphError::Op {
+        name: node
+            .outs
+            .first()
+            .and_then(|v| graph.values.get(v.index()))
+            .map_or("", |info| &info.name)
+            .into(),
+        op: node.op.def().name(),
         inputs: ins.iter().map(Type::to_string).collect::<Vec<_>>().join(", "),
         source: Box::new(source),
-    })?;
-    let dtypes = def.dtypes(&ins, shapes.len());
-    Ok(shapes.into_iter().zip(dtypes).map(|(shape, dtype)| Type { dtype, shape }).collect())
+    })
 }

@@ -112,7 +112,7 @@ proptest! {
     #[test]
     fn random_graphs_mean_the_same(genome in proptest::collection::vec(any::<(u8, u8, u8)>(), 1..24)) {
         let plain = grow(&genome).unwrap();
-        let fused = fuse_elementwise(&plain);
+        let fused = fuse_elementwise(&plain).unwrap();
         valid_and_readable(&fused);
         let (before, after) = (traffic(&plain), traffic(&fused));
         prop_assert!(after.nodes <= before.nodes && after.passes <= before.passes);
@@ -162,7 +162,7 @@ fn chains_stop_at_what_is_not_element_wise_and_look_past_expansions() {
     let soft = g.softmax(centred, 1).unwrap();
     let y = g.relu(soft).unwrap();
     g.output("y", OutputRole::Metric, y);
-    let fused = fuse_elementwise(&g.finish());
+    let fused = fuse_elementwise(&g.finish()).unwrap();
     let names: Vec<&str> = fused.nodes.iter().map(|n| n.op.def().name()).collect();
     assert_eq!(names, ["sum", "size", "div", "elementwise", "softmax", "relu"]);
     assert!(fused.values.iter().all(|info| matches!(info.origin, Origin::Input(_)) || info.name != "expand"));

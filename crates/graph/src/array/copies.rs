@@ -3,16 +3,17 @@
 
 use super::MemberPlace;
 use crate::dim::Dim;
-use crate::graph::{Graph, Node, NodeId, Origin, Phase, Type, Value, ValueInfo};
+use crate::graph::{Phase, StepPart, Type, Value};
 use crate::op::Op;
 use crate::op::concat::Concat;
 use crate::op::reshape::Reshape;
 use crate::op::slice::Slice;
+use crate::rewrite::Rewriter;
 use std::collections::HashMap;
 
-/// See the top of this file.
+/// The graph of an array as it is written, and the copies in it.
 pub(super) struct Copies {
-    pub graph: Graph,
+    pub to: Rewriter,
     /// How many nodes copy something.
     pub count: usize,
     made: HashMap<Made, Value>,
@@ -22,32 +23,20 @@ pub(super) struct Copies {
 /// for updates, which see sums over the partials.
 type Made = (&'static str, Vec<Value>, Vec<Dim>, usize, bool);
 
-/// The phase and objective of who needs a copy.
-type At = (Phase, u32);
-
 impl Copies {
     /// From a graph without nodes.
-    pub fn new(graph: Graph) -> Copies {
-        Copies { graph, count: 0, made: HashMap::new() }
-    }
-
-    /// Appends a node whose results are there already.
-    pub fn push(&mut self, node: Node) {
-        let id = NodeId(self.graph.nodes.len() as u32);
-        for (output, v) in node.outs.iter().enumerate() {
-            self.graph.values[v.index()].origin = Origin::Node { node: id, output };
-        }
-        self.graph.nodes.push(node);
+    pub fn new(to: Rewriter) -> Copies {
+        Copies { to, count: 0, made: HashMap::new() }
     }
 
     /// These values for a node of all these members, and whether they are the same one for all.
-    pub fn operand(&mut self, places: &[MemberPlace], at: At) -> (Value, bool) {
+    pub fn operand(&mut self, places: &[MemberPlace], at: StepPart) -> (Value, bool) {
         let same = places[0].row.is_none() && places.iter().all(|place| *place == places[0]);
         if same { (places[0].value, true) } else { (self.together(places, at), false) }
     }
 
     /// A member's value for itself.
-    pub fn apart(&mut self, place: MemberPlace, at: At) -> Value {
+    pub fn apart(&mut self, place: MemberPlace, at: StepPart) -> Value {
         let Some(row) = place.row else { return place.value };
         let one = self.of_one(place);
         let value = self.rows(place.value, row, 1, at);
@@ -55,7 +44,7 @@ impl Copies {
     }
 
     /// One value of these, along a first dimension.
-    pub fn together(&mut self, places: &[MemberPlace], at: At) -> Value {
+    pub fn together(&mut self, places: &[MemberPlace], at: StepPart) -> Value {
         let one = self.of_one(places[0]);
         if let (Some(row), true) = (places[0].row, run(places) == places.len()) {
             return self.rows(places[0].value, row, places.len(), at);
@@ -68,8 +57,7 @@ impl Copies {
             pieces.push(self.reshape(piece, rows_of(&one, len), at));
             rest = &rest[len..];
         }
-        let ty = Type { dtype: one.dtype, shape: rows_of(&one, places.len()) };
-        let all = self.add(Concat { axis: 0 }.into(), pieces, ty, at);
+        let all = self.add(Concat { axis: 0 }.into(), pieces, rows_of(&one, places.len()), at);
         let mut shape = one.shape;
         shape.insert(0, Dim::from(places.len()));
         self.reshape(all, shape, at)
@@ -77,7 +65,7 @@ impl Copies {
 
     /// The type of a member's value.
     fn of_one(&self, place: MemberPlace) -> Type {
-        let mut ty = self.graph.ty(place.value).clone();
+        let mut ty = self.to.graph().ty(place.value).clone();
         if place.row.is_some() {
             ty.shape.remove(0);
         }
@@ -86,40 +74,37 @@ impl Copies {
 
     /// How many members a value is of.
     fn members(&self, value: Value) -> usize {
-        let first = self.graph.ty(value).shape.first().and_then(Dim::as_const);
+        let first = self.to.graph().ty(value).shape.first().and_then(Dim::as_const);
         first.map_or(0, |members| members as usize)
     }
 
     /// Some members of a value.
-    fn rows(&mut self, value: Value, start: usize, len: usize, at: At) -> Value {
+    fn rows(&mut self, value: Value, start: usize, len: usize, at: StepPart) -> Value {
         if start == 0 && self.members(value) == len {
             return value;
         }
-        let mut ty = self.graph.ty(value).clone();
-        ty.shape[0] = Dim::from(len);
-        self.add(Slice { axis: 0, start, len: Dim::from(len), step: 1 }.into(), vec![value], ty, at)
+        let mut shape = self.to.graph().ty(value).shape.clone();
+        shape[0] = Dim::from(len);
+        self.add(Slice { axis: 0, start, len: Dim::from(len), step: 1 }.into(), vec![value], shape, at)
     }
 
-    fn reshape(&mut self, value: Value, shape: Vec<Dim>, at: At) -> Value {
-        let ty = Type { dtype: self.graph.ty(value).dtype, shape };
-        if *self.graph.ty(value) == ty {
+    fn reshape(&mut self, value: Value, shape: Vec<Dim>, at: StepPart) -> Value {
+        if self.to.graph().ty(value).shape == shape {
             return value;
         }
-        self.add(Reshape { shape: ty.shape.clone() }.into(), vec![value], ty, at)
+        self.add(Reshape { shape: shape.clone() }.into(), vec![value], shape, at)
     }
 
-    fn add(&mut self, op: Op, ins: Vec<Value>, ty: Type, (phase, objective): At) -> Value {
+    fn add(&mut self, op: Op, ins: Vec<Value>, shape: Vec<Dim>, at: StepPart) -> Value {
         let start = if let Op::Slice(slice) = &op { slice.start } else { 0 };
-        let key = (op.def().name(), ins.clone(), ty.shape.clone(), start, phase == Phase::Update);
+        let key = (op.def().name(), ins.clone(), shape, start, at.0 == Phase::Update);
         if let Some(value) = self.made.get(&key) {
             return *value;
         }
-        let out = Value(self.graph.values.len() as u32);
-        self.made.insert(key, out);
-        let ValueInfo { name, origin, .. } = self.graph.value(ins[0]).clone();
-        self.graph.values.push(ValueInfo { name, ty, origin });
         self.count += usize::from(!op.def().is_view());
-        self.push(Node { op, ins, outs: vec![out], phase, objective });
+        let name = self.to.graph().value(ins[0]).name.clone();
+        let out = self.to.add(op, ins, name, at);
+        self.made.insert(key, out);
         out
     }
 }

@@ -6,8 +6,9 @@ use super::matching::{Matched, MatchedSource};
 use super::residences::MemberSet;
 use super::{Fused, MemberPlace, Report, about, own};
 use crate::dim::Dim;
-use crate::graph::{Graph, GraphOutput, Node, Origin, Phase, Role, Value, ValueInfo};
+use crate::graph::{GraphError, GraphOutput, Node, Origin, Phase, Role, StepPart, Value, ValueInfo};
 use crate::op::array::Array;
+use crate::rewrite::Rewriter;
 use crate::role::DataRole;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -29,7 +30,11 @@ enum What {
 }
 
 /// The graph of these groups in this order, with inputs in these parts.
-pub(super) fn emit(matched: &Matched, residences: &[Vec<MemberSet>], order: &[usize]) -> Fused {
+pub(super) fn emit(
+    matched: &Matched,
+    residences: &[Vec<MemberSet>],
+    order: &[usize],
+) -> Result<Fused, GraphError> {
     let mut emitter = Emitter::new(matched, residences);
     emitter.want_outputs();
     emitter.want_carries();
@@ -43,7 +48,7 @@ pub(super) fn emit(matched: &Matched, residences: &[Vec<MemberSet>], order: &[us
     }
     let Emitter { copies, places, outputs, mut report, .. } = emitter;
     report.copies = copies.count;
-    Fused { graph: copies.graph, members: matched.graphs.len(), places, outputs, report }
+    Ok(Fused { graph: copies.to.finish()?, members: matched.graphs.len(), places, outputs, report })
 }
 
 struct Emitter<'a> {
@@ -61,7 +66,7 @@ struct Emitter<'a> {
 impl<'a> Emitter<'a> {
     /// With all values numbered, member by member, and inputs as they will be.
     fn new(matched: &'a Matched<'a>, residences: &[Vec<MemberSet>]) -> Emitter<'a> {
-        let mut graph = Graph::default();
+        let mut to = Rewriter::new();
         let mut numbers: HashMap<(MatchedSource, usize), Value> = HashMap::new();
         let mut place = |member: usize, v: Value| {
             let source = matched.source(member, v);
@@ -75,8 +80,7 @@ impl<'a> Emitter<'a> {
                 if stacked {
                     info.ty.shape.insert(0, Dim::from(owners.len()));
                 }
-                graph.values.push(info);
-                Value(graph.values.len() as u32 - 1)
+                to.value(info)
             });
             let row = owners.iter().position(|owner| *owner == member);
             MemberPlace { value, row: row.filter(|_| stacked) }
@@ -87,7 +91,7 @@ impl<'a> Emitter<'a> {
         let members = matched.graphs.len();
         Emitter {
             matched,
-            copies: Copies::new(graph),
+            copies: Copies::new(to),
             places,
             outputs: vec![BTreeMap::new(); members],
             wanted: Vec::new(),
@@ -143,8 +147,8 @@ impl<'a> Emitter<'a> {
             for (_, set) in sets {
                 let owners: MemberSet = set.iter().map(|(member, _)| *member).collect();
                 let full = if owners.len() == graphs.len() { name.to_string() } else { own(name, &owners) };
-                let number = self.copies.graph.outputs.len();
-                self.copies.graph.outputs.push(GraphOutput { name: full, ..output.clone() });
+                let number = self.copies.to.outputs_mut().len();
+                self.copies.to.output(GraphOutput { name: full, ..output.clone() });
                 self.want(set, What::Output(number, name.to_string()));
             }
         }
@@ -170,22 +174,22 @@ impl<'a> Emitter<'a> {
                     .filter(|(member, value)| self.places[*member][value.index()].value == residence)
                     .map(|(member, value)| (*member, next[*member].get(value).copied().unwrap_or(*value)))
                     .collect();
-                let number = self.copies.graph.carries.len();
-                self.copies.graph.carries.push((residence, residence));
+                let number = self.copies.to.carries_mut().len();
+                self.copies.to.carry(residence, residence);
                 self.want(of, What::Carry(number, row.is_some()));
             }
         }
     }
 
     /// Gives what is wanted, now that all of it is made.
-    fn give(&mut self, want: usize, at: (Phase, u32)) {
+    fn give(&mut self, want: usize, at: StepPart) {
         let Wanted { of, what, .. } = &self.wanted[want];
         let places: Vec<MemberPlace> =
             of.iter().map(|(member, value)| self.places[*member][value.index()]).collect();
         match what {
             What::Output(number, name) => {
                 let (value, shared) = self.copies.operand(&places, at);
-                self.copies.graph.outputs[*number].value = value;
+                self.copies.to.outputs_mut()[*number].value = value;
                 for (row, (member, _)) in of.iter().enumerate() {
                     let place = MemberPlace { value, row: (!shared).then_some(row) };
                     self.outputs[*member].insert(name.clone(), place);
@@ -196,7 +200,7 @@ impl<'a> Emitter<'a> {
                     true => self.copies.together(&places, at),
                     false => self.copies.apart(places[0], at),
                 };
-                self.copies.graph.carries[*number].1 = value;
+                self.copies.to.carries_mut()[*number].1 = value;
             }
         }
     }
@@ -204,7 +208,7 @@ impl<'a> Emitter<'a> {
     fn emit(&mut self, group: usize) {
         let matched = self.matched;
         let (of, first) = (&matched.groups[group], matched.first(group));
-        let at = (first.phase, first.objective);
+        let at = first.part();
         let alone = of.len() == 1 && matched.graphs.len() > 1;
         let (mut ins, mut shared) = (Vec::new(), Vec::new());
         for i in 0..first.ins.len() {
@@ -233,11 +237,12 @@ impl<'a> Emitter<'a> {
                 }
             }
             if stacked {
-                let info = &mut self.copies.graph.values[outs[output].index()];
-                info.ty.shape.insert(0, Dim::from(of.len()));
+                let mut shape = self.copies.to.graph().ty(outs[output]).shape.clone();
+                shape.insert(0, Dim::from(of.len()));
+                self.copies.to.reshape(outs[output], shape);
             }
         }
-        self.copies.push(Node { op, ins, outs, phase: at.0, objective: at.1 });
+        self.copies.to.push(Node { op, ins, outs, phase: at.0, objective: at.1 });
         self.count(group);
         for want in self.waiting.remove(&group).unwrap_or_default() {
             self.wanted[want].missing -= 1;

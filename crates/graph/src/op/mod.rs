@@ -11,7 +11,7 @@ pub mod update;
 pub mod window;
 
 use crate::build::Builder;
-use crate::dim::{Bindings, DimError};
+use crate::dim::{Bindings, Dim, DimError};
 use crate::dtype::DType;
 use crate::graph::{GraphError, Type, Value};
 use crate::spec::{Part, Spec, SpecError};
@@ -109,6 +109,16 @@ pub trait OpDef {
     fn samples() -> Vec<Sample>
     where
         Self: Sized;
+}
+
+impl Op {
+    /// Types of the results for operands of these types.
+    pub fn result_types(&self, ins: &[Type]) -> Result<Vec<Type>, OpError> {
+        let shapes: Vec<&[Dim]> = ins.iter().map(|t| t.shape.as_slice()).collect();
+        let shapes = self.def().spec(ins)?.infer(&shapes)?;
+        let dtypes = self.def().dtypes(ins, shapes.len());
+        Ok(shapes.into_iter().zip(dtypes).map(|(shape, dtype)| Type { dtype, shape }).collect())
+    }
 }
 
 /// What an operator's gradient is built from.

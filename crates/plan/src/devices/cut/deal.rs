@@ -10,8 +10,9 @@ use super::{Choice, Cut, CutError, check_levels};
 use fetch::Holding;
 use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::dtype::DType;
-use gulliver_graph::graph::{Graph, GraphOutput, Node, NodeId, Origin, Phase, Type, Value, ValueInfo};
+use gulliver_graph::graph::{Graph, GraphOutput, Node, Origin, Type, Value, ValueInfo};
 use gulliver_graph::op::Op;
+use gulliver_graph::rewrite::Rewriter;
 use gulliver_graph::spec::Region;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -41,22 +42,8 @@ pub fn deal(graph: &Graph, sizes: &Bindings, cut: &Cut) -> Result<Vec<Share>, Cu
         dealer.node(id, &needs.of_node[id])?;
         ends.into_iter().try_for_each(|end| dealer.end(end))?;
     }
-    Ok(dealer
-        .devices
-        .into_iter()
-        .map(|device| Share { graph: device.graph, inputs: device.inputs })
-        .collect())
-}
-
-/// The phase and objective of what makes a value.
-fn made_in(graph: &Graph, v: Value) -> (Phase, u32) {
-    match graph.value(v).origin {
-        Origin::Node { node, .. } => {
-            let node = &graph.nodes[node.index()];
-            (node.phase, node.objective)
-        }
-        Origin::Input(_) => (Phase::Forward, 0),
-    }
+    let devices = dealer.devices.into_iter();
+    devices.map(|device| Ok(Share { graph: device.to.finish()?, inputs: device.inputs })).collect()
 }
 
 /// What is needed of every value, by who needs it.
@@ -93,39 +80,10 @@ fn due<'n>(graph: &Graph, ends: &'n [End]) -> (Vec<&'n End>, Vec<Vec<&'n End>>) 
 }
 
 struct Device {
-    graph: Graph,
+    to: Rewriter,
     /// By value of the job's graph: what this device holds of it.
     local: Vec<Option<Value>>,
     inputs: Vec<(Value, Region, Vec<usize>)>,
-}
-
-impl Device {
-    fn value(&mut self, info: ValueInfo) -> Value {
-        self.graph.values.push(info);
-        Value(self.graph.values.len() as u32 - 1)
-    }
-
-    fn push(&mut self, node: Node) {
-        let id = NodeId(self.graph.nodes.len() as u32);
-        for (output, v) in node.outs.iter().enumerate() {
-            self.graph.values[v.index()].origin = Origin::Node { node: id, output };
-        }
-        self.graph.nodes.push(node);
-    }
-
-    /// Appends a node with one new result.
-    fn add(
-        &mut self,
-        op: Op,
-        ins: Vec<Value>,
-        (name, ty): (String, Type),
-        (phase, objective): (Phase, u32),
-    ) -> Value {
-        let origin = Origin::Node { node: NodeId(0), output: 0 };
-        let out = self.value(ValueInfo { name, ty, origin });
-        self.push(Node { op, ins, outs: vec![out], phase, objective });
-        out
-    }
 }
 
 struct Dealer<'a> {
@@ -170,7 +128,7 @@ fn fixed(dtype: DType, region: &[Range<usize>]) -> Type {
 impl<'a> Dealer<'a> {
     fn new(bound: &'a Bound<'a>, sizes: &'a Bindings, cut: &'a Cut, grid: &'a Grid<'a>) -> Dealer<'a> {
         let device = || Device {
-            graph: Graph::default(),
+            to: Rewriter::new(),
             local: vec![None; bound.graph.values.len()],
             inputs: Vec::new(),
         };
@@ -204,7 +162,7 @@ impl<'a> Dealer<'a> {
                 let ty = fixed(info.ty.dtype, &region);
                 let device = &mut self.devices[d];
                 let local =
-                    device.value(ValueInfo { name: info.name.clone(), ty, origin: Origin::Input(role) });
+                    device.to.value(ValueInfo { name: info.name.clone(), ty, origin: Origin::Input(role) });
                 device.local[v.index()] = Some(local);
                 device.inputs.push((local, region, self.bound.shapes[v.index()].clone()));
             }
@@ -251,15 +209,15 @@ impl<'a> Dealer<'a> {
 
     /// Carries a value or gives it out, now that it is there.
     fn end(&mut self, end: &End) -> Result<(), CutError> {
-        let made = self.fetch(end.value, &end.need, made_in(self.bound.graph, end.value))?;
+        let made = self.fetch(end.value, &end.need, self.bound.graph.made_in(end.value))?;
         for (device, made) in self.devices.iter_mut().zip(made) {
             match &end.becomes {
                 Becomes::Next(input) => {
                     let local = device.local[input.index()].expect("inputs come first");
-                    device.graph.carries.push((local, made));
+                    device.to.carry(local, made);
                 }
                 Becomes::Output(output) => {
-                    device.graph.outputs.push(GraphOutput { value: made, ..output.clone() });
+                    device.to.output(GraphOutput { value: made, ..output.clone() });
                 }
             }
         }
@@ -280,7 +238,7 @@ impl<'a> Dealer<'a> {
         }
         let mut ins: Vec<Vec<Value>> = vec![Vec::new(); self.devices.len()];
         for (v, need) in node.ins.iter().zip(needs) {
-            let local = self.fetch(*v, need, (node.phase, node.objective))?;
+            let local = self.fetch(*v, need, node.part())?;
             ins.iter_mut().zip(local).for_each(|(ins, v)| ins.push(v));
         }
         for (d, ins) in ins.into_iter().enumerate() {
@@ -293,12 +251,13 @@ impl<'a> Dealer<'a> {
                 .map(|(o, v)| {
                     let info = graph.value(*v);
                     let ty = fixed(info.ty.dtype, &parts.outs[o][d]);
-                    let local = device.value(ValueInfo { name: info.name.clone(), ty, origin: info.origin });
+                    let local =
+                        device.to.value(ValueInfo { name: info.name.clone(), ty, origin: info.origin });
                     device.local[v.index()] = Some(local);
                     local
                 })
                 .collect();
-            device.push(Node { op, ins, outs, phase: node.phase, objective: node.objective });
+            device.to.push(Node { op, ins, outs, ..*node });
         }
         Ok(())
     }

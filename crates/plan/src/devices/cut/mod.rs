@@ -35,7 +35,7 @@ pub use traffic::fetches;
 use crate::document::error::PlanError;
 use crate::time::cost::Rates;
 use gulliver_graph::dim::DimError;
-use gulliver_graph::graph::Graph;
+use gulliver_graph::graph::{Graph, GraphError};
 use gulliver_graph::op::OpError;
 use gulliver_graph::spec::{AxisId, ReduceKind};
 
@@ -160,6 +160,9 @@ pub enum CutError {
     /// Partial results that are not sums of f32.
     #[error("partial results of `{0}` cannot be put together")]
     Partial(String),
+    /// A device's graph breaks a rule of graphs.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
     /// A name that cannot be followed.
     #[error("strategy `{name}`: {why}")]
     Name {
