@@ -1,6 +1,6 @@
-//! Several jobs as one graph. What they have in common gets a first dimension for the members and is done
-//! by an [`Array`](crate::op::array::Array); what depends on shared data alone is done once for all; the rest
-//! is done by each member for itself. Which is which is found by comparing their graphs.
+//! Fuses the graphs of several jobs into one. Nodes that all members have become one
+//! [`Array`](crate::op::array::Array) node, whose values have a first dimension for the members. Nodes that depend on
+//! shared data alone run once. Each member runs its remaining nodes itself.
 
 mod copies;
 mod emit;
@@ -33,7 +33,7 @@ pub struct Fused {
     pub places: Vec<Vec<MemberPlace>>,
     /// For every member, where the outputs of its graph can be read, by their names.
     pub outputs: Vec<BTreeMap<String, MemberPlace>>,
-    /// What was fused.
+    /// How much was fused.
     pub report: Report,
 }
 
@@ -85,7 +85,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// The name of what only these members have, in ascending order.
+/// The name of an input, value or output that only these members have, in ascending order.
 pub fn own(name: &str, members: &[usize]) -> String {
     let members: Vec<String> = members.iter().map(usize::to_string).collect();
     format!("{name}@{}", members.join("+"))
@@ -96,7 +96,7 @@ pub fn own_data(name: &str, member: usize) -> String {
     own(name, &[member])
 }
 
-/// The inverse of [`own`]: the name in the members' graphs, and whose it is; none stands for all.
+/// The inverse of [`own`]: the name in the members' graphs, and the members that have it; `None` means all.
 pub fn owners(name: &str) -> (&str, Option<Vec<usize>>) {
     let parts = name.rsplit_once('@').and_then(|(name, members)| {
         let members: Option<Vec<usize>> = members.split('+').map(|m| m.parse().ok()).collect();

@@ -54,8 +54,8 @@ pub fn differentiate(
     Ok(wrt.iter().map(|v| grads[v.index()]).collect())
 }
 
-/// Which values depend on one of `wrt` through float values and forward nodes: what an earlier objective
-/// of the step has updated is a constant to this one.
+/// Which values depend on one of `wrt` through float values and forward nodes. Weights that an earlier objective of
+/// the step has updated are constants to this one.
 fn dependents(g: &Builder, wrt: &[Value]) -> Vec<bool> {
     let graph = g.graph();
     let mut depends = vec![false; graph.values.len()];

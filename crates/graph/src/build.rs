@@ -17,7 +17,7 @@ pub struct Builder {
     graph: Graph,
     scope: Vec<String>,
     named: HashMap<String, Value>,
-    /// What `weight` and `state` hand out: the newest value of a carried input.
+    /// The newest value of a carried input, which `weight` and `state` return.
     current: HashMap<Value, Value>,
     /// The input whose newest value a value is.
     carried: HashMap<Value, Value>,
@@ -109,8 +109,8 @@ impl Builder {
         path + name
     }
 
-    /// An input under the current scope. Asking again for the same name gives the same value; a weight
-    /// or state that was carried gives its newest value.
+    /// An input under the current scope. The same name gives the same value; a weight or state that was carried
+    /// gives its newest value.
     pub fn input(&mut self, name: &str, role: Role, ty: Type) -> Result<Value, GraphError> {
         let name = self.path(name);
         if let Some(&v) = self.named.get(&name) {
@@ -135,7 +135,7 @@ impl Builder {
         self.input(name, Role::Data(DataRole::Example), Type::new(dtype, shape))
     }
 
-    /// What is to be predicted of each example of a batch.
+    /// The targets of a batch: what is to be predicted of each example.
     pub fn target<D: Into<Dim> + Clone>(
         &mut self,
         name: &str,

@@ -139,7 +139,7 @@ pub enum Origin {
     },
 }
 
-/// What is known of a value.
+/// Name, type and origin of a value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ValueInfo {
     /// Unique for inputs; for results, the scope and operator that made it.
@@ -168,7 +168,7 @@ pub type StepPart = (Phase, u32);
 /// One application of an operator.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
-    /// What is computed.
+    /// The operator.
     pub op: Op,
     /// Operands.
     pub ins: Vec<Value>,
@@ -219,7 +219,7 @@ pub struct Graph {
     pub values: Vec<ValueInfo>,
     /// Every node; operands come before results.
     pub nodes: Vec<Node>,
-    /// What the graph is run for.
+    /// The results the graph is run for.
     pub outputs: Vec<GraphOutput>,
     /// (input, result): the result is the input's value in the next step.
     pub carries: Vec<(Value, Value)>,
@@ -278,7 +278,7 @@ pub enum GraphError {
 }
 
 impl Graph {
-    /// What is known of a value.
+    /// Name, type and origin of a value.
     pub fn value(&self, v: Value) -> &ValueInfo {
         &self.values[v.index()]
     }

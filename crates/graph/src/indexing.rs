@@ -19,7 +19,7 @@ use crate::op::top_k::TopK;
 type Built = Result<Value, GraphError>;
 
 impl Builder {
-    /// `value` around `x`, so many elements before and after each dimension; negative crops.
+    /// `x` padded with `value`: (before, after) elements in each dimension; negative numbers crop.
     pub fn pad(&mut self, x: Value, low: &[i64], high: &[i64], value: f32) -> Built {
         self.push1(Pad { low: low.to_vec(), high: high.to_vec(), value }, &[x])
     }

@@ -1,4 +1,4 @@
-//! Losses as methods of [`Builder`]; each is a scalar, the mean over what counts.
+//! Losses as methods of [`Builder`]; each is a scalar, the mean over the rows that count.
 
 use crate::build::Builder;
 use crate::graph::{GraphError, Value};

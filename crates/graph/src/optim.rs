@@ -24,9 +24,9 @@ pub struct OptimizerRow {
     pub name: &'static str,
     /// One line for people.
     pub help: &'static str,
-    /// What can be set, with its default.
+    /// Settings with their defaults.
     pub hypers: &'static [(&'static str, f32)],
-    /// What can be switched on (a setting other than zero): changes states or formula, so it is the
+    /// Switches, on if the setting is not zero: changes states or formula, so it is the
     /// same for all members of a fused array.
     pub choices: &'static [&'static str],
     /// The update for these switched-on settings; a momentum other than zero counts as one.

@@ -34,7 +34,7 @@ pub enum HyperRole {
     LearningRate,
     /// The number of the step, counted from one.
     Step,
-    /// What the gradient of the loss by itself is taken for: one over the number of partials.
+    /// The seed of the backward pass: one over the number of partials.
     LossScale,
     /// A constant of the optimizer.
     Setting,

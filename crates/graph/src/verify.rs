@@ -2,7 +2,7 @@
 //!
 //! 1. every node reads inputs of the graph or results of earlier nodes;
 //! 2. every result names the node and output that make it, and is made once;
-//! 3. the type of every result is what the operator's spec infers;
+//! 3. every result has the type that the operator's spec infers;
 //! 4. input names are unique;
 //! 5. a carry goes from a weight or state to a value of the same type, at most one per input;
 //! 6. outputs exist, and their names are unique within a scope.
@@ -75,7 +75,7 @@ pub fn verify(graph: &Graph) -> Result<(), GraphError> {
     }
 }
 
-/// What a node's results must be.
+/// The types that a node's results must have.
 pub(crate) fn result_types(graph: &Graph, node: &Node) -> Result<Vec<Type>, GraphError> {
     let ins: Vec<Type> = node.ins.iter().map(|v| graph.ty(*v).clone()).collect();
     node.op.result_types(&ins).map_err(|source| GraphError::Op {

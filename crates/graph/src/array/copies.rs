@@ -1,5 +1,5 @@
-//! A graph in the making, and the nodes in it that put values of members together and take them apart:
-//! ordinary ones, each made where it is first needed and once for all who need it.
+//! Copies between members: nodes that stack the values of several members, or take one member's value out of a
+//! stack. A copy is written where it is first needed, and only once.
 
 use super::MemberPlace;
 use crate::dim::Dim;
@@ -19,8 +19,8 @@ pub(super) struct Copies {
     made: HashMap<Made, Value>,
 }
 
-/// What tells nodes apart: operator, operands, shape of the result, where a slice begins, and whether it is
-/// for updates, which see sums over the partials.
+/// The key of a copy: operator, operands, shape of the result, start of a slice, and whether an update reads it:
+/// updates see sums over the partials.
 type Made = (&'static str, Vec<Value>, Vec<Dim>, usize, bool);
 
 impl Copies {
@@ -29,13 +29,13 @@ impl Copies {
         Copies { to, count: 0, made: HashMap::new() }
     }
 
-    /// These values for a node of all these members, and whether they are the same one for all.
+    /// One operand for a node of all these members, and whether all of them read the same value.
     pub fn operand(&mut self, places: &[MemberPlace], at: StepPart) -> (Value, bool) {
         let same = places[0].row.is_none() && places.iter().all(|place| *place == places[0]);
         if same { (places[0].value, true) } else { (self.together(places, at), false) }
     }
 
-    /// A member's value for itself.
+    /// The value of one member alone.
     pub fn apart(&mut self, place: MemberPlace, at: StepPart) -> Value {
         let Some(row) = place.row else { return place.value };
         let one = self.of_one(place);
@@ -43,7 +43,7 @@ impl Copies {
         self.reshape(value, one.shape, at)
     }
 
-    /// One value of these, along a first dimension.
+    /// These values stacked along a first dimension.
     pub fn together(&mut self, places: &[MemberPlace], at: StepPart) -> Value {
         let one = self.of_one(places[0]);
         if let (Some(row), true) = (places[0].row, run(places) == places.len()) {
@@ -72,13 +72,13 @@ impl Copies {
         ty
     }
 
-    /// How many members a value is of.
+    /// The number of members that a value is stacked of.
     fn members(&self, value: Value) -> usize {
         let first = self.to.graph().ty(value).shape.first().and_then(Dim::as_const);
         first.map_or(0, |members| members as usize)
     }
 
-    /// Some members of a value.
+    /// The rows of some members of a stacked value.
     fn rows(&mut self, value: Value, start: usize, len: usize, at: StepPart) -> Value {
         if start == 0 && self.members(value) == len {
             return value;
@@ -109,14 +109,14 @@ impl Copies {
     }
 }
 
-/// How many of the first places are neighbours in one value.
+/// How many of the first places are consecutive rows of one value.
 fn run(places: &[MemberPlace]) -> usize {
     let MemberPlace { value, row: Some(row) } = places[0] else { return 1 };
     let next = |(i, place): (usize, &MemberPlace)| *place == MemberPlace { value, row: Some(row + i) };
     places.iter().enumerate().take_while(|one| next((one.0, one.1))).count()
 }
 
-/// Values of so many members one after the other, without a dimension of their own.
+/// The shape of the values of `members` members one after the other, without a dimension of their own.
 fn rows_of(one: &Type, members: usize) -> Vec<Dim> {
     let mut shape = one.shape.clone();
     match shape.first_mut() {

@@ -1,5 +1,5 @@
-//! The fused graph, written down group by group in an order in which they can run; what is wanted of it,
-//! outputs and next values, as soon as all members have made theirs.
+//! Writes the fused graph, group by group in an order in which they can run. Outputs and next values are added as
+//! soon as all members have made theirs.
 
 use super::copies::Copies;
 use super::matching::{Matched, MatchedSource};
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 /// Values of members, each with its owner.
 type Owned = Vec<(usize, Value)>;
 
-/// Something wanted of several members: the value of each, and how many of them are still to be made.
+/// An output or next value of several members: the value of each, and how many of them are still to be made.
 struct Wanted {
     of: Owned,
     missing: usize,
@@ -58,13 +58,13 @@ struct Emitter<'a> {
     places: Vec<Vec<MemberPlace>>,
     outputs: Vec<BTreeMap<String, MemberPlace>>,
     wanted: Vec<Wanted>,
-    /// What waits for the results of a group.
+    /// The entries of `wanted` that wait for the results of a group.
     waiting: HashMap<usize, Vec<usize>>,
     report: Report,
 }
 
 impl<'a> Emitter<'a> {
-    /// With all values numbered, member by member, and inputs as they will be.
+    /// Numbers all values, member by member, and writes the inputs.
     fn new(matched: &'a Matched<'a>, residences: &[Vec<MemberSet>]) -> Emitter<'a> {
         let mut to = Rewriter::new();
         let mut numbers: HashMap<(MatchedSource, usize), Value> = HashMap::new();
@@ -154,7 +154,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Next values in the form their inputs have. Members without one keep what they have.
+    /// Next values in the form of their inputs. A member without a next value keeps its current one.
     fn want_carries(&mut self) {
         let graphs = self.matched.graphs;
         let next: Vec<HashMap<Value, Value>> =
@@ -181,7 +181,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Gives what is wanted, now that all of it is made.
+    /// Writes an output or carry, now that all its values are made.
     fn give(&mut self, want: usize, at: StepPart) {
         let Wanted { of, what, .. } = &self.wanted[want];
         let places: Vec<MemberPlace> =
@@ -284,7 +284,7 @@ fn owners(
     }
 }
 
-/// What is known of a member's value, under the name it gets if these members have it.
+/// The info of a member's value, named for the members that have it.
 fn named_by(
     matched: &Matched,
     source: MatchedSource,

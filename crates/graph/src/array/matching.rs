@@ -1,12 +1,11 @@
-//! Which inputs and nodes of several graphs correspond. Each graph is compared with all before it, node by
-//! node in its order, in time linear in the number of operands.
+//! Finds the inputs and nodes of several graphs that correspond. Each graph is compared with all before it, node by
+//! node, in time linear in the number of operands.
 //!
-//! A node belongs to a group of others if it does the same, types, phase and objective included, and its
-//! operands belong to the same groups as theirs. If only some do, the others, values of the same types that
-//! each member has for itself, have to be put together by a copy. That is done for nodes of the same name
-//! where it pays: if less has to be put together than otherwise would have to be taken apart, or if there is
-//! [much to do](WORTH) for each byte. Weights, states, hyper-parameters and random keys are never put
-//! together with those of other names.
+//! A node joins a group if it has the same operator, types, phase and objective, and its operands belong to the same
+//! groups. If only some operands do, the others must be stacked by a copy. A node of the same name then joins only
+//! where that pays: if fewer bytes are stacked than would otherwise be taken apart, or if the node does
+//! [much work](WORTH) per copied byte. Weights, states, hyper-parameters and random keys are never stacked with
+//! those of other names.
 
 use super::{Apart, about};
 use crate::graph::{Graph, GraphError, Node, NodeId, Origin, Phase, Role, Type, Value};
@@ -14,15 +13,15 @@ use crate::op::Op;
 use std::collections::{HashMap, HashSet};
 use std::mem::discriminant;
 
-/// Floating-point operations for each byte that is copied for them: matrix products and convolutions do more
-/// unless they are tiny, whatever works element by element does less.
+/// Floating-point operations per copied byte that make a copy worth it. Matrix products and convolutions do more
+/// unless they are tiny; element-wise operators do less.
 const WORTH: f64 = 8.0;
 
 /// Inputs that correspond.
 pub(super) struct MatchedInput {
     /// Members in order, and the input of each.
     pub of: Vec<(usize, Value)>,
-    /// What it is to the first of them.
+    /// Its role in the graph of the first of them.
     pub role: Role,
     /// Whether it is data of which every member has its own.
     pub apart: bool,
@@ -38,7 +37,7 @@ impl MatchedInput {
 /// Nodes that are done together: members in order, and the node of each.
 pub(super) type NodeGroup = Vec<(usize, NodeId)>;
 
-/// What a value is to all members that have it.
+/// Where a value comes from, for all members that have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum MatchedSource {
     /// One of the corresponding inputs.
@@ -47,12 +46,12 @@ pub(super) enum MatchedSource {
     Result(usize, usize),
 }
 
-/// What corresponds in some graphs.
+/// The inputs and nodes of several graphs that correspond.
 pub(super) struct Matched<'g> {
     pub graphs: &'g [&'g Graph],
     pub inputs: Vec<MatchedInput>,
     pub groups: Vec<NodeGroup>,
-    /// By member and input value; nothing of use for other values.
+    /// By member and input value; unset for other values.
     input_of: Vec<Vec<usize>>,
     /// By member and node.
     group_of: Vec<Vec<usize>>,
@@ -80,7 +79,7 @@ impl<'g> Matched<'g> {
         }
     }
 
-    /// Has every member of a group do its node alone; the new groups.
+    /// Splits a group into one group per member; the new groups.
     pub fn split(&mut self, group: usize) -> std::ops::Range<usize> {
         let first = self.groups.len();
         for (member, id) in std::mem::take(&mut self.groups[group]) {
@@ -90,13 +89,13 @@ impl<'g> Matched<'g> {
         first..self.groups.len()
     }
 
-    /// Whether something is no data: members have theirs by name.
+    /// Whether it is an input other than data: members match those by name.
     fn is_named(&self, source: MatchedSource) -> bool {
         matches!(source, MatchedSource::Input(i) if !self.inputs[i].role.is_data())
     }
 }
 
-/// Finds what corresponds. Data inputs that are `apart` correspond, but are not the same for all.
+/// Finds the inputs and nodes that correspond. Data inputs that are `apart` correspond, but every member has its own.
 pub(super) fn matched<'g>(graphs: &'g [&'g Graph], apart: Apart<'_>) -> Result<Matched<'g>, GraphError> {
     let mut matched = Matched {
         graphs,
@@ -143,12 +142,12 @@ fn match_inputs(matched: &mut Matched, apart: Apart<'_>) {
 #[derive(Default)]
 struct Candidates {
     groups: Vec<usize>,
-    /// Who looked last, and how many groups it had got or found taken.
+    /// The member that looked last, and how many groups it had joined or found taken.
     member: usize,
     taken: usize,
 }
 
-/// What a node must have in common with a group.
+/// The key by which a node looks for its group.
 struct Wanted<'g> {
     kind: usize,
     name: &'g str,
@@ -158,7 +157,7 @@ struct Wanted<'g> {
 /// Groups so far, and where to look for them.
 struct Matcher<'g> {
     matched: Matched<'g>,
-    /// Numbers for what nodes do, by how it is written.
+    /// Numbers of operators with their types, by their text.
     kinds: HashMap<String, Vec<(&'g Op, usize)>>,
     kind_count: usize,
     /// By all operands.
@@ -209,7 +208,7 @@ impl<'g> Matcher<'g> {
         Ok(())
     }
 
-    /// What a node does, operands aside.
+    /// The number of a node's operator, types, phase and objective.
     fn kind(&mut self, member: usize, node: &'g Node) -> Result<usize, GraphError> {
         let graph = self.matched.graphs[member];
         let unwritable = |e: serde_json::Error| GraphError::Invalid(e.to_string());
@@ -217,7 +216,7 @@ impl<'g> Matcher<'g> {
         let op = serde_json::to_string(&node.op).map_err(unwritable)?;
         let written = format!("{op} {types:?} {:?} {}", node.phase, node.objective);
         let same = self.kinds.entry(written).or_default();
-        // Operators from outside that are written alike may not be the same.
+        // Custom operators may print alike and differ.
         if let Some((_, kind)) = same.iter().find(|(op, _)| **op == node.op) {
             return Ok(*kind);
         }

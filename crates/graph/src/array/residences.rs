@@ -1,5 +1,5 @@
-//! Which members' weights, states, hyper-parameters and random keys are one value, and which are values of
-//! their own: whatever needs fewer copies in a step.
+//! Decides which members share one stacked value for a weight, state, hyper-parameter or random key, and which have
+//! a value of their own: the choice that needs fewest copies in a step.
 
 use super::matching::{Matched, MatchedSource};
 use crate::graph::{Phase, Role};
@@ -34,8 +34,7 @@ pub(super) fn residences(matched: &Matched) -> Vec<Vec<MemberSet>> {
     uses.iter().enumerate().map(choose).collect()
 }
 
-/// The members that read an input together, and whether for an update: what is copied is copied once for
-/// each.
+/// The members that read an input together, and whether an update does: a copy is made once for each.
 type Uses = HashSet<(MemberSet, bool)>;
 
 fn uses(matched: &Matched) -> Vec<Uses> {
@@ -43,7 +42,7 @@ fn uses(matched: &Matched) -> Vec<Uses> {
     for (g, group) in matched.groups.iter().enumerate().filter(|(_, group)| !group.is_empty()) {
         let node = matched.first(g);
         for v in &node.ins {
-            // What is no data is the same input for all members of a group.
+            // Inputs other than data are the same input for all members of a group.
             if let MatchedSource::Input(input) = matched.source(group[0].0, *v) {
                 let members = group.iter().map(|(member, _)| *member).collect();
                 uses[input].insert((members, node.phase == Phase::Update));

@@ -1,5 +1,5 @@
-//! An operator done once for every member of an array of jobs. What a member's operands give is what they
-//! give alone; everything else the program asks is answered from the operator inside.
+//! Array: one operator applied to every member of an array of jobs. Each member gets the bits it would get alone; all
+//! other properties are those of the operator inside.
 
 use super::sample::Sample;
 use super::{Op, OpDef, OpError, attribute};
@@ -14,16 +14,16 @@ use serde::{Deserialize, Serialize};
 /// operands have none: every member reads the same. Arrays are made after differentiation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Array {
-    /// What every member does.
+    /// The operator of every member.
     pub op: Box<Op>,
-    /// How many there are.
+    /// The number of members.
     pub members: usize,
     /// For each operand, whether all members read the same.
     pub shared: Vec<bool>,
 }
 
 impl Op {
-    /// The name of what is done: of an array, by its members.
+    /// The name of the operator; of an array, that of the operator inside.
     pub fn done(&self) -> &'static str {
         match self {
             Op::Array(array) => array.op.done(),
@@ -33,7 +33,7 @@ impl Op {
 }
 
 impl Array {
-    /// For each operand, what one member sees of it.
+    /// For each operand, the type that one member sees.
     pub fn inner<T: Clone>(&self, ins: &[T], member: impl Fn(&T) -> T) -> Vec<T> {
         let own = |(i, t): (usize, &T)| if self.is_shared(i) { t.clone() } else { member(t) };
         ins.iter().enumerate().map(own).collect()
@@ -66,7 +66,7 @@ impl Array {
     }
 }
 
-/// What one member sees of a value.
+/// The type that one member sees of a stacked value.
 fn of_member(ty: &Type) -> Type {
     Type { dtype: ty.dtype, shape: ty.shape[1..].to_vec() }
 }

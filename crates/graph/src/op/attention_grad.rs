@@ -1,4 +1,4 @@
-//! The gradient of attention in one operator: the scores are computed again rather than kept.
+//! The gradient of attention in one operator: the scores are recomputed rather than kept.
 
 use super::attention::{Attention, samples, triples};
 use super::sample::{Sample, SampleInput};

@@ -1,5 +1,5 @@
-//! Collect: a row of every partial, one below the other. Only an update can: what runs for one partial does not
-//! know the others.
+//! Collect: the rows of all partials, one below the other. Only an update can collect: nodes that run for one partial
+//! do not know the others.
 
 use super::sample::Sample;
 use super::{OpDef, OpError, attribute, check};
@@ -9,10 +9,10 @@ use crate::spec::Spec;
 use crate::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
-/// Of a row of so many partials.
+/// Collects a row of each partial.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Collect {
-    /// How many there are.
+    /// The number of partials.
     pub partials: usize,
 }
 

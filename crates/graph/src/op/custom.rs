@@ -14,13 +14,12 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-/// What an operator from outside is: an [`OpDef`] that can be printed and shared. Nobody implements this
-/// by hand; every such type has it.
+/// A custom operator: an [`OpDef`] that can be printed and shared. Every such type implements it.
 pub trait CustomOp: OpDef + fmt::Debug + Any + Send + Sync {}
 
 impl<T: OpDef + fmt::Debug + Any + Send + Sync> CustomOp for T {}
 
-/// A shared operator from outside. Two are equal if they are the same one.
+/// A shared custom operator. Two are equal if they are the same object.
 #[derive(Clone)]
 pub struct Custom(Arc<dyn CustomOp>);
 

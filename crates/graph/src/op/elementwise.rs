@@ -1,5 +1,5 @@
-//! A chain of element-wise operators over broadcast operands, and what is reduced of it: one loop over
-//! memory instead of one per operator. Made by [`crate::fuse_elementwise`] from nodes that stand beside each other.
+//! Several element-wise operators over broadcast operands, with reductions of their results: one loop over memory
+//! instead of one per operator. [`crate::fuse_elementwise`] makes it from neighbouring nodes.
 
 use super::cast::Cast;
 use super::map::{Function, Map};
@@ -21,16 +21,16 @@ use serde::{Deserialize, Serialize};
 pub struct Elementwise {
     /// The number of operands.
     pub operands: usize,
-    /// What is computed, in order.
+    /// The steps, in order.
     pub steps: Vec<ElementwiseStep>,
-    /// What is kept of it.
+    /// The results.
     pub results: Vec<ElementwiseResult>,
 }
 
 /// One element-wise operator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ElementwiseStep {
-    /// Which.
+    /// The operator.
     pub apply: Apply,
     /// The values it reads.
     pub of: Vec<usize>,
@@ -77,12 +77,12 @@ impl Apply {
     }
 }
 
-/// A result: a value, or what is reduced of one.
+/// A result: a value, or a reduction of one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ElementwiseResult {
     /// The value.
     pub value: usize,
-    /// How it is reduced; the same kind and axes for all results of a chain that are.
+    /// How it is reduced. All reduced results have the same kind and axes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reduce: Option<Reduce>,
 }
@@ -113,7 +113,7 @@ impl Elementwise {
 
     fn check_results(&self, values: usize, rank: usize) -> Result<(), OpError> {
         if self.results.is_empty() {
-            return attribute("a chain has at least one result");
+            return attribute("an element-wise program has at least one result");
         }
         for kept in &self.results {
             if !(self.operands..values).contains(&kept.value) {
@@ -146,7 +146,7 @@ impl OpDef for Elementwise {
     }
 
     fn help(&self) -> &'static str {
-        "several element-wise operators, and what is reduced of them, in one pass"
+        "several element-wise operators, and reductions of their results, in one pass"
     }
 
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
@@ -188,7 +188,7 @@ impl OpDef for Elementwise {
         let rank = ins.iter().map(|t| t.shape.len()).max().unwrap_or(0);
         let extent = |d: usize| {
             let of = |t: &&Tensor| (d + t.shape.len()).checked_sub(rank).map_or(1, |i| t.shape[i]);
-            // Extents are one or the same: the one that is not one counts, be it zero.
+            // Extents are one or equal: one that is not one counts, even zero.
             ins.iter().map(of).find(|&e| e != 1).unwrap_or(1)
         };
         let shape: Vec<usize> = (0..rank).map(extent).collect();
@@ -270,7 +270,7 @@ fn few(shape: &[usize]) -> SampleInput {
     SampleInput { fill: SampleFill::Below(3), ..SampleInput::normal(shape) }
 }
 
-/// A chain from (step, values it reads).
+/// The operator from (step, values it reads).
 pub fn elementwise(operands: usize, steps: &[(Apply, &[usize])], results: Vec<ElementwiseResult>) -> Elementwise {
     let steps = steps.iter().map(|(apply, of)| ElementwiseStep { apply: *apply, of: of.to_vec() }).collect();
     Elementwise { operands, steps, results }

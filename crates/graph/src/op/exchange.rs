@@ -1,6 +1,6 @@
-//! Exchange: a collective of several ranks, each with an operand of its own, from which each leaves with
-//! boxes of the others' put together. Gathering, scattering sums, halos and copies from one to another are
-//! all this. A graph does not know what a rank is; who runs it does.
+//! Exchange: a collective of several ranks. Each rank brings an operand and gets a result put together from boxes of
+//! the operands of others. All-gather, reduce-scatter, halos and copies are all exchanges. What a rank is, the
+//! session decides that runs the graph.
 
 use super::sample::{SampleFill, Sample, SampleInput};
 use super::{OpDef, OpError, attribute};
@@ -12,27 +12,27 @@ use crate::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// What one rank does at a collective. It brings one operand, or none.
+/// One rank's side of a collective. It has one operand, or none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exchange {
-    /// Which collective it is: the same number for all who come, and no other collective's.
+    /// The number of the collective: the same for all its ranks, and unique in the step.
     pub collective: u32,
-    /// Who this is.
+    /// This rank.
     pub rank: u32,
-    /// All who come, this one included.
+    /// All ranks of the collective, this one included.
     pub ranks: Vec<u32>,
     /// Element type of the result; that of all operands.
     pub dtype: DType,
     /// Extents of the result.
     pub shape: Vec<usize>,
-    /// What it is put together from, in order.
+    /// The pieces of the result, in order.
     pub pieces: Vec<Piece>,
 }
 
-/// A box of somebody's operand, and where in the result it goes.
+/// A box of a rank's operand, and its position in the result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Piece {
-    /// Whose operand.
+    /// The rank whose operand it is.
     pub from: u32,
     /// Extents of that operand.
     pub of: Vec<usize>,
@@ -42,7 +42,7 @@ pub struct Piece {
     pub target: Vec<usize>,
     /// Extents of the box.
     pub extent: Vec<usize>,
-    /// Whether it is added to what the pieces before it have put there.
+    /// Whether it is added to the pieces before it.
     pub add: bool,
 }
 
@@ -99,13 +99,13 @@ impl Piece {
         }
         let flat = |first: &[usize], whole: &[usize]| (0..rank).fold(0, |sum, d| sum * whole[d] + first[d]);
         let stride = |d: usize, whole: &[usize]| whole[d + 1..].iter().product::<usize>();
-        // By dimension, how many positions, how many of them are behind, and what one is further in both.
+        // By dimension: positions, positions done, and the stride of one position in both.
         let further = |d: usize| (self.extent[d], 0, stride(d, &self.of), stride(d, shape));
         let mut dimensions: Vec<(usize, usize, usize, usize)> = (0..inner).map(further).collect();
         let (mut from, mut to) = (flat(&self.source, &self.of), flat(&self.target, shape));
         loop {
             row(from, to, length);
-            // The last dimension that has a position left goes on; those behind it begin again.
+            // Advance the last dimension that has a position left; restart those after it.
             let left = dimensions.iter_mut().rev().find_map(|(extent, at, of, result)| {
                 *at += 1;
                 (from, to) = (from + *of, to + *result);
@@ -194,7 +194,7 @@ impl OpDef for Exchange {
         vec![self.dtype]
     }
 
-    /// Alone: what others would bring counts as zeros.
+    /// Run alone, the operands of other ranks count as zeros.
     fn eval(&self, ins: &[&Tensor], outs: &mut [Tensor]) {
         let shape = self.shape.clone();
         for piece in self.pieces.iter().filter(|p| p.from == self.rank) {

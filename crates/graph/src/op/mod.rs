@@ -27,7 +27,7 @@ pub trait OpDef {
     /// One line for `gulliver ops`.
     fn help(&self) -> &'static str;
 
-    /// What is done, in words, the most telling first, as far as speed depends on it; see [`crate::work`].
+    /// Words that tell kernels of different speed apart, the most telling first; see [`crate::work`].
     fn family(&self) -> String {
         self.name().to_string()
     }
@@ -58,7 +58,7 @@ pub trait OpDef {
         Ok(None)
     }
 
-    /// Whether concrete shapes fit, where symbolic ones could not tell; the message says what does not.
+    /// Whether concrete shapes fit, where symbolic ones could not tell; the message names the mismatch.
     fn fits(&self, _ins: &[&[usize]], _outs: &[&[usize]]) -> Result<(), String> {
         Ok(())
     }
@@ -88,13 +88,13 @@ pub trait OpDef {
         Vec::new()
     }
 
-    /// Whether it meets others who run their own graphs. It then runs exactly once for each partial, and all
-    /// come to their collectives in one order, or they would wait for each other.
+    /// Whether it is a collective with ranks that run graphs of their own. It then runs exactly once per partial, and
+    /// all ranks must run their collectives in one order, or they would deadlock.
     fn meets(&self) -> bool {
         false
     }
 
-    /// Which collective that is, and all who come to it.
+    /// The number of the collective, and its ranks.
     fn collective(&self) -> Option<(u32, Vec<u32>)> {
         None
     }

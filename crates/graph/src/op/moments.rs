@@ -1,4 +1,4 @@
-//! What the normalising operators share: statistics of sets of elements, and the gradient through
+//! Shared by the normalising operators: statistics of sets of elements, and the gradient through
 //! them. Operators differ only in which elements form a set and which share a gain and a bias.
 
 use crate::tensor::Tensor;

@@ -1,4 +1,4 @@
-//! What the pooling operators share: their lines, what they become in one part of a cut, small cases.
+//! Shared by the pooling operators: their spec lines, their parts in a cut, small samples.
 
 use super::window::{PoolWindow, WindowTarget, spatial, window_text};
 use super::{OpError, attribute};

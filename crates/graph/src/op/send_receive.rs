@@ -1,4 +1,4 @@
-//! Pass: one rank hands all of a value to another, whatever its size: an [exchange](super::exchange) of two.
+//! Send and receive: one rank sends a whole value of any size to another, as an [exchange](super::exchange) of two.
 
 use super::exchange::{Exchange, Piece};
 use super::sample::{SampleFill, Sample, SampleInput};
@@ -11,16 +11,17 @@ use crate::spec::{Spec, SpecError};
 use crate::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
-/// Whoever gives has an operand, and nothing as result; whoever takes, the reverse. Who does both has both.
+/// One rank's side. The sender has an operand and an empty result, the receiver no operand and the value as result.
+/// A rank that sends to itself has both.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SendReceive {
-    /// Which collective it is: the same number for both, and no other collective's.
+    /// The number of the collective: the same for both ranks, and unique in the step.
     pub collective: u32,
-    /// Who this is.
+    /// This rank.
     pub rank: u32,
-    /// Who gives.
+    /// The sender.
     pub from: u32,
-    /// Who takes.
+    /// The receiver.
     pub to: u32,
     /// Element type of the value.
     pub dtype: DType,
@@ -82,7 +83,7 @@ impl OpDef for SendReceive {
         Ok(Some(Exchange { collective, rank, ranks, dtype, shape, pieces }.into()))
     }
 
-    /// Alone: what others would give counts as zeros.
+    /// Run alone, a value that another rank would send counts as zeros.
     fn eval(&self, ins: &[&Tensor], outs: &mut [Tensor]) {
         if let (true, Some(own)) = (self.rank == self.to, ins.first()) {
             outs[0].data.copy_from_slice(&own.data);

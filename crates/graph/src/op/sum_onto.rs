@@ -1,4 +1,4 @@
-//! Sum onto: a value of every partial, added in their order to what others have summed before.
+//! Sum onto: adds the values of all partials, in order, to a sum that other devices have begun.
 
 use super::sample::Sample;
 use super::{OpDef, OpError, check};
@@ -7,7 +7,7 @@ use crate::spec::Spec;
 use crate::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
-/// Of the sum so far, and the value.
+/// Operands: the sum so far, and the value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SumOnto {}
 

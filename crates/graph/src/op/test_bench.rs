@@ -1,6 +1,6 @@
-//! What every operator must satisfy, checked on one sample: the gradient against finite differences, the
-//! spec against what the reference kernel really reads, every legal cut against the whole. The tests of
-//! this crate loop over the table with it; users put their own operators on it.
+//! Checks of an operator on one sample: its gradient against finite differences, its spec against the elements that
+//! the reference kernel reads, every legal cut against the whole. Tests loop over the table with it; users check
+//! their own operators.
 
 use super::sample::{Sample, SampleFill};
 use crate::autodiff::differentiate;
@@ -14,18 +14,18 @@ use crate::role::DataRole;
 use crate::spec::{Combine, ReduceKind, Region};
 use crate::tensor::{Tensor, positions};
 
-/// Where an operator does not keep what it promises.
+/// A property that an operator lacks.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum OpDefect {
     /// The sample cannot even be built or differentiated.
     #[error(transparent)]
     Graph(#[from] GraphError),
-    /// Something is not as it should be.
+    /// A check failed.
     #[error("{0}")]
     Wrong(String),
 }
 
-/// Everything below; how many numbers, regions and outputs were compared.
+/// Runs all checks below; the number of derivatives, regions and outputs that were compared.
 pub fn all(sample: &Sample) -> Result<usize, OpDefect> {
     Ok(gradient(sample)? + reads(sample)? + cuts(sample)?)
 }
@@ -35,7 +35,7 @@ fn wrong<T>(sample: &Sample, why: impl std::fmt::Display) -> Result<T, OpDefect>
 }
 
 fn weighted_sum(outs: &[Tensor], weights: &[Tensor]) -> f64 {
-    // What has no weight may be infinite.
+    // Elements without weight may be infinite.
     let term = |(x, y): (&f64, &f64)| if *y == 0.0 { 0.0 } else { x * y };
     let dot = |(a, b): (&Tensor, &Tensor)| a.data.iter().zip(&b.data).map(term).sum::<f64>();
     outs.iter().zip(weights).map(dot).sum()

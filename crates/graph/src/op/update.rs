@@ -1,4 +1,4 @@
-//! What the weight updates share: one element's rule applied to every element. Inputs are the weight,
+//! Shared by the weight updates: one element's rule applied to every element. Inputs are the weight,
 //! its gradient, the optimizer's states of the same shape, and each hyper-parameter as a scalar, so that
 //! every member of a fused array can have its own. Outputs are the new weight and the new states.
 

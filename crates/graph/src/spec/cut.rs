@@ -4,7 +4,7 @@
 use super::{AxisId, Index, ReduceKind, Spec};
 use std::ops::Range;
 
-/// What puts one output of the parts together again.
+/// How one output of the parts is recombined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Combine {
     /// Side by side along this dimension: the same bits as the whole.
