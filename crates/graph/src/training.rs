@@ -5,7 +5,7 @@ use crate::autodiff::differentiate;
 use crate::build::Builder;
 use crate::fuse_elementwise::fuse_elementwise;
 use crate::graph::{Graph, GraphError, GraphOutput, Phase, Value};
-use crate::model::{Built, Model, Objective};
+use crate::model::{Architecture, Built, Objective};
 use crate::optim::{Optimizer, clip_by_norm, clip_by_value};
 use crate::role::OutputRole;
 
@@ -25,7 +25,7 @@ pub enum Clip {
 /// Outputs are `loss`, `grad_norm` if clipped by norm, and the model's scalar metrics; those of models
 /// with several objectives are named under the objective's name (`generator.loss`).
 pub fn training_graph(
-    model: &dyn Model,
+    model: &dyn Architecture,
     optimizers: &[Optimizer],
     clip: Option<Clip>,
 ) -> Result<Graph, GraphError> {
@@ -34,7 +34,7 @@ pub fn training_graph(
 
 /// [`training_graph`] before fusion, with every operator a node of its own. Both give the same bits.
 pub fn plain_training_graph(
-    model: &dyn Model,
+    model: &dyn Architecture,
     optimizers: &[Optimizer],
     clip: Option<Clip>,
 ) -> Result<Graph, GraphError> {
@@ -71,7 +71,7 @@ pub fn plain_training_graph(
 }
 
 /// Losses and metrics without training: running statistics, no dropout, nothing carried.
-pub fn evaluation_graph(model: &dyn Model) -> Result<Graph, GraphError> {
+pub fn evaluation_graph(model: &dyn Architecture) -> Result<Graph, GraphError> {
     let objectives = model.objectives();
     let mut g = Builder::new(false);
     for (k, objective) in objectives.iter().enumerate() {
@@ -83,7 +83,7 @@ pub fn evaluation_graph(model: &dyn Model) -> Result<Graph, GraphError> {
 }
 
 /// Predictions alone; needs no targets.
-pub fn forward_graph(model: &dyn Model) -> Result<Graph, GraphError> {
+pub fn forward_graph(model: &dyn Architecture) -> Result<Graph, GraphError> {
     let mut g = Builder::new(false);
     for output in model.forward(&mut g)? {
         g.output(&output.name, output.role, output.value);

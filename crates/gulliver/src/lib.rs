@@ -17,6 +17,7 @@ pub mod history;
 pub mod interrupt;
 pub mod job;
 pub mod machine;
+pub mod model;
 pub mod oracle;
 pub mod prelude;
 pub mod report;
@@ -24,7 +25,6 @@ pub mod run_dir;
 pub mod setup;
 pub mod strategy;
 pub mod sweep;
-pub mod trained;
 pub mod units;
 
 #[cfg(test)]

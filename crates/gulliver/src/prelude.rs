@@ -8,7 +8,7 @@ pub use gulliver_graph::fuse_elementwise::fuse_elementwise;
 pub use gulliver_graph::graph::{Graph, GraphError, Init, Type, Value};
 pub use gulliver_graph::lr::LrSchedule;
 pub use gulliver_graph::model::classifier::Classifier;
-pub use gulliver_graph::model::{Built, Model, classified, images, logits, model, tokens};
+pub use gulliver_graph::model::{Architecture, Built, classified, images, logits, model, tokens};
 pub use gulliver_graph::op::custom::Custom;
 pub use gulliver_graph::op::map::Function;
 pub use gulliver_graph::op::sample::Sample;

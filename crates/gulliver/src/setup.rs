@@ -11,15 +11,15 @@ use advise::advise;
 use crate::error::{Error, one_line};
 use crate::fit::{DataFacts, check_fit, class_weights, fit};
 use crate::job::{ClassWeights, DeviceEntry, Job, Length, NormGroup, TrainSection};
+use crate::model::metadata;
 use crate::report::planning::Planning;
 use crate::strategy::{ALONE, AUTO, fastest, planned_as};
-use crate::trained::about;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
 use gulliver_graph::lr::LrSchedule;
+use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::model::weighted::Weighted;
-use gulliver_graph::model::{Model, model};
 use gulliver_graph::nearest::suggestion;
 use gulliver_graph::op::Op;
 use gulliver_graph::optim::Optimizer;
@@ -260,7 +260,7 @@ pub fn prepare(
         perplexity: facts.predicts_tokens(),
         checkpoints: checkpoints.map(Path::to_path_buf),
         identity: identity(job, &settings, &info),
-        about: about(&job.model.name, &settings, &job.data.options, &info),
+        about: metadata(&job.model.name, &settings, &job.data.options, &info),
         changed_data: false,
     };
     let graphs = Graphs { train: graph, evaluation, largest };
@@ -440,9 +440,4 @@ fn identity(job: &Job, settings: &[(String, ParamValue)], info: &DataInfo) -> BT
         ("train.class_weights", text)
     });
     entries.into_iter().chain(weights).map(|(name, value)| (name.to_string(), value)).collect()
-}
-
-/// A model as a job would build it, without data; for tools that only need its graph.
-pub fn build_model(job: &Job) -> Result<Box<dyn Model>, Error> {
-    model(&job.model.name, &job.model.params()).map_err(|e| job.error("model", e.to_string()).into())
 }

@@ -3,7 +3,7 @@
 
 use crate::setup::Graphs;
 use gulliver_graph::dim::Bindings;
-use gulliver_plan::devices::cut::{self, Cut, Spread, Unit, WORTH, named, worthwhile};
+use gulliver_plan::devices::cut::{self, Cut, Spread, Unit, WORTH, named, thrifty, worthwhile};
 use gulliver_plan::devices::pipeline::Style;
 use gulliver_plan::document::error::PlanError;
 use gulliver_plan::step::outline::slice_of;
@@ -89,7 +89,7 @@ fn shared(
     let (train, evaluation, sizes) = (&graphs.train, Some(&graphs.evaluation), &graphs.largest);
     let slice = slice_of(sizes, devices[0].partials.max(1))?;
     let machine = cut::Devices {
-        units: devices.iter().map(|d| Unit { rates: d.rates, memory: d.memory }).collect(),
+        units: (0..).zip(devices).map(|(rank, device)| unit(rank, device)).collect(),
         bandwidth: devices[0].links.from_peers,
         topology: devices[0].throttle.as_ref().map(|throttle| throttle.topology().clone()),
     };
@@ -102,10 +102,39 @@ fn shared(
         return of(named(train, &slice, &machine, name)?);
     }
     let mut found = worthwhile(train, &slice, &machine)?;
-    if found.len() == 1 {
-        return of(found.remove(0).cut);
+    let best = match found.len() {
+        1 => of(found.remove(0).cut),
+        _ => quickest(found.into_iter().map(|found| of(found.cut)), graphs),
+    };
+    let Err(SessionError::Plan(mut failed)) = best else { return best };
+    if needed(&failed).is_none() {
+        return Err(failed.into());
     }
-    quickest(found.into_iter().map(|found| of(found.cut)), graphs, WORTH)
+    for cut in thrifty(train, &slice, &machine)? {
+        match of(cut) {
+            Err(SessionError::Plan(e)) if needed(&e).is_some() => {
+                failed = if needed(&e) < needed(&failed) { e } else { failed };
+            }
+            made => return made,
+        }
+    }
+    Err(failed.into())
+}
+
+/// The bytes of device memory that a plan lacks the room for, or as many as can be if other tiers are too small.
+fn needed(error: &PlanError) -> Option<u64> {
+    match error {
+        PlanError::DoesNotFit { needed, .. } => Some(*needed),
+        PlanError::TierFull { .. } | PlanError::NoRoom => Some(u64::MAX),
+        _ => None,
+    }
+}
+
+/// A device as the search for cuts sees it. Bytes beyond its memory are written to the host and read once a step.
+fn unit(rank: u32, device: &SessionOptions) -> Unit {
+    let throttle = device.throttle.as_ref();
+    let links = throttle.map_or(device.links, |throttle| throttle.topology().seen_by(rank, device.links));
+    Unit { rates: device.rates, memory: device.memory, spill: 1.0 / links.to_host + 1.0 / links.to_device }
 }
 
 /// Schedules that are planned in earnest.
@@ -121,7 +150,7 @@ fn wrapped(graphs: &Graphs, devices: &[SessionOptions]) -> Result<(Vec<Planner>,
         Some(packs) => pipelined_as(train, evaluation, devices.to_vec(), sizes, (packs, Style::Grouped)),
         None => pipelined(train, evaluation, devices.to_vec(), sizes, even),
     };
-    quickest(found.into_iter().map(Some).chain([None]).map(|packs| Ok((made(packs)?, true))), graphs, 1.0)
+    quickest(found.into_iter().map(Some).chain([None]).map(|packs| Ok((made(packs)?, true))), graphs)
 }
 
 /// Shards of weights, put together for the forward pass and kept for the backward pass, or put together twice:
@@ -129,22 +158,25 @@ fn wrapped(graphs: &Graphs, devices: &[SessionOptions]) -> Result<(Vec<Planner>,
 fn shards(graphs: &Graphs, devices: &[SessionOptions]) -> Result<(Vec<Planner>, bool), SessionError> {
     let (train, evaluation) = (&graphs.train, Some(&graphs.evaluation));
     let made = |keep| Ok((sharded(train, evaluation, devices.to_vec(), keep)?, true));
-    quickest([true, false].into_iter().map(made), graphs, 1.0)
+    quickest([true, false].into_iter().map(made), graphs)
 }
 
-/// Of several ways the one with the shortest step; a later one must be so many times as fast as the best before it.
+/// Of several ways the one with the shortest step. More devices than the best before must be worth it.
 fn quickest(
     ways: impl Iterator<Item = Result<(Vec<Planner>, bool), SessionError>>,
     graphs: &Graphs,
-    worth: f64,
 ) -> Result<(Vec<Planner>, bool), SessionError> {
-    let mut best: Option<(f64, _)> = None;
+    let mut best: Option<(f64, (Vec<Planner>, bool))> = None;
     let mut failed = None;
     for way in ways {
         let timed = way.and_then(|mut made| Ok((simulated(&mut made.0, graphs)?.together.seconds, made)));
         match timed {
-            Ok(new) if best.as_ref().is_none_or(|(least, _)| new.0 * worth < *least) => best = Some(new),
-            Ok(_) => {}
+            Ok(new) => {
+                let worth = |devices: usize| if new.1.0.len() > devices { WORTH } else { 1.0 };
+                if best.as_ref().is_none_or(|(least, (made, _))| new.0 * worth(made.len()) < *least) {
+                    best = Some(new);
+                }
+            }
             Err(e @ SessionError::Plan(PlanError::Interrupted)) => return Err(e),
             Err(e) => failed = Some(e),
         }

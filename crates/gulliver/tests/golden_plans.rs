@@ -66,7 +66,10 @@ fn plans_of(name: &str) -> String {
             if share < 100 {
                 arguments.extend(["--set", &budget]);
             }
-            let plan = place.run(&arguments).unwrap_or_else(|error| error);
+            // Slow machines say that they are still planning.
+            let error =
+                |said: String| said.split_inclusive('\n').filter(|l| l.starts_with("error")).collect();
+            let plan = place.run(&arguments).unwrap_or_else(error);
             text += &format!("== {name}, {strategy}, {share} % of {peak} bytes\n{plan}\n");
         }
     }

@@ -5,7 +5,7 @@ use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, GraphError, Role};
 use gulliver_graph::model::param::{ParamValue, float, int};
-use gulliver_graph::model::{IGNORED, Model, Settings, model};
+use gulliver_graph::model::{Architecture, IGNORED, Settings, model};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::random::{RandomStream, hash_name};
 use gulliver_graph::role::DataRole;
@@ -151,7 +151,7 @@ impl BenchWorkload {
         plain_training_graph(self.model_with(&[])?.as_ref(), &[self.optimizer.optimizer()?], None)
     }
 
-    fn model_with(&self, settings: &[(String, ParamValue)]) -> Result<Box<dyn Model>, GraphError> {
+    fn model_with(&self, settings: &[(String, ParamValue)]) -> Result<Box<dyn Architecture>, GraphError> {
         let own = self.settings.iter().map(|(name, value)| (name.to_string(), value.clone()));
         model(self.model, &own.chain(settings.iter().cloned()).collect::<Vec<_>>())
     }

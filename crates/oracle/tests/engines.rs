@@ -14,6 +14,7 @@ use gulliver_oracle::hardware::{Accelerator, Precision};
 use gulliver_oracle::network::Link;
 use gulliver_oracle::setting::{Setting, Software};
 use gulliver_oracle::strategy::{Cut, Order, Strategy};
+use gulliver_plan::budget::planner::StepPlanner;
 use gulliver_plan::devices::cut::{Devices, Unit, deal, named};
 use gulliver_plan::devices::pipeline::{Placement, Style, pipeline, spread, turns};
 use gulliver_plan::devices::replicate::replica;
@@ -22,9 +23,8 @@ use gulliver_plan::document::plan::Plan;
 use gulliver_plan::document::residence::Persistent;
 use gulliver_plan::document::topology::{Device, Topology, Wiring};
 use gulliver_plan::document::verify::verify;
-use gulliver_plan::step::make::Options;
+use gulliver_plan::step::options::PlanOptions;
 use gulliver_plan::step::order::Turn;
-use gulliver_plan::step::outline::Outline;
 use gulliver_plan::time::cost::Rates;
 use gulliver_plan::time::simulate::{RankPlan, Together, Uneven, over_links, together};
 use std::collections::HashMap;
@@ -63,15 +63,15 @@ struct Planned {
 
 fn planned(graph: Graph, sizes: &Bindings, partials: u32, turns: Option<&[Turn]>) -> Planned {
     let persistent = Persistent::of(&graph).unwrap();
-    let options = Options { rates: RATES, partials, turns, ..Options::new(&persistent) };
-    let outline = Outline::new(&graph, sizes, &options).unwrap();
-    let plan = outline.plan(&graph, sizes, &options).unwrap();
+    let options = PlanOptions { rates: RATES, partials, turns, ..PlanOptions::new(&persistent) };
+    let planner = StepPlanner::new(&graph, sizes, &options).unwrap();
+    let plan = planner.plan(&graph, sizes, &options).unwrap();
     verify(&graph, &plan).unwrap();
-    let bound = outline.sizes(&graph, sizes, &options).unwrap();
+    let bound = planner.outline.sizes(&graph, sizes, &options).unwrap();
     let meets = |node: usize| graph.nodes[node].op.def().meets();
     // What a collective takes is for the links to say.
-    let seconds =
-        (0..graph.nodes.len()).map(|node| if meets(node) { 0.0 } else { outline.seconds(&bound, node) });
+    let seconds = (0..graph.nodes.len())
+        .map(|node| if meets(node) { 0.0 } else { planner.outline.seconds(&bound, node) });
     let seconds = seconds.collect();
     Planned { graph, plan, seconds }
 }
@@ -90,7 +90,7 @@ fn plans(job: &Job, name: &str, devices: u32) -> Vec<Planned> {
             piped(job, devices, if name == "gpipe" { Style::Grouped } else { Style::OneByOne })
         }
         cut => {
-            let units = vec![Unit { rates: RATES, memory: None }; devices as usize];
+            let units = vec![Unit { rates: RATES, ..Unit::default() }; devices as usize];
             let many = Devices { units, ..Devices::new(devices as usize) };
             let cut = named(&job.graph, &sizes, &many, cut).unwrap();
             let shares = deal(&job.graph, &sizes, &cut).unwrap();

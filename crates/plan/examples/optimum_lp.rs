@@ -16,6 +16,7 @@ use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
+use gulliver_plan::budget::choices::Choices;
 use gulliver_plan::comparator::Case;
 use gulliver_plan::document::plan::Tier;
 use small_graphs::choice::recompute;
@@ -112,9 +113,9 @@ fn main() -> Result<(), Failure> {
     let budget = outlined.budget(whole, share.parse()?);
     let program = Program::new(&problem, budget, |act| act.again && (act.forward || !forward));
     std::fs::write(file, text(&program)?)?;
-    let start = base.keep(vec![Tier::Device; base.script.versions.len()]);
+    let start = Choices::keep(&base, vec![Tier::Device; base.script.versions.len()]);
     let ours = recompute(&case, &start, budget, true).ok();
-    let ours = ours.map(|chosen| case.outcome(&chosen.known.script));
+    let ours = ours.map(|chosen| case.outcome(&chosen.rewritten.script));
     let report = serde_json::json!({
         "graph": name,
         "acts": problem.moves.len(),

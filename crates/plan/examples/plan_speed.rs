@@ -12,11 +12,11 @@ use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
+use gulliver_plan::budget::planner::StepPlanner;
 use gulliver_plan::document::plan::Plan;
 use gulliver_plan::document::residence::Persistent;
 use gulliver_plan::document::verify::verify;
-use gulliver_plan::step::make::Options;
-use gulliver_plan::step::outline::Outline;
+use gulliver_plan::step::options::PlanOptions;
 use gulliver_plan::time::cost::Beside;
 use gulliver_plan::time::simulate::simulate;
 use std::collections::HashMap;
@@ -57,32 +57,32 @@ fn rows(label: &str, graph: &Graph, largest: &Bindings, others: &[Bindings]) -> 
     let one: Option<u64> = std::env::args().nth(2).map(|share| share.parse()).transpose()?;
     let persistent = Persistent::of(graph)?;
     let beside = Beside { host: Some(0), disk: None };
-    let options = Options { beside, ..Options::new(&persistent) };
+    let options = PlanOptions { beside, ..PlanOptions::new(&persistent) };
     let state = persistent.ends[0];
     for share in SHARES.into_iter().filter(|share| one.is_none_or(|one| one == *share)) {
-        let budget = |outline: &Outline, sizes: &Bindings| -> Result<u64, Failure> {
-            let moving = outline.plan(graph, sizes, &options)?.spaces[0].bytes - state;
+        let budget = |planner: &StepPlanner, sizes: &Bindings| -> Result<u64, Failure> {
+            let moving = planner.plan(graph, sizes, &options)?.spaces[0].bytes - state;
             Ok(state + moving / 100 * share)
         };
-        let (start_up, outline) = timed(|| -> Result<Outline, Failure> {
-            let mut outline = Outline::new(graph, largest, &options)?;
-            let memory = Some(budget(&outline, largest)?);
-            outline.learn(graph, largest, &Options { memory, ..options })?;
-            Ok(outline)
+        let (start_up, planner) = timed(|| -> Result<StepPlanner, Failure> {
+            let mut planner = StepPlanner::new(graph, largest, &options)?;
+            let memory = Some(budget(&planner, largest)?);
+            planner.learn(graph, largest, &PlanOptions { memory, ..options })?;
+            Ok(planner)
         });
-        let outline = outline?;
+        let planner = planner?;
         let (mut plan_times, mut verify_times, mut again) = (Vec::new(), Vec::new(), Vec::new());
         let mut known: HashMap<Bindings, Plan> = HashMap::new();
         for sizes in others {
-            let options = Options { memory: Some(budget(&outline, sizes)?), ..options };
-            let (took, plan) = timed(|| outline.plan(graph, sizes, &options));
+            let options = PlanOptions { memory: Some(budget(&planner, sizes)?), ..options };
+            let (took, plan) = timed(|| planner.plan(graph, sizes, &options));
             plan_times.push(took);
             let Ok(plan) = plan else { continue };
             let (took, verified) = timed(|| verify(graph, &plan));
             verified?;
             verify_times.push(took);
-            let bound = outline.sizes(graph, sizes, &options)?;
-            let timing = simulate(&plan, |id| outline.seconds(&bound, id.index()), &options.links);
+            let bound = planner.outline.sizes(graph, sizes, &options)?;
+            let timing = simulate(&plan, |id| planner.outline.seconds(&bound, id.index()), &options.links);
             again.push(100.0 * timing.again / (timing.seconds - timing.again));
             known.insert(sizes.clone(), plan);
         }

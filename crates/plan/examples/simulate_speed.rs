@@ -6,13 +6,13 @@ use gulliver_graph::graph::{Graph, NodeId};
 use gulliver_graph::model::model;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
+use gulliver_plan::budget::planner::StepPlanner;
 use gulliver_plan::devices::replicate::replica;
 use gulliver_plan::document::links::Links;
 use gulliver_plan::document::plan::Plan;
 use gulliver_plan::document::residence::Persistent;
 use gulliver_plan::document::topology::Topology;
-use gulliver_plan::step::make::Options;
-use gulliver_plan::step::outline::Outline;
+use gulliver_plan::step::options::PlanOptions;
 use gulliver_plan::time::simulate::{RankPlan, Uneven, simulate, together};
 use std::time::Instant;
 
@@ -23,11 +23,11 @@ fn device(graph: &Graph, rank: u32, ranks: u32) -> Device {
     let sizes = Bindings::new().with("batch", 8).with("length", 128);
     let graph = replica(graph, rank, ranks, 1).expect("gpt can be replicated");
     let persistent = Persistent::of(&graph).expect("weights have sizes");
-    let options = Options::new(&persistent);
-    let outline = Outline::new(&graph, &sizes, &options).expect("sizes are given");
-    let plan = outline.plan(&graph, &sizes, &options).expect("nothing is limited");
-    let bound = outline.sizes(&graph, &sizes, &options).expect("sizes are given");
-    let seconds = (0..graph.nodes.len()).map(|node| outline.seconds(&bound, node)).collect();
+    let options = PlanOptions::new(&persistent);
+    let planner = StepPlanner::new(&graph, &sizes, &options).expect("sizes are given");
+    let plan = planner.plan(&graph, &sizes, &options).expect("nothing is limited");
+    let bound = planner.outline.sizes(&graph, &sizes, &options).expect("sizes are given");
+    let seconds = (0..graph.nodes.len()).map(|node| planner.outline.seconds(&bound, node)).collect();
     (graph, plan, seconds)
 }
 

@@ -7,10 +7,11 @@ use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::{evaluation_graph, training_graph};
+use gulliver_plan::budget::planner::StepPlanner;
+use gulliver_plan::budget::residences::all_away;
 use gulliver_plan::document::error::PlanError;
 use gulliver_plan::document::residence::Persistent;
-use gulliver_plan::step::make::Options;
-use gulliver_plan::step::outline::Outline;
+use gulliver_plan::step::options::PlanOptions;
 use gulliver_plan::time::cost::Beside;
 
 const TIERS: [Beside; 3] = [
@@ -58,17 +59,17 @@ fn no_plan_needs_less_than_the_bound() {
                     Ok(64 * node.ins.len() as u64)
                 };
                 let options =
-                    Options { beside, partials, recompute, scratch: &scratch, ..Options::new(&here) };
-                let outline = Outline::new(graph, &sizes, &options).unwrap();
-                let bound = outline.bound(graph, &sizes, &options).unwrap();
+                    PlanOptions { beside, partials, recompute, scratch: &scratch, ..PlanOptions::new(&here) };
+                let planner = StepPlanner::new(graph, &sizes, &options).unwrap();
+                let bound = planner.bound(graph, &sizes, &options).unwrap();
                 let held: u64 = bound.holders.iter().map(|(_, bytes)| bytes).sum();
                 assert_eq!(held, bound.bytes, "{case}: what has to be there is what is named");
-                let away = outline.all_away(graph, &options).unwrap();
+                let away = all_away(graph, &options).unwrap();
                 let mut least = u64::MAX;
                 for persistent in [Some(&here), away.as_ref()].into_iter().flatten() {
-                    let options = Options { persistent, ..options };
-                    let smallest = outline.smallest(graph, &sizes, &options).unwrap();
-                    let all = outline.plan(graph, &sizes, &options).unwrap().spaces[0].bytes;
+                    let options = PlanOptions { persistent, ..options };
+                    let smallest = planner.smallest(graph, &sizes, &options).unwrap();
+                    let all = planner.plan(graph, &sizes, &options).unwrap().spaces[0].bytes;
                     assert!(bound.bytes <= smallest.min(all), "{case}: {} of {smallest}", bound.bytes);
                     least = least.min(smallest);
                 }
@@ -90,15 +91,15 @@ fn budgets_below_the_bound_are_refused_at_once() {
         rounds.set(rounds.get() + 1);
         std::ops::ControlFlow::Continue(())
     };
-    let options = Options { beside: TIERS[0], observe: &observe, ..Options::new(&here) };
-    let outline = Outline::new(&graph, &sizes, &options).unwrap();
-    let bound = outline.bound(&graph, &sizes, &options).unwrap();
+    let options = PlanOptions { beside: TIERS[0], observe: &observe, ..PlanOptions::new(&here) };
+    let planner = StepPlanner::new(&graph, &sizes, &options).unwrap();
+    let bound = planner.bound(&graph, &sizes, &options).unwrap();
     rounds.set(0);
     for memory in [0, 1, bound.bytes / 2, bound.bytes - 1] {
-        let options = Options { memory: Some(memory), ..options };
+        let options = PlanOptions { memory: Some(memory), ..options };
         for error in [
-            outline.plan(&graph, &sizes, &options).map(drop).unwrap_err(),
-            outline.settle(&graph, &sizes, &options).map(drop).unwrap_err(),
+            planner.plan(&graph, &sizes, &options).map(drop).unwrap_err(),
+            planner.place_weights(&graph, &sizes, &options).map(drop).unwrap_err(),
         ] {
             let PlanError::DoesNotFit { needed, proven, budget, holders } = error else { panic!("{error}") };
             assert_eq!((needed, proven, budget), (bound.bytes, true, memory));
@@ -106,6 +107,6 @@ fn budgets_below_the_bound_are_refused_at_once() {
         }
     }
     assert_eq!(rounds.get(), 0, "nothing was searched");
-    let smallest = outline.smallest(&graph, &sizes, &options).unwrap();
-    assert!(outline.plan(&graph, &sizes, &Options { memory: Some(smallest), ..options }).is_ok());
+    let smallest = planner.smallest(&graph, &sizes, &options).unwrap();
+    assert!(planner.plan(&graph, &sizes, &PlanOptions { memory: Some(smallest), ..options }).is_ok());
 }

@@ -7,13 +7,13 @@ use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
+use gulliver_plan::budget::planner::StepPlanner;
 use gulliver_plan::document::error::PlanError;
 use gulliver_plan::document::ledger::Ledger;
 use gulliver_plan::document::plan::{Choice, Plan};
 use gulliver_plan::document::residence::Persistent;
 use gulliver_plan::document::verify::verify;
-use gulliver_plan::step::make::Options;
-use gulliver_plan::step::outline::Outline;
+use gulliver_plan::step::options::PlanOptions;
 use gulliver_plan::time::cost::Beside;
 use gulliver_plan::time::simulate::simulate;
 
@@ -62,17 +62,17 @@ fn every_budget_from_the_least_up_has_a_verified_plan() {
     for (name, graph, sizes) in models() {
         for (beside, partials) in [(NO_OTHER, 1), (Beside { host: None, disk: None }, 2), (NO_OTHER, 2)] {
             let persistent = Persistent::of(&graph).unwrap();
-            let options = Options { beside, partials, ..Options::new(&persistent) };
-            let outline = Outline::new(&graph, &sizes, &options).unwrap();
-            let all = outline.plan(&graph, &sizes, &options).unwrap();
+            let options = PlanOptions { beside, partials, ..PlanOptions::new(&persistent) };
+            let planner = StepPlanner::new(&graph, &sizes, &options).unwrap();
+            let all = planner.plan(&graph, &sizes, &options).unwrap();
             let whole = all.spaces[0].bytes;
-            let smallest = outline.smallest(&graph, &sizes, &options).unwrap();
+            let smallest = planner.smallest(&graph, &sizes, &options).unwrap();
             assert!(smallest <= whole, "{name}: {smallest} of {whole}");
             for part in 0..=4 {
                 let memory = smallest + (whole - smallest) * part / 4;
-                let options = Options { memory: Some(memory), ..options };
+                let options = PlanOptions { memory: Some(memory), ..options };
                 let plan =
-                    outline.plan(&graph, &sizes, &options).unwrap_or_else(|e| panic!("{name} {part}: {e}"));
+                    planner.plan(&graph, &sizes, &options).unwrap_or_else(|e| panic!("{name} {part}: {e}"));
                 verify(&graph, &plan).unwrap_or_else(|e| panic!("{name} {part}: {e}"));
                 assert!(plan.spaces[0].bytes <= memory);
                 let held: u64 = plan.at_peak().1.iter().map(|b| plan.buffer(*b).bytes).sum();
@@ -80,13 +80,14 @@ fn every_budget_from_the_least_up_has_a_verified_plan() {
                 let (moves, links) = (count(&plan, Choice::Host), Ledger::of(&plan));
                 assert_eq!(moves > 0, links.to_device > 0, "{name} {part}: {links:?}");
                 assert!(beside != NO_OTHER || moves == 0, "{name} {part}");
-                let bound = outline.sizes(&graph, &sizes, &options).unwrap();
-                let timing = simulate(&plan, |id| outline.seconds(&bound, id.index()), &options.links);
+                let bound = planner.outline.sizes(&graph, &sizes, &options).unwrap();
+                let timing =
+                    simulate(&plan, |id| planner.outline.seconds(&bound, id.index()), &options.links);
                 let again = count(&plan, Choice::Recompute) > 0;
                 assert_eq!(again, timing.again > 0.0, "{name} {part}: {timing:?}");
             }
-            let options = Options { memory: Some(smallest / 2), ..options };
-            match outline.plan(&graph, &sizes, &options) {
+            let options = PlanOptions { memory: Some(smallest / 2), ..options };
+            match planner.plan(&graph, &sizes, &options) {
                 Err(PlanError::DoesNotFit { needed, budget, .. }) => assert!(needed > budget),
                 other => panic!("{name}: {:?}", other.map(|p| p.spaces)),
             }
@@ -103,22 +104,22 @@ fn weights_and_states_leave_the_device_when_they_must() {
             Beside { host: Some(100_000), disk: Some(1 << 30) },
         ] {
             let here = Persistent::of(&graph).unwrap();
-            let options = Options { beside, ..Options::new(&here) };
-            let outline = Outline::new(&graph, &sizes, &options).unwrap();
-            let mut budget = outline.plan(&graph, &sizes, &options).unwrap().spaces[0].bytes;
+            let options = PlanOptions { beside, ..PlanOptions::new(&here) };
+            let planner = StepPlanner::new(&graph, &sizes, &options).unwrap();
+            let mut budget = planner.plan(&graph, &sizes, &options).unwrap().spaces[0].bytes;
             let mut fitted = 0;
             for _ in 0..3 {
                 budget = budget * 2 / 3;
-                let options = Options { memory: Some(budget), ..options };
-                let persistent = match outline.settle(&graph, &sizes, &options) {
+                let options = PlanOptions { memory: Some(budget), ..options };
+                let persistent = match planner.place_weights(&graph, &sizes, &options) {
                     Ok(persistent) => persistent,
                     Err(PlanError::DoesNotFit { .. }) => break,
                     Err(e) => panic!("{name}: {e}"),
                 };
                 fitted += 1;
-                let options = Options { persistent: &persistent, ..options };
+                let options = PlanOptions { persistent: &persistent, ..options };
                 let plan =
-                    outline.plan(&graph, &sizes, &options).unwrap_or_else(|e| panic!("{name} {budget}: {e}"));
+                    planner.plan(&graph, &sizes, &options).unwrap_or_else(|e| panic!("{name} {budget}: {e}"));
                 verify(&graph, &plan).unwrap_or_else(|e| panic!("{name} {budget}: {e}"));
                 assert!(plan.spaces[0].bytes <= budget);
             }

@@ -8,6 +8,7 @@ use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::op::Op;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
+use gulliver_plan::budget::planner::StepPlanner;
 use gulliver_plan::devices::collectives::take_turns;
 use gulliver_plan::devices::replicate::replica;
 use gulliver_plan::document::collectives::held_here;
@@ -17,8 +18,7 @@ use gulliver_plan::document::residence::Persistent;
 use gulliver_plan::document::timeline::{bars, trace};
 use gulliver_plan::document::topology::{Device, Topology, Wiring};
 use gulliver_plan::document::verify::verify;
-use gulliver_plan::step::make::Options;
-use gulliver_plan::step::outline::Outline;
+use gulliver_plan::step::options::PlanOptions;
 use gulliver_plan::time::cost::Rates;
 use gulliver_plan::time::simulate::{RankPlan, Together, Uneven, over_links, simulate, together};
 
@@ -76,11 +76,12 @@ fn planned(rank: u32, ranks: u32, links: Links, memory: Option<u64>) -> Planned 
     }
     let persistent = Persistent::of(&graph).unwrap();
     let rates = Rates { flops: 5e9, bytes: 5e9, call: 1e-6 };
-    let options = Options { links, memory, rates, ..Options::new(&persistent) };
-    let outline = Outline::new(&graph, &sizes(), &options).unwrap();
-    let plan = outline.plan(&graph, &sizes(), &options).unwrap();
-    let bound = outline.sizes(&graph, &sizes(), &options).unwrap();
-    let seconds = (0..graph.nodes.len()).map(|node| outline.seconds_over(&graph, &bound, &links, node));
+    let options = PlanOptions { links, memory, rates, ..PlanOptions::new(&persistent) };
+    let planner = StepPlanner::new(&graph, &sizes(), &options).unwrap();
+    let plan = planner.plan(&graph, &sizes(), &options).unwrap();
+    let bound = planner.outline.sizes(&graph, &sizes(), &options).unwrap();
+    let seconds =
+        (0..graph.nodes.len()).map(|node| planner.outline.seconds_over(&graph, &bound, &links, node));
     let seconds = seconds.collect();
     Planned { graph, plan, seconds }
 }
@@ -322,14 +323,14 @@ fn a_budget_leaves_collectives_beside_the_computation() {
 fn one_device_alone_takes_as_long_as_it_is_simulated_to() {
     let graph = graph();
     let persistent = Persistent::of(&graph).unwrap();
-    let free = Options::new(&persistent);
-    let outline = Outline::new(&graph, &sizes(), &free).unwrap();
-    let whole = outline.plan(&graph, &sizes(), &free).unwrap().spaces[0].bytes;
+    let free = PlanOptions::new(&persistent);
+    let planner = StepPlanner::new(&graph, &sizes(), &free).unwrap();
+    let whole = planner.plan(&graph, &sizes(), &free).unwrap().spaces[0].bytes;
     for percent in [100, 60, 45] {
-        let options = Options { memory: Some(whole * percent / 100), recompute: false, ..free };
-        let plan = outline.plan(&graph, &sizes(), &options).unwrap();
-        let bound = outline.sizes(&graph, &sizes(), &options).unwrap();
-        let seconds = |id: NodeId| outline.seconds(&bound, id.index());
+        let options = PlanOptions { memory: Some(whole * percent / 100), recompute: false, ..free };
+        let plan = planner.plan(&graph, &sizes(), &options).unwrap();
+        let bound = planner.outline.sizes(&graph, &sizes(), &options).unwrap();
+        let seconds = |id: NodeId| planner.outline.seconds(&bound, id.index());
         let alone = simulate(&plan, seconds, &options.links);
         let rank = RankPlan {
             graph: &graph,

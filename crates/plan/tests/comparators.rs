@@ -6,19 +6,20 @@ use gulliver_graph::build::Builder;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, GraphError, GraphOutput, Value};
 use gulliver_graph::model::param::ParamValue;
-use gulliver_graph::model::{Built, Model, classified, images, logits, model};
+use gulliver_graph::model::{Architecture, Built, classified, images, logits, model};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
 use gulliver_graph::windows::ConvOptions;
-use gulliver_plan::budget::base::{Base, Choices};
+use gulliver_plan::budget::choices::Choices;
+use gulliver_plan::budget::planner::StepPlanner;
 use gulliver_plan::comparator::paging::{self, Eviction};
 use gulliver_plan::comparator::{Case, dtr, mimose, static_greedy, sublinear};
 use gulliver_plan::document::error::PlanError;
 use gulliver_plan::document::plan::{Plan, Tier};
 use gulliver_plan::document::residence::Persistent;
 use gulliver_plan::document::verify::verify;
-use gulliver_plan::step::make::Options;
-use gulliver_plan::step::outline::Outline;
+use gulliver_plan::step::base::Base;
+use gulliver_plan::step::options::PlanOptions;
 use gulliver_plan::time::cost::Beside;
 use gulliver_plan::time::simulate::{Timing, simulate};
 
@@ -61,7 +62,7 @@ impl UNet {
     }
 }
 
-impl Model for UNet {
+impl Architecture for UNet {
     fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
         let x = self.build(g)?;
         classified(g, x, false)
@@ -72,7 +73,7 @@ impl Model for UNet {
     }
 }
 
-fn train(model: &dyn Model) -> Graph {
+fn train(model: &dyn Architecture) -> Graph {
     training_graph(model, &[Optimizer::new("adam", &[]).unwrap()], None).unwrap()
 }
 
@@ -101,14 +102,14 @@ const NO_OTHER: Beside = Beside { host: Some(0), disk: None };
 
 struct Setting<'a> {
     graph: &'a Graph,
-    outline: &'a Outline,
-    options: Options<'a>,
+    planner: &'a StepPlanner,
+    options: PlanOptions<'a>,
 }
 
 impl Setting<'_> {
-    fn timing(&self, sizes: &Bindings, plan: &Plan, options: &Options) -> Timing {
-        let s = self.outline.sizes(self.graph, sizes, options).unwrap();
-        simulate(plan, |id| self.outline.seconds(&s, id.index()), &options.links)
+    fn timing(&self, sizes: &Bindings, plan: &Plan, options: &PlanOptions) -> Timing {
+        let s = self.planner.outline.sizes(self.graph, sizes, options).unwrap();
+        simulate(plan, |id| self.planner.outline.seconds(&s, id.index()), &options.links)
     }
 
     /// The plan of choices made for one size, for another.
@@ -118,11 +119,11 @@ impl Setting<'_> {
         sizes: &Bindings,
         choose: impl Fn(&Case, &Choices) -> Option<Choices>,
     ) -> Option<Plan> {
-        let (graph, outline, options) = (self.graph, self.outline, &self.options);
-        let made_for = outline.sizes(graph, made_for, options).unwrap();
+        let (graph, planner, options) = (self.graph, self.planner, &self.options);
+        let made_for = planner.outline.sizes(graph, made_for, options).unwrap();
         let mut found = true;
-        let plan = outline.plan_with(graph, sizes, options, |base, start| {
-            let case = Case::new(outline, base, &made_for);
+        let plan = planner.plan_with(graph, sizes, options, |base, start| {
+            let case = Case::new(&planner.outline, base, &made_for);
             let mut choices = choose(&case, &start).unwrap_or_else(|| {
                 found = false;
                 start
@@ -139,18 +140,18 @@ fn no_other_that_fits_computes_less_again() {
     let mut worse = Vec::new();
     for (name, graph, all) in models() {
         let persistent = Persistent::of(&graph).unwrap();
-        let options = Options { beside: NO_OTHER, ..Options::new(&persistent) };
-        let outline = Outline::new(&graph, &all[0], &options).unwrap();
-        let setting = Setting { graph: &graph, outline: &outline, options };
+        let options = PlanOptions { beside: NO_OTHER, ..PlanOptions::new(&persistent) };
+        let planner = StepPlanner::new(&graph, &all[0], &options).unwrap();
+        let setting = Setting { graph: &graph, planner: &planner, options };
         let state = persistent.ends[0];
-        let moving = outline.plan(&graph, &all[0], &options).unwrap().spaces[0].bytes - state;
+        let moving = planner.plan(&graph, &all[0], &options).unwrap().spaces[0].bytes - state;
         println!("{name}: {state} of weights and states, {moving} beyond; seconds again in % of the step");
         println!("  sizes  share |   ours | sqrt(L) segments  layers  static    dtr");
         for (s, sizes) in all.iter().enumerate() {
             for share in SHARES {
                 let budget = state + moving / 100 * share;
-                let limited = Options { memory: Some(budget), ..options };
-                let ours = match outline.plan(&graph, sizes, &limited) {
+                let limited = PlanOptions { memory: Some(budget), ..options };
+                let ours = match planner.plan(&graph, sizes, &limited) {
                     Ok(plan) => Some(plan),
                     Err(PlanError::DoesNotFit { .. }) => None,
                     Err(e) => panic!("{name}: {e}"),
@@ -162,10 +163,10 @@ fn no_other_that_fits_computes_less_again() {
                     setting.with(sizes, sizes, |case, start| Some(mimose::choose(case, start, budget))),
                     setting
                         .with(largest, sizes, |case, start| Some(static_greedy::choose(case, start, budget))),
-                    outline
+                    planner
                         .plan_script(&graph, sizes, &options, |base| {
-                            let s = outline.sizes(&graph, sizes, &options).unwrap();
-                            dtr::script(&Case::new(&outline, base, &s), budget)
+                            let s = planner.outline.sizes(&graph, sizes, &options).unwrap();
+                            dtr::script(&Case::new(&planner.outline, base, &s), budget)
                         })
                         .unwrap(),
                 ];
@@ -198,26 +199,27 @@ fn paging_moves_more_and_takes_longer() {
     for (name, graph, all) in models() {
         let sizes = &all[0];
         let here = Persistent::of(&graph).unwrap();
-        let free = Options::new(&here);
-        let outline = Outline::new(&graph, sizes, &free).unwrap();
-        let whole = outline.plan(&graph, sizes, &free).unwrap().spaces[0].bytes;
+        let free = PlanOptions::new(&here);
+        let planner = StepPlanner::new(&graph, sizes, &free).unwrap();
+        let whole = planner.plan(&graph, sizes, &free).unwrap().spaces[0].bytes;
         println!("{name}: share, bytes to and from the device and milliseconds: ours, paged");
         for share in SHARES {
             let budget = whole / 100 * share;
             let paged = Persistent::with(&graph, |_| Tier::Host).unwrap();
-            let options = Options { persistent: &paged, ..free };
-            let setting = Setting { graph: &graph, outline: &outline, options };
-            let s = outline.sizes(&graph, sizes, &options).unwrap();
-            let write =
-                |base: &Base| paging::script(&Case::new(&outline, base, &s), budget, Eviction::CleanDropped);
-            let Some(plan) = outline.plan_script(&graph, sizes, &options, write).unwrap() else { continue };
+            let options = PlanOptions { persistent: &paged, ..free };
+            let setting = Setting { graph: &graph, planner: &planner, options };
+            let s = planner.outline.sizes(&graph, sizes, &options).unwrap();
+            let write = |base: &Base| {
+                paging::script(&Case::new(&planner.outline, base, &s), budget, Eviction::CleanDropped)
+            };
+            let Some(plan) = planner.plan_script(&graph, sizes, &options, write).unwrap() else { continue };
             verify(&graph, &plan).unwrap_or_else(|e| panic!("{name} {share}: {e}"));
             let theirs = setting.timing(sizes, &plan, &options);
             let alone: f64 = theirs.busy.iter().sum();
-            let options = Options { memory: Some(budget), ..free };
-            let settled = outline.settle(&graph, sizes, &options).unwrap();
-            let options = Options { persistent: &settled, ..options };
-            let plan = outline.plan(&graph, sizes, &options).unwrap();
+            let options = PlanOptions { memory: Some(budget), ..free };
+            let settled = planner.place_weights(&graph, sizes, &options).unwrap();
+            let options = PlanOptions { persistent: &settled, ..options };
+            let plan = planner.plan(&graph, sizes, &options).unwrap();
             verify(&graph, &plan).unwrap_or_else(|e| panic!("{name} {share}: {e}"));
             let ours = setting.timing(sizes, &plan, &options);
             println!(

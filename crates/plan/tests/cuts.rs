@@ -15,8 +15,8 @@ use gulliver_graph::windows::ConvOptions;
 use gulliver_plan::devices::cut::comparator::{
     Rule, by_rule, data, equal_chop, exhaustive, filter, hybrid, largest_first,
 };
-use gulliver_plan::devices::cut::{Bound, CutError, Devices, Level, Objective, Options, Unit};
-use gulliver_plan::devices::cut::{bytes, cut, levels_of, searched, worthwhile};
+use gulliver_plan::devices::cut::{Bound, Devices, Level, Objective, Options, Unit};
+use gulliver_plan::devices::cut::{bytes, cut, levels_of, searched, thrifty, worthwhile};
 use gulliver_plan::document::topology::{Device, Topology, Wiring};
 use gulliver_plan::time::cost::Rates;
 
@@ -230,8 +230,8 @@ fn devices_need_not_be_alike() {
     let found = searched(&bound, &uneven(vec![roomy, tight])).unwrap();
     assert!(found.memory[1] <= free[0] / 2 && found.memory[0] <= 2 * free[0], "{:?}", found.memory);
     let nothing = Unit { memory: Some(1000), ..fast };
-    let refused = searched(&bound, &uneven(vec![roomy, nothing])).unwrap_err();
-    assert!(matches!(refused, CutError::Memory { device: 1, .. }), "{refused}");
+    let found = searched(&bound, &uneven(vec![roomy, nothing])).unwrap();
+    assert!(found.beyond > 0 && found.memory[1] == found.beyond + 1000, "{:?}", found.memory);
 }
 
 fn of(units: &[Unit]) -> Options {
@@ -262,28 +262,35 @@ fn slow_links_carry_less() {
 }
 
 #[test]
-fn memory_is_a_limit() {
+fn cuts_fit_into_memory_if_they_can() {
     let graph = trained("mlp", &[]);
     let sizes = Bindings::new().with("batch", 4096);
     let levels = [Level::even(4, 1e9)];
-    let limited = |memory| {
-        let units = vec![Unit { memory, ..Unit::default() }];
-        cut(&graph, &sizes, &levels, &Options { units, ..Options::default() })
+    let limited = |memory, spill| {
+        let units = vec![Unit { memory, spill, ..Unit::default() }];
+        cut(&graph, &sizes, &levels, &Options { units, ..Options::default() }).unwrap()
     };
-    let free = limited(None).unwrap();
-    let refused = limited(Some(1)).unwrap_err();
-    assert!(refused.to_string().contains("the least that device"), "{refused}");
-    let CutError::Memory { needed, .. } = refused else { panic!("{refused}") };
-    let most = free.memory.iter().copied().max().unwrap();
-    assert!(needed < most);
-    for limit in [most, (most + needed) / 2, needed] {
-        let found = limited(Some(limit)).unwrap();
-        assert!(found.memory.iter().all(|m| *m <= limit), "{limit}: {:?}", found.memory);
+    let free = limited(None, f64::INFINITY);
+    let most = |memory: &[u64]| memory.iter().copied().max().unwrap();
+    let (all, least) = (most(&free.memory), most(&limited(Some(1), f64::INFINITY).memory));
+    assert!(least < all);
+    for limit in [all, (all + least) / 2, least] {
+        let found = limited(Some(limit), f64::INFINITY);
+        assert!(found.beyond == 0 && most(&found.memory) <= limit, "{limit}: {:?}", found.memory);
         assert!(
             found.seconds >= free.seconds * 0.999,
             "{} within {limit}, free {}",
             found.seconds,
             free.seconds
         );
+        // The faster bytes beyond memory are swapped, the less is done to avoid them.
+        let costs = [1e-6, 1e-9, 1e-12].map(|spill| limited(Some(limit), spill));
+        for cheaper in costs.windows(2) {
+            assert!(cheaper[0].seconds >= cheaper[1].seconds && cheaper[0].beyond <= cheaper[1].beyond);
+        }
+        assert!(costs[2].seconds <= free.seconds * 1.001, "{} {}", costs[2].seconds, free.seconds);
     }
+    let units = vec![Unit { memory: Some(least / 2), ..Unit::default() }; 4];
+    let tried = thrifty(&graph, &sizes, &Devices { units, ..Devices::new(4) }).unwrap();
+    assert!(tried.len() > 2, "cuts that hold less and less, and two by rule");
 }

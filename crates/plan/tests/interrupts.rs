@@ -6,10 +6,10 @@ use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
+use gulliver_plan::budget::planner::StepPlanner;
 use gulliver_plan::document::error::PlanError;
 use gulliver_plan::document::residence::Persistent;
-use gulliver_plan::step::make::Options;
-use gulliver_plan::step::outline::Outline;
+use gulliver_plan::step::options::PlanOptions;
 use gulliver_plan::step::progress::{Activity, Progress};
 use std::cell::{Cell, RefCell};
 use std::ops::ControlFlow;
@@ -20,14 +20,14 @@ fn mlp() -> Graph {
     training_graph(model.as_ref(), &[Optimizer::new("sgd", &[]).unwrap()], None).unwrap()
 }
 
-/// All that is done under a budget: an outline, where weights are, a plan, and plans for smaller inputs.
-fn all(graph: &Graph, sizes: &Bindings, options: &Options) -> Result<u64, PlanError> {
-    let mut outline = Outline::new(graph, sizes, options)?;
-    let persistent = outline.settle(graph, sizes, options)?;
-    let options = Options { persistent: &persistent, ..*options };
-    let plan = outline.plan(graph, sizes, &options)?;
-    outline.learn(graph, sizes, &options)?;
-    outline.smallest(graph, sizes, &options)?;
+/// All that is done under a budget: an planner, where weights are, a plan, and plans for smaller inputs.
+fn all(graph: &Graph, sizes: &Bindings, options: &PlanOptions) -> Result<u64, PlanError> {
+    let mut planner = StepPlanner::new(graph, sizes, options)?;
+    let persistent = planner.place_weights(graph, sizes, options)?;
+    let options = PlanOptions { persistent: &persistent, ..*options };
+    let plan = planner.plan(graph, sizes, &options)?;
+    planner.learn(graph, sizes, &options)?;
+    planner.smallest(graph, sizes, &options)?;
     Ok(plan.spaces[0].bytes)
 }
 
@@ -35,16 +35,16 @@ fn all(graph: &Graph, sizes: &Bindings, options: &Options) -> Result<u64, PlanEr
 fn a_stop_at_any_call_is_an_interruption() {
     let (graph, sizes) = (mlp(), Bindings::new().with("batch", 32));
     let here = Persistent::of(&graph).unwrap();
-    let free = Options::new(&here);
-    let whole = Outline::new(&graph, &sizes, &free).unwrap().resident(&graph, &sizes, &free).unwrap();
-    let limited = Options { memory: Some(whole / 5 * 4), ..free };
+    let free = PlanOptions::new(&here);
+    let whole = StepPlanner::new(&graph, &sizes, &free).unwrap().resident(&graph, &sizes, &free).unwrap();
+    let limited = PlanOptions { memory: Some(whole / 5 * 4), ..free };
 
     let seen: RefCell<Vec<Progress>> = RefCell::new(Vec::new());
     let observe = |progress| {
         seen.borrow_mut().push(progress);
         ControlFlow::Continue(())
     };
-    let bytes = all(&graph, &sizes, &Options { observe: &observe, ..limited }).unwrap();
+    let bytes = all(&graph, &sizes, &PlanOptions { observe: &observe, ..limited }).unwrap();
     assert_eq!(all(&graph, &sizes, &limited).unwrap(), bytes, "what is seen changes nothing");
     let seen = seen.into_inner();
     assert!(
@@ -66,7 +66,7 @@ fn a_stop_at_any_call_is_an_interruption() {
             calls.set(calls.get() + 1);
             if calls.get() == at + 1 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        let stopped = all(&graph, &sizes, &Options { observe: &observe, ..limited });
+        let stopped = all(&graph, &sizes, &PlanOptions { observe: &observe, ..limited });
         assert_eq!(stopped, Err(PlanError::Interrupted), "call {at} of {}: {:?}", seen.len(), seen[at]);
         assert_eq!(calls.get(), at + 1, "nothing is done after the stop");
         at += 1 + at / 2;

@@ -11,11 +11,12 @@ use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
-use gulliver_plan::budget::base::{Base, Choices};
+use gulliver_plan::budget::choices::Choices;
+use gulliver_plan::budget::planner::StepPlanner;
 use gulliver_plan::comparator::Case;
 use gulliver_plan::document::residence::Persistent;
-use gulliver_plan::step::make::Options;
-use gulliver_plan::step::outline::Outline;
+use gulliver_plan::step::base::Base;
+use gulliver_plan::step::options::PlanOptions;
 use gulliver_plan::time::cost::Beside;
 
 fn graph(name: &str, settings: &[(&str, i64)]) -> Graph {
@@ -28,20 +29,20 @@ fn graph(name: &str, settings: &[(&str, i64)]) -> Graph {
 /// The plan of what is chosen for a target of bytes in use, however many more it takes to lay it out.
 fn chosen(
     graph: &Graph,
-    outline: &Outline,
+    planner: &StepPlanner,
     sizes: &Bindings,
-    options: &Options,
+    options: &PlanOptions,
     target: u64,
 ) -> Option<(u64, u64)> {
-    let bound = outline.sizes(graph, sizes, options).unwrap();
+    let bound = planner.outline.sizes(graph, sizes, options).unwrap();
     let mut found = false;
     let choose = |base: &Base, start: Choices| {
-        let case = Case::new(outline, base, &bound);
+        let case = Case::new(&planner.outline, base, &bound);
         let chosen = recompute(&case, &start, target, false);
         found = chosen.is_ok();
-        chosen.map_or(start, |chosen| chosen.known.choices)
+        chosen.map_or(start, |chosen| chosen.rewritten.choices)
     };
-    let plan = outline.plan_with(graph, sizes, options, choose).unwrap();
+    let plan = planner.plan_with(graph, sizes, options, choose).unwrap();
     found.then(|| (plan.spaces[0].bytes, plan.spaces[0].live))
 }
 
@@ -61,13 +62,13 @@ fn little_is_lost_when_memory_is_short() {
     for (name, graph, sizes) in models {
         let persistent = Persistent::of(&graph).unwrap();
         let beside = Beside { host: Some(0), disk: None };
-        let free = Options { beside, ..Options::new(&persistent) };
-        let outline = Outline::new(&graph, &sizes, &free).unwrap();
+        let free = PlanOptions { beside, ..PlanOptions::new(&persistent) };
+        let planner = StepPlanner::new(&graph, &sizes, &free).unwrap();
         let state = persistent.ends[0];
-        let whole = outline.plan(&graph, &sizes, &free).unwrap().spaces[0].live;
+        let whole = planner.plan(&graph, &sizes, &free).unwrap().spaces[0].live;
         for share in [90, 80, 70, 60, 50, 40, 30, 25, 20, 15] {
             let target = state + (whole - state) / 100 * share;
-            let Some((bytes, live)) = chosen(&graph, &outline, &sizes, &free, target) else { break };
+            let Some((bytes, live)) = chosen(&graph, &planner, &sizes, &free, target) else { break };
             let loss = 100.0 * (bytes - live) as f64 / (live - state) as f64;
             println!("{name:<9} {share:>3} % {loss:6.2} % lost");
             losses.push(loss);

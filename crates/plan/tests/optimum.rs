@@ -10,6 +10,7 @@ mod small_graphs;
 use good_lp::{Expression, ProblemVariables, ResolutionError, Solution, SolverModel, microlp, variable};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Init};
+use gulliver_plan::budget::choices::Choices;
 use gulliver_plan::comparator::Case;
 use gulliver_plan::document::plan::Tier;
 use small_graphs::choice::recompute;
@@ -166,7 +167,7 @@ fn what_is_computed_again_is_close_to_the_least_possible() {
         let case = Case::new(&outlined.outline, &base, &outlined.sizes);
         let problem = Problem::new(&case);
         let small = Small::new(&problem);
-        let start = base.keep(vec![Tier::Device; base.script.versions.len()]);
+        let start = Choices::keep(&base, vec![Tier::Device; base.script.versions.len()]);
         let whole = case.outcome(base.script).peak;
         println!(
             "{name}: {} acts, {} beyond weights; microseconds again: ours, least",
@@ -188,7 +189,7 @@ fn what_is_computed_again_is_close_to_the_least_possible() {
             // The best path does not lay its bytes out, so neither do we.
             let within = |target| {
                 let chosen = recompute(&case, &start, target, true).ok()?;
-                let outcome = case.outcome(&chosen.known.script);
+                let outcome = case.outcome(&chosen.rewritten.script);
                 assert!(outcome.peak <= target, "{name}");
                 Some(outcome.again)
             };

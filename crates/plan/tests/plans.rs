@@ -10,13 +10,13 @@ use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::role::OutputRole;
 use gulliver_graph::training::{Clip, training_graph};
+use gulliver_plan::budget::planner::StepPlanner;
 use gulliver_plan::document::error::PlanError;
 use gulliver_plan::document::plan::{Act, Plan, Step};
 use gulliver_plan::document::residence::Persistent;
 use gulliver_plan::document::verify::verify;
-use gulliver_plan::step::make::{Options, make};
+use gulliver_plan::step::options::PlanOptions;
 use gulliver_plan::step::order::{RULES, Rule};
-use gulliver_plan::step::outline::Outline;
 use gulliver_plan::time::cost::Beside;
 
 /// Small models of every kind of graph: plain, with views of weights, residual with running statistics, attention, recurrent,
@@ -50,13 +50,17 @@ fn graphs() -> Vec<(&'static str, Graph, Bindings)> {
     rows.into_iter().map(build).collect()
 }
 
+fn make(graph: &Graph, sizes: &Bindings, options: &PlanOptions) -> Result<Plan, PlanError> {
+    StepPlanner::new(graph, sizes, options)?.plan(graph, sizes, options)
+}
+
 fn plan(graph: &Graph, sizes: &Bindings, partials: u32, memory: Option<u64>) -> Result<Plan, PlanError> {
     let persistent = Persistent::of(graph).unwrap();
     // Scratch of an odd size on every third node.
     let scratch = |_: &Graph, node: &gulliver_graph::graph::Node, _: &Bindings| {
         Ok(if node.outs[0].0.is_multiple_of(3) { 100 } else { 0 })
     };
-    make(graph, sizes, &Options { partials, memory, scratch: &scratch, ..Options::new(&persistent) })
+    make(graph, sizes, &PlanOptions { partials, memory, scratch: &scratch, ..PlanOptions::new(&persistent) })
 }
 
 #[test]
@@ -94,14 +98,14 @@ fn the_chosen_order_needs_no_more_and_the_layout_loses_little() {
         let graph = training_graph(model(name, &[]).unwrap().as_ref(), &[optimizer], None).unwrap();
         let persistent = Persistent::of(&graph).unwrap();
         let sizes = Bindings::new().with("batch", batch).with("length", length);
-        let options = Options::new(&persistent);
+        let options = PlanOptions::new(&persistent);
         let mut arenas = Vec::new();
         for rule in RULES.map(Some).into_iter().chain([None]) {
-            let outline = match rule {
-                Some(rule) => Outline::with_rule(&graph, &sizes, &options, rule).unwrap(),
-                None => Outline::new(&graph, &sizes, &options).unwrap(),
+            let planner = match rule {
+                Some(rule) => StepPlanner::with_rule(&graph, &sizes, &options, rule).unwrap(),
+                None => StepPlanner::new(&graph, &sizes, &options).unwrap(),
             };
-            let plan = outline.plan(&graph, &sizes, &options).unwrap();
+            let plan = planner.plan(&graph, &sizes, &options).unwrap();
             verify(&graph, &plan).unwrap_or_else(|e| panic!("{name}, {rule:?}: {e}"));
             let device = &plan.spaces[0];
             let moving = (device.live - plan.persistent_bytes()) as f64 / f64::from(1 << 20);
@@ -127,12 +131,12 @@ fn the_chosen_order_needs_no_more_and_the_layout_loses_little() {
 fn an_outline_serves_every_size() {
     for (name, graph, sizes) in graphs() {
         let persistent = Persistent::of(&graph).unwrap();
-        let options = Options { partials: 2, ..Options::new(&persistent) };
+        let options = PlanOptions { partials: 2, ..PlanOptions::new(&persistent) };
         for rule in RULES {
-            let outline = Outline::with_rule(&graph, &sizes, &options, rule).unwrap();
+            let planner = StepPlanner::with_rule(&graph, &sizes, &options, rule).unwrap();
             for (batch, length) in [(2, 1), (4, 7), (40, 6)] {
                 let sizes = Bindings::new().with("batch", batch).with("length", length);
-                let plan = outline.plan(&graph, &sizes, &options).unwrap();
+                let plan = planner.plan(&graph, &sizes, &options).unwrap();
                 verify(&graph, &plan).unwrap_or_else(|e| panic!("{name}, {rule:?}, {sizes:?}: {e}"));
             }
         }
@@ -156,11 +160,11 @@ fn partials_need_less_memory() {
 fn budgets_are_hard_and_errors_name_the_holders() {
     let (_, graph, sizes) = graphs().remove(1);
     let persistent = Persistent::of(&graph).unwrap();
-    let free = Options::new(&persistent);
+    let free = PlanOptions::new(&persistent);
     let needed = make(&graph, &sizes, &free).unwrap().spaces[0].bytes;
-    assert!(make(&graph, &sizes, &Options { memory: Some(needed), ..free }).is_ok());
+    assert!(make(&graph, &sizes, &PlanOptions { memory: Some(needed), ..free }).is_ok());
     let beside = Beside { host: Some(0), disk: None };
-    let short = Options { memory: Some(needed - 1), recompute: false, beside, ..free };
+    let short = PlanOptions { memory: Some(needed - 1), recompute: false, beside, ..free };
     let error = make(&graph, &sizes, &short).unwrap_err();
     let PlanError::DoesNotFit { needed: n, holders, .. } = &error else { panic!("{error}") };
     assert!(*n == needed && holders.0.len() == 3, "{error}");

@@ -8,16 +8,16 @@ use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
-use gulliver_plan::budget::base::Base;
+use gulliver_plan::budget::planner::StepPlanner;
 use gulliver_plan::comparator::Case;
 use gulliver_plan::comparator::paging::{self, Eviction};
 use gulliver_plan::document::ledger::Ledger;
 use gulliver_plan::document::plan::{Act, Plan, Stream, Tier};
 use gulliver_plan::document::residence::Persistent;
 use gulliver_plan::document::verify::verify;
-use gulliver_plan::step::make::Options;
+use gulliver_plan::step::base::Base;
+use gulliver_plan::step::options::PlanOptions;
 use gulliver_plan::step::order::Rule;
-use gulliver_plan::step::outline::Outline;
 
 /// Bytes of weights into and out of the device.
 fn weight_traffic(graph: &Graph, plan: &Plan) -> [u64; 2] {
@@ -52,10 +52,10 @@ fn weights_of_deep_models_cross_as_seldom() {
         graph.weights().map(|(v, _)| graph.ty(v).bytes().bind(&Bindings::new()).unwrap() as u64).sum();
     let sizes = Bindings::new().with("batch", 8).with("length", 16);
     let away = Persistent::with(&graph, |_| Tier::Host).unwrap();
-    let options = Options { partials, grouped: true, memory: Some(all / 2), ..Options::new(&away) };
-    let outline = Outline::new(&graph, &sizes, &options).unwrap();
-    assert!(outline.is_long());
-    let plan = outline.plan(&graph, &sizes, &options).unwrap();
+    let options = PlanOptions { partials, grouped: true, memory: Some(all / 2), ..PlanOptions::new(&away) };
+    let planner = StepPlanner::new(&graph, &sizes, &options).unwrap();
+    assert!(planner.is_long());
+    let plan = planner.plan(&graph, &sizes, &options).unwrap();
     verify(&graph, &plan).unwrap();
     assert!(plan.spaces[0].bytes <= all / 2);
     let [fetched, stored] = weight_traffic(&graph, &plan);
@@ -73,24 +73,25 @@ fn weights_cross_three_times_however_many_partials() {
     for partials in [1u32, 2, 4] {
         let sizes = Bindings::new().with("batch", 8).with("length", 16);
         let away = Persistent::with(&graph, |_| Tier::Host).unwrap();
-        let free = Options { partials, grouped: partials > 1, ..Options::new(&away) };
-        let outline = Outline::new(&graph, &sizes, &free).unwrap();
-        assert!(partials == 1 || outline.rule == Rule::Grouped);
-        let least = outline.smallest(&graph, &sizes, &free).unwrap();
-        let options = Options { memory: Some(least + all / 2), ..free };
-        let plan = outline.plan(&graph, &sizes, &options).unwrap();
+        let free = PlanOptions { partials, grouped: partials > 1, ..PlanOptions::new(&away) };
+        let planner = StepPlanner::new(&graph, &sizes, &free).unwrap();
+        assert!(partials == 1 || planner.outline.rule == Rule::Grouped);
+        let least = planner.smallest(&graph, &sizes, &free).unwrap();
+        let options = PlanOptions { memory: Some(least + all / 2), ..free };
+        let plan = planner.plan(&graph, &sizes, &options).unwrap();
         verify(&graph, &plan).unwrap();
         let [fetched, stored] = weight_traffic(&graph, &plan);
         assert!(fetched <= 2 * all + more && stored == all, "{partials}: {fetched} {stored} of {all}");
 
         // Partials one after the other and all updates last, as frameworks do.
-        let ordinary = Options { grouped: false, ..free };
-        let outline = Outline::with_rule(&graph, &sizes, &ordinary, Rule::Plain).unwrap();
-        let bound = outline.sizes(&graph, &sizes, &ordinary).unwrap();
+        let ordinary = PlanOptions { grouped: false, ..free };
+        let planner = StepPlanner::with_rule(&graph, &sizes, &ordinary, Rule::Plain).unwrap();
+        let bound = planner.outline.sizes(&graph, &sizes, &ordinary).unwrap();
         let budget = least + all / 2;
         let [dropped, written] = [Eviction::CleanDropped, Eviction::AlwaysWritten].map(|eviction| {
-            let write = |base: &Base| paging::script(&Case::new(&outline, base, &bound), budget, eviction);
-            let paged = outline.plan_script(&graph, &sizes, &ordinary, write).unwrap().unwrap();
+            let write =
+                |base: &Base| paging::script(&Case::new(&planner.outline, base, &bound), budget, eviction);
+            let paged = planner.plan_script(&graph, &sizes, &ordinary, write).unwrap().unwrap();
             verify(&graph, &paged).unwrap();
             let moved = Ledger::of(&paged);
             (weight_traffic(&graph, &paged).iter().sum::<u64>(), moved.to_device + moved.to_host)

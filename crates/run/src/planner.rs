@@ -11,17 +11,18 @@ use crate::session::{PlanWatch, SessionOptions, Which};
 use gulliver_graph::dim::BATCH;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Node, NodeId};
-use gulliver_plan::budget::base::Base;
 use gulliver_plan::budget::bound::STATE;
+use gulliver_plan::budget::planner::StepPlanner;
+use gulliver_plan::budget::residences::all_away;
 use gulliver_plan::comparator::Case;
 use gulliver_plan::comparator::paging;
 use gulliver_plan::devices::collectives::take_turns;
 use gulliver_plan::document::error::{Holders, PlanError};
 use gulliver_plan::document::plan::{Plan, Tier};
 use gulliver_plan::document::residence::Persistent;
-use gulliver_plan::step::make::Options;
+use gulliver_plan::step::base::Base;
+use gulliver_plan::step::options::PlanOptions;
 use gulliver_plan::step::order::{Rule, Turn};
-use gulliver_plan::step::outline::Outline;
 use gulliver_plan::time::cost::{Beside, Curves, Rates};
 use gulliver_plan::time::simulate::{Timing, simulate};
 pub(crate) use need::with_slack;
@@ -221,10 +222,10 @@ impl Planner {
             self.unhidden = unhidden;
             let found = self.with(Which::Train, largest, |graph, outline, options| {
                 let persistent = match bare {
-                    true => outline.all_away(graph, options)?.ok_or(PlanError::NoRoom)?,
-                    false => outline.settle(graph, largest, options)?,
+                    true => all_away(graph, options)?.ok_or(PlanError::NoRoom)?,
+                    false => outline.place_weights(graph, largest, options)?,
                 };
-                let options = Options { persistent: &persistent, ..*options };
+                let options = PlanOptions { persistent: &persistent, ..*options };
                 let plan = outline.plan(graph, largest, &options)?;
                 let seconds = timing(graph, outline, &plan, largest, &options)?.seconds;
                 Ok((seconds, persistent))
@@ -249,7 +250,7 @@ impl Planner {
                 Err(e) => return Err(e),
             }
             // Without other tiers there is nothing to weigh; long plans are weighed once.
-            let long = self.outline(Which::Train).is_some_and(Outline::is_long);
+            let long = self.outline(Which::Train).is_some_and(StepPlanner::is_long);
             if !self.elsewhere() || long && best.is_some() {
                 break;
             }
@@ -321,7 +322,7 @@ impl Planner {
     }
 
     /// The outline of a graph, if a plan of it has been made.
-    pub fn outline(&self, which: Which) -> Option<&Outline> {
+    pub fn outline(&self, which: Which) -> Option<&StepPlanner> {
         self.side(which).outline.as_ref()
     }
 
@@ -330,8 +331,8 @@ impl Planner {
         self.turn_to(which, sizes)?;
         if let Some(paged) = self.options.paged {
             return self.with(which, sizes, |graph, outline, options| {
-                let bound = outline.sizes(graph, sizes, options)?;
-                let write = |base: &Base| paging::paged(&Case::new(outline, base, &bound), paged);
+                let bound = outline.outline.sizes(graph, sizes, options)?;
+                let write = |base: &Base| paging::paged(&Case::new(&outline.outline, base, &bound), paged);
                 outline.plan_script(graph, sizes, options, write)?.ok_or(PlanError::NoRoom)
             });
         }
@@ -355,7 +356,7 @@ impl Planner {
     pub fn unlimited(&mut self, which: Which, sizes: &Bindings) -> Result<Plan, PlanError> {
         self.with(which, sizes, |graph, outline, options| {
             let persistent = Persistent::of(graph)?;
-            outline.plan(graph, sizes, &Options { memory: None, persistent: &persistent, ..*options })
+            outline.plan(graph, sizes, &PlanOptions { memory: None, persistent: &persistent, ..*options })
         })
     }
 
@@ -363,8 +364,8 @@ impl Planner {
     pub fn seconds(&mut self, which: Which, sizes: &Bindings) -> Result<Vec<f64>, PlanError> {
         let links = self.options.links;
         self.with(which, sizes, |graph, outline, options| {
-            let bound = outline.sizes(graph, sizes, options)?;
-            let of = |id| outline.seconds_over(graph, &bound, &links, id);
+            let bound = outline.outline.sizes(graph, sizes, options)?;
+            let of = |id| outline.outline.seconds_over(graph, &bound, &links, id);
             Ok((0..graph.nodes.len()).map(of).collect())
         })
     }
@@ -372,16 +373,16 @@ impl Planner {
     /// Seconds of every node by itself while other devices are at rest, if that is known.
     pub fn seconds_alone(&mut self, which: Which, sizes: &Bindings) -> Result<Option<Vec<f64>>, PlanError> {
         self.with(which, sizes, |graph, outline, options| {
-            let bound = outline.sizes(graph, sizes, options)?;
-            Ok((0..graph.nodes.len()).map(|id| outline.seconds_alone(&bound, id)).collect())
+            let bound = outline.outline.sizes(graph, sizes, options)?;
+            Ok((0..graph.nodes.len()).map(|id| outline.outline.seconds_alone(&bound, id)).collect())
         })
     }
 
     /// Of each collective held beside kernels: seconds of its own that the device gives to it, and seconds it takes.
     pub fn seconds_met(&mut self, which: Which, sizes: &Bindings) -> Result<Vec<[f64; 2]>, PlanError> {
         self.with(which, sizes, |graph, outline, options| {
-            let bound = outline.sizes(graph, sizes, options)?;
-            Ok((0..graph.nodes.len()).map(|id| outline.seconds_met(graph, &bound, id)).collect())
+            let bound = outline.outline.sizes(graph, sizes, options)?;
+            Ok((0..graph.nodes.len()).map(|id| outline.outline.seconds_met(graph, &bound, id)).collect())
         })
     }
 
@@ -393,7 +394,7 @@ impl Planner {
     /// Seconds of each kind of node by rates alone, whatever was measured.
     pub fn thought(&mut self, which: Which, sizes: &Bindings) -> Result<Vec<f64>, PlanError> {
         self.with(which, sizes, |graph, outline, options| {
-            Ok(outline.sizes(graph, sizes, &Options { slower: &[], ..*options })?.seconds)
+            Ok(outline.outline.sizes(graph, sizes, &PlanOptions { slower: &[], ..*options })?.seconds)
         })
     }
 
@@ -418,7 +419,7 @@ impl Planner {
         &mut self,
         which: Which,
         sizes: &Bindings,
-        f: impl FnOnce(&Graph, &mut Outline, &Options) -> Result<T, PlanError>,
+        f: impl FnOnce(&Graph, &mut StepPlanner, &PlanOptions) -> Result<T, PlanError>,
     ) -> Result<T, PlanError> {
         self.turn_to(which, sizes)?;
         let Planner { train, evaluate, options: job, persistent, unhidden, grouped, .. } = self;
@@ -432,7 +433,7 @@ impl Planner {
         };
         let observe =
             |progress| job.watch.as_ref().map_or(ControlFlow::Continue(()), |watch| watch.see(progress));
-        let options = Options {
+        let options = PlanOptions {
             partials: side.partials,
             memory: job.memory,
             beside: Beside { host: job.host_memory, disk: job.disk },
@@ -450,8 +451,8 @@ impl Planner {
         };
         let outline = match side.outline.take() {
             Some(outline) => outline,
-            None if job.paged.is_some() => Outline::with_rule(&side.graph, sizes, &options, Rule::Plain)?,
-            None => Outline::new(&side.graph, sizes, &options)?,
+            None if job.paged.is_some() => StepPlanner::with_rule(&side.graph, sizes, &options, Rule::Plain)?,
+            None => StepPlanner::new(&side.graph, sizes, &options)?,
         };
         f(&side.graph, side.outline.insert(outline), &options)
     }
@@ -481,12 +482,12 @@ pub fn evaluated_at_once(batch: usize, partials: usize) -> usize {
 
 fn timing(
     graph: &Graph,
-    outline: &Outline,
+    outline: &StepPlanner,
     plan: &Plan,
     sizes: &Bindings,
-    options: &Options,
+    options: &PlanOptions,
 ) -> Result<Timing, PlanError> {
-    let bound = outline.sizes(graph, sizes, options)?;
-    let seconds = |id: NodeId| outline.seconds_over(graph, &bound, &options.links, id.index());
+    let bound = outline.outline.sizes(graph, sizes, options)?;
+    let seconds = |id: NodeId| outline.outline.seconds_over(graph, &bound, &options.links, id.index());
     Ok(simulate(plan, seconds, &options.links))
 }

@@ -349,7 +349,7 @@ impl Session {
         verify(graph, &plan)?;
         let needed = TIERS.map(|tier| plan.spaces[tier as usize].bytes);
         make_room(&mut self.cpu, self.planner.options(), &mut self.programs, needed)?;
-        let kinds = &self.planner.outline(which).expect("made with the plan").kinds;
+        let kinds = &self.planner.outline(which).expect("made with the plan").outline.kinds;
         let program = self.cpu.load(graph, kinds, &plan, &self.planner.options().kernels)?;
         let peaks = TIERS.map(|tier| plan.spaces[tier as usize].live);
         let from_peers = exchanged(graph, &slice_of(sizes, plan.partials)?, plan.partials)?;

@@ -387,7 +387,7 @@ fn space_is_divided_with_halos() {
         let expected: Vec<Outcome> = (0..STEPS).map(|n| step(&mut one, &data, n)).collect();
         for speeds in [vec![1.0; 2], vec![1.0; 3], vec![1.0; 4], vec![2.0, 1.0]] {
             let unit =
-                |flops: &f64| Unit { rates: Rates { flops: *flops, ..Rates::default() }, memory: None };
+                |flops: &f64| Unit { rates: Rates { flops: *flops, ..Rates::default() }, ..Unit::default() };
             let devices = Devices { units: speeds.iter().map(unit).collect(), ..Devices::new(0) };
             let what = format!("{name} of {size} on {speeds:?}");
             let cut = named(&train, &sizes, &devices, "spatial").unwrap();

@@ -8,12 +8,12 @@ use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::random::RandomStream;
 use gulliver_graph::training::{Clip, training_graph};
+use gulliver_plan::budget::planner::StepPlanner;
 use gulliver_plan::document::plan::Tier;
 use gulliver_plan::document::residence::{Persistent, Residence};
 use gulliver_plan::document::verify::verify;
-use gulliver_plan::step::make::Options;
+use gulliver_plan::step::options::PlanOptions;
 use gulliver_plan::step::order::{RULES, Rule};
-use gulliver_plan::step::outline::Outline;
 use gulliver_run::executor::Cpu;
 use gulliver_run::host::initial::pieces;
 use gulliver_run::lower::{Kernels, lower_node};
@@ -33,13 +33,13 @@ fn results(graph: &Graph, rule: Rule, partials: u32) -> (Vec<u8>, Vec<Vec<u8>>) 
     let persistent = Persistent::of(graph).unwrap();
     let scratch =
         |g: &Graph, n: &Node, s: &Bindings| Ok(lower_node(g, n, s, THREADS, &Kernels::default())?.scratch);
-    let options = Options { partials, scratch: &scratch, ..Options::new(&persistent) };
+    let options = PlanOptions { partials, scratch: &scratch, ..PlanOptions::new(&persistent) };
     let sizes = Bindings::new().with("batch", BATCH).with("length", LENGTH);
-    let outline = Outline::with_rule(graph, &sizes, &options, rule).unwrap();
-    let plan = outline.plan(graph, &sizes, &options).unwrap();
+    let planner = StepPlanner::with_rule(graph, &sizes, &options, rule).unwrap();
+    let plan = planner.plan(graph, &sizes, &options).unwrap();
     verify(graph, &plan).unwrap();
     let mut cpu = Cpu::new(THREADS, plan.spaces[0].bytes).unwrap();
-    let program = cpu.load(graph, &outline.kinds, &plan, &Kernels::default()).unwrap();
+    let program = cpu.load(graph, &planner.outline.kinds, &plan, &Kernels::default()).unwrap();
     for (_, role, info) in graph.inputs() {
         if let Role::Weight(init) | Role::State(init) = role {
             let Residence { tier, offset, bytes } = persistent.residences[&info.name];

@@ -60,7 +60,7 @@ impl<'a> Array<'a> {
         let plan = planner.plan(Which::Train, &sizes()).unwrap();
         verify(&fused.graph, &plan).unwrap();
         let cpu = Cpu::new(options.threads, plan.spaces[0].bytes).unwrap();
-        let kinds = &planner.outline(Which::Train).unwrap().kinds;
+        let kinds = &planner.outline(Which::Train).unwrap().outline.kinds;
         let program = cpu.load(&fused.graph, kinds, &plan, &options.kernels).unwrap();
         let mut array = Array { graphs, jobs, fused, whose, planner, program, cpu };
         array.initialise();

@@ -11,13 +11,13 @@ use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::random::RandomStream;
 use gulliver_graph::training::training_graph;
+use gulliver_plan::budget::planner::StepPlanner;
 use gulliver_plan::document::ledger::Ledger;
 use gulliver_plan::document::plan::{Act, Buffer, BufferId, Place, Plan, Step, Stream, TIERS, Tier};
 use gulliver_plan::document::residence::{Persistent, Residence};
 use gulliver_plan::document::topology::{Device, Topology, Wiring};
 use gulliver_plan::document::verify::verify;
-use gulliver_plan::step::make::Options;
-use gulliver_plan::step::outline::Outline;
+use gulliver_plan::step::options::PlanOptions;
 use gulliver_run::disk::{BLOCK, DiskError};
 use gulliver_run::executor::{Cpu, CpuOptions, RunError};
 use gulliver_run::host::initial::pieces;
@@ -53,10 +53,10 @@ fn resident(graph: &Graph) -> (Plan, Kinds, Persistent) {
     let persistent = Persistent::of(graph).unwrap();
     let scratch =
         |g: &Graph, n: &Node, s: &Bindings| Ok(lower_node(g, n, s, THREADS, &Kernels::default())?.scratch);
-    let options = Options { scratch: &scratch, ..Options::new(&persistent) };
-    let outline = Outline::new(graph, &sizes(), &options).unwrap();
-    let plan = outline.plan(graph, &sizes(), &options).unwrap();
-    (plan, outline.kinds, persistent)
+    let options = PlanOptions { scratch: &scratch, ..PlanOptions::new(&persistent) };
+    let planner = StepPlanner::new(graph, &sizes(), &options).unwrap();
+    let plan = planner.plan(graph, &sizes(), &options).unwrap();
+    (plan, planner.outline.kinds, persistent)
 }
 
 fn touched(act: &Act) -> Vec<BufferId> {

@@ -14,9 +14,10 @@ use gulliver_graph::model::model;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::role::{HyperRole, OutputRole};
 use gulliver_graph::training::training_graph;
+use gulliver_plan::budget::planner::StepPlanner;
 use gulliver_plan::document::residence::Persistent;
 use gulliver_plan::document::verify::verify;
-use gulliver_plan::step::make::{Options, make};
+use gulliver_plan::step::options::PlanOptions;
 use gulliver_run::data::Batch;
 use gulliver_run::executor::Cpu;
 use gulliver_run::host::{HostData, HostTensor};
@@ -46,8 +47,8 @@ fn execute(
     let scratch = |g: &Graph, n: &gulliver_graph::graph::Node, s: &Bindings| {
         Ok(lower_node(g, n, s, THREADS, &Kernels::default())?.scratch)
     };
-    let options = Options { scratch: &scratch, ..Options::new(&persistent) };
-    let plan = make(graph, sizes, &options).unwrap();
+    let options = PlanOptions { scratch: &scratch, ..PlanOptions::new(&persistent) };
+    let plan = StepPlanner::new(graph, sizes, &options).unwrap().plan(graph, sizes, &options).unwrap();
     verify(graph, &plan).unwrap();
     let mut cpu = Cpu::new(THREADS, plan.spaces[0].bytes).unwrap();
     let program = cpu.load(graph, &Kinds::of(graph), &plan, &Kernels::default()).unwrap();

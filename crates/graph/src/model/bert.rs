@@ -3,7 +3,7 @@
 
 use super::head::{HIDDEN_TOKENS, Head};
 use super::param::{Param, ParamValue, Params, flag, float, int, param, text, wrong};
-use super::{Built, Family, Model, ModelInput, Settings, batch, tokens};
+use super::{Architecture, Built, Family, ModelInput, Settings, batch, tokens};
 use crate::build::Builder;
 use crate::graph::{GraphError, GraphOutput, Init, Role, Value};
 use crate::role::DataRole;
@@ -71,7 +71,7 @@ pub static BASE: Settings = &sizes(768, 12);
 /// 24 layers of width 1024.
 pub static LARGE: Settings = &sizes(1024, 24);
 
-fn make(p: &Params) -> Result<Box<dyn Model>, GraphError> {
+fn make(p: &Params) -> Result<Box<dyn Architecture>, GraphError> {
     let bert = Bert {
         vocab: p.size("vocab")?,
         width: p.size("width")?,
@@ -185,7 +185,7 @@ impl Bert {
     }
 }
 
-impl Model for Bert {
+impl Architecture for Bert {
     fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
         let x = self.build(g)?;
         self.head.built(g, x)

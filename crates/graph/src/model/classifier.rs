@@ -1,6 +1,6 @@
 //! A classifier given as a function from a builder to logits: the shortest way to a model of one's own.
 
-use super::{Built, Model, classified, logits};
+use super::{Architecture, Built, classified, logits};
 use crate::build::Builder;
 use crate::graph::{GraphError, GraphOutput, Value};
 use std::fmt;
@@ -8,7 +8,7 @@ use std::fmt;
 /// Trains the logits `[…, classes]` that the function builds against the classes `y` `[…]`.
 pub struct Classifier<F>(pub F);
 
-impl<F: Fn(&mut Builder) -> Result<Value, GraphError> + Send + Sync> Model for Classifier<F> {
+impl<F: Fn(&mut Builder) -> Result<Value, GraphError> + Send + Sync> Architecture for Classifier<F> {
     fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
         let x = (self.0)(g)?;
         classified(g, x, false)

@@ -2,7 +2,7 @@
 
 use super::head::{CLASSIFY_OR_REGRESS, Head};
 use super::param::{Param, Params, extents, int, param, text, wrong};
-use super::{Built, Family, Model, ModelInput, rectangles};
+use super::{Architecture, Built, Family, ModelInput, rectangles};
 use crate::build::Builder;
 use crate::graph::{GraphError, GraphOutput, Value};
 use crate::windows::ConvOptions;
@@ -34,7 +34,7 @@ static PARAMS: &[Param] = &[
     param("head", text("classify"), "`classify` predicts a class, `regress` numbers"),
 ];
 
-fn make(p: &Params) -> Result<Box<dyn Model>, GraphError> {
+fn make(p: &Params) -> Result<Box<dyn Architecture>, GraphError> {
     let cnn = Cnn {
         channels: p.size("channels")?,
         size: p.extents("size")?,
@@ -64,7 +64,7 @@ impl Cnn {
     }
 }
 
-impl Model for Cnn {
+impl Architecture for Cnn {
     fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
         let x = self.build(g)?;
         self.head.built(g, x)

@@ -1,7 +1,7 @@
 //! A CosmoFlow-like network: 3-D convolutions over a volume, regressing a few numbers.
 
 use super::param::{Param, Params, float, int, param, wrong};
-use super::{Built, Family, Model, ModelInput, batch, regressed};
+use super::{Architecture, Built, Family, ModelInput, batch, regressed};
 use crate::build::Builder;
 use crate::dtype::DType;
 use crate::graph::{GraphError, GraphOutput, Value};
@@ -41,7 +41,7 @@ static PARAMS: &[Param] = &[
     param("dropout", float(0.0), "share dropped after each hidden linear layer"),
 ];
 
-fn make(p: &Params) -> Result<Box<dyn Model>, GraphError> {
+fn make(p: &Params) -> Result<Box<dyn Architecture>, GraphError> {
     let net = CosmoFlow {
         channels: p.size("channels")?,
         size: p.size("size")?,
@@ -86,7 +86,7 @@ impl CosmoFlow {
     }
 }
 
-impl Model for CosmoFlow {
+impl Architecture for CosmoFlow {
     fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
         let prediction = self.build(g)?;
         regressed(g, prediction)

@@ -2,7 +2,7 @@
 //! discriminator just updated. Weights are named as in PyTorch's example.
 
 use super::param::{Param, Params, int, param};
-use super::{Built, Family, Model, ModelInput, Objective, batch, images};
+use super::{Architecture, Built, Family, ModelInput, Objective, batch, images};
 use crate::build::Builder;
 use crate::graph::{GraphError, GraphOutput, Init, Value};
 use crate::layer::BatchNormOptions;
@@ -33,7 +33,7 @@ static PARAMS: &[Param] = &[
     param("channels", int(3), "colour channels"),
 ];
 
-fn make(p: &Params) -> Result<Box<dyn Model>, GraphError> {
+fn make(p: &Params) -> Result<Box<dyn Architecture>, GraphError> {
     Ok(Box::new(Dcgan {
         latent: p.size("latent")?,
         generator: p.size("generator")?,
@@ -103,7 +103,7 @@ fn metric(name: &str, value: Value) -> GraphOutput {
     GraphOutput::new(name, OutputRole::Metric, value)
 }
 
-impl Model for Dcgan {
+impl Architecture for Dcgan {
     fn objectives(&self) -> Vec<Objective> {
         vec![
             Objective { name: "discriminator", weights_prefix: "discriminator." },

@@ -4,7 +4,7 @@
 
 use super::head::{Head, NEXT_TOKENS, last_token};
 use super::param::{Param, ParamValue, Params, float, int, param, text, wrong};
-use super::{Built, Family, Model, ModelInput, Settings, tokens};
+use super::{Architecture, Built, Family, ModelInput, Settings, tokens};
 use crate::build::Builder;
 use crate::graph::{GraphError, GraphOutput, Init, Value};
 
@@ -82,7 +82,7 @@ pub static B20: Settings = &sizes(50257, 4096, 32, 96, 1024);
 /// 40 billion parameters.
 pub static B40: Settings = &sizes(50257, 5120, 40, 128, 1024);
 
-fn make(p: &Params) -> Result<Box<dyn Model>, GraphError> {
+fn make(p: &Params) -> Result<Box<dyn Architecture>, GraphError> {
     let gpt = Gpt {
         vocab: p.size("vocab")?,
         width: p.size("width")?,
@@ -152,7 +152,7 @@ impl Gpt {
     }
 }
 
-impl Model for Gpt {
+impl Architecture for Gpt {
     fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
         let x = self.build(g)?;
         self.head.built(g, x)

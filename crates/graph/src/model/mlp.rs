@@ -2,7 +2,7 @@
 
 use super::head::{CLASSIFY_OR_REGRESS, Head};
 use super::param::{Param, Params, ints, param, text, wrong};
-use super::{Built, Family, Model, ModelInput, Settings, batch};
+use super::{Architecture, Built, Family, ModelInput, Settings, batch};
 use crate::build::Builder;
 use crate::dtype::DType;
 use crate::graph::{GraphError, GraphOutput, Value};
@@ -28,7 +28,7 @@ static PARAMS: &[Param] = &[
 /// 64 inputs, 10 classes.
 pub static TINY: Settings = &[("sizes", ints(&[64, 32, 10]))];
 
-fn make(p: &Params) -> Result<Box<dyn Model>, GraphError> {
+fn make(p: &Params) -> Result<Box<dyn Architecture>, GraphError> {
     let sizes = p.sizes("sizes")?;
     if sizes.len() < 2 {
         return wrong(&p.model, "`sizes` needs at least the widths of input and output".into());
@@ -50,7 +50,7 @@ impl Mlp {
     }
 }
 
-impl Model for Mlp {
+impl Architecture for Mlp {
     fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
         let x = self.build(g)?;
         self.head.built(g, x)

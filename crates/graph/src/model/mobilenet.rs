@@ -2,7 +2,7 @@
 
 use super::head::{CLASSIFY_OR_REGRESS, Head};
 use super::param::{Param, Params, extents, float, int, param, text};
-use super::{Built, Family, Model, ModelInput, rectangles};
+use super::{Architecture, Built, Family, ModelInput, rectangles};
 use crate::build::Builder;
 use crate::graph::{GraphError, GraphOutput, Init, Value};
 use crate::op::map::Function;
@@ -38,7 +38,7 @@ static PARAMS: &[Param] = &[
     param("dropout", float(0.2), "share dropped before the classifier"),
 ];
 
-fn make(p: &Params) -> Result<Box<dyn Model>, GraphError> {
+fn make(p: &Params) -> Result<Box<dyn Architecture>, GraphError> {
     Ok(Box::new(MobileNetV2 {
         width: p.number("width", 0.01, 100.0)?,
         channels: p.size("channels")?,
@@ -141,7 +141,7 @@ fn conv_norm(
     g.scope(first + 1, |g| g.batch_norm_layer(x))
 }
 
-impl Model for MobileNetV2 {
+impl Architecture for MobileNetV2 {
     fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
         let x = self.build(g)?;
         self.head.built(g, x)

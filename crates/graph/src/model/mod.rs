@@ -45,8 +45,8 @@ pub struct Built {
     pub metrics: Vec<GraphOutput>,
 }
 
-/// A model that can be trained.
-pub trait Model: fmt::Debug + Send + Sync {
+/// The architecture of a model: it builds the graphs of training, evaluation and prediction.
+pub trait Architecture: fmt::Debug + Send + Sync {
     /// The objectives trained in turn within one step.
     fn objectives(&self) -> Vec<Objective> {
         vec![Objective { name: "loss", weights_prefix: "" }]
@@ -87,7 +87,7 @@ pub struct Family {
     /// Its parameters with their defaults.
     pub params: &'static [Param],
     /// Makes the model; refuses values that make no sense together.
-    pub make: fn(&Params) -> Result<Box<dyn Model>, GraphError>,
+    pub make: fn(&Params) -> Result<Box<dyn Architecture>, GraphError>,
 }
 
 /// A model by name.
@@ -120,7 +120,7 @@ impl ModelRow {
 }
 
 /// The model of this name with these parameters; the rest keep their defaults.
-pub fn model(name: &str, given: &[(String, ParamValue)]) -> Result<Box<dyn Model>, GraphError> {
+pub fn model(name: &str, given: &[(String, ParamValue)]) -> Result<Box<dyn Architecture>, GraphError> {
     let Some(row) = MODELS.iter().find(|row| row.name == name) else {
         let hint = suggestion(name, MODELS.iter().map(|row| row.name), "there are");
         return Err(GraphError::Model(format!("there is no model `{name}`{hint}")));

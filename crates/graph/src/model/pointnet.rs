@@ -3,7 +3,7 @@
 
 use super::head::{CLASSIFY_OR_REGRESS, Head};
 use super::param::{Param, Params, flag, float, int, param, text};
-use super::{Built, Family, Model, ModelInput, batch};
+use super::{Architecture, Built, Family, ModelInput, batch};
 use crate::build::Builder;
 use crate::dtype::DType;
 use crate::graph::{GraphError, GraphOutput, Value};
@@ -40,7 +40,7 @@ static PARAMS: &[Param] = &[
     param("dropout", float(0.0), "share dropped before the last layer"),
 ];
 
-fn make(p: &Params) -> Result<Box<dyn Model>, GraphError> {
+fn make(p: &Params) -> Result<Box<dyn Architecture>, GraphError> {
     Ok(Box::new(PointNet {
         points: p.size("points")?,
         width: p.size("width")?,
@@ -134,7 +134,7 @@ fn identity(g: &mut Builder, k: usize) -> Result<Value, GraphError> {
     g.reshape(line, &[k, k])
 }
 
-impl Model for PointNet {
+impl Architecture for PointNet {
     fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
         let (x, penalty) = self.build(g)?;
         let mut built = self.head.built(g, x)?;

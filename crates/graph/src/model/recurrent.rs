@@ -3,7 +3,7 @@
 
 use super::head::{Head, NEXT_TOKENS, last_token};
 use super::param::{Param, Params, float, int, param, text};
-use super::{Built, Family, Model, ModelInput, tokens};
+use super::{Architecture, Built, Family, ModelInput, tokens};
 use crate::build::Builder;
 use crate::graph::{GraphError, GraphOutput, Init, Value};
 
@@ -52,7 +52,7 @@ static PARAMS: &[Param] = &[
     param("dropout", float(0.0), "share dropped between layers"),
 ];
 
-fn make(p: &Params) -> Result<Box<dyn Model>, GraphError> {
+fn make(p: &Params) -> Result<Box<dyn Architecture>, GraphError> {
     Ok(Box::new(Recurrent {
         vocab: p.size("vocab")?,
         width: p.size("width")?,
@@ -90,7 +90,7 @@ impl Recurrent {
     }
 }
 
-impl Model for Recurrent {
+impl Architecture for Recurrent {
     fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
         let x = self.build(g)?;
         self.head.built(g, x)

@@ -3,7 +3,7 @@
 
 use super::head::{CLASSIFY_OR_REGRESS, Head};
 use super::param::{Param, Params, extents, flag, int, ints, param, text, wrong};
-use super::{Built, Family, Model, ModelInput, Settings, rectangles};
+use super::{Architecture, Built, Family, ModelInput, Settings, rectangles};
 use crate::build::Builder;
 use crate::graph::{GraphError, GraphOutput, Init, Value};
 use crate::windows::ConvOptions;
@@ -73,7 +73,7 @@ pub static WIDE50: Settings =
 pub static WIDE101: Settings =
     &[("blocks", ints(&[3, 4, 23, 3])), ("bottleneck", flag(true)), ("factor", int(2))];
 
-fn make(p: &Params) -> Result<Box<dyn Model>, GraphError> {
+fn make(p: &Params) -> Result<Box<dyn Architecture>, GraphError> {
     let net = ResNet {
         blocks: p.sizes("blocks")?,
         bottleneck: p.flag("bottleneck")?,
@@ -156,7 +156,7 @@ impl ResNet {
     }
 }
 
-impl Model for ResNet {
+impl Architecture for ResNet {
     fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
         let x = self.build(g)?;
         self.head.built(g, x)

@@ -2,7 +2,7 @@
 
 use super::head::{CLASSIFY_OR_REGRESS, Head};
 use super::param::{Param, Params, extents, float, int, ints, param, text, wrong};
-use super::{Built, Family, Model, ModelInput, Settings, rectangles};
+use super::{Architecture, Built, Family, ModelInput, Settings, rectangles};
 use crate::build::Builder;
 use crate::graph::{GraphError, GraphOutput, Init, Value};
 use crate::windows::ConvOptions;
@@ -53,7 +53,7 @@ pub static VGG16: Settings = &[("convolutions", ints(&[2, 2, 3, 3, 3]))];
 /// VGG-19.
 pub static VGG19: Settings = &[("convolutions", ints(&[2, 2, 4, 4, 4]))];
 
-fn make(p: &Params) -> Result<Box<dyn Model>, GraphError> {
+fn make(p: &Params) -> Result<Box<dyn Architecture>, GraphError> {
     let vgg = Vgg {
         convolutions: p.sizes("convolutions")?,
         width: p.size("width")?,
@@ -109,7 +109,7 @@ impl Vgg {
     }
 }
 
-impl Model for Vgg {
+impl Architecture for Vgg {
     fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
         let x = self.build(g)?;
         self.head.built(g, x)

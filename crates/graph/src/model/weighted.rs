@@ -1,6 +1,6 @@
 //! A classifier whose examples do not all count the same.
 
-use super::{Built, Model, Objective};
+use super::{Architecture, Built, Objective};
 use crate::build::Builder;
 use crate::graph::{GraphError, GraphOutput};
 
@@ -8,7 +8,7 @@ use crate::graph::{GraphError, GraphOutput};
 /// example's cross entropy times its weight. Weights with a mean of one over the batch make it the weighted
 /// mean over the batch, whatever slices the batch is computed in.
 #[derive(Debug)]
-pub struct Weighted(pub Box<dyn Model>);
+pub struct Weighted(pub Box<dyn Architecture>);
 
 /// The data `weight` of examples of these classes: the weight of the class over the mean weight of all the
 /// examples, so that their mean is one. Zero for all if no example's class has a weight.
@@ -23,7 +23,7 @@ pub fn example_weights(class_weights: &[f32], classes: impl Iterator<Item = i64>
     classes.map(|class| (weight(class) * scale) as f32).collect()
 }
 
-impl Model for Weighted {
+impl Architecture for Weighted {
     fn objectives(&self) -> Vec<Objective> {
         self.0.objectives()
     }

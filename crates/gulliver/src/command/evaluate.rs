@@ -1,14 +1,14 @@
-//! `gulliver evaluate RUN INPUTS`: how good a trained model is on files whose answers are known.
+//! `gulliver evaluate RUN INPUTS`: measures a trained model on files whose answers are known.
 
-use super::trained::ModelArguments;
+use super::model::ModelArguments;
 use crate::error::Error;
 use crate::interrupt;
 use crate::report::confusion::confusion;
 use crate::report::table::short;
 use crate::report::terminal::examples_bar;
-use crate::trained::Use;
 use clap::Args;
 use std::io::{self, Write};
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
@@ -32,30 +32,20 @@ pub struct EvaluateArguments {
 /// Runs the command.
 pub fn run(arguments: &EvaluateArguments) -> Result<(), Error> {
     let stop = interrupt::install()?;
-    let mut trained = arguments.model.load(Use::Evaluate)?;
-    let inputs = trained.mapping.open_inputs(&arguments.inputs)?;
-    if !inputs.labelled {
-        let wanted = match &trained.mapping.label_column {
-            Some(column) => format!("a column `{column}`"),
-            None => format!("folders named {}", trained.mapping.class_names.join(", ")),
-        };
-        let problem =
-            format!("the answers are not in the inputs, which would need {wanted}; use gulliver predict");
-        return Err(Error::Invalid(problem));
-    }
+    let mut model = arguments.model.load()?;
     let bar = examples_bar(0);
-    let mut watch = |done: u64, of: u64| {
+    let mut on_batch = |done: u64, of: u64| {
         bar.set_length(of);
         bar.set_position(done);
-        !stop.load(Ordering::Relaxed)
+        if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
-    let scores = trained.evaluate(&inputs.set, arguments.batch as usize, &mut watch)?;
+    let scores = model.evaluate(&arguments.inputs, arguments.batch as usize, &mut on_batch)?;
     bar.finish_and_clear();
     let scores = scores.ok_or(Error::Cancelled)?;
-    let (examples, names) = (inputs.set.len(), &trained.mapping.class_names);
+    let names = &model.mapping.class_names;
     let mut out = io::stdout().lock();
     if arguments.json {
-        let (metrics, matrix) = (&scores.metrics, &scores.confusion);
+        let (examples, metrics, matrix) = (scores.examples, &scores.metrics, &scores.confusion);
         let all = serde_json::json!({"examples": examples, "metrics": metrics, "classes": names, "confusion": matrix});
         return Ok(writeln!(out, "{all}")?);
     }
@@ -64,5 +54,5 @@ pub fn run(arguments: &EvaluateArguments) -> Result<(), Error> {
     }
     let metrics: Vec<String> =
         scores.metrics.iter().map(|(name, x)| format!("{name} {}", short(*x))).collect();
-    Ok(writeln!(out, "{examples} examples  {}", metrics.join("  "))?)
+    Ok(writeln!(out, "{} examples  {}", scores.examples, metrics.join("  "))?)
 }

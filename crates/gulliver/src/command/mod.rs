@@ -2,6 +2,7 @@
 
 pub mod evaluate;
 pub mod generate;
+mod model;
 pub mod models;
 pub mod ops;
 pub mod oracle;
@@ -11,7 +12,6 @@ pub mod profile;
 mod several;
 pub mod sweep;
 pub mod train;
-mod trained;
 
 use crate::error::{Error, JobError};
 use crate::job::{Job, Override};
@@ -48,11 +48,12 @@ pub struct JobArguments {
 }
 
 impl JobArguments {
-    /// Reads the job, with these fields overridden last.
-    fn load(&self, more: impl IntoIterator<Item = String>) -> Result<Job, JobError> {
-        let mut sets: Vec<Override> = self.sets.iter().cloned().map(Override::from).collect();
+    /// Reads the job. `more` are fields with the flags that set them and their values; they win over `--set`.
+    fn load<'f>(&self, more: impl IntoIterator<Item = (&'f str, &'f str, String)>) -> Result<Job, JobError> {
+        let mut overrides: Vec<Override> = self.sets.iter().cloned().map(Override::from).collect();
         let mut add = |field: &str, value: &str, flag: &str, given: &str| {
-            sets.push(Override { text: format!("{field}={value}"), flag: Some(format!("{flag} {given}")) });
+            overrides
+                .push(Override { text: format!("{field}={value}"), flag: Some(format!("{flag} {given}")) });
         };
         if let Some(text) = &self.devices {
             let (count, memory) =
@@ -73,11 +74,10 @@ impl JobArguments {
                 add(field, given, flag, given);
             }
         }
-        for text in more {
-            let flag = text.strip_prefix("train.steps=").map(|steps| format!("--steps {steps}"));
-            sets.push(Override { text, flag });
+        for (field, flag, given) in more {
+            add(field, &given, flag, &given);
         }
-        Job::load_with(&self.job, &sets)
+        Job::load_with(&self.job, overrides)
     }
 
     /// What is known of the machine.

@@ -97,7 +97,7 @@ pub fn run(arguments: &PlanArguments) -> Result<(), Error> {
     {
         Err(Error::DoesNotFit(advice)) if arguments.fit => match &advice.change {
             Some(Proposal { field, value, .. }) => {
-                let job = arguments.job.load([format!("{field}={value}")])?;
+                let job = arguments.job.load([(field.as_str(), "--fit", value.clone())])?;
                 eprintln!("{field} = {value} makes it fit");
                 print!("{}", job.to_toml());
                 return Ok(());

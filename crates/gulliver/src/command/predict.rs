@@ -1,14 +1,15 @@
-//! `gulliver predict RUN INPUTS`: what a trained model makes of new files, one line for each example.
+//! `gulliver predict RUN INPUTS`: the predictions of a trained model for new files, one line for each example.
 
-use super::trained::ModelArguments;
+use super::model::ModelArguments;
 use crate::error::Error;
 use crate::files::{check_file, write_file};
 use crate::interrupt;
+use crate::model::{Model, Prediction, Predicts};
 use crate::report::table::csv_field;
 use crate::report::terminal::examples_bar;
-use crate::trained::{Predicts, Trained, Use};
 use clap::{Args, ValueEnum};
 use std::io::{self, Write};
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -58,113 +59,97 @@ pub fn run(arguments: &PredictArguments) -> Result<(), Error> {
     if let Some(path) = &arguments.out {
         check_file(path)?;
     }
-    let mut trained = arguments.model.load(Use::Predict)?;
-    match trained.predicts {
-        Predicts::Classes | Predicts::Numbers => {}
-        Predicts::NextTokens => {
-            return Err(arguments.model.refuse(&trained, "continues texts", "generate"));
-        }
-        Predicts::HiddenTokens => {
-            return Err(arguments.model.refuse(&trained, "finds hidden tokens of texts", "evaluate"));
-        }
-    }
+    let mut model = arguments.model.load()?;
+    model.check_predicts()?;
     match &arguments.out {
         Some(path) => {
             let mut failed = None;
             let written = write_file(path, |file| {
-                predict(arguments, &mut trained, format, file, &stop)
+                predict(arguments, &mut model, format, file, &stop)
                     .map_err(|e| io::Error::other(failed.insert(e).to_string()))
             });
             failed.map_or(written, Err)
         }
-        None => predict(arguments, &mut trained, format, &mut io::stdout().lock(), &stop),
+        None => predict(arguments, &mut model, format, &mut io::stdout().lock(), &stop),
     }
 }
 
 fn predict(
     arguments: &PredictArguments,
-    trained: &mut Trained,
+    model: &mut Model,
     format: Format,
     out: &mut dyn Write,
     stop: &AtomicBool,
 ) -> Result<(), Error> {
-    let inputs = trained.mapping.open_inputs(&arguments.inputs)?;
-    let count = inputs.set.len();
-    let width = trained.mapping.targets.or(trained.mapping.classes).unwrap_or(0);
-    let bar = examples_bar(count as u64);
+    let inputs = model.open_inputs(&arguments.inputs)?;
+    let (names, numbers) = (model.class_names(), model.predicts == Predicts::Numbers);
+    let bar = examples_bar(inputs.set.len() as u64);
     match format {
-        Format::Csv => writeln!(out, "{}", header(trained, width, arguments.probabilities).join(","))?,
-        Format::Npy => out.write_all(&npy_header(count, width))?,
+        Format::Csv => writeln!(out, "{}", header(&names, numbers, model.width(), arguments.probabilities))?,
+        Format::Npy => out.write_all(&npy_header(inputs.set.len(), model.width()))?,
         Format::Jsonl => {}
     }
-    for first in (0..count).step_by(arguments.batch as usize) {
-        if stop.load(Ordering::Relaxed) {
-            return Err(Error::Cancelled);
+    let complete = model.predict_each(&inputs, arguments.batch as usize, &mut |prediction| {
+        let names = (!numbers).then_some(&names[..]);
+        match format {
+            Format::Csv => writeln!(out, "{}", row(names, &prediction, arguments.probabilities))?,
+            Format::Jsonl => writeln!(out, "{}", object(names, &prediction))?,
+            Format::Npy => prediction.values.iter().try_for_each(|x| out.write_all(&x.to_le_bytes()))?,
         }
-        let indices: Vec<usize> = (first..count.min(first + arguments.batch as usize)).collect();
-        let rows = trained.predict(&inputs.set.batch(&indices)?)?;
-        for (i, row) in indices.iter().zip(rows) {
-            let name = inputs.name(*i);
-            match format {
-                Format::Csv => {
-                    let cells = cells(trained, &name, &row, arguments.probabilities);
-                    let cells: Vec<String> = cells.iter().map(|cell| csv_field(cell)).collect();
-                    writeln!(out, "{}", cells.join(","))?;
-                }
-                Format::Jsonl => writeln!(out, "{}", object(trained, &name, &row))?,
-                Format::Npy => row.iter().try_for_each(|x| out.write_all(&x.to_le_bytes()))?,
-            }
-        }
-        bar.set_position((first + indices.len()) as u64);
-    }
+        bar.inc(1);
+        Ok(if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    })?;
     bar.finish_and_clear();
+    if !complete {
+        return Err(Error::Cancelled);
+    }
     Ok(out.flush()?)
 }
 
-fn header(trained: &Trained, width: usize, probabilities: bool) -> Vec<String> {
+fn header(names: &[String], numbers: bool, width: usize, probabilities: bool) -> String {
     let mut header = vec!["input".to_string()];
-    match trained.predicts {
-        Predicts::Numbers if width == 1 => header.push("prediction".into()),
-        Predicts::Numbers => header.extend((1..=width).map(|k| format!("prediction {k}"))),
-        _ => {
+    match numbers {
+        true if width == 1 => header.push("prediction".into()),
+        true => header.extend((1..=width).map(|k| format!("prediction {k}"))),
+        false => {
             header.extend(["class", "probability"].map(String::from));
-            let names = (0..width).map(|k| csv_field(&trained.class_name(k)));
-            header.extend(names.filter(|_| probabilities));
+            header.extend(names.iter().map(|name| csv_field(name)).filter(|_| probabilities));
         }
     }
-    header
+    header.join(",")
 }
 
-fn likeliest(row: &[f32]) -> usize {
-    // The first of equals, as training counts them.
-    (0..row.len()).fold(0, |best, k| if row[k] > row[best] { k } else { best })
+/// The name of class `k`; a model may tell more classes apart than its data had.
+fn name_of(names: &[String], k: usize) -> String {
+    names.get(k).cloned().unwrap_or_else(|| k.to_string())
 }
 
-fn cells(trained: &Trained, name: &str, row: &[f32], probabilities: bool) -> Vec<String> {
-    let mut cells = vec![name.to_string()];
-    let numbers = row.iter().map(f32::to_string);
-    match trained.predicts {
-        Predicts::Numbers => cells.extend(numbers),
-        _ => {
-            let best = likeliest(row);
-            cells.extend([trained.class_name(best), row.get(best).copied().unwrap_or_default().to_string()]);
-            cells.extend(numbers.filter(|_| probabilities));
+/// A prediction as a row of CSV; `names` are those of classes, none where numbers are predicted.
+fn row(names: Option<&[String]>, prediction: &Prediction, probabilities: bool) -> String {
+    let mut cells = vec![csv_field(&prediction.input)];
+    let values = prediction.values.iter().map(f32::to_string);
+    match names {
+        None => cells.extend(values),
+        Some(names) => {
+            let (best, probability) = prediction.likeliest();
+            cells.extend([csv_field(&name_of(names, best)), probability.to_string()]);
+            cells.extend(values.filter(|_| probabilities));
         }
     }
-    cells
+    cells.join(",")
 }
 
-fn object(trained: &Trained, name: &str, row: &[f32]) -> serde_json::Value {
-    match trained.predicts {
-        Predicts::Numbers if row.len() == 1 => serde_json::json!({"input": name, "prediction": row[0]}),
-        Predicts::Numbers => serde_json::json!({"input": name, "prediction": row}),
-        _ => {
-            let best = likeliest(row);
+fn object(names: Option<&[String]>, prediction: &Prediction) -> serde_json::Value {
+    let Prediction { input, values } = prediction;
+    match names {
+        None if values.len() == 1 => serde_json::json!({"input": input, "prediction": values[0]}),
+        None => serde_json::json!({"input": input, "prediction": values}),
+        Some(names) => {
+            let (best, probability) = prediction.likeliest();
             let all: serde_json::Map<String, serde_json::Value> =
-                row.iter().enumerate().map(|(k, p)| (trained.class_name(k), (*p).into())).collect();
-            let probability = row.get(best).copied().unwrap_or_default();
-            let class = trained.class_name(best);
-            serde_json::json!({"input": name, "class": class, "probability": probability, "probabilities": all})
+                values.iter().enumerate().map(|(k, &p)| (name_of(names, k), p.into())).collect();
+            let class = name_of(names, best);
+            serde_json::json!({"input": input, "class": class, "probability": probability, "probabilities": all})
         }
     }
 }

@@ -9,11 +9,11 @@ use crate::files::{check_file, write_file};
 use crate::history;
 use crate::interrupt;
 use crate::job::Job;
+use crate::model::weights_file;
 use crate::report::metrics::MetricFiles;
 use crate::report::terminal::{OutputMode, TerminalReporter};
 use crate::run_dir::{ABOUT, About, BEST, JOB, PLAN, RunDir, WEIGHTS};
 use crate::setup::{How, Setup, setup};
-use crate::trained::weights_file;
 use crate::units;
 use clap::Args;
 use gulliver_graph::lr::LrSchedule;
@@ -24,7 +24,7 @@ use gulliver_run::data::prefetch;
 use gulliver_run::host::resident;
 use gulliver_run::planner::Planner;
 use gulliver_run::session::{Reuse, Session, Which};
-use gulliver_run::train::{self, Done, MAPPING, MODEL, Notice, OnNan, Resumed, TrainError, TrainOptions};
+use gulliver_run::train::{self, Done, MAPPING, MODEL, Notice, Resumed, TrainError, TrainOptions};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -76,7 +76,11 @@ pub fn run(arguments: &TrainArguments) -> Result<(), Error> {
 
 fn run_with(arguments: &TrainArguments, reporter: &mut TerminalReporter) -> Result<(), Error> {
     let stop = interrupt::install()?;
-    let job = load_job(arguments)?;
+    let more = [
+        arguments.steps.map(|steps| ("train.steps", "--steps", steps.to_string())),
+        arguments.on_nan.clone().map(|what| ("train.on_nan", "--on-nan", what)),
+    ];
+    let job = arguments.job.load(more.into_iter().flatten())?;
     if let Some(path) = &arguments.trace {
         check_file(path)?;
     }
@@ -251,7 +255,7 @@ fn begin(
 
 /// The fields of a job that are not as they were when it was last written.
 fn changes(written: &Path, job: &Job) -> Vec<String> {
-    let before = Job::load(written, &[]);
+    let before = Job::load(written);
     before.map_or_else(|_| Vec::new(), |before| before.changes(job))
 }
 
@@ -297,20 +301,6 @@ fn quoted(word: &str) -> String {
         true => word.to_string(),
         false => format!("'{}'", word.replace('\'', "'\\''")),
     }
-}
-
-fn load_job(arguments: &TrainArguments) -> Result<Job, Error> {
-    let steps = arguments.steps.map(|steps| format!("train.steps={steps}"));
-    let mut job = arguments.job.load(steps)?;
-    match arguments.on_nan.as_deref() {
-        None => {}
-        Some("stop") => job.train.on_nan = OnNan::Stop,
-        Some("skip") => job.train.on_nan = OnNan::Skip,
-        Some(other) => {
-            return Err(Error::Invalid(format!("--on-nan {other}: expected stop or skip")));
-        }
-    }
-    Ok(job)
 }
 
 fn now() -> f64 {

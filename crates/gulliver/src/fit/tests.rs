@@ -101,7 +101,7 @@ fn job(dir: &Path, model: &str, data: &str, train: &str) -> Job {
     let text = format!("[model]\n{model}\n[data]\n{data}\n[train]\nbatch = 8\n{train}\n");
     let path = dir.join("job.toml");
     fs::write(&path, text).unwrap();
-    Job::load(&path, &[]).unwrap_or_else(|e| panic!("{e}"))
+    Job::load(&path).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// Trains on one thread; what the run came to, and what was fitted.

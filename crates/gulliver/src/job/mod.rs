@@ -52,6 +52,8 @@ pub struct Job {
     pub links: LinksSection,
     /// The file as the user named it.
     file: String,
+    /// Its text, and the fields that were set over it.
+    source: (String, Vec<Override>),
     /// Where each section and each dotted field was written.
     origins: BTreeMap<String, FieldOrigin>,
 }
@@ -59,7 +61,8 @@ pub struct Job {
 impl PartialEq for Job {
     /// Two jobs are equal if they say the same, wherever it was written.
     fn eq(&self, other: &Job) -> bool {
-        let Job { model, data, train, optimizer, schedule, devices, links, file: _, origins: _ } = self;
+        let Job { model, data, train, optimizer, schedule, devices, links, file: _, source: _, origins: _ } =
+            self;
         (model, data, train) == (&other.model, &other.data, &other.train)
             && (optimizer, schedule) == (&other.optimizer, &other.schedule)
             && (devices, links) == (&other.devices, &other.links)
@@ -67,24 +70,44 @@ impl PartialEq for Job {
 }
 
 impl Job {
-    /// Reads a job from `text`. `file` is named in errors, and relative paths start in its
-    /// directory. Each of `sets` is the `section.field=value` of a `--set` flag and wins over the
-    /// file; its value is TOML or, failing that, text, and a relative path in it starts in the
-    /// current directory.
-    pub fn parse(text: &str, file: &str, sets: &[String]) -> Result<Job, JobError> {
-        Job::parse_with(text, file, sets)
+    /// Reads the job file at `path`. Relative paths in it start in its directory.
+    pub fn load(path: impl AsRef<Path>) -> Result<Job, JobError> {
+        Job::load_with(path, Vec::new())
     }
 
-    /// The same with overrides that may have flags of their own, which errors then name.
-    pub fn parse_with<S: Clone + Into<Override>>(
-        text: &str,
-        file: &str,
-        sets: &[S],
-    ) -> Result<Job, JobError> {
+    /// The same with fields overridden.
+    pub fn load_with(path: impl AsRef<Path>, overrides: Vec<Override>) -> Result<Job, JobError> {
+        let path = path.as_ref();
+        Job::read(&read_text(path)?, &path.display().to_string(), overrides)
+    }
+
+    /// Reads a job from the text of a job file. Relative paths start in the current directory.
+    pub fn from_toml(text: &str) -> Result<Job, JobError> {
+        Job::read(text, "job", Vec::new())
+    }
+
+    /// Reads a job from `text`. `file` is named in errors, and relative paths start in its directory. Each of `sets`
+    /// is the `section.field=value` of a `--set` flag and wins over the file; its value is TOML or, failing that,
+    /// text, and a relative path in it starts in the current directory.
+    pub fn parse(text: &str, file: &str, sets: &[String]) -> Result<Job, JobError> {
+        Job::read(text, file, sets.iter().cloned().map(Override::from).collect())
+    }
+
+    /// Sets a field such as `train.batch`, as if the job had been read with it: defaults that depend on it change too.
+    /// A job whose public fields were changed by hand loses those changes. Relative paths start in the current
+    /// directory.
+    pub fn set(&mut self, field: &str, value: impl Into<JobValue>) -> Result<(), JobError> {
+        let (text, mut overrides) = self.source.clone();
+        overrides.push(Override::from(format!("{field}={}", value.into())));
+        *self = Job::read(&text, &self.file, overrides)?;
+        Ok(())
+    }
+
+    fn read(text: &str, file: &str, overrides: Vec<Override>) -> Result<Job, JobError> {
         let nowhere = FieldOrigin::File { file: file.to_string(), line: None };
         let base = directory_of(file).map_err(|problem| whole_file(file, problem))?;
         let mut sections = tree::parse(text, file)?;
-        tree::override_with(&mut sections, sets)?;
+        tree::override_with(&mut sections, &overrides)?;
         if let Some(unknown) = sections.iter().find(|section| !SECTIONS.contains(&section.name.as_str())) {
             let hint = suggestion(&unknown.name, SECTIONS, "sections are");
             let problem = format!("unknown section{hint}");
@@ -126,6 +149,7 @@ impl Job {
             },
             links: sections::links(fields("links"))?,
             file: file.to_string(),
+            source: (text.to_string(), overrides),
             origins,
         };
         job.data.options.seed = job.train.seed;
@@ -153,16 +177,6 @@ impl Job {
             }
             _ => Ok(job),
         }
-    }
-
-    /// Reads the job file at `path`; see [`Job::parse`].
-    pub fn load(path: &Path, sets: &[String]) -> Result<Job, JobError> {
-        Job::load_with(path, sets)
-    }
-
-    /// Reads the job file at `path`; see [`Job::parse_with`].
-    pub fn load_with<S: Clone + Into<Override>>(path: &Path, sets: &[S]) -> Result<Job, JobError> {
-        Job::parse_with(&read_text(path)?, &path.display().to_string(), sets)
     }
 
     /// The whole job as a job file, defaults included; [`Job::parse`] gives the same job again.

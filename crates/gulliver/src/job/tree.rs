@@ -46,6 +46,36 @@ impl fmt::Display for JobValue {
     }
 }
 
+impl From<bool> for JobValue {
+    fn from(value: bool) -> JobValue {
+        JobValue::Bool(value)
+    }
+}
+
+impl From<i64> for JobValue {
+    fn from(value: i64) -> JobValue {
+        JobValue::Int(value)
+    }
+}
+
+impl From<f64> for JobValue {
+    fn from(value: f64) -> JobValue {
+        JobValue::Float(value)
+    }
+}
+
+impl From<&str> for JobValue {
+    fn from(value: &str) -> JobValue {
+        JobValue::Text(value.to_string())
+    }
+}
+
+impl<V: Into<JobValue>> From<Vec<V>> for JobValue {
+    fn from(values: Vec<V>) -> JobValue {
+        JobValue::List(values.into_iter().map(Into::into).collect())
+    }
+}
+
 fn to_toml(value: &JobValue) -> toml::Value {
     match value {
         JobValue::Bool(b) => toml::Value::Boolean(*b),

@@ -2,7 +2,7 @@
 //! needs no graph.
 
 use crate::error::{Error, JobError, one_line};
-use crate::job::{Job, JobValue, model_settings, model_with};
+use crate::job::{Job, JobValue, Override, model_settings, model_with};
 use crate::setup::{open_data, prepare};
 use gulliver_graph::dim::{Bindings, product};
 use gulliver_graph::graph::{Graph, Role};
@@ -162,7 +162,7 @@ fn with_settings(name: &str, mut transformer: Transformer, sets: &[String]) -> R
 }
 
 fn of_job(path: &Path, sets: &[String]) -> Result<NamedModel, Error> {
-    let job = Job::load(path, sets)?;
+    let job = Job::load_with(path, sets.iter().cloned().map(Override::from).collect())?;
     let prepared = prepare(&job, open_data(&job)?, None)?;
     let name = path.file_stem().map_or(String::new(), |stem| stem.to_string_lossy().into_owned());
     let info = prepared.sources.train.info();

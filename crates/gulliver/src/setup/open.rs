@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::job::Job;
-use crate::trained::stored_mapping;
+use crate::model::stored_mapping;
 use gulliver_run::data::mapping::Mapping;
 use gulliver_run::data::open::Opened;
 use gulliver_run::data::{self, DataError, DataInfo, DataOptions};

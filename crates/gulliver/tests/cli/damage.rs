@@ -36,7 +36,8 @@ fn damaged(good: &[u8], random: &mut Random) -> Vec<u8> {
 
 /// Sets a job up and trains it, without a process of its own; the error, if that is how it ended.
 fn try_job(file: &Path) -> Result<(), String> {
-    let job = Job::load(file, &["devices.threads=1".into()]).map_err(|e| e.to_string())?;
+    let job =
+        Job::load_with(file, vec!["devices.threads=1".to_string().into()]).map_err(|e| e.to_string())?;
     // Damage that asks for a long or large run is not what this is about.
     let large = |n: u64, limit: u64| n > limit;
     let numbers = job.model.params().iter().any(|(_, v)| v.to_string().len() > 4);

@@ -141,7 +141,7 @@ fn wrong_jobs() {
         .write("lines.toml", GPT.replace("kind = 'sequences'\nlength = 24\nexamples = 40", "kind = 'lines'"));
     fails(&place, "lines.toml", &lines, &["model.context", "32", "300"]);
     let finished = place.run(&["train", "digits.toml", "--out", "failed", "--on-nan", "perhaps"]);
-    assert!(finished.error().contains("stop or skip"));
+    assert!(finished.error().contains("choose one of stop, skip"));
     place.write("file", "not a directory");
     let finished = place.run(&["train", "digits.toml", "--out", "file"]);
     assert!(finished.error().starts_with("file"));

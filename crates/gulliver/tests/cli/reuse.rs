@@ -182,7 +182,7 @@ fn a_text_is_continued_as_it_was_learned() {
         let [a, b, c] = ["1", "1", "2"].map(|seed| generate(&[&hot[..], &[seed]].concat()));
         assert!(a == b && a != c, "{name}: {a} {b} {c}");
         let wrong = place.run(&["generate", name, "--prompt", "xyz"]).error();
-        assert!(wrong.contains("--prompt: character 'x' is not in the vocabulary"), "{wrong}");
+        assert!(wrong.contains("prompt: character 'x' is not in the vocabulary"), "{wrong}");
         let wrong = place.run(&["predict", name, "a.txt"]).error();
         assert!(wrong.contains("use gulliver generate"), "{wrong}");
     }

@@ -30,10 +30,6 @@ impl Dataset for Fixed {
         self.info.examples
     }
 
-    fn length(&self, _: usize) -> Option<usize> {
-        None
-    }
-
     fn info(&self) -> DataInfo {
         self.info.clone()
     }

@@ -12,11 +12,11 @@ use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::role::OutputRole;
 use gulliver_graph::training::training_graph;
+use gulliver_plan::budget::planner::StepPlanner;
 use gulliver_plan::document::error::PlanError;
 use gulliver_plan::document::residence::Persistent;
 use gulliver_plan::document::verify::verify;
-use gulliver_plan::step::make::Options;
-use gulliver_plan::step::outline::Outline;
+use gulliver_plan::step::options::PlanOptions;
 use gulliver_run::data::Batch;
 use gulliver_run::host::{HostData, HostTensor};
 use gulliver_run::lower::{Kernels, lower_node};
@@ -121,13 +121,14 @@ fn row(
     let scratch = |g: &Graph, n: &Node, s: &Bindings| Ok(lower_node(g, n, s, threads, &kernels)?.scratch);
     let failed = |e: PlanError| LabError::Workload { workload: axis.into(), problem: e.to_string() };
     let persistent = Persistent::of(&graph).map_err(|e| failed(e.into()))?;
-    let options = Options { scratch: &scratch, ..Options::new(&persistent) };
+    let options = PlanOptions { scratch: &scratch, ..PlanOptions::new(&persistent) };
     let (samples, length) = (batch.fields[0].1.shape()[0], LENGTH);
     let sizes = Bindings::new().with("batch", samples).with("length", length);
-    let outline = Outline::new(&graph, &sizes, &options).map_err(failed)?;
-    let outline_seconds = fastest(0.0, || Outline::new(&graph, &sizes, &options).map(drop).map_err(failed))?;
-    let plan = outline.plan(&graph, &sizes, &options).map_err(failed)?;
-    let plan_seconds = fastest(0.0, || outline.plan(&graph, &sizes, &options).map(drop).map_err(failed))?;
+    let planner = StepPlanner::new(&graph, &sizes, &options).map_err(failed)?;
+    let outline_seconds =
+        fastest(0.0, || StepPlanner::new(&graph, &sizes, &options).map(drop).map_err(failed))?;
+    let plan = planner.plan(&graph, &sizes, &options).map_err(failed)?;
+    let plan_seconds = fastest(0.0, || planner.plan(&graph, &sizes, &options).map(drop).map_err(failed))?;
     let broken = |e| LabError::Workload { workload: axis.into(), problem: format!("{e}") };
     let verify_seconds = fastest(0.0, || verify(&graph, &plan).map_err(broken))?;
     let nodes = graph.nodes.len();
@@ -172,7 +173,7 @@ pub fn render(rows: &[ScalingRow]) -> String {
         Column::Left("of"),
         Column::Right("nodes"),
         Column::Right("build ms"),
-        Column::Right("outline ms"),
+        Column::Right("planner ms"),
         Column::Right("plan ms"),
         Column::Right("verify ms"),
         Column::Right("step ms"),

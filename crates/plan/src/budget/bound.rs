@@ -1,16 +1,12 @@
 //! A lower bound of device memory, found without any search: in one pass over the acts of an outline, the bytes
 //! that must be on the device at once whatever is recomputed or moved. A budget below it is refused at once.
 
-use crate::budget::view::View;
+use crate::budget::problem::Problem;
 use crate::document::error::{Holders, PlanError};
 use crate::document::plan::Tier;
-use crate::document::residence::Persistent;
 use crate::step::layout::aligned;
-use crate::step::make::Options;
-use crate::step::outline::Outline;
 use crate::step::script::{VersionId, What};
-use gulliver_graph::dim::Bindings;
-use gulliver_graph::graph::{Graph, Role};
+use gulliver_graph::graph::Role;
 
 /// Device bytes that no plan can do without.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,7 +32,7 @@ pub const SCRATCH: &str = "working memory of the kernel";
 
 /// What has to be on the device during every act, beside what the act itself touches.
 struct Constant<'a> {
-    view: &'a View<'a>,
+    problem: &'a Problem<'a>,
     /// By version: it is on the device during the acts of this range.
     stays: Vec<Option<(u32, u32)>>,
     /// By version: its bytes are among those of resident weights and states.
@@ -47,100 +43,83 @@ struct Constant<'a> {
     inputs: Vec<(String, u64, u32)>,
 }
 
-impl Outline {
-    /// The bound for inputs of these sizes (of the whole batch), wherever weights and states are between steps.
-    /// With no tier beside the device they are on it.
-    pub fn bound(&self, graph: &Graph, sizes: &Bindings, options: &Options) -> Result<Bound, PlanError> {
-        let sizes = self.sizes(graph, sizes, options)?;
-        let view = View::new(self, graph, &sizes, options)?;
-        let elsewhere = options.beside.host != Some(0) || options.beside.disk.is_some();
-        Ok(view.bound_at(|_| !elsewhere))
-    }
+/// The bound with weights and states where the options say they are.
+pub(crate) fn bound(problem: &Problem) -> Bound {
+    let residences = problem.residences();
+    bound_at(problem, |v| residences[v as usize] == Tier::Device)
 }
 
-impl Outline {
-    /// Most device bytes in use at once for inputs of these sizes (of the whole batch) if everything stays, weights and
-    /// states included.
-    pub fn resident(&self, graph: &Graph, sizes: &Bindings, options: &Options) -> Result<u64, PlanError> {
-        let here = Persistent::of(graph)?;
-        let options = Options { persistent: &here, ..*options };
-        let sizes = self.sizes(graph, sizes, &options)?;
-        Ok(View::new(self, graph, &sizes, &options)?.need())
-    }
+/// The bound wherever weights and states are between steps; with no tier beside the device they are on it.
+pub(crate) fn bound_anywhere(problem: &Problem) -> Bound {
+    let beside = &problem.options.beside;
+    let elsewhere = beside.host != Some(0) || beside.disk.is_some();
+    bound_at(problem, |_| !elsewhere)
 }
 
-impl View<'_> {
-    /// The bound with weights and states where the options say they are.
-    pub(crate) fn bound(&self) -> Bound {
-        let residences = self.residences();
-        self.bound_at(|v| residences[v as usize] == Tier::Device)
+/// The bound where `resident` says which weights and states never leave the device.
+fn bound_at(problem: &Problem, resident: impl Fn(VersionId) -> bool) -> Bound {
+    let constant = Constant::of(problem, resident);
+    let base = problem.base();
+    let acts = base.script.acts.len();
+    let mut changes = vec![0i64; acts + 1];
+    for (v, range) in constant.stays.iter().enumerate() {
+        if let Some((from, to)) = range {
+            let bytes = size(problem, v as VersionId) as i64;
+            changes[*from as usize] += bytes;
+            changes[*to as usize + 1] -= bytes;
+        }
     }
+    for (_, bytes, last) in &constant.inputs {
+        changes[0] += *bytes as i64;
+        changes[*last as usize + 1] -= *bytes as i64;
+    }
+    let (mut most, mut worst, mut now) = (constant.state, None, 0i64);
+    for (t, change) in changes[..acts].iter().enumerate() {
+        now = now.saturating_add(*change);
+        let own: u64 = constant.own(t).map(|(_, bytes)| bytes).fold(0, u64::saturating_add);
+        let all = constant.state.saturating_add(now.max(0) as u64).saturating_add(own);
+        if all > most {
+            (most, worst) = (all, Some(t));
+        }
+    }
+    let mut holders: Vec<(String, u64)> = Vec::new();
+    if let Some(t) = worst {
+        let name = |v: Option<VersionId>| v.map_or(SCRATCH.to_string(), |v| problem.name(&base, v));
+        holders.extend(constant.own(t).map(|(v, bytes)| (name(v), bytes)));
+        let now = t as u32;
+        let inputs = constant.inputs.iter().filter(|(.., last)| now <= *last);
+        holders.extend(inputs.map(|(name, bytes, _)| (name.clone(), *bytes)));
+        let stays =
+            |v: &VersionId| constant.stays[*v as usize].is_some_and(|(from, to)| from <= now && now <= to);
+        let kept = (0..constant.stays.len() as u32).filter(stays);
+        holders.extend(kept.map(|v| (problem.name(&base, v), size(problem, v))));
+    }
+    holders.push((STATE.to_string(), constant.state));
+    holders.retain(|(_, bytes)| *bytes > 0);
+    holders.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    Bound { bytes: most, holders }
+}
 
-    /// The bound where `at_home` says which weights and states never leave the device.
-    fn bound_at(&self, at_home: impl Fn(VersionId) -> bool) -> Bound {
-        let constant = Constant::of(self, at_home);
-        let (acts, base) = (self.base().script.acts.len(), self.base());
-        let mut changes = vec![0i64; acts + 1];
-        for (v, range) in constant.stays.iter().enumerate() {
-            if let Some((from, to)) = range {
-                let bytes = self.size(v as VersionId) as i64;
-                changes[*from as usize] += bytes;
-                changes[*to as usize + 1] -= bytes;
-            }
-        }
-        for (_, bytes, last) in &constant.inputs {
-            changes[0] += *bytes as i64;
-            changes[*last as usize + 1] -= *bytes as i64;
-        }
-        let (mut most, mut worst, mut now) = (constant.state, None, 0i64);
-        for (t, change) in changes[..acts].iter().enumerate() {
-            now = now.saturating_add(*change);
-            let own: u64 = constant.own(t).map(|(_, bytes)| bytes).fold(0, u64::saturating_add);
-            let all = constant.state.saturating_add(now.max(0) as u64).saturating_add(own);
-            if all > most {
-                (most, worst) = (all, Some(t));
-            }
-        }
-        let mut holders: Vec<(String, u64)> = Vec::new();
-        if let Some(t) = worst {
-            let name = |v: Option<VersionId>| v.map_or(SCRATCH.to_string(), |v| self.name(&base, v));
-            holders.extend(constant.own(t).map(|(v, bytes)| (name(v), bytes)));
-            let now = t as u32;
-            let inputs = constant.inputs.iter().filter(|(.., last)| now <= *last);
-            holders.extend(inputs.map(|(name, bytes, _)| (name.clone(), *bytes)));
-            let stays = |v: &VersionId| {
-                constant.stays[*v as usize].is_some_and(|(from, to)| from <= now && now <= to)
-            };
-            let kept = (0..constant.stays.len() as u32).filter(stays);
-            holders.extend(kept.map(|v| (self.name(&base, v), self.size(v))));
-        }
-        holders.push((STATE.to_string(), constant.state));
-        holders.retain(|(_, bytes)| *bytes > 0);
-        holders.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-        Bound { bytes: most, holders }
-    }
-
-    /// Bytes that a version takes on the device by itself.
-    fn size(&self, v: VersionId) -> u64 {
-        aligned(self.bytes[self.base().script.versions[v as usize].of.value.index()])
-    }
+/// Bytes that a version takes on the device by itself.
+fn size(problem: &Problem, v: VersionId) -> u64 {
+    aligned(problem.bytes[problem.base().script.versions[v as usize].of.value.index()])
 }
 
 impl<'a> Constant<'a> {
-    fn of(view: &'a View<'a>, at_home: impl Fn(VersionId) -> bool) -> Constant<'a> {
-        let (base, sharing) = (view.base(), &view.outline.sharing);
-        let beside = &view.options.beside;
+    fn of(problem: &'a Problem<'a>, resident_here: impl Fn(VersionId) -> bool) -> Constant<'a> {
+        let (base, sharing) = (problem.base(), &problem.outline.sharing);
+        let beside = &problem.options.beside;
         let elsewhere = beside.host != Some(0) || beside.disk.is_some();
         let count = base.script.versions.len();
-        let (mut resident, mut kept) = (vec![false; count], vec![false; view.graph.values.len()]);
+        let (mut resident, mut kept) = (vec![false; count], vec![false; problem.graph.values.len()]);
         let (mut state, mut inputs) = (0u64, Vec::new());
         let mut first: VersionId = 0;
         for (value, copies, role) in sharing.inputs() {
-            let (from, info) = (first, view.graph.value(value));
+            let (from, info) = (first, problem.graph.value(value));
             first += copies;
-            let all = aligned(view.bytes[value.index()].saturating_mul(copies.into()));
+            let all = aligned(problem.bytes[value.index()].saturating_mul(copies.into()));
             let persistent = matches!(role, Role::Weight(_) | Role::State(_));
-            if persistent && !at_home(from) {
+            if persistent && !resident_here(from) {
                 continue;
             }
             resident[from as usize..first as usize].fill(true);
@@ -167,7 +146,7 @@ impl<'a> Constant<'a> {
                 resident[i] = true;
                 continue;
             }
-            let again = view.options.recompute && base.again[i];
+            let again = problem.options.recompute && base.again[i];
             if elsewhere || again {
                 continue;
             }
@@ -178,13 +157,13 @@ impl<'a> Constant<'a> {
                 stays[i] = Some((from + 1, to));
             }
         }
-        Constant { view, stays, resident, state, inputs }
+        Constant { problem, stays, resident, state, inputs }
     }
 
     /// What an act itself has on the device and is not counted elsewhere: its operands, the results that cannot take
     /// an operand's place, and working memory, which is no version.
     fn own(&self, t: usize) -> impl Iterator<Item = (Option<VersionId>, u64)> + '_ {
-        let base = self.view.base();
+        let base = self.problem.base();
         let script = base.script;
         let (reads, writes) = script.split(t);
         let what = script.acts[t].what;
@@ -195,14 +174,14 @@ impl<'a> Constant<'a> {
         };
         let once = move |i: usize, v: &VersionId| !reads[..i].contains(v);
         let operands = reads.iter().enumerate().filter(move |(i, v)| once(*i, v) && !counted(**v));
-        let sharing = &self.view.outline.sharing;
+        let sharing = &self.problem.outline.sharing;
         let results = writes.iter().enumerate().filter(move |(o, _)| !sharing.may_replace(what, *o));
         let results = results.filter(move |(_, v)| !counted(**v));
         let scratch = match what {
-            What::Run(id, _) => aligned(self.view.scratch(id.index())),
+            What::Run(id, _) => aligned(self.problem.scratch(id.index())),
             _ => 0,
         };
-        let versions = operands.chain(results).map(|(_, &v)| (Some(v), self.view.size(v)));
+        let versions = operands.chain(results).map(|(_, &v)| (Some(v), size(self.problem, v)));
         versions.chain([(None, scratch)])
     }
 }

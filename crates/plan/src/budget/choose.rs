@@ -8,10 +8,12 @@ mod price;
 mod reach;
 mod search;
 
-use crate::budget::base::{Base, Choices};
+use crate::budget::choices::Choices;
 use crate::budget::evaluate::Evaluation;
 use crate::document::plan::{Choice, Decision};
+use crate::step::base::Base;
 use crate::step::lifetime::{Lifetimes, Sharing};
+use crate::step::outline::Outline;
 use crate::step::progress::{Activity, Progress};
 use crate::step::script::{Script, VersionId, What};
 pub(crate) use polish::worthwhile as is_polished;
@@ -26,7 +28,7 @@ const FEW_ROUNDS: usize = 6;
 const IDLE: usize = 6;
 
 /// Acts of a script that is too long to be looked at in several ways.
-pub const LONG: usize = 6000;
+const LONG: usize = 6000;
 
 /// Ways to look at it: whether to leave alone what would have others computed sooner than they are needed,
 /// whether all acts at which something is wanting count the same, whether what comes for free counts; and the
@@ -70,7 +72,7 @@ impl Terms<'_> {
 
 /// Choices and what comes of them, whatever the sizes.
 #[derive(Clone, Default)]
-pub struct Known {
+pub struct Rewritten {
     /// What is done with every version.
     pub choices: Choices,
     /// The script that carries it out.
@@ -81,9 +83,9 @@ pub struct Known {
 
 /// What was chosen for some sizes.
 #[derive(Default)]
-pub struct Chosen {
+pub struct Selection {
     /// The choices.
-    pub known: Known,
+    pub rewritten: Rewritten,
     /// With what reason.
     pub decisions: Vec<Decision>,
     /// Most device bytes in use at once.
@@ -92,7 +94,7 @@ pub struct Chosen {
 
 /// The budget cannot be met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Short {
+pub struct Shortfall {
     /// Bytes that would be enough.
     pub enough: u64,
 }
@@ -106,9 +108,9 @@ pub fn fit(
     choices: &Choices,
     target: u64,
     at_leisure: bool,
-) -> Result<Chosen, Short> {
+) -> Result<Selection, Shortfall> {
     let mut work = Evaluation::default();
-    let mut best: Result<(f64, Choices), Short> = Err(Short { enough: u64::MAX });
+    let mut best: Result<(f64, Choices), Shortfall> = Err(Shortfall { enough: u64::MAX });
     if base.script.acts.len() > LONG {
         let choices = by_reach(base, terms, choices, target, &mut work)?;
         return Ok(chosen(base, terms, choices, target, work));
@@ -118,7 +120,7 @@ pub fn fit(
         best = match (best, found) {
             (Ok(a), Ok(b)) => Ok(if b.0 < a.0 { b } else { a }),
             (Ok(found), Err(_)) | (Err(_), Ok(found)) => Ok(found),
-            (Err(a), Err(b)) => Err(Short { enough: a.enough.min(b.enough) }),
+            (Err(a), Err(b)) => Err(Shortfall { enough: a.enough.min(b.enough) }),
         };
         let least: f64 = terms.seconds.iter().sum();
         if !terms.recompute || best.as_ref().is_ok_and(|(cost, _)| *cost <= least * (1.0 + little)) {
@@ -135,7 +137,7 @@ pub fn fit(
 
 /// Adapts choices that served for other sizes, in a few rounds: something is added where they do not meet the
 /// target, and what is not needed is taken back.
-pub fn refine(base: &Base, terms: &Terms, known: &Known, target: u64) -> Result<Chosen, Short> {
+pub fn refine(base: &Base, terms: &Terms, known: &Rewritten, target: u64) -> Result<Selection, Shortfall> {
     let mut work = Evaluation::known(&known.script, &known.life, terms.bytes, terms.scratch);
     let mut search = Search::new(base, terms, known.choices.clone(), target, STARTS[0].0, &mut work);
     let mut peak = search.see();
@@ -147,7 +149,7 @@ pub fn refine(base: &Base, terms: &Terms, known: &Known, target: u64) -> Result<
         peak = search.look();
     }
     if peak > target {
-        return Err(Short { enough: peak });
+        return Err(Shortfall { enough: peak });
     }
     let fits = search.choices.clone();
     if search.take_back() {
@@ -158,15 +160,28 @@ pub fn refine(base: &Base, terms: &Terms, known: &Known, target: u64) -> Result<
         }
     }
     let (decisions, choices) = (search.reasons(), search.choices);
-    Ok(Chosen { known: Known { choices, script: work.writer.script, life: work.life }, decisions, peak })
+    Ok(Selection {
+        rewritten: Rewritten { choices, script: work.writer.script, life: work.life },
+        decisions,
+        peak,
+    })
 }
 
-fn chosen(base: &Base, terms: &Terms, choices: Choices, target: u64, mut work: Evaluation) -> Chosen {
+fn chosen(base: &Base, terms: &Terms, choices: Choices, target: u64, mut work: Evaluation) -> Selection {
     let written = work.of(base, terms.sharing, &choices, terms.bytes, terms.scratch);
     assert!(written, "it was carried out before");
     let peak = work.peak();
     let decisions = Search::new(base, terms, choices.clone(), target, STARTS[0].0, &mut work).reasons();
-    Chosen { known: Known { choices, script: work.writer.script, life: work.life }, decisions, peak }
+    Selection {
+        rewritten: Rewritten { choices, script: work.writer.script, life: work.life },
+        decisions,
+        peak,
+    }
+}
+
+/// Whether the script of an outline is too long for plans to be weighed against each other.
+pub(crate) fn is_long(outline: &Outline) -> bool {
+    outline.script.acts.len() > LONG
 }
 
 /// One way.
@@ -177,7 +192,7 @@ fn fit_one(
     target: u64,
     way: Way,
     work: &mut Evaluation,
-) -> Result<(f64, Choices), Short> {
+) -> Result<(f64, Choices), Shortfall> {
     let mut search = Search::new(base, terms, choices, target, way, work);
     let (mut least, mut wanting) = (u64::MAX, i64::MAX);
     let (mut fits, mut idle) = (false, 0);
@@ -201,7 +216,7 @@ fn fit_one(
         }
     }
     if !fits {
-        return Err(Short { enough: least });
+        return Err(Shortfall { enough: least });
     }
     let found = (search.cost(), search.choices.clone());
     if search.take_back() && search.look() <= target {

@@ -1,12 +1,11 @@
 //! What choices come to: the script that carries them out, where its versions live and the bytes in use
 //! during each act. The memory for all of it is used again from one evaluation to the next.
 
-use crate::budget::base::{Base, Choices};
+use crate::budget::choices::Choices;
 use crate::budget::rewrite::Writer;
-use crate::document::plan::Tier;
-use crate::step::layout::aligned;
-use crate::step::lifetime::{Lifetimes, Sharing, lifetimes_into};
-use crate::step::script::{Script, What};
+use crate::step::base::Base;
+use crate::step::lifetime::{Lifetimes, Sharing, lifetimes_into, profile_into};
+use crate::step::script::Script;
 
 /// See the top of this file.
 #[derive(Default)]
@@ -56,44 +55,5 @@ impl Evaluation {
     /// Most device bytes in use at once.
     pub fn peak(&self) -> u64 {
         self.profile.iter().copied().max().unwrap_or(0)
-    }
-}
-
-/// Aligned bytes of device memory in use during each act, scratch space included.
-pub fn profile(script: &Script, life: &Lifetimes, bytes: &[u64], scratch: impl Fn(usize) -> u64) -> Vec<u64> {
-    let mut profile = Vec::new();
-    profile_into(script, life, bytes, &scratch, &mut profile, &mut Vec::new());
-    profile
-}
-
-fn profile_into(
-    script: &Script,
-    life: &Lifetimes,
-    bytes: &[u64],
-    scratch: &dyn Fn(usize) -> u64,
-    during: &mut Vec<u64>,
-    freed: &mut Vec<u64>,
-) {
-    for counts in [&mut *during, &mut *freed] {
-        counts.clear();
-        counts.resize(script.acts.len() + 1, 0);
-    }
-    for s in life.storages.iter().filter(|s| s.tier == Tier::Device) {
-        let size = aligned(bytes[s.value.index()]).saturating_mul(s.copies.into());
-        let start = &mut during[s.start as usize];
-        *start = start.saturating_add(size);
-        let end = &mut freed[s.end as usize];
-        *end = end.saturating_add(size);
-    }
-    during.pop();
-    let mut now = 0u64;
-    for ((act, during), freed) in script.acts.iter().zip(during).zip(freed) {
-        now = now.saturating_add(*during);
-        let more = match act.what {
-            What::Run(id, _) => scratch(id.index()),
-            _ => 0,
-        };
-        *during = now.saturating_add(more);
-        now = now.saturating_sub(*freed);
     }
 }

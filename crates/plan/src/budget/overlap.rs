@@ -7,7 +7,7 @@ pub use collectives::put_off;
 
 use crate::document::plan::{TIERS, Tier};
 use crate::step::lifetime::Lifetimes;
-use crate::step::outline::profile;
+use crate::step::lifetime::profile;
 use crate::step::script::{Act, Script, What};
 
 /// Seconds by which moves are ahead of their time where there is room: a thread has to wake up first, and

@@ -2,8 +2,9 @@
 //! again, or wait in another tier. What is needed for a computation is brought back just before it,
 //! however far that reaches.
 
-use crate::budget::base::{Base, Choices, Fate, NEVER};
+use crate::budget::choices::Choices;
 use crate::document::plan::{Choice, Tier};
+use crate::step::base::{Base, Fate, NEVER};
 use crate::step::script::{Script, Version, VersionId, What};
 
 /// Something that cannot be: a version would be computed from an input that has been overwritten, or from what is gone
@@ -264,7 +265,8 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::step::order::{Readers, Rule, tasks};
+    use crate::step::order::{Rule, tasks};
+    use crate::step::readers::Readers;
     use gulliver_graph::graph::Phase;
     use gulliver_graph::model::model;
     use gulliver_graph::model::param::ints;
@@ -280,13 +282,13 @@ mod tests {
         let graph = training_graph(model("mlp", &[sizes]).unwrap().as_ref(), &[optimizer], None).unwrap();
         let readers = Readers::of(&graph);
         let script = Script::of(&graph, &readers, &tasks(&graph, &readers, 1, Rule::Plain, &[]), 1);
-        let facts = crate::budget::base::Facts::of(&graph, &script);
+        let facts = crate::step::base::Facts::of(&graph, &script);
         let base = facts.base(&graph, &script);
         let forward = |act: u32| match script.acts[act as usize].what {
             What::Run(id, _) => graph.nodes[id.index()].phase == Phase::Forward,
             _ => false,
         };
-        let mut choices = base.keep(vec![Tier::Device; script.versions.len()]);
+        let mut choices = Choices::keep(&base, vec![Tier::Device; script.versions.len()]);
         let mut let_go = Vec::new();
         for v in (0..script.versions.len() as u32).filter(|v| base.again[*v as usize]) {
             for (k, pair) in base.uses(v).windows(2).enumerate() {

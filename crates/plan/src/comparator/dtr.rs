@@ -3,8 +3,8 @@
 //! After Kirisame et al., "Dynamic Tensor Rematerialization" (ICLR 2021).
 
 use super::{Case, highest};
-use crate::budget::base::NEVER;
 use crate::document::plan::Tier;
+use crate::step::base::NEVER;
 use crate::step::script::{Script, Version, VersionId, What};
 
 /// The script of evictions that needs at most `budget` with everything counted; the threshold at which

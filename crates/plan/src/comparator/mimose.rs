@@ -4,7 +4,7 @@
 //! et al., "Mimose: An Input-Aware Checkpointing Planner for Efficient Training on GPU" (2022).
 
 use super::Case;
-use crate::budget::base::Choices;
+use crate::budget::choices::Choices;
 use crate::step::script::VersionId;
 use gulliver_graph::graph::Phase;
 use std::collections::HashMap;

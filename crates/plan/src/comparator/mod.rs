@@ -8,13 +8,14 @@ pub mod segments;
 pub mod static_greedy;
 pub mod sublinear;
 
-use crate::budget::base::{Base, Choices};
-use crate::budget::evaluate::profile;
+use crate::budget::choices::Choices;
 use crate::budget::rewrite::rewrite;
 use crate::document::plan::Choice;
+use crate::step::base::Base;
 use crate::step::layout::aligned;
+use crate::step::lifetime::profile;
 use crate::step::lifetime::{Sharing, lifetimes};
-use crate::step::outline::{Outline, Sizes};
+use crate::step::outline::{BoundSizes, Outline};
 use crate::step::script::{Script, VersionId, What};
 use gulliver_graph::graph::Phase;
 
@@ -43,7 +44,7 @@ pub struct Outcome {
 
 impl<'a> Case<'a> {
     /// The step of an outline for inputs of some sizes.
-    pub fn new(outline: &'a Outline, base: &'a Base<'a>, sizes: &Sizes) -> Case<'a> {
+    pub fn new(outline: &'a Outline, base: &'a Base<'a>, sizes: &BoundSizes) -> Case<'a> {
         let kind = |node: usize| outline.kinds.kind_of[node] as usize;
         let nodes = 0..base.graph.nodes.len();
         Case {
@@ -127,7 +128,7 @@ impl<'a> Case<'a> {
     pub fn last_forward(&self, v: VersionId) -> Option<u32> {
         let uses = self.base.uses(v);
         let made = self.base.producer[v as usize];
-        let forward = made != crate::budget::base::NEVER && self.phase(made) == Phase::Forward;
+        let forward = made != crate::step::base::NEVER && self.phase(made) == Phase::Forward;
         uses.iter().rev().copied().find(|&act| forward && self.phase(act) == Phase::Forward)
     }
 }

@@ -3,8 +3,8 @@
 //! optimizer state are paged like everything else. What frameworks with unified or swapped memory do.
 
 use super::{Case, highest, segments};
-use crate::budget::base::Facts;
 use crate::document::plan::Tier;
+use crate::step::base::Facts;
 use crate::step::script::{Script, Version, VersionId, What};
 
 /// What becomes of bytes that are evicted.

@@ -2,6 +2,7 @@
 //! passes from one to another is kept, and the backward pass computes a segment again before it goes through it.
 
 use super::Case;
+use crate::budget::choices::Choices;
 use crate::devices::pipeline::spread;
 use crate::document::plan::Tier;
 use crate::step::script::{Script, VersionId};
@@ -23,6 +24,6 @@ pub fn script(case: &Case, segments: usize) -> Script {
         }
     }
     let drop = |v: VersionId| !passed[base.script.versions[v as usize].of.value.index()];
-    let start = base.keep(vec![Tier::Device; base.script.versions.len()]);
+    let start = Choices::keep(base, vec![Tier::Device; base.script.versions.len()]);
     case.settle(&mut case.checkpoint(&start, drop))
 }

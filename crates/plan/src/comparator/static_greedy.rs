@@ -2,7 +2,7 @@
 //! checkpointed for all. What planners do that see a single size.
 
 use super::{Case, mimose};
-use crate::budget::base::Choices;
+use crate::budget::choices::Choices;
 
 /// The choice for the step with the largest inputs, to be carried out for inputs of any size: steps of one
 /// outline have the same uses.

@@ -4,7 +4,7 @@
 //! Guestrin, "Training Deep Nets with Sublinear Memory Cost" (2016).
 
 use super::{Case, mimose::block};
-use crate::budget::base::Choices;
+use crate::budget::choices::Choices;
 use crate::step::script::{VersionId, What};
 use gulliver_graph::graph::Phase;
 

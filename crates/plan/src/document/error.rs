@@ -80,7 +80,7 @@ pub enum PlanError {
     DoesNotFit {
         /// Bytes of the arena.
         needed: u64,
-        /// Whether no plan can need less: a [bound](crate::budget::bound), not the result of a search.
+        /// Whether no plan can need less: a bound, not the result of a search.
         proven: bool,
         /// Bytes allowed.
         budget: u64,

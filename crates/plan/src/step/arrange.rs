@@ -1,7 +1,7 @@
 //! List scheduling of the backward and update nodes of one objective: of the nodes that can run, the one
 //! that leaves least memory in use runs first. Deterministic, in n log n time.
 
-use crate::step::order::{Readers, for_each_root};
+use crate::step::readers::{Readers, for_each_root};
 use gulliver_graph::graph::{Graph, Node, NodeId, Origin, Phase, Value};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};

@@ -3,7 +3,8 @@
 //! carried inputs are updated in place where nothing reads the old value afterwards. Sizes play no part.
 
 use crate::document::plan::Tier;
-use crate::step::order::Readers;
+use crate::step::layout::aligned;
+use crate::step::readers::Readers;
 use crate::step::script::{Script, VersionId, What, copies};
 use gulliver_graph::graph::{Graph, Role, Value};
 
@@ -206,5 +207,45 @@ fn last_refs(script: &Script, last: &mut Vec<u32>) {
     }
     for &v in &script.outputs {
         last[v as usize] = script.acts.len() as u32;
+    }
+}
+
+/// Aligned bytes of device memory in use during each act, scratch space included.
+pub fn profile(script: &Script, life: &Lifetimes, bytes: &[u64], scratch: impl Fn(usize) -> u64) -> Vec<u64> {
+    let mut profile = Vec::new();
+    profile_into(script, life, bytes, &scratch, &mut profile, &mut Vec::new());
+    profile
+}
+
+/// As [`profile`], without new memory.
+pub(crate) fn profile_into(
+    script: &Script,
+    life: &Lifetimes,
+    bytes: &[u64],
+    scratch: &dyn Fn(usize) -> u64,
+    during: &mut Vec<u64>,
+    freed: &mut Vec<u64>,
+) {
+    for counts in [&mut *during, &mut *freed] {
+        counts.clear();
+        counts.resize(script.acts.len() + 1, 0);
+    }
+    for s in life.storages.iter().filter(|s| s.tier == Tier::Device) {
+        let size = aligned(bytes[s.value.index()]).saturating_mul(s.copies.into());
+        let start = &mut during[s.start as usize];
+        *start = start.saturating_add(size);
+        let end = &mut freed[s.end as usize];
+        *end = end.saturating_add(size);
+    }
+    during.pop();
+    let mut now = 0u64;
+    for ((act, during), freed) in script.acts.iter().zip(during).zip(freed) {
+        now = now.saturating_add(*during);
+        let more = match act.what {
+            What::Run(id, _) => scratch(id.index()),
+            _ => 0,
+        };
+        *during = now.saturating_add(more);
+        now = now.saturating_sub(*freed);
     }
 }

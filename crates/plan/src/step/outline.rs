@@ -1,25 +1,23 @@
-//! What a plan is whatever the sizes of the input: the order of the tasks, what shares storage and for
-//! how long, and the kinds of sizes there are. Made once; a plan for new sizes only fills in bytes and
-//! offsets.
+//! What all plans of a graph have in common, whatever the sizes of the input: the order of the tasks, what shares
+//! storage and for how long, and the kinds of nodes and types. A plan for new sizes only fills in bytes and offsets.
 
-use crate::budget::base::{Base, Facts};
-use crate::budget::choose::LONG;
-pub use crate::budget::evaluate::profile;
-use crate::budget::learn::Rung;
+use crate::document::collectives::collective_of;
 use crate::document::error::PlanError;
-use crate::step::lifetime::{Lifetimes, Sharing, lifetimes};
-use crate::step::make::Options;
-use crate::step::order::{RULES, Readers, Rule, in_turns, tasks};
+use crate::document::links::Links;
+use crate::step::base::{Base, Facts};
+use crate::step::lifetime::{Lifetimes, Sharing, lifetimes, profile};
+use crate::step::options::PlanOptions;
+use crate::step::order::{RULES, Rule, in_turns, tasks};
 use crate::step::progress::Activity;
+use crate::step::readers::Readers;
 use crate::step::script::Script;
 use crate::time::cost::{CollectivePrice, Curves};
-use gulliver_graph::dim::BATCH;
-use gulliver_graph::dim::{Bindings, DimError};
+use gulliver_graph::dim::{BATCH, Bindings, DimError};
 use gulliver_graph::graph::{Graph, Value};
 use gulliver_graph::kinds::Kinds;
 use gulliver_graph::work::Work;
 
-/// See the top of this file.
+/// Order, storage and kinds of one graph.
 #[derive(Clone)]
 pub struct Outline {
     /// Slices of the batch.
@@ -38,16 +36,14 @@ pub struct Outline {
     pub kinds: Kinds,
     /// What may be done with the versions of the script.
     facts: Facts,
-    /// What served under other budgets.
-    pub(crate) rungs: Vec<Rung>,
     /// What every kind of node has to do.
     work: Vec<Work>,
 }
 
 /// The sizes of one input, put into every kind of an outline.
 #[derive(Clone)]
-pub struct Sizes {
-    /// Sizes of one partial.
+pub struct BoundSizes {
+    /// BoundSizes of one partial.
     pub slice: Bindings,
     /// Bytes of one instance, by kind of type.
     pub bytes: Vec<u64>,
@@ -62,14 +58,9 @@ pub struct Sizes {
 }
 
 impl Outline {
-    /// Whether its script is too long for plans to be weighed against each other.
-    pub fn is_long(&self) -> bool {
-        self.script.acts.len() > LONG
-    }
-
     /// Chooses the order that needs least memory for inputs of these sizes (of the whole batch), never
     /// more than the graph's own; it serves inputs of any size.
-    pub fn new(graph: &Graph, sizes: &Bindings, options: &Options) -> Result<Outline, PlanError> {
+    pub fn new(graph: &Graph, sizes: &Bindings, options: &PlanOptions) -> Result<Outline, PlanError> {
         Outline::best(graph, sizes, options, if options.grouped { &[Rule::Grouped] } else { &RULES })
     }
 
@@ -77,7 +68,7 @@ impl Outline {
     pub fn with_rule(
         graph: &Graph,
         sizes: &Bindings,
-        options: &Options,
+        options: &PlanOptions,
         rule: Rule,
     ) -> Result<Outline, PlanError> {
         Outline::best(graph, sizes, options, &[rule])
@@ -86,12 +77,12 @@ impl Outline {
     fn best(
         graph: &Graph,
         sizes: &Bindings,
-        options: &Options,
+        options: &PlanOptions,
         rules: &[Rule],
     ) -> Result<Outline, PlanError> {
         let (kinds, readers) = (Kinds::of(graph), Readers::of(graph));
         let partials = options.partials.max(1);
-        let sizes = settle(graph, &kinds, sizes, options)?;
+        let sizes = bind_sizes(graph, &kinds, sizes, options)?;
         let bytes: Vec<u64> = kinds.type_of.iter().map(|&k| sizes.bytes[k as usize]).collect();
         let sharing = Sharing::of(graph, &readers, partials);
         let turns = |turns| in_turns(graph, &readers, partials, turns).ok_or(PlanError::Turns);
@@ -111,7 +102,7 @@ impl Outline {
         let (_, rule, script, life) = best.expect("at least one rule is given");
         let work = kinds.nodes.iter().map(|id| Work::of(graph, &graph.nodes[id.index()])).collect();
         let facts = Facts::of(graph, &script);
-        Ok(Outline { partials, rule, script, life, readers, sharing, kinds, facts, rungs: Vec::new(), work })
+        Ok(Outline { partials, rule, script, life, readers, sharing, kinds, facts, work })
     }
 
     /// The script in which everything stays, with what may be done to it.
@@ -120,12 +111,17 @@ impl Outline {
     }
 
     /// Puts the sizes of an input (of the whole batch) into every kind.
-    pub fn sizes(&self, graph: &Graph, sizes: &Bindings, options: &Options) -> Result<Sizes, PlanError> {
-        Ok(self.priced(&settle(graph, &self.kinds, sizes, options)?, options))
+    pub fn sizes(
+        &self,
+        graph: &Graph,
+        sizes: &Bindings,
+        options: &PlanOptions,
+    ) -> Result<BoundSizes, PlanError> {
+        Ok(self.priced(&bind_sizes(graph, &self.kinds, sizes, options)?, options))
     }
 
     /// The same sizes at other prices.
-    pub(crate) fn priced(&self, sizes: &Sizes, options: &Options) -> Sizes {
+    pub(crate) fn priced(&self, sizes: &BoundSizes, options: &PlanOptions) -> BoundSizes {
         let by = |curves: Option<&Curves>| -> Vec<f64> {
             let kinds = self.work.iter().enumerate().map(|(kind, work)| {
                 let slower = options.slower.get(kind).copied().unwrap_or(1.0);
@@ -138,12 +134,39 @@ impl Outline {
         let alone = options.curves.and_then(|curves| curves.alone.as_deref());
         let alone = alone.map_or_else(Vec::new, |alone| by(Some(alone)));
         let collective = options.curves.and_then(|curves| curves.collective);
-        Sizes { seconds: by(options.curves), alone, collective, ..sizes.clone() }
+        BoundSizes { seconds: by(options.curves), alone, collective, ..sizes.clone() }
     }
 
     /// Seconds of a node.
-    pub fn seconds(&self, sizes: &Sizes, node: usize) -> f64 {
+    pub fn seconds(&self, sizes: &BoundSizes, node: usize) -> f64 {
         sizes.seconds[self.kinds.kind_of[node] as usize]
+    }
+
+    /// Seconds of a node; a collective takes as long as its bytes over the links.
+    pub fn seconds_over(&self, graph: &Graph, sizes: &BoundSizes, links: &Links, node: usize) -> f64 {
+        match collective_of(&graph.nodes[node], &sizes.slice) {
+            Some(what) => {
+                let bytes = what.bytes() as f64;
+                let least = sizes.collective.map_or(0.0, |collective| collective.seconds(bytes));
+                (bytes / links.from_peers).max(least)
+            }
+            None => self.seconds(sizes, node),
+        }
+    }
+
+    /// Seconds of a node while other devices are idle, if that is known.
+    pub fn seconds_alone(&self, sizes: &BoundSizes, node: usize) -> Option<f64> {
+        sizes.alone.get(self.kinds.kind_of[node] as usize).copied()
+    }
+
+    /// Of a collective held beside kernels that have all cores: seconds that these lose to it, whatever the links, and seconds it
+    /// takes. None for other nodes.
+    pub fn seconds_met(&self, graph: &Graph, sizes: &BoundSizes, node: usize) -> [f64; 2] {
+        let bytes = collective_of(&graph.nodes[node], &sizes.slice).map(|what| what.bytes() as f64);
+        let of = |(bytes, collective): (f64, CollectivePrice)| {
+            [collective.lost(bytes), collective.seconds(bytes) + collective.beside]
+        };
+        bytes.zip(sizes.collective).map_or([0.0; 2], of)
     }
 }
 
@@ -159,7 +182,13 @@ pub fn slice_of(sizes: &Bindings, partials: u32) -> Result<Bindings, PlanError> 
     Ok(slice)
 }
 
-fn settle(graph: &Graph, kinds: &Kinds, sizes: &Bindings, options: &Options) -> Result<Sizes, PlanError> {
+/// Puts sizes into every type and asks every kind of node for its working memory.
+fn bind_sizes(
+    graph: &Graph,
+    kinds: &Kinds,
+    sizes: &Bindings,
+    options: &PlanOptions,
+) -> Result<BoundSizes, PlanError> {
     let partials = options.partials.max(1);
     let slice = slice_of(sizes, partials)?;
     let mut bytes = Vec::with_capacity(kinds.types.len());
@@ -185,7 +214,7 @@ fn settle(graph: &Graph, kinds: &Kinds, sizes: &Bindings, options: &Options) -> 
         let view = node.op.def().is_view();
         scratch.push(if view { 0 } else { (options.scratch)(graph, node, &slice)? });
     }
-    Ok(Sizes { slice, bytes, scratch, seconds: Vec::new(), alone: Vec::new(), collective: None })
+    Ok(BoundSizes { slice, bytes, scratch, seconds: Vec::new(), alone: Vec::new(), collective: None })
 }
 
 fn peak(script: &Script, life: &Lifetimes, bytes: &[u64], scratch: impl Fn(usize) -> u64) -> u64 {

@@ -3,7 +3,8 @@
 //! Sizes and offsets play no part.
 
 use crate::document::plan::Tier;
-use crate::step::order::{Instance, Readers, Task};
+use crate::step::order::Task;
+use crate::step::readers::{Instance, Readers};
 use gulliver_graph::graph::{Graph, NodeId, Phase, Role, Value};
 
 /// A version, by its number in [`Script::versions`].

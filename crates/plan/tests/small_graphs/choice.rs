@@ -1,11 +1,16 @@
 //! What our planner chooses where nothing may be done but to compute again.
 
-use gulliver_plan::budget::base::Choices;
-use gulliver_plan::budget::choose::{Chosen, Short, Terms, fit};
+use gulliver_plan::budget::choices::Choices;
+use gulliver_plan::budget::choose::{Selection, Shortfall, Terms, fit};
 use gulliver_plan::comparator::Case;
 
 /// What is chosen from `start` on for a target of bytes in use.
-pub fn recompute(case: &Case, start: &Choices, target: u64, at_leisure: bool) -> Result<Chosen, Short> {
+pub fn recompute(
+    case: &Case,
+    start: &Choices,
+    target: u64,
+    at_leisure: bool,
+) -> Result<Selection, Shortfall> {
     let base = case.base;
     let seconds: Vec<f64> = (0..base.script.acts.len() as u32).map(|act| case.seconds(act)).collect();
     let terms = Terms {

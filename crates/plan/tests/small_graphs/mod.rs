@@ -12,8 +12,8 @@ use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, GraphError, Init, Value};
 use gulliver_graph::role::OutputRole;
 use gulliver_plan::document::residence::Persistent;
-use gulliver_plan::step::make::Options;
-use gulliver_plan::step::outline::{Outline, Sizes};
+use gulliver_plan::step::options::PlanOptions;
+use gulliver_plan::step::outline::{BoundSizes, Outline};
 use gulliver_plan::time::cost::{Beside, Rates};
 
 const ROWS: usize = 64;
@@ -61,7 +61,7 @@ pub fn trained(body: impl Fn(&mut Builder, Value) -> Result<Value, GraphError>) 
 pub struct Outlined {
     pub graph: Graph,
     pub outline: Outline,
-    pub sizes: Sizes,
+    pub sizes: BoundSizes,
     /// Bytes of weights and states.
     pub state: u64,
 }
@@ -72,7 +72,7 @@ impl Outlined {
         let persistent = Persistent::of(&graph).unwrap();
         let beside = Beside { host: Some(0), disk: None };
         let rates = Rates { call: 0.0, ..Rates::default() };
-        let options = Options { beside, rates, ..Options::new(&persistent) };
+        let options = PlanOptions { beside, rates, ..PlanOptions::new(&persistent) };
         let outline = Outline::new(&graph, sizes, &options).unwrap();
         let sizes = outline.sizes(&graph, sizes, &options).unwrap();
         Outlined { outline, sizes, state: persistent.ends[0], graph }

@@ -3,8 +3,8 @@
 //! our plans need for it.
 
 use gulliver_graph::graph::{Origin, Phase, Role};
-use gulliver_plan::budget::base::Base;
 use gulliver_plan::comparator::Case;
+use gulliver_plan::step::base::Base;
 use gulliver_plan::step::script::{VersionId, What};
 
 /// One act. Values are numbers of what is not an input.

@@ -1,5 +1,5 @@
-//! What training data taught about the meaning of inputs and outputs: a [`Mapping`], stored beside the weights. With
-//! it, raw files become the batches the model was trained on, and two sets of data can be compared.
+//! The meaning of inputs and outputs, learned from the training data and stored beside the weights. It turns raw files
+//! into batches like those of training, and compares two sets of data.
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -15,7 +15,7 @@ mod tests;
 
 pub use inputs::Inputs;
 
-/// How raw inputs become "x" and what "y" means. Fields that a kind of data does not have are empty.
+/// How raw inputs become "x", and the meaning of "y". Fields that do not apply to a kind of data are empty.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Mapping {
@@ -25,23 +25,23 @@ pub struct Mapping {
     pub shape: Vec<usize>,
     /// Number of classes, when "y" is a class.
     pub classes: Option<usize>,
-    /// Names of the classes in the order of their ids; empty when they have none.
+    /// Names of the classes in the order of their ids; may be empty.
     pub class_names: Vec<String>,
     /// Numbers to predict per example, when "y" is numbers.
     pub targets: Option<usize>,
-    /// What is subtracted from "x", per channel or column.
+    /// Mean subtracted from "x", per channel or column.
     pub mean: Vec<f32>,
-    /// What "x" is then divided by.
+    /// Standard deviation that "x" is then divided by.
     pub std: Vec<f32>,
     /// Names of the feature columns of a table, in the order of "x".
     pub columns: Vec<String>,
-    /// What stands in for a missing cell of each column; empty when such cells are refused.
+    /// Value for a missing cell of each column; empty when missing cells are refused.
     pub fill: Vec<f32>,
     /// Column that holds the class or number to predict.
     pub label_column: Option<String>,
     /// Column that holds the text.
     pub text_column: Option<String>,
-    /// What token ids stand for: "bytes", "chars" or "tokenizer".
+    /// Kind of token ids: "bytes", "chars" or "tokenizer".
     pub vocabulary: Option<String>,
     /// Number of token ids.
     pub tokens: Option<usize>,
@@ -53,7 +53,7 @@ pub struct Mapping {
     pub length: usize,
     /// Longer sequences are truncated.
     pub max_length: usize,
-    /// Share of the tokens that are hidden and to be predicted.
+    /// Share of the tokens that are hidden and predicted.
     pub masked: f64,
     /// Name of x in a .npz.
     pub x_key: String,
@@ -62,7 +62,7 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// The mapping of data that was opened with these options.
+    /// The mapping of data opened with these options.
     pub fn of(options: &DataOptions, info: &DataInfo) -> Mapping {
         let kind = options.kind.as_str();
         let table = matches!(kind, "csv" | "csv-text");
@@ -91,7 +91,7 @@ impl Mapping {
         }
     }
 
-    /// Turns text into token ids and back, if "x" is text.
+    /// The vocabulary, if "x" is text.
     pub fn vocabulary(&self) -> Result<Option<Vocabulary>, DataError> {
         match (self.vocabulary.as_deref(), &self.characters, &self.tokenizer) {
             (None, ..) => Ok(None),
@@ -99,7 +99,7 @@ impl Mapping {
             (Some("tokenizer"), _, Some(json)) => Vocabulary::from_tokenizer_json(json).map(Some),
             (Some("bytes"), ..) => Ok(Some(Vocabulary::Bytes)),
             (Some(other), ..) => {
-                let what = format!("`{}` is stored without what its ids stand for", short(other));
+                let what = format!("`{}` is stored without the meaning of its ids", short(other));
                 Err(DataError::option("vocabulary", what))
             }
         }
@@ -110,13 +110,13 @@ impl Mapping {
         self.shape.as_slice().try_into().ok().filter(|_| self.vocabulary.is_none())
     }
 
-    /// The shape of "x" as far as it has a meaning: of text, only the number of tokens in a window varies.
+    /// The shape of "x" that must match; empty for text, whose windows may have any length.
     fn extents(&self) -> &[usize] {
         if self.tokens.is_some() { &[] } else { &self.shape }
     }
 
-    /// SHA-256 in hexadecimal over everything that decides what an input means and what an output means. Paths,
-    /// numbers of examples and lengths of windows do not count.
+    /// SHA-256 in hexadecimal of everything that determines the meaning of inputs and outputs. Paths, numbers of
+    /// examples and window lengths are not included.
     pub fn fingerprint(&self) -> String {
         let bits = |list: &[f32]| list.iter().map(|v| v.to_bits()).collect::<Vec<u32>>();
         let meaning = serde_json::json!([
@@ -136,8 +136,8 @@ impl Mapping {
         Sha256::digest(meaning.to_string()).iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// How `other`, the data of now, differs from this, the data of before, in plain words. Nothing is said exactly
-    /// when the fingerprints are equal.
+    /// Messages on how `other`, the present data, differs from this, the former data. Empty exactly when the
+    /// fingerprints are equal.
     pub fn differences(&self, other: &Mapping) -> Vec<String> {
         let mut out = Vec::new();
         let mut say =
@@ -179,7 +179,7 @@ fn changed<T: ToString + PartialEq>(before: &T, now: &T) -> Option<String> {
     (before != now).then(|| format!("{} instead of {}", short(&now.to_string()), short(&before.to_string())))
 }
 
-/// What is new and what is gone in a list of names.
+/// The names that are new and those that are gone.
 fn names(before: &[String], now: &[String]) -> Option<String> {
     if before == now {
         return None;
@@ -218,7 +218,7 @@ fn new_and_gone(new: &[String], gone: &[String]) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-/// The first number that differs, with the column it belongs to, and how many more do.
+/// The first number that differs, with its column, and how many more differ.
 fn numbers(before: &[f32], now: &[f32], columns: &[String]) -> Option<String> {
     if before.len() != now.len() {
         return Some(format!("{} numbers instead of {}", now.len(), before.len()));

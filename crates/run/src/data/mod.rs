@@ -1,6 +1,6 @@
-//! From files (or from nothing) to batches. A [`Dataset`] is random-access examples, a
-//! [`sampler::Sampler`] says which of them form step n, a [`prefetch::Prefetch`] makes them ahead
-//! of time. Every batch is a pure function of the files, the options, the seed and the step.
+//! Batches from files or from built-in data. A [`Dataset`] gives random access to examples, a [`sampler::Sampler`]
+//! chooses those of each step, a [`prefetch::Prefetch`] makes batches ahead of time. Every batch is a pure function of
+//! the files, the options, the seed and the step.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,8 +24,8 @@ pub use prefetch::Prefetch;
 pub use sampler::{Buckets, Sampler};
 pub use transform::weighted::WeightedClasses;
 
-/// One batch: named tensors whose first axis is the example. "x" and "y"; padded sequences also
-/// have "mask" (bool `[b, t]`, 1 where real) and "length" (i64 `[b]`).
+/// Named tensors whose first axis is the example: "x" and "y". Padded sequences also have "mask" (bool `[b, t]`, 0 for
+/// padding) and "length" (i64 `[b]`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
     /// Name and tensor, in a fixed order.
@@ -43,7 +43,7 @@ impl Batch {
         self.fields.iter().map(|(_, tensor)| tensor.as_bytes().len()).sum()
     }
 
-    /// "x", and "y" if it is known.
+    /// "x", and "y" if there is one.
     pub(crate) fn with_target(x: HostTensor, y: Option<HostTensor>) -> Batch {
         let mut batch = Batch::of([("x", x)]);
         batch.fields.extend(y.map(|y| ("y".to_string(), y)));
@@ -55,8 +55,8 @@ impl Batch {
     }
 }
 
-/// What a data set holds. Whatever was learned from the training files (characters, class names,
-/// mean and standard deviation) is here too, to be stored beside the weights.
+/// Description of a data set. It includes everything learned from the training files (characters, class names, mean and
+/// deviation), which is stored beside the weights.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DataInfo {
     /// Number of examples.
@@ -67,25 +67,25 @@ pub struct DataInfo {
     pub shape: Vec<usize>,
     /// Number of token ids, when "x" is a sequence of them.
     pub vocabulary: Option<usize>,
-    /// Names of the classes in the order of their ids; empty when they have none.
+    /// Names of the classes in the order of their ids; may be empty.
     pub class_names: Vec<String>,
     /// All characters in the order of their ids, for the vocabulary "chars".
     pub characters: Option<String>,
-    /// What was subtracted from "x", per channel or column; empty when nothing was.
+    /// Mean subtracted from "x", per channel or column; may be empty.
     pub mean: Vec<f32>,
-    /// What "x" was then divided by.
+    /// Standard deviation that "x" was then divided by.
     pub std: Vec<f32>,
     /// Names of the feature columns of a table, in the order of "x".
     pub columns: Vec<String>,
-    /// What stands in for a missing cell of each column; empty when such cells are refused.
+    /// Value for a missing cell of each column; empty when missing cells are refused.
     pub fill: Vec<f32>,
     /// Numbers to predict per example, when "y" is numbers; `None` when it is a class or tokens.
     pub targets: Option<usize>,
-    /// Training examples of each class; empty when they were not counted.
+    /// Examples of each class; empty when they were not counted.
     pub class_counts: Vec<u64>,
     /// The `tokenizer.json` in full, for the vocabulary "tokenizer".
     pub tokenizer: Option<Arc<str>>,
-    /// One line each for the user: what was left out and why.
+    /// Messages for the user about files that were left out.
     pub notes: Vec<String>,
 }
 
@@ -100,26 +100,28 @@ pub trait Dataset: Send + Sync {
     }
 
     /// Length of example `i` for variable-length data; `None` when all have one shape.
-    fn length(&self, i: usize) -> Option<usize>;
+    fn length(&self, _i: usize) -> Option<usize> {
+        None
+    }
 
-    /// The class of example `i`, when it is known without reading the example.
+    /// The class of example `i`, if it is known without reading the example.
     fn class(&self, _i: usize) -> Option<u32> {
         None
     }
 
-    /// Collates these examples into one batch, padding to the longest for variable length.
+    /// Collates these examples into one batch; variable lengths are padded to the longest.
     fn batch(&self, indices: &[usize]) -> Result<Batch, DataError>;
 
-    /// The same for training: random augmentation may differ per epoch, and only per epoch.
+    /// As [`Dataset::batch`] for training, where augmentation depends on the epoch.
     fn batch_in_epoch(&self, indices: &[usize], _epoch: u64) -> Result<Batch, DataError> {
         self.batch(indices)
     }
 
-    /// What the set holds.
+    /// Describes the set.
     fn info(&self) -> DataInfo;
 }
 
-/// Why data could not be read. The user must act: on the file, or on the option named.
+/// Why data could not be read. The user must correct the file or the option.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     /// The operating system refused.
@@ -130,7 +132,7 @@ pub enum DataError {
         /// What the system said.
         source: std::io::Error,
     },
-    /// The file as a whole is not what it should be.
+    /// The file as a whole is wrong.
     #[error("{path}: {what}")]
     File {
         /// The file or directory.
@@ -138,27 +140,27 @@ pub enum DataError {
         /// What is wrong and what to do.
         what: String,
     },
-    /// The file is wrong at a known byte.
+    /// The file is wrong at a byte.
     #[error("{path}: at byte {offset}: {what}")]
     Offset {
         /// The file.
         path: PathBuf,
-        /// Bytes from its start (of the uncompressed content, if it is compressed).
+        /// Offset in the file, or in its decompressed content.
         offset: u64,
         /// What is wrong and what to do.
         what: String,
     },
-    /// The file is wrong in a known line.
+    /// The file is wrong in a line.
     #[error("{path}: line {line}: {what}")]
     Line {
         /// The file.
         path: PathBuf,
         /// Counted from 1.
         line: u64,
-        /// What is wrong, with the column's name.
+        /// What is wrong, with the name of the column.
         what: String,
     },
-    /// An option does not make sense.
+    /// An option is invalid.
     #[error("data option `{option}`: {what}")]
     Option {
         /// Its name in [`DataOptions`].
@@ -166,12 +168,12 @@ pub enum DataError {
         /// What is wrong and what to do.
         what: String,
     },
-    /// An example was asked for that does not exist.
+    /// An example does not exist.
     #[error("example {index} does not exist: the data set has {examples}")]
     Index {
         /// The index asked for.
         index: usize,
-        /// How many there are.
+        /// Number of examples.
         examples: usize,
     },
 }
@@ -190,9 +192,9 @@ impl DataError {
     }
 }
 
-/// Examples of each of `classes` classes; empty when a class is not known.
+/// Number of examples of each class; empty if a class is unknown.
 fn class_counts(set: &dyn Dataset, classes: Option<usize>) -> Vec<u64> {
-    /// Nobody balances more classes than this, and a wrong label may claim any number of them.
+    /// Most classes that are counted: a wrong label may be any number.
     const MOST: usize = 1 << 20;
     let Some(classes) = classes.filter(|&n| n <= MOST) else { return Vec::new() };
     let mut counts = vec![0; classes];
@@ -205,7 +207,7 @@ fn class_counts(set: &dyn Dataset, classes: Option<usize>) -> Vec<u64> {
     counts
 }
 
-/// Errors for the first index that is out of range.
+/// Fails for the first index that is out of range.
 fn check_indices(indices: &[usize], examples: usize) -> Result<(), DataError> {
     match indices.iter().find(|&&i| i >= examples) {
         Some(&index) => Err(DataError::Index { index, examples }),
@@ -214,10 +216,10 @@ fn check_indices(indices: &[usize], examples: usize) -> Result<(), DataError> {
 }
 
 fn tensor(shape: &[usize], data: HostData) -> HostTensor {
-    HostTensor::new(shape, data).expect("loaders make as many elements as the shape says")
+    HostTensor::new(shape, data).expect("as many elements as the shape has")
 }
 
-/// A vector of class ids as "y".
+/// Class ids as "y".
 fn class_tensor(ids: impl Iterator<Item = u32>) -> HostTensor {
     let ids: Vec<i64> = ids.map(i64::from).collect();
     tensor(&[ids.len()], HostData::I64(ids))

@@ -1,28 +1,30 @@
-//! From options to data sets: one function that opens any kind, and one for each below it.
+//! Opens data sets from options: one function for any kind, and one for each kind below it.
 
 use gulliver_graph::nearest::suggestion;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::builtin::digits::Digits;
+use super::builtin::generated::{Generated, Generator, Noise, Plane, PlanePattern};
+use super::builtin::grammar::grammar_text;
 use super::builtin::points::Points;
-use super::builtin::synthetic::{Noise, Plane, Shape, Tokens, grammar_text};
+use super::builtin::tokens::Tokens;
 use super::format::cifar::{self, Cifar};
-use super::format::file::{self, Bytes};
-use super::format::folders::Found;
+use super::format::file::{self, FileBytes};
+use super::format::folders::ImageFiles;
 use super::format::idx;
-use super::format::images::{self, Images};
-use super::format::npy::{Array, Arrays};
+use super::format::images::{self, ImageFolder};
+use super::format::npy::{NpyArray, NpyDataset};
 use super::format::pixels::{Pixels, Statistics};
-use super::format::sequences::{Aim, Sequences};
-use super::format::table::Table;
+use super::format::sequences::{SequenceTarget, Sequences};
+use super::format::table::NumericTable;
 use super::format::text::{Text, TextWindows};
 use super::format::texts::{Texts, labelled};
 use super::format::vocabulary::Vocabulary;
 use super::format::words::short;
 use super::options::{DataOptions, KINDS};
 use super::order::LISTED;
-use super::split::{Parts, Subset, fold, split, validation_count};
+use super::split::{SplitIndices, Subset, fold, split, validation_count};
 use super::transform::augment::{Augment, Augmented};
 use super::transform::masked::Masked;
 use super::{DataError, Dataset};
@@ -30,8 +32,8 @@ use super::{DataError, Dataset};
 /// Training data, and validation data if there is any.
 pub type Opened = (Arc<dyn Dataset>, Option<Arc<dyn Dataset>>);
 
-/// Opens data of any kind. Everything learned from data (characters, mean, deviation) is learned
-/// from the training part only, but for characters of a file that is split.
+/// Opens data of any kind. Mean, deviation and characters are learned from the training part only, except that the
+/// characters of a file that is split are those of the whole file.
 pub fn open(options: &DataOptions) -> Result<Opened, DataError> {
     let (train, validation) = match options.kind.as_str() {
         "text" => open_text(options)?,
@@ -68,24 +70,24 @@ fn path(options: &DataOptions) -> Result<&Path, DataError> {
     })
 }
 
-/// Which examples are for training and which for validation.
-fn parts(examples: usize, options: &DataOptions) -> Result<Parts, DataError> {
+/// Indices of the training and the validation examples.
+fn parts(examples: usize, options: &DataOptions) -> Result<SplitIndices, DataError> {
     match options.folds {
         Some(folds) => fold(examples, options.fold, folds, options.seed),
         None => split(examples, options.validation, options.seed),
     }
 }
 
-/// Validation data of its own, unless a fold takes its place.
+/// Separate validation data; `None` if a fold takes its place.
 fn unless_folded<T>(held: Option<T>, options: &DataOptions) -> Option<T> {
     held.filter(|_| options.folds.is_none())
 }
 
-fn vocabulary(options: &DataOptions, text: &Bytes) -> Result<Vocabulary, DataError> {
+fn vocabulary(options: &DataOptions, text: &FileBytes) -> Result<Vocabulary, DataError> {
     Vocabulary::open(&options.vocabulary, options.characters.as_deref(), options.tokenizer.as_deref(), text)
 }
 
-/// The characters to use for validation data: those of the training data.
+/// Options for validation data: with the characters of the training data.
 fn with_characters(options: &DataOptions, train: &dyn Dataset) -> DataOptions {
     DataOptions { characters: train.info().characters, ..options.clone() }
 }
@@ -109,8 +111,8 @@ fn open_text(options: &DataOptions) -> Result<Opened, DataError> {
     split_text(text, held, options, stride)
 }
 
-/// The last `held` tokens are for validation; no token is in both parts. With folds, windows are examples like
-/// others, and no two of them may share what they predict.
+/// The last `held` tokens are for validation; no token is in both parts. With folds, windows are the examples, and no
+/// two may predict the same token.
 fn split_text(
     text: Arc<Text>,
     held: usize,
@@ -163,14 +165,15 @@ fn open_lines(options: &DataOptions) -> Result<Opened, DataError> {
 fn open_csv_text(options: &DataOptions) -> Result<Opened, DataError> {
     let path = path(options)?;
     let (Texts { bytes, spans }, target) = labelled(path, options)?;
-    let bytes = Bytes::owned(path, bytes);
+    let bytes = FileBytes::owned(path, bytes);
     let vocabulary = vocabulary(options, &bytes)?;
-    let whole = Sequences::new(path, bytes, spans, vocabulary, options.max_length, Aim::Target(target))?;
+    let whole =
+        Sequences::new(path, bytes, spans, vocabulary, options.max_length, SequenceTarget::Column(target))?;
     let parts = parts(whole.len(), options)?;
     Ok(subsets(Arc::new(whole), parts))
 }
 
-fn subsets(whole: Arc<dyn Dataset>, (train, validation): Parts) -> Opened {
+fn subsets(whole: Arc<dyn Dataset>, (train, validation): SplitIndices) -> Opened {
     if validation.is_empty() {
         return (whole, None);
     }
@@ -244,7 +247,7 @@ fn open_cifar(which: Cifar, options: &DataOptions) -> Result<Opened, DataError> 
 fn open_images(options: &DataOptions) -> Result<Opened, DataError> {
     let (train, held) = images::find(path(options)?);
     let held = unless_folded(options.validation_path.clone().or(held), options);
-    // Decoding everything to compute these would take longer than many a training run.
+    // The usual statistics of photographs: computing them would mean decoding every image.
     let customary = match options.channels {
         1 => (vec![0.45], vec![0.225]),
         _ => (vec![0.485, 0.456, 0.406], vec![0.229, 0.224, 0.225]),
@@ -254,24 +257,24 @@ fn open_images(options: &DataOptions) -> Result<Opened, DataError> {
         false => None,
     };
     let size = options.size.unwrap_or([64; 2]);
-    let open = |found| Images::new(found, size, options.channels, normalise.clone());
-    let whole = open(Found::folders(&train, None)?)?;
+    let open = |found| ImageFolder::new(found, size, options.channels, normalise.clone());
+    let whole = open(ImageFiles::folders(&train, None)?)?;
     let Some(held) = held else {
         let parts = parts(whole.len(), options)?;
         return Ok(subsets(Arc::new(whole), parts));
     };
-    let validation = open(Found::folders(&held, Some(&whole.info().class_names))?)?;
+    let validation = open(ImageFiles::folders(&held, Some(&whole.info().class_names))?)?;
     Ok((Arc::new(whole), Some(Arc::new(validation))))
 }
 
 fn open_npy(options: &DataOptions) -> Result<Opened, DataError> {
     let path = path(options)?;
-    let x = Array::open(path, &options.x_key)?;
-    let y = Array::open(options.labels.as_deref().unwrap_or(path), &options.y_key)?;
+    let x = NpyArray::open(path, &options.x_key)?;
+    let y = NpyArray::open(options.labels.as_deref().unwrap_or(path), &options.y_key)?;
     if x.shape[0] > u32::MAX as usize {
         return Err(DataError::file(path, "has more than 2^32 examples"));
     }
-    let mut whole = Arrays::new(x, y, options.classes)?;
+    let mut whole = NpyDataset::new(x, y, options.classes)?;
     let parts = parts(whole.len(), options)?;
     if options.normalise.unwrap_or(false) {
         whole.normalise = Some(match stored(options, 1)? {
@@ -283,7 +286,7 @@ fn open_npy(options: &DataOptions) -> Result<Opened, DataError> {
 }
 
 fn open_csv(options: &DataOptions) -> Result<Opened, DataError> {
-    let mut table = Table::open(path(options)?, options)?;
+    let mut table = NumericTable::open(path(options)?, options)?;
     let parts = parts(table.len(), options)?;
     table.fill(options.missing, &parts.0)?;
     if options.normalise.unwrap_or(true) {
@@ -303,7 +306,7 @@ fn open_grammar(options: &DataOptions) -> Result<Opened, DataError> {
         0 => Some(0),
         _ => (windows - 1).checked_mul(stride)?.checked_add(options.length)?.checked_add(1),
     };
-    // The text is made at once and stays in memory.
+    // The whole text is made now and stays in memory.
     let sizes =
         bytes(examples).zip(bytes(held)).filter(|(a, b)| a.checked_add(*b).is_some_and(|n| n <= 256 << 20));
     let (train, held) = sizes.ok_or_else(|| {
@@ -313,7 +316,7 @@ fn open_grammar(options: &DataOptions) -> Result<Opened, DataError> {
     let mut content = grammar_text(options.seed, train + held);
     content.truncate(train + held);
     let name = Path::new("built-in text");
-    let content = Bytes::owned(name, content.into_bytes());
+    let content = FileBytes::owned(name, content.into_bytes());
     let vocabulary = vocabulary(options, &content)?;
     let text = Text::new(name, content, vocabulary)?;
     split_text(Arc::new(text), held, options, stride)
@@ -361,7 +364,7 @@ fn open_built_in(options: &DataOptions) -> Result<Opened, DataError> {
     Ok((train, (held > 0).then(|| built_in(options, examples as u64, held))))
 }
 
-/// Validation examples that are made beside the others, where these are not cut into folds.
+/// Number of validation examples made in addition to the others; none with folds.
 fn held_on_top(examples: usize, options: &DataOptions) -> Result<usize, DataError> {
     if options.folds.is_some() || options.validation == 0.0 {
         return Ok(0);
@@ -372,16 +375,23 @@ fn held_on_top(examples: usize, options: &DataOptions) -> Result<usize, DataErro
 fn built_in(options: &DataOptions, first: u64, examples: usize) -> Arc<dyn Dataset> {
     let DataOptions { seed, length, .. } = *options;
     let classes = options.classes.unwrap_or(if options.kind == "noise" { 10 } else { 3 });
-    let plane = |shape| Plane { seed, first, examples, classes, shape };
+    fn made<G: Generator + 'static>(
+        seed: u64,
+        first: u64,
+        examples: usize,
+        generator: G,
+    ) -> Arc<dyn Dataset> {
+        Arc::new(Generated { seed, first, examples, generator })
+    }
     match options.kind.as_str() {
         "digits" => {
             let (size, normalise) = (options.size.unwrap_or([28; 2]), options.normalise.unwrap_or(true));
-            Arc::new(Digits { seed, first, examples, size, normalise })
+            made(seed, first, examples, Digits { size, normalise })
         }
-        "blobs" => Arc::new(plane(Shape::Blobs)),
-        "spirals" => Arc::new(plane(Shape::Spirals)),
-        "points" => Arc::new(Points { seed, first, examples, points: length }),
-        "noise" => Arc::new(Noise { seed, first, examples, shape: options.shape.clone(), classes }),
+        "blobs" => made(seed, first, examples, Plane { classes, pattern: PlanePattern::Blobs }),
+        "spirals" => made(seed, first, examples, Plane { classes, pattern: PlanePattern::Spirals }),
+        "points" => made(seed, first, examples, Points { points: length }),
+        "noise" => made(seed, first, examples, Noise { shape: options.shape.clone(), classes }),
         _ => Arc::new(Tokens {
             seed,
             first,

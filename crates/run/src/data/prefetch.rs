@@ -1,5 +1,5 @@
-//! Batches made ahead of time by one background thread, in order. The same batches, errors
-//! included, as making each when it is needed, which is done where no thread can be started.
+//! Makes batches ahead of time in one background thread, in order. If no thread can be started, each batch is made when
+//! it is asked for, with the same result.
 
 use std::panic;
 use std::sync::Arc;
@@ -9,23 +9,21 @@ use std::thread::JoinHandle;
 use super::{Batch, DataError, Dataset, Sampler};
 use crate::team::start;
 
-/// The batch of this step, made here and now.
+/// Makes the batch of this step in the calling thread.
 pub fn make(dataset: &dyn Dataset, sampler: &Sampler, step: u64) -> Result<Batch, DataError> {
     dataset.batch_in_epoch(&sampler.indices(step), sampler.epoch(step))
 }
 
-/// An iterator over the batches of consecutive steps. Dropping it stops the thread after the
-/// batch it is working on.
+/// An iterator over the batches of consecutive steps. Dropping it stops the thread after its present batch.
 pub struct Prefetch {
     receiver: Option<Receiver<Result<Batch, DataError>>>,
     worker: Option<JoinHandle<()>>,
-    /// Makes each batch when it is asked for, if no thread could be started.
+    /// Makes batches on demand, if no thread could be started.
     here: Option<Box<dyn Iterator<Item = Result<Batch, DataError>> + Send>>,
 }
 
 impl Prefetch {
-    /// Prepares the batches of `steps`, at most `depth` (at least 1) of them waiting, besides the
-    /// one being made.
+    /// Makes the batches of `steps`. At most `depth` (at least 1) wait, besides the one being made.
     pub fn new(
         dataset: Arc<dyn Dataset>,
         sampler: Arc<Sampler>,
@@ -71,7 +69,7 @@ impl Iterator for Prefetch {
 
 impl Drop for Prefetch {
     fn drop(&mut self) {
-        // A worker blocked on a full channel wakes up only when the receiver is gone.
+        // A worker blocked on a full channel wakes up when the receiver is dropped.
         self.receiver = None;
         if let Some(worker) = self.worker.take() {
             let _ = worker.join();

@@ -1,15 +1,14 @@
-//! Which examples form step n: a pure function of (options, seed, step), so that resuming needs
-//! only the step number. Very many examples take no memory.
+//! The examples of each step: a pure function of (options, seed, step), so resuming needs only the step number.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gulliver_graph::random::{RandomStream, hash_name};
 
-use super::order::{Formula, LISTED, Order};
+use super::order::{EpochOrder, LISTED, Permutation};
 use super::{DataError, Dataset};
 
-/// Batches of similar length: within shuffled windows of `window` batches, examples are sorted by
-/// length; then the batches are shuffled.
+/// Batches of similar lengths: examples are sorted by length within shuffled windows of `window` batches, and then the
+/// batches are shuffled.
 #[derive(Clone, Debug)]
 pub struct Buckets {
     /// The length of every example.
@@ -27,8 +26,7 @@ impl Buckets {
     }
 }
 
-/// The order in which examples are visited. Cheap to ask step by step; the order of the epoch
-/// asked for last is kept.
+/// The order of the examples. The order of the last epoch asked for is cached.
 #[derive(Debug)]
 pub struct Sampler {
     examples: usize,
@@ -37,11 +35,11 @@ pub struct Sampler {
     shuffle: bool,
     drop_last: bool,
     buckets: Option<Buckets>,
-    cache: Mutex<Option<(u64, Order)>>,
+    cache: Mutex<Option<(u64, EpochOrder)>>,
 }
 
 impl Sampler {
-    /// `drop_last` leaves out the last, smaller batch of an epoch, so that all have one size.
+    /// `drop_last` leaves out the last batch of an epoch if it is smaller, so that all have one size.
     pub fn new(
         examples: usize,
         batch: usize,
@@ -90,8 +88,8 @@ impl Sampler {
         (start..end).map(|place| order.at(place)).collect()
     }
 
-    fn order(&self, epoch: u64) -> Order {
-        // Each epoch's order is complete before it is stored, so a poisoned lock is harmless.
+    fn order(&self, epoch: u64) -> EpochOrder {
+        // An order is stored only when it is complete, so a poisoned lock is harmless.
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         match &*cache {
             Some((cached, order)) if *cached == epoch => order.clone(),
@@ -103,13 +101,15 @@ impl Sampler {
         }
     }
 
-    fn make_order(&self, epoch: u64) -> Order {
+    fn make_order(&self, epoch: u64) -> EpochOrder {
         let stream = RandomStream::new(self.seed, hash_name("data.order"), epoch);
         match (&self.buckets, self.shuffle) {
-            (Some(buckets), _) => Order::List(Arc::new(self.bucketed(buckets, &stream, epoch))),
-            (None, false) => Order::Ascending,
-            (None, true) if self.examples > LISTED => Order::Formula(Formula::new(stream, self.examples)),
-            (None, true) => Order::List(Arc::new(stream.permutation(self.examples as u32))),
+            (Some(buckets), _) => EpochOrder::List(Arc::new(self.bucketed(buckets, &stream, epoch))),
+            (None, false) => EpochOrder::Ascending,
+            (None, true) if self.examples > LISTED => {
+                EpochOrder::Computed(Permutation::new(stream, self.examples))
+            }
+            (None, true) => EpochOrder::List(Arc::new(stream.permutation(self.examples as u32))),
         }
     }
 
@@ -118,8 +118,8 @@ impl Sampler {
             true => stream.permutation(self.examples as u32),
             false => (0..self.examples as u32).collect(),
         };
-        // The examples of the last, incomplete batch stay where they are: were they part of the
-        // sort, the longest would end up there and be dropped more often than others.
+        // An incomplete last batch is not sorted: otherwise it would collect the longest examples, and they would be
+        // dropped more often than others.
         let full = self.examples / self.batch;
         let tail = order.split_off(full * self.batch);
         for window in order.chunks_mut(self.batch.saturating_mul(buckets.window)) {

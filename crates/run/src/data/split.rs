@@ -1,4 +1,4 @@
-//! Training and validation parts of one data set: a share held out, or one of several folds.
+//! Training and validation parts of one data set: a held-out fraction, or one of several folds.
 
 use std::sync::Arc;
 
@@ -6,11 +6,11 @@ use gulliver_graph::random::{RandomStream, hash_name};
 
 use super::{Batch, DataError, DataInfo, Dataset, check_indices, class_counts};
 
-/// The examples of another data set at these indices.
+/// Selected examples of another data set.
 pub struct Subset {
     /// The whole set.
     pub whole: Arc<dyn Dataset>,
-    /// Which of its examples, in this order.
+    /// Indices of the examples, in order.
     pub indices: Vec<u32>,
 }
 
@@ -48,8 +48,7 @@ impl Dataset for Subset {
     }
 }
 
-/// How many of `examples` are for validation: the fraction, rounded, but at least one on each
-/// side; 0 when the fraction is 0.
+/// Number of validation examples: the rounded fraction, but at least one on each side; 0 if the fraction is 0.
 pub fn validation_count(examples: usize, fraction: f64) -> Result<usize, DataError> {
     if !(0.0..1.0).contains(&fraction) {
         return Err(DataError::option("validation", format!("{fraction} is not a fraction from 0 up to 1")));
@@ -65,10 +64,10 @@ pub fn validation_count(examples: usize, fraction: f64) -> Result<usize, DataErr
 }
 
 /// Training and validation indices, each ascending.
-pub type Parts = (Vec<u32>, Vec<u32>);
+pub type SplitIndices = (Vec<u32>, Vec<u32>);
 
-/// A share held out: a random choice that depends only on the arguments.
-pub fn split(examples: usize, fraction: f64, seed: u64) -> Result<Parts, DataError> {
+/// Holds out a random fraction, which depends only on the arguments.
+pub fn split(examples: usize, fraction: f64, seed: u64) -> Result<SplitIndices, DataError> {
     let held = validation_count(examples, fraction)?;
     let mut order = shuffled(examples, "data.split", seed)?;
     let mut validation = order.split_off(examples - held);
@@ -77,9 +76,9 @@ pub fn split(examples: usize, fraction: f64, seed: u64) -> Result<Parts, DataErr
     Ok((order, validation))
 }
 
-/// One fold of several held out. Every example is in one fold, which depends only on its index, their number
-/// and the seed; folds differ in size by one example at most.
-pub fn fold(examples: usize, fold: usize, folds: usize, seed: u64) -> Result<Parts, DataError> {
+/// Holds out one of several folds. Every example is in exactly one fold, which depends only on its index, the number of
+/// examples and the seed. Folds differ in size by at most one example.
+pub fn fold(examples: usize, fold: usize, folds: usize, seed: u64) -> Result<SplitIndices, DataError> {
     if folds < 2 {
         return Err(DataError::option("folds", format!("{folds} is not enough; at least 2 are needed")));
     }
@@ -99,7 +98,7 @@ pub fn fold(examples: usize, fold: usize, folds: usize, seed: u64) -> Result<Par
     Ok((order, validation))
 }
 
-/// All indices in an order that purpose and seed decide.
+/// All indices in a random order determined by purpose and seed.
 fn shuffled(examples: usize, purpose: &str, seed: u64) -> Result<Vec<u32>, DataError> {
     let count = u32::try_from(examples)
         .map_err(|_| DataError::option("path", format!("{examples} examples are more than 2^32")))?;

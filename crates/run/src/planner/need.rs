@@ -4,10 +4,11 @@ use super::{Planner, timing};
 use crate::session::Which;
 use gulliver_graph::dim::Bindings;
 use gulliver_plan::budget::bound::Bound;
+use gulliver_plan::budget::residences::all_away;
 use gulliver_plan::document::error::PlanError;
 use gulliver_plan::document::plan::Tier;
 use gulliver_plan::document::residence::Persistent;
-use gulliver_plan::step::make::Options;
+use gulliver_plan::step::options::PlanOptions;
 
 impl Planner {
     /// Fails if no plan can keep within the budget, which is seen without a search.
@@ -56,14 +57,14 @@ impl Planner {
     pub fn try_out(&mut self, sizes: &Bindings) -> Result<f64, PlanError> {
         self.check_bound(sizes)?;
         let (seconds, persistent) = self.with(Which::Train, sizes, |graph, outline, options| {
-            let (persistent, plan) = outline.settle_simply(graph, sizes, options)?;
-            let options = Options { persistent: &persistent, ..*options };
+            let (persistent, plan) = outline.place_weights_simply(graph, sizes, options)?;
+            let options = PlanOptions { persistent: &persistent, ..*options };
             Ok((timing(graph, outline, &plan, sizes, &options)?.seconds, persistent))
         })?;
         if self.evaluate.is_some() {
             let slice = self.evaluated_at(sizes);
             self.with(Which::Evaluate, &slice, |graph, outline, options| {
-                outline.plan(graph, &slice, &Options { persistent: &persistent, ..*options })
+                outline.plan(graph, &slice, &PlanOptions { persistent: &persistent, ..*options })
             })?;
         }
         Ok(seconds)
@@ -73,8 +74,7 @@ impl Planner {
     /// states leaving the device if other tiers allow.
     pub fn smallest(&mut self, sizes: &Bindings) -> Result<u64, PlanError> {
         let here = Persistent::of(self.graph(Which::Train))?;
-        let away =
-            self.with(Which::Train, sizes, |graph, outline, options| outline.all_away(graph, options))?;
+        let away = self.with(Which::Train, sizes, |graph, _, options| all_away(graph, options))?;
         let slice = self.evaluated_at(sizes);
         let mut least: Option<u64> = None;
         for persistent in [away, Some(here)].into_iter().flatten() {
@@ -83,16 +83,16 @@ impl Planner {
                 break;
             }
             let mut needed = self.with(Which::Train, sizes, |graph, outline, options| {
-                let options = Options { memory: None, persistent: &persistent, ..*options };
+                let options = PlanOptions { memory: None, persistent: &persistent, ..*options };
                 outline.smallest(graph, sizes, &options)
             })?;
             if self.evaluate.is_some() {
                 needed = self.with(Which::Evaluate, &slice, |graph, outline, options| {
-                    let limited = Options { memory: Some(needed), persistent: &persistent, ..*options };
+                    let limited = PlanOptions { memory: Some(needed), persistent: &persistent, ..*options };
                     match outline.plan(graph, &slice, &limited) {
                         Ok(_) => Ok(needed),
                         Err(PlanError::DoesNotFit { .. } | PlanError::TierFull { .. }) => {
-                            let options = Options { memory: None, ..limited };
+                            let options = PlanOptions { memory: None, ..limited };
                             Ok(outline.smallest(graph, &slice, &options)?.max(needed))
                         }
                         Err(e) => Err(e),

@@ -5,9 +5,10 @@ use crate::boxed::Boxed;
 use crate::deals::{Deals, Dealt};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Role, Value};
+use gulliver_plan::budget::planner::StepPlanner;
 use gulliver_plan::document::error::PlanError;
 use gulliver_plan::step::order::Turn;
-use gulliver_plan::step::outline::{Outline, slice_of};
+use gulliver_plan::step::outline::slice_of;
 use gulliver_plan::time::cost::Measured;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ pub(crate) struct Side {
     /// The job's graph, if this is one of several devices' shares of it.
     pub(super) whole: Option<Arc<Graph>>,
     /// Made for the first sizes met, as they decide which order needs least memory.
-    pub(super) outline: Option<Outline>,
+    pub(super) outline: Option<StepPlanner>,
     /// How long kernels took, for plans made from then on.
     pub(super) measured: Measured,
     /// Where the graph comes from, if it is for inputs of one size.
@@ -41,7 +42,7 @@ struct CutSide {
     /// Its box of every input.
     boxes: Arc<HashMap<Value, Boxed>>,
     /// What was found out about the graphs for other sizes, the last used at the end.
-    shelf: Vec<(Bindings, Option<Outline>, Measured)>,
+    shelf: Vec<(Bindings, Option<StepPlanner>, Measured)>,
 }
 
 /// Sizes of which more is remembered than their graphs.

@@ -428,7 +428,7 @@ fn cut_by(
     devices: Vec<SessionOptions>,
     sizes: &Bindings,
 ) -> Result<Vec<Planner>, SessionError> {
-    let unit = |options: &SessionOptions| Unit { rates: options.rates, memory: None };
+    let unit = |options: &SessionOptions| Unit { rates: options.rates, ..Unit::default() };
     let bandwidth = Links::default().from_peers;
     let machine = Devices { units: devices.iter().map(unit).collect(), bandwidth, topology: None };
     let cut = named(graph, sizes, &machine, rule)?;

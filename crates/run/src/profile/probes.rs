@@ -8,7 +8,7 @@ use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, GraphError, Role};
 use gulliver_graph::model::param::ParamValue;
-use gulliver_graph::model::{Model, model};
+use gulliver_graph::model::{Architecture, model};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::random::{RandomStream, hash_name};
 use gulliver_graph::role::DataRole;
@@ -107,7 +107,7 @@ impl Probe {
         evaluation_graph(self.model()?.as_ref())
     }
 
-    fn model(&self) -> Result<Box<dyn Model>, GraphError> {
+    fn model(&self) -> Result<Box<dyn Architecture>, GraphError> {
         let settings = self.settings.split_whitespace().filter_map(|setting| setting.split_once('='));
         let settings: Vec<(String, ParamValue)> = settings.map(value).collect();
         model(self.model, &settings)

@@ -3,7 +3,7 @@
 use gulliver_graph::build::Builder;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, GraphError, GraphOutput, Value};
-use gulliver_graph::model::{Built, Model, batch, classified, logits};
+use gulliver_graph::model::{Architecture, Built, batch, classified, logits};
 use gulliver_graph::op::map::Function;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::{Clip, training_graph};
@@ -54,7 +54,7 @@ impl Net {
     }
 }
 
-impl Model for Net {
+impl Architecture for Net {
     fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
         let x = self.build(g)?;
         classified(g, x, false)

@@ -287,17 +287,15 @@ fn files_are_loaded_or_explained() {
     let dir = TestDir::new("job-load");
     let path = dir.join("job.toml");
     std::fs::write(&path, FULL).unwrap();
-    assert_eq!(Job::load(&path, &[]).unwrap().data.options.path, Some(dir.join("x.npy")));
+    assert_eq!(Job::load(&path).unwrap().data.options.path, Some(dir.join("x.npy")));
     for (content, expected) in [
         (&b"[model]\n\xff"[..], ":2: not text in UTF-8"),
         (&vec![b'#'; MAX_FILE_BYTES as usize + 1], ": more than 1.0 MiB; is this a job or sweep file?"),
     ] {
         std::fs::write(&path, content).unwrap();
-        let error = Job::load(&path, &[]).unwrap_err().to_string();
+        let error = Job::load(&path).unwrap_err().to_string();
         assert_eq!(error, format!("{}{expected}", path.display()));
     }
-    assert!(
-        Job::load(&dir.join("none.toml"), &[]).unwrap_err().to_string().contains("cannot read the job file")
-    );
-    assert!(Job::load(&dir, &[]).is_err());
+    assert!(Job::load(&dir.join("none.toml")).unwrap_err().to_string().contains("cannot read the job file"));
+    assert!(Job::load(&*dir).is_err());
 }

@@ -3,7 +3,7 @@
 //! often, and the cheapest that keeps within the target is kept.
 
 use super::search::{Candidate, Search};
-use crate::budget::base::Choices;
+use crate::budget::choices::Choices;
 use crate::document::plan::{Choice, Tier};
 use crate::step::layout::aligned;
 use crate::step::progress::Activity;

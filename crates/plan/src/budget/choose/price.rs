@@ -2,8 +2,8 @@
 //! is chosen so far; and the reasons that are told.
 
 use super::search::{Candidate, Search};
-use crate::budget::base::NEVER;
 use crate::document::plan::{Choice, Decision, Tier};
+use crate::step::base::NEVER;
 use crate::step::script::{Act, What};
 
 impl Search<'_> {

@@ -4,10 +4,11 @@
 //! halving.
 
 use super::search::Search;
-use super::{STARTS, Short, Terms};
-use crate::budget::base::{Base, Choices, NEVER};
+use super::{STARTS, Shortfall, Terms};
+use crate::budget::choices::Choices;
 use crate::budget::evaluate::Evaluation;
 use crate::document::plan::{Choice, Tier};
+use crate::step::base::{Base, NEVER};
 use crate::step::layout::aligned;
 use crate::step::progress::Activity;
 use crate::step::script::{VersionId, What};
@@ -23,25 +24,25 @@ pub(super) fn by_reach(
     start: &Choices,
     target: u64,
     work: &mut Evaluation,
-) -> Result<Choices, Short> {
+) -> Result<Choices, Shortfall> {
     let mut gaps = gaps(base, terms, start);
     let mut lengths: Vec<f64> = gaps.iter().map(|gap| gap.seconds).collect();
     lengths.sort_by(f64::total_cmp);
     let (mut low, mut high) = (0usize, lengths.len());
-    let mut best = Err(Short { enough: u64::MAX });
+    let mut best = Err(Shortfall { enough: u64::MAX });
     for attempt in 0..TRIES {
         if !terms.go_on(Activity::Choose, attempt, TRIES) {
             break;
         }
         let middle = low.midpoint(high);
         let longest = lengths.get(middle).copied().unwrap_or(f64::INFINITY);
-        let mut choices = base.keep(start.residences.clone());
+        let mut choices = Choices::keep(base, start.residences.clone());
         for gap in gaps.iter().filter(|gap| gap.seconds >= longest) {
             choices.gaps[gap.at] = gap.choice;
         }
         let peak = carried_out(base, terms, &mut choices, &mut gaps, work);
         if peak > target {
-            best = best.map_err(|short: Short| Short { enough: short.enough.min(peak) });
+            best = best.map_err(|short: Shortfall| Shortfall { enough: short.enough.min(peak) });
             high = middle;
         } else {
             best = Ok(choices);

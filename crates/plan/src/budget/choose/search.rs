@@ -2,9 +2,10 @@
 //! the result is carried out and looked at, round after round.
 
 use super::Terms;
-use crate::budget::base::{Base, Choices, NEVER};
+use crate::budget::choices::Choices;
 use crate::budget::evaluate::Evaluation;
 use crate::document::plan::{Choice, Tier};
+use crate::step::base::{Base, NEVER};
 use crate::step::layout::aligned;
 use crate::step::progress::Activity;
 use crate::step::script::VersionId;

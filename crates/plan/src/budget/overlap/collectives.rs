@@ -3,7 +3,7 @@
 
 use super::Room;
 use crate::step::lifetime::Lifetimes;
-use crate::step::outline::profile;
+use crate::step::lifetime::profile;
 use crate::step::script::{Act, Script, What};
 use gulliver_graph::graph::{Graph, Node, Phase};
 

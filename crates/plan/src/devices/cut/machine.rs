@@ -140,7 +140,7 @@ mod tests {
     use crate::time::cost::Rates;
 
     fn of_speeds(speeds: &[f64]) -> Devices {
-        let unit = |s: &f64| Unit { rates: Rates { flops: s * 1e9, ..Rates::default() }, memory: None };
+        let unit = |s: &f64| Unit { rates: Rates { flops: s * 1e9, ..Rates::default() }, ..Unit::default() };
         Devices { units: speeds.iter().map(unit).collect(), ..Devices::new(0) }
     }
 

@@ -25,7 +25,7 @@ pub use deal::{Share, deal};
 pub use fit::{alongside, fitted};
 pub use judge::{Bytes, Judged, bytes, judge};
 pub use machine::Devices;
-pub use named::{NAMES, WORTH, named, searched, worthwhile};
+pub use named::{NAMES, WORTH, named, searched, thrifty, worthwhile};
 pub use part::{Choice, Need, Parts, parts_of, same_axis};
 pub(crate) use region::whole;
 pub use region::{Grid, held, split};
@@ -91,12 +91,29 @@ pub enum Objective {
 }
 
 /// A device as a cut sees it.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Unit {
     /// How fast it is.
     pub rates: Rates,
-    /// Most bytes of weights, states and kept results on it; none is no limit.
+    /// Bytes of device memory; none is no limit.
     pub memory: Option<u64>,
+    /// Seconds a step takes longer for every byte beyond `memory`, which is swapped or recomputed. Infinite: only cuts
+    /// that fit are wanted, if there are any.
+    pub spill: f64,
+}
+
+impl Default for Unit {
+    /// A device of usual speed without a limit of memory.
+    fn default() -> Unit {
+        Unit { rates: Rates::default(), memory: None, spill: f64::INFINITY }
+    }
+}
+
+impl Unit {
+    /// Bytes beyond the memory when `needed` are needed.
+    pub(crate) fn beyond(&self, needed: u64) -> u64 {
+        self.memory.map_or(0, |memory| needed.saturating_sub(memory))
+    }
 }
 
 /// The unit of a device among units of which the last stands for all that follow.
@@ -170,19 +187,6 @@ pub enum CutError {
         name: String,
         /// What forbids it, and what to do.
         why: String,
-    },
-    /// More memory is needed than there is.
-    #[error(
-        "the least that device {device} needs is about {needed} bytes, the limit is {limit}; use more devices or raise \
-         the limit"
-    )]
-    Memory {
-        /// Which device.
-        device: usize,
-        /// Least bytes found.
-        needed: u64,
-        /// Bytes there are.
-        limit: u64,
     },
 }
 

@@ -6,7 +6,7 @@ use super::comparator::{Rule, followed};
 use super::machine::{By, Devices};
 use super::part::{Choice, parts_of, residences_at};
 use super::region::Grid;
-use super::search::{Fixed, Found, cut_fixed};
+use super::search::{Fixed, Found, cuts_for_memory, ever_thriftier};
 use super::tables::{State, of_state};
 use super::{Cut, CutError, Options, Spread, check_levels};
 use gulliver_graph::dim::Bindings;
@@ -70,14 +70,33 @@ pub fn named(graph: &Graph, sizes: &Bindings, devices: &Devices, name: &str) -> 
     of_state(&bound, &levels, &state)
 }
 
-/// The cut that takes least seconds. Shares are in proportion to speed; where that does not fit, to memory.
+/// The cut that takes least seconds with what is beyond memory paid for. Shares are in proportion to speed or, if that
+/// does not fit, to memory.
 pub fn searched(bound: &Bound, devices: &Devices) -> Result<Found, CutError> {
+    Ok(for_memory(bound, devices)?.swap_remove(0))
+}
+
+/// The same and up to two others that may have the shorter step, as only plans can tell.
+fn for_memory(bound: &Bound, devices: &Devices) -> Result<Vec<Found>, CutError> {
     let options = Options { units: devices.units.clone(), ..Options::default() };
-    let by = |by: By| cut_fixed(bound, &devices.leveled(by), &options, &Fixed::default());
-    match by(By::Speed) {
-        Err(CutError::Memory { .. }) if devices.uneven() => by(By::Memory),
-        found => found,
+    let by = |by: By| cuts_for_memory(bound, &devices.leveled(by), &options, &Fixed::default());
+    let mut found = by(By::Speed)?;
+    if found[0].beyond > 0 && devices.uneven() {
+        found.push(by(By::Memory)?.swap_remove(0));
+        found.sort_by(|a, b| a.step_seconds().total_cmp(&b.step_seconds()));
     }
+    Ok(found)
+}
+
+/// Cuts to turn to if the plans of [`worthwhile`] ones do not fit: each needs less memory than the one before, the last
+/// follow rules. The best is the first whose plan fits.
+pub fn thrifty(graph: &Graph, sizes: &Bindings, devices: &Devices) -> Result<Vec<Cut>, CutError> {
+    let options = Options { units: devices.units.clone(), ..Options::default() };
+    let by = if devices.uneven() { By::Memory } else { By::Speed };
+    let found = ever_thriftier(&Bound::new(graph, sizes)?, &devices.leveled(by), &options)?;
+    let ruled =
+        ["filter", "channel", "spatial"].iter().filter_map(|name| named(graph, sizes, devices, name).ok());
+    Ok(found.into_iter().map(|found| found.cut).chain(ruled).collect())
 }
 
 /// More devices must make a step this many times as fast to be worth using.
@@ -87,25 +106,24 @@ pub const WORTH: f64 = 1.05;
 const APART: f64 = 1.5;
 
 /// The best cuts over all of the devices, over the first half of them, and so on down to one, fewest devices first:
-/// those that fit, are a twentieth faster than with fewer devices, and about as fast as the fastest, where values move
-/// beside what is computed.
+/// those that are a twentieth faster than with fewer devices and about as fast as the fastest, where values move
+/// beside what is computed. Where memory is short there may be several for as many devices, of which plans decide.
 pub fn worthwhile(graph: &Graph, sizes: &Bindings, devices: &Devices) -> Result<Vec<Found>, CutError> {
     let bound = Bound::new(graph, sizes)?;
-    let mut all = vec![searched(&bound, devices)];
+    let mut all = vec![for_memory(&bound, devices)?];
     let mut count = devices.count();
     while count > 1 {
         count = count.div_ceil(2);
         let some = Devices { units: devices.units[..count].to_vec(), ..devices.clone() };
-        all.push(searched(&bound, &some));
+        all.push(for_memory(&bound, &some)?);
     }
-    let least = all.iter().flatten().map(|f| f.beside).fold(f64::INFINITY, f64::min);
-    if least.is_infinite() {
-        return all.swap_remove(0).map(|found| vec![found]);
-    }
-    let mut some: Vec<Found> = Vec::new();
-    for found in all.into_iter().rev().flatten().filter(|found| found.beside <= APART * least) {
-        if some.last().is_none_or(|fewer| WORTH * found.beside < fewer.beside) {
-            some.push(found);
+    let seconds = |found: &Vec<Found>| found[0].step_seconds();
+    let least = all.iter().map(seconds).fold(f64::INFINITY, f64::min);
+    let (mut some, mut fewer) = (Vec::new(), f64::INFINITY);
+    for found in all.into_iter().rev().filter(|found| seconds(found) <= APART * least) {
+        if WORTH * seconds(&found) < fewer {
+            fewer = seconds(&found);
+            some.extend(found);
         }
     }
     Ok(some)

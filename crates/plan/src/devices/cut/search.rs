@@ -27,8 +27,19 @@ pub struct Found {
     pub bytes: Bytes,
     /// By device, bytes of weights, states, kept results and the largest node.
     pub memory: Vec<u64>,
+    /// Most bytes beyond the memory of a device.
+    pub beyond: u64,
+    /// Seconds that they cost.
+    pub spill: f64,
     /// No table passed the limit, so each level is best given the others.
     pub exact: bool,
+}
+
+impl Found {
+    /// Seconds of a step where values move beside nodes that do not wait for them, and bytes beyond memory are paid for.
+    pub fn step_seconds(&self) -> f64 {
+        self.beside + self.spill
+    }
 }
 
 /// What is decided before the search.
@@ -86,8 +97,8 @@ struct Search<'a> {
     exact: bool,
 }
 
-/// The best cut of a graph over the devices of these levels. With one level it is the best there is, as long
-/// as no table passes [`Options::limit`].
+/// The best cut of a graph over the devices of these levels. With one level and within memory it is the best there
+/// is, as long as no table passes [`Options::limit`].
 pub fn cut(graph: &Graph, sizes: &Bindings, levels: &[Level], options: &Options) -> Result<Found, CutError> {
     cut_fixed(&Bound::new(graph, sizes)?, levels, options, &Fixed::default())
 }
@@ -99,61 +110,102 @@ pub(crate) fn cut_fixed(
     options: &Options,
     fixed: &Fixed,
 ) -> Result<Found, CutError> {
-    check_levels(levels)?;
-    within_memory(bound, levels, options, fixed)
+    Ok(cuts_for_memory(bound, levels, options, fixed)?.swap_remove(0))
 }
 
-/// Raises the price of memory until what is found fits, then lowers it as far as it still does.
-fn within_memory(
+/// Prices of memory that are tried.
+const PRICES: usize = 12;
+
+/// Factor from one price of memory to the next while no cut fits.
+const RAISE: f64 = 6.0;
+
+/// The best cut regardless of memory, if it fits. Otherwise the cut of least cost with the bytes beyond memory paid
+/// for, then the best regardless of memory, since transfers may be hidden: their plans decide.
+pub(crate) fn cuts_for_memory(
     bound: &Bound,
     levels: &[Level],
     options: &Options,
     fixed: &Fixed,
-) -> Result<Found, CutError> {
+) -> Result<Vec<Found>, CutError> {
+    check_levels(levels)?;
     let free = searched(bound, levels, options, fixed, 0.0)?;
-    if over(&free, &options.units).is_none() {
-        return Ok(free);
+    if free.beyond == 0 {
+        return Ok(vec![free]);
     }
-    let most = free.memory.iter().copied().max().unwrap_or(1);
-    let cost = |f: &Found| match options.objective {
-        Objective::Seconds => f.seconds,
-        Objective::Bytes => f.bytes.total() as f64,
-    };
-    let (mut low, mut price) = (0.0, 0.01 * cost(&free).max(1e-9) / most.max(1) as f64);
-    let mut best: Option<Found> = None;
-    let mut least = free;
-    for _ in 0..12 {
+    let paid = |f: &Found| (cost(f, options.objective) + f.spill, f.beyond);
+    // The price of a byte rises until a cut fits or swapping is cheaper, then falls as far as a cut still fits.
+    let swapping = options.units.iter().map(|unit| unit.spill).fold(0.0, f64::max);
+    let (mut low, mut price) = (0.0, first_price(&free, options.objective).min(swapping));
+    let mut fits = false;
+    let mut best = free.clone();
+    for _ in 0..PRICES {
         let found = searched(bound, levels, options, fixed, price)?;
-        let nearer = |f: &Found| over(f, &options.units).map_or(0.0, |o| o.0);
-        if nearer(&found) < nearer(&least) {
-            least = found.clone();
+        let fit = found.beyond == 0;
+        if paid(&found) < paid(&best) {
+            best = found;
         }
-        if over(&found, &options.units).is_none() {
+        if fit {
             let near = price < 1.5 * low;
-            if best.as_ref().is_none_or(|b| cost(&found) < cost(b)) {
-                best = Some(found);
-            }
+            (fits, price) = (true, (low * price).sqrt());
             if low == 0.0 || near {
                 break;
             }
-            price = (low * price).sqrt();
         } else {
+            if price >= swapping {
+                break;
+            }
             low = price;
-            price *= if best.is_some() { 1.3 } else { 6.0 };
+            price = if fits { 1.3 * price } else { (RAISE * price).min(swapping) };
         }
     }
-    best.ok_or_else(|| {
-        let (_, device, limit) = over(&least, &options.units).unwrap_or_default();
-        CutError::Memory { device, needed: least.memory[device], limit }
-    })
+    let other = best.cut != free.cut;
+    Ok([best].into_iter().chain(other.then_some(free)).collect())
 }
 
-/// The device whose limit is passed by most, how many times it is needed, and the limit.
-fn over(found: &Found, units: &[Unit]) -> Option<(f64, usize, u64)> {
-    let limits = found.memory.iter().enumerate().filter_map(|(d, m)| Some((d, m, unit(units, d).memory?)));
-    let passed = limits.filter(|(_, needed, limit)| *needed > limit);
-    let times = passed.map(|(d, needed, limit)| (*needed as f64 / limit.max(1) as f64, d, limit));
-    times.max_by(|a, b| a.0.total_cmp(&b.0))
+/// Cuts that need less and less memory, whatever there is of it, down to the least that is found.
+pub(crate) fn ever_thriftier(
+    bound: &Bound,
+    levels: &[Level],
+    options: &Options,
+) -> Result<Vec<Found>, CutError> {
+    let fixed = Fixed::default();
+    let most = |f: &Found| f.memory.iter().copied().max();
+    let mut last = searched(bound, levels, options, &fixed, 0.0)?;
+    let mut price = first_price(&last, options.objective);
+    let mut all = Vec::new();
+    for _ in 0..PRICES / 2 {
+        let found = searched(bound, levels, options, &fixed, price)?;
+        if most(&found) < most(&last) {
+            all.push(found.clone());
+            last = found;
+        }
+        price *= RAISE;
+    }
+    Ok(all)
+}
+
+/// What the search makes small.
+fn cost(found: &Found, objective: Objective) -> f64 {
+    match objective {
+        Objective::Seconds => found.seconds,
+        Objective::Bytes => found.bytes.total() as f64,
+    }
+}
+
+/// A price of a byte of memory at which all of a cut's memory costs a hundredth of the rest.
+fn first_price(found: &Found, objective: Objective) -> f64 {
+    let most = found.memory.iter().copied().max().unwrap_or(1).max(1);
+    0.01 * cost(found, objective).max(1e-9) / most as f64
+}
+
+/// Seconds that the bytes beyond the memory of each device cost, and the most bytes beyond that of one.
+fn spill(memory: &[u64], units: &[Unit]) -> (f64, u64) {
+    let beyond =
+        memory.iter().enumerate().map(|(d, needed)| (unit(units, d), unit(units, d).beyond(*needed)));
+    let beyond = beyond.filter(|(_, bytes)| *bytes > 0);
+    beyond.fold((0.0, 0), |(seconds, most), (unit, bytes)| {
+        (seconds.max(bytes as f64 * unit.spill), most.max(bytes))
+    })
 }
 
 fn searched(
@@ -180,7 +232,8 @@ fn searched(
     }
     let cut = cut_of(bound, &grid, &state, &mut search.judge)?;
     let Judged { bytes, work, moving, beside, memory } = search.judge.judge(&cut)?;
-    Ok(Found { cut, seconds: work + moving, beside, work, bytes, memory, exact: search.exact })
+    let (spill, beyond) = spill(&memory, &options.units);
+    Ok(Found { cut, seconds: work + moving, beside, work, bytes, memory, beyond, spill, exact: search.exact })
 }
 
 impl Search<'_> {

@@ -5,7 +5,7 @@ mod assign;
 mod measure;
 
 use super::{Chain, ScheduleError};
-use crate::step::order::Readers;
+use crate::step::readers::Readers;
 use crate::time::cost::Rates;
 use gulliver_graph::dim::BATCH;
 use gulliver_graph::dim::{Bindings, Dim};

@@ -1,132 +1,46 @@
-//! Hand-drawn-looking digits made by the program: strokes with random shift, scale, turn, slant,
-//! wobble, thickness and noise. Drawn with + - * / and square roots only, so that every machine
-//! draws the same.
+//! Drawn digits: strokes with random shift, scale, turn, slant, wobble, thickness and noise. Only + - * / and square
+//! roots are used, so every machine draws the same pixels.
 
-use super::synthetic::Draw;
-use crate::data::{Batch, DataError, DataInfo, Dataset, check_indices, class_tensor, tensor};
-use crate::host::HostData;
+use super::generated::{Draw, Generator};
+use crate::data::DataInfo;
 
-/// Grey value of the average pixel and its deviation, roughly; used for normalising.
+/// Approximate mean and deviation of the pixels, used for normalising.
 const MEAN: f32 = 0.25;
 const STD: f32 = 0.3;
 
 /// Corners of the stroke of each digit; x to the right, y down, both from -1 to 1.
+#[rustfmt::skip]
 const STROKES: [&[(f32, f32)]; 10] = [
-    &[
-        (0.0, -1.0),
-        (0.45, -0.85),
-        (0.62, -0.4),
-        (0.62, 0.4),
-        (0.45, 0.85),
-        (0.0, 1.0),
-        (-0.45, 0.85),
-        (-0.62, 0.4),
-        (-0.62, -0.4),
-        (-0.45, -0.85),
-        (0.0, -1.0),
-    ],
+    &[(0.0, -1.0), (0.45, -0.85), (0.62, -0.4), (0.62, 0.4), (0.45, 0.85), (0.0, 1.0), (-0.45, 0.85), (-0.62, 0.4),
+      (-0.62, -0.4), (-0.45, -0.85), (0.0, -1.0)],
     &[(-0.35, -0.6), (0.05, -1.0), (0.05, 1.0)],
-    &[
-        (-0.55, -0.6),
-        (-0.35, -0.93),
-        (0.0, -1.0),
-        (0.4, -0.9),
-        (0.55, -0.55),
-        (0.4, -0.1),
-        (-0.6, 1.0),
-        (0.6, 1.0),
-    ],
-    &[
-        (-0.5, -0.8),
-        (-0.1, -1.0),
-        (0.35, -0.9),
-        (0.5, -0.5),
-        (0.3, -0.12),
-        (-0.1, 0.0),
-        (0.35, 0.1),
-        (0.6, 0.5),
-        (0.35, 0.9),
-        (-0.1, 1.0),
-        (-0.55, 0.8),
-    ],
+    &[(-0.55, -0.6), (-0.35, -0.93), (0.0, -1.0), (0.4, -0.9), (0.55, -0.55), (0.4, -0.1), (-0.6, 1.0), (0.6, 1.0)],
+    &[(-0.5, -0.8), (-0.1, -1.0), (0.35, -0.9), (0.5, -0.5), (0.3, -0.12), (-0.1, 0.0), (0.35, 0.1), (0.6, 0.5),
+      (0.35, 0.9), (-0.1, 1.0), (-0.55, 0.8)],
     &[(0.35, 1.0), (0.35, -1.0), (-0.6, 0.4), (0.65, 0.4)],
-    &[
-        (0.5, -1.0),
-        (-0.45, -1.0),
-        (-0.5, -0.1),
-        (0.0, -0.25),
-        (0.45, -0.05),
-        (0.6, 0.4),
-        (0.4, 0.85),
-        (0.0, 1.0),
-        (-0.55, 0.8),
-    ],
-    &[
-        (0.4, -0.95),
-        (-0.1, -0.7),
-        (-0.5, 0.0),
-        (-0.55, 0.5),
-        (-0.35, 0.9),
-        (0.05, 1.0),
-        (0.45, 0.85),
-        (0.55, 0.45),
-        (0.35, 0.1),
-        (0.0, 0.0),
-        (-0.4, 0.2),
-        (-0.55, 0.5),
-    ],
+    &[(0.5, -1.0), (-0.45, -1.0), (-0.5, -0.1), (0.0, -0.25), (0.45, -0.05), (0.6, 0.4), (0.4, 0.85), (0.0, 1.0),
+      (-0.55, 0.8)],
+    &[(0.4, -0.95), (-0.1, -0.7), (-0.5, 0.0), (-0.55, 0.5), (-0.35, 0.9), (0.05, 1.0), (0.45, 0.85), (0.55, 0.45),
+      (0.35, 0.1), (0.0, 0.0), (-0.4, 0.2), (-0.55, 0.5)],
     &[(-0.55, -1.0), (0.6, -1.0), (-0.1, 1.0)],
-    &[
-        (0.0, -0.05),
-        (-0.4, -0.3),
-        (-0.45, -0.65),
-        (-0.25, -0.95),
-        (0.25, -0.95),
-        (0.45, -0.65),
-        (0.4, -0.3),
-        (0.0, -0.05),
-        (-0.5, 0.3),
-        (-0.55, 0.7),
-        (-0.25, 1.0),
-        (0.25, 1.0),
-        (0.55, 0.7),
-        (0.5, 0.3),
-        (0.0, -0.05),
-    ],
-    &[
-        (-0.4, 0.95),
-        (0.1, 0.7),
-        (0.5, 0.0),
-        (0.55, -0.5),
-        (0.35, -0.9),
-        (-0.05, -1.0),
-        (-0.45, -0.85),
-        (-0.55, -0.45),
-        (-0.35, -0.1),
-        (0.0, 0.0),
-        (0.4, -0.2),
-        (0.55, -0.5),
-    ],
+    &[(0.0, -0.05), (-0.4, -0.3), (-0.45, -0.65), (-0.25, -0.95), (0.25, -0.95), (0.45, -0.65), (0.4, -0.3),
+      (0.0, -0.05), (-0.5, 0.3), (-0.55, 0.7), (-0.25, 1.0), (0.25, 1.0), (0.55, 0.7), (0.5, 0.3), (0.0, -0.05)],
+    &[(-0.4, 0.95), (0.1, 0.7), (0.5, 0.0), (0.55, -0.5), (0.35, -0.9), (-0.05, -1.0), (-0.45, -0.85),
+      (-0.55, -0.45), (-0.35, -0.1), (0.0, 0.0), (0.4, -0.2), (0.55, -0.5)],
 ];
 
-/// Images of digits: x `[b, 1, rows, columns]`, y `[b]`.
+/// Images of digits: x `[b, 1, rows, columns]`.
+#[derive(Clone, Copy)]
 pub struct Digits {
-    /// Source of the drawings.
-    pub seed: u64,
-    /// Number of the first example.
-    pub first: u64,
-    /// Number of examples.
-    pub examples: usize,
     /// Rows and columns.
     pub size: [usize; 2],
     /// Shifts and scales pixels from 0..1 to about mean 0 and deviation 1.
     pub normalise: bool,
 }
 
-impl Digits {
-    /// Appends the pixels of example `i` and returns its digit.
-    fn draw(&self, i: usize, out: &mut Vec<f32>) -> u32 {
-        let mut draw = Draw::new(self.seed, "data.digits", self.first + i as u64);
+impl Generator for Digits {
+    fn example(&self, seed: u64, number: u64, x: &mut Vec<f32>) -> u32 {
+        let mut draw = Draw::new(seed, "data.digits", number);
         let digit = draw.below(10);
         let stroke = transformed(&mut draw, STROKES[digit]);
         let segments: Vec<Segment> = stroke.windows(2).map(|ends| Segment::new(ends[0], ends[1])).collect();
@@ -140,17 +54,29 @@ impl Digits {
         let middle = |side: usize| if side == rows.min(columns) { 1.0 } else { side as f32 * pixel / 2.0 };
         for row in 0..rows {
             for column in 0..columns {
-                let (x, y) = ((column as f32 + 0.5) * pixel, (row as f32 + 0.5) * pixel);
-                let at = (x - middle(columns), y - middle(rows));
+                let at = |i: usize, side: usize| (i as f32 + 0.5) * pixel - middle(side);
+                let at = (at(column, columns), at(row, rows));
                 let nearest = segments.iter().map(|s| s.squared_distance(at)).fold(f32::MAX, f32::min);
                 // One pixel of soft edge.
                 let ink = ((thickness - nearest.sqrt()) / pixel + 0.5).clamp(0.0, 1.0);
                 let grey = background + (contrast - background) * ink + noise * draw.normal();
                 let grey = grey.clamp(0.0, 1.0);
-                out.push(if self.normalise { (grey - MEAN) / STD } else { grey });
+                x.push(if self.normalise { (grey - MEAN) / STD } else { grey });
             }
         }
         digit as u32
+    }
+
+    fn describe(&self) -> DataInfo {
+        let (mean, std) = if self.normalise { (vec![MEAN], vec![STD]) } else { (vec![], vec![]) };
+        DataInfo {
+            classes: Some(10),
+            shape: vec![1, self.size[0], self.size[1]],
+            class_names: (0..10).map(|digit| digit.to_string()).collect(),
+            mean,
+            std,
+            ..DataInfo::default()
+        }
     }
 }
 
@@ -193,44 +119,16 @@ impl Segment {
     }
 }
 
-impl Dataset for Digits {
-    fn len(&self) -> usize {
-        self.examples
-    }
-
-    fn length(&self, _: usize) -> Option<usize> {
-        None
-    }
-
-    fn batch(&self, indices: &[usize]) -> Result<Batch, DataError> {
-        check_indices(indices, self.examples)?;
-        let mut x = Vec::with_capacity(indices.len() * self.size[0] * self.size[1]);
-        let digits: Vec<u32> = indices.iter().map(|&i| self.draw(i, &mut x)).collect();
-        let x = tensor(&[indices.len(), 1, self.size[0], self.size[1]], HostData::F32(x));
-        Ok(Batch::of([("x", x), ("y", class_tensor(digits.into_iter()))]))
-    }
-
-    fn info(&self) -> DataInfo {
-        let (mean, std) = if self.normalise { (vec![MEAN], vec![STD]) } else { (vec![], vec![]) };
-        DataInfo {
-            examples: self.examples,
-            classes: Some(10),
-            shape: vec![1, self.size[0], self.size[1]],
-            class_names: (0..10).map(|digit| digit.to_string()).collect(),
-            mean,
-            std,
-            ..DataInfo::default()
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::Dataset;
+    use crate::data::builtin::generated::Generated;
 
     #[test]
     fn digits_are_repeatable_balanced_and_normalised() {
-        let set = Digits { seed: 4, first: 0, examples: 500, size: [16, 16], normalise: true };
+        let digits = Digits { size: [16, 16], normalise: true };
+        let set = Generated { seed: 4, first: 0, examples: 500, generator: digits };
         let all: Vec<usize> = (0..500).collect();
         let b = set.batch(&all).unwrap();
         let y = b.get("y").unwrap().as_i64().unwrap();
@@ -242,9 +140,9 @@ mod tests {
         let deviation = (x.iter().map(|v| (v - mean) * (v - mean)).sum::<f32>() / x.len() as f32).sqrt();
         assert!(mean.abs() < 0.2 && (deviation - 1.0).abs() < 0.25, "{mean} {deviation}");
         assert_eq!(set.batch(&[77]).unwrap().get("x").unwrap().as_f32().unwrap(), &x[77 * 256..78 * 256]);
-        let wide = Digits { size: [16, 24], ..set }.batch(&[77]).unwrap();
+        let wide = Generated { generator: Digits { size: [16, 24], ..digits }, ..set }.batch(&[77]).unwrap();
         assert_eq!(wide.get("x").unwrap().shape(), [1, 1, 16, 24]);
-        let later = Digits { first: 77, ..set };
+        let later = Generated { first: 77, ..set };
         assert_eq!(later.batch(&[0]).unwrap().get("x").unwrap().as_f32().unwrap(), &x[77 * 256..78 * 256]);
     }
 }

@@ -1,45 +1,46 @@
-//! Clouds of points on the surfaces of solids, turned and scaled at random, for networks that read
-//! point sets.
+//! Clouds of points on the surfaces of solids, turned and scaled at random.
 
 use gulliver_graph::random::sin_cos_turn;
 
-use super::synthetic::Draw;
-use crate::data::{Batch, DataError, DataInfo, Dataset, check_indices, class_tensor, tensor};
-use crate::host::HostData;
+use super::generated::{Draw, Generator};
+use crate::data::DataInfo;
 
 /// Names of the solids in the order of their class ids.
 pub const SOLIDS: [&str; 8] = ["sphere", "cube", "cylinder", "cone", "torus", "pyramid", "disc", "helix"];
 
-/// Point clouds: x `[b, 3, points]` f32, y `[b]`.
+/// Point clouds: x `[b, 3, points]`.
 pub struct Points {
-    /// Source of the clouds.
-    pub seed: u64,
-    /// Number of the first example.
-    pub first: u64,
-    /// Number of examples.
-    pub examples: usize,
     /// Points per cloud.
     pub points: usize,
 }
 
-impl Points {
-    fn cloud(&self, i: usize, out: &mut Vec<f32>) -> u32 {
-        let mut draw = Draw::new(self.seed, "data.points", self.first + i as u64);
+impl Generator for Points {
+    fn example(&self, seed: u64, number: u64, x: &mut Vec<f32>) -> u32 {
+        let mut draw = Draw::new(seed, "data.points", number);
         let solid = draw.below(SOLIDS.len());
         let scale = [0; 3].map(|_| draw.range(0.7, 1.1));
         let (sine, cosine) = sin_cos_turn(draw.range(0.0, 1.0).into());
         let (sine, cosine) = (sine as f32, cosine as f32);
-        let start = out.len();
-        out.resize(start + 3 * self.points, 0.0);
+        let start = x.len();
+        x.resize(start + 3 * self.points, 0.0);
         for n in start..start + self.points {
-            let [x, y, z] = surface(&mut draw, solid);
-            let [x, y, z] = [x * scale[0], y * scale[1], z * scale[2]];
-            let turned = [cosine * x - sine * y, sine * x + cosine * y, z];
+            let [a, b, c] = surface(&mut draw, solid);
+            let [a, b, c] = [a * scale[0], b * scale[1], c * scale[2]];
+            let turned = [cosine * a - sine * b, sine * a + cosine * b, c];
             for (axis, v) in turned.into_iter().enumerate() {
-                out[n + axis * self.points] = v + 0.02 * draw.normal();
+                x[n + axis * self.points] = v + 0.02 * draw.normal();
             }
         }
         solid as u32
+    }
+
+    fn describe(&self) -> DataInfo {
+        DataInfo {
+            classes: Some(SOLIDS.len()),
+            shape: vec![3, self.points],
+            class_names: SOLIDS.map(String::from).to_vec(),
+            ..DataInfo::default()
+        }
     }
 }
 
@@ -88,41 +89,15 @@ fn surface(draw: &mut Draw, solid: usize) -> [f32; 3] {
     }
 }
 
-impl Dataset for Points {
-    fn len(&self) -> usize {
-        self.examples
-    }
-
-    fn length(&self, _: usize) -> Option<usize> {
-        None
-    }
-
-    fn batch(&self, indices: &[usize]) -> Result<Batch, DataError> {
-        check_indices(indices, self.examples)?;
-        let mut x = Vec::with_capacity(indices.len() * self.points * 3);
-        let solids: Vec<u32> = indices.iter().map(|&i| self.cloud(i, &mut x)).collect();
-        let x = tensor(&[indices.len(), 3, self.points], HostData::F32(x));
-        Ok(Batch::of([("x", x), ("y", class_tensor(solids.into_iter()))]))
-    }
-
-    fn info(&self) -> DataInfo {
-        DataInfo {
-            examples: self.examples,
-            classes: Some(SOLIDS.len()),
-            shape: vec![3, self.points],
-            class_names: SOLIDS.map(String::from).to_vec(),
-            ..DataInfo::default()
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::Dataset;
+    use crate::data::builtin::generated::Generated;
 
     #[test]
     fn clouds_are_bounded_repeatable_and_cover_all_solids() {
-        let set = Points { seed: 2, first: 0, examples: 100, points: 64 };
+        let set = Generated { seed: 2, first: 0, examples: 100, generator: Points { points: 64 } };
         let all: Vec<usize> = (0..100).collect();
         let b = set.batch(&all).unwrap();
         let x = b.get("x").unwrap().as_f32().unwrap();

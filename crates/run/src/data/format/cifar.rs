@@ -1,22 +1,21 @@
-//! CIFAR-10 and CIFAR-100 in their binary form: records of one or two label bytes and 3 x 32 x 32
-//! pixels.
+//! CIFAR-10 and CIFAR-100 in binary form: records of one or two label bytes and 3 x 32 x 32 pixels.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::file::{Bytes, regular};
-use super::pixels::{Part, Pixels};
+use super::file::{FileBytes, regular};
+use super::pixels::{Pixels, RecordFile};
 use crate::data::DataError;
 
 const PIXELS: usize = 3 * 32 * 32;
 
-/// Which of the two sets.
+/// The data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cifar {
     /// 10 classes, one label byte.
     Ten,
-    /// 100 classes; a coarse label byte, which is ignored, then the fine one.
+    /// 100 classes; a coarse label byte, which is ignored, and a fine one.
     Hundred,
 }
 
@@ -36,14 +35,14 @@ impl Cifar {
     }
 }
 
-/// These files, one after the other, not normalised.
+/// The records of these files in order, not normalised.
 pub fn open(which: Cifar, files: &[PathBuf]) -> Result<Pixels, DataError> {
     let parts = files.iter().map(|path| part(which, path)).collect::<Result<_, _>>()?;
     let class_names = files.first().map(|file| class_names(which, file)).unwrap_or_default();
     Ok(Pixels { parts, shape: [3, 32, 32], classes: which.classes(), class_names, mean: vec![], std: vec![] })
 }
 
-/// The names in the list that comes with the files, if it is there and complete; none otherwise.
+/// The class names in the list distributed with the files; empty if the list is absent or incomplete.
 fn class_names(which: Cifar, file: &Path) -> Vec<String> {
     let list = match which {
         Cifar::Ten => "batches.meta.txt",
@@ -59,8 +58,8 @@ fn class_names(which: Cifar, file: &Path) -> Vec<String> {
     if names.len() == which.classes() { names } else { Vec::new() }
 }
 
-fn part(which: Cifar, path: &Path) -> Result<Part, DataError> {
-    let bytes = Bytes::open(path)?;
+fn part(which: Cifar, path: &Path) -> Result<RecordFile, DataError> {
+    let bytes = FileBytes::open(path)?;
     let (label_bytes, stride) = (which.label_bytes(), which.label_bytes() + PIXELS);
     if bytes.is_empty() || bytes.len() % stride != 0 {
         let what = format!("{} bytes are not whole records of {stride}", bytes.len());
@@ -75,11 +74,10 @@ fn part(which: Cifar, path: &Path) -> Result<Part, DataError> {
         let what = format!("label {} is not below {}", labels[at], which.classes());
         return Err(DataError::at(path, (at * stride + label_bytes - 1) as u64, what));
     }
-    Ok(Part { bytes: Arc::new(bytes), offset: label_bytes, stride, records: labels.len(), labels })
+    Ok(RecordFile { bytes: Arc::new(bytes), offset: label_bytes, stride, records: labels.len(), labels })
 }
 
-/// Training files and test files (none if absent) of the customary directory; a file stands for
-/// itself.
+/// Training and test files of a directory by their usual names. A path to a file is the only training file.
 pub fn find(which: Cifar, path: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), DataError> {
     if path.exists() && !path.is_dir() {
         return Ok((vec![path.into()], vec![]));

@@ -1,5 +1,5 @@
-//! Records of a table in a text file with a header line: CSV with commas, semicolons or tabs. The file is read
-//! record by record. What the fields mean is said in `table` and `sequences`.
+//! Records of a text table with a header line: CSV with commas, semicolons or tabs, read record by record. Knows
+//! nothing of what the fields mean.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use super::file::{not_utf8, regular};
 use super::words::{few, short};
 use crate::data::DataError;
 
-/// Longer records are refused, because an open quote would swallow the rest of the file.
+/// Longest record in bytes. A longer one is refused: an unclosed quote would swallow the rest of the file.
 const LONGEST: u64 = 64 << 20;
 
 /// Splits a table into records of unquoted fields. Quoted fields may hold delimiters, line breaks and doubled quotes.
@@ -16,20 +16,20 @@ struct Records<R> {
     path: PathBuf,
     reader: R,
     delimiter: u8,
-    /// The line that is read next, counted from 1.
+    /// The next line to read, counted from 1.
     line: u64,
-    /// Bytes read before.
+    /// Bytes read so far.
     offset: u64,
     record: Vec<u8>,
 }
 
-/// Where the reader of a record is.
+/// State of the parser within a record.
 #[derive(Clone, Copy, PartialEq)]
 enum State {
     Start,
     Bare,
     Quoted,
-    /// After a quote within a quoted field, which ends it or is doubled.
+    /// After a quote within a quoted field; the quote ends the field or is doubled.
     Quote,
 }
 
@@ -46,7 +46,7 @@ impl State {
 }
 
 impl<R: BufRead> Records<R> {
-    /// The next record that is not blank, with the line it starts in.
+    /// The next record that is not blank, with the number of its first line.
     fn next(&mut self) -> Result<Option<(u64, Vec<String>)>, DataError> {
         let (start, offset) = loop {
             let (start, offset) = (self.line, self.offset);
@@ -83,7 +83,7 @@ impl<R: BufRead> Records<R> {
         fields.map(|fields| Some((start, fields))).map_err(|what| self.error(self.line - 1, what))
     }
 
-    /// Appends one more line to the record; false at the end of the file.
+    /// Appends the next line to the record; false at the end of the file.
     fn more(&mut self) -> Result<bool, DataError> {
         let mut limited = self.reader.by_ref().take(LONGEST + 1 - self.record.len() as u64);
         let read = limited.read_until(b'\n', &mut self.record);
@@ -126,7 +126,7 @@ fn fields(mut rest: &str, delimiter: char) -> Result<Vec<String>, &'static str> 
     }
 }
 
-/// The text up to the closing quote, and what is after it.
+/// The text up to the closing quote, and the rest after it.
 fn quoted(mut rest: &str) -> (String, &str) {
     let mut out = String::new();
     while let Some((text, after)) = rest.split_once('"') {
@@ -143,7 +143,7 @@ fn quoted(mut rest: &str) -> (String, &str) {
     (out, rest)
 }
 
-/// Which of comma, semicolon and tab is most frequent in the first line, outside quotes; a comma if none is.
+/// The most frequent of comma, semicolon and tab in the first line outside quotes; a comma if there is none.
 fn detect(start: &[u8]) -> u8 {
     let mut counts = [(b',', 0), (b';', 0), (b'\t', 0)];
     let mut quoted = false;
@@ -174,7 +174,7 @@ fn forced(option: &str) -> Result<u8, DataError> {
     }
 }
 
-/// A table whose header was read.
+/// A table, positioned after its header.
 pub struct Rows {
     records: Records<BufReader<std::fs::File>>,
     /// Names of the columns.
@@ -182,8 +182,8 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Opens a table. Columns are separated by `delimiter` if given, else by tabs in a `.tsv`, else by what the
-    /// header has most of.
+    /// Opens a table. Columns are separated by `delimiter` if given, else by tabs in a `.tsv`, else by the most frequent
+    /// delimiter of the header.
     pub fn open(path: &Path, delimiter: Option<&str>) -> Result<Rows, DataError> {
         let io = |source| DataError::Io { path: path.into(), source };
         let mut reader = BufReader::with_capacity(1 << 16, regular(path)?);
@@ -206,7 +206,7 @@ impl Rows {
         Ok(Rows { records, header })
     }
 
-    /// The next row with the line it starts in. It has as many fields as the header.
+    /// The next row with the number of its first line. It has as many fields as the header.
     pub fn next_row(&mut self) -> Result<Option<(u64, Vec<String>)>, DataError> {
         let Some((line, fields)) = self.records.next()? else { return Ok(None) };
         if fields.len() != self.header.len() {

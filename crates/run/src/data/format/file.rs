@@ -1,5 +1,5 @@
-//! Files as bytes that are read where and when they are needed. A file that shrinks during a run is an error, which
-//! it would not be if it were mapped. Knows no format.
+//! Random access to the bytes of files. Files are read, not mapped, so that one that shrinks during a run is an error
+//! instead of a signal. Knows no format.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -10,40 +10,40 @@ use std::path::{Path, PathBuf};
 
 use crate::data::DataError;
 
-/// Bytes that are read at once when a whole file is gone through.
+/// Bytes read at once in a pass over a whole file.
 const PIECE: usize = 256 << 10;
 
-/// Bytes that can be read from anywhere.
-pub struct Bytes {
+/// Bytes of a file or of memory, readable from any offset.
+pub struct FileBytes {
     path: PathBuf,
     length: usize,
     source: Source,
 }
 
 enum Source {
-    /// Inflated or generated content.
+    /// Decompressed or generated content.
     Memory(Vec<u8>),
     /// A file that stays open.
     File(File),
 }
 
-impl Bytes {
-    /// Memory of our own; `path` is where it came from, for messages.
-    pub fn owned(path: &Path, bytes: Vec<u8>) -> Bytes {
-        Bytes { path: path.into(), length: bytes.len(), source: Source::Memory(bytes) }
+impl FileBytes {
+    /// Bytes in memory; `path` names their origin in messages.
+    pub fn owned(path: &Path, bytes: Vec<u8>) -> FileBytes {
+        FileBytes { path: path.into(), length: bytes.len(), source: Source::Memory(bytes) }
     }
 
-    /// A regular file as long as it is now.
-    pub fn open(path: &Path) -> Result<Bytes, DataError> {
+    /// A regular file at its current length.
+    pub fn open(path: &Path) -> Result<FileBytes, DataError> {
         let io = |source| DataError::Io { path: path.into(), source };
         let file = regular(path)?;
         let length = file.metadata().map_err(io)?.len();
         let length =
             usize::try_from(length).map_err(|_| DataError::file(path, "is too large for this machine"))?;
-        Ok(Bytes { path: path.into(), length, source: Source::File(file) })
+        Ok(FileBytes { path: path.into(), length, source: Source::File(file) })
     }
 
-    /// How many there are.
+    /// Number of bytes.
     pub fn len(&self) -> usize {
         self.length
     }
@@ -53,7 +53,7 @@ impl Bytes {
         self.length == 0
     }
 
-    /// The bytes of this range. A file that has become too short for it is an error.
+    /// The bytes of this range. Fails if the file has become too short.
     pub fn read(&self, range: Range<usize>) -> Result<Cow<'_, [u8]>, DataError> {
         if range.start > range.end || range.end > self.length {
             return Err(DataError::at(&self.path, self.length as u64, "the file ends too early"));
@@ -71,7 +71,7 @@ impl Bytes {
         }
     }
 
-    /// The error about a file that is not what it was when it was opened.
+    /// The error for a file that was changed after it was opened.
     pub fn changed(&self) -> DataError {
         DataError::file(&self.path, "the file was changed during the run")
     }
@@ -81,7 +81,7 @@ impl Bytes {
         Ok(*self.read(0..start.len().min(self.length))? == *start)
     }
 
-    /// Goes through this range piece by piece, in order.
+    /// Calls `each` with consecutive pieces of this range.
     pub fn pieces(
         &self,
         range: Range<usize>,
@@ -96,7 +96,7 @@ impl Bytes {
         Ok(())
     }
 
-    /// Goes through the whole text piece by piece, each with its offset. Errors for what is not UTF-8.
+    /// Calls `each` with consecutive pieces of the text and their offsets. Fails if the bytes are not UTF-8.
     pub fn text(&self, mut each: impl FnMut(usize, &str) -> Result<(), DataError>) -> Result<(), DataError> {
         let mut start = 0;
         while start < self.length {
@@ -104,7 +104,7 @@ impl Bytes {
             let piece = self.read(start..end)?;
             let text = match std::str::from_utf8(&piece) {
                 Ok(text) => text,
-                // A character may be cut by the end of the piece, but not by that of the file.
+                // The end of a piece may cut a character; the end of the file may not.
                 Err(error) if error.error_len().is_none() && end < self.length => {
                     std::str::from_utf8(&piece[..error.valid_up_to()]).unwrap_or_default()
                 }
@@ -116,9 +116,9 @@ impl Bytes {
         Ok(())
     }
 
-    /// Goes through the whole text line by line, each with its offset and its line break.
+    /// Calls `each` with every line, line break included, and its offset.
     pub fn lines(&self, mut each: impl FnMut(usize, &str) -> Result<(), DataError>) -> Result<(), DataError> {
-        // The start of a line whose end is in a later piece, and its offset.
+        // The beginning of a line that ends in a later piece, and its offset.
         let (mut begun, mut begun_at) = (String::new(), 0);
         self.text(|mut offset, text| {
             for line in text.split_inclusive('\n') {
@@ -141,14 +141,14 @@ impl Bytes {
         if begun.is_empty() { Ok(()) } else { each(begun_at, &begun) }
     }
 
-    /// Reads this range from its start on, as decompressors do.
+    /// A sequential reader of this range, for decompressors.
     pub fn reader(&self, range: Range<usize>) -> impl Read {
         Reader { bytes: self, range }
     }
 }
 
 struct Reader<'a> {
-    bytes: &'a Bytes,
+    bytes: &'a FileBytes,
     range: Range<usize>,
 }
 
@@ -162,7 +162,7 @@ impl Read for Reader<'_> {
     }
 }
 
-/// Opens a regular file. Anything else is refused before it is opened, as opening a pipe waits for a writer.
+/// Opens a regular file. Anything else is refused before opening, because opening a pipe waits for a writer.
 pub fn regular(path: &Path) -> Result<File, DataError> {
     let io = |source| DataError::Io { path: path.into(), source };
     let check = |meta: std::fs::Metadata| match (meta.is_file(), meta.is_dir()) {
@@ -176,15 +176,14 @@ pub fn regular(path: &Path) -> Result<File, DataError> {
     Ok(file)
 }
 
-/// A text file; or all `.txt` files of a directory in ascending order of their names, each ending
-/// with a line break.
-pub fn text(path: &Path) -> Result<Bytes, DataError> {
+/// A text file, or all `.txt` files of a directory in ascending order of their names, each ended by a line break.
+pub fn text(path: &Path) -> Result<FileBytes, DataError> {
     if !path.is_dir() {
-        return Bytes::open(path);
+        return FileBytes::open(path);
     }
     let mut all = Vec::new();
     for file in sorted(path)?.iter().filter(|file| file.extension().is_some_and(|e| e == "txt")) {
-        Bytes::open(file)?.text(|_, text| {
+        FileBytes::open(file)?.text(|_, text| {
             all.extend_from_slice(text.as_bytes());
             Ok(())
         })?;
@@ -194,7 +193,7 @@ pub fn text(path: &Path) -> Result<Bytes, DataError> {
     }
     match all.is_empty() {
         true => Err(DataError::file(path, "has no .txt files")),
-        false => Ok(Bytes::owned(path, all)),
+        false => Ok(FileBytes::owned(path, all)),
     }
 }
 
@@ -210,7 +209,7 @@ pub fn small_text(path: &Path) -> Result<String, DataError> {
     String::from_utf8(bytes).map_err(|error| not_utf8(path, error.utf8_error().valid_up_to() as u64))
 }
 
-/// What a directory holds, in ascending order.
+/// The entries of a directory in ascending order.
 pub fn sorted(directory: &Path) -> Result<Vec<PathBuf>, DataError> {
     let io = |source| DataError::Io { path: directory.into(), source };
     let mut out = Vec::new();
@@ -221,12 +220,12 @@ pub fn sorted(directory: &Path) -> Result<Vec<PathBuf>, DataError> {
     Ok(out)
 }
 
-/// The bytes as text, or an error with the offset of the first byte that is not UTF-8.
+/// The bytes as text; the error has the offset of the first byte that is not UTF-8.
 pub fn utf8<'a>(path: &Path, bytes: &'a [u8]) -> Result<&'a str, DataError> {
     std::str::from_utf8(bytes).map_err(|error| not_utf8(path, error.valid_up_to() as u64))
 }
 
-/// The error about the first byte that is not UTF-8.
+/// The error for a byte that is not UTF-8.
 pub fn not_utf8(path: &Path, offset: u64) -> DataError {
     DataError::at(path, offset, "is not UTF-8; convert the file first")
 }
@@ -236,12 +235,12 @@ pub fn is_gzip(bytes: &[u8]) -> bool {
     bytes.starts_with(&[0x1f, 0x8b])
 }
 
-/// The largest size to which `compressed` bytes can inflate: deflate never exceeds 1032 to 1.
+/// Upper bound of the decompressed size: deflate never exceeds 1032 to 1.
 pub fn inflated_limit(compressed: usize) -> u64 {
     (compressed as u64).saturating_mul(1032)
 }
 
-/// Reads at most `limit` bytes from a decompressor, without reserving them beforehand.
+/// Reads at most `limit` bytes from a decompressor without allocating them in advance.
 pub fn read_limited(path: &Path, reader: impl Read, limit: u64) -> Result<Vec<u8>, DataError> {
     let mut out = Vec::new();
     reader.take(limit).read_to_end(&mut out).map_err(|error| {
@@ -255,7 +254,7 @@ mod tests {
     use super::*;
     use crate::scratch::ScratchDir;
 
-    fn whole(bytes: &Bytes) -> Vec<u8> {
+    fn whole(bytes: &FileBytes) -> Vec<u8> {
         bytes.read(0..bytes.len()).unwrap().into_owned()
     }
 
@@ -276,15 +275,15 @@ mod tests {
     fn files_are_read_anywhere_and_what_cannot_be_opened_is_named() {
         let dir = ScratchDir::new();
         for content in [&b""[..], b"abc"] {
-            let bytes = Bytes::open(&dir.write("f", content)).unwrap();
+            let bytes = FileBytes::open(&dir.write("f", content)).unwrap();
             assert_eq!((bytes.len(), whole(&bytes)), (content.len(), content.to_vec()));
             assert!(bytes.read(content.len()..content.len() + 1).is_err());
         }
-        let bytes = Bytes::open(&dir.write("f", b"abc")).unwrap();
+        let bytes = FileBytes::open(&dir.write("f", b"abc")).unwrap();
         assert_eq!(*bytes.read(1..2).unwrap(), *b"b");
         assert_eq!((bytes.starts_with(b"ab").unwrap(), bytes.starts_with(b"abcd").unwrap()), (true, false));
         for bad in [dir.to_path_buf(), dir.join("absent")] {
-            let message = Bytes::open(&bad).err().unwrap().to_string();
+            let message = FileBytes::open(&bad).err().unwrap().to_string();
             assert!(message.contains(&*bad.to_string_lossy()), "{message}");
         }
     }
@@ -297,7 +296,8 @@ mod tests {
         // A long line across pieces, and no line break at the end.
         let content = format!("x{content}{}", "ü".repeat(PIECE));
         let path = dir.write("t", content.as_bytes());
-        for bytes in [Bytes::open(&path).unwrap(), Bytes::owned(&path, content.clone().into_bytes())] {
+        for bytes in [FileBytes::open(&path).unwrap(), FileBytes::owned(&path, content.clone().into_bytes())]
+        {
             let (mut joined, mut lines) = (String::new(), Vec::new());
             bytes
                 .text(|offset, text| {
@@ -324,7 +324,7 @@ mod tests {
             assert!(inflated == content.as_bytes()[1..]);
         }
         for (cut, at) in [(content.len() - 1, content.len() - 2), (PIECE + 1, usize::MAX)] {
-            let bytes = Bytes::owned(&path, content.as_bytes()[..cut].to_vec());
+            let bytes = FileBytes::owned(&path, content.as_bytes()[..cut].to_vec());
             let end = content.floor_char_boundary(cut);
             let error = bytes.text(|_, _| Ok(()));
             match end == cut {
@@ -340,7 +340,7 @@ mod tests {
     fn a_file_that_shrinks_is_an_error() {
         let dir = ScratchDir::new();
         let path = dir.write("t", &vec![b'a'; 3 * PIECE]);
-        let bytes = Bytes::open(&path).unwrap();
+        let bytes = FileBytes::open(&path).unwrap();
         File::options().write(true).open(&path).unwrap().set_len(10).unwrap();
         assert!(bytes.read(0..10).is_ok());
         let message = bytes.read(5..11).unwrap_err().to_string();

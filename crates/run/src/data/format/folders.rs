@@ -1,4 +1,4 @@
-//! Which files of a folder are images and which class each has.
+//! Finds the image files of folders and their classes.
 
 use std::path::{Path, PathBuf};
 
@@ -6,20 +6,20 @@ use super::file::sorted;
 use super::words::{counted, few};
 use crate::data::DataError;
 
-/// Image files in order.
+/// Image files and their classes.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Found {
+pub struct ImageFiles {
     /// The files.
     pub files: Vec<PathBuf>,
-    /// The class of each file; empty when they are not known.
+    /// The class of each file; empty when unknown.
     pub ids: Vec<u32>,
     /// Names of the classes.
     pub class_names: Vec<String>,
-    /// What was left out.
+    /// Messages about files that were skipped.
     pub notes: Vec<String>,
 }
 
-/// What was left out of a folder, by reason.
+/// Names of skipped files and folders, by reason.
 #[derive(Default)]
 struct LeftOut {
     formats: Vec<String>,
@@ -44,11 +44,12 @@ impl LeftOut {
     }
 }
 
-impl Found {
-    /// Classes are the sub-folders in ascending order that hold images. Hidden files and folders are passed over.
-    /// With `known` classes, every folder must be one of them.
-    pub fn folders(path: &Path, known: Option<&[String]>) -> Result<Found, DataError> {
-        let mut found = Found { class_names: known.unwrap_or_default().to_vec(), ..Found::default() };
+impl ImageFiles {
+    /// The classes are the sub-folders with images, in ascending order. Hidden files and folders are ignored. With
+    /// `known` classes, every folder must be one of them.
+    pub fn folders(path: &Path, known: Option<&[String]>) -> Result<ImageFiles, DataError> {
+        let mut found =
+            ImageFiles { class_names: known.unwrap_or_default().to_vec(), ..ImageFiles::default() };
         let mut left = LeftOut::default();
         for entry in visible(path)? {
             let name = name(&entry);
@@ -89,10 +90,10 @@ impl Found {
         Ok(found)
     }
 
-    /// These files, and all images at any depth of these folders. Where every file is in a folder named like one of
-    /// `classes`, its class is known.
-    pub fn inputs(paths: &[PathBuf], classes: &[String]) -> Result<Found, DataError> {
-        let mut found = Found { class_names: classes.to_vec(), ..Found::default() };
+    /// These files, and all images at any depth of these folders. The classes are known if every file is in a folder
+    /// named like one of `classes`.
+    pub fn inputs(paths: &[PathBuf], classes: &[String]) -> Result<ImageFiles, DataError> {
+        let mut found = ImageFiles { class_names: classes.to_vec(), ..ImageFiles::default() };
         let mut left = LeftOut::default();
         for path in paths {
             match path.is_dir() {
@@ -116,7 +117,7 @@ impl Found {
 
 /// Appends all images below a folder.
 fn walk(folder: &Path, files: &mut Vec<PathBuf>, left: &mut LeftOut, depth: usize) -> Result<(), DataError> {
-    /// Links may lead in circles.
+    /// Most levels of folders, because links may form cycles.
     const DEEPEST: usize = 32;
     for entry in visible(folder)? {
         match (is_image(&entry), entry.is_dir()) {
@@ -133,7 +134,7 @@ fn name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// What a folder holds, in ascending order, but for names that start with a dot.
+/// The entries of a folder in ascending order, without names that start with a dot.
 fn visible(folder: &Path) -> Result<impl Iterator<Item = PathBuf>, DataError> {
     Ok(sorted(folder)?.into_iter().filter(|path| !name(path).starts_with('.')))
 }
@@ -154,7 +155,7 @@ mod tests {
         for name in ["cat/b.png", "cat/a.JPG", "dog/c.bmp"] {
             dir.write(name, b"");
         }
-        let plain = Found::folders(&dir, None).unwrap();
+        let plain = ImageFiles::folders(&dir, None).unwrap();
         assert_eq!(
             (&plain.class_names[..], &plain.ids[..]),
             (&["cat".into(), "dog".into()][..], &[0, 0, 1][..])
@@ -163,12 +164,12 @@ mod tests {
         for name in [".git/x.png", "cat/.thumb.png", ".DS_Store"] {
             dir.write(name, b"");
         }
-        assert_eq!(Found::folders(&dir, None).unwrap(), plain);
+        assert_eq!(ImageFiles::folders(&dir, None).unwrap(), plain);
         for name in ["cat/notes.txt", "cat/x.gif", "bird/readme", "loose.png", "dog/more/d.png"] {
             dir.write(name, b"");
         }
         std::fs::create_dir(dir.join("ant")).unwrap();
-        let found = Found::folders(&dir, None).unwrap();
+        let found = ImageFiles::folders(&dir, None).unwrap();
         assert_eq!((&found.files, &found.class_names), (&plain.files, &plain.class_names));
         assert_eq!(
             found.notes,
@@ -179,7 +180,7 @@ mod tests {
                 "2 folders left out, without images: ant, bird",
             ]
         );
-        assert!(Found::folders(&dir.join("dog/more"), None).is_err());
+        assert!(ImageFiles::folders(&dir.join("dog/more"), None).is_err());
     }
 
     #[test]
@@ -187,8 +188,8 @@ mod tests {
         let dir = ScratchDir::new();
         dir.write("dog/c.png", b"");
         let known = ["cat".to_string(), "dog".to_string()];
-        assert_eq!(Found::folders(&dir, Some(&known)).unwrap().ids, [1]);
-        let message = Found::folders(&dir, Some(&known[..1])).unwrap_err().to_string();
+        assert_eq!(ImageFiles::folders(&dir, Some(&known)).unwrap().ids, [1]);
+        let message = ImageFiles::folders(&dir, Some(&known[..1])).unwrap_err().to_string();
         assert!(message.contains("dog: is no class of the training images; those are: cat"), "{message}");
     }
 
@@ -199,13 +200,13 @@ mod tests {
             dir.write(name, b"");
         }
         let classes = ["cat".to_string(), "dog".to_string(), "deep".to_string()];
-        let both = Found::inputs(&[dir.join("b.png"), dir.join("a")], &classes).unwrap();
+        let both = ImageFiles::inputs(&[dir.join("b.png"), dir.join("a")], &classes).unwrap();
         assert_eq!(both.files, ["b.png", "a/cat/1.png", "a/dog/deep/2.png"].map(|name| dir.join(name)));
         assert!(both.ids.is_empty());
         assert_eq!(both.notes, ["1 file left out, not .png, .jpg or .bmp: dog/x.txt"]);
-        assert_eq!(Found::inputs(&[dir.join("a")], &classes).unwrap().ids, [0, 2]);
-        assert!(Found::inputs(&[dir.join("a/.hidden/..")], &classes).is_ok());
+        assert_eq!(ImageFiles::inputs(&[dir.join("a")], &classes).unwrap().ids, [0, 2]);
+        assert!(ImageFiles::inputs(&[dir.join("a/.hidden/..")], &classes).is_ok());
         std::fs::create_dir(dir.join("none")).unwrap();
-        assert!(Found::inputs(&[dir.join("none")], &classes).is_err());
+        assert!(ImageFiles::inputs(&[dir.join("none")], &classes).is_err());
     }
 }

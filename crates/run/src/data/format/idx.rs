@@ -4,8 +4,8 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::file::{Bytes, inflated_limit, is_gzip, read_limited};
-use super::pixels::{Part, Pixels};
+use super::file::{FileBytes, inflated_limit, is_gzip, read_limited};
+use super::pixels::{Pixels, RecordFile};
 use crate::data::DataError;
 
 /// An IDX file of unsigned bytes.
@@ -13,14 +13,14 @@ pub struct Idx {
     /// Extents, outermost first.
     pub shape: Vec<usize>,
     /// The whole (inflated) file.
-    pub bytes: Bytes,
-    /// Where the elements start.
+    pub bytes: FileBytes,
+    /// Offset of the first element.
     pub offset: usize,
 }
 
 /// Reads a file whose header has `rank` extents. The header must agree with the file's size.
 pub fn read(path: &Path, rank: usize) -> Result<Idx, DataError> {
-    let stored = Bytes::open(path)?;
+    let stored = FileBytes::open(path)?;
     let header = 4 + 4 * rank;
     let start = stored.read(0..header.min(stored.len()))?;
     let (shape, expected, bytes) = if is_gzip(&start) {
@@ -31,7 +31,7 @@ pub fn read(path: &Path, rank: usize) -> Result<Idx, DataError> {
             let what = format!("header promises {expected} bytes, more than the compressed file can hold");
             return Err(DataError::at(path, 4, what));
         }
-        (shape, expected, Bytes::owned(path, inflate(expected + 1)?))
+        (shape, expected, FileBytes::owned(path, inflate(expected + 1)?))
     } else {
         let (shape, expected) = parse_header(path, &start, rank)?;
         drop(start);
@@ -93,7 +93,7 @@ pub fn open(images: &Path, labels: &Path, classes: Option<usize>) -> Result<Pixe
         let what = format!("label {} is not below the {classes} classes", ids[at]);
         return Err(DataError::at(labels, (y.offset + at) as u64, what));
     }
-    let part = Part {
+    let part = RecordFile {
         offset: x.offset,
         bytes: Arc::new(x.bytes),
         stride: height * width,
@@ -110,10 +110,10 @@ pub fn open(images: &Path, labels: &Path, classes: Option<usize>) -> Result<Pixe
     })
 }
 
-/// Image and label file.
+/// Paths of an image file and its label file.
 pub type Pair = (PathBuf, PathBuf);
 
-/// The customary files of a directory: training, and test if there.
+/// The files of a directory by their usual names: training, and test if present.
 pub fn find(directory: &Path) -> Result<(Pair, Option<Pair>), DataError> {
     let file = |prefixes: &[&str], what: &str, rank: usize| {
         let candidates = prefixes.iter().flat_map(|prefix| {

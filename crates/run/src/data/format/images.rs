@@ -1,5 +1,5 @@
-//! A folder per class with PNG, JPEG or BMP images, decoded when a batch needs them, scaled until they
-//! cover the wanted size and cropped to it around the centre.
+//! Images in a folder per class: PNG, JPEG or BMP, decoded when a batch needs them, scaled to cover the wanted size
+//! and cropped around the centre.
 
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 use image::imageops::FilterType;
 
 use super::file::regular;
-use super::folders::Found;
+use super::folders::ImageFiles;
 use super::words::short;
 use crate::data::{Batch, DataError, DataInfo, Dataset, check_indices, class_counts, class_tensor, tensor};
 use crate::host::HostData;
 
-/// More pixels than this are refused before decoding.
+/// Most pixels of an image; more are refused before decoding.
 const MAX_PIXELS: u64 = 1 << 28;
 
 /// x `[b, channels, rows, columns]` f32 and y `[b]` i64.
-pub struct Images {
-    found: Found,
+pub struct ImageFolder {
+    found: ImageFiles,
     /// Rows and columns.
     size: [usize; 2],
     channels: usize,
@@ -25,14 +25,14 @@ pub struct Images {
     std: Vec<f32>,
 }
 
-impl Images {
+impl ImageFolder {
     /// `normalise` is the mean and deviation of each channel of pixels scaled to 0..1.
     pub fn new(
-        found: Found,
+        found: ImageFiles,
         size: [usize; 2],
         channels: usize,
         normalise: Option<(Vec<f32>, Vec<f32>)>,
-    ) -> Result<Images, DataError> {
+    ) -> Result<ImageFolder, DataError> {
         if let Some(side) = size.iter().find(|side| !(1..=4096).contains(*side)) {
             return Err(DataError::option("size", format!("{side} is not from 1 to 4096")));
         }
@@ -45,7 +45,7 @@ impl Images {
             let what = format!("{} means and {} deviations for {channels} channels", mean.len(), std.len());
             return Err(DataError::option("mean", what));
         }
-        Ok(Images { found, size, channels, mean, std })
+        Ok(ImageFolder { found, size, channels, mean, std })
     }
 
     /// The pixels of one image, 0..1, `[channels, rows, columns]`, normalised.
@@ -92,16 +92,16 @@ impl Images {
     }
 }
 
-/// Width and height of an image of these rows and columns once it is as small as can be and still covers `wanted`.
+/// Width and height of the smallest scaled image that covers these rows and columns.
 fn covering([height, width]: [u32; 2], [rows, columns]: [u32; 2]) -> (u64, u64) {
     let [height, width, rows, columns] = [height, width, rows, columns].map(u64::from);
-    // The side that needs the larger factor decides.
+    // The side with the larger factor decides.
     let (by, of) = if columns * height >= rows * width { (columns, width) } else { (rows, height) };
     ((width * by).div_ceil(of), (height * by).div_ceil(of))
 }
 
-/// The `train` folder and the first of `validation`, `val` and `test`, when both are there; else the
-/// folder itself.
+/// The `train` folder and the first of `validation`, `val` and `test` that exists; the folder itself if there is no
+/// `train`.
 pub fn find(path: &Path) -> (PathBuf, Option<PathBuf>) {
     let train = path.join("train");
     let held = ["validation", "val", "test"].map(|name| path.join(name)).into_iter().find(|p| p.is_dir());
@@ -111,13 +111,9 @@ pub fn find(path: &Path) -> (PathBuf, Option<PathBuf>) {
     }
 }
 
-impl Dataset for Images {
+impl Dataset for ImageFolder {
     fn len(&self) -> usize {
         self.found.files.len()
-    }
-
-    fn length(&self, _: usize) -> Option<usize> {
-        None
     }
 
     fn class(&self, i: usize) -> Option<u32> {
@@ -163,8 +159,8 @@ mod tests {
         out.into_inner()
     }
 
-    fn open(path: &Path, size: usize, channels: usize) -> Images {
-        Images::new(Found::folders(path, None).unwrap(), [size; 2], channels, None).unwrap()
+    fn open(path: &Path, size: usize, channels: usize) -> ImageFolder {
+        ImageFolder::new(ImageFiles::folders(path, None).unwrap(), [size; 2], channels, None).unwrap()
     }
 
     #[test]
@@ -183,11 +179,11 @@ mod tests {
         let expected = [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.2];
         assert!(planes.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6), "{planes:?}");
         assert_eq!(b.get("y").unwrap().as_i64().unwrap(), [0, 1, 1]);
-        let grey = Images { mean: vec![0.5], std: vec![0.5], ..open(&dir, 3, 1) };
+        let grey = ImageFolder { mean: vec![0.5], std: vec![0.5], ..open(&dir, 3, 1) };
         assert_eq!(grey.batch(&[0]).unwrap().get("x").unwrap().as_f32().unwrap(), [1.0; 9]);
         assert_eq!(find(&dir), (dir.to_path_buf(), None));
-        assert!(Images::new(Found::default(), [0, 4], 3, None).is_err());
-        assert!(Images::new(Found::default(), [4, 4], 2, None).is_err());
+        assert!(ImageFolder::new(ImageFiles::default(), [0, 4], 3, None).is_err());
+        assert!(ImageFolder::new(ImageFiles::default(), [4, 4], 2, None).is_err());
     }
 
     #[test]
@@ -209,7 +205,7 @@ mod tests {
         let mut file = std::io::Cursor::new(Vec::new());
         image.write_to(&mut file, ImageFormat::Png).unwrap();
         dir.write("a/x.png", &file.into_inner());
-        let set = Images { size: [4, 6], ..open(&dir, 1, 1) };
+        let set = ImageFolder { size: [4, 6], ..open(&dir, 1, 1) };
         assert_eq!(set.info().shape, [1, 4, 6]);
         let x = set.batch(&[0]).unwrap().get("x").unwrap().as_f32().unwrap().to_vec();
         let row: Vec<f32> = (2..8).map(|column| column as f32 * 20.0 / 255.0).collect();

@@ -1,15 +1,15 @@
-//! The label column of a table: classes or numbers, learned from the table or known from before.
+//! The label column of a table: classes or numbers, collected from the table or given by a stored mapping.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::csv::Rows;
 use super::table::finite;
-use super::target::{Labels, Target};
+use super::target::{ClassLabels, TargetColumn};
 use super::words::{few, short};
 use crate::data::DataError;
 
-/// A label that names a class.
+/// Checks that a label names a class.
 fn class_name(rows: &Rows, line: u64, column: usize, text: &str) -> Result<String, DataError> {
     if text.is_empty() || (text.parse::<i64>().is_err() && text.parse::<f64>().is_ok()) {
         let name = short(&rows.header[column]);
@@ -20,7 +20,7 @@ fn class_name(rows: &Rows, line: u64, column: usize, text: &str) -> Result<Strin
     Ok(text.to_string())
 }
 
-/// A label that is a number.
+/// Parses a label that is a number.
 fn number(rows: &Rows, line: u64, column: usize, text: &str) -> Result<f32, DataError> {
     finite(text).ok_or_else(|| {
         let name = short(&rows.header[column]);
@@ -28,7 +28,7 @@ fn number(rows: &Rows, line: u64, column: usize, text: &str) -> Result<f32, Data
     })
 }
 
-/// What a label column means, read row by row.
+/// Reads a label column row by row and collects its classes.
 pub struct LabelReader {
     column: usize,
     regression: bool,
@@ -52,16 +52,16 @@ impl LabelReader {
         Ok(())
     }
 
-    /// All labels; classes are those that occur.
-    pub fn target(self) -> Target {
+    /// All labels. The classes are those that occur.
+    pub fn target(self) -> TargetColumn {
         match self.regression {
-            true => Target::Numbers(self.numbers),
-            false => Target::Classes(Labels::of(&self.names)),
+            true => TargetColumn::Numbers(self.numbers),
+            false => TargetColumn::Classes(ClassLabels::of(&self.names)),
         }
     }
 }
 
-/// A label column whose meaning is known, in a table that may lack it. Labels are read only if some row has one.
+/// Reads a label column with known classes from a table that may lack it. Empty labels are allowed if no row has one.
 pub struct KnownLabels {
     column: Option<usize>,
     labels: Vec<(u64, String)>,
@@ -80,8 +80,8 @@ impl KnownLabels {
         }
     }
 
-    /// All labels: ids of these classes, or numbers if there are no classes. `None` if no row has a label.
-    pub fn target(self, path: &Path, classes: &[String]) -> Result<Option<Target>, DataError> {
+    /// All labels: ids of `classes`, or numbers if `classes` is empty. `None` if no row has a label.
+    pub fn target(self, path: &Path, classes: &[String]) -> Result<Option<TargetColumn>, DataError> {
         if self.labels.iter().all(|(_, label)| label.is_empty()) {
             return Ok(None);
         }
@@ -94,16 +94,16 @@ impl KnownLabels {
                 .labels
                 .iter()
                 .map(|(line, label)| finite(label).ok_or_else(|| error(*line, label, "not a finite number")));
-            return Ok(Some(Target::Numbers(numbers.collect::<Result<_, _>>()?)));
+            return Ok(Some(TargetColumn::Numbers(numbers.collect::<Result<_, _>>()?)));
         }
         let id_of: BTreeMap<&str, u32> = classes.iter().map(String::as_str).zip(0..).collect();
         let ids = self.labels.iter().map(|(line, label)| {
             id_of.get(label.as_str()).copied().ok_or_else(|| {
-                let what = format!("none of the classes that are known: {}", few(classes));
+                let what = format!("none of the known classes: {}", few(classes));
                 error(*line, label, &what)
             })
         });
         let ids = ids.collect::<Result<_, _>>()?;
-        Ok(Some(Target::Classes(Labels { ids, names: classes.to_vec() })))
+        Ok(Some(TargetColumn::Classes(ClassLabels { ids, names: classes.to_vec() })))
     }
 }

@@ -6,15 +6,15 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::file::Bytes;
+use super::file::FileBytes;
 use super::words::{few, short};
 use super::zip;
 use crate::data::{Batch, DataError, DataInfo, Dataset, check_indices, class_counts, class_tensor, tensor};
 use crate::host::{HostData, HostTensor};
 
-/// Element types that are read.
+/// Supported element types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Element {
+pub enum NpyType {
     /// 32-bit float.
     F4,
     /// 64-bit float, rounded to 32 bits in batches.
@@ -29,64 +29,64 @@ pub enum Element {
     B1,
 }
 
-impl Element {
-    fn parse(descr: &str) -> Option<Element> {
-        // "|" and "=" mean the byte order does not matter or is this machine's.
+impl NpyType {
+    fn parse(descr: &str) -> Option<NpyType> {
+        // "|": byte order does not apply; "=": the byte order of this machine.
         match descr.trim_start_matches(['<', '|', '=']) {
-            "f4" => Some(Element::F4),
-            "f8" => Some(Element::F8),
-            "i4" => Some(Element::I4),
-            "i8" => Some(Element::I8),
-            "u1" => Some(Element::U1),
-            "b1" => Some(Element::B1),
+            "f4" => Some(NpyType::F4),
+            "f8" => Some(NpyType::F8),
+            "i4" => Some(NpyType::I4),
+            "i8" => Some(NpyType::I8),
+            "u1" => Some(NpyType::U1),
+            "b1" => Some(NpyType::B1),
             _ => None,
         }
     }
 
-    /// Numbers as f64; exact for all types but large i8.
+    /// The elements as f64; exact for all types but large i8.
     fn values(self, bytes: &[u8]) -> impl Iterator<Item = f64> {
         bytes.chunks_exact(self.size()).map(move |c| match (self, c) {
-            (Element::F4, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]).into(),
-            (Element::I4, &[a, b, c, d]) => i32::from_le_bytes([a, b, c, d]).into(),
-            (Element::F8, _) => f64::from_bits(eight(c)),
-            (Element::I8, _) => eight(c) as i64 as f64,
+            (NpyType::F4, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]).into(),
+            (NpyType::I4, &[a, b, c, d]) => i32::from_le_bytes([a, b, c, d]).into(),
+            (NpyType::F8, _) => f64::from_bits(eight(c)),
+            (NpyType::I8, _) => eight(c) as i64 as f64,
             _ => c.first().copied().unwrap_or_default().into(),
         })
     }
 
     fn size(self) -> usize {
         match self {
-            Element::F8 | Element::I8 => 8,
-            Element::F4 | Element::I4 => 4,
-            Element::U1 | Element::B1 => 1,
+            NpyType::F8 | NpyType::I8 => 8,
+            NpyType::F4 | NpyType::I4 => 4,
+            NpyType::U1 | NpyType::B1 => 1,
         }
     }
 }
 
-/// Eight bytes as a number.
+/// A little-endian number of eight bytes.
 fn eight(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |n, &b| n << 8 | u64::from(b))
 }
 
 /// An array whose first axis is the example.
-pub struct Array {
-    /// Where it came from, for messages.
+pub struct NpyArray {
+    /// File and member, for messages.
     pub path: PathBuf,
     /// Extents.
     pub shape: Vec<usize>,
     /// Element type.
-    pub element: Element,
-    bytes: Arc<Bytes>,
+    pub element: NpyType,
+    bytes: Arc<FileBytes>,
     data: Range<usize>,
 }
 
-impl Array {
+impl NpyArray {
     /// A .npy file, or the member `key` of a .npz archive.
-    pub fn open(path: &Path, key: &str) -> Result<Array, DataError> {
-        let bytes = Arc::new(Bytes::open(path)?);
+    pub fn open(path: &Path, key: &str) -> Result<NpyArray, DataError> {
+        let bytes = Arc::new(FileBytes::open(path)?);
         if !bytes.starts_with(b"PK")? {
             let all = 0..bytes.len();
-            return Array::parse(path.into(), bytes, all);
+            return NpyArray::parse(path.into(), bytes, all);
         }
         let members = zip::members(path, &bytes)?;
         let wanted = format!("{key}.npy");
@@ -97,31 +97,31 @@ impl Array {
         };
         let inner = PathBuf::from(format!("{}[{key}]", path.display()));
         match zip::content(path, &bytes, member)? {
-            zip::Content::Stored(range) => Array::parse(inner, bytes, range),
-            zip::Content::Inflated(content) => {
+            zip::ZipContent::Stored(range) => NpyArray::parse(inner, bytes, range),
+            zip::ZipContent::Inflated(content) => {
                 let all = 0..content.len();
-                let content = Bytes::owned(&inner, content);
-                Array::parse(inner, Arc::new(content), all)
+                let content = FileBytes::owned(&inner, content);
+                NpyArray::parse(inner, Arc::new(content), all)
             }
         }
     }
 
     /// Whether a file is a .npz archive.
     pub fn is_archive(path: &Path) -> Result<bool, DataError> {
-        Bytes::open(path)?.starts_with(b"PK")
+        FileBytes::open(path)?.starts_with(b"PK")
     }
 
     /// The member `key` of a .npz archive, if it has one.
-    pub fn find(path: &Path, key: &str) -> Result<Option<Array>, DataError> {
-        let names = zip::members(path, &Bytes::open(path)?)?;
+    pub fn find(path: &Path, key: &str) -> Result<Option<NpyArray>, DataError> {
+        let names = zip::members(path, &FileBytes::open(path)?)?;
         match names.iter().any(|m| m.name.trim_end_matches(".npy") == key) {
-            true => Array::open(path, key).map(Some),
+            true => NpyArray::open(path, key).map(Some),
             false => Ok(None),
         }
     }
 
-    fn parse(path: PathBuf, bytes: Arc<Bytes>, range: Range<usize>) -> Result<Array, DataError> {
-        // A header is at most 12 bytes and as long as it says; no sane one is longer than this.
+    fn parse(path: PathBuf, bytes: Arc<FileBytes>, range: Range<usize>) -> Result<NpyArray, DataError> {
+        // Most bytes of a header that are read.
         const LONGEST: usize = 1 << 20;
         let file = bytes.read(range.start..range.end.min(range.start.saturating_add(LONGEST)))?;
         let bad = |offset: usize, what: &str| DataError::at(&path, offset as u64, what);
@@ -144,7 +144,7 @@ impl Array {
         if descr.starts_with('>') {
             return Err(bad(start, "big-endian array; save it with `a.astype(a.dtype.newbyteorder('<'))`"));
         }
-        let element = Element::parse(descr).ok_or_else(|| {
+        let element = NpyType::parse(descr).ok_or_else(|| {
             bad(start, &format!("element type `{}`; only f4, f8, i4, i8, u1 and b1 are read", short(descr)))
         })?;
         match field(header, "fortran_order") {
@@ -168,7 +168,7 @@ impl Array {
             return Err(bad(start, &format!("shape {shown} has no examples")));
         }
         drop(file);
-        Ok(Array { path, shape, element, bytes, data })
+        Ok(NpyArray { path, shape, element, bytes, data })
     }
 
     /// Elements per example.
@@ -187,7 +187,7 @@ impl Array {
         self.bytes.read(start..start + self.size())
     }
 
-    /// Calls `each` with the values of these examples, which ascend; many are read at once.
+    /// Calls `each` with the values of these examples, given in ascending order. Reads many rows at once.
     fn each_row(
         &self,
         rows: impl Iterator<Item = usize>,
@@ -209,9 +209,9 @@ impl Array {
         Ok(())
     }
 
-    /// Errors for the first number that is not finite once it is single precision.
+    /// Refuses numbers that are not finite in single precision.
     fn check_finite(&self) -> Result<(), DataError> {
-        if !matches!(self.element, Element::F4 | Element::F8) {
+        if !matches!(self.element, NpyType::F4 | NpyType::F8) {
             return Ok(());
         }
         self.each_row(0..self.shape[0], |i, values| {
@@ -225,8 +225,8 @@ impl Array {
         })
     }
 
-    /// Every example as a class: one of `classes`, or as many as the largest says.
-    fn classes(&self, classes: Option<usize>) -> Result<Target, DataError> {
+    /// Every example as a class below `classes`, or below one more than the largest label.
+    fn classes(&self, classes: Option<usize>) -> Result<NpyTarget, DataError> {
         let limit = classes.map_or(f64::from(u32::MAX), |n| n as f64);
         let mut ids = Vec::with_capacity(self.shape[0]);
         self.each_row(0..self.shape[0], |i, values| {
@@ -240,10 +240,10 @@ impl Array {
             Ok(())
         })?;
         let largest = ids.iter().max().map_or(0, |&id| id as usize);
-        Ok(Target::Classes(ids, classes.unwrap_or(largest + 1)))
+        Ok(NpyTarget::Classes(ids, classes.unwrap_or(largest + 1)))
     }
 
-    /// Whole numbers stay whole (i64), unless `as_float`; everything else becomes f32.
+    /// Examples as i64 if the elements are integers and `as_float` is not set, else as f32.
     fn gather(&self, indices: &[usize], as_float: bool) -> Result<HostTensor, DataError> {
         let shape = [&[indices.len()], &self.shape[1..]].concat();
         Ok(tensor(&shape, self.elements(indices, as_float)?))
@@ -251,7 +251,7 @@ impl Array {
 
     fn elements(&self, indices: &[usize], as_float: bool) -> Result<HostData, DataError> {
         let count = indices.len() * self.width();
-        if as_float || matches!(self.element, Element::F4 | Element::F8) {
+        if as_float || matches!(self.element, NpyType::F4 | NpyType::F8) {
             let mut out = Vec::with_capacity(count);
             for &i in indices {
                 out.extend(self.element.values(&self.row(i)?).map(|v| v as f32));
@@ -261,7 +261,7 @@ impl Array {
         let mut out = Vec::with_capacity(count);
         for &i in indices {
             match self.element {
-                Element::I8 => out.extend(self.row(i)?.chunks_exact(8).map(|c| eight(c) as i64)),
+                NpyType::I8 => out.extend(self.row(i)?.chunks_exact(8).map(|c| eight(c) as i64)),
                 _ => out.extend(self.element.values(&self.row(i)?).map(|v| v as i64)),
             }
         }
@@ -285,49 +285,48 @@ fn parse_shape(text: &str) -> Option<Vec<usize>> {
     inner.split(',').map(str::trim).filter(|n| !n.is_empty()).map(|n| n.parse().ok()).collect()
 }
 
-/// What is to be predicted.
-enum Target {
-    /// One class each, and their number: y `[b]` i64.
+/// "y" of a data set of arrays.
+enum NpyTarget {
+    /// A class per example, and the number of classes: y `[b]` i64.
     Classes(Vec<u32>, usize),
     /// Numbers: y `[b, numbers]` f32.
-    Numbers(Array),
-    /// Whole numbers of any meaning, as they are: i64.
-    Whole(Array),
+    Numbers(NpyArray),
+    /// Integers, unchanged: i64.
+    Whole(NpyArray),
 }
 
-/// x and y of two arrays. Float and byte x becomes f32 (normalised by one mean and deviation, if
-/// given); integer x becomes i64.
-pub struct Arrays {
-    x: Array,
-    target: Option<Target>,
-    /// Subtracted from x and then divided by; `None` for neither.
+/// x and y from two arrays. Float and byte x become f32, normalised if `normalise` is set; integer x becomes i64.
+pub struct NpyDataset {
+    x: NpyArray,
+    target: Option<NpyTarget>,
+    /// Mean and deviation of x; `None` to leave x as it is.
     pub normalise: Option<(f32, f32)>,
 }
 
-impl Arrays {
-    /// Both must have as many examples, and only finite numbers in single precision. One integer per example in y
-    /// counts as a class.
-    pub fn new(x: Array, y: Array, classes: Option<usize>) -> Result<Arrays, DataError> {
+impl NpyDataset {
+    /// Both must have the same number of examples and only numbers that are finite in single precision. If y has one
+    /// integer per example, it is a class.
+    pub fn new(x: NpyArray, y: NpyArray, classes: Option<usize>) -> Result<NpyDataset, DataError> {
         if x.shape[0] != y.shape[0] {
             let what = format!("{} examples, but {} has {}", y.shape[0], x.path.display(), x.shape[0]);
             return Err(DataError::file(&y.path, what));
         }
         y.check_finite()?;
         let target = match y.element {
-            Element::F4 | Element::F8 => Target::Numbers(y),
+            NpyType::F4 | NpyType::F8 => NpyTarget::Numbers(y),
             _ if y.shape.len() == 1 => y.classes(classes)?,
-            _ => Target::Whole(y),
+            _ => NpyTarget::Whole(y),
         };
-        Ok(Arrays { target: Some(target), ..Arrays::unlabelled(x)? })
+        Ok(NpyDataset { target: Some(target), ..NpyDataset::unlabelled(x)? })
     }
 
     /// x alone.
-    pub fn unlabelled(x: Array) -> Result<Arrays, DataError> {
+    pub fn unlabelled(x: NpyArray) -> Result<NpyDataset, DataError> {
         x.check_finite()?;
-        Ok(Arrays { x, target: None, normalise: None })
+        Ok(NpyDataset { x, target: None, normalise: None })
     }
 
-    /// Mean and standard deviation (1 when there is none) of all x of these examples, which ascend.
+    /// Mean and standard deviation (1 if zero) of all x of these examples, given in ascending order.
     pub fn statistics(&self, rows: &[u32]) -> Result<(f32, f32), DataError> {
         let count = (rows.len() * self.x.width()).max(1) as f64;
         let rows = || rows.iter().map(|&i| i as usize);
@@ -346,32 +345,30 @@ impl Arrays {
     }
 }
 
-impl Dataset for Arrays {
+impl Dataset for NpyDataset {
     fn len(&self) -> usize {
         self.x.shape[0]
     }
 
-    fn length(&self, _: usize) -> Option<usize> {
-        None
-    }
-
     fn class(&self, i: usize) -> Option<u32> {
         match &self.target {
-            Some(Target::Classes(ids, _)) => ids.get(i).copied(),
+            Some(NpyTarget::Classes(ids, _)) => ids.get(i).copied(),
             _ => None,
         }
     }
 
     fn batch(&self, indices: &[usize]) -> Result<Batch, DataError> {
         check_indices(indices, self.len())?;
-        let mut x = self.x.gather(indices, self.x.element == Element::U1 || self.normalise.is_some())?;
+        let mut x = self.x.gather(indices, self.x.element == NpyType::U1 || self.normalise.is_some())?;
         if let (HostData::F32(values), Some((mean, std))) = (x.data_mut(), self.normalise) {
             values.iter_mut().for_each(|v| *v = (*v - mean) / std);
         }
         let y = match &self.target {
-            Some(Target::Classes(ids, _)) => Some(class_tensor(indices.iter().map(|&i| ids[i]))),
-            Some(Target::Numbers(y)) => Some(tensor(&[indices.len(), y.width()], y.elements(indices, true)?)),
-            Some(Target::Whole(y)) => Some(y.gather(indices, false)?),
+            Some(NpyTarget::Classes(ids, _)) => Some(class_tensor(indices.iter().map(|&i| ids[i]))),
+            Some(NpyTarget::Numbers(y)) => {
+                Some(tensor(&[indices.len(), y.width()], y.elements(indices, true)?))
+            }
+            Some(NpyTarget::Whole(y)) => Some(y.gather(indices, false)?),
             None => None,
         };
         Ok(Batch::with_target(x, y))
@@ -379,9 +376,9 @@ impl Dataset for Arrays {
 
     fn info(&self) -> DataInfo {
         let (classes, targets) = match &self.target {
-            Some(Target::Classes(_, classes)) => (Some(*classes), None),
-            Some(Target::Numbers(y)) => (None, Some(y.width())),
-            Some(Target::Whole(_)) | None => (None, None),
+            Some(NpyTarget::Classes(_, classes)) => (Some(*classes), None),
+            Some(NpyTarget::Numbers(y)) => (None, Some(y.width())),
+            Some(NpyTarget::Whole(_)) | None => (None, None),
         };
         DataInfo {
             examples: self.len(),
@@ -433,7 +430,7 @@ mod tests {
         for (descr, data, expected) in table {
             for version in [1, 2] {
                 let path = dir.write("a.npy", &npy(version, descr, false, "(2,)", &data));
-                let array = Array::open(&path, "x").unwrap();
+                let array = NpyArray::open(&path, "x").unwrap();
                 assert_eq!(array.gather(&[0, 1], false).unwrap().data(), &expected, "{descr}");
             }
         }
@@ -445,7 +442,7 @@ mod tests {
         let x = npy(1, "<f4", false, "(3, 2)", &le(&[1f32, 2., 3., 4., 5., 6.].map(f32::to_le_bytes)));
         let y = npy(1, "<i8", false, "(3,)", &le(&[0i64, 2, 1].map(i64::to_le_bytes)));
         let path = dir.write("a.npz", &zip::tests::archive(&[("x.npy", &x), ("y.npy", &y)]));
-        let open = || Arrays::new(Array::open(&path, "x")?, Array::open(&path, "y")?, None);
+        let open = || NpyDataset::new(NpyArray::open(&path, "x")?, NpyArray::open(&path, "y")?, None);
         let mut set = open().unwrap();
         let b = set.batch(&[2, 0]).unwrap();
         assert_eq!(b.get("x").unwrap().as_f32().unwrap(), [5., 6., 1., 2.]);
@@ -454,10 +451,10 @@ mod tests {
         set.normalise = Some(set.statistics(&[0, 1, 2]).unwrap());
         assert_eq!(set.normalise.unwrap().0, 3.5);
         assert!((set.batch(&[0]).unwrap().get("x").unwrap().as_f32().unwrap()[0] + 1.4638501).abs() < 1e-6);
-        let message = Array::open(&path, "z").err().unwrap().to_string();
+        let message = NpyArray::open(&path, "z").err().unwrap().to_string();
         assert!(message.contains("it has: x, y"), "{message}");
-        let few = Array::open(&path, "y").unwrap();
-        assert!(Arrays::new(few, Array::open(&path, "y").unwrap(), Some(2)).is_err());
+        let few = NpyArray::open(&path, "y").unwrap();
+        assert!(NpyDataset::new(few, NpyArray::open(&path, "y").unwrap(), Some(2)).is_err());
     }
 
     #[test]
@@ -473,26 +470,26 @@ mod tests {
             (npy(1, "<f4", false, "()", &[0; 4]), "no examples"),
             (npy(1, "<f4", false, "(0, 2)", &[]), "no examples"),
         ] {
-            let message = Array::open(&dir.write("a.npy", &bytes), "x").err().unwrap().to_string();
+            let message = NpyArray::open(&dir.write("a.npy", &bytes), "x").err().unwrap().to_string();
             assert!(message.contains(part), "{message}");
         }
         let deep = npy(2, "<f4", false, &format!("({})", "1,".repeat(100_000)), &[0; 8]);
-        let message = Array::open(&dir.write("a.npy", &deep), "x").err().unwrap().to_string();
+        let message = NpyArray::open(&dir.write("a.npy", &deep), "x").err().unwrap().to_string();
         assert!(message.len() < 400, "{}", message.len());
         for (descr, data, part) in [
             ("<f4", le(&[1f32, 2., 3., f32::NAN].map(f32::to_le_bytes)), "number 1 of example 1 is NaN"),
             ("<f8", le(&[1., 1e300, 3., 4.].map(f64::to_le_bytes)), "number 1 of example 0 is 1000"),
         ] {
             let open =
-                || Array::open(&dir.write("x.npy", &npy(1, descr, false, "(2, 2)", &data)), "x").unwrap();
-            let message = Arrays::new(open(), open(), None).err().unwrap().to_string();
+                || NpyArray::open(&dir.write("x.npy", &npy(1, descr, false, "(2, 2)", &data)), "x").unwrap();
+            let message = NpyDataset::new(open(), open(), None).err().unwrap().to_string();
             assert!(message.contains(part), "{message}");
         }
         let plain = npy(1, "<f4", false, "(2,)", &[0; 8]);
         let zipped = zip::tests::archive(&[("y.npy", &plain), ("x.npy", &plain)]);
         for good in [plain, npy(2, "|u1", false, "(1, 2)", &[1, 2]), zipped] {
             torture(&good, |bytes| {
-                if let Ok(array) = Array::open(&dir.write("a.npy", bytes), "x") {
+                if let Ok(array) = NpyArray::open(&dir.write("a.npy", bytes), "x") {
                     array.gather(&(0..array.shape[0]).collect::<Vec<_>>(), false).unwrap();
                 }
             });

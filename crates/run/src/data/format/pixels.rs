@@ -1,39 +1,39 @@
-//! Images stored as plain 8-bit pixels in fixed records: what IDX and CIFAR files hold. Pixels stay
-//! in the file; a batch scales them to 0..1 and normalises each channel.
+//! Images stored as 8-bit pixels in records of equal size, as in IDX and CIFAR files. Pixels stay in the file; a batch
+//! scales them to 0..1 and normalises each channel.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::file::Bytes;
+use super::file::FileBytes;
 use crate::data::{Batch, DataError, DataInfo, Dataset, check_indices, class_counts, class_tensor, tensor};
 use crate::host::HostData;
 
 /// Mean and standard deviation per channel.
 pub type Statistics = (Vec<f32>, Vec<f32>);
 
-/// Equal records in one file.
-pub struct Part {
+/// A file of records of equal size.
+pub struct RecordFile {
     /// The file's content.
-    pub bytes: Arc<Bytes>,
-    /// Where the pixels of the first record start.
+    pub bytes: Arc<FileBytes>,
+    /// Offset of the pixels of the first record.
     pub offset: usize,
     /// Bytes from one record to the next.
     pub stride: usize,
-    /// How many there are.
+    /// Number of records.
     pub records: usize,
-    /// Class of every record; empty when they are not known.
+    /// Class of every record; empty when unknown.
     pub labels: Vec<u8>,
 }
 
 /// x `[b, channels, height, width]` f32 and y `[b]` i64.
 pub struct Pixels {
-    /// The records, part after part.
-    pub parts: Vec<Part>,
+    /// The files, in the order of their records.
+    pub parts: Vec<RecordFile>,
     /// Channels, height, width.
     pub shape: [usize; 3],
     /// Number of classes.
     pub classes: usize,
-    /// Their names; empty when they have none.
+    /// Names of the classes; may be empty.
     pub class_names: Vec<String>,
     /// Subtracted per channel; empty for none.
     pub mean: Vec<f32>,
@@ -42,8 +42,8 @@ pub struct Pixels {
 }
 
 impl Pixels {
-    /// The part that holds record `i`, and its number there.
-    fn find(&self, mut i: usize) -> Option<(&Part, usize)> {
+    /// The file that holds record `i`, and the number of the record in it.
+    fn find(&self, mut i: usize) -> Option<(&RecordFile, usize)> {
         for part in &self.parts {
             match i.checked_sub(part.records) {
                 None => return Some((part, i)),
@@ -59,11 +59,11 @@ impl Pixels {
         part.bytes.read(start..start + self.shape.iter().product::<usize>())
     }
 
-    /// Mean and standard deviation of each channel (of pixels scaled to 0..1) over these examples.
-    /// A channel without any variation gets 1.
+    /// Mean and standard deviation of each channel over these examples, of pixels scaled to 0..1. The deviation of a
+    /// constant channel is 1.
     pub fn statistics(&self, indices: impl Iterator<Item = usize>) -> Result<Statistics, DataError> {
         let [channels, height, width] = self.shape;
-        // Whole numbers, so that the result does not depend on any order.
+        // Integer sums do not depend on the order of the examples.
         let (mut sums, mut squares) = (vec![0u64; channels], vec![0u64; channels]);
         let mut count = 0u64;
         for i in indices {
@@ -86,10 +86,6 @@ impl Pixels {
 impl Dataset for Pixels {
     fn len(&self) -> usize {
         self.parts.iter().map(|part| part.records).sum()
-    }
-
-    fn length(&self, _: usize) -> Option<usize> {
-        None
     }
 
     fn class(&self, i: usize) -> Option<u32> {
@@ -139,8 +135,8 @@ mod tests {
 
     #[test]
     fn records_of_all_parts_are_normalised() {
-        let part = |bytes: &[u8], offset, labels: &[u8]| Part {
-            bytes: Arc::new(Bytes::owned(Path::new("p"), bytes.to_vec())),
+        let part = |bytes: &[u8], offset, labels: &[u8]| RecordFile {
+            bytes: Arc::new(FileBytes::owned(Path::new("p"), bytes.to_vec())),
             offset,
             stride: 3,
             records: labels.len(),

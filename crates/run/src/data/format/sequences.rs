@@ -1,61 +1,60 @@
-//! Texts of different lengths, padded into batches with a mask: one line or sentence each for
-//! language models, or labelled texts for classification.
+//! Texts of different lengths, padded into batches with a mask: lines or sentences for language models, or labelled
+//! texts for classification.
 
 use std::path::{Path, PathBuf};
 
 use gulliver_graph::model::IGNORED;
 
-use super::file::{Bytes, utf8};
-use super::target::Target;
+use super::file::{FileBytes, utf8};
+use super::target::TargetColumn;
 use super::vocabulary::Vocabulary;
 use crate::data::{Batch, DataError, DataInfo, Dataset, check_indices, class_counts, tensor};
 use crate::host::{HostData, HostTensor};
 
-/// What is to be predicted of a sequence.
+/// "y" of a sequence.
 #[derive(Debug)]
-pub enum Aim {
+pub enum SequenceTarget {
     /// The token after each token.
-    Next,
+    NextToken,
     /// A class or a number.
-    Target(Target),
-    /// Nothing is known of it: batches have no "y".
-    Unknown,
+    Column(TargetColumn),
+    /// None: batches have no "y".
+    Unlabelled,
 }
 
-impl Aim {
-    /// Tokens of an example that are only predicted, not read.
+impl SequenceTarget {
+    /// Tokens at the end of an example that are predicted but not read.
     fn shift(&self) -> usize {
-        usize::from(matches!(self, Aim::Next))
+        usize::from(matches!(self, SequenceTarget::NextToken))
     }
 }
 
-/// Variable-length examples. With a target: x `[b, t]` and its y. Without: x `[b, t]` and y `[b, t]`,
-/// the same shifted by one and [`IGNORED`] where x is padded. Always with "mask" and "length".
+/// Variable-length examples: x `[b, t]` with "mask" and "length". y is the target column, or x shifted by one and
+/// [`IGNORED`] where x is padded.
 pub struct Sequences {
     path: PathBuf,
-    bytes: Bytes,
+    bytes: FileBytes,
     /// Byte range of every example.
     spans: Vec<(usize, usize)>,
-    /// Ids of x of every example, after truncation.
+    /// Length of x of every example, after truncation.
     lengths: Vec<u32>,
-    /// Ids read of each example: `max_length`, and the next one if that is to be predicted.
+    /// Most ids read of an example: `max_length`, plus one if the next token is predicted.
     limit: usize,
     vocabulary: Vocabulary,
-    aim: Aim,
+    aim: SequenceTarget,
 }
 
 impl Sequences {
-    /// Every line that is not blank is one example, its line break being the last token; those too
-    /// short to have a next token are left out. With `sentences`, a line also ends after `.`, `!` or
-    /// `?` and a space.
+    /// Every line that is not blank is an example, whose last token is its line break. Lines too short to have a next
+    /// token are left out. With `sentences`, a line also ends after `.`, `!` or `?` and a space.
     pub fn lines(
         path: &Path,
-        bytes: Bytes,
+        bytes: FileBytes,
         vocabulary: Vocabulary,
         max_length: usize,
         sentences: bool,
     ) -> Result<Sequences, DataError> {
-        let mut all = Sequences::empty(path, vocabulary, max_length, Aim::Next)?;
+        let mut all = Sequences::empty(path, vocabulary, max_length, SequenceTarget::NextToken)?;
         bytes.lines(|offset, line| {
             for (start, end) in line_spans(line, sentences) {
                 all.push((offset + start, offset + end), &line[start..end])?;
@@ -65,14 +64,14 @@ impl Sequences {
         all.complete(bytes)
     }
 
-    /// Examples are these byte ranges of `bytes`. All are encoded once here, to learn the lengths.
+    /// The examples are these byte ranges of `bytes`. Encodes all of them once to learn the lengths.
     pub fn new(
         path: &Path,
-        bytes: Bytes,
+        bytes: FileBytes,
         spans: Vec<(usize, usize)>,
         vocabulary: Vocabulary,
         max_length: usize,
-        aim: Aim,
+        aim: SequenceTarget,
     ) -> Result<Sequences, DataError> {
         let mut all = Sequences::empty(path, vocabulary, max_length, aim)?;
         for (start, end) in spans {
@@ -85,14 +84,14 @@ impl Sequences {
         path: &Path,
         vocabulary: Vocabulary,
         max_length: usize,
-        aim: Aim,
+        aim: SequenceTarget,
     ) -> Result<Sequences, DataError> {
         if max_length == 0 {
             return Err(DataError::option("max_length", "must be at least 1"));
         }
         Ok(Sequences {
             path: path.into(),
-            bytes: Bytes::owned(path, Vec::new()),
+            bytes: FileBytes::owned(path, Vec::new()),
             spans: Vec::new(),
             lengths: Vec::new(),
             limit: max_length.saturating_add(aim.shift()),
@@ -101,7 +100,7 @@ impl Sequences {
         })
     }
 
-    /// Adds the example at `span`, whose text is given, unless it is too short to have a next token.
+    /// Adds the example at `span` with this text, unless it is too short to have a next token.
     fn push(&mut self, span: (usize, usize), text: &str) -> Result<(), DataError> {
         let ids = self.encode(span.0, text)?;
         let shift = self.aim.shift();
@@ -112,7 +111,7 @@ impl Sequences {
         Ok(())
     }
 
-    fn complete(self, bytes: Bytes) -> Result<Sequences, DataError> {
+    fn complete(self, bytes: FileBytes) -> Result<Sequences, DataError> {
         match self.spans.is_empty() {
             true => Err(DataError::file(&self.path, "has no text to learn from")),
             false => Ok(Sequences { bytes, ..self }),
@@ -124,7 +123,7 @@ impl Sequences {
         ids.map_err(|what| DataError::at(&self.path, start as u64, what))
     }
 
-    /// The ids of an example, as far as they are needed. No more of a long line is read.
+    /// The first `limit` ids of an example. Reads no more of a long line than these need.
     fn ids(&self, (start, end): (usize, usize)) -> Result<Vec<u32>, DataError> {
         let needed = self.vocabulary.bytes_of(self.limit).unwrap_or(usize::MAX);
         let cut = end.min(start.saturating_add(needed));
@@ -148,8 +147,8 @@ impl Dataset for Sequences {
 
     fn class(&self, i: usize) -> Option<u32> {
         match &self.aim {
-            Aim::Target(target) => target.class(i),
-            Aim::Next | Aim::Unknown => None,
+            SequenceTarget::Column(target) => target.class(i),
+            SequenceTarget::NextToken | SequenceTarget::Unlabelled => None,
         }
     }
 
@@ -167,9 +166,9 @@ impl Dataset for Sequences {
         };
         let x = pad(&rows(0), 0);
         let y = match &self.aim {
-            Aim::Target(target) => Some(target.tensor(indices)),
-            Aim::Next => Some(pad(&rows(1), IGNORED)),
-            Aim::Unknown => None,
+            SequenceTarget::Column(target) => Some(target.tensor(indices)),
+            SequenceTarget::NextToken => Some(pad(&rows(1), IGNORED)),
+            SequenceTarget::Unlabelled => None,
         };
         let (mask, length) = mask_and_length(&lengths);
         let mut batch = Batch::with_target(x, y);
@@ -186,7 +185,7 @@ impl Dataset for Sequences {
             tokenizer: self.vocabulary.tokenizer(),
             ..DataInfo::default()
         };
-        if let Aim::Target(target) = &self.aim {
+        if let SequenceTarget::Column(target) = &self.aim {
             target.describe(&mut info);
         }
         info.class_counts = class_counts(self, info.classes);
@@ -201,7 +200,7 @@ fn line_spans(text: &str, sentences: bool) -> Vec<(usize, usize)> {
     for end in 1..=bytes.len() {
         let stop = sentences && bytes[end - 1] == b' ' && end >= 2 && b".!?".contains(&bytes[end - 2]);
         if stop || end == bytes.len() || bytes[end - 1] == b'\n' {
-            // Both ends follow an ASCII byte or are an end of the text: never within a character.
+            // Both ends follow an ASCII byte or are an end of the text, so no character is cut.
             if !text[start..end].trim().is_empty() {
                 spans.push((start, end));
             }
@@ -235,8 +234,8 @@ pub fn mask_and_length(lengths: &[usize]) -> (HostTensor, HostTensor) {
 mod tests {
     use super::*;
 
-    fn owned(text: &str) -> Bytes {
-        Bytes::owned(Path::new("t"), text.as_bytes().to_vec())
+    fn owned(text: &str) -> FileBytes {
+        FileBytes::owned(Path::new("t"), text.as_bytes().to_vec())
     }
 
     #[test]

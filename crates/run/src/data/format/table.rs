@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::csv::Rows;
 use super::labels::{KnownLabels, LabelReader};
-use super::target::Target;
+use super::target::TargetColumn;
 use super::words::{counted, few, short};
 use crate::data::options::{DataOptions, Missing};
 use crate::data::{Batch, DataError, DataInfo, Dataset, check_indices, class_counts, tensor};
@@ -13,40 +13,40 @@ use crate::host::HostData;
 
 /// Numeric features: x `[b, columns]` f32.
 #[derive(Debug)]
-pub struct Table {
+pub struct NumericTable {
     path: PathBuf,
     /// Names of the feature columns.
     pub columns: Vec<String>,
-    /// Row by row; not a number where a cell holds no value and was not filled.
+    /// Row-major; NaN for a missing cell that was not filled.
     x: Vec<f32>,
-    target: Option<Target>,
-    /// What stands in for a cell without a value, per column; empty when there must be none.
+    target: Option<TargetColumn>,
+    /// Value for a missing cell of each column; empty when missing cells are refused.
     fill: Vec<f32>,
     mean: Vec<f32>,
     std: Vec<f32>,
 }
 
-/// Whether a cell says that it holds no value.
+/// Whether a cell marks a missing value.
 fn is_missing(text: &str) -> bool {
     ["", "na", "n/a", "nan", "null", "none", "?"].iter().any(|word| text.eq_ignore_ascii_case(word))
 }
 
-/// A finite number in single precision.
+/// Parses a finite number in single precision.
 pub(super) fn finite(text: &str) -> Option<f32> {
     text.parse().ok().filter(|v: &f32| v.is_finite())
 }
 
-/// The rows of a table as they are read.
+/// The feature cells of a table while it is read.
 struct Cells {
     path: PathBuf,
     names: Vec<String>,
-    /// Not a number where a cell holds no value.
+    /// Row-major; NaN for a missing cell.
     x: Vec<f32>,
-    /// Line, column and text of the first cell without a value.
+    /// Line, column and text of the first missing cell.
     missing: Option<(u64, usize, String)>,
-    /// How many cells hold no value.
+    /// Number of missing cells.
     gaps: usize,
-    /// Line and text of the first cell of each column that is no number.
+    /// Line and text of the first non-numeric cell of each column.
     words: Vec<Option<(u64, String)>>,
 }
 
@@ -68,7 +68,7 @@ impl Cells {
         self.x.push(value.unwrap_or(f32::NAN));
     }
 
-    /// Errors for columns that are not numbers, all of them at once, and for cells without a value unless `filled`.
+    /// Refuses columns that are not numbers, naming all of them, and missing cells unless they will be `filled`.
     fn check(&self, filled: bool) -> Result<(), DataError> {
         let error = |line, what| Err(DataError::Line { path: self.path.clone(), line, what });
         let words = self.names.iter().zip(&self.words);
@@ -116,7 +116,7 @@ impl Cells {
     }
 }
 
-/// At most a few of these words, which are short already.
+/// At most eight of these words and the number of the others.
 fn listed(words: &[&str]) -> String {
     const SHOWN: usize = 8;
     match words.len() {
@@ -125,15 +125,15 @@ fn listed(words: &[&str]) -> String {
     }
 }
 
-/// What is known of a table from before.
-pub struct Known<'a> {
+/// What a stored mapping knows of a table.
+pub struct TableSchema<'a> {
     /// Names of the feature columns.
     pub columns: &'a [String],
     /// Name of the label column.
     pub label_column: Option<&'a str>,
     /// Names of the classes; none when labels are numbers.
     pub classes: &'a [String],
-    /// What stands in for a cell without a value, per column; empty when such cells are refused.
+    /// Value for a missing cell of each column; empty when missing cells are refused.
     pub fill: &'a [f32],
     /// Subtracted per column; empty for none.
     pub mean: &'a [f32],
@@ -141,7 +141,7 @@ pub struct Known<'a> {
     pub std: &'a [f32],
 }
 
-/// The position of each wanted column. Of columns of one name, each is taken once, in order.
+/// The position of each wanted column. Columns that share a name are taken in order, each once.
 fn find_columns(path: &Path, header: &[String], wanted: &[String]) -> Result<Vec<usize>, DataError> {
     let mut positions: BTreeMap<&str, VecDeque<usize>> = BTreeMap::new();
     for (i, name) in header.iter().enumerate() {
@@ -163,9 +163,9 @@ fn find_columns(path: &Path, header: &[String], wanted: &[String]) -> Result<Vec
     }
 }
 
-impl Table {
-    /// Reads the whole table of `options`. Cells without a value are left for [`Table::fill`], unless refused.
-    pub fn open(path: &Path, options: &DataOptions) -> Result<Table, DataError> {
+impl NumericTable {
+    /// Reads the whole table. Missing cells are refused or left for [`NumericTable::fill`].
+    pub fn open(path: &Path, options: &DataOptions) -> Result<NumericTable, DataError> {
         let mut rows = Rows::open(path, options.delimiter.as_deref())?;
         let label = rows.column("label_column", options.label_column.as_deref())?;
         for name in &options.ignore_columns {
@@ -185,12 +185,23 @@ impl Table {
         }
         cells.check(options.missing != Missing::Refuse)?;
         let Cells { path, names: columns, x, .. } = cells;
-        Ok(Table { path, columns, x, target: Some(labels.target()), fill: vec![], mean: vec![], std: vec![] })
+        Ok(NumericTable {
+            path,
+            columns,
+            x,
+            target: Some(labels.target()),
+            fill: vec![],
+            mean: vec![],
+            std: vec![],
+        })
     }
 
-    /// Reads the columns that `known` names, in that order, from one or several tables. Other columns are left
-    /// out; the label column may be missing. Returns how many rows each table has.
-    pub fn known(paths: &[PathBuf], known: &Known<'_>) -> Result<(Table, Vec<usize>), DataError> {
+    /// Reads the columns that `known` names, in that order, from one or several tables. Other columns are ignored; the
+    /// label column may be absent. Also returns the number of rows of each table.
+    pub fn known(
+        paths: &[PathBuf],
+        known: &TableSchema<'_>,
+    ) -> Result<(NumericTable, Vec<usize>), DataError> {
         let (mut x, mut target, mut counts) = (Vec::new(), None, Vec::new());
         for (nth, path) in paths.iter().enumerate() {
             let mut rows = Rows::open(path, None)?;
@@ -214,7 +225,7 @@ impl Table {
         let columns = known.columns.to_vec();
         let (fill, mean, std) = (known.fill.to_vec(), known.mean.to_vec(), known.std.to_vec());
         let path = paths[0].clone();
-        let mut table = Table { path, columns, x, target, fill, mean, std };
+        let mut table = NumericTable { path, columns, x, target, fill, mean, std };
         table.put_fill();
         Ok((table, counts))
     }
@@ -224,7 +235,7 @@ impl Table {
         self.target.is_some()
     }
 
-    /// Puts a number into every cell without a value; a mean is that of the column over these rows.
+    /// Fills every missing cell. Means are taken over these rows.
     pub fn fill(&mut self, missing: Missing, rows: &[u32]) -> Result<(), DataError> {
         let width = self.columns.len();
         self.fill = match missing {
@@ -242,7 +253,7 @@ impl Table {
         }
     }
 
-    /// The mean of the values a column has in these rows.
+    /// The mean of a column over these rows, without missing cells.
     fn mean_of(&self, column: usize, rows: &[u32]) -> Result<f32, DataError> {
         let cells = rows.iter().map(|&r| self.x[r as usize * self.columns.len() + column]);
         let (sum, count) = cells
@@ -259,8 +270,7 @@ impl Table {
         Ok((sum / count as f64) as f32)
     }
 
-    /// Subtracts from every column its mean over these rows and divides by its standard deviation;
-    /// columns without variation are only shifted.
+    /// Normalises every column by its mean and standard deviation over these rows; constant columns are only shifted.
     pub fn standardise(&mut self, rows: &[u32]) {
         let width = self.columns.len();
         let moments = (0..width).map(|c| {
@@ -273,7 +283,7 @@ impl Table {
         (self.mean, self.std) = moments.unzip();
     }
 
-    /// Uses a stored mean and deviation per column instead.
+    /// Normalises every column by a stored mean and deviation.
     pub fn set_statistics(&mut self, mean: &[f32], std: &[f32]) -> Result<(), DataError> {
         if mean.len() != self.columns.len() || std.len() != mean.len() {
             let (given, width) = (mean.len(), self.columns.len());
@@ -285,13 +295,9 @@ impl Table {
     }
 }
 
-impl Dataset for Table {
+impl Dataset for NumericTable {
     fn len(&self) -> usize {
         self.x.len() / self.columns.len()
-    }
-
-    fn length(&self, _: usize) -> Option<usize> {
-        None
     }
 
     fn class(&self, i: usize) -> Option<u32> {
@@ -340,7 +346,7 @@ mod tests {
         DataOptions { label_column: Some(label.into()), ..DataOptions::default() }
     }
 
-    fn x(table: &Table, rows: &[usize]) -> Vec<f32> {
+    fn x(table: &NumericTable, rows: &[usize]) -> Vec<f32> {
         table.batch(rows).unwrap().get("x").unwrap().as_f32().unwrap().to_vec()
     }
 
@@ -349,7 +355,7 @@ mod tests {
         let dir = ScratchDir::new();
         let path = dir
             .write("t.csv", b"\xef\xbb\xbfa,kind,\"b, c\"\r\n1,\"dog\",-2.5\r\n\r\n3,cat,1e2\r\n5,dog,\"4\"");
-        let mut table = Table::open(&path, &of("kind")).unwrap();
+        let mut table = NumericTable::open(&path, &of("kind")).unwrap();
         assert_eq!(table.columns, ["a", "b, c"]);
         let b = table.batch(&[2, 0]).unwrap();
         assert_eq!(b.get("x").unwrap().as_f32().unwrap(), [5.0, 4.0, 1.0, -2.5]);
@@ -365,9 +371,9 @@ mod tests {
     fn whole_number_labels_sort_by_value_and_regression_reads_numbers() {
         let dir = ScratchDir::new();
         let path = dir.write("t.tsv", b"y\tx\n10\t0\n9\t0\n-1\t0\n");
-        let classes = Table::open(&path, &of("y")).unwrap();
+        let classes = NumericTable::open(&path, &of("y")).unwrap();
         assert_eq!(classes.info().class_names, ["-1", "9", "10"]);
-        let numbers = Table::open(&path, &DataOptions { regression: true, ..of("y") }).unwrap();
+        let numbers = NumericTable::open(&path, &DataOptions { regression: true, ..of("y") }).unwrap();
         assert_eq!((numbers.info().targets, numbers.info().classes), (Some(1), None));
         let numbers = numbers.batch(&[0, 2]).unwrap();
         assert_eq!(numbers.get("y").unwrap().as_f32().unwrap(), [10.0, -1.0]);
@@ -378,13 +384,13 @@ mod tests {
     fn missing_cells_are_refused_or_filled_as_told() {
         let dir = ScratchDir::new();
         let path = dir.write("t.csv", b"a;b;y\n1;NA;p\n;2;q\n5;4;p\n100;?;q\n");
-        let message = Table::open(&path, &of("y")).unwrap_err().to_string();
+        let message = NumericTable::open(&path, &of("y")).unwrap_err().to_string();
         assert!(
             message.contains("line 2: column `b`: `NA` is no value (3 such cells in the table)"),
             "{message}"
         );
         let filled = |missing| {
-            let mut table = Table::open(&path, &DataOptions { missing, ..of("y") }).unwrap();
+            let mut table = NumericTable::open(&path, &DataOptions { missing, ..of("y") }).unwrap();
             table.fill(missing, &[0, 1, 2]).unwrap();
             table
         };
@@ -395,7 +401,8 @@ mod tests {
         let number = filled(Missing::Number(-7.0));
         assert_eq!((x(&number, &[1]), number.info().fill), (vec![-7.0, 2.0], vec![-7.0, -7.0]));
         let none = dir.write("t.csv", b"a,b,y\n,1,0\n,2,1\n3,1,0\n");
-        let mut table = Table::open(&none, &DataOptions { missing: Missing::Mean, ..of("y") }).unwrap();
+        let mut table =
+            NumericTable::open(&none, &DataOptions { missing: Missing::Mean, ..of("y") }).unwrap();
         let message = table.fill(Missing::Mean, &[0, 1]).unwrap_err().to_string();
         assert!(message.contains("`missing`: column `a`") && message.contains("ignore_columns"), "{message}");
     }
@@ -404,7 +411,7 @@ mod tests {
     fn columns_of_words_are_named_together_and_can_be_left_out() {
         let dir = ScratchDir::new();
         let path = dir.write("t.csv", b"name,a,city,y\nAda,1,Rome,0\nBob,2,7,1\n");
-        let message = Table::open(&path, &of("y")).unwrap_err().to_string();
+        let message = NumericTable::open(&path, &of("y")).unwrap_err().to_string();
         for part in ["line 2: ", "`name` (`Ada`), `city` (`Rome`)", "ignore_columns = [\"name\", \"city\"]"] {
             assert!(message.contains(part), "{message}");
         }
@@ -412,12 +419,12 @@ mod tests {
             ignore_columns: names.iter().map(|n| n.to_string()).collect(),
             ..of("y")
         };
-        let table = Table::open(&path, &ignore(&["name", "city"])).unwrap();
+        let table = NumericTable::open(&path, &ignore(&["name", "city"])).unwrap();
         assert_eq!((table.columns.clone(), x(&table, &[0, 1])), (vec!["a".to_string()], vec![1.0, 2.0]));
-        let message = Table::open(&path, &ignore(&["names"])).unwrap_err().to_string();
+        let message = NumericTable::open(&path, &ignore(&["names"])).unwrap_err().to_string();
         assert!(message.contains("`ignore_columns`") && message.contains("no column `names`"), "{message}");
         let german = dir.write("t.csv", b"a;y\n1,5;0\n");
-        let message = Table::open(&german, &of("y")).unwrap_err().to_string();
+        let message = NumericTable::open(&german, &of("y")).unwrap_err().to_string();
         assert!(
             message.contains("`1,5` is not a finite number (decimals are written with a point)"),
             "{message}"
@@ -428,7 +435,7 @@ mod tests {
     fn columns_without_variation_are_only_shifted() {
         let dir = ScratchDir::new();
         let path = dir.write("t.csv", b"a,b,y\n0.1,1,0\n0.1,2,1\n0.1,3,1\n");
-        let mut table = Table::open(&path, &of("y")).unwrap();
+        let mut table = NumericTable::open(&path, &of("y")).unwrap();
         table.standardise(&[0, 1, 2]);
         assert_eq!(table.info().std[0], 1.0);
         assert_eq!(x(&table, &[0])[0], 0.0);
@@ -451,7 +458,7 @@ mod tests {
             ("a,y\n1,0\n".into(), &long),
         ] {
             let path = dir.write("t.csv", content.as_bytes());
-            let message = Table::open(&path, &of(label)).unwrap_err().to_string();
+            let message = NumericTable::open(&path, &of(label)).unwrap_err().to_string();
             assert!(
                 message.len() < 2000 && !message.contains('\n'),
                 "{}",
@@ -476,11 +483,11 @@ mod tests {
             ("", "is empty"),
         ] {
             let path = dir.write("t.csv", content.as_bytes());
-            let message = Table::open(&path, &of("y")).unwrap_err().to_string();
+            let message = NumericTable::open(&path, &of("y")).unwrap_err().to_string();
             assert!(message.contains(part), "{content:?}: {message}");
         }
         torture(b"a,y\n1,\"p\"\n2.5,q\r\n", |bytes| {
-            let _ = Table::open(&dir.write("t.csv", bytes), &of("y"));
+            let _ = NumericTable::open(&dir.write("t.csv", bytes), &of("y"));
         });
     }
 }

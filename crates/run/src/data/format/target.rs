@@ -1,86 +1,86 @@
-//! What is to be predicted of each example: a class or a number.
+//! Targets to predict: a class or a number per example.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::data::{DataInfo, class_tensor, tensor};
 use crate::host::{HostData, HostTensor};
 
-/// Class ids and the names behind them.
+/// Class ids and the names of the classes.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Labels {
+pub struct ClassLabels {
     /// One per example.
     pub ids: Vec<u32>,
     /// One per class.
     pub names: Vec<String>,
 }
 
-impl Labels {
+impl ClassLabels {
     /// Classes in ascending order of their names: by value when all are whole numbers, else as text.
-    pub fn of(labels: &[String]) -> Labels {
+    pub fn of(labels: &[String]) -> ClassLabels {
         let distinct: BTreeSet<&str> = labels.iter().map(String::as_str).collect();
         let mut names: Vec<&str> = distinct.into_iter().collect();
         if names.iter().all(|n| n.parse::<i64>().is_ok()) {
             names.sort_by_key(|n| n.parse::<i64>().unwrap_or(0));
         }
         let id_of: BTreeMap<&str, u32> = names.iter().copied().zip(0..).collect();
-        Labels {
+        ClassLabels {
             ids: labels.iter().map(|label| id_of[label.as_str()]).collect(),
             names: names.iter().map(|name| name.to_string()).collect(),
         }
     }
 }
 
-/// What a label column means.
+/// The values of a label column.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Target {
+pub enum TargetColumn {
     /// y `[b]` i64.
-    Classes(Labels),
+    Classes(ClassLabels),
     /// y `[b, 1]` f32.
     Numbers(Vec<f32>),
 }
 
-impl Target {
-    /// "y" of these examples, which exist.
+impl TargetColumn {
+    /// "y" of these examples. Panics if one does not exist.
     pub fn tensor(&self, indices: &[usize]) -> HostTensor {
         match self {
-            Target::Classes(labels) => class_tensor(indices.iter().map(|&i| labels.ids[i])),
-            Target::Numbers(all) => {
+            TargetColumn::Classes(labels) => class_tensor(indices.iter().map(|&i| labels.ids[i])),
+            TargetColumn::Numbers(all) => {
                 tensor(&[indices.len(), 1], HostData::F32(indices.iter().map(|&i| all[i]).collect()))
             }
         }
     }
 
-    /// The class of an example.
+    /// The class of an example; `None` for numbers.
     pub fn class(&self, i: usize) -> Option<u32> {
         match self {
-            Target::Classes(labels) => labels.ids.get(i).copied(),
-            Target::Numbers(_) => None,
+            TargetColumn::Classes(labels) => labels.ids.get(i).copied(),
+            TargetColumn::Numbers(_) => None,
         }
     }
 
-    /// These examples and then those of `more`, which has the same meaning.
-    pub fn and(self, more: Target) -> Target {
+    /// Appends the values of `more`, which must be of the same kind.
+    pub fn and(self, more: TargetColumn) -> TargetColumn {
         match (self, more) {
-            (Target::Classes(mut labels), Target::Classes(more)) => {
+            (TargetColumn::Classes(mut labels), TargetColumn::Classes(more)) => {
                 labels.ids.extend(more.ids);
-                Target::Classes(labels)
+                TargetColumn::Classes(labels)
             }
-            (Target::Numbers(mut all), Target::Numbers(more)) => {
+            (TargetColumn::Numbers(mut all), TargetColumn::Numbers(more)) => {
                 all.extend(more);
-                Target::Numbers(all)
+                TargetColumn::Numbers(all)
             }
             (target, _) => target,
         }
     }
 
-    /// Says in `info` what "y" is.
+    /// Writes the kind of "y" into `info`.
     pub fn describe(&self, info: &mut DataInfo) {
         match self {
-            Target::Classes(labels) => {
+            TargetColumn::Classes(labels) => {
                 info.classes = Some(labels.names.len());
                 info.class_names = labels.names.clone();
             }
-            Target::Numbers(_) => info.targets = Some(1),
+            TargetColumn::Numbers(_) => info.targets = Some(1),
         }
     }
 }

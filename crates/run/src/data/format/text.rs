@@ -1,33 +1,33 @@
-//! A text file as overlapping or adjacent windows of token ids, for language models. The file is
-//! read where a window needs it; characters are found through sparse anchors. Lines of their own are `sequences`.
+//! A text file as overlapping or adjacent windows of token ids, for language models. A window is read from the file
+//! when a batch needs it; sparse anchors give the offsets of characters.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::file::{Bytes, utf8};
+use super::file::{FileBytes, utf8};
 use super::vocabulary::Vocabulary;
 use crate::data::{Batch, DataError, DataInfo, Dataset, check_indices, tensor};
 use crate::host::HostData;
 
-/// Characters between two anchors.
+/// Characters from one anchor to the next.
 const ANCHOR: usize = 1024;
 
-/// A text that can be read as token ids from any position.
+/// A text that is read as token ids from any position.
 pub struct Text {
     path: PathBuf,
-    bytes: Bytes,
+    bytes: FileBytes,
     vocabulary: Vocabulary,
     /// Number of ids.
     len: usize,
-    /// For characters: byte offset of every `ANCHOR`-th one.
+    /// For characters: byte offset of every `ANCHOR`-th character.
     anchors: Vec<usize>,
     /// For a tokenizer: all ids.
     tokens: Vec<u32>,
 }
 
 impl Text {
-    /// Checks the whole text once: it must be UTF-8, within the vocabulary and not empty. `path` is for messages.
-    pub fn new(path: &Path, bytes: Bytes, vocabulary: Vocabulary) -> Result<Text, DataError> {
+    /// Checks the whole text: it must be UTF-8, within the vocabulary and not empty. `path` is for messages.
+    pub fn new(path: &Path, bytes: FileBytes, vocabulary: Vocabulary) -> Result<Text, DataError> {
         let (mut len, mut anchors, mut tokens) = (bytes.len(), Vec::new(), Vec::new());
         match &vocabulary {
             Vocabulary::Bytes => bytes.text(|_, _| Ok(()))?,
@@ -49,7 +49,7 @@ impl Text {
             }
             #[cfg(feature = "tokenizer")]
             Vocabulary::Tokens(..) => {
-                // Line by line, so that memory stays bounded and no token spans two lines.
+                // Line by line: memory stays bounded, and no token spans two lines.
                 bytes.lines(|_, line| {
                     tokens.extend(vocabulary.encode(line).map_err(|what| DataError::file(path, what))?);
                     Ok(())
@@ -92,7 +92,7 @@ impl Text {
         let from = self.anchors[start / ANCHOR];
         let to = self.anchors.get((start + count).div_ceil(ANCHOR)).copied().unwrap_or(self.bytes.len());
         let before = out.len();
-        // The file may have been changed since it was checked: check what is read once more.
+        // The file may have changed since it was checked, so characters are checked again.
         let piece = self.bytes.read(from..to)?;
         for c in utf8(&self.path, &piece)?.chars().skip(start % ANCHOR).take(count) {
             out.extend(list.binary_search(&c).ok().map(|id| id as i64));
@@ -104,7 +104,7 @@ impl Text {
     }
 }
 
-/// Windows of `length` ids: x `[b, length]` and y the same shifted by one, both i64.
+/// Windows of `length` ids: x `[b, length]`, and y shifted by one; both i64.
 pub struct TextWindows {
     text: Arc<Text>,
     start: usize,
@@ -114,8 +114,7 @@ pub struct TextWindows {
 }
 
 impl TextWindows {
-    /// Windows within the ids `start..end` of the text, starting every `stride` ids; an incomplete
-    /// one at the end is left out.
+    /// Windows within these ids of the text, one every `stride` ids. An incomplete window at the end is left out.
     pub fn new(
         text: Arc<Text>,
         ids: std::ops::Range<usize>,
@@ -143,10 +142,6 @@ impl TextWindows {
 impl Dataset for TextWindows {
     fn len(&self) -> usize {
         self.examples
-    }
-
-    fn length(&self, _: usize) -> Option<usize> {
-        None
     }
 
     fn batch(&self, indices: &[usize]) -> Result<Batch, DataError> {
@@ -181,7 +176,7 @@ mod tests {
     use super::*;
 
     fn text(content: &str, chars: bool) -> Arc<Text> {
-        let bytes = Bytes::owned(Path::new("t"), content.as_bytes().to_vec());
+        let bytes = FileBytes::owned(Path::new("t"), content.as_bytes().to_vec());
         let vocabulary = if chars { Vocabulary::of_text(&bytes).unwrap() } else { Vocabulary::Bytes };
         Arc::new(Text::new(Path::new("t"), bytes, vocabulary).unwrap())
     }
@@ -224,7 +219,7 @@ mod tests {
     #[test]
     fn bad_text_is_an_error_with_an_offset() {
         let read = |bytes: &[u8], vocabulary| {
-            Text::new(Path::new("t"), Bytes::owned(Path::new("t"), bytes.to_vec()), vocabulary)
+            Text::new(Path::new("t"), FileBytes::owned(Path::new("t"), bytes.to_vec()), vocabulary)
                 .err()
                 .unwrap()
                 .to_string()

@@ -4,22 +4,22 @@ use std::path::Path;
 
 use super::csv::Rows;
 use super::labels::{KnownLabels, LabelReader};
-use super::target::Target;
+use super::target::TargetColumn;
 use super::words::short;
 use crate::data::DataError;
 use crate::data::options::DataOptions;
 
-/// Texts one after the other, and the byte range of each.
+/// Concatenated texts and the byte range of each.
 #[derive(Debug, Default, PartialEq)]
 pub struct Texts {
-    /// All of them.
+    /// The concatenated texts.
     pub bytes: Vec<u8>,
-    /// Where each starts and ends.
+    /// Start and end of each text.
     pub spans: Vec<(usize, usize)>,
 }
 
 impl Texts {
-    /// Adds one more.
+    /// Appends a text.
     pub fn push(&mut self, text: &str) {
         self.spans.push((self.bytes.len(), self.bytes.len() + text.len()));
         self.bytes.extend_from_slice(text.as_bytes());
@@ -27,7 +27,7 @@ impl Texts {
 }
 
 /// Reads the text column and the label column that `options` name.
-pub fn labelled(path: &Path, options: &DataOptions) -> Result<(Texts, Target), DataError> {
+pub fn labelled(path: &Path, options: &DataOptions) -> Result<(Texts, TargetColumn), DataError> {
     let mut rows = Rows::open(path, options.delimiter.as_deref())?;
     let column = rows.column("text_column", options.text_column.as_deref())?;
     let label = rows.column("label_column", options.label_column.as_deref())?;
@@ -53,13 +53,13 @@ fn refuse_empty(rows: &Rows, line: u64, fields: &[String], column: usize) -> Res
     Err(rows.error(line, what))
 }
 
-/// Reads the text column of this name, and labels of a known meaning where the table has them.
+/// Reads the text column of this name, and labels of known classes if the table has them.
 pub fn known(
     path: &Path,
     text_column: Option<&str>,
     label_column: Option<&str>,
     classes: &[String],
-) -> Result<(Texts, Option<Target>), DataError> {
+) -> Result<(Texts, Option<TargetColumn>), DataError> {
     let mut rows = Rows::open(path, None)?;
     let column = rows.column("text_column", text_column)?;
     let mut labels = KnownLabels::new(&rows, label_column);
@@ -75,7 +75,7 @@ pub fn known(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::format::target::Labels;
+    use crate::data::format::target::ClassLabels;
     use crate::scratch::{ScratchDir, torture};
 
     fn options(regression: bool) -> DataOptions {
@@ -97,14 +97,14 @@ mod tests {
             texts.spans.iter().map(|&(a, b)| std::str::from_utf8(&texts.bytes[a..b]).unwrap()).collect();
         assert_eq!(all, ["a \"b\"\nc", "plain \"q\""]);
         let names = vec!["x".into(), "y".into()];
-        assert_eq!(target, Target::Classes(Labels { ids: vec![0, 1], names }));
+        assert_eq!(target, TargetColumn::Classes(ClassLabels { ids: vec![0, 1], names }));
     }
 
     #[test]
     fn labels_may_be_numbers_and_errors_name_line_and_column() {
         let dir = ScratchDir::new();
         let path = dir.write("t.csv", b"label;text\n0.5;good\n-2;bad, really\n");
-        assert_eq!(labelled(&path, &options(true)).unwrap().1, Target::Numbers(vec![0.5, -2.0]));
+        assert_eq!(labelled(&path, &options(true)).unwrap().1, TargetColumn::Numbers(vec![0.5, -2.0]));
         for (content, regression, part) in [
             ("text,label\na,b\n,c\n", false, "line 3: column `text` is empty"),
             ("text,label\na,b\nc, \n", false, "line 3: column `label` is empty"),

@@ -4,29 +4,29 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::file::Bytes;
+use super::file::FileBytes;
 use super::words::short;
 use crate::data::DataError;
 
-/// What a token id stands for.
+/// The meaning of token ids.
 pub enum Vocabulary {
-    /// Ids are bytes: 256 of them, no text is unknown.
+    /// Ids are bytes. Every text can be encoded.
     Bytes,
     /// Ids are positions in this ascending list of characters.
     Chars(Vec<char>),
-    /// Ids are those of a `tokenizer.json`, which is kept as text.
+    /// Ids of a tokenizer, with the text of its `tokenizer.json`.
     #[cfg(feature = "tokenizer")]
     Tokens(Box<tokenizers::Tokenizer>, Arc<str>),
 }
 
 impl Vocabulary {
-    /// By the name used in options: "bytes", "chars" or "tokenizer". Characters are those given,
-    /// if any (a stored vocabulary), else those occurring in `text`.
+    /// By the name used in options: "bytes", "chars" or "tokenizer". The characters are `characters` if given, else
+    /// those of `text`.
     pub fn open(
         name: &str,
         characters: Option<&str>,
         tokenizer: Option<&Path>,
-        text: &Bytes,
+        text: &FileBytes,
     ) -> Result<Vocabulary, DataError> {
         match name {
             "bytes" => Ok(Vocabulary::Bytes),
@@ -43,7 +43,7 @@ impl Vocabulary {
     }
 
     /// All characters of a text, ascending.
-    pub fn of_text(text: &Bytes) -> Result<Vocabulary, DataError> {
+    pub fn of_text(text: &FileBytes) -> Result<Vocabulary, DataError> {
         let mut ascii = [false; 128];
         let mut other = BTreeSet::new();
         text.text(|_, piece| {
@@ -61,7 +61,7 @@ impl Vocabulary {
         Ok(Vocabulary::Chars(ascii.chain(other).collect()))
     }
 
-    /// Restores what [`Vocabulary::characters`] returned.
+    /// The vocabulary with these [`Vocabulary::characters`].
     pub fn from_characters(characters: &str) -> Result<Vocabulary, DataError> {
         let list: Vec<char> = characters.chars().collect();
         if list.is_empty() || !list.is_sorted_by(|a, b| a < b) {
@@ -80,7 +80,7 @@ impl Vocabulary {
         })
     }
 
-    /// Restores what [`Vocabulary::tokenizer`] returned: the text of a `tokenizer.json`.
+    /// The vocabulary of a `tokenizer.json`, given as text.
     #[cfg(feature = "tokenizer")]
     pub fn from_tokenizer_json(json: &str) -> Result<Vocabulary, DataError> {
         let tokenizer = tokenizers::Tokenizer::from_bytes(json.as_bytes()).map_err(|error| {
@@ -90,7 +90,7 @@ impl Vocabulary {
         Ok(Vocabulary::Tokens(Box::new(tokenizer), json.into()))
     }
 
-    /// Restores what [`Vocabulary::tokenizer`] returned; this build cannot.
+    /// Fails: this build has no tokenizers.
     #[cfg(not(feature = "tokenizer"))]
     pub fn from_tokenizer_json(_: &str) -> Result<Vocabulary, DataError> {
         let what = "this build has no tokenizers: rebuild with `cargo build --release --features tokenizer`";
@@ -107,7 +107,7 @@ impl Vocabulary {
         }
     }
 
-    /// All characters in the order of their ids, when ids are characters.
+    /// All characters in the order of their ids, if ids are characters.
     pub fn characters(&self) -> Option<String> {
         match self {
             Vocabulary::Chars(list) => Some(list.iter().collect()),
@@ -115,7 +115,7 @@ impl Vocabulary {
         }
     }
 
-    /// The `tokenizer.json` in full, when ids are those of one.
+    /// The text of the `tokenizer.json`, if ids are those of a tokenizer.
     pub fn tokenizer(&self) -> Option<Arc<str>> {
         match self {
             #[cfg(feature = "tokenizer")]
@@ -124,7 +124,7 @@ impl Vocabulary {
         }
     }
 
-    /// Bytes that hold the first `count` ids of any text that is that long; `None` if nothing can be said.
+    /// Upper bound of the bytes of the first `count` ids of a text; `None` if there is none.
     pub fn bytes_of(&self, count: usize) -> Option<usize> {
         match self {
             // A character has at most 4 bytes; the last may be cut.
@@ -134,12 +134,12 @@ impl Vocabulary {
         }
     }
 
-    /// The ids of a text; otherwise what could not be encoded, in words.
+    /// The ids of a text; the error says what could not be encoded.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
         self.encode_prefix(text, usize::MAX)
     }
 
-    /// The first `count` ids of a text, or fewer if it has fewer; reads no more of it than needed.
+    /// At most the first `count` ids of a text. Encodes no more of it than needed.
     pub fn encode_prefix(&self, text: &str, count: usize) -> Result<Vec<u32>, String> {
         match self {
             Vocabulary::Bytes => Ok(text.bytes().take(count).map(u32::from).collect()),
@@ -159,7 +159,7 @@ impl Vocabulary {
         }
     }
 
-    /// The text of these ids; ids that mean nothing become U+FFFD.
+    /// The text of these ids; unknown ids become U+FFFD.
     pub fn decode(&self, ids: &[u32]) -> String {
         match self {
             Vocabulary::Bytes => {
@@ -182,8 +182,8 @@ impl Vocabulary {
 mod tests {
     use super::*;
 
-    fn of(text: &str) -> Bytes {
-        Bytes::owned(Path::new("t"), text.as_bytes().to_vec())
+    fn of(text: &str) -> FileBytes {
+        FileBytes::owned(Path::new("t"), text.as_bytes().to_vec())
     }
 
     #[test]
@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(&*stored, json);
         let restored = Vocabulary::from_tokenizer_json(&stored).unwrap();
         assert_eq!(restored.encode("giants small").unwrap(), [2, 1]);
-        // A run stores it, and reads raw text with it.
+        // The stored tokenizer reads raw text.
         let text = dir.write("t.txt", b"small giants\nother giants small\n");
         let options = crate::data::DataOptions {
             kind: "lines".into(),

@@ -1,6 +1,6 @@
-//! Words from files in messages: one line each and never long.
+//! Words from files in messages: always one line and never long.
 
-/// Characters of a word that a message shows.
+/// Most characters of a word in a message.
 const LONGEST: usize = 60;
 
 /// `text` without control characters, cut to a readable length.
@@ -13,7 +13,7 @@ pub fn short(text: &str) -> String {
     line
 }
 
-/// The first few words of a list and how many more there are: "a, b and 3 more".
+/// The first words of a list and the number of the others: "a, b and 3 more".
 pub fn few<T: AsRef<str>>(words: &[T]) -> String {
     const SHOWN: usize = 12;
     let shown = words.len().min(if words.len() == SHOWN + 1 { SHOWN + 1 } else { SHOWN });
@@ -24,7 +24,7 @@ pub fn few<T: AsRef<str>>(words: &[T]) -> String {
     }
 }
 
-/// A number of things: "1 file", "2 files".
+/// A count with its noun: "1 file", "2 files".
 pub fn counted(count: usize, one: &str) -> String {
     format!("{count} {one}{}", if count == 1 { "" } else { "s" })
 }

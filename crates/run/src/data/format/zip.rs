@@ -1,17 +1,16 @@
-//! Reads members of a zip archive (what .npz files are): stored or deflated, no encryption, no
-//! archives in parts.
+//! Reads members of a zip archive such as an .npz: stored or deflated. Encrypted and multi-part archives are not read.
 
 use std::io::BufReader;
 use std::ops::Range;
 use std::path::Path;
 
-use super::file::{Bytes, inflated_limit, read_limited};
+use super::file::{FileBytes, inflated_limit, read_limited};
 use super::words::short;
 use crate::data::DataError;
 
-/// One member, as the central directory describes it.
+/// A member, as the central directory describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
+pub struct ZipMember {
     /// Path within the archive.
     pub name: String,
     /// 0 for stored, 8 for deflated.
@@ -22,15 +21,15 @@ pub struct Member {
     header: u64,
 }
 
-/// Little-endian number of `N` bytes at `at`, if the file is that long.
-fn number<const N: usize>(bytes: &Bytes, at: u64) -> Option<u64> {
+/// Little-endian number of `N` bytes at `at`; `None` past the end of the file.
+fn number<const N: usize>(bytes: &FileBytes, at: u64) -> Option<u64> {
     let at = usize::try_from(at).ok()?;
     let found = bytes.read(at..at.checked_add(N)?).ok()?;
     Some(found.iter().rev().fold(0, |n, &b| n << 8 | u64::from(b)))
 }
 
 /// All members, in the order of the central directory.
-pub fn members(path: &Path, bytes: &Bytes) -> Result<Vec<Member>, DataError> {
+pub fn members(path: &Path, bytes: &FileBytes) -> Result<Vec<ZipMember>, DataError> {
     let end = find_end(bytes).ok_or_else(|| DataError::file(path, "is not a zip archive or is truncated"))?;
     let mut out = Vec::new();
     let mut at = end.directory;
@@ -44,15 +43,15 @@ pub fn members(path: &Path, bytes: &Bytes) -> Result<Vec<Member>, DataError> {
 }
 
 /// The content of a member.
-pub enum Content {
-    /// It is stored at these bytes of the archive.
+pub enum ZipContent {
+    /// Uncompressed, at these bytes of the archive.
     Stored(Range<usize>),
-    /// It was deflated.
+    /// Decompressed.
     Inflated(Vec<u8>),
 }
 
-/// Finds or inflates a member and checks it.
-pub fn content(path: &Path, bytes: &Bytes, member: &Member) -> Result<Content, DataError> {
+/// Finds or inflates a member and verifies its size and checksum.
+pub fn content(path: &Path, bytes: &FileBytes, member: &ZipMember) -> Result<ZipContent, DataError> {
     let bad =
         |what: &str| DataError::at(path, member.header, format!("member `{}` {what}", short(&member.name)));
     let start = member_start(bytes, member).ok_or_else(|| bad("has a damaged header"))?;
@@ -68,14 +67,14 @@ pub fn content(path: &Path, bytes: &Bytes, member: &Member) -> Result<Content, D
                 crc.update(piece);
                 Ok(())
             })?;
-            (packed.len(), Content::Stored(packed))
+            (packed.len(), ZipContent::Stored(packed))
         }
         8 if member.size > inflated_limit(packed.len()) => return Err(bad("promises an impossible size")),
         8 => {
             let reader = BufReader::with_capacity(1 << 16, bytes.reader(packed));
             let out = read_limited(path, flate2::bufread::DeflateDecoder::new(reader), member.size + 1)?;
             crc.update(&out);
-            (out.len(), Content::Inflated(out))
+            (out.len(), ZipContent::Inflated(out))
         }
         _ => return Err(bad("uses a compression other than deflate; save it with numpy's savez")),
     };
@@ -85,7 +84,7 @@ pub fn content(path: &Path, bytes: &Bytes, member: &Member) -> Result<Content, D
     }
 }
 
-fn member_start(bytes: &Bytes, member: &Member) -> Option<u64> {
+fn member_start(bytes: &FileBytes, member: &ZipMember) -> Option<u64> {
     let at = member.header;
     if number::<4>(bytes, at)? != 0x0403_4b50 {
         return None;
@@ -99,8 +98,8 @@ struct End {
     directory: u64,
 }
 
-/// The end record: it is the last thing in the file but for a comment of up to 65535 bytes.
-fn find_end(bytes: &Bytes) -> Option<End> {
+/// The end record: last in the file except for a comment of up to 65535 bytes.
+fn find_end(bytes: &FileBytes) -> Option<End> {
     let last = bytes.len().checked_sub(22)?;
     let first = last.saturating_sub(65535);
     let tail = bytes.read(first..bytes.len()).ok()?;
@@ -125,14 +124,14 @@ fn find_end(bytes: &Bytes) -> Option<End> {
     Some(End { count: field(32)?, directory: field(48)? })
 }
 
-fn directory_entry(bytes: &Bytes, at: u64) -> Option<(Member, u64)> {
+fn directory_entry(bytes: &FileBytes, at: u64) -> Option<(ZipMember, u64)> {
     if number::<4>(bytes, at)? != 0x0201_4b50 {
         return None;
     }
     let [name, extra, comment] =
         [number::<2>(bytes, at + 28)?, number::<2>(bytes, at + 30)?, number::<2>(bytes, at + 32)?];
     let text = bytes.read((at + 46) as usize..(at + 46 + name) as usize).ok()?;
-    let mut member = Member {
+    let mut member = ZipMember {
         name: String::from_utf8_lossy(&text).into_owned(),
         method: number::<2>(bytes, at + 10)? as u16,
         crc: number::<4>(bytes, at + 16)? as u32,
@@ -141,7 +140,7 @@ fn directory_entry(bytes: &Bytes, at: u64) -> Option<(Member, u64)> {
         header: number::<4>(bytes, at + 42)?,
     };
     let next = at + 46 + name + extra + comment;
-    // Zip64 extra field: the numbers that did not fit, in this order.
+    // Zip64 extra field: the numbers that did not fit in 32 bits, in this order.
     let mut field = at + 46 + name;
     while field + 4 <= at + 46 + name + extra {
         let (id, size) = (number::<2>(bytes, field)?, number::<2>(bytes, field + 2)?);
@@ -211,15 +210,15 @@ pub(crate) mod tests {
         let path = Path::new("z");
         let contents: [(&str, &[u8]); 3] = [("a.npy", b"hello"), ("b.npy", &[7; 300]), ("c", b"")];
         let good = archive(&contents);
-        let bytes = |content: &[u8]| Bytes::owned(path, content.to_vec());
+        let bytes = |content: &[u8]| FileBytes::owned(path, content.to_vec());
         let whole = bytes(&good);
         let found = members(path, &whole).unwrap();
         assert_eq!(found.len(), 3);
         for (member, (name, expected)) in found.iter().zip(contents) {
             assert_eq!(member.name, name);
             let content = match content(path, &whole, member).unwrap() {
-                Content::Stored(range) => whole.read(range).unwrap().into_owned(),
-                Content::Inflated(content) => content,
+                ZipContent::Stored(range) => whole.read(range).unwrap().into_owned(),
+                ZipContent::Inflated(content) => content,
             };
             assert_eq!(content, expected);
         }

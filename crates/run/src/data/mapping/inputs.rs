@@ -1,18 +1,18 @@
-//! Raw inputs as batches, by a stored mapping.
+//! Opens raw inputs as batches with a stored mapping.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::Mapping;
 use crate::data::format::cifar::{self, Cifar};
-use crate::data::format::file::{self, Bytes, is_gzip};
-use crate::data::format::folders::Found;
+use crate::data::format::file::{self, FileBytes, is_gzip};
+use crate::data::format::folders::ImageFiles;
 use crate::data::format::idx;
-use crate::data::format::images::Images;
-use crate::data::format::npy::{Array, Arrays};
-use crate::data::format::pixels::{Part, Pixels};
-use crate::data::format::sequences::{Aim, Sequences};
-use crate::data::format::table::{Known, Table};
+use crate::data::format::images::ImageFolder;
+use crate::data::format::npy::{NpyArray, NpyDataset};
+use crate::data::format::pixels::{Pixels, RecordFile};
+use crate::data::format::sequences::{SequenceTarget, Sequences};
+use crate::data::format::table::{NumericTable, TableSchema};
 use crate::data::format::text::{Text, TextWindows};
 use crate::data::format::texts::{self, Texts};
 use crate::data::format::vocabulary::Vocabulary;
@@ -20,29 +20,29 @@ use crate::data::format::words::counted;
 use crate::data::transform::masked::Masked;
 use crate::data::{DataError, Dataset};
 
-/// Inputs that were opened.
+/// Opened inputs.
 pub struct Inputs {
-    /// Their batches: "x" as in training; "y" only if `labelled`.
+    /// The examples: "x" as in training; "y" only if `labelled`.
     pub set: Arc<dyn Dataset>,
-    /// Whether what is to be predicted is known, so that predictions can be judged.
+    /// Whether targets are known, so that predictions can be evaluated.
     pub labelled: bool,
     names: Names,
 }
 
-/// What examples are called.
+/// Names of examples in messages.
 enum Names {
-    /// By their files.
+    /// The file of each.
     Files(Vec<PathBuf>),
-    /// By a word and a number from 1.
+    /// A word and a number from 1.
     Numbered(&'static str),
-    /// By a word and these numbers.
+    /// A word and these numbers.
     Lines(&'static str, Vec<u64>),
-    /// By file and number from 1: files with how many examples each has.
+    /// File, word and number from 1, given the number of examples in each file.
     Parts(&'static str, Vec<(PathBuf, usize)>),
 }
 
 impl Inputs {
-    /// What to call example `i` when talking to people.
+    /// The name of example `i` for people.
     pub fn name(&self, i: usize) -> String {
         match &self.names {
             Names::Files(files) => files.get(i).map_or(String::new(), |file| file.display().to_string()),
@@ -62,20 +62,20 @@ impl Inputs {
     }
 }
 
-/// Names by file and number, or by number alone if there is one file.
+/// Names by file and number; by number alone if there is one file.
 fn numbered(word: &'static str, parts: Vec<(PathBuf, usize)>) -> Names {
     if parts.len() > 1 { Names::Parts(word, parts) } else { Names::Numbered(word) }
 }
 
 impl Mapping {
-    /// Opens raw inputs of the kind of data that was trained on:
-    /// a table for "csv", whose columns are found by name;
-    /// a table, or a `.txt` with one text a line, for "csv-text";
-    /// image files, or folders of them at any depth, for "images", "digits", "idx" and the two of CIFAR;
-    /// an IDX file of images for "idx", and binary batches for the two of CIFAR;
-    /// a text file for "text", "lines", "sentences" and "sequences";
-    /// an `.npy` of x, or an `.npz` of x and perhaps y, for everything else.
-    /// Labels are read where the files have them.
+    /// Opens raw inputs for a model trained on this kind of data. Labels are read if the files have them.
+    ///
+    /// - "csv": a table, whose columns are found by name
+    /// - "csv-text": a table, or a `.txt` with one text per line
+    /// - "images", "digits", "idx", "cifar10", "cifar100": image files, or folders of them at any depth
+    /// - "idx" also an IDX file of images, "cifar10" and "cifar100" also binary batches
+    /// - "text", "lines", "sentences", "sequences": a text file
+    /// - others: an `.npy` of x, or an `.npz` of x and perhaps y
     pub fn open_inputs(&self, paths: &[PathBuf]) -> Result<Inputs, DataError> {
         if paths.is_empty() {
             return Err(DataError::option("path", "name at least one file of inputs"));
@@ -99,7 +99,7 @@ impl Mapping {
     }
 
     fn table(&self, paths: &[PathBuf]) -> Result<Inputs, DataError> {
-        let known = Known {
+        let known = TableSchema {
             columns: &self.columns,
             label_column: self.label_column.as_deref(),
             classes: &self.class_names,
@@ -107,7 +107,7 @@ impl Mapping {
             mean: &self.mean,
             std: &self.std,
         };
-        let (table, counts) = Table::known(paths, &known)?;
+        let (table, counts) = NumericTable::known(paths, &known)?;
         let labelled = table.labelled();
         let names = numbered("row", paths.iter().cloned().zip(counts).collect());
         Ok(Inputs { set: Arc::new(table), labelled, names })
@@ -140,18 +140,19 @@ impl Mapping {
             (texts, target, Names::Numbered("row"))
         };
         let labelled = target.is_some();
-        let aim = target.map_or(Aim::Unknown, Aim::Target);
+        let aim = target.map_or(SequenceTarget::Unlabelled, SequenceTarget::Column);
         let vocabulary = self.needed_vocabulary()?;
-        let set = Sequences::new(path, Bytes::owned(path, bytes), spans, vocabulary, self.max_length, aim)?;
+        let set =
+            Sequences::new(path, FileBytes::owned(path, bytes), spans, vocabulary, self.max_length, aim)?;
         Ok(Inputs { set: Arc::new(set), labelled, names })
     }
 
     fn images(&self, paths: &[PathBuf]) -> Result<Inputs, DataError> {
         let [channels, rows, columns] = self.needed_image()?;
-        let found = Found::inputs(paths, &self.class_names)?;
+        let found = ImageFiles::inputs(paths, &self.class_names)?;
         let (labelled, names) = (!found.ids.is_empty(), Names::Files(found.files.clone()));
         let normalise = (!self.mean.is_empty()).then(|| (self.mean.clone(), self.std.clone()));
-        let set = Images::new(found, [rows, columns], channels, normalise)?;
+        let set = ImageFolder::new(found, [rows, columns], channels, normalise)?;
         Ok(Inputs { set: Arc::new(set), labelled, names })
     }
 
@@ -167,7 +168,7 @@ impl Mapping {
             let [records, height, width] = [file.shape[0], file.shape[1], file.shape[2]];
             self.check_shape(path, &[1, height, width])?;
             let (bytes, offset, stride) = (Arc::new(file.bytes), file.offset, height * width);
-            parts.push(Part { bytes, offset, stride, records, labels: vec![] });
+            parts.push(RecordFile { bytes, offset, stride, records, labels: vec![] });
         }
         self.pixels(paths, parts)
     }
@@ -177,7 +178,7 @@ impl Mapping {
         self.pixels(paths, cifar::open(which, paths)?.parts)
     }
 
-    fn pixels(&self, paths: &[PathBuf], parts: Vec<Part>) -> Result<Inputs, DataError> {
+    fn pixels(&self, paths: &[PathBuf], parts: Vec<RecordFile>) -> Result<Inputs, DataError> {
         let labelled = parts.iter().all(|part| part.labels.len() == part.records);
         let names =
             numbered("image", paths.iter().cloned().zip(parts.iter().map(|part| part.records)).collect());
@@ -193,7 +194,7 @@ impl Mapping {
         Ok(Inputs { set: Arc::new(set), labelled, names })
     }
 
-    /// Windows as in training; one shorter window if the text is shorter.
+    /// Windows as in training, or one shorter window for a shorter text.
     fn windows(&self, path: &Path) -> Result<Inputs, DataError> {
         let text = Arc::new(Text::new(path, file::text(path)?, self.needed_vocabulary()?)?);
         let length = self.length.min(text.len().saturating_sub(1)).max(1);
@@ -208,7 +209,7 @@ impl Mapping {
         self.next_tokens(Arc::new(set), "text")
     }
 
-    /// Text knows what comes next, or what was hidden.
+    /// Text always has targets: the next tokens, or the hidden ones.
     fn next_tokens(&self, set: Arc<dyn Dataset>, word: &'static str) -> Result<Inputs, DataError> {
         let set = match self.masked > 0.0 {
             true => Arc::new(Masked::new(set, self.masked, 0)?),
@@ -218,17 +219,17 @@ impl Mapping {
     }
 
     fn array(&self, path: &Path) -> Result<Inputs, DataError> {
-        let x = Array::open(path, &self.x_key)?;
+        let x = NpyArray::open(path, &self.x_key)?;
         self.check_shape(path, &x.shape[1..])?;
-        // A .npy is the same array by any name; only an archive can hold y beside it.
-        let y = match Array::is_archive(path)? {
-            true => Array::find(path, &self.y_key)?,
+        // Only an archive can hold y beside x.
+        let y = match NpyArray::is_archive(path)? {
+            true => NpyArray::find(path, &self.y_key)?,
             false => None,
         };
         let labelled = y.is_some();
         let mut set = match y {
-            Some(y) => Arrays::new(x, y, self.classes)?,
-            None => Arrays::unlabelled(x)?,
+            Some(y) => NpyDataset::new(x, y, self.classes)?,
+            None => NpyDataset::unlabelled(x)?,
         };
         set.normalise = self.mean.first().copied().zip(self.std.first().copied());
         Ok(Inputs { set: Arc::new(set), labelled, names: Names::Numbered("example") })

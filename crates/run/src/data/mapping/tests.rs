@@ -13,8 +13,8 @@ fn options(kind: &str, path: &Path) -> DataOptions {
     DataOptions { kind: kind.into(), path: Some(path.into()), validation: 0.0, ..DataOptions::default() }
 }
 
-/// Trains on `options`, stores the mapping as text, and opens `inputs` with it: "x" must be that of training, and "y"
-/// where it is known.
+/// Opens `options`, stores the mapping as text, and opens `inputs` with it: "x" must equal that of training, and so must
+/// "y" if `labelled`.
 fn check(options: &DataOptions, inputs: &[PathBuf], labelled: bool) -> Inputs {
     let train = open(options).unwrap().0;
     let mapping = Mapping::of(options, &train.info());
@@ -54,7 +54,7 @@ fn tables_are_read_by_column_name() {
     let mapping = Mapping::of(&with, &open(&with).unwrap().0.info());
     for (content, part) in [
         ("a,c\n1,2\n", "has no column `b`; it has: a, c"),
-        ("a,b,y\n1,2,bird\n", "line 2: label `bird` is none of the classes that are known: cat, dog"),
+        ("a,b,y\n1,2,bird\n", "line 2: label `bird` is none of the known classes: cat, dog"),
         ("a,b\n1,x\n", "line 2: column `b`: `x` is not a finite number"),
         ("a,b\n", "has no rows"),
     ] {

@@ -151,7 +151,7 @@ fn augmentation_wraps_the_training_part() {
     assert!(open(&DataOptions { augment: true, ..of("blobs") }).is_err());
 }
 
-/// Files of every kind that is read from files: options that open them, and the file that is read for batches.
+/// Writes files of every kind. Returns the options that open them and the file that batches read.
 fn on_disk(dir: &ScratchDir) -> Vec<(DataOptions, std::path::PathBuf)> {
     let with = |kind: &str, path: &Path| DataOptions {
         path: Some(path.into()),

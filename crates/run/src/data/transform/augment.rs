@@ -1,5 +1,5 @@
-//! Random crops and flips of image batches. What happens to an example depends only on the seed,
-//! the epoch and the example, never on the batch it is in.
+//! Random crops and flips of images. The change of an example depends only on the seed, the epoch and the example, not
+//! on its batch.
 
 use std::sync::Arc;
 
@@ -8,26 +8,25 @@ use gulliver_graph::random::{RandomStream, hash_name};
 use crate::data::{Batch, DataError, DataInfo, Dataset};
 use crate::host::{HostData, HostTensor};
 
-/// Which changes are made.
+/// The changes to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Augment {
-    /// Rows and columns of zeros around the image before a random crop of the old size.
+    /// Rows and columns of zeros added around the image before a random crop of its size.
     pub padding: usize,
-    /// Mirrors left and right every other time.
+    /// Whether every other image is mirrored left to right.
     pub flip: bool,
-    /// Source of the choices.
+    /// Source of the random choices.
     pub seed: u64,
 }
 
-/// A set of images `[b, channels, height, width]` that is augmented in training batches only:
-/// `batch` is unchanged.
+/// Images `[b, channels, height, width]`, augmented in training batches only: `batch` is unchanged.
 pub struct Augmented {
     inner: Arc<dyn Dataset>,
     augment: Augment,
 }
 
 impl Augmented {
-    /// Errors unless "x" of `inner` is an image.
+    /// Fails unless "x" of `inner` is an image.
     pub fn new(inner: Arc<dyn Dataset>, augment: Augment) -> Result<Augmented, DataError> {
         if augment.padding > 1 << 20 {
             return Err(DataError::option("padding", format!("{} is absurdly large", augment.padding)));
@@ -107,7 +106,7 @@ impl Dataset for Augmented {
 mod tests {
     use super::*;
     use crate::data::builtin::digits::Digits;
-    use crate::data::builtin::synthetic::Noise;
+    use crate::data::builtin::generated::{Generated, Noise};
 
     fn x(batch: &Batch, row: usize) -> Vec<f32> {
         let all = batch.get("x").unwrap();
@@ -115,9 +114,13 @@ mod tests {
         all.as_f32().unwrap()[row * width..(row + 1) * width].to_vec()
     }
 
+    fn digits(examples: usize, size: [usize; 2]) -> Arc<dyn Dataset> {
+        Arc::new(Generated { seed: 1, first: 0, examples, generator: Digits { size, normalise: true } })
+    }
+
     #[test]
     fn depends_on_seed_epoch_and_example_only() {
-        let digits = Arc::new(Digits { seed: 1, first: 0, examples: 50, size: [16, 16], normalise: true });
+        let digits = digits(50, [16, 16]);
         let make =
             |padding, flip, seed| Augmented::new(digits.clone(), Augment { padding, flip, seed }).unwrap();
         let a = make(2, true, 7);
@@ -143,7 +146,7 @@ mod tests {
 
     #[test]
     fn rectangles_are_mirrored_and_moved_within_their_own_rows() {
-        let digits = Arc::new(Digits { seed: 1, first: 0, examples: 20, size: [8, 12], normalise: true });
+        let digits = digits(20, [8, 12]);
         let set = Augmented::new(digits.clone(), Augment { padding: 2, flip: true, seed: 7 }).unwrap();
         for i in 0..20 {
             let (old, new) =
@@ -171,7 +174,8 @@ mod tests {
 
     #[test]
     fn only_images() {
-        let flat = Noise { seed: 0, first: 0, examples: 3, shape: vec![4], classes: 2 };
+        let noise = Noise { shape: vec![4], classes: 2 };
+        let flat = Generated { seed: 0, first: 0, examples: 3, generator: noise };
         assert!(Augmented::new(Arc::new(flat), Augment { padding: 1, flip: true, seed: 0 }).is_err());
     }
 }

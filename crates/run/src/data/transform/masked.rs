@@ -1,5 +1,5 @@
-//! Masked language modelling over any set of token sequences: some tokens are hidden in x, and y asks
-//! for them back. What is hidden depends on the seed, the epoch and the example only.
+//! Masked language modelling: some tokens are hidden in x, and y holds them. The choice depends only on the seed, the
+//! epoch and the example.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use gulliver_graph::random::{RandomStream, hash_name};
 use crate::data::{Batch, DataError, DataInfo, Dataset, tensor};
 use crate::host::HostData;
 
-/// The examples of another set with a share of their tokens chosen, at least one each. Of those, four
-/// fifths become the mask, a tenth a random token, and a tenth stay. y is the token that was there, and
-/// [`IGNORED`] where nothing was chosen. The mask is the first id after the other set's.
+/// Chooses a share of the tokens of another set, at least one per example. Of these, 80 % become the mask, 10 % a random
+/// token, and 10 % stay. y is the original token where one was chosen and [`IGNORED`] elsewhere. The id of the mask is
+/// the first after those of the other set.
 pub struct Masked {
     whole: Arc<dyn Dataset>,
     seed: u64,
@@ -33,9 +33,9 @@ impl Masked {
         Ok(Masked { whole, seed, share: share as f32, mask: vocabulary as i64 })
     }
 
-    /// Hides tokens of one example in `x` and tells them in `y`, which is all ignored.
+    /// Hides tokens of one example in `x` and writes them to `y`.
     fn hide(&self, example: usize, epoch: u64, x: &mut [i64], y: &mut [i64]) {
-        // Both halves matter: examples are fewer than 2³² and nobody trains so many epochs.
+        // Unique as long as both examples and epochs are below 2³².
         let index = epoch << 32 | example as u64;
         let stream = |purpose| RandomStream::new(self.seed, hash_name(purpose), index);
         let (choice, fate, token) =
@@ -101,7 +101,7 @@ impl Dataset for Masked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::builtin::synthetic::Tokens;
+    use crate::data::builtin::tokens::Tokens;
 
     fn tokens(min_length: usize, classes: Option<usize>) -> Arc<dyn Dataset> {
         Arc::new(Tokens { seed: 1, first: 0, examples: 64, vocabulary: 50, min_length, length: 40, classes })

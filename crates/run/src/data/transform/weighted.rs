@@ -1,4 +1,4 @@
-//! Labelled examples of which some classes count more than others.
+//! Class weights: examples of some classes count more than others.
 
 use std::sync::Arc;
 
@@ -7,24 +7,23 @@ use gulliver_graph::model::weighted::example_weights;
 use crate::data::{Batch, DataError, DataInfo, Dataset, tensor};
 use crate::host::HostData;
 
-/// The examples of another set with "weight" f32 `[b]` beside them, from the class in "y". Weights that the
-/// examples have already stay as they are.
+/// Adds "weight" f32 `[b]` by the class in "y" to the batches of another set, unless they already have weights.
 pub struct WeightedClasses {
     whole: Arc<dyn Dataset>,
     /// By class.
     weights: Arc<[f32]>,
-    /// Whether the weights of a batch have a mean of one.
+    /// Whether the weights of a batch are scaled to a mean of one.
     by_batch: bool,
 }
 
 impl WeightedClasses {
-    /// For training: a batch's mean of the examples' losses times their weights is the weighted mean of their
-    /// losses, in whatever slices it is computed.
+    /// For training: the weights of a batch have mean one, so the mean of weight times loss is the weighted mean of the
+    /// losses, however the batch is sliced.
     pub fn for_training(whole: Arc<dyn Dataset>, weights: Arc<[f32]>) -> WeightedClasses {
         WeightedClasses { whole, weights, by_batch: true }
     }
 
-    /// For evaluation: weights are those of the classes, so that sums over all batches give the weighted mean.
+    /// For evaluation: the class weights themselves, so that sums over all batches give the weighted mean.
     pub fn for_evaluation(whole: Arc<dyn Dataset>, weights: Arc<[f32]>) -> WeightedClasses {
         WeightedClasses { whole, weights, by_batch: false }
     }

@@ -1,7 +1,6 @@
-//! The script in which everything stays, with what may be done to its versions: who uses them when, which
-//! can be computed again, and what is chosen for the time between two uses.
+//! The script in which everything stays, with facts about its versions: which acts use them, which can be recomputed,
+//! and which inputs are overwritten. Choices under a budget are made over the gaps between two uses.
 
-use crate::document::plan::{Choice, Tier};
 use crate::step::script::{Script, VersionId, What};
 use gulliver_graph::graph::{Graph, Origin, Phase, Role};
 
@@ -15,7 +14,7 @@ pub enum Fate {
     Stays,
     /// Nothing reads it any more.
     Ends,
-    /// A weight or state goes residence.
+    /// A weight or state returns to where it resides between steps.
     Leaves,
 }
 
@@ -51,7 +50,7 @@ pub struct Base<'a> {
     pub fates: &'a [Fate],
     /// The act that makes a version; [`NEVER`] for inputs.
     pub producer: &'a [u32],
-    /// Whether it can be computed again: no sum, and no result of an update or a collective.
+    /// Whether it can be recomputed: no sum, and no result of an update or a collective.
     pub again: &'a [bool],
     /// The act that overwrites an input, or [`NEVER`].
     pub overwritten: &'a [u32],
@@ -59,19 +58,6 @@ pub struct Base<'a> {
     pub output: &'a [bool],
     /// Weight or state.
     pub persistent: &'a [bool],
-}
-
-/// What is done with every version after every use, and where inputs are between steps.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Choices {
-    /// By index into [`Base::uses`]: what happens between that use and the next of the same version.
-    pub gaps: Vec<Choice>,
-    /// By version: whether it is let go again when it was brought back for the sake of another.
-    pub fleeting: Vec<bool>,
-    /// Acts before which a version is brought back sooner than it is used, in order.
-    pub early: Vec<(u32, VersionId)>,
-    /// By version: the tier in which a weight or state waits for the next step.
-    pub residences: Vec<Tier>,
 }
 
 impl Facts {
@@ -184,16 +170,6 @@ impl Base<'_> {
     /// The acts that touch a version, in order.
     pub fn uses(&self, v: VersionId) -> &[u32] {
         &self.uses[self.first[v as usize] as usize..self.first[v as usize + 1] as usize]
-    }
-
-    /// Everything stays; inputs are resident in their tiers.
-    pub fn keep(&self, residences: Vec<Tier>) -> Choices {
-        Choices {
-            gaps: vec![Choice::Keep; self.uses.len()],
-            fleeting: vec![false; residences.len()],
-            early: Vec::new(),
-            residences,
-        }
     }
 
     /// Whether a version is used at or before an act, and at or after it.
