@@ -1,5 +1,5 @@
 //! Fuses the graphs of several jobs into one. Nodes that all members have become one
-//! [`Array`](crate::op::array::Array) node, whose values have a first dimension for the members. Nodes that depend on
+//! [`Array`](crate::graph::op::array::Array) node, whose values have a first dimension for the members. Nodes that depend on
 //! shared data alone run once. Each member runs its remaining nodes itself.
 
 mod copies;

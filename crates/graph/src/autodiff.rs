@@ -2,9 +2,9 @@
 //! add its own backward nodes. Contributions to one value are added in the order of its uses, last use
 //! first, which fixes the order of the sum.
 
-use crate::build::Builder;
+use crate::graph::build::Builder;
+use crate::graph::op::Backward;
 use crate::graph::{GraphError, Phase, Role, Value};
-use crate::op::Backward;
 use crate::role::HyperRole;
 
 /// Adds nodes that compute the gradient of a scalar loss by each value of `wrt`; `None` where the loss

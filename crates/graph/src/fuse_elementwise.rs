@@ -1,5 +1,5 @@
 //! The pass that fuses element-wise operators: neighbouring nodes that work element by element on one shape become
-//! one [`Elementwise`](crate::op::elementwise::Elementwise) node, with the reductions of their results. The fused node
+//! one [`Elementwise`](crate::graph::op::elementwise::Elementwise) node, with the reductions of their results. The fused node
 //! runs where its nodes ran, so no value lives longer. Each element goes through the same arithmetic, so no bit
 //! changes.
 
@@ -9,9 +9,9 @@ mod traffic;
 pub use traffic::{MemoryTraffic, explain, traffic};
 
 use crate::dim::Dim;
+use crate::graph::op::Op;
+use crate::graph::op::elementwise::Apply;
 use crate::graph::{Graph, GraphError, Node, Origin, Value};
-use crate::op::Op;
-use crate::op::elementwise::Apply;
 use crate::rewrite::Rewriter;
 use assemble::{Assembled, assemble};
 use std::collections::HashMap;

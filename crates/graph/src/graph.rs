@@ -1,9 +1,12 @@
 //! A graph: typed values, and nodes that make them, in an order in which they can run. Built through
-//! [`crate::build::Builder`], which infers every type from the operators' specs; read-only afterwards.
+//! [`crate::graph::build::Builder`], which infers every type from the operators' specs; read-only afterwards.
+
+pub mod build;
+pub mod op;
 
 use crate::dim::{Bindings, Dim, DimError, product};
 use crate::dtype::DType;
-use crate::op::{Op, OpError};
+use crate::graph::op::{Op, OpError};
 use crate::role::{DataRole, HyperRole, OutputRole, OutputScope};
 use crate::spec::Spec;
 use serde::{Deserialize, Serialize};

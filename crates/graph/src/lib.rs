@@ -3,7 +3,6 @@
 
 pub mod array;
 pub mod autodiff;
-pub mod build;
 pub mod dim;
 pub mod dtype;
 pub mod function;
@@ -19,7 +18,7 @@ pub mod lr;
 pub mod model;
 pub mod nearest;
 pub mod normalize;
-pub mod op;
+pub mod op_check;
 pub mod optim;
 pub mod random;
 pub mod recurrent;

@@ -1,16 +1,16 @@
 //! Normalisations, attention and the parametric relu as methods of [`Builder`]. Weights are operands;
 //! layers that own them are built on top.
 
-use crate::build::Builder;
 use crate::dim::Dim;
+use crate::graph::build::Builder;
+use crate::graph::op::attention::Attention;
+use crate::graph::op::batch_norm::BatchNorm;
+use crate::graph::op::group_norm::GroupNorm;
+use crate::graph::op::layer_norm::LayerNorm;
+use crate::graph::op::log_softmax::LogSoftmax;
+use crate::graph::op::rms_norm::RmsNorm;
+use crate::graph::op::softmax::Softmax;
 use crate::graph::{GraphError, Value};
-use crate::op::attention::Attention;
-use crate::op::batch_norm::BatchNorm;
-use crate::op::group_norm::GroupNorm;
-use crate::op::layer_norm::LayerNorm;
-use crate::op::log_softmax::LogSoftmax;
-use crate::op::rms_norm::RmsNorm;
-use crate::op::softmax::Softmax;
 
 type Built = Result<Value, GraphError>;
 

@@ -1,18 +1,18 @@
 //! Optimizers as a table, and their application to a weight of the graph: state inputs, hyper-parameter
 //! inputs, the update and what is carried to the next step. Also gradient clipping.
 
-use crate::build::Builder;
 use crate::dim::Dim;
+use crate::graph::build::Builder;
+use crate::graph::op::Op;
+use crate::graph::op::update::Update;
+use crate::graph::op::update_adadelta::UpdateAdadelta;
+use crate::graph::op::update_adagrad::UpdateAdagrad;
+use crate::graph::op::update_adam::UpdateAdam;
+use crate::graph::op::update_lion::UpdateLion;
+use crate::graph::op::update_rmsprop::UpdateRmsprop;
+use crate::graph::op::update_sgd::UpdateSgd;
 use crate::graph::{GraphError, Init, Role, Type, Value};
 use crate::hyper::range;
-use crate::op::Op;
-use crate::op::update::Update;
-use crate::op::update_adadelta::UpdateAdadelta;
-use crate::op::update_adagrad::UpdateAdagrad;
-use crate::op::update_adam::UpdateAdam;
-use crate::op::update_lion::UpdateLion;
-use crate::op::update_rmsprop::UpdateRmsprop;
-use crate::op::update_sgd::UpdateSgd;
 use crate::role::HyperRole;
 
 /// The hyper-parameter that is the number of the step ([`HyperRole::Step`]).

@@ -3,8 +3,8 @@
 //! not writing it.
 
 use crate::dim::Dim;
+use crate::graph::op::Op;
 use crate::graph::{Graph, GraphError, GraphOutput, Node, NodeId, Origin, StepPart, Type, Value, ValueInfo};
-use crate::op::Op;
 use crate::verify::{result_types, verify};
 
 /// A graph being written. [`Rewriter::finish`] gives it out, verified.
@@ -153,12 +153,12 @@ fn without_unmade(mut graph: Graph) -> Graph {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::build::Builder;
     use crate::dtype::DType;
     use crate::graph::Phase;
+    use crate::graph::build::Builder;
+    use crate::graph::op::contract::Contract;
+    use crate::graph::op::map::{Function, Map};
     use crate::model::{MODELS, model};
-    use crate::op::contract::Contract;
-    use crate::op::map::{Function, Map};
     use crate::optim::Optimizer;
     use crate::role::OutputRole;
     use crate::training::plain_training_graph;

@@ -10,10 +10,10 @@
 
 use crate::dim::Dim;
 use crate::dtype::DType;
+use crate::graph::op::Op;
 use crate::graph::{
     Graph, GraphError, GraphOutput, Node, NodeId, Origin, Phase, Role, Type, Value, ValueInfo,
 };
-use crate::op::Op;
 use crate::verify::verify;
 use serde::Serialize;
 use serde::de::DeserializeOwned;

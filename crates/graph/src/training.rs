@@ -2,8 +2,8 @@
 //! objectives in turn; and to the graphs for evaluation and prediction. Element-wise operators are fused.
 
 use crate::autodiff::differentiate;
-use crate::build::Builder;
 use crate::fuse_elementwise::fuse_elementwise;
+use crate::graph::build::Builder;
 use crate::graph::{Graph, GraphError, GraphOutput, Phase, Value};
 use crate::model::{Architecture, Built, Objective};
 use crate::optim::{Optimizer, clip_by_norm, clip_by_value};

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Work {
     /// Nodes of one family do the same kind of thing. Words, the most telling first: what
-    /// [`family`](crate::op::OpDef::family) says, then in which order memory is walked.
+    /// [`family`](crate::graph::op::OpDef::family) says, then in which order memory is walked.
     pub family: String,
     /// Floating-point operations.
     pub flops: Dim,
@@ -218,9 +218,9 @@ mod tests {
 
     #[test]
     fn what_is_scattered_costs_what_its_elements_do() {
-        use crate::build::Builder;
         use crate::dtype::DType;
         use crate::graph::Init;
+        use crate::graph::build::Builder;
         use crate::windows::ConvOptions;
         for (stride, pad, rows, extra, elements) in [(1, 1, 8, 0, 8), (2, 1, 4, 1, 8), (1, 2, 9, 0, 7)] {
             let mut g = Builder::new(true);

@@ -3,13 +3,13 @@
 
 use gulliver_graph::array::fuse;
 use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::op::Op;
+use gulliver_graph::graph::op::sample::Sample;
 use gulliver_graph::graph::{Graph, Role};
 use gulliver_graph::interpret::interpret;
 use gulliver_graph::model::head::Head;
 use gulliver_graph::model::mlp::Mlp;
 use gulliver_graph::model::{MODELS, model};
-use gulliver_graph::op::Op;
-use gulliver_graph::op::sample::Sample;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::tensor::Tensor;
 use gulliver_graph::training::{Clip, training_graph};

@@ -2,17 +2,17 @@
 //! and readable, and a small model is looked at line by line.
 
 use gulliver_graph::autodiff::differentiate;
-use gulliver_graph::build::Builder;
 use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::fuse_elementwise::{explain, fuse_elementwise, traffic};
+use gulliver_graph::graph::build::Builder;
+use gulliver_graph::graph::op::Op;
+use gulliver_graph::graph::op::map::Function;
+use gulliver_graph::graph::op::zip::{Binary, Zip};
 use gulliver_graph::graph::{Graph, GraphError, Init, Origin, Value};
 use gulliver_graph::interpret::interpret;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::model::{MODELS, model};
-use gulliver_graph::op::Op;
-use gulliver_graph::op::map::Function;
-use gulliver_graph::op::zip::{Binary, Zip};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::random::{RandomStream, hash_name};
 use gulliver_graph::role::OutputRole;

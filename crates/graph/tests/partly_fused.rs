@@ -3,15 +3,15 @@
 
 use gulliver_graph::array::{Fused, fuse, fuse_partly, own, owners};
 use gulliver_graph::autodiff::differentiate;
-use gulliver_graph::build::Builder;
 use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::build::Builder;
+use gulliver_graph::graph::op::Op;
 use gulliver_graph::graph::{Graph, GraphError, Init, Phase, Role, Value};
 use gulliver_graph::interpret::interpret;
 use gulliver_graph::model::head::Head;
 use gulliver_graph::model::mlp::Mlp;
 use gulliver_graph::model::{MODELS, model};
-use gulliver_graph::op::Op;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::random::{RandomStream, hash_name};
 use gulliver_graph::role::OutputRole;

@@ -2,9 +2,9 @@
 //! the verifier accepts them, and gradients agree with finite differences.
 
 use gulliver_graph::autodiff::differentiate;
-use gulliver_graph::build::Builder;
 use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::build::Builder;
 use gulliver_graph::graph::{Graph, GraphError, Init, Role, Value};
 use gulliver_graph::interpret::interpret;
 use gulliver_graph::random::{RandomStream, hash_name};
@@ -56,7 +56,7 @@ fn grow(genome: &[(u8, u8, u8)]) -> Result<(Graph, Value, Vec<Value>), GraphErro
                 let total = g.sum(x, &[0], true)?;
                 let shape = g.shape(x).to_vec();
                 let wide = g.expand(total, &shape)?;
-                g.map(gulliver_graph::op::map::Function::Tanh, wide)
+                g.map(gulliver_graph::graph::op::map::Function::Tanh, wide)
             }
             _ => g.affine(x, 0.5, 0.1),
         })?;

@@ -1,11 +1,11 @@
 //! A device whose thread dies, or whose link to the others errors, stops the whole run with one error that names the
 //! device and the step, whatever the strategy and wherever in a step it happens; nobody waits for ever.
 
-use gulliver::graph::op::check;
+use gulliver::graph::graph::op::check;
 use gulliver::prelude::*;
 use gulliver::setup::Graphs;
 use gulliver::strategy::{AUTO, STRATEGIES, planned_as};
-use gulliver_graph::op::exchange::Exchange;
+use gulliver_graph::graph::op::exchange::Exchange;
 use gulliver_run::data::Batch;
 use gulliver_run::host::{HostData, HostTensor};
 use gulliver_run::link::Throttle;

@@ -2,8 +2,8 @@
 //! size, eviction on the way, demand paging. Ours never cost more than any that fits. Budgets are shares of
 //! what is needed beyond weights and states, which are always there.
 
-use gulliver_graph::build::Builder;
 use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::build::Builder;
 use gulliver_graph::graph::{Graph, GraphError, GraphOutput, Value};
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::model::{Architecture, Built, classified, images, logits, model};

@@ -5,12 +5,12 @@
 
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::op::Op;
+use gulliver_graph::graph::op::exchange::Exchange;
 use gulliver_graph::graph::{Graph, Node, Origin, Phase, Role};
 use gulliver_graph::interpret::interpret;
 use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
-use gulliver_graph::op::Op;
-use gulliver_graph::op::exchange::Exchange;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::random::{RandomStream, hash_name};
 use gulliver_graph::tensor::Tensor;

@@ -1,9 +1,9 @@
 //! Plans of whole training graphs: every one passes the verifier, tampered ones do not, and storage is
 //! shared over time.
 
-use gulliver_graph::build::Builder;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::build::Builder;
 use gulliver_graph::graph::{Graph, Init, Phase};
 use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;

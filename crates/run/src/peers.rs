@@ -4,7 +4,7 @@
 use crate::link::{Began, Pace, Throttle};
 use crate::team::polled;
 use gulliver_graph::dtype::DType;
-use gulliver_graph::op::exchange::{Exchange, Piece};
+use gulliver_graph::graph::op::exchange::{Exchange, Piece};
 use gulliver_plan::document::topology::Site;
 use std::collections::HashMap;
 use std::fmt;

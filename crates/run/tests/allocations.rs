@@ -1,8 +1,8 @@
 //! What a step allocates in the steady state does not grow with the number of nodes it runs.
 
-use gulliver_graph::build::Builder;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::Graph;
+use gulliver_graph::graph::build::Builder;
 use gulliver_graph::role::OutputRole;
 use gulliver_run::data::Batch;
 use gulliver_run::host::{HostData, HostTensor};

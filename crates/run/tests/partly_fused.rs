@@ -7,10 +7,10 @@ mod small_models;
 
 use gulliver_graph::array::{Fused, MemberPlace, fuse_partly};
 use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::op::map::Function;
 use gulliver_graph::graph::{Graph, Role, Value};
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::model::{MODELS, model};
-use gulliver_graph::op::map::Function;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::role::{HyperRole, OutputRole};
 use gulliver_graph::training::{Clip, training_graph};

@@ -1,8 +1,8 @@
 //! Sessions: slices of a batch, changing input sizes, hard budgets and memory against length.
 
-use gulliver_graph::build::Builder;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::build::Builder;
 use gulliver_graph::graph::{Init, Phase};
 use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;

@@ -3,11 +3,11 @@
 
 use super::MemberPlace;
 use crate::dim::Dim;
+use crate::graph::op::Op;
+use crate::graph::op::concat::Concat;
+use crate::graph::op::reshape::Reshape;
+use crate::graph::op::slice::Slice;
 use crate::graph::{Phase, StepPart, Type, Value};
-use crate::op::Op;
-use crate::op::concat::Concat;
-use crate::op::reshape::Reshape;
-use crate::op::slice::Slice;
 use crate::rewrite::Rewriter;
 use std::collections::HashMap;
 

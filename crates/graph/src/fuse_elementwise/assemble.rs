@@ -2,12 +2,12 @@
 //! at all.
 
 use super::Uses;
+use crate::graph::op::Op;
+use crate::graph::op::elementwise::{Apply, Elementwise, ElementwiseResult, ElementwiseStep};
+use crate::graph::op::map::Function;
+use crate::graph::op::reduce::Reduce;
+use crate::graph::op::zip::{Binary, broadcast_spec};
 use crate::graph::{Graph, Value};
-use crate::op::Op;
-use crate::op::elementwise::{Apply, Elementwise, ElementwiseResult, ElementwiseStep};
-use crate::op::map::Function;
-use crate::op::reduce::Reduce;
-use crate::op::zip::{Binary, broadcast_spec};
 use std::collections::HashMap;
 
 /// Limits that keep the blocks of all values of a fused node within a core's first-level cache.
@@ -66,7 +66,7 @@ pub(super) fn assemble(graph: &Graph, uses: &Uses, members: &[usize]) -> Option<
     // The operands alone must give the loop its shape; the operator checks the rest itself.
     let shapes: Vec<_> = types.iter().map(|t| t.shape.as_slice()).collect();
     let whole = broadcast_spec(&types).ok()?.infer(&shapes).ok()?;
-    let valid = whole[0] == *shape && crate::op::OpDef::spec(&chain, &types).is_ok();
+    let valid = whole[0] == *shape && crate::graph::op::OpDef::spec(&chain, &types).is_ok();
     valid.then_some(Assembled { chain, ins, outs })
 }
 

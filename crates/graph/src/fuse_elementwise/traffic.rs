@@ -2,8 +2,8 @@
 
 use crate::dim::{Bindings, Dim, DimError};
 use crate::graph::Graph;
-use crate::op::Op;
-use crate::op::elementwise::{Apply, Elementwise};
+use crate::graph::op::Op;
+use crate::graph::op::elementwise::{Apply, Elementwise};
 use std::fmt::Write;
 
 /// Calls and memory of one step of a graph; views cost nothing and do not count.
@@ -68,7 +68,7 @@ pub fn program(chain: &Elementwise, operands: &[String]) -> String {
         None => name(kept.value),
         Some(reduce) => {
             let axes: Vec<String> = reduce.axes.iter().map(usize::to_string).collect();
-            format!("{}({} over {})", crate::op::OpDef::name(reduce), name(kept.value), axes.join(" "))
+            format!("{}({} over {})", crate::graph::op::OpDef::name(reduce), name(kept.value), axes.join(" "))
         }
     });
     let steps: Vec<String> = steps.collect();

@@ -4,7 +4,7 @@
 use super::head::{HIDDEN_TOKENS, Head};
 use super::param::{Param, ParamValue, Params, flag, float, int, param, text, wrong};
 use super::{Architecture, Built, Family, ModelInput, Settings, batch, tokens};
-use crate::build::Builder;
+use crate::graph::build::Builder;
 use crate::graph::{GraphError, GraphOutput, Init, Role, Value};
 use crate::role::DataRole;
 

@@ -1,7 +1,7 @@
 //! A classifier given as a function from a builder to logits: the shortest way to a model of one's own.
 
 use super::{Architecture, Built, classified, logits};
-use crate::build::Builder;
+use crate::graph::build::Builder;
 use crate::graph::{GraphError, GraphOutput, Value};
 use std::fmt;
 

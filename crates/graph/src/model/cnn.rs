@@ -3,7 +3,7 @@
 use super::head::{CLASSIFY_OR_REGRESS, Head};
 use super::param::{Param, Params, extents, int, param, text, wrong};
 use super::{Architecture, Built, Family, ModelInput, rectangles};
-use crate::build::Builder;
+use crate::graph::build::Builder;
 use crate::graph::{GraphError, GraphOutput, Value};
 use crate::windows::ConvOptions;
 

@@ -2,10 +2,10 @@
 
 use super::param::{Param, Params, float, int, param, wrong};
 use super::{Architecture, Built, Family, ModelInput, batch, regressed};
-use crate::build::Builder;
 use crate::dtype::DType;
+use crate::graph::build::Builder;
+use crate::graph::op::map::Function;
 use crate::graph::{GraphError, GraphOutput, Value};
-use crate::op::map::Function;
 use crate::role::OutputRole;
 use crate::windows::ConvOptions;
 

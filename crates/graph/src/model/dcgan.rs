@@ -3,10 +3,10 @@
 
 use super::param::{Param, Params, int, param};
 use super::{Architecture, Built, Family, ModelInput, Objective, batch, images};
-use crate::build::Builder;
+use crate::graph::build::Builder;
+use crate::graph::op::map::Function;
 use crate::graph::{GraphError, GraphOutput, Init, Value};
 use crate::layer::BatchNormOptions;
-use crate::op::map::Function;
 use crate::role::OutputRole;
 use crate::windows::ConvOptions;
 

@@ -5,7 +5,7 @@
 use super::head::{Head, NEXT_TOKENS, last_token};
 use super::param::{Param, ParamValue, Params, float, int, param, text, wrong};
 use super::{Architecture, Built, Family, ModelInput, Settings, tokens};
-use crate::build::Builder;
+use crate::graph::build::Builder;
 use crate::graph::{GraphError, GraphOutput, Init, Value};
 
 /// Sizes of a GPT.

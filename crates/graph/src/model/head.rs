@@ -2,8 +2,8 @@
 
 use super::param::Params;
 use super::{Built, classified, logits, regressed};
-use crate::build::Builder;
 use crate::dtype::DType;
+use crate::graph::build::Builder;
 use crate::graph::{GraphError, GraphOutput, Value};
 use crate::role::OutputRole;
 

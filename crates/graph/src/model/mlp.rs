@@ -3,8 +3,8 @@
 use super::head::{CLASSIFY_OR_REGRESS, Head};
 use super::param::{Param, Params, ints, param, text, wrong};
 use super::{Architecture, Built, Family, ModelInput, Settings, batch};
-use crate::build::Builder;
 use crate::dtype::DType;
+use crate::graph::build::Builder;
 use crate::graph::{GraphError, GraphOutput, Value};
 
 /// The widths of input, hidden layers and output.

@@ -18,9 +18,9 @@ pub mod resnet;
 pub mod vgg;
 pub mod weighted;
 
-use crate::build::Builder;
 use crate::dim::{Dim, product};
 use crate::dtype::DType;
+use crate::graph::build::Builder;
 use crate::graph::{GraphError, GraphOutput, Role, Type, Value};
 use crate::nearest::suggestion;
 use crate::role::{DataRole, OutputRole};

@@ -4,8 +4,8 @@
 use super::head::{CLASSIFY_OR_REGRESS, Head};
 use super::param::{Param, Params, flag, float, int, param, text};
 use super::{Architecture, Built, Family, ModelInput, batch};
-use crate::build::Builder;
 use crate::dtype::DType;
+use crate::graph::build::Builder;
 use crate::graph::{GraphError, GraphOutput, Value};
 use crate::role::OutputRole;
 use crate::windows::ConvOptions;

@@ -4,7 +4,7 @@
 use super::head::{Head, NEXT_TOKENS, last_token};
 use super::param::{Param, Params, float, int, param, text};
 use super::{Architecture, Built, Family, ModelInput, tokens};
-use crate::build::Builder;
+use crate::graph::build::Builder;
 use crate::graph::{GraphError, GraphOutput, Init, Value};
 
 /// Sizes of a recurrent model of text.

@@ -3,7 +3,7 @@
 use super::head::{CLASSIFY_OR_REGRESS, Head};
 use super::param::{Param, Params, extents, float, int, ints, param, text, wrong};
 use super::{Architecture, Built, Family, ModelInput, Settings, rectangles};
-use crate::build::Builder;
+use crate::graph::build::Builder;
 use crate::graph::{GraphError, GraphOutput, Init, Value};
 use crate::windows::ConvOptions;
 

@@ -1,7 +1,7 @@
 //! A classifier whose examples do not all count the same.
 
 use super::{Architecture, Built, Objective};
-use crate::build::Builder;
+use crate::graph::build::Builder;
 use crate::graph::{GraphError, GraphOutput};
 
 /// Trains a classifier with the data `weight` `[batch]` beside `x` and `y`: the loss is the mean of each

@@ -3,9 +3,9 @@
 
 use crate::error::LabError;
 use gulliver::report::table::{self, Column};
-use gulliver_graph::build::Builder;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::build::Builder;
 use gulliver_graph::graph::{Graph, GraphError, Node};
 use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;

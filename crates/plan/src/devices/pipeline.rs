@@ -11,10 +11,10 @@ pub use packs::scheduled;
 pub use turns::{Style, turns};
 
 use crate::step::order::Turn;
+use gulliver_graph::graph::op::send_receive::SendReceive;
 use gulliver_graph::graph::{
     Graph, GraphError, GraphOutput, Node, NodeId, Origin, Phase, Role, StepPart, Type, Value, ValueInfo,
 };
-use gulliver_graph::op::send_receive::SendReceive;
 use gulliver_graph::rewrite::Rewriter;
 use gulliver_graph::role::OutputRole;
 use std::collections::HashMap;

@@ -6,9 +6,9 @@ pub mod problem;
 pub mod program;
 
 use gulliver_graph::autodiff::differentiate;
-use gulliver_graph::build::Builder;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::build::Builder;
 use gulliver_graph::graph::{Graph, GraphError, Init, Value};
 use gulliver_graph::role::OutputRole;
 use gulliver_plan::document::residence::Persistent;

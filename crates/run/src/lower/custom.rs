@@ -4,7 +4,7 @@
 
 use super::{Lowered, TensorType};
 use crate::peers::Peers;
-use gulliver_graph::op::custom::{Custom, CustomOp};
+use gulliver_graph::graph::op::custom::{Custom, CustomOp};
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::fmt;

@@ -3,7 +3,7 @@
 
 use super::{KernelError, Kernels, Lowered};
 use crate::peers::{PeerLost, Peers, put};
-use gulliver_graph::op::exchange::Exchange;
+use gulliver_graph::graph::op::exchange::Exchange;
 use std::sync::Arc;
 
 /// What one device does at a collective, and with whom.

@@ -4,7 +4,7 @@ use super::*;
 use crate::link::Throttle;
 use crate::lower::Kernels;
 use gulliver_graph::dtype::DType;
-use gulliver_graph::op::exchange::{Exchange, Piece};
+use gulliver_graph::graph::op::exchange::{Exchange, Piece};
 use gulliver_plan::document::topology::{Device, Topology, Wiring};
 use std::sync::atomic::AtomicU32;
 

@@ -35,8 +35,8 @@ pub use traffic::fetches;
 use crate::document::error::PlanError;
 use crate::time::cost::Rates;
 use gulliver_graph::dim::DimError;
+use gulliver_graph::graph::op::OpError;
 use gulliver_graph::graph::{Graph, GraphError};
-use gulliver_graph::op::OpError;
 use gulliver_graph::spec::{AxisId, ReduceKind};
 
 /// How a value lies over the groups of devices of one level.

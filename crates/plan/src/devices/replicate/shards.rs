@@ -5,10 +5,10 @@
 
 use super::{Adding, Replica, ReplicateError, made, share, widest};
 use gulliver_graph::dim::{Bindings, Dim};
+use gulliver_graph::graph::op::Op;
+use gulliver_graph::graph::op::exchange::{Exchange, Piece};
+use gulliver_graph::graph::op::slice::Slice;
 use gulliver_graph::graph::{Graph, GraphOutput, Node, Phase, Role, Type, Value};
-use gulliver_graph::op::Op;
-use gulliver_graph::op::exchange::{Exchange, Piece};
-use gulliver_graph::op::slice::Slice;
 use gulliver_graph::rewrite::Rewriter;
 use gulliver_graph::role::{OutputRole, OutputScope};
 use gulliver_graph::spec::{Index, Region, Spec};

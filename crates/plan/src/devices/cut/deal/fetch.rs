@@ -8,9 +8,9 @@ use crate::devices::cut::region::{area, contains, intersect};
 use crate::devices::cut::traffic::slice_along;
 use crate::devices::cut::{CutError, Spread};
 use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::op::exchange::{Exchange, Piece};
+use gulliver_graph::graph::op::slice::Slice;
 use gulliver_graph::graph::{Phase, StepPart, Value, ValueInfo};
-use gulliver_graph::op::exchange::{Exchange, Piece};
-use gulliver_graph::op::slice::Slice;
 use gulliver_graph::spec::Region;
 
 /// What devices hold of one value: complete, or partial results at some levels.
