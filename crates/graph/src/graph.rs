@@ -165,8 +165,8 @@ pub enum Phase {
     Update,
 }
 
-/// The part of a step: a phase of an objective.
-pub type StepPart = (Phase, u32);
+/// A phase of an objective.
+pub type ObjectivePhase = (Phase, u32);
 
 /// One application of an operator.
 #[derive(Clone, Debug, PartialEq)]
@@ -184,8 +184,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// The part of the step it belongs to.
-    pub fn part(&self) -> StepPart {
+    /// The phase and objective it belongs to.
+    pub fn objective_phase(&self) -> ObjectivePhase {
         (self.phase, self.objective)
     }
 }
@@ -308,10 +308,10 @@ impl Graph {
         }
     }
 
-    /// The part of the step in which a value is made; that of an input is the first.
-    pub fn made_in(&self, v: Value) -> StepPart {
+    /// The phase and objective in which a value is made; for an input the first.
+    pub fn made_in(&self, v: Value) -> ObjectivePhase {
         match self.value(v).origin {
-            Origin::Node { node, .. } => self.nodes[node.index()].part(),
+            Origin::Node { node, .. } => self.nodes[node.index()].objective_phase(),
             Origin::Input(_) => (Phase::Forward, 0),
         }
     }

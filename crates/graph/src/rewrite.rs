@@ -4,7 +4,9 @@
 
 use crate::dim::Dim;
 use crate::graph::op::Op;
-use crate::graph::{Graph, GraphError, GraphOutput, Node, NodeId, Origin, StepPart, Type, Value, ValueInfo};
+use crate::graph::{
+    Graph, GraphError, GraphOutput, Node, NodeId, ObjectivePhase, Origin, Type, Value, ValueInfo,
+};
 use crate::verify::{result_types, verify};
 
 /// A graph being written. [`Rewriter::finish`] gives it out, verified.
@@ -67,7 +69,7 @@ impl Rewriter {
         op: impl Into<Op>,
         ins: Vec<Value>,
         name: impl Into<String>,
-        (phase, objective): StepPart,
+        (phase, objective): ObjectivePhase,
     ) -> Value {
         let (node, out) = (NodeId(self.graph.nodes.len() as u32), Value(self.graph.values.len() as u32));
         let node_of = Node { op: op.into(), ins, outs: vec![out], phase, objective };
@@ -163,7 +165,7 @@ mod tests {
     use crate::role::OutputRole;
     use crate::training::plain_training_graph;
 
-    const FORWARD: StepPart = (Phase::Forward, 0);
+    const FORWARD: ObjectivePhase = (Phase::Forward, 0);
 
     fn copied(graph: &Graph) -> Rewriter {
         let mut to = Rewriter::of(graph);

@@ -7,7 +7,7 @@ use crate::graph::op::Op;
 use crate::graph::op::concat::Concat;
 use crate::graph::op::reshape::Reshape;
 use crate::graph::op::slice::Slice;
-use crate::graph::{Phase, StepPart, Type, Value};
+use crate::graph::{ObjectivePhase, Phase, Type, Value};
 use crate::rewrite::Rewriter;
 use std::collections::HashMap;
 
@@ -30,13 +30,13 @@ impl Copies {
     }
 
     /// One operand for a node of all these members, and whether all of them read the same value.
-    pub fn operand(&mut self, places: &[MemberPlace], at: StepPart) -> (Value, bool) {
+    pub fn operand(&mut self, places: &[MemberPlace], at: ObjectivePhase) -> (Value, bool) {
         let same = places[0].row.is_none() && places.iter().all(|place| *place == places[0]);
         if same { (places[0].value, true) } else { (self.together(places, at), false) }
     }
 
     /// The value of one member alone.
-    pub fn apart(&mut self, place: MemberPlace, at: StepPart) -> Value {
+    pub fn apart(&mut self, place: MemberPlace, at: ObjectivePhase) -> Value {
         let Some(row) = place.row else { return place.value };
         let one = self.of_one(place);
         let value = self.rows(place.value, row, 1, at);
@@ -44,7 +44,7 @@ impl Copies {
     }
 
     /// These values stacked along a first dimension.
-    pub fn together(&mut self, places: &[MemberPlace], at: StepPart) -> Value {
+    pub fn together(&mut self, places: &[MemberPlace], at: ObjectivePhase) -> Value {
         let one = self.of_one(places[0]);
         if let (Some(row), true) = (places[0].row, run(places) == places.len()) {
             return self.rows(places[0].value, row, places.len(), at);
@@ -79,7 +79,7 @@ impl Copies {
     }
 
     /// The rows of some members of a stacked value.
-    fn rows(&mut self, value: Value, start: usize, len: usize, at: StepPart) -> Value {
+    fn rows(&mut self, value: Value, start: usize, len: usize, at: ObjectivePhase) -> Value {
         if start == 0 && self.members(value) == len {
             return value;
         }
@@ -88,14 +88,14 @@ impl Copies {
         self.add(Slice { axis: 0, start, len: Dim::from(len), step: 1 }.into(), vec![value], shape, at)
     }
 
-    fn reshape(&mut self, value: Value, shape: Vec<Dim>, at: StepPart) -> Value {
+    fn reshape(&mut self, value: Value, shape: Vec<Dim>, at: ObjectivePhase) -> Value {
         if self.to.graph().ty(value).shape == shape {
             return value;
         }
         self.add(Reshape { shape: shape.clone() }.into(), vec![value], shape, at)
     }
 
-    fn add(&mut self, op: Op, ins: Vec<Value>, shape: Vec<Dim>, at: StepPart) -> Value {
+    fn add(&mut self, op: Op, ins: Vec<Value>, shape: Vec<Dim>, at: ObjectivePhase) -> Value {
         let start = if let Op::Slice(slice) = &op { slice.start } else { 0 };
         let key = (op.def().name(), ins.clone(), shape, start, at.0 == Phase::Update);
         if let Some(value) = self.made.get(&key) {

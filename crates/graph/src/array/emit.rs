@@ -7,7 +7,7 @@ use super::residences::MemberSet;
 use super::{Fused, MemberPlace, Report, about, own};
 use crate::dim::Dim;
 use crate::graph::op::array::Array;
-use crate::graph::{GraphError, GraphOutput, Node, Origin, Phase, Role, StepPart, Value, ValueInfo};
+use crate::graph::{GraphError, GraphOutput, Node, ObjectivePhase, Origin, Phase, Role, Value, ValueInfo};
 use crate::rewrite::Rewriter;
 use crate::role::DataRole;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -182,7 +182,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// Writes an output or carry, now that all its values are made.
-    fn give(&mut self, want: usize, at: StepPart) {
+    fn give(&mut self, want: usize, at: ObjectivePhase) {
         let Wanted { of, what, .. } = &self.wanted[want];
         let places: Vec<MemberPlace> =
             of.iter().map(|(member, value)| self.places[*member][value.index()]).collect();
@@ -208,7 +208,7 @@ impl<'a> Emitter<'a> {
     fn emit(&mut self, group: usize) {
         let matched = self.matched;
         let (of, first) = (&matched.groups[group], matched.first(group));
-        let at = first.part();
+        let at = first.objective_phase();
         let alone = of.len() == 1 && matched.graphs.len() > 1;
         let (mut ins, mut shared) = (Vec::new(), Vec::new());
         for i in 0..first.ins.len() {

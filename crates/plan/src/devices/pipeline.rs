@@ -13,7 +13,7 @@ pub use turns::{Style, turns};
 use crate::step::order::Turn;
 use gulliver_graph::graph::op::send_receive::SendReceive;
 use gulliver_graph::graph::{
-    Graph, GraphError, GraphOutput, Node, NodeId, Origin, Phase, Role, StepPart, Type, Value, ValueInfo,
+    Graph, GraphError, GraphOutput, Node, NodeId, ObjectivePhase, Origin, Phase, Role, Type, Value, ValueInfo,
 };
 use gulliver_graph::rewrite::Rewriter;
 use gulliver_graph::role::OutputRole;
@@ -195,7 +195,7 @@ impl<'a> Layer<'a> {
         let (graph, device) = (self.graph, self.placement.device(id));
         let (node, pack) = (&graph.nodes[id.index()], self.placement.pack_of[id.index()]);
         let read = Some((pack, node.phase));
-        let when = node.part();
+        let when = node.objective_phase();
         let ins = node.ins.iter().map(|&v| self.at(device, v, when, read)).collect();
         let new = |layer: &mut Layer, &v: &Value| {
             let local = layer.value(device, graph.value(v).clone());
@@ -219,7 +219,7 @@ impl<'a> Layer<'a> {
         &mut self,
         device: u32,
         v: Value,
-        (phase, objective): StepPart,
+        (phase, objective): ObjectivePhase,
         read: Option<(u32, Phase)>,
     ) -> Value {
         // An update reads the sum over the partials, which is another value.
@@ -246,7 +246,7 @@ impl<'a> Layer<'a> {
     }
 
     /// The value that the receiving device has after both have met.
-    fn pass(&mut self, v: Value, [from, to]: [u32; 2], when: StepPart, collective: Handover) -> Value {
+    fn pass(&mut self, v: Value, [from, to]: [u32; 2], when: ObjectivePhase, collective: Handover) -> Value {
         let info = self.graph.value(v);
         let mut received = Value(0);
         for rank in [from, to] {

@@ -17,7 +17,7 @@ use gulliver_graph::graph::op::reshape::Reshape;
 use gulliver_graph::graph::op::send_receive::SendReceive;
 use gulliver_graph::graph::op::slice::Slice;
 use gulliver_graph::graph::op::sum_onto::SumOnto;
-use gulliver_graph::graph::{Graph, GraphError, GraphOutput, Node, Origin, Phase, StepPart, Value};
+use gulliver_graph::graph::{Graph, GraphError, GraphOutput, Node, ObjectivePhase, Origin, Phase, Value};
 use gulliver_graph::rewrite::Rewriter;
 use gulliver_graph::role::OutputScope;
 use gulliver_graph::spec::Region;
@@ -325,7 +325,7 @@ impl<'a> Replica<'a> {
         dtype: DType,
         shape: Vec<usize>,
         pieces: Vec<Piece>,
-        when: StepPart,
+        when: ObjectivePhase,
     ) -> Value {
         let name = format!("{}.all", self.name(v));
         let ranks = (0..self.ranks).collect();
@@ -358,7 +358,14 @@ impl<'a> Replica<'a> {
     }
 
     /// All of a value of which every device has a share along a dimension.
-    fn put_together(&mut self, own: Value, dtype: DType, shape: &[usize], d: usize, when: StepPart) -> Value {
+    fn put_together(
+        &mut self,
+        own: Value,
+        dtype: DType,
+        shape: &[usize],
+        d: usize,
+        when: ObjectivePhase,
+    ) -> Value {
         let pieces = (0..self.ranks).map(|from| gathered(from, shape, d, self.ranks)).collect();
         self.meet(own, dtype, shape.to_vec(), pieces, when)
     }

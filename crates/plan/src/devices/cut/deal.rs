@@ -238,7 +238,7 @@ impl<'a> Dealer<'a> {
         }
         let mut ins: Vec<Vec<Value>> = vec![Vec::new(); self.devices.len()];
         for (v, need) in node.ins.iter().zip(needs) {
-            let local = self.fetch(*v, need, node.part())?;
+            let local = self.fetch(*v, need, node.objective_phase())?;
             ins.iter_mut().zip(local).for_each(|(ins, v)| ins.push(v));
         }
         for (d, ins) in ins.into_iter().enumerate() {

@@ -10,7 +10,7 @@ use crate::devices::cut::{CutError, Spread};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::op::exchange::{Exchange, Piece};
 use gulliver_graph::graph::op::slice::Slice;
-use gulliver_graph::graph::{Phase, StepPart, Value, ValueInfo};
+use gulliver_graph::graph::{ObjectivePhase, Phase, Value, ValueInfo};
 use gulliver_graph::spec::Region;
 
 /// What devices hold of one value: complete, or partial results at some levels.
@@ -25,7 +25,12 @@ pub(super) struct Holding {
 
 impl Dealer<'_> {
     /// What every device needs of a value, made local.
-    pub(super) fn fetch(&mut self, v: Value, need: &Need, at: StepPart) -> Result<Vec<Value>, CutError> {
+    pub(super) fn fetch(
+        &mut self,
+        v: Value,
+        need: &Need,
+        at: ObjectivePhase,
+    ) -> Result<Vec<Value>, CutError> {
         // An update reads the sum over the partials, so that what is fetched for it is another value.
         let late = at.0 == Phase::Update;
         if let Some(done) = self.fetched.get(&(v, need.clone(), late)) {
@@ -66,7 +71,7 @@ impl Dealer<'_> {
 
     /// What devices hold of a value; complete, but for levels at which partial results are wanted as they
     /// are, if everyone needs at least what it holds.
-    fn complete(&mut self, v: Value, unreduced: u64, at: StepPart) -> Result<Holding, CutError> {
+    fn complete(&mut self, v: Value, unreduced: u64, at: ObjectivePhase) -> Result<Holding, CutError> {
         let late = at.0 == Phase::Update;
         if let Some(done) = self.reduced.get(&(v, unreduced, late)) {
             return Ok(done.clone());
@@ -104,7 +109,7 @@ impl Dealer<'_> {
     }
 
     /// Devices that hold partial results of one box each add up a slice of it, then gather the others'.
-    fn all_reduce(&mut self, v: Value, holding: &Holding, reduced: u64, at: StepPart) -> Holding {
+    fn all_reduce(&mut self, v: Value, holding: &Holding, reduced: u64, at: ObjectivePhase) -> Holding {
         let devices = self.devices.len();
         let peers = |d: usize| -> Vec<usize> {
             (0..devices).filter(|&from| self.grid.differ(d, from) & !reduced == 0).collect()
@@ -123,7 +128,7 @@ impl Dealer<'_> {
     }
 
     /// Fetches boxes from whoever holds them, the nearest of equals; partial results are added in order.
-    fn gather(&mut self, v: Value, holding: &Holding, need: &Need, at: StepPart) -> Vec<Value> {
+    fn gather(&mut self, v: Value, holding: &Holding, need: &Need, at: ObjectivePhase) -> Vec<Value> {
         let adding = holding.partial & !need.unreduced;
         let moving = holding.along | adding;
         let sources = |d: usize| -> Vec<(usize, bool)> {
@@ -159,7 +164,7 @@ impl Dealer<'_> {
         holds: &[Region],
         wanted: &[Region],
         sources: &[Vec<(usize, bool)>],
-        at: StepPart,
+        at: ObjectivePhase,
     ) -> Vec<Value> {
         let info = self.bound.graph.value(v);
         let dtype = info.ty.dtype;
@@ -208,7 +213,7 @@ impl Dealer<'_> {
     }
 
     /// A box of a value that a device has.
-    fn cropped(&mut self, d: usize, v: Value, from: &Region, to: &Region, at: StepPart) -> Value {
+    fn cropped(&mut self, d: usize, v: Value, from: &Region, to: &Region, at: ObjectivePhase) -> Value {
         let (mut v, mut now) = (v, from.clone());
         // Nothing of it need not lie within what there is.
         if area(to) == 0 && area(from) > 0 {
