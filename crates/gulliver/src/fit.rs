@@ -1,5 +1,5 @@
-//! What the data says of a model: the settings that a job leaves open, and a plain answer where model and data do
-//! not go together.
+//! Fits a model to its data: derives settings that the job leaves open, and refuses models and settings that do not match
+//! the data.
 
 mod weights;
 
@@ -12,21 +12,21 @@ use gulliver_graph::model::param::{Param, ParamValue};
 use gulliver_graph::model::{MODELS, ModelInput, ModelRow};
 use gulliver_run::data::{DataError, DataInfo, Dataset};
 
-/// What a data set has.
+/// Properties of a data set that decide which models fit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DataFacts {
-    /// What it says of itself.
+    /// Its description.
     pub info: DataInfo,
     /// Whether `x` is ids of tokens rather than numbers.
     tokens: bool,
     /// Whether `x` is whole numbers that are no tokens.
     wholes: bool,
     target: Target,
-    /// Tokens of the longest sequence; 0 for what is not sequences of tokens.
+    /// Tokens of the longest sequence; 0 for other data.
     pub longest: usize,
 }
 
-/// What is to be predicted of an example.
+/// What there is to predict for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
     Class,
@@ -38,7 +38,7 @@ enum Target {
 }
 
 impl Target {
-    /// What a model's `head` is called that predicts it; tokens have a name of their own in every family.
+    /// The `head` of a model that predicts it; every family has its own name for tokens.
     fn head(self, row: &ModelRow) -> Option<&'static str> {
         match self {
             Target::Class => Some("classify"),
@@ -62,7 +62,7 @@ impl Target {
 }
 
 impl DataFacts {
-    /// Looks at the first example, and at how long all of them are.
+    /// Looks at the first example and at the lengths of all.
     pub fn of(train: &dyn Dataset, validation: Option<&dyn Dataset>) -> Result<DataFacts, DataError> {
         let info = train.info();
         let longest = [Some(train), validation].into_iter().flatten().map(longest).max().unwrap_or(0);
@@ -84,7 +84,7 @@ impl DataFacts {
         Ok(DataFacts { info, tokens, wholes, target, longest })
     }
 
-    /// Whether there is a token to predict at every place of a text.
+    /// Whether there is a token to predict at every position of a text.
     pub fn predicts_tokens(&self) -> bool {
         self.target == Target::Tokens
     }
@@ -121,7 +121,7 @@ impl DataFacts {
         }
     }
 
-    /// What `x` of an example is, in words.
+    /// A description of `x`.
     fn examples(&self) -> String {
         let shape: Vec<String> = self.info.shape.iter().map(usize::to_string).collect();
         match self.info.shape[..] {
@@ -154,7 +154,7 @@ fn predicts_tokens(head: &str) -> bool {
     matches!(head, "lm" | "mlm")
 }
 
-/// Tokens of the longest sequence; 0 for what is not sequences of tokens.
+/// Tokens of the longest sequence; 0 for other data.
 fn longest(set: &dyn Dataset) -> usize {
     let info = set.info();
     match (info.vocabulary, info.shape.first()) {
@@ -172,7 +172,7 @@ fn int(n: usize) -> ParamValue {
     ParamValue::Int(n as i64)
 }
 
-/// Settings the job leaves open and the data answers: what is predicted, vocabulary, classes, image size…
+/// Settings that the job leaves open and the data decides: head, vocabulary, classes, image size…
 pub fn fit(name: &str, given: &[(String, ParamValue)], facts: &DataFacts) -> Vec<(String, ParamValue)> {
     let Some(row) = row_of(name) else { return Vec::new() };
     let mut fitted = Vec::new();
@@ -187,7 +187,7 @@ pub fn fit(name: &str, given: &[(String, ParamValue)], facts: &DataFacts) -> Vec
     fitted
 }
 
-/// What the data answers to a parameter.
+/// The value of a parameter that follows from the data.
 fn answer(row: &ModelRow, param: &Param, facts: &DataFacts) -> Option<ParamValue> {
     let volumes = row.family.takes == ModelInput::Volumes;
     match (param.name, &param.default) {
@@ -223,8 +223,8 @@ fn answer(row: &ModelRow, param: &Param, facts: &DataFacts) -> Option<ParamValue
     }
 }
 
-/// Refuses a model that the data cannot train, and settings that are too small for it, by the field to change.
-/// `settings` are those given and those that were fitted.
+/// Refuses a model that does not match the data, and settings that are too small for it; the error names the field to
+/// change. `settings` are the given and the fitted ones.
 pub fn check_fit(
     job: &Job,
     given: &[(String, ParamValue)],
@@ -262,7 +262,7 @@ pub fn check_fit(
     check_extents(job, given, facts)
 }
 
-/// Whether the model reads such examples at all.
+/// Refuses a model that cannot read such examples.
 fn check_input(job: &Job, row: &ModelRow, facts: &DataFacts) -> Result<(), JobError> {
     let (takes, fits) = match row.family.takes {
         ModelInput::Vectors => ("numbers", !facts.tokens),
@@ -300,7 +300,7 @@ fn check_input(job: &Job, row: &ModelRow, facts: &DataFacts) -> Result<(), JobEr
     Ok(())
 }
 
-/// Whether the model predicts what the data has.
+/// Refuses a model that predicts something else than the data has.
 fn check_target(
     job: &Job,
     row: &ModelRow,
@@ -322,7 +322,7 @@ fn check_target(
     };
     let head = settings.iter().find(|(name, _)| name == "head").map(|(_, value)| value.to_string());
     let head = head.as_deref().unwrap_or(default);
-    // What is no head at all is the model's to refuse.
+    // The model itself refuses unknown heads.
     if head != wanted && heads.contains(&head) {
         let problem = format!(
             "\"{head}\" predicts {}, but {has}; set model.head = \"{wanted}\", or leave it out",
@@ -330,7 +330,7 @@ fn check_target(
         );
         return Err(job.error("model.head", problem));
     }
-    // Tokens of arrays may have been hidden when the arrays were made.
+    // Tokens of arrays may be hidden already.
     if head == "mlm" && job.data.options.masked == 0.0 && facts.info.vocabulary.is_some() {
         let problem = format!(
             "`{model}` predicts hidden tokens, and none are hidden; set data.masked = 0.15, or use \"gpt\" or \
@@ -350,7 +350,7 @@ fn predicted(head: &str) -> &'static str {
     }
 }
 
-/// Whether extents that the job gives are those of the data.
+/// Refuses extents that differ from those of the data.
 fn check_extents(job: &Job, given: &[(String, ParamValue)], facts: &DataFacts) -> Result<(), Error> {
     let volumes = row_of(&job.model.name).is_some_and(|row| row.family.takes == ModelInput::Volumes);
     let [channels, height, width] = match (facts.image(), facts.cube()) {

@@ -1,5 +1,5 @@
-//! What was predicted of runs and what was measured: a line for each in a file beside the profile. Lines are added at
-//! its end, and the oldest go when there are too many.
+//! Predicted and measured steps of runs: a file beside the profile with one line for each run. New lines are appended;
+//! the oldest are removed when there are too many.
 
 use crate::error::Error;
 use crate::machine;
@@ -10,10 +10,10 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Runs that are remembered; the file is cut to as many when it has half as many again.
+/// Runs that are kept; the file is cut to this number when it has half as many again.
 const RUNS: usize = 1000;
 
-/// Steps of one run, with inputs of the size that was met most often.
+/// The steps of one run with the most frequent size of input.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ran {
     /// Seconds since 1970.
@@ -30,7 +30,7 @@ pub struct Ran {
     pub batch: u64,
     /// Steps that were measured.
     pub steps: u64,
-    /// Which profile predicted, if any did: see [`name_of`].
+    /// The [name](name_of) of the profile that predicted, if there was one.
     pub profile: Option<String>,
     /// Seconds of a step, predicted and measured.
     pub seconds: [f64; 2],
@@ -40,14 +40,14 @@ pub struct Ran {
     pub bytes: [u64; 2],
 }
 
-/// Where it is: `gulliver/runs.jsonl` in the user's directory of settings.
+/// The usual path: `gulliver/runs.jsonl` in the user's directory of settings.
 pub fn default_path() -> Option<PathBuf> {
     Some(machine::default_path()?.with_file_name("runs.jsonl"))
 }
 
-/// A name for a profile that no other has: a run is only evidence for the profile that predicted it.
+/// A unique name of a profile: a run is evidence only for the profile that predicted it.
 pub fn name_of(profile: &Profile) -> String {
-    // FNV-1a: the same everywhere and for ever.
+    // FNV-1a: the same on every machine and in every version.
     let add = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     format!("{:016x}", machine::render(profile).as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, add))
 }
@@ -58,7 +58,7 @@ pub fn add(path: &Path, ran: &Ran) -> io::Result<()> {
         fs::create_dir_all(dir)?;
     }
     let line = serde_json::to_string(ran)? + "\n";
-    // One write at the end: runs that finish together do not mix their lines.
+    // One append: lines of runs that finish together do not mix.
     OpenOptions::new().append(true).create(true).open(path)?.write_all(line.as_bytes())?;
     let text = fs::read_to_string(path)?;
     let lines: Vec<&str> = text.lines().collect();
@@ -69,7 +69,7 @@ pub fn add(path: &Path, ran: &Ran) -> io::Result<()> {
     Ok(())
 }
 
-/// All runs that are remembered, the oldest first; none without a file. Lines that make no sense are left out.
+/// All runs in the file, oldest first; none without a file. Lines that cannot be read are left out.
 pub fn read(path: &Path) -> Result<Vec<Ran>, Error> {
     let text = match fs::read_to_string(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -1,5 +1,4 @@
-//! The file that says how fast a machine is: where it is, how it is written and read, and whether it is of this
-//! machine.
+//! The profile of a machine as a file: its path, its text, and whether it is of this machine.
 
 use crate::error::Error;
 use crate::files::read_text;
@@ -12,38 +11,38 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Much larger than any profile.
+/// Upper limit of the size of a file.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// Numbers of a point, for the file's own explanation.
+/// The numbers of a point, for a comment in the file.
 const POINT: &str =
     "flops, bytes, first operand, second operand, first result, taps, row, columns, seconds, spread";
 
-/// What is known of the machine.
+/// The profile of this machine, if there is one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KnownMachine {
-    /// How fast it is, if that was measured.
+    /// The measured speeds.
     pub profile: Option<Profile>,
-    /// Where that comes from, or what is missing, in one line.
+    /// One line: the file they come from, or why there is none.
     pub about: String,
 }
 
-/// Which processor this machine has, in its own words.
+/// The name of the processor, as the system gives it.
 pub fn processor() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     name.map_or_else(|| std::env::consts::ARCH.to_string(), |(_, name)| name.trim().to_string())
 }
 
-/// Where a profile is unless told otherwise: `gulliver/profile.toml` in the user's directory of settings.
+/// The usual path: `gulliver/profile.toml` in the user's directory of settings.
 pub fn default_path() -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let settings = set("XDG_CONFIG_HOME").or_else(|| Some(set("HOME")?.join(".config")))?;
     Some(settings.join("gulliver").join("profile.toml"))
 }
 
-/// The profile in a file that was named, which must be good; or else in the usual place, if one is there that is
-/// good and of this machine.
+/// The profile in a named file, which must be valid; without a name, that at the usual path if it is valid and of this
+/// machine.
 pub fn known(named: Option<&Path>) -> Result<KnownMachine, Error> {
     if let Some(path) = named {
         let about = format!("times by {}", path.display());
@@ -69,8 +68,8 @@ pub fn read(path: &Path) -> Result<Profile, Error> {
     })
 }
 
-/// Makes the directory of a profile if it is missing, and finds out whether the file can be written: before a
-/// minute is spent on measuring.
+/// Makes the directory of a profile if it is missing, and checks that the file can be written, before a minute is spent
+/// on measuring.
 pub fn make_ready(path: &Path) -> Result<(), Error> {
     let file = |source: io::Error| Error::File { path: path.to_path_buf(), source };
     if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
@@ -127,7 +126,7 @@ fn parse(text: &str) -> Result<Profile, String> {
     Ok(profile)
 }
 
-/// A profile as its file has it.
+/// The text of the file of a profile.
 pub fn render(profile: &Profile) -> String {
     let Profile { cores, processor, links, scaling, curves } = profile;
     let mut text =

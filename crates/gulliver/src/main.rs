@@ -5,7 +5,7 @@ use gulliver::command;
 use gulliver::error::{Error, brief};
 use std::process::ExitCode;
 
-/// Trains giant neural networks on small machines.
+/// Train neural networks that are too large for this machine.
 #[derive(Parser)]
 #[command(version, arg_required_else_help = true)]
 struct Arguments {
@@ -15,25 +15,25 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Trains the model of a job file.
+    /// Train the model of a job file.
     Train(command::train::TrainArguments),
-    /// Predicts classes or numbers of new files with a trained model.
+    /// Predict classes or numbers for new files with a trained model.
     Predict(command::predict::PredictArguments),
-    /// Evaluates a trained model on files whose answers are known.
+    /// Measure a trained model on files whose answers are known.
     Evaluate(command::evaluate::EvaluateArguments),
-    /// Continues a text with a trained language model.
+    /// Continue a text with a trained language model.
     Generate(command::generate::GenerateArguments),
-    /// Says how a job would run: memory, time and what moves, before anything runs.
+    /// Show how a job would run: memory, time and transfers.
     Plan(command::plan::PlanArguments),
-    /// Measures how fast this machine is, for predictions.
-    Profile(command::profile::ProfileArguments),
-    /// Says how long a model would train on machines nobody here owns, by every strategy.
-    Oracle(command::oracle::OracleArguments),
-    /// Trains many variants of a job and finds the best.
+    /// Train many variants of a job and find the best.
     Sweep(command::sweep::SweepArguments),
-    /// Lists models, or the parameters of one.
+    /// Predict training times on other machines.
+    Oracle(command::oracle::OracleArguments),
+    /// Measure the speed of this machine, for predictions.
+    Profile(command::profile::ProfileArguments),
+    /// List the models, or the settings of one.
     Models(command::models::ModelsArguments),
-    /// Lists operators.
+    /// List the operators.
     Ops(command::ops::OpsArguments),
 }
 

@@ -1,5 +1,4 @@
-//! The directory of a run: which one it is, that nobody else is using it, and that nothing in it is replaced which a
-//! run did not write.
+//! The directory of a run: its path, its lock, and the rule that files which no run has written are never replaced.
 
 use crate::error::Error;
 use gulliver_run::checkpoint::{self, Stored};
@@ -12,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 /// The complete job.
 pub const JOB: &str = "job.toml";
-/// What the run is about, as JSON: see [`About`].
+/// The model and the meaning of its inputs and outputs, as JSON: see [`About`].
 pub const ABOUT: &str = "run.json";
 /// The plan of a training step.
 pub const PLAN: &str = "plan.json";
@@ -22,10 +21,10 @@ pub const METRICS: &str = "metrics.csv";
 pub const WEIGHTS: &str = "weights.safetensors";
 /// The model after its best evaluation.
 pub const BEST: &str = "best.safetensors";
-/// Held by the process that trains here.
+/// The lock of the process that trains here.
 const LOCK: &str = "run.lock";
 
-/// What is needed to use the model of a run, and which job file started it.
+/// The model of a run, and the job file that started it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct About {
     /// The version that wrote it.
@@ -38,7 +37,7 @@ pub struct About {
     pub mapping: serde_json::Value,
 }
 
-/// A directory that this process alone uses. Unless it is kept, everything made for it is removed again.
+/// A run directory locked by this process. Unless [`RunDir::keep`] is called, everything made for it is removed again.
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
@@ -47,7 +46,7 @@ pub struct RunDir {
     /// Whether it made the lock's file too.
     made_lock: bool,
     kept: bool,
-    /// Held as long as this is.
+    /// Unlocked when dropped.
     _lock: File,
 }
 
@@ -93,7 +92,7 @@ impl RunDir {
         entries.map(|entry| entry.file_name()).all(|name| name == LOCK)
     }
 
-    /// A new run takes no other's place, and none replaces what no run has written.
+    /// Refuses a new run in the directory of another, and files that no run has written.
     fn check(&self, resume: bool) -> Result<(), Error> {
         let ours = is_run(&self.path);
         if ours && !resume {
@@ -111,7 +110,7 @@ impl RunDir {
         }
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -126,7 +125,7 @@ impl RunDir {
         self.join("checkpoints")
     }
 
-    /// Keeps the directory from now on, without what a killed process may have left unfinished in it.
+    /// Keeps the directory from now on, and removes unfinished files of a killed process.
     pub fn keep(&mut self) -> Result<(), Error> {
         self.kept = true;
         for dir in [&self.path, &self.checkpoints()] {
@@ -141,7 +140,7 @@ impl RunDir {
 impl Drop for RunDir {
     fn drop(&mut self) {
         if !self.kept {
-            // What cannot be removed is in nobody's way.
+            // Leftovers do no harm.
             if self.made_lock {
                 let _ = fs::remove_file(self.path.join(LOCK));
             }
@@ -152,7 +151,7 @@ impl Drop for RunDir {
     }
 }
 
-/// Of the directories below `runs/` that are named after a job file, the one of this very file that was last written to.
+/// The directory below `runs/`, among those of this job file, that was last written to.
 fn newest(stem: &str, job: &Path) -> Option<PathBuf> {
     let named = |name: &str| match name.strip_prefix(stem) {
         Some("") => true,
@@ -174,7 +173,7 @@ fn is_run(dir: &Path) -> bool {
     dir.join(ABOUT).exists() || checkpoint::list(&dir.join("checkpoints")).is_ok_and(|all| !all.is_empty())
 }
 
-/// Whether a run was started here with this job file, as far as is known.
+/// Whether a run was started here with this job file; any run counts if that is not known.
 fn is_of(dir: &Path, job: &Path) -> bool {
     let about = fs::read(dir.join(ABOUT)).and_then(|text| Ok(serde_json::from_slice::<About>(&text)?));
     match about {
@@ -183,7 +182,7 @@ fn is_of(dir: &Path, job: &Path) -> bool {
     }
 }
 
-/// A path that means the same wherever one is.
+/// A path that does not depend on the current directory.
 pub fn absolute(path: &Path) -> io::Result<PathBuf> {
     std::path::absolute(path)
 }

@@ -95,7 +95,7 @@ fn data_section() -> String {
     let source = fields("crates/run/src/data/options.rs", "DataOptions");
     // The seed is that of `[train]`.
     let mut rows: Vec<_> = source.into_iter().filter(|(name, _)| name != "seed" && name != "kind").collect();
-    let own = fields("crates/gulliver/src/job/data.rs", "Data");
+    let own = fields("crates/gulliver/src/job/data.rs", "DataSection");
     rows.extend(own.into_iter().filter(|(name, _)| name != "options"));
     let mut text = format!(
         "\n## `[data]`\n\n`kind` is needed: {}. Which options a kind has is in [data.md](data.md).\n",
@@ -107,7 +107,7 @@ fn data_section() -> String {
 
 fn train_section() -> String {
     let defaults = defaults("train", "kind = \"digits\"");
-    let mut rows = fields("crates/gulliver/src/job/sections.rs", "Train");
+    let mut rows = fields("crates/gulliver/src/job/sections.rs", "TrainSection");
     let length = rows.iter().position(|(name, _)| name == "length").expect("how long to train");
     rows.splice(
         length..=length,
@@ -152,14 +152,14 @@ fn document() -> String {
         defaults("schedule", digits)["name"].replace('"', "`"),
     );
     let of = |name: &str| fields("crates/gulliver/src/job/sections.rs", name);
-    let alike = of("Devices").into_iter().filter(|(name, _)| name != "each").collect();
+    let alike = of("DevicesSection").into_iter().filter(|(name, _)| name != "each").collect();
     text += &format!("\n## `[devices]`\n{}", documented(alike, &defaults("devices", digits)));
     text += "\nDevices that are not alike are listed one by one, as `[[devices]]` in double brackets instead, each with\n\
              these fields; `host_memory`, `disk`, `disk_dir` and `recompute` are then written below the first.\n";
-    text += &documented(of("Device"), &BTreeMap::new());
+    text += &documented(of("DeviceEntry"), &BTreeMap::new());
     text += "\n## `[links]`\n\nReal copies that take as long as they would over links of these speeds, to study a box that is not at\n\
              hand. Rates are written like `\"12 GB/s\"`, times like `\"10us\"`.\n";
-    text += &documented(of("Links"), &defaults("links", digits));
+    text += &documented(of("LinksSection"), &defaults("links", digits));
     text += "\nBytes are written as a whole number or with a unit: `\"256MiB\"`, `\"1.5GB\"`.\n";
     text
 }

@@ -12,19 +12,19 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
-/// Evaluates the model of a run.
+/// Measure a trained model on files whose answers are known.
 #[derive(Args)]
 pub struct EvaluateArguments {
     #[command(flatten)]
     model: ModelArguments,
-    /// Files of the kind the model was trained on, with what is to be predicted: a table with the label column, folders
-    /// named after classes, a text.
+    /// Files of the kind the model was trained on, with the answers: a table with the label column, folders named after
+    /// classes, a text.
     #[arg(required = true)]
     inputs: Vec<PathBuf>,
-    /// Examples that are evaluated at once.
+    /// Examples computed at once.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     batch: u32,
-    /// Everything as JSON.
+    /// Print everything as JSON.
     #[arg(long)]
     json: bool,
 }

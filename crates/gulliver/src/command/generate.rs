@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
-/// Continues a text with the model of a run.
+/// Continue a text with a trained language model.
 #[derive(Args)]
 pub struct GenerateArguments {
     #[command(flatten)]
@@ -20,13 +20,13 @@ pub struct GenerateArguments {
     /// Tokens to add.
     #[arg(long, default_value_t = 200)]
     length: u64,
-    /// How daring to be: 0 always takes the likeliest token, 1 follows the probabilities.
+    /// 0 always takes the likeliest token, 1 follows the probabilities, more is more random.
     #[arg(long, default_value_t = 1.0)]
     temperature: f64,
-    /// Chooses among this many of the likeliest tokens only; 0: among all.
+    /// Choose among this many of the likeliest tokens; 0: among all.
     #[arg(long, default_value_t = 0)]
     top_k: usize,
-    /// Decides all choices: the same seed gives the same text.
+    /// Seed of the random choices.
     #[arg(long, default_value_t = 0)]
     seed: u64,
 }

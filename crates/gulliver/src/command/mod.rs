@@ -18,31 +18,31 @@ use crate::job::{Job, Override};
 use crate::machine::{self, KnownMachine};
 use std::path::PathBuf;
 
-/// A job file, and what is said over it.
+/// A job file, and flags that override its fields.
 #[derive(clap::Args, Clone, Debug)]
 pub struct JobArguments {
     /// The job file.
     job: PathBuf,
-    /// Overrides a field of the job, e.g. --set train.batch=32.
+    /// Override a field of the job, e.g. --set train.batch=32.
     #[arg(long = "set", value_name = "FIELD=VALUE")]
     sets: Vec<String>,
-    /// Devices that share every batch, and the hard budget of each: 4x256MiB, or 4 without a budget.
+    /// Number of devices and the memory budget of each: 4x256MiB, or 4 without a budget.
     #[arg(long, value_name = "COUNT[xSIZE]", conflicts_with = "memory")]
     devices: Option<String>,
     /// How devices share the work: data, harmony-dp, zero, pipeline, harmony-pp, filter, channel, spatial,
     /// data+filter, data+spatial, cut, or auto.
     #[arg(long, value_name = "NAME")]
     strategy: Option<String>,
-    /// Hard budget of the device, e.g. 256MiB.
+    /// Memory budget of the device, e.g. 256MiB.
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
-    /// Hard budget of host memory for what does not fit on the device; 0 keeps everything off it.
+    /// Budget of host memory for values that do not fit on the device; 0 uses none.
     #[arg(long, value_name = "SIZE")]
     host_memory: Option<String>,
-    /// Hard budget of a file for what fits neither on the device nor in host memory.
+    /// Budget of a file for values that fit neither on the device nor in host memory.
     #[arg(long, value_name = "SIZE")]
     disk: Option<String>,
-    /// How fast the machine is, as `gulliver profile` wrote it; what it wrote to its own place if not given.
+    /// The profile of the machine, as `gulliver profile` wrote it [default: its usual file].
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
 }
@@ -80,7 +80,7 @@ impl JobArguments {
         Job::load_with(&self.job, overrides)
     }
 
-    /// What is known of the machine.
+    /// The profile of the machine.
     fn machine(&self) -> Result<KnownMachine, Error> {
         machine::known(self.profile.as_deref())
     }

@@ -11,12 +11,12 @@ use gulliver_graph::training::evaluation_graph;
 use serde_json::json;
 use std::io::Write;
 
-/// Lists models, or the parameters of one.
+/// List the models, or the settings of one.
 #[derive(Args)]
 pub struct ModelsArguments {
-    /// A model whose parameters to list.
+    /// A model whose settings to list.
     name: Option<String>,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }

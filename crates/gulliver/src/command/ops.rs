@@ -8,10 +8,10 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::Write;
 
-/// Lists operators.
+/// List the operators.
 #[derive(Args)]
 pub struct OpsArguments {
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }

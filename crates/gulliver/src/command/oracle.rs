@@ -1,4 +1,4 @@
-//! `gulliver oracle MODEL --cluster NAME --devices 1..1024`: how long it would take there, by every strategy.
+//! `gulliver oracle MODEL --cluster NAME --devices 1..1024`: predicted training times by strategy.
 
 mod answer;
 mod jobs;
@@ -25,13 +25,13 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-/// Says what training a model on a cluster would take.
+/// Predict the training time of a model on a cluster, by strategy.
 #[derive(Args)]
 pub struct OracleArguments {
     /// A model (see `gulliver models`), a well-known configuration such as gpt3-175b, or a job file.
     #[arg(value_name = "MODEL|JOB")]
     model: String,
-    /// Overrides a field of the job, e.g. --set train.batch=32, or a setting of the model, e.g. --set layers=24.
+    /// Override a field of the job, e.g. --set train.batch=32, or a setting of the model, e.g. --set layers=24.
     #[arg(long = "set", value_name = "FIELD=VALUE")]
     sets: Vec<String>,
     /// A cluster by name, a TOML file that describes one, or cpu for this machine.
@@ -40,43 +40,43 @@ pub struct OracleArguments {
     /// Numbers of devices: 8, or 1..1024 for powers of two, or 1,2,6.
     #[arg(long, value_name = "RANGE", default_value = "1")]
     devices: String,
-    /// Samples of a step over all devices; the job's, or 16 for each device of the largest number.
+    /// Samples of a step over all devices [default: the job's, or 16 for each device of the largest number].
     #[arg(long)]
     batch: Option<u32>,
-    /// Also asks about more devices than there are samples: some of them share layers, and samples with these.
+    /// Also consider more devices than samples: some devices share layers and samples.
     #[arg(long)]
     split_samples: bool,
-    /// Samples of an epoch; the job's data has its own.
+    /// Samples of an epoch [default: those of the job's data].
     #[arg(long)]
     epoch: Option<f64>,
-    /// Tokens of training in all: adds the days it takes. For models of text.
+    /// Tokens of the whole training, for models of text: adds the days it takes.
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["samples", "jobs"])]
     tokens: Option<f64>,
-    /// Samples of training in all: adds the days it takes.
+    /// Samples of the whole training: adds the days it takes.
     #[arg(long, value_name = "COUNT", conflicts_with = "jobs")]
     samples: Option<f64>,
-    /// Tokens of a sample, for models of text; 512, or the model's context if that is shorter.
+    /// Tokens of a sample, for models of text [default: 512, or the model's context if that is shorter].
     #[arg(long)]
     length: Option<u32>,
-    /// fp32, tf32 or mixed; mixed where the device has it.
+    /// fp32, tf32 or mixed [default: mixed where the device has it].
     #[arg(long)]
     precision: Option<String>,
-    /// What runs it: pytorch, megatron, tensorflow, mxnet, chainer, ideal, gulliver.
+    /// Software that trains: pytorch, megatron, tensorflow, mxnet, chainer, ideal, gulliver.
     #[arg(long)]
     software: Option<String>,
-    /// Asks about so many jobs of the model, each with a batch of its own: fused to arrays, or side by side.
+    /// Consider this many jobs of the model, each with its own batch: fused to arrays, or side by side.
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["split_samples", "epoch", "top"])]
     jobs: Option<u32>,
-    /// Changes the cluster before asking, e.g. --what-if link=2x.
+    /// Change the cluster, e.g. --what-if link=2x.
     #[arg(long, value_name = "FIELD=FACTORx")]
     what_if: Vec<String>,
-    /// Strategies shown for each number of devices.
+    /// Strategies to show for each number of devices.
     #[arg(long, default_value_t = 8)]
     top: usize,
-    /// Everything as JSON.
+    /// Print everything as JSON.
     #[arg(long)]
     json: bool,
-    /// Writes a page with scaling curves.
+    /// Write a page with scaling curves.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }

@@ -29,24 +29,24 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Says how a job would run: memory, time and what moves.
+/// Show how a job would run: memory, time and transfers.
 #[derive(Args)]
 pub struct PlanArguments {
     #[command(flatten)]
     job: JobArguments,
-    /// Says why values with this in their name are kept, recomputed or moved.
+    /// Explain why values with this in their name are kept, recomputed or moved.
     #[arg(long, value_name = "VALUE")]
     explain: Option<String>,
-    /// Step time against budget, from the least that will do to no limit.
+    /// Show the step time for budgets from the smallest possible to no limit.
     #[arg(long)]
     budget_curve: bool,
-    /// If the job does not fit, prints a job file with the cheapest change that makes it fit.
+    /// If the job does not fit, print a job file with the cheapest change that makes it fit.
     #[arg(long)]
     fit: bool,
-    /// Writes the simulated step of several devices as a trace for Chrome or Perfetto.
+    /// Write a trace of the simulated step of several devices, for Chrome or Perfetto.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Everything as JSON, the plan included.
+    /// Print everything as JSON, the plan included.
     #[arg(long)]
     json: bool,
 }

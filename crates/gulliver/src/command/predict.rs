@@ -13,7 +13,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Predicts with the model of a run.
+/// Predict classes or numbers for new files with a trained model.
 #[derive(Args)]
 pub struct PredictArguments {
     #[command(flatten)]
@@ -22,21 +22,21 @@ pub struct PredictArguments {
     /// of them, texts (a table, or a .txt with one a line), an .npy.
     #[arg(required = true)]
     inputs: Vec<PathBuf>,
-    /// Where predictions go; standard output if not given.
+    /// File for the predictions [default: standard output].
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// How they are written; as the name of the file says, if not given.
+    /// Format of the predictions [default: that of the file's name, or csv].
     #[arg(long, value_enum)]
     format: Option<Format>,
-    /// Also says the probability of every class, not only of the likeliest.
+    /// Also write the probability of every class.
     #[arg(long)]
     probabilities: bool,
-    /// Examples that are predicted at once.
+    /// Examples computed at once.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     batch: u32,
 }
 
-/// How predictions are written.
+/// The format of predictions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
     /// A table with a header.

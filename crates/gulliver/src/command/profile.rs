@@ -1,4 +1,4 @@
-//! `gulliver profile`: measures how fast this machine is and writes it to a file that `plan` and `train` use.
+//! `gulliver profile`: measures the speed of this machine and writes a profile that `plan` and `train` use.
 
 use crate::error::Error;
 use crate::machine::{self, processor};
@@ -12,19 +12,19 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
-/// Measures how fast this machine is, in about a minute.
+/// Measure the speed of this machine, in about a minute.
 #[derive(Args)]
 pub struct ProfileArguments {
-    /// The file to write; the one that other commands look for if not given.
+    /// File to write [default: the one that other commands read].
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Threads to measure with; all cores unless told otherwise.
+    /// Threads to measure with [default: all cores].
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// How long kernels are measured, in seconds.
+    /// Seconds to measure kernels for.
     #[arg(long, default_value_t = SECONDS)]
     seconds: f64,
-    /// Prints the profile as JSON.
+    /// Print the profile as JSON.
     #[arg(long)]
     json: bool,
 }
@@ -70,7 +70,7 @@ fn show(bar: &ProgressBar, doing: &Doing) {
     bar.set_message(doing.what.clone());
 }
 
-/// Operators with what they reach, for every way of using the machine.
+/// The measured rates of every operator, for each number of devices and threads.
 fn render(profile: &Profile) -> String {
     let rate = |rate: f64| format!("{:.1}", rate / 1e9);
     let percent = |share: f64| format!("{:.0}%", 100.0 * share);

@@ -13,31 +13,29 @@ use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-/// Trains many variants of a job, each with several seeds and on several folds of the data if need be, and finds the
-/// best. The same command again goes on with a sweep that was interrupted.
+/// Train many variants of a job and find the best. The same command continues a sweep that was interrupted.
 #[derive(Args)]
 pub struct SweepArguments {
     /// The sweep file.
     sweep: PathBuf,
-    /// Overrides a field of the base job, e.g. --set train.batch=32.
+    /// Override a field of the base job, e.g. --set train.batch=32.
     #[arg(long = "set", value_name = "FIELD=VALUE")]
     sets: Vec<String>,
-    /// The sweep's directory: study, table, best checkpoint; sweeps/NAME if not given.
+    /// Directory of the sweep: study, table, best checkpoint [default: sweeps/NAME].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Shows which trials would be trained together, how wide, and how long everything would take; trains
-    /// nothing.
+    /// Show which trials would be trained together and how long the sweep would take; train nothing.
     #[arg(long)]
     plan: bool,
-    /// Prints what is known of all trials; trains nothing.
+    /// Print the results of all trials so far; train nothing.
     #[arg(long, value_name = "FORMAT", conflicts_with = "plan")]
     export: Option<Format>,
-    /// Events as JSON lines on standard output.
+    /// Print events as JSON lines.
     #[arg(long)]
     json: bool,
 }
 
-/// How trials are printed.
+/// The format of trials.
 #[derive(Clone, Copy, ValueEnum)]
 enum Format {
     /// A line for each trial.

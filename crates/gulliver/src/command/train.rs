@@ -31,34 +31,34 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Trains the model of a job file.
+/// Train the model of a job file.
 #[derive(Args)]
 pub struct TrainArguments {
     #[command(flatten)]
     job: JobArguments,
-    /// Trains for this many steps in all.
+    /// Steps to train for, in all.
     #[arg(long)]
     steps: Option<u64>,
-    /// The run's directory: job, plan, metrics, checkpoints.
+    /// Directory of the run: job, plan, metrics, checkpoints, weights [default: runs/JOB].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Goes on from the newest checkpoint in the run's directory (without --out: that of the newest run of this job),
-    /// or starts if there is none.
+    /// Continue from the newest checkpoint in the directory of the run (without --out: of the newest run of this job),
+    /// or start if there is none.
     #[arg(long)]
     resume: bool,
-    /// Goes on although the data's classes, characters or normalisation have changed since the checkpoint.
+    /// Continue although classes, characters or normalisation of the data have changed since the checkpoint.
     #[arg(long, requires = "resume")]
     changed_data: bool,
-    /// Events as JSON lines on standard output.
+    /// Print events as JSON lines.
     #[arg(long)]
     json: bool,
-    /// Does not remember what was predicted and measured of this run.
+    /// Do not add this run to the history of predicted and measured times.
     #[arg(long)]
     no_history: bool,
     /// What to do when a loss is not finite.
     #[arg(long, value_name = "stop|skip")]
     on_nan: Option<String>,
-    /// Writes when each part of the last step was done, on every device, as a trace for Chrome or Perfetto.
+    /// Write a trace of the last step, for Chrome or Perfetto.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! What each class counts in the loss, from what the job says and what the data has.
+//! The weight of each class in the loss, from the job and the data.
 
 use super::{DataFacts, Target, row_of};
 use crate::error::Error;
@@ -6,7 +6,7 @@ use crate::job::{ClassWeights, Job};
 use gulliver_graph::model::param::ParamValue;
 use std::sync::Arc;
 
-/// What each class counts in the loss, if classes do not count the same.
+/// The weight of each class in the loss; none if all weigh the same.
 pub fn class_weights(
     job: &Job,
     settings: &[(String, ParamValue)],
@@ -44,7 +44,7 @@ pub fn class_weights(
     Ok(Some(weights.into()))
 }
 
-/// Examples over classes times the examples of the class; a class without examples counts 1.
+/// All examples, divided by the number of classes times the examples of the class; 1 for a class without examples.
 pub(super) fn balanced(counts: &[u64]) -> Vec<f32> {
     let all: u64 = counts.iter().sum();
     let weight = |count: &u64| match count {

@@ -1,5 +1,4 @@
-//! `[data]`: the options of [`DataOptions`] as fields. Which of them a kind has, and what they mean, is
-//! said there and in [`KINDS`].
+//! `[data]`: the options of [`DataOptions`] as fields. [`KINDS`] lists which options each kind has.
 
 use super::fields::Fields;
 use super::tree::JobValue;

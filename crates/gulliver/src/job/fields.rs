@@ -1,5 +1,5 @@
-//! Takes the fields out of a section one by one, checking type and range, and complains about the
-//! ones nobody took. Every error names the place, the field, the value and what is allowed.
+//! Takes the fields out of a section one by one, checks type and range, and refuses fields that were not taken. Every
+//! error names the place, the field, the value and the allowed values.
 
 use super::tree::{Item, JobValue, Section};
 use crate::error::{FieldOrigin, JobError, one_line};
@@ -151,7 +151,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// A path, made absolute: in a file it starts at the file's directory, in a flag where people are.
+    /// A path, made absolute: in a file it starts at the file's directory, in a flag at the current directory.
     pub fn path(&mut self, key: &'static str) -> Result<Option<PathBuf>, JobError> {
         let base = self.base;
         self.read(key, "a path in quotes", |item| {
@@ -180,7 +180,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A number of bytes, at least so many: `"256MiB"`, or a whole number.
+    /// A number of bytes, at least `least`: `"256MiB"`, or a whole number.
     pub fn bytes(&mut self, key: &'static str, least: u64) -> Result<Option<u64>, JobError> {
         let allowed = units::parse_bytes("").err().unwrap_or_default();
         let above = if least > 0 { ", above 0" } else { "" };
@@ -248,7 +248,7 @@ impl<'a> Fields<'a> {
         Err(self.error(name, item.origin.clone(), format!("unknown field{hint}")))
     }
 
-    /// Takes `key` and converts it; `None` of `convert` means that it is not what is `allowed`.
+    /// Takes `key` and converts it; `None` of `convert` means that the value is not `allowed`.
     fn read<T>(
         &mut self,
         key: &'static str,
@@ -289,7 +289,7 @@ fn size(value: &JobValue, least: u64) -> Option<usize> {
     whole(value, least, MAX).and_then(|n| usize::try_from(n).ok())
 }
 
-/// Numbers are single precision in the end, so what rounds out of the range is out of it.
+/// Whether a number is in the range after rounding to single precision.
 fn real(value: &JobValue, range: Range) -> Option<f64> {
     let x = match value {
         JobValue::Int(n) => *n as f64,

@@ -1,5 +1,5 @@
-//! Job files: one TOML file says everything about a run. Read by hand rather than derived, because
-//! a mistake must be answered with file, line, field, what is allowed and what was probably meant.
+//! Job files: one TOML file describes a whole run. The reader is written by hand, since every error must name file, line,
+//! field, the allowed values and the value that was probably meant.
 
 mod data;
 pub(crate) mod fields;
@@ -27,28 +27,28 @@ use tree::Section;
 
 const SECTIONS: [&str; 7] = ["model", "data", "train", "optimizer", "schedule", "devices", "links"];
 
-/// Those that may be in double brackets, several times.
+/// Sections that may be in double brackets, several times.
 const LISTED: [&str; 1] = ["devices"];
 
-/// Larger than any job and small enough to read by mistake.
+/// Upper limit of the size of a file.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// A complete run: every default is filled in and every path absolute.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// What is trained.
+    /// The model.
     pub model: ModelSection,
-    /// On what.
+    /// The data.
     pub data: DataSection,
-    /// How long and how.
+    /// Length, batch, checkpoints and more.
     pub train: TrainSection,
-    /// How weights change.
+    /// The optimizer.
     pub optimizer: OptimizerSection,
-    /// How the learning rate changes.
+    /// The schedule of the learning rate.
     pub schedule: ScheduleSection,
-    /// On which devices.
+    /// The devices.
     pub devices: DevicesSection,
-    /// What is between them.
+    /// The links between them.
     pub links: LinksSection,
     /// The file as the user named it.
     file: String,
@@ -184,7 +184,7 @@ impl Job {
         write::to_toml(self)
     }
 
-    /// The fields that `later` has otherwise, each as `field: before, now after`.
+    /// The fields in which `later` differs, each as `field: before, now after`.
     pub fn changes(&self, later: &Job) -> Vec<String> {
         let (before, after) = (write::fields(self), write::fields(later));
         let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
@@ -208,7 +208,7 @@ impl Job {
     }
 }
 
-/// A model without a job file, with settings as `--set` flags say them: `layers=24`, or `model.layers=24`.
+/// A model without a job file, with settings from `--set` flags: `layers=24` or `model.layers=24`.
 pub fn model_with(name: &str, sets: &[String]) -> Result<ModelSection, JobError> {
     let known = MODELS.iter().find(|row| row.name == name).map(|row| row.params()).unwrap_or_default();
     let names: Vec<&str> = known.iter().map(|param| param.name).collect();
@@ -222,7 +222,7 @@ pub fn model_with(name: &str, sets: &[String]) -> Result<ModelSection, JobError>
     sections::model(Fields::new(section, Path::new("")))
 }
 
-/// `--set` flags that may name nothing but settings of the model `owner`, which has these.
+/// Reads `--set` flags that may name only the settings `names` of the model `owner`.
 pub(crate) fn model_settings(
     owner: &str,
     names: &[&str],

@@ -1,6 +1,5 @@
-//! The sections of a job but `[data]`: their fields, defaults and limits. A field is read here and
-//! written in `write.rs`; what models, optimizers and schedules there are, and what they take, is in
-//! their tables.
+//! The sections of a job except `[data]`: their fields, defaults and limits. A field is read here and written in
+//! `write.rs`; models, optimizers and schedules come from their tables.
 
 use super::fields::{self, Fields, MAX};
 use super::tree::{Item, JobValue};
@@ -43,7 +42,7 @@ pub enum Length {
     Epochs(u64),
 }
 
-/// What batch statistics are over.
+/// The samples that batch statistics are over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormGroup {
     /// The whole batch.
@@ -52,7 +51,7 @@ pub enum NormGroup {
     Partial,
 }
 
-/// What each class counts in the loss.
+/// The weight of each class in the loss.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClassWeights {
     /// All classes the same, however many examples they have.
@@ -90,9 +89,9 @@ pub struct TrainSection {
     pub clip_norm: Option<f64>,
     /// Limit of every element of the gradient.
     pub clip_value: Option<f64>,
-    /// What to do about a value that is not a number.
+    /// What to do when a loss is not finite.
     pub on_nan: OnNan,
-    /// What batch statistics are over.
+    /// The samples that batch statistics are over.
     pub norm_group: NormGroup,
     /// How several devices share the work.
     pub strategy: &'static str,
@@ -102,7 +101,7 @@ pub struct TrainSection {
     pub weights: Option<PathBuf>,
     /// Whether all weights of that file must fit the model; `false` loads those that fit and lists the others.
     pub weights_strict: bool,
-    /// What each class counts in the loss: a list in the order of the classes, or `"balanced"` to let all classes count the same, however many examples they have ([training.md](training.md)).
+    /// The weight of each class in the loss: a list in the order of the classes, or `"balanced"` to give all classes the same total weight, however many examples they have ([training.md](training.md)).
     pub class_weights: Option<ClassWeights>,
 }
 
@@ -172,7 +171,7 @@ pub struct DevicesSection {
     pub disk: Option<u64>,
     /// Where that file is; absent: the directory of the run.
     pub disk_dir: Option<PathBuf>,
-    /// Whether values may be computed again to save memory.
+    /// Whether values may be recomputed to save memory.
     pub recompute: bool,
     /// Devices that are not all alike, one by one; empty if they are.
     pub each: Vec<DeviceEntry>,
@@ -219,7 +218,7 @@ impl Default for LinksSection {
 }
 
 impl LinksSection {
-    /// What these devices are linked by, if anything is to hold bytes up.
+    /// The topology of these devices, if a link has a stated speed.
     pub fn topology(&self, devices: &DevicesSection) -> Result<Option<Topology>, TopologyError> {
         if [self.host, self.peer, self.sockets].iter().all(Option::is_none) {
             return Ok(None);
@@ -300,7 +299,7 @@ pub fn train(mut fields: Fields<'_>) -> Result<TrainSection, JobError> {
     let (steps_origin, epochs_origin) = (fields.origin("steps"), fields.origin("epochs"));
     let flagged = |origin: &FieldOrigin| !matches!(origin, FieldOrigin::File { .. });
     let length = match (fields.whole("steps", 1, MAX)?, fields.whole("epochs", 1, MAX)?) {
-        // What the command line says wins over the file, in whichever unit.
+        // The command line wins over the file, in either unit.
         (Some(steps), Some(_)) if flagged(&steps_origin) && !flagged(&epochs_origin) => Length::Steps(steps),
         (Some(_), Some(epochs)) if flagged(&epochs_origin) && !flagged(&steps_origin) => {
             Length::Epochs(epochs)
@@ -461,7 +460,7 @@ pub fn devices(mut fields: Fields<'_>) -> Result<DevicesSection, JobError> {
     Ok(devices)
 }
 
-/// Devices listed one by one. What is of all together stands with the first.
+/// Devices listed one by one. Fields that hold for all devices stand with the first.
 pub fn listed_devices(list: Vec<Fields<'_>>) -> Result<DevicesSection, JobError> {
     const TOGETHER: [&str; 4] = ["host_memory", "disk", "disk_dir", "recompute"];
     let mut devices = DevicesSection { count: list.len() as u64, ..DevicesSection::default() };
@@ -487,7 +486,7 @@ pub fn listed_devices(list: Vec<Fields<'_>>) -> Result<DevicesSection, JobError>
         }
         fields.finish()?;
     }
-    // What is said of all devices holds for the least of them.
+    // Fields of all devices are those of the smallest.
     let memory: Option<Vec<u64>> = devices.each.iter().map(|device| device.memory).collect();
     devices.memory = memory.and_then(|memory| memory.into_iter().min());
     devices.threads = devices.each.iter().map(|device| device.threads).min().unwrap_or(0);

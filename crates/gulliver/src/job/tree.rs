@@ -1,5 +1,5 @@
-//! From the text of a job file and `--set` flags to sections of values that know where they were
-//! written. Which sections and fields exist is not known here.
+//! Parses the text of a job file and `--set` flags into sections of values that know where they were written. The names
+//! of sections and fields are not checked here.
 
 use crate::error::{FieldOrigin, JobError, one_line};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! A job as the text of a job file, with every default filled in: what a run directory keeps.
+//! Writes a job as the text of a job file, with every default filled in, for the run directory.
 
 use super::sections::{ClassWeights, Length, NormGroup};
 use super::tree::JobValue;

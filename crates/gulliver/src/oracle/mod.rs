@@ -1,5 +1,5 @@
-//! The oracle for people: models and clusters read from files, answers as tables and
-//! pages. What is asked is answered in `gulliver_oracle`.
+//! The oracle on the command line: models and clusters read from files, estimates as pages. `gulliver_oracle` makes the
+//! estimates.
 
 pub mod cluster_file;
 pub mod jobs_page;

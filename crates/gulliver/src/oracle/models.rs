@@ -1,5 +1,4 @@
-//! What a user may name as a model: a job file, a model of the tables, or a well-known configuration that
-//! needs no graph.
+//! Models by name for the oracle: a job file, a model of the tables, or a well-known configuration that needs no graph.
 
 use crate::error::{Error, JobError, one_line};
 use crate::job::{Job, JobValue, Override, model_settings, model_with};

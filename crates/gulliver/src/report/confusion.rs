@@ -1,4 +1,4 @@
-//! A confusion matrix in words.
+//! A confusion matrix as text.
 
 use super::table::{Column, render};
 

@@ -1,4 +1,4 @@
-//! Planning that takes long: shown on standard error, and stopped by the first Ctrl-C.
+//! Shows planning that takes long on standard error; the first Ctrl-C stops it.
 
 use super::terminal::OutputMode;
 use crate::units;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Planning that takes less is not worth a word.
+/// Planning that takes less is not shown.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Shows planning that takes long; its line is removed from the screen when this is dropped.

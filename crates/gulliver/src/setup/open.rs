@@ -1,4 +1,4 @@
-//! The data of a job: opened as the job says it, or as the weights it starts from need it.
+//! Opens the data of a job, with the normalisation and characters of the weights that it starts from.
 
 use crate::error::Error;
 use crate::job::Job;
@@ -7,8 +7,8 @@ use gulliver_run::data::mapping::Mapping;
 use gulliver_run::data::open::Opened;
 use gulliver_run::data::{self, DataError, DataInfo, DataOptions};
 
-/// Opens the data of a job. Where it starts from weights, inputs mean what they meant to them, as far as the job
-/// leaves that open.
+/// Opens the data of a job. A job that starts from weights takes over their normalisation and characters, unless it
+/// sets its own.
 pub fn open_data(job: &Job) -> Result<Opened, Error> {
     let mut options = job.data.options.clone();
     options.seed = job.train.seed;
@@ -21,8 +21,8 @@ pub fn open_data(job: &Job) -> Result<Opened, Error> {
     }
 }
 
-/// Options with the normalisation and the characters of a stored mapping, where the data can have them and the options
-/// do not say otherwise; none if that changes nothing.
+/// The options with the normalisation and characters of a stored mapping, where they fit the data and are not set; none
+/// if nothing changes.
 fn adopted(options: &DataOptions, info: &DataInfo, stored: &Mapping) -> Option<DataOptions> {
     let mut adopted = options.clone();
     let alike = info.mean.len() == stored.mean.len() && info.columns == stored.columns;
@@ -37,7 +37,7 @@ fn adopted(options: &DataOptions, info: &DataInfo, stored: &Mapping) -> Option<D
     (adopted != *options).then_some(adopted)
 }
 
-/// An error of the data as one of the job, where a field of the job is to blame: with file, line and field.
+/// An error of the data, with file, line and field if a field of the job is to blame.
 pub fn data_error(job: &Job, error: DataError) -> Error {
     let options = &job.data.options;
     match error {

@@ -1,5 +1,5 @@
-//! Training a wave as arrays: rungs that are the same but for numbers are members of one array, whose lanes
-//! share the machine's threads and memory. Every rung ends with the bits it has alone.
+//! Trains a wave as arrays. Rungs that differ only in numbers fed to the graph are members of one array, whose lanes
+//! share the machine's threads and memory. Every rung ends with the same bits as trained alone.
 
 use super::run::{
     JobShapes, NewsListener, RungGroup, RungNews, RungRunner, TrialRung, groups, is_machine, newest, take,
@@ -26,7 +26,7 @@ use std::thread;
 /// Trains rungs as arrays.
 pub struct ArrayRunner {
     stop: Arc<AtomicBool>,
-    /// What was found out about the machine, by what was asked for of it.
+    /// Measured speeds of the machine, by the devices they were measured for.
     speeds: Vec<(DevicesSection, Speeds)>,
     shapes: JobShapes,
 }
@@ -63,7 +63,7 @@ impl ArrayRunner {
         let first = &wave[rungs[0]];
         let machine =
             |rung: &TrialRung, source| Error::Trial { trial: rung.place.trial, source: Box::new(source) };
-        // Whoever cannot be made ready fails alone.
+        // A member that cannot be prepared fails alone.
         let (mut ready, mut members, mut data) = (Vec::new(), Vec::new(), Vec::new());
         let mut graphs = None;
         for &index in rungs {
@@ -112,7 +112,7 @@ impl ArrayRunner {
                 Ok(Ended { interrupted: false, metrics, work: (_, seconds), .. }) => {
                     RungOutcome::Done { step: first.to, metrics, seconds }
                 }
-                // It was told to stop, and goes on from where it is.
+                // Interrupted: it goes on from its checkpoint later.
                 Ok(_) => continue,
                 Err(error @ TrainError::Checkpoint(_)) => return Err(machine(&wave[index], error.into())),
                 Err(error) => RungOutcome::Failed { reason: error.to_string() },
@@ -122,7 +122,7 @@ impl ArrayRunner {
         Ok(())
     }
 
-    /// As many lanes as are thought to be done soonest, and how many members are in memory at once.
+    /// The lanes that are predicted to finish first, and the number of members in memory at once.
     fn lanes(
         &mut self,
         rung: &TrialRung,
@@ -134,7 +134,7 @@ impl ArrayRunner {
         Ok((sessions(width.lanes, rung.job.train.seed)?, width.resident))
     }
 
-    /// How wide an array of such rungs is trained.
+    /// The width at which an array of such rungs is trained.
     pub(super) fn width(
         &mut self,
         rung: &TrialRung,
@@ -174,7 +174,7 @@ pub(super) fn member(
     };
     let Prepared { graphs, schedule, sources, mut options, .. } = prepare(job, opened, Some(&checkpoints))?;
     take(&rung.dir, job)?;
-    // Every step is told of.
+    // The sweep reports every step.
     options.log_every = 1;
     options.best = None;
     options.hyper = graphs
@@ -203,16 +203,16 @@ pub(super) fn member(
     Ok((one, graphs))
 }
 
-/// What decides the batches of a job: jobs for which it is equal share them.
+/// A key of the batches of a job: jobs with equal keys share them.
 pub(super) fn batches(job: &Job) -> String {
     let TrainSection { batch, seed, class_weights, .. } = &job.train;
     format!("{:?} {batch} {seed} {class_weights:?}", job.data)
 }
 
-/// What lanes tell, and who waits for it to be heard.
+/// A member, its notice, and the channel on which the lane waits for an answer.
 type Told = (usize, Notice, Option<SyncSender<()>>);
 
-/// How lanes tell what happens.
+/// The lanes' end of the channel to the sweep.
 struct Line<'l> {
     sender: Sender<Told>,
     stop: &'l AtomicBool,
@@ -225,18 +225,18 @@ impl Line<'_> {
         if self.stop.load(Ordering::Relaxed) {
             self.halt.store(true, Ordering::Relaxed);
         }
-        // An evaluation must be noted before a checkpoint of a later step is there.
+        // An evaluation must be stored before a checkpoint of a later step is written.
         let waits = matches!(&notice, Notice::Evaluation { step, .. } if *step < self.until);
         let (done, heard) = sync_channel(1);
         let told = self.sender.send((member, notice, waits.then_some(done)));
         if waits && told.is_ok() {
-            // Whoever does not answer is gone, and the run is halted.
+            // No answer means that the receiver is gone and the run is halted.
             let _ = heard.recv();
         }
     }
 }
 
-/// Passes on what lanes tell until they are done.
+/// Passes on notices of the lanes until all lanes are done.
 fn listen(
     receiver: &Receiver<Told>,
     ready: &[usize],

@@ -1,5 +1,5 @@
-//! The loop of a sweep: ask the search, remember what it asked for, have it trained, remember what it came to, until
-//! nothing is asked for any more. Killed anywhere and started again, it goes on as if nothing had happened.
+//! The loop of a sweep: ask the search for trials, store them, train them, store the results, until the search asks for
+//! none. Killed anywhere and started again, the loop goes on as if nothing had happened.
 
 use super::events;
 use super::file::{Goal, Sweep};
@@ -28,7 +28,7 @@ pub fn drive(
 ) -> Result<bool, Error> {
     let mut records = store.records()?;
     if records.is_empty() {
-        // A sweep that begins has no use for what another left in its place.
+        // A new sweep does not use runs that another sweep left here.
         remove(&trials_dir(dir))?;
     }
     let mut lengths = JobLengths::new();
@@ -71,14 +71,14 @@ pub fn drive(
     Ok(true)
 }
 
-/// The best trial: of those trained longest the one with the best metric; of equals the first.
+/// The best trial: the best metric among those trained longest; the first of equals.
 pub fn best<'r>(sweep: &Sweep, records: &'r [TrialRecord]) -> Option<&'r TrialRecord> {
     ranked(sweep, records)
         .into_iter()
         .find(|record| record.state != TrialState::Failed && !record.rungs.is_empty())
 }
 
-/// All trials: those trained longer first, then the better ones, then in order; those without a result at the end.
+/// All trials, sorted by length trained (longest first), metric and number; those without a result last.
 pub fn ranked<'r>(sweep: &Sweep, records: &'r [TrialRecord]) -> Vec<&'r TrialRecord> {
     let sign = if sweep.goal == Goal::Minimize { 1.0 } else { -1.0 };
     let key = |record: &TrialRecord| {
@@ -104,13 +104,13 @@ pub fn run_dir(dir: &Path, trial: u64, repeat: u64) -> PathBuf {
     trials_dir(dir).join(format!("{trial:05}.{repeat}"))
 }
 
-/// Steps of `end` that a rung of a length leads to.
+/// Steps at the end of the rung of length `level`, of a job with `end` steps whose whole length is `top`.
 pub fn steps_at(end: u64, level: u64, top: u64) -> u64 {
     let steps = u128::from(end) * u128::from(level);
     (steps.div_ceil(u128::from(top.max(1))) as u64).clamp(1, end.max(1))
 }
 
-/// What is pending as rungs; what cannot even be read as a job has failed.
+/// The rungs of pending trials. A trial whose job cannot be read fails here.
 fn rungs(
     sweep: &Sweep,
     dir: &Path,
@@ -144,7 +144,7 @@ fn rungs(
     Ok(wave)
 }
 
-/// Remembers what a runner says before anybody else hears of it.
+/// Stores news of a runner, then passes it on as an event.
 fn hear(
     sweep: &Sweep,
     records: &[TrialRecord],
@@ -175,8 +175,8 @@ fn hear(
     Ok(())
 }
 
-/// Copies the best trial's newest checkpoint and its job to where people look, and removes the runs that nobody
-/// needs any more: those that ended and are not the best.
+/// Copies the newest checkpoint and the job of the best trial into the sweep's directory, and removes runs of trials that
+/// ended and are not the best.
 fn keep_best(
     sweep: &Sweep,
     dir: &Path,
@@ -191,7 +191,7 @@ fn keep_best(
         let run = run_dir(dir, record.number, repeat);
         if *copied != Some((record.number, repeat, *step)) {
             let saved = checkpoint::list(&run.join("checkpoints")).unwrap_or_default();
-            // A step whose weights are not finite leaves the checkpoint before it the newest.
+            // There is no checkpoint of a step whose weights are not finite: take the one before.
             if let Some((_, checkpoint)) = saved.iter().rfind(|(saved, _)| saved <= step) {
                 copy(checkpoint, &dir.join("best.safetensors"))?;
             }

@@ -21,11 +21,11 @@ pub enum SearchAlgorithm {
     Grid,
     /// Random points.
     Random,
-    /// Random points; those that look bad early are not trained to the end.
+    /// Random points; the worst are stopped early, in rounds.
     Hyperband,
-    /// As Hyperband, but a trial goes on as soon as it is good enough among those known.
+    /// Random points; a trial goes on as soon as it is among the best known on its rung.
     Asha,
-    /// Points like the good ones and unlike the bad ones known.
+    /// Points that resemble the good trials and not the bad ones.
     Tpe,
 }
 
@@ -36,7 +36,7 @@ impl SearchAlgorithm {
     }
 }
 
-/// Algorithms, and what `[sweep]` may say for each besides what it may say for all.
+/// Algorithms, with the fields of `[sweep]` that each has besides the common ones.
 const ALGORITHMS: [(&str, SearchAlgorithm, &[&str]); 5] = [
     ("grid", SearchAlgorithm::Grid, &[]),
     ("random", SearchAlgorithm::Random, &["trials"]),
@@ -47,24 +47,24 @@ const ALGORITHMS: [(&str, SearchAlgorithm, &[&str]); 5] = [
 
 const COMMON: [&str; 7] = ["job", "set", "metric", "goal", "seed", "repeats", "folds"];
 
-/// Metrics of which more is better.
+/// Metrics to maximize unless told otherwise.
 const MAXIMIZED: [&str; 3] = ["accuracy", "macro_f1", "r2"];
 
-/// More seeds or folds of one trial than anybody trains.
+/// Upper limit of seeds or folds of a trial.
 const MOST_RUNS: u64 = 1000;
 
-/// More trials than anybody waits for.
+/// Upper limit of trials.
 const MOST_TRIALS: usize = 100_000;
 
-/// Trials drawn to find fields that no value makes right.
+/// Trials drawn to find fields that are wrong whatever their value.
 const PROBES: u64 = 32;
 
-/// What is better.
+/// Which values of the metric are better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
-    /// Less.
+    /// Lower ones.
     Minimize,
-    /// More.
+    /// Higher ones.
     Maximize,
 }
 
@@ -89,7 +89,7 @@ pub struct Sweep {
     pub trials: u64,
     /// Trials that are asked for at once, where results decide what is asked for next.
     pub width: u64,
-    /// One of so many goes on from rung to rung.
+    /// One trial in `eta` goes on from rung to rung.
     pub eta: u64,
     /// Rungs of a trial that is trained to its end; each is `eta` times as long as the one before.
     pub rungs: u32,
@@ -99,24 +99,24 @@ pub struct Sweep {
     pub seed: u64,
     /// Each trial is trained with this many seeds: the job's and those that follow it.
     pub repeats: u64,
-    /// And with each seed on this many folds of the data; 1: as the job says.
+    /// Each seed is trained on this many folds of the data; 1: as the job says.
     pub folds: u64,
-    /// What of an evaluation counts.
+    /// The metric of an evaluation that trials are compared by.
     pub metric: String,
-    /// What is better.
+    /// Whether a lower or a higher metric is better.
     pub goal: Goal,
-    /// What is tried.
+    /// The search space.
     pub space: SearchSpace,
-    /// Of `space`, if the algorithm is a grid.
+    /// The points of `space`, if the algorithm is a grid.
     pub grid: Vec<TrialPoint>,
     /// Where the metric was written; the section's place if it was not.
     metric_origin: FieldOrigin,
-    /// The text of the base job, its file, and what is said over it.
+    /// The text of the base job, its file, and the overrides.
     base: (String, String, Vec<String>),
 }
 
 impl Sweep {
-    /// Reads a sweep file and its base job; `sets` are the `--set` flags, said over the base job.
+    /// Reads a sweep file and its base job; `sets` are `--set` flags that override fields of the base job.
     pub fn load(path: &Path, sets: &[String]) -> Result<Sweep, JobError> {
         Sweep::parse(&job::read_text(path)?, &path.display().to_string(), sets)
     }
@@ -170,7 +170,7 @@ impl Sweep {
         JobError { origin: self.metric_origin.clone(), field: "sweep.metric".into(), problem }
     }
 
-    /// Points to find out about the jobs of the sweep with: of the grid, or drawn at random.
+    /// A few points of the sweep: of the grid, or drawn at random.
     pub fn samples(&self, count: u64) -> Vec<TrialPoint> {
         match self.grid.is_empty() {
             false => self.grid.iter().take(count as usize).cloned().collect(),
@@ -183,8 +183,8 @@ impl Sweep {
         self.repeats * self.folds
     }
 
-    /// The job of a point; `repeat`, below [`Sweep::runs`], moves on from fold to fold, and then from seed to
-    /// seed: the folds of one seed are parts of one whole.
+    /// The job of a point. `repeat`, below [`Sweep::runs`], counts folds first and then seeds: the folds of one seed are
+    /// a partition of the data.
     pub fn job(&self, point: &TrialPoint, repeat: u64) -> Result<Job, JobError> {
         let (text, file, sets) = &self.base;
         let sets: Vec<String> = sets.iter().cloned().chain(self.space.sets(point)).collect();
@@ -206,8 +206,8 @@ impl Sweep {
         Ok(job)
     }
 
-    /// Everything that decides what the sweep comes to, a line for each: what must not change between one
-    /// part of a sweep and the next.
+    /// Everything that decides the results of the sweep, a line for each. A sweep is continued only if it is
+    /// unchanged.
     pub fn identity(&self) -> Vec<String> {
         let mut lines = vec![
             format!("algorithm = {}", self.algorithm.name()),
@@ -229,7 +229,7 @@ impl Sweep {
         }
         let (text, file, sets) = &self.base;
         let mut sections = tree::parse(text, file).unwrap_or_default();
-        // What was read once is read again.
+        // They were read without an error before.
         let _ = tree::override_with(&mut sections, sets);
         let mut fields: Vec<String> = sections
             .iter()
@@ -240,8 +240,8 @@ impl Sweep {
         lines
     }
 
-    /// A field that is wrong whatever its value is a mistake of the file; one that is wrong for some values
-    /// makes trials fail.
+    /// Refuses a field that is wrong whatever its value. A field that is wrong for some values makes trials fail
+    /// instead.
     fn check_fields(&self) -> Result<(), JobError> {
         let probes = self.samples(PROBES);
         let errors: Vec<Option<JobError>> = probes.iter().map(|point| self.job(point, 0).err()).collect();
@@ -256,7 +256,7 @@ impl Sweep {
             }
         }
         match errors.into_iter().collect::<Option<Vec<_>>>() {
-            // Not one job can be read, and not because of one field of the space.
+            // No job can be read, and no single field of the space is to blame.
             Some(all) => Err(all.into_iter().next().expect("there are probes")),
             None => Ok(()),
         }

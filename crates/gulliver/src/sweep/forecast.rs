@@ -1,5 +1,5 @@
-//! How long a sweep takes, from what the parts of training cost: the waves that the search would ask for, and the
-//! seconds of each array in them. Nothing is measured here.
+//! The predicted time of a sweep: the waves that the search would ask for, and the seconds of each array from the costs
+//! of its parts. Nothing is measured here.
 
 use super::file::Sweep;
 use super::search::{self, Ask, Trial};
@@ -14,7 +14,7 @@ pub struct ArrayCosts {
     pub open: f64,
     /// Building the graphs of a member and making its directory.
     pub member: f64,
-    /// Planning, memory, and what first steps take more than others; once for an array.
+    /// Planning, memory and the extra time of first steps; once for an array.
     pub start: f64,
     /// Making a batch, which members that share data do once.
     pub batch: f64,
@@ -27,7 +27,7 @@ pub struct ArrayCosts {
 }
 
 impl ArrayCosts {
-    /// The mean of some; nothing costs anything if there are none.
+    /// The mean; zeros for an empty slice.
     pub fn mean(all: &[ArrayCosts]) -> ArrayCosts {
         let of = |part: fn(&ArrayCosts) -> f64| all.iter().map(part).sum::<f64>() / all.len().max(1) as f64;
         ArrayCosts {
@@ -42,10 +42,10 @@ impl ArrayCosts {
     }
 }
 
-/// What an array has to do.
+/// The work of an array.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ArrayTask {
-    /// Members; a fraction if they stand for those of a wave that was looked at in part.
+    /// Members; scaled, and perhaps a fraction, if only a part of the wave was examined.
     pub members: f64,
     /// Data sets that they do not share.
     pub data: f64,
@@ -58,8 +58,7 @@ pub struct ArrayTask {
 }
 
 impl ArrayTask {
-    /// Evaluations and checkpoints of each member: those that are due on the way, and those at the end of the
-    /// rung.
+    /// Evaluations and checkpoints of each member, those at the end of the rung included.
     fn pauses(&self) -> [f64; 2] {
         let [from, to, end] = self.steps;
         let last = to.min(end.saturating_sub(1));
@@ -85,8 +84,8 @@ impl ArrayTask {
     }
 }
 
-/// Waves of a sweep, in order, and whether they are all there are. Ends when `most` trials have been asked for.
-/// What trials come to is made up, since it is not known; how many go on does not depend on it.
+/// The waves of a sweep up to `most` trials, and whether these are all. Results of trials are random numbers: how many
+/// trials go on does not depend on them.
 pub fn waves(sweep: &Sweep, most: usize) -> (Vec<Vec<Ask>>, bool) {
     let (mut waves, mut trials): (Vec<Vec<Ask>>, Vec<Trial>) = (Vec::new(), Vec::new());
     let mut asked = 0;

@@ -1,4 +1,4 @@
-//! Whether a sweep's metric is one that its jobs report, found before anything is trained.
+//! Checks, before anything is trained, that the jobs of a sweep report its metric.
 
 use super::file::Sweep;
 use crate::error::{JobError, one_line};
@@ -6,11 +6,11 @@ use crate::setup::{Prepared, open_data, prepare};
 use gulliver_graph::nearest::suggestion;
 use gulliver_run::train::metric_names;
 
-/// Points of the space whose jobs are looked at, until one reports the metric.
+/// Most points whose jobs are examined.
 const LOOKED_AT: u64 = 8;
 
-/// Refuses a metric that none of the jobs looked at would report, and jobs that would end by themselves. A job that cannot be made ready says nothing:
-/// it will be a trial that fails.
+/// Refuses a metric that no examined job reports, and jobs with early stopping. A job that cannot be prepared is
+/// skipped: it will be a trial that fails.
 pub fn check_metric(sweep: &Sweep) -> Result<(), JobError> {
     let mut problem = None;
     for point in sweep.samples(LOOKED_AT) {
@@ -35,7 +35,7 @@ pub fn check_metric(sweep: &Sweep) -> Result<(), JobError> {
     problem.map_or(Ok(()), |problem| Err(sweep.metric_error(problem)))
 }
 
-/// What is wrong with a metric, if a job reports these.
+/// What is wrong with a metric of a job that reports `names`.
 fn metric_problem(metric: &str, names: &[String]) -> Option<String> {
     if names.iter().any(|name| name == metric) {
         return None;

@@ -1,7 +1,9 @@
-//! Sweeps: many trainings of one job with different settings. `file` and `space` say what is tried, `search` what
-//! is tried next, `run` and `array` train it as widely as `width` says, `store` remembers it, `drive` is the loop around
-//! them and `report` shows it. Before that, `metric` checks what trials are compared by, and `plan` says what would be
-//! trained together and how long it would take, from what `rehearse` measures and `forecast` adds up.
+//! Sweeps: one job trained many times with different settings.
+//!
+//! `file` reads the sweep file and `space` holds its parameters. `search` proposes the next trials, `run` and `array`
+//! train them, `width` chooses how many at once, `store` keeps the results, and `drive` is the loop around them.
+//! `events` and `trials` report. `plan` predicts a sweep, with `rehearse` to measure costs and `forecast` to add them up;
+//! `metric` checks that jobs report the metric that trials are compared by.
 
 pub mod array;
 pub mod drive;

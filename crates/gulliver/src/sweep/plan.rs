@@ -1,5 +1,5 @@
-//! What a sweep would do, before anything runs: which fields keep jobs apart, the arrays of its first wave, how wide
-//! each would be trained, and how long everything would take.
+//! A sweep before it runs: the fields that keep jobs in different arrays, the arrays of the first wave with their widths,
+//! and the predicted time.
 
 use super::array::{ArrayRunner, batches};
 use super::drive::{run_dir, steps_at};
@@ -20,26 +20,26 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Trials that are looked at, of the first wave and of those that follow.
+/// Most trials of a wave that are examined.
 const LOOKED_AT: usize = 64;
 
-/// No further array is rehearsed after so long.
+/// Time after which no further array is rehearsed.
 const REHEARSED: Duration = Duration::from_secs(3);
 
-/// Arrays whose ways to be trained are shown to people.
+/// Arrays whose widths are printed.
 const SHOWN: usize = 8;
 
 /// Points tried to find two that differ in one field alone.
 const TRIED: u64 = 8;
 
-/// See the top of this file.
+/// The plan of a sweep.
 #[derive(Clone, Debug, Serialize)]
 pub struct SweepPlan {
     /// Trials in all.
     pub trials: u64,
-    /// Each is trained with so many seeds.
+    /// Seeds that each trial is trained with.
     pub repeats: u64,
-    /// And on so many folds.
+    /// Folds that each trial is trained on.
     pub folds: u64,
     /// Training of the whole sweep, in jobs trained to their end.
     pub work: f64,
@@ -49,11 +49,11 @@ pub struct SweepPlan {
     pub apart: Vec<String>,
     /// Trials of the first wave.
     pub wave: usize,
-    /// Arrays of as many of them as were looked at.
+    /// The arrays of the trials that were examined.
     pub arrays: Vec<PlannedArray>,
-    /// Arrays that were rehearsed to know what steps, evaluations and checkpoints cost.
+    /// Arrays that were rehearsed to measure steps, evaluations and checkpoints.
     pub rehearsed: usize,
-    /// Predicted seconds of the whole sweep, if what was not looked at is like what was; none if nothing could be
+    /// Predicted seconds of the whole sweep, extrapolated from the trials that were examined; none if nothing could be
     /// rehearsed.
     pub seconds: Option<f64>,
 }
@@ -63,13 +63,13 @@ pub struct SweepPlan {
 pub struct PlannedArray {
     /// Trials and repeats in it.
     pub members: Vec<(u64, u64)>,
-    /// What keeps it apart from others.
+    /// Values of the fields that keep it apart from other arrays.
     pub values: BTreeMap<String, String>,
     /// Steps of each.
     pub steps: u64,
     /// How it would be trained.
     pub width: Option<ChosenWidth>,
-    /// What its parts cost.
+    /// Seconds of its parts.
     pub costs: Option<ArrayCosts>,
     /// Predicted seconds of all members, up to these steps.
     pub seconds: Option<f64>,
@@ -80,22 +80,22 @@ pub struct PlannedArray {
 /// How an array would be trained.
 #[derive(Clone, Debug, Serialize)]
 pub struct ChosenWidth {
-    /// Bytes of the weights and states of a member, in which it waits.
+    /// Bytes of the weights and states of a member that waits.
     pub state_bytes: u64,
-    /// What was looked at, most lanes first.
+    /// The widths that were compared, most lanes first.
     pub ways: Vec<WidthOption>,
-    /// Which of them is done soonest.
+    /// The index of the one that finishes first.
     pub chosen: usize,
 }
 
 impl ChosenWidth {
-    /// Lanes, and what comes of them.
+    /// The chosen width and its estimate.
     fn best(&self) -> Option<(&WidthOption, WidthEstimate)> {
         self.ways.get(self.chosen).and_then(|way| Some((way, way.outcome?)))
     }
 }
 
-/// Plans a sweep. Rehearses some of its arrays to learn what training them costs; nothing of that is kept.
+/// Plans a sweep. Some of its arrays are rehearsed to measure what training costs; nothing of that is kept.
 pub fn plan(sweep: &Sweep) -> Result<SweepPlan, Error> {
     let mut shapes = JobShapes::default();
     let fields: Vec<&str> = sweep.space.parameters.iter().map(|p| p.field.as_str()).collect();
@@ -171,7 +171,7 @@ struct Wave {
     rungs: Vec<TrialRung>,
     arrays: Vec<Together>,
     failed: Vec<(RungId, String)>,
-    /// Trials of the wave for each that was looked at.
+    /// Trials of the wave for each that was examined.
     scale: f64,
     /// Training of the whole wave, in jobs trained to their end.
     work: f64,
@@ -190,7 +190,7 @@ struct Together {
 }
 
 impl Wave {
-    /// `reached` is how far each trial was trained in the waves before.
+    /// `reached` is the length to which each trial was trained in earlier waves.
     fn of(
         sweep: &Sweep,
         asks: &[Ask],
@@ -248,16 +248,16 @@ impl Together {
     }
 }
 
-/// What arrays were measured to cost, by shape and lanes.
+/// Measured costs of arrays, by shape and lanes.
 #[derive(Default)]
 struct Known {
-    /// Those that were tried; of the others steps are predicted.
+    /// Arrays that were run; for the others the time of a step is predicted.
     rehearsed: usize,
     measured: Vec<((String, usize), ArrayCosts)>,
 }
 
 impl Known {
-    /// Measures arrays, those with most steps first, until it took long enough. What cannot be measured is left
+    /// Measures arrays, those with most steps first, for a limited time. Arrays that cannot be measured are left
     /// out.
     fn rehearse(&mut self, arrays: &mut ArrayRunner, waves: &[Wave]) {
         let mut steps: Vec<(f64, (&str, usize), Vec<TrialRung>)> = Vec::new();
@@ -287,7 +287,7 @@ impl Known {
         }
     }
 
-    /// What an array costs: as measured; else as one of its shape was, else as the first measured.
+    /// The costs of an array as measured; else those of its shape, of its number of lanes, or of the first measured.
     fn costs(&self, made: &Together) -> Option<&ArrayCosts> {
         let same = |lanes: usize| {
             let of = |((shape, other), _): &&((String, usize), ArrayCosts)| {
@@ -312,7 +312,7 @@ impl Known {
     }
 }
 
-/// Whether two jobs that differ in this field alone can be members of one array; not if none can be trained.
+/// Whether two jobs that differ in this field alone can be members of one array; false if no job can be built.
 fn is_fusible(sweep: &Sweep, field: &str, shapes: &mut JobShapes) -> bool {
     let mut shape = |point: &_| sweep.job(point, 0).ok().and_then(|job| shapes.of(&job).ok());
     let parameter = sweep.space.parameter(field);
@@ -335,8 +335,8 @@ fn is_fusible(sweep: &Sweep, field: &str, shapes: &mut JobShapes) -> bool {
     false
 }
 
-/// How an array of `members` like this one would be trained. Times of all ways are corrected by how much
-/// longer a step was measured to take than it was predicted to.
+/// The width of an array of `members` like this one. Predicted times are scaled by the ratio of the measured to the
+/// predicted time of a step.
 fn chosen(
     arrays: &mut ArrayRunner,
     rung: &TrialRung,
@@ -388,7 +388,7 @@ pub fn text(sweep: &Sweep, plan: &SweepPlan) -> String {
     text
 }
 
-/// Arrays, and how each would be trained.
+/// A table of the arrays and their widths.
 fn arrays(arrays: &[PlannedArray]) -> String {
     let columns = [
         Column::Right("array"),
@@ -414,7 +414,7 @@ fn arrays(arrays: &[PlannedArray]) -> String {
     render(&columns, &arrays.iter().enumerate().map(row).collect::<Vec<_>>())
 }
 
-/// What the widths of the first arrays were chosen from.
+/// A table of the widths that were compared for the first arrays.
 fn ways(arrays: &[PlannedArray]) -> String {
     let columns = [
         Column::Right("array"),

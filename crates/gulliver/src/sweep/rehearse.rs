@@ -1,5 +1,5 @@
-//! Measures what training an array costs: a few steps, an evaluation and a checkpoint of as many members as there are
-//! lanes, done as the sweep would do them, in a directory that is gone afterwards.
+//! Measures what training an array costs: a few steps, an evaluation and a checkpoint of one member for each lane, run as
+//! in the sweep, in a temporary directory.
 
 use super::array::{ArrayRunner, member, sessions};
 use super::forecast::ArrayCosts;
@@ -12,19 +12,19 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// Steps of the first try, of which the first finds nothing prepared.
+/// Steps of the first run; the first of them includes planning and first touches of memory.
 const FIRST: u64 = 2;
 
 /// Seconds for which steps are repeated, and the least and most repetitions.
 const REPEATED: f64 = 0.2;
 const REPEATS: (u64, u64) = (4, 100);
 
-/// A step that is thought to take more seconds is not tried.
+/// Longest predicted step, in seconds, that is run.
 const LONGEST: f64 = 10.0;
 
-/// Measures an array whose members are these rungs, one for each lane; none if it does not train, as with a
-/// learning rate at which it diverges at once. Of an array that takes long steps, or half of the memory that is
-/// left, the predicted time of its steps is all that is told; then the second of the pair is false.
+/// Measures an array whose members are these rungs, one for each lane; none if training fails. An array with long steps,
+/// or one that needs half of the free memory, is not run: its costs are the predicted time of a step, and the second
+/// value is false.
 pub fn rehearse(arrays: &mut ArrayRunner, rungs: &[TrialRung]) -> Result<Option<(ArrayCosts, bool)>, Error> {
     let place = Place::new()?;
     let rungs: Vec<TrialRung> = rungs
@@ -114,14 +114,14 @@ fn timed(
 /// When things happened to a member, in seconds from the start.
 #[derive(Default)]
 struct Moments {
-    /// When a step was done, and what it took without its batch.
+    /// The end of each step, and its time without making the batch.
     steps: Vec<(f64, f64)>,
     evaluated: Option<f64>,
     saved: Option<f64>,
 }
 
 impl Moments {
-    /// What lies between them. The first step counts only if there is no other.
+    /// The times between them. The first step counts only if there is no other.
     fn costs(&self) -> Option<ArrayCosts> {
         let ((first, alone), (last, _)) = (*self.steps.first()?, *self.steps.last()?);
         let (whole, step) = match &self.steps[1..] {
@@ -139,7 +139,7 @@ impl Moments {
     }
 }
 
-/// A directory for a rehearsal, gone afterwards.
+/// A temporary directory.
 struct Place(PathBuf);
 
 impl Place {
@@ -159,7 +159,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // What cannot be removed only costs space.
+        // A leftover only costs space.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,6 +1,5 @@
-//! Training what a sweep asks for. [`RungRunner`] is the boundary: the sweep hands over a wave of rungs and hears of each
-//! evaluation and each end as it comes. Rungs that [`groups`] puts together have the same graph and shapes, and
-//! can be members of one array.
+//! The boundary between a sweep and training: [`RungRunner`] gets a wave of rungs and reports each evaluation and each
+//! end. [`groups`] puts rungs together that have the same graph and shapes and can be members of one array.
 
 use super::store::{RungId, RungOutcome};
 use crate::error::Error;
@@ -35,7 +34,7 @@ pub struct TrialRung {
     pub dir: PathBuf,
 }
 
-/// What a runner has to say of a rung, by its position in the wave.
+/// News of a rung, named by its position in the wave.
 #[derive(Clone, Debug)]
 pub enum RungNews<'n> {
     /// A step was done.
@@ -44,7 +43,7 @@ pub enum RungNews<'n> {
         rung: usize,
         /// Steps done in all.
         step: u64,
-        /// Speed of late.
+        /// Measured since the last report.
         samples_per_second: f64,
     },
     /// An evaluation before the end of the rung.
@@ -53,7 +52,7 @@ pub enum RungNews<'n> {
         rung: usize,
         /// Steps done in all.
         step: u64,
-        /// What it came to.
+        /// Its metrics.
         metrics: &'n BTreeMap<String, f64>,
     },
     /// The rung is over. If it is done, a checkpoint of its last step is in the rung's directory.
@@ -65,25 +64,24 @@ pub enum RungNews<'n> {
     },
 }
 
-/// Hears what a runner has to say; an error must end the run at once.
+/// Receives the news of a runner; an error must end the run at once.
 pub type NewsListener<'l> = dyn FnMut(RungNews<'_>) -> Result<(), Error> + 'l;
 
-/// Whoever trains.
+/// Trains rungs.
 pub trait RungRunner {
-    /// Trains every rung of a wave and tells of the end of each, once. What it is told of is on disk by then, so
-    /// evaluations are told before a checkpoint of a later step is written. A configuration that cannot be
-    /// trained is an outcome; an error is something that would end every other rung, too. Returns early,
-    /// with rungs not ended, only if it was asked to stop; those are handed over again when the sweep goes on,
-    /// and continue from the newest checkpoint they left.
+    /// Trains every rung of a wave and reports the end of each, once. News is stored when the call returns, so an
+    /// evaluation is reported before a checkpoint of a later step is written. A job that cannot be trained is an
+    /// outcome; an error ends the whole wave. Returns early, with rungs not ended, only if it was asked to stop. Those
+    /// rungs are handed over again later and continue from their newest checkpoint.
     fn run(&mut self, wave: &[TrialRung], news: &mut NewsListener<'_>) -> Result<(), Error>;
 }
 
-/// Errors that say nothing of the trial: a full disk, a directory that cannot be written.
+/// Whether an error is the machine's and not the trial's: a full disk, a directory that cannot be written.
 pub(super) fn is_machine(error: &Error) -> bool {
     matches!(error, Error::File { .. } | Error::Output(_) | Error::Train(TrainError::Checkpoint(_)))
 }
 
-/// Makes the run directory, without what a killed process may have left unfinished in it.
+/// Makes the run directory and removes unfinished files of a killed process.
 pub(super) fn take(dir: &Path, job: &Job) -> Result<(), Error> {
     let checkpoints = dir.join("checkpoints");
     let made = fs::create_dir_all(&checkpoints)
@@ -106,7 +104,7 @@ pub(super) fn newest(checkpoints: &Path, step: u64) -> Result<Option<(u64, Store
     Ok(up_to.filter_map(|(step, path)| Some((step, Stored::open(&path).ok()?))).next())
 }
 
-/// Lengths that are known, by everything that decides them.
+/// Known lengths of jobs, by everything that decides them.
 pub type JobLengths = BTreeMap<String, u64>;
 
 /// Steps of a whole job. Data is opened only for a length that is not yet known.
@@ -129,18 +127,17 @@ pub fn length(job: &Job, known: &mut JobLengths) -> Result<u64, Error> {
     Ok(steps)
 }
 
-/// Rungs that are the same but for numbers fed to them.
+/// Rungs that differ only in numbers fed to the graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RungGroup {
     /// Positions in the wave, ascending; never empty.
     pub rungs: Vec<usize>,
-    /// Why it cannot be trained; then it is one rung alone.
+    /// Why its only rung cannot be trained.
     pub problem: Option<String>,
 }
 
-/// Puts rungs together that have the same graphs, shapes and steps: these differ in hyper-parameters, seeds or
-/// schedules only and can be trained as one array. Groups are in the order of their first rungs; a rung that
-/// cannot be trained at all is alone.
+/// Groups rungs with the same graphs, shapes and steps. Members of a group differ only in hyper-parameters, seeds or
+/// schedules. Groups are in the order of their first rungs; a rung that cannot be trained is a group of its own.
 pub fn groups(rungs: &[TrialRung], shapes: &mut JobShapes) -> Vec<RungGroup> {
     let mut groups: Vec<RungGroup> = Vec::new();
     let mut known: BTreeMap<String, usize> = BTreeMap::new();
@@ -160,8 +157,8 @@ pub fn groups(rungs: &[TrialRung], shapes: &mut JobShapes) -> Vec<RungGroup> {
     groups
 }
 
-/// The shapes of jobs: everything of a job but numbers that are fed to its steps, equal for jobs that can be
-/// members of one array. Jobs that differ in nothing but such numbers are built once.
+/// Shapes of jobs: texts that are equal for jobs that can be members of one array. Jobs that differ only in numbers fed
+/// to the graph are built once.
 #[derive(Default)]
 pub struct JobShapes {
     known: BTreeMap<String, String>,
@@ -180,7 +177,7 @@ impl JobShapes {
     }
 }
 
-/// What a job says, but for numbers that are fed to its steps and what decides no step's shape.
+/// The fields of a job that decide its shape: all but numbers fed to the graph.
 fn without_fed_fields(job: &Job) -> Result<String, Error> {
     let (train, update) = (&job.train, optimizer(job)?.op);
     let clipped = [train.clip_norm, train.clip_value].map(|limit| limit.is_some());
@@ -201,14 +198,14 @@ fn shape(job: &Job) -> Result<String, Error> {
     let _ = writeln!(text, "partials {} {:?}", job.train.partials, job.devices);
     let _ = writeln!(text, "every {} {}", options.eval_every, options.checkpoint_every);
     if of_many_lengths(sources.train.as_ref()) {
-        // Which examples meet in a batch decides how long it is.
+        // The examples of a batch decide its length.
         let fold = job.data.options.fold;
         let _ = writeln!(text, "seed {} {fold} {} {}", options.seed, job.data.buckets, job.data.shuffle);
     }
     Ok(text)
 }
 
-/// The text of a graph, without the defaults of what is set anew each step.
+/// The text of a graph without the defaults of hyper-parameters, which are set at every step.
 fn without_numbers(graph: &Graph) -> String {
     let mut graph = graph.clone();
     for info in &mut graph.values {

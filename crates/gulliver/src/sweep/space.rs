@@ -1,5 +1,4 @@
-//! The space of a sweep: parameters over the fields of a job. Reading it from a file is `file.rs`; which of
-//! its points are tried, and in what order, is `search`.
+//! The search space of a sweep: parameters over the fields of a job. `file` reads it; `search` chooses points.
 //!
 //! A value of a parameter is kept as a number, its *code*: the number itself, or the position in the list of
 //! a choice. Draws are functions of (seed, trial, field), never of a state that advances.
@@ -18,7 +17,7 @@ pub const LARGEST: u64 = 1 << 53;
 pub enum ParameterKind {
     /// One of these; at least one, no two equal.
     Choice(Vec<JobValue>),
-    /// A number, every one as likely.
+    /// A number, uniformly distributed.
     Uniform {
         /// The least.
         low: f64,
@@ -40,12 +39,12 @@ pub enum ParameterKind {
         high: u64,
         /// From one to the next; 1 if `log`.
         step: u64,
-        /// Whether small ones are as likely as large ones of the same order of magnitude.
+        /// Whether its logarithm is uniform.
         log: bool,
     },
 }
 
-/// A parameter has a value only where these hold.
+/// A condition under which a parameter has a value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Condition {
     /// The field of another parameter.
@@ -54,7 +53,7 @@ pub struct Condition {
     pub codes: Vec<f64>,
 }
 
-/// What is tried for one field of a job.
+/// The values tried for one field of a job.
 #[derive(Clone, Debug)]
 pub struct Parameter {
     /// `section.field`.
@@ -63,7 +62,7 @@ pub struct Parameter {
     pub kind: ParameterKind,
     /// All must hold.
     pub when: Vec<Condition>,
-    /// Values of it on a grid; all of them if not said.
+    /// Number of its values on a grid; all of them if not given.
     pub points: Option<u64>,
     /// Where it was written.
     pub origin: FieldOrigin,
@@ -75,7 +74,7 @@ pub type TrialPoint = BTreeMap<String, f64>;
 /// Parameters, those that conditions name before those that have the conditions.
 #[derive(Clone, Debug, Default)]
 pub struct SearchSpace {
-    /// See above.
+    /// The parameters.
     pub parameters: Vec<Parameter>,
 }
 
@@ -218,7 +217,7 @@ impl Parameter {
     }
 }
 
-/// A random number from 0 to below 1 that is this trial's alone.
+/// A random number from 0 to below 1: a function of seed, field, trial and `i`.
 pub fn draw(seed: u64, field: &str, trial: u64, i: u64) -> f64 {
     let stream = RandomStream::new(seed, hash_name(&format!("sweep.{field}")), trial);
     (stream.u64_at(i) >> 11) as f64 / (1u64 << 53) as f64

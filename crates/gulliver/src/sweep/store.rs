@@ -1,5 +1,5 @@
-//! What a sweep knows, in one SQLite file that is also an Optuna study. Everything that must not be lost is one
-//! transaction; one process at a time may write, and a lock that ends with its process says which.
+//! The results of a sweep in one SQLite file that is also an Optuna study. Every change is one transaction. One process
+//! at a time may write: it holds a lock that ends with it.
 
 use super::file::{Goal, Sweep};
 use super::search::{Ask, Trial};
@@ -38,28 +38,28 @@ pub enum RungOutcome {
     Done {
         /// Steps done in all.
         step: u64,
-        /// Everything evaluated then.
+        /// The metrics of the evaluation at its end.
         metrics: BTreeMap<String, f64>,
-        /// Seconds of it.
+        /// Seconds of training.
         seconds: f64,
     },
-    /// Not possible.
+    /// It cannot be trained.
     Failed {
         /// Why, in one line.
         reason: String,
     },
 }
 
-/// What became of a trial.
+/// The state of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrialState {
-    /// Asked for and not finished, or waiting to be asked for again.
+    /// Being trained, or waiting to be continued on a longer rung.
     Running,
     /// Trained to its end.
     Complete,
-    /// Left behind on a rung below its end.
+    /// Stopped by the search before its end.
     Pruned,
-    /// Not possible.
+    /// It could not be trained.
     Failed,
 }
 
@@ -68,9 +68,9 @@ pub enum TrialState {
 pub struct TrialRecord {
     /// Counted from 0.
     pub number: u64,
-    /// Its place in the space.
+    /// Its point in the search space.
     pub point: TrialPoint,
-    /// What became of it.
+    /// Its state.
     pub state: TrialState,
     /// By length of the rung: steps done (most, as epochs of folds may differ by a step each) and the metric of
     /// every repeat, for rungs that all repeats finished.
@@ -102,23 +102,23 @@ pub struct StoredEvaluation {
     pub step: u64,
     /// What was measured.
     pub metric: String,
-    /// What it came to.
+    /// Its value.
     pub value: f64,
 }
 
-/// The sum in order, divided.
+/// The mean, summed in order.
 pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// See the top of this file.
+/// The study of a sweep: trials, rungs and evaluations.
 pub struct StudyStore {
     connection: Connection,
     path: PathBuf,
     metric: String,
     repeats: u64,
     top: u64,
-    /// Held as long as this is; none if the study is only read.
+    /// The lock; none if the study is only read.
     _lock: Option<File>,
 }
 
@@ -164,7 +164,7 @@ impl StudyStore {
         Ok(store)
     }
 
-    /// Opens the study in `dir` to read it, whoever is writing; nothing if there is none.
+    /// Opens the study in `dir` for reading, also while another process writes; none if there is no study.
     pub fn read(dir: &Path, sweep: &Sweep) -> Result<Option<StudyStore>, Error> {
         let path = study_path(dir);
         if !path.exists() {
@@ -183,7 +183,7 @@ impl StudyStore {
     ) -> Result<StudyStore, Error> {
         let failed = |source| Error::Study { path: path.to_path_buf(), source };
         let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
-        // Others may be reading; a commit waits for them, and is on disk when it is done.
+        // A commit waits for readers, and is on disk when it returns.
         connection.busy_timeout(Duration::from_secs(30)).map_err(failed)?;
         connection.pragma_update(None, "synchronous", "FULL").map_err(failed)?;
         let (metric, repeats, top) = (sweep.metric.clone(), sweep.runs(), sweep.top());
@@ -232,7 +232,7 @@ impl StudyStore {
         transaction.commit().map_err(failed)
     }
 
-    /// Remembers a wave as asked for, every repeat of it, before any of it is trained.
+    /// Stores a wave, with every repeat, before any of it is trained.
     pub fn begin(&mut self, space: &SearchSpace, asks: &[Ask]) -> Result<(), Error> {
         let repeats = self.repeats;
         self.write(|transaction| {
@@ -267,7 +267,7 @@ impl StudyStore {
         })
     }
 
-    /// What was asked for and has not ended, in the order asked.
+    /// Rungs that were asked for and have not ended, in the order asked.
     pub fn pending(&self) -> Result<Vec<RungId>, Error> {
         let query = "SELECT trial_id, repeat, level FROM gulliver_rungs WHERE state = 'asked' \
                      ORDER BY wave, rowid";
@@ -288,7 +288,7 @@ impl StudyStore {
         all().map_err(|source| self.failed(source))
     }
 
-    /// Remembers an evaluation on the way. The same one may come again after a crash.
+    /// Stores an evaluation before the end of a rung. The same one may come twice after a crash.
     pub fn evaluated(
         &mut self,
         place: RungId,
@@ -298,7 +298,7 @@ impl StudyStore {
         self.write(|transaction| curve(transaction, place, step, metrics))
     }
 
-    /// Remembers how a repeat ended on a rung, and with the last of the repeats what became of the trial.
+    /// Stores how a repeat ended on a rung, and with the last repeat the state of the trial.
     pub fn finish(&mut self, place: RungId, outcome: &RungOutcome) -> Result<(), Error> {
         let (metric, top) = (self.metric.clone(), self.top);
         self.write(|transaction| {
@@ -329,7 +329,7 @@ impl StudyStore {
         })
     }
 
-    /// The sweep is over: trials that wait below their end are left behind.
+    /// Ends the sweep: trials that wait for a longer rung become pruned.
     pub fn close(&mut self) -> Result<(), Error> {
         self.write(|transaction| {
             transaction.execute(
@@ -410,7 +410,7 @@ impl StudyStore {
     }
 }
 
-/// What the search knows of the trials.
+/// The trials as the search sees them.
 pub fn history(records: &[TrialRecord], goal: Goal) -> Vec<Trial> {
     let sign = if goal == Goal::Minimize { 1.0 } else { -1.0 };
     let trial = |record: &TrialRecord| Trial {

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 
-/// The error of a sweep without a single trial that could be trained; it names the commonest reason.
+/// The error of a sweep whose trials all failed; it names the most common reason.
 pub fn all_failed(records: &[TrialRecord]) -> Option<Error> {
     if records.is_empty() || records.iter().any(|record| record.state != TrialState::Failed) {
         return None;

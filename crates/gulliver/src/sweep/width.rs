@@ -1,5 +1,5 @@
-//! How wide an array is trained on this machine: the ways to divide its threads and budgets into lanes, what a
-//! lane of each needs and how long its steps are thought to take. [`lanes`] says which of them is best.
+//! The width of an array on this machine: candidate divisions of threads and budgets into lanes, with the memory of a
+//! lane and the predicted time of its steps. [`lanes`] chooses among them.
 
 use crate::error::Error;
 use crate::job::Job;
@@ -15,7 +15,7 @@ use gulliver_run::session::{SessionError, SessionOptions, Which};
 use serde::Serialize;
 use std::path::Path;
 
-/// What was chosen for an array, and from what.
+/// The width chosen for an array, and the candidates.
 pub struct ArrayWidth {
     /// A planner for each lane.
     pub lanes: Vec<Planner>,
@@ -23,9 +23,9 @@ pub struct ArrayWidth {
     pub resident: usize,
     /// Bytes of the weights and states of one member.
     pub state: u64,
-    /// All ways that were looked at, most lanes first.
+    /// All candidates, most lanes first.
     pub ways: Vec<WidthOption>,
-    /// Which of them was chosen.
+    /// The index of the chosen one.
     pub chosen: usize,
 }
 
@@ -36,11 +36,11 @@ pub struct WidthOption {
     pub lanes: usize,
     /// Threads of the widest lane.
     pub threads: usize,
-    /// What comes of it; nothing if a lane does not fit its share of the budgets.
+    /// The estimate; none if a lane does not fit its share of the budgets.
     pub outcome: Option<WidthEstimate>,
 }
 
-/// What comes of a way to divide the machine.
+/// The predicted cost of a width.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct WidthEstimate {
     /// Bytes of device and host memory of a lane.
@@ -60,8 +60,8 @@ struct Lane {
     bytes: [u64; 2],
 }
 
-/// Chooses how wide an array is trained: so many members with these graphs, so many steps each. Budgets and
-/// threads are those of the job. `speeds` are those of the whole machine.
+/// Chooses the width of an array with these members and steps of each. Budgets and threads are those of the job;
+/// `speeds` are those of the whole machine.
 pub fn choose(
     job: &Job,
     graphs: &Graphs,
@@ -104,7 +104,7 @@ pub fn choose(
     Ok(ArrayWidth { lanes, resident: width.resident, state, ways, chosen })
 }
 
-/// What was made, or nothing if a lane is too large for its share and fewer lanes may be better off.
+/// The lane, or none if it does not fit its share of the budgets: fewer lanes may.
 fn fitting<T>(made: Result<T, Error>, last: bool) -> Result<Option<T>, Error> {
     match made {
         Ok(made) => Ok(Some(made)),
@@ -116,13 +116,13 @@ fn fitting<T>(made: Result<T, Error>, last: bool) -> Result<Option<T>, Error> {
     }
 }
 
-/// Numbers of lanes that are looked at, most first: all small ones, and those that share threads evenly.
+/// Numbers of lanes to compare, most first: all small ones, and those that divide the threads evenly.
 fn counts(threads: usize, members: usize) -> Vec<usize> {
     let most = threads.min(members).max(1);
     (1..=most).rev().filter(|&n| n <= 4 || n == most || threads.is_multiple_of(n)).collect()
 }
 
-/// What one of several lanes has of the machine.
+/// The devices of a job as one of several lanes has them.
 fn part(whole: &SessionOptions, threads: usize, lanes: usize) -> SessionOptions {
     let share = |budget: Option<u64>| budget.map(|bytes| bytes / lanes as u64);
     let (rates, links) = lanes::share((whole.rates, whole.links), (threads, whole.threads), lanes);
@@ -137,8 +137,7 @@ fn part(whole: &SessionOptions, threads: usize, lanes: usize) -> SessionOptions 
     }
 }
 
-/// Plans a lane. It takes no more of its budget than it has a use for; if it is the only one, an error says what
-/// could be done.
+/// Plans a lane with no more of its budget than it can use. The error of a single lane gives advice.
 fn lane(graphs: &Graphs, mut options: SessionOptions, only: bool) -> Result<Lane, Error> {
     let Graphs { train, evaluation, largest } = graphs;
     let new = |options: SessionOptions| {
@@ -172,7 +171,7 @@ fn needs(planner: &mut Planner, largest: &Bindings) -> Result<[u64; 2], SessionE
     Ok(most)
 }
 
-/// Bytes that a member which waits is put aside in.
+/// Bytes of a member that waits outside the lanes.
 fn state_bytes(train: &Graph) -> u64 {
     Persistent::of(train)
         .map_or(0, |persistent| persistent.residences.values().map(|residence| residence.bytes).sum())

@@ -1,6 +1,6 @@
-//! ASHA (Li and others, MLSys 2020): a trial goes on to the next rung as soon as it is among the best of those
-//! known at its own; if none is, a new one starts. Results count in waves of a stated width, so that what is
-//! asked for does not depend on which of them came first.
+//! ASHA (Li and others, MLSys 2020): a trial goes on to the next rung as soon as it is among the best known on its own;
+//! if none is, a new one starts. Results count in waves of fixed width, so proposals do not depend on which trial of a
+//! wave finished first.
 
 use super::{Ask, Trial, best_at, random};
 use crate::sweep::file::Sweep;
@@ -15,7 +15,7 @@ pub fn next(sweep: &Sweep, trials: &[Trial]) -> Vec<Ask> {
     let levels = levels(sweep);
     let known = trials.len() as u64;
     let mut asks = Vec::new();
-    // The longest first: a trial near its end is worth more than another beginning.
+    // The longest rung first: a trial near its end is worth more than a new one.
     for pair in levels.windows(2).rev() {
         let (here, above) = (pair[0], pair[1]);
         let reached = trials.iter().filter(|t| t.scores.contains_key(&here)).count() as u64;
@@ -32,7 +32,7 @@ pub fn next(sweep: &Sweep, trials: &[Trial]) -> Vec<Ask> {
     asks
 }
 
-/// Lengths trained in all if as many are promoted as may be.
+/// Total length trained if as many trials as possible are promoted.
 pub fn work(sweep: &Sweep) -> f64 {
     let (mut sum, mut before, mut trials) = (0.0, 0, sweep.trials);
     for level in levels(sweep) {

@@ -50,7 +50,7 @@ pub fn next(sweep: &Sweep, trials: &[Trial]) -> Vec<Ask> {
     Vec::new()
 }
 
-/// Lengths trained in all if nothing fails.
+/// Total length trained if no trial fails.
 pub fn work(sweep: &Sweep) -> f64 {
     let mut sum = 0.0;
     for Bracket { rounds } in brackets(sweep.rungs, sweep.eta, sweep.brackets) {

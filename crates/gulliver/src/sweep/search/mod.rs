@@ -1,5 +1,5 @@
-//! What to train next, as a function of the sweep and of everything finished so far. Nothing here trains,
-//! waits or remembers: asked again with the same history, it asks for the same.
+//! The next trials to train, as a pure function of the sweep and of all results so far: the same history gives the same
+//! proposals.
 
 pub mod asha;
 pub mod grid;
@@ -11,17 +11,17 @@ use super::file::{SearchAlgorithm, Sweep};
 use super::space::TrialPoint;
 use std::collections::BTreeMap;
 
-/// Trials that are asked for at once where nothing has to be waited for.
+/// Trials of a wave of the algorithms that need no results.
 pub const WAVE: u64 = 256;
 
-/// What is known of a trial.
+/// A trial as the search sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trial {
-    /// Its place in the space.
+    /// Its point in the search space.
     pub point: TrialPoint,
-    /// What it came to by length trained; less is better. A length of [`Sweep::top`] is all of it.
+    /// Its score by length trained; lower is better. [`Sweep::top`] is the whole length.
     pub scores: BTreeMap<u64, f64>,
-    /// Whether it cannot go on.
+    /// Whether it failed.
     pub failed: bool,
 }
 
@@ -30,9 +30,9 @@ pub struct Trial {
 pub struct Ask {
     /// Its number; new if it is the number of trials known.
     pub trial: u64,
-    /// Its place in the space.
+    /// Its point in the search space.
     pub point: TrialPoint,
-    /// How long to train it in all; [`Sweep::top`] is to the end.
+    /// The length to train it to; [`Sweep::top`] is the whole length.
     pub level: u64,
 }
 
@@ -48,7 +48,7 @@ pub fn next(sweep: &Sweep, trials: &[Trial]) -> Vec<Ask> {
     }
 }
 
-/// How much training the whole sweep is thought to need, in jobs trained to their end.
+/// Expected training of the whole sweep, in jobs trained to their end.
 pub fn work(sweep: &Sweep) -> f64 {
     let top = sweep.top() as f64;
     match sweep.algorithm {

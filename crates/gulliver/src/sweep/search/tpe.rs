@@ -1,10 +1,10 @@
-//! TPE, the tree-structured Parzen estimator (Bergstra and others, NIPS 2011): of the trials known, the best few are
-//! good and the others bad; each parameter takes, of a number of candidates drawn like the good, the one that is
-//! most likely good rather than bad. Written here because it must be a function of what is known: libraries of it
-//! carry a generator along.
+//! TPE, the tree-structured Parzen estimator (Bergstra and others, NIPS 2011). The best few trials are good, the others
+//! bad. For each parameter, candidates are drawn from the density of the good ones, and the candidate with the highest
+//! ratio of good to bad density is taken. Libraries of it carry the state of a random generator; this one is a pure
+//! function of the known trials.
 //!
-//! Every parameter is seen as a share of the way through its values, so one estimator serves them all. Its kernels
-//! are logistic: nearly normal, but with a distribution that can be written down and turned round.
+//! Every parameter is mapped to a share of its range, so one estimator serves all kinds. Its kernels are logistic:
+//! nearly normal, with a distribution function that can be inverted in closed form.
 
 use super::{Ask, Trial, random};
 use crate::sweep::file::Sweep;
@@ -16,7 +16,7 @@ pub const STARTUP: u64 = 10;
 /// Candidates a parameter is chosen from.
 const CANDIDATES: u64 = 24;
 
-/// One of so many trials is good…
+/// One trial in this many is good…
 const GOOD: usize = 10;
 
 /// …but no more than this.
@@ -28,7 +28,7 @@ pub fn next(sweep: &Sweep, trials: &[Trial]) -> Vec<Ask> {
     if known < STARTUP {
         return random::new(sweep, known..sweep.trials.min(STARTUP), sweep.top());
     }
-    // What failed is as bad as can be.
+    // A failed trial has the worst score.
     let score =
         |t: &Trial| t.scores.get(&sweep.top()).copied().filter(|_| !t.failed).unwrap_or(f64::INFINITY);
     let seen: Vec<(&TrialPoint, f64)> = trials.iter().map(|t| (&t.point, score(t))).collect();
@@ -37,7 +37,7 @@ pub fn next(sweep: &Sweep, trials: &[Trial]) -> Vec<Ask> {
     (known..sweep.trials.min(known + sweep.width)).map(propose).collect()
 }
 
-/// The point of a trial, given points and what they came to; less is better.
+/// The point of a trial, given points and their scores; lower is better.
 pub fn propose(space: &SearchSpace, seed: u64, trial: u64, seen: &[(&TrialPoint, f64)]) -> TrialPoint {
     let mut order: Vec<usize> = (0..seen.len()).collect();
     order.sort_by(|&a, &b| seen[a].1.total_cmp(&seen[b].1).then(a.cmp(&b)));
@@ -83,7 +83,7 @@ impl Estimate {
             let sum: f64 = counts.iter().sum();
             return Estimate::Parts(counts.into_iter().map(|n| n / sum).collect());
         }
-        // One wide kernel in the middle knows nothing yet, and keeps every value possible.
+        // One wide kernel in the middle is the prior: it keeps every value possible.
         let mut centres: Vec<(f64, bool)> = codes.iter().map(|&code| (kind.share(code), false)).collect();
         centres.push((0.5, true));
         centres.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -137,7 +137,7 @@ impl Estimate {
     }
 }
 
-/// The logistic distribution.
+/// The distribution function of the logistic distribution.
 fn below(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
