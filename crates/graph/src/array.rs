@@ -20,9 +20,9 @@ use std::fmt;
 
 /// A graph of several members.
 ///
-/// Inputs and outputs that all members have in common keep their names; others are named by [`own`], and
-/// [`owners`] gives the names and members back. Outputs that are one number for each member are together if
-/// all members have them. The first value or default that an input's role says is that of its first member.
+/// Inputs and outputs that all members have keep their names; others are named by [`own`]. Outputs that are one number
+/// per member are stacked if all members have them. The first value or default in an input's role is that of its
+/// first member.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fused {
     /// Values of the first member keep the order they have in its graph, and come first.
@@ -91,25 +91,11 @@ pub fn own(name: &str, members: &[usize]) -> String {
     format!("{name}@{}", members.join("+"))
 }
 
-/// The name of a data input of one member.
-pub fn own_data(name: &str, member: usize) -> String {
-    own(name, &[member])
-}
-
-/// The inverse of [`own`]: the name in the members' graphs, and the members that have it; `None` means all.
-pub fn owners(name: &str) -> (&str, Option<Vec<usize>>) {
-    let parts = name.rsplit_once('@').and_then(|(name, members)| {
-        let members: Option<Vec<usize>> = members.split('+').map(|m| m.parse().ok()).collect();
-        Some((name, Some(members?)))
-    });
-    parts.unwrap_or((name, None))
-}
-
 /// Whether the members of an array have a data input of this role each for itself.
 pub type Apart<'a> = &'a dyn Fn(DataRole) -> bool;
 
 /// Makes one graph of `members` jobs with the same graph. Data inputs that are `apart` are one input per
-/// member, named by [`own_data`]; the others are shared.
+/// member, named by [`own`]; the others are shared.
 pub fn fuse(graph: &Graph, members: usize, apart: Apart<'_>) -> Result<Fused, GraphError> {
     fuse_partly(&vec![graph; members], apart)
 }

@@ -1,7 +1,7 @@
 //! Fusion of jobs whose graphs differ in places, on the reference kernels: every value of every member is
 //! where it is said to be, and is what it is alone.
 
-use gulliver_graph::array::{Fused, fuse, fuse_partly, own, owners};
+use gulliver_graph::array::{Fused, fuse, fuse_partly};
 use gulliver_graph::autodiff::differentiate;
 use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::dtype::DType;
@@ -160,16 +160,6 @@ fn members_may_do_the_same_in_different_orders() {
     for graphs in [[&ab, &ba, &ab], [&ba, &ab, &ba]] {
         let fused = compare(&graphs, false);
         assert!(fused.report.fused > 0, "{}", fused.report);
-    }
-}
-
-#[test]
-fn names_say_whose_a_value_is() {
-    for (name, members) in [("w", vec![0]), ("a.b@x", vec![2]), ("w", vec![0, 2, 11])] {
-        assert_eq!(owners(&own(name, &members)), (name, Some(members)));
-    }
-    for name in ["w", "a@b", "a@1+b", "a@"] {
-        assert_eq!(owners(name), (name, None));
     }
 }
 

@@ -6,7 +6,7 @@ mod jobs;
 mod makes;
 mod small_models;
 
-use gulliver_graph::array::{fuse, own_data};
+use gulliver_graph::array::{fuse, own};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Role};
 use gulliver_graph::model::{MODELS, model};
@@ -36,7 +36,7 @@ fn step(session: &mut Session, batch: &Batch, jobs: &[Job], own: bool, step: u64
         true => {
             let fields = jobs.iter().enumerate().flat_map(|(m, job)| {
                 let fields = job.batch(batch, step).fields.into_iter();
-                fields.map(move |(name, t)| (own_data(&name, m), t)).collect::<Vec<_>>()
+                fields.map(move |(name, t)| (own(&name, &[m]), t)).collect::<Vec<_>>()
             });
             Batch { fields: fields.collect() }
         }

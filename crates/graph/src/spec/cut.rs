@@ -102,11 +102,6 @@ impl Spec {
         })
     }
 
-    /// A batch may be run in slices along this axis: parts are independent and share no input element.
-    pub fn allows_micro_batches(&self, axis: AxisId) -> bool {
-        self.cut(axis).is_some_and(|c| !c.halo && c.keeps_bits())
-    }
-
     /// Whether an output is a window that slides along the axis.
     fn scattered(&self, axis: AxisId) -> bool {
         let scatter = |i: &Index| matches!(i, Index::Affine { terms, .. } if terms[0].1 == axis);
