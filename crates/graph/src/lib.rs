@@ -1,4 +1,4 @@
-//! What is computed. Pure: no files, threads, clocks, prints or `unsafe`.
+//! Graphs of operators: what is computed. Pure: no files, threads, clocks, prints or `unsafe`.
 #![forbid(unsafe_code)]
 
 pub mod array;

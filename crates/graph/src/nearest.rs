@@ -1,5 +1,5 @@
-//! Suggestions for mistyped names: the edit distance between words, the names nearest to one, and what
-//! to say about them.
+//! Suggestions for mistyped names: the edit distance between words, the names nearest to one, and a
+//! message that names them.
 
 /// How many single-character insertions, deletions, replacements and swaps of neighbours turn `a`
 /// into `b`, compared without regard to ASCII case.

@@ -1,5 +1,5 @@
 //! Optimizers as a table, and their application to a weight of the graph: state inputs, hyper-parameter
-//! inputs, the update and what is carried to the next step. Also gradient clipping.
+//! inputs, the update and the carries to the next step. Also gradient clipping.
 
 use crate::dim::Dim;
 use crate::graph::build::Builder;

@@ -1,4 +1,4 @@
-//! DCGAN: a generator of 64x64 images and a discriminator, trained in turn; the generator meets the
+//! DCGAN: a generator of 64x64 images and a discriminator, trained in turn; the generator sees the
 //! discriminator just updated. Weights are named as in PyTorch's example.
 
 use super::param::{Param, Params, int, param};

@@ -1,4 +1,4 @@
-//! What a model predicts, and the loss that follows from it.
+//! Heads of models: what they predict, and the loss that follows from it.
 
 use super::param::Params;
 use super::{Built, classified, logits, regressed};

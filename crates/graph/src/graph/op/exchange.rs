@@ -1,6 +1,6 @@
 //! Exchange: a collective of several ranks. Each rank brings an operand and gets a result put together from boxes of
-//! the operands of others. All-gather, reduce-scatter, halos and copies are all exchanges. What a rank is, the
-//! session decides that runs the graph.
+//! the operands of others. All-gather, reduce-scatter, halos and copies are all exchanges. The session that runs the
+//! graph decides what a rank is.
 
 use super::sample::{SampleFill, Sample, SampleInput};
 use super::{OpDef, OpError, attribute};

@@ -1,5 +1,5 @@
 //! One GRU layer over a whole sequence. The products with the inputs are made outside, in one
-//! contraction; what is left here is the part that must go step by step.
+//! contraction; this operator does the part that must go step by step.
 
 use super::gru_grad::GruGrad;
 use super::lstm::{check_square, row_times, sigmoid};
