@@ -4,6 +4,7 @@
 mod makes;
 mod small_models;
 
+use gulliver::local::{LocalDevice, LocalError, device_set, session, together};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
 use gulliver_graph::model::param::ParamValue;
@@ -15,12 +16,15 @@ use gulliver_plan::devices::cut::{
     Bound, Choice, Cut, Devices, Grid, Level, NAMES, Objective, Options, Spread, Unit,
 };
 use gulliver_plan::devices::cut::{cut, held, named, parts_of};
+use gulliver_plan::devices::strategy::divided;
+use gulliver_plan::document::job::Purpose;
+use gulliver_plan::document::plan::Tier;
 use gulliver_plan::time::cost::Rates;
 use gulliver_run::checkpoint::{PIECE, fingerprint};
 use gulliver_run::data::Batch;
 use gulliver_run::host::HostData;
-use gulliver_run::session::{Key, Outcome, Session, SessionError, SessionOptions, Which, divided};
 use gulliver_run::session::{Scalar, Scalars};
+use gulliver_run::session::{Session, StepKey, StepOutcome};
 use makes::MAKES;
 use small_models::{data, small};
 
@@ -34,8 +38,8 @@ fn graphs(name: &str, optimizer: &str, clip: Option<Clip>) -> (Graph, Graph) {
     (train, evaluation_graph(&*model).unwrap())
 }
 
-fn options(partials: usize) -> SessionOptions {
-    SessionOptions { threads: 1, partials: partials as u32, ..SessionOptions::default() }
+fn options(partials: usize) -> LocalDevice {
+    LocalDevice { threads: 1, partials: partials as u32, ..LocalDevice::default() }
 }
 
 fn sized(batch: usize, length: usize) -> Bindings {
@@ -88,22 +92,23 @@ fn cut_so(graph: &Graph, sizes: &Bindings, devices: usize, how: How) -> Cut {
 /// A session on the devices of a cut along axes that divide no sum.
 fn exactly(
     (train, evaluate): &(Graph, Graph),
-    devices: Vec<SessionOptions>,
+    devices: Vec<LocalDevice>,
     sizes: &Bindings,
     how: How,
-) -> Result<Session, SessionError> {
+) -> Result<Session, LocalError> {
     let batch = sizes.get("batch").unwrap() / devices[0].partials as usize;
     let cut = cut_so(train, &sizes.clone().with("batch", batch), devices.len(), how);
-    Session::together(divided(train, Some(evaluate), devices, sizes, cut)?, 11)
+    let planners = divided(train, Some(evaluate), &device_set(&devices), sizes, cut)?;
+    together("cut", planners, &devices, 11)
 }
 
 fn alone((train, evaluate): &(Graph, Graph), partials: usize) -> Session {
-    Session::new(train.clone(), Some(evaluate.clone()), options(partials), 11).unwrap()
+    session(train.clone(), Some(evaluate.clone()), &options(partials), 11).unwrap()
 }
 
-fn step(session: &mut Session, batch: &Batch, step: u64) -> Outcome {
+fn step(session: &mut Session, batch: &Batch, step: u64) -> StepOutcome {
     let number = |role: HyperRole, _: &str| (role == HyperRole::Step).then_some((step + 1) as f32);
-    let outcome = session.step(batch, Key { seed: 1, step }, &number).unwrap();
+    let outcome = session.step(batch, StepKey { seed: 1, step }, &number).unwrap();
     assert_eq!(session.take_alarms(), [], "bytes are as planned on every device");
     outcome
 }
@@ -113,7 +118,7 @@ fn weights(session: &mut Session) -> String {
 }
 
 /// Steps of both are close, and the same if no sum is divided.
-fn assert_close(found: &Outcome, expected: &Outcome, exact: bool, what: &str) {
+fn assert_close(found: &StepOutcome, expected: &StepOutcome, exact: bool, what: &str) {
     if exact {
         assert_eq!(found, expected, "{what}");
     }
@@ -136,17 +141,18 @@ fn parts_of_nodes_on_several_devices_are_the_whole() {
             // Where sums are divided, gradients near zero must not be divided by themselves.
             let (train, _) = graphs(name, if exact { "adamw" } else { "sgd" }, Some(Clip::Norm(0.5)));
             let data = data(&train, &sizes);
-            let mut alone = Session::new(train.clone(), None, options(partials), 11).unwrap();
+            let mut alone = session(train.clone(), None, &options(partials), 11).unwrap();
             let cut = cut_so(&train, &slice, devices, how);
-            let planners = divided(&train, None, vec![options(partials); devices], &sizes, cut);
-            let mut several = Session::together(planners.unwrap(), 11).unwrap();
+            let devices = vec![options(partials); devices];
+            let planners = divided(&train, None, &device_set(&devices), &sizes, cut).unwrap();
+            let mut several = together("cut", planners, &devices, 11).unwrap();
             assert_eq!(weights(&mut several), weights(&mut alone), "{name}");
             for n in 0..STEPS {
                 let (expected, found) = (step(&mut alone, &data, n), step(&mut several, &data, n));
-                assert_close(&found, &expected, exact, &format!("{name} on {devices} {how:?}"));
+                assert_close(&found, &expected, exact, &format!("{name} on {} {how:?}", devices.len()));
             }
             if exact {
-                assert_eq!(weights(&mut several), weights(&mut alone), "{name} on {devices}");
+                assert_eq!(weights(&mut several), weights(&mut alone), "{name} on {}", devices.len());
             }
             exchanged += several.ledger().from_peers;
         }
@@ -167,7 +173,7 @@ fn inputs_of_several_sizes_train_and_evaluate_to_the_same_bits() {
             let data = data(&graphs.0, &sized(batch, length));
             let (found, expected) = (step(&mut several, &data, n as u64), step(&mut one, &data, n as u64));
             assert_eq!(found, expected, "{name}, batch {batch}");
-            let key = Key { seed: 1, step: n as u64 };
+            let key = StepKey { seed: 1, step: n as u64 };
             let found = several.evaluate_fully(&data, key).unwrap();
             assert_eq!(found, one.evaluate_fully(&data, key).unwrap(), "{name}, batch {batch}");
         }
@@ -250,8 +256,8 @@ fn devices_may_have_budgets_of_their_own() {
         let data = data(&graphs.0, &sizes);
         let mut one = alone(&graphs, 1);
         let mut free = exactly(&graphs, vec![options(1); 2], &sizes, how).unwrap();
-        let needed = free.planner().unlimited(Which::Train, &sizes).unwrap().spaces[0].bytes;
-        let within = |percent: u64| SessionOptions {
+        let needed = free.plan(Purpose::Train, &sizes).unwrap().spaces[0].bytes;
+        let within = |percent: u64| LocalDevice {
             memory: Some(needed * percent / 100),
             host_memory: if disk { Some(0) } else { None },
             disk: disk.then_some(1 << 30),
@@ -262,7 +268,7 @@ fn devices_may_have_budgets_of_their_own() {
         for n in 0..STEPS {
             assert_eq!(step(&mut several, &data, n), step(&mut one, &data, n), "{name}");
         }
-        let key = Key { seed: 1, step: STEPS };
+        let key = StepKey { seed: 1, step: STEPS };
         assert_eq!(
             several.evaluate_fully(&data, key).unwrap(),
             one.evaluate_fully(&data, key).unwrap(),
@@ -270,7 +276,7 @@ fn devices_may_have_budgets_of_their_own() {
         );
         let expected = weights(&mut one);
         assert_eq!(weights(&mut several), expected, "{name}");
-        let peaks: Vec<u64> = several.devices().map(|device| device.peak()).collect();
+        let peaks: Vec<u64> = several.ranks().iter().map(|device| device.peak_of(Tier::Device)).collect();
         assert!(peaks[1] <= needed * 60 / 100, "{name}: {peaks:?} of {needed}");
 
         // There and back, a piece at a time.
@@ -302,7 +308,7 @@ fn a_step_that_fails_changes_nothing_and_names_the_device() {
     let mut several = exactly(&images, vec![options(1); 2], &sized(4, 7), How::First).unwrap();
     step(&mut several, &good, 0);
     let before = weights(&mut several);
-    let outcome = several.step(&bad, Key { seed: 1, step: 1 }, &|_, _| None).unwrap();
+    let outcome = several.step(&bad, StepKey { seed: 1, step: 1 }, &|_, _| None).unwrap();
     assert_eq!(outcome.not_finite.as_deref(), Some("loss"));
     assert_eq!(weights(&mut several), before);
     assert_eq!(step(&mut several, &good, 2).not_finite, None);
@@ -316,14 +322,16 @@ fn a_step_that_fails_changes_nothing_and_names_the_device() {
     }
     // Only the second device sees the last example.
     let cut = named(&tokens.0, &sized(4, 7), &Devices::new(2), "data").unwrap();
-    let planners = divided(&tokens.0, None, vec![options(1); 2], &sized(4, 7), cut).unwrap();
-    let mut several = Session::together(planners, 11).unwrap();
-    let said = several.step(&bad, Key { seed: 0, step: 6 }, &|_, _| None).unwrap_err().to_string();
+    let devices = vec![options(1); 2];
+    let planners = divided(&tokens.0, None, &device_set(&devices), &sized(4, 7), cut).unwrap();
+    let mut several = together("data", planners, &devices, 11).unwrap();
+    let said = several.step(&bad, StepKey { seed: 0, step: 6 }, &|_, _| None).unwrap_err().to_string();
     assert!(said.starts_with("step 7, device 1: ") && said.contains("is not below"), "{said}");
-    assert!(several.step(&bad, Key { seed: 0, step: 7 }, &|_, _| None).is_err(), "it stays stopped");
+    assert!(several.step(&bad, StepKey { seed: 0, step: 7 }, &|_, _| None).is_err(), "it stays stopped");
 
     let cut = cut_so(&tokens.0, &sized(4, 7), 3, How::First);
-    let refused = divided(&tokens.0, None, vec![options(1); 2], &sized(4, 7), cut).err().unwrap();
+    let refused =
+        divided(&tokens.0, None, &device_set(&vec![options(1); 2]), &sized(4, 7), cut).err().unwrap();
     assert_eq!(refused.to_string(), "the cut is for 3 devices, and there are 2");
 }
 
@@ -334,9 +342,9 @@ fn cuts_by_name_train_every_make_of_model() {
         // Statistics of fewer examples make more of the last digits than there is in them.
         let sizes = sized(12, 7);
         let data = data(&graphs.0, &sizes);
-        let key = Key { seed: 1, step: STEPS };
+        let key = StepKey { seed: 1, step: STEPS };
         let mut one = alone(&graphs, 1);
-        let mut expected: Vec<Outcome> = (0..STEPS).map(|n| step(&mut one, &data, n)).collect();
+        let mut expected: Vec<StepOutcome> = (0..STEPS).map(|n| step(&mut one, &data, n)).collect();
         // Sums over few examples and all of space are divided: norms lose more digits than elsewhere.
         for outcome in &mut expected {
             let mut scalars = Scalars::default();
@@ -358,8 +366,9 @@ fn cuts_by_name_train_every_make_of_model() {
             let lies = |spread: Spread| cut.values.iter().flatten().any(|s| *s == spread);
             // Space is divided, with halos and all, where there is some.
             assert!(!strategy.ends_with("spatial") || lies(Spread::Along(2)), "{what}");
-            let planners = divided(&graphs.0, Some(&graphs.1), vec![options(1); devices], &sizes, cut);
-            let mut several = Session::together(planners.unwrap(), 11).unwrap();
+            let devices = vec![options(1); devices];
+            let planners = divided(&graphs.0, Some(&graphs.1), &device_set(&devices), &sizes, cut).unwrap();
+            let mut several = together(strategy, planners, &devices, 11).unwrap();
             for (n, expected) in expected.iter().enumerate() {
                 assert_close(&step(&mut several, &data, n as u64), expected, false, &what);
             }
@@ -383,8 +392,8 @@ fn space_is_divided_with_halos() {
         let train = training_graph(&*model, &[Optimizer::new("sgd", &[]).unwrap()], None).unwrap();
         let sizes = sized(2, 7);
         let data = data(&train, &sizes);
-        let mut one = Session::new(train.clone(), None, options(1), 11).unwrap();
-        let expected: Vec<Outcome> = (0..STEPS).map(|n| step(&mut one, &data, n)).collect();
+        let mut one = session(train.clone(), None, &options(1), 11).unwrap();
+        let expected: Vec<StepOutcome> = (0..STEPS).map(|n| step(&mut one, &data, n)).collect();
         for speeds in [vec![1.0; 2], vec![1.0; 3], vec![1.0; 4], vec![2.0, 1.0]] {
             let unit =
                 |flops: &f64| Unit { rates: Rates { flops: *flops, ..Rates::default() }, ..Unit::default() };
@@ -402,8 +411,9 @@ fn space_is_divided_with_halos() {
                 lies[0] == Spread::Along(2) && wide(0) > own(0)[2].len()
             });
             assert!(halos.count() >= 4, "{what}: rows and planes of neighbours are read");
-            let planners = divided(&train, None, vec![options(1); speeds.len()], &sizes, cut);
-            let mut several = Session::together(planners.unwrap(), 11).unwrap();
+            let devices = vec![options(1); speeds.len()];
+            let planners = divided(&train, None, &device_set(&devices), &sizes, cut).unwrap();
+            let mut several = together("spatial", planners, &devices, 11).unwrap();
             for (n, expected) in expected.iter().enumerate() {
                 assert_close(&step(&mut several, &data, n as u64), expected, false, &what);
             }
