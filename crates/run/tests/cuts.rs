@@ -13,9 +13,10 @@ use gulliver_graph::optim::Optimizer;
 use gulliver_graph::role::{HyperRole, OutputRole};
 use gulliver_graph::training::{Clip, evaluation_graph, training_graph};
 use gulliver_plan::devices::cut::{
-    Bound, Choice, Cut, Devices, Grid, Level, NAMES, Objective, Options, Spread, Unit,
+    CUT_NAMES, CutDevice, CutMachine, CutObjective, CutOptions, DeviceMesh, GraphCut, MeshLevel, NodeCut,
+    Sharding, SizedGraph,
 };
-use gulliver_plan::devices::cut::{cut, held, named, parts_of};
+use gulliver_plan::devices::cut::{find_cut, held_box, named_cut, node_parts};
 use gulliver_plan::devices::strategy::divided;
 use gulliver_plan::document::job::Purpose;
 use gulliver_plan::document::plan::Tier;
@@ -58,32 +59,32 @@ enum How {
     Searched,
 }
 
-fn cut_so(graph: &Graph, sizes: &Bindings, devices: usize, how: How) -> Cut {
-    let levels = [Level::even(devices, 1e9)];
+fn cut_so(graph: &Graph, sizes: &Bindings, devices: usize, how: How) -> GraphCut {
+    let levels = [MeshLevel::even(devices, 1e9)];
     if how == How::Searched {
-        let options = Options { objective: Objective::Bytes, ..Options::default() };
-        return cut(graph, sizes, &levels, &options).unwrap().cut;
+        let options = CutOptions { objective: CutObjective::Bytes, ..CutOptions::default() };
+        return find_cut(graph, sizes, &levels, &options).unwrap().cut;
     }
-    let bound = Bound::new(graph, sizes).unwrap();
-    let grid = Grid::new(&levels);
-    let mut cut = Cut::none(graph, &levels);
-    for (v, _, _) in graph.inputs().filter(|(v, ..)| bound.has_home(v.index())) {
+    let bound = SizedGraph::new(graph, sizes).unwrap();
+    let grid = DeviceMesh::new(&levels);
+    let mut cut = GraphCut::none(graph, &levels);
+    for (v, _, _) in graph.inputs().filter(|(v, ..)| bound.persists(v.index())) {
         let shape = &bound.shapes[v.index()];
         let mut long = (0..shape.len()).filter(|d| shape[*d] >= 2 * devices);
         if let Some(d) = if how == How::Last { long.next_back() } else { long.next() } {
-            cut.values[v.index()] = vec![Spread::Along(d)];
+            cut.values[v.index()] = vec![Sharding::Split(d)];
         }
     }
     for (id, node) in graph.nodes.iter().enumerate() {
         let kind = bound.kind(id);
         let mut axes = kind.axes.clone();
-        axes.retain(|a| parts_of(kind, &[Choice::Axis(*a)], &grid).is_ok());
+        axes.retain(|a| node_parts(kind, &[NodeCut::Axis(*a)], &grid).is_ok());
         axes.retain(|a| how == How::Any || kind.spec.cut(*a).is_some_and(|cut| cut.keeps_bits()));
         let axis = if how == How::First { axes.first() } else { axes.last() }.copied();
         cut.nodes[id] = vec![axis];
-        let parts = parts_of(kind, &[axis.map_or(Choice::All, Choice::Axis)], &grid).unwrap();
-        for (v, spreads) in node.outs.iter().zip(parts.spreads) {
-            cut.values[v.index()] = spreads;
+        let parts = node_parts(kind, &[axis.map_or(NodeCut::Repeat, NodeCut::Axis)], &grid).unwrap();
+        for (v, shardings) in node.outs.iter().zip(parts.shardings) {
+            cut.values[v.index()] = shardings;
         }
     }
     cut
@@ -321,7 +322,7 @@ fn a_step_that_fails_changes_nothing_and_names_the_device() {
         }
     }
     // Only the second device sees the last example.
-    let cut = named(&tokens.0, &sized(4, 7), &Devices::new(2), "data").unwrap();
+    let cut = named_cut(&tokens.0, &sized(4, 7), &CutMachine::new(2), "data").unwrap();
     let devices = vec![options(1); 2];
     let planners = divided(&tokens.0, None, &device_set(&devices), &sized(4, 7), cut).unwrap();
     let mut several = together("data", planners, &devices, 11).unwrap();
@@ -353,9 +354,9 @@ fn cuts_by_name_train_every_make_of_model() {
             outcome.scalars = scalars;
         }
         let evaluated = one.evaluate(&data, key).unwrap();
-        for (n, (strategy, _)) in NAMES.into_iter().enumerate() {
+        for (n, (strategy, _)) in CUT_NAMES.into_iter().enumerate() {
             let devices = if strategy.contains('+') { 4 } else { 2 + (i + n) % 2 };
-            let found = named(&graphs.0, &sizes, &Devices::new(devices), strategy);
+            let found = named_cut(&graphs.0, &sizes, &CutMachine::new(devices), strategy);
             let images = data.fields.iter().any(|(_, tensor)| tensor.shape().len() > 3);
             if strategy.ends_with("spatial") && !images {
                 assert!(found.is_err(), "{name} has no space");
@@ -363,9 +364,9 @@ fn cuts_by_name_train_every_make_of_model() {
             }
             let cut = found.unwrap_or_else(|e| panic!("{name}: {e}"));
             let what = format!("{name} by {strategy} on {devices}");
-            let lies = |spread: Spread| cut.values.iter().flatten().any(|s| *s == spread);
+            let lies = |sharding: Sharding| cut.values.iter().flatten().any(|s| *s == sharding);
             // Space is divided, with halos and all, where there is some.
-            assert!(!strategy.ends_with("spatial") || lies(Spread::Along(2)), "{what}");
+            assert!(!strategy.ends_with("spatial") || lies(Sharding::Split(2)), "{what}");
             let devices = vec![options(1); devices];
             let planners = divided(&graphs.0, Some(&graphs.1), &device_set(&devices), &sizes, cut).unwrap();
             let mut several = together(strategy, planners, &devices, 11).unwrap();
@@ -395,20 +396,22 @@ fn space_is_divided_with_halos() {
         let mut one = session(train.clone(), None, &options(1), 11).unwrap();
         let expected: Vec<StepOutcome> = (0..STEPS).map(|n| step(&mut one, &data, n)).collect();
         for speeds in [vec![1.0; 2], vec![1.0; 3], vec![1.0; 4], vec![2.0, 1.0]] {
-            let unit =
-                |flops: &f64| Unit { rates: Rates { flops: *flops, ..Rates::default() }, ..Unit::default() };
-            let devices = Devices { units: speeds.iter().map(unit).collect(), ..Devices::new(0) };
+            let unit = |flops: &f64| CutDevice {
+                rates: Rates { flops: *flops, ..Rates::default() },
+                ..CutDevice::default()
+            };
+            let devices = CutMachine { devices: speeds.iter().map(unit).collect(), ..CutMachine::new(0) };
             let what = format!("{name} of {size} on {speeds:?}");
-            let cut = named(&train, &sizes, &devices, "spatial").unwrap();
-            let bound = Bound::new(&train, &sizes).unwrap();
-            let grid = Grid::new(&cut.levels);
+            let cut = named_cut(&train, &sizes, &devices, "spatial").unwrap();
+            let bound = SizedGraph::new(&train, &sizes).unwrap();
+            let grid = DeviceMesh::new(&cut.levels);
             let read = train.nodes.iter().enumerate().filter(|(_, node)| !node.ins.is_empty());
             let halos = read.filter(|(id, node)| {
-                let parts = parts_of(bound.kind(*id), &cut.choices(&train, *id), &grid).unwrap();
+                let parts = node_parts(bound.kind(*id), &cut.choices(&train, *id), &grid).unwrap();
                 let lies = &cut.values[node.ins[0].index()];
-                let own = |d: usize| held(&bound.shapes[node.ins[0].index()], lies, &grid, d);
+                let own = |d: usize| held_box(&bound.shapes[node.ins[0].index()], lies, &grid, d);
                 let wide = |d: usize| parts.ins[0].boxes[d].get(2).map_or(0, |r| r.len());
-                lies[0] == Spread::Along(2) && wide(0) > own(0)[2].len()
+                lies[0] == Sharding::Split(2) && wide(0) > own(0)[2].len()
             });
             assert!(halos.count() >= 4, "{what}: rows and planes of neighbours are read");
             let devices = vec![options(1); speeds.len()];

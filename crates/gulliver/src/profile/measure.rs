@@ -7,7 +7,7 @@ use crate::local::{LocalDevice, device_set, session, together as started};
 use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::graph::Graph;
 use gulliver_graph::work::{Load, Work};
-use gulliver_plan::devices::cut::{Devices, Unit, named};
+use gulliver_plan::devices::cut::{CutDevice, CutMachine, named_cut};
 use gulliver_plan::devices::error::JobPlanError;
 use gulliver_plan::devices::planner::Planner;
 use gulliver_plan::devices::predict::{Priced, fed, predict, unevenness};
@@ -439,10 +439,10 @@ fn cut_by(
     devices: &[LocalDevice],
     sizes: &Bindings,
 ) -> Result<Vec<Planner>, JobPlanError> {
-    let unit = |options: &LocalDevice| Unit { rates: options.rates, ..Unit::default() };
+    let unit = |options: &LocalDevice| CutDevice { rates: options.rates, ..CutDevice::default() };
     let bandwidth = Links::default().from_peers;
-    let machine = Devices { units: devices.iter().map(unit).collect(), bandwidth, topology: None };
-    let cut = named(graph, sizes, &machine, rule)?;
+    let machine = CutMachine { devices: devices.iter().map(unit).collect(), bandwidth, topology: None };
+    let cut = named_cut(graph, sizes, &machine, rule)?;
     divided(graph, None, &device_set(devices), sizes, cut)
 }
 

@@ -332,6 +332,20 @@ impl Planner {
 
     /// The plan for inputs of these sizes.
     pub fn plan(&mut self, purpose: Purpose, sizes: &Bindings) -> Result<Plan, PlanError> {
+        self.plan_by(purpose, sizes, StepPlanner::plan)
+    }
+
+    /// The same plan with a record of its passes.
+    pub fn plan_with_passes(&mut self, purpose: Purpose, sizes: &Bindings) -> Result<Plan, PlanError> {
+        self.plan_by(purpose, sizes, StepPlanner::plan_with_passes)
+    }
+
+    fn plan_by(
+        &mut self,
+        purpose: Purpose,
+        sizes: &Bindings,
+        by: fn(&StepPlanner, &Graph, &Bindings, &PlanOptions) -> Result<Plan, PlanError>,
+    ) -> Result<Plan, PlanError> {
         self.fit_to(purpose, sizes)?;
         if let Some(writer) = self.options.writer.clone() {
             return self.with(purpose, sizes, |graph, steps, options| {
@@ -341,12 +355,12 @@ impl Planner {
             });
         }
         let new = self.steps(purpose).is_none();
-        let made = self.with(purpose, sizes, |graph, steps, options| steps.plan(graph, sizes, options));
+        let made = self.with(purpose, sizes, |graph, steps, options| by(steps, graph, sizes, options));
         let mut plan = match made {
             // What is best for other sizes may not be good enough for these.
             Err(PlanError::DoesNotFit { .. }) if !new => {
                 self.side_mut(purpose).steps = None;
-                self.with(purpose, sizes, |graph, steps, options| steps.plan(graph, sizes, options))
+                self.with(purpose, sizes, |graph, steps, options| by(steps, graph, sizes, options))
             }
             made => made,
         }?;

@@ -1,7 +1,7 @@
 //! What strategies that cut nodes have in common: every device computes its part of every node, as a cut says.
 
 use super::{DeviceSet, JobGraphs, Shared};
-use crate::devices::cut::{Cut, Devices, Spread, Unit, alongside, named};
+use crate::devices::cut::{CutDevice, CutMachine, GraphCut, Sharding, cut_like, named_cut};
 use crate::devices::error::JobPlanError;
 use crate::devices::options::DeviceOptions;
 use crate::devices::planner::{Partitions, Planner, evaluated_at_once};
@@ -12,30 +12,34 @@ use gulliver_graph::graph::Graph;
 use std::sync::Arc;
 
 /// The devices as the search for cuts sees them.
-pub(super) fn machine(set: &DeviceSet) -> Devices {
-    Devices {
-        units: (0..).zip(&set.devices).map(|(rank, device)| unit(rank, device)).collect(),
+pub(super) fn machine(set: &DeviceSet) -> CutMachine {
+    CutMachine {
+        devices: (0..).zip(&set.devices).map(|(rank, device)| cut_device(rank, device)).collect(),
         bandwidth: set.first().links.from_peers,
         topology: set.first().topology.as_deref().cloned(),
     }
 }
 
 /// A device as the search for cuts sees it. Bytes beyond its memory are written to the host and read once a step.
-fn unit(rank: u32, device: &DeviceOptions) -> Unit {
+fn cut_device(rank: u32, device: &DeviceOptions) -> CutDevice {
     let topology = device.topology.as_ref();
     let links = topology.map_or(device.links, |topology| topology.seen_by(rank, device.links));
-    Unit { rates: device.rates, memory: device.memory, spill: 1.0 / links.to_host + 1.0 / links.to_device }
+    CutDevice {
+        rates: device.rates,
+        memory: device.memory,
+        spill: 1.0 / links.to_host + 1.0 / links.to_device,
+    }
 }
 
 /// Every node cut by a named rule, over all devices.
 pub(super) fn by_rule(graphs: &JobGraphs, set: &DeviceSet, rule: &str) -> Result<Shared, JobPlanError> {
     let slice = slice_of(&graphs.largest, set.first().partials.max(1))?;
-    as_cut(graphs, set, named(&graphs.train, &slice, &machine(set), rule)?)
+    as_cut(graphs, set, named_cut(&graphs.train, &slice, &machine(set), rule)?)
 }
 
 /// Every node as a cut says, over the first devices, as many as the cut has.
-pub(super) fn as_cut(graphs: &JobGraphs, set: &DeviceSet, cut: Cut) -> Result<Shared, JobPlanError> {
-    let same_numbers = !cut.values.iter().flatten().any(|spread| matches!(spread, Spread::Partial(_)));
+pub(super) fn as_cut(graphs: &JobGraphs, set: &DeviceSet, cut: GraphCut) -> Result<Shared, JobPlanError> {
+    let same_numbers = !cut.values.iter().flatten().any(|sharding| matches!(sharding, Sharding::Partial(_)));
     let set = set.limited_to(cut.devices());
     let planners = divided(&graphs.train, Some(&graphs.evaluation), &set, &graphs.largest, cut)?;
     Ok(Shared { planners, same_numbers })
@@ -49,7 +53,7 @@ pub fn divided(
     evaluate: Option<&Graph>,
     set: &DeviceSet,
     sizes: &Bindings,
-    cut: Cut,
+    cut: GraphCut,
 ) -> Result<Vec<Planner>, JobPlanError> {
     let devices = set.devices.len();
     if devices == 0 || cut.devices() != devices {
@@ -62,7 +66,7 @@ pub fn divided(
         if let Some(batch) = sizes.get(BATCH) {
             at_once.set(BATCH, evaluated_at_once(batch, partials as usize));
         }
-        let cut = alongside(graph, &at_once, (train, &cut))?;
+        let cut = cut_like(graph, &at_once, (train, &cut))?;
         Ok((Arc::new(Partitions::new(graph.clone(), cut)), at_once))
     });
     let evaluate = evaluate.transpose()?;

@@ -3,10 +3,10 @@
 
 mod fetch;
 
-use super::bound::Bound;
-use super::part::{Need, parts_of, ranges, same_axis};
-use super::region::{Grid, area, held, whole};
-use super::{Choice, Cut, CutError, check_levels};
+use super::mesh::{DeviceMesh, area, held_box, whole_box};
+use super::parts::{NeededBoxes, node_parts, ranges, same_axis};
+use super::sized::SizedGraph;
+use super::{CutError, GraphCut, NodeCut, check_levels};
 use fetch::Holding;
 use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::dtype::DType;
@@ -19,20 +19,31 @@ use std::ops::Range;
 
 /// What one device does.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Share {
+pub struct DeviceGraph {
     /// A graph without symbols, for inputs of one size.
     pub graph: Graph,
-    /// By input of that graph, in its order: which box of the job's input it is, and the extents of all of it.
-    pub inputs: Vec<(Value, Region, Vec<usize>)>,
+    /// By input of that graph, in its order.
+    pub inputs: Vec<InputBox>,
+}
+
+/// The box that a device has of an input.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InputBox {
+    /// The input of the device's graph.
+    pub value: Value,
+    /// Its box of the job's input.
+    pub region: Region,
+    /// Extents of the job's input.
+    pub whole: Vec<usize>,
 }
 
 /// The graphs of all devices, for inputs of these sizes (of one partial). Everyone comes to the same collectives
 /// in the same order.
-pub fn deal(graph: &Graph, sizes: &Bindings, cut: &Cut) -> Result<Vec<Share>, CutError> {
+pub fn partition(graph: &Graph, sizes: &Bindings, cut: &GraphCut) -> Result<Vec<DeviceGraph>, CutError> {
     check_levels(&cut.levels)?;
-    let bound = Bound::new(graph, sizes)?;
-    let grid = Grid::new(&cut.levels);
-    let mut dealer = Dealer::new(&bound, sizes, cut, &grid);
+    let sized = SizedGraph::new(graph, sizes)?;
+    let mesh = DeviceMesh::new(&cut.levels);
+    let mut dealer = Partitioner::new(&sized, sizes, cut, &mesh);
     let needs = dealer.needs()?;
     dealer.note(&needs);
     dealer.inputs();
@@ -43,20 +54,20 @@ pub fn deal(graph: &Graph, sizes: &Bindings, cut: &Cut) -> Result<Vec<Share>, Cu
         ends.into_iter().try_for_each(|end| dealer.end(end))?;
     }
     let devices = dealer.devices.into_iter();
-    devices.map(|device| Ok(Share { graph: device.to.finish()?, inputs: device.inputs })).collect()
+    devices.map(|device| Ok(DeviceGraph { graph: device.to.finish()?, inputs: device.inputs })).collect()
 }
 
 /// What is needed of every value, by who needs it.
 struct Needs {
     /// By node, then operand.
-    of_node: Vec<Vec<Need>>,
+    of_node: Vec<Vec<NeededBoxes>>,
     ends: Vec<End>,
 }
 
 /// What becomes of a value after the step.
 struct End {
     value: Value,
-    need: Need,
+    need: NeededBoxes,
     becomes: Becomes,
 }
 
@@ -83,21 +94,21 @@ struct Device {
     to: Rewriter,
     /// By value of the job's graph: what this device holds of it.
     local: Vec<Option<Value>>,
-    inputs: Vec<(Value, Region, Vec<usize>)>,
+    inputs: Vec<InputBox>,
 }
 
-struct Dealer<'a> {
-    bound: &'a Bound<'a>,
+struct Partitioner<'a> {
+    sized: &'a SizedGraph<'a>,
     sizes: &'a Bindings,
-    cut: &'a Cut,
-    grid: &'a Grid<'a>,
+    cut: &'a GraphCut,
+    mesh: &'a DeviceMesh<'a>,
     devices: Vec<Device>,
     /// By value: what each device is fed of it, if it is.
     fed: Vec<Option<Vec<Region>>>,
     /// By value: everything that is needed of it, largest first.
-    needs_of: Vec<Vec<Need>>,
+    needs_of: Vec<Vec<NeededBoxes>>,
     /// What was fetched: of which value, which need, and whether for an update.
-    fetched: HashMap<(Value, Need, bool), Vec<Value>>,
+    fetched: HashMap<(Value, NeededBoxes, bool), Vec<Value>>,
     /// What was made complete where it is: value, levels left partial, and whether for an update.
     reduced: HashMap<(Value, u64, bool), Holding>,
     collectives: u32,
@@ -125,59 +136,65 @@ fn fixed(dtype: DType, region: &[Range<usize>]) -> Type {
     Type::new(dtype, &extents(region))
 }
 
-impl<'a> Dealer<'a> {
-    fn new(bound: &'a Bound<'a>, sizes: &'a Bindings, cut: &'a Cut, grid: &'a Grid<'a>) -> Dealer<'a> {
+impl<'a> Partitioner<'a> {
+    fn new(
+        sized: &'a SizedGraph<'a>,
+        sizes: &'a Bindings,
+        cut: &'a GraphCut,
+        mesh: &'a DeviceMesh<'a>,
+    ) -> Partitioner<'a> {
         let device = || Device {
             to: Rewriter::new(),
-            local: vec![None; bound.graph.values.len()],
+            local: vec![None; sized.graph.values.len()],
             inputs: Vec::new(),
         };
-        let devices = (0..grid.devices()).map(|_| device()).collect();
-        let needs_of = vec![Vec::new(); bound.graph.values.len()];
+        let devices = (0..mesh.devices()).map(|_| device()).collect();
+        let needs_of = vec![Vec::new(); sized.graph.values.len()];
         let (fetched, reduced) = (HashMap::new(), HashMap::new());
-        let fed = vec![None; bound.graph.values.len()];
-        Dealer { bound, sizes, cut, grid, devices, fed, needs_of, fetched, reduced, collectives: 0 }
+        let fed = vec![None; sized.graph.values.len()];
+        Partitioner { sized, sizes, cut, mesh, devices, fed, needs_of, fetched, reduced, collectives: 0 }
     }
 
-    fn held(&self, v: Value, device: usize) -> Region {
+    fn held_box(&self, v: Value, device: usize) -> Region {
         if let Some(fed) = &self.fed[v.index()] {
             return fed[device].clone();
         }
-        held(&self.bound.shapes[v.index()], &self.cut.values[v.index()], self.grid, device)
+        held_box(&self.sized.shapes[v.index()], &self.cut.values[v.index()], self.mesh, device)
     }
 
     /// Weights and states lie where the cut says; whatever else comes from outside is fed to each device as
     /// far as it needs it.
     fn inputs(&mut self) {
-        for (v, role, info) in self.bound.graph.inputs() {
-            if !self.bound.has_home(v.index()) {
+        for (v, role, info) in self.sized.graph.inputs() {
+            if !self.sized.persists(v.index()) {
                 let hull = |d: usize| {
                     let boxes = self.needs_of[v.index()].iter().map(|need| need.boxes[d].clone());
-                    boxes.reduce(hull).unwrap_or_else(|| whole(&self.bound.shapes[v.index()]))
+                    boxes.reduce(hull).unwrap_or_else(|| whole_box(&self.sized.shapes[v.index()]))
                 };
                 self.fed[v.index()] = Some((0..self.devices.len()).map(hull).collect());
             }
             for d in 0..self.devices.len() {
-                let region = self.held(v, d);
+                let region = self.held_box(v, d);
                 let ty = fixed(info.ty.dtype, &region);
                 let device = &mut self.devices[d];
                 let local =
                     device.to.value(ValueInfo { name: info.name.clone(), ty, origin: Origin::Input(role) });
                 device.local[v.index()] = Some(local);
-                device.inputs.push((local, region, self.bound.shapes[v.index()].clone()));
+                let whole = self.sized.shapes[v.index()].clone();
+                device.inputs.push(InputBox { value: local, region, whole });
             }
         }
     }
 
     fn needs(&self) -> Result<Needs, CutError> {
-        let graph = self.bound.graph;
-        let complete = |boxes| Need { boxes, unreduced: 0 };
-        let everywhere = |v: &Value| vec![whole(&self.bound.shapes[v.index()]); self.devices.len()];
+        let graph = self.sized.graph;
+        let complete = |boxes| NeededBoxes { boxes, unreduced: 0 };
+        let everywhere = |v: &Value| vec![whole_box(&self.sized.shapes[v.index()]); self.devices.len()];
         let of_node = (0..graph.nodes.len()).map(|id| {
-            let parts = parts_of(self.bound.kind(id), &self.cut.choices(graph, id), self.grid);
+            let parts = node_parts(self.sized.kind(id), &self.cut.choices(graph, id), self.mesh);
             parts.map(|parts| parts.ins).map_err(|why| CutError::Illegal { node: id, why })
         });
-        let residence = |input: &Value| (0..self.devices.len()).map(|d| self.held(*input, d)).collect();
+        let residence = |input: &Value| (0..self.devices.len()).map(|d| self.held_box(*input, d)).collect();
         let carries = graph.carries.iter().map(|(input, next)| End {
             value: *next,
             need: complete(residence(input)),
@@ -194,7 +211,7 @@ impl<'a> Dealer<'a> {
 
     /// Notes what is needed of each value.
     fn note(&mut self, needs: &Needs) {
-        let graph = self.bound.graph;
+        let graph = self.sized.graph;
         let of_nodes = graph.nodes.iter().zip(&needs.of_node).flat_map(|(n, needs)| n.ins.iter().zip(needs));
         let of_ends = needs.ends.iter().map(|end| (&end.value, &end.need));
         for (v, need) in of_nodes.chain(of_ends) {
@@ -203,13 +220,13 @@ impl<'a> Dealer<'a> {
                 list.push(need.clone());
             }
         }
-        let total = |need: &Need| need.boxes.iter().map(|b| area(b)).sum::<u64>();
+        let total = |need: &NeededBoxes| need.boxes.iter().map(|b| area(b)).sum::<u64>();
         self.needs_of.iter_mut().for_each(|list| list.sort_by_key(|need| std::cmp::Reverse(total(need))));
     }
 
     /// Carries a value or gives it out, now that it is there.
     fn end(&mut self, end: &End) -> Result<(), CutError> {
-        let made = self.fetch(end.value, &end.need, self.bound.graph.made_in(end.value))?;
+        let made = self.fetch(end.value, &end.need, self.sized.graph.made_in(end.value))?;
         for (device, made) in self.devices.iter_mut().zip(made) {
             match &end.becomes {
                 Becomes::Next(input) => {
@@ -225,14 +242,14 @@ impl<'a> Dealer<'a> {
     }
 
     /// Each device's part of a node.
-    fn node(&mut self, id: usize, needs: &[Need]) -> Result<(), CutError> {
-        let (graph, kind) = (self.bound.graph, self.bound.kind(id));
+    fn node(&mut self, id: usize, needs: &[NeededBoxes]) -> Result<(), CutError> {
+        let (graph, kind) = (self.sized.graph, self.sized.kind(id));
         let node = &graph.nodes[id];
         let illegal = |why: String| CutError::Illegal { node: id, why };
         let choices = self.cut.choices(graph, id);
-        let parts = parts_of(kind, &choices, self.grid).map_err(illegal)?;
-        for (v, spreads) in node.outs.iter().zip(&parts.spreads) {
-            if *spreads != self.cut.values[v.index()] {
+        let parts = node_parts(kind, &choices, self.mesh).map_err(illegal)?;
+        for (v, shardings) in node.outs.iter().zip(&parts.shardings) {
+            if *shardings != self.cut.values[v.index()] {
                 return Err(illegal(format!("%{} does not lie as its node leaves it", v.0)));
             }
         }
@@ -263,12 +280,12 @@ impl<'a> Dealer<'a> {
     }
 
     /// The operator of a device's part of a node.
-    fn part(&self, id: usize, choices: &[Choice], device: usize) -> Result<Op, CutError> {
-        let (node, kind) = (&self.bound.graph.nodes[id], self.bound.kind(id));
+    fn part(&self, id: usize, choices: &[NodeCut], device: usize) -> Result<Op, CutError> {
+        let (node, kind) = (&self.sized.graph.nodes[id], self.sized.kind(id));
         let mut op = node.op.def().bind(self.sizes)?.unwrap_or_else(|| node.op.clone());
-        let cuts = ranges(kind, choices, self.grid, device);
+        let cuts = ranges(kind, choices, self.mesh, device);
         let (mut ins, mut outs) = (kind.ins.clone(), kind.outs.clone());
-        let dtypes: Vec<DType> = node.ins.iter().map(|v| self.bound.graph.ty(*v).dtype).collect();
+        let dtypes: Vec<DType> = node.ins.iter().map(|v| self.sized.graph.ty(*v).dtype).collect();
         let wrong = |source| CutError::Node { node: id, op: node.op.def().name(), source: Box::new(source) };
         for (i, (axis, range, _)) in cuts.into_iter().enumerate() {
             let types: Vec<Type> = dtypes.iter().zip(&ins).map(|(t, shape)| Type::new(*t, shape)).collect();

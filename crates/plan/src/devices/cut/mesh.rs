@@ -1,13 +1,13 @@
-//! Boxes of values over a grid of devices: where the parts of a divided extent begin and end, what a device
+//! Boxes of values over a mesh of devices: where the parts of a divided extent begin and end, what a device
 //! holds of a value, and how large boxes and what they have in common are.
 
-use super::{Level, Spread};
+use super::{MeshLevel, Sharding};
 use gulliver_graph::spec::Region;
 use std::ops::Range;
 
 /// The positions of `range` that group `part` of these shares has: from `⌊e·S_i/S⌋` to `⌊e·S_{i+1}/S⌋` with the
 /// shares before a group as `S_i`.
-pub fn split(range: &Range<usize>, shares: &[u64], part: usize) -> Range<usize> {
+pub fn split_range(range: &Range<usize>, shares: &[u64], part: usize) -> Range<usize> {
     let all: u64 = shares.iter().sum();
     let at = |groups: usize| {
         let before: u64 = shares[..groups].iter().sum();
@@ -20,18 +20,18 @@ pub fn split(range: &Range<usize>, shares: &[u64], part: usize) -> Range<usize> 
 
 /// The devices of some levels, each with the group it belongs to at every level.
 #[derive(Clone, Debug)]
-pub struct Grid<'a> {
+pub struct DeviceMesh<'a> {
     /// The levels.
-    pub levels: &'a [Level],
+    pub levels: &'a [MeshLevel],
     /// By device, then level.
     pub groups: Vec<Vec<usize>>,
     /// By pair of devices: the levels at which they are in different groups, as bits.
     differ: Vec<u64>,
 }
 
-impl<'a> Grid<'a> {
+impl<'a> DeviceMesh<'a> {
     /// All devices in order: the last level's group changes fastest.
-    pub fn new(levels: &'a [Level]) -> Grid<'a> {
+    pub fn new(levels: &'a [MeshLevel]) -> DeviceMesh<'a> {
         let mut groups = vec![Vec::new()];
         for level in levels {
             let each = |g: &Vec<usize>| {
@@ -45,7 +45,7 @@ impl<'a> Grid<'a> {
             pairs.filter(|(_, (x, y))| x != y).fold(0, |bits, (l, _)| bits | 1 << l)
         };
         let differ = groups.iter().flat_map(|a| groups.iter().map(move |b| bits(a, b))).collect();
-        Grid { levels, groups, differ }
+        DeviceMesh { levels, groups, differ }
     }
 
     /// How many devices.
@@ -66,16 +66,16 @@ impl<'a> Grid<'a> {
 }
 
 /// All of a value.
-pub fn whole(shape: &[usize]) -> Region {
+pub fn whole_box(shape: &[usize]) -> Region {
     shape.iter().map(|&e| 0..e).collect()
 }
 
 /// What a device holds of a value: the same box for every partial result of it.
-pub fn held(shape: &[usize], spreads: &[Spread], grid: &Grid, device: usize) -> Region {
-    let mut region = whole(shape);
-    for ((level, spread), &group) in grid.levels.iter().zip(spreads).zip(&grid.groups[device]) {
-        if let Spread::Along(d) = spread {
-            region[*d] = split(&region[*d], &level.shares, group);
+pub fn held_box(shape: &[usize], shardings: &[Sharding], mesh: &DeviceMesh, device: usize) -> Region {
+    let mut region = whole_box(shape);
+    for ((level, sharding), &group) in mesh.levels.iter().zip(shardings).zip(&mesh.groups[device]) {
+        if let Sharding::Split(d) = sharding {
+            region[*d] = split_range(&region[*d], &level.shares, group);
         }
     }
     region
@@ -121,7 +121,7 @@ mod tests {
             (1000, vec![7, 11, 13]),
         ] {
             let range = 5..5 + extent;
-            let parts: Vec<_> = (0..shares.len()).map(|i| split(&range, &shares, i)).collect();
+            let parts: Vec<_> = (0..shares.len()).map(|i| split_range(&range, &shares, i)).collect();
             assert_eq!(parts[0].start, 5);
             assert_eq!(parts.last().unwrap().end, 5 + extent);
             assert!(parts.windows(2).all(|w| w[0].end == w[1].start));
@@ -136,19 +136,21 @@ mod tests {
     #[test]
     fn what_devices_hold_covers_a_value_once_for_each_copy() {
         for shares in [vec![1, 1], vec![1; 3], vec![2, 1, 4], vec![1; 5], vec![1; 6], vec![3; 7]] {
-            let levels = [Level { shares, bandwidth: 1.0 }, Level { shares: vec![1, 2], bandwidth: 1.0 }];
-            let grid = Grid::new(&levels);
+            let levels =
+                [MeshLevel { shares, bandwidth: 1.0 }, MeshLevel { shares: vec![1, 2], bandwidth: 1.0 }];
+            let mesh = DeviceMesh::new(&levels);
             let shape = [14, 9];
-            for first in [Spread::Whole, Spread::Along(0), Spread::Along(1)] {
-                for second in [Spread::Whole, Spread::Along(0), Spread::Along(1)] {
+            for first in [Sharding::Replicated, Sharding::Split(0), Sharding::Split(1)] {
+                for second in [Sharding::Replicated, Sharding::Split(0), Sharding::Split(1)] {
                     let mut seen = vec![0usize; 14 * 9];
-                    for device in 0..grid.devices() {
-                        let region = held(&shape, &[first, second], &grid, device);
+                    for device in 0..mesh.devices() {
+                        let region = held_box(&shape, &[first, second], &mesh, device);
                         for i in region[0].clone() {
                             region[1].clone().for_each(|j| seen[i * 9 + j] += 1);
                         }
                     }
-                    let copies = |s, l: &Level| if s == Spread::Whole { l.shares.len() } else { 1 };
+                    let copies =
+                        |s, l: &MeshLevel| if s == Sharding::Replicated { l.shares.len() } else { 1 };
                     let expected = copies(first, &levels[0]) * copies(second, &levels[1]);
                     assert!(seen.iter().all(|&n| n == expected), "{first:?} {second:?}");
                 }
@@ -158,9 +160,9 @@ mod tests {
 
     #[test]
     fn devices_count_with_the_last_level_fastest() {
-        let levels = [Level::even(2, 1.0), Level { shares: vec![1, 3, 2], bandwidth: 1.0 }];
-        let grid = Grid::new(&levels);
-        assert_eq!(grid.groups[4], [1, 1]);
-        assert_eq!((grid.link(0, 3), grid.link(0, 1)), (0, 1));
+        let levels = [MeshLevel::even(2, 1.0), MeshLevel { shares: vec![1, 3, 2], bandwidth: 1.0 }];
+        let mesh = DeviceMesh::new(&levels);
+        assert_eq!(mesh.groups[4], [1, 1]);
+        assert_eq!((mesh.link(0, 3), mesh.link(0, 1)), (0, 1));
     }
 }

@@ -1,12 +1,12 @@
 //! Making values local: what devices need of a value that others hold, as few fetches as there can be, and the
 //! collectives at which they happen.
 
-use super::{Dealer, extents};
-use crate::devices::cut::bound::SUMS;
-use crate::devices::cut::part::Need;
-use crate::devices::cut::region::{area, contains, intersect};
+use super::{Partitioner, extents};
+use crate::devices::cut::mesh::{area, contains, intersect};
+use crate::devices::cut::parts::NeededBoxes;
+use crate::devices::cut::sized::SUMS;
 use crate::devices::cut::traffic::slice_along;
-use crate::devices::cut::{CutError, Spread};
+use crate::devices::cut::{CutError, Sharding};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::op::exchange::{Exchange, Piece};
 use gulliver_graph::graph::op::slice::Slice;
@@ -23,12 +23,12 @@ pub(super) struct Holding {
     partial: u64,
 }
 
-impl Dealer<'_> {
+impl Partitioner<'_> {
     /// What every device needs of a value, made local.
     pub(super) fn fetch(
         &mut self,
         v: Value,
-        need: &Need,
+        need: &NeededBoxes,
         at: ObjectivePhase,
     ) -> Result<Vec<Value>, CutError> {
         // An update reads the sum over the partials, so that what is fetched for it is another value.
@@ -57,9 +57,9 @@ impl Dealer<'_> {
     }
 
     /// The largest need of the same value in which this one lies, on every device that does not have its box.
-    fn cover(&self, v: Value, need: &Need, holding: &Holding) -> Need {
+    fn cover(&self, v: Value, need: &NeededBoxes, holding: &Holding) -> NeededBoxes {
         let complete = holding.partial == need.unreduced;
-        let inside = |other: &&Need| {
+        let inside = |other: &&NeededBoxes| {
             let pairs = other.boxes.iter().zip(&need.boxes).zip(&holding.boxes);
             let lies = |((outer, inner), own): ((&Region, &Region), &Region)| {
                 contains(outer, inner) || complete && contains(own, inner)
@@ -77,14 +77,14 @@ impl Dealer<'_> {
             return Ok(done.clone());
         }
         let fed = self.fed[v.index()].is_some();
-        let spreads: &[Spread] = if fed { &[] } else { &self.cut.values[v.index()] };
-        let bits = |is: &dyn Fn(&Spread) -> bool| {
-            spreads.iter().enumerate().filter(|(_, s)| is(s)).fold(0u64, |bits, (l, _)| bits | 1 << l)
+        let shardings: &[Sharding] = if fed { &[] } else { &self.cut.values[v.index()] };
+        let bits = |is: &dyn Fn(&Sharding) -> bool| {
+            shardings.iter().enumerate().filter(|(_, s)| is(s)).fold(0u64, |bits, (l, _)| bits | 1 << l)
         };
-        let partial = bits(&|s| matches!(s, Spread::Partial(_)));
-        let other = spreads.iter().any(|s| matches!(s, Spread::Partial(kind) if *kind != SUMS));
-        if other || partial != 0 && self.bound.graph.ty(v).dtype != DType::F32 || unreduced & !partial != 0 {
-            return Err(CutError::Partial(self.bound.graph.value(v).name.clone()));
+        let partial = bits(&|s| matches!(s, Sharding::Partial(_)));
+        let other = shardings.iter().any(|s| matches!(s, Sharding::Partial(kind) if *kind != SUMS));
+        if other || partial != 0 && self.sized.graph.ty(v).dtype != DType::F32 || unreduced & !partial != 0 {
+            return Err(CutError::Partial(self.sized.graph.value(v).name.clone()));
         }
         let holding = Holding {
             values: self
@@ -92,8 +92,8 @@ impl Dealer<'_> {
                 .iter()
                 .map(|d| d.local[v.index()].expect("made before it is read"))
                 .collect(),
-            boxes: (0..self.devices.len()).map(|d| self.held(v, d)).collect(),
-            along: bits(&|s| matches!(s, Spread::Along(_))),
+            boxes: (0..self.devices.len()).map(|d| self.held_box(v, d)).collect(),
+            along: bits(&|s| matches!(s, Sharding::Split(_))),
             partial,
         };
         let reduced = partial & !unreduced;
@@ -112,7 +112,7 @@ impl Dealer<'_> {
     fn all_reduce(&mut self, v: Value, holding: &Holding, reduced: u64, at: ObjectivePhase) -> Holding {
         let devices = self.devices.len();
         let peers = |d: usize| -> Vec<usize> {
-            (0..devices).filter(|&from| self.grid.differ(d, from) & !reduced == 0).collect()
+            (0..devices).filter(|&from| self.mesh.differ(d, from) & !reduced == 0).collect()
         };
         let slice = |d: usize, of: usize| slice_along(&holding.boxes[d], &peers(d), of);
         let slices: Vec<Region> = (0..devices).map(|d| slice(d, d)).collect();
@@ -128,15 +128,15 @@ impl Dealer<'_> {
     }
 
     /// Fetches boxes from whoever holds them, the nearest of equals; partial results are added in order.
-    fn gather(&mut self, v: Value, holding: &Holding, need: &Need, at: ObjectivePhase) -> Vec<Value> {
+    fn gather(&mut self, v: Value, holding: &Holding, need: &NeededBoxes, at: ObjectivePhase) -> Vec<Value> {
         let adding = holding.partial & !need.unreduced;
         let moving = holding.along | adding;
         let sources = |d: usize| -> Vec<(usize, bool)> {
-            let near = |from: &usize| self.grid.differ(d, *from) & !moving == 0;
+            let near = |from: &usize| self.mesh.differ(d, *from) & !moving == 0;
             let all: Vec<usize> = (0..self.devices.len()).filter(near).collect();
             // The first to bring a box is put there, the others' are added.
             let first =
-                |i: usize| !all[..i].iter().any(|other| self.grid.differ(*other, all[i]) & !adding == 0);
+                |i: usize| !all[..i].iter().any(|other| self.mesh.differ(*other, all[i]) & !adding == 0);
             all.iter().enumerate().map(|(i, from)| (*from, !first(i))).collect()
         };
         let sources: Vec<Vec<(usize, bool)>> = (0..self.devices.len()).map(sources).collect();
@@ -166,7 +166,7 @@ impl Dealer<'_> {
         sources: &[Vec<(usize, bool)>],
         at: ObjectivePhase,
     ) -> Vec<Value> {
-        let info = self.bound.graph.value(v);
+        let info = self.sized.graph.value(v);
         let dtype = info.ty.dtype;
         let pieces: Vec<Vec<Piece>> = wanted
             .iter()

@@ -1,6 +1,6 @@
 //! A graph with the sizes of one input put in: shapes, specs and readers, settled once for all that is tried.
 
-use super::{CutError, Objective};
+use super::{CutError, CutObjective};
 use gulliver_graph::dim::{Bindings, Dim, DimError};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::op::Op;
@@ -12,7 +12,7 @@ use gulliver_graph::spec::{AxisId, Combine, Index, ReduceKind, Spec};
 
 /// A graph and all that follows from the sizes of its input.
 #[derive(Debug)]
-pub struct Bound<'a> {
+pub struct SizedGraph<'a> {
     /// The graph.
     pub graph: &'a Graph,
     /// By value.
@@ -54,9 +54,9 @@ pub struct NodeKind {
     pub linear: bool,
 }
 
-impl<'a> Bound<'a> {
+impl<'a> SizedGraph<'a> {
     /// Puts the sizes in.
-    pub fn new(graph: &'a Graph, sizes: &Bindings) -> Result<Bound<'a>, CutError> {
+    pub fn new(graph: &'a Graph, sizes: &Bindings) -> Result<SizedGraph<'a>, CutError> {
         let kinds = Kinds::of(graph);
         let shapes_of: Vec<Vec<usize>> =
             kinds.types.iter().map(|t| t.bind(sizes)).collect::<Result<_, _>>()?;
@@ -82,12 +82,13 @@ impl<'a> Bound<'a> {
         for (input, next) in &graph.carries {
             carried_by[next.index()].push(input.index());
         }
-        let mut bound = Bound { graph, shapes, element, kinds, nodes: Vec::new(), readers, carried_by, kept };
-        for id in &bound.kinds.nodes {
-            let kind = bound.node_kind(id.index(), sizes)?;
-            bound.nodes.push(kind);
+        let mut sized =
+            SizedGraph { graph, shapes, element, kinds, nodes: Vec::new(), readers, carried_by, kept };
+        for id in &sized.kinds.nodes {
+            let kind = sized.node_kind(id.index(), sizes)?;
+            sized.nodes.push(kind);
         }
-        Ok(bound)
+        Ok(sized)
     }
 
     /// The kind of a node.
@@ -97,13 +98,13 @@ impl<'a> Bound<'a> {
 
     /// Whether all groups may do all of a node that could be divided: always where seconds count. Where bytes
     /// do, only updates and what is made of single numbers, as nothing is moved if everyone does everything.
-    pub(crate) fn may_repeat(&self, node: usize, objective: Objective) -> bool {
+    pub(crate) fn may_repeat(&self, node: usize, objective: CutObjective) -> bool {
         let single = || self.kind(node).ins.iter().all(|s| s.iter().product::<usize>() <= 1);
-        objective == Objective::Seconds || self.graph.nodes[node].phase == Phase::Update || single()
+        objective == CutObjective::Seconds || self.graph.nodes[node].phase == Phase::Update || single()
     }
 
     /// An input that stays from step to step, so that it matters where it lives.
-    pub fn has_home(&self, value: usize) -> bool {
+    pub fn persists(&self, value: usize) -> bool {
         matches!(self.graph.values[value].origin, Origin::Input(Role::Weight(_) | Role::State(_)))
     }
 

@@ -17,8 +17,11 @@ use gulliver_graph::tensor::Tensor;
 use gulliver_graph::training::{Clip, training_graph};
 use gulliver_graph::verify::verify;
 use gulliver_plan::devices::cut::comparator::{data, filter, hybrid};
-use gulliver_plan::devices::cut::{Bound, Choice, Cut, Grid, Level, Objective, Options, Share, Spread};
-use gulliver_plan::devices::cut::{bytes, cut, deal, parts_of};
+use gulliver_plan::devices::cut::{
+    CutObjective, CutOptions, DeviceGraph, DeviceMesh, GraphCut, InputBox, MeshLevel, NodeCut, Sharding,
+    SizedGraph,
+};
+use gulliver_plan::devices::cut::{cut_traffic, find_cut, node_parts, partition};
 use std::collections::HashMap;
 
 fn graphs(optimizer: &str) -> Vec<(&'static str, Graph, Bindings)> {
@@ -77,10 +80,10 @@ fn input(info: &gulliver_graph::graph::ValueInfo, role: Role, shape: &[usize]) -
 }
 
 /// A legal cut at random. Where `exact`, no sum is divided.
-fn random_cut(bound: &Bound, levels: &[Level], seed: u64, exact: bool) -> Cut {
+fn random_cut(bound: &SizedGraph, levels: &[MeshLevel], seed: u64, exact: bool) -> GraphCut {
     let graph = bound.graph;
-    let grid = Grid::new(levels);
-    let mut cut = Cut::none(graph, levels);
+    let grid = DeviceMesh::new(levels);
+    let mut cut = GraphCut::none(graph, levels);
     let noise = RandomStream::new(seed, 9, 0);
     let mut drawn = 0;
     let mut draw = |n: usize| {
@@ -88,53 +91,53 @@ fn random_cut(bound: &Bound, levels: &[Level], seed: u64, exact: bool) -> Cut {
         noise.below(drawn, n as u64) as usize
     };
     // Whatever is fed comes to everyone as it is needed.
-    for (v, _, _) in graph.inputs().filter(|(v, ..)| bound.has_home(v.index())) {
+    for (v, _, _) in graph.inputs().filter(|(v, ..)| bound.persists(v.index())) {
         for level in 0..levels.len() {
             let shape = &bound.shapes[v.index()];
-            let mut all = vec![Spread::Whole];
+            let mut all = vec![Sharding::Replicated];
             let fine = |d: &usize| shape[*d] >= 2 * grid.devices();
-            all.extend((0..shape.len()).filter(fine).map(Spread::Along));
+            all.extend((0..shape.len()).filter(fine).map(Sharding::Split));
             cut.values[v.index()][level] = all[draw(all.len())];
         }
     }
     for id in 0..graph.nodes.len() {
         let kind = bound.kind(id);
-        let mut choices = vec![Choice::All; levels.len()];
+        let mut choices = vec![NodeCut::Repeat; levels.len()];
         for level in 0..levels.len() {
             let axes =
                 kind.axes.iter().filter(|a| !exact || kind.spec.cut(**a).is_some_and(|c| c.keeps_bits()));
-            let mut all: Vec<Choice> = axes.map(|a| Choice::Axis(*a)).collect();
-            all.push(Choice::All);
+            let mut all: Vec<NodeCut> = axes.map(|a| NodeCut::Axis(*a)).collect();
+            all.push(NodeCut::Repeat);
             all.retain(|choice| {
                 let mut with = choices.clone();
                 with[level] = *choice;
-                parts_of(kind, &with, &grid).is_ok()
+                node_parts(kind, &with, &grid).is_ok()
             });
             choices[level] = all[draw(all.len())];
         }
-        let parts = parts_of(kind, &choices, &grid).unwrap();
+        let parts = node_parts(kind, &choices, &grid).unwrap();
         for (level, choice) in choices.iter().enumerate() {
             cut.nodes[id][level] = match choice {
-                Choice::Axis(axis) => Some(*axis),
+                NodeCut::Axis(axis) => Some(*axis),
                 _ => None,
             };
         }
-        for (v, spreads) in graph.nodes[id].outs.iter().zip(parts.spreads) {
-            cut.values[v.index()] = spreads;
+        for (v, shardings) in graph.nodes[id].outs.iter().zip(parts.shardings) {
+            cut.values[v.index()] = shardings;
         }
     }
     cut
 }
 
 /// Runs all devices, each up to its next collective in turn; the values of each.
-fn run(shares: &[Share], feed: &dyn Fn(&Share, usize) -> Tensor) -> Vec<Vec<Tensor>> {
+fn run(shares: &[DeviceGraph], feed: &dyn Fn(&DeviceGraph, usize) -> Tensor) -> Vec<Vec<Tensor>> {
     let mut values: Vec<Vec<Tensor>> = Vec::new();
     for share in shares {
         let zeros = |info: &gulliver_graph::graph::ValueInfo| {
             Tensor::zeros(&info.ty.bind(&Bindings::new()).expect("no symbols are left"))
         };
         let mut own: Vec<Tensor> = share.graph.values.iter().map(zeros).collect();
-        for (i, (v, ..)) in share.inputs.iter().enumerate() {
+        for (i, InputBox { value: v, .. }) in share.inputs.iter().enumerate() {
             own[v.index()] = feed(share, i);
         }
         values.push(own);
@@ -210,17 +213,17 @@ fn close(a: &Tensor, b: &Tensor, exact: bool) -> bool {
     a.shape == b.shape && a.data.iter().zip(&b.data).all(near)
 }
 
-fn check(name: &str, graph: &Graph, sizes: &Bindings, cut: &Cut, exact: bool) -> (usize, u64) {
-    let shares = deal(graph, sizes, cut).unwrap_or_else(|e| panic!("{name}: {e}"));
+fn check(name: &str, graph: &Graph, sizes: &Bindings, cut: &GraphCut, exact: bool) -> (usize, u64) {
+    let shares = partition(graph, sizes, cut).unwrap_or_else(|e| panic!("{name}: {e}"));
     for share in &shares {
         verify(&share.graph).unwrap_or_else(|e| panic!("{name}: {e}"));
     }
-    let role = |share: &Share, i: usize| match share.graph.value(share.inputs[i].0).origin {
+    let role = |share: &DeviceGraph, i: usize| match share.graph.value(share.inputs[i].value).origin {
         Origin::Input(role) => role,
         Origin::Node { .. } => unreachable!("inputs are inputs"),
     };
     let found = run(&shares, &|share, i| {
-        let (v, region, shape) = &share.inputs[i];
+        let InputBox { value: v, region, whole: shape } = &share.inputs[i];
         input(share.graph.value(*v), role(share, i), shape).region(region)
     });
     let plain = interpret(graph, sizes, |v, shape| {
@@ -242,7 +245,7 @@ fn check(name: &str, graph: &Graph, sizes: &Bindings, cut: &Cut, exact: bool) ->
         }
         assert_eq!(share.graph.carries.len(), graph.carries.len(), "{name}");
         for (input, next) in &share.graph.carries {
-            let (_, region, _) = share.inputs.iter().find(|(v, ..)| v == input).unwrap();
+            let InputBox { region, .. } = share.inputs.iter().find(|own| own.value == *input).unwrap();
             let named = &share.graph.value(*input).name;
             let (_, whole) = graph.carries.iter().find(|(v, _)| graph.value(*v).name == *named).unwrap();
             let expected = plain[whole.index()].region(region);
@@ -260,7 +263,7 @@ fn check(name: &str, graph: &Graph, sizes: &Bindings, cut: &Cut, exact: bool) ->
 }
 
 /// Bytes that all devices together receive in a step.
-fn exchanged(shares: &[Share]) -> u64 {
+fn exchanged(shares: &[DeviceGraph]) -> u64 {
     let bytes = |node: &Node| match &node.op {
         Op::Exchange(op) => op.bytes(),
         _ => 0,
@@ -270,9 +273,9 @@ fn exchanged(shares: &[Share]) -> u64 {
 
 #[test]
 fn random_cuts_do_what_the_whole_does() {
-    let even = |n: usize| Level::even(n, 1e9);
-    let uneven = |shares: &[u64]| Level { shares: shares.to_vec(), bandwidth: 1e9 };
-    let grids: [Vec<Level>; 6] = [
+    let even = |n: usize| MeshLevel::even(n, 1e9);
+    let uneven = |shares: &[u64]| MeshLevel { shares: shares.to_vec(), bandwidth: 1e9 };
+    let grids: [Vec<MeshLevel>; 6] = [
         vec![even(2)],
         vec![even(3)],
         vec![uneven(&[3, 1])],
@@ -284,12 +287,12 @@ fn random_cuts_do_what_the_whole_does() {
     // Where sums are divided, gradients that are nearly zero must not be divided by themselves.
     for (exact, optimizer) in [(true, "adamw"), (false, "sgd")] {
         for (m, (name, graph, sizes)) in graphs(optimizer).into_iter().enumerate() {
-            let bound = Bound::new(&graph, &sizes).unwrap();
+            let bound = SizedGraph::new(&graph, &sizes).unwrap();
             // Every other kind of grid, in turn.
             for (i, levels) in grids.iter().enumerate().skip(m % 2).step_by(2) {
                 let cut = random_cut(&bound, levels, i as u64, exact);
                 let (values, exchanged) = check(name, &graph, &sizes, &cut, exact);
-                let counted = bytes(&graph, &sizes, &cut).unwrap().total();
+                let counted = cut_traffic(&graph, &sizes, &cut).unwrap().total();
                 compared += values;
                 // What updates read is fetched apart from what partials read, and boxes that overlap in part
                 // come one by one; outputs are not counted.
@@ -305,22 +308,22 @@ fn random_cuts_do_what_the_whole_does() {
 
 #[test]
 fn what_is_exchanged_is_what_was_counted() {
-    let least = Options { objective: Objective::Bytes, ..Options::default() };
+    let least = CutOptions { objective: CutObjective::Bytes, ..CutOptions::default() };
     for (name, mut graph, sizes) in graphs("adamw") {
         // Outputs are not counted.
         graph.outputs.clear();
         for groups in [&[2][..], &[3], &[2, 2]] {
-            let levels: Vec<Level> = groups.iter().map(|&n| Level::even(n, 1e9)).collect();
+            let levels: Vec<MeshLevel> = groups.iter().map(|&n| MeshLevel::even(n, 1e9)).collect();
             let cuts = [
-                ("least bytes", cut(&graph, &sizes, &levels, &least).map(|found| found.cut)),
+                ("least bytes", find_cut(&graph, &sizes, &levels, &least).map(|found| found.cut)),
                 ("data", data(&graph, &sizes, &levels)),
                 ("filter", filter(&graph, &sizes, &levels)),
                 ("hybrid", hybrid(&graph, &sizes, &levels)),
             ];
             for (how, cut) in cuts {
                 let cut = cut.unwrap();
-                let counted = bytes(&graph, &sizes, &cut).unwrap().total();
-                let found = exchanged(&deal(&graph, &sizes, &cut).unwrap());
+                let counted = cut_traffic(&graph, &sizes, &cut).unwrap().total();
+                let found = exchanged(&partition(&graph, &sizes, &cut).unwrap());
                 assert!(
                     counted > 0 && found == counted,
                     "{name} on {groups:?}, {how}: {found}, not {counted}"
@@ -333,7 +336,7 @@ fn what_is_exchanged_is_what_was_counted() {
 #[test]
 fn a_cut_that_divides_nothing_needs_nobody() {
     for (name, graph, sizes) in graphs("adamw") {
-        let cut = Cut::none(&graph, &[Level::even(3, 1e9)]);
+        let cut = GraphCut::none(&graph, &[MeshLevel::even(3, 1e9)]);
         let (_, exchanged) = check(name, &graph, &sizes, &cut, true);
         assert_eq!(exchanged, 0, "{name}");
     }
@@ -342,10 +345,10 @@ fn a_cut_that_divides_nothing_needs_nobody() {
 #[test]
 fn graphs_keep_their_phases() {
     let (_, graph, sizes) = graphs("sgd").remove(0);
-    let levels = [Level::even(2, 1e9)];
-    let bound = Bound::new(&graph, &sizes).unwrap();
+    let levels = [MeshLevel::even(2, 1e9)];
+    let bound = SizedGraph::new(&graph, &sizes).unwrap();
     let cut = random_cut(&bound, &levels, 1, false);
-    for share in deal(&graph, &sizes, &cut).unwrap() {
+    for share in partition(&graph, &sizes, &cut).unwrap() {
         for phase in [Phase::Forward, Phase::Backward, Phase::Update] {
             let count = |graph: &Graph| {
                 let of = graph.nodes.iter().filter(|n| n.phase == phase);
