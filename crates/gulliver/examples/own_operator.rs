@@ -47,8 +47,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let batch = data::open(&blobs)?.0.batch(&Vec::from_iter(0..256))?;
     for kernels in [Kernels::default(), fast] {
         let graph = training_graph(&net, &[Optimizer::new("sgd", &[("lr", 0.1)])?], None)?;
-        let mut session = Session::new(graph, None, SessionOptions { kernels, ..Default::default() }, 0)?;
-        let steps = (0..100).map(|step| session.step(&batch, Key { seed: 0, step }, &|_| None));
+        let mut session = session(graph, None, &LocalDevice { kernels, ..Default::default() }, 0)?;
+        let steps = (0..100).map(|step| session.step(&batch, StepKey { seed: 0, step }, &|_| None));
         let outcomes = steps.collect::<Result<Vec<_>, _>>()?;
         println!("{:?}, on reference kernels: {:?}", outcomes[99].scalars, session.slow_operators());
     }

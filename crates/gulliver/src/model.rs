@@ -7,6 +7,7 @@ pub use generate::GenerateOptions;
 pub use predict::Prediction;
 
 use crate::error::Error;
+use crate::local::{LocalDevice, session};
 use crate::run_dir::{BEST, WEIGHTS};
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::model::{MODELS, model};
@@ -14,7 +15,7 @@ use gulliver_graph::training::{evaluation_graph, forward_graph};
 use gulliver_run::checkpoint::Stored;
 use gulliver_run::data::mapping::{Inputs, Mapping};
 use gulliver_run::data::{DataInfo, DataOptions, Sampler};
-use gulliver_run::session::{Session, SessionOptions};
+use gulliver_run::session::Session;
 use gulliver_run::team::cores;
 use gulliver_run::train::{MAPPING, MODEL, Scores, TrainOptions, evaluate, load_weights};
 use serde::{Deserialize, Serialize};
@@ -110,7 +111,7 @@ pub struct Model {
     /// What it predicts.
     pub predicts: Predicts,
     path: PathBuf,
-    options: SessionOptions,
+    options: LocalDevice,
     weights: Stored,
     predictor: Option<Session>,
     evaluator: Option<Session>,
@@ -149,7 +150,7 @@ impl Model {
             }
         };
         let threads = options.threads.unwrap_or_else(cores);
-        let options = SessionOptions { threads, ..SessionOptions::default() };
+        let options = LocalDevice { threads, ..LocalDevice::default() };
         let path = path.to_path_buf();
         let (predictor, evaluator) = (None, None);
         Ok(Model { stored, mapping, predicts, path, options, weights, predictor, evaluator })
@@ -236,7 +237,7 @@ impl Model {
         if graph.output(self.predicts.output()).is_none() {
             return Err(Error::NoPredictions { path: self.path.clone(), model: name.clone() });
         }
-        let mut session = Session::new(graph.clone(), Some(graph), self.options.clone(), 0)?;
+        let mut session = session(graph.clone(), Some(graph), &self.options, 0)?;
         load_weights(&mut session, &mut self.weights, &TrainOptions::default(), true)?;
         Ok(session)
     }

@@ -1,6 +1,7 @@
 //! Everyday names: `use gulliver::prelude::*;` is enough to build, plan and train a model or to define an
 //! operator. Everything else is in [`crate::graph`], [`crate::plan`] and [`crate::run`].
 
+pub use crate::local::{LocalDevice, session};
 pub use gulliver_graph::build::Builder;
 pub use gulliver_graph::dim::{Bindings, Dim};
 pub use gulliver_graph::dtype::DType;
@@ -20,7 +21,8 @@ pub use gulliver_graph::training::{
     Clip, evaluation_graph, forward_graph, plain_training_graph, training_graph,
 };
 pub use gulliver_graph::windows::ConvOptions;
+pub use gulliver_plan::document::job::Purpose;
 pub use gulliver_run::data::{self, DataOptions, Dataset};
 pub use gulliver_run::lower::{Kernels, Lowered, TensorType};
-pub use gulliver_run::session::{Key, Session, SessionOptions, Which};
+pub use gulliver_run::session::{Session, StepKey};
 pub use gulliver_run::train::{Done, Notice, Resumed, Sources, TrainOptions, train};

@@ -16,7 +16,7 @@ use crate::checkpoint::{self, CheckpointError};
 use crate::collector::Record;
 use crate::data::open::Opened;
 use crate::data::{Batch, DataError, Dataset, Prefetch, Sampler, prefetch};
-use crate::session::{Key, Reuse, Session, SessionError};
+use crate::session::{Reuse, Session, SessionError, StepKey};
 use clock::Clock;
 use gulliver_graph::lr::LrSchedule;
 use gulliver_plan::document::ledger::Ledger;
@@ -112,7 +112,7 @@ impl Default for TrainOptions {
 pub struct Sources {
     /// Training examples.
     pub train: Arc<dyn Dataset>,
-    /// Which of them make up each step's batch.
+    /// Purpose of them make up each step's batch.
     pub sampler: Arc<Sampler>,
     /// Validation examples, if there are any.
     pub validation: Option<(Arc<dyn Dataset>, Sampler)>,
@@ -313,7 +313,7 @@ pub fn evaluate(
             return Ok(None);
         }
         let batch = prefetch::make(dataset.as_ref(), sampler, step)?;
-        tally.add(&batch, &session.evaluate_fully(&batch, Key { seed, step })?);
+        tally.add(&batch, &session.evaluate_fully(&batch, StepKey { seed, step })?);
     }
     Ok(Some(tally.scores(dataset.info().classes, perplexity)))
 }
@@ -440,7 +440,7 @@ impl Training<'_> {
                 Some("step") => Some((step + 1) as f32),
                 _ => options.hyper.get(name).copied(),
             };
-            let outcome = self.session.step(&batch, Key { seed: options.seed, step }, &hyper)?;
+            let outcome = self.session.step(&batch, StepKey { seed: options.seed, step }, &hyper)?;
             self.run.account(rows, began.elapsed());
             self.run.steps = step + 1;
             warn_of_alarms(self.session, notify);

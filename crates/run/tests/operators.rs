@@ -134,7 +134,7 @@ fn threads_and_instructions_do_not_change_bits() {
     }
 }
 
-/// Which operands members share: none, the first, and all but the first.
+/// Purpose operands members share: none, the first, and all but the first.
 fn shares(operands: usize) -> Vec<Vec<usize>> {
     let mut all = vec![Vec::new()];
     if operands > 1 {

@@ -1,5 +1,8 @@
 //! The order of a step decides how much memory it needs, never what it computes.
 
+mod direct;
+
+use direct::{Direct, cpu};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, Node, Role};
@@ -14,7 +17,7 @@ use gulliver_plan::document::residence::{Persistent, Residence};
 use gulliver_plan::document::verify::verify;
 use gulliver_plan::step::options::PlanOptions;
 use gulliver_plan::step::order::{RULES, Rule};
-use gulliver_run::executor::Cpu;
+use gulliver_run::device::Device;
 use gulliver_run::host::initial::pieces;
 use gulliver_run::lower::{Kernels, lower_node};
 
@@ -38,13 +41,12 @@ fn results(graph: &Graph, rule: Rule, partials: u32) -> (Vec<u8>, Vec<Vec<u8>>) 
     let planner = StepPlanner::with_rule(graph, &sizes, &options, rule).unwrap();
     let plan = planner.plan(graph, &sizes, &options).unwrap();
     verify(graph, &plan).unwrap();
-    let mut cpu = Cpu::new(THREADS, plan.spaces[0].bytes).unwrap();
-    let program = cpu.load(graph, &planner.outline.kinds, &plan, &Kernels::default()).unwrap();
+    let mut direct = Direct::new(cpu(THREADS), graph, &plan);
     for (_, role, info) in graph.inputs() {
         if let Role::Weight(init) | Role::State(init) = role {
             let Residence { tier, offset, bytes } = persistent.residences[&info.name];
             let write = |first: usize, piece: &[f32]| {
-                cpu.write_floats(tier, offset + 4 * first as u64, piece).unwrap();
+                direct.write_floats(tier, offset + 4 * first as u64, piece);
             };
             pieces(5, &info.name, init, bytes as usize / 4, write);
         }
@@ -68,14 +70,14 @@ fn results(graph: &Graph, rule: Rule, partials: u32) -> (Vec<u8>, Vec<Vec<u8>>) 
                     }
                 }
             };
-            cpu.feed(graph, &program, value, &bytes).unwrap();
+            direct.feed(value, &bytes).unwrap();
         }
-        cpu.run(graph, &program, 0..program.len(), None).unwrap();
-        let names: Vec<String> = program.output_names().map(str::to_string).collect();
-        outputs.extend(names.iter().map(|n| cpu.output(&program, n).unwrap().unwrap().as_bytes().to_vec()));
+        direct.run_all().unwrap();
+        let names = direct.output_names();
+        outputs.extend(names.iter().map(|n| direct.output(n).unwrap().as_bytes().to_vec()));
     }
     let mut kept = vec![0; persistent.ends[0] as usize];
-    cpu.read(Tier::Device, 0, &mut kept).unwrap();
+    direct.device.read(Tier::Device, 0, &mut kept).unwrap();
     (kept, outputs)
 }
 

@@ -5,10 +5,13 @@
 #[allow(dead_code)]
 mod fixture;
 
+mod direct;
+
+use direct::{Direct, cpu};
+use gulliver::local::{LocalDevice, session};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::Graph;
-use gulliver_graph::kinds::Kinds;
 use gulliver_graph::model::model;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
@@ -17,10 +20,9 @@ use gulliver_plan::document::residence::Persistent;
 use gulliver_plan::document::verify::verify;
 use gulliver_plan::step::options::PlanOptions;
 use gulliver_run::data::Batch;
-use gulliver_run::executor::Cpu;
 use gulliver_run::host::{HostData, HostTensor};
 use gulliver_run::lower::{Kernels, lower_node};
-use gulliver_run::session::{Key, Session, SessionOptions};
+use gulliver_run::session::StepKey;
 
 const THREADS: usize = 2;
 
@@ -48,16 +50,15 @@ fn execute(
     let options = PlanOptions { scratch: &scratch, ..PlanOptions::new(&persistent) };
     let plan = StepPlanner::new(graph, sizes, &options).unwrap().plan(graph, sizes, &options).unwrap();
     verify(graph, &plan).unwrap();
-    let mut cpu = Cpu::new(THREADS, plan.spaces[0].bytes).unwrap();
-    let program = cpu.load(graph, &Kinds::of(graph), &plan, &Kernels::default()).unwrap();
+    let mut direct = Direct::new(cpu(THREADS), graph, &plan);
     for (value, _, info) in graph.inputs() {
         let shape = info.ty.bind(sizes).unwrap();
         let t = tensor(info.ty.dtype, &shape, &feed(value, &shape));
-        cpu.feed(graph, &program, value, t.as_bytes()).unwrap();
+        direct.feed(value, t.as_bytes()).unwrap();
     }
-    cpu.run(graph, &program, 0..program.len(), None).unwrap();
+    direct.run_all().unwrap();
     move |name| {
-        let t = cpu.output(&program, name).unwrap().unwrap_or_else(|| panic!("no output {name}"));
+        let t = direct.output(name).unwrap_or_else(|| panic!("no output {name}"));
         t.as_f32().unwrap().iter().map(|&x| f64::from(x)).collect()
     }
 }
@@ -90,8 +91,8 @@ fn training_runs() {
         let model = model(&fixture.model, &given).unwrap();
         let optimizer = Optimizer::new("adamw", &training.settings()).unwrap();
         let graph = training_graph(model.as_ref(), &[optimizer], None).unwrap();
-        let options = SessionOptions { threads: THREADS, ..SessionOptions::default() };
-        let mut session = Session::new(graph, None, options, 0).unwrap();
+        let options = LocalDevice { threads: THREADS, ..LocalDevice::default() };
+        let mut session = session(graph, None, &options, 0).unwrap();
         for weight in &fixture.weights {
             let t = tensor(DType::F32, &weight.shape, &weight.data());
             assert!(session.set(&weight.name, &t).unwrap(), "{}", weight.name);
@@ -102,7 +103,7 @@ fn training_runs() {
             let [x, y] = training.batch(&ids, i).map(|data| tensor(DType::I64, &shape, &data));
             let batch = Batch { fields: vec![("x".into(), x), ("y".into(), y)] };
             let step = |name: &str| name.ends_with("step").then_some((i + 1) as f32);
-            let outcome = session.step(&batch, Key { seed: 0, step: i as u64 }, &step).unwrap();
+            let outcome = session.step(&batch, StepKey { seed: 0, step: i as u64 }, &step).unwrap();
             let got = outcome.scalars["loss"];
             assert!(
                 (got - want).abs() <= 1e-3 * want.abs(),

@@ -4,8 +4,9 @@
 use super::store::{RungId, RungOutcome};
 use crate::error::Error;
 use crate::job::{Job, Length};
-use crate::setup::{Graphs, Prepared, data_error, open_data, optimizer, prepare};
+use crate::setup::{Prepared, data_error, open_data, optimizer, prepare};
 use gulliver_graph::graph::{Graph, Role};
+use gulliver_plan::devices::strategy::JobGraphs;
 use gulliver_run::checkpoint::{self, Stored};
 use gulliver_run::data::{Buckets, Dataset, Sampler};
 use gulliver_run::files::atomic::{remove_unfinished, write_atomic};
@@ -39,7 +40,7 @@ pub struct TrialRung {
 pub enum RungNews<'n> {
     /// A step was done.
     Step {
-        /// Which rung.
+        /// Purpose rung.
         rung: usize,
         /// Steps done in all.
         step: u64,
@@ -48,7 +49,7 @@ pub enum RungNews<'n> {
     },
     /// An evaluation before the end of the rung.
     Evaluated {
-        /// Which rung.
+        /// Purpose rung.
         rung: usize,
         /// Steps done in all.
         step: u64,
@@ -57,7 +58,7 @@ pub enum RungNews<'n> {
     },
     /// The rung is over. If it is done, a checkpoint of its last step is in the rung's directory.
     Ended {
-        /// Which rung.
+        /// Purpose rung.
         rung: usize,
         /// How.
         outcome: RungOutcome,
@@ -191,7 +192,7 @@ fn without_fed_fields(job: &Job) -> Result<String, Error> {
 
 fn shape(job: &Job) -> Result<String, Error> {
     let Prepared { graphs, sources, options, .. } = prepare(job, open_data(job)?, None)?;
-    let Graphs { train, evaluation, largest } = graphs;
+    let JobGraphs { train, evaluation, largest } = graphs;
     let mut text = without_numbers(&train) + &without_numbers(&evaluation);
     let sizes: Vec<String> = largest.iter().map(|(symbol, size)| format!("{symbol}={size}")).collect();
     let _ = writeln!(text, "sizes {}", sizes.join(" "));

@@ -5,9 +5,10 @@
 
 mod shards;
 
-pub use shards::{EVERYONES, Sharded, evaluating, sharded};
+pub use shards::{Sharded, evaluating, sharded};
 
-use crate::devices::cut::{split, whole};
+use crate::devices::cut::{split_range, whole_box};
+use crate::document::job::TOTAL;
 use gulliver_graph::dim::Dim;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, Node, NodeId, Origin, Phase, Type, Value, ValueInfo};
@@ -42,9 +43,6 @@ pub enum ReplicateError {
 
 /// Sums smaller than this are fetched whole by everyone: one collective instead of two.
 const SMALL: u64 = 64 << 10;
-
-/// What the name of an output ends with that is the sum over all partials of all devices.
-pub const TOTAL: &str = "@all";
 
 /// The graph of one of several devices, each with so many partials. Outputs of the forward pass are sums over
 /// the partials of this device; if there are several, there is also the sum over those of all, named with
@@ -278,7 +276,7 @@ impl<'a> Replica<'a> {
             let region = self.kept(&shape);
             let takes = rank != last || region.is_some();
             let ins = if rank == last { vec![adding.own[i]] } else { Vec::new() };
-            let own = region.clone().unwrap_or_else(|| whole(&shape));
+            let own = region.clone().unwrap_or_else(|| whole_box(&shape));
             let result = if takes { own.iter().map(Range::len).collect() } else { vec![0] };
             let pieces = if takes { vec![Piece::of(last, &shape, &own)] } else { Vec::new() };
             let (ranks, ty) = ((0..self.ranks).collect(), Type::new(dtype, &result));
@@ -376,7 +374,7 @@ impl<'a> Replica<'a> {
             widest(&shape).filter(|&d| self.ranks > 2 && bytes >= SMALL && shape[d] >= self.ranks as usize);
         let kept = self.kept(&shape);
         let shared = cut.map(|d| share(&shape, d, self.rank, self.ranks));
-        let own = kept.clone().or(shared).unwrap_or_else(|| whole(&shape));
+        let own = kept.clone().or(shared).unwrap_or_else(|| whole_box(&shape));
         let piece = |from| Piece { add: from > 0, ..Piece::of(from, &shape, &own) };
         let pieces = (0..self.ranks).map(piece).collect();
         let sum =
@@ -508,8 +506,8 @@ fn widest(shape: &[usize]) -> Option<usize> {
 
 /// A device's share of a value that is divided evenly along a dimension.
 fn share(shape: &[usize], d: usize, rank: u32, ranks: u32) -> Region {
-    let mut region = whole(shape);
-    region[d] = split(&region[d], &vec![1; ranks as usize], rank as usize);
+    let mut region = whole_box(shape);
+    region[d] = split_range(&region[d], &vec![1; ranks as usize], rank as usize);
     region
 }
 

@@ -4,6 +4,7 @@
 //! Done one after the other, the steps are right. Steps of different [streams](Stream) may be done at the
 //! same time: a step starts when those before it in its stream and those it names are done.
 
+use crate::document::pass::PlanPass;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{NodeId, Value};
 use serde::{Deserialize, Serialize};
@@ -245,6 +246,9 @@ pub struct Plan {
     /// Why values do not simply stay; empty if all do.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub decisions: Vec<Decision>,
+    /// How it was made, pass by pass; empty unless that was asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub passes: Vec<PlanPass>,
 }
 
 impl Plan {

@@ -105,6 +105,7 @@ pub fn lay_out(
         outputs,
         steps,
         decisions: Vec::new(),
+        passes: Vec::new(),
     };
     for (space, live) in plan.live_peaks().into_iter().enumerate() {
         plan.spaces[space].live = live;

@@ -42,6 +42,23 @@ pub enum Rule {
     Grouped,
 }
 
+impl Rule {
+    /// The order in words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Rule::Plain => "the graph's own order, all updates last",
+            Rule::UpdateEarly => "each update as soon as its gradient is there",
+            Rule::LeastGrowth => "operators that free most memory, or take least, run first",
+            Rule::GradientsLate => {
+                "operators that free most memory run first, gradients of weights when they must"
+            }
+            Rule::Grouped => {
+                "all partials of a few layers after each other, so that their weights are fetched once"
+            }
+        }
+    }
+}
+
 /// Every rule that needs little memory, simplest first.
 pub const RULES: [Rule; 4] = [Rule::Plain, Rule::UpdateEarly, Rule::LeastGrowth, Rule::GradientsLate];
 

@@ -185,9 +185,9 @@ pub fn lower(op: &Op, ins: &[TensorType], outs: &[TensorType], threads: usize, k
         Op::Gru(_) => recurrent::gru(ins),
         Op::GruGrad(_) => recurrent::gru_grad(ins),
         Op::Array(op) => Some(array::array(op, ins, outs, threads, kernels)),
-        Op::Exchange(op) => Some(exchange::exchange(op, kernels)),
+        Op::Exchange(op) => Some(exchange::exchange(op)),
         Op::SendReceive(op) => match op.bind(&Bindings::new()) {
-            Ok(Some(Op::Exchange(op))) => Some(exchange::exchange(&op, kernels)),
+            Ok(Some(Op::Exchange(op))) => Some(exchange::exchange(&op)),
             _ => None,
         },
         Op::Collect(_) => all_f32(ins).then(partials::collect),

@@ -175,13 +175,17 @@ fn macro_f1(pairs: &BTreeMap<(usize, usize), u64>) -> f64 {
 mod tests {
     use super::*;
     use crate::data::{DataOptions, open};
+    use crate::device::cpu::{Cpu, CpuOptions};
     use crate::host::{HostData, HostTensor};
-    use crate::session::{Session, SessionOptions};
+    use crate::session::Session;
     use crate::train::{Sources, TrainOptions, evaluate};
     use gulliver_graph::model::model;
     use gulliver_graph::model::param::{ParamValue, ints};
     use gulliver_graph::optim::Optimizer;
     use gulliver_graph::training::{evaluation_graph, training_graph};
+    use gulliver_plan::devices::options::DeviceOptions;
+    use gulliver_plan::devices::planner::Planner;
+    use gulliver_plan::devices::strategy::{ALONE, job};
     use std::io::Write;
 
     #[test]
@@ -213,7 +217,9 @@ mod tests {
             assert_eq!(names, expected);
             let sources = Sources::new(open(data).unwrap(), 4, 0).unwrap();
             let (set, sampler) = sources.validation.as_ref().unwrap();
-            let mut session = Session::new(train, Some(evaluation), SessionOptions::default(), 0).unwrap();
+            let planner = Planner::new(train, Some(evaluation), DeviceOptions::default()).unwrap();
+            let device = Box::new(Cpu::new(CpuOptions::default()).unwrap());
+            let mut session = Session::new(job(ALONE, vec![planner]).unwrap(), vec![device], 0).unwrap();
             let options = TrainOptions { perplexity, ..TrainOptions::default() };
             let batches = sampler.steps_per_epoch();
             let scores = evaluate(&mut session, set, sampler, batches, &options, &mut |_, _| true).unwrap();

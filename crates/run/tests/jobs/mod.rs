@@ -1,10 +1,11 @@
 //! Jobs that differ in seed, learning rate, clipping limit and data, and what they give alone.
 
+use gulliver::local::{LocalDevice, session};
 use gulliver_graph::graph::Graph;
 use gulliver_run::checkpoint::fingerprint;
 use gulliver_run::data::Batch;
 use gulliver_run::host::HostTensor;
-use gulliver_run::session::{Key, Outcome, Session, SessionOptions};
+use gulliver_run::session::{StepKey, StepOutcome};
 use std::collections::BTreeMap;
 
 /// What tells members apart.
@@ -12,7 +13,7 @@ use std::collections::BTreeMap;
 pub struct Job {
     pub seed: u64,
     pub lr: f32,
-    /// Which batches it sees.
+    /// Purpose batches it sees.
     pub data: u64,
 }
 
@@ -27,8 +28,8 @@ impl Job {
         }
     }
 
-    pub fn key(&self, step: u64) -> Key {
-        Key { seed: self.seed, step }
+    pub fn key(&self, step: u64) -> StepKey {
+        StepKey { seed: self.seed, step }
     }
 
     /// The job's batch of a step: rows of the whole, rotated.
@@ -57,12 +58,12 @@ pub fn jobs(members: usize, own_data: bool) -> Vec<Job> {
 /// What a job has after so many steps alone, and what each gave.
 pub fn alone(
     graph: &Graph,
-    options: &SessionOptions,
+    options: &LocalDevice,
     batch: &Batch,
     job: Job,
     steps: u64,
-) -> (String, Vec<Outcome>) {
-    let mut session = Session::new(graph.clone(), None, options.clone(), job.seed).unwrap();
+) -> (String, Vec<StepOutcome>) {
+    let mut session = session(graph.clone(), None, &options, job.seed).unwrap();
     let outcomes = (0..steps)
         .map(|step| {
             let hyper = |name: &str| job.hyper(name, step);
@@ -73,8 +74,8 @@ pub fn alone(
 }
 
 /// Whether two steps gave the same bits.
-pub fn same(found: &Outcome, expected: &Outcome) -> bool {
+pub fn same(found: &StepOutcome, expected: &StepOutcome) -> bool {
     let bits =
-        |o: &Outcome| o.scalars.iter().map(|(n, x)| (n.clone(), x.to_bits())).collect::<BTreeMap<_, _>>();
+        |o: &StepOutcome| o.scalars.iter().map(|(n, x)| (n.clone(), x.to_bits())).collect::<BTreeMap<_, _>>();
     bits(found) == bits(expected) && found.not_finite.is_some() == expected.not_finite.is_some()
 }

@@ -4,6 +4,7 @@
 //! the operands: no sum is divided.
 
 use super::{Adding, Replica, ReplicateError, made, share, widest};
+use crate::document::job::EVERYONES;
 use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::graph::{Graph, Node, NodeId, Origin, Phase, Role, Type, Value, ValueInfo};
 use gulliver_graph::op::Op;
@@ -15,9 +16,6 @@ use std::ops::Range;
 
 /// Weights and states of fewer bytes are everywhere: a collective would cost more than they do.
 const LARGE: usize = 4 << 10;
-
-/// What the name of an output begins with that is a loss added up over all devices before anything is updated.
-pub const EVERYONES: &str = "everyones.";
 
 /// The graph of one device, and which box of a weight or state it has: by name, with the extents of all of it.
 pub struct Sharded {
