@@ -216,7 +216,11 @@ impl Builder {
 
     /// Applies an operator; one value per output.
     pub fn push(&mut self, op: impl Into<Op>, ins: &[Value]) -> Result<Vec<Value>, GraphError> {
-        let op = op.into();
+        self.add_node(op.into(), ins)
+    }
+
+    /// [`push`](Self::push) for every operator: compiled once, not once for each type of operator.
+    fn add_node(&mut self, op: Op, ins: &[Value]) -> Result<Vec<Value>, GraphError> {
         let def = op.def();
         let types: Vec<Type> = ins.iter().map(|v| self.ty(*v).clone()).collect();
         let results = op.result_types(&types).map_err(|source| GraphError::Op {
