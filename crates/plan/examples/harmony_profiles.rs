@@ -134,9 +134,9 @@ fn theirs(chain: &Chain, machine: &Machine, row: &[String]) -> Result<Option<f64
     let mode = if row[2] == "vDP" { Mode::DataParallel } else { Mode::Pipeline(Rotation::Continuing) };
     // What fits on one device Harmony leaves on one.
     let devices = if backward.len() == 1 && mode != Mode::DataParallel { 1 } else { number(3)? };
-    let (batch, width, update) = (number(1)? as u32, 1, UpdateOn::Host);
+    let (batch, update) = (number(1)? as u32, UpdateOn::Host);
     let mut schedule =
-        Schedule { mode, devices, width, batch, forward_size, backward_size, forward, backward, update };
+        Schedule { mode, devices, batch, forward_size, backward_size, forward, backward, update };
     schedule.place();
     // Harmony's packs fit by its own account of memory.
     let mut roomy = machine.clone();

@@ -71,23 +71,6 @@ impl Machine {
             counts_buffers: true,
         }
     }
-
-    /// The machine in which every so many neighbours share each pack and act as one device: their memory and
-    /// links together, their speed times an efficiency. Devices left over are not used.
-    pub fn grouped(&self, width: usize, efficiency: f64) -> Machine {
-        let group = |group: &[Device]| {
-            let least = |f: fn(&Device) -> f64| group.iter().map(f).fold(f64::INFINITY, f64::min);
-            let width = group.len() as f64;
-            Device {
-                memory: group.iter().map(|d| d.memory).min().unwrap_or(0) * group.len() as u64,
-                speed: least(|d| d.speed) * width * if group.len() > 1 { efficiency } else { 1.0 },
-                to_device: least(|d| d.to_device) * width,
-                to_host: least(|d| d.to_host) * width,
-            }
-        };
-        let devices = self.devices.chunks_exact(width.max(1)).map(group).collect();
-        Machine { devices, peer: self.peer.map(|rate| rate * width as f64), ..self.clone() }
-    }
 }
 
 /// Why there is no schedule.

@@ -23,10 +23,7 @@ pub struct Options {
     pub sizes: Option<Vec<u32>>,
     /// Who may run the optimizer.
     pub updates: Vec<UpdateOn>,
-    /// Numbers of devices that may share a pack, with the share of their speed that is left: 1 is always
-    /// tried.
-    pub widths: Vec<(usize, f64)>,
-    /// Fewest devices (groups of them) that may be used; more are tried up to all.
+    /// Fewest devices that may be used; more are tried up to all.
     pub least_devices: usize,
     /// Schedules that take at most this share longer than the fastest count as equally fast: of these, the one
     /// that moves fewest bytes over the host's link comes first.
@@ -49,7 +46,6 @@ impl Options {
             ],
             sizes: None,
             updates: vec![UpdateOn::Device, UpdateOn::Host],
-            widths: Vec::new(),
             least_devices: 1,
             slack: 0.0,
             top: 10,
@@ -72,27 +68,23 @@ pub struct Ranked {
 pub fn search(chain: &Chain, machine: &Machine, options: &Options) -> Result<Vec<Ranked>, ScheduleError> {
     check(chain, machine, options)?;
     let mut found: Vec<Ranked> = Vec::new();
-    let widths = [(1, 1.0)].into_iter().chain(options.widths.iter().copied().filter(|(w, _)| *w > 1));
-    let machines: Vec<(usize, Machine)> = widths.map(|(w, e)| (w, machine.grouped(w, e))).collect();
     let mut prices = Prices::new(chain);
-    let mut groups: Vec<(usize, Vec<Candidate>)> = Vec::new();
-    for (at, (width, machine)) in machines.iter().enumerate() {
-        for devices in options.least_devices.max(1)..=machine.devices.len() {
-            for &mode in options.modes.iter().filter(|mode| useful(options, **mode, devices)) {
-                let group = Group { machine, options, width: *width, devices, mode };
-                let mut candidates = group.candidates(&mut prices);
-                candidates.sort_by(|a, b| a.expected.total_cmp(&b.expected));
-                groups.push((at, candidates));
-            }
+    let mut groups: Vec<Vec<Candidate>> = Vec::new();
+    for devices in options.least_devices.max(1)..=machine.devices.len() {
+        for &mode in options.modes.iter().filter(|mode| useful(options, **mode, devices)) {
+            let group = Group { machine, options, devices, mode };
+            let mut candidates = group.candidates(&mut prices);
+            candidates.sort_by(|a, b| a.expected.total_cmp(&b.expected));
+            groups.push(candidates);
         }
     }
     // The groups that promise most first: what they find rules out much of the others.
-    groups.retain(|(_, candidates)| !candidates.is_empty());
-    groups.sort_by(|a, b| a.1[0].expected.total_cmp(&b.1[0].expected));
+    groups.retain(|candidates| !candidates.is_empty());
+    groups.sort_by(|a, b| a[0].expected.total_cmp(&b[0].expected));
     let each = (options.limit / groups.len().max(1)).max(4);
     let mut best = f64::INFINITY;
     let slack = 1.0 + options.slack.max(0.0);
-    for (at, candidates) in groups {
+    for candidates in groups {
         let mut tried = 0;
         for candidate in candidates {
             if tried >= each {
@@ -101,7 +93,7 @@ pub fn search(chain: &Chain, machine: &Machine, options: &Options) -> Result<Vec
             if tried > 0 && candidate.bound >= best * slack {
                 continue;
             }
-            if let Some(outcome) = timed(&prices, &machines[at].1, &candidate.schedule) {
+            if let Some(outcome) = timed(&prices, machine, &candidate.schedule) {
                 best = best.min(outcome.seconds);
                 found.push(Ranked { schedule: candidate.schedule, outcome });
                 tried += 1;
@@ -113,7 +105,7 @@ pub fn search(chain: &Chain, machine: &Machine, options: &Options) -> Result<Vec
     }
     found.sort_by(|a, b| {
         let seconds = |r: &Ranked| if r.outcome.seconds <= best * slack { 0.0 } else { r.outcome.seconds };
-        let key = |r: &Ranked| (r.outcome.swap_load(), r.schedule.devices * r.schedule.width);
+        let key = |r: &Ranked| (r.outcome.swap_load(), r.schedule.devices);
         let exact = || a.outcome.seconds.total_cmp(&b.outcome.seconds);
         seconds(a).total_cmp(&seconds(b)).then(key(a).cmp(&key(b))).then_with(exact)
     });
@@ -141,7 +133,6 @@ struct Candidate {
 struct Group<'a> {
     machine: &'a Machine,
     options: &'a Options,
-    width: usize,
     devices: usize,
     mode: Mode,
 }
@@ -177,7 +168,6 @@ impl Group<'_> {
                             let mut schedule = Schedule {
                                 mode: self.mode,
                                 devices: self.devices,
-                                width: self.width,
                                 batch: self.options.batch,
                                 forward_size: size_f,
                                 backward_size: size_b,

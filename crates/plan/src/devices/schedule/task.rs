@@ -41,7 +41,7 @@ pub enum UpdateOn {
 pub struct Pack {
     /// The layers.
     pub layers: Range<usize>,
-    /// The device; of a group of devices, the group. 0 where every device runs every pack.
+    /// The device; 0 where every device runs every pack.
     pub device: usize,
 }
 
@@ -50,10 +50,8 @@ pub struct Pack {
 pub struct Schedule {
     /// How work is divided.
     pub mode: Mode,
-    /// Devices that take part; of groups, the groups.
+    /// Devices that take part.
     pub devices: usize,
-    /// Devices that share each pack.
-    pub width: usize,
     /// Samples of a step.
     pub batch: u32,
     /// Samples of a micro-batch of the forward pass; the last may have fewer.

@@ -47,7 +47,6 @@ fn packs_of_one(mode: Mode, devices: usize, batch: u32, layers: usize, update: U
     let mut schedule = Schedule {
         mode,
         devices,
-        width: 1,
         batch,
         forward_size: 1,
         backward_size: 1,
@@ -233,22 +232,6 @@ fn swaps_less_than_virtual_memory_and_sharing_out() {
     }
     let theirs = sharded(&chain, &machine, 4, 32, 8).unwrap();
     assert!(ours.seconds <= theirs.seconds);
-}
-
-#[test]
-fn groups_of_devices_act_as_one() {
-    let machine = Machine::even(4, 1000, 10.0).grouped(2, 0.9);
-    assert_eq!(machine.devices.len(), 2);
-    assert_eq!((machine.devices[0].memory, machine.devices[0].speed), (2000, 1.8));
-    // A layer that no device holds alone.
-    let mut chain = sandwich(3, 1);
-    chain.layers[2].backward_working = Curve::line(1500.0, 0.0);
-    let alone = Machine::even(4, 1000, 10.0);
-    let options = Options::new(4);
-    let error = search(&chain, &alone, &options).unwrap_err();
-    assert!(matches!(error, ScheduleError::TooLarge { layer: 2, .. }), "{error}");
-    let wide = Options { widths: vec![(2, 0.9)], ..options };
-    assert!(search(&chain, &alone, &wide).unwrap().iter().all(|r| r.schedule.width == 2));
 }
 
 #[test]
