@@ -69,12 +69,28 @@ fn only_the_outermost_room_prints() {
 }
 
 #[test]
-fn the_verifier_shares_nothing_with_the_planner() {
-    let verifier = sources("crates/plan/src/document");
-    for (path, text) in verifier.iter().filter(|(path, _)| path.to_string_lossy().contains("verify")) {
-        for module in ["step", "budget", "devices", "time"] {
-            let module = format!("crate::{module}");
-            assert!(!code(text).contains(&module), "{} uses {module}", path.display());
+fn documents_share_nothing_with_the_planner() {
+    refuse("crates/plan/src/document", &["crate::step", "crate::budget", "crate::devices", "crate::time"]);
+}
+
+#[test]
+fn run_names_nothing_of_plan_but_documents() {
+    let rooms = ["step", "budget", "devices", "time"].map(|room| format!("gulliver_plan::{room}"));
+    let rooms: Vec<&str> = rooms.iter().map(String::as_str).collect();
+    for (path, text) in sources("crates/run/src") {
+        let tests = path.file_name().is_some_and(|name| name.to_string_lossy().ends_with("tests.rs"));
+        for room in rooms.iter().filter(|_| !tests) {
+            assert!(!code(&text).contains(room), "{} names {room}", path.display());
+        }
+    }
+}
+
+#[test]
+fn nothing_above_devices_knows_their_memory() {
+    let above = ["session", "train", "checkpoint", "data"].map(|room| format!("crates/run/src/{room}"));
+    for (path, text) in above.iter().flat_map(|room| sources(room)) {
+        for word in ["*mut u8", "*const u8", "device::cpu::Cpu", "Arena"] {
+            assert!(!code(&text).contains(word), "{} contains {word}", path.display());
         }
     }
 }

@@ -19,6 +19,7 @@ use gulliver_plan::devices::error::JobPlanError;
 use gulliver_plan::devices::pipeline::Style;
 use gulliver_plan::devices::planner::Planner;
 use gulliver_plan::devices::predict::predict;
+use gulliver_plan::devices::replicate::ShardedValues;
 use gulliver_plan::devices::strategy::{Pipelined, packs, pipelined, pipelined_as, replicated, sharded};
 use gulliver_plan::document::topology::Topology;
 use gulliver_plan::time::cost::Rates;
@@ -143,7 +144,9 @@ fn ways(budget: u64, blocks: usize) -> Vec<Way> {
     }
     ways.push((
         "zero".into(),
-        Box::new(move |g, o, _| sharded(g, None, &device_set(&each(limited(o))), false)),
+        Box::new(move |g, o, _| {
+            sharded(g, None, &device_set(&each(limited(o))), ShardedValues::WeightsAndStates { keep: false })
+        }),
     ));
     let grouped = move |options| LocalDevice { grouped: true, ..limited(options) };
     ways.push((

@@ -112,7 +112,7 @@ impl Default for TrainOptions {
 pub struct Sources {
     /// Training examples.
     pub train: Arc<dyn Dataset>,
-    /// Purpose of them make up each step's batch.
+    /// Which of them make up each step's batch.
     pub sampler: Arc<Sampler>,
     /// Validation examples, if there are any.
     pub validation: Option<(Arc<dyn Dataset>, Sampler)>,

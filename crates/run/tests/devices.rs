@@ -12,7 +12,8 @@ use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::{Clip, training_graph};
 use gulliver_plan::devices::pipeline::Style;
-use gulliver_plan::devices::predict::{Prediction, predict};
+use gulliver_plan::devices::predict::{PredictedStep, predict};
+use gulliver_plan::devices::replicate::ShardedValues;
 use gulliver_plan::devices::strategy::{Pipelined, pipelined, replicated, sharded};
 use gulliver_plan::document::collectives::held_here;
 use gulliver_plan::document::job::Purpose;
@@ -273,7 +274,7 @@ fn a_message_alone_on_shared_links_takes_as_long_as_its_bytes() {
     };
     let how = Pipelined { packs: 2, style: Style::Grouped };
     let mut line = pipelined(&graph, None, &device_set(&vec![device; 2]), &sizes, how).unwrap();
-    let Prediction { together, .. } = predict(&side_by_side, &mut line, &sizes).unwrap();
+    let PredictedStep { together, .. } = predict(&side_by_side, &mut line, &sizes).unwrap();
     let met = together.spans.iter().filter(|span| span.device == 0 && span.stream == Stream::Exchange);
     let met: f64 = met.map(|span| span.end - span.start).sum();
     let bytes = together.links.iter().map(|link| link.bytes).max().unwrap();
@@ -327,7 +328,7 @@ fn gradients_leave_a_stage_before_its_updates() {
         let how = Pipelined { packs: 2, style: Style::OneByOne };
         let mut line =
             pipelined(&graph, None, &device_set(&vec![options(partials); 2]), &sizes, how).unwrap();
-        let Prediction { plans, .. } = predict(&side_by_side, &mut line, &sizes).unwrap();
+        let PredictedStep { plans, .. } = predict(&side_by_side, &mut line, &sizes).unwrap();
         for (device, (planner, plan)) in line.iter().zip(&plans).enumerate() {
             let graph = planner.graph(Purpose::Train);
             let phases: Vec<(bool, Phase)> = (plan.steps.iter())
@@ -363,7 +364,7 @@ fn devices_that_use_all_cores_hold_their_collectives_themselves() {
             false => replicated(&graph, None, &device_set(&devices)).unwrap(),
         };
         let own = if line { sizes.clone() } else { Bindings::new().with("batch", 4) };
-        let Prediction { plans, .. } = predict(&side_by_side, &mut planners, &own).unwrap();
+        let PredictedStep { plans, .. } = predict(&side_by_side, &mut planners, &own).unwrap();
         let here = plans.iter().all(|plan| {
             let steps = held_here(plan).into_iter().zip(&plan.steps);
             steps.filter(|(_, step)| matches!(step.act, Act::Exchange { .. })).all(|(here, _)| here)
@@ -383,7 +384,8 @@ fn shards_of_weights_give_the_same_bits() {
             let sizes = Bindings::new().with("batch", 2 * partials).with("length", 7);
             let data = data(&graph, &sizes);
             let each = vec![options(partials); devices];
-            let several = sharded(&graph, None, &device_set(&each), keep).unwrap();
+            let several =
+                sharded(&graph, None, &device_set(&each), ShardedValues::WeightsAndStates { keep }).unwrap();
             let mut alone = session(graph.clone(), None, &options(partials), 11).unwrap();
             let expected = train(&mut alone, &data);
             let mut several = together("zero", several, &each, 11).unwrap();

@@ -134,7 +134,7 @@ fn threads_and_instructions_do_not_change_bits() {
     }
 }
 
-/// Purpose operands members share: none, the first, and all but the first.
+/// Which operands members share: none, the first, and all but the first.
 fn shares(operands: usize) -> Vec<Vec<usize>> {
     let mut all = vec![Vec::new()];
     if operands > 1 {

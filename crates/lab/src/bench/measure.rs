@@ -98,7 +98,7 @@ impl BenchVariant {
 
 /// A workload being trained.
 pub struct BenchRunner {
-    /// Purpose.
+    /// Which.
     pub workload: BenchWorkload,
     /// Its values.
     pub session: Session,

@@ -5,7 +5,7 @@
 
 mod shards;
 
-pub use shards::{Sharded, evaluating, sharded};
+pub use shards::{Sharded, ShardedValues, evaluating, sharded};
 
 use crate::devices::cut::{split_range, whole_box};
 use crate::document::job::TOTAL;

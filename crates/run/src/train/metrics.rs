@@ -177,8 +177,11 @@ mod tests {
     use crate::data::{DataOptions, open};
     use crate::device::cpu::{Cpu, CpuOptions};
     use crate::host::{HostData, HostTensor};
+    use crate::lower::{Kernels, lower_node};
     use crate::session::Session;
     use crate::train::{Sources, TrainOptions, evaluate};
+    use gulliver_graph::dim::Bindings;
+    use gulliver_graph::graph::{Graph, Node};
     use gulliver_graph::model::model;
     use gulliver_graph::model::param::{ParamValue, ints};
     use gulliver_graph::optim::Optimizer;
@@ -187,6 +190,7 @@ mod tests {
     use gulliver_plan::devices::planner::Planner;
     use gulliver_plan::devices::strategy::{ALONE, job};
     use std::io::Write;
+    use std::sync::Arc;
 
     #[test]
     fn the_names_are_those_that_an_evaluation_reports() {
@@ -217,8 +221,12 @@ mod tests {
             assert_eq!(names, expected);
             let sources = Sources::new(open(data).unwrap(), 4, 0).unwrap();
             let (set, sampler) = sources.validation.as_ref().unwrap();
-            let planner = Planner::new(train, Some(evaluation), DeviceOptions::default()).unwrap();
-            let device = Box::new(Cpu::new(CpuOptions::default()).unwrap());
+            let scratch = |graph: &Graph, node: &Node, sizes: &Bindings, threads: usize| {
+                Ok(lower_node(graph, node, sizes, threads, &Kernels::default())?.scratch)
+            };
+            let plans = DeviceOptions { scratch: Arc::new(scratch), ..DeviceOptions::default() };
+            let planner = Planner::new(train, Some(evaluation), plans).unwrap();
+            let device = Box::new(Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap());
             let mut session = Session::new(job(ALONE, vec![planner]).unwrap(), vec![device], 0).unwrap();
             let options = TrainOptions { perplexity, ..TrainOptions::default() };
             let batches = sampler.steps_per_epoch();

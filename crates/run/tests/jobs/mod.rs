@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 pub struct Job {
     pub seed: u64,
     pub lr: f32,
-    /// Purpose batches it sees.
+    /// Which batches it sees.
     pub data: u64,
 }
 

@@ -37,13 +37,35 @@ pub(super) struct Shards {
     forward_ends: Vec<usize>,
 }
 
-/// As [`super::replica`], with shards of weights and states. `keep` has weights stay whole from the forward to the
-/// backward pass; otherwise they are put together twice.
+/// Which values a device keeps only a shard of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShardedValues {
+    /// Weights and states. With `keep`, weights gathered for the forward pass stay for the backward pass; otherwise
+    /// they are gathered twice.
+    WeightsAndStates {
+        /// Whether gathered weights stay.
+        keep: bool,
+    },
+    /// States of the optimizer; weights are whole everywhere, and gathered after each update.
+    States,
+}
+
+impl ShardedValues {
+    fn has(self, role: Role) -> bool {
+        match role {
+            Role::Weight(_) => self != ShardedValues::States,
+            Role::State(_) => true,
+            _ => false,
+        }
+    }
+}
+
+/// As [`super::replica`], with shards of some weights and states.
 pub fn sharded(
     graph: &Graph,
     (rank, ranks): (u32, u32),
     partials: u32,
-    keep: bool,
+    values: ShardedValues,
 ) -> Result<Sharded, ReplicateError> {
     if ranks < 2 {
         return Ok(Sharded { graph: graph.clone(), boxes: Vec::new() });
@@ -53,11 +75,12 @@ pub fn sharded(
     let mut forward_ends = vec![0; objectives];
     let forward = graph.nodes.iter().enumerate().filter(|(_, node)| node.phase == Phase::Forward);
     forward.for_each(|(id, node)| forward_ends[node.objective as usize] = id);
+    let keep = values == ShardedValues::WeightsAndStates { keep: true };
     r.shards = Some(Shards { keep, parts: HashMap::new(), wholes: HashMap::new(), forward_ends });
     let passing = |v: Value| graph.carries.iter().any(|(input, next)| *input == v && graph.repeats(*next));
     let mut boxes = Vec::new();
     for (v, role, info) in graph.inputs() {
-        if !matches!(role, Role::Weight(_) | Role::State(_)) || passing(v) {
+        if !values.has(role) || passing(v) {
             continue;
         }
         let (_, shape) = r.fixed(v)?;

@@ -6,6 +6,7 @@ use super::{DeviceSet, JobGraphs, Strategy};
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "spatial",
     help: "images are divided along their first dimension in space",
+    divides_batch: false,
     divides_sums: true,
     plan: |graphs: &JobGraphs, set: &DeviceSet| by_rule(graphs, set, "spatial"),
 };
