@@ -1,11 +1,11 @@
 //! A device whose thread dies, or whose link to the others errors, stops the whole run with one error that names the
 //! device and the step, whatever the strategy and wherever in a step it happens; nobody waits for ever.
 
-use gulliver::graph::op::check;
+use gulliver::graph::graph::op::check;
 use gulliver::local::shared;
 use gulliver::plan::devices::strategy::{JobGraphs, STRATEGIES, Strategy, job};
 use gulliver::prelude::*;
-use gulliver_graph::op::exchange::Exchange;
+use gulliver_graph::graph::op::exchange::Exchange;
 use gulliver_run::data::Batch;
 use gulliver_run::host::{HostData, HostTensor};
 use gulliver_run::peers::link::Throttle;
@@ -110,9 +110,9 @@ fn failure(
     let (said, says) = channel();
     thread::spawn(move || {
         for step in first..first + 8 {
-            if let Err(why) = session.step(&batch(step), StepKey { seed: 0, step }, &|_| None) {
+            if let Err(why) = session.step(&batch(step), StepKey { seed: 0, step }, &|_, _| None) {
                 // It stays stopped.
-                assert!(session.step(&batch(0), StepKey { seed: 0, step: step + 1 }, &|_| None).is_err());
+                assert!(session.step(&batch(0), StepKey { seed: 0, step: step + 1 }, &|_, _| None).is_err());
                 let _ = said.send(why.to_string());
                 return;
             }

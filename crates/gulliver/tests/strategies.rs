@@ -10,13 +10,14 @@ mod nets;
 #[path = "../../run/tests/small_models/mod.rs"]
 mod small_models;
 
+use gulliver::graph::role::HyperRole;
 use gulliver::local::LocalDevice;
 use gulliver::local::{session, shared, together};
 use gulliver::plan::devices::error::JobPlanError;
 use gulliver::plan::devices::strategy::{DevicePlanners, STRATEGIES};
 use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::op::map::Function;
 use gulliver_graph::model::{MODELS, model};
-use gulliver_graph::op::map::Function;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::{Clip, evaluation_graph, training_graph};
 use gulliver_plan::devices::cut::CUT_NAMES;
@@ -93,17 +94,17 @@ struct Run {
 fn run(mut session: Session, data: &Batch, evaluated: &Batch) -> Run {
     let mut losses = Vec::new();
     for step in 0..STEPS {
-        let number = |name: &str| name.ends_with("step").then_some((step + 1) as f32);
+        let number = |role: HyperRole, _: &str| (role == HyperRole::Step).then_some((step + 1) as f32);
         let outcome = session.step(data, StepKey { seed: 1, step }, &number).unwrap();
         assert_eq!(outcome.not_finite, None);
-        losses.extend(outcome.scalars.into_iter().filter(|(name, _)| name.ends_with("loss")).map(|(_, x)| x));
+        losses.extend(outcome.scalars.losses().map(|(_, loss)| loss));
     }
     let Evaluated { scalars, predicted } =
         session.evaluate_fully(evaluated, StepKey { seed: 1, step: STEPS }).unwrap();
     assert_eq!(session.take_alarms(), [], "bytes are as planned on every device");
     Run {
         losses,
-        evaluated: scalars.into_iter().map(|(name, x)| (name, x.to_bits())).collect(),
+        evaluated: scalars.iter().map(|(name, x)| (name.to_string(), x.value.to_bits())).collect(),
         predicted,
         fingerprint: fingerprint(&session.tensors().unwrap()),
     }

@@ -13,6 +13,7 @@ use gulliver_graph::graph::{Graph, Role};
 use gulliver_graph::model::model;
 use gulliver_graph::model::param::{ParamValue, flag, int, ints};
 use gulliver_graph::optim::Optimizer;
+use gulliver_graph::role::HyperRole;
 use gulliver_graph::training::training_graph;
 use gulliver_plan::comparator::paging::{Eviction, Paged};
 use gulliver_plan::devices::error::JobPlanError;
@@ -257,7 +258,7 @@ fn main() {
             runs.iter().filter(|run| run.0.starts_with("harmony-pp")).min_by(|a, b| a.1.total_cmp(&b.1));
         let fastest = fastest.map(|run| run.0.clone());
         runs.retain(|run| !run.0.starts_with("harmony-pp") || Some(&run.0) == fastest.as_ref());
-        let hyper = |name: &str| name.ends_with("step").then_some(1.0);
+        let hyper = |role: HyperRole, _: &str| (role == HyperRole::Step).then_some(1.0);
         for round in 0..=rounds {
             for (_, _, session, times) in &mut runs {
                 let began = Instant::now();

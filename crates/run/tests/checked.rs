@@ -52,7 +52,7 @@ fn losses(session: &mut Session, batch: &Batch) -> Vec<f64> {
         let key = StepKey { seed: 5, step };
         let outcome = session.step(batch, key, &key.number()).unwrap();
         assert_eq!(outcome.not_finite, None);
-        outcome.scalars.iter().filter(|(name, _)| name.ends_with("loss")).map(|(_, x)| x).sum()
+        outcome.scalars.losses().map(|(_, loss)| loss).sum()
     };
     (0..3).map(step).collect()
 }
@@ -142,7 +142,7 @@ fn a_stored_job_plan_runs() {
         assert_eq!(losses(&mut found, &batch), losses(&mut expected, &batch), "{}", strategy.name);
         assert_eq!(found.tensors().unwrap(), expected.tensors().unwrap(), "{}", strategy.name);
         let other = data(found.graph(), &sizes().with("batch", 6));
-        let refused = found.step(&other, StepKey { seed: 0, step: 3 }, &|_| None).unwrap_err().to_string();
+        let refused = found.step(&other, StepKey { seed: 0, step: 3 }, &|_, _| None).unwrap_err().to_string();
         assert!(refused.contains("no plan for inputs of batch"), "{refused}");
     }
 }

@@ -10,6 +10,7 @@ use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Phase};
 use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::optim::Optimizer;
+use gulliver_graph::role::HyperRole;
 use gulliver_graph::training::{Clip, training_graph};
 use gulliver_plan::devices::pipeline::Style;
 use gulliver_plan::devices::predict::{PredictedStep, predict};
@@ -52,10 +53,10 @@ fn on_devices(graph: &Graph, devices: Vec<LocalDevice>) -> Result<Session, Local
 fn train(session: &mut Session, batch: &Batch) -> (String, Vec<(String, u64)>) {
     let mut scalars = Vec::new();
     for step in 0..STEPS {
-        let number = |name: &str| name.ends_with("step").then_some((step + 1) as f32);
+        let number = |role: HyperRole, _: &str| (role == HyperRole::Step).then_some((step + 1) as f32);
         let outcome = session.step(batch, StepKey { seed: 1, step }, &number).unwrap();
         assert_eq!(outcome.not_finite, None);
-        scalars.extend(outcome.scalars.into_iter().map(|(name, x)| (name, x.to_bits())));
+        scalars.extend(outcome.scalars.iter().map(|(name, x)| (name.to_string(), x.value.to_bits())));
     }
     assert_eq!(session.take_alarms(), [], "bytes are as planned on every device");
     (fingerprint(&session.tensors().unwrap()), scalars)
@@ -157,7 +158,7 @@ fn partials_are_those_of_one_device() {
     );
     let mut session = on_devices(&graph, vec![options(2); 2]).unwrap();
     let odd = data(&graph, &Bindings::new().with("batch", 7));
-    let said = session.step(&odd, StepKey { seed: 0, step: 0 }, &|_| None).unwrap_err().to_string();
+    let said = session.step(&odd, StepKey { seed: 0, step: 0 }, &|_, _| None).unwrap_err().to_string();
     assert_eq!(said, "a batch of 7 cannot be divided into 2 equal partials");
 }
 
@@ -183,7 +184,7 @@ fn a_loss_that_is_not_finite_on_one_device_changes_nothing_on_any() {
     for session in [&mut alone, &mut several] {
         train(session, &good);
         let before = fingerprint(&session.tensors().unwrap());
-        let outcome = session.step(&bad, StepKey { seed: 1, step: STEPS }, &|_| None).unwrap();
+        let outcome = session.step(&bad, StepKey { seed: 1, step: STEPS }, &|_, _| None).unwrap();
         assert_eq!(fingerprint(&session.tensors().unwrap()), before);
         ends.push((outcome.not_finite, train(session, &good)));
     }
@@ -202,12 +203,12 @@ fn a_device_that_fails_stops_all_with_one_error() {
     });
     for devices in [2, 4] {
         let mut session = on_devices(&graph, vec![options(devices); devices]).unwrap();
-        let said = session.step(&bad, StepKey { seed: 0, step: 6 }, &|_| None).unwrap_err().to_string();
+        let said = session.step(&bad, StepKey { seed: 0, step: 6 }, &|_, _| None).unwrap_err().to_string();
         let last = devices - 1;
         assert!(said.starts_with(&format!("step 7, device {last}: ")), "{said}");
         assert!(said.contains("is not below"), "{said}");
         // It stays stopped, and nobody hangs.
-        assert!(session.step(&bad, StepKey { seed: 0, step: 7 }, &|_| None).is_err());
+        assert!(session.step(&bad, StepKey { seed: 0, step: 7 }, &|_, _| None).is_err());
     }
 }
 

@@ -14,8 +14,10 @@ use gulliver::local::{LocalDevice, session};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::Graph;
+use gulliver_graph::graph::GraphOutput;
 use gulliver_graph::model::model;
 use gulliver_graph::optim::Optimizer;
+use gulliver_graph::role::{HyperRole, OutputRole};
 use gulliver_graph::training::training_graph;
 use gulliver_plan::budget::planner::StepPlanner;
 use gulliver_plan::document::residence::Persistent;
@@ -78,7 +80,8 @@ fn losses_gradients_and_statistics() {
         }
         let mut step = fixture.step().unwrap_or_else(|e| panic!("{name}: {e}"));
         let wanted = step.losses.iter().chain(step.gradients.iter().chain(&step.states).map(|(_, v)| v));
-        step.graph.outputs = wanted.map(|v| (format!("%{}", v.0), *v)).collect();
+        step.graph.outputs =
+            wanted.map(|v| GraphOutput::new(format!("%{}", v.0), OutputRole::Metric, *v)).collect();
         let feed = |v, shape: &[usize]| fixture.feed(&step.graph, v, shape);
         let fast = execute(cpu(THREADS), &step.graph, &step.sizes, feed);
         fixture.compare(&step, 1e-4, |v| fast(&format!("%{}", v.0)));
@@ -109,7 +112,7 @@ fn training_runs() {
             let shape = [training.batch, training.length];
             let [x, y] = training.batch(&ids, i).map(|data| tensor(DType::I64, &shape, &data));
             let batch = Batch { fields: vec![("x".into(), x), ("y".into(), y)] };
-            let step = |name: &str| name.ends_with("step").then_some((i + 1) as f32);
+            let step = |role: HyperRole, _: &str| (role == HyperRole::Step).then_some((i + 1) as f32);
             let outcome = session.step(&batch, StepKey { seed: 0, step: i as u64 }, &step).unwrap();
             let got = outcome.scalars["loss"];
             assert!(

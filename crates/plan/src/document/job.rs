@@ -63,12 +63,6 @@ pub struct Rank {
     pub sharing: WorkSharing,
 }
 
-/// The name of an output ends with this if it is the sum over all partials of all devices.
-pub const TOTAL: &str = "@all";
-
-/// The name of an output begins with this if it is a loss that was summed over all devices before any update.
-pub const EVERYONES: &str = "everyones.";
-
 /// Examples that each device takes of a batch.
 pub fn share_of_batch(batch: usize, ranks: u32) -> Result<usize, PlanError> {
     if batch == 0 || !batch.is_multiple_of(ranks as usize) {

@@ -7,6 +7,7 @@
 use crate::document::pass::PlanPass;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{NodeId, Value};
+use gulliver_graph::role::{OutputRole, OutputScope};
 use serde::{Deserialize, Serialize};
 
 /// A buffer of the plan.
@@ -220,10 +221,21 @@ pub struct InputPlace {
 pub struct OutputPlace {
     /// Its name.
     pub name: String,
+    /// What it is.
+    pub role: OutputRole,
+    /// Which partials it is summed over.
+    pub scope: OutputScope,
     /// The value.
     pub value: Value,
     /// Its bytes: summed over the partials, if it is computed once per partial.
     pub place: Place,
+}
+
+impl OutputPlace {
+    /// Whether it is a loss that must be known before the updates of its objective.
+    pub fn is_early_loss(&self) -> bool {
+        self.role == OutputRole::Loss && self.scope != OutputScope::AllDevices
+    }
 }
 
 /// When and where everything happens, for one set of input sizes.

@@ -320,13 +320,14 @@ impl<'a> Emitter<'a> {
         let reads_it = |input: Value| node.ins.iter().any(|v| self.readers.root[v.index()] == input);
         let alone =
             |(input, _): &(Value, Value)| self.remaining[input.index()] <= u32::from(reads_it(*input));
-        let losses = graph.outputs.iter().map(|(_, v)| *v).filter(|v| match graph.value(*v).origin {
-            Origin::Node { node: of, .. } => {
-                let of = &graph.nodes[of.index()];
-                of.objective == node.objective && of.phase == Phase::Forward
-            }
-            Origin::Input(_) => false,
-        });
+        let losses =
+            graph.outputs.iter().map(|output| output.value).filter(|v| match graph.value(*v).origin {
+                Origin::Node { node: of, .. } => {
+                    let of = &graph.nodes[of.index()];
+                    of.objective == node.objective && of.phase == Phase::Forward
+                }
+                Origin::Input(_) => false,
+            });
         let root = |v: &Value| self.readers.root[v.index()];
         node.ins.iter().all(|v| made(root(v)))
             && losses.into_iter().all(|v| made(root(&v)))

@@ -5,7 +5,7 @@ use crate::collector::Amounts;
 use crate::device::ProgramId;
 use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::dtype::DType;
-use gulliver_graph::graph::{Graph, Origin, Phase, Value};
+use gulliver_graph::graph::{Graph, Phase, Value};
 use gulliver_plan::document::collectives::Collective;
 use gulliver_plan::document::job::{Purpose, SizedPlan};
 use gulliver_plan::document::plan::{Act, OutputPlace, Place, Plan, Tier};
@@ -45,11 +45,10 @@ pub(super) fn first_updates(graph: &Graph, plan: &Plan) -> Vec<(u32, usize)> {
 
 /// An output of a program.
 pub(super) struct Output {
-    pub(super) name: String,
+    /// As the plan has it.
+    pub(super) place: OutputPlace,
     /// The objective whose nodes make it.
     pub(super) objective: u32,
-    /// Whether it is a loss: called `loss`, or `….loss`.
-    pub(super) is_loss: bool,
     pub(super) dtype: DType,
     pub(super) shape: Vec<usize>,
     pub(super) spot: Spot,
@@ -60,14 +59,9 @@ pub(super) fn outputs(graph: &Graph, plan: &Plan) -> Result<Vec<Output>, DimErro
     let sizes = plan.bindings();
     let output = |output: &OutputPlace| {
         let ty = graph.ty(output.value);
-        let objective = match graph.value(output.value).origin {
-            Origin::Node { node, .. } => graph.nodes[node.index()].objective,
-            Origin::Input(_) => 0,
-        };
         Ok(Output {
-            name: output.name.clone(),
-            objective,
-            is_loss: output.name.rsplit('.').next() == Some("loss"),
+            place: output.clone(),
+            objective: graph.made_in(output.value).1,
             dtype: ty.dtype,
             shape: ty.bind(&sizes)?,
             spot: spot(plan, &output.place),

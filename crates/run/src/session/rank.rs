@@ -239,24 +239,18 @@ impl RankSession {
     }
 
     /// An output of the last run.
-    pub(super) fn read_output(&self, output: &Output) -> Result<HostTensor, RunError> {
+    pub(super) fn output(&self, output: &Output) -> Result<HostTensor, RunError> {
         let mut tensor = HostTensor::zeros(output.dtype, &output.shape);
         self.device.read(output.spot.tier, output.spot.offset, tensor.as_bytes_mut())?;
         Ok(tensor)
     }
 
-    /// An output of the last run, if there is one of that name.
-    pub(super) fn output(&self, at: usize, name: &str) -> Result<Option<HostTensor>, RunError> {
-        let found = self.programs.get(at).outputs.iter().find(|output| output.name == name);
-        found.map(|output| self.read_output(output)).transpose()
-    }
-
-    /// Losses of an objective.
+    /// Losses of an objective that must be known before its updates.
     pub(super) fn losses(&self, at: usize, objective: u32) -> Result<Vec<f32>, RunError> {
         let mut losses = Vec::new();
         let all = self.programs.get(at).outputs.iter();
-        for output in all.filter(|output| output.is_loss && output.objective == objective) {
-            losses.extend_from_slice(self.read_output(output)?.as_f32().unwrap_or_default());
+        for output in all.filter(|output| output.place.is_early_loss() && output.objective == objective) {
+            losses.extend_from_slice(self.output(output)?.as_f32().unwrap_or_default());
         }
         Ok(losses)
     }

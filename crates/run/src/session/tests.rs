@@ -10,12 +10,13 @@ use crate::host::HostData;
 use crate::host::HostTensor;
 use crate::lower::{Kernels, lower_node};
 use crate::scratch::ScratchDir;
-use gulliver_graph::build::Builder;
 use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::build::Builder;
 use gulliver_graph::graph::{Init, Node, Phase};
 use gulliver_graph::model::head::Head;
 use gulliver_graph::model::mlp::Mlp;
 use gulliver_graph::optim::Optimizer;
+use gulliver_graph::role::OutputRole;
 use gulliver_graph::training::training_graph;
 use gulliver_plan::devices::options::DeviceOptions;
 use gulliver_plan::devices::planner::Planner;
@@ -71,7 +72,7 @@ fn graph() -> Graph {
         let next = g.affine(w, 1.0, 1.0).unwrap();
         g.carry(w, next);
     }
-    g.output("loss", sum.unwrap());
+    g.output("loss", OutputRole::Loss, sum.unwrap());
     g.finish()
 }
 
@@ -169,7 +170,7 @@ fn lengths_graph() -> Graph {
         x = g.softmax(product, 1).unwrap();
     }
     let loss = g.sum_all(x).unwrap();
-    g.output("loss", loss);
+    g.output("loss", OutputRole::Loss, loss);
     g.finish()
 }
 
@@ -179,7 +180,7 @@ fn square(length: usize) -> Batch {
 }
 
 fn run(session: &mut Session, length: usize) -> StepOutcome {
-    session.step(&square(length), StepKey { seed: 0, step: 0 }, &|_| None).unwrap()
+    session.step(&square(length), StepKey { seed: 0, step: 0 }, &|_, _| None).unwrap()
 }
 
 #[test]
@@ -270,7 +271,7 @@ fn every_device_of_a_data_parallel_job_ends_with_all_weights() {
     let x = HostTensor::new(&[6, 6], HostData::F32((0..36).map(|i| (i as f32).sin()).collect())).unwrap();
     let y = HostTensor::new(&[6], HostData::I64((0..6).map(|i| i % 5).collect())).unwrap();
     let fields = vec![("x".into(), x), ("y".into(), y)];
-    session.step(&Batch { fields }, StepKey { seed: 0, step: 0 }, &|_| None).unwrap();
+    session.step(&Batch { fields }, StepKey { seed: 0, step: 0 }, &|_, _| None).unwrap();
     let expected = fingerprint(&session.tensors().unwrap());
     assert_ne!(expected, before);
     for rank in &mut session.ranks {
@@ -285,7 +286,7 @@ fn a_stream_without_a_thread_is_an_error() {
     let planner = Planner::with_residences(graph(), None, options(), residences);
     let mut session = start(vec![planner], None, 3).unwrap();
     let (batch, key) = (square(1), StepKey { seed: 0, step: 0 });
-    let refused = crate::team::refused::after(0, || session.step(&batch, key, &|_| None));
+    let refused = crate::team::refused::after(0, || session.step(&batch, key, &|_, _| None));
     assert!(matches!(refused, Err(SessionError::Run(RunError::Thread(_)))), "{refused:?}");
-    session.step(&batch, key, &|_| None).unwrap();
+    session.step(&batch, key, &|_, _| None).unwrap();
 }

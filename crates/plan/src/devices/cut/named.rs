@@ -60,7 +60,7 @@ pub fn named_cut(
     check_levels(&levels)?;
     let sized = SizedGraph::new(graph, sizes)?;
     let space = |(v, role, _): (gulliver_graph::graph::Value, Role, _)| {
-        role == Role::Data && sized.shapes[v.index()].len() >= 4
+        role.is_data() && sized.shapes[v.index()].len() >= 4
     };
     if rules.contains(&CutRule::Spatial) && !graph.inputs().any(space) {
         let why = "the model reads neither images nor volumes".to_string();

@@ -96,7 +96,7 @@ pub(crate) fn apply_rule(
 fn followed_axes(sized: &SizedGraph, rule: CutRule) -> Vec<Option<AxisId>> {
     let graph = sized.graph;
     let starts = |v: usize| match graph.values[v].origin {
-        Origin::Input(Role::Data) => rule.of_data(sized.shapes[v].len()),
+        Origin::Input(Role::Data(_)) => rule.of_data(sized.shapes[v].len()),
         Origin::Input(Role::Weight(_) | Role::State(_)) => {
             rule.of_weights().filter(|d| *d < sized.shapes[v].len())
         }

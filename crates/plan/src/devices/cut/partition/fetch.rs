@@ -1,16 +1,16 @@
 //! Making values local: what devices need of a value that others hold, as few fetches as there can be, and the
 //! collectives at which they happen.
 
-use super::{Partitioner, extents, fixed};
+use super::{Partitioner, extents};
 use crate::devices::cut::mesh::{area, contains, intersect};
 use crate::devices::cut::parts::NeededBoxes;
 use crate::devices::cut::sized::SUMS;
 use crate::devices::cut::traffic::slice_along;
 use crate::devices::cut::{CutError, Sharding};
 use gulliver_graph::dtype::DType;
-use gulliver_graph::graph::{Phase, Type, Value, ValueInfo};
-use gulliver_graph::op::exchange::{Exchange, Piece};
-use gulliver_graph::op::slice::Slice;
+use gulliver_graph::graph::op::exchange::{Exchange, Piece};
+use gulliver_graph::graph::op::slice::Slice;
+use gulliver_graph::graph::{ObjectivePhase, Phase, Value, ValueInfo};
 use gulliver_graph::spec::Region;
 
 /// What devices hold of one value: complete, or partial results at some levels.
@@ -29,7 +29,7 @@ impl Partitioner<'_> {
         &mut self,
         v: Value,
         need: &NeededBoxes,
-        at: (Phase, u32),
+        at: ObjectivePhase,
     ) -> Result<Vec<Value>, CutError> {
         // An update reads the sum over the partials, so that what is fetched for it is another value.
         let late = at.0 == Phase::Update;
@@ -71,7 +71,7 @@ impl Partitioner<'_> {
 
     /// What devices hold of a value; complete, but for levels at which partial results are wanted as they
     /// are, if everyone needs at least what it holds.
-    fn complete(&mut self, v: Value, unreduced: u64, at: (Phase, u32)) -> Result<Holding, CutError> {
+    fn complete(&mut self, v: Value, unreduced: u64, at: ObjectivePhase) -> Result<Holding, CutError> {
         let late = at.0 == Phase::Update;
         if let Some(done) = self.reduced.get(&(v, unreduced, late)) {
             return Ok(done.clone());
@@ -109,7 +109,7 @@ impl Partitioner<'_> {
     }
 
     /// Devices that hold partial results of one box each add up a slice of it, then gather the others'.
-    fn all_reduce(&mut self, v: Value, holding: &Holding, reduced: u64, at: (Phase, u32)) -> Holding {
+    fn all_reduce(&mut self, v: Value, holding: &Holding, reduced: u64, at: ObjectivePhase) -> Holding {
         let devices = self.devices.len();
         let peers = |d: usize| -> Vec<usize> {
             (0..devices).filter(|&from| self.mesh.differ(d, from) & !reduced == 0).collect()
@@ -128,7 +128,7 @@ impl Partitioner<'_> {
     }
 
     /// Fetches boxes from whoever holds them, the nearest of equals; partial results are added in order.
-    fn gather(&mut self, v: Value, holding: &Holding, need: &NeededBoxes, at: (Phase, u32)) -> Vec<Value> {
+    fn gather(&mut self, v: Value, holding: &Holding, need: &NeededBoxes, at: ObjectivePhase) -> Vec<Value> {
         let adding = holding.partial & !need.unreduced;
         let moving = holding.along | adding;
         let sources = |d: usize| -> Vec<(usize, bool)> {
@@ -164,7 +164,7 @@ impl Partitioner<'_> {
         holds: &[Region],
         wanted: &[Region],
         sources: &[Vec<(usize, bool)>],
-        (phase, objective): (Phase, u32),
+        at: ObjectivePhase,
     ) -> Vec<Value> {
         let info = self.sized.graph.value(v);
         let dtype = info.ty.dtype;
@@ -205,27 +205,24 @@ impl Partitioner<'_> {
                 met.push(values[d]);
                 continue;
             }
-            let shape = extents(&wanted[d]);
-            let ty = Type::new(dtype, &shape);
-            let ranks = ranks.clone();
+            let (shape, ranks) = (extents(&wanted[d]), ranks.clone());
             let op = Exchange { collective, rank: d as u32, ranks, dtype, shape, pieces };
-            let named = (info.name.clone(), ty);
-            met.push(self.devices[d].add(op.into(), vec![values[d]], named, (phase, objective)));
+            met.push(self.devices[d].to.add(op, vec![values[d]], info.name.clone(), at));
         }
         met
     }
 
     /// A box of a value that a device has.
-    fn cropped(&mut self, d: usize, v: Value, from: &Region, to: &Region, at: (Phase, u32)) -> Value {
+    fn cropped(&mut self, d: usize, v: Value, from: &Region, to: &Region, at: ObjectivePhase) -> Value {
         let (mut v, mut now) = (v, from.clone());
         // Nothing of it need not lie within what there is.
         if area(to) == 0 && area(from) > 0 {
-            let ValueInfo { name, ty, .. } = self.devices[d].graph.value(v).clone();
+            let ValueInfo { name, ty, .. } = self.devices[d].to.graph().value(v).clone();
             let (collective, rank, dtype) = (self.collectives, d as u32, ty.dtype);
             self.collectives += 1;
             let (ranks, shape, pieces) = (vec![rank], extents(to), Vec::new());
             let op = Exchange { collective, rank, ranks, dtype, shape, pieces };
-            return self.devices[d].add(op.into(), vec![v], (name, fixed(dtype, to)), at);
+            return self.devices[d].to.add(op, vec![v], name, at);
         }
         for axis in 0..from.len() {
             if now[axis] == to[axis] {
@@ -233,9 +230,9 @@ impl Partitioner<'_> {
             }
             let start = to[axis].start - now[axis].start;
             now[axis] = to[axis].clone();
-            let info = self.devices[d].graph.value(v).clone();
             let op = Slice { axis, start, len: to[axis].len().into(), step: 1 };
-            v = self.devices[d].add(op.into(), vec![v], (info.name, fixed(info.ty.dtype, &now)), at);
+            let device = &mut self.devices[d].to;
+            v = device.add(op, vec![v], device.graph().value(v).name.clone(), at);
         }
         v
     }
