@@ -164,7 +164,7 @@ pub enum Event {
     TrialStep {
         /// The trial.
         trial: u64,
-        /// Purpose of its repeats.
+        /// Which of its repeats.
         repeat: u64,
         /// Steps done.
         step: u64,
@@ -179,7 +179,7 @@ pub enum Event {
     TrialEval {
         /// The trial.
         trial: u64,
-        /// Purpose of its repeats.
+        /// Which of its repeats.
         repeat: u64,
         /// Steps done.
         step: u64,
@@ -191,7 +191,7 @@ pub enum Event {
     Rung {
         /// The trial.
         trial: u64,
-        /// Purpose of its repeats.
+        /// Which of its repeats.
         repeat: u64,
         /// The length of the rung.
         level: u64,

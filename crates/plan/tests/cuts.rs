@@ -2,9 +2,9 @@
 //! reference models.
 
 use gulliver_graph::autodiff::differentiate;
-use gulliver_graph::build::Builder;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::build::Builder;
 use gulliver_graph::graph::{Graph, GraphError, Init, Phase, Value};
 use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;

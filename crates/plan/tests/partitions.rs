@@ -5,12 +5,12 @@
 
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::op::Op;
+use gulliver_graph::graph::op::exchange::Exchange;
 use gulliver_graph::graph::{Graph, Node, Origin, Phase, Role};
 use gulliver_graph::interpret::interpret;
 use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
-use gulliver_graph::op::Op;
-use gulliver_graph::op::exchange::Exchange;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::random::{RandomStream, hash_name};
 use gulliver_graph::tensor::Tensor;
@@ -69,7 +69,7 @@ fn input(info: &gulliver_graph::graph::ValueInfo, role: Role, shape: &[usize]) -
     let stream = RandomStream::new(5, hash_name(&info.name), 0);
     let count: usize = shape.iter().product();
     let number = |i: u64| match (role, info.ty.dtype) {
-        (Role::Hyper(default), _) => f64::from(default),
+        (Role::Hyper(_, default), _) => f64::from(default),
         (Role::Random, _) => [3.0, 1.0, 0.0][i as usize % 3],
         (Role::State(_), _) => f64::from(stream.uniform_at(i)),
         (_, DType::F32) => f64::from(stream.normal_at(i)) * 0.3,
@@ -233,7 +233,7 @@ fn check(name: &str, graph: &Graph, sizes: &Bindings, cut: &GraphCut, exact: boo
     .unwrap();
     let mut compared = 0;
     for (d, share) in shares.iter().enumerate() {
-        for (n, v) in &share.graph.outputs {
+        for (n, v) in share.graph.outputs.iter().map(|o| (&o.name, o.value)) {
             let whole = graph.output(n).unwrap();
             assert!(
                 share.graph.outputs.len() == graph.outputs.len()

@@ -3,8 +3,8 @@
 //! same bits as the whole; written over an operand the same bits as written apart.
 
 use gulliver_graph::dtype::DType;
-use gulliver_graph::op::Op;
-use gulliver_graph::op::sample::Sample;
+use gulliver_graph::graph::op::Op;
+use gulliver_graph::graph::op::sample::Sample;
 use gulliver_graph::spec::Combine;
 use gulliver_graph::tensor::Tensor;
 use gulliver_run::host::{HostData, HostTensor};
@@ -134,7 +134,7 @@ fn threads_and_instructions_do_not_change_bits() {
     }
 }
 
-/// Purpose operands members share: none, the first, and all but the first.
+/// Which operands members share: none, the first, and all but the first.
 fn shares(operands: usize) -> Vec<Vec<usize>> {
     let mut all = vec![Vec::new()];
     if operands > 1 {

@@ -303,7 +303,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Purpose repetitions there were in each round.
+    /// Which repetitions there were in each round.
     fn rounds(&self) -> impl Iterator<Item = Range<usize>> {
         let ends = self.rounds.iter().skip(1).copied().chain([self.all.len()]);
         self.rounds.iter().zip(ends).map(|(&from, to)| from..to)
@@ -413,7 +413,7 @@ impl Sum {
     }
 }
 
-/// Purpose of the kernels each node of a graph runs, those added that were not among them yet; views run none.
+/// Which of the kernels each node of a graph runs, those added that were not among them yet; views run none.
 fn place(kernels: &mut Vec<Kernel>, graph: &Graph, sizes: &Bindings) -> Result<Vec<Option<usize>>, DimError> {
     let mut places = Vec::new();
     for node in &graph.nodes {

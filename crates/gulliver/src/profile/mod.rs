@@ -50,7 +50,7 @@ pub enum ProfileError {
     /// A network cannot be built.
     #[error("{model}: {source}")]
     Graph {
-        /// Purpose.
+        /// Which.
         model: &'static str,
         /// What is wrong.
         source: GraphError,

@@ -9,6 +9,7 @@ use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::model::{Architecture, model};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::random::{RandomStream, hash_name};
+use gulliver_graph::role::DataRole;
 use gulliver_graph::training::{evaluation_graph, training_graph};
 use gulliver_plan::devices::cut::CutRule;
 use gulliver_run::data::Batch;
@@ -142,12 +143,12 @@ fn value((name, text): (&str, &str)) -> (String, ParamValue) {
 /// that hide nothing.
 fn noise(graph: &Graph, sizes: &Bindings) -> Result<Batch, GraphError> {
     let mut fields = Vec::new();
-    for (_, _, info) in graph.inputs().filter(|(_, role, _)| *role == Role::Data) {
+    for (_, role, info) in graph.inputs().filter(|(_, role, _)| role.is_data()) {
         let invalid = |what: String| GraphError::Invalid(format!("input `{}`: {what}", info.name));
         let shape = info.ty.bind(sizes).map_err(|e| invalid(e.to_string()))?;
         let stream = RandomStream::new(0, hash_name(&info.name), 0);
         let elements = 0..shape.iter().product::<usize>() as u64;
-        let below = if info.name == "x" { TOKENS } else { 2 };
+        let below = if role == Role::Data(DataRole::Example) { TOKENS } else { 2 };
         let data = match info.ty.dtype {
             DType::F32 => HostData::F32(elements.map(|i| stream.normal_at(i)).collect()),
             DType::I64 => HostData::I64(elements.map(|i| stream.below(i, below) as i64).collect()),

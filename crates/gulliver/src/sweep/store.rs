@@ -25,7 +25,7 @@ const NOW: &str = "strftime('%Y-%m-%d %H:%M:%f', 'now', 'localtime') || '000'";
 pub struct RungId {
     /// The trial.
     pub trial: u64,
-    /// Purpose of its repeats.
+    /// Which of its repeats.
     pub repeat: u64,
     /// The rung, by its length.
     pub level: u64,
@@ -96,7 +96,7 @@ impl TrialRecord {
 pub struct StoredEvaluation {
     /// The trial.
     pub trial: u64,
-    /// Purpose of its repeats.
+    /// Which of its repeats.
     pub repeat: u64,
     /// Steps done.
     pub step: u64,

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 /// Measures training speed and memory on the reference workloads.
 #[derive(Args)]
 pub struct BenchArguments {
-    /// Purpose workloads; those that are compared with peers if none is named.
+    /// Which workloads; those that are compared with peers if none is named.
     #[arg(value_name = "WORKLOAD")]
     workloads: Vec<String>,
     /// Threads of a device; all cores, shared evenly, unless told otherwise.

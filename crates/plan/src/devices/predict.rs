@@ -15,7 +15,7 @@ use gulliver_graph::graph::NodeId;
 use std::sync::{Mutex, PoisonError};
 
 /// The plans of all devices, and how long they take together.
-pub struct Prediction {
+pub struct PredictedStep {
     /// By device.
     pub plans: Vec<Plan>,
     /// Time, and bytes over links.
@@ -27,7 +27,7 @@ pub fn predict(
     for_each: &ForEach,
     planners: &mut [Planner],
     sizes: &Bindings,
-) -> Result<Prediction, JobPlanError> {
+) -> Result<PredictedStep, JobPlanError> {
     let plans = each(
         for_each,
         planners.iter_mut().collect(),
@@ -38,7 +38,7 @@ pub fn predict(
         },
     )?;
     let together = timed(planners, sizes, &plans)?;
-    Ok(Prediction { plans, together })
+    Ok(PredictedStep { plans, together })
 }
 
 /// What `make` gives for each, several at a time; the first error in their order, if there are any.

@@ -18,7 +18,7 @@ const UNIT: f64 = 64.0;
 pub struct Program {
     /// Microseconds.
     pub costs: Vec<f64>,
-    /// Purpose of them are whole numbers.
+    /// Which of them are whole numbers.
     pub whole: Vec<bool>,
     /// Sums of columns with their factors, and what they must not exceed.
     pub rows: Vec<(Vec<(usize, f64)>, f64)>,

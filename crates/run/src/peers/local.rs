@@ -4,7 +4,7 @@ use super::link::{Began, Pace, Throttle};
 use super::{ExchangeBuffer, HostBuffer, PeerLost, Peers, put};
 use crate::lower::call::Slot;
 use crate::team::polled;
-use gulliver_graph::op::exchange::Exchange;
+use gulliver_graph::graph::op::exchange::Exchange;
 use gulliver_plan::document::topology::Site;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -266,7 +266,7 @@ impl Peers for LocalGroup {
 mod tests {
     use super::*;
     use gulliver_graph::dtype::DType;
-    use gulliver_graph::op::exchange::Piece;
+    use gulliver_graph::graph::op::exchange::Piece;
     use std::thread;
 
     /// The sum over all ranks of vectors of `len`, in order.

@@ -6,7 +6,7 @@ pub mod local;
 
 use crate::lower::call::Slot;
 use gulliver_graph::dtype::DType;
-use gulliver_graph::op::exchange::{Exchange, Piece};
+use gulliver_graph::graph::op::exchange::{Exchange, Piece};
 use link::Throttle;
 use std::sync::Arc;
 

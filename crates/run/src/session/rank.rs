@@ -9,11 +9,11 @@ use crate::device::{Device, Observe, RunError};
 use crate::host::HostTensor;
 use crate::peers::Peers;
 use gulliver_graph::dim::Bindings;
-use gulliver_graph::graph::{Graph, Node, Origin, Phase, Role, Value};
+use gulliver_graph::graph::{Graph, Node, Phase, Role, Value};
 use gulliver_plan::document::collectives::collectives;
 use gulliver_plan::document::job::{DevicePlan, Purpose, SizedPlan};
 use gulliver_plan::document::ledger::Ledger;
-use gulliver_plan::document::plan::{Plan, TIERS, Tier};
+use gulliver_plan::document::plan::{OutputPlace, Plan, TIERS, Tier};
 use gulliver_plan::document::residence::Residence;
 use gulliver_plan::document::verify::verify;
 use std::ops::Range;
@@ -237,29 +237,23 @@ impl RankSession {
         }
     }
 
-    /// An output of the last run, if there is one of that name.
-    pub(super) fn output(&self, at: usize, name: &str) -> Result<Option<HostTensor>, SessionError> {
+    /// An output of the last run.
+    pub(super) fn output(&self, at: usize, output: &OutputPlace) -> Result<HostTensor, SessionError> {
         let SizedPlan { graph, plan, .. } = &self.programs.get(at).made;
-        let Some(output) = plan.outputs.iter().find(|output| output.name == name) else { return Ok(None) };
         let ty = graph.ty(output.value);
         let mut tensor = HostTensor::zeros(ty.dtype, &ty.bind(&plan.bindings())?);
         let Spot { tier, offset, .. } = spot(plan, &output.place);
         self.device.read(tier, offset, tensor.as_bytes_mut())?;
-        Ok(Some(tensor))
+        Ok(tensor)
     }
 
-    /// Losses of an objective: its outputs called `loss`, or `….loss`.
+    /// Losses of an objective that must be known before its updates.
     pub(super) fn losses(&self, at: usize, objective: u32) -> Result<Vec<f32>, SessionError> {
         let SizedPlan { graph, plan, .. } = &self.programs.get(at).made;
         let mut losses = Vec::new();
         for output in &plan.outputs {
-            let of = match graph.value(output.value).origin {
-                Origin::Node { node, .. } => graph.nodes[node.index()].objective,
-                Origin::Input(_) => 0,
-            };
-            if of == objective && output.name.rsplit('.').next() == Some("loss") {
-                let tensor = self.output(at, &output.name)?;
-                losses.extend_from_slice(tensor.as_ref().and_then(HostTensor::as_f32).unwrap_or_default());
+            if output.is_early_loss() && graph.made_in(output.value).1 == objective {
+                losses.extend_from_slice(self.output(at, output)?.as_f32().unwrap_or_default());
             }
         }
         Ok(losses)

@@ -36,8 +36,8 @@ pub use traffic::fetches;
 use crate::document::error::PlanError;
 use crate::time::cost::Rates;
 use gulliver_graph::dim::DimError;
-use gulliver_graph::graph::Graph;
-use gulliver_graph::op::OpError;
+use gulliver_graph::graph::op::OpError;
+use gulliver_graph::graph::{Graph, GraphError};
 use gulliver_graph::spec::{AxisId, ReduceKind};
 
 /// How a value is spread over the groups of one level.
@@ -181,6 +181,9 @@ pub enum CutError {
     /// Partial results of a value that is not a sum of f32.
     #[error("partial results of `{0}` cannot be put together")]
     Partial(String),
+    /// A device's graph breaks a rule of graphs.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
     /// A rule that cannot be followed.
     #[error("strategy `{name}`: {why}")]
     Rule {

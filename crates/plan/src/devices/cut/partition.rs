@@ -10,8 +10,9 @@ use super::{CutError, GraphCut, NodeCut, check_levels};
 use fetch::Holding;
 use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::dtype::DType;
-use gulliver_graph::graph::{Graph, Node, NodeId, Origin, Phase, Type, Value, ValueInfo};
-use gulliver_graph::op::Op;
+use gulliver_graph::graph::op::Op;
+use gulliver_graph::graph::{Graph, GraphOutput, Node, Origin, Type, Value, ValueInfo};
+use gulliver_graph::rewrite::Rewriter;
 use gulliver_graph::spec::Region;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -52,22 +53,8 @@ pub fn partition(graph: &Graph, sizes: &Bindings, cut: &GraphCut) -> Result<Vec<
         partitioner.node(id, &needs.of_node[id])?;
         ends.into_iter().try_for_each(|end| partitioner.end(end))?;
     }
-    Ok(partitioner
-        .devices
-        .into_iter()
-        .map(|device| DevicePart { graph: device.graph, inputs: device.inputs })
-        .collect())
-}
-
-/// The phase and objective of the node that makes a value.
-fn made_in(graph: &Graph, v: Value) -> (Phase, u32) {
-    match graph.value(v).origin {
-        Origin::Node { node, .. } => {
-            let node = &graph.nodes[node.index()];
-            (node.phase, node.objective)
-        }
-        Origin::Input(_) => (Phase::Forward, 0),
-    }
+    let devices = partitioner.devices.into_iter();
+    devices.map(|device| Ok(DevicePart { graph: device.to.finish()?, inputs: device.inputs })).collect()
 }
 
 /// The needs of all nodes and of the end of the step.
@@ -87,8 +74,8 @@ struct End {
 enum Becomes {
     /// The next value of an input, with the sharding of that input.
     Next(Value),
-    /// The output of that name, whole on every device.
-    Output(String),
+    /// This output, whole on every device.
+    Output(GraphOutput),
 }
 
 /// The ends whose value is an input, and the others by the node that makes it.
@@ -104,39 +91,10 @@ fn due<'n>(graph: &Graph, ends: &'n [End]) -> (Vec<&'n End>, Vec<Vec<&'n End>>) 
 }
 
 struct Device {
-    graph: Graph,
+    to: Rewriter,
     /// By value of the job's graph: the value of this graph that holds its box.
     local: Vec<Option<Value>>,
     inputs: Vec<InputBox>,
-}
-
-impl Device {
-    fn value(&mut self, info: ValueInfo) -> Value {
-        self.graph.values.push(info);
-        Value(self.graph.values.len() as u32 - 1)
-    }
-
-    fn push(&mut self, node: Node) {
-        let id = NodeId(self.graph.nodes.len() as u32);
-        for (output, v) in node.outs.iter().enumerate() {
-            self.graph.values[v.index()].origin = Origin::Node { node: id, output };
-        }
-        self.graph.nodes.push(node);
-    }
-
-    /// Appends a node with one new result.
-    fn add(
-        &mut self,
-        op: Op,
-        ins: Vec<Value>,
-        (name, ty): (String, Type),
-        (phase, objective): (Phase, u32),
-    ) -> Value {
-        let origin = Origin::Node { node: NodeId(0), output: 0 };
-        let out = self.value(ValueInfo { name, ty, origin });
-        self.push(Node { op, ins, outs: vec![out], phase, objective });
-        out
-    }
 }
 
 struct Partitioner<'a> {
@@ -186,7 +144,7 @@ impl<'a> Partitioner<'a> {
         mesh: &'a DeviceMesh<'a>,
     ) -> Partitioner<'a> {
         let device = || Device {
-            graph: Graph::default(),
+            to: Rewriter::new(),
             local: vec![None; sized.graph.values.len()],
             inputs: Vec::new(),
         };
@@ -219,7 +177,7 @@ impl<'a> Partitioner<'a> {
                 let ty = fixed(info.ty.dtype, &region);
                 let device = &mut self.devices[d];
                 let local =
-                    device.value(ValueInfo { name: info.name.clone(), ty, origin: Origin::Input(role) });
+                    device.to.value(ValueInfo { name: info.name.clone(), ty, origin: Origin::Input(role) });
                 device.local[v.index()] = Some(local);
                 let whole = self.sized.shapes[v.index()].clone();
                 device.inputs.push(InputBox { value: local, region, whole });
@@ -241,10 +199,10 @@ impl<'a> Partitioner<'a> {
             need: complete(residence(input)),
             becomes: Becomes::Next(*input),
         });
-        let outputs = graph.outputs.iter().map(|(name, v)| End {
-            value: *v,
-            need: complete(everywhere(v)),
-            becomes: Becomes::Output(name.clone()),
+        let outputs = graph.outputs.iter().map(|output| End {
+            value: output.value,
+            need: complete(everywhere(&output.value)),
+            becomes: Becomes::Output(output.clone()),
         });
         let ends = carries.chain(outputs).collect();
         Ok(Needs { of_node: of_node.collect::<Result<_, CutError>>()?, ends })
@@ -267,14 +225,16 @@ impl<'a> Partitioner<'a> {
 
     /// Makes a value an output or the next value of an input.
     fn end(&mut self, end: &End) -> Result<(), CutError> {
-        let made = self.fetch(end.value, &end.need, made_in(self.sized.graph, end.value))?;
+        let made = self.fetch(end.value, &end.need, self.sized.graph.made_in(end.value))?;
         for (device, made) in self.devices.iter_mut().zip(made) {
             match &end.becomes {
                 Becomes::Next(input) => {
                     let local = device.local[input.index()].expect("inputs come first");
-                    device.graph.carries.push((local, made));
+                    device.to.carry(local, made);
                 }
-                Becomes::Output(name) => device.graph.outputs.push((name.clone(), made)),
+                Becomes::Output(output) => {
+                    device.to.output(GraphOutput { value: made, ..output.clone() });
+                }
             }
         }
         Ok(())
@@ -294,7 +254,7 @@ impl<'a> Partitioner<'a> {
         }
         let mut ins: Vec<Vec<Value>> = vec![Vec::new(); self.devices.len()];
         for (v, need) in node.ins.iter().zip(needs) {
-            let local = self.fetch(*v, need, (node.phase, node.objective))?;
+            let local = self.fetch(*v, need, node.objective_phase())?;
             ins.iter_mut().zip(local).for_each(|(ins, v)| ins.push(v));
         }
         for (d, ins) in ins.into_iter().enumerate() {
@@ -307,12 +267,13 @@ impl<'a> Partitioner<'a> {
                 .map(|(o, v)| {
                     let info = graph.value(*v);
                     let ty = fixed(info.ty.dtype, &parts.outs[o][d]);
-                    let local = device.value(ValueInfo { name: info.name.clone(), ty, origin: info.origin });
+                    let local =
+                        device.to.value(ValueInfo { name: info.name.clone(), ty, origin: info.origin });
                     device.local[v.index()] = Some(local);
                     local
                 })
                 .collect();
-            device.push(Node { op, ins, outs, phase: node.phase, objective: node.objective });
+            device.to.push(Node { op, ins, outs, ..*node });
         }
         Ok(())
     }

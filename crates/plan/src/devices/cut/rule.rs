@@ -88,8 +88,7 @@ pub fn rule_cut(
     check_levels(&levels)?;
     let sized = SizedGraph::new(graph, sizes)?;
     let space = |v: Value| sized.shapes[v.index()].len() >= 4;
-    if rules.contains(&CutRule::Spatial) && !graph.inputs().any(|(v, role, _)| role == Role::Data && space(v))
-    {
+    if rules.contains(&CutRule::Spatial) && !graph.inputs().any(|(v, role, _)| role.is_data() && space(v)) {
         return Err(refused("the model reads neither images nor volumes".to_string()));
     }
     let mut state = CutState::new(&sized);
@@ -153,7 +152,7 @@ pub(crate) fn apply_rule(
 fn followed_axes(sized: &SizedGraph, rule: CutRule) -> Vec<Option<AxisId>> {
     let graph = sized.graph;
     let starts = |v: usize| match graph.values[v].origin {
-        Origin::Input(Role::Data) => rule.of_data(sized.shapes[v].len()),
+        Origin::Input(Role::Data(_)) => rule.of_data(sized.shapes[v].len()),
         Origin::Input(Role::Weight(_) | Role::State(_)) => {
             rule.of_weights().filter(|d| *d < sized.shapes[v].len())
         }

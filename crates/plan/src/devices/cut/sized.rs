@@ -3,11 +3,11 @@
 use super::{CutError, CutObjective};
 use gulliver_graph::dim::{Bindings, Dim, DimError};
 use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::op::Op;
+use gulliver_graph::graph::op::elementwise::Apply;
+use gulliver_graph::graph::op::zip::Binary;
 use gulliver_graph::graph::{Graph, Origin, Phase, Role, Value};
 use gulliver_graph::kinds::Kinds;
-use gulliver_graph::op::Op;
-use gulliver_graph::op::elementwise::Apply;
-use gulliver_graph::op::zip::Binary;
 use gulliver_graph::spec::{AxisId, Combine, Index, ReduceKind, Spec};
 
 /// A graph and what follows from the sizes of its input.

@@ -6,13 +6,14 @@ use super::tables::{CutState, of_state};
 use super::*;
 use crate::devices::cut::sized::SizedGraph;
 use gulliver_graph::autodiff::differentiate;
-use gulliver_graph::build::Builder;
 use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::build::Builder;
+use gulliver_graph::graph::op::Op;
+use gulliver_graph::graph::op::sample::Sample;
 use gulliver_graph::graph::{GraphError, Init, Phase, Role, Type, Value};
-use gulliver_graph::op::Op;
-use gulliver_graph::op::sample::Sample;
 use gulliver_graph::optim::Optimizer;
+use gulliver_graph::role::OutputRole;
 use gulliver_graph::windows::ConvOptions;
 
 const INIT: Init = Init::Constant(0.5);
@@ -37,7 +38,7 @@ pub(super) fn trained(forward: impl Fn(&mut Builder) -> Result<Value, GraphError
                 optimizer.apply(&mut g, weight, grad)?;
             }
         }
-        g.output("loss", loss);
+        g.output("loss", OutputRole::Loss, loss);
         Ok(g.finish())
     };
     build().unwrap()
@@ -221,7 +222,10 @@ fn parts_agree_with_operators_cut_twice() {
         let ins: Vec<Value> = types
             .iter()
             .enumerate()
-            .map(|(i, ty)| g.input(&format!("i{i}"), Role::Data, ty.clone()).unwrap())
+            .map(|(i, ty)| {
+                g.input(&format!("i{i}"), Role::Data(gulliver_graph::role::DataRole::Example), ty.clone())
+                    .unwrap()
+            })
             .collect();
         g.push(sample.op.clone(), &ins).unwrap();
         let graph = g.finish();

@@ -10,6 +10,7 @@ use crate::step::outline::slice_of;
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "cut",
     help: "every node is divided as a search finds it fastest, over as many devices as that pays for",
+    divides_batch: false,
     divides_sums: true,
     plan: |graphs: &JobGraphs, set: &DeviceSet| {
         let slice = slice_of(&graphs.largest, set.first().partials.max(1))?;

@@ -1,11 +1,11 @@
 //! What strategies that cut nodes have in common: every device computes its part of every node, as a cut says.
 
-use super::{DeviceSet, JobGraphs, Shared};
+use super::{DevicePlanners, DeviceSet, JobGraphs};
 use crate::devices::cut::{CutDevice, CutMachine, CutRule, GraphCut, Sharding, cut_like, rule_cut};
 use crate::devices::error::JobPlanError;
 use crate::devices::options::DeviceOptions;
 use crate::devices::planner::{Partitions, Planner, evaluated_at_once};
-use crate::document::job::{Rank, Sharing};
+use crate::document::job::{Rank, WorkSharing};
 use crate::step::outline::slice_of;
 use gulliver_graph::dim::{BATCH, Bindings};
 use gulliver_graph::graph::Graph;
@@ -36,17 +36,21 @@ pub(super) fn by_rule(
     graphs: &JobGraphs,
     set: &DeviceSet,
     rules: &[CutRule],
-) -> Result<Shared, JobPlanError> {
+) -> Result<DevicePlanners, JobPlanError> {
     let slice = slice_of(&graphs.largest, set.first().partials.max(1))?;
     as_cut(graphs, set, rule_cut(&graphs.train, &slice, &machine(set), rules)?)
 }
 
 /// Every node as a cut says, over the first devices, as many as the cut has.
-pub(super) fn as_cut(graphs: &JobGraphs, set: &DeviceSet, cut: GraphCut) -> Result<Shared, JobPlanError> {
+pub(super) fn as_cut(
+    graphs: &JobGraphs,
+    set: &DeviceSet,
+    cut: GraphCut,
+) -> Result<DevicePlanners, JobPlanError> {
     let same_numbers = !cut.values.iter().flatten().any(|sharding| matches!(sharding, Sharding::Partial(_)));
     let set = set.limited_to(cut.devices());
     let planners = divided(&graphs.train, Some(&graphs.evaluation), &set, &graphs.largest, cut)?;
-    Ok(Shared { planners, same_numbers })
+    Ok(DevicePlanners { planners, same_numbers })
 }
 
 /// The planners of devices that share nodes. The cut is one of the training graph, for inputs of about these sizes (of
@@ -76,7 +80,7 @@ pub fn divided(
     let evaluate = evaluate.transpose()?;
     let train = (Arc::new(Partitions::new(train.clone(), cut)), slice);
     let planner = |(rank, options): (u32, &DeviceOptions)| {
-        let place = Rank { rank, ranks: devices as u32, sharing: Sharing::Nodes };
+        let place = Rank { rank, ranks: devices as u32, sharing: WorkSharing::Nodes };
         let options = DeviceOptions { rank: Some(place), ..options.clone() };
         Ok(Planner::of_cut(train.clone(), evaluate.clone(), rank as usize, options)?)
     };

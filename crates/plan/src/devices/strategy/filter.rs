@@ -7,6 +7,7 @@ use crate::devices::cut::CutRule;
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "filter",
     help: "every node is divided along the outputs of its weights",
+    divides_batch: false,
     divides_sums: false,
     plan: |graphs: &JobGraphs, set: &DeviceSet| by_rule(graphs, set, &[CutRule::Filter]),
 };

@@ -8,7 +8,7 @@ use crate::devices::pipeline::{Line, Placement, Style, pipeline, scheduled, spre
 use crate::devices::planner::{DeviceGraph, Planner};
 use crate::devices::predict::each;
 use crate::devices::schedule::{Device, Machine};
-use crate::document::job::{Rank, Sharing};
+use crate::document::job::{Rank, WorkSharing};
 use crate::document::topology::Site;
 use crate::step::outline::slice_of;
 use crate::time::cost::Rates;
@@ -170,7 +170,7 @@ pub fn pipelined_as(
     let mut evaluated = evaluated.map(Vec::into_iter);
     let graphs =
         (0..ranks).zip(&set.devices).zip(lines).zip(turns).map(|(((rank, options), line), turns)| {
-            let place = Rank { rank, ranks, sharing: Sharing::Layers };
+            let place = Rank { rank, ranks, sharing: WorkSharing::Layers };
             let options = DeviceOptions { rank: Some(place), ..options.clone() };
             let train = DeviceGraph { graph: line.graph, turns: Some(turns), whole: Arc::clone(&whole) };
             let line = evaluated.as_mut().and_then(Iterator::next);

@@ -7,6 +7,7 @@ use crate::devices::cut::CutRule;
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "spatial",
     help: "images are divided along their first dimension in space",
+    divides_batch: false,
     divides_sums: true,
     plan: |graphs: &JobGraphs, set: &DeviceSet| by_rule(graphs, set, &[CutRule::Spatial]),
 };

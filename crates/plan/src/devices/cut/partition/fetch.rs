@@ -1,15 +1,15 @@
 //! Fetching boxes of values that other devices hold, with as few collectives as possible.
 
-use super::{Partitioner, extents, fixed};
+use super::{Partitioner, extents};
 use crate::devices::cut::mesh::{area, contains, intersect};
 use crate::devices::cut::parts::NeededBoxes;
 use crate::devices::cut::sized::SUMS;
 use crate::devices::cut::traffic::slice_along;
 use crate::devices::cut::{CutError, Sharding};
 use gulliver_graph::dtype::DType;
-use gulliver_graph::graph::{Phase, Type, Value, ValueInfo};
-use gulliver_graph::op::exchange::{Exchange, Piece};
-use gulliver_graph::op::slice::Slice;
+use gulliver_graph::graph::op::exchange::{Exchange, Piece};
+use gulliver_graph::graph::op::slice::Slice;
+use gulliver_graph::graph::{ObjectivePhase, Phase, Value, ValueInfo};
 use gulliver_graph::spec::Region;
 
 /// The boxes of one value that devices hold, with partial results at some levels.
@@ -28,7 +28,7 @@ impl Partitioner<'_> {
         &mut self,
         v: Value,
         need: &NeededBoxes,
-        at: (Phase, u32),
+        at: ObjectivePhase,
     ) -> Result<Vec<Value>, CutError> {
         // An update reads the sum over the partials: what it fetches is another value.
         let late = at.0 == Phase::Update;
@@ -70,7 +70,7 @@ impl Partitioner<'_> {
 
     /// The boxes of a value that devices hold. If every device needs at least the box it holds, partial results are
     /// all-reduced, except at the `unreduced` levels.
-    fn complete(&mut self, v: Value, unreduced: u64, at: (Phase, u32)) -> Result<Holding, CutError> {
+    fn complete(&mut self, v: Value, unreduced: u64, at: ObjectivePhase) -> Result<Holding, CutError> {
         let late = at.0 == Phase::Update;
         if let Some(done) = self.reduced.get(&(v, unreduced, late)) {
             return Ok(done.clone());
@@ -108,7 +108,7 @@ impl Partitioner<'_> {
     }
 
     /// All-reduce: each holder of partial results of a box sums a slice of it, then gathers the other slices.
-    fn all_reduce(&mut self, v: Value, holding: &Holding, reduced: u64, at: (Phase, u32)) -> Holding {
+    fn all_reduce(&mut self, v: Value, holding: &Holding, reduced: u64, at: ObjectivePhase) -> Holding {
         let devices = self.devices.len();
         let peers = |d: usize| -> Vec<usize> {
             (0..devices).filter(|&from| self.mesh.differ(d, from) & !reduced == 0).collect()
@@ -127,7 +127,7 @@ impl Partitioner<'_> {
     }
 
     /// Fetches boxes from the nearest holders; partial results are added in order.
-    fn gather(&mut self, v: Value, holding: &Holding, need: &NeededBoxes, at: (Phase, u32)) -> Vec<Value> {
+    fn gather(&mut self, v: Value, holding: &Holding, need: &NeededBoxes, at: ObjectivePhase) -> Vec<Value> {
         let adding = holding.partial & !need.unreduced;
         let moving = holding.along | adding;
         let sources = |d: usize| -> Vec<(usize, bool)> {
@@ -163,7 +163,7 @@ impl Partitioner<'_> {
         holds: &[Region],
         wanted: &[Region],
         sources: &[Vec<(usize, bool)>],
-        (phase, objective): (Phase, u32),
+        at: ObjectivePhase,
     ) -> Vec<Value> {
         let info = self.sized.graph.value(v);
         let dtype = info.ty.dtype;
@@ -204,27 +204,24 @@ impl Partitioner<'_> {
                 received.push(values[d]);
                 continue;
             }
-            let shape = extents(&wanted[d]);
-            let ty = Type::new(dtype, &shape);
-            let ranks = ranks.clone();
+            let (shape, ranks) = (extents(&wanted[d]), ranks.clone());
             let op = Exchange { collective, rank: d as u32, ranks, dtype, shape, pieces };
-            let named = (info.name.clone(), ty);
-            received.push(self.devices[d].add(op.into(), vec![values[d]], named, (phase, objective)));
+            received.push(self.devices[d].to.add(op, vec![values[d]], info.name.clone(), at));
         }
         received
     }
 
     /// The part `to` of a local value whose box is `from`.
-    fn cropped(&mut self, d: usize, v: Value, from: &Region, to: &Region, at: (Phase, u32)) -> Value {
+    fn cropped(&mut self, d: usize, v: Value, from: &Region, to: &Region, at: ObjectivePhase) -> Value {
         let (mut v, mut now) = (v, from.clone());
         // An empty box need not lie within `from`.
         if area(to) == 0 && area(from) > 0 {
-            let ValueInfo { name, ty, .. } = self.devices[d].graph.value(v).clone();
+            let ValueInfo { name, ty, .. } = self.devices[d].to.graph().value(v).clone();
             let (collective, rank, dtype) = (self.collectives, d as u32, ty.dtype);
             self.collectives += 1;
             let (ranks, shape, pieces) = (vec![rank], extents(to), Vec::new());
             let op = Exchange { collective, rank, ranks, dtype, shape, pieces };
-            return self.devices[d].add(op.into(), vec![v], (name, fixed(dtype, to)), at);
+            return self.devices[d].to.add(op, vec![v], name, at);
         }
         for axis in 0..from.len() {
             if now[axis] == to[axis] {
@@ -232,9 +229,9 @@ impl Partitioner<'_> {
             }
             let start = to[axis].start - now[axis].start;
             now[axis] = to[axis].clone();
-            let info = self.devices[d].graph.value(v).clone();
             let op = Slice { axis, start, len: to[axis].len().into(), step: 1 };
-            v = self.devices[d].add(op.into(), vec![v], (info.name, fixed(info.ty.dtype, &now)), at);
+            let device = &mut self.devices[d].to;
+            v = device.add(op, vec![v], device.graph().value(v).name.clone(), at);
         }
         v
     }

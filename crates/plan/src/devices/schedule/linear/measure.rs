@@ -63,7 +63,7 @@ fn inputs(graph: &Graph, sized: &Sized, assigned: &Assigned, layers: &mut [Layer
                 Role::Weight(_) => layer.weights += bytes,
                 Role::State(_) if update => layer.state += bytes,
                 Role::State(_) => layer.buffers += bytes,
-                Role::Data if l == 0 && node.phase == Phase::Forward => layer.input += bytes,
+                Role::Data(_) if l == 0 && node.phase == Phase::Forward => layer.input += bytes,
                 _ => {}
             }
         }
