@@ -6,7 +6,7 @@ use gulliver_graph::graph::{Graph, Node};
 use gulliver_plan::devices::error::JobPlanError;
 use gulliver_plan::devices::options::{DeviceOptions, PlanWatch, ScriptWriter};
 use gulliver_plan::devices::planner::Planner;
-use gulliver_plan::devices::strategy::{ALONE, DeviceSet, JobGraphs, Shared, Strategy, job};
+use gulliver_plan::devices::strategy::{ALONE, DevicePlanners, DeviceSet, JobGraphs, Strategy, job};
 use gulliver_plan::document::error::PlanError;
 use gulliver_plan::document::job::JobPlan;
 use gulliver_plan::document::links::Links;
@@ -154,7 +154,11 @@ pub fn device_set(devices: &[LocalDevice]) -> DeviceSet {
 }
 
 /// The planners of a named strategy on these devices.
-pub fn shared(name: &str, graphs: &JobGraphs, devices: &[LocalDevice]) -> Result<Shared, JobPlanError> {
+pub fn shared(
+    name: &str,
+    graphs: &JobGraphs,
+    devices: &[LocalDevice],
+) -> Result<DevicePlanners, JobPlanError> {
     let strategy = Strategy::named(name).expect("strategies are named by the table");
     (strategy.plan)(graphs, &device_set(devices))
 }

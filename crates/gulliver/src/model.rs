@@ -11,6 +11,7 @@ use crate::local::{LocalDevice, session};
 use crate::run_dir::{BEST, WEIGHTS};
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::model::{MODELS, model};
+use gulliver_graph::role::OutputRole;
 use gulliver_graph::training::{evaluation_graph, forward_graph};
 use gulliver_run::checkpoint::CheckpointFile;
 use gulliver_run::data::mapping::{Inputs, Mapping};
@@ -77,8 +78,8 @@ pub enum Predicts {
 
 impl Predicts {
     /// The output of the graph that holds the predictions.
-    fn output(self) -> &'static str {
-        if self == Predicts::Numbers { "prediction" } else { "logits" }
+    fn output(self) -> OutputRole {
+        if self == Predicts::Numbers { OutputRole::Prediction } else { OutputRole::Logits }
     }
 }
 
@@ -234,7 +235,7 @@ impl Model {
             false => forward_graph(architecture.as_ref())?,
             true => evaluation_graph(architecture.as_ref())?,
         };
-        if graph.output(self.predicts.output()).is_none() {
+        if graph.output_of(self.predicts.output()).is_none() {
             return Err(Error::NoPredictions { path: self.path.clone(), model: name.clone() });
         }
         let mut session = session(graph.clone(), Some(graph), &self.options, 0)?;

@@ -2,18 +2,18 @@
 //! operator. Everything else is in [`crate::graph`], [`crate::plan`] and [`crate::run`].
 
 pub use crate::local::{LocalDevice, session};
-pub use gulliver_graph::build::Builder;
 pub use gulliver_graph::dim::{Bindings, Dim};
 pub use gulliver_graph::dtype::DType;
 pub use gulliver_graph::fuse_elementwise::fuse_elementwise;
+pub use gulliver_graph::graph::build::Builder;
+pub use gulliver_graph::graph::op::custom::Custom;
+pub use gulliver_graph::graph::op::map::Function;
+pub use gulliver_graph::graph::op::sample::Sample;
+pub use gulliver_graph::graph::op::{Backward, Op, OpDef, OpError};
 pub use gulliver_graph::graph::{Graph, GraphError, Init, Type, Value};
 pub use gulliver_graph::lr::LrSchedule;
 pub use gulliver_graph::model::classifier::Classifier;
 pub use gulliver_graph::model::{Architecture, Built, classified, images, logits, model, tokens};
-pub use gulliver_graph::op::custom::Custom;
-pub use gulliver_graph::op::map::Function;
-pub use gulliver_graph::op::sample::Sample;
-pub use gulliver_graph::op::{Backward, Op, OpDef, OpError};
 pub use gulliver_graph::optim::Optimizer;
 pub use gulliver_graph::spec::{Spec, expand_ellipsis};
 pub use gulliver_graph::tensor::Tensor;

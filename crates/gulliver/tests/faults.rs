@@ -1,11 +1,11 @@
 //! A device whose thread dies, or whose link to the others errors, stops the whole run with one error that names the
 //! device and the step, whatever the strategy and wherever in a step it happens; nobody waits for ever.
 
-use gulliver::graph::op::check;
+use gulliver::graph::graph::op::check;
 use gulliver::local::shared;
-use gulliver::plan::devices::strategy::{JobGraphs, STRATEGIES, job};
+use gulliver::plan::devices::strategy::{JobGraphs, STRATEGIES, Strategy, job};
 use gulliver::prelude::*;
-use gulliver_graph::op::exchange::Exchange;
+use gulliver_graph::graph::op::exchange::Exchange;
 use gulliver_run::data::Batch;
 use gulliver_run::host::{HostData, HostTensor};
 use gulliver_run::peers::link::Throttle;
@@ -94,7 +94,7 @@ fn sessions(peers: impl Fn() -> Arc<dyn Peers>) -> Vec<(&'static str, Session)> 
         Some((name, Session::among(plan, opened, peers(), 3).unwrap()))
     };
     let all: Vec<_> = STRATEGIES.iter().map(|strategy| strategy.name).filter_map(session).collect();
-    for name in ["data", "harmony-dp", "zero", "pipeline", "harmony-pp", "filter", "cut"] {
+    for name in ["data", "harmony-dp", "zero", "zero-1", "pipeline", "harmony-pp", "filter", "cut"] {
         assert!(all.iter().any(|(other, _)| *other == name), "{name}");
     }
     all
@@ -110,9 +110,9 @@ fn failure(
     let (said, says) = channel();
     thread::spawn(move || {
         for step in first..first + 8 {
-            if let Err(why) = session.step(&batch(step), StepKey { seed: 0, step }, &|_| None) {
+            if let Err(why) = session.step(&batch(step), StepKey { seed: 0, step }, &|_, _| None) {
                 // It stays stopped.
-                assert!(session.step(&batch(0), StepKey { seed: 0, step: step + 1 }, &|_| None).is_err());
+                assert!(session.step(&batch(0), StepKey { seed: 0, step: step + 1 }, &|_, _| None).is_err());
                 let _ = said.send(why.to_string());
                 return;
             }
@@ -132,7 +132,7 @@ fn a_device_whose_thread_dies_stops_all_with_one_error() {
         assert!(said.starts_with("step 3, device "), "{name}: {said}");
         assert!(said.contains("its thread died: no kernel survives this number"), "{name}: {said}");
         // Only the last third of the batch kills.
-        let shared = matches!(name, "data" | "harmony-dp" | "zero");
+        let shared = Strategy::named(name).unwrap().divides_batch;
         assert!(!shared || said.starts_with("step 3, device 2: "), "{name}: {said}");
         assert_eq!(said.lines().count(), 1, "{said}");
     }

@@ -11,16 +11,16 @@ mod nets;
 mod small_models;
 
 use families::FAMILIES;
+use gulliver::graph::role::HyperRole;
 use gulliver::local::LocalDevice;
 use gulliver::local::{session, shared, together};
 use gulliver::plan::devices::error::JobPlanError;
-use gulliver::plan::devices::strategy::{STRATEGIES, Shared};
+use gulliver::plan::devices::strategy::{DevicePlanners, STRATEGIES};
 use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::op::map::Function;
 use gulliver_graph::model::{MODELS, model};
-use gulliver_graph::op::map::Function;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::{Clip, evaluation_graph, training_graph};
-use gulliver_plan::devices::cut::NAMES;
 use gulliver_plan::devices::strategy::JobGraphs;
 use gulliver_plan::document::job::Purpose;
 use gulliver_plan::document::topology::{Device, Topology, Wiring};
@@ -43,13 +43,19 @@ const SEED: u64 = 11;
 
 /// Whether a strategy divides nodes.
 fn named(strategy: &str) -> bool {
-    NAMES.iter().any(|(name, _)| *name == strategy && *name != "data")
+    ["filter", "channel", "spatial", "data+filter", "data+spatial", "cut"].contains(&strategy)
+}
+
+/// Whether every device takes partials of its own.
+fn divides_batch(strategy: &str) -> bool {
+    gulliver::plan::devices::strategy::Strategy::named(strategy)
+        .is_some_and(|strategy| strategy.divides_batch)
 }
 
 /// Slices of every batch: as many as data parallel on any number of devices can share, or few.
 fn partials(strategy: &str, devices: usize) -> usize {
     match strategy {
-        "data" | "harmony-dp" | "zero" => devices * (1 + devices % 2),
+        _ if divides_batch(strategy) => devices * (1 + devices % 2),
         "pipeline" | "harmony-pp" => 2,
         _ => 1,
     }
@@ -87,17 +93,17 @@ struct Run {
 fn run(mut session: Session, data: &Batch, evaluated: &Batch) -> Run {
     let mut losses = Vec::new();
     for step in 0..STEPS {
-        let number = |name: &str| name.ends_with("step").then_some((step + 1) as f32);
+        let number = |role: HyperRole, _: &str| (role == HyperRole::Step).then_some((step + 1) as f32);
         let outcome = session.step(data, StepKey { seed: 1, step }, &number).unwrap();
         assert_eq!(outcome.not_finite, None);
-        losses.extend(outcome.scalars.into_iter().filter(|(name, _)| name.ends_with("loss")).map(|(_, x)| x));
+        losses.extend(outcome.scalars.losses().map(|(_, loss)| loss));
     }
     let Evaluated { scalars, predicted } =
         session.evaluate_fully(evaluated, StepKey { seed: 1, step: STEPS }).unwrap();
     assert_eq!(session.take_alarms(), [], "bytes are as planned on every device");
     Run {
         losses,
-        evaluated: scalars.into_iter().map(|(name, x)| (name, x.to_bits())).collect(),
+        evaluated: scalars.iter().map(|(name, x)| (name.to_string(), x.value.to_bits())).collect(),
         predicted,
         fingerprint: fingerprint(&session.tensors().unwrap()),
     }
@@ -115,7 +121,7 @@ fn check(known: &mut Known, strategy: &str, make: &str, devices: usize, twice: b
     let label = format!("{strategy}: {make} on {devices} devices, {partials} partials");
     let data = data(&graphs.train, &graphs.largest);
     let planned = |each: LocalDevice| shared(strategy, &graphs, &vec![each; devices]);
-    let Shared { planners, same_numbers } = match planned(options(partials)) {
+    let DevicePlanners { planners, same_numbers } = match planned(options(partials)) {
         Ok(planned) => planned,
         Err(why) => {
             assert!(expected_to_fail(strategy, make, devices, &why), "{label}: {why}");
@@ -295,7 +301,7 @@ fn random_networks_train_to_the_same_numbers_on_any_devices_within_any_budget() 
             let few = data(&graphs.train, &Bindings::new().with("batch", 4));
             let data = data(&graphs.train, &graphs.largest);
             let free = options(partials);
-            let Ok(Shared { mut planners, same_numbers }) =
+            let Ok(DevicePlanners { mut planners, same_numbers }) =
                 shared(strategy, &graphs, &vec![free.clone(); devices])
             else {
                 return Ok(());
@@ -308,7 +314,7 @@ fn random_networks_train_to_the_same_numbers_on_any_devices_within_any_budget() 
                 .map(|planner| {
                     let own = planner.options().largest.clone().unwrap_or_else(|| {
                         let mut own = graphs.largest.clone();
-                        if matches!(strategy, "data" | "harmony-dp" | "zero") {
+                        if divides_batch(strategy) {
                             own.set("batch", 4 * each);
                         }
                         own
@@ -324,7 +330,7 @@ fn random_networks_train_to_the_same_numbers_on_any_devices_within_any_budget() 
                     planned
                 }
                 // Too little for anything.
-                Err(JobPlanError::Plan(_)) => Shared { planners, same_numbers },
+                Err(JobPlanError::Plan(_)) => DevicePlanners { planners, same_numbers },
                 Err(why) => panic!("{strategy} on {devices}: {why}"),
             };
             let found = run(together(strategy, planned.planners, &within, SEED).unwrap(), &data, &few);

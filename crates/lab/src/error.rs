@@ -26,7 +26,7 @@ pub enum LabError {
     /// A file or directory.
     #[error("{path}: {source}", path = .path.display())]
     File {
-        /// Purpose.
+        /// Which.
         path: PathBuf,
         /// What happened.
         source: io::Error,

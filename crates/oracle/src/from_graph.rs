@@ -5,9 +5,9 @@ use crate::OracleError;
 use crate::kernel::{Divide, Family, Grows, Work};
 use crate::workload::{Layer, Workload};
 use gulliver_graph::dim::{Bindings, Dim};
+use gulliver_graph::graph::op::Op;
+use gulliver_graph::graph::op::conv::ConvRotation;
 use gulliver_graph::graph::{Graph, Node, Origin, Phase, Role, Value};
-use gulliver_graph::op::Op;
-use gulliver_graph::op::conv::ConvRotation;
 use std::collections::BTreeSet;
 
 /// The workload of a training graph. `sizes` binds every size but `batch`, which figures are for one of.
@@ -91,7 +91,7 @@ pub fn from_graph(name: &str, graph: &Graph, sizes: &Bindings) -> Result<Workloa
     }
     let mut sample = 0.0;
     for (v, role, _) in graph.inputs() {
-        if role == Role::Data {
+        if role.is_data() {
             sample += reader.elements(v)?.0;
         }
     }
@@ -133,7 +133,7 @@ fn kept(graph: &Graph) -> BTreeSet<Value> {
             }
             v = node.ins[0];
         }
-        let data = matches!(graph.value(v).origin, Origin::Input(Role::Data));
+        let data = matches!(graph.value(v).origin, Origin::Input(Role::Data(_)));
         if data || is_forward(graph, v) {
             all.insert(v);
         }
@@ -167,7 +167,7 @@ impl Reader<'_> {
     }
 
     fn work(&self, node: &Node) -> Result<Work, OracleError> {
-        let wrong = |e: gulliver_graph::op::OpError| OracleError::Graph(e.to_string());
+        let wrong = |e: gulliver_graph::graph::op::OpError| OracleError::Graph(e.to_string());
         let (flops, fixed) = self.split(&self.graph.flops(node).map_err(wrong)?)?;
         let (mut moved, mut weights) = (0.0, 0.0);
         for v in node.ins.iter().chain(&node.outs) {
@@ -199,7 +199,7 @@ impl Reader<'_> {
 
     /// Rows, columns, depth and products of a product of two operands, by where its axes are.
     fn extents_of_product(&self, node: &Node, work: &mut Work) -> Result<(), OracleError> {
-        let wrong = |e: gulliver_graph::op::OpError| OracleError::Graph(e.to_string());
+        let wrong = |e: gulliver_graph::graph::op::OpError| OracleError::Graph(e.to_string());
         let spec = self.graph.spec(node).map_err(wrong)?;
         let ins: Vec<&[Dim]> = node.ins.iter().map(|v| self.graph.ty(*v).shape.as_slice()).collect();
         let extents = spec.extents(&ins).map_err(|e| OracleError::Graph(e.to_string()))?;

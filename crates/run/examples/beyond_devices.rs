@@ -13,12 +13,14 @@ use gulliver_graph::graph::{Graph, Role};
 use gulliver_graph::model::model;
 use gulliver_graph::model::param::{ParamValue, flag, int, ints};
 use gulliver_graph::optim::Optimizer;
+use gulliver_graph::role::HyperRole;
 use gulliver_graph::training::training_graph;
 use gulliver_plan::comparator::paging::{Eviction, Paged};
 use gulliver_plan::devices::error::JobPlanError;
 use gulliver_plan::devices::pipeline::Style;
 use gulliver_plan::devices::planner::Planner;
 use gulliver_plan::devices::predict::predict;
+use gulliver_plan::devices::replicate::ShardedValues;
 use gulliver_plan::devices::strategy::{Pipelined, packs, pipelined, pipelined_as, replicated, sharded};
 use gulliver_plan::document::topology::Topology;
 use gulliver_plan::time::cost::Rates;
@@ -143,7 +145,9 @@ fn ways(budget: u64, blocks: usize) -> Vec<Way> {
     }
     ways.push((
         "zero".into(),
-        Box::new(move |g, o, _| sharded(g, None, &device_set(&each(limited(o))), false)),
+        Box::new(move |g, o, _| {
+            sharded(g, None, &device_set(&each(limited(o))), ShardedValues::WeightsAndStates { keep: false })
+        }),
     ));
     let grouped = move |options| LocalDevice { grouped: true, ..limited(options) };
     ways.push((
@@ -254,7 +258,7 @@ fn main() {
             runs.iter().filter(|run| run.0.starts_with("harmony-pp")).min_by(|a, b| a.1.total_cmp(&b.1));
         let fastest = fastest.map(|run| run.0.clone());
         runs.retain(|run| !run.0.starts_with("harmony-pp") || Some(&run.0) == fastest.as_ref());
-        let hyper = |name: &str| name.ends_with("step").then_some(1.0);
+        let hyper = |role: HyperRole, _: &str| (role == HyperRole::Step).then_some(1.0);
         for round in 0..=rounds {
             for (_, _, session, times) in &mut runs {
                 let began = Instant::now();

@@ -8,16 +8,18 @@ mod group;
 mod programs;
 mod rank;
 mod residences;
+mod scalars;
 mod step;
 mod trace;
 mod values;
 
 pub use error::SessionError;
 pub use evaluate::Evaluated;
-pub use feed::{NOISE, sizes_of};
+pub use feed::sizes_of;
 pub use programs::Reuse;
 pub use rank::RankSession;
-pub use step::{Hyper, StepKey, StepOutcome, TimedWork};
+pub use scalars::{Scalar, Scalars};
+pub use step::{Hyper, MemberHyper, StepKey, StepOutcome, TimedWork};
 
 use crate::collector::{Alarm, Collector};
 use crate::data::Batch;
@@ -179,12 +181,12 @@ impl Session {
         &mut self,
         batch: &Batch,
         key: StepKey,
-        hyper: &dyn Fn(&str) -> Option<f32>,
+        hyper: Hyper<'_>,
     ) -> Result<StepOutcome, SessionError> {
         if self.ranks.len() > 1 {
             return self.step_on_all(batch, key, hyper);
         }
-        let mut outcomes = self.step_together(batch, &[key], &|_, name| hyper(name))?;
+        let mut outcomes = self.step_together(batch, &[key], &|_, role, name| hyper(role, name))?;
         Ok(outcomes.remove(0))
     }
 
@@ -193,7 +195,7 @@ impl Session {
         &mut self,
         batch: &Batch,
         keys: &[StepKey],
-        hyper: Hyper<'_>,
+        hyper: MemberHyper<'_>,
     ) -> Result<Vec<StepOutcome>, SessionError> {
         let sizes = self.sizes(Purpose::Train, batch)?;
         self.first().step_alone((batch, &sizes), keys, hyper)
@@ -204,7 +206,7 @@ impl Session {
         &mut self,
         batch: &Batch,
         key: StepKey,
-        hyper: &dyn Fn(&str) -> Option<f32>,
+        hyper: Hyper<'_>,
     ) -> Result<Vec<(TimedWork, Duration)>, SessionError> {
         let sizes = self.sizes(Purpose::Train, batch)?;
         self.first().profile((batch, &sizes), key, hyper)

@@ -1,9 +1,10 @@
 //! The number of allocations of a step in the steady state does not grow with the number of its nodes.
 
 use gulliver::local::{LocalDevice, session};
-use gulliver_graph::build::Builder;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::Graph;
+use gulliver_graph::graph::build::Builder;
+use gulliver_graph::role::OutputRole;
 use gulliver_run::data::Batch;
 use gulliver_run::host::{HostData, HostTensor};
 use gulliver_run::session::StepKey;
@@ -42,7 +43,7 @@ fn graph(rounds: usize) -> Graph {
         x = g.softmax(sum, 1).unwrap();
     }
     let result = g.sum_all(x).unwrap();
-    g.output("result", result);
+    g.output("result", OutputRole::Metric, result);
     g.finish()
 }
 
@@ -52,7 +53,7 @@ fn allocations(rounds: usize, threads: usize, memory: Option<u64>) -> u64 {
     let mut session = session(graph(rounds), None, &options, 0).unwrap();
     let x = HostTensor::new(&[8, 8], HostData::F32(vec![0.5; 64])).unwrap();
     let batch = Batch { fields: vec![("x".into(), x)] };
-    let mut step = |step| session.step(&batch, StepKey { seed: 0, step }, &|_| None).unwrap();
+    let mut step = |step| session.step(&batch, StepKey { seed: 0, step }, &|_, _| None).unwrap();
     step(0);
     step(1);
     let before = COUNT.load(Ordering::Relaxed);

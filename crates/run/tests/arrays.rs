@@ -8,11 +8,12 @@ mod small_models;
 
 use families::FAMILIES;
 use gulliver::local::LocalDevice;
-use gulliver_graph::array::{fuse, own_data};
+use gulliver_graph::array::{fuse, own as own_name};
 use gulliver_graph::dim::Bindings;
-use gulliver_graph::graph::Graph;
+use gulliver_graph::graph::{Graph, Role};
 use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::optim::Optimizer;
+use gulliver_graph::role::{DataRole, HyperRole};
 use gulliver_graph::training::{Clip, training_graph};
 use gulliver_plan::devices::planner::Planner;
 use gulliver_plan::devices::strategy::job;
@@ -20,14 +21,14 @@ use gulliver_plan::document::error::PlanError;
 use gulliver_plan::document::job::Purpose;
 use gulliver_run::checkpoint::fingerprint;
 use gulliver_run::data::Batch;
-use gulliver_run::session::{NOISE, Session, StepKey, StepOutcome};
+use gulliver_run::session::{Session, StepKey, StepOutcome};
 use jobs::{Job, alone, jobs, same};
 use small_models::{data, small};
 
 const OPTIMIZERS: [&str; 8] = ["sgd", "adam", "adamw", "adadelta", "adagrad", "rmsprop", "lion", "sgd"];
 
 fn array(graph: &Graph, options: &LocalDevice, jobs: &[Job], own: bool) -> Result<Session, PlanError> {
-    let fused = fuse(graph, jobs.len(), &|name| own || name == NOISE).unwrap();
+    let fused = fuse(graph, jobs.len(), &|role| own || matches!(role, DataRole::Noise { .. })).unwrap();
     let planner = Planner::new(fused.graph, None, options.options())?;
     let seeds: Vec<u64> = jobs.iter().map(|j| j.seed).collect();
     Ok(Session::array(job("alone", vec![planner]).unwrap(), options.open(0).unwrap(), &seeds).unwrap())
@@ -39,13 +40,13 @@ fn step(session: &mut Session, batch: &Batch, jobs: &[Job], own: bool, step: u64
         true => {
             let fields = jobs.iter().enumerate().flat_map(|(m, job)| {
                 let fields = job.batch(batch, step).fields.into_iter();
-                fields.map(move |(name, t)| (own_data(&name, m), t)).collect::<Vec<_>>()
+                fields.map(move |(name, t)| (own_name(&name, &[m]), t)).collect::<Vec<_>>()
             });
             Batch { fields: fields.collect() }
         }
     };
     let keys: Vec<StepKey> = jobs.iter().map(|j| j.key(step)).collect();
-    session.step_together(&batch, &keys, &|m, name| jobs[m].hyper(name, step)).unwrap()
+    session.step_together(&batch, &keys, &|m, role, name| jobs[m].hyper(role, name, step)).unwrap()
 }
 
 /// The graph of a model, and data for it; the session makes noise inputs itself.
@@ -55,7 +56,9 @@ fn small_graph(name: &str, optimizer: &str, sizes: &Bindings) -> (Graph, Batch) 
     let optimizer = Optimizer::new(optimizer, &[]).unwrap();
     let graph = training_graph(&*model, &[optimizer], Some(Clip::Norm(1.0))).unwrap();
     let mut batch = data(&graph, sizes);
-    batch.fields.retain(|(name, _)| name != NOISE);
+    let noise = |role| matches!(role, Role::Data(DataRole::Noise { .. }));
+    let noisy = graph.inputs().find(|(_, role, _)| noise(*role)).map(|(_, _, info)| info.name.clone());
+    batch.fields.retain(|(name, _)| Some(name) != noisy.as_ref());
     (graph, batch)
 }
 
@@ -123,7 +126,7 @@ fn members_leave_and_join() {
         // The second member leaves; one that has done as many steps alone takes its place.
         let mut guest = gulliver::local::session(graph.clone(), None, &options, all[3].seed).unwrap();
         for t in 0..5 {
-            let hyper = |name: &str| all[3].hyper(name, t);
+            let hyper = |role: HyperRole, name: &str| all[3].hyper(role, name, t);
             guest.step(&all[3].batch(&batch, t), all[3].key(t), &hyper).unwrap();
         }
         let states =

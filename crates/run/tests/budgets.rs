@@ -11,6 +11,7 @@ use gulliver_graph::graph::Graph;
 use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::random::{RandomStream, hash_name};
+use gulliver_graph::role::HyperRole;
 use gulliver_graph::training::{evaluation_graph, training_graph};
 use gulliver_plan::devices::planner::Planner;
 use gulliver_plan::document::error::PlanError;
@@ -34,10 +35,10 @@ fn train(graph: &Graph, options: LocalDevice, sizes: &Bindings) -> (String, Vec<
     let mut scalars = Vec::new();
     let fed = session.ledger();
     for step in 0..STEPS {
-        let number = |name: &str| name.ends_with("step").then_some((step + 1) as f32);
+        let number = |role: HyperRole, _: &str| (role == HyperRole::Step).then_some((step + 1) as f32);
         let outcome = session.step(&batch, StepKey { seed: 1, step }, &number).unwrap();
         assert_eq!(outcome.not_finite, None);
-        scalars.extend(outcome.scalars.into_iter().map(|(name, x)| (name, x.to_bits())));
+        scalars.extend(outcome.scalars.iter().map(|(name, x)| (name.to_string(), x.value.to_bits())));
     }
     let used = session.ledger();
     let planned = Ledger::of(&plan);

@@ -11,11 +11,13 @@ use gulliver_graph::graph::Graph;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::optim::Optimizer;
+use gulliver_graph::role::{HyperRole, OutputRole};
 use gulliver_graph::training::{Clip, evaluation_graph, training_graph};
 use gulliver_plan::devices::cut::{
-    Bound, Choice, Cut, Devices, Grid, Level, NAMES, Objective, Options, Spread, Unit,
+    CutDevice, CutMachine, CutObjective, CutOptions, CutRule, DeviceMesh, GraphCut, MeshLevel, NodeCut,
+    Sharding, SizedGraph,
 };
-use gulliver_plan::devices::cut::{cut, held, named, parts_of};
+use gulliver_plan::devices::cut::{best_cut, find_cut, held_box, node_parts, rule_cut};
 use gulliver_plan::devices::strategy::divided;
 use gulliver_plan::document::job::Purpose;
 use gulliver_plan::document::plan::Tier;
@@ -23,6 +25,7 @@ use gulliver_plan::time::cost::Rates;
 use gulliver_run::checkpoint::{PIECE, fingerprint};
 use gulliver_run::data::Batch;
 use gulliver_run::host::HostData;
+use gulliver_run::session::{Scalar, Scalars};
 use gulliver_run::session::{Session, StepKey, StepOutcome};
 use small_models::{data, small};
 
@@ -56,32 +59,32 @@ enum How {
     Searched,
 }
 
-fn cut_so(graph: &Graph, sizes: &Bindings, devices: usize, how: How) -> Cut {
-    let levels = [Level::even(devices, 1e9)];
+fn cut_so(graph: &Graph, sizes: &Bindings, devices: usize, how: How) -> GraphCut {
+    let levels = [MeshLevel::even(devices, 1e9)];
     if how == How::Searched {
-        let options = Options { objective: Objective::Bytes, ..Options::default() };
-        return cut(graph, sizes, &levels, &options).unwrap().cut;
+        let options = CutOptions { objective: CutObjective::Bytes, ..CutOptions::default() };
+        return find_cut(graph, sizes, &levels, &options).unwrap().cut;
     }
-    let bound = Bound::new(graph, sizes).unwrap();
-    let grid = Grid::new(&levels);
-    let mut cut = Cut::none(graph, &levels);
-    for (v, _, _) in graph.inputs().filter(|(v, ..)| bound.has_home(v.index())) {
-        let shape = &bound.shapes[v.index()];
+    let sized_graph = SizedGraph::new(graph, sizes).unwrap();
+    let mesh = DeviceMesh::new(&levels);
+    let mut cut = GraphCut::none(graph, &levels);
+    for (v, _, _) in graph.inputs().filter(|(v, ..)| sized_graph.persists(v.index())) {
+        let shape = &sized_graph.shapes[v.index()];
         let mut long = (0..shape.len()).filter(|d| shape[*d] >= 2 * devices);
         if let Some(d) = if how == How::Last { long.next_back() } else { long.next() } {
-            cut.values[v.index()] = vec![Spread::Along(d)];
+            cut.values[v.index()] = vec![Sharding::Split(d)];
         }
     }
     for (id, node) in graph.nodes.iter().enumerate() {
-        let kind = bound.kind(id);
+        let kind = sized_graph.kind(id);
         let mut axes = kind.axes.clone();
-        axes.retain(|a| parts_of(kind, &[Choice::Axis(*a)], &grid).is_ok());
+        axes.retain(|a| node_parts(kind, &[NodeCut::Axis(*a)], &mesh).is_ok());
         axes.retain(|a| how == How::Any || kind.spec.cut(*a).is_some_and(|cut| cut.keeps_bits()));
         let axis = if how == How::First { axes.first() } else { axes.last() }.copied();
         cut.nodes[id] = vec![axis];
-        let parts = parts_of(kind, &[axis.map_or(Choice::All, Choice::Axis)], &grid).unwrap();
-        for (v, spreads) in node.outs.iter().zip(parts.spreads) {
-            cut.values[v.index()] = spreads;
+        let parts = node_parts(kind, &[axis.map_or(NodeCut::Repeat, NodeCut::Axis)], &mesh).unwrap();
+        for (v, shardings) in node.outs.iter().zip(parts.shardings) {
+            cut.values[v.index()] = shardings;
         }
     }
     cut
@@ -105,7 +108,7 @@ fn alone((train, evaluate): &(Graph, Graph), partials: usize) -> Session {
 }
 
 fn step(session: &mut Session, batch: &Batch, step: u64) -> StepOutcome {
-    let number = |name: &str| name.ends_with("step").then_some((step + 1) as f32);
+    let number = |role: HyperRole, _: &str| (role == HyperRole::Step).then_some((step + 1) as f32);
     let outcome = session.step(batch, StepKey { seed: 1, step }, &number).unwrap();
     assert_eq!(session.take_alarms(), [], "bytes are as planned on every device");
     outcome
@@ -120,10 +123,10 @@ fn assert_close(found: &StepOutcome, expected: &StepOutcome, exact: bool, what: 
     if exact {
         assert_eq!(found, expected, "{what}");
     }
-    for (scalar, x) in &expected.scalars {
+    for (scalar, Scalar { role, value: x, .. }) in expected.scalars.iter() {
         let off = (x - found.scalars[scalar]).abs();
         // Gradient norms through statistics of few examples lose more digits than losses.
-        let close = if scalar.ends_with("loss") { 1e-5 } else { 1e-3 };
+        let close = if role == OutputRole::Loss { 1e-5 } else { 1e-3 };
         assert!(off <= close * (1.0 + x.abs()), "{what}: {scalar} is {x}, off by {off}");
     }
 }
@@ -306,7 +309,7 @@ fn a_step_that_fails_changes_nothing_and_names_the_device() {
     let mut several = exactly(&images, vec![options(1); 2], &sized(4, 7), How::First).unwrap();
     step(&mut several, &good, 0);
     let before = weights(&mut several);
-    let outcome = several.step(&bad, StepKey { seed: 1, step: 1 }, &|_| None).unwrap();
+    let outcome = several.step(&bad, StepKey { seed: 1, step: 1 }, &|_, _| None).unwrap();
     assert_eq!(outcome.not_finite.as_deref(), Some("loss"));
     assert_eq!(weights(&mut several), before);
     assert_eq!(step(&mut several, &good, 2).not_finite, None);
@@ -319,19 +322,30 @@ fn a_step_that_fails_changes_nothing_and_names_the_device() {
         }
     }
     // Only the second device reads the last example.
-    let cut = named(&tokens.0, &sized(4, 7), &Devices::new(2), "data").unwrap();
+    let cut = rule_cut(&tokens.0, &sized(4, 7), &CutMachine::new(2), &[CutRule::Data]).unwrap();
     let devices = vec![options(1); 2];
     let planners = divided(&tokens.0, None, &device_set(&devices), &sized(4, 7), cut).unwrap();
     let mut several = together("data", planners, &devices, 11).unwrap();
-    let said = several.step(&bad, StepKey { seed: 0, step: 6 }, &|_| None).unwrap_err().to_string();
+    let said = several.step(&bad, StepKey { seed: 0, step: 6 }, &|_, _| None).unwrap_err().to_string();
     assert!(said.starts_with("step 7, device 1: ") && said.contains("is not below"), "{said}");
-    assert!(several.step(&bad, StepKey { seed: 0, step: 7 }, &|_| None).is_err(), "it stays stopped");
+    assert!(several.step(&bad, StepKey { seed: 0, step: 7 }, &|_, _| None).is_err(), "it stays stopped");
 
     let cut = cut_so(&tokens.0, &sized(4, 7), 3, How::First);
     let refused =
         divided(&tokens.0, None, &device_set(&vec![options(1); 2]), &sized(4, 7), cut).err().unwrap();
     assert_eq!(refused.to_string(), "the cut is for 3 devices, and there are 2");
 }
+
+/// Names of cuts, each with its rules; without any the search finds it.
+const CUTS: [(&str, &[CutRule]); 7] = [
+    ("data", &[CutRule::Data]),
+    ("filter", &[CutRule::Filter]),
+    ("channel", &[CutRule::Channel]),
+    ("spatial", &[CutRule::Spatial]),
+    ("data+filter", &[CutRule::Data, CutRule::Filter]),
+    ("data+spatial", &[CutRule::Data, CutRule::Spatial]),
+    ("cut", &[]),
+];
 
 #[test]
 fn cuts_by_name_train_every_make_of_model() {
@@ -344,11 +358,20 @@ fn cuts_by_name_train_every_make_of_model() {
         let mut one = alone(&graphs, 1);
         let mut expected: Vec<StepOutcome> = (0..STEPS).map(|n| step(&mut one, &data, n)).collect();
         // Sums over few examples and all positions are divided, so norms lose more digits than elsewhere.
-        expected.iter_mut().for_each(|outcome| outcome.scalars.retain(|name, _| !name.ends_with("norm")));
+        for outcome in &mut expected {
+            let mut scalars = Scalars::default();
+            let kept = outcome.scalars.iter().filter(|(_, scalar)| scalar.role != OutputRole::GradNorm);
+            kept.for_each(|(name, scalar)| scalars.insert(name, scalar));
+            outcome.scalars = scalars;
+        }
         let evaluated = one.evaluate(&data, key).unwrap();
-        for (n, (strategy, _)) in NAMES.into_iter().enumerate() {
+        for (n, (strategy, rules)) in CUTS.into_iter().enumerate() {
             let devices = if strategy.contains('+') { 4 } else { 2 + (i + n) % 2 };
-            let found = named(&graphs.0, &sizes, &Devices::new(devices), strategy);
+            let machine = CutMachine::new(devices);
+            let found = match rules {
+                [] => best_cut(&SizedGraph::new(&graphs.0, &sizes).unwrap(), &machine).map(|found| found.cut),
+                rules => rule_cut(&graphs.0, &sizes, &machine, rules),
+            };
             let images = data.fields.iter().any(|(_, tensor)| tensor.shape().len() > 3);
             if strategy.ends_with("spatial") && !images {
                 assert!(found.is_err(), "{name} has no space");
@@ -356,9 +379,9 @@ fn cuts_by_name_train_every_make_of_model() {
             }
             let cut = found.unwrap_or_else(|e| panic!("{name}: {e}"));
             let what = format!("{name} by {strategy} on {devices}");
-            let lies = |spread: Spread| cut.values.iter().flatten().any(|s| *s == spread);
+            let shardings = |sharding: Sharding| cut.values.iter().flatten().any(|s| *s == sharding);
             // Spatial axes are divided, with halos, if the model has any.
-            assert!(!strategy.ends_with("spatial") || lies(Spread::Along(2)), "{what}");
+            assert!(!strategy.ends_with("spatial") || shardings(Sharding::Split(2)), "{what}");
             let devices = vec![options(1); devices];
             let planners = divided(&graphs.0, Some(&graphs.1), &device_set(&devices), &sizes, cut).unwrap();
             let mut several = together(strategy, planners, &devices, 11).unwrap();
@@ -366,7 +389,7 @@ fn cuts_by_name_train_every_make_of_model() {
                 assert_close(&step(&mut several, &data, n as u64), expected, false, &what);
             }
             let found = several.evaluate(&data, key).unwrap();
-            for (scalar, x) in &evaluated {
+            for (scalar, Scalar { value: x, .. }) in evaluated.iter() {
                 assert!((x - found[scalar]).abs() <= 1e-4 * (1.0 + x.abs()), "{what}: {scalar}");
             }
         }
@@ -388,20 +411,22 @@ fn space_is_divided_with_halos() {
         let mut one = session(train.clone(), None, &options(1), 11).unwrap();
         let expected: Vec<StepOutcome> = (0..STEPS).map(|n| step(&mut one, &data, n)).collect();
         for speeds in [vec![1.0; 2], vec![1.0; 3], vec![1.0; 4], vec![2.0, 1.0]] {
-            let unit =
-                |flops: &f64| Unit { rates: Rates { flops: *flops, ..Rates::default() }, ..Unit::default() };
-            let devices = Devices { units: speeds.iter().map(unit).collect(), ..Devices::new(0) };
+            let device = |flops: &f64| CutDevice {
+                rates: Rates { flops: *flops, ..Rates::default() },
+                ..CutDevice::default()
+            };
+            let devices = CutMachine { devices: speeds.iter().map(device).collect(), ..CutMachine::new(0) };
             let what = format!("{name} of {size} on {speeds:?}");
-            let cut = named(&train, &sizes, &devices, "spatial").unwrap();
-            let bound = Bound::new(&train, &sizes).unwrap();
-            let grid = Grid::new(&cut.levels);
+            let cut = rule_cut(&train, &sizes, &devices, &[CutRule::Spatial]).unwrap();
+            let sized_graph = SizedGraph::new(&train, &sizes).unwrap();
+            let mesh = DeviceMesh::new(&cut.levels);
             let read = train.nodes.iter().enumerate().filter(|(_, node)| !node.ins.is_empty());
             let halos = read.filter(|(id, node)| {
-                let parts = parts_of(bound.kind(*id), &cut.choices(&train, *id), &grid).unwrap();
-                let lies = &cut.values[node.ins[0].index()];
-                let own = |d: usize| held(&bound.shapes[node.ins[0].index()], lies, &grid, d);
+                let parts = node_parts(sized_graph.kind(*id), &cut.choices(&train, *id), &mesh).unwrap();
+                let shardings = &cut.values[node.ins[0].index()];
+                let own = |d: usize| held_box(&sized_graph.shapes[node.ins[0].index()], shardings, &mesh, d);
                 let wide = |d: usize| parts.ins[0].boxes[d].get(2).map_or(0, |r| r.len());
-                lies[0] == Spread::Along(2) && wide(0) > own(0)[2].len()
+                shardings[0] == Sharding::Split(2) && wide(0) > own(0)[2].len()
             });
             assert!(halos.count() >= 4, "{what}: rows and planes of neighbours are read");
             let devices = vec![options(1); speeds.len()];

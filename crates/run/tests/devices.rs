@@ -10,9 +10,11 @@ use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Phase};
 use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::optim::Optimizer;
+use gulliver_graph::role::HyperRole;
 use gulliver_graph::training::{Clip, training_graph};
 use gulliver_plan::devices::pipeline::Style;
-use gulliver_plan::devices::predict::{Prediction, predict};
+use gulliver_plan::devices::predict::{PredictedStep, predict};
+use gulliver_plan::devices::replicate::ShardedValues;
 use gulliver_plan::devices::strategy::{Pipelined, pipelined, replicated, sharded};
 use gulliver_plan::document::collectives::held_here;
 use gulliver_plan::document::job::Purpose;
@@ -50,10 +52,10 @@ fn on_devices(graph: &Graph, devices: Vec<LocalDevice>) -> Result<Session, Local
 fn train(session: &mut Session, batch: &Batch) -> (String, Vec<(String, u64)>) {
     let mut scalars = Vec::new();
     for step in 0..STEPS {
-        let number = |name: &str| name.ends_with("step").then_some((step + 1) as f32);
+        let number = |role: HyperRole, _: &str| (role == HyperRole::Step).then_some((step + 1) as f32);
         let outcome = session.step(batch, StepKey { seed: 1, step }, &number).unwrap();
         assert_eq!(outcome.not_finite, None);
-        scalars.extend(outcome.scalars.into_iter().map(|(name, x)| (name, x.to_bits())));
+        scalars.extend(outcome.scalars.iter().map(|(name, x)| (name.to_string(), x.value.to_bits())));
     }
     assert_eq!(session.take_alarms(), [], "bytes are as planned on every device");
     (fingerprint(&session.tensors().unwrap()), scalars)
@@ -155,7 +157,7 @@ fn partials_are_those_of_one_device() {
     );
     let mut session = on_devices(&graph, vec![options(2); 2]).unwrap();
     let odd = data(&graph, &Bindings::new().with("batch", 7));
-    let said = session.step(&odd, StepKey { seed: 0, step: 0 }, &|_| None).unwrap_err().to_string();
+    let said = session.step(&odd, StepKey { seed: 0, step: 0 }, &|_, _| None).unwrap_err().to_string();
     assert_eq!(said, "a batch of 7 cannot be divided into 2 equal partials");
 }
 
@@ -181,7 +183,7 @@ fn a_loss_that_is_not_finite_on_one_device_changes_nothing_on_any() {
     for session in [&mut alone, &mut several] {
         train(session, &good);
         let before = fingerprint(&session.tensors().unwrap());
-        let outcome = session.step(&bad, StepKey { seed: 1, step: STEPS }, &|_| None).unwrap();
+        let outcome = session.step(&bad, StepKey { seed: 1, step: STEPS }, &|_, _| None).unwrap();
         assert_eq!(fingerprint(&session.tensors().unwrap()), before);
         ends.push((outcome.not_finite, train(session, &good)));
     }
@@ -200,12 +202,12 @@ fn a_device_that_fails_stops_all_with_one_error() {
     });
     for devices in [2, 4] {
         let mut session = on_devices(&graph, vec![options(devices); devices]).unwrap();
-        let said = session.step(&bad, StepKey { seed: 0, step: 6 }, &|_| None).unwrap_err().to_string();
+        let said = session.step(&bad, StepKey { seed: 0, step: 6 }, &|_, _| None).unwrap_err().to_string();
         let last = devices - 1;
         assert!(said.starts_with(&format!("step 7, device {last}: ")), "{said}");
         assert!(said.contains("is not below"), "{said}");
         // It stays stopped, and no device hangs.
-        assert!(session.step(&bad, StepKey { seed: 0, step: 7 }, &|_| None).is_err());
+        assert!(session.step(&bad, StepKey { seed: 0, step: 7 }, &|_, _| None).is_err());
     }
 }
 
@@ -270,7 +272,7 @@ fn a_message_alone_on_shared_links_takes_as_long_as_its_bytes() {
     };
     let how = Pipelined { packs: 2, style: Style::Grouped };
     let mut line = pipelined(&graph, None, &device_set(&vec![device; 2]), &sizes, how).unwrap();
-    let Prediction { together, .. } = predict(&side_by_side, &mut line, &sizes).unwrap();
+    let PredictedStep { together, .. } = predict(&side_by_side, &mut line, &sizes).unwrap();
     let met = together.spans.iter().filter(|span| span.device == 0 && span.stream == Stream::Exchange);
     let met: f64 = met.map(|span| span.end - span.start).sum();
     let bytes = together.links.iter().map(|link| link.bytes).max().unwrap();
@@ -324,7 +326,7 @@ fn gradients_leave_a_stage_before_its_updates() {
         let how = Pipelined { packs: 2, style: Style::OneByOne };
         let mut line =
             pipelined(&graph, None, &device_set(&vec![options(partials); 2]), &sizes, how).unwrap();
-        let Prediction { plans, .. } = predict(&side_by_side, &mut line, &sizes).unwrap();
+        let PredictedStep { plans, .. } = predict(&side_by_side, &mut line, &sizes).unwrap();
         for (device, (planner, plan)) in line.iter().zip(&plans).enumerate() {
             let graph = planner.graph(Purpose::Train);
             let phases: Vec<(bool, Phase)> = (plan.steps.iter())
@@ -360,7 +362,7 @@ fn devices_that_use_all_cores_hold_their_collectives_themselves() {
             false => replicated(&graph, None, &device_set(&devices)).unwrap(),
         };
         let own = if line { sizes.clone() } else { Bindings::new().with("batch", 4) };
-        let Prediction { plans, .. } = predict(&side_by_side, &mut planners, &own).unwrap();
+        let PredictedStep { plans, .. } = predict(&side_by_side, &mut planners, &own).unwrap();
         let here = plans.iter().all(|plan| {
             let steps = held_here(plan).into_iter().zip(&plan.steps);
             steps.filter(|(_, step)| matches!(step.act, Act::Exchange { .. })).all(|(here, _)| here)
@@ -380,7 +382,8 @@ fn shards_of_weights_give_the_same_bits() {
             let sizes = Bindings::new().with("batch", 2 * partials).with("length", 7);
             let data = data(&graph, &sizes);
             let each = vec![options(partials); devices];
-            let several = sharded(&graph, None, &device_set(&each), keep).unwrap();
+            let several =
+                sharded(&graph, None, &device_set(&each), ShardedValues::WeightsAndStates { keep }).unwrap();
             let mut alone = session(graph.clone(), None, &options(partials), 11).unwrap();
             let expected = train(&mut alone, &data);
             let mut several = together("zero", several, &each, 11).unwrap();

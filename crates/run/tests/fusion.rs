@@ -7,6 +7,7 @@ use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
 use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::optim::Optimizer;
+use gulliver_graph::role::HyperRole;
 use gulliver_graph::training::{Clip, plain_training_graph, training_graph};
 use gulliver_plan::document::job::Purpose;
 use gulliver_run::checkpoint::fingerprint;
@@ -24,10 +25,10 @@ fn train(graph: &Graph, threads: usize, partials: u32, sizes: &Bindings) -> (Str
     let mut session = started(graph, threads, partials);
     let mut scalars = Vec::new();
     for step in 0..2u64 {
-        let number = |name: &str| name.ends_with("step").then_some((step + 1) as f32);
+        let number = |role: HyperRole, _: &str| (role == HyperRole::Step).then_some((step + 1) as f32);
         let outcome = session.step(&batch, StepKey { seed: 1, step }, &number).unwrap();
         assert_eq!(outcome.not_finite, None);
-        scalars.extend(outcome.scalars.into_iter().map(|(name, x)| (name, x.to_bits())));
+        scalars.extend(outcome.scalars.iter().map(|(name, x)| (name.to_string(), x.value.to_bits())));
     }
     assert!(session.slow_operators().is_empty(), "{:?}", session.slow_operators());
     (fingerprint(&session.tensors().unwrap()), scalars)

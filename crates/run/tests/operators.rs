@@ -2,8 +2,8 @@
 //! of threads, any instruction set, any cut along an output axis, and when a result overwrites an operand.
 
 use gulliver_graph::dtype::DType;
-use gulliver_graph::op::Op;
-use gulliver_graph::op::sample::Sample;
+use gulliver_graph::graph::op::Op;
+use gulliver_graph::graph::op::sample::Sample;
 use gulliver_graph::spec::Combine;
 use gulliver_graph::tensor::Tensor;
 use gulliver_run::host::{HostData, HostTensor};

@@ -57,11 +57,11 @@ fn results(graph: &Graph, rule: Rule, partials: u32) -> (Vec<u8>, Vec<Vec<u8>>) 
             let stream = RandomStream::new(9, u64::from(value.0), step as u64);
             let bytes: Vec<u8> = match role {
                 Role::Weight(_) | Role::State(_) => continue,
-                Role::Hyper(default) => default.to_le_bytes().to_vec(),
+                Role::Hyper(_, default) => default.to_le_bytes().to_vec(),
                 Role::Random => {
                     (0..i64::from(partials)).flat_map(|p| [3, step, p]).flat_map(i64::to_le_bytes).collect()
                 }
-                Role::Data => {
+                Role::Data(_) => {
                     let count: usize = info.ty.bind(&sizes).unwrap().iter().product();
                     let all = 0..count as u64;
                     match info.ty.dtype {

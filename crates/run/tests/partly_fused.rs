@@ -9,13 +9,14 @@ mod direct;
 
 use direct::{Direct, cpu};
 use gulliver::local::LocalDevice;
-use gulliver_graph::array::{Fused, fuse_partly};
+use gulliver_graph::array::{Fused, MemberPlace, fuse_partly};
 use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::op::map::Function;
 use gulliver_graph::graph::{Graph, Role, Value};
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::model::{MODELS, model};
-use gulliver_graph::op::map::Function;
 use gulliver_graph::optim::Optimizer;
+use gulliver_graph::role::{HyperRole, OutputRole};
 use gulliver_graph::training::{Clip, training_graph};
 use gulliver_plan::devices::planner::Planner;
 use gulliver_plan::document::job::Purpose;
@@ -26,6 +27,7 @@ use gulliver_run::device::Device;
 use gulliver_run::host::HostTensor;
 use gulliver_run::host::initial::pieces;
 use gulliver_run::session::StepOutcome;
+use gulliver_run::session::{Scalar, Scalars};
 use jobs::{Job, alone, jobs, same};
 use nets::{Layer, Net, layer};
 use proptest::prelude::*;
@@ -94,18 +96,18 @@ impl<'a> Array<'a> {
             let name = |(member, value): &(usize, Value)| &self.graphs[*member].value(*value).name;
             let bytes: Vec<u8> = match role {
                 Role::Weight(_) | Role::State(_) => continue,
-                Role::Data => {
+                Role::Data(_) => {
                     let job = self.jobs[whose[0].0];
                     job.batch(&batches[whose[0].0], step).get(name(&whose[0])).unwrap().as_bytes().to_vec()
                 }
-                Role::Hyper(_) => {
+                Role::Hyper(..) => {
                     let number = |one: &(usize, Value)| {
                         let graph = &self.graphs[one.0];
                         let (_, role, _) = graph.inputs().find(|(v, ..)| *v == one.1).unwrap();
-                        let Role::Hyper(default) = role else { panic!("{}", info.name) };
-                        match name(one).as_str() {
-                            "loss_scale" => (1.0 / f64::from(partials)) as f32,
-                            name => self.jobs[one.0].hyper(name, step).unwrap_or(default),
+                        let Role::Hyper(role, default) = role else { panic!("{}", info.name) };
+                        match role {
+                            HyperRole::LossScale => (1.0 / f64::from(partials)) as f32,
+                            _ => self.jobs[one.0].hyper(role, name(one), step).unwrap_or(default),
                         }
                     };
                     whose.iter().map(number).flat_map(f32::to_le_bytes).collect()
@@ -126,14 +128,18 @@ impl<'a> Array<'a> {
         self.feed(batches, step);
         self.direct.run_all().unwrap();
         let partials = f64::from(self.planner.options().partials);
-        let outcome = |outputs: &BTreeMap<String, _>| {
-            let number = |(name, place): (&String, &gulliver_graph::array::MemberPlace)| {
-                let (full, _) = self.fused.graph.outputs.iter().find(|(_, v)| *v == place.value).unwrap();
-                let tensor = self.direct.output(full).unwrap();
-                let x = f64::from(tensor.as_f32()?[place.row.unwrap_or(0)]);
-                Some((name.clone(), if name.ends_with("loss") { x / partials } else { x }))
-            };
-            StepOutcome { scalars: outputs.iter().filter_map(number).collect(), not_finite: None }
+        let outcome = |outputs: &BTreeMap<String, MemberPlace>| {
+            let mut scalars = Scalars::default();
+            for (name, place) in outputs {
+                let output = self.fused.graph.outputs.iter().find(|o| o.value == place.value).unwrap();
+                let tensor = self.direct.output(&output.name).unwrap();
+                let Some(numbers) = tensor.as_f32() else { continue };
+                let (role, scope) = (output.role, output.scope);
+                let parts = if role == OutputRole::Loss { partials } else { 1.0 };
+                let value = f64::from(numbers[place.row.unwrap_or(0)]) / parts;
+                scalars.insert(name, Scalar { role, scope, value });
+            }
+            StepOutcome { scalars, not_finite: None }
         };
         self.fused.outputs.iter().map(outcome).collect()
     }

@@ -1,14 +1,15 @@
 //! Sessions: slices of a batch, changing input sizes, hard budgets and memory against length.
 
 use gulliver::local::{LocalDevice, LocalError, session};
-use gulliver_graph::build::Builder;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::build::Builder;
 use gulliver_graph::graph::{Init, Phase};
 use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::random::RandomStream;
+use gulliver_graph::role::{HyperRole, OutputRole};
 use gulliver_graph::training::training_graph;
 use gulliver_plan::document::job::Purpose;
 use gulliver_run::checkpoint::fingerprint;
@@ -37,7 +38,7 @@ fn text(step: u64, batch: usize, length: usize) -> Batch {
 
 fn losses(session: &mut Session, steps: u64) -> Vec<f64> {
     let step = |s: u64, session: &mut Session| {
-        let hyper = |name: &str| name.ends_with("step").then_some((s + 1) as f32);
+        let hyper = |role: HyperRole, _: &str| (role == HyperRole::Step).then_some((s + 1) as f32);
         session.step(&text(s, 8, 12), StepKey { seed: 7, step: s }, &hyper).unwrap().scalars["loss"]
     };
     (0..steps).map(|s| step(s, session)).collect()
@@ -62,7 +63,7 @@ fn changing_sizes_and_growing_memory_keep_the_weights() {
     let run = |memory: Option<u64>| {
         let mut session = gpt(0.1, 2, memory).unwrap();
         for (s, &length) in lengths.iter().enumerate() {
-            let step = |name: &str| name.ends_with("step").then_some((s + 1) as f32);
+            let step = |role: HyperRole, _: &str| (role == HyperRole::Step).then_some((s + 1) as f32);
             let outcome =
                 session.step(&text(s as u64, 4, length), StepKey { seed: 1, step: s as u64 }, &step);
             assert!(outcome.unwrap().not_finite.is_none());
@@ -120,7 +121,7 @@ fn an_objective_that_fails_changes_nothing_and_those_before_it_once() {
         // The second takes the root of negative numbers.
         let y = if objective == 0 { x } else { g.sqrt(x).unwrap() };
         let loss = g.sum_all(y).unwrap();
-        g.output(&format!("{name}.loss"), loss);
+        g.output(&format!("{name}.loss"), OutputRole::Loss, loss);
         g.enter(Phase::Update, objective as u32);
         let next = g.affine(w, 1.0, 1.0).unwrap();
         g.carry(w, next);
@@ -128,7 +129,7 @@ fn an_objective_that_fails_changes_nothing_and_those_before_it_once() {
     let mut session = session(g.finish(), None, &LocalDevice::default(), 0).unwrap();
     let x = HostTensor::new(&[4], HostData::F32(vec![-1.0; 4])).unwrap();
     let batch = Batch { fields: vec![("x".into(), x)] };
-    let outcome = session.step(&batch, StepKey { seed: 0, step: 0 }, &|_| None).unwrap();
+    let outcome = session.step(&batch, StepKey { seed: 0, step: 0 }, &|_, _| None).unwrap();
     assert_eq!(outcome.not_finite.as_deref(), Some("sqrt"));
     let tensors = session.tensors().unwrap();
     assert_eq!(tensors["first"].as_f32(), Some(&[2.0, 2.0][..]));

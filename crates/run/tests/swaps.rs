@@ -184,7 +184,7 @@ fn passed_as_planned(graph: &Graph, memory: u64) {
     let batch = small_models::data(graph, &sizes(partials));
     let train = |session: &mut Session| {
         for step in 0..2 {
-            session.step(&batch, StepKey { seed: 3, step }, &|_| None).unwrap();
+            session.step(&batch, StepKey { seed: 3, step }, &|_, _| None).unwrap();
         }
         fingerprint(&session.tensors().unwrap())
     };

@@ -158,9 +158,9 @@ impl<'a> Trainer<'a> {
             let random = RandomStream::new(9, u64::from(value.0), step as u64);
             let bytes: Vec<u8> = match role {
                 Role::Weight(_) | Role::State(_) => continue,
-                Role::Hyper(default) => default.to_le_bytes().to_vec(),
+                Role::Hyper(_, default) => default.to_le_bytes().to_vec(),
                 Role::Random => [3, step, 0].into_iter().flat_map(i64::to_le_bytes).collect(),
-                Role::Data => {
+                Role::Data(_) => {
                     let count: usize = info.ty.bind(&sizes()).unwrap().iter().product();
                     let all = 0..count as u64;
                     match info.ty.dtype {

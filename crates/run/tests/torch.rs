@@ -5,21 +5,26 @@
 #[allow(dead_code)]
 mod fixture;
 
+mod check_device;
 mod direct;
 
+use check_device::CheckDevice;
 use direct::{Direct, cpu};
 use gulliver::local::{LocalDevice, session};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::Graph;
+use gulliver_graph::graph::GraphOutput;
 use gulliver_graph::model::model;
 use gulliver_graph::optim::Optimizer;
+use gulliver_graph::role::{HyperRole, OutputRole};
 use gulliver_graph::training::training_graph;
 use gulliver_plan::budget::planner::StepPlanner;
 use gulliver_plan::document::residence::Persistent;
 use gulliver_plan::document::verify::verify;
 use gulliver_plan::step::options::PlanOptions;
 use gulliver_run::data::Batch;
+use gulliver_run::device::Device;
 use gulliver_run::host::{HostData, HostTensor};
 use gulliver_run::lower::{Kernels, lower_node};
 use gulliver_run::session::StepKey;
@@ -38,7 +43,8 @@ fn tensor(dtype: DType, shape: &[usize], data: &[f64]) -> HostTensor {
 }
 
 /// Runs one step of the graph on a plan and returns the outputs by name.
-fn execute(
+fn execute<D: Device>(
+    device: D,
     graph: &Graph,
     sizes: &Bindings,
     feed: impl Fn(gulliver_graph::graph::Value, &[usize]) -> Vec<f64>,
@@ -50,7 +56,7 @@ fn execute(
     let options = PlanOptions { scratch: &scratch, ..PlanOptions::new(&persistent) };
     let plan = StepPlanner::new(graph, sizes, &options).unwrap().plan(graph, sizes, &options).unwrap();
     verify(graph, &plan).unwrap();
-    let mut direct = Direct::new(cpu(THREADS), graph, &plan);
+    let mut direct = Direct::new(device, graph, &plan);
     for (value, _, info) in graph.inputs() {
         let shape = info.ty.bind(sizes).unwrap();
         let t = tensor(info.ty.dtype, &shape, &feed(value, &shape));
@@ -74,9 +80,13 @@ fn losses_gradients_and_statistics() {
         }
         let mut step = fixture.step().unwrap_or_else(|e| panic!("{name}: {e}"));
         let wanted = step.losses.iter().chain(step.gradients.iter().chain(&step.states).map(|(_, v)| v));
-        step.graph.outputs = wanted.map(|v| (format!("%{}", v.0), *v)).collect();
-        let get = execute(&step.graph, &step.sizes, |v, shape| fixture.feed(&step.graph, v, shape));
-        fixture.compare(&step, 1e-4, |v| get(&format!("%{}", v.0)));
+        step.graph.outputs =
+            wanted.map(|v| GraphOutput::new(format!("%{}", v.0), OutputRole::Metric, *v)).collect();
+        let feed = |v, shape: &[usize]| fixture.feed(&step.graph, v, shape);
+        let fast = execute(cpu(THREADS), &step.graph, &step.sizes, feed);
+        fixture.compare(&step, 1e-4, |v| fast(&format!("%{}", v.0)));
+        let checked = execute(CheckDevice::default(), &step.graph, &step.sizes, feed);
+        fixture.compare(&step, 1e-4, |v| checked(&format!("%{}", v.0)));
     }
 }
 
@@ -102,7 +112,7 @@ fn training_runs() {
             let shape = [training.batch, training.length];
             let [x, y] = training.batch(&ids, i).map(|data| tensor(DType::I64, &shape, &data));
             let batch = Batch { fields: vec![("x".into(), x), ("y".into(), y)] };
-            let step = |name: &str| name.ends_with("step").then_some((i + 1) as f32);
+            let step = |role: HyperRole, _: &str| (role == HyperRole::Step).then_some((i + 1) as f32);
             let outcome = session.step(&batch, StepKey { seed: 0, step: i as u64 }, &step).unwrap();
             let got = outcome.scalars["loss"];
             assert!(

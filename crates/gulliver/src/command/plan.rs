@@ -1,6 +1,7 @@
 //! `gulliver plan JOB`: how a job would run, before anything runs.
 
 mod explain;
+mod passes;
 
 use super::JobArguments;
 use super::several::{as_json, devices_table, ranking_table, write_trace};
@@ -26,6 +27,7 @@ use gulliver_plan::document::plan::{Act, Choice, Plan, STREAMS, Stream, Tier};
 use gulliver_plan::document::verify::verify;
 use gulliver_plan::step::outline::slice_of;
 use gulliver_plan::time::simulate::Timing;
+use passes::passes;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -131,9 +133,7 @@ pub fn run(arguments: &PlanArguments) -> Result<(), Error> {
         let forced = arguments.job.strategy.is_some() && job.train.strategy != AUTO;
         return several(arguments, job.train.strategy, forced, (&graphs, &devices), &mut out);
     }
-    let unlimited = planner.unlimited(Purpose::Train, &largest)?;
-    let free = planner.timing(Purpose::Train, &largest, &unlimited)?;
-    let plan = planner.plan(Purpose::Train, &largest)?;
+    let plan = planner.plan_with_passes(Purpose::Train, &largest)?;
     verify(planner.graph(Purpose::Train), &plan).map_err(JobPlanError::from)?;
     let timing = planner.timing(Purpose::Train, &largest, &plan)?;
     let summary = Summary::of(&plan, &largest, timing);
@@ -149,7 +149,7 @@ pub fn run(arguments: &PlanArguments) -> Result<(), Error> {
         Some(value) => explain(graph, &plan, value)?,
         None => {
             let budget = planner.options().memory;
-            table(graph, (&unlimited, &free), (&plan, &summary), budget, met) + &about + "\n"
+            table(graph, &plan, &summary, budget) + &about + "\n"
         }
     };
     Ok(out.write_all(text.as_bytes())?)
@@ -223,54 +223,9 @@ fn collectives(graph: &Graph, plan: &Plan, sizes: &Bindings) -> Result<(usize, u
     Ok((collectives, exchanged(graph, &slice_of(sizes, plan.partials)?, plan.partials)?))
 }
 
-/// What each pass did, who holds the memory at the peak, and what moves.
-fn table(
-    graph: &Graph,
-    (unlimited, free): (&Plan, &Timing),
-    (plan, summary): (&Plan, &Summary),
-    budget: Option<u64>,
-    (collectives, from_peers): (usize, u64),
-) -> String {
-    let mut text = format!("{:<10} {:>11} {:>11}   changed\n", "after", "peak", "step time");
-    let mut row = |pass: &str, peak: u64, seconds: f64, changed: String| {
-        let _ = writeln!(text, "{pass:<10} {:>11} {:>11}   {changed}", units::bytes(peak), time(seconds));
-    };
-    let nodes = graph.nodes.iter().filter(|node| !node.op.def().is_view()).count();
-    row(
-        "graph",
-        unlimited.spaces[0].live,
-        free.seconds,
-        format!("{nodes} operators, everything stays on the device"),
-    );
-    let again = plan.decisions.iter().filter(|d| d.choice == Choice::Recompute).count();
-    if again > 0 {
-        let seconds = summary.timing.again;
-        let changed = format!("{again} values recomputed, which takes {}", time(seconds));
-        row("recompute", plan.spaces[0].live, free.seconds + seconds, changed);
-    }
-    let bytes = &summary.timing.moved;
-    if *bytes != Ledger::default() {
-        let hidden = free.seconds + summary.timing.again;
-        let wait = time(summary.timing.seconds - hidden);
-        row(
-            "swap",
-            plan.spaces[0].live,
-            summary.timing.seconds,
-            format!("{}; the step waits {wait} for it", links(bytes)),
-        );
-    }
-    if collectives > 0 {
-        let changed = format!("{} from other devices in {collectives} exchanges", units::bytes(from_peers));
-        row("exchange", plan.spaces[0].live, summary.timing.seconds, changed);
-    }
-    let lost = plan.spaces[0].bytes - plan.spaces[0].live;
-    let share = 100.0 * lost as f64 / plan.spaces[0].live.max(1) as f64;
-    row(
-        "layout",
-        plan.spaces[0].bytes,
-        summary.timing.seconds,
-        format!("{} of gaps between buffers ({share:.1} %)", units::bytes(lost)),
-    );
+/// The passes, what holds the memory at the peak, and what moves.
+fn table(graph: &Graph, plan: &Plan, summary: &Summary, budget: Option<u64>) -> String {
+    let mut text = passes(&plan.passes);
     let (at, held) = plan.at_peak();
     let of = budget.map_or("no limit".to_string(), |bytes| format!("budget {}", units::bytes(bytes)));
     let _ = writeln!(
@@ -295,7 +250,7 @@ fn table(
         .map(|s| format!("{} {}", doing(*s), time(busy(*s))))
         .collect();
     let _ = writeln!(text, "busy in a step, side by side: {}", streams.join(", "));
-    text += "peak: most bytes in use at once; each row: what it and the step time are after that pass of the planner\n";
+    text += "peak: most bytes in use at once; each row: what it and the step time were after that pass of the planner\n";
     text
 }
 

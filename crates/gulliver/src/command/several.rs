@@ -6,7 +6,7 @@ use crate::files::write_file;
 use crate::units;
 use gulliver_graph::graph::Graph;
 use gulliver_plan::devices::error::JobPlanError;
-use gulliver_plan::devices::predict::Prediction;
+use gulliver_plan::devices::predict::PredictedStep;
 use gulliver_plan::devices::strategy::Candidate;
 use gulliver_plan::document::job::Purpose;
 use gulliver_plan::document::plan::Plan;
@@ -40,7 +40,7 @@ fn from_peers(candidate: &Candidate) -> u64 {
     plans(candidate).into_iter().map(count).sum()
 }
 
-fn swapped(prediction: &Prediction) -> u64 {
+fn swapped(prediction: &PredictedStep) -> u64 {
     prediction.together.devices.iter().map(|d| d.moved.to_device + d.moved.to_host).sum()
 }
 

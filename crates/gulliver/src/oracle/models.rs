@@ -123,7 +123,7 @@ fn tokens(name: &str, asked: Option<u32>, context: Option<u64>, usual: u32) -> R
 /// Whether the model's data has the length of its samples for an extent.
 fn reads_lengths(graph: &Graph) -> bool {
     let mut found = false;
-    for (_, _, info) in graph.inputs().filter(|(_, role, _)| *role == Role::Data) {
+    for (_, _, info) in graph.inputs().filter(|(_, role, _)| role.is_data()) {
         info.ty.shape.iter().for_each(|dim| dim.symbols(&mut |symbol| found |= symbol == "length"));
     }
     found

@@ -9,7 +9,9 @@ use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::model::{Architecture, model};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::random::{RandomStream, hash_name};
+use gulliver_graph::role::DataRole;
 use gulliver_graph::training::{evaluation_graph, training_graph};
+use gulliver_plan::devices::cut::CutRule;
 use gulliver_run::data::Batch;
 use gulliver_run::host::{HostData, HostTensor};
 use serde::Serialize;
@@ -27,7 +29,7 @@ pub struct Probe {
     pub optimizer: &'static str,
     /// On several devices, the rule by which nodes are cut; data parallel if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub cut: Option<&'static str>,
+    pub cut: Option<CutRule>,
     /// On several devices, whether they are connected by (fast) links, so that collectives run beside the computation.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub wired: bool,
@@ -72,11 +74,11 @@ pub static PROBES: &[Probe] = &[
     probe("lstm", "vocab=300 width=512 layers=1", [3, 20], "sgd"),
     probe("lstm", "vocab=200 width=576 layers=1", [6, 12], "sgd"),
     probe("lstm", "vocab=400 width=256 layers=1 cell=gru", [16, 24], "adam"),
-    probe("vgg11", "width=48 size=32 hidden=512 pool=1", [3, 0], "sgd").cut("channel"),
-    probe("resnet18", "width=40 size=32 blocks=1,1,1,1", [3, 0], "sgd").cut("spatial"),
-    probe("gpt", "vocab=200 width=320 heads=4 layers=2 context=64", [2, 64], "adam").cut("filter"),
-    probe("lstm", "vocab=256 width=448 layers=1", [6, 16], "sgd").cut("filter"),
-    probe("cosmoflow", "size=24 width=12", [2, 0], "sgd").cut("channel"),
+    probe("vgg11", "width=48 size=32 hidden=512 pool=1", [3, 0], "sgd").cut(CutRule::Channel),
+    probe("resnet18", "width=40 size=32 blocks=1,1,1,1", [3, 0], "sgd").cut(CutRule::Spatial),
+    probe("gpt", "vocab=200 width=320 heads=4 layers=2 context=64", [2, 64], "adam").cut(CutRule::Filter),
+    probe("lstm", "vocab=256 width=448 layers=1", [6, 16], "sgd").cut(CutRule::Filter),
+    probe("cosmoflow", "size=24 width=12", [2, 0], "sgd").cut(CutRule::Channel),
 ];
 
 /// The probes for this number of devices.
@@ -86,7 +88,7 @@ pub fn probes(devices: usize) -> impl Iterator<Item = &'static Probe> + Clone {
 
 impl Probe {
     /// This probe with nodes cut by a rule.
-    const fn cut(self, rule: &'static str) -> Probe {
+    const fn cut(self, rule: CutRule) -> Probe {
         Probe { cut: Some(rule), ..self }
     }
 
@@ -140,12 +142,12 @@ fn value((name, text): (&str, &str)) -> (String, ParamValue) {
 /// A batch of noise for the data inputs of a graph: standard normal numbers, random tokens and labels, and masks of ones.
 fn noise(graph: &Graph, sizes: &Bindings) -> Result<Batch, GraphError> {
     let mut fields = Vec::new();
-    for (_, _, info) in graph.inputs().filter(|(_, role, _)| *role == Role::Data) {
+    for (_, role, info) in graph.inputs().filter(|(_, role, _)| role.is_data()) {
         let invalid = |what: String| GraphError::Invalid(format!("input `{}`: {what}", info.name));
         let shape = info.ty.bind(sizes).map_err(|e| invalid(e.to_string()))?;
         let stream = RandomStream::new(0, hash_name(&info.name), 0);
         let elements = 0..shape.iter().product::<usize>() as u64;
-        let below = if info.name == "x" { TOKENS } else { 2 };
+        let below = if role == Role::Data(DataRole::Example) { TOKENS } else { 2 };
         let data = match info.ty.dtype {
             DType::F32 => HostData::F32(elements.map(|i| stream.normal_at(i)).collect()),
             DType::I64 => HostData::I64(elements.map(|i| stream.below(i, below) as i64).collect()),

@@ -185,7 +185,7 @@ pub(super) fn member(
         .train
         .inputs()
         .filter_map(|(_, role, info)| match role {
-            Role::Hyper(number) => Some((info.name.clone(), number)),
+            Role::Hyper(_, number) => Some((info.name.clone(), number)),
             _ => None,
         })
         .collect::<BTreeMap<String, f32>>();

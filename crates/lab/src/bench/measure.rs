@@ -8,11 +8,12 @@ use gulliver::local::{LocalDevice, array_session, device_set, session, together}
 use gulliver_graph::array::fuse;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::model::param::ParamValue;
+use gulliver_graph::role::{DataRole, HyperRole};
 use gulliver_plan::devices::strategy::replicated;
 use gulliver_plan::document::job::Purpose;
 use gulliver_run::data::Batch;
 use gulliver_run::host::resident;
-use gulliver_run::session::{NOISE, Session, SessionError, StepKey, sizes_of};
+use gulliver_run::session::{Session, SessionError, StepKey, sizes_of};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::time::Instant;
@@ -98,7 +99,7 @@ impl BenchVariant {
 
 /// A workload being trained.
 pub struct BenchRunner {
-    /// Purpose.
+    /// Which.
     pub workload: BenchWorkload,
     /// Its values.
     pub session: Session,
@@ -124,7 +125,7 @@ impl BenchRunner {
             }
             None => session(graph, None, &options, 0)?,
             Some(members) => {
-                let fused = fuse(&graph, members, &|name| name == NOISE)?;
+                let fused = fuse(&graph, members, &|role| matches!(role, DataRole::Noise { .. }))?;
                 array_session(fused.graph, None, &options, &(0..members as u64).collect::<Vec<_>>())?
             }
         };
@@ -133,27 +134,26 @@ impl BenchRunner {
 
     /// One step; the loss of the first job.
     pub fn step(&mut self) -> Result<f64, LabError> {
-        let (key, hyper) = self.next();
+        let (key, hyper) = self.next_step();
         let keys: Vec<StepKey> =
             (0..self.session.members() as u64).map(|m| StepKey { seed: m, ..key }).collect();
         let outcomes = match keys.as_slice() {
             [key] => vec![self.session.step(&self.batch, *key, &hyper)?],
-            keys => self.session.step_together(&self.batch, keys, &|_, name| hyper(name))?,
+            keys => self.session.step_together(&self.batch, keys, &|_, role, name| hyper(role, name))?,
         };
         if let Some(value) = outcomes.iter().find_map(|outcome| outcome.not_finite.as_ref()) {
             let problem = format!("step {}: `{value}` is not finite", self.done);
             return Err(LabError::Workload { workload: self.workload.name.into(), problem });
         }
         // Of several objectives the sum, as training reports it.
-        Ok(outcomes[0].scalars.iter().filter(|(name, _)| name.ends_with("loss")).map(|(_, x)| x).sum())
+        Ok(outcomes[0].scalars.losses().map(|(_, loss)| loss).sum())
     }
 
     /// Counts a step; its key, and its hyper-parameters beyond the defaults.
-    pub fn next(&mut self) -> (StepKey, impl Fn(&str) -> Option<f32> + use<>) {
+    pub fn next_step(&mut self) -> (StepKey, impl Fn(HyperRole, &str) -> Option<f32> + use<>) {
         let key = StepKey { seed: 0, step: self.done };
         self.done += 1;
-        let number = self.done as f32;
-        (key, move |name: &str| (name.rsplit('.').next() == Some("step")).then_some(number))
+        (key, key.number())
     }
 
     /// Sizes of a step.

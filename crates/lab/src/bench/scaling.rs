@@ -4,13 +4,14 @@
 use crate::error::LabError;
 use gulliver::local::{LocalDevice, session};
 use gulliver::report::table::{self, Column};
-use gulliver_graph::build::Builder;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::build::Builder;
 use gulliver_graph::graph::{Graph, GraphError, Node};
 use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
+use gulliver_graph::role::OutputRole;
 use gulliver_graph::training::training_graph;
 use gulliver_plan::budget::planner::StepPlanner;
 use gulliver_plan::document::error::PlanError;
@@ -98,7 +99,7 @@ fn chain(nodes: usize) -> Result<Graph, GraphError> {
     for _ in 0..nodes {
         x = g.transpose(x, &[1, 0])?;
     }
-    g.output("result", x);
+    g.output("result", OutputRole::Metric, x);
     Ok(g.finish())
 }
 
@@ -137,7 +138,7 @@ fn row(
     let mut step = 0;
     let step_seconds = fastest(seconds, || {
         step += 1;
-        session.step(batch, StepKey { seed: 0, step }, &|_| None).map(drop)
+        session.step(batch, StepKey { seed: 0, step }, &|_, _| None).map(drop)
     })?;
     let device = &plan.spaces[0];
     Ok(ScalingRow {

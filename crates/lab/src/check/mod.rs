@@ -11,7 +11,7 @@ use crate::error::LabError;
 use cases::{CheckCase, SlowLinks};
 use gulliver::local::{LocalDevice, LocalError, device_set, together};
 use gulliver_plan::devices::planner::Planner;
-use gulliver_plan::devices::predict::{Prediction, timed};
+use gulliver_plan::devices::predict::{PredictedStep, timed};
 use gulliver_plan::devices::strategy::{ALONE, Candidate, JobGraphs, STRATEGIES, Strategy, largest};
 use gulliver_plan::document::collectives::exchanged;
 use gulliver_plan::document::job::Purpose;
@@ -114,7 +114,7 @@ pub struct CheckOptions {
 /// A job ready to be stepped, and what is known of its steps.
 struct Running {
     strategy: &'static str,
-    foreseen: Prediction,
+    foreseen: PredictedStep,
     /// As the session's own, to look at it again.
     planners: Vec<Planner>,
     session: Session,

@@ -119,9 +119,9 @@ impl DeviceOptions {
     /// Whether the computation waits for collectives where it comes to them: there is neither a link to wait for
     /// meanwhile nor a core for another thread. Stages of a pipeline must not wait for each other.
     pub(crate) fn exchanges_inline(&self) -> bool {
-        use crate::document::job::Sharing;
+        use crate::document::job::WorkSharing;
         let links = self.topology.as_ref().is_some_and(|topology| !topology.links().is_empty());
-        let rank = self.rank.filter(|rank| rank.sharing != Sharing::Layers && !links);
+        let rank = self.rank.filter(|rank| rank.sharing != WorkSharing::Layers && !links);
         rank.is_some_and(|rank| self.threads * rank.ranks as usize >= self.cores)
     }
 

@@ -58,6 +58,8 @@ pub struct Planner {
     grouped: bool,
     /// Plans that nobody has taken yet.
     ready: Vec<(Purpose, Bindings, SizedPlan)>,
+    /// Seconds of each kind of node by rates alone, for the inputs that were measured last.
+    expected: Option<(Purpose, Bindings, Vec<f64>)>,
 }
 
 impl Planner {
@@ -125,8 +127,8 @@ impl Planner {
         let evaluate = evaluate.map(|evaluate| side(evaluate, 1)).transpose()?;
         let persistent = Persistent::of(&train.graph)?;
         let (unhidden, grouped) = (UNHIDDEN[1], false);
-        let ready = Vec::new();
-        Planner { train, evaluate, options, persistent, shards, unhidden, grouped, ready }.settled()
+        let (ready, expected) = (Vec::new(), None);
+        Planner { train, evaluate, options, persistent, shards, unhidden, grouped, ready, expected }.settled()
     }
 
     fn settled(self) -> Result<Planner, PlanError> {
@@ -168,6 +170,7 @@ impl Planner {
             shards: HashMap::new(),
             unhidden: UNHIDDEN[1],
             ready: Vec::new(),
+            expected: None,
         }
     }
 
@@ -332,6 +335,20 @@ impl Planner {
 
     /// The plan for inputs of these sizes.
     pub fn plan(&mut self, purpose: Purpose, sizes: &Bindings) -> Result<Plan, PlanError> {
+        self.plan_by(purpose, sizes, StepPlanner::plan)
+    }
+
+    /// The same plan with a record of its passes.
+    pub fn plan_with_passes(&mut self, purpose: Purpose, sizes: &Bindings) -> Result<Plan, PlanError> {
+        self.plan_by(purpose, sizes, StepPlanner::plan_with_passes)
+    }
+
+    fn plan_by(
+        &mut self,
+        purpose: Purpose,
+        sizes: &Bindings,
+        by: fn(&StepPlanner, &Graph, &Bindings, &PlanOptions) -> Result<Plan, PlanError>,
+    ) -> Result<Plan, PlanError> {
         self.fit_to(purpose, sizes)?;
         if let Some(writer) = self.options.writer.clone() {
             return self.with(purpose, sizes, |graph, steps, options| {
@@ -341,12 +358,12 @@ impl Planner {
             });
         }
         let new = self.steps(purpose).is_none();
-        let made = self.with(purpose, sizes, |graph, steps, options| steps.plan(graph, sizes, options));
+        let made = self.with(purpose, sizes, |graph, steps, options| by(steps, graph, sizes, options));
         let mut plan = match made {
             // What is best for other sizes may not be good enough for these.
             Err(PlanError::DoesNotFit { .. }) if !new => {
                 self.side_mut(purpose).steps = None;
-                self.with(purpose, sizes, |graph, steps, options| steps.plan(graph, sizes, options))
+                self.with(purpose, sizes, |graph, steps, options| by(steps, graph, sizes, options))
             }
             made => made,
         }?;
@@ -437,6 +454,13 @@ impl Planner {
         self.with(purpose, sizes, |graph, steps, options| timing(graph, steps, plan, sizes, options))
     }
 
+    /// Seconds of each kind of node by rates alone, whatever was measured.
+    fn expected_seconds(&mut self, purpose: Purpose, sizes: &Bindings) -> Result<Vec<f64>, PlanError> {
+        self.with(purpose, sizes, |graph, steps, options| {
+            Ok(steps.outline.sizes(graph, sizes, &PlanOptions { slower: &[], ..*options })?.seconds)
+        })
+    }
+
     fn side_mut(&mut self, purpose: Purpose) -> &mut Side {
         match (purpose, &mut self.evaluate) {
             (Purpose::Evaluate, Some(side)) => side,
@@ -499,25 +523,24 @@ impl PlanSource for Planner {
     }
 
     fn measured(&mut self, purpose: Purpose, sizes: &Bindings, plan: &Plan, seconds: &[f64]) {
-        let expected = self.with(purpose, sizes, |graph, steps, options| {
-            let expected =
-                steps.outline.sizes(graph, sizes, &PlanOptions { slower: &[], ..*options })?.seconds;
-            let mut sums = vec![(0u32, 0.0); expected.len()];
-            for (step, seconds) in plan.steps.iter().zip(seconds) {
-                if let Act::Run { node, .. } = &step.act {
-                    let (calls, sum) = &mut sums[steps.outline.kinds.kind_of[node.index()] as usize];
-                    *calls += 1;
-                    *sum += seconds;
-                }
-            }
-            let means = sums.into_iter().map(|(calls, sum)| sum / f64::from(calls.max(1)));
-            Ok(expected.into_iter().zip(means).collect::<Vec<_>>())
-        });
+        let known = self.expected.take().filter(|(p, s, _)| (*p, s) == (purpose, sizes));
+        let expected = known.map_or_else(|| self.expected_seconds(purpose, sizes), |(.., known)| Ok(known));
         // Sizes that were planned are bound again without an error.
-        let known = &mut self.side_mut(purpose).measured;
-        for (kind, (expected, mean)) in expected.unwrap_or_default().into_iter().enumerate() {
-            known.note(kind, expected, mean);
+        let (Ok(expected), Ok(())) = (expected, self.fit_to(purpose, sizes)) else { return };
+        let side = self.side_mut(purpose);
+        let Some(steps) = &side.steps else { return };
+        let mut sums = vec![(0u32, 0.0); expected.len()];
+        for (step, seconds) in plan.steps.iter().zip(seconds) {
+            if let Act::Run { node, .. } = &step.act {
+                let (calls, sum) = &mut sums[steps.outline.kinds.kind_of[node.index()] as usize];
+                *calls += 1;
+                *sum += seconds;
+            }
         }
+        for (kind, ((calls, sum), expected)) in sums.into_iter().zip(&expected).enumerate() {
+            side.measured.note(kind, *expected, sum / f64::from(calls.max(1)));
+        }
+        self.expected = Some((purpose, sizes.clone(), expected));
     }
 
     fn duplicate(&self) -> Box<dyn PlanSource> {

@@ -29,7 +29,7 @@ pub enum Purpose {
 /// What the devices of a job divide among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Sharing {
+pub enum WorkSharing {
     /// The batch: each device has all weights and takes partials of its own.
     Batch,
     /// The batch, and weights or states: each device holds shards of them.
@@ -40,15 +40,15 @@ pub enum Sharing {
     Layers,
 }
 
-impl Sharing {
+impl WorkSharing {
     /// Whether each device takes partials of its own.
     pub fn divides_batch(self) -> bool {
-        matches!(self, Sharing::Batch | Sharing::Shards)
+        matches!(self, WorkSharing::Batch | WorkSharing::Shards)
     }
 
     /// Whether devices exchange values before the updates, so that no device can rerun part of a step alone.
     pub fn exchanges_within(self) -> bool {
-        self != Sharing::Batch
+        self != WorkSharing::Batch
     }
 }
 
@@ -60,14 +60,8 @@ pub struct Rank {
     /// The number of devices.
     pub ranks: u32,
     /// What they divide.
-    pub sharing: Sharing,
+    pub sharing: WorkSharing,
 }
-
-/// The name of an output ends with this if it is the sum over all partials of all devices.
-pub const TOTAL: &str = "@all";
-
-/// The name of an output begins with this if it is a loss that was summed over all devices before any update.
-pub const EVERYONES: &str = "everyones.";
 
 /// Examples that each device takes of a batch.
 pub fn share_of_batch(batch: usize, ranks: u32) -> Result<usize, PlanError> {

@@ -5,6 +5,7 @@ pub mod error;
 pub mod job;
 pub mod ledger;
 pub mod links;
+pub mod pass;
 pub mod plan;
 pub mod residence;
 pub mod shard;

@@ -5,7 +5,7 @@ use super::{KernelError, Kernels, Lowered, TensorType, lower};
 use crate::lower::call::{ArrayMember, Call, MemorySlot};
 use crate::team::isa::Isa;
 use crate::team::{Team, share};
-use gulliver_graph::op::array::Array;
+use gulliver_graph::graph::op::array::Array;
 use std::sync::Mutex;
 
 /// Alignment of the scratch memory of each thread.

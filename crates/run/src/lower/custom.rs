@@ -2,7 +2,7 @@
 //! `None`, runs on its reference kernel.
 
 use super::{Lowered, TensorType};
-use gulliver_graph::op::custom::{Custom, CustomOp};
+use gulliver_graph::graph::op::custom::{Custom, CustomOp};
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::fmt;

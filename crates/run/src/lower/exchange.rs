@@ -3,7 +3,7 @@
 
 use super::{KernelError, Lowered};
 use crate::peers::{ExchangeBuffer, HostBuffer, PeerLost, Peers, put};
-use gulliver_graph::op::exchange::Exchange;
+use gulliver_graph::graph::op::exchange::Exchange;
 use std::sync::Arc;
 
 /// One collective of a device, with its peers.

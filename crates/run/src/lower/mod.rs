@@ -32,8 +32,8 @@ pub use custom::Kernels;
 pub(crate) use exchange::ExchangeCall;
 use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::op::{Op, OpDef};
 use gulliver_graph::graph::{Graph, Node, Value};
-use gulliver_graph::op::{Op, OpDef};
 
 /// Element type and concrete shape.
 #[derive(Clone, Debug, PartialEq, Eq)]

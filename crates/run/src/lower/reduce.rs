@@ -7,7 +7,7 @@ use crate::kernel::block_reduce::{join, neutral, row};
 use crate::kernel::reduce as lanes;
 use crate::team::SharedMut;
 use gulliver_graph::dtype::DType;
-use gulliver_graph::op::reduce::Reduce;
+use gulliver_graph::graph::op::reduce::Reduce;
 use gulliver_graph::spec::ReduceKind;
 
 pub(super) fn reduce(op: &Reduce, ins: &[TensorType]) -> Option<Lowered> {

@@ -3,7 +3,7 @@
 use super::{Lowered, TensorType};
 use crate::kernel::conv::{self as kernel, ConvShape};
 use crate::team::Team;
-use gulliver_graph::op::conv::{Conv, ConvRotation};
+use gulliver_graph::graph::op::conv::{Conv, ConvRotation};
 
 pub(super) fn conv(op: &Conv, ins: &[TensorType], outs: &[TensorType], threads: usize) -> Option<Lowered> {
     // The shape is the same whichever of x, w and y is the result.

@@ -3,7 +3,7 @@
 use super::link::{Began, Pace, Throttle};
 use super::{ExchangeBuffer, HostBuffer, PeerLost, Peers, put};
 use crate::team::polled;
-use gulliver_graph::op::exchange::Exchange;
+use gulliver_graph::graph::op::exchange::Exchange;
 use gulliver_plan::document::topology::Site;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -173,7 +173,7 @@ impl Drop for Done<'_> {
 }
 
 /// The operand of a rank, if it brought one.
-fn buffer_of<'a>(offers: &'a [(u32, Offer)], rank: u32) -> Option<&'a dyn ExchangeBuffer> {
+fn buffer_of(offers: &[(u32, Offer)], rank: u32) -> Option<&dyn ExchangeBuffer> {
     let (_, offer) = offers.iter().find(|(from, _)| *from == rank)?;
     // SAFETY: each device keeps its operand, unchanged, until all are done; we are not.
     offer.own.map(|own| unsafe { &*own })
@@ -264,7 +264,7 @@ impl Peers for LocalGroup {
 mod tests {
     use super::*;
     use gulliver_graph::dtype::DType;
-    use gulliver_graph::op::exchange::Piece;
+    use gulliver_graph::graph::op::exchange::Piece;
     use std::thread;
 
     /// The sum over all ranks of vectors of `len`, in order.

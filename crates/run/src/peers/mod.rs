@@ -5,7 +5,7 @@ pub mod link;
 pub mod local;
 
 use gulliver_graph::dtype::DType;
-use gulliver_graph::op::exchange::{Exchange, Piece};
+use gulliver_graph::graph::op::exchange::{Exchange, Piece};
 use link::Throttle;
 use std::sync::Arc;
 

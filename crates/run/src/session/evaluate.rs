@@ -1,20 +1,20 @@
 //! Evaluation of a batch: scalars, and what was predicted for each example.
 
-use super::{RankSession, Session, SessionError, StepKey};
+use super::{RankSession, Scalars, Session, SessionError, StepKey};
 use crate::data::Batch;
 use crate::host::HostTensor;
 use gulliver_graph::dim::Bindings;
+use gulliver_graph::role::OutputRole;
 use gulliver_plan::document::job::Purpose;
-use std::collections::BTreeMap;
 
 /// Outputs of the evaluation graph that predict something of each example: its class, or its numbers.
-const PREDICTIONS: [&str; 2] = ["guess", "prediction"];
+const PREDICTIONS: [OutputRole; 2] = [OutputRole::Guess, OutputRole::Prediction];
 
 /// What the evaluation of a batch gave.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Evaluated {
-    /// Scalar outputs by name.
-    pub scalars: BTreeMap<String, f64>,
+    /// Scalar outputs.
+    pub scalars: Scalars,
     /// The class of each example (i64) or its numbers (f32), if the model predicts either.
     pub predicted: Option<HostTensor>,
 }
@@ -30,7 +30,7 @@ impl Evaluated {
 
 impl Session {
     /// Scalars of the evaluation graph for a batch.
-    pub fn evaluate(&mut self, batch: &Batch, key: StepKey) -> Result<BTreeMap<String, f64>, SessionError> {
+    pub fn evaluate(&mut self, batch: &Batch, key: StepKey) -> Result<Scalars, SessionError> {
         Ok(self.evaluate_fully(batch, key)?.scalars)
     }
 
@@ -48,22 +48,20 @@ impl Session {
         &mut self,
         batch: &Batch,
         keys: &[StepKey],
-    ) -> Result<Vec<BTreeMap<String, f64>>, SessionError> {
+    ) -> Result<Vec<Scalars>, SessionError> {
         let sizes = self.sizes(Purpose::Evaluate, batch)?;
         let first = self.first();
         let at = first.run_evaluation((batch, &sizes), keys)?;
         Ok(first.scalars(at)?.into_iter().map(|outcome| outcome.scalars).collect())
     }
 
-    /// An output of the evaluation graph for a batch, which there must be.
-    pub fn output(&mut self, batch: &Batch, name: &str) -> Result<HostTensor, SessionError> {
+    /// The output of the evaluation graph with this role, for a batch.
+    pub fn output(&mut self, batch: &Batch, role: OutputRole) -> Result<HostTensor, SessionError> {
         let sizes = self.sizes(Purpose::Evaluate, batch)?;
         let first = self.first();
         let at = first.run_evaluation((batch, &sizes), &[StepKey { seed: 0, step: 0 }])?;
-        let tensor = first.output(at, name)?;
-        let tensor = tensor.ok_or_else(|| SessionError::NoOutput { name: name.to_string() })?;
-        first.ledger.to_host += tensor.as_bytes().len() as u64;
-        Ok(tensor)
+        let tensor = first.output_of(at, role)?;
+        tensor.ok_or_else(|| SessionError::NoOutput { name: role.name().to_string() })
     }
 }
 
@@ -80,7 +78,7 @@ impl RankSession {
     }
 
     fn run_evaluation(&mut self, fed: (&Batch, &Bindings), keys: &[StepKey]) -> Result<usize, SessionError> {
-        let at = self.prepare(Purpose::Evaluate, fed, keys, &|_, _| None)?;
+        let at = self.prepare(Purpose::Evaluate, fed, keys, &|_, _, _| None)?;
         let mut watch = self.begin(at);
         let steps = self.programs.get(at).made.plan.steps.len();
         self.run(at, 0..steps, &mut watch)?;
@@ -89,12 +87,20 @@ impl RankSession {
     }
 
     fn predictions(&mut self, at: usize) -> Result<Option<HostTensor>, SessionError> {
-        for name in PREDICTIONS {
-            if let Some(tensor) = self.output(at, name)? {
-                self.ledger.to_host += tensor.as_bytes().len() as u64;
+        for role in PREDICTIONS {
+            if let Some(tensor) = self.output_of(at, role)? {
                 return Ok(Some(tensor));
             }
         }
         Ok(None)
+    }
+
+    /// The output of the last run with this role, if there is one.
+    fn output_of(&mut self, at: usize, role: OutputRole) -> Result<Option<HostTensor>, SessionError> {
+        let found = self.programs.get(at).outputs.iter().find(|output| output.place.role == role);
+        let Some(output) = found else { return Ok(None) };
+        let tensor = self.output(output)?;
+        self.ledger.to_host += tensor.as_bytes().len() as u64;
+        Ok(Some(tensor))
     }
 }

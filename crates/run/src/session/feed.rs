@@ -1,12 +1,13 @@
 //! What a step is fed with: the sizes of a batch, and everything a graph reads but weights and states.
 
-use super::{Hyper, RankSession, SessionError, StepKey};
+use super::{MemberHyper, RankSession, SessionError, StepKey};
 use crate::data::Batch;
 use crate::device::RunError;
 use crate::host::HostTensor;
 use crate::host::initial::noise;
 use gulliver_graph::dim::{BATCH, Bindings, Dim};
 use gulliver_graph::graph::{Graph, Origin, Role, Value};
+use gulliver_graph::role::DataRole;
 use gulliver_plan::document::job::{Purpose, SizedPlan};
 use gulliver_plan::document::shard::Shard;
 use std::borrow::Cow;
@@ -20,13 +21,15 @@ impl RankSession {
         at: usize,
         batch: &Batch,
         keys: &[StepKey],
-        hyper: Hyper<'_>,
+        hyper: MemberHyper<'_>,
     ) -> Result<(), SessionError> {
         let rank = self.plan.rank.filter(|rank| purpose == Purpose::Train && rank.sharing.divides_batch());
         let (rank, ranks) = rank.map_or((0, 1), |rank| (rank.rank, rank.ranks));
         let loaded = self.programs.get(at);
         let SizedPlan { graph, shards, plan, .. } = &loaded.made;
         let partials = plan.partials;
+        let divided = !shards.is_empty();
+        let shard_of = |value: Value| if divided { shards.get(&value) } else { None };
         let whole_shape = |value| shape_of(&loaded.made, value, &loaded.sizes);
         for &value in &loaded.fed {
             let info = graph.value(value);
@@ -46,33 +49,32 @@ impl RankSession {
                 }
             };
             match role {
-                Role::Data => match batch.get(&info.name) {
-                    Some(tensor) => feed(&own(shards.get(&value), tensor.as_bytes()))?,
-                    None if owner(&info.name).0 == NOISE => {
-                        let (name, member) = owner(&info.name);
-                        let (mut shape, key) = (whole_shape(value)?, keys[member]);
+                Role::Data(role) => match (batch.get(&info.name), role) {
+                    (Some(tensor), _) => feed(&own(shard_of(value), tensor.as_bytes()))?,
+                    (None, DataRole::Noise { stream, member }) => {
+                        let (mut shape, key) = (whole_shape(value)?, keys[member as usize]);
                         // The noise of all devices together, of which this is one's share.
                         if let Some(rows) = shape.first_mut() {
                             *rows *= ranks as usize;
                         }
-                        let all = noise(key.seed, key.step, name, &shape);
+                        let all = noise(key.seed, key.step, stream, &shape);
                         let share = all.as_bytes().len() / ranks as usize;
                         let all = &all.as_bytes()[rank as usize * share..][..share];
-                        feed(&own(shards.get(&value), all))?;
+                        feed(&own(shard_of(value), all))?;
                     }
                     // Data without padding need not say so.
-                    None if owner(&info.name).0 == "mask" => {
+                    (None, DataRole::Mask) => {
                         let all = vec![1; whole_shape(value)?.iter().product()];
-                        feed(&own(shards.get(&value), &all))?;
+                        feed(&own(shard_of(value), &all))?;
                     }
-                    None => {
+                    (None, _) => {
                         let found: Vec<String> = batch.fields.iter().map(|(n, _)| format!("`{n}`")).collect();
                         let found = found.join(", ");
                         return Err(SessionError::MissingField { wanted: info.name.clone(), found });
                     }
                 },
-                Role::Hyper(default) => {
-                    let of = |member| hyper(member, &info.name).unwrap_or(default).to_le_bytes();
+                Role::Hyper(role, default) => {
+                    let of = |member| hyper(member, role, &info.name).unwrap_or(default).to_le_bytes();
                     match keys {
                         [_] => feed(&of(0))?,
                         _ => feed(&(0..keys.len()).flat_map(of).collect::<Vec<u8>>())?,
@@ -126,21 +128,12 @@ fn shape_of(made: &SizedPlan, value: Value, sizes: &Bindings) -> Result<Vec<usiz
     Ok(shape)
 }
 
-/// The data input that is noise by nature: a generator's. Every member has its own.
-pub const NOISE: &str = "z";
-
-/// What a data input is called in the graph of one job, and whose it is.
-fn owner(name: &str) -> (&str, usize) {
-    let own = name.rsplit_once('@').and_then(|(name, member)| Some((name, member.parse().ok()?)));
-    own.unwrap_or((name, 0))
-}
-
 /// The sizes that make a graph's data inputs fit a batch.
 pub fn sizes_of(graph: &Graph, batch: &Batch) -> Result<Bindings, RunError> {
     let mut sizes = Bindings::new();
     let rows = batch.fields.first().and_then(|(_, t)| t.shape().first()).copied().unwrap_or(0);
     sizes.set(BATCH, rows);
-    for (value, _, info) in graph.inputs().filter(|(_, role, _)| *role == Role::Data) {
+    for (value, _, info) in graph.inputs().filter(|(_, role, _)| role.is_data()) {
         let Some(tensor) = batch.get(&info.name) else { continue };
         let shape = fitted(tensor.shape(), info.ty.rank());
         for (dim, &extent) in info.ty.shape.iter().zip(&shape) {

@@ -1,14 +1,15 @@
 //! A step on several devices at once: each on a thread of its own, exchanging values as their graphs say.
 
 use super::feed::batch_of_rank;
-use super::{Evaluated, RankSession, Session, SessionError, StepKey, StepOutcome};
+use super::{Evaluated, Hyper, RankSession, Scalar, Scalars, Session, SessionError, StepKey, StepOutcome};
 use crate::data::Batch;
 use crate::device::RunError;
 use crate::team::{Team, side_by_side};
 use gulliver_graph::dim::{BATCH, Bindings};
-use gulliver_graph::graph::{Graph, Origin, Phase, Role, Value};
+use gulliver_graph::graph::{Graph, Origin, Phase, Role, Value, ValueInfo};
+use gulliver_graph::role::OutputScope;
 use gulliver_plan::document::collectives::all_get_through;
-use gulliver_plan::document::job::{EVERYONES, Purpose, TOTAL, share_of_batch};
+use gulliver_plan::document::job::{Purpose, share_of_batch};
 use std::any::Any;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -47,9 +48,12 @@ fn on_all<T: Send>(
 }
 
 /// The hyper-parameters of a graph that are not at their defaults.
-fn hypers(graph: &Graph, hyper: &dyn Fn(&str) -> Option<f32>) -> HashMap<String, f32> {
-    let names = graph.inputs().filter(|(_, role, _)| matches!(role, Role::Hyper(_)));
-    names.filter_map(|(_, _, info)| Some((info.name.clone(), hyper(&info.name)?))).collect()
+fn hypers(graph: &Graph, hyper: Hyper<'_>) -> HashMap<String, f32> {
+    let set = |(_, role, info): (Value, Role, &ValueInfo)| match role {
+        Role::Hyper(role, _) => Some((info.name.clone(), hyper(role, &info.name)?)),
+        _ => None,
+    };
+    graph.inputs().filter_map(set).collect()
 }
 
 impl Session {
@@ -71,12 +75,12 @@ impl Session {
         &mut self,
         batch: &Batch,
         key: StepKey,
-        hyper: &dyn Fn(&str) -> Option<f32>,
+        hyper: Hyper<'_>,
     ) -> Result<StepOutcome, SessionError> {
         let ranks = self.ranks.len();
         let set = hypers(&self.train, hyper);
         let step = |session: &mut RankSession, fed: (&Batch, &Bindings)| {
-            let outcomes = session.sums_of_step(fed, &[key], &|_, name| set.get(name).copied());
+            let outcomes = session.sums_of_step(fed, &[key], &|_, _, name| set.get(name).copied());
             Ok(outcomes?.remove(0))
         };
         let whole = self.sizes(Purpose::Train, batch)?;
@@ -116,8 +120,7 @@ impl Session {
         if self.ranks.iter().all(|rank| rank.programs.has(purpose, sizes)) {
             return Ok(());
         }
-        let slots: Vec<Mutex<(&mut RankSession, Option<Result<_, SessionError>>)>> =
-            self.ranks.iter_mut().map(|rank| Mutex::new((rank, None))).collect();
+        let slots: Vec<_> = self.ranks.iter_mut().map(|rank| Mutex::new((rank, None))).collect();
         side_by_side(slots.len(), &|i| {
             let mut slot = slots[i].lock().unwrap_or_else(PoisonError::into_inner);
             let at = slot.0.load(purpose, sizes);
@@ -146,8 +149,8 @@ impl Session {
         if let Some(failed) = outcomes.iter().find(|outcome| outcome.not_finite.is_some()) {
             return failed.clone();
         }
-        let scalars = outcomes.into_iter().flat_map(|outcome| outcome.scalars).collect();
-        let mut outcome = StepOutcome { scalars, not_finite: None };
+        let mut outcome = StepOutcome { scalars: Scalars::default(), not_finite: None };
+        outcomes.into_iter().for_each(|one| outcome.scalars.extend(one.scalars));
         outcome.average(self.ranks[0].plan.partials);
         outcome
     }
@@ -162,18 +165,13 @@ impl Session {
         let graph = self.ranks[0].graph();
         let mut outcomes = outcomes.into_iter();
         let mut sum = outcomes.next().expect("there is a first device");
-        sum.scalars.retain(|name, _| !name.starts_with(EVERYONES));
-        let totals: Vec<String> = sum.scalars.keys().filter(|name| name.ends_with(TOTAL)).cloned().collect();
-        for total in &totals {
-            let x = sum.scalars.remove(total).expect("it was found there");
-            sum.scalars.insert(total.trim_end_matches(TOTAL).to_string(), x);
-        }
-        for outcome in outcomes.filter(|_| totals.is_empty()) {
-            for (name, x) in outcome.scalars {
-                let of_forward = graph.output(&name).is_some_and(|v| repeats(graph, v));
-                if let (Some(sum), true) = (sum.scalars.get_mut(&name), of_forward) {
+        let of_forward = |name: &str| graph.output(name).is_some_and(|v| repeats(graph, v));
+        let own = |(name, sum): &(&str, &mut Scalar)| sum.scope == OutputScope::Device && of_forward(name);
+        for outcome in outcomes {
+            for (name, sum) in sum.scalars.iter_mut().filter(own) {
+                if let Some(x) = outcome.scalars.get(name) {
                     // As f32, like the sums over the partials of one device.
-                    *sum = f64::from(*sum as f32 + x as f32);
+                    sum.value = f64::from(sum.value as f32 + x as f32);
                 }
             }
         }

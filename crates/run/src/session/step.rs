@@ -2,23 +2,24 @@
 
 use super::programs::Loaded;
 use super::residences::{carried, fetch, put_back};
-use super::{RankSession, SessionError};
+use super::{RankSession, Scalar, Scalars, SessionError};
 use crate::data::Batch;
 use crate::device::{Observe, RunError};
 use crate::host::HostTensor;
 use crate::lower::KernelError;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Node, NodeId, Phase};
+use gulliver_graph::role::{HyperRole, OutputRole, OutputScope};
 use gulliver_plan::document::job::Purpose;
-use gulliver_plan::document::plan::Act;
+use gulliver_plan::document::plan::{Act, OutputPlace};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// Results of one step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepOutcome {
-    /// Scalar outputs by name, averaged (losses, norms) or summed (counts) over the partials.
-    pub scalars: BTreeMap<String, f64>,
+    /// Scalar outputs, averaged (losses, norms) or summed (counts) over the partials.
+    pub scalars: Scalars,
     /// If a loss was not finite: the name of the first value that was not.
     pub not_finite: Option<String>,
 }
@@ -26,17 +27,20 @@ pub struct StepOutcome {
 impl StepOutcome {
     /// Counts are sums over the partials; a loss is defined as their mean.
     pub(super) fn average(&mut self, partials: u32) {
-        let losses = self.scalars.iter_mut().filter(|(name, _)| name.ends_with("loss"));
-        losses.for_each(|(_, x)| *x /= f64::from(partials));
+        let losses = self.scalars.iter_mut().filter(|(_, scalar)| scalar.role == OutputRole::Loss);
+        losses.for_each(|(_, loss)| loss.value /= f64::from(partials));
     }
 
     pub(super) fn failed(value: String) -> StepOutcome {
-        StepOutcome { scalars: BTreeMap::new(), not_finite: Some(value) }
+        StepOutcome { scalars: Scalars::default(), not_finite: Some(value) }
     }
 }
 
-/// Hyper-parameters of members that are not at their defaults, by name.
-pub type Hyper<'h> = &'h dyn Fn(usize, &str) -> Option<f32>;
+/// The value of a hyper-parameter, by role and name, that is not at its default.
+pub type Hyper<'h> = &'h dyn Fn(HyperRole, &str) -> Option<f32>;
+
+/// The same of a member of an array.
+pub type MemberHyper<'h> = &'h dyn Fn(usize, HyperRole, &str) -> Option<f32>;
 
 /// The key of a step's random numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +53,8 @@ pub struct StepKey {
 
 impl StepKey {
     /// Hyper-parameters of a step where none is set: optimizers that count steps are told which this is, from 1.
-    pub fn number(self) -> impl Fn(&str) -> Option<f32> + Copy {
-        move |name| name.ends_with("step").then_some((self.step + 1) as f32)
+    pub fn number(self) -> impl Fn(HyperRole, &str) -> Option<f32> + Copy {
+        move |role, _| (role == HyperRole::Step).then_some((self.step + 1) as f32)
     }
 }
 
@@ -80,7 +84,7 @@ impl RankSession {
         purpose: Purpose,
         (batch, sizes): (&Batch, &Bindings),
         keys: &[StepKey],
-        hyper: Hyper<'_>,
+        hyper: MemberHyper<'_>,
     ) -> Result<usize, SessionError> {
         let at = self.load(purpose, sizes)?;
         self.feed(purpose, at, batch, keys, hyper)?;
@@ -92,7 +96,7 @@ impl RankSession {
         &mut self,
         fed: (&Batch, &Bindings),
         keys: &[StepKey],
-        hyper: Hyper<'_>,
+        hyper: MemberHyper<'_>,
     ) -> Result<Vec<StepOutcome>, SessionError> {
         let mut outcomes = self.sums_of_step(fed, keys, hyper)?;
         outcomes.iter_mut().for_each(|outcome| outcome.average(self.plan.partials));
@@ -104,11 +108,13 @@ impl RankSession {
         &mut self,
         fed: (&Batch, &Bindings),
         keys: &[StepKey],
-        hyper: Hyper<'_>,
+        hyper: MemberHyper<'_>,
     ) -> Result<Vec<StepOutcome>, SessionError> {
         let loss_scale = self.loss_scale();
-        let with_scale =
-            |m: usize, name: &str| if name == "loss_scale" { loss_scale } else { hyper(m, name) };
+        let with_scale = |m: usize, role: HyperRole, name: &str| match role {
+            HyperRole::LossScale => loss_scale,
+            _ => hyper(m, role, name),
+        };
         let at = self.prepare(Purpose::Train, fed, keys, &with_scale)?;
         self.remember()?;
         let mut watch = self.begin(at);
@@ -173,18 +179,19 @@ impl RankSession {
 
     /// Scalar outputs of the last run, by member; those that do not depend on the member are the same for all.
     pub(super) fn scalars(&mut self, at: usize) -> Result<Vec<StepOutcome>, SessionError> {
-        let plan = std::sync::Arc::clone(&self.programs.get(at).made.plan);
-        let mut outcomes = vec![StepOutcome { scalars: BTreeMap::new(), not_finite: None }; self.members];
-        for name in plan.outputs.iter().map(|output| &output.name) {
-            let Some(tensor) = self.output(at, name)? else { continue };
-            let own = self.array && tensor.shape() == [self.members];
-            let Some(numbers) = tensor.as_f32().filter(|_| own || tensor.shape().is_empty()) else {
+        let mut outcomes = vec![StepOutcome { scalars: Scalars::default(), not_finite: None }; self.members];
+        for output in &self.programs.get(at).outputs {
+            let own = self.array && output.shape == [self.members];
+            if output.place.scope == OutputScope::Agreed || !own && !output.shape.is_empty() {
                 continue;
-            };
+            }
+            let tensor = self.output(output)?;
+            let Some(numbers) = tensor.as_f32() else { continue };
             self.ledger.to_host += size_of_val(numbers) as u64;
             for (m, outcome) in outcomes.iter_mut().enumerate() {
-                let x = numbers[if own { m } else { 0 }];
-                outcome.scalars.insert(name.clone(), f64::from(x));
+                let value = f64::from(numbers[if own { m } else { 0 }]);
+                let OutputPlace { name, role, scope, .. } = &output.place;
+                outcome.scalars.insert(name, Scalar { role: *role, scope: *scope, value });
             }
         }
         Ok(outcomes)
@@ -212,10 +219,13 @@ impl RankSession {
         &mut self,
         fed: (&Batch, &Bindings),
         key: StepKey,
-        hyper: &dyn Fn(&str) -> Option<f32>,
+        hyper: Hyper<'_>,
     ) -> Result<Vec<(TimedWork, Duration)>, SessionError> {
         let loss_scale = self.loss_scale();
-        let with_scale = |_, name: &str| if name == "loss_scale" { loss_scale } else { hyper(name) };
+        let with_scale = |_, role: HyperRole, name: &str| match role {
+            HyperRole::LossScale => loss_scale,
+            _ => hyper(role, name),
+        };
         let at = self.prepare(Purpose::Train, fed, &vec![key; self.members], &with_scale)?;
         let program = self.programs.get(at).program;
         let plan = std::sync::Arc::clone(&self.programs.get(at).made.plan);

@@ -8,13 +8,15 @@ use crate::device::cpu::disk::BLOCK;
 use crate::device::cpu::{Cpu, CpuOptions};
 use crate::host::HostData;
 use crate::host::HostTensor;
+use crate::lower::{Kernels, lower_node};
 use crate::scratch::ScratchDir;
-use gulliver_graph::build::Builder;
 use gulliver_graph::dtype::DType;
-use gulliver_graph::graph::{Init, Phase};
+use gulliver_graph::graph::build::Builder;
+use gulliver_graph::graph::{Init, Node, Phase};
 use gulliver_graph::model::head::Head;
 use gulliver_graph::model::mlp::Mlp;
 use gulliver_graph::optim::Optimizer;
+use gulliver_graph::role::OutputRole;
 use gulliver_graph::training::training_graph;
 use gulliver_plan::devices::options::DeviceOptions;
 use gulliver_plan::devices::planner::Planner;
@@ -22,6 +24,14 @@ use gulliver_plan::devices::strategy::{ALONE, DeviceSet, job, replicated};
 use gulliver_plan::document::plan::TIERS;
 use gulliver_plan::document::residence::{Persistent, Residence};
 use std::path::PathBuf;
+
+/// Options with the working memory of real kernels.
+fn options() -> DeviceOptions {
+    let scratch = |graph: &Graph, node: &Node, sizes: &Bindings, threads: usize| {
+        Ok(lower_node(graph, node, sizes, threads, &Kernels::default())?.scratch)
+    };
+    DeviceOptions { scratch: Arc::new(scratch), ..DeviceOptions::default() }
+}
 
 /// A session of these planners on devices whose files are in `dir`.
 fn start(planners: Vec<Planner>, dir: Option<PathBuf>, seed: u64) -> Result<Session, SessionError> {
@@ -62,7 +72,7 @@ fn graph() -> Graph {
         let next = g.affine(w, 1.0, 1.0).unwrap();
         g.carry(w, next);
     }
-    g.output("loss", sum.unwrap());
+    g.output("loss", OutputRole::Loss, sum.unwrap());
     g.finish()
 }
 
@@ -84,7 +94,7 @@ fn values_are_read_and_written_wherever_they_live() {
     let dir = ScratchDir::new();
     let mut expected = None;
     for tiers in [&[Tier::Device][..], &[Tier::Host], &[Tier::Disk], &TIERS] {
-        let options = DeviceOptions { disk: Some(10 << 20), ..DeviceOptions::default() };
+        let options = DeviceOptions { disk: Some(10 << 20), ..options() };
         let residences = residences(&graph(), tiers);
         let planner = Planner::with_residences(graph(), None, options, residences.clone());
         let mut session = start(vec![planner], Some(dir.to_path_buf()), 3).unwrap();
@@ -136,7 +146,7 @@ fn residences_beyond_a_budget_are_refused() {
         (Tier::Disk, None, Some(1 << 20), false),
         (Tier::Disk, None, Some(2 << 20), true),
     ] {
-        let options = DeviceOptions { host_memory, disk, ..DeviceOptions::default() };
+        let options = DeviceOptions { host_memory, disk, ..options() };
         let planner = Planner::with_residences(graph(), None, options, residences(&graph(), &[tier]));
         let made = start(vec![planner], Some(dir.to_path_buf()), 3).err();
         match made {
@@ -160,7 +170,7 @@ fn lengths_graph() -> Graph {
         x = g.softmax(product, 1).unwrap();
     }
     let loss = g.sum_all(x).unwrap();
-    g.output("loss", loss);
+    g.output("loss", OutputRole::Loss, loss);
     g.finish()
 }
 
@@ -170,12 +180,12 @@ fn square(length: usize) -> Batch {
 }
 
 fn run(session: &mut Session, length: usize) -> StepOutcome {
-    session.step(&square(length), StepKey { seed: 0, step: 0 }, &|_| None).unwrap()
+    session.step(&square(length), StepKey { seed: 0, step: 0 }, &|_, _| None).unwrap()
 }
 
 #[test]
 fn programs_are_reused_until_others_need_their_room() {
-    let options = DeviceOptions { memory: Some(1 << 20), ..DeviceOptions::default() };
+    let options = DeviceOptions { memory: Some(1 << 20), ..options() };
     let mut session = session(lengths_graph(), options);
     run(&mut session, 8);
     let bytes = session.ranks[0].programs.all().next().unwrap().bytes;
@@ -207,7 +217,7 @@ fn programs_are_reused_until_others_need_their_room() {
 
 #[test]
 fn kernels_are_timed_in_the_first_runs_and_later_plans_know() {
-    let options = DeviceOptions { memory: Some(1 << 20), ..DeviceOptions::default() };
+    let options = DeviceOptions { memory: Some(1 << 20), ..options() };
     let mut session = session(lengths_graph(), options);
     let sizes = |length: usize| Bindings::new().with("batch", length).with("length", length);
     let priced = |session: &mut Session| {
@@ -224,7 +234,7 @@ fn kernels_are_timed_in_the_first_runs_and_later_plans_know() {
     assert!(session.take_alarms().is_empty());
 
     // Without a budget nobody asks, and nothing is timed.
-    let mut free = super::tests::session(lengths_graph(), DeviceOptions::default());
+    let mut free = super::tests::session(lengths_graph(), self::options());
     (0..3).for_each(|_| drop(run(&mut free, 8)));
     let record = &free.collector().records()[0];
     assert!(record.planned.seconds == 0.0 && record.measured.seconds > 0.0 && record.runs == 3);
@@ -232,7 +242,7 @@ fn kernels_are_timed_in_the_first_runs_and_later_plans_know() {
 
 #[test]
 fn a_plan_that_promised_less_raises_an_alarm() {
-    let options = DeviceOptions { memory: Some(1 << 20), ..DeviceOptions::default() };
+    let options = DeviceOptions { memory: Some(1 << 20), ..options() };
     let mut session = session(lengths_graph(), options);
     run(&mut session, 8);
     let planned = &mut session.ranks[0].programs.get_mut(0).planned;
@@ -254,14 +264,14 @@ fn a_plan_that_promised_less_raises_an_alarm() {
 fn every_device_of_a_data_parallel_job_ends_with_all_weights() {
     let model = Mlp { sizes: vec![6, 24, 5], head: Head::Classes };
     let graph = training_graph(&model, &[Optimizer::new("sgd", &[]).unwrap()], None).unwrap();
-    let options = DeviceOptions { partials: 3, ..DeviceOptions::default() };
+    let options = DeviceOptions { partials: 3, ..options() };
     let planners = replicated(&graph, None, &DeviceSet::new(vec![options; 3])).unwrap();
     let mut session = start(planners, None, 11).unwrap();
     let before = fingerprint(&session.tensors().unwrap());
     let x = HostTensor::new(&[6, 6], HostData::F32((0..36).map(|i| (i as f32).sin()).collect())).unwrap();
     let y = HostTensor::new(&[6], HostData::I64((0..6).map(|i| i % 5).collect())).unwrap();
     let fields = vec![("x".into(), x), ("y".into(), y)];
-    session.step(&Batch { fields }, StepKey { seed: 0, step: 0 }, &|_| None).unwrap();
+    session.step(&Batch { fields }, StepKey { seed: 0, step: 0 }, &|_, _| None).unwrap();
     let expected = fingerprint(&session.tensors().unwrap());
     assert_ne!(expected, before);
     for rank in &mut session.ranks {
@@ -273,10 +283,10 @@ fn every_device_of_a_data_parallel_job_ends_with_all_weights() {
 #[test]
 fn a_stream_without_a_thread_is_an_error() {
     let residences = residences(&graph(), &[Tier::Host]);
-    let planner = Planner::with_residences(graph(), None, DeviceOptions::default(), residences);
+    let planner = Planner::with_residences(graph(), None, options(), residences);
     let mut session = start(vec![planner], None, 3).unwrap();
     let (batch, key) = (square(1), StepKey { seed: 0, step: 0 });
-    let refused = crate::team::refused::after(0, || session.step(&batch, key, &|_| None));
+    let refused = crate::team::refused::after(0, || session.step(&batch, key, &|_, _| None));
     assert!(matches!(refused, Err(SessionError::Run(RunError::Thread(_)))), "{refused:?}");
-    session.step(&batch, key, &|_| None).unwrap();
+    session.step(&batch, key, &|_, _| None).unwrap();
 }

@@ -2,6 +2,7 @@
 
 use gulliver::local::{LocalDevice, session};
 use gulliver_graph::graph::Graph;
+use gulliver_graph::role::HyperRole;
 use gulliver_run::checkpoint::fingerprint;
 use gulliver_run::data::Batch;
 use gulliver_run::host::HostTensor;
@@ -18,12 +19,12 @@ pub struct Job {
 }
 
 impl Job {
-    pub fn hyper(&self, name: &str, step: u64) -> Option<f32> {
-        match name.rsplit('.').next() {
-            Some("lr") => Some(self.lr),
-            Some("step") => Some((step + 1) as f32),
-            Some("weight_decay") => Some(self.lr / 10.0),
-            Some("clip_norm") => Some(100.0 * self.lr),
+    pub fn hyper(&self, role: HyperRole, name: &str, step: u64) -> Option<f32> {
+        match (role, name.rsplit('.').next()) {
+            (HyperRole::LearningRate, _) => Some(self.lr),
+            (HyperRole::Step, _) => Some((step + 1) as f32),
+            (_, Some("weight_decay")) => Some(self.lr / 10.0),
+            (_, Some("clip_norm")) => Some(100.0 * self.lr),
             _ => None,
         }
     }
@@ -63,10 +64,10 @@ pub fn alone(
     job: Job,
     steps: u64,
 ) -> (String, Vec<StepOutcome>) {
-    let mut session = session(graph.clone(), None, &options, job.seed).unwrap();
+    let mut session = session(graph.clone(), None, options, job.seed).unwrap();
     let outcomes = (0..steps)
         .map(|step| {
-            let hyper = |name: &str| job.hyper(name, step);
+            let hyper = |role: HyperRole, name: &str| job.hyper(role, name, step);
             session.step(&job.batch(batch, step), job.key(step), &hyper).unwrap()
         })
         .collect();
@@ -75,7 +76,8 @@ pub fn alone(
 
 /// Whether two steps have the same bits.
 pub fn same(found: &StepOutcome, expected: &StepOutcome) -> bool {
-    let bits =
-        |o: &StepOutcome| o.scalars.iter().map(|(n, x)| (n.clone(), x.to_bits())).collect::<BTreeMap<_, _>>();
+    let bits = |o: &StepOutcome| {
+        o.scalars.iter().map(|(n, x)| (n.to_string(), x.value.to_bits())).collect::<BTreeMap<_, _>>()
+    };
     bits(found) == bits(expected) && found.not_finite.is_some() == expected.not_finite.is_some()
 }

@@ -1,7 +1,7 @@
 //! The device graphs of a cut, by input size: a cut graph has no symbols, so each size has graphs of its own. The first
 //! device to ask for a size makes the graphs of all devices.
 
-use crate::devices::cut::{Cut, CutError, Share, deal, fitted};
+use crate::devices::cut::{CutError, DevicePart, GraphCut, InputBox, fit_cut, partition};
 use crate::document::shard::Shard;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Origin, Role, Value};
@@ -22,14 +22,14 @@ pub(crate) struct Partition {
 /// A cut, with the device graphs of the input sizes met last.
 pub(crate) struct Partitions {
     pub(crate) whole: Arc<Graph>,
-    cut: Cut,
+    cut: GraphCut,
     /// By sizes of a partial, the last used at the end; then by device.
     known: Mutex<Vec<(Bindings, Vec<Partition>)>>,
 }
 
 impl Partitions {
     /// No graphs yet.
-    pub(crate) fn new(whole: Graph, cut: Cut) -> Partitions {
+    pub(crate) fn new(whole: Graph, cut: GraphCut) -> Partitions {
         Partitions { whole: Arc::new(whole), cut, known: Mutex::default() }
     }
 
@@ -41,9 +41,9 @@ impl Partitions {
         let entry = match known.iter().position(|(other, _)| other == sizes) {
             Some(at) => known.remove(at),
             None => {
-                let cut = fitted(&self.whole, sizes, &self.cut)?;
-                let shares = deal(&self.whole, sizes, &cut)?;
-                (sizes.clone(), shares.into_iter().map(partition).collect())
+                let cut = fit_cut(&self.whole, sizes, &self.cut)?;
+                let shares = partition(&self.whole, sizes, &cut)?;
+                (sizes.clone(), shares.into_iter().map(Partition::new).collect())
             }
         };
         let share = entry.1[device].clone();
@@ -55,15 +55,15 @@ impl Partitions {
     }
 }
 
-fn partition(Share { graph, inputs }: Share) -> Partition {
-    let shard = |(v, region, whole): (Value, Vec<_>, Vec<usize>)| {
-        (v, Shard::new(&whole, &region, graph.ty(v).dtype.size()))
-    };
-    let shards = Arc::new(inputs.into_iter().map(shard).collect());
-    Partition { graph: Arc::new(graph), shards }
-}
-
 impl Partition {
+    fn new(DevicePart { graph, inputs }: DevicePart) -> Partition {
+        let shard = |InputBox { value, region, whole }: InputBox| {
+            (value, Shard::new(&whole, &region, graph.ty(value).dtype.size()))
+        };
+        let shards = Arc::new(inputs.into_iter().map(shard).collect());
+        Partition { graph: Arc::new(graph), shards }
+    }
+
     /// The shards of weights and states, by name.
     pub(crate) fn residences(&self) -> HashMap<String, Shard> {
         let stays = |v: &Value| match self.graph.value(*v).origin {

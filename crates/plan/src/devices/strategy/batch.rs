@@ -3,11 +3,11 @@
 use super::DeviceSet;
 use crate::devices::error::JobPlanError;
 use crate::devices::options::DeviceOptions;
-use crate::document::job::{Rank, Sharing, share_of_batch};
+use crate::document::job::{Rank, WorkSharing, share_of_batch};
 use gulliver_graph::dim::BATCH;
 
 /// The options of each device: its rank, its partials and its share of the largest batch.
-pub(super) fn shares(set: &DeviceSet, sharing: Sharing) -> Result<Vec<DeviceOptions>, JobPlanError> {
+pub(super) fn shares(set: &DeviceSet, sharing: WorkSharing) -> Result<Vec<DeviceOptions>, JobPlanError> {
     let ranks = set.devices.len() as u32;
     let share = |(rank, options): (u32, &DeviceOptions)| {
         let mut options = options.clone();

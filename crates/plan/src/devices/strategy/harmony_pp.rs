@@ -1,6 +1,8 @@
 //! `harmony-pp`: a pipeline whose packs of layers go around the devices.
 
-use super::{DeviceSet, JobGraphs, Pipelined, Shared, Strategy, packs, pipelined, pipelined_as, quickest};
+use super::{
+    DevicePlanners, DeviceSet, JobGraphs, Pipelined, Strategy, packs, pipelined, pipelined_as, quickest,
+};
 use crate::devices::pipeline::Style;
 
 /// Schedules that are planned in full.
@@ -9,6 +11,7 @@ const SCHEDULES: usize = 2;
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "harmony-pp",
     help: "layers go around the devices in packs, all partials of a pack before those of the next",
+    divides_batch: false,
     divides_sums: false,
     plan: |graphs: &JobGraphs, set: &DeviceSet| {
         let (train, evaluation, sizes) = (&graphs.train, Some(&graphs.evaluation), &graphs.largest);
@@ -20,6 +23,6 @@ pub(super) static STRATEGY: Strategy = Strategy {
             None => pipelined(train, evaluation, set, sizes, even),
         };
         let all = found.into_iter().map(Some).chain([None]);
-        quickest(all.map(|packs| Ok(Shared::same(made(packs)?))), graphs, set)
+        quickest(all.map(|packs| Ok(DevicePlanners::same(made(packs)?))), graphs, set)
     },
 };

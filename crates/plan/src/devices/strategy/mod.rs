@@ -15,6 +15,7 @@ mod pipeline;
 mod pipelines;
 mod spatial;
 mod zero;
+mod zero_1;
 
 pub use cuts::divided;
 pub use data::replicated;
@@ -25,7 +26,7 @@ use crate::devices::cut::WORTH;
 use crate::devices::error::JobPlanError;
 use crate::devices::options::{DeviceOptions, ForEach};
 use crate::devices::planner::Planner;
-use crate::devices::predict::{Prediction, predict};
+use crate::devices::predict::{PredictedStep, predict};
 use crate::document::job::{JobPlan, Purpose};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
@@ -42,10 +43,11 @@ pub const AUTO_HELP: &str =
     "whichever is thought to be fastest and leaves the numbers as they are on one device";
 
 /// Every strategy.
-pub static STRATEGIES: [&Strategy; 11] = [
+pub static STRATEGIES: [&Strategy; 12] = [
     &data::STRATEGY,
     &harmony_dp::STRATEGY,
     &zero::STRATEGY,
+    &zero_1::STRATEGY,
     &pipeline::STRATEGY,
     &harmony_pp::STRATEGY,
     &filter::STRATEGY,
@@ -62,10 +64,12 @@ pub struct Strategy {
     pub name: &'static str,
     /// What the devices do, in one line.
     pub help: &'static str,
+    /// Whether every device takes partials of its own.
+    pub divides_batch: bool,
     /// Whether it may divide a sum between devices, so that results are rounded differently.
     pub divides_sums: bool,
     /// Makes the planners of all devices.
-    pub plan: fn(&JobGraphs, &DeviceSet) -> Result<Shared, JobPlanError>,
+    pub plan: fn(&JobGraphs, &DeviceSet) -> Result<DevicePlanners, JobPlanError>,
 }
 
 impl Strategy {
@@ -117,17 +121,17 @@ impl DeviceSet {
 }
 
 /// The planners of devices that share a job.
-pub struct Shared {
+pub struct DevicePlanners {
     /// By rank.
     pub planners: Vec<Planner>,
     /// Whether the numbers are those of one device.
     pub same_numbers: bool,
 }
 
-impl Shared {
+impl DevicePlanners {
     /// Planners that divide no sum.
-    fn same(planners: Vec<Planner>) -> Shared {
-        Shared { planners, same_numbers: true }
+    fn same(planners: Vec<Planner>) -> DevicePlanners {
+        DevicePlanners { planners, same_numbers: true }
     }
 }
 
@@ -140,7 +144,7 @@ pub struct Candidate {
     /// The number of devices it could use.
     pub of: usize,
     /// The plans for the largest inputs, and how long they take together.
-    pub prediction: Prediction,
+    pub prediction: PredictedStep,
     /// Whether the numbers are those of one device.
     pub same_numbers: bool,
 }
@@ -148,7 +152,7 @@ pub struct Candidate {
 impl Candidate {
     /// Applies a strategy.
     pub fn new(strategy: &Strategy, graphs: &JobGraphs, set: &DeviceSet) -> Result<Candidate, JobPlanError> {
-        let Shared { mut planners, same_numbers } = (strategy.plan)(graphs, set)?;
+        let DevicePlanners { mut planners, same_numbers } = (strategy.plan)(graphs, set)?;
         let sizes = largest(&planners, graphs);
         let prediction = predict(&*set.for_each, &mut planners, &sizes)?;
         Ok(Candidate { name: strategy.name, planners, of: set.devices.len(), prediction, same_numbers })
@@ -211,11 +215,11 @@ pub fn fastest(graphs: &JobGraphs, set: &DeviceSet) -> Result<Candidate, JobPlan
 
 /// Of several variants the one with the shortest step. More devices than the best before uses must be [worth](WORTH) it.
 fn quickest(
-    variants: impl Iterator<Item = Result<Shared, JobPlanError>>,
+    variants: impl Iterator<Item = Result<DevicePlanners, JobPlanError>>,
     graphs: &JobGraphs,
     set: &DeviceSet,
-) -> Result<Shared, JobPlanError> {
-    let mut best: Option<(f64, Shared)> = None;
+) -> Result<DevicePlanners, JobPlanError> {
+    let mut best: Option<(f64, DevicePlanners)> = None;
     let mut failed = None;
     for variant in variants {
         let timed = variant.and_then(|mut shared| {
@@ -225,7 +229,8 @@ fn quickest(
         match timed {
             Ok(new) => {
                 let worth = |devices: usize| if new.1.planners.len() > devices { WORTH } else { 1.0 };
-                let faster = |(least, best): &(f64, Shared)| new.0 * worth(best.planners.len()) < *least;
+                let faster =
+                    |(least, best): &(f64, DevicePlanners)| new.0 * worth(best.planners.len()) < *least;
                 if best.as_ref().is_none_or(faster) {
                     best = Some(new);
                 }

@@ -7,8 +7,8 @@ use crate::devices::options::DeviceOptions;
 use crate::devices::pipeline::{Line, Placement, Style, pipeline, scheduled, spread, turns};
 use crate::devices::planner::{DeviceGraph, Planner};
 use crate::devices::predict::each;
-use crate::devices::schedule::{Device, Machine};
-use crate::document::job::{Rank, Sharing};
+use crate::devices::schedule::{ScheduleDevice, ScheduleMachine};
+use crate::document::job::{Rank, WorkSharing};
 use crate::document::topology::Site;
 use crate::step::outline::slice_of;
 use crate::time::cost::Rates;
@@ -105,7 +105,7 @@ fn evenly(train: &Graph, packs: usize, slice: &Bindings, rates: &Rates) -> Vec<u
 }
 
 /// The devices as schedules see them, with what is left of their memory.
-fn machine(devices: &[DeviceOptions], left: impl Fn(u64) -> u64) -> Machine {
+fn machine(devices: &[DeviceOptions], left: impl Fn(u64) -> u64) -> ScheduleMachine {
     let first = &devices[0];
     let box_of = first.topology.as_deref();
     // What one device has for itself, and what all of them have together.
@@ -120,13 +120,13 @@ fn machine(devices: &[DeviceOptions], left: impl Fn(u64) -> u64) -> Machine {
     let (to_device, down) = rate(Site::Host, own, links.to_device);
     let (to_host, up) = rate(own, Site::Host, links.to_host);
     let peer = rate(own, Site::Device(1.min(devices.len() as u32 - 1)), links.from_peers).0;
-    let device = |options: &DeviceOptions| Device {
+    let device = |options: &DeviceOptions| ScheduleDevice {
         memory: options.memory.map_or(u64::MAX / 4, &left),
         speed: options.rates.flops / first.rates.flops,
         to_device,
         to_host,
     };
-    Machine {
+    ScheduleMachine {
         devices: devices.iter().map(device).collect(),
         uplink: Some(down.min(up)),
         peer: Some(peer),
@@ -170,7 +170,7 @@ pub fn pipelined_as(
     let mut evaluated = evaluated.map(Vec::into_iter);
     let graphs =
         (0..ranks).zip(&set.devices).zip(lines).zip(turns).map(|(((rank, options), line), turns)| {
-            let place = Rank { rank, ranks, sharing: Sharing::Layers };
+            let place = Rank { rank, ranks, sharing: WorkSharing::Layers };
             let options = DeviceOptions { rank: Some(place), ..options.clone() };
             let train = DeviceGraph { graph: line.graph, turns: Some(turns), whole: Arc::clone(&whole) };
             let line = evaluated.as_mut().and_then(Iterator::next);

@@ -5,7 +5,7 @@ use super::{ElementwiseProgram, MOST, Step, ValueSlot};
 use crate::kernel::elementwise::{self, OperandView};
 use crate::team::isa::Isa;
 use gulliver_graph::dtype::DType;
-use gulliver_graph::op::elementwise::Apply;
+use gulliver_graph::graph::op::elementwise::Apply;
 use std::ops::Range;
 
 /// Bytes of an operand, result or temporary, which several threads access at disjoint offsets.

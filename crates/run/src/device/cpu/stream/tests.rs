@@ -3,7 +3,7 @@
 use super::*;
 use crate::peers::link::Throttle;
 use gulliver_graph::dtype::DType;
-use gulliver_graph::op::exchange::{Exchange, Piece};
+use gulliver_graph::graph::op::exchange::{Exchange, Piece};
 use gulliver_plan::document::topology::{Device, Topology, Wiring};
 use std::sync::atomic::AtomicU32;
 
