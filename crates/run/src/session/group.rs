@@ -7,7 +7,7 @@ use crate::device::RunError;
 use crate::team::{Team, side_by_side};
 use gulliver_graph::dim::{BATCH, Bindings};
 use gulliver_graph::graph::{Graph, Origin, Phase, Role, Value, ValueInfo};
-use gulliver_graph::role::OutputScope;
+use gulliver_graph::role::{OutputRole, OutputScope};
 use gulliver_plan::document::collectives::all_get_through;
 use gulliver_plan::document::job::{Purpose, share_of_batch};
 use std::any::Any;
@@ -159,7 +159,8 @@ impl Session {
     fn joined(&self, outcomes: Vec<StepOutcome>) -> StepOutcome {
         if outcomes.iter().any(|outcome| outcome.not_finite.is_some()) {
             let named = outcomes.iter().filter_map(|outcome| outcome.not_finite.clone());
-            let value = named.into_iter().find(|name| name != "loss").unwrap_or_else(|| "loss".into());
+            let loss = OutputRole::Loss.name();
+            let value = named.into_iter().find(|name| name != loss).unwrap_or_else(|| loss.into());
             return StepOutcome::failed(value);
         }
         let graph = self.ranks[0].graph();

@@ -136,7 +136,7 @@ impl RankSession {
                 if self.array || self.exchanges_within() {
                     self.take_part_in_the_rest(at, done)?;
                     self.undo()?;
-                    return Ok(vec![StepOutcome::failed("loss".into()); self.members]);
+                    return Ok(vec![StepOutcome::failed(OutputRole::Loss.name().into()); self.members]);
                 }
                 // The memory the batch was fed into may have been used for other values since.
                 let at = self.prepare(Purpose::Train, fed, keys, &with_scale)?;
@@ -149,7 +149,7 @@ impl RankSession {
         self.end(Purpose::Train, at, watch);
         let mut outcomes = self.scalars(at)?;
         for one in failed {
-            outcomes[one.member] = StepOutcome::failed("loss".into());
+            outcomes[one.member] = StepOutcome::failed(OutputRole::Loss.name().into());
             self.put_back(one)?;
         }
         Ok(outcomes)
@@ -171,7 +171,10 @@ impl RankSession {
         if self.exchanges_within() {
             return Ok(losses);
         }
-        let lost = |lost| RunError::Kernel { value: "loss".into(), source: KernelError::PeerLost(lost) };
+        let lost = |lost| RunError::Kernel {
+            value: OutputRole::Loss.name().into(),
+            source: KernelError::PeerLost(lost),
+        };
         let all = peers.share(rank.rank, &losses).map_err(lost)?;
         let add = |sum: Vec<f32>, one: Vec<f32>| sum.iter().zip(one).map(|(a, b)| a + b).collect();
         Ok(all.into_iter().reduce(add).unwrap_or_default())
@@ -286,7 +289,7 @@ impl RankSession {
         fetch(&*self.device, &updated, &mut kept)?;
         self.device.run(*program, 0..until, Observe::NotFinite(&mut first))?;
         put_back(&mut *self.device, &updated, &kept)?;
-        let name = first.map_or("loss".into(), |v| made.graph.value(v).name.clone());
+        let name = first.map_or(OutputRole::Loss.name().into(), |v| made.graph.value(v).name.clone());
         self.undo()?;
         Ok(name)
     }
