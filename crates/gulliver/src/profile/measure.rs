@@ -13,14 +13,14 @@ use gulliver_plan::devices::planner::Planner;
 use gulliver_plan::devices::predict::{Priced, fed, predict, unevenness};
 use gulliver_plan::devices::strategy::{divided, replicated};
 use gulliver_plan::document::collectives::collective_of;
-use gulliver_plan::document::collectives::held_here;
+use gulliver_plan::document::collectives::inline_collectives;
 use gulliver_plan::document::job::Purpose;
 use gulliver_plan::document::links::Links;
-use gulliver_plan::document::plan::{Act, Plan, Stream};
-use gulliver_plan::document::timeline::Span;
-use gulliver_plan::document::topology::{Device, Topology, Wiring};
-use gulliver_plan::time::cost::{Curves, Point};
-use gulliver_plan::time::simulate::{Together, Uneven, crowds};
+use gulliver_plan::document::plan::{Act, Plan, PlanStream};
+use gulliver_plan::document::timeline::StepSpan;
+use gulliver_plan::document::topology::{BoxWiring, DeviceSpec, Topology};
+use gulliver_plan::time::cost::{CurvePoint, Curves};
+use gulliver_plan::time::simulate::{JointTiming, Unevenness, crowds};
 use gulliver_run::data::Batch;
 use gulliver_run::peers::link::Throttle;
 use gulliver_run::profile::trimmed_mean;
@@ -46,7 +46,7 @@ pub(super) const UNDISTURBED: f64 = 0.1;
 /// What running a probe gave.
 pub struct Measured {
     /// Points by family.
-    pub families: BTreeMap<String, Vec<Point>>,
+    pub families: BTreeMap<String, Vec<CurvePoint>>,
     /// Of every round, the seconds of all kernels of its repetitions, and those they take as a rule.
     pub rounds: Vec<[f64; 2]>,
     /// Seconds that passed between two instructions.
@@ -82,9 +82,9 @@ impl Stepped {
         planners.iter_mut().for_each(|planner| planner.set_curves(Some(Arc::clone(curves))));
         let priced = Priced::new(planners, sizes, plans)?;
         let waits = |uneven: &f64| {
-            let uneven = Uneven { share: *uneven, ..unevenness(curves) };
-            let Together { seconds, devices, .. } = priced.steps(uneven)?;
-            let busy: f64 = devices.iter().map(|timing| timing.busy[Stream::Compute as usize]).sum();
+            let uneven = Unevenness { share: *uneven, ..unevenness(curves) };
+            let JointTiming { seconds, devices, .. } = priced.steps(uneven)?;
+            let busy: f64 = devices.iter().map(|timing| timing.busy[PlanStream::Compute as usize]).sum();
             Ok(1.0 - busy / devices.len() as f64 / seconds)
         };
         unevens.iter().map(waits).collect()
@@ -153,7 +153,7 @@ impl Joint {
         let (mut at_step, mut met) = (HashMap::new(), Vec::new());
         let mut numbers: HashMap<u32, usize> = HashMap::new();
         for (device, (planner, plan)) in (0..).zip(planners.iter().zip(&plans)) {
-            let (graph, here) = (planner.graph(Purpose::Train), held_here(plan));
+            let (graph, here) = (planner.graph(Purpose::Train), inline_collectives(plan));
             for (step, act) in (0..).zip(plan.steps.iter().map(|step| &step.act)) {
                 let Act::Exchange { node, .. } = act else { continue };
                 let Some(what) = collective_of(&graph.nodes[node.index()], sizes) else { continue };
@@ -170,15 +170,15 @@ impl Joint {
     }
 
     /// Notes what was seen of a step that took so long.
-    fn note(&mut self, spans: &[Span], seconds: f64) {
-        let computed = spans.iter().filter(|span| span.stream == Stream::Compute);
+    fn note(&mut self, spans: &[StepSpan], seconds: f64) {
+        let computed = spans.iter().filter(|span| span.stream == PlanStream::Compute);
         let busy: f64 = computed.map(|span| span.end - span.start).sum();
         let all = spans.iter().map(|span| span.end).fold(0.0, f64::max);
         self.around.push((seconds - all).max(0.0));
         self.waits.push(1.0 - busy / self.stepped.planners.len() as f64 / all.max(1e-9));
         // By collective, when the last came and when it was over.
         let mut times: HashMap<usize, [f64; 2]> = HashMap::new();
-        for span in spans.iter().filter(|span| span.stream == Stream::Exchange) {
+        for span in spans.iter().filter(|span| span.stream == PlanStream::Exchange) {
             let Some(collective) = self.at_step.get(&(span.device, span.step)) else { continue };
             let [came, over] = times.entry(*collective).or_insert([0.0; 2]);
             (*came, *over) = (came.max(span.start), over.max(span.end));
@@ -197,8 +197,8 @@ impl Bench {
     /// A probe that has not been run yet.
     pub fn new(probe: &Probe, [threads, devices]: [usize; 2]) -> Result<Bench, ProfileError> {
         let (graph, batch) = probe.built()?;
-        let wiring = Wiring { peer: Some(FAST), ..Wiring::default() };
-        let links = || Topology::wired(vec![Device::default(); devices], &wiring).map(Throttle::new);
+        let wiring = BoxWiring { peer: Some(FAST), ..BoxWiring::default() };
+        let links = || Topology::wired(vec![DeviceSpec::default(); devices], &wiring).map(Throttle::new);
         let links = if probe.wired && devices > 1 { Some(Arc::new(links()?)) } else { None };
         let throttle = links.as_ref();
         let options = |partials| LocalDevice {
@@ -279,7 +279,7 @@ impl Bench {
                 }
                 let plans = &together.stepped.plans;
                 let crowds = crowds(&plans.iter().map(|plan| plan.steps.len()).collect::<Vec<_>>(), &spans);
-                for Span { device, step, start, end, .. } in spans {
+                for StepSpan { device, step, start, end, .. } in spans {
                     let [device, step] = [device as usize, step as usize];
                     if let Act::Run { node, .. } = plans[device].steps[step].act
                         && let Some(kernel) = self.kernel_of[device][node.index()]
@@ -311,7 +311,7 @@ impl Bench {
 
     /// What all repetitions come to.
     pub fn measured(&self) -> Result<Measured, ProfileError> {
-        let mut families: BTreeMap<String, Vec<Point>> = BTreeMap::new();
+        let mut families: BTreeMap<String, Vec<CurvePoint>> = BTreeMap::new();
         // Exceptions of one kernel are in other repetitions than those of another: what is left out of each would be more
         // than what is left out of steps.
         let usually = |kernel: &Kernel| Some(kernel.count * trimmed_mean(&kernel.times)?);
@@ -323,7 +323,7 @@ impl Bench {
             };
             let seconds = seconds.max(1e-9);
             let spread = (more * usual / seconds - 1.0).max(0.0);
-            families.entry(family.clone()).or_default().push(Point { load: *load, seconds, spread });
+            families.entry(family.clone()).or_default().push(CurvePoint { load: *load, seconds, spread });
         }
         let each = trimmed_mean(&self.all).unwrap_or(0.0);
         let rounds =

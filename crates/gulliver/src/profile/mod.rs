@@ -11,7 +11,7 @@ use gulliver_graph::work::Work;
 use gulliver_plan::devices::error::JobPlanError;
 use gulliver_plan::document::links::Links;
 use gulliver_plan::document::topology::TopologyError;
-use gulliver_plan::time::cost::{CollectivePrice, Curves, Profile, Rates, Scaling, explained};
+use gulliver_plan::time::cost::{CollectivePrice, Curves, MachineProfile, Rates, Scaling, explained};
 use gulliver_run::device::cpu::disk::DiskError;
 use gulliver_run::profile::evenness::Evenness;
 use gulliver_run::profile::resuming::Resuming;
@@ -94,7 +94,7 @@ pub fn profile(
     seconds: f64,
     (dir, processor): (&Path, String),
     tell: &mut dyn FnMut(Doing),
-) -> Result<Profile, ProfileError> {
+) -> Result<MachineProfile, ProfileError> {
     let ways = ways(cores);
     let all =
         2 + usize::from(cores > 1) + ways.iter().map(|[_, devices]| probes(*devices).count()).sum::<usize>();
@@ -128,7 +128,7 @@ pub fn profile(
         (0..EVENNESS).for_each(|_| cores.turn());
         curves.iter_mut().filter(|curves| curves.devices > 1).for_each(|curves| cores.tell(curves));
     }
-    let mut profile = Profile { cores, processor, links, scaling, curves };
+    let mut profile = MachineProfile { cores, processor, links, scaling, curves };
     for (way, mut stepped) in ways.into_iter().zip(stepped) {
         settle(&mut profile, way, &mut stepped)?;
     }
@@ -169,7 +169,7 @@ const UNEVEN: [f64; 7] = [0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6];
 /// Finds how uneven devices are in one way of using the machine: so uneven that they are predicted to wait as much in
 /// these steps as they did.
 fn settle(
-    profile: &mut Profile,
+    profile: &mut MachineProfile,
     [threads, devices]: [usize; 2],
     stepped: &mut [Stepped],
 ) -> Result<(), ProfileError> {
@@ -278,7 +278,7 @@ impl Meanwhile {
     }
 
     /// A profile whose curves were renewed, with devices as uneven as all turns have measured.
-    pub fn settle(&self, profile: &mut Profile) -> Result<(), ProfileError> {
+    pub fn settle(&self, profile: &mut MachineProfile) -> Result<(), ProfileError> {
         let benches = self.wanted.iter().filter_map(|&i| self.probes[i].2.as_ref());
         let stepped = benches.map(|bench| Ok(bench.measured()?.stepped));
         let stepped: Vec<Option<Stepped>> = stepped.collect::<Result<_, ProfileError>>()?;

@@ -5,7 +5,7 @@
 use crate::budget::choices::Choices;
 use crate::document::plan::{Choice, Tier};
 use crate::step::base::{Base, Fate, NEVER};
-use crate::step::script::{Script, Version, VersionId, What};
+use crate::step::script::{Script, ScriptOp, Version, VersionId};
 
 /// Something that cannot be: a version would be computed from an input that has been overwritten, or from what is gone
 /// and cannot be computed again.
@@ -103,8 +103,8 @@ impl Writer {
             self.make(base, v);
         }
         match what {
-            What::Add => self.copy[reads[1] as usize] = NEVER,
-            What::Carry => {
+            ScriptOp::Add => self.copy[reads[1] as usize] = NEVER,
+            ScriptOp::Carry => {
                 let input = base.script.refs(t)[1] as usize;
                 self.script.refs.push(self.residences[input]);
                 // Whoever reads it next must see what it has become.
@@ -127,7 +127,7 @@ impl Writer {
             self.next[v as usize] = gap + 1;
             let (fate, choice) = (base.fates[gap as usize], choices.gaps[gap as usize]);
             // The input that a carry overwrites is where it always is.
-            if (fate != Fate::Stays || choice != Choice::Keep) && !(what == What::Carry && i == 1) {
+            if (fate != Fate::Stays || choice != Choice::Keep) && !(what == ScriptOp::Carry && i == 1) {
                 self.after(base, choices, v, fate, choice);
             }
         }
@@ -145,7 +145,7 @@ impl Writer {
         }
     }
 
-    fn begin(&mut self, what: What, reads: usize) {
+    fn begin(&mut self, what: ScriptOp, reads: usize) {
         self.script.act(what, reads, self.now);
     }
 
@@ -185,7 +185,7 @@ impl Writer {
         };
         let from = std::mem::replace(&mut self.here[i], NEVER);
         if from != NEVER && self.copy[i] == NEVER {
-            self.begin(What::Move, 1);
+            self.begin(ScriptOp::Move, 1);
             let of = base.script.versions[i].of;
             let to = self.script.version(Version { of, tier, input: false });
             self.script.refs.extend([from, to]);
@@ -204,7 +204,7 @@ impl Writer {
                 continue;
             }
             if self.copy[i] != NEVER {
-                self.begin(What::Move, 1);
+                self.begin(ScriptOp::Move, 1);
                 self.script.refs.push(self.copy[i]);
                 self.make(base, v);
                 self.borrow(base, choices, v);
@@ -265,7 +265,7 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::step::order::{Rule, tasks};
+    use crate::step::order::{OrderRule, tasks};
     use crate::step::readers::Readers;
     use gulliver_graph::graph::Phase;
     use gulliver_graph::model::model;
@@ -281,11 +281,11 @@ mod tests {
         let optimizer = Optimizer::new("sgd", &[]).unwrap();
         let graph = training_graph(model("mlp", &[sizes]).unwrap().as_ref(), &[optimizer], None).unwrap();
         let readers = Readers::of(&graph);
-        let script = Script::of(&graph, &readers, &tasks(&graph, &readers, 1, Rule::Plain, &[]), 1);
-        let facts = crate::step::base::Facts::of(&graph, &script);
+        let script = Script::of(&graph, &readers, &tasks(&graph, &readers, 1, OrderRule::Plain, &[]), 1);
+        let facts = crate::step::base::VersionFacts::of(&graph, &script);
         let base = facts.base(&graph, &script);
         let forward = |act: u32| match script.acts[act as usize].what {
-            What::Run(id, _) => graph.nodes[id.index()].phase == Phase::Forward,
+            ScriptOp::Run(id, _) => graph.nodes[id.index()].phase == Phase::Forward,
             _ => false,
         };
         let mut choices = Choices::keep(&base, vec![Tier::Device; script.versions.len()]);

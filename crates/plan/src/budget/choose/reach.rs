@@ -4,14 +4,14 @@
 //! halving.
 
 use super::search::Search;
-use super::{STARTS, Shortfall, Terms};
+use super::{ChoiceTerms, STARTS, Shortfall};
 use crate::budget::choices::Choices;
-use crate::budget::evaluate::Evaluation;
+use crate::budget::evaluate::ScriptEvaluation;
 use crate::document::plan::{Choice, Tier};
 use crate::step::base::{Base, NEVER};
 use crate::step::layout::aligned;
 use crate::step::progress::Activity;
-use crate::step::script::{VersionId, What};
+use crate::step::script::{ScriptOp, VersionId};
 use gulliver_graph::graph::Phase;
 
 /// Times that are tried.
@@ -20,10 +20,10 @@ const TRIES: usize = 14;
 /// Choices, or how little was enough on the way.
 pub(super) fn by_reach(
     base: &Base,
-    terms: &Terms,
+    terms: &ChoiceTerms,
     start: &Choices,
     target: u64,
-    work: &mut Evaluation,
+    work: &mut ScriptEvaluation,
 ) -> Result<Choices, Shortfall> {
     let mut gaps = gaps(base, terms, start);
     let mut lengths: Vec<f64> = gaps.iter().map(|gap| gap.seconds).collect();
@@ -63,10 +63,10 @@ pub(super) fn by_reach(
 /// otherwise.
 fn carried_out(
     base: &Base,
-    terms: &Terms,
+    terms: &ChoiceTerms,
     choices: &mut Choices,
     gaps: &mut [Gap],
-    work: &mut Evaluation,
+    work: &mut ScriptEvaluation,
 ) -> u64 {
     let all = gaps.len();
     while !work.of(base, terms.sharing, choices, terms.bytes, terms.scratch) {
@@ -96,10 +96,10 @@ struct Gap {
 }
 
 /// By place.
-fn gaps(base: &Base, terms: &Terms, start: &Choices) -> Vec<Gap> {
+fn gaps(base: &Base, terms: &ChoiceTerms, start: &Choices) -> Vec<Gap> {
     let forward = |act: u32| match base.script.acts[act as usize].what {
-        What::Run(id, _) => base.graph.nodes[id.index()].phase == Phase::Forward,
-        What::Add | What::Carry | What::Move => false,
+        ScriptOp::Run(id, _) => base.graph.nodes[id.index()].phase == Phase::Forward,
+        ScriptOp::Add | ScriptOp::Carry | ScriptOp::Move => false,
     };
     let beside = terms.away.iter().flatten().next().map(|(choice, _)| *choice);
     let tiny = |v: VersionId| {
