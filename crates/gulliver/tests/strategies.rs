@@ -20,7 +20,6 @@ use gulliver_graph::graph::op::map::Function;
 use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::{Clip, evaluation_graph, training_graph};
-use gulliver_plan::devices::cut::CUT_NAMES;
 use gulliver_plan::devices::strategy::JobGraphs;
 use gulliver_plan::document::job::Purpose;
 use gulliver_plan::document::topology::{BoxWiring, DeviceSpec, Topology};
@@ -44,7 +43,7 @@ const SEED: u64 = 11;
 
 /// Whether a strategy divides nodes.
 fn named(strategy: &str) -> bool {
-    CUT_NAMES.iter().any(|(name, _)| *name == strategy && *name != "data")
+    ["filter", "channel", "spatial", "data+filter", "data+spatial", "cut"].contains(&strategy)
 }
 
 /// Whether every device takes partials of its own.

@@ -15,7 +15,7 @@ use gulliver_oracle::network::Link;
 use gulliver_oracle::setting::{Setting, Software};
 use gulliver_oracle::strategy::{Cut, Order, Strategy};
 use gulliver_plan::budget::planner::StepPlanner;
-use gulliver_plan::devices::cut::{CutDevice, CutMachine, named_cut, partition};
+use gulliver_plan::devices::cut::{CutDevice, CutMachine, CutRule, partition, rule_cut};
 use gulliver_plan::devices::pipeline::{Placement, Style, pipeline, spread, turns};
 use gulliver_plan::devices::replicate::replica;
 use gulliver_plan::document::links::Links;
@@ -92,7 +92,12 @@ fn plans(job: &Job, name: &str, devices: u32) -> Vec<Planned> {
         cut => {
             let units = vec![CutDevice { rates: RATES, ..CutDevice::default() }; devices as usize];
             let many = CutMachine { devices: units, ..CutMachine::new(devices as usize) };
-            let cut = named_cut(&job.graph, &sizes, &many, cut).unwrap();
+            let rule = match cut {
+                "filter" => CutRule::Filter,
+                "channel" => CutRule::Channel,
+                _ => CutRule::Spatial,
+            };
+            let cut = rule_cut(&job.graph, &sizes, &many, &[rule]).unwrap();
             let shares = partition(&job.graph, &sizes, &cut).unwrap();
             shares.into_iter().map(|share| planned(share.graph, &Bindings::new(), 1, None)).collect()
         }

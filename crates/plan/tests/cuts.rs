@@ -221,25 +221,25 @@ fn devices_need_not_be_alike() {
     let fast = CutDevice::default();
     let slow = CutDevice { rates: Rates { flops: fast.rates.flops / 3.0, ..fast.rates }, ..fast };
     let uneven = |devices: Vec<CutDevice>| CutMachine { devices, bandwidth: 1e12, topology: None };
-    let bound = SizedGraph::new(&graph, &sizes).unwrap();
-    for units in [vec![fast, slow], vec![slow, fast, fast], vec![fast, fast, slow, slow]] {
-        let found = best_cut(&bound, &uneven(units.clone())).unwrap();
-        let even = find_cut(&graph, &sizes, &[MeshLevel::even(units.len(), 1e12)], &of(&units)).unwrap();
+    let sized = SizedGraph::new(&graph, &sizes).unwrap();
+    for devices in [vec![fast, slow], vec![slow, fast, fast], vec![fast, fast, slow, slow]] {
+        let found = best_cut(&sized, &uneven(devices.clone())).unwrap();
+        let even = find_cut(&graph, &sizes, &[MeshLevel::even(devices.len(), 1e12)], &of(&devices)).unwrap();
         assert!(found.seconds < 0.8 * even.seconds, "{} against {}", found.seconds, even.seconds);
     }
     // One of the devices has room for less than half of what the other holds: with shares by speed it does not fit.
-    let free = best_cut(&bound, &uneven(vec![fast, fast])).unwrap().memory;
+    let free = best_cut(&sized, &uneven(vec![fast, fast])).unwrap().memory;
     let tight = CutDevice { memory: Some(free[0] / 2), ..fast };
     let roomy = CutDevice { memory: Some(2 * free[0]), ..fast };
-    let found = best_cut(&bound, &uneven(vec![roomy, tight])).unwrap();
+    let found = best_cut(&sized, &uneven(vec![roomy, tight])).unwrap();
     assert!(found.memory[1] <= free[0] / 2 && found.memory[0] <= 2 * free[0], "{:?}", found.memory);
     let nothing = CutDevice { memory: Some(1000), ..fast };
-    let found = best_cut(&bound, &uneven(vec![roomy, nothing])).unwrap();
+    let found = best_cut(&sized, &uneven(vec![roomy, nothing])).unwrap();
     assert!(found.beyond > 0 && found.memory[1] == found.beyond + 1000, "{:?}", found.memory);
 }
 
-fn of(units: &[CutDevice]) -> CutOptions {
-    CutOptions { devices: units.to_vec(), ..CutOptions::default() }
+fn of(devices: &[CutDevice]) -> CutOptions {
+    CutOptions { devices: devices.to_vec(), ..CutOptions::default() }
 }
 
 /// Four devices on two sockets: what passes between the sockets is less than if links were alike.
@@ -250,12 +250,12 @@ fn slow_links_carry_less() {
         ("gpt-nano", Bindings::new().with("batch", 8).with("length", 64)),
     ] {
         let graph = trained(name, &[]);
-        let bound = SizedGraph::new(&graph, &sizes).unwrap();
+        let sized = SizedGraph::new(&graph, &sizes).unwrap();
         let across = |between: Option<f64>| {
             let sockets = [0, 0, 1, 1].map(|socket| DeviceSpec { socket, ..DeviceSpec::default() });
             let wiring = BoxWiring { peer: Some(2e9), sockets: between, ..BoxWiring::default() };
             let topology = Some(Topology::wired(sockets.to_vec(), &wiring).unwrap());
-            let found = best_cut(&bound, &CutMachine { topology, ..CutMachine::new(4) }).unwrap();
+            let found = best_cut(&sized, &CutMachine { topology, ..CutMachine::new(4) }).unwrap();
             let pairs = &found.bytes.pairs;
             let passed = |to: usize| [2, 3].map(|from| pairs[to][from] + pairs[from][to]).iter().sum::<u64>();
             (passed(0) + passed(1), found.bytes.total())

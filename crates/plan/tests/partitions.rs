@@ -18,7 +18,7 @@ use gulliver_graph::training::{Clip, training_graph};
 use gulliver_graph::verify::verify;
 use gulliver_plan::devices::cut::comparator::{data, filter, hybrid};
 use gulliver_plan::devices::cut::{
-    CutObjective, CutOptions, DeviceGraph, DeviceMesh, GraphCut, InputBox, MeshLevel, NodeCut, Sharding,
+    CutObjective, CutOptions, DeviceMesh, DevicePart, GraphCut, InputBox, MeshLevel, NodeCut, Sharding,
     SizedGraph,
 };
 use gulliver_plan::devices::cut::{cut_traffic, find_cut, node_parts, partition};
@@ -80,9 +80,9 @@ fn input(info: &gulliver_graph::graph::ValueInfo, role: Role, shape: &[usize]) -
 }
 
 /// A legal cut at random. Where `exact`, no sum is divided.
-fn random_cut(bound: &SizedGraph, levels: &[MeshLevel], seed: u64, exact: bool) -> GraphCut {
-    let graph = bound.graph;
-    let grid = DeviceMesh::new(levels);
+fn random_cut(sized: &SizedGraph, levels: &[MeshLevel], seed: u64, exact: bool) -> GraphCut {
+    let graph = sized.graph;
+    let mesh = DeviceMesh::new(levels);
     let mut cut = GraphCut::none(graph, levels);
     let noise = RandomStream::new(seed, 9, 0);
     let mut drawn = 0;
@@ -91,17 +91,17 @@ fn random_cut(bound: &SizedGraph, levels: &[MeshLevel], seed: u64, exact: bool) 
         noise.below(drawn, n as u64) as usize
     };
     // Whatever is fed comes to everyone as it is needed.
-    for (v, _, _) in graph.inputs().filter(|(v, ..)| bound.persists(v.index())) {
+    for (v, _, _) in graph.inputs().filter(|(v, ..)| sized.persists(v.index())) {
         for level in 0..levels.len() {
-            let shape = &bound.shapes[v.index()];
+            let shape = &sized.shapes[v.index()];
             let mut all = vec![Sharding::Replicated];
-            let fine = |d: &usize| shape[*d] >= 2 * grid.devices();
+            let fine = |d: &usize| shape[*d] >= 2 * mesh.devices();
             all.extend((0..shape.len()).filter(fine).map(Sharding::Split));
             cut.values[v.index()][level] = all[draw(all.len())];
         }
     }
     for id in 0..graph.nodes.len() {
-        let kind = bound.kind(id);
+        let kind = sized.kind(id);
         let mut choices = vec![NodeCut::Repeat; levels.len()];
         for level in 0..levels.len() {
             let axes =
@@ -111,11 +111,11 @@ fn random_cut(bound: &SizedGraph, levels: &[MeshLevel], seed: u64, exact: bool) 
             all.retain(|choice| {
                 let mut with = choices.clone();
                 with[level] = *choice;
-                node_parts(kind, &with, &grid).is_ok()
+                node_parts(kind, &with, &mesh).is_ok()
             });
             choices[level] = all[draw(all.len())];
         }
-        let parts = node_parts(kind, &choices, &grid).unwrap();
+        let parts = node_parts(kind, &choices, &mesh).unwrap();
         for (level, choice) in choices.iter().enumerate() {
             cut.nodes[id][level] = match choice {
                 NodeCut::Axis(axis) => Some(*axis),
@@ -130,7 +130,7 @@ fn random_cut(bound: &SizedGraph, levels: &[MeshLevel], seed: u64, exact: bool) 
 }
 
 /// Runs all devices, each up to its next collective in turn; the values of each.
-fn run(shares: &[DeviceGraph], feed: &dyn Fn(&DeviceGraph, usize) -> Tensor) -> Vec<Vec<Tensor>> {
+fn run(shares: &[DevicePart], feed: &dyn Fn(&DevicePart, usize) -> Tensor) -> Vec<Vec<Tensor>> {
     let mut values: Vec<Vec<Tensor>> = Vec::new();
     for share in shares {
         let zeros = |info: &gulliver_graph::graph::ValueInfo| {
@@ -218,7 +218,7 @@ fn check(name: &str, graph: &Graph, sizes: &Bindings, cut: &GraphCut, exact: boo
     for share in &shares {
         verify(&share.graph).unwrap_or_else(|e| panic!("{name}: {e}"));
     }
-    let role = |share: &DeviceGraph, i: usize| match share.graph.value(share.inputs[i].value).origin {
+    let role = |share: &DevicePart, i: usize| match share.graph.value(share.inputs[i].value).origin {
         Origin::Input(role) => role,
         Origin::Node { .. } => unreachable!("inputs are inputs"),
     };
@@ -263,7 +263,7 @@ fn check(name: &str, graph: &Graph, sizes: &Bindings, cut: &GraphCut, exact: boo
 }
 
 /// Bytes that all devices together receive in a step.
-fn exchanged(shares: &[DeviceGraph]) -> u64 {
+fn exchanged(shares: &[DevicePart]) -> u64 {
     let bytes = |node: &Node| match &node.op {
         Op::Exchange(op) => op.bytes(),
         _ => 0,
@@ -287,10 +287,10 @@ fn random_cuts_do_what_the_whole_does() {
     // Where sums are divided, gradients that are nearly zero must not be divided by themselves.
     for (exact, optimizer) in [(true, "adamw"), (false, "sgd")] {
         for (m, (name, graph, sizes)) in graphs(optimizer).into_iter().enumerate() {
-            let bound = SizedGraph::new(&graph, &sizes).unwrap();
-            // Every other kind of grid, in turn.
+            let sized = SizedGraph::new(&graph, &sizes).unwrap();
+            // Every other kind of mesh, in turn.
             for (i, levels) in grids.iter().enumerate().skip(m % 2).step_by(2) {
-                let cut = random_cut(&bound, levels, i as u64, exact);
+                let cut = random_cut(&sized, levels, i as u64, exact);
                 let (values, exchanged) = check(name, &graph, &sizes, &cut, exact);
                 let counted = cut_traffic(&graph, &sizes, &cut).unwrap().total();
                 compared += values;
@@ -346,8 +346,8 @@ fn a_cut_that_divides_nothing_needs_nobody() {
 fn graphs_keep_their_phases() {
     let (_, graph, sizes) = graphs("sgd").remove(0);
     let levels = [MeshLevel::even(2, 1e9)];
-    let bound = SizedGraph::new(&graph, &sizes).unwrap();
-    let cut = random_cut(&bound, &levels, 1, false);
+    let sized = SizedGraph::new(&graph, &sizes).unwrap();
+    let cut = random_cut(&sized, &levels, 1, false);
     for share in partition(&graph, &sizes, &cut).unwrap() {
         for phase in [Phase::Forward, Phase::Backward, Phase::Update] {
             let count = |graph: &Graph| {

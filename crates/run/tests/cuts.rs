@@ -13,10 +13,10 @@ use gulliver_graph::optim::Optimizer;
 use gulliver_graph::role::{HyperRole, OutputRole};
 use gulliver_graph::training::{Clip, evaluation_graph, training_graph};
 use gulliver_plan::devices::cut::{
-    CUT_NAMES, CutDevice, CutMachine, CutObjective, CutOptions, DeviceMesh, GraphCut, MeshLevel, NodeCut,
+    CutDevice, CutMachine, CutObjective, CutOptions, CutRule, DeviceMesh, GraphCut, MeshLevel, NodeCut,
     Sharding, SizedGraph,
 };
-use gulliver_plan::devices::cut::{find_cut, held_box, named_cut, node_parts};
+use gulliver_plan::devices::cut::{best_cut, find_cut, held_box, node_parts, rule_cut};
 use gulliver_plan::devices::strategy::divided;
 use gulliver_plan::document::job::Purpose;
 use gulliver_plan::document::plan::Tier;
@@ -65,24 +65,24 @@ fn cut_so(graph: &Graph, sizes: &Bindings, devices: usize, how: How) -> GraphCut
         let options = CutOptions { objective: CutObjective::Bytes, ..CutOptions::default() };
         return find_cut(graph, sizes, &levels, &options).unwrap().cut;
     }
-    let bound = SizedGraph::new(graph, sizes).unwrap();
-    let grid = DeviceMesh::new(&levels);
+    let sized_graph = SizedGraph::new(graph, sizes).unwrap();
+    let mesh = DeviceMesh::new(&levels);
     let mut cut = GraphCut::none(graph, &levels);
-    for (v, _, _) in graph.inputs().filter(|(v, ..)| bound.persists(v.index())) {
-        let shape = &bound.shapes[v.index()];
+    for (v, _, _) in graph.inputs().filter(|(v, ..)| sized_graph.persists(v.index())) {
+        let shape = &sized_graph.shapes[v.index()];
         let mut long = (0..shape.len()).filter(|d| shape[*d] >= 2 * devices);
         if let Some(d) = if how == How::Last { long.next_back() } else { long.next() } {
             cut.values[v.index()] = vec![Sharding::Split(d)];
         }
     }
     for (id, node) in graph.nodes.iter().enumerate() {
-        let kind = bound.kind(id);
+        let kind = sized_graph.kind(id);
         let mut axes = kind.axes.clone();
-        axes.retain(|a| node_parts(kind, &[NodeCut::Axis(*a)], &grid).is_ok());
+        axes.retain(|a| node_parts(kind, &[NodeCut::Axis(*a)], &mesh).is_ok());
         axes.retain(|a| how == How::Any || kind.spec.cut(*a).is_some_and(|cut| cut.keeps_bits()));
         let axis = if how == How::First { axes.first() } else { axes.last() }.copied();
         cut.nodes[id] = vec![axis];
-        let parts = node_parts(kind, &[axis.map_or(NodeCut::Repeat, NodeCut::Axis)], &grid).unwrap();
+        let parts = node_parts(kind, &[axis.map_or(NodeCut::Repeat, NodeCut::Axis)], &mesh).unwrap();
         for (v, shardings) in node.outs.iter().zip(parts.shardings) {
             cut.values[v.index()] = shardings;
         }
@@ -322,7 +322,7 @@ fn a_step_that_fails_changes_nothing_and_names_the_device() {
         }
     }
     // Only the second device sees the last example.
-    let cut = named_cut(&tokens.0, &sized(4, 7), &CutMachine::new(2), "data").unwrap();
+    let cut = rule_cut(&tokens.0, &sized(4, 7), &CutMachine::new(2), &[CutRule::Data]).unwrap();
     let devices = vec![options(1); 2];
     let planners = divided(&tokens.0, None, &device_set(&devices), &sized(4, 7), cut).unwrap();
     let mut several = together("data", planners, &devices, 11).unwrap();
@@ -335,6 +335,17 @@ fn a_step_that_fails_changes_nothing_and_names_the_device() {
         divided(&tokens.0, None, &device_set(&vec![options(1); 2]), &sized(4, 7), cut).err().unwrap();
     assert_eq!(refused.to_string(), "the cut is for 3 devices, and there are 2");
 }
+
+/// Names of cuts, each with its rules; without any the search finds it.
+const CUTS: [(&str, &[CutRule]); 7] = [
+    ("data", &[CutRule::Data]),
+    ("filter", &[CutRule::Filter]),
+    ("channel", &[CutRule::Channel]),
+    ("spatial", &[CutRule::Spatial]),
+    ("data+filter", &[CutRule::Data, CutRule::Filter]),
+    ("data+spatial", &[CutRule::Data, CutRule::Spatial]),
+    ("cut", &[]),
+];
 
 #[test]
 fn cuts_by_name_train_every_make_of_model() {
@@ -354,9 +365,13 @@ fn cuts_by_name_train_every_make_of_model() {
             outcome.scalars = scalars;
         }
         let evaluated = one.evaluate(&data, key).unwrap();
-        for (n, (strategy, _)) in CUT_NAMES.into_iter().enumerate() {
+        for (n, (strategy, rules)) in CUTS.into_iter().enumerate() {
             let devices = if strategy.contains('+') { 4 } else { 2 + (i + n) % 2 };
-            let found = named_cut(&graphs.0, &sizes, &CutMachine::new(devices), strategy);
+            let machine = CutMachine::new(devices);
+            let found = match rules {
+                [] => best_cut(&SizedGraph::new(&graphs.0, &sizes).unwrap(), &machine).map(|found| found.cut),
+                rules => rule_cut(&graphs.0, &sizes, &machine, rules),
+            };
             let images = data.fields.iter().any(|(_, tensor)| tensor.shape().len() > 3);
             if strategy.ends_with("spatial") && !images {
                 assert!(found.is_err(), "{name} has no space");
@@ -364,9 +379,9 @@ fn cuts_by_name_train_every_make_of_model() {
             }
             let cut = found.unwrap_or_else(|e| panic!("{name}: {e}"));
             let what = format!("{name} by {strategy} on {devices}");
-            let lies = |sharding: Sharding| cut.values.iter().flatten().any(|s| *s == sharding);
+            let shardings = |sharding: Sharding| cut.values.iter().flatten().any(|s| *s == sharding);
             // Space is divided, with halos and all, where there is some.
-            assert!(!strategy.ends_with("spatial") || lies(Sharding::Split(2)), "{what}");
+            assert!(!strategy.ends_with("spatial") || shardings(Sharding::Split(2)), "{what}");
             let devices = vec![options(1); devices];
             let planners = divided(&graphs.0, Some(&graphs.1), &device_set(&devices), &sizes, cut).unwrap();
             let mut several = together(strategy, planners, &devices, 11).unwrap();
@@ -396,22 +411,22 @@ fn space_is_divided_with_halos() {
         let mut one = session(train.clone(), None, &options(1), 11).unwrap();
         let expected: Vec<StepOutcome> = (0..STEPS).map(|n| step(&mut one, &data, n)).collect();
         for speeds in [vec![1.0; 2], vec![1.0; 3], vec![1.0; 4], vec![2.0, 1.0]] {
-            let unit = |flops: &f64| CutDevice {
+            let device = |flops: &f64| CutDevice {
                 rates: Rates { flops: *flops, ..Rates::default() },
                 ..CutDevice::default()
             };
-            let devices = CutMachine { devices: speeds.iter().map(unit).collect(), ..CutMachine::new(0) };
+            let devices = CutMachine { devices: speeds.iter().map(device).collect(), ..CutMachine::new(0) };
             let what = format!("{name} of {size} on {speeds:?}");
-            let cut = named_cut(&train, &sizes, &devices, "spatial").unwrap();
-            let bound = SizedGraph::new(&train, &sizes).unwrap();
-            let grid = DeviceMesh::new(&cut.levels);
+            let cut = rule_cut(&train, &sizes, &devices, &[CutRule::Spatial]).unwrap();
+            let sized_graph = SizedGraph::new(&train, &sizes).unwrap();
+            let mesh = DeviceMesh::new(&cut.levels);
             let read = train.nodes.iter().enumerate().filter(|(_, node)| !node.ins.is_empty());
             let halos = read.filter(|(id, node)| {
-                let parts = node_parts(bound.kind(*id), &cut.choices(&train, *id), &grid).unwrap();
-                let lies = &cut.values[node.ins[0].index()];
-                let own = |d: usize| held_box(&bound.shapes[node.ins[0].index()], lies, &grid, d);
+                let parts = node_parts(sized_graph.kind(*id), &cut.choices(&train, *id), &mesh).unwrap();
+                let shardings = &cut.values[node.ins[0].index()];
+                let own = |d: usize| held_box(&sized_graph.shapes[node.ins[0].index()], shardings, &mesh, d);
                 let wide = |d: usize| parts.ins[0].boxes[d].get(2).map_or(0, |r| r.len());
-                lies[0] == Sharding::Split(2) && wide(0) > own(0)[2].len()
+                shardings[0] == Sharding::Split(2) && wide(0) > own(0)[2].len()
             });
             assert!(halos.count() >= 4, "{what}: rows and planes of neighbours are read");
             let devices = vec![options(1); speeds.len()];

@@ -7,7 +7,7 @@ use crate::local::{LocalDevice, device_set, session, together as started};
 use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::graph::Graph;
 use gulliver_graph::work::{Load, Work};
-use gulliver_plan::devices::cut::{CutDevice, CutMachine, named_cut};
+use gulliver_plan::devices::cut::{CutDevice, CutMachine, CutRule, rule_cut};
 use gulliver_plan::devices::error::JobPlanError;
 use gulliver_plan::devices::planner::Planner;
 use gulliver_plan::devices::predict::{Priced, fed, predict, unevenness};
@@ -213,7 +213,7 @@ impl Bench {
             (_, Some(rule)) => {
                 let devices = vec![options(1); devices];
                 let planners = cut_by(rule, &graph, &devices, &probe.bindings())?;
-                (started(rule, planners.clone(), &devices, 0)?, Some(planners), batch)
+                (started(rule.name(), planners.clone(), &devices, 0)?, Some(planners), batch)
             }
             (_, None) => {
                 let all = vec![options(devices as u32); devices];
@@ -434,7 +434,7 @@ fn place(kernels: &mut Vec<Kernel>, graph: &Graph, sizes: &Bindings) -> Result<V
 
 /// Planners of devices that share every node, as a rule says.
 fn cut_by(
-    rule: &str,
+    rule: CutRule,
     graph: &Graph,
     devices: &[LocalDevice],
     sizes: &Bindings,
@@ -442,7 +442,7 @@ fn cut_by(
     let unit = |options: &LocalDevice| CutDevice { rates: options.rates, ..CutDevice::default() };
     let bandwidth = Links::default().from_peers;
     let machine = CutMachine { devices: devices.iter().map(unit).collect(), bandwidth, topology: None };
-    let cut = named_cut(graph, sizes, &machine, rule)?;
+    let cut = rule_cut(graph, sizes, &machine, &[rule])?;
     divided(graph, None, &device_set(devices), sizes, cut)
 }
 

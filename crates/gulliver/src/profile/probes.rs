@@ -11,6 +11,7 @@ use gulliver_graph::optim::Optimizer;
 use gulliver_graph::random::{RandomStream, hash_name};
 use gulliver_graph::role::DataRole;
 use gulliver_graph::training::{evaluation_graph, training_graph};
+use gulliver_plan::devices::cut::CutRule;
 use gulliver_run::data::Batch;
 use gulliver_run::host::{HostData, HostTensor};
 use serde::Serialize;
@@ -28,7 +29,7 @@ pub struct Probe {
     pub optimizer: &'static str,
     /// On several devices, the rule by which its nodes are cut; each has samples of its own if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub cut: Option<&'static str>,
+    pub cut: Option<CutRule>,
     /// On several devices, whether they meet over links, though fast ones: collectives are then held beside the computation.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub wired: bool,
@@ -73,11 +74,11 @@ pub static PROBES: &[Probe] = &[
     probe("lstm", "vocab=300 width=512 layers=1", [3, 20], "sgd"),
     probe("lstm", "vocab=200 width=576 layers=1", [6, 12], "sgd"),
     probe("lstm", "vocab=400 width=256 layers=1 cell=gru", [16, 24], "adam"),
-    probe("vgg11", "width=48 size=32 hidden=512 pool=1", [3, 0], "sgd").cut("channel"),
-    probe("resnet18", "width=40 size=32 blocks=1,1,1,1", [3, 0], "sgd").cut("spatial"),
-    probe("gpt", "vocab=200 width=320 heads=4 layers=2 context=64", [2, 64], "adam").cut("filter"),
-    probe("lstm", "vocab=256 width=448 layers=1", [6, 16], "sgd").cut("filter"),
-    probe("cosmoflow", "size=24 width=12", [2, 0], "sgd").cut("channel"),
+    probe("vgg11", "width=48 size=32 hidden=512 pool=1", [3, 0], "sgd").cut(CutRule::Channel),
+    probe("resnet18", "width=40 size=32 blocks=1,1,1,1", [3, 0], "sgd").cut(CutRule::Spatial),
+    probe("gpt", "vocab=200 width=320 heads=4 layers=2 context=64", [2, 64], "adam").cut(CutRule::Filter),
+    probe("lstm", "vocab=256 width=448 layers=1", [6, 16], "sgd").cut(CutRule::Filter),
+    probe("cosmoflow", "size=24 width=12", [2, 0], "sgd").cut(CutRule::Channel),
 ];
 
 /// The probes for so many devices at work at once.
@@ -87,7 +88,7 @@ pub fn probes(devices: usize) -> impl Iterator<Item = &'static Probe> + Clone {
 
 impl Probe {
     /// The same with its nodes cut by a rule.
-    const fn cut(self, rule: &'static str) -> Probe {
+    const fn cut(self, rule: CutRule) -> Probe {
         Probe { cut: Some(rule), ..self }
     }
 

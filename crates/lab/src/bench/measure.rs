@@ -134,7 +134,7 @@ impl BenchRunner {
 
     /// One step; the loss of the first job.
     pub fn step(&mut self) -> Result<f64, LabError> {
-        let (key, hyper) = self.next();
+        let (key, hyper) = self.next_step();
         let keys: Vec<StepKey> =
             (0..self.session.members() as u64).map(|m| StepKey { seed: m, ..key }).collect();
         let outcomes = match keys.as_slice() {
@@ -150,7 +150,7 @@ impl BenchRunner {
     }
 
     /// Counts a step; its key, and its hyper-parameters beyond the defaults.
-    pub fn next(&mut self) -> (StepKey, impl Fn(HyperRole, &str) -> Option<f32> + use<>) {
+    pub fn next_step(&mut self) -> (StepKey, impl Fn(HyperRole, &str) -> Option<f32> + use<>) {
         let key = StepKey { seed: 0, step: self.done };
         self.done += 1;
         (key, key.number())

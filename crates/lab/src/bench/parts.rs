@@ -46,7 +46,7 @@ pub fn measure(runner: &mut BenchRunner) -> Result<BudgetParts, LabError> {
         let start = Instant::now();
         runner.step()?;
         times[0].push(start.elapsed().as_secs_f64());
-        let (key, hyper) = runner.next();
+        let (key, hyper) = runner.next_step();
         let (mut kernels, mut moves) = (0.0, 0.0);
         for (work, time) in runner.session.profile(&runner.batch, key, &hyper)? {
             *(if matches!(work, TimedWork::Move) { &mut moves } else { &mut kernels }) += time.as_secs_f64();

@@ -52,7 +52,7 @@ pub fn profile(runner: &mut BenchRunner, seconds: f64, shapes: bool) -> Result<S
     let (mut steps, mut inside) = (0u64, 0.0);
     let begin = Instant::now();
     while steps == 0 || begin.elapsed().as_secs_f64() < seconds {
-        let (key, hyper) = runner.next();
+        let (key, hyper) = runner.next_step();
         let start = Instant::now();
         let step = runner.session.profile(&runner.batch, key, &hyper)?;
         inside += start.elapsed().as_secs_f64();

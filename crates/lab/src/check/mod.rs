@@ -43,7 +43,7 @@ pub struct CheckedStrategy {
     pub strategy: &'static str,
     /// Seconds of a step, predicted.
     pub predicted: f64,
-    /// Those measured, [as a rule](usual).
+    /// Those measured, as a [trimmed mean](trimmed_mean).
     pub measured: f64,
     /// How far apart the quarters of these lie, as a share of that.
     pub spread: f64,

@@ -1,5 +1,5 @@
 //! ParaDL's closed forms (HPDC'21) as its report states them: rings alone, no overlap, ideal scaling. They
-//! are a special case of [`crate::closed`], which the tests hold them against.
+//! are a special case of the closed forms of the oracle, which the tests hold them against.
 
 /// What ParaDL knows of a layer; items are numbers of `item_bytes`.
 #[derive(Clone, Copy, Debug, PartialEq)]

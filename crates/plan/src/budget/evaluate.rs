@@ -7,7 +7,7 @@ use crate::step::base::Base;
 use crate::step::lifetime::{Lifetimes, StorageSharing, lifetimes_into, profile_into};
 use crate::step::script::Script;
 
-/// See the top of this file.
+/// The script, lifetimes and profile of some choices; reused from one evaluation to the next.
 #[derive(Default)]
 pub struct ScriptEvaluation {
     /// The script, or what stood in its way.

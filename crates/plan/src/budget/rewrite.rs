@@ -273,8 +273,7 @@ mod tests {
     use gulliver_graph::optim::Optimizer;
     use gulliver_graph::training::training_graph;
 
-    /// What comes from elsewhere and is gone after its use, as at the beginning of a pack, keeps only what is made of
-    /// it from being computed again: everything behind that is.
+    /// A received input blocks the recompute of its direct users only, not of later nodes.
     #[test]
     fn what_is_made_of_what_is_gone_stays_and_nothing_else() {
         let sizes = ("sizes".to_string(), ints(&[4, 8, 8, 8, 8, 3]));

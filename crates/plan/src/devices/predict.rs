@@ -47,15 +47,14 @@ pub(crate) fn each<A: Send, T: Send, E: Send>(
     all: Vec<A>,
     make: impl Fn(A) -> Result<T, E> + Sync,
 ) -> Result<Vec<T>, E> {
-    let slots: Vec<Mutex<(Option<A>, Option<Result<T, E>>)>> =
-        all.into_iter().map(|one| Mutex::new((Some(one), None))).collect();
+    let slots: Vec<_> = all.into_iter().map(|one| Mutex::new((Some(one), None))).collect();
     for_each(slots.len(), &|i| {
         let mut slot = slots[i].lock().unwrap_or_else(PoisonError::into_inner);
         let one = slot.0.take().expect("each is made once");
         slot.1 = Some(make(one));
     });
     let made = slots.into_iter().map(|slot| slot.into_inner().unwrap_or_else(PoisonError::into_inner).1);
-    made.map(|one| one.expect("each was made")).collect()
+    made.map(|one: Option<Result<T, E>>| one.expect("each was made")).collect()
 }
 
 /// How long plans take together that these planners have made for inputs of these sizes, at prices they have now.

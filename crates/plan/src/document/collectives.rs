@@ -55,8 +55,8 @@ pub fn all_get_through(devices: &[Vec<Collective>]) -> Result<(), Deadlock> {
     }
 }
 
-/// Which steps are collectives that the computation would do nothing but wait for: between what they need of it and what
-/// needs them it has no step. To hand these to another thread would only cost the time to wake it up, and back.
+/// By step: whether it is a collective with no compute step between its last input and its first use. Such collectives
+/// run inline: handing them to another thread would only add the time to wake it, and back.
 pub fn inline_collectives(plan: &Plan) -> Vec<bool> {
     let mut here = vec![false; plan.steps.len()];
     let streams: Vec<Option<PlanStream>> = plan.steps.iter().map(|step| plan.stream(&step.act)).collect();

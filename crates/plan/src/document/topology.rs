@@ -58,7 +58,7 @@ pub struct Route {
     pub links: Vec<u32>,
 }
 
-/// See the top of this file.
+/// Devices, links and the routes of transfers over them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Parts", deny_unknown_fields)]
 pub struct Topology {

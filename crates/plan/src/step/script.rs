@@ -47,7 +47,7 @@ pub struct ScriptAct {
     pub base: u32,
 }
 
-/// See the top of this file.
+/// The acts of a step in order, over versions of values.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Script {
     /// All versions; inputs first, in the graph's order, one for each partial that has its own.

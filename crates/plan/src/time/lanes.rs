@@ -28,7 +28,7 @@ pub struct ArrayLoad {
 
 /// What comes of a division.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ArrayWidth {
+pub struct LaneWidth {
     /// Members that are in memory at once, those in lanes included. The others have not begun, and need no
     /// memory until one of these has ended.
     pub resident: usize,
@@ -37,13 +37,13 @@ pub struct ArrayWidth {
 }
 
 /// The division that is done soonest, by its position, the first of equals; none if none is possible.
-pub fn choose(divisions: &[LaneDivision], array: &ArrayLoad) -> Option<(usize, ArrayWidth)> {
+pub fn choose(divisions: &[LaneDivision], array: &ArrayLoad) -> Option<(usize, LaneWidth)> {
     let possible = divisions.iter().enumerate().filter_map(|(i, one)| Some((i, weigh(one, array)?)));
     possible.min_by(|(_, a), (_, b)| a.seconds.total_cmp(&b.seconds))
 }
 
 /// What comes of a division; nothing if it has no lanes, more lanes than members, or does not fit.
-pub fn weigh(division: &LaneDivision, array: &ArrayLoad) -> Option<ArrayWidth> {
+pub fn weigh(division: &LaneDivision, array: &ArrayLoad) -> Option<LaneWidth> {
     let lanes = division.seconds.len();
     if lanes == 0 || lanes > array.members {
         return None;
@@ -61,7 +61,7 @@ pub fn weigh(division: &LaneDivision, array: &ArrayLoad) -> Option<ArrayWidth> {
         left.map_or(usize::MAX, |left| usize::try_from(left / array.state.max(1)).unwrap_or(usize::MAX));
     let resident = rooms.max(lanes).min(array.members);
     let seconds = array.steps as f64 * rounds(&division.seconds, array.members, resident);
-    Some(ArrayWidth { resident, seconds })
+    Some(LaneWidth { resident, seconds })
 }
 
 /// Seconds until every member has done one step of each round, if all lanes do their share.

@@ -174,7 +174,7 @@ impl Drop for Done<'_> {
 }
 
 /// The operand of a rank, if it brought one.
-fn buffer_of<'a>(offers: &'a [(u32, Offer)], rank: u32) -> Option<&'a dyn ExchangeBuffer> {
+fn buffer_of(offers: &[(u32, Offer)], rank: u32) -> Option<&dyn ExchangeBuffer> {
     let (_, offer) = offers.iter().find(|(from, _)| *from == rank)?;
     // SAFETY: each device keeps its operand, unchanged, until all are done; we are not.
     offer.own.map(|own| unsafe { &*own })

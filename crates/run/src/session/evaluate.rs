@@ -6,7 +6,6 @@ use crate::host::HostTensor;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::role::OutputRole;
 use gulliver_plan::document::job::Purpose;
-use std::sync::Arc;
 
 /// Outputs of the evaluation graph that predict something of each example: its class, or its numbers.
 const PREDICTIONS: [OutputRole; 2] = [OutputRole::Guess, OutputRole::Prediction];
@@ -98,9 +97,9 @@ impl RankSession {
 
     /// The output of the last run with this role, if there is one.
     fn output_of(&mut self, at: usize, role: OutputRole) -> Result<Option<HostTensor>, SessionError> {
-        let plan = Arc::clone(&self.programs.get(at).made.plan);
-        let Some(output) = plan.outputs.iter().find(|output| output.role == role) else { return Ok(None) };
-        let tensor = self.output(at, output)?;
+        let found = self.programs.get(at).outputs.iter().find(|output| output.place.role == role);
+        let Some(output) = found else { return Ok(None) };
+        let tensor = self.output(output)?;
         self.ledger.to_host += tensor.as_bytes().len() as u64;
         Ok(Some(tensor))
     }

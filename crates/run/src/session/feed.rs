@@ -28,6 +28,8 @@ impl RankSession {
         let loaded = self.programs.get(at);
         let SizedPlan { graph, shards, plan, .. } = &loaded.made;
         let partials = plan.partials;
+        let divided = !shards.is_empty();
+        let shard_of = |value: Value| if divided { shards.get(&value) } else { None };
         let whole_shape = |value| shape_of(&loaded.made, value, &loaded.sizes);
         for &value in &loaded.fed {
             let info = graph.value(value);
@@ -48,7 +50,7 @@ impl RankSession {
             };
             match role {
                 Role::Data(role) => match (batch.get(&info.name), role) {
-                    (Some(tensor), _) => feed(&own(shards.get(&value), tensor.as_bytes()))?,
+                    (Some(tensor), _) => feed(&own(shard_of(value), tensor.as_bytes()))?,
                     (None, DataRole::Noise { stream, member }) => {
                         let (mut shape, key) = (whole_shape(value)?, keys[member as usize]);
                         // The noise of all devices together, of which this is one's share.
@@ -58,12 +60,12 @@ impl RankSession {
                         let all = noise(key.seed, key.step, stream, &shape);
                         let share = all.as_bytes().len() / ranks as usize;
                         let all = &all.as_bytes()[rank as usize * share..][..share];
-                        feed(&own(shards.get(&value), all))?;
+                        feed(&own(shard_of(value), all))?;
                     }
                     // Data without padding need not say so.
                     (None, DataRole::Mask) => {
                         let all = vec![1; whole_shape(value)?.iter().product()];
-                        feed(&own(shards.get(&value), &all))?;
+                        feed(&own(shard_of(value), &all))?;
                     }
                     (None, _) => {
                         let found: Vec<String> = batch.fields.iter().map(|(n, _)| format!("`{n}`")).collect();

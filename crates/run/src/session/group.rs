@@ -120,8 +120,7 @@ impl Session {
         if self.ranks.iter().all(|rank| rank.programs.has(purpose, sizes)) {
             return Ok(());
         }
-        let slots: Vec<Mutex<(&mut RankSession, Option<Result<_, SessionError>>)>> =
-            self.ranks.iter_mut().map(|rank| Mutex::new((rank, None))).collect();
+        let slots: Vec<_> = self.ranks.iter_mut().map(|rank| Mutex::new((rank, None))).collect();
         side_by_side(slots.len(), &|i| {
             let mut slot = slots[i].lock().unwrap_or_else(PoisonError::into_inner);
             let at = slot.0.load(purpose, sizes);

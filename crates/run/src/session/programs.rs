@@ -3,11 +3,12 @@
 
 use crate::collector::Amounts;
 use crate::device::ProgramId;
-use gulliver_graph::dim::Bindings;
+use gulliver_graph::dim::{Bindings, DimError};
+use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, Phase, Value};
 use gulliver_plan::document::collectives::Collective;
 use gulliver_plan::document::job::{Purpose, SizedPlan};
-use gulliver_plan::document::plan::{Act, BufferRange, Plan, Tier};
+use gulliver_plan::document::plan::{Act, BufferRange, OutputPlace, Plan, Tier};
 use std::collections::HashMap;
 
 /// Bytes of memory that programs may take together; the last one made always stays.
@@ -42,6 +43,33 @@ pub(super) fn first_updates(graph: &Graph, plan: &Plan) -> Vec<(u32, usize)> {
     updates
 }
 
+/// An output of a program.
+pub(super) struct Output {
+    /// As the plan has it.
+    pub(super) place: OutputPlace,
+    /// The objective whose nodes make it.
+    pub(super) objective: u32,
+    pub(super) dtype: DType,
+    pub(super) shape: Vec<usize>,
+    pub(super) spot: Spot,
+}
+
+/// The outputs of a plan.
+pub(super) fn outputs(graph: &Graph, plan: &Plan) -> Result<Vec<Output>, DimError> {
+    let sizes = plan.bindings();
+    let output = |output: &OutputPlace| {
+        let ty = graph.ty(output.value);
+        Ok(Output {
+            place: output.clone(),
+            objective: graph.made_in(output.value).1,
+            dtype: ty.dtype,
+            shape: ty.bind(&sizes)?,
+            spot: spot(plan, &output.place),
+        })
+    };
+    plan.outputs.iter().map(output).collect()
+}
+
 /// A program that is loaded, with its plan.
 pub(super) struct Loaded {
     pub(super) program: ProgramId,
@@ -56,6 +84,7 @@ pub(super) struct Loaded {
     pub(super) fed: Vec<Value>,
     /// Where inputs are, by value in order.
     pub(super) inputs: Vec<(Value, Spot)>,
+    pub(super) outputs: Vec<Output>,
     /// See [`first_updates`].
     pub(super) updates: Vec<(u32, usize)>,
     pub(super) planned: Amounts,

@@ -1,7 +1,7 @@
 //! One device of a job: its share of weights and states, its programs, and what was measured of them.
 
 use super::SessionError;
-use super::programs::{LIMIT, Loaded, Programs, Reuse, Spot, first_updates, spot};
+use super::programs::{LIMIT, Loaded, Output, Programs, Reuse, Spot, first_updates, outputs, spot};
 use super::residences::carried;
 use super::trace::Traced;
 use crate::collector::{Alarm, Amounts, Collector};
@@ -13,7 +13,7 @@ use gulliver_graph::graph::{Graph, Node, Phase, Role, Value};
 use gulliver_plan::document::collectives::collectives;
 use gulliver_plan::document::job::{DevicePlan, Purpose, SizedPlan};
 use gulliver_plan::document::ledger::Ledger;
-use gulliver_plan::document::plan::{OutputPlace, Plan, TIERS, Tier};
+use gulliver_plan::document::plan::{Plan, TIERS, Tier};
 use gulliver_plan::document::residence::Residence;
 use gulliver_plan::document::verify::verify;
 use std::ops::Range;
@@ -151,6 +151,7 @@ impl RankSession {
             sizes: sizes.clone(),
             fed: fed.map(|(value, ..)| value).collect(),
             inputs,
+            outputs: outputs(graph, &plan)?,
             updates: first_updates(graph, &plan),
             collectives: collectives(graph, &plan),
             planned,
@@ -238,23 +239,18 @@ impl RankSession {
     }
 
     /// An output of the last run.
-    pub(super) fn output(&self, at: usize, output: &OutputPlace) -> Result<HostTensor, SessionError> {
-        let SizedPlan { graph, plan, .. } = &self.programs.get(at).made;
-        let ty = graph.ty(output.value);
-        let mut tensor = HostTensor::zeros(ty.dtype, &ty.bind(&plan.bindings())?);
-        let Spot { tier, offset, .. } = spot(plan, &output.place);
-        self.device.read(tier, offset, tensor.as_bytes_mut())?;
+    pub(super) fn output(&self, output: &Output) -> Result<HostTensor, RunError> {
+        let mut tensor = HostTensor::zeros(output.dtype, &output.shape);
+        self.device.read(output.spot.tier, output.spot.offset, tensor.as_bytes_mut())?;
         Ok(tensor)
     }
 
     /// Losses of an objective that must be known before its updates.
-    pub(super) fn losses(&self, at: usize, objective: u32) -> Result<Vec<f32>, SessionError> {
-        let SizedPlan { graph, plan, .. } = &self.programs.get(at).made;
+    pub(super) fn losses(&self, at: usize, objective: u32) -> Result<Vec<f32>, RunError> {
         let mut losses = Vec::new();
-        for output in &plan.outputs {
-            if output.is_early_loss() && graph.made_in(output.value).1 == objective {
-                losses.extend_from_slice(self.output(at, output)?.as_f32().unwrap_or_default());
-            }
+        let all = self.programs.get(at).outputs.iter();
+        for output in all.filter(|output| output.place.is_early_loss() && output.objective == objective) {
+            losses.extend_from_slice(self.output(output)?.as_f32().unwrap_or_default());
         }
         Ok(losses)
     }

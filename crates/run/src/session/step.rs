@@ -11,7 +11,7 @@ use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Node, NodeId, Phase};
 use gulliver_graph::role::{HyperRole, OutputRole, OutputScope};
 use gulliver_plan::document::job::Purpose;
-use gulliver_plan::document::plan::Act;
+use gulliver_plan::document::plan::{Act, OutputPlace};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -179,19 +179,19 @@ impl RankSession {
 
     /// Scalar outputs of the last run, by member; those that do not depend on the member are the same for all.
     pub(super) fn scalars(&mut self, at: usize) -> Result<Vec<StepOutcome>, SessionError> {
-        let plan = std::sync::Arc::clone(&self.programs.get(at).made.plan);
         let mut outcomes = vec![StepOutcome { scalars: Scalars::default(), not_finite: None }; self.members];
-        for output in plan.outputs.iter().filter(|output| output.scope != OutputScope::Agreed) {
-            let tensor = self.output(at, output)?;
-            let own = self.array && tensor.shape() == [self.members];
-            let Some(numbers) = tensor.as_f32().filter(|_| own || tensor.shape().is_empty()) else {
+        for output in &self.programs.get(at).outputs {
+            let own = self.array && output.shape == [self.members];
+            if output.place.scope == OutputScope::Agreed || !own && !output.shape.is_empty() {
                 continue;
-            };
+            }
+            let tensor = self.output(output)?;
+            let Some(numbers) = tensor.as_f32() else { continue };
             self.ledger.to_host += size_of_val(numbers) as u64;
             for (m, outcome) in outcomes.iter_mut().enumerate() {
                 let value = f64::from(numbers[if own { m } else { 0 }]);
-                let scalar = Scalar { role: output.role, scope: output.scope, value };
-                outcome.scalars.insert(&output.name, scalar);
+                let OutputPlace { name, role, scope, .. } = &output.place;
+                outcome.scalars.insert(name, Scalar { role: *role, scope: *scope, value });
             }
         }
         Ok(outcomes)

@@ -64,7 +64,7 @@ pub fn alone(
     job: Job,
     steps: u64,
 ) -> (String, Vec<StepOutcome>) {
-    let mut session = session(graph.clone(), None, &options, job.seed).unwrap();
+    let mut session = session(graph.clone(), None, options, job.seed).unwrap();
     let outcomes = (0..steps)
         .map(|step| {
             let hyper = |role: HyperRole, name: &str| job.hyper(role, name, step);

@@ -296,6 +296,6 @@ fn files_are_loaded_or_explained() {
         let error = Job::load(&path).unwrap_err().to_string();
         assert_eq!(error, format!("{}{expected}", path.display()));
     }
-    assert!(Job::load(&dir.join("none.toml")).unwrap_err().to_string().contains("cannot read the job file"));
+    assert!(Job::load(dir.join("none.toml")).unwrap_err().to_string().contains("cannot read the job file"));
     assert!(Job::load(&*dir).is_err());
 }

@@ -59,8 +59,8 @@ pub(super) fn by_reach(
     Ok(if better { search.choices } else { choices })
 }
 
-/// Carries the choices out; most bytes in use at once. What cannot be computed again does from now on what it would
-/// otherwise.
+/// Carries the choices out; most bytes in use at once. Values that cannot be recomputed fall back to
+/// `otherwise`.
 fn carried_out(
     base: &Base,
     terms: &ChoiceTerms,

@@ -1,28 +1,27 @@
-//! Least sum of tables over choices, exactly, by eliminating one variable after another: the variable whose
-//! neighbours have the fewest combinations is replaced by a table of the best that it can add to each. For a
-//! graph that is nearly a chain of layers the tables stay small and the time grows with its length. Where a
-//! table would pass a limit, a variable keeps the choice it had and the rest is solved; this is repeated with
-//! other variables kept, so the sum only falls.
+//! The least sum of cost tables over discrete variables, exactly, by variable elimination: the variable whose neighbours
+//! have the fewest combinations is replaced by a table of its least cost for each of them. Graphs that are nearly chains
+//! have small tables, and take time proportional to their length. Where a table would pass a limit, some variables are
+//! fixed and the rest is solved, again and again with other variables fixed; the sum only falls.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// A cost that no solution pays. Finite, so that differences of such costs are numbers.
+/// The cost of forbidden choices; finite, so that differences are numbers.
 pub(crate) const FORBIDDEN: f64 = 1e30;
 
-/// How often to start again with other variables kept, at most.
+/// Most rounds with other variables fixed.
 const TRIES: usize = 4;
 
-/// A cost that depends on a few variables.
+/// A cost table over a few variables.
 #[derive(Clone, Debug)]
 pub(crate) struct CostFactor {
     /// The variables, all different.
     pub scope: Vec<usize>,
-    /// By their choices, the last variable's fastest.
+    /// Costs; the choice of the last variable changes fastest.
     pub table: Arc<[f64]>,
 }
 
-/// Variables with their number of choices, and the costs to be added.
+/// Numbers of choices by variable, and the tables to be summed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CostProblem {
     pub domains: Vec<usize>,
@@ -33,12 +32,12 @@ pub(crate) struct CostProblem {
 #[derive(Clone, Debug)]
 pub(crate) struct CostSolution {
     pub choices: Vec<usize>,
-    /// Nothing is better.
+    /// Whether it is optimal.
     pub exact: bool,
 }
 
 impl CostProblem {
-    /// The sum for these choices.
+    /// The sum of all tables for these choices.
     pub fn sum(&self, choices: &[usize]) -> f64 {
         let of = |f: &CostFactor| {
             let at = f.scope.iter().fold(0, |at, &v| at * self.domains[v] + choices[v]);
@@ -47,7 +46,7 @@ impl CostProblem {
         self.factors.iter().map(of).sum()
     }
 
-    /// Choices made one variable after another, each with the least that its costs can be given those before.
+    /// Choices made greedily in this order, each with the least possible cost given those before.
     pub fn greedy(&self, order: &[usize]) -> Vec<usize> {
         let mut work = Work::new(self);
         let mut choices = vec![0; self.domains.len()];
@@ -71,11 +70,11 @@ impl CostProblem {
         choices
     }
 
-    /// The least sum, or one no larger than that of `start` where a table would have more than `limit` entries.
+    /// The choices of the least sum; if a table passes `limit` entries, of a sum no larger than that of `start`.
     pub fn solve(&self, start: &[usize], limit: usize) -> CostSolution {
         let (kept, small) = self.without_dominated();
         let back = |(v, &c): (usize, &usize)| kept[v].iter().position(|k| *k == c);
-        // What is dominated in the start is replaced by what dominates it, or by anything if unclear.
+        // A choice of the start that is dominated is replaced by the first that is left.
         let mut best: Vec<usize> = start.iter().enumerate().map(|p| back(p).unwrap_or(0)).collect();
         let mut sum = small.sum(&best);
         let mut times_fixed = vec![0u32; best.len()];
@@ -100,8 +99,7 @@ impl CostProblem {
         CostSolution { choices, exact }
     }
 
-    /// The same problem without choices that another choice of the variable is never worse than; also which
-    /// choices are left of every variable.
+    /// The remaining choices by variable, and the problem without choices that another one dominates.
     fn without_dominated(&self) -> (Vec<Vec<usize>>, CostProblem) {
         let mut worse: Vec<Vec<f64>> = self.domains.iter().map(|d| vec![0.0; d * d]).collect();
         let mut seen: HashMap<(usize, usize), Vec<f64>> = HashMap::new();
@@ -141,7 +139,7 @@ impl CostProblem {
         }
     }
 
-    /// Best choices with some variables as in `start`, and which these are.
+    /// The best choices with some variables fixed as in `start`, and the fixed variables.
     fn eliminate(&self, start: &[usize], times_fixed: &[u32], limit: usize) -> (Vec<usize>, Vec<usize>) {
         let mut work = Work::new(self);
         let mut choices = start.to_vec();
@@ -166,7 +164,7 @@ impl CostProblem {
     }
 }
 
-/// For every pair (a, b) of choices of the variable at `place`: the most that b instead of a can add.
+/// For every pair (a, b) of choices of the variable at `place`: the most that b can cost above a.
 fn most_added(table: &[f64], extents: &[usize], place: usize) -> Vec<f64> {
     let d = extents[place];
     let inner: usize = extents[place + 1..].iter().product();
@@ -186,17 +184,17 @@ fn most_added(table: &[f64], extents: &[usize], place: usize) -> Vec<f64> {
 struct Eliminated {
     var: usize,
     scope: Vec<usize>,
-    /// The best choice for each combination of the scope's.
+    /// The best choice for each combination of choices of the scope.
     best: Vec<u16>,
 }
 
-/// Factors that are left, while variables go.
+/// The tables that are left during elimination.
 struct Work<'a> {
     domains: &'a [usize],
     factors: Vec<Option<CostFactor>>,
-    /// Factors by variable.
+    /// Tables by variable.
     of: Vec<Vec<usize>>,
-    /// Combinations of a variable's neighbours, and the variable.
+    /// Variables ordered by the combinations of their neighbours.
     queue: BTreeSet<(u64, usize)>,
     size: Vec<u64>,
 }
@@ -241,7 +239,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Takes the factors of a variable that leaves.
+    /// Takes the tables of a variable that is eliminated or fixed.
     fn take(&mut self, var: usize) -> Vec<CostFactor> {
         self.queue.remove(&(self.size[var], var));
         let ids = std::mem::take(&mut self.of[var]);
@@ -286,10 +284,10 @@ impl<'a> Work<'a> {
     }
 }
 
-/// For every combination of the scope's choices, the least sum over the variable's choices, and which it is.
+/// The least sum over the choices of a variable, and the best choice, for each combination of choices of the scope.
 fn least(var: usize, scope: &[usize], factors: &[CostFactor], domains: &[usize]) -> (Vec<f64>, Vec<u16>) {
     let choices = domains[var];
-    // By factor: the step of the variable, and of each variable of the scope.
+    // By table: the stride of the variable, and of each variable of the scope.
     let steps: Vec<(usize, Vec<usize>)> = factors
         .iter()
         .map(|f| {

@@ -1,5 +1,5 @@
-//! What a cut means: the bytes it moves between which devices, and the seconds and memory of a step. Uses
-//! nothing of the search; refuses what is not a cut of the graph.
+//! Evaluation of a cut: bytes moved between devices, seconds and memory of a step. Independent of the search; refuses
+//! illegal cuts.
 
 use super::mesh::{DeviceMesh, area, held_box};
 use super::parts::{NeededBoxes, NodeCut, NodeParts, node_parts, seconds};
@@ -14,19 +14,19 @@ use std::rc::Rc;
 /// Bytes that devices receive in one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CutTraffic {
-    /// By receiver, then sender.
+    /// Bytes, by receiver, then sender.
     pub pairs: Vec<Vec<u64>>,
-    /// By value: bytes that all devices together receive of it.
+    /// Bytes that all devices together receive, by value.
     pub values: Vec<u64>,
 }
 
 impl CutTraffic {
-    /// Received by all devices.
+    /// Bytes that all devices receive.
     pub fn total(&self) -> u64 {
         self.values.iter().sum()
     }
 
-    /// Received by one device.
+    /// Bytes that one device receives.
     pub fn received(&self, device: usize) -> u64 {
         self.pairs[device].iter().sum()
     }
@@ -35,57 +35,57 @@ impl CutTraffic {
 /// Bytes, seconds and memory of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CutCost {
-    /// Bytes moved.
+    /// Bytes moved between devices.
     pub bytes: CutTraffic,
-    /// Seconds of the nodes, each on its slowest device.
+    /// Sum over nodes of the seconds on the slowest device.
     pub work: f64,
-    /// Seconds of moving each value to the device that receives most of it, one value after another.
+    /// Sum over values of the seconds of the device that receives most.
     pub moving: f64,
-    /// Seconds of a step in which values move beside nodes that do not wait for them.
+    /// Seconds of a step in which values move while nodes compute that do not wait for them.
     pub beside: f64,
-    /// By device: weights, states, forward results that the backward pass reads, and the operands and results of
+    /// Bytes by device: weights, states, forward results that the backward pass reads, and the operands and results of
     /// the largest node.
     pub memory: Vec<u64>,
 }
 
-/// What a cut moves in one step. Outputs of the graph are the host's to collect and cost nothing. Graphs made by
-/// [`deal`](super::partition()) exchange as much, or more where devices need boxes of one value that overlap in part, or
-/// more of it for an update than they hold.
+/// The bytes that a cut moves in one step, without the outputs of the graph. The graphs of
+/// [`partition`](super::partition()) exchange as many, or more where needed boxes of one value overlap in part or an
+/// update needs more of a value than its device holds.
 pub fn cut_traffic(graph: &Graph, sizes: &Bindings, cut: &GraphCut) -> Result<CutTraffic, CutError> {
     Ok(cut_cost(&SizedGraph::new(graph, sizes)?, cut, &[])?.bytes)
 }
 
-/// What a cut means for a graph whose sizes are put in, on these devices; the last stands for all that follow.
-pub fn cut_cost(sized: &SizedGraph, cut: &GraphCut, units: &[CutDevice]) -> Result<CutCost, CutError> {
+/// The cost of a cut on these devices, of which the last stands for all after it.
+pub fn cut_cost(sized: &SizedGraph, cut: &GraphCut, devices: &[CutDevice]) -> Result<CutCost, CutError> {
     check_levels(&cut.levels)?;
-    CutEvaluator::new(sized, &DeviceMesh::new(&cut.levels), units).cost(cut)
+    CutEvaluator::new(sized, &DeviceMesh::new(&cut.levels), devices).cost(cut)
 }
 
-/// Judges cuts over one mesh of devices. What repeats, in a graph and from cut to cut, is worked out once.
+/// Evaluates cuts over one mesh. Equal parts of graphs and of cuts are computed once.
 pub(crate) struct CutEvaluator<'a> {
     sized: &'a SizedGraph<'a>,
     mesh: &'a DeviceMesh<'a>,
-    units: &'a [CutDevice],
+    devices: &'a [CutDevice],
     /// By kind of node, then choices.
     nodes: Vec<HashMap<Vec<NodeCut>, Rc<DividedNode>>>,
-    /// By type of value, then shardings: what devices hold.
+    /// By type of value, then shardings: the boxes that devices hold.
     held: Vec<HashMap<Vec<Sharding>, Rc<NeededBoxes>>>,
     moved: HashMap<MovedKey, Rc<Moved>>,
 }
 
-/// A node that is cut.
+/// A cut node.
 pub(crate) struct DividedNode {
     pub parts: NodeParts,
     /// Seconds of the slowest device.
     seconds: f64,
-    /// By device, bytes of operands and results.
+    /// Bytes of operands and results, by device.
     bytes: Vec<u64>,
 }
 
-/// Type, shardings, and who needs a value: addresses of what is kept in a [`CutEvaluator`], and operands.
+/// Type, shardings and readers of a value: addresses of entries of the [`CutEvaluator`], and operands.
 type MovedKey = (u32, Vec<Sharding>, Vec<(usize, usize)>);
 
-/// A value that is moved.
+/// The traffic of one value.
 struct Moved {
     /// By receiver, then sender: bytes.
     pairs: Vec<u64>,
@@ -95,18 +95,18 @@ struct Moved {
 }
 
 impl<'a> CutEvaluator<'a> {
-    /// Knows nothing yet.
+    /// Nothing is evaluated yet.
     pub fn new(
         sized: &'a SizedGraph<'a>,
         mesh: &'a DeviceMesh<'a>,
-        units: &'a [CutDevice],
+        devices: &'a [CutDevice],
     ) -> CutEvaluator<'a> {
         let (nodes, held) =
             (vec![HashMap::new(); sized.nodes.len()], vec![HashMap::new(); sized.kinds.types.len()]);
-        CutEvaluator { sized, mesh, units, nodes, held, moved: HashMap::new() }
+        CutEvaluator { sized, mesh, devices, nodes, held, moved: HashMap::new() }
     }
 
-    /// What the devices do of a node.
+    /// The parts of a node with these choices.
     pub fn divided(&mut self, node: usize, choices: &[NodeCut]) -> Result<Rc<DividedNode>, CutError> {
         let (kind, known) = (self.sized.kind(node), &mut self.nodes[self.sized.kinds.kind_of[node] as usize]);
         if let Some(known) = known.get(choices) {
@@ -119,13 +119,13 @@ impl<'a> CutEvaluator<'a> {
             reads.chain(writes).zip(&kind.element).map(|(n, e)| n * e).sum()
         };
         let bytes = (0..self.mesh.devices()).map(on).collect();
-        let seconds = seconds(kind, &parts, self.units, self.mesh);
+        let seconds = seconds(kind, &parts, self.devices, self.mesh);
         let new = Rc::new(DividedNode { parts, seconds, bytes });
         known.insert(choices.to_vec(), new.clone());
         Ok(new)
     }
 
-    /// What the devices hold of a value.
+    /// The boxes of a value that devices hold.
     fn holds(&mut self, v: usize, shardings: &[Sharding]) -> Rc<NeededBoxes> {
         let known = &mut self.held[self.sized.kinds.type_of[v] as usize];
         if let Some(known) = known.get(shardings) {
@@ -137,7 +137,7 @@ impl<'a> CutEvaluator<'a> {
         new
     }
 
-    /// What a cut means.
+    /// The cost of a cut.
     pub fn cost(&mut self, cut: &GraphCut) -> Result<CutCost, CutError> {
         let (sized, devices) = (self.sized, self.mesh.devices());
         let mut nodes = Vec::with_capacity(sized.graph.nodes.len());
@@ -216,8 +216,8 @@ impl<'a> CutEvaluator<'a> {
     }
 }
 
-/// Seconds of a step whose nodes are computed in order while values move, one after another in the order in which
-/// they are made, or first read if they are inputs.
+/// Seconds of a step in which nodes are computed in order while values move one after another: results when they are
+/// computed, inputs when they are first read.
 fn walked(sized: &SizedGraph, work: &[f64], moving: &[f64]) -> f64 {
     let (mut computed, mut carried) = (0.0f64, 0.0f64);
     let mut there = vec![f64::NAN; moving.len()];

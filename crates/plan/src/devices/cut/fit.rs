@@ -1,5 +1,4 @@
-//! A cut taken over to what it was not made for: inputs of other sizes, and another graph with the same
-//! weights, such as the one that evaluates.
+//! Cuts adapted to inputs of other sizes, and to another graph with the same weights, such as the one for evaluation.
 
 use super::mesh::DeviceMesh;
 use super::parts::{NodeCut, node_parts};
@@ -10,9 +9,8 @@ use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
 use std::collections::HashMap;
 
-/// The same cut for inputs of other sizes: every node is divided as before where that is legal, and where not,
-/// everyone does all of it. Weights and states, whose sizes do not change, stay where they are. No sum is
-/// divided that was not.
+/// The cut for inputs of other sizes. Nodes that can no longer be divided are repeated. Weights and states keep their
+/// shardings, and no further sum is divided.
 pub fn fit_cut(graph: &Graph, sizes: &Bindings, cut: &GraphCut) -> Result<GraphCut, CutError> {
     check_levels(&cut.levels)?;
     let sized = SizedGraph::new(graph, sizes)?;
@@ -48,13 +46,12 @@ pub fn fit_cut(graph: &Graph, sizes: &Bindings, cut: &GraphCut) -> Result<GraphC
     Ok(fit)
 }
 
-/// Bytes a second between devices, whatever they are, where a choice may not depend on them.
+/// Bytes per second between devices, where a choice must not depend on the machine.
 const ORDINARY: f64 = 1e10;
 
-/// A cut of another graph with the same weights: these lie as they do in the `trained` graph, and of the rest
-/// the search chooses what would take least seconds on ordinary devices and links: where sums are divided changes their
-/// last digits, and those are the same however fast a machine is. If the cut of the trained graph divides no sum,
-/// neither does this one.
+/// A cut of another graph with the same weights, which keep their shardings of the `trained` graph. The search chooses
+/// the rest for usual devices and links, so that the division of sums, and with it the last digits, does not depend on
+/// the machine. No sum is divided if the trained graph divides none.
 pub fn cut_like(
     graph: &Graph,
     sizes: &Bindings,

@@ -1,21 +1,21 @@
-//! Devices that share nodes: how fast each is, what it holds, and what links them; and the levels of groups that
-//! follow. Whoever is faster gets more to do, and the first level is over the slowest links.
+//! The machine that a graph is cut for, and its mesh: faster devices get larger shares, and the outermost level has the
+//! slowest links.
 
 use super::{CutDevice, MeshLevel, primes};
 use crate::document::topology::{Site, Topology};
 
-/// Some devices, in their order.
+/// Devices and the links between them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CutMachine {
-    /// Each of them.
+    /// The devices, by number.
     pub devices: Vec<CutDevice>,
-    /// Bytes a second that a device receives, as far as nothing else holds them up.
+    /// Bytes per second that a device receives where the topology has no slower link.
     pub bandwidth: f64,
-    /// What holds bytes up, if anything does.
+    /// Links of limited speed, if there are any.
     pub topology: Option<Topology>,
 }
 
-/// What a device's share is in proportion to.
+/// What the share of a device is proportional to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ShareBy {
     Speed,
@@ -23,23 +23,22 @@ pub(crate) enum ShareBy {
 }
 
 impl CutMachine {
-    /// So many, alike, at the usual speeds and without a limit of memory.
+    /// Equal devices of usual speed, without memory limits.
     pub fn new(count: usize) -> CutMachine {
         CutMachine { devices: vec![CutDevice::default(); count], bandwidth: 1e10, topology: None }
     }
 
-    /// How many.
+    /// The number of devices.
     pub fn count(&self) -> usize {
         self.devices.len()
     }
 
-    /// Levels of these numbers of groups, outermost first, where the shares of the devices are products of shares
-    /// of groups; else one level.
+    /// Levels of these numbers of groups, outermost first; one level if the groups of a level would have different shares.
     pub fn grouped(&self, groups: &[usize]) -> Vec<MeshLevel> {
         self.divided(groups, ShareBy::Speed).unwrap_or_else(|| self.flat(ShareBy::Speed))
     }
 
-    /// Levels of prime numbers of groups: first the sockets, if devices are on several and evenly so.
+    /// Levels of prime numbers of groups; the outermost are the sockets, if each has equally many neighbouring devices.
     pub fn levels(&self) -> Vec<MeshLevel> {
         self.leveled(ShareBy::Speed)
     }
@@ -53,12 +52,12 @@ impl CutMachine {
             .unwrap_or_else(|| self.flat(by))
     }
 
-    /// Whether shares by memory are others than shares by speed.
+    /// Whether devices have different amounts of memory.
     pub(crate) fn uneven(&self) -> bool {
-        self.devices.iter().any(|unit| unit.memory != self.devices[0].memory)
+        self.devices.iter().any(|device| device.memory != self.devices[0].memory)
     }
 
-    /// On how many sockets the devices are, if neighbours are together and each has as many; else one.
+    /// The number of sockets, if each has equally many neighbouring devices; else one.
     fn sockets(&self) -> usize {
         let Some(topology) = &self.topology else { return 1 };
         let of: Vec<u32> = topology.devices.iter().take(self.count()).map(|device| device.socket).collect();
@@ -77,15 +76,15 @@ impl CutMachine {
     }
 
     fn weights(&self, by: ShareBy) -> Vec<f64> {
-        let least = |m: u64| self.devices.iter().filter_map(|unit| unit.memory).max().unwrap_or(m).max(m);
-        let weight = |unit: &CutDevice| match by {
-            ShareBy::Speed => unit.rates.flops,
-            ShareBy::Memory => unit.memory.map_or(least(1), |m| m.max(1)) as f64,
+        let least = |m: u64| self.devices.iter().filter_map(|device| device.memory).max().unwrap_or(m).max(m);
+        let weight = |device: &CutDevice| match by {
+            ShareBy::Speed => device.rates.flops,
+            ShareBy::Memory => device.memory.map_or(least(1), |m| m.max(1)) as f64,
         };
         self.devices.iter().map(weight).collect()
     }
 
-    /// None if the groups of a level do not all divide their work alike.
+    /// `None` if the groups of a level would have different shares.
     fn divided(&self, groups: &[usize], by: ShareBy) -> Option<Vec<MeshLevel>> {
         let mut weights = self.weights(by);
         let mut stride = 1;
@@ -103,8 +102,8 @@ impl CutMachine {
         (stride == self.count()).then_some(levels)
     }
 
-    /// Bytes a second that a device receives, when all devices receive from the next group of a level of so many
-    /// groups that are so many devices apart.
+    /// Bytes per second that a device receives when all devices receive from the next group of a level of `groups` groups
+    /// that are `stride` devices apart.
     fn received(&self, stride: usize, groups: usize) -> f64 {
         let Some(topology) = &self.topology else { return self.bandwidth };
         let next = |device: usize| {
@@ -120,7 +119,7 @@ impl CutMachine {
     }
 }
 
-/// Small whole numbers in about these proportions.
+/// Small integers in about these proportions.
 fn whole_numbers(weights: &[f64]) -> Vec<u64> {
     // A number below 2^20 with many divisors.
     let most = weights.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
@@ -140,11 +139,11 @@ mod tests {
     use crate::time::cost::Rates;
 
     fn of_speeds(speeds: &[f64]) -> CutMachine {
-        let unit = |s: &f64| CutDevice {
+        let device = |s: &f64| CutDevice {
             rates: Rates { flops: s * 1e9, ..Rates::default() },
             ..CutDevice::default()
         };
-        CutMachine { devices: speeds.iter().map(unit).collect(), ..CutMachine::new(0) }
+        CutMachine { devices: speeds.iter().map(device).collect(), ..CutMachine::new(0) }
     }
 
     #[test]
@@ -174,7 +173,7 @@ mod tests {
             let levels = CutMachine { topology, ..CutMachine::new(sockets.len()) }.levels();
             levels.into_iter().map(|l| (l.shares.len(), l.bandwidth)).collect::<Vec<_>>()
         };
-        // What leaves a socket is shared by its devices.
+        // The devices of a socket share the link that leaves it.
         assert_eq!(wired(&[0, 0, 1, 1]), [(2, 0.5e9), (2, 4e9)]);
         assert_eq!(wired(&[0, 0, 0, 1, 1, 1]), [(2, 1e9 / 3.0), (3, 4e9)]);
         assert_eq!(wired(&[0, 0, 0, 0]), [(2, 4e9), (2, 4e9)]);

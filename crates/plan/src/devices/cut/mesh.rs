@@ -1,12 +1,12 @@
-//! Boxes of values over a mesh of devices: where the parts of a divided extent begin and end, what a device
-//! holds of a value, and how large boxes and what they have in common are.
+//! The mesh of devices and boxes of values on it: parts of a divided extent, the box that a device holds, areas and
+//! intersections.
 
 use super::{MeshLevel, Sharding};
 use gulliver_graph::spec::Region;
 use std::ops::Range;
 
-/// The positions of `range` that group `part` of these shares has: from `⌊e·S_i/S⌋` to `⌊e·S_{i+1}/S⌋` with the
-/// shares before a group as `S_i`.
+/// The part of `range` of group `part`: from `⌊e·S_i/S⌋` to `⌊e·S_{i+1}/S⌋`, where `S_i` is the sum of the shares before
+/// group `i`.
 pub fn split_range(range: &Range<usize>, shares: &[u64], part: usize) -> Range<usize> {
     let all: u64 = shares.iter().sum();
     let at = |groups: usize| {
@@ -18,19 +18,19 @@ pub fn split_range(range: &Range<usize>, shares: &[u64], part: usize) -> Range<u
     at(part)..at(part + 1)
 }
 
-/// The devices of some levels, each with the group it belongs to at every level.
+/// The devices of some levels, each with its group at every level.
 #[derive(Clone, Debug)]
 pub struct DeviceMesh<'a> {
-    /// The levels.
+    /// The levels, outermost first.
     pub levels: &'a [MeshLevel],
-    /// By device, then level.
+    /// The group of a device: by device, then level.
     pub groups: Vec<Vec<usize>>,
-    /// By pair of devices: the levels at which they are in different groups, as bits.
+    /// By pair of devices: the levels, as bits, at which their groups differ.
     differ: Vec<u64>,
 }
 
 impl<'a> DeviceMesh<'a> {
-    /// All devices in order: the last level's group changes fastest.
+    /// All devices; the group of the last level changes fastest.
     pub fn new(levels: &'a [MeshLevel]) -> DeviceMesh<'a> {
         let mut groups = vec![Vec::new()];
         for level in levels {
@@ -48,29 +48,29 @@ impl<'a> DeviceMesh<'a> {
         DeviceMesh { levels, groups, differ }
     }
 
-    /// How many devices.
+    /// The number of devices.
     pub fn devices(&self) -> usize {
         self.groups.len()
     }
 
-    /// The first level at which two devices are in different groups: the link between them.
+    /// The level of the link between two devices: the first at which their groups differ.
     pub fn link(&self, a: usize, b: usize) -> usize {
         let first = self.differ(a, b).trailing_zeros() as usize;
         first.min(self.levels.len().saturating_sub(1))
     }
 
-    /// The levels at which two devices are in different groups, as bits.
+    /// The levels, as bits, at which the groups of two devices differ.
     pub fn differ(&self, a: usize, b: usize) -> u64 {
         self.differ[a * self.groups.len() + b]
     }
 }
 
-/// All of a value.
+/// The box of a whole value.
 pub fn whole_box(shape: &[usize]) -> Region {
     shape.iter().map(|&e| 0..e).collect()
 }
 
-/// What a device holds of a value: the same box for every partial result of it.
+/// The box of a value that a device holds.
 pub fn held_box(shape: &[usize], shardings: &[Sharding], mesh: &DeviceMesh, device: usize) -> Region {
     let mut region = whole_box(shape);
     for ((level, sharding), &group) in mesh.levels.iter().zip(shardings).zip(&mesh.groups[device]) {
@@ -92,7 +92,7 @@ pub fn common(a: &[Range<usize>], b: &[Range<usize>]) -> u64 {
     a.iter().zip(b).map(|p| both(p) as u64).product()
 }
 
-/// What is in both boxes.
+/// Reduces a box to its intersection with another.
 pub fn intersect(a: &mut Region, b: &[Range<usize>]) {
     for (a, b) in a.iter_mut().zip(b) {
         let start = a.start.max(b.start);
@@ -100,7 +100,7 @@ pub fn intersect(a: &mut Region, b: &[Range<usize>]) {
     }
 }
 
-/// Whether all of `inner` is in `outer`.
+/// Whether `outer` contains `inner`.
 pub fn contains(outer: &[Range<usize>], inner: &[Range<usize>]) -> bool {
     common(outer, inner) == area(inner)
 }

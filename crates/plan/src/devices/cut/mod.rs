@@ -1,15 +1,14 @@
-//! One training step over several devices: along which axis every node is divided at every level of groups
-//! of devices, where every value then lies, and the bytes that this moves. [`cut`] finds the cut, [`cut_traffic()`]
-//! counts what any cut moves, [`comparator`] holds cuts by rule, [`named_cut()`] those people ask for, [`fitted`] takes
-//! one over to other sizes, [`deal`](partition()) makes a graph for each device.
+//! Cuts of a training graph over several devices (Tofu): the axis along which each node is divided, and the sharding
+//! of each value. [`find_cut`] searches for one, [`rule_cut`] follows a rule, [`cut_cost`] evaluates one, [`fit_cut`]
+//! adapts one to other sizes, [`partition`](partition()) makes the graph of each device.
 
+mod candidates;
 pub mod comparator;
 mod eliminate;
 mod evaluate;
 mod fit;
 mod machine;
 mod mesh;
-mod named;
 mod partition;
 mod parts;
 mod price;
@@ -21,15 +20,15 @@ mod tables;
 mod tests;
 mod traffic;
 
+pub use candidates::{WORTH, best_cut, cut_candidates, low_memory_cuts};
 pub use evaluate::{CutCost, CutTraffic, cut_cost, cut_traffic};
 pub use fit::{cut_like, fit_cut};
 pub use machine::CutMachine;
 pub(crate) use mesh::whole_box;
 pub use mesh::{DeviceMesh, held_box, split_range};
-pub use named::{CUT_NAMES, WORTH, best_cut, cut_candidates, low_memory_cuts, named_cut};
-pub use partition::{DeviceGraph, InputBox, partition};
+pub use partition::{DevicePart, InputBox, partition};
 pub use parts::{NeededBoxes, NodeCut, NodeParts, node_parts, same_axis};
-pub use rule::CutRule;
+pub use rule::{CutRule, rule_cut};
 pub use search::{FoundCut, find_cut};
 pub use sized::{NodeKind, SizedGraph};
 pub use traffic::fetches;
@@ -41,98 +40,96 @@ use gulliver_graph::graph::op::OpError;
 use gulliver_graph::graph::{Graph, GraphError};
 use gulliver_graph::spec::{AxisId, ReduceKind};
 
-/// How a value lies over the groups of devices of one level.
+/// How a value is spread over the groups of one level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Sharding {
-    /// Every group has all of it.
+    /// Every group holds the whole value.
     Replicated,
-    /// Divided along this dimension.
+    /// Every group holds its part along this dimension.
     Split(usize),
-    /// Every group has a partial result of all of it.
+    /// Every group holds a partial result of the whole value, still to be reduced.
     Partial(ReduceKind),
 }
 
-/// One level: the devices of a group of the level above are divided into groups. First levels are over the
-/// slowest links.
+/// One level of the mesh: each group of the level above is divided into groups. Outer levels have the slower links.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeshLevel {
-    /// Each group's share of the work; equal numbers are even.
+    /// The share of the work of each group, relative to the others.
     pub shares: Vec<u64>,
-    /// Bytes a second that a device receives over this level's links.
+    /// Bytes per second that a device receives over the links of this level.
     pub bandwidth: f64,
 }
 
 impl MeshLevel {
-    /// So many groups with equal shares.
+    /// A level of groups with equal shares.
     pub fn even(groups: usize, bandwidth: f64) -> MeshLevel {
         MeshLevel { shares: vec![1; groups], bandwidth }
     }
 }
 
-/// What is decided.
+/// A cut of a graph over the devices of a mesh.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GraphCut {
-    /// The groups of devices, outermost first. Device numbers count in the same order: the last level's
-    /// group changes fastest.
+    /// The levels of the mesh, outermost first. Devices are numbered in that order: the group of the last level changes
+    /// fastest.
     pub levels: Vec<MeshLevel>,
-    /// By node, then level: the axis of the node's spec that is divided; none: every group does all of it.
-    /// Where there is none and a result is partial, the node's operands are taken unreduced.
+    /// By node, then level: the axis of the node's spec that is divided. `None` with a partial result: the node takes
+    /// unreduced operands. `None` otherwise: every group repeats the node.
     pub nodes: Vec<Vec<Option<AxisId>>>,
-    /// By value, then level: for inputs where they live, for results the sharding their node leaves them in.
+    /// By value, then level: the sharding of an input between steps, or of a result as its node leaves it.
     pub values: Vec<Vec<Sharding>>,
 }
 
-/// What the search is after.
+/// The cost that the search minimises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CutObjective {
-    /// Least seconds of a step.
+    /// Seconds of a step.
     Seconds,
-    /// Fewest bytes moved, with every node divided that can be. Updates need not be, nor what is made of
-    /// single numbers: with all of a gradient, everyone may do all of its update.
+    /// Bytes moved, when every node is divided that can be. Updates and nodes on single numbers may be repeated.
     Bytes,
 }
 
-/// A device as a cut sees it.
+/// A device as the search sees it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CutDevice {
-    /// How fast it is.
+    /// Speed of its kernels.
     pub rates: Rates,
-    /// Bytes of device memory; none is no limit.
+    /// Bytes of device memory; `None` is no limit.
     pub memory: Option<u64>,
-    /// Seconds a step takes longer for every byte beyond `memory`, which is swapped or recomputed. Infinite: only cuts
-    /// that fit are wanted, if there are any.
+    /// Seconds that a step takes longer per byte beyond `memory`, for swapping or recompute. Infinite: cuts that fit are
+    /// always preferred.
     pub spill: f64,
 }
 
 impl Default for CutDevice {
-    /// A device of usual speed without a limit of memory.
+    /// A device of usual speed, without a memory limit.
     fn default() -> CutDevice {
         CutDevice { rates: Rates::default(), memory: None, spill: f64::INFINITY }
     }
 }
 
 impl CutDevice {
-    /// Bytes beyond the memory when `needed` are needed.
+    /// How many of `needed` bytes are beyond the memory.
     pub(crate) fn beyond(&self, needed: u64) -> u64 {
         self.memory.map_or(0, |memory| needed.saturating_sub(memory))
     }
 }
 
-/// The unit of a device among units of which the last stands for all that follow.
-pub(crate) fn unit(units: &[CutDevice], device: usize) -> CutDevice {
-    units.get(device).or(units.last()).copied().unwrap_or_default()
+/// A device of a list whose last entry stands for all devices after it.
+pub(crate) fn device_at(devices: &[CutDevice], number: usize) -> CutDevice {
+    devices.get(number).or(devices.last()).copied().unwrap_or_default()
 }
 
-/// How to search.
+/// Options of the search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CutOptions {
-    /// What is made small.
+    /// The cost to minimise.
     pub objective: CutObjective,
-    /// By device; the last stands for all that follow.
+    /// By device; the last entry stands for all devices after it.
     pub devices: Vec<CutDevice>,
-    /// Largest table of the exact search; beyond it variables are fixed in turn and the rest is solved.
+    /// Entries of the largest table of the exact search. Beyond it, some variables are fixed and the rest is solved.
     pub limit: usize,
-    /// How often the levels are chosen anew after all have been, each given the others.
+    /// Rounds in which each level is solved again, given the others.
     pub rounds: usize,
 }
 
@@ -147,57 +144,57 @@ impl Default for CutOptions {
     }
 }
 
-/// Why there is no cut.
+/// Why a graph cannot be cut.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CutError {
-    /// A size is missing or makes no sense.
+    /// A size is missing or invalid.
     #[error(transparent)]
     Size(#[from] DimError),
-    /// A node's operands do not fit its operator.
+    /// The operands of a node do not fit its operator.
     #[error("node {node} ({op}): {source}")]
     Node {
-        /// Which node.
+        /// The node.
         node: usize,
         /// Its operator.
         op: &'static str,
-        /// What it said.
+        /// The error of the operator.
         source: Box<OpError>,
     },
-    /// Levels that cannot be.
+    /// A level has no group, too many groups, or a share out of range.
     #[error(
         "level {level} has {groups} groups; give from 1 to 64, each with a share above 0, and at most 64 devices"
     )]
     Level {
-        /// Which, outermost first.
+        /// The level, counted from the outermost.
         level: usize,
-        /// Groups it was given.
+        /// Its groups.
         groups: usize,
     },
-    /// Not a cut of this graph.
+    /// The cut is illegal for a node.
     #[error("node {node} cannot be cut so: {why}")]
     Illegal {
-        /// Which node.
+        /// The node.
         node: usize,
-        /// What forbids it.
+        /// The reason.
         why: String,
     },
-    /// Partial results that are not sums of f32.
+    /// Partial results of a value that is not a sum of f32.
     #[error("partial results of `{0}` cannot be put together")]
     Partial(String),
     /// A device's graph breaks a rule of graphs.
     #[error(transparent)]
     Graph(#[from] GraphError),
-    /// A name that cannot be followed.
+    /// A rule that cannot be followed.
     #[error("strategy `{name}`: {why}")]
-    Name {
-        /// What was asked for.
+    Rule {
+        /// The rules, joined by `+`.
         name: String,
-        /// What forbids it, and what to do.
+        /// The reason.
         why: String,
     },
 }
 
-/// Largest number of devices of a cut.
+/// Most devices of a cut.
 pub const MOST_DEVICES: usize = 64;
 
 impl From<CutError> for PlanError {
@@ -209,7 +206,7 @@ impl From<CutError> for PlanError {
     }
 }
 
-/// Refuses levels that cannot be.
+/// Checks the levels of a mesh.
 pub(crate) fn check_levels(levels: &[MeshLevel]) -> Result<(), CutError> {
     let mut devices = 1usize;
     for (level, MeshLevel { shares, .. }) in levels.iter().enumerate() {
@@ -222,7 +219,7 @@ pub(crate) fn check_levels(levels: &[MeshLevel]) -> Result<(), CutError> {
     Ok(())
 }
 
-/// Levels of prime numbers of groups, largest first, for so many equal devices with one kind of link.
+/// Levels of prime numbers of groups, largest first, for equal devices with equal links.
 pub fn levels_of(devices: usize, bandwidth: f64) -> Vec<MeshLevel> {
     primes(devices).into_iter().map(|groups| MeshLevel::even(groups, bandwidth)).collect()
 }
@@ -243,7 +240,7 @@ fn primes(number: usize) -> Vec<usize> {
 }
 
 impl GraphCut {
-    /// Everything everywhere: the cut that divides nothing.
+    /// The cut that divides nothing.
     pub fn none(graph: &Graph, levels: &[MeshLevel]) -> GraphCut {
         GraphCut {
             levels: levels.to_vec(),
@@ -252,12 +249,12 @@ impl GraphCut {
         }
     }
 
-    /// How many devices.
+    /// The number of devices.
     pub fn devices(&self) -> usize {
         self.levels.iter().map(|l| l.shares.len()).product()
     }
 
-    /// What a node does at every level.
+    /// How a node is cut at each level.
     pub fn choices(&self, graph: &Graph, node: usize) -> Vec<NodeCut> {
         let outs = &graph.nodes[node].outs;
         let partial =

@@ -1,5 +1,5 @@
-//! From a cut to one ordinary graph per device: each does its part of every node, and where it needs what
-//! others hold, their graphs meet in an exchange. One fetch serves all that need the same box, or less.
+//! A cut graph as one ordinary graph per device: its part of every node, and exchanges where it needs boxes that other
+//! devices hold. One fetch serves all readers of the same box or of boxes within it.
 
 mod fetch;
 
@@ -17,12 +17,12 @@ use gulliver_graph::spec::Region;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// What one device does.
+/// The part of a graph on one device.
 #[derive(Clone, Debug, PartialEq)]
-pub struct DeviceGraph {
-    /// A graph without symbols, for inputs of one size.
+pub struct DevicePart {
+    /// A graph without symbols, for one input size.
     pub graph: Graph,
-    /// By input of that graph, in its order.
+    /// The inputs of that graph, in its order.
     pub inputs: Vec<InputBox>,
 }
 
@@ -37,34 +37,34 @@ pub struct InputBox {
     pub whole: Vec<usize>,
 }
 
-/// The graphs of all devices, for inputs of these sizes (of one partial). Everyone comes to the same collectives
-/// in the same order.
-pub fn partition(graph: &Graph, sizes: &Bindings, cut: &GraphCut) -> Result<Vec<DeviceGraph>, CutError> {
+/// The graphs of all devices, for inputs of these sizes (of one partial). All devices have the same collectives in the
+/// same order.
+pub fn partition(graph: &Graph, sizes: &Bindings, cut: &GraphCut) -> Result<Vec<DevicePart>, CutError> {
     check_levels(&cut.levels)?;
     let sized = SizedGraph::new(graph, sizes)?;
     let mesh = DeviceMesh::new(&cut.levels);
-    let mut dealer = Partitioner::new(&sized, sizes, cut, &mesh);
-    let needs = dealer.needs()?;
-    dealer.note(&needs);
-    dealer.inputs();
+    let mut partitioner = Partitioner::new(&sized, sizes, cut, &mesh);
+    let needs = partitioner.needs()?;
+    partitioner.note(&needs);
+    partitioner.inputs();
     let (inputs, of_node) = due(graph, &needs.ends);
-    inputs.into_iter().try_for_each(|end| dealer.end(end))?;
+    inputs.into_iter().try_for_each(|end| partitioner.end(end))?;
     for (id, ends) in of_node.into_iter().enumerate() {
-        dealer.node(id, &needs.of_node[id])?;
-        ends.into_iter().try_for_each(|end| dealer.end(end))?;
+        partitioner.node(id, &needs.of_node[id])?;
+        ends.into_iter().try_for_each(|end| partitioner.end(end))?;
     }
-    let devices = dealer.devices.into_iter();
-    devices.map(|device| Ok(DeviceGraph { graph: device.to.finish()?, inputs: device.inputs })).collect()
+    let devices = partitioner.devices.into_iter();
+    devices.map(|device| Ok(DevicePart { graph: device.to.finish()?, inputs: device.inputs })).collect()
 }
 
-/// What is needed of every value, by who needs it.
+/// The needs of all nodes and of the end of the step.
 struct Needs {
     /// By node, then operand.
     of_node: Vec<Vec<NeededBoxes>>,
     ends: Vec<End>,
 }
 
-/// What becomes of a value after the step.
+/// A value that is an output or replaces an input.
 struct End {
     value: Value,
     need: NeededBoxes,
@@ -72,13 +72,13 @@ struct End {
 }
 
 enum Becomes {
-    /// The next value of an input, where that lives.
+    /// The next value of an input, with the sharding of that input.
     Next(Value),
-    /// This output, all of it everywhere.
+    /// This output, whole on every device.
     Output(GraphOutput),
 }
 
-/// Ends of inputs, and by node those of what it makes.
+/// The ends whose value is an input, and the others by the node that makes it.
 fn due<'n>(graph: &Graph, ends: &'n [End]) -> (Vec<&'n End>, Vec<Vec<&'n End>>) {
     let (mut inputs, mut of_node) = (Vec::new(), vec![Vec::new(); graph.nodes.len()]);
     for end in ends {
@@ -92,7 +92,7 @@ fn due<'n>(graph: &Graph, ends: &'n [End]) -> (Vec<&'n End>, Vec<Vec<&'n End>>) 
 
 struct Device {
     to: Rewriter,
-    /// By value of the job's graph: what this device holds of it.
+    /// By value of the job's graph: the value of this graph that holds its box.
     local: Vec<Option<Value>>,
     inputs: Vec<InputBox>,
 }
@@ -103,18 +103,18 @@ struct Partitioner<'a> {
     cut: &'a GraphCut,
     mesh: &'a DeviceMesh<'a>,
     devices: Vec<Device>,
-    /// By value: what each device is fed of it, if it is.
+    /// By value: the box that each device is fed, for data.
     fed: Vec<Option<Vec<Region>>>,
-    /// By value: everything that is needed of it, largest first.
+    /// By value: all needs, largest first.
     needs_of: Vec<Vec<NeededBoxes>>,
-    /// What was fetched: of which value, which need, and whether for an update.
+    /// Fetched values, by value, need, and whether for an update.
     fetched: HashMap<(Value, NeededBoxes, bool), Vec<Value>>,
-    /// What was made complete where it is: value, levels left partial, and whether for an update.
+    /// All-reduced values, by value, levels left partial, and whether for an update.
     reduced: HashMap<(Value, u64, bool), Holding>,
     collectives: u32,
 }
 
-/// The least box that holds both.
+/// The least box that contains both.
 fn hull(a: Region, b: Region) -> Region {
     let both = |(a, b): (Range<usize>, Range<usize>)| match (a.is_empty(), b.is_empty()) {
         (true, _) => b,
@@ -162,8 +162,7 @@ impl<'a> Partitioner<'a> {
         held_box(&self.sized.shapes[v.index()], &self.cut.values[v.index()], self.mesh, device)
     }
 
-    /// Weights and states lie where the cut says; whatever else comes from outside is fed to each device as
-    /// far as it needs it.
+    /// Adds the inputs: weights and states with the sharding of the cut, data as far as the device needs it.
     fn inputs(&mut self) {
         for (v, role, info) in self.sized.graph.inputs() {
             if !self.sized.persists(v.index()) {
@@ -209,7 +208,7 @@ impl<'a> Partitioner<'a> {
         Ok(Needs { of_node: of_node.collect::<Result<_, CutError>>()?, ends })
     }
 
-    /// Notes what is needed of each value.
+    /// Collects the needs by value.
     fn note(&mut self, needs: &Needs) {
         let graph = self.sized.graph;
         let of_nodes = graph.nodes.iter().zip(&needs.of_node).flat_map(|(n, needs)| n.ins.iter().zip(needs));
@@ -224,7 +223,7 @@ impl<'a> Partitioner<'a> {
         self.needs_of.iter_mut().for_each(|list| list.sort_by_key(|need| std::cmp::Reverse(total(need))));
     }
 
-    /// Carries a value or gives it out, now that it is there.
+    /// Makes a value an output or the next value of an input.
     fn end(&mut self, end: &End) -> Result<(), CutError> {
         let made = self.fetch(end.value, &end.need, self.sized.graph.made_in(end.value))?;
         for (device, made) in self.devices.iter_mut().zip(made) {
@@ -241,7 +240,7 @@ impl<'a> Partitioner<'a> {
         Ok(())
     }
 
-    /// Each device's part of a node.
+    /// Adds the part of a node to each device.
     fn node(&mut self, id: usize, needs: &[NeededBoxes]) -> Result<(), CutError> {
         let (graph, kind) = (self.sized.graph, self.sized.kind(id));
         let node = &graph.nodes[id];
@@ -279,7 +278,7 @@ impl<'a> Partitioner<'a> {
         Ok(())
     }
 
-    /// The operator of a device's part of a node.
+    /// The operator of the part of a node on a device.
     fn part(&self, id: usize, choices: &[NodeCut], device: usize) -> Result<Op, CutError> {
         let (node, kind) = (&self.sized.graph.nodes[id], self.sized.kind(id));
         let mut op = node.op.def().bind(self.sizes)?.unwrap_or_else(|| node.op.clone());

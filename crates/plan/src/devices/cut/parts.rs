@@ -1,46 +1,46 @@
-//! What every device does of a node that is cut at several levels: the boxes it reads and writes, and the
-//! sharding of the results. All follows from the node's spec; illegal combinations have no parts.
+//! The part of a cut node on each device: the boxes it reads and writes, and the sharding of the results. All of it
+//! follows from the node's spec; illegal combinations are errors.
 
 use super::mesh::{DeviceMesh, area, held_box, intersect, split_range, whole_box};
 use super::sized::{NodeKind, SUMS};
-use super::{CutDevice, Sharding, unit};
+use super::{CutDevice, Sharding, device_at};
 use gulliver_graph::spec::{AxisId, Combine, Index, Region, Spec};
 use std::ops::Range;
 
-/// What the groups of one level do of a node.
+/// How the groups of one level share a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NodeCut {
-    /// Each does all of it.
+    /// Each computes the whole node.
     Repeat,
-    /// Its share along an axis.
+    /// Each computes its share along an axis.
     Axis(AxisId),
-    /// All of it, on operands that are partial sums; so are the results.
+    /// Each computes the whole node on partial sums; the results are partial sums.
     Unreduced,
 }
 
-/// What the devices need of a value.
+/// The box of a value that each device needs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NeededBoxes {
     /// By device.
     pub boxes: Vec<Region>,
-    /// Bit `l`: partial sums over the groups of level `l` are wanted as they are.
+    /// Bit `l`: partial sums over the groups of level `l` are needed unreduced.
     pub unreduced: u64,
 }
 
-/// A node over all devices.
+/// The parts of a node on all devices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeParts {
-    /// By operand.
+    /// What it reads, by operand.
     pub ins: Vec<NeededBoxes>,
-    /// By result, then device: what it writes. Equal to what it holds by the shardings.
+    /// What it writes, by result, then device: the box that the device holds by the sharding.
     pub outs: Vec<Vec<Region>>,
-    /// By result, then level.
+    /// Of the results, by result, then level.
     pub shardings: Vec<Vec<Sharding>>,
-    /// By device, the share of all points.
+    /// The share of the work, by device.
     pub share: Vec<f64>,
 }
 
-/// The parts of a node that is cut so at every level, or why it cannot be.
+/// The parts of a node with these choices by level, or why they are illegal.
 pub fn node_parts(kind: &NodeKind, choices: &[NodeCut], mesh: &DeviceMesh) -> Result<NodeParts, String> {
     let spec = &kind.spec;
     let shardings = shardings(kind, choices)?;
@@ -69,7 +69,7 @@ pub fn node_parts(kind: &NodeKind, choices: &[NodeCut], mesh: &DeviceMesh) -> Re
             writes.iter_mut().zip(&part.outputs).for_each(|(all, part)| intersect(all, part));
         }
         for (o, region) in writes.into_iter().enumerate() {
-            // The groups of merged dimensions need not lie where equal shares of the dimension would.
+            // Parts of merged dimensions may differ from equal shares of the dimension.
             if region != held_box(&kind.outs[o], &parts.shardings[o], mesh, device) {
                 return Err(format!("result {o} is not divided in proportion to the shares"));
             }
@@ -105,8 +105,7 @@ fn shardings(kind: &NodeKind, choices: &[NodeCut]) -> Result<Vec<Vec<Sharding>>,
     Ok(shardings)
 }
 
-/// For every axis that some level divides, or else for one, the positions that are left for a device, out of
-/// how many.
+/// The range of a device and the extent, for each axis that some level divides; for one whole axis if none does.
 pub(crate) fn ranges(
     kind: &NodeKind,
     choices: &[NodeCut],
@@ -124,7 +123,7 @@ pub(crate) fn ranges(
         });
         ranges[at].1 = split_range(&ranges[at].1, &level.shares, group);
     }
-    // All positions of an axis are a part too: what no position reads is not asked for.
+    // A whole axis is a part too: elements that no position reads are not needed.
     if let (true, Some(&axis)) = (ranges.is_empty(), kind.axes.first()) {
         let extent = kind.spec.cut_extent(axis, &kind.extents, &outs);
         if extent > 0 {
@@ -134,8 +133,8 @@ pub(crate) fn ranges(
     ranges
 }
 
-/// Seconds of the slowest device.
-pub(crate) fn seconds(kind: &NodeKind, parts: &NodeParts, units: &[CutDevice], mesh: &DeviceMesh) -> f64 {
+/// Seconds of a node on the slowest device.
+pub(crate) fn seconds(kind: &NodeKind, parts: &NodeParts, devices: &[CutDevice], mesh: &DeviceMesh) -> f64 {
     if kind.view {
         return 0.0;
     }
@@ -143,13 +142,13 @@ pub(crate) fn seconds(kind: &NodeKind, parts: &NodeParts, units: &[CutDevice], m
         let reads = parts.ins.iter().map(|need| area(&need.boxes[device]));
         let writes = parts.outs.iter().map(|boxes| area(&boxes[device]));
         let bytes: u64 = reads.chain(writes).zip(&kind.element).map(|(n, e)| n * e).sum();
-        unit(units, device).rates.seconds(kind.flops * parts.share[device], bytes as f64)
+        device_at(devices, device).rates.seconds(kind.flops * parts.share[device], bytes as f64)
     };
     (0..mesh.devices()).map(on).fold(0.0, f64::max)
 }
 
-/// Every choice of a node at one level, where the others are as they are. Without `repeat`, all groups do all
-/// of it only if it cannot be divided. Never empty if the others alone are legal.
+/// The legal choices of a node at one level, given its choices at the others. Without `repeat`, groups repeat it only if
+/// it cannot be divided. Never empty if the other levels are legal.
 pub(crate) fn options_at(
     kind: &NodeKind,
     choices: &[NodeCut],
@@ -168,10 +167,10 @@ pub(crate) fn options_at(
     all.into_iter().chain(divided).chain(linear).collect()
 }
 
-/// Where an input may live, and what its devices then have.
+/// Shardings of a weight or state, each with the boxes of the devices.
 pub(crate) type ResidenceChoices = Vec<(Vec<Sharding>, NeededBoxes)>;
 
-/// Every place an input may live at one level, where the others are as they are.
+/// The legal shardings of a weight or state at one level, given those at the others.
 pub(crate) fn residences_at(
     shape: &[usize],
     shardings: &[Sharding],
@@ -190,8 +189,8 @@ pub(crate) fn residences_at(
     all.filter_map(with).collect()
 }
 
-/// The axis of the spec of a part that is this axis of the whole's spec. The numbers of axes differ where the
-/// extent of some axis became one, so it is found by where it stands.
+/// The axis in the spec of a part that corresponds to `axis` of the whole spec, found by its position in the operands:
+/// numbers of axes differ where an extent became one.
 pub fn same_axis(spec: &Spec, axis: AxisId, part: &Spec) -> Option<AxisId> {
     let pairs = |a: &[Vec<Index>], b: &[Vec<Index>]| {
         let operands = a.iter().zip(b).flat_map(|(a, b)| a.iter().zip(b));

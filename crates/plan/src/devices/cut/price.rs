@@ -1,22 +1,22 @@
-//! The cost of moving one value, for every set of what may be needed of it at once: what each need costs by
-//! itself is worked out once, as is which boxes come with which others; a set is then a few additions.
+//! The cost of moving one value for any set of needs. The cost of each need, and which boxes lie within which others, is
+//! computed once; the cost of a set is then a few additions.
 
 use super::mesh::{DeviceMesh, area, common, contains};
 use super::parts::NeededBoxes;
 use super::traffic::{HeldBoxes, all_reduce};
 
-/// What may be needed of a value, at most 64 different things; sets of them are bits.
+/// At most 64 different needs of a value; sets of them are bits.
 pub(crate) struct NeedPool<'a> {
     mesh: &'a DeviceMesh<'a>,
     needs: Vec<&'a NeededBoxes>,
-    /// By device, then need: the needs with whose boxes its box comes.
+    /// By device, then need: the needs whose boxes contain its box.
     within: Vec<u64>,
-    /// The different numbers of levels that are left unreduced, and which needs leave them.
+    /// The different sets of unreduced levels, each with the needs that have it.
     kept: Vec<(u64, u64)>,
 }
 
 impl<'a> NeedPool<'a> {
-    /// Of these needs, each once.
+    /// A pool of different needs.
     pub fn new(needs: Vec<&'a NeededBoxes>, mesh: &'a DeviceMesh<'a>) -> NeedPool<'a> {
         let mut kept: Vec<(u64, u64)> = Vec::new();
         for (i, need) in needs.iter().enumerate() {
@@ -43,26 +43,35 @@ impl<'a> NeedPool<'a> {
     }
 }
 
-/// Costs of a value that lies in one way.
+/// The cost of moving a value to all devices.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MoveCost {
+    /// Of all devices together.
+    pub sum: f64,
+    /// Of the device with most.
+    pub most: f64,
+}
+
+/// Costs of moving a value with one sharding.
 pub(crate) struct MovePrices<'a> {
     pool: &'a NeedPool<'a>,
-    /// Needs of partial sums that are not there.
+    /// Needs of partial sums that the value does not have.
     refused: u64,
-    /// By device, then need: fetching it where partial results are complete, and where they are not.
+    /// By device, then need: the cost of fetching it from reduced and from partial results.
     complete: Vec<f64>,
     partial: Vec<f64>,
-    /// By kind of need, then device: making partial results complete for all who have them, if there are any.
+    /// By set of unreduced levels, then device: the cost of all-reducing partial results, if there are any.
     reducing: Vec<Option<Vec<f64>>>,
-    /// By device: the needs for which it must have all that it has.
+    /// By device: the needs whose boxes contain the box that it holds.
     all: Vec<u64>,
 }
 
 impl<'a> MovePrices<'a> {
-    /// An element over the links of each level costs as much as `weights` say.
-    pub fn new(pool: &'a NeedPool<'a>, lying: &HeldBoxes, weights: &[f64]) -> MovePrices<'a> {
-        let (devices, count) = (lying.holds.len(), pool.needs.len());
+    /// `weights`: the cost of an element over the links of each level.
+    pub fn new(pool: &'a NeedPool<'a>, held: &HeldBoxes, weights: &[f64]) -> MovePrices<'a> {
+        let (devices, count) = (held.holds.len(), pool.needs.len());
         let weigh = |to: usize, from: usize, n: u64| n as f64 * weights[pool.mesh.link(to, from)];
-        let refused = (0..count).filter(|&i| pool.needs[i].unreduced & !lying.sums != 0);
+        let refused = (0..count).filter(|&i| pool.needs[i].unreduced & !held.sums != 0);
         let mut priced = MovePrices {
             pool,
             refused: refused.fold(0, |bits, i| bits | 1 << i),
@@ -71,32 +80,32 @@ impl<'a> MovePrices<'a> {
             reducing: Vec::new(),
             all: vec![0; devices],
         };
-        for (d, own) in lying.holds.iter().enumerate() {
+        for (d, own) in held.holds.iter().enumerate() {
             for (i, need) in pool.needs.iter().enumerate() {
-                let (needed, reduced) = (&need.boxes[d], lying.partial & !need.unreduced);
+                let (needed, reduced) = (&need.boxes[d], held.partial & !need.unreduced);
                 priced.all[d] |= u64::from(contains(needed, own)) << i;
                 let there = contains(own, needed);
                 if there && reduced == 0 {
                     continue;
                 }
-                for (from, other) in lying.holds.iter().enumerate().filter(|(from, _)| *from != d) {
+                for (from, other) in held.holds.iter().enumerate().filter(|(from, _)| *from != d) {
                     let differ = pool.mesh.differ(d, from);
-                    if differ & !(lying.along | reduced) != 0 {
+                    if differ & !(held.along | reduced) != 0 {
                         continue;
                     }
                     let cost = weigh(d, from, common(needed, other));
                     priced.partial[d * count + i] += cost;
-                    if differ & !lying.along == 0 {
+                    if differ & !held.along == 0 {
                         priced.complete[d * count + i] += cost;
                     }
                 }
             }
         }
         for (unreduced, _) in &pool.kept {
-            let reduced = lying.partial & !unreduced;
+            let reduced = held.partial & !unreduced;
             let mut each = vec![0.0; devices];
             if reduced != 0 {
-                all_reduce(&lying.holds, reduced, pool.mesh, &mut |to, from, n| {
+                all_reduce(&held.holds, reduced, pool.mesh, &mut |to, from, n| {
                     each[to] += weigh(to, from, n)
                 });
             }
@@ -105,8 +114,8 @@ impl<'a> MovePrices<'a> {
         priced
     }
 
-    /// The costs of all devices together, and of the one that has most; none if a need cannot be met.
-    pub fn of(&self, set: u64) -> Option<[f64; 2]> {
+    /// The cost of a set of needs; `None` if one of them cannot be met.
+    pub fn of(&self, set: u64) -> Option<MoveCost> {
         if set & self.refused != 0 {
             return None;
         }
@@ -114,8 +123,8 @@ impl<'a> MovePrices<'a> {
         let (mut sum, mut most) = (0.0, 0.0f64);
         let mut reducing = [None; 64];
         for (k, (each, (_, kind))) in self.reducing.iter().zip(&self.pool.kept).enumerate() {
-            let everyone = || self.all.iter().all(|all| all & kind & set != 0);
-            reducing[k] = each.as_ref().filter(|_| everyone());
+            let all_contain = || self.all.iter().all(|all| all & kind & set != 0);
+            reducing[k] = each.as_ref().filter(|_| all_contain());
         }
         for d in 0..self.all.len() {
             let mut cost = 0.0;
@@ -134,6 +143,6 @@ impl<'a> MovePrices<'a> {
             sum += cost;
             most = most.max(cost);
         }
-        Some([sum, most])
+        Some(MoveCost { sum, most })
     }
 }

@@ -1,17 +1,21 @@
 //! Cuts by rule: along the batch, output channels, input channels or space. Every node is divided along the axis that
 //! its spec gives for its operands. The strategies with names use rules, and the search starts from them.
 
+use super::machine::CutMachine;
 use super::mesh::DeviceMesh;
 use super::parts::{NodeCut, first_axis, node_parts, residences_at};
 use super::sized::SizedGraph;
-use super::tables::CutState;
-use super::{CutObjective, Sharding};
-use gulliver_graph::graph::{Origin, Role, Value};
+use super::tables::{CutState, of_state};
+use super::{CutError, CutObjective, GraphCut, Sharding, check_levels};
+use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::{Graph, Origin, Role, Value};
 use gulliver_graph::spec::AxisId;
+use serde::Serialize;
 use std::collections::HashMap;
 
 /// How the groups of one level divide a graph.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum CutRule {
     /// Along the batch; weights and states are replicated.
     Data,
@@ -25,6 +29,16 @@ pub enum CutRule {
 }
 
 impl CutRule {
+    /// Its name, as users write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            CutRule::Data => "data",
+            CutRule::Filter => "filter",
+            CutRule::Channel => "channel",
+            CutRule::Spatial => "spatial",
+        }
+    }
+
     /// The dimension along which weights and states are divided.
     fn of_weights(self) -> Option<usize> {
         match self {
@@ -43,6 +57,48 @@ impl CutRule {
             CutRule::Filter => None,
         }
     }
+}
+
+/// The cut by one rule over all devices, or by one rule between equal groups of devices and another within them, for
+/// inputs of these sizes (of one partial). Nodes that a rule cannot divide are repeated.
+pub fn rule_cut(
+    graph: &Graph,
+    sizes: &Bindings,
+    machine: &CutMachine,
+    rules: &[CutRule],
+) -> Result<GraphCut, CutError> {
+    let refused = |why: String| {
+        let names: Vec<&str> = rules.iter().map(|rule| rule.name()).collect();
+        CutError::Rule { name: names.join("+"), why }
+    };
+    let count = machine.count();
+    let levels = match rules {
+        [_] => machine.grouped(&[count]),
+        _ => {
+            let within =
+                (2..count).take_while(|n| n * n <= count).filter(|n| count.is_multiple_of(*n)).last();
+            let within = within.ok_or_else(|| {
+                refused(format!(
+                    "{count} devices cannot be put into equal groups of several; use another number"
+                ))
+            })?;
+            machine.grouped(&[count / within, within])
+        }
+    };
+    check_levels(&levels)?;
+    let sized = SizedGraph::new(graph, sizes)?;
+    let space = |v: Value| sized.shapes[v.index()].len() >= 4;
+    if rules.contains(&CutRule::Spatial) && !graph.inputs().any(|(v, role, _)| role.is_data() && space(v)) {
+        return Err(refused("the model reads neither images nor volumes".to_string()));
+    }
+    let mut state = CutState::new(&sized);
+    // Devices that cannot be grouped evenly are one level, which the inner rule divides.
+    for (level, rule) in rules[rules.len() - levels.len().min(rules.len())..].iter().enumerate() {
+        state.push(&sized);
+        let mesh = DeviceMesh::new(&levels[..=level]);
+        apply_rule(&sized, &mesh, &mut state, (level, *rule), Undivided::Repeat);
+    }
+    of_state(&sized, &levels, &state)
 }
 
 /// What to do with nodes that cannot be divided as a rule says.
@@ -131,4 +187,88 @@ fn followed_axes(sized: &SizedGraph, rule: CutRule) -> Vec<Option<AxisId>> {
         axes.push(axis);
     }
     axes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::devices::cut::{best_cut, cut_cost, fit_cut, partition};
+    use gulliver_graph::model::model;
+    use gulliver_graph::model::param::ParamValue;
+    use gulliver_graph::optim::Optimizer;
+    use gulliver_graph::training::training_graph;
+
+    fn graph(name: &str, params: &[(&str, i64)]) -> Graph {
+        let params: Vec<_> = params.iter().map(|(n, v)| (n.to_string(), ParamValue::Int(*v))).collect();
+        let model = model(name, &params).unwrap();
+        training_graph(model.as_ref(), &[Optimizer::new("sgd", &[]).unwrap()], None).unwrap()
+    }
+
+    fn sizes(batch: usize) -> Bindings {
+        Bindings::new().with("batch", batch).with("length", 6)
+    }
+
+    #[test]
+    fn rules_divide_what_they_say_and_fit_other_sizes() {
+        use CutRule::{Channel, Data, Filter, Spatial};
+        for (graph, space) in [
+            (graph("cnn", &[("width", 8), ("size", 16)]), Some(2)),
+            (graph("cosmoflow", &[("width", 8), ("size", 16), ("layers", 2), ("hidden", 8)]), Some(2)),
+            (graph("lstm", &[("width", 8), ("vocab", 12)]), None),
+        ] {
+            let searched: &[CutRule] = &[];
+            for (rules, weights, values) in [
+                (&[Data][..], None, Some(0)),
+                (&[Filter], Some(0), None),
+                (&[Channel], Some(1), None),
+                (&[Spatial], None, space),
+                (&[Data, Filter], Some(0), Some(0)),
+                (&[Data, Spatial], None, space),
+                (searched, None, None),
+            ] {
+                if rules.contains(&Spatial) && space.is_none() {
+                    continue;
+                }
+                let (name, machine) = (format!("{rules:?}"), CutMachine::new(4));
+                let cut = match rules {
+                    [] => best_cut(&SizedGraph::new(&graph, &sizes(4)).unwrap(), &machine).unwrap().cut,
+                    rules => rule_cut(&graph, &sizes(4), &machine, rules).unwrap(),
+                };
+                assert_eq!(cut.devices(), 4);
+                let sized = SizedGraph::new(&graph, &sizes(4)).unwrap();
+                assert!(cut_cost(&sized, &cut, &[]).is_ok(), "{name}");
+                let along = |residence: bool, d: usize| {
+                    let values =
+                        cut.values.iter().enumerate().filter(|(v, _)| sized.persists(*v) == residence);
+                    values.filter(|(_, shardings)| shardings.contains(&Sharding::Split(d))).count()
+                };
+                let divided = (0..5).map(|d| along(true, d)).sum::<usize>();
+                assert!(
+                    weights.map_or(rules.is_empty() || divided == 0, |d| along(true, d) == divided),
+                    "{name}"
+                );
+                assert!(weights.is_none() || divided > 0, "{name}");
+                assert!(values.is_none_or(|d| along(false, d) > 10), "{name}");
+                for batch in [1, 2, 4, 7, 12] {
+                    let fit = fit_cut(&graph, &sizes(batch), &cut).unwrap();
+                    assert!(batch != 4 || fit == cut, "{name}: the same sizes need no fitting");
+                    assert_eq!(partition(&graph, &sizes(batch), &fit).unwrap().len(), 4, "{name}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rules_that_cannot_be_followed_are_refused() {
+        use CutRule::{Data, Filter, Spatial};
+        let graph = graph("mlp-tiny", &[]);
+        for (rules, devices, expected) in [
+            (&[Spatial][..], 2, "strategy `spatial`: the model reads neither images nor volumes"),
+            (&[Data, Filter], 3, "strategy `data+filter`: 3 devices cannot be put into equal groups"),
+            (&[Data], 65, "level 0 has 65 groups"),
+        ] {
+            let said = rule_cut(&graph, &sizes(4), &CutMachine::new(devices), rules).unwrap_err().to_string();
+            assert!(said.starts_with(expected), "{said}");
+        }
+    }
 }

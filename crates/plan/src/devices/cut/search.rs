@@ -1,5 +1,5 @@
-//! The search: levels from the outermost in, each solved as a problem of tables given those above, then each
-//! again given all others; with cuts by rule as further places to start from, so none of them is better.
+//! The search for a cut. Levels are solved from the outermost in, each given those above, then each again given all
+//! others. Cuts by rule are further starts, so the result is never worse than they are.
 
 use super::eliminate::{CostFactor, CostProblem, FORBIDDEN};
 use super::evaluate::{CutCost, CutEvaluator, CutTraffic};
@@ -8,53 +8,53 @@ use super::rule::{CutRule, Undivided, apply_rule};
 use super::sized::SizedGraph;
 use super::tables::{CostTables, CutState, MemoryPrices, cut_of};
 use super::{
-    CutDevice, CutError, CutObjective, CutOptions, GraphCut, MeshLevel, Sharding, check_levels, unit,
+    CutDevice, CutError, CutObjective, CutOptions, GraphCut, MeshLevel, Sharding, check_levels, device_at,
 };
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
 use std::collections::HashMap;
 
-/// A cut and what it means.
+/// A cut with its cost.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FoundCut {
-    /// What is decided.
+    /// The cut.
     pub cut: GraphCut,
-    /// Seconds of a step: work, then bytes, with nothing at the same time.
+    /// Seconds of a step in which nothing moves while nodes compute.
     pub seconds: f64,
-    /// The same where values move beside nodes that do not wait for them.
+    /// Seconds of a step in which values move while nodes compute that do not wait for them.
     pub beside: f64,
-    /// Of these, work.
+    /// Seconds of computing alone.
     pub work: f64,
-    /// Bytes that are moved.
+    /// Bytes moved between devices.
     pub bytes: CutTraffic,
-    /// By device, bytes of weights, states, kept results and the largest node.
+    /// Bytes by device: weights, states, kept results and the largest node.
     pub memory: Vec<u64>,
-    /// Most bytes beyond the memory of a device.
+    /// Bytes beyond the memory of the device that lacks most.
     pub beyond: u64,
-    /// Seconds that they cost.
+    /// Seconds that swapping or recomputing them takes.
     pub spill: f64,
-    /// No table passed the limit, so each level is best given the others.
+    /// Whether no table passed the limit, so that each level is optimal given the others.
     pub exact: bool,
 }
 
 impl FoundCut {
-    /// Seconds of a step where values move beside nodes that do not wait for them, and bytes beyond memory are paid for.
+    /// Seconds of a step, with transfers beside computing and bytes beyond memory included.
     pub fn step_seconds(&self) -> f64 {
         self.beside + self.spill
     }
 }
 
-/// What is decided before the search.
+/// Choices made before the search.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FixedChoices {
-    /// By value: where inputs live, at every level.
+    /// By value: the shardings of inputs.
     pub residences: HashMap<usize, Vec<Sharding>>,
-    /// No sum is divided.
+    /// Whether no sum may be divided.
     pub whole_sums: bool,
 }
 
 impl FixedChoices {
-    /// Forbids every other choice.
+    /// Forbids all other choices at a level.
     fn forbid(&self, tables: &CostTables, problem: &mut CostProblem, level: usize) {
         let cost = |allowed: bool| if allowed { 0.0 } else { FORBIDDEN };
         for (v, (variable, residence)) in &tables.residences {
@@ -68,13 +68,13 @@ impl FixedChoices {
         }
     }
 
-    /// Whether a cut is as decided.
+    /// Whether a cut respects them.
     pub fn allows(&self, cut: &GraphCut) -> bool {
         self.residences.iter().all(|(v, fixed)| cut.values[*v] == *fixed)
             && !(self.whole_sums && is_partial(&cut.values))
     }
 
-    /// Puts what is decided about the last level into a state.
+    /// Sets the last level of a state to them.
     fn put(&self, state: &mut CutState) {
         for (v, fixed) in &self.residences {
             let level = state.residences[*v].len() - 1;
@@ -87,20 +87,20 @@ fn is_partial(shardings: &[Vec<Sharding>]) -> bool {
     shardings.iter().flatten().any(|sharding| matches!(sharding, Sharding::Partial(_)))
 }
 
-/// Where the search is.
+/// The state of a search.
 struct Search<'a> {
     sized: &'a SizedGraph<'a>,
     levels: &'a [MeshLevel],
     options: &'a CutOptions,
     fixed: &'a FixedChoices,
     prices: MemoryPrices,
-    /// Of all levels.
-    judge: CutEvaluator<'a>,
+    /// Over all levels.
+    evaluator: CutEvaluator<'a>,
     exact: bool,
 }
 
-/// The best cut of a graph over the devices of these levels. With one level and within memory it is the best there
-/// is, as long as no table passes [`CutOptions::limit`].
+/// The best cut of a graph over the devices of these levels. It is optimal for one level, unlimited memory and no table
+/// beyond [`CutOptions::limit`].
 pub fn find_cut(
     graph: &Graph,
     sizes: &Bindings,
@@ -110,7 +110,7 @@ pub fn find_cut(
     find_fixed_cut(&SizedGraph::new(graph, sizes)?, levels, options, &FixedChoices::default())
 }
 
-/// The same where some things are decided.
+/// [`find_cut`] where some choices are fixed.
 pub(crate) fn find_fixed_cut(
     sized: &SizedGraph,
     levels: &[MeshLevel],
@@ -120,14 +120,14 @@ pub(crate) fn find_fixed_cut(
     Ok(cuts_for_memory(sized, levels, options, fixed)?.swap_remove(0))
 }
 
-/// Prices of memory that are tried.
+/// Most prices of memory that are tried.
 const PRICES: usize = 12;
 
 /// Factor from one price of memory to the next while no cut fits.
 const RAISE: f64 = 6.0;
 
-/// The best cut regardless of memory, if it fits. Otherwise the cut of least cost with the bytes beyond memory paid
-/// for, then the best regardless of memory, since transfers may be hidden: their plans decide.
+/// The best cut regardless of memory, if it fits. Otherwise the best with bytes beyond memory included, then the best
+/// regardless of memory: its plan may hide the transfers.
 pub(crate) fn cuts_for_memory(
     sized: &SizedGraph,
     levels: &[MeshLevel],
@@ -140,8 +140,8 @@ pub(crate) fn cuts_for_memory(
         return Ok(vec![free]);
     }
     let paid = |f: &FoundCut| (cost(f, options.objective) + f.spill, f.beyond);
-    // The price of a byte rises until a cut fits or swapping is cheaper, then falls as far as a cut still fits.
-    let swapping = options.devices.iter().map(|unit| unit.spill).fold(0.0, f64::max);
+    // Raise the price of a byte until a cut fits or swapping is cheaper, then lower it while a cut fits.
+    let swapping = options.devices.iter().map(|device| device.spill).fold(0.0, f64::max);
     let (mut low, mut price) = (0.0, first_price(&free, options.objective).min(swapping));
     let mut fits = false;
     let mut best = free.clone();
@@ -169,7 +169,7 @@ pub(crate) fn cuts_for_memory(
     Ok([best].into_iter().chain(other.then_some(free)).collect())
 }
 
-/// Cuts that need less and less memory, whatever there is of it, down to the least that is found.
+/// Cuts of ever less memory, whatever the limits, down to the least that is found.
 pub(crate) fn cuts_of_falling_memory(
     sized: &SizedGraph,
     levels: &[MeshLevel],
@@ -191,7 +191,7 @@ pub(crate) fn cuts_of_falling_memory(
     Ok(all)
 }
 
-/// What the search makes small.
+/// The cost that the search minimises.
 fn cost(found: &FoundCut, objective: CutObjective) -> f64 {
     match objective {
         CutObjective::Seconds => found.seconds,
@@ -199,19 +199,21 @@ fn cost(found: &FoundCut, objective: CutObjective) -> f64 {
     }
 }
 
-/// A price of a byte of memory at which all of a cut's memory costs a hundredth of the rest.
+/// The price of a byte at which the memory of a cut costs a hundredth of its other costs.
 fn first_price(found: &FoundCut, objective: CutObjective) -> f64 {
     let most = found.memory.iter().copied().max().unwrap_or(1).max(1);
     0.01 * cost(found, objective).max(1e-9) / most as f64
 }
 
-/// Seconds that the bytes beyond the memory of each device cost, and the most bytes beyond that of one.
-fn spill(memory: &[u64], units: &[CutDevice]) -> (f64, u64) {
-    let beyond =
-        memory.iter().enumerate().map(|(d, needed)| (unit(units, d), unit(units, d).beyond(*needed)));
+/// Seconds and bytes beyond the memory of devices, each of the device with most.
+fn spill(memory: &[u64], devices: &[CutDevice]) -> (f64, u64) {
+    let beyond = memory
+        .iter()
+        .enumerate()
+        .map(|(d, needed)| (device_at(devices, d), device_at(devices, d).beyond(*needed)));
     let beyond = beyond.filter(|(_, bytes)| *bytes > 0);
-    beyond.fold((0.0, 0), |(seconds, most), (unit, bytes)| {
-        (seconds.max(bytes as f64 * unit.spill), most.max(bytes))
+    beyond.fold((0.0, 0), |(seconds, most), (device, bytes)| {
+        (seconds.max(bytes as f64 * device.spill), most.max(bytes))
     })
 }
 
@@ -225,8 +227,8 @@ fn search_at(
     let devices = levels.iter().map(|l| l.shares.len()).product();
     let prices = MemoryPrices::new(price, &options.devices, devices);
     let mesh = DeviceMesh::new(levels);
-    let judge = CutEvaluator::new(sized, &mesh, &options.devices);
-    let mut search = Search { sized, levels, options, fixed, prices, judge, exact: true };
+    let evaluator = CutEvaluator::new(sized, &mesh, &options.devices);
+    let mut search = Search { sized, levels, options, fixed, prices, evaluator, exact: true };
     let mut state = CutState::new(sized);
     for level in 0..levels.len() {
         state.push(sized);
@@ -239,8 +241,8 @@ fn search_at(
     if levels.len() > 1 {
         state = search.refined(state);
     }
-    let cut = cut_of(sized, &mesh, &state, &mut search.judge)?;
-    let CutCost { bytes, work, moving, beside, memory } = search.judge.cost(&cut)?;
+    let cut = cut_of(sized, &mesh, &state, &mut search.evaluator)?;
+    let CutCost { bytes, work, moving, beside, memory } = search.evaluator.cost(&cut)?;
     let (spill, beyond) = spill(&memory, &options.devices);
     Ok(FoundCut {
         cut,
@@ -260,16 +262,16 @@ impl Search<'_> {
         self.levels.iter().map(|l| l.shares.len()).product()
     }
 
-    /// Solves one level, from the best of some starts where the limit is passed.
+    /// Solves one level. Tables beyond the limit are solved from the best start.
     fn best_of(&mut self, starts: Vec<CutState>, level: usize, levels: &[MeshLevel]) -> CutState {
         let mesh = DeviceMesh::new(levels);
         let mut state = starts[0].clone();
-        // Where not all levels are there yet, the first device of a group stands for it.
+        // While inner levels are missing, the first device of a group stands for the group.
         let stride = self.devices() / mesh.devices();
-        let units: Vec<CutDevice> =
-            (0..mesh.devices()).map(|d| unit(&self.options.devices, d * stride)).collect();
-        let prices = MemoryPrices::new(self.prices.byte, &units, units.len());
-        let options = CutOptions { devices: units, ..self.options.clone() };
+        let devices: Vec<CutDevice> =
+            (0..mesh.devices()).map(|d| device_at(&self.options.devices, d * stride)).collect();
+        let prices = MemoryPrices::new(self.prices.byte, &devices, devices.len());
+        let options = CutOptions { devices, ..self.options.clone() };
         let tables = CostTables::new(self.sized, &mesh, &options, &prices, &state, level);
         let mut problem = tables.problem();
         self.fixed.forbid(&tables, &mut problem, level);
@@ -281,7 +283,7 @@ impl Search<'_> {
         state
     }
 
-    /// Every level again given the others, from the best of what was found and the cuts by rule.
+    /// Solves every level again given the others, from the best of the state and the cuts by rule.
     fn refined(&mut self, state: CutState) -> CutState {
         let mesh = DeviceMesh::new(self.levels);
         let mut all = vec![state];
@@ -307,7 +309,7 @@ impl Search<'_> {
         state
     }
 
-    /// Every way to follow a rule at each of the first three levels, and the last of these rules at the others.
+    /// Every combination of rules for the first three levels; inner levels repeat the rule of the third.
     fn by_rules(&self) -> Vec<CutState> {
         let mut all = vec![(CutState::new(self.sized), CutRule::Data)];
         for level in 0..self.levels.len() {
@@ -328,7 +330,7 @@ impl Search<'_> {
         all.into_iter().map(|(state, _)| state).collect()
     }
 
-    /// One cut into as many parts as there are devices, as the same choice at every level, which need not be legal.
+    /// The best cut of one level over all devices, as the same choices at every level; it need not be legal.
     fn chopped(&mut self) -> CutState {
         let bandwidth = self.levels.iter().map(|l| l.bandwidth).fold(f64::INFINITY, f64::min);
         let one = [MeshLevel::even(self.devices(), bandwidth)];
@@ -343,15 +345,16 @@ impl Search<'_> {
         state
     }
 
-    /// What is made small, of all levels.
+    /// The cost of a state over all levels, memory at its price included.
     fn cost(&mut self, state: &CutState, mesh: &DeviceMesh) -> f64 {
-        let cut = cut_of(self.sized, mesh, state, &mut self.judge).ok().filter(|cut| self.fixed.allows(cut));
-        let judged = cut.map(|cut| self.judge.cost(&cut));
-        let Some(Ok(judged)) = judged else { return FORBIDDEN };
+        let cut =
+            cut_of(self.sized, mesh, state, &mut self.evaluator).ok().filter(|cut| self.fixed.allows(cut));
+        let cost = cut.map(|cut| self.evaluator.cost(&cut));
+        let Some(Ok(cost)) = cost else { return FORBIDDEN };
         let main = match self.options.objective {
-            CutObjective::Seconds => judged.work + judged.moving,
-            CutObjective::Bytes => judged.bytes.total() as f64,
+            CutObjective::Seconds => cost.work + cost.moving,
+            CutObjective::Bytes => cost.bytes.total() as f64,
         };
-        main + self.prices.cost(judged.memory.into_iter())
+        main + self.prices.cost(cost.memory.into_iter())
     }
 }

@@ -1,4 +1,4 @@
-//! A graph with the sizes of one input put in: shapes, specs and readers, settled once for all that is tried.
+//! A graph with the sizes of one input bound: shapes, specs and readers, derived once for all cuts that are tried.
 
 use super::{CutError, CutObjective};
 use gulliver_graph::dim::{Bindings, Dim, DimError};
@@ -10,28 +10,28 @@ use gulliver_graph::graph::{Graph, Origin, Phase, Role, Value};
 use gulliver_graph::kinds::Kinds;
 use gulliver_graph::spec::{AxisId, Combine, Index, ReduceKind, Spec};
 
-/// A graph and all that follows from the sizes of its input.
+/// A graph and what follows from the sizes of its input.
 #[derive(Debug)]
 pub struct SizedGraph<'a> {
     /// The graph.
     pub graph: &'a Graph,
-    /// By value.
+    /// Extents, by value.
     pub shapes: Vec<Vec<usize>>,
     /// Bytes of an element, by value.
     pub element: Vec<u64>,
-    /// What repeats.
+    /// Kinds of nodes and types of values that repeat.
     pub kinds: Kinds,
-    /// By kind of node.
+    /// What nodes of one kind share, by kind.
     pub nodes: Vec<NodeKind>,
-    /// By value: the nodes that read it, each once with all operands through which it does.
+    /// By value: each node that reads it, with the operands through which it does.
     pub readers: Vec<Vec<(usize, Vec<usize>)>>,
-    /// By value: the inputs whose next value it is.
+    /// By value: the inputs that it replaces after the step.
     pub carried_by: Vec<Vec<usize>>,
-    /// By value: a result of the forward pass that the backward pass reads.
+    /// By value: whether it is a forward result that the backward pass reads.
     pub kept: Vec<bool>,
 }
 
-/// What nodes of one kind have in common.
+/// What nodes of one kind share.
 #[derive(Debug)]
 pub struct NodeKind {
     /// The spec.
@@ -48,14 +48,14 @@ pub struct NodeKind {
     pub flops: f64,
     /// Bytes of an element of every operand, then of every result.
     pub element: Vec<u64>,
-    /// Costs no time.
+    /// Whether it is a view, which takes no time.
     pub view: bool,
-    /// Linear in all operands together, so that partial sums may be taken through it unreduced.
+    /// Whether it maps partial sums of its operands to partial sums of its results.
     pub linear: bool,
 }
 
 impl<'a> SizedGraph<'a> {
-    /// Puts the sizes in.
+    /// Binds the sizes.
     pub fn new(graph: &'a Graph, sizes: &Bindings) -> Result<SizedGraph<'a>, CutError> {
         let kinds = Kinds::of(graph);
         let shapes_of: Vec<Vec<usize>> =
@@ -96,19 +96,19 @@ impl<'a> SizedGraph<'a> {
         &self.nodes[self.kinds.kind_of[node] as usize]
     }
 
-    /// Whether all groups may do all of a node that could be divided: always where seconds count. Where bytes
-    /// do, only updates and what is made of single numbers, as nothing is moved if everyone does everything.
+    /// Whether all groups may repeat a node that could be divided. When bytes are minimised only updates and nodes on
+    /// single numbers may: repeating everything moves nothing.
     pub(crate) fn may_repeat(&self, node: usize, objective: CutObjective) -> bool {
         let single = || self.kind(node).ins.iter().all(|s| s.iter().product::<usize>() <= 1);
         objective == CutObjective::Seconds || self.graph.nodes[node].phase == Phase::Update || single()
     }
 
-    /// An input that stays from step to step, so that it matters where it lives.
+    /// Whether a value is a weight or state, which resides on devices between steps.
     pub fn persists(&self, value: usize) -> bool {
         matches!(self.graph.values[value].origin, Origin::Input(Role::Weight(_) | Role::State(_)))
     }
 
-    /// Bytes of all of a value.
+    /// Bytes of a whole value.
     pub fn value_bytes(&self, value: usize) -> u64 {
         self.shapes[value].iter().map(|&e| e as u64).product::<u64>() * self.element[value]
     }
@@ -123,7 +123,7 @@ impl<'a> SizedGraph<'a> {
         let shapes =
             |vs: &[Value]| -> Vec<Vec<usize>> { vs.iter().map(|v| self.shapes[v.index()].clone()).collect() };
         let points: f64 = extents.iter().map(|&e| e as f64).product();
-        // Parts of other results than sums of f32 are not put together again.
+        // Other reductions than sums of f32 are not implemented by exchanges.
         let adds = |(how, v): (&Combine, &Value)| {
             let sum = *how == Combine::Reduce(ReduceKind::Sum) && self.graph.ty(*v).dtype == DType::F32;
             sum || matches!(how, Combine::Concat(_))
@@ -145,15 +145,14 @@ impl<'a> SizedGraph<'a> {
     }
 }
 
-/// The taps of a window are too few to be worth dividing, and two cuts of one window would not be boxes.
+/// Whether an axis runs over the taps of a window: too few to divide, and two cuts of one window are no boxes.
 fn is_tap(spec: &Spec, axis: AxisId) -> bool {
     let tap = |i: &Index| matches!(i, Index::Affine { terms, .. } if terms[1..].iter().any(|t| t.1 == axis));
     spec.inputs.iter().chain(&spec.outputs).flatten().any(tap)
 }
 
-/// Whether the operator gives, of partial sums of all its operands, partial sums of its results: views,
-/// transposition, expansion, slices and their gradients, sums over axes, and additions and subtractions,
-/// fused or not.
+/// Whether partial sums of all operands give partial sums of the results: views, transposition, expansion, slices and
+/// their gradients, sums over axes, additions and subtractions, fused or not.
 fn takes_partial_sums(op: &Op) -> bool {
     let additive = |f: &Binary| matches!(f, Binary::Add | Binary::Sub);
     match op {
@@ -168,5 +167,5 @@ fn takes_partial_sums(op: &Op) -> bool {
     }
 }
 
-/// The only partial results that are taken through operators unreduced.
+/// The reduction whose partial results may pass through operators unreduced.
 pub(crate) const SUMS: ReduceKind = ReduceKind::Sum;

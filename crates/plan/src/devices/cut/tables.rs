@@ -1,5 +1,5 @@
-//! The choice of one level as a problem of tables: a variable for what every node does and for where every
-//! weight and state lives, a cost for every value that is moved and every node that is computed.
+//! One level of the search as cost tables: a variable for the cut of each node and the sharding of each weight and
+//! state, a table for each value that moves and each node.
 
 use super::eliminate::{CostFactor, CostProblem, FORBIDDEN};
 use super::evaluate::CutEvaluator;
@@ -8,24 +8,24 @@ use super::parts::{NeededBoxes, NodeCut, NodeParts, options_at, residences_at, s
 use super::price::{MovePrices, NeedPool};
 use super::sized::SizedGraph;
 use super::traffic::HeldBoxes;
-use super::{CutDevice, CutError, CutObjective, CutOptions, GraphCut, MeshLevel, Sharding, unit};
+use super::{CutDevice, CutError, CutObjective, CutOptions, GraphCut, MeshLevel, Sharding, device_at};
 use gulliver_graph::graph::Origin;
 use gulliver_graph::spec::Region;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What every node does and where every input with a residence lives, at every level.
+/// The cut of every node and the sharding of every weight and state, by level.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CutState {
     /// By node, then level.
     pub choices: Vec<Vec<NodeCut>>,
-    /// By value, then level; empty where there is no residence.
+    /// By value, then level; empty for values other than weights and states.
     pub residences: Vec<Vec<Sharding>>,
 }
 
 impl CutState {
-    /// No levels.
+    /// A state without levels.
     pub fn new(sized: &SizedGraph) -> CutState {
         let graph = sized.graph;
         CutState {
@@ -34,7 +34,7 @@ impl CutState {
         }
     }
 
-    /// One level more, at which every group does all.
+    /// Adds a level that divides nothing.
     pub fn push(&mut self, sized: &SizedGraph) {
         self.choices.iter_mut().for_each(|c| c.push(NodeCut::Repeat));
         let residences = self.residences.iter_mut().enumerate().filter(|(v, _)| sized.persists(*v));
@@ -42,7 +42,7 @@ impl CutState {
     }
 }
 
-/// What a kind of node can do at the level, given what it does at others.
+/// The choices of a kind of node at the level, given its choices at others.
 #[derive(Debug)]
 pub(crate) struct NodeOptions {
     pub choices: Vec<NodeCut>,
@@ -50,75 +50,76 @@ pub(crate) struct NodeOptions {
     pub seconds: Vec<f64>,
 }
 
-/// Where inputs of one type can live at the level.
+/// The shardings of weights and states of one type at the level.
 #[derive(Debug)]
 pub(crate) struct ResidenceOptions {
     pub shardings: Vec<Vec<Sharding>>,
     pub needs: Vec<NeededBoxes>,
 }
 
-/// What bytes of memory cost.
+/// Prices of memory by device.
 #[derive(Clone, Debug)]
 pub(crate) struct MemoryPrices {
-    /// A byte on the device with the least memory.
+    /// The price of a byte on the device with the least memory.
     pub byte: f64,
-    /// By device: a byte there, against one on the device with the least memory.
+    /// By device: the price of a byte relative to that.
     pub tightness: Vec<f64>,
 }
 
 impl MemoryPrices {
-    /// At this price, on these devices.
-    pub fn new(byte: f64, units: &[CutDevice], devices: usize) -> MemoryPrices {
-        let limits = (0..devices).map(|d| unit(units, d).memory.map_or(f64::INFINITY, |m| m.max(1) as f64));
+    /// Prices in inverse proportion to the memory of devices.
+    pub fn new(byte: f64, devices: &[CutDevice], count: usize) -> MemoryPrices {
+        let limits =
+            (0..count).map(|d| device_at(devices, d).memory.map_or(f64::INFINITY, |m| m.max(1) as f64));
         let least = limits.clone().fold(f64::INFINITY, f64::min);
         let tight = |limit: f64| if limit.is_finite() { least / limit } else { 0.0 };
         MemoryPrices { byte, tightness: limits.map(tight).collect() }
     }
 
-    /// The cost of so many bytes, by device.
+    /// The cost of these bytes by device: that of the device with most.
     pub fn cost(&self, bytes: impl Iterator<Item = u64>) -> f64 {
         let each = bytes.zip(&self.tightness).map(|(bytes, tight)| bytes as f64 * tight);
         self.byte * each.fold(0.0, f64::max)
     }
 }
 
-/// What is settled before tables are made.
+/// The variables of a level and their choices, from which the tables are made.
 pub(crate) struct CostTables<'a> {
     pub sized: &'a SizedGraph<'a>,
     pub mesh: &'a DeviceMesh<'a>,
     pub options: &'a CutOptions,
     pub prices: &'a MemoryPrices,
-    /// Cost of a second of work where seconds are not what counts: all of them together are less than a byte.
+    /// Cost of a second of work when bytes are minimised: all work together costs less than a byte.
     pub tie: f64,
     pub nodes: Vec<Rc<NodeOptions>>,
     node_ids: Vec<usize>,
-    /// By value, for those with a residence: the variable, and what it can be.
+    /// By weight or state: the variable, and its choices.
     pub residences: BTreeMap<usize, (usize, Rc<ResidenceOptions>)>,
     residence_ids: HashMap<usize, usize>,
 }
 
-/// A table with the variables it is over, as places among a value's source and readers.
+/// Tables, each with its variables as positions among the source and readers of a value.
 type Shared = Rc<Vec<(Vec<usize>, Arc<[f64]>)>>;
 
-/// One variable that has to do with a value.
+/// A variable that produces or reads a value.
 struct ValueUser {
     variable: usize,
-    /// The node, or the input whose residence it is.
+    /// The node, or the weight or state.
     of: usize,
     key: UserKey,
 }
 
-/// Parties with equal keys have equal choices.
+/// Users with equal keys have equal choices.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum UserKey {
-    /// Options, and the operands through which it reads or the result that it makes.
+    /// The number of its options, with the operands through which it reads or the result that it makes.
     Node(usize, Vec<usize>),
-    /// Options.
+    /// The number of its options.
     Residence(usize),
 }
 
 impl<'a> CostTables<'a> {
-    /// The options of every node and residence at one level.
+    /// The choices of every node, weight and state at one level.
     pub fn new(
         sized: &'a SizedGraph<'a>,
         mesh: &'a DeviceMesh<'a>,
@@ -166,7 +167,7 @@ impl<'a> CostTables<'a> {
         CostTables { sized, mesh, options, prices, tie, nodes, node_ids, residences, residence_ids }
     }
 
-    /// All variables and costs.
+    /// All variables and tables.
     pub fn problem(&self) -> CostProblem {
         let mut domains: Vec<usize> = self.nodes.iter().map(|n| n.choices.len()).collect();
         domains.resize(domains.len() + self.residences.len(), 0);
@@ -197,7 +198,7 @@ impl<'a> CostTables<'a> {
         CostProblem { domains, factors }
     }
 
-    /// Work and memory, which depend on one variable each.
+    /// Tables of one variable: work and memory.
     fn own_costs(&self) -> Vec<CostFactor> {
         let work = if self.options.objective == CutObjective::Seconds { 1.0 } else { self.tie };
         let mut known: HashMap<(usize, Vec<bool>), Arc<[f64]>> = HashMap::new();
@@ -225,12 +226,12 @@ impl<'a> CostTables<'a> {
         factors
     }
 
-    /// The cost of having these boxes of a value, each on its device.
+    /// The cost of holding these boxes of a value.
     fn held_cost(&self, boxes: &[Region], v: usize) -> f64 {
         self.prices.cost(boxes.iter().map(|b| area(b) * self.sized.element[v]))
     }
 
-    /// Who decides where a value lies; none for data, which the host puts where it is needed.
+    /// The variable that decides the sharding of a value; none for data, which the host feeds where it is needed.
     fn source(&self, v: usize) -> Option<ValueUser> {
         match self.sized.graph.values[v].origin {
             Origin::Node { node, output } => {
@@ -246,7 +247,7 @@ impl<'a> CostTables<'a> {
         Some(ValueUser { variable: *variable, of: v, key: UserKey::Residence(self.residence_ids[&v]) })
     }
 
-    /// Who needs a value.
+    /// The variables that read a value, other than its source.
     fn readers(&self, v: usize, source: Option<&ValueUser>) -> Vec<ValueUser> {
         let nodes = self.sized.readers[v].iter().map(|(node, operands)| {
             let key = UserKey::Node(self.node_ids[*node], operands.clone());
@@ -257,7 +258,7 @@ impl<'a> CostTables<'a> {
         nodes.chain(carried).filter(other).collect()
     }
 
-    /// By choice of the source, where the value lies.
+    /// The shardings of a value, by choice of its source.
     fn shardings(&self, source: &ValueUser) -> Vec<&[Sharding]> {
         match &source.key {
             UserKey::Node(_, output) => {
@@ -269,7 +270,7 @@ impl<'a> CostTables<'a> {
         }
     }
 
-    /// By choice of a reader, what it needs.
+    /// The needs of a reader, by its choice.
     fn needs(&self, reader: &ValueUser) -> Vec<Vec<&NeededBoxes>> {
         match &reader.key {
             UserKey::Node(_, operands) => {
@@ -280,7 +281,7 @@ impl<'a> CostTables<'a> {
         }
     }
 
-    /// Costs of moving one value, over as few variables as decide them.
+    /// Tables of moving one value, over the variables that decide its cost.
     fn tables(
         &self,
         v: usize,
@@ -288,7 +289,7 @@ impl<'a> CostTables<'a> {
         readers: &[ValueUser],
     ) -> Vec<(Vec<usize>, Arc<[f64]>)> {
         let first = usize::from(source.is_some());
-        // Only that no partial sums are wanted of data has to be seen to.
+        // Data moves nothing, but has no partial sums.
         let readers: Vec<Vec<Vec<&NeededBoxes>>> = readers.iter().map(|r| self.needs(r)).collect();
         let Some(source) = source else {
             let fine = |needs: &Vec<&NeededBoxes>| needs.iter().all(|n| n.unreduced == 0);
@@ -303,7 +304,7 @@ impl<'a> CostTables<'a> {
         for reader in &readers {
             sets.push(reader.iter().map(|needs| pooled(&mut pool, needs)).collect());
         }
-        // A reader that needs the same whatever it does decides nothing.
+        // A reader with equal needs for all choices decides nothing.
         let constant = |set: &[u64]| set.iter().all(|s| *s == set[0]);
         let base = sets.iter().filter(|s| constant(s)).fold(0, |bits, s| bits | s[0]);
         let deciding: Vec<usize> = (0..sets.len()).filter(|&r| !constant(&sets[r])).collect();
@@ -312,7 +313,7 @@ impl<'a> CostTables<'a> {
             let pool = NeedPool::new(pool, self.mesh);
             let mut table = Vec::with_capacity(size);
             for (choice, shardings) in source.iter().enumerate() {
-                // Choices that leave the value alike cost the same.
+                // Choices that give equal shardings have equal costs.
                 let like = source.iter().position(|s| s == shardings).unwrap_or(choice);
                 let row = size / source.len();
                 if like < choice {
@@ -329,7 +330,7 @@ impl<'a> CostTables<'a> {
             let places = std::iter::once(0).chain(deciding.iter().map(|r| r + first)).collect();
             return vec![(places, table.into())];
         }
-        // Too many readers to be seen together: each is counted as if it were alone, which is never too little.
+        // Too many readers for one table: each is counted as if it were alone, which is an upper bound.
         let mut all = Vec::with_capacity(readers.len());
         for (r, reader) in readers.iter().enumerate() {
             let mut pool: Vec<&NeededBoxes> = Vec::new();
@@ -355,16 +356,16 @@ impl<'a> CostTables<'a> {
         MovePrices::new(pool, &HeldBoxes::new(&self.sized.shapes[v], shardings, self.mesh), &weights)
     }
 
-    /// The cost of moving one value to where a set of needs has it.
+    /// The cost of moving one value for a set of needs.
     fn cost(&self, priced: &MovePrices, set: u64) -> f64 {
-        let Some([sum, most]) = priced.of(set) else { return FORBIDDEN };
+        let Some(cost) = priced.of(set) else { return FORBIDDEN };
         match self.options.objective {
-            CutObjective::Bytes => sum,
-            CutObjective::Seconds => most,
+            CutObjective::Bytes => cost.sum,
+            CutObjective::Seconds => cost.most,
         }
     }
 
-    /// The variables' choices that are those of a state, where they are still to be had; the first otherwise.
+    /// The choices that equal those of a state; the first choice where there is none.
     pub fn start(&self, state: &CutState, level: usize) -> Vec<usize> {
         let mut start = Vec::with_capacity(self.nodes.len() + self.residences.len());
         for (options, choices) in self.nodes.iter().zip(&state.choices) {
@@ -378,7 +379,7 @@ impl<'a> CostTables<'a> {
         start
     }
 
-    /// Puts the variables' choices into a state.
+    /// Sets a level of a state to these choices.
     pub fn put(&self, choices: &[usize], state: &mut CutState, level: usize) {
         for (node, options) in self.nodes.iter().enumerate() {
             state.choices[node][level] = options.choices[choices[node]];
@@ -389,7 +390,7 @@ impl<'a> CostTables<'a> {
     }
 }
 
-/// The set of these needs, which are put into the pool where they are not there yet.
+/// The set of these needs, as bits; new ones are added to the pool.
 fn pooled<'a>(pool: &mut Vec<&'a NeededBoxes>, needs: &[&'a NeededBoxes]) -> u64 {
     let mut set = 0u64;
     for &need in needs {
@@ -402,7 +403,7 @@ fn pooled<'a>(pool: &mut Vec<&'a NeededBoxes>, needs: &[&'a NeededBoxes]) -> u64
     set
 }
 
-/// The cut over the devices of these levels that a state says.
+/// The cut of a state over the devices of these levels.
 pub(crate) fn of_state(
     sized: &SizedGraph,
     levels: &[MeshLevel],
@@ -412,17 +413,17 @@ pub(crate) fn of_state(
     cut_of(sized, &mesh, state, &mut CutEvaluator::new(sized, &mesh, &[]))
 }
 
-/// The cut that a state says; data lies where it is needed, so that none is moved.
+/// The cut of a state. Data is sharded as its readers need it, so that none moves.
 pub(crate) fn cut_of(
     sized: &SizedGraph,
     mesh: &DeviceMesh,
     state: &CutState,
-    judge: &mut CutEvaluator,
+    evaluator: &mut CutEvaluator,
 ) -> Result<GraphCut, CutError> {
     let mut cut = GraphCut::none(sized.graph, mesh.levels);
     let mut needs: HashMap<usize, Vec<NeededBoxes>> = HashMap::new();
     for (id, node) in sized.graph.nodes.iter().enumerate() {
-        let divided = judge.divided(id, &state.choices[id])?;
+        let divided = evaluator.divided(id, &state.choices[id])?;
         let parts = &divided.parts;
         let axis = |c: &NodeCut| if let NodeCut::Axis(a) = c { Some(*a) } else { None };
         cut.nodes[id] = state.choices[id].iter().map(axis).collect();

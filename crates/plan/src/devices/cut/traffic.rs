@@ -1,8 +1,8 @@
-//! Who fetches which elements of a value from whom, exactly.
+//! The fetches of one value, exactly: receiver, sender and elements.
 //!
-//! A device fetches each needed box of a value once; a box inside another that it needs too comes with that.
-//! Elements come from the holder that is nearest. Partial results that all devices need all of are reduced in
-//! slices and gathered; otherwise each device fetches its box from every other and combines.
+//! A device fetches each needed box once, and a box within another needed box not at all. Elements come from the nearest
+//! holder. Partial results that all devices need in full are all-reduced; otherwise each device fetches its box from
+//! every other device and adds.
 
 use super::Sharding;
 use super::mesh::{DeviceMesh, area, common, contains, held_box, split_range};
@@ -10,8 +10,8 @@ use super::parts::NeededBoxes;
 use super::sized::SUMS;
 use gulliver_graph::spec::Region;
 
-/// Calls `add(receiver, sender, elements)` for every fetch of one value that lies as `shardings` say; none if
-/// partial sums are wanted that are not there.
+/// Calls `add(receiver, sender, elements)` for every fetch of a value with these shardings. `None` if partial sums are
+/// needed that the value does not have.
 pub fn fetches(
     shape: &[usize],
     shardings: &[Sharding],
@@ -22,19 +22,19 @@ pub fn fetches(
     HeldBoxes::new(shape, shardings, mesh).fetches(needs, add)
 }
 
-/// A value that lies over devices in one way.
+/// A value with one sharding.
 pub(crate) struct HeldBoxes<'a> {
     mesh: &'a DeviceMesh<'a>,
-    /// Levels, as bits, at which it is a partial result, a partial sum, and divided.
+    /// Levels, as bits, at which it is a partial result, a partial sum, and split.
     pub partial: u64,
     pub sums: u64,
     pub along: u64,
-    /// By device; none if everyone has all.
+    /// The box that each device holds; empty if every device holds the whole value.
     pub holds: Vec<Region>,
 }
 
 impl<'a> HeldBoxes<'a> {
-    /// As these shardings say.
+    /// The boxes that the shardings give.
     pub fn new(shape: &[usize], shardings: &[Sharding], mesh: &'a DeviceMesh<'a>) -> HeldBoxes<'a> {
         let level_bits = |is: fn(&Sharding) -> bool| {
             shardings.iter().enumerate().filter(|(_, s)| is(s)).fold(0u64, |bits, (l, _)| bits | 1 << l)
@@ -47,7 +47,7 @@ impl<'a> HeldBoxes<'a> {
         HeldBoxes { mesh, partial, sums, along, holds }
     }
 
-    /// See [`fetches`].
+    /// Calls `add(receiver, sender, elements)` for every fetch that these needs cause; see [`fetches`].
     pub fn fetches(&self, needs: &[&NeededBoxes], add: &mut impl FnMut(usize, usize, u64)) -> Option<()> {
         if needs.iter().any(|n| n.unreduced & !self.sums != 0) {
             return None;
@@ -58,7 +58,7 @@ impl<'a> HeldBoxes<'a> {
         let mut kept: Vec<u64> = needs.iter().map(|n| n.unreduced).collect();
         kept.sort_unstable();
         kept.dedup();
-        // The boxes of all devices, one after another, and where each device's end.
+        // The boxes of all devices in order, and the end of those of each device.
         let (mut boxes, mut ends): (Vec<&Region>, Vec<usize>) = (Vec::new(), Vec::new());
         for unreduced in kept {
             boxes.clear();
@@ -78,7 +78,7 @@ impl<'a> HeldBoxes<'a> {
             }
             for (to, own) in self.holds.iter().enumerate() {
                 for needed in &boxes[begin(to)..ends[to]] {
-                    // What is divided is held by one of those between whom it is.
+                    // A split value has exactly one owner within its group.
                     if moving == self.along && contains(own, needed) {
                         continue;
                     }
@@ -94,7 +94,7 @@ impl<'a> HeldBoxes<'a> {
     }
 }
 
-/// Adds the boxes that are inside no other of these, each once.
+/// Adds the boxes that no other of them contains, each once.
 fn largest<'a>(list: &mut Vec<&'a Region>, boxes: impl Iterator<Item = &'a Region>) {
     let first = list.len();
     for new in boxes {
@@ -113,7 +113,7 @@ fn largest<'a>(list: &mut Vec<&'a Region>, boxes: impl Iterator<Item = &'a Regio
     }
 }
 
-/// Devices that hold partial results of the same box each reduce a slice of it, then gather the others'.
+/// All-reduce among holders of partial results of one box: each reduces a slice, then gathers the other slices.
 pub(crate) fn all_reduce(
     holds: &[Region],
     reduced: u64,
@@ -130,8 +130,8 @@ pub(crate) fn all_reduce(
     }
 }
 
-/// What one of the devices reduces of a box: an equal part along the longest dimension that divides evenly,
-/// or else the longest. A single number is reduced by the first; the others' boxes are then empty.
+/// The slice of a box that one of the devices reduces: an equal part along the longest dimension that divides evenly, or
+/// else along the longest. The first device reduces a single number; the slices of the others are empty.
 pub(crate) fn slice_along(own: &Region, peers: &[usize], peer: usize) -> Region {
     let even = |d: &usize| own[*d].len().is_multiple_of(peers.len());
     let longest = |d: &usize| own[*d].len();

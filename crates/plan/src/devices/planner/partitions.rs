@@ -1,7 +1,7 @@
 //! The device graphs of a cut, by input size: a cut graph has no symbols, so each size has graphs of its own. The first
 //! device to ask for a size makes the graphs of all devices.
 
-use crate::devices::cut::{CutError, DeviceGraph, GraphCut, InputBox, fit_cut, partition};
+use crate::devices::cut::{CutError, DevicePart, GraphCut, InputBox, fit_cut, partition};
 use crate::document::shard::Shard;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Origin, Role, Value};
@@ -56,7 +56,7 @@ impl Partitions {
 }
 
 impl Partition {
-    fn new(DeviceGraph { graph, inputs }: DeviceGraph) -> Partition {
+    fn new(DevicePart { graph, inputs }: DevicePart) -> Partition {
         let shard = |InputBox { value, region, whole }: InputBox| {
             (value, Shard::new(&whole, &region, graph.ty(value).dtype.size()))
         };

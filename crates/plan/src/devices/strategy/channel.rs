@@ -2,11 +2,12 @@
 
 use super::cuts::by_rule;
 use super::{DeviceSet, JobGraphs, Strategy};
+use crate::devices::cut::CutRule;
 
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "channel",
     help: "every node is divided along the inputs of its weights; sums are divided",
     divides_batch: false,
     divides_sums: true,
-    plan: |graphs: &JobGraphs, set: &DeviceSet| by_rule(graphs, set, "channel"),
+    plan: |graphs: &JobGraphs, set: &DeviceSet| by_rule(graphs, set, &[CutRule::Channel]),
 };

@@ -1,7 +1,7 @@
 //! What strategies that cut nodes have in common: every device computes its part of every node, as a cut says.
 
 use super::{DevicePlanners, DeviceSet, JobGraphs};
-use crate::devices::cut::{CutDevice, CutMachine, GraphCut, Sharding, cut_like, named_cut};
+use crate::devices::cut::{CutDevice, CutMachine, CutRule, GraphCut, Sharding, cut_like, rule_cut};
 use crate::devices::error::JobPlanError;
 use crate::devices::options::DeviceOptions;
 use crate::devices::planner::{Partitions, Planner, evaluated_at_once};
@@ -31,14 +31,14 @@ fn cut_device(rank: u32, device: &DeviceOptions) -> CutDevice {
     }
 }
 
-/// Every node cut by a named rule, over all devices.
+/// Every node cut by rules, over all devices.
 pub(super) fn by_rule(
     graphs: &JobGraphs,
     set: &DeviceSet,
-    rule: &str,
+    rules: &[CutRule],
 ) -> Result<DevicePlanners, JobPlanError> {
     let slice = slice_of(&graphs.largest, set.first().partials.max(1))?;
-    as_cut(graphs, set, named_cut(&graphs.train, &slice, &machine(set), rule)?)
+    as_cut(graphs, set, rule_cut(&graphs.train, &slice, &machine(set), rules)?)
 }
 
 /// Every node as a cut says, over the first devices, as many as the cut has.

@@ -2,11 +2,12 @@
 
 use super::cuts::by_rule;
 use super::{DeviceSet, JobGraphs, Strategy};
+use crate::devices::cut::CutRule;
 
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "data+spatial",
     help: "the batch between groups of devices, space within them",
     divides_batch: false,
     divides_sums: true,
-    plan: |graphs: &JobGraphs, set: &DeviceSet| by_rule(graphs, set, "data+spatial"),
+    plan: |graphs: &JobGraphs, set: &DeviceSet| by_rule(graphs, set, &[CutRule::Data, CutRule::Spatial]),
 };

@@ -2,11 +2,12 @@
 
 use super::cuts::by_rule;
 use super::{DeviceSet, JobGraphs, Strategy};
+use crate::devices::cut::CutRule;
 
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "filter",
     help: "every node is divided along the outputs of its weights",
     divides_batch: false,
     divides_sums: false,
-    plan: |graphs: &JobGraphs, set: &DeviceSet| by_rule(graphs, set, "filter"),
+    plan: |graphs: &JobGraphs, set: &DeviceSet| by_rule(graphs, set, &[CutRule::Filter]),
 };

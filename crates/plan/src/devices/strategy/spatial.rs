@@ -2,11 +2,12 @@
 
 use super::cuts::by_rule;
 use super::{DeviceSet, JobGraphs, Strategy};
+use crate::devices::cut::CutRule;
 
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "spatial",
     help: "images are divided along their first dimension in space",
     divides_batch: false,
     divides_sums: true,
-    plan: |graphs: &JobGraphs, set: &DeviceSet| by_rule(graphs, set, "spatial"),
+    plan: |graphs: &JobGraphs, set: &DeviceSet| by_rule(graphs, set, &[CutRule::Spatial]),
 };

@@ -18,7 +18,7 @@ pub struct Scaling {
     pub spread: f64,
 }
 
-/// See the top of this file.
+/// Measured speeds of one machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MachineProfile {
     /// Cores of the machine.

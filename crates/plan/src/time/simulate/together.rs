@@ -188,8 +188,8 @@ impl Unevenness {
     }
 }
 
-/// How much later than the last of two is expected the later of them comes if the other is expected so much earlier, and
-/// it would be so `late` if both were expected at once.
+/// Expected delay of max(A, B) beyond the later mean, when the other mean is `earlier` seconds ahead; `late` is that
+/// delay for equal means.
 fn after(earlier: f64, late: f64) -> f64 {
     let scale = late / std::f64::consts::LN_2;
     if scale > 0.0 { scale * (-earlier / scale).exp().ln_1p() } else { 0.0 }
@@ -261,10 +261,10 @@ fn timed(
             all.next(device, step);
         }
     }
-    all.settle();
+    all.advance();
     while let Some(event) = all.events.pop() {
         all.send(event);
-        all.settle();
+        all.advance();
     }
     all.finish()
 }
@@ -473,7 +473,7 @@ impl<'a> All<'a> {
     }
 
     /// Lets devices get on as far as they can.
-    fn settle(&mut self) {
+    fn advance(&mut self) {
         while let Some(device) = self.again.pop() {
             let mut moved = true;
             while std::mem::take(&mut moved) {

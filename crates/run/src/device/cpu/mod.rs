@@ -20,7 +20,6 @@ use gulliver_graph::graph::Graph;
 use gulliver_plan::document::ledger::Ledger;
 use gulliver_plan::document::plan::{Plan, PlanStream, TIERS, Tier};
 use program::{Instruction, Program};
-use std::collections::HashMap;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -38,8 +37,8 @@ pub struct Cpu {
     kernels: Kernels,
     throttle: Option<Arc<Throttle>>,
     peers: Option<(u32, Arc<dyn Peers>)>,
-    programs: HashMap<ProgramId, Arc<Program>>,
-    next: u32,
+    /// By number; those that were unloaded are gone.
+    programs: Vec<Option<Arc<Program>>>,
     live: [u64; TIERS.len()],
     /// Most bytes in use at once: in the last run, and in any.
     run_peak: [u64; TIERS.len()],
@@ -90,8 +89,7 @@ impl Cpu {
             kernels,
             throttle,
             peers: None,
-            programs: HashMap::new(),
-            next: 0,
+            programs: Vec::new(),
             live: Default::default(),
             run_peak: Default::default(),
             peak: Default::default(),
@@ -224,7 +222,7 @@ impl Device for Cpu {
 
     fn grow(&mut self, tier: Tier, bytes: u64) -> Result<(), RunError> {
         if tier != Tier::Disk && bytes > self.tiers.bytes(tier) {
-            self.programs.clear();
+            self.programs.iter_mut().for_each(|program| *program = None);
         }
         self.tiers.grow(tier, bytes)
     }
@@ -240,19 +238,22 @@ impl Device for Cpu {
     fn load(&mut self, graph: &Arc<Graph>, plan: &Arc<Plan>) -> Result<LoadedProgram, RunError> {
         let peers = self.peers.as_ref().map(|(_, peers)| peers);
         let program = Program::new(graph, plan, &self.kernels, peers, &self.tiers, self.team.threads())?;
-        let id = ProgramId(self.next);
-        self.next += 1;
+        let free = self.programs.iter().position(Option::is_none).unwrap_or(self.programs.len());
+        let id = ProgramId(free as u32);
         let loaded = LoadedProgram { id, bytes: program.bytes(), slow: program.slow.clone() };
-        self.programs.insert(id, Arc::new(program));
+        if free == self.programs.len() {
+            self.programs.push(None);
+        }
+        self.programs[free] = Some(Arc::new(program));
         Ok(loaded)
     }
 
     fn unload(&mut self, program: ProgramId) {
-        self.programs.remove(&program);
+        self.programs[program.0 as usize] = None;
     }
 
     fn run(&mut self, program: ProgramId, steps: Range<usize>, observe: Observe<'_>) -> Result<(), RunError> {
-        let program = Arc::clone(&self.programs[&program]);
+        let program = self.programs[program.0 as usize].clone().expect("only loaded programs are run");
         if steps.start == 0 {
             self.live = Default::default();
             self.run_peak = Default::default();

@@ -1,5 +1,4 @@
-//! Making values local: what devices need of a value that others hold, as few fetches as there can be, and the
-//! collectives at which they happen.
+//! Fetching boxes of values that other devices hold, with as few collectives as possible.
 
 use super::{Partitioner, extents};
 use crate::devices::cut::mesh::{area, contains, intersect};
@@ -13,25 +12,25 @@ use gulliver_graph::graph::op::slice::Slice;
 use gulliver_graph::graph::{ObjectivePhase, Phase, Value, ValueInfo};
 use gulliver_graph::spec::Region;
 
-/// What devices hold of one value: complete, or partial results at some levels.
+/// The boxes of one value that devices hold, with partial results at some levels.
 #[derive(Clone)]
 pub(super) struct Holding {
     values: Vec<Value>,
     boxes: Vec<Region>,
-    /// Levels at which devices of different groups hold different boxes, and partial results.
+    /// Levels, as bits, at which groups hold different boxes, and partial results.
     along: u64,
     partial: u64,
 }
 
 impl Partitioner<'_> {
-    /// What every device needs of a value, made local.
+    /// The box of a value that every device needs, as a local value.
     pub(super) fn fetch(
         &mut self,
         v: Value,
         need: &NeededBoxes,
         at: ObjectivePhase,
     ) -> Result<Vec<Value>, CutError> {
-        // An update reads the sum over the partials, so that what is fetched for it is another value.
+        // An update reads the sum over the partials: what it fetches is another value.
         let late = at.0 == Phase::Update;
         if let Some(done) = self.fetched.get(&(v, need.clone(), late)) {
             return Ok(done.clone());
@@ -56,21 +55,21 @@ impl Partitioner<'_> {
         Ok(local)
     }
 
-    /// The largest need of the same value in which this one lies, on every device that does not have its box.
+    /// The largest need of the same value that contains this one on every device that lacks its box.
     fn cover(&self, v: Value, need: &NeededBoxes, holding: &Holding) -> NeededBoxes {
         let complete = holding.partial == need.unreduced;
         let inside = |other: &&NeededBoxes| {
             let pairs = other.boxes.iter().zip(&need.boxes).zip(&holding.boxes);
-            let lies = |((outer, inner), own): ((&Region, &Region), &Region)| {
+            let covered = |((outer, inner), own): ((&Region, &Region), &Region)| {
                 contains(outer, inner) || complete && contains(own, inner)
             };
-            other.unreduced == need.unreduced && pairs.into_iter().all(lies)
+            other.unreduced == need.unreduced && pairs.into_iter().all(covered)
         };
         self.needs_of[v.index()].iter().find(inside).unwrap_or(need).clone()
     }
 
-    /// What devices hold of a value; complete, but for levels at which partial results are wanted as they
-    /// are, if everyone needs at least what it holds.
+    /// The boxes of a value that devices hold. If every device needs at least the box it holds, partial results are
+    /// all-reduced, except at the `unreduced` levels.
     fn complete(&mut self, v: Value, unreduced: u64, at: ObjectivePhase) -> Result<Holding, CutError> {
         let late = at.0 == Phase::Update;
         if let Some(done) = self.reduced.get(&(v, unreduced, late)) {
@@ -98,9 +97,9 @@ impl Partitioner<'_> {
         };
         let reduced = partial & !unreduced;
         let needs = || self.needs_of[v.index()].iter().filter(|need| need.unreduced == unreduced);
-        let everyone =
+        let all_contain =
             (0..self.devices.len()).all(|d| needs().any(|need| contains(&need.boxes[d], &holding.boxes[d])));
-        if reduced == 0 || !everyone {
+        if reduced == 0 || !all_contain {
             return Ok(holding);
         }
         let done = self.all_reduce(v, &holding, reduced, at);
@@ -108,7 +107,7 @@ impl Partitioner<'_> {
         Ok(done)
     }
 
-    /// Devices that hold partial results of one box each add up a slice of it, then gather the others'.
+    /// All-reduce: each holder of partial results of a box sums a slice of it, then gathers the other slices.
     fn all_reduce(&mut self, v: Value, holding: &Holding, reduced: u64, at: ObjectivePhase) -> Holding {
         let devices = self.devices.len();
         let peers = |d: usize| -> Vec<usize> {
@@ -120,44 +119,44 @@ impl Partitioner<'_> {
             peers(d).into_iter().enumerate().map(|(i, from)| (from, i > 0)).collect()
         };
         let sources: Vec<Vec<(usize, bool)>> = (0..devices).map(from).collect();
-        let sums = self.meet(v, &holding.values, &holding.boxes, &slices, &sources, at);
+        let sums = self.exchange(v, &holding.values, &holding.boxes, &slices, &sources, at);
         let from = |d: usize| peers(d).into_iter().map(|from| (from, false)).collect();
         let sources: Vec<Vec<(usize, bool)>> = (0..devices).map(from).collect();
-        let values = self.meet(v, &sums, &slices, &holding.boxes, &sources, at);
+        let values = self.exchange(v, &sums, &slices, &holding.boxes, &sources, at);
         Holding { values, partial: holding.partial & !reduced, ..holding.clone() }
     }
 
-    /// Fetches boxes from whoever holds them, the nearest of equals; partial results are added in order.
+    /// Fetches boxes from the nearest holders; partial results are added in order.
     fn gather(&mut self, v: Value, holding: &Holding, need: &NeededBoxes, at: ObjectivePhase) -> Vec<Value> {
         let adding = holding.partial & !need.unreduced;
         let moving = holding.along | adding;
         let sources = |d: usize| -> Vec<(usize, bool)> {
             let near = |from: &usize| self.mesh.differ(d, *from) & !moving == 0;
             let all: Vec<usize> = (0..self.devices.len()).filter(near).collect();
-            // The first to bring a box is put there, the others' are added.
+            // The first source of a box is copied, the others are added.
             let first =
                 |i: usize| !all[..i].iter().any(|other| self.mesh.differ(*other, all[i]) & !adding == 0);
             all.iter().enumerate().map(|(i, from)| (*from, !first(i))).collect()
         };
         let sources: Vec<Vec<(usize, bool)>> = (0..self.devices.len()).map(sources).collect();
-        // Whoever has its box needs nobody.
+        // A device that holds its box fetches nothing.
         let wanted: Vec<Region> = (0..self.devices.len())
             .map(|d| match adding == 0 && contains(&holding.boxes[d], &need.boxes[d]) {
                 true => vec![0..0; need.boxes[d].len().max(1)],
                 false => need.boxes[d].clone(),
             })
             .collect();
-        let met = self.meet(v, &holding.values, &holding.boxes, &wanted, &sources, at);
-        let or_own = |(d, met): (usize, Value)| match wanted[d] == need.boxes[d] {
-            true => met,
+        let received = self.exchange(v, &holding.values, &holding.boxes, &wanted, &sources, at);
+        let or_own = |(d, received): (usize, Value)| match wanted[d] == need.boxes[d] {
+            true => received,
             false => self.cropped(d, holding.values[d], &holding.boxes[d], &need.boxes[d], at),
         };
-        met.into_iter().enumerate().map(or_own).collect()
+        received.into_iter().enumerate().map(or_own).collect()
     }
 
-    /// A collective: every device leaves with a box put together from what its sources hold, in order; `true`
-    /// says that it is added. Those who neither give nor take stay away, and keep what they hold.
-    fn meet(
+    /// A collective: every device gets a box assembled from those of its sources, in order; `true` marks sources that
+    /// are added. Devices that neither send nor receive take no part and keep their value.
+    fn exchange(
         &mut self,
         v: Value,
         values: &[Value],
@@ -199,23 +198,23 @@ impl Partitioner<'_> {
         let ranks: Vec<u32> = (0..self.devices.len()).filter(|&d| comes(d)).map(|d| d as u32).collect();
         let collective = self.collectives;
         self.collectives += 1;
-        let mut met = Vec::with_capacity(self.devices.len());
+        let mut received = Vec::with_capacity(self.devices.len());
         for (d, pieces) in pieces.into_iter().enumerate() {
             if !ranks.contains(&(d as u32)) {
-                met.push(values[d]);
+                received.push(values[d]);
                 continue;
             }
             let (shape, ranks) = (extents(&wanted[d]), ranks.clone());
             let op = Exchange { collective, rank: d as u32, ranks, dtype, shape, pieces };
-            met.push(self.devices[d].to.add(op, vec![values[d]], info.name.clone(), at));
+            received.push(self.devices[d].to.add(op, vec![values[d]], info.name.clone(), at));
         }
-        met
+        received
     }
 
-    /// A box of a value that a device has.
+    /// The part `to` of a local value whose box is `from`.
     fn cropped(&mut self, d: usize, v: Value, from: &Region, to: &Region, at: ObjectivePhase) -> Value {
         let (mut v, mut now) = (v, from.clone());
-        // Nothing of it need not lie within what there is.
+        // An empty box need not lie within `from`.
         if area(to) == 0 && area(from) > 0 {
             let ValueInfo { name, ty, .. } = self.devices[d].to.graph().value(v).clone();
             let (collective, rank, dtype) = (self.collectives, d as u32, ty.dtype);
