@@ -56,7 +56,7 @@ pub struct ChoiceTerms<'a> {
     /// Seconds to let a byte wait in host memory and have it back, and likewise on disk; none where there
     /// is no such tier. Only what cannot be hidden behind kernels should count.
     pub away: [Option<(Choice, f64)>; 2],
-    /// Whether values may be computed again.
+    /// Whether values may be recomputed.
     pub recompute: bool,
     /// Bytes of the other tiers, host first.
     pub room: [u64; 2],

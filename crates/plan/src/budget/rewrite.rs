@@ -8,10 +8,10 @@ use crate::step::base::{Base, Fate, NEVER};
 use crate::step::script::{Script, ScriptOp, Version, VersionId};
 
 /// Something that cannot be: a version would be computed from an input that has been overwritten, or from what is gone
-/// and cannot be computed again.
+/// and cannot be recomputed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Impossible {
-    /// What should have stayed: of all that was to be computed again one from the other, the first.
+    /// What should have stayed: of all that was to be recomputed one from the other, the first.
     pub wanted: VersionId,
     /// The gap before its next use, as an index into [`Base::uses`].
     pub gap: usize,

@@ -186,7 +186,7 @@ pub struct Space {
 pub enum Choice {
     /// It stays where it is.
     Keep,
-    /// It is forgotten and computed again.
+    /// It is forgotten and recomputed.
     Recompute,
     /// It waits in host memory.
     Host,

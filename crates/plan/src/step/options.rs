@@ -20,7 +20,7 @@ pub struct PlanOptions<'a> {
     pub memory: Option<u64>,
     /// Hard limits of the other tiers.
     pub beside: TierLimits,
-    /// Whether values may be computed again.
+    /// Whether values may be recomputed.
     pub recompute: bool,
     /// Whether partials take turns layer by layer, so that weights are fetched once for all of them.
     pub grouped: bool,

@@ -1,5 +1,5 @@
 //! What happens in a step, and to which copy of what: a list of acts over versions. A version is a value
-//! of one partial in one place for one stretch of time; a value that is moved or computed again has several.
+//! of one partial in one place for one stretch of time; a value that is moved or recomputed has several.
 //! Sizes and offsets play no part.
 
 use crate::document::plan::Tier;

@@ -8,7 +8,7 @@ use crate::step::script::{ScriptAct, ScriptOp};
 
 impl Search<'_> {
     /// The act before which a candidate's bytes are needed again: that of its next use, or sooner if it
-    /// is computed again and something else is that is made of it.
+    /// is recomputed and something else is that is made of it.
     pub(super) fn back(&self, c: &GapCandidate, choice: Choice) -> u32 {
         if choice != Choice::Recompute {
             return c.to;

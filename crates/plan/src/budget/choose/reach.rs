@@ -73,7 +73,7 @@ fn carried_out(
         for failed in &work.writer.failed {
             let gap = gaps.binary_search_by_key(&failed.gap, |gap| gap.at).ok();
             let gap = gap.filter(|&k| choices.gaps[gaps[k].at] == Choice::Recompute);
-            // If it is not this value but what it is made of that is missing, nothing is computed again.
+            // If it is not this value but what it is made of that is missing, nothing is recomputed.
             for gap in &mut gaps[gap.map_or(0..all, |k| k..k + 1)] {
                 if choices.gaps[gap.at] == Choice::Recompute {
                     choices.gaps[gap.at] = gap.otherwise;
@@ -91,7 +91,7 @@ struct Gap {
     at: usize,
     seconds: f64,
     choice: Choice,
-    /// If it cannot be computed again.
+    /// If it cannot be recomputed.
     otherwise: Choice,
 }
 

@@ -54,7 +54,7 @@ pub(super) struct Search<'a> {
     pub(super) over: Vec<i64>,
     /// Sums of what is wanting before each act.
     pub(super) wanting: Vec<f64>,
-    /// How many outputs of an act are to be computed again.
+    /// How many outputs of an act are to be recomputed.
     pub(super) reran: Vec<u32>,
     /// The act before which that happens first.
     pub(super) revived: Vec<u32>,
@@ -211,7 +211,7 @@ impl<'a> Search<'a> {
                 (self.candidates[at].taken, self.candidates[at].barred) = (false, true);
                 self.choices.gaps[gap] = Choice::Keep;
             }
-            // It is not this value but what it is made of that is missing: nothing is computed again.
+            // It is not this value but what it is made of that is missing: nothing is recomputed.
             None => {
                 for at in 0..self.candidates.len() {
                     let c = self.candidates[at];
