@@ -3,7 +3,7 @@
 
 use crate::error::Error;
 use crate::machine;
-use gulliver_plan::time::cost::Profile;
+use gulliver_plan::time::cost::MachineProfile;
 use gulliver_run::files::atomic::write_atomic;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, OpenOptions};
@@ -46,7 +46,7 @@ pub fn default_path() -> Option<PathBuf> {
 }
 
 /// A unique name of a profile: a run is evidence only for the profile that predicted it.
-pub fn name_of(profile: &Profile) -> String {
+pub fn name_of(profile: &MachineProfile) -> String {
     // FNV-1a: the same on every machine and in every version.
     let add = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     format!("{:016x}", machine::render(profile).as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, add))

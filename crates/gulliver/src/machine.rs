@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::files::read_text;
 use crate::files::{check_file, write_file};
 use gulliver_plan::document::links::Links;
-use gulliver_plan::time::cost::{CollectivePrice, Curves, Point, Profile, Rates};
+use gulliver_plan::time::cost::{CollectivePrice, CurvePoint, Curves, MachineProfile, Rates};
 use gulliver_run::team::cores;
 use std::fmt::Write as _;
 use std::fs;
@@ -22,7 +22,7 @@ const POINT: &str =
 #[derive(Clone, Debug, PartialEq)]
 pub struct KnownMachine {
     /// The measured speeds.
-    pub profile: Option<Profile>,
+    pub profile: Option<MachineProfile>,
     /// One line: the file they come from, or why there is none.
     pub about: String,
 }
@@ -61,7 +61,7 @@ pub fn known(named: Option<&Path>) -> Result<KnownMachine, Error> {
 }
 
 /// Reads a profile.
-pub fn read(path: &Path) -> Result<Profile, Error> {
+pub fn read(path: &Path) -> Result<MachineProfile, Error> {
     let text = read_text(path, "a profile", MOST_BYTES)?;
     parse(&text).map_err(|problem| {
         Error::Invalid(format!("{}: {problem}; `gulliver profile` makes a new one", path.display()))
@@ -79,13 +79,13 @@ pub fn make_ready(path: &Path) -> Result<(), Error> {
 }
 
 /// Writes a profile; a directory that is missing is made.
-pub fn write(path: &Path, profile: &Profile) -> Result<(), Error> {
+pub fn write(path: &Path, profile: &MachineProfile) -> Result<(), Error> {
     make_ready(path)?;
     write_file(path, |out| out.write_all(render(profile).as_bytes()))
 }
 
-fn parse(text: &str) -> Result<Profile, String> {
-    let profile: Profile = toml::from_str(text).map_err(|e| {
+fn parse(text: &str) -> Result<MachineProfile, String> {
+    let profile: MachineProfile = toml::from_str(text).map_err(|e| {
         let line = e.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
         format!("line {line}: {}", e.message())
     })?;
@@ -127,8 +127,8 @@ fn parse(text: &str) -> Result<Profile, String> {
 }
 
 /// The text of the file of a profile.
-pub fn render(profile: &Profile) -> String {
-    let Profile { cores, processor, links, scaling, curves } = profile;
+pub fn render(profile: &MachineProfile) -> String {
+    let MachineProfile { cores, processor, links, scaling, curves } = profile;
     let mut text =
         String::from("# How fast a machine is. Made by `gulliver profile`; seconds, bytes, operations.\n");
     let mut line = |what: String| {
@@ -181,7 +181,7 @@ pub fn render(profile: &Profile) -> String {
     text
 }
 
-fn rows(points: &[Point]) -> String {
+fn rows(points: &[CurvePoint]) -> String {
     let mut text = String::new();
     for point in points {
         let numbers: [f64; 10] = (*point).into();
@@ -199,15 +199,15 @@ mod tests {
     use gulliver_graph::work::Load;
     use gulliver_plan::time::cost::Scaling;
 
-    fn small() -> Profile {
-        let point = |flops: f64| Point {
+    fn small() -> MachineProfile {
+        let point = |flops: f64| CurvePoint {
             load: Load { flops, bytes: 4.0, extents: [1.0, 2.0, 3.0, 9.0, 5.0, 4.0] },
             seconds: 0.25,
             spread: 0.125,
         };
         let families = [("contract rr".to_string(), vec![point(8.0), point(16.0)])].into_iter().collect();
         let rates = Rates { flops: 2e9, bytes: 3e9, call: 1e-6 };
-        Profile {
+        MachineProfile {
             cores: 2,
             processor: "a \"fast\" one".into(),
             links: Links { to_device: 1e9, to_host: 2e9, disk_read: 3e9, disk_write: 4e9, from_peers: 5e9 },

@@ -29,7 +29,7 @@ use gulliver_plan::devices::planner::{Planner, evaluated_at_once};
 use gulliver_plan::devices::strategy::{ALONE, AUTO, JobGraphs, fastest, largest as strategy_largest};
 use gulliver_plan::document::links::Links;
 use gulliver_plan::document::topology::Topology;
-use gulliver_plan::time::cost::{Profile, Rates};
+use gulliver_plan::time::cost::{MachineProfile, Rates};
 use gulliver_run::data::open::Opened;
 use gulliver_run::data::{Buckets, DataInfo, Dataset, Sampler, WeightedClasses, prefetch};
 use gulliver_run::peers::link::Throttle;
@@ -108,7 +108,7 @@ impl Speeds {
     }
 
     /// As a profile says.
-    fn known(job: &Job, machine: &Profile) -> Speeds {
+    fn known(job: &Job, machine: &MachineProfile) -> Speeds {
         let rates = machine.at(threads(job), job.devices.count as usize).map(|curves| curves.rates);
         Speeds { rates: rates.unwrap_or_default(), links: beside_kernels(machine.links) }
     }
@@ -135,7 +135,7 @@ impl How {
 pub fn setup(
     job: &Job,
     checkpoints: Option<&Path>,
-    machine: Option<&Profile>,
+    machine: Option<&MachineProfile>,
     how: &How,
 ) -> Result<Setup, Error> {
     let prepared = prepare(job, open_data(job)?, checkpoints)?;
@@ -315,7 +315,7 @@ pub fn planned(graphs: &JobGraphs, device: &LocalDevice, thorough: bool) -> Resu
 
 /// Where and how each of several devices of a job runs; they share budgets of host memory and disk. Who has more
 /// threads is faster, as measured or else in proportion.
-fn device_options(session: &LocalDevice, job: &Job, machine: Option<&Profile>) -> Vec<LocalDevice> {
+fn device_options(session: &LocalDevice, job: &Job, machine: Option<&MachineProfile>) -> Vec<LocalDevice> {
     let share = |bytes: Option<u64>| bytes.map(|bytes| bytes / job.devices.count);
     let (host_memory, disk) = (share(session.host_memory), share(session.disk));
     let device = |one: DeviceEntry| {

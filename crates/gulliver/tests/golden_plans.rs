@@ -6,7 +6,7 @@ mod jobs;
 
 use gulliver::machine;
 use gulliver_plan::document::links::Links;
-use gulliver_plan::time::cost::{Curves, Profile, Rates, Scaling};
+use gulliver_plan::time::cost::{Curves, MachineProfile, Rates, Scaling};
 use jobs::{JOBS, Place, TRAIN};
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,7 +23,7 @@ const BUDGETS: [u64; 3] = [100, 70, 45];
 const STRATEGIES: [&str; 4] = ["alone", "data", "harmony-pp", "cut"];
 
 /// A machine that is nowhere.
-fn profile() -> Profile {
+fn profile() -> MachineProfile {
     let curves = |devices| Curves {
         threads: 1,
         devices,
@@ -38,7 +38,7 @@ fn profile() -> Profile {
         alone: None,
         rooflines: BTreeMap::new(),
     };
-    Profile {
+    MachineProfile {
         cores: 2,
         processor: "none".into(),
         links: Links::default(),

@@ -23,7 +23,7 @@ use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::{Clip, evaluation_graph, training_graph};
 use gulliver_plan::devices::strategy::JobGraphs;
 use gulliver_plan::document::job::Purpose;
-use gulliver_plan::document::topology::{Device, Topology, Wiring};
+use gulliver_plan::document::topology::{BoxWiring, DeviceSpec, Topology};
 use gulliver_run::checkpoint::fingerprint;
 use gulliver_run::data::Batch;
 use gulliver_run::host::HostTensor;
@@ -146,8 +146,8 @@ fn check(known: &mut Known, strategy: &str, make: &str, devices: usize, twice: b
         return true;
     }
     // The same numbers whatever threads the devices have and how long links take.
-    let wiring = Wiring { host: Some(5e9), peer: Some(2e9), latency: 2e-5, ..Wiring::default() };
-    let topology = Topology::wired(vec![Device::default(); devices], &wiring).unwrap();
+    let wiring = BoxWiring { host: Some(5e9), peer: Some(2e9), latency: 2e-5, ..BoxWiring::default() };
+    let topology = Topology::wired(vec![DeviceSpec::default(); devices], &wiring).unwrap();
     let slow = |threads| {
         let throttle = Some(Arc::new(Throttle::new(topology.clone())));
         let each = LocalDevice { threads, throttle, ..options(partials) };

@@ -5,7 +5,7 @@ use clap::Args;
 use gulliver::history::{self, Ran, name_of};
 use gulliver::machine;
 use gulliver::report::table::{self, Column};
-use gulliver_plan::time::cost::{Curves, Profile};
+use gulliver_plan::time::cost::{Curves, MachineProfile};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -81,7 +81,7 @@ pub struct Correction {
 const EVIDENCE: (usize, u64, f64) = (3, 10, 0.02);
 
 /// What the runs that this very profile predicted say against it.
-pub fn corrections(profile: &Profile, all: &[Ran]) -> Vec<Correction> {
+pub fn corrections(profile: &MachineProfile, all: &[Ran]) -> Vec<Correction> {
     let (least, steps, share) = EVIDENCE;
     let name = name_of(profile);
     let mut ways: BTreeMap<(usize, usize), Vec<f64>> = BTreeMap::new();
@@ -103,7 +103,7 @@ pub fn corrections(profile: &Profile, all: &[Ran]) -> Vec<Correction> {
 }
 
 /// The profile with these corrections.
-pub fn corrected(profile: &Profile, corrections: &[Correction]) -> Profile {
+pub fn corrected(profile: &MachineProfile, corrections: &[Correction]) -> MachineProfile {
     let mut profile = profile.clone();
     for one in corrections {
         let of = |curves: &&mut Curves| (curves.threads, curves.devices) == (one.threads, one.devices);
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
     use gulliver_graph::work::Load;
     use gulliver_plan::document::links::Links;
-    use gulliver_plan::time::cost::{Point, Rates};
+    use gulliver_plan::time::cost::{CurvePoint, Rates};
 
     fn ran(model: &str, profile: Option<&str>, seconds: [f64; 2]) -> Ran {
         let (strategy, profile) = ("alone".to_string(), profile.map(str::to_string));
@@ -136,13 +136,13 @@ mod tests {
         Ran { when, model, strategy, devices, threads, batch, steps, profile, seconds, peak, bytes }
     }
 
-    fn profile() -> Profile {
+    fn profile() -> MachineProfile {
         let load = Load { flops: 1.0, bytes: 1.0, extents: [1.0; 6] };
-        let points = vec![Point { load, seconds: 0.5, spread: 0.0 }];
+        let points = vec![CurvePoint { load, seconds: 0.5, spread: 0.0 }];
         let families: BTreeMap<_, _> = [("conv".to_string(), points)].into_iter().collect();
         let curves = |threads| Curves::of([threads, 1], Rates::default(), families.clone());
         let (processor, links) = ("x".to_string(), Links::default());
-        Profile { cores: 2, processor, links, scaling: Vec::new(), curves: vec![curves(1), curves(2)] }
+        MachineProfile { cores: 2, processor, links, scaling: Vec::new(), curves: vec![curves(1), curves(2)] }
     }
 
     #[test]
@@ -156,7 +156,7 @@ mod tests {
         let found = corrections(&old, &all);
         assert_eq!(found, [Correction { threads: 2, devices: 1, runs: 3, times: 1.25 }]);
         let new = corrected(&old, &found);
-        let seconds = |profile: &Profile| -> Vec<f64> {
+        let seconds = |profile: &MachineProfile| -> Vec<f64> {
             profile.curves.iter().map(|curves| curves.families["conv"][0].seconds).collect()
         };
         assert_eq!(seconds(&new), [0.5, 0.625]);

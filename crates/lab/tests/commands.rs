@@ -4,7 +4,7 @@ use gulliver::history::{self, Ran};
 use gulliver::machine;
 use gulliver_graph::work::Load;
 use gulliver_plan::document::links::Links;
-use gulliver_plan::time::cost::{Curves, Point, Profile, Rates, Scaling};
+use gulliver_plan::time::cost::{CurvePoint, Curves, MachineProfile, Rates, Scaling};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -86,13 +86,13 @@ fn profiles_that_cannot_be_read_are_named() {
     }
 }
 
-fn profile() -> Profile {
+fn profile() -> MachineProfile {
     let load = Load { flops: 1.0, bytes: 1.0, extents: [1.0; 6] };
-    let points = vec![Point { load, seconds: 0.5, spread: 0.0 }];
+    let points = vec![CurvePoint { load, seconds: 0.5, spread: 0.0 }];
     let families = [("conv".to_string(), points)].into_iter().collect();
     let curves = vec![Curves::of([1, 1], Rates::default(), families)];
     let scaling = vec![Scaling { threads: 1, flops: 1e9, bytes: 1e9, spread: 0.0 }];
-    Profile { cores: 1, processor: "x".into(), links: Links::default(), scaling, curves }
+    MachineProfile { cores: 1, processor: "x".into(), links: Links::default(), scaling, curves }
 }
 
 fn add(runs: &Path, profile: &str) {

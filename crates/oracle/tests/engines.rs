@@ -21,12 +21,12 @@ use gulliver_plan::devices::replicate::replica;
 use gulliver_plan::document::links::Links;
 use gulliver_plan::document::plan::Plan;
 use gulliver_plan::document::residence::Persistent;
-use gulliver_plan::document::topology::{Device, Topology, Wiring};
+use gulliver_plan::document::topology::{BoxWiring, DeviceSpec, Topology};
 use gulliver_plan::document::verify::verify;
 use gulliver_plan::step::options::PlanOptions;
-use gulliver_plan::step::order::Turn;
+use gulliver_plan::step::order::PartialTurn;
 use gulliver_plan::time::cost::Rates;
-use gulliver_plan::time::simulate::{RankPlan, Together, Uneven, over_links, together};
+use gulliver_plan::time::simulate::{JointTiming, RankPlan, Unevenness, over_links, together};
 use std::collections::HashMap;
 
 const RATES: Rates = Rates { flops: 50e9, bytes: 20e9, call: 0.0 };
@@ -61,7 +61,7 @@ struct Planned {
     seconds: Vec<f64>,
 }
 
-fn planned(graph: Graph, sizes: &Bindings, partials: u32, turns: Option<&[Turn]>) -> Planned {
+fn planned(graph: Graph, sizes: &Bindings, partials: u32, turns: Option<&[PartialTurn]>) -> Planned {
     let persistent = Persistent::of(&graph).unwrap();
     let options = PlanOptions { rates: RATES, partials, turns, ..PlanOptions::new(&persistent) };
     let planner = StepPlanner::new(&graph, sizes, &options).unwrap();
@@ -132,7 +132,7 @@ fn piped(job: &Job, devices: u32, style: Style) -> Vec<Planned> {
         .collect()
 }
 
-fn simulated(devices: &[Planned], topology: &Topology) -> (Together, Vec<u64>) {
+fn simulated(devices: &[Planned], topology: &Topology) -> (JointTiming, Vec<u64>) {
     let seconds: Vec<_> = devices.iter().map(|d| |id: NodeId| d.seconds[id.index()]).collect();
     let links = Links { to_device: 1e15, ..Links::default() };
     let ranks: Vec<RankPlan> = devices
@@ -144,7 +144,7 @@ fn simulated(devices: &[Planned], topology: &Topology) -> (Together, Vec<u64>) {
             seconds,
             alone: None,
             taken: None,
-            uneven: Uneven::default(),
+            uneven: Unevenness::default(),
             links: &links,
         })
         .collect();
@@ -202,8 +202,8 @@ fn closed_forms_and_simulation_agree() {
             if name == "spatial" && job.name != "vgg11" {
                 continue;
             }
-            let wiring = Wiring { peer: Some(rate), ..Wiring::default() };
-            let topology = Topology::wired(vec![Device::default(); devices as usize], &wiring).unwrap();
+            let wiring = BoxWiring { peer: Some(rate), ..BoxWiring::default() };
+            let topology = Topology::wired(vec![DeviceSpec::default(); devices as usize], &wiring).unwrap();
             let (found, bytes) = simulated(&plans(&job, name, devices), &topology);
             let closed = answered(&job, name, devices, rate);
             let bytes = bytes.iter().copied().max().unwrap_or(0) as f64;

@@ -17,7 +17,7 @@ use gulliver_plan::document::plan::Plan;
 use gulliver_plan::document::residence::Persistent;
 use gulliver_plan::document::verify::verify;
 use gulliver_plan::step::options::PlanOptions;
-use gulliver_plan::time::cost::Beside;
+use gulliver_plan::time::cost::TierLimits;
 use gulliver_plan::time::simulate::simulate;
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -56,7 +56,7 @@ fn rows(label: &str, graph: &Graph, largest: &Bindings, others: &[Bindings]) -> 
     }
     let one: Option<u64> = std::env::args().nth(2).map(|share| share.parse()).transpose()?;
     let persistent = Persistent::of(graph)?;
-    let beside = Beside { host: Some(0), disk: None };
+    let beside = TierLimits { host: Some(0), disk: None };
     let options = PlanOptions { beside, ..PlanOptions::new(&persistent) };
     let state = persistent.ends[0];
     for share in SHARES.into_iter().filter(|share| one.is_none_or(|one| one == *share)) {

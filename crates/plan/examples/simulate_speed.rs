@@ -13,7 +13,7 @@ use gulliver_plan::document::plan::Plan;
 use gulliver_plan::document::residence::Persistent;
 use gulliver_plan::document::topology::Topology;
 use gulliver_plan::step::options::PlanOptions;
-use gulliver_plan::time::simulate::{RankPlan, Uneven, simulate, together};
+use gulliver_plan::time::simulate::{RankPlan, Unevenness, simulate, together};
 use std::time::Instant;
 
 /// A device: its graph, its plan, and seconds by node.
@@ -63,7 +63,7 @@ fn main() {
                 seconds,
                 alone: None,
                 taken: None,
-                uneven: Uneven::default(),
+                uneven: Unevenness::default(),
                 links: &links,
             })
             .collect();

@@ -12,12 +12,12 @@ use gulliver_plan::budget::residences::all_away;
 use gulliver_plan::document::error::PlanError;
 use gulliver_plan::document::residence::Persistent;
 use gulliver_plan::step::options::PlanOptions;
-use gulliver_plan::time::cost::Beside;
+use gulliver_plan::time::cost::TierLimits;
 
-const TIERS: [Beside; 3] = [
-    Beside { host: Some(0), disk: None },
-    Beside { host: None, disk: None },
-    Beside { host: Some(0), disk: Some(1 << 30) },
+const TIERS: [TierLimits; 3] = [
+    TierLimits { host: Some(0), disk: None },
+    TierLimits { host: None, disk: None },
+    TierLimits { host: Some(0), disk: Some(1 << 30) },
 ];
 
 fn graphs(name: &str, settings: &[(&str, i64)], optimizer: &str) -> [Graph; 2] {

@@ -14,10 +14,10 @@ use gulliver_plan::document::plan::{Choice, Plan};
 use gulliver_plan::document::residence::Persistent;
 use gulliver_plan::document::verify::verify;
 use gulliver_plan::step::options::PlanOptions;
-use gulliver_plan::time::cost::Beside;
+use gulliver_plan::time::cost::TierLimits;
 use gulliver_plan::time::simulate::simulate;
 
-const NO_OTHER: Beside = Beside { host: Some(0), disk: None };
+const NO_OTHER: TierLimits = TierLimits { host: Some(0), disk: None };
 
 fn graph(name: &str, settings: &[(&str, i64)], optimizer: &str) -> Graph {
     let settings: Vec<(String, ParamValue)> =
@@ -60,7 +60,7 @@ fn count(plan: &Plan, what: Choice) -> usize {
 #[test]
 fn every_budget_from_the_least_up_has_a_verified_plan() {
     for (name, graph, sizes) in models() {
-        for (beside, partials) in [(NO_OTHER, 1), (Beside { host: None, disk: None }, 2), (NO_OTHER, 2)] {
+        for (beside, partials) in [(NO_OTHER, 1), (TierLimits { host: None, disk: None }, 2), (NO_OTHER, 2)] {
             let persistent = Persistent::of(&graph).unwrap();
             let options = PlanOptions { beside, partials, ..PlanOptions::new(&persistent) };
             let planner = StepPlanner::new(&graph, &sizes, &options).unwrap();
@@ -99,9 +99,9 @@ fn every_budget_from_the_least_up_has_a_verified_plan() {
 fn weights_and_states_leave_the_device_when_they_must() {
     for (name, graph, sizes) in models().into_iter().filter(|(name, ..)| ["gpt", "resnet18"].contains(name)) {
         for beside in [
-            Beside { host: None, disk: None },
-            Beside { host: Some(0), disk: Some(1 << 30) },
-            Beside { host: Some(100_000), disk: Some(1 << 30) },
+            TierLimits { host: None, disk: None },
+            TierLimits { host: Some(0), disk: Some(1 << 30) },
+            TierLimits { host: Some(100_000), disk: Some(1 << 30) },
         ] {
             let here = Persistent::of(&graph).unwrap();
             let options = PlanOptions { beside, ..PlanOptions::new(&here) };

@@ -11,16 +11,16 @@ use gulliver_graph::training::training_graph;
 use gulliver_plan::budget::planner::StepPlanner;
 use gulliver_plan::devices::collectives::take_turns;
 use gulliver_plan::devices::replicate::replica;
-use gulliver_plan::document::collectives::held_here;
+use gulliver_plan::document::collectives::inline_collectives;
 use gulliver_plan::document::links::Links;
-use gulliver_plan::document::plan::{Act, Plan, STREAMS, Stream};
+use gulliver_plan::document::plan::{Act, Plan, PlanStream, STREAMS};
 use gulliver_plan::document::residence::Persistent;
 use gulliver_plan::document::timeline::{bars, trace};
-use gulliver_plan::document::topology::{Device, Topology, Wiring};
+use gulliver_plan::document::topology::{BoxWiring, DeviceSpec, Topology};
 use gulliver_plan::document::verify::verify;
 use gulliver_plan::step::options::PlanOptions;
 use gulliver_plan::time::cost::Rates;
-use gulliver_plan::time::simulate::{RankPlan, Together, Uneven, over_links, simulate, together};
+use gulliver_plan::time::simulate::{JointTiming, RankPlan, Unevenness, over_links, simulate, together};
 
 const BATCH: usize = 8;
 
@@ -91,7 +91,7 @@ fn links(from_peers: f64) -> Links {
     Links { from_peers, ..Links::default() }
 }
 
-fn simulated(devices: &[Planned], topology: &Topology) -> Together {
+fn simulated(devices: &[Planned], topology: &Topology) -> JointTiming {
     let seconds: Vec<_> = devices.iter().map(|d| |id: NodeId| d.seconds[id.index()]).collect();
     let ordinary = Links::default();
     let mut ranks = Vec::new();
@@ -102,7 +102,7 @@ fn simulated(devices: &[Planned], topology: &Topology) -> Together {
             seconds,
             alone: None,
             taken: None,
-            uneven: Uneven::default(),
+            uneven: Unevenness::default(),
             links: &ordinary,
         });
     }
@@ -116,7 +116,7 @@ fn meetings_take_turns_with_the_computation() {
     let mut devices = [0, 1].map(|rank| planned(rank, 2, links(1e9), None));
     let beside = simulated(&devices, &Topology::alone());
     let collectives = |plan: &Plan| -> Vec<bool> {
-        let steps = held_here(plan).into_iter().zip(&plan.steps);
+        let steps = inline_collectives(plan).into_iter().zip(&plan.steps);
         steps.filter(|(_, step)| matches!(step.act, Act::Exchange { .. })).map(|(here, _)| here).collect()
     };
     assert!(!collectives(&devices[0].plan).iter().all(|here| *here), "some would be held beside");
@@ -139,7 +139,8 @@ fn meetings_take_time_beside_the_computation() {
         let Planned { graph, plan, seconds } = planned(0, 2, links(rate), None);
         verify(&graph, &plan).unwrap();
         let timing = simulate(&plan, |id| seconds[id.index()], &links(rate));
-        let [computing, collective] = [Stream::Compute, Stream::Exchange].map(|s| timing.busy[s as usize]);
+        let [computing, collective] =
+            [PlanStream::Compute, PlanStream::Exchange].map(|s| timing.busy[s as usize]);
         assert!(computing > 0.0 && collective > 0.0);
         let hidden = (computing + collective - timing.seconds) / computing.min(collective);
         assert!(hidden > 0.5, "at {rate}: {hidden} of what could be, {computing} and {collective}");
@@ -165,7 +166,7 @@ fn kernels_are_faster_while_others_are_at_rest() {
             seconds: &crowded[d],
             alone: alone.then_some(&calm[d] as &dyn Fn(NodeId) -> f64),
             taken: None,
-            uneven: Uneven::default(),
+            uneven: Unevenness::default(),
             links: &links,
         };
         together(&[rank(0), rank(1)], &Topology::alone()).unwrap().seconds
@@ -178,11 +179,11 @@ fn kernels_are_faster_while_others_are_at_rest() {
 }
 
 /// A step of two devices whose kernels are so uneven, and whose collectives take so long if not as long as their bytes do.
-fn uneven_step(share: f64, collective: Option<f64>) -> Together {
-    step_over(&Topology::alone(), Uneven { share, fades: 0.5, resumes: 0.0 }, collective)
+fn uneven_step(share: f64, collective: Option<f64>) -> JointTiming {
+    step_over(&Topology::alone(), Unevenness { share, fades: 0.5, resumes: 0.0 }, collective)
 }
 
-fn step_over(topology: &Topology, uneven: Uneven, collective: Option<f64>) -> Together {
+fn step_over(topology: &Topology, uneven: Unevenness, collective: Option<f64>) -> JointTiming {
     let devices = [0, 1].map(|rank| planned(rank, 2, links(1e12), None));
     let links = Links::default();
     let seconds = [0, 1].map(|d: usize| {
@@ -209,12 +210,13 @@ fn step_over(topology: &Topology, uneven: Uneven, collective: Option<f64>) -> To
 #[test]
 fn who_waits_for_links_goes_on_late() {
     let step = |rate: f64, resumes: f64| {
-        let wiring = Wiring { peer: Some(rate), ..Wiring::default() };
-        let topology = Topology::wired(vec![Device::default(); 2], &wiring).unwrap();
-        step_over(&topology, Uneven { resumes, ..Uneven::default() }, None)
+        let wiring = BoxWiring { peer: Some(rate), ..BoxWiring::default() };
+        let topology = Topology::wired(vec![DeviceSpec::default(); 2], &wiring).unwrap();
+        step_over(&topology, Unevenness { resumes, ..Unevenness::default() }, None)
     };
-    let met =
-        |step: &Together| step.spans.iter().filter(|s| s.device == 0 && s.stream == Stream::Exchange).count();
+    let met = |step: &JointTiming| {
+        step.spans.iter().filter(|s| s.device == 0 && s.stream == PlanStream::Exchange).count()
+    };
     let late = |rate: f64| {
         let (on_time, late) = (step(rate, 0.0), step(rate, 1e-3));
         (late.seconds - on_time.seconds, 1e-3 * met(&on_time) as f64)
@@ -238,7 +240,7 @@ fn the_slowest_is_waited_for() {
 #[test]
 fn meetings_that_follow_each_other_wait_for_the_slowest_once() {
     let [even, uneven] = [0.0, 0.5].map(|uneven| uneven_step(uneven, Some(1e-2)));
-    let computing = even.devices[0].busy[Stream::Compute as usize];
+    let computing = even.devices[0].busy[PlanStream::Compute as usize];
     let late = uneven.seconds - even.seconds;
     assert!(late > 0.0 && late <= 0.5 * computing, "{late} of {computing}");
 }
@@ -261,7 +263,7 @@ fn meetings_without_a_core_take_time_from_kernels() {
                 seconds,
                 alone: None,
                 taken: Some(&taken),
-                uneven: Uneven::default(),
+                uneven: Unevenness::default(),
                 links: &ordinary,
             }
         };
@@ -284,9 +286,9 @@ fn a_race_with_a_collective_is_found() {
     let stream = |step: u32| plan.stream(&plan.steps[step as usize].act);
     let mut changed = 0;
     for (i, step) in plan.steps.iter().enumerate() {
-        let meets = stream(i as u32) == Some(Stream::Exchange);
+        let meets = stream(i as u32) == Some(PlanStream::Exchange);
         for (w, other) in step.after.iter().enumerate() {
-            if meets || stream(*other) == Some(Stream::Exchange) {
+            if meets || stream(*other) == Some(PlanStream::Exchange) {
                 let mut wrong = plan.clone();
                 wrong.steps[i].after.remove(w);
                 assert!(verify(&graph, &wrong).is_err(), "step {i} need not wait for {other}");
@@ -296,7 +298,7 @@ fn a_race_with_a_collective_is_found() {
     }
     assert!(changed > 40, "{changed}");
     let at: Vec<usize> =
-        (0..plan.steps.len()).filter(|&i| stream(i as u32) == Some(Stream::Exchange)).collect();
+        (0..plan.steps.len()).filter(|&i| stream(i as u32) == Some(PlanStream::Exchange)).collect();
     let Act::Exchange { node, partial, own, result } = plan.steps[at[0]].act.clone() else { panic!() };
     let mut computed = plan.clone();
     let ins = own.into_iter().collect();
@@ -338,14 +340,15 @@ fn one_device_alone_takes_as_long_as_it_is_simulated_to() {
             seconds: &seconds,
             alone: None,
             taken: None,
-            uneven: Uneven::default(),
+            uneven: Unevenness::default(),
             links: &options.links,
         };
         let found = together(&[rank], &Topology::alone()).unwrap();
         assert_eq!((found.seconds, &found.devices[..]), (alone.seconds, &[alone.clone()][..]), "{percent} %");
         // The same over links of its own that are as fast.
-        let wiring = Wiring { host: Some(options.links.to_device), ..Wiring::default() };
-        let linked = together(&[rank], &Topology::wired(vec![Device::default()], &wiring).unwrap()).unwrap();
+        let wiring = BoxWiring { host: Some(options.links.to_device), ..BoxWiring::default() };
+        let linked =
+            together(&[rank], &Topology::wired(vec![DeviceSpec::default()], &wiring).unwrap()).unwrap();
         assert_eq!(linked.seconds, alone.seconds, "{percent} %");
         let bytes: u64 = linked.links.iter().map(|link| link.bytes).sum();
         assert_eq!(bytes, alone.moved.to_device + alone.moved.to_host);
@@ -371,10 +374,10 @@ fn shared_links_are_shared() {
         }
         found.seconds
     };
-    let own = Wiring { peer: Some(1e8), ..Wiring::default() };
-    let through_host = Wiring { host: Some(1e8), ..Wiring::default() };
-    let [own, bounced] =
-        [own, through_host].map(|wiring| all(&Topology::wired(vec![Device::default(); 4], &wiring).unwrap()));
+    let own = BoxWiring { peer: Some(1e8), ..BoxWiring::default() };
+    let through_host = BoxWiring { host: Some(1e8), ..BoxWiring::default() };
+    let [own, bounced] = [own, through_host]
+        .map(|wiring| all(&Topology::wired(vec![DeviceSpec::default(); 4], &wiring).unwrap()));
     assert!(free.seconds < own && own < bounced, "{} < {own} < {bounced}", free.seconds);
     let slower = all(&Topology::pcie(4, 1e8, 1e-3, 1).unwrap());
     assert!(own < slower, "with latency: {own} < {slower}");
@@ -396,7 +399,7 @@ fn whoever_does_not_come_is_named() {
         seconds: &seconds,
         alone: None,
         taken: None,
-        uneven: Uneven::default(),
+        uneven: Unevenness::default(),
         links: &ordinary,
     };
     let stuck = together(&[rank(0, &devices[0].plan), rank(1, &short)], &Topology::alone()).unwrap_err();

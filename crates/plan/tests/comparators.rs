@@ -20,7 +20,7 @@ use gulliver_plan::document::residence::Persistent;
 use gulliver_plan::document::verify::verify;
 use gulliver_plan::step::base::Base;
 use gulliver_plan::step::options::PlanOptions;
-use gulliver_plan::time::cost::Beside;
+use gulliver_plan::time::cost::TierLimits;
 use gulliver_plan::time::simulate::{Timing, simulate};
 
 /// A small U-shaped net: halves of the picture's size on the way down, skips to the way up.
@@ -98,7 +98,7 @@ fn models() -> Vec<(&'static str, Graph, Vec<Bindings>)> {
 }
 
 const SHARES: [u64; 4] = [80, 60, 40, 30];
-const NO_OTHER: Beside = Beside { host: Some(0), disk: None };
+const NO_OTHER: TierLimits = TierLimits { host: Some(0), disk: None };
 
 struct Setting<'a> {
     graph: &'a Graph,

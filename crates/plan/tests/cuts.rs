@@ -21,7 +21,7 @@ use gulliver_plan::devices::cut::{
 use gulliver_plan::devices::cut::{
     best_cut, cut_candidates, cut_traffic, find_cut, levels_of, low_memory_cuts,
 };
-use gulliver_plan::document::topology::{Device, Topology, Wiring};
+use gulliver_plan::document::topology::{BoxWiring, DeviceSpec, Topology};
 use gulliver_plan::time::cost::Rates;
 
 fn fewest_bytes() -> CutOptions {
@@ -252,8 +252,8 @@ fn slow_links_carry_less() {
         let graph = trained(name, &[]);
         let sized = SizedGraph::new(&graph, &sizes).unwrap();
         let across = |between: Option<f64>| {
-            let sockets = [0, 0, 1, 1].map(|socket| Device { socket, ..Device::default() });
-            let wiring = Wiring { peer: Some(2e9), sockets: between, ..Wiring::default() };
+            let sockets = [0, 0, 1, 1].map(|socket| DeviceSpec { socket, ..DeviceSpec::default() });
+            let wiring = BoxWiring { peer: Some(2e9), sockets: between, ..BoxWiring::default() };
             let topology = Some(Topology::wired(sockets.to_vec(), &wiring).unwrap());
             let found = best_cut(&sized, &CutMachine { topology, ..CutMachine::new(4) }).unwrap();
             let pairs = &found.bytes.pairs;

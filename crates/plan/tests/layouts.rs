@@ -17,7 +17,7 @@ use gulliver_plan::comparator::Case;
 use gulliver_plan::document::residence::Persistent;
 use gulliver_plan::step::base::Base;
 use gulliver_plan::step::options::PlanOptions;
-use gulliver_plan::time::cost::Beside;
+use gulliver_plan::time::cost::TierLimits;
 
 fn graph(name: &str, settings: &[(&str, i64)]) -> Graph {
     let settings: Vec<(String, ParamValue)> =
@@ -61,7 +61,7 @@ fn little_is_lost_when_memory_is_short() {
     let mut losses = Vec::new();
     for (name, graph, sizes) in models {
         let persistent = Persistent::of(&graph).unwrap();
-        let beside = Beside { host: Some(0), disk: None };
+        let beside = TierLimits { host: Some(0), disk: None };
         let free = PlanOptions { beside, ..PlanOptions::new(&persistent) };
         let planner = StepPlanner::new(&graph, &sizes, &free).unwrap();
         let state = persistent.ends[0];

@@ -14,7 +14,7 @@ use gulliver_plan::document::plan::Plan;
 use gulliver_plan::document::residence::Persistent;
 use gulliver_plan::document::verify::verify;
 use gulliver_plan::step::options::PlanOptions;
-use gulliver_plan::time::cost::Beside;
+use gulliver_plan::time::cost::TierLimits;
 use gulliver_plan::time::simulate::simulate;
 
 /// A small GPT and its sizes.
@@ -42,7 +42,7 @@ const ALL: Case = Case { share: 100, recompute: true, host: None, link: 8e9, par
 fn planned(case: &Case) -> Plan {
     let (graph, sizes) = gpt();
     let here = Persistent::of(&graph).unwrap();
-    let beside = Beside { host: case.host, disk: None };
+    let beside = TierLimits { host: case.host, disk: None };
     let Case { recompute, partials, .. } = *case;
     let links = Links { to_device: case.link, to_host: case.link, ..Links::default() };
     let free = PlanOptions { beside, recompute, partials, links, ..PlanOptions::new(&here) };

@@ -16,8 +16,8 @@ use gulliver_plan::document::plan::{Act, Plan, Step};
 use gulliver_plan::document::residence::Persistent;
 use gulliver_plan::document::verify::verify;
 use gulliver_plan::step::options::PlanOptions;
-use gulliver_plan::step::order::{RULES, Rule};
-use gulliver_plan::time::cost::Beside;
+use gulliver_plan::step::order::{OrderRule, RULES};
+use gulliver_plan::time::cost::TierLimits;
 
 /// Small models of every kind of graph: plain, with views of weights, residual with running statistics, attention, recurrent,
 /// two objectives.
@@ -110,7 +110,7 @@ fn the_chosen_order_needs_no_more_and_the_layout_loses_little() {
             let device = &plan.spaces[0];
             let moving = (device.live - plan.persistent_bytes()) as f64 / f64::from(1 << 20);
             match rule {
-                Some(Rule::Plain) => {
+                Some(OrderRule::Plain) => {
                     assert!(moving <= plain && moving > 0.9 * plain - 0.1, "{name}: {moving}")
                 }
                 None => assert!(moving <= chosen, "{name}: {moving}"),
@@ -163,7 +163,7 @@ fn budgets_are_hard_and_errors_name_the_holders() {
     let free = PlanOptions::new(&persistent);
     let needed = make(&graph, &sizes, &free).unwrap().spaces[0].bytes;
     assert!(make(&graph, &sizes, &PlanOptions { memory: Some(needed), ..free }).is_ok());
-    let beside = Beside { host: Some(0), disk: None };
+    let beside = TierLimits { host: Some(0), disk: None };
     let short = PlanOptions { memory: Some(needed - 1), recompute: false, beside, ..free };
     let error = make(&graph, &sizes, &short).unwrap_err();
     let PlanError::DoesNotFit { needed: n, holders, .. } = &error else { panic!("{error}") };

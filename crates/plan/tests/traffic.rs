@@ -12,12 +12,12 @@ use gulliver_plan::budget::planner::StepPlanner;
 use gulliver_plan::comparator::Case;
 use gulliver_plan::comparator::paging::{self, Eviction};
 use gulliver_plan::document::ledger::Ledger;
-use gulliver_plan::document::plan::{Act, Plan, Stream, Tier};
+use gulliver_plan::document::plan::{Act, Plan, PlanStream, Tier};
 use gulliver_plan::document::residence::Persistent;
 use gulliver_plan::document::verify::verify;
 use gulliver_plan::step::base::Base;
 use gulliver_plan::step::options::PlanOptions;
-use gulliver_plan::step::order::Rule;
+use gulliver_plan::step::order::OrderRule;
 
 /// Bytes of weights into and out of the device.
 fn weight_traffic(graph: &Graph, plan: &Plan) -> [u64; 2] {
@@ -25,7 +25,7 @@ fn weight_traffic(graph: &Graph, plan: &Plan) -> [u64; 2] {
     for step in &plan.steps {
         let Act::Move { from, to } = &step.act else { continue };
         let (inward, residence) = match plan.stream(&step.act) {
-            Some(Stream::In) => (0, from),
+            Some(PlanStream::In) => (0, from),
             _ => (1, to),
         };
         let value = plan.buffer(residence.buffer).value.unwrap();
@@ -75,7 +75,7 @@ fn weights_cross_three_times_however_many_partials() {
         let away = Persistent::with(&graph, |_| Tier::Host).unwrap();
         let free = PlanOptions { partials, grouped: partials > 1, ..PlanOptions::new(&away) };
         let planner = StepPlanner::new(&graph, &sizes, &free).unwrap();
-        assert!(partials == 1 || planner.outline.rule == Rule::Grouped);
+        assert!(partials == 1 || planner.outline.rule == OrderRule::Grouped);
         let least = planner.smallest(&graph, &sizes, &free).unwrap();
         let options = PlanOptions { memory: Some(least + all / 2), ..free };
         let plan = planner.plan(&graph, &sizes, &options).unwrap();
@@ -85,7 +85,7 @@ fn weights_cross_three_times_however_many_partials() {
 
         // Partials one after the other and all updates last, as frameworks do.
         let ordinary = PlanOptions { grouped: false, ..free };
-        let planner = StepPlanner::with_rule(&graph, &sizes, &ordinary, Rule::Plain).unwrap();
+        let planner = StepPlanner::with_rule(&graph, &sizes, &ordinary, OrderRule::Plain).unwrap();
         let bound = planner.outline.sizes(&graph, &sizes, &ordinary).unwrap();
         let budget = least + all / 2;
         let [dropped, written] = [Eviction::CleanDropped, Eviction::AlwaysWritten].map(|eviction| {

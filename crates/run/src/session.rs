@@ -23,7 +23,7 @@ pub use step::{Hyper, MemberHyper, StepKey, StepOutcome, TimedWork};
 
 use crate::collector::{Alarm, Collector};
 use crate::data::Batch;
-use crate::device::Device;
+use crate::device::{Device, RunError};
 use crate::peers::Peers;
 use crate::peers::local::LocalGroup;
 use crate::team::{Team, cores};
@@ -40,7 +40,7 @@ pub struct Session {
     train: Arc<Graph>,
     evaluate: Option<Arc<Graph>>,
     ranks: Vec<RankSession>,
-    /// A thread for each of several devices, once they were needed.
+    /// A thread for each of several devices.
     crew: Option<Team>,
 }
 
@@ -88,7 +88,9 @@ impl Session {
             RankSession::new(plan, device, peers, seeds, array)
         };
         let ranks = job.devices.into_iter().zip(devices).map(rank).collect::<Result<Vec<_>, _>>()?;
-        Ok(Session { train: job.train, evaluate: job.evaluate, ranks, crew: None })
+        // A machine that starts no threads for them says so now, not in the first step.
+        let crew = (ranks.len() > 1).then(|| Team::started(ranks.len()).map_err(RunError::from));
+        Ok(Session { train: job.train, evaluate: job.evaluate, ranks, crew: crew.transpose()? })
     }
 
     fn first(&mut self) -> &mut RankSession {

@@ -16,11 +16,11 @@ use gulliver_plan::devices::pipeline::Style;
 use gulliver_plan::devices::predict::{PredictedStep, predict};
 use gulliver_plan::devices::replicate::ShardedValues;
 use gulliver_plan::devices::strategy::{Pipelined, pipelined, replicated, sharded};
-use gulliver_plan::document::collectives::held_here;
+use gulliver_plan::document::collectives::inline_collectives;
 use gulliver_plan::document::job::Purpose;
 use gulliver_plan::document::ledger::Ledger;
-use gulliver_plan::document::plan::{Act, Plan, Stream, Tier};
-use gulliver_plan::document::topology::{Device, Topology, Wiring};
+use gulliver_plan::document::plan::{Act, Plan, PlanStream, Tier};
+use gulliver_plan::document::topology::{BoxWiring, DeviceSpec, Topology};
 use gulliver_plan::time::simulate::over_links;
 use gulliver_run::checkpoint::fingerprint;
 use gulliver_run::data::Batch;
@@ -219,12 +219,12 @@ fn links_are_passed_as_planned() {
     let data = data(&graph, &sizes);
     let mut alone = session(graph.clone(), None, &options(2), 11).unwrap();
     let expected = train(&mut alone, &data);
-    let wiring = Wiring { host: Some(2e9), peer: Some(1e9), latency: 1e-5, ..Wiring::default() };
+    let wiring = BoxWiring { host: Some(2e9), peer: Some(1e9), latency: 1e-5, ..BoxWiring::default() };
     let whole = replicated(&graph, None, &device_set(&vec![options(2); 2])).unwrap()[0]
         .unlimited(Purpose::Train, &Bindings::new().with("batch", 4))
         .unwrap();
     for percent in [100, 80] {
-        let topology = Topology::wired(vec![Device::default(); 2], &wiring).unwrap();
+        let topology = Topology::wired(vec![DeviceSpec::default(); 2], &wiring).unwrap();
         let throttle = Arc::new(Throttle::new(topology.clone()));
         let device = LocalDevice {
             throttle: Some(Arc::clone(&throttle)),
@@ -263,8 +263,8 @@ fn a_message_alone_on_shared_links_takes_as_long_as_its_bytes() {
     let graph = graph("mlp", "sgd", None);
     let sizes = Bindings::new().with("batch", 8);
     let rate = 1e5;
-    let wiring = Wiring { host: Some(rate), shared: true, ..Wiring::default() };
-    let topology = Topology::wired(vec![Device::default(); 2], &wiring).unwrap();
+    let wiring = BoxWiring { host: Some(rate), shared: true, ..BoxWiring::default() };
+    let topology = Topology::wired(vec![DeviceSpec::default(); 2], &wiring).unwrap();
     let device = LocalDevice {
         throttle: Some(Arc::new(Throttle::new(topology.clone()))),
         largest: Some(sizes.clone()),
@@ -273,7 +273,7 @@ fn a_message_alone_on_shared_links_takes_as_long_as_its_bytes() {
     let how = Pipelined { packs: 2, style: Style::Grouped };
     let mut line = pipelined(&graph, None, &device_set(&vec![device; 2]), &sizes, how).unwrap();
     let PredictedStep { together, .. } = predict(&side_by_side, &mut line, &sizes).unwrap();
-    let met = together.spans.iter().filter(|span| span.device == 0 && span.stream == Stream::Exchange);
+    let met = together.spans.iter().filter(|span| span.device == 0 && span.stream == PlanStream::Exchange);
     let met: f64 = met.map(|span| span.end - span.start).sum();
     let bytes = together.links.iter().map(|link| link.bytes).max().unwrap();
     assert!(bytes > 0 && (met * rate / bytes as f64 - 1.0).abs() < 0.01, "{met} s for {bytes} bytes");
@@ -349,8 +349,8 @@ fn gradients_leave_a_stage_before_its_updates() {
 fn devices_that_use_all_cores_hold_their_collectives_themselves() {
     let graph = graph("mlp", "sgd", None);
     let sizes = Bindings::new().with("batch", 8);
-    let wiring = Wiring { host: Some(1e9), ..Wiring::default() };
-    let links = Topology::wired(vec![Device::default(); 2], &wiring).unwrap();
+    let wiring = BoxWiring { host: Some(1e9), ..BoxWiring::default() };
+    let links = Topology::wired(vec![DeviceSpec::default(); 2], &wiring).unwrap();
     let links = Arc::new(Throttle::new(links));
     for (throttle, line, expected) in [(None, false, true), (Some(links), false, false), (None, true, false)]
     {
@@ -364,7 +364,7 @@ fn devices_that_use_all_cores_hold_their_collectives_themselves() {
         let own = if line { sizes.clone() } else { Bindings::new().with("batch", 4) };
         let PredictedStep { plans, .. } = predict(&side_by_side, &mut planners, &own).unwrap();
         let here = plans.iter().all(|plan| {
-            let steps = held_here(plan).into_iter().zip(&plan.steps);
+            let steps = inline_collectives(plan).into_iter().zip(&plan.steps);
             steps.filter(|(_, step)| matches!(step.act, Act::Exchange { .. })).all(|(here, _)| here)
         });
         assert_eq!(here, expected, "a pipeline: {line}");

@@ -16,7 +16,7 @@ use gulliver_plan::document::plan::Tier;
 use gulliver_plan::document::residence::{Persistent, Residence};
 use gulliver_plan::document::verify::verify;
 use gulliver_plan::step::options::PlanOptions;
-use gulliver_plan::step::order::{RULES, Rule};
+use gulliver_plan::step::order::{OrderRule, RULES};
 use gulliver_run::device::Device;
 use gulliver_run::host::initial::pieces;
 use gulliver_run::lower::{Kernels, lower_node};
@@ -32,7 +32,7 @@ fn graph(name: &str, params: &[(&str, i64)], clip: Option<Clip>) -> Graph {
 }
 
 /// Weights, states and outputs after two steps in this order.
-fn results(graph: &Graph, rule: Rule, partials: u32) -> (Vec<u8>, Vec<Vec<u8>>) {
+fn results(graph: &Graph, rule: OrderRule, partials: u32) -> (Vec<u8>, Vec<Vec<u8>>) {
     let persistent = Persistent::of(graph).unwrap();
     let scratch =
         |g: &Graph, n: &Node, s: &Bindings| Ok(lower_node(g, n, s, THREADS, &Kernels::default())?.scratch);
@@ -93,7 +93,7 @@ fn every_order_gives_the_same_bits() {
         for clip in [None, Some(Clip::Norm(0.5)), Some(Clip::Value(0.01))] {
             let graph = graph(name, params, clip);
             for partials in [1, 2] {
-                let plain = results(&graph, Rule::Plain, partials);
+                let plain = results(&graph, OrderRule::Plain, partials);
                 for rule in RULES {
                     let other = results(&graph, rule, partials);
                     assert!(plain == other, "{name}, {rule:?}, {clip:?}, {partials} partials");

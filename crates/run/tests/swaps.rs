@@ -19,7 +19,7 @@ use gulliver_plan::devices::planner::Planner;
 use gulliver_plan::devices::predict::predict;
 use gulliver_plan::devices::strategy::{Pipelined, packs, pipelined, pipelined_as, replicated};
 use gulliver_plan::document::job::Purpose;
-use gulliver_plan::document::plan::{Act, Plan, Stream};
+use gulliver_plan::document::plan::{Act, Plan, PlanStream};
 use gulliver_plan::document::topology::Topology;
 use gulliver_plan::time::simulate::over_links;
 use gulliver_run::checkpoint::fingerprint;
@@ -77,7 +77,7 @@ fn crossings(graph: &Graph, plan: &Plan) -> HashMap<String, [u64; 2]> {
     for step in &plan.steps {
         let Act::Move { from, to } = &step.act else { continue };
         let (inward, residence) = match plan.stream(&step.act) {
-            Some(Stream::In) => (0, from),
+            Some(PlanStream::In) => (0, from),
             _ => (1, to),
         };
         let Some(value) = plan.buffer(residence.buffer).value else { continue };

@@ -14,9 +14,11 @@ use gulliver_graph::random::RandomStream;
 use gulliver_graph::training::training_graph;
 use gulliver_plan::budget::planner::StepPlanner;
 use gulliver_plan::document::ledger::Ledger;
-use gulliver_plan::document::plan::{Act, Buffer, BufferId, Place, Plan, Step, Stream, TIERS, Tier};
+use gulliver_plan::document::plan::{
+    Act, Buffer, BufferId, BufferRange, Plan, PlanStream, Step, TIERS, Tier,
+};
 use gulliver_plan::document::residence::{Persistent, Residence};
-use gulliver_plan::document::topology::{Device, Topology, Wiring};
+use gulliver_plan::document::topology::{BoxWiring, DeviceSpec, Topology};
 use gulliver_plan::document::verify::verify;
 use gulliver_plan::step::options::PlanOptions;
 use gulliver_run::device::Device as _;
@@ -62,7 +64,7 @@ fn resident(graph: &Graph) -> (Plan, Persistent) {
 }
 
 fn touched(act: &Act) -> Vec<BufferId> {
-    let places: Vec<&Place> = match act {
+    let places: Vec<&BufferRange> = match act {
         Act::Alloc(_) | Act::Free(_) => vec![],
         Act::Run { ins, outs, scratch, .. } => ins.iter().chain(outs).chain(scratch).collect(),
         Act::Exchange { own, result, .. } => own.iter().chain([result]).collect(),
@@ -101,7 +103,7 @@ fn away(graph: &Graph, plan: &Plan, residences: &mut Persistent, tier: impl Fn(u
     let mut used: Vec<_> = moving.into_iter().map(|(d, h)| (uses(d), d, h)).collect();
     used.sort_by_key(|((first, _), ..)| first.unwrap_or(usize::MAX));
 
-    let whole = |b: BufferId| Place { buffer: b, start: 0, bytes: new.buffers[b.0 as usize].bytes };
+    let whole = |b: BufferId| BufferRange { buffer: b, start: 0, bytes: new.buffers[b.0 as usize].bytes };
     let inputs = plan.steps.iter().take_while(|s| matches!(s.act, Act::Alloc(_))).count();
     let mut steps: Vec<Step> = plan.steps[..inputs].to_vec();
     steps.extend(used.iter().map(|(_, _, residence)| Step::from(Act::Alloc(*residence))));
@@ -214,8 +216,8 @@ impl Drop for Dir {
 
 fn options(dir: &Path, link: Option<f64>) -> CpuOptions {
     let throttle = |rate| {
-        let wiring = Wiring { host: Some(rate), ..Wiring::default() };
-        let topology = Topology::wired(vec![Device::default()], &wiring).unwrap();
+        let wiring = BoxWiring { host: Some(rate), ..BoxWiring::default() };
+        let topology = Topology::wired(vec![DeviceSpec::default()], &wiring).unwrap();
         Arc::new(Throttle::new(topology))
     };
     CpuOptions {
@@ -232,10 +234,10 @@ fn planned(plan: &Plan) -> Ledger {
     for step in &plan.steps {
         let Act::Move { from, .. } = &step.act else { continue };
         match plan.stream(&step.act) {
-            Some(Stream::In) => ledger.to_device += from.bytes,
-            Some(Stream::Out) => ledger.to_host += from.bytes,
-            Some(Stream::Read) => ledger.disk_read += from.bytes,
-            Some(Stream::Write) => ledger.disk_written += from.bytes,
+            Some(PlanStream::In) => ledger.to_device += from.bytes,
+            Some(PlanStream::Out) => ledger.to_host += from.bytes,
+            Some(PlanStream::Read) => ledger.disk_read += from.bytes,
+            Some(PlanStream::Write) => ledger.disk_written += from.bytes,
             _ => panic!("a move in no stream"),
         }
     }

@@ -23,7 +23,7 @@ use gulliver_plan::document::collectives::exchanged;
 use gulliver_plan::document::error::PlanError;
 use gulliver_plan::document::job::Purpose;
 use gulliver_plan::document::ledger::Ledger;
-use gulliver_plan::document::plan::{Act, Choice, Plan, STREAMS, Stream, Tier};
+use gulliver_plan::document::plan::{Act, Choice, Plan, PlanStream, STREAMS, Tier};
 use gulliver_plan::document::verify::verify;
 use gulliver_plan::step::outline::slice_of;
 use gulliver_plan::time::simulate::Timing;
@@ -243,7 +243,7 @@ fn table(graph: &Graph, plan: &Plan, summary: &Summary, budget: Option<u64>) -> 
         let _ = writeln!(text, "{} {}", place(space.tier), units::bytes(space.bytes));
     }
     let _ = writeln!(text, "a step moves {}", links(&Ledger::of(plan)));
-    let busy = |stream: Stream| summary.timing.busy[stream as usize];
+    let busy = |stream: PlanStream| summary.timing.busy[stream as usize];
     let streams: Vec<String> = STREAMS
         .iter()
         .filter(|s| busy(**s) > 0.0)
@@ -264,14 +264,14 @@ fn place(tier: Tier) -> &'static str {
 }
 
 /// What a stream does.
-fn doing(stream: Stream) -> &'static str {
+fn doing(stream: PlanStream) -> &'static str {
     match stream {
-        Stream::Compute => "computing",
-        Stream::In => "copying to the device",
-        Stream::Out => "copying to host memory",
-        Stream::Read => "reading from disk",
-        Stream::Write => "writing to disk",
-        Stream::Exchange => "exchanging with other devices",
+        PlanStream::Compute => "computing",
+        PlanStream::In => "copying to the device",
+        PlanStream::Out => "copying to host memory",
+        PlanStream::Read => "reading from disk",
+        PlanStream::Write => "writing to disk",
+        PlanStream::Exchange => "exchanging with other devices",
     }
 }
 

@@ -6,7 +6,7 @@ use crate::profile::{ProfileProgress, SECONDS, profile};
 use crate::report::table::{self, Column};
 use crate::units;
 use clap::Args;
-use gulliver_plan::time::cost::{Curves, Point, Profile};
+use gulliver_plan::time::cost::{CurvePoint, Curves, MachineProfile};
 use gulliver_run::team::cores;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, IsTerminal, Write};
@@ -71,7 +71,7 @@ fn show(bar: &ProgressBar, doing: &ProfileProgress) {
 }
 
 /// The measured rates of every operator, for each number of devices and threads.
-fn render(profile: &Profile) -> String {
+fn render(profile: &MachineProfile) -> String {
     let rate = |rate: f64| format!("{:.1}", rate / 1e9);
     let percent = |share: f64| format!("{:.0}%", 100.0 * share);
     let mut text = String::new();
@@ -106,7 +106,7 @@ fn operators(curves: &Curves) -> String {
         Column::Right("GB/s"),
         Column::Right("spread"),
     ];
-    let mut rows: Vec<(&str, Vec<&Point>)> = Vec::new();
+    let mut rows: Vec<(&str, Vec<&CurvePoint>)> = Vec::new();
     for (family, points) in &curves.families {
         let operator = family.split(' ').next().unwrap_or(family);
         match rows.last_mut() {
@@ -119,7 +119,7 @@ fn operators(curves: &Curves) -> String {
         numbers[numbers.len() / 2]
     };
     let cells = rows.iter().map(|(operator, points)| {
-        let of = |f: &dyn Fn(&Point) -> f64| median(points.iter().map(|p| f(p)).collect());
+        let of = |f: &dyn Fn(&CurvePoint) -> f64| median(points.iter().map(|p| f(p)).collect());
         vec![
             operator.to_string(),
             points.len().to_string(),

@@ -11,7 +11,7 @@ use gulliver_graph::model::param::{Param, ParamValue};
 use gulliver_graph::nearest::suggestion;
 use gulliver_graph::optim::{self, OPTIMIZERS};
 use gulliver_plan::devices::strategy;
-use gulliver_plan::document::topology::{self, Topology, TopologyError, Wiring};
+use gulliver_plan::document::topology::{self, BoxWiring, Topology, TopologyError};
 use gulliver_run::train::OnNan;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -223,19 +223,19 @@ impl LinksSection {
         if [self.host, self.peer, self.sockets].iter().all(Option::is_none) {
             return Ok(None);
         }
-        let device = |one: DeviceEntry| topology::Device {
+        let device = |one: DeviceEntry| topology::DeviceSpec {
             threads: Some(one.threads as usize).filter(|n| *n > 0),
             memory: one.memory,
             socket: one.socket as u32,
         };
         let rate = |bytes: Option<u64>| bytes.map(|bytes| bytes as f64);
-        let wiring = Wiring {
+        let wiring = BoxWiring {
             host: rate(self.host),
             shared: self.shared,
             peer: rate(self.peer),
             sockets: rate(self.sockets),
             latency: self.latency.as_secs_f64(),
-            ..Wiring::default()
+            ..BoxWiring::default()
         };
         Topology::wired(devices.list().into_iter().map(device).collect(), &wiring).map(Some)
     }

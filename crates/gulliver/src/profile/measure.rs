@@ -13,14 +13,14 @@ use gulliver_plan::devices::planner::Planner;
 use gulliver_plan::devices::predict::{Priced, fed, predict, unevenness};
 use gulliver_plan::devices::strategy::{divided, replicated};
 use gulliver_plan::document::collectives::collective_of;
-use gulliver_plan::document::collectives::held_here;
+use gulliver_plan::document::collectives::inline_collectives;
 use gulliver_plan::document::job::Purpose;
 use gulliver_plan::document::links::Links;
-use gulliver_plan::document::plan::{Act, Plan, Stream};
-use gulliver_plan::document::timeline::Span;
-use gulliver_plan::document::topology::{Device, Topology, Wiring};
-use gulliver_plan::time::cost::{Curves, Point};
-use gulliver_plan::time::simulate::{Together, Uneven, crowds};
+use gulliver_plan::document::plan::{Act, Plan, PlanStream};
+use gulliver_plan::document::timeline::StepSpan;
+use gulliver_plan::document::topology::{BoxWiring, DeviceSpec, Topology};
+use gulliver_plan::time::cost::{CurvePoint, Curves};
+use gulliver_plan::time::simulate::{JointTiming, Unevenness, crowds};
 use gulliver_run::data::Batch;
 use gulliver_run::peers::link::Throttle;
 use gulliver_run::profile::trimmed_mean;
@@ -45,7 +45,7 @@ pub(super) const UNDISTURBED: f64 = 0.1;
 /// The result of a probe.
 pub struct ProbeResult {
     /// Points by kernel family.
-    pub families: BTreeMap<String, Vec<Point>>,
+    pub families: BTreeMap<String, Vec<CurvePoint>>,
     /// For every round: the kernel seconds of its repetitions, and the trimmed mean times their number.
     pub rounds: Vec<[f64; 2]>,
     /// Seconds between two instructions.
@@ -79,9 +79,9 @@ impl JointSteps {
         planners.iter_mut().for_each(|planner| planner.set_curves(Some(Arc::clone(curves))));
         let priced = Priced::new(planners, sizes, plans)?;
         let waits = |uneven: &f64| {
-            let uneven = Uneven { share: *uneven, ..unevenness(curves) };
-            let Together { seconds, devices, .. } = priced.steps(uneven)?;
-            let busy: f64 = devices.iter().map(|timing| timing.busy[Stream::Compute as usize]).sum();
+            let uneven = Unevenness { share: *uneven, ..unevenness(curves) };
+            let JointTiming { seconds, devices, .. } = priced.steps(uneven)?;
+            let busy: f64 = devices.iter().map(|timing| timing.busy[PlanStream::Compute as usize]).sum();
             Ok(1.0 - busy / devices.len() as f64 / seconds)
         };
         unevens.iter().map(waits).collect()
@@ -151,7 +151,7 @@ impl Joint {
         let (mut at_step, mut met) = (HashMap::new(), Vec::new());
         let mut numbers: HashMap<u32, usize> = HashMap::new();
         for (device, (planner, plan)) in (0..).zip(planners.iter().zip(&plans)) {
-            let (graph, here) = (planner.graph(Purpose::Train), held_here(plan));
+            let (graph, here) = (planner.graph(Purpose::Train), inline_collectives(plan));
             for (step, act) in (0..).zip(plan.steps.iter().map(|step| &step.act)) {
                 let Act::Exchange { node, .. } = act else { continue };
                 let Some(what) = collective_of(&graph.nodes[node.index()], sizes) else { continue };
@@ -168,15 +168,15 @@ impl Joint {
     }
 
     /// Records a step that took `seconds`.
-    fn note(&mut self, spans: &[Span], seconds: f64) {
-        let computed = spans.iter().filter(|span| span.stream == Stream::Compute);
+    fn note(&mut self, spans: &[StepSpan], seconds: f64) {
+        let computed = spans.iter().filter(|span| span.stream == PlanStream::Compute);
         let busy: f64 = computed.map(|span| span.end - span.start).sum();
         let all = spans.iter().map(|span| span.end).fold(0.0, f64::max);
         self.around.push((seconds - all).max(0.0));
         self.waits.push(1.0 - busy / self.stepped.planners.len() as f64 / all.max(1e-9));
         // For each collective, the last arrival and the end.
         let mut times: HashMap<usize, [f64; 2]> = HashMap::new();
-        for span in spans.iter().filter(|span| span.stream == Stream::Exchange) {
+        for span in spans.iter().filter(|span| span.stream == PlanStream::Exchange) {
             let Some(collective) = self.at_step.get(&(span.device, span.step)) else { continue };
             let [came, over] = times.entry(*collective).or_insert([0.0; 2]);
             (*came, *over) = (came.max(span.start), over.max(span.end));
@@ -195,8 +195,8 @@ impl ProbeBench {
     /// Builds a probe for a layout: threads per device, and devices.
     pub fn new(probe: &Probe, [threads, devices]: [usize; 2]) -> Result<ProbeBench, ProfileError> {
         let (graph, batch) = probe.built()?;
-        let wiring = Wiring { peer: Some(FAST), ..Wiring::default() };
-        let links = || Topology::wired(vec![Device::default(); devices], &wiring).map(Throttle::new);
+        let wiring = BoxWiring { peer: Some(FAST), ..BoxWiring::default() };
+        let links = || Topology::wired(vec![DeviceSpec::default(); devices], &wiring).map(Throttle::new);
         let links = if probe.wired && devices > 1 { Some(Arc::new(links()?)) } else { None };
         let throttle = links.as_ref();
         let options = |partials| LocalDevice {
@@ -277,7 +277,7 @@ impl ProbeBench {
                 }
                 let plans = &together.stepped.plans;
                 let crowds = crowds(&plans.iter().map(|plan| plan.steps.len()).collect::<Vec<_>>(), &spans);
-                for Span { device, step, start, end, .. } in spans {
+                for StepSpan { device, step, start, end, .. } in spans {
                     let [device, step] = [device as usize, step as usize];
                     if let Act::Run { node, .. } = plans[device].steps[step].act
                         && let Some(kernel) = self.kernel_of[device][node.index()]
@@ -309,7 +309,7 @@ impl ProbeBench {
 
     /// The result of all repetitions.
     pub fn measured(&self) -> Result<ProbeResult, ProfileError> {
-        let mut families: BTreeMap<String, Vec<Point>> = BTreeMap::new();
+        let mut families: BTreeMap<String, Vec<CurvePoint>> = BTreeMap::new();
         // Outliers of different kernels occur in different repetitions, so trimming each kernel drops more than trimming
         // whole steps; `more` corrects for that.
         let usually = |kernel: &Kernel| Some(kernel.count * trimmed_mean(&kernel.times)?);
@@ -321,7 +321,7 @@ impl ProbeBench {
             };
             let seconds = seconds.max(1e-9);
             let spread = (more * usual / seconds - 1.0).max(0.0);
-            families.entry(family.clone()).or_default().push(Point { load: *load, seconds, spread });
+            families.entry(family.clone()).or_default().push(CurvePoint { load: *load, seconds, spread });
         }
         let each = trimmed_mean(&self.all).unwrap_or(0.0);
         let rounds =

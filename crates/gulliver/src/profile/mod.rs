@@ -9,7 +9,7 @@ use gulliver_graph::graph::GraphError;
 use gulliver_plan::devices::error::JobPlanError;
 use gulliver_plan::document::links::Links;
 use gulliver_plan::document::topology::TopologyError;
-use gulliver_plan::time::cost::{CollectivePrice, Curves, Profile, Rates, Scaling, explained};
+use gulliver_plan::time::cost::{CollectivePrice, Curves, MachineProfile, Rates, Scaling, explained};
 use gulliver_run::device::cpu::disk::DiskError;
 use gulliver_run::profile::evenness::Evenness;
 use gulliver_run::profile::resume_delay::ResumeDelay;
@@ -92,7 +92,7 @@ pub fn profile(
     seconds: f64,
     (dir, processor): (&Path, String),
     tell: &mut dyn FnMut(ProfileProgress),
-) -> Result<Profile, ProfileError> {
+) -> Result<MachineProfile, ProfileError> {
     let layouts = layouts(cores);
     let all = 2
         + usize::from(cores > 1)
@@ -127,7 +127,7 @@ pub fn profile(
         (0..EVENNESS).for_each(|_| cores.turn());
         curves.iter_mut().filter(|curves| curves.devices > 1).for_each(|curves| cores.tell(curves));
     }
-    let mut profile = Profile { cores, processor, links, scaling, curves };
+    let mut profile = MachineProfile { cores, processor, links, scaling, curves };
     for (layout, mut stepped) in layouts.into_iter().zip(stepped) {
         fit_unevenness(&mut profile, layout, &mut stepped)?;
     }
@@ -170,7 +170,7 @@ const UNEVEN: [f64; 7] = [0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6];
 
 /// Fits the unevenness of devices in one layout so that the predicted waits in these steps equal the measured ones.
 pub fn fit_unevenness(
-    profile: &mut Profile,
+    profile: &mut MachineProfile,
     [threads, devices]: [usize; 2],
     stepped: &mut [JointSteps],
 ) -> Result<(), ProfileError> {

@@ -14,7 +14,7 @@ use gulliver_plan::document::error::PlanError;
 use gulliver_plan::document::job::Purpose;
 use gulliver_plan::document::plan::Tier;
 use gulliver_plan::document::residence::Persistent;
-use gulliver_plan::time::lanes::{self, Array, Division};
+use gulliver_plan::time::lanes::{self, ArrayLoad, LaneDivision};
 use serde::Serialize;
 use std::path::Path;
 
@@ -75,7 +75,7 @@ pub fn choose(
 ) -> Result<ArrayWidth, Error> {
     let whole = session_options(job, &graphs.largest, speeds, checkpoints);
     let state = state_bytes(&graphs.train);
-    let array = Array { members, steps, state, budgets: [whole.memory, whole.host_memory] };
+    let array = ArrayLoad { members, steps, state, budgets: [whole.memory, whole.host_memory] };
     let (mut ways, mut divisions, mut planners) = (Vec::new(), Vec::new(), Vec::new());
     for count in counts(whole.threads, members) {
         let (threads, wider) = (whole.threads / count, whole.threads % count);
@@ -92,7 +92,8 @@ pub fn choose(
         };
         let each = || made.iter().flat_map(|(lanes, lane)| std::iter::repeat_n(lane, *lanes));
         let total = |tier: usize| each().map(|lane| lane.bytes[tier]).sum();
-        let division = Division { seconds: each().map(|l| l.seconds).collect(), bytes: [total(0), total(1)] };
+        let division =
+            LaneDivision { seconds: each().map(|l| l.seconds).collect(), bytes: [total(0), total(1)] };
         way.outcome = lanes::weigh(&division, &array).map(|width| WidthEstimate {
             bytes: made[0].1.bytes,
             resident: width.resident,

@@ -2,7 +2,7 @@
 
 use gulliver::profile::probes::{Probe, probe};
 use gulliver_graph::dim::Bindings;
-use gulliver_plan::document::topology::Wiring;
+use gulliver_plan::document::topology::BoxWiring;
 use serde::Serialize;
 
 /// Links that hold bytes up.
@@ -11,7 +11,7 @@ pub struct SlowLinks {
     /// In words.
     pub name: &'static str,
     /// How fast.
-    pub wiring: Wiring,
+    pub wiring: BoxWiring,
 }
 
 /// One job on some devices.
@@ -63,11 +63,11 @@ const PARTIALS: u32 = 2;
 
 /// Devices linked directly, and devices behind a shared link to the host: one for each batch of a network.
 const WIRES: [SlowLinks; 2] = [
-    SlowLinks { name: "peers 1 GB/s", wiring: Wiring { peer: Some(1e9), latency: 1e-5, ..FREE } },
-    SlowLinks { name: "host 0.25 GB/s", wiring: Wiring { host: Some(2.5e8), latency: 1e-4, ..FREE } },
+    SlowLinks { name: "peers 1 GB/s", wiring: BoxWiring { peer: Some(1e9), latency: 1e-5, ..FREE } },
+    SlowLinks { name: "host 0.25 GB/s", wiring: BoxWiring { host: Some(2.5e8), latency: 1e-4, ..FREE } },
 ];
-const FREE: Wiring =
-    Wiring { host: None, shared: true, lane: None, peer: None, sockets: None, disk: None, latency: 0.0 };
+const FREE: BoxWiring =
+    BoxWiring { host: None, shared: true, lane: None, peer: None, sockets: None, disk: None, latency: 0.0 };
 
 /// The cases of the networks of these names, of all if there are none, on a machine of so many cores.
 pub fn cases(cores: usize, models: &[String]) -> Vec<CheckCase> {

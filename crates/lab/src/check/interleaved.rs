@@ -7,7 +7,7 @@ use gulliver::profile::{CoreTimings, ProfileError, fit_curves, fit_unevenness};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
 use gulliver_graph::work::Work;
-use gulliver_plan::time::cost::{Curves, Profile, Rates};
+use gulliver_plan::time::cost::{Curves, MachineProfile, Rates};
 use gulliver_run::session::SessionError;
 use std::collections::BTreeMap;
 
@@ -94,7 +94,7 @@ impl InterleavedProbes {
     }
 
     /// Fits the unevenness of devices in a renewed profile to the results of all turns.
-    pub fn fit_unevenness(&self, profile: &mut Profile) -> Result<(), ProfileError> {
+    pub fn fit_unevenness(&self, profile: &mut MachineProfile) -> Result<(), ProfileError> {
         let benches = self.wanted.iter().filter_map(|&i| self.probes[i].2.as_ref());
         let stepped = benches.map(|bench| Ok(bench.measured()?.stepped));
         let stepped: Vec<Option<JointSteps>> = stepped.collect::<Result<_, ProfileError>>()?;

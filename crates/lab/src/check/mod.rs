@@ -16,8 +16,8 @@ use gulliver_plan::devices::strategy::{ALONE, Candidate, JobGraphs, STRATEGIES, 
 use gulliver_plan::document::collectives::exchanged;
 use gulliver_plan::document::job::Purpose;
 use gulliver_plan::document::ledger::Ledger;
-use gulliver_plan::document::topology::{Device, Topology, TopologyError};
-use gulliver_plan::time::cost::Profile;
+use gulliver_plan::document::topology::{DeviceSpec, Topology, TopologyError};
+use gulliver_plan::time::cost::MachineProfile;
 use gulliver_plan::time::simulate::LinkUse;
 use gulliver_run::data::Batch;
 use gulliver_run::peers::link::Throttle;
@@ -142,7 +142,12 @@ const OF_INTEREST: f64 = 0.02;
 
 impl FreshCurves {
     /// Begins anew for a job in all these cases.
-    fn begin(&mut self, cases: &[CheckCase], graphs: &JobGraphs, profile: &Profile) -> Result<(), LabError> {
+    fn begin(
+        &mut self,
+        cases: &[CheckCase],
+        graphs: &JobGraphs,
+        profile: &MachineProfile,
+    ) -> Result<(), LabError> {
         for case in cases {
             // Several devices are as fast as one while the others are at rest.
             for way in [[case.threads, case.devices], [case.threads, 1]] {
@@ -168,7 +173,7 @@ impl FreshCurves {
     }
 
     /// The profile with what was measured since it began.
-    fn renewed(&self, profile: &Profile) -> Result<Profile, LabError> {
+    fn renewed(&self, profile: &MachineProfile) -> Result<MachineProfile, LabError> {
         let mut profile = profile.clone();
         for (&[threads, devices], probes) in &self.ways {
             if let Some(place) = profile.nearest(threads, devices) {
@@ -187,7 +192,7 @@ impl FreshCurves {
 /// by the profile. The cases have one network and batch.
 pub fn check(
     cases: &[CheckCase],
-    profile: &Profile,
+    profile: &MachineProfile,
     wanted: &mut CheckOptions,
 ) -> Result<Vec<CheckedJob>, LabError> {
     let CheckOptions { rounds, parts, fresh } = wanted;
@@ -241,7 +246,7 @@ pub fn check(
 fn begin_all(
     case: &CheckCase,
     graphs: &JobGraphs,
-    profile: &Profile,
+    profile: &MachineProfile,
     parts: bool,
 ) -> Result<(CheckedJob, Vec<Running>), LabError> {
     let curves = profile.at(case.threads, case.devices).map(Arc::new);
@@ -289,7 +294,7 @@ fn begin(
 ) -> Result<Running, Refused> {
     let throttle = match case.wires {
         Some(SlowLinks { wiring, .. }) => {
-            let topology = Topology::wired(vec![Device::default(); case.devices], &wiring);
+            let topology = Topology::wired(vec![DeviceSpec::default(); case.devices], &wiring);
             Some(Arc::new(Throttle::new(topology.map_err(Refused::Links)?)))
         }
         None => None,

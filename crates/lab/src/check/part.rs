@@ -3,8 +3,8 @@
 
 use gulliver_graph::graph::Graph;
 use gulliver_graph::work::Work;
-use gulliver_plan::document::plan::{Act, Plan, Stream};
-use gulliver_plan::document::timeline::Span;
+use gulliver_plan::document::plan::{Act, Plan, PlanStream};
+use gulliver_plan::document::timeline::StepSpan;
 use gulliver_run::profile::trimmed_mean;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -59,10 +59,10 @@ impl StepParts {
     }
 
     /// Seconds of every family in a step that took so long, on average over devices.
-    fn sums(&self, spans: &[Span], seconds: f64) -> Vec<f64> {
+    fn sums(&self, spans: &[StepSpan], seconds: f64) -> Vec<f64> {
         let mut sums = vec![0.0; self.families.len()];
         let each = 1.0 / self.of.len() as f64;
-        for span in spans.iter().filter(|span| span.stream == Stream::Compute) {
+        for span in spans.iter().filter(|span| span.stream == PlanStream::Compute) {
             sums[self.of[span.device as usize][span.step as usize]] += each * (span.end - span.start);
         }
         let last = spans.iter().map(|span| span.end).fold(0.0, f64::max);
@@ -72,13 +72,13 @@ impl StepParts {
     }
 
     /// Notes what was seen of a step that took so long.
-    pub fn note(&mut self, spans: &[Span], seconds: f64) {
+    pub fn note(&mut self, spans: &[StepSpan], seconds: f64) {
         let sums = self.sums(spans, seconds);
         self.measured.iter_mut().zip(sums).for_each(|(all, sum)| all.push(sum));
     }
 
     /// What they come to beside what was predicted, furthest apart first.
-    pub fn compared(self, spans: &[Span], seconds: f64) -> Vec<StepPart> {
+    pub fn compared(self, spans: &[StepSpan], seconds: f64) -> Vec<StepPart> {
         let predicted = self.sums(spans, seconds);
         let parts = self.families.into_iter().zip(predicted).zip(self.measured);
         let part = |((family, predicted), measured): ((String, f64), Vec<f64>)| StepPart {

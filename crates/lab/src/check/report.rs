@@ -9,7 +9,7 @@ use clap::Args;
 use gulliver::machine;
 use gulliver::report::table::{self, Column};
 use gulliver::units;
-use gulliver_plan::time::cost::Profile;
+use gulliver_plan::time::cost::MachineProfile;
 use gulliver_run::team::cores;
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -58,7 +58,11 @@ const EQUAL: f64 = 0.03;
 const PART: f64 = 0.01;
 
 /// Trains what is to be compared; with `--fresh`, the machine is measured meanwhile.
-fn compare(profile: &Profile, cores: usize, arguments: &CheckArguments) -> Result<Vec<CheckedJob>, LabError> {
+fn compare(
+    profile: &MachineProfile,
+    cores: usize,
+    arguments: &CheckArguments,
+) -> Result<Vec<CheckedJob>, LabError> {
     let models = &arguments.models;
     if let Some(name) = models.iter().find(|name| JOBS.iter().all(|job| job.model != **name)) {
         let mut known: Vec<&str> = JOBS.iter().map(|job| job.model).collect();

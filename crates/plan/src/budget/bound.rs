@@ -5,19 +5,19 @@ use crate::budget::problem::Problem;
 use crate::document::error::{Holders, PlanError};
 use crate::document::plan::Tier;
 use crate::step::layout::aligned;
-use crate::step::script::{VersionId, What};
+use crate::step::script::{ScriptOp, VersionId};
 use gulliver_graph::graph::Role;
 
 /// Device bytes that no plan can do without.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Bound {
+pub struct MemoryBound {
     /// Never more than the arena of any plan of the outline.
     pub bytes: u64,
     /// What has to be there at once, by name, largest first.
     pub holders: Vec<(String, u64)>,
 }
 
-impl Bound {
+impl MemoryBound {
     /// The error of a budget that is smaller.
     pub fn exceeds(&self, budget: u64) -> PlanError {
         let holders = Holders(self.holders.iter().take(Holders::NAMED).cloned().collect());
@@ -44,20 +44,20 @@ struct Constant<'a> {
 }
 
 /// The bound with weights and states where the options say they are.
-pub(crate) fn bound(problem: &Problem) -> Bound {
+pub(crate) fn bound(problem: &Problem) -> MemoryBound {
     let residences = problem.residences();
     bound_at(problem, |v| residences[v as usize] == Tier::Device)
 }
 
 /// The bound wherever weights and states are between steps; with no tier beside the device they are on it.
-pub(crate) fn bound_anywhere(problem: &Problem) -> Bound {
+pub(crate) fn bound_anywhere(problem: &Problem) -> MemoryBound {
     let beside = &problem.options.beside;
     let elsewhere = beside.host != Some(0) || beside.disk.is_some();
     bound_at(problem, |_| !elsewhere)
 }
 
 /// The bound where `resident` says which weights and states never leave the device.
-fn bound_at(problem: &Problem, resident: impl Fn(VersionId) -> bool) -> Bound {
+fn bound_at(problem: &Problem, resident: impl Fn(VersionId) -> bool) -> MemoryBound {
     let constant = Constant::of(problem, resident);
     let base = problem.base();
     let acts = base.script.acts.len();
@@ -97,7 +97,7 @@ fn bound_at(problem: &Problem, resident: impl Fn(VersionId) -> bool) -> Bound {
     holders.push((STATE.to_string(), constant.state));
     holders.retain(|(_, bytes)| *bytes > 0);
     holders.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-    Bound { bytes: most, holders }
+    MemoryBound { bytes: most, holders }
 }
 
 /// Bytes that a version takes on the device by itself.
@@ -178,7 +178,7 @@ impl<'a> Constant<'a> {
         let results = writes.iter().enumerate().filter(move |(o, _)| !sharing.may_replace(what, *o));
         let results = results.filter(move |(_, v)| !counted(**v));
         let scratch = match what {
-            What::Run(id, _) => aligned(self.problem.scratch(id.index())),
+            ScriptOp::Run(id, _) => aligned(self.problem.scratch(id.index())),
             _ => 0,
         };
         let versions = operands.chain(results).map(|(_, &v)| (Some(v), size(self.problem, v)));

@@ -9,16 +9,16 @@ mod reach;
 mod search;
 
 use crate::budget::choices::Choices;
-use crate::budget::evaluate::Evaluation;
+use crate::budget::evaluate::ScriptEvaluation;
 use crate::document::plan::{Choice, Decision};
 use crate::step::base::Base;
-use crate::step::lifetime::{Lifetimes, Sharing};
+use crate::step::lifetime::{Lifetimes, StorageSharing};
 use crate::step::outline::Outline;
 use crate::step::progress::{Activity, Progress};
-use crate::step::script::{Script, VersionId, What};
+use crate::step::script::{Script, ScriptOp, VersionId};
 pub(crate) use polish::worthwhile as is_polished;
 use reach::by_reach;
-use search::{Search, Way};
+use search::{Search, SearchWay};
 
 /// Rounds of choosing and looking at the result.
 const ROUNDS: usize = 64;
@@ -33,18 +33,18 @@ const LONG: usize = 6000;
 /// Ways to look at it: whether to leave alone what would have others computed sooner than they are needed,
 /// whether all acts at which something is wanting count the same, whether what comes for free counts; and the
 /// share added to the step up to which no further way is tried.
-const STARTS: [(Way, f64); 5] = [
-    (Way { near: false, flat: false, riders: true }, 0.02),
-    (Way { near: false, flat: false, riders: false }, 0.08),
-    (Way { near: true, flat: false, riders: true }, 0.0),
-    (Way { near: false, flat: true, riders: true }, 0.0),
-    (Way { near: true, flat: true, riders: true }, 0.0),
+const STARTS: [(SearchWay, f64); 5] = [
+    (SearchWay { near: false, flat: false, riders: true }, 0.02),
+    (SearchWay { near: false, flat: false, riders: false }, 0.08),
+    (SearchWay { near: true, flat: false, riders: true }, 0.0),
+    (SearchWay { near: false, flat: true, riders: true }, 0.0),
+    (SearchWay { near: true, flat: true, riders: true }, 0.0),
 ];
 
 /// What the choice is made with.
-pub struct Terms<'a> {
+pub struct ChoiceTerms<'a> {
     /// What may share storage.
-    pub sharing: &'a Sharing,
+    pub sharing: &'a StorageSharing,
     /// Bytes of one instance of each value.
     pub bytes: &'a [u64],
     /// Working memory by node.
@@ -56,7 +56,7 @@ pub struct Terms<'a> {
     /// Seconds to let a byte wait in host memory and have it back, and likewise on disk; none where there
     /// is no such tier. Only what cannot be hidden behind kernels should count.
     pub away: [Option<(Choice, f64)>; 2],
-    /// Whether values may be computed again.
+    /// Whether values may be recomputed.
     pub recompute: bool,
     /// Bytes of the other tiers, host first.
     pub room: [u64; 2],
@@ -64,7 +64,7 @@ pub struct Terms<'a> {
     pub go_on: &'a dyn Fn(Progress) -> bool,
 }
 
-impl Terms<'_> {
+impl ChoiceTerms<'_> {
     fn go_on(&self, activity: Activity, done: usize, of: usize) -> bool {
         (self.go_on)(Progress { activity, done, of })
     }
@@ -104,12 +104,12 @@ pub struct Shortfall {
 /// take its time, that is polished.
 pub fn fit(
     base: &Base,
-    terms: &Terms,
+    terms: &ChoiceTerms,
     choices: &Choices,
     target: u64,
     at_leisure: bool,
 ) -> Result<Selection, Shortfall> {
-    let mut work = Evaluation::default();
+    let mut work = ScriptEvaluation::default();
     let mut best: Result<(f64, Choices), Shortfall> = Err(Shortfall { enough: u64::MAX });
     if base.script.acts.len() > LONG {
         let choices = by_reach(base, terms, choices, target, &mut work)?;
@@ -137,8 +137,13 @@ pub fn fit(
 
 /// Adapts choices that served for other sizes, in a few rounds: something is added where they do not meet the
 /// target, and what is not needed is taken back.
-pub fn refine(base: &Base, terms: &Terms, known: &Rewritten, target: u64) -> Result<Selection, Shortfall> {
-    let mut work = Evaluation::known(&known.script, &known.life, terms.bytes, terms.scratch);
+pub fn refine(
+    base: &Base,
+    terms: &ChoiceTerms,
+    known: &Rewritten,
+    target: u64,
+) -> Result<Selection, Shortfall> {
+    let mut work = ScriptEvaluation::known(&known.script, &known.life, terms.bytes, terms.scratch);
     let mut search = Search::new(base, terms, known.choices.clone(), target, STARTS[0].0, &mut work);
     let mut peak = search.see();
     for round in 0..FEW_ROUNDS {
@@ -167,7 +172,13 @@ pub fn refine(base: &Base, terms: &Terms, known: &Rewritten, target: u64) -> Res
     })
 }
 
-fn chosen(base: &Base, terms: &Terms, choices: Choices, target: u64, mut work: Evaluation) -> Selection {
+fn chosen(
+    base: &Base,
+    terms: &ChoiceTerms,
+    choices: Choices,
+    target: u64,
+    mut work: ScriptEvaluation,
+) -> Selection {
     let written = work.of(base, terms.sharing, &choices, terms.bytes, terms.scratch);
     assert!(written, "it was carried out before");
     let peak = work.peak();
@@ -187,11 +198,11 @@ pub(crate) fn is_long(outline: &Outline) -> bool {
 /// One way.
 fn fit_one(
     base: &Base,
-    terms: &Terms,
+    terms: &ChoiceTerms,
     choices: Choices,
     target: u64,
-    way: Way,
-    work: &mut Evaluation,
+    way: SearchWay,
+    work: &mut ScriptEvaluation,
 ) -> Result<(f64, Choices), Shortfall> {
     let mut search = Search::new(base, terms, choices, target, way, work);
     let (mut least, mut wanting) = (u64::MAX, i64::MAX);
@@ -229,8 +240,8 @@ fn fit_one(
 pub fn seconds(script: &Script, bytes: &[u64], node: impl Fn(usize) -> f64) -> Vec<f64> {
     let copied = |v: VersionId| bytes[script.versions[v as usize].of.value.index()] as f64 / 8e9;
     let of = |t: usize| match script.acts[t].what {
-        What::Run(id, _) => node(id.index()),
-        What::Add | What::Carry | What::Move => copied(script.refs(t)[0]),
+        ScriptOp::Run(id, _) => node(id.index()),
+        ScriptOp::Add | ScriptOp::Carry | ScriptOp::Move => copied(script.refs(t)[0]),
     };
     (0..script.acts.len()).map(of).collect()
 }

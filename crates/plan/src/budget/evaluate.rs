@@ -4,12 +4,12 @@
 use crate::budget::choices::Choices;
 use crate::budget::rewrite::Writer;
 use crate::step::base::Base;
-use crate::step::lifetime::{Lifetimes, Sharing, lifetimes_into, profile_into};
+use crate::step::lifetime::{Lifetimes, StorageSharing, lifetimes_into, profile_into};
 use crate::step::script::Script;
 
-/// See the top of this file.
+/// The script, lifetimes and profile of some choices; reused from one evaluation to the next.
 #[derive(Default)]
-pub struct Evaluation {
+pub struct ScriptEvaluation {
     /// The script, or what stood in its way.
     pub writer: Writer,
     /// Where its versions live.
@@ -20,13 +20,13 @@ pub struct Evaluation {
     freed: Vec<u64>,
 }
 
-impl Evaluation {
+impl ScriptEvaluation {
     /// Carries choices out, for values of so many bytes and nodes of so much working memory. If something
-    /// stands in the way, only the [writer](Evaluation::writer) says anything, and the result is false.
+    /// stands in the way, only the [writer](ScriptEvaluation::writer) says anything, and the result is false.
     pub fn of(
         &mut self,
         base: &Base,
-        sharing: &Sharing,
+        sharing: &StorageSharing,
         choices: &Choices,
         bytes: &[u64],
         scratch: &dyn Fn(usize) -> u64,
@@ -45,8 +45,8 @@ impl Evaluation {
         life: &Lifetimes,
         bytes: &[u64],
         scratch: &dyn Fn(usize) -> u64,
-    ) -> Evaluation {
-        let mut known = Evaluation { life: life.clone(), ..Evaluation::default() };
+    ) -> ScriptEvaluation {
+        let mut known = ScriptEvaluation { life: life.clone(), ..ScriptEvaluation::default() };
         known.writer.script = script.clone();
         profile_into(script, life, bytes, scratch, &mut known.profile, &mut known.freed);
         known

@@ -2,14 +2,14 @@
 //! laid out.
 
 use crate::budget::choose::{Rewritten, Selection};
-use crate::budget::overlap::{Room, fetch_early, put_off, store_late};
+use crate::budget::overlap::{OverlapTerms, fetch_early, put_off, store_late};
 use crate::budget::problem::{Effort, Problem};
 use crate::document::error::PlanError;
 use crate::document::plan::{Plan, Tier};
-use crate::step::lay::{Arena, lay_out};
+use crate::step::lay::{LayoutArena, lay_out};
 use crate::step::lifetime::{Lifetimes, lifetimes, profile};
 use crate::step::progress::Activity;
-use crate::step::script::{Script, What};
+use crate::step::script::{Script, ScriptOp};
 use crate::time::simulate::{Timing, per_byte, simulate};
 use gulliver_graph::graph::NodeId;
 
@@ -66,9 +66,9 @@ pub(crate) fn finish(
     early: bool,
 ) -> Result<Finished, PlanError> {
     let Selection { rewritten, decisions, .. } = selection;
-    let beside = |what: What| match what {
-        What::Move => true,
-        What::Run(id, _) => problem.meets(id.index()),
+    let beside = |what: ScriptOp| match what {
+        ScriptOp::Move => true,
+        ScriptOp::Run(id, _) => problem.meets(id.index()),
         _ => false,
     };
     let chosen = (&rewritten.script, &rewritten.life);
@@ -105,7 +105,7 @@ pub(crate) fn lay(
     effort: Effort,
 ) -> Result<Plan, PlanError> {
     problem.options.told(Activity::Layout, 0, 1)?;
-    let arena = Arena {
+    let arena = LayoutArena {
         residences: &problem.places,
         ends: problem.options.persistent.ends,
         limit,
@@ -121,7 +121,7 @@ fn beside_kernels(
     target: u64,
 ) -> (Script, Lifetimes) {
     let links = problem.options.links;
-    let room = Room {
+    let room = OverlapTerms {
         bytes: &problem.bytes,
         scratch: &|node| problem.scratch(node),
         seconds: &|node| problem.node_seconds(node),

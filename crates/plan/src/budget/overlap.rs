@@ -8,7 +8,7 @@ pub use collectives::put_off;
 use crate::document::plan::{TIERS, Tier};
 use crate::step::lifetime::Lifetimes;
 use crate::step::lifetime::profile;
-use crate::step::script::{Act, Script, What};
+use crate::step::script::{Script, ScriptAct, ScriptOp};
 
 /// Seconds by which moves are ahead of their time where there is room: a thread has to wake up first, and
 /// neither kernels nor links are exactly as fast as they are thought to be.
@@ -17,7 +17,7 @@ const AHEAD: f64 = 5e-3;
 const SLOWER: f64 = 2.0;
 
 /// What is known of time and room.
-pub struct Room<'a> {
+pub struct OverlapTerms<'a> {
     /// Bytes of one instance of each value.
     pub bytes: &'a [u64],
     /// Working memory by node.
@@ -32,7 +32,7 @@ pub struct Room<'a> {
     pub target: u64,
 }
 
-impl Room<'_> {
+impl OverlapTerms<'_> {
     fn size(&self, script: &Script, v: u32) -> u64 {
         crate::step::layout::aligned(self.bytes[script.versions[v as usize].of.value.index()])
     }
@@ -46,9 +46,9 @@ impl Room<'_> {
     /// When each act begins if nothing ever waits.
     fn begins(&self, script: &Script) -> Vec<f64> {
         let mut now = 0.0;
-        let begin = |act: &Act| {
+        let begin = |act: &ScriptAct| {
             let begins = now;
-            if let What::Run(id, _) = act.what
+            if let ScriptOp::Run(id, _) = act.what
                 && !(self.meets)(id.index())
             {
                 now += (self.seconds)(id.index());
@@ -60,7 +60,7 @@ impl Room<'_> {
 }
 
 /// The script with every fetch as much earlier as it takes, where there is room for it.
-pub fn fetch_early(script: &Script, life: &Lifetimes, room: &Room) -> Script {
+pub fn fetch_early(script: &Script, life: &Lifetimes, room: &OverlapTerms) -> Script {
     let mut used = profile(script, life, room.bytes, room.scratch);
     let begins = room.begins(script);
     // After which act each move can be done: the one that makes what is moved, or gives it its next value.
@@ -69,8 +69,8 @@ pub fn fetch_early(script: &Script, life: &Lifetimes, room: &Room) -> Script {
     for (t, act) in script.acts.iter().enumerate() {
         let refs = script.refs(t);
         match act.what {
-            What::Move => after[t] = made[refs[0] as usize],
-            What::Carry => made[refs[1] as usize] = t + 1,
+            ScriptOp::Move => after[t] = made[refs[0] as usize],
+            ScriptOp::Carry => made[refs[1] as usize] = t + 1,
             _ => {}
         }
         script.split(t).1.iter().for_each(|&v| made[v as usize] = t + 1);
@@ -87,7 +87,7 @@ pub fn fetch_early(script: &Script, life: &Lifetimes, room: &Room) -> Script {
             used[*at] += bytes;
         }
     };
-    for t in (0..script.acts.len()).rev().filter(|&t| script.acts[t].what == What::Move) {
+    for t in (0..script.acts.len()).rev().filter(|&t| script.acts[t].what == ScriptOp::Move) {
         let [from, to] = [0, 1].map(|i| script.versions[script.refs(t)[i] as usize].tier);
         if to != Tier::Device {
             continue;
@@ -108,7 +108,7 @@ pub fn fetch_early(script: &Script, life: &Lifetimes, room: &Room) -> Script {
     let mut early =
         Script { versions: script.versions.clone(), outputs: script.outputs.clone(), ..Script::default() };
     for (_, _, t) in order {
-        early.acts.push(Act { refs: early.refs.len() as u32, ..script.acts[t] });
+        early.acts.push(ScriptAct { refs: early.refs.len() as u32, ..script.acts[t] });
         early.refs.extend(script.refs(t));
     }
     early
@@ -116,7 +116,7 @@ pub fn fetch_early(script: &Script, life: &Lifetimes, room: &Room) -> Script {
 
 /// Lets the bytes of what is stored stay in use until it should be away, and those of what is brought to a
 /// collective until that should be over, where there is room.
-pub fn store_late(script: &Script, life: &mut Lifetimes, room: &Room) {
+pub fn store_late(script: &Script, life: &mut Lifetimes, room: &OverlapTerms) {
     let mut used = profile(script, life, room.bytes, room.scratch);
     let begins = room.begins(script);
     // When the link to each tier is done with the stores so far; that of the device, with collectives.
@@ -135,11 +135,11 @@ pub fn store_late(script: &Script, life: &mut Lifetimes, room: &Room) {
     for (t, act) in script.acts.iter().enumerate() {
         let refs = script.refs(t);
         let to = match act.what {
-            What::Move | What::Carry => {
+            ScriptOp::Move | ScriptOp::Carry => {
                 let [from, to] = [refs[0], refs[1]].map(|v| script.versions[v as usize].tier);
                 (from == Tier::Device && to != Tier::Device).then(|| (to, room.move_seconds(script, t)))
             }
-            What::Run(id, _) if act.reads > 0 && (room.meets)(id.index()) => {
+            ScriptOp::Run(id, _) if act.reads > 0 && (room.meets)(id.index()) => {
                 Some((Tier::Device, (room.seconds)(id.index())))
             }
             _ => None,

@@ -2,10 +2,10 @@
 //! and timed by itself, so that no pass is credited with what a later one did. The plan itself stands for the last.
 
 use crate::budget::choices::Choices;
-use crate::budget::evaluate::Evaluation;
+use crate::budget::evaluate::ScriptEvaluation;
 use crate::budget::finish::{Finished, lay, timing};
 use crate::budget::problem::{Effort, Problem};
-use crate::document::collectives::held_here;
+use crate::document::collectives::inline_collectives;
 use crate::document::error::PlanError;
 use crate::document::ledger::Ledger;
 use crate::document::pass::{PassChange, PlanPass};
@@ -13,8 +13,8 @@ use crate::document::plan::{Act, Choice, Plan, Tier};
 use crate::document::residence::Persistent;
 use crate::step::lifetime::{Lifetimes, lifetimes};
 use crate::step::options::PlanOptions;
-use crate::step::order::{Rule, tasks};
-use crate::step::script::{Script, What};
+use crate::step::order::{OrderRule, tasks};
+use crate::step::script::{Script, ScriptOp};
 
 /// A script, where its versions live, and the pass it is the result of.
 struct Stage {
@@ -54,7 +54,7 @@ fn pass(problem: &Problem, change: PassChange, plan: &Plan) -> PlanPass {
         PassChange::Recompute { values, .. } => PassChange::Recompute { values, seconds: timing.again },
         PassChange::Swap { resident, .. } => PassChange::Swap { resident, moved: Ledger::of(plan) },
         PassChange::Overlap { fetches, stores, .. } => {
-            let inline = held_here(plan);
+            let inline = inline_collectives(plan);
             let beside = plan.steps.iter().zip(inline);
             let beside = beside.filter(|(step, inline)| matches!(step.act, Act::Exchange { .. }) && !inline);
             PassChange::Overlap { fetches, stores, collectives: beside.count() }
@@ -67,7 +67,7 @@ fn pass(problem: &Problem, change: PassChange, plan: &Plan) -> PlanPass {
 /// What held after every pass before the layout, those left out that changed nothing.
 fn stages(problem: &Problem, found: &Finished) -> Vec<Stage> {
     let (graph, outline) = (problem.graph, problem.outline);
-    let own = tasks(graph, &outline.readers, outline.partials, Rule::Plain, &problem.bytes);
+    let own = tasks(graph, &outline.readers, outline.partials, OrderRule::Plain, &problem.bytes);
     let own = Script::of(graph, &outline.readers, &own, outline.partials);
     let operators = graph.nodes.iter().filter(|node| !node.op.def().is_view()).count();
     let reordered = own != outline.script;
@@ -90,7 +90,7 @@ fn stages(problem: &Problem, found: &Finished) -> Vec<Stage> {
         stages.extend(recomputed(problem, &rewritten.choices));
         let resident: u64 =
             problem.places.iter().flatten().filter(|r| r.tier != Tier::Device).map(|r| r.bytes).sum();
-        let moves = rewritten.script.acts.iter().any(|act| act.what == What::Move);
+        let moves = rewritten.script.acts.iter().any(|act| act.what == ScriptOp::Move);
         if moves || resident > 0 {
             let change = PassChange::Swap { resident, moved: Ledger::default() };
             let (script, life) = (rewritten.script.clone(), rewritten.life.clone());
@@ -115,7 +115,7 @@ fn recomputed(problem: &Problem, choices: &Choices) -> Option<Stage> {
     let base = problem.base();
     let mut only = Choices { residences: vec![Tier::Device; choices.residences.len()], ..choices.clone() };
     only.gaps.iter_mut().filter(|gap| **gap != Choice::Recompute).for_each(|gap| *gap = Choice::Keep);
-    let mut work = Evaluation::default();
+    let mut work = ScriptEvaluation::default();
     let (sharing, scratch) = (&problem.outline.sharing, |node| problem.scratch(node));
     // A value may have been recomputed from one that waited in another tier after its last use.
     while !work.of(&base, sharing, &only, &problem.bytes, &scratch) {
@@ -134,9 +134,9 @@ fn earlier(before: &Script, after: &Script) -> usize {
         let mut ran = 0;
         for (t, act) in script.acts.iter().enumerate() {
             match act.what {
-                What::Run(..) => ran += 1,
-                What::Move => fetched[script.refs(t)[1] as usize] = ran,
-                What::Add | What::Carry => {}
+                ScriptOp::Run(..) => ran += 1,
+                ScriptOp::Move => fetched[script.refs(t)[1] as usize] = ran,
+                ScriptOp::Add | ScriptOp::Carry => {}
             }
         }
         fetched
@@ -150,7 +150,7 @@ fn kept_longer(script: &Script, life: &Lifetimes) -> usize {
     let tier = |v: u32| script.versions[v as usize].tier;
     let stores = (0..script.acts.len()).filter(|&t| {
         let refs = script.refs(t);
-        matches!(script.acts[t].what, What::Move | What::Carry)
+        matches!(script.acts[t].what, ScriptOp::Move | ScriptOp::Carry)
             && tier(refs[0]) == Tier::Device
             && tier(refs[1]) != Tier::Device
     });

@@ -1,7 +1,7 @@
 //! The planner of one graph on one device: its outline, and choices that served before. Makes plans for inputs of any
 //! size within the limits of its options, and says how little memory would do.
 
-use crate::budget::bound::{Bound, bound_anywhere};
+use crate::budget::bound::{MemoryBound, bound_anywhere};
 use crate::budget::choices::Choices;
 use crate::budget::choose;
 use crate::budget::finish::{Finished, finish_script, lay_resident};
@@ -16,7 +16,7 @@ use crate::document::plan::{Plan, Tier};
 use crate::document::residence::Persistent;
 use crate::step::base::Base;
 use crate::step::options::PlanOptions;
-use crate::step::order::Rule;
+use crate::step::order::OrderRule;
 use crate::step::outline::Outline;
 use crate::step::script::Script;
 use gulliver_graph::dim::Bindings;
@@ -44,7 +44,7 @@ impl StepPlanner {
         graph: &Graph,
         sizes: &Bindings,
         options: &PlanOptions,
-        rule: Rule,
+        rule: OrderRule,
     ) -> Result<StepPlanner, PlanError> {
         let outline = Outline::with_rule(graph, sizes, options, rule)?;
         Ok(StepPlanner { outline, learned: Vec::new() })
@@ -172,7 +172,12 @@ impl StepPlanner {
 
     /// Device bytes that no plan for inputs of these sizes can do without, wherever weights and states are between
     /// steps. With no tier beside the device they are on it.
-    pub fn bound(&self, graph: &Graph, sizes: &Bindings, options: &PlanOptions) -> Result<Bound, PlanError> {
+    pub fn bound(
+        &self,
+        graph: &Graph,
+        sizes: &Bindings,
+        options: &PlanOptions,
+    ) -> Result<MemoryBound, PlanError> {
         let sizes = self.outline.sizes(graph, sizes, options)?;
         Ok(bound_anywhere(&Problem::new(&self.outline, graph, &sizes, options)?))
     }

@@ -2,7 +2,7 @@
 //! them. Chooses what does not stay; [`finish`](crate::budget::finish) makes a plan of it.
 
 use crate::budget::choices::Choices;
-use crate::budget::choose::{Rewritten, Selection, Shortfall, Terms, fit, refine, seconds};
+use crate::budget::choose::{ChoiceTerms, Rewritten, Selection, Shortfall, fit, refine, seconds};
 use crate::document::error::PlanError;
 use crate::document::plan::{Choice, Tier};
 use crate::document::residence::Residence;
@@ -135,7 +135,7 @@ impl<'a> Problem<'a> {
     }
 
     /// Fails only if the observer said stop meanwhile.
-    fn with_terms<T>(&self, room: [u64; 2], call: impl FnOnce(&Terms) -> T) -> Result<T, PlanError> {
+    fn with_terms<T>(&self, room: [u64; 2], call: impl FnOnce(&ChoiceTerms) -> T) -> Result<T, PlanError> {
         let links = &self.options.links;
         let both = |tier| per_byte(links, Tier::Device, tier) + per_byte(links, tier, Tier::Device);
         let share = self.options.unhidden;
@@ -147,7 +147,7 @@ impl<'a> Problem<'a> {
             self.stopped.set(stop);
             !stop
         };
-        let found = call(&Terms {
+        let found = call(&ChoiceTerms {
             sharing: &self.outline.sharing,
             bytes: &self.bytes,
             scratch: &|node| self.scratch(node),

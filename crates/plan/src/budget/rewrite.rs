@@ -5,13 +5,13 @@
 use crate::budget::choices::Choices;
 use crate::document::plan::{Choice, Tier};
 use crate::step::base::{Base, Fate, NEVER};
-use crate::step::script::{Script, Version, VersionId, What};
+use crate::step::script::{Script, ScriptOp, Version, VersionId};
 
 /// Something that cannot be: a version would be computed from an input that has been overwritten, or from what is gone
-/// and cannot be computed again.
+/// and cannot be recomputed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Impossible {
-    /// What should have stayed: of all that was to be computed again one from the other, the first.
+    /// What should have stayed: of all that was to be recomputed one from the other, the first.
     pub wanted: VersionId,
     /// The gap before its next use, as an index into [`Base::uses`].
     pub gap: usize,
@@ -103,8 +103,8 @@ impl Writer {
             self.make(base, v);
         }
         match what {
-            What::Add => self.copy[reads[1] as usize] = NEVER,
-            What::Carry => {
+            ScriptOp::Add => self.copy[reads[1] as usize] = NEVER,
+            ScriptOp::Carry => {
                 let input = base.script.refs(t)[1] as usize;
                 self.script.refs.push(self.residences[input]);
                 // Whoever reads it next must see what it has become.
@@ -127,7 +127,7 @@ impl Writer {
             self.next[v as usize] = gap + 1;
             let (fate, choice) = (base.fates[gap as usize], choices.gaps[gap as usize]);
             // The input that a carry overwrites is where it always is.
-            if (fate != Fate::Stays || choice != Choice::Keep) && !(what == What::Carry && i == 1) {
+            if (fate != Fate::Stays || choice != Choice::Keep) && !(what == ScriptOp::Carry && i == 1) {
                 self.after(base, choices, v, fate, choice);
             }
         }
@@ -145,7 +145,7 @@ impl Writer {
         }
     }
 
-    fn begin(&mut self, what: What, reads: usize) {
+    fn begin(&mut self, what: ScriptOp, reads: usize) {
         self.script.act(what, reads, self.now);
     }
 
@@ -185,7 +185,7 @@ impl Writer {
         };
         let from = std::mem::replace(&mut self.here[i], NEVER);
         if from != NEVER && self.copy[i] == NEVER {
-            self.begin(What::Move, 1);
+            self.begin(ScriptOp::Move, 1);
             let of = base.script.versions[i].of;
             let to = self.script.version(Version { of, tier, input: false });
             self.script.refs.extend([from, to]);
@@ -204,7 +204,7 @@ impl Writer {
                 continue;
             }
             if self.copy[i] != NEVER {
-                self.begin(What::Move, 1);
+                self.begin(ScriptOp::Move, 1);
                 self.script.refs.push(self.copy[i]);
                 self.make(base, v);
                 self.borrow(base, choices, v);
@@ -265,7 +265,7 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::step::order::{Rule, tasks};
+    use crate::step::order::{OrderRule, tasks};
     use crate::step::readers::Readers;
     use gulliver_graph::graph::Phase;
     use gulliver_graph::model::model;
@@ -273,19 +273,18 @@ mod tests {
     use gulliver_graph::optim::Optimizer;
     use gulliver_graph::training::training_graph;
 
-    /// What comes from elsewhere and is gone after its use, as at the beginning of a pack, keeps only what is made of
-    /// it from being computed again: everything behind that is.
+    /// A received input blocks the recompute of its direct users only, not of later nodes.
     #[test]
     fn what_is_made_of_what_is_gone_stays_and_nothing_else() {
         let sizes = ("sizes".to_string(), ints(&[4, 8, 8, 8, 8, 3]));
         let optimizer = Optimizer::new("sgd", &[]).unwrap();
         let graph = training_graph(model("mlp", &[sizes]).unwrap().as_ref(), &[optimizer], None).unwrap();
         let readers = Readers::of(&graph);
-        let script = Script::of(&graph, &readers, &tasks(&graph, &readers, 1, Rule::Plain, &[]), 1);
-        let facts = crate::step::base::Facts::of(&graph, &script);
+        let script = Script::of(&graph, &readers, &tasks(&graph, &readers, 1, OrderRule::Plain, &[]), 1);
+        let facts = crate::step::base::VersionFacts::of(&graph, &script);
         let base = facts.base(&graph, &script);
         let forward = |act: u32| match script.acts[act as usize].what {
-            What::Run(id, _) => graph.nodes[id.index()].phase == Phase::Forward,
+            ScriptOp::Run(id, _) => graph.nodes[id.index()].phase == Phase::Forward,
             _ => false,
         };
         let mut choices = Choices::keep(&base, vec![Tier::Device; script.versions.len()]);

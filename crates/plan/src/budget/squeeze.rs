@@ -13,7 +13,7 @@ use crate::step::base::Base;
 use crate::step::lay::holders;
 use crate::step::options::PlanOptions;
 use crate::step::outline::{BoundSizes, Outline};
-use crate::step::script::What;
+use crate::step::script::ScriptOp;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
 
@@ -201,7 +201,7 @@ fn try_ways(
                     break;
                 }
             };
-            moves = chosen.rewritten.script.acts.iter().any(|act| act.what == What::Move);
+            moves = chosen.rewritten.script.acts.iter().any(|act| act.what == ScriptOp::Move);
             let live = chosen.peak;
             let finished = finish(problem, chosen, target, early)?;
             if fits(problem, &finished.plan, budget) {

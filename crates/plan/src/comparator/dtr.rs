@@ -5,7 +5,7 @@
 use super::{Case, highest};
 use crate::document::plan::Tier;
 use crate::step::base::NEVER;
-use crate::step::script::{Script, Version, VersionId, What};
+use crate::step::script::{Script, ScriptOp, Version, VersionId};
 
 /// The script of evictions that needs at most `budget` with everything counted; the threshold at which
 /// evictions begin is the highest that allows that. None if there is none.
@@ -159,7 +159,7 @@ impl<'a> Online<'a> {
                 }
             }
         }
-        if base.script.acts[act as usize].what == What::Carry {
+        if base.script.acts[act as usize].what == ScriptOp::Carry {
             let input = base.script.refs(act as usize)[1];
             self.out.refs.extend(self.here[input as usize]);
         }

@@ -14,9 +14,9 @@ use crate::document::plan::Choice;
 use crate::step::base::Base;
 use crate::step::layout::aligned;
 use crate::step::lifetime::profile;
-use crate::step::lifetime::{Sharing, lifetimes};
+use crate::step::lifetime::{StorageSharing, lifetimes};
 use crate::step::outline::{BoundSizes, Outline};
-use crate::step::script::{Script, VersionId, What};
+use crate::step::script::{Script, ScriptOp, VersionId};
 use gulliver_graph::graph::Phase;
 
 /// A step for which memory is short.
@@ -24,7 +24,7 @@ pub struct Case<'a> {
     /// The script in which everything stays.
     pub base: &'a Base<'a>,
     /// What may share storage.
-    pub sharing: &'a Sharing,
+    pub sharing: &'a StorageSharing,
     /// Bytes of one instance of each value.
     pub bytes: Vec<u64>,
     /// Working memory by node.
@@ -64,7 +64,7 @@ impl<'a> Case<'a> {
     /// Seconds of an act of the base, sums and carries left out.
     pub fn seconds(&self, act: u32) -> f64 {
         match self.base.script.acts[act as usize].what {
-            What::Run(id, _) => self.node[id.index()],
+            ScriptOp::Run(id, _) => self.node[id.index()],
             _ => 0.0,
         }
     }
@@ -72,7 +72,7 @@ impl<'a> Case<'a> {
     /// The phase of an act; sums and carries belong to no forward pass.
     pub fn phase(&self, act: u32) -> Phase {
         match self.base.script.acts[act as usize].what {
-            What::Run(id, _) => self.base.graph.nodes[id.index()].phase,
+            ScriptOp::Run(id, _) => self.base.graph.nodes[id.index()].phase,
             _ => Phase::Update,
         }
     }
@@ -81,9 +81,9 @@ impl<'a> Case<'a> {
     pub fn outcome(&self, script: &Script) -> Outcome {
         let life = lifetimes(self.sharing, script);
         let needs = profile(script, &life, &self.bytes, |node| self.scratch[node]);
-        let run = |acts: &[crate::step::script::Act]| -> f64 {
+        let run = |acts: &[crate::step::script::ScriptAct]| -> f64 {
             acts.iter()
-                .map(|act| if let What::Run(id, _) = act.what { self.node[id.index()] } else { 0.0 })
+                .map(|act| if let ScriptOp::Run(id, _) = act.what { self.node[id.index()] } else { 0.0 })
                 .sum()
         };
         let again = run(&script.acts) - run(&self.base.script.acts);

@@ -5,9 +5,9 @@
 use super::{Case, highest, segments};
 use crate::devices::options::ScriptWriter;
 use crate::document::plan::Tier;
-use crate::step::base::{Base, Facts};
+use crate::step::base::{Base, VersionFacts};
 use crate::step::outline::{BoundSizes, Outline};
-use crate::step::script::{Script, Version, VersionId, What};
+use crate::step::script::{Script, ScriptOp, Version, VersionId};
 
 /// What becomes of bytes that are evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub fn paged(case: &Case, how: Paged) -> Option<Script> {
     let Paged { memory, eviction, segments } = how;
     let Some(segments) = segments else { return script(case, memory, eviction) };
     let again = segments::script(case, segments);
-    let facts = Facts::of(case.base.graph, &again);
+    let facts = VersionFacts::of(case.base.graph, &again);
     let base = facts.base(case.base.graph, &again);
     let (bytes, scratch, node) = (case.bytes.clone(), case.scratch.clone(), case.node.clone());
     script(&Case { base: &base, sharing: case.sharing, bytes, scratch, node }, memory, eviction)
@@ -115,8 +115,8 @@ impl<'a> Pager<'a> {
             }
             match base.script.acts[t].what {
                 // A sum changes what the host has.
-                What::Add => self.copy[reads[1] as usize] = None,
-                What::Carry => {
+                ScriptOp::Add => self.copy[reads[1] as usize] = None,
+                ScriptOp::Carry => {
                     let input = base.script.refs(t)[1] as usize;
                     self.out.refs.extend(residences[input].or(self.here[input]));
                     // What the device has of it is old, and the host has what is new.
@@ -138,7 +138,7 @@ impl<'a> Pager<'a> {
         self.out
     }
 
-    fn begin(&mut self, what: What, reads: usize) {
+    fn begin(&mut self, what: ScriptOp, reads: usize) {
         self.out.act(what, reads, self.now);
     }
 
@@ -155,7 +155,7 @@ impl<'a> Pager<'a> {
     fn fault(&mut self, v: VersionId, needed: &[VersionId]) {
         let Some(copy) = self.copy[v as usize].filter(|_| self.here[v as usize].is_none()) else { return };
         self.make_room(self.case.size(v), needed);
-        self.begin(What::Move, 1);
+        self.begin(ScriptOp::Move, 1);
         self.out.refs.push(copy);
         self.arrive(v);
         if self.eviction == Eviction::AlwaysWritten {
@@ -174,7 +174,7 @@ impl<'a> Pager<'a> {
                 continue;
             }
             if self.copy[v as usize].is_none() {
-                self.begin(What::Move, 1);
+                self.begin(ScriptOp::Move, 1);
                 let of = self.case.base.script.versions[v as usize].of;
                 let to = self.out.version(Version { of, tier: Tier::Host, input: false });
                 self.out.refs.extend(self.here[v as usize]);

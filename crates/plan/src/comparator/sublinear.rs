@@ -5,7 +5,7 @@
 
 use super::{Case, mimose::block};
 use crate::budget::choices::Choices;
-use crate::step::script::{VersionId, What};
+use crate::step::script::{ScriptOp, VersionId};
 use gulliver_graph::graph::Phase;
 
 /// The segment of every forward act; none of the others.
@@ -60,7 +60,7 @@ fn layers(case: &Case) -> Segments {
     let mut segments = vec![None; case.base.script.acts.len()];
     let (mut now, mut name, mut partial) = (0, None, 0);
     for act in forward(case) {
-        let What::Run(id, of) = case.base.script.acts[act as usize].what else { continue };
+        let ScriptOp::Run(id, of) = case.base.script.acts[act as usize].what else { continue };
         let value = case.base.graph.nodes[id.index()].outs[0];
         let next = block(&case.base.graph.value(value).name);
         if of != partial {

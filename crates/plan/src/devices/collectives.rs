@@ -1,6 +1,6 @@
 //! Collectives inline with the computation, for devices that have no core or link to overlap them with.
 
-use crate::document::plan::{Plan, Stream};
+use crate::document::plan::{Plan, PlanStream};
 
 /// Has the computation wait for every collective where it comes to it. For who has no core to hold collectives beside the
 /// computation, and no links that take their time: another thread would take the time from kernels, and that of waking
@@ -9,11 +9,11 @@ pub fn take_turns(plan: &mut Plan) {
     let (mut last, mut open) = (None, Vec::new());
     for i in 0..plan.steps.len() {
         match plan.stream(&plan.steps[i].act) {
-            Some(Stream::Exchange) => {
+            Some(PlanStream::Exchange) => {
                 wait_for(&mut plan.steps[i].after, last);
                 open.push(i as u32);
             }
-            Some(Stream::Compute) => {
+            Some(PlanStream::Compute) => {
                 open.drain(..).for_each(|meet| wait_for(&mut plan.steps[i].after, Some(meet)));
                 last = Some(i as u32);
             }

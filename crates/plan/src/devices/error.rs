@@ -7,7 +7,7 @@ use crate::devices::schedule::ScheduleError;
 use crate::document::collectives::Deadlock;
 use crate::document::error::PlanError;
 use crate::document::verify::Broken;
-use crate::time::simulate::Stuck;
+use crate::time::simulate::SimulatedDeadlock;
 use gulliver_graph::dim::DimError;
 
 /// Why a job has no plan for its devices.
@@ -54,7 +54,7 @@ pub enum JobPlanError {
     Deadlock(#[from] Deadlock),
     /// Devices would wait for each other, as simulated.
     #[error(transparent)]
-    Waiting(Stuck),
+    Waiting(SimulatedDeadlock),
 }
 
 impl From<DimError> for JobPlanError {

@@ -10,7 +10,7 @@ pub use follow::{follow, spread};
 pub use packs::scheduled;
 pub use turns::{Style, turns};
 
-use crate::step::order::Turn;
+use crate::step::order::PartialTurn;
 use gulliver_graph::graph::op::send_receive::SendReceive;
 use gulliver_graph::graph::{
     Graph, GraphError, GraphOutput, Node, NodeId, ObjectivePhase, Origin, Phase, Role, Type, Value, ValueInfo,
@@ -69,7 +69,7 @@ pub struct Scheduled {
     /// Its graph.
     pub graph: Graph,
     /// The turns of its nodes.
-    pub turns: Vec<Turn>,
+    pub turns: Vec<PartialTurn>,
 }
 
 /// Why there is no pipeline.

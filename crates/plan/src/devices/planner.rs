@@ -19,9 +19,9 @@ use crate::document::residence::Persistent;
 use crate::document::shard::Shard;
 use crate::step::base::Base;
 use crate::step::options::PlanOptions;
-use crate::step::order::{Rule, Turn};
+use crate::step::order::{OrderRule, PartialTurn};
 use crate::step::outline::slice_of;
-use crate::time::cost::{Beside, Curves, Rates};
+use crate::time::cost::{Curves, Rates, TierLimits};
 use crate::time::simulate::{Timing, simulate};
 use gulliver_graph::dim::{BATCH, Bindings};
 use gulliver_graph::graph::{Graph, Node, NodeId};
@@ -40,7 +40,7 @@ pub(crate) struct DeviceGraph {
     /// The device's own graph.
     pub(crate) graph: Graph,
     /// The turns of its nodes, if a schedule has given them any.
-    pub(crate) turns: Option<Vec<Turn>>,
+    pub(crate) turns: Option<Vec<PartialTurn>>,
     /// The job's graph.
     pub(crate) whole: Arc<Graph>,
 }
@@ -489,7 +489,7 @@ impl Planner {
         let options = PlanOptions {
             partials: side.partials,
             memory: job.memory,
-            beside: Beside { host: job.host_memory, disk: job.disk },
+            beside: TierLimits { host: job.host_memory, disk: job.disk },
             recompute: job.recompute,
             grouped,
             turns: side.turns.as_deref(),
@@ -505,7 +505,7 @@ impl Planner {
         let steps = match side.steps.take() {
             Some(steps) => steps,
             None if job.writer.is_some() => {
-                StepPlanner::with_rule(&side.graph, sizes, &options, Rule::Plain)?
+                StepPlanner::with_rule(&side.graph, sizes, &options, OrderRule::Plain)?
             }
             None => StepPlanner::new(&side.graph, sizes, &options)?,
         };

@@ -9,7 +9,7 @@ use crate::document::plan::Plan;
 use crate::document::topology::Topology;
 use crate::document::verify::verify;
 use crate::time::cost::Curves;
-use crate::time::simulate::{RankPlan, Together, Uneven, together};
+use crate::time::simulate::{JointTiming, RankPlan, Unevenness, together};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::NodeId;
 use std::sync::{Mutex, PoisonError};
@@ -19,7 +19,7 @@ pub struct PredictedStep {
     /// By device.
     pub plans: Vec<Plan>,
     /// Time, and bytes over links.
-    pub together: Together,
+    pub together: JointTiming,
 }
 
 /// Plans a training step on all devices, each with inputs of these sizes, and times it.
@@ -58,15 +58,19 @@ pub(crate) fn each<A: Send, T: Send, E: Send>(
 }
 
 /// How long plans take together that these planners have made for inputs of these sizes, at prices they have now.
-pub fn timed(planners: &mut [Planner], sizes: &Bindings, plans: &[Plan]) -> Result<Together, JobPlanError> {
+pub fn timed(
+    planners: &mut [Planner],
+    sizes: &Bindings,
+    plans: &[Plan],
+) -> Result<JointTiming, JobPlanError> {
     let curves = planners.first().and_then(|planner| planner.options().curves.as_ref());
     let uneven = curves.map(|curves| unevenness(curves));
     Priced::new(planners, sizes, plans)?.together(uneven.unwrap_or_default())
 }
 
 /// How uneven curves say that devices are.
-pub fn unevenness(curves: &Curves) -> Uneven {
-    Uneven { share: curves.uneven, fades: curves.fades, resumes: curves.resumes }
+pub fn unevenness(curves: &Curves) -> Unevenness {
+    Unevenness { share: curves.uneven, fades: curves.fades, resumes: curves.resumes }
 }
 
 /// Bytes that are fed to a device before every step.
@@ -118,7 +122,7 @@ impl<'a> Priced<'a> {
     }
 
     /// How long they take together if devices are so uneven.
-    pub fn together(&self, uneven: Uneven) -> Result<Together, JobPlanError> {
+    pub fn together(&self, uneven: Unevenness) -> Result<JointTiming, JobPlanError> {
         let mut found = self.steps(uneven)?;
         found.seconds += self.around();
         Ok(found)
@@ -132,7 +136,7 @@ impl<'a> Priced<'a> {
     }
 
     /// The same without what is around their plans.
-    pub fn steps(&self, uneven: Uneven) -> Result<Together, JobPlanError> {
+    pub fn steps(&self, uneven: Unevenness) -> Result<JointTiming, JobPlanError> {
         fn of<T: Copy>(seconds: &[T]) -> impl Fn(NodeId) -> T {
             |id| seconds[id.index()]
         }

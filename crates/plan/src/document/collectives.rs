@@ -1,7 +1,7 @@
 //! Collectives of plans: their order on every device, the check that no device waits forever, and which of them
 //! run inline with the computation. Shares no code with the planner.
 
-use crate::document::plan::{Act, Plan, Stream};
+use crate::document::plan::{Act, Plan, PlanStream};
 use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::graph::op::Op;
 use gulliver_graph::graph::op::exchange::Exchange;
@@ -55,26 +55,26 @@ pub fn all_get_through(devices: &[Vec<Collective>]) -> Result<(), Deadlock> {
     }
 }
 
-/// Which steps are collectives that the computation would do nothing but wait for: between what they need of it and what
-/// needs them it has no step. To hand these to another thread would only cost the time to wake it up, and back.
-pub fn held_here(plan: &Plan) -> Vec<bool> {
+/// By step: whether it is a collective with no compute step between its last input and its first use. Such collectives
+/// run inline: handing them to another thread would only add the time to wake it, and back.
+pub fn inline_collectives(plan: &Plan) -> Vec<bool> {
     let mut here = vec![false; plan.steps.len()];
-    let streams: Vec<Option<Stream>> = plan.steps.iter().map(|step| plan.stream(&step.act)).collect();
+    let streams: Vec<Option<PlanStream>> = plan.steps.iter().map(|step| plan.stream(&step.act)).collect();
     // The last step of the computation, the last that a collective has waited for, and collectives since that wait for both.
     let (mut last, mut needed) = (None, None);
     let mut open: Vec<usize> = Vec::new();
     for (i, step) in plan.steps.iter().enumerate() {
         let latest =
-            |of: Stream| step.after.iter().copied().filter(|&s| streams[s as usize] == Some(of)).max();
+            |of: PlanStream| step.after.iter().copied().filter(|&s| streams[s as usize] == Some(of)).max();
         match streams[i] {
-            Some(Stream::Exchange) => {
-                needed = needed.max(latest(Stream::Compute));
+            Some(PlanStream::Exchange) => {
+                needed = needed.max(latest(PlanStream::Compute));
                 if needed == last {
                     open.push(i);
                 }
             }
-            Some(Stream::Compute) => {
-                if let Some(until) = latest(Stream::Exchange) {
+            Some(PlanStream::Compute) => {
+                if let Some(until) = latest(PlanStream::Exchange) {
                     open.iter().filter(|&&meet| meet <= until as usize).for_each(|&meet| here[meet] = true);
                 }
                 open.clear();

@@ -1,7 +1,7 @@
 //! The plan: a document. A flat list of steps, every buffer with its space, offset and size. It
 //! serialises, is verified by [`crate::document::verify`], and is obeyed by an executor that decides nothing.
 //!
-//! Done one after the other, the steps are right. Steps of different [streams](Stream) may be done at the
+//! Done one after the other, the steps are right. Steps of different [streams](PlanStream) may be done at the
 //! same time: a step starts when those before it in its stream and those it names are done.
 
 use crate::document::pass::PlanPass;
@@ -45,7 +45,7 @@ pub const TIERS: [Tier; 3] = [Tier::Device, Tier::Host, Tier::Disk];
 /// What does steps one after the other, beside the other streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Stream {
+pub enum PlanStream {
     /// Kernels.
     Compute,
     /// From host to device.
@@ -61,8 +61,14 @@ pub enum Stream {
 }
 
 /// Every stream, by its number.
-pub const STREAMS: [Stream; 6] =
-    [Stream::Compute, Stream::In, Stream::Out, Stream::Read, Stream::Write, Stream::Exchange];
+pub const STREAMS: [PlanStream; 6] = [
+    PlanStream::Compute,
+    PlanStream::In,
+    PlanStream::Out,
+    PlanStream::Read,
+    PlanStream::Write,
+    PlanStream::Exchange,
+];
 
 /// A fixed piece of a space, in use from its `Alloc` to its `Free` step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,7 +85,7 @@ pub struct Buffer {
 
 /// Some bytes of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Place {
+pub struct BufferRange {
     /// The buffer.
     pub buffer: BufferId,
     /// First byte within the buffer.
@@ -121,11 +127,11 @@ pub enum Act {
         /// Which slice of the batch.
         partial: u32,
         /// Where its operands are.
-        ins: Vec<Place>,
+        ins: Vec<BufferRange>,
         /// Where its results go.
-        outs: Vec<Place>,
+        outs: Vec<BufferRange>,
         /// Working memory of the kernel.
-        scratch: Option<Place>,
+        scratch: Option<BufferRange>,
     },
     /// Runs a node that meets other devices.
     Exchange {
@@ -134,30 +140,30 @@ pub enum Act {
         /// Which slice of the batch.
         partial: u32,
         /// Where what it brings is, if it brings anything. Others read it until the step is done.
-        own: Option<Place>,
+        own: Option<BufferRange>,
         /// Where its result goes.
-        result: Place,
+        result: BufferRange,
     },
     /// Copies bytes within the device.
     Copy {
         /// From here.
-        from: Place,
+        from: BufferRange,
         /// To there.
-        to: Place,
+        to: BufferRange,
     },
     /// Copies bytes between spaces.
     Move {
         /// From here.
-        from: Place,
+        from: BufferRange,
         /// To there.
-        to: Place,
+        to: BufferRange,
     },
     /// Adds f32 elements: `into = into + from`.
     Add {
         /// What is added.
-        from: Place,
+        from: BufferRange,
         /// To what.
-        into: Place,
+        into: BufferRange,
     },
 }
 
@@ -180,7 +186,7 @@ pub struct Space {
 pub enum Choice {
     /// It stays where it is.
     Keep,
-    /// It is forgotten and computed again.
+    /// It is forgotten and recomputed.
     Recompute,
     /// It waits in host memory.
     Host,
@@ -211,7 +217,7 @@ pub struct InputPlace {
     /// The input.
     pub value: Value,
     /// Its bytes: for data and random keys those of all partials, one after the other.
-    pub place: Place,
+    pub place: BufferRange,
     /// Stays in place from step to step.
     pub persistent: bool,
 }
@@ -228,7 +234,7 @@ pub struct OutputPlace {
     /// The value.
     pub value: Value,
     /// Its bytes: summed over the partials, if it is computed once per partial.
-    pub place: Place,
+    pub place: BufferRange,
 }
 
 impl OutputPlace {
@@ -275,17 +281,17 @@ impl Plan {
     }
 
     /// The stream of an act; what only says which buffers are in use is in none.
-    pub fn stream(&self, act: &Act) -> Option<Stream> {
-        let tier = |place: &Place| self.spaces[self.buffer(place.buffer).space as usize].tier;
+    pub fn stream(&self, act: &Act) -> Option<PlanStream> {
+        let tier = |place: &BufferRange| self.spaces[self.buffer(place.buffer).space as usize].tier;
         match act {
             Act::Alloc(_) | Act::Free(_) => None,
-            Act::Run { .. } | Act::Copy { .. } | Act::Add { .. } => Some(Stream::Compute),
-            Act::Exchange { .. } => Some(Stream::Exchange),
+            Act::Run { .. } | Act::Copy { .. } | Act::Add { .. } => Some(PlanStream::Compute),
+            Act::Exchange { .. } => Some(PlanStream::Exchange),
             Act::Move { from, to } => Some(match (tier(from), tier(to)) {
-                (Tier::Disk, _) => Stream::Read,
-                (_, Tier::Disk) => Stream::Write,
-                (Tier::Host, _) => Stream::In,
-                _ => Stream::Out,
+                (Tier::Disk, _) => PlanStream::Read,
+                (_, Tier::Disk) => PlanStream::Write,
+                (Tier::Host, _) => PlanStream::In,
+                _ => PlanStream::Out,
             }),
         }
     }

@@ -1,7 +1,7 @@
 //! Spans of time for people and programs: bars of text, one for each stream of each device, and the JSON of
 //! trace events that Chrome and Perfetto show.
 
-use crate::document::plan::{Act, Plan, Stream};
+use crate::document::plan::{Act, Plan, PlanStream};
 use gulliver_graph::graph::{Graph, Phase};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -9,11 +9,11 @@ use std::fmt::Write;
 
 /// A step of a device and when it is at work.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Span {
+pub struct StepSpan {
     /// The device.
     pub device: u32,
     /// The stream.
-    pub stream: Stream,
+    pub stream: PlanStream,
     /// Index of the step in the plan.
     pub step: u32,
     /// Seconds from the beginning; a collective begins when everybody has come.
@@ -32,26 +32,26 @@ const SEEN: f64 = 0.05;
 pub type Plans<'a> = [(&'a Graph, &'a Plan)];
 
 /// Names of streams as people read them.
-pub fn name(stream: Stream) -> &'static str {
+pub fn name(stream: PlanStream) -> &'static str {
     match stream {
-        Stream::Compute => "compute",
-        Stream::In => "in",
-        Stream::Out => "out",
-        Stream::Read => "read",
-        Stream::Write => "write",
-        Stream::Exchange => "exchange",
+        PlanStream::Compute => "compute",
+        PlanStream::In => "in",
+        PlanStream::Out => "out",
+        PlanStream::Read => "read",
+        PlanStream::Write => "write",
+        PlanStream::Exchange => "exchange",
     }
 }
 
 /// A line for each stream at work, so many columns wide from the first beginning to the last end. A column
 /// shows what took more of it than anything else: `f`orward, `b`ackward, `u`pdate, `+` copies and sums, `=`
 /// moves, `x` collectives, and `·` next to nothing.
-pub fn bars(plans: &Plans, spans: &[Span], width: usize) -> String {
+pub fn bars(plans: &Plans, spans: &[StepSpan], width: usize) -> String {
     let width = width.max(1);
     let begin = spans.iter().map(|span| span.start).fold(f64::INFINITY, f64::min);
     let end = spans.iter().map(|span| span.end).fold(0.0, f64::max);
     let column = if end > begin { (end - begin) / width as f64 } else { 1.0 };
-    let mut lines: BTreeMap<(u32, Stream), Vec<[f64; MARKS.len()]>> = BTreeMap::new();
+    let mut lines: BTreeMap<(u32, PlanStream), Vec<[f64; MARKS.len()]>> = BTreeMap::new();
     for span in spans {
         let line = lines.entry((span.device, span.stream)).or_insert_with(|| vec![[0.0; MARKS.len()]; width]);
         let mark = mark(plans, span);
@@ -77,16 +77,16 @@ pub fn bars(plans: &Plans, spans: &[Span], width: usize) -> String {
     text
 }
 
-fn mark(plans: &Plans, span: &Span) -> usize {
+fn mark(plans: &Plans, span: &StepSpan) -> usize {
     let Some((graph, plan)) = plans.get(span.device as usize) else { return 3 };
     match (span.stream, plan.steps.get(span.step as usize).map(|step| &step.act)) {
-        (Stream::Exchange, _) => 5,
-        (Stream::Compute, Some(Act::Run { node, .. })) => match graph.nodes[node.index()].phase {
+        (PlanStream::Exchange, _) => 5,
+        (PlanStream::Compute, Some(Act::Run { node, .. })) => match graph.nodes[node.index()].phase {
             Phase::Forward => 0,
             Phase::Backward => 1,
             Phase::Update => 2,
         },
-        (Stream::Compute, _) => 3,
+        (PlanStream::Compute, _) => 3,
         _ => 4,
     }
 }
@@ -127,8 +127,8 @@ fn quoted(text: &str) -> String {
 }
 
 /// The JSON of trace events: a process for each device, a thread for each stream, times in microseconds.
-pub fn trace(plans: &Plans, spans: &[Span]) -> String {
-    let mut tracks: Vec<(u32, Stream)> = spans.iter().map(|span| (span.device, span.stream)).collect();
+pub fn trace(plans: &Plans, spans: &[StepSpan]) -> String {
+    let mut tracks: Vec<(u32, PlanStream)> = spans.iter().map(|span| (span.device, span.stream)).collect();
     tracks.sort_unstable();
     tracks.dedup();
     let mut events = Vec::with_capacity(2 * tracks.len() + spans.len());

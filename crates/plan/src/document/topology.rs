@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// One of the devices, which need not be alike.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Device {
+pub struct DeviceSpec {
     /// Its threads, if that is settled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<usize>,
@@ -24,7 +24,7 @@ pub struct Device {
 /// Something that carries bytes in one direction.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Link {
+pub struct TopologyLink {
     /// Its name; no two links have the same.
     pub name: String,
     /// Bytes a second.
@@ -58,13 +58,13 @@ pub struct Route {
     pub links: Vec<u32>,
 }
 
-/// See the top of this file.
+/// Devices, links and the routes of transfers over them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Parts", deny_unknown_fields)]
 pub struct Topology {
     /// The devices.
-    pub devices: Vec<Device>,
-    links: Vec<Link>,
+    pub devices: Vec<DeviceSpec>,
+    links: Vec<TopologyLink>,
     /// In order of their ends; sites without one are as near as can be.
     routes: Vec<Route>,
 }
@@ -73,9 +73,9 @@ pub struct Topology {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Parts {
-    devices: Vec<Device>,
+    devices: Vec<DeviceSpec>,
     #[serde(default)]
-    links: Vec<Link>,
+    links: Vec<TopologyLink>,
     #[serde(default)]
     routes: Vec<Route>,
 }
@@ -114,7 +114,7 @@ impl TryFrom<Parts> for Topology {
 
 /// How a box of several devices is wired. What is `None` holds nothing up.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Wiring {
+pub struct BoxWiring {
     /// Bytes a second between host and devices, each way.
     pub host: Option<f64>,
     /// Whether all devices of a socket share that, or each has as much of its own.
@@ -132,18 +132,26 @@ pub struct Wiring {
     pub latency: f64,
 }
 
-impl Default for Wiring {
+impl Default for BoxWiring {
     /// Nothing holds anything up; what is given for the host is shared.
-    fn default() -> Wiring {
-        Wiring { host: None, shared: true, lane: None, peer: None, sockets: None, disk: None, latency: 0.0 }
+    fn default() -> BoxWiring {
+        BoxWiring {
+            host: None,
+            shared: true,
+            lane: None,
+            peer: None,
+            sockets: None,
+            disk: None,
+            latency: 0.0,
+        }
     }
 }
 
 impl Topology {
     /// A topology of these parts.
     pub fn new(
-        devices: Vec<Device>,
-        links: Vec<Link>,
+        devices: Vec<DeviceSpec>,
+        links: Vec<TopologyLink>,
         mut routes: Vec<Route>,
     ) -> Result<Topology, TopologyError> {
         if devices.is_empty() {
@@ -172,11 +180,11 @@ impl Topology {
 
     /// One device, and nothing that holds bytes up.
     pub fn alone() -> Topology {
-        Topology { devices: vec![Device::default()], ..Topology::default() }
+        Topology { devices: vec![DeviceSpec::default()], ..Topology::default() }
     }
 
     /// Devices in one box.
-    pub fn wired(devices: Vec<Device>, wiring: &Wiring) -> Result<Topology, TopologyError> {
+    pub fn wired(devices: Vec<DeviceSpec>, wiring: &BoxWiring) -> Result<Topology, TopologyError> {
         let mut links = Laid::default();
         let sockets = devices.iter().map(|device| device.socket + 1).max().unwrap_or(1);
         let latency = wiring.latency;
@@ -237,16 +245,16 @@ impl Topology {
     /// so many sockets, each of which has such an uplink and reaches the others as fast.
     pub fn pcie(devices: u32, rate: f64, latency: f64, sockets: u32) -> Result<Topology, TopologyError> {
         let socket = |d: u32| d * sockets.clamp(1, devices.max(1)) / devices.max(1);
-        let all = (0..devices).map(|d| Device { socket: socket(d), ..Device::default() }).collect();
+        let all = (0..devices).map(|d| DeviceSpec { socket: socket(d), ..DeviceSpec::default() }).collect();
         let (lane, between) = (Some(rate), (sockets > 1).then_some(rate));
         Topology::wired(
             all,
-            &Wiring { host: Some(rate), lane, sockets: between, latency, ..Wiring::default() },
+            &BoxWiring { host: Some(rate), lane, sockets: between, latency, ..BoxWiring::default() },
         )
     }
 
     /// The links.
-    pub fn links(&self) -> &[Link] {
+    pub fn links(&self) -> &[TopologyLink] {
         &self.links
     }
 
@@ -296,13 +304,13 @@ impl Topology {
 /// Links being laid.
 #[derive(Default)]
 struct Laid {
-    all: Vec<Link>,
+    all: Vec<TopologyLink>,
 }
 
 impl Laid {
     fn add(&mut self, rate: Option<f64>, name: String, latency: f64) -> Vec<u32> {
         let Some(rate) = rate else { return Vec::new() };
-        self.all.push(Link { name, rate, latency });
+        self.all.push(TopologyLink { name, rate, latency });
         vec![self.all.len() as u32 - 1]
     }
 }
@@ -319,9 +327,9 @@ mod tests {
     fn transfers_pass_what_is_on_their_way() {
         use Site::{Device, Disk, Host};
         let pcie = Topology::pcie(4, 12e9, 0.0, 2).unwrap();
-        let host = Wiring { host: Some(1e9), ..Wiring::default() };
-        let own = Wiring { shared: false, peer: Some(2e9), disk: Some([3e9, 1e9]), ..host };
-        let [host, own] = [host, own].map(|w| Topology::wired(vec![self::Device::default(); 3], &w).unwrap());
+        let host = BoxWiring { host: Some(1e9), ..BoxWiring::default() };
+        let own = BoxWiring { shared: false, peer: Some(2e9), disk: Some([3e9, 1e9]), ..host };
+        let [host, own] = [host, own].map(|w| Topology::wired(vec![DeviceSpec::default(); 3], &w).unwrap());
         for (topology, from, to, expected) in [
             (&pcie, Host, Device(3), vec!["host to devices of socket 1", "into device 3"]),
             (&pcie, Device(0), Device(1), vec!["out of device 0", "into device 1"]),
@@ -354,9 +362,9 @@ mod tests {
 
     #[test]
     fn wrong_topologies_are_refused() {
-        let link = |name: &str, rate| Link { name: name.into(), rate, latency: 0.0 };
+        let link = |name: &str, rate| TopologyLink { name: name.into(), rate, latency: 0.0 };
         let route = |to, links| Route { from: Site::Host, to, links };
-        let one = || vec![Device::default()];
+        let one = || vec![DeviceSpec::default()];
         for (made, expected) in [
             (Topology::new(vec![], vec![], vec![]), "there is no device"),
             (Topology::new(one(), vec![link("a", 0.0)], vec![]), "link `a` needs a rate above zero"),

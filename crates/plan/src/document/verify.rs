@@ -22,7 +22,7 @@
 
 mod race;
 
-use crate::document::plan::{Act, BufferId, OutputPlace, Place, Plan, Step, Tier};
+use crate::document::plan::{Act, BufferId, BufferRange, OutputPlace, Plan, Step, Tier};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, GraphOutput, Node, Origin, Phase, Value, ValueInfo};
 use race::Race;
@@ -59,7 +59,7 @@ struct Checker<'a> {
     /// Bytes in use, and most of them so far, by space.
     used: Vec<(u64, u64)>,
     /// What is where, by buffer.
-    held: Vec<Vec<(Place, Held)>>,
+    held: Vec<Vec<(BufferRange, Held)>>,
     /// How often each node ran for each partial.
     runs: Vec<u32>,
     race: Race,
@@ -76,9 +76,9 @@ struct Facts {
     /// The next value of a carried input.
     next: Vec<Option<Value>>,
     /// Where an input is.
-    input: Vec<Option<Place>>,
+    input: Vec<Option<BufferRange>>,
     /// Places of the losses of each objective.
-    losses: Vec<Vec<(Place, Held)>>,
+    losses: Vec<Vec<(BufferRange, Held)>>,
 }
 
 impl Facts {
@@ -184,7 +184,7 @@ impl Checker<'_> {
             for partial in 0..copies {
                 let start = place.start + u64::from(partial) * bytes;
                 self.write(
-                    Place { buffer: place.buffer, start, bytes },
+                    BufferRange { buffer: place.buffer, start, bytes },
                     Held { value: v, partial, summed: 1 },
                 )?;
             }
@@ -232,9 +232,9 @@ impl Checker<'_> {
     /// Rules 10 and 11 for a step that has passed the others, so that its buffers exist and are in use.
     fn order(&mut self, index: usize, step: &Step) -> Result<(), String> {
         let plan = self.plan;
-        let space = |p: &Place| plan.buffer(p.buffer).space;
-        let tier = |p: &Place| plan.spaces[space(p) as usize].tier;
-        let (reads, writes): (Vec<&Place>, Vec<&Place>) = match &step.act {
+        let space = |p: &BufferRange| plan.buffer(p.buffer).space;
+        let tier = |p: &BufferRange| plan.spaces[space(p) as usize].tier;
+        let (reads, writes): (Vec<&BufferRange>, Vec<&BufferRange>) = match &step.act {
             Act::Alloc(_) | Act::Free(_) if step.after.is_empty() => return Ok(()),
             Act::Alloc(_) | Act::Free(_) => return Err("a mark waits for a step".into()),
             Act::Run { ins, outs, scratch, .. } => {
@@ -311,9 +311,9 @@ impl Checker<'_> {
         node: &Node,
         id: usize,
         partial: u32,
-        ins: &[Place],
-        outs: &[Place],
-        scratch: Option<&Place>,
+        ins: &[BufferRange],
+        outs: &[BufferRange],
+        scratch: Option<&BufferRange>,
     ) -> Result<(), String> {
         let label = || format!("node {id} ({})", node.op.def().name());
         if node.phase == Phase::Update {
@@ -391,13 +391,13 @@ impl Checker<'_> {
         Some(Held { value: self.shown(next), partial: last, summed: 1 })
     }
 
-    fn read(&self, place: &Place) -> Result<Held, String> {
+    fn read(&self, place: &BufferRange) -> Result<Held, String> {
         let all = self.held.get(place.buffer.0 as usize);
         let found = all.and_then(|all| all.iter().find(|(p, _)| p == place));
         found.map(|(_, h)| *h).ok_or_else(|| format!("nothing complete is at {place:?}"))
     }
 
-    fn write(&mut self, place: Place, held: Held) -> Result<(), String> {
+    fn write(&mut self, place: BufferRange, held: Held) -> Result<(), String> {
         let buffer = self.plan.buffers.get(place.buffer.0 as usize).ok_or("writes to no buffer")?;
         let inside = place.start.checked_add(place.bytes).is_some_and(|end| end <= buffer.bytes);
         if !inside || !self.in_use(place.buffer) {
@@ -465,6 +465,6 @@ fn sizes_in_bytes(graph: &Graph, plan: &Plan) -> Result<Vec<u64>, String> {
     graph.values.iter().map(bytes).collect()
 }
 
-fn overlap(a: &Place, b: &Place) -> bool {
+fn overlap(a: &BufferRange, b: &BufferRange) -> bool {
     a.buffer == b.buffer && a.start < b.start + b.bytes && b.start < a.start + a.bytes
 }

@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
 /// What the scheduler is told.
-pub struct Scene<'a> {
+pub struct ArrangeInput<'a> {
     /// The graph.
     pub graph: &'a Graph,
     /// Who reads what.
@@ -26,7 +26,7 @@ pub struct Scene<'a> {
 
 /// The nodes in the order in which they are to run. An update that overwrites a weight waits for the
 /// weight's other readers, unless nothing else can run.
-pub fn arrange(scene: &Scene, nodes: &[NodeId]) -> Vec<NodeId> {
+pub fn arrange(scene: &ArrangeInput, nodes: &[NodeId]) -> Vec<NodeId> {
     Arranger::new(scene, nodes).order()
 }
 
@@ -34,7 +34,7 @@ pub fn arrange(scene: &Scene, nodes: &[NodeId]) -> Vec<NodeId> {
 type Key = (bool, i64);
 
 struct Arranger<'a> {
-    scene: &'a Scene<'a>,
+    scene: &'a ArrangeInput<'a>,
     remaining: Vec<u32>,
     /// Nodes of the list that have not run.
     open: Vec<bool>,
@@ -53,7 +53,7 @@ struct Arranger<'a> {
 }
 
 impl<'a> Arranger<'a> {
-    fn new(scene: &'a Scene<'a>, nodes: &[NodeId]) -> Arranger<'a> {
+    fn new(scene: &'a ArrangeInput<'a>, nodes: &[NodeId]) -> Arranger<'a> {
         let count = scene.graph.nodes.len();
         let mut a = Arranger {
             scene,

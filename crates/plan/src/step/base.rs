@@ -1,7 +1,7 @@
 //! The script in which everything stays, with facts about its versions: which acts use them, which can be recomputed,
 //! and which inputs are overwritten. Choices under a budget are made over the gaps between two uses.
 
-use crate::step::script::{Script, VersionId, What};
+use crate::step::script::{Script, ScriptOp, VersionId};
 use gulliver_graph::graph::{Graph, Origin, Phase, Role};
 
 /// No act, no version.
@@ -20,7 +20,7 @@ pub enum Fate {
 
 /// What is known of the versions of a script, whatever the sizes.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Facts {
+pub struct VersionFacts {
     uses: Vec<u32>,
     first: Vec<u32>,
     at: Vec<u32>,
@@ -60,15 +60,15 @@ pub struct Base<'a> {
     pub persistent: &'a [bool],
 }
 
-impl Facts {
+impl VersionFacts {
     /// In time linear in the script.
-    pub fn of(graph: &Graph, script: &Script) -> Facts {
+    pub fn of(graph: &Graph, script: &Script) -> VersionFacts {
         let count = script.versions.len();
         let persistent = script.versions.iter().map(|version| {
             let origin = graph.value(version.of.value).origin;
             version.input && matches!(origin, Origin::Input(Role::Weight(_) | Role::State(_)))
         });
-        let mut facts = Facts {
+        let mut facts = VersionFacts {
             uses: Vec::new(),
             first: vec![0; count + 1],
             at: vec![NEVER; script.refs.len()],
@@ -83,7 +83,7 @@ impl Facts {
         for (t, act) in script.acts.iter().enumerate() {
             let refs = script.refs(t);
             match act.what {
-                What::Run(id, _) => {
+                ScriptOp::Run(id, _) => {
                     let node = &graph.nodes[id.index()];
                     let pure = node.phase != Phase::Update && !node.op.def().meets();
                     for &v in script.split(t).1 {
@@ -91,17 +91,17 @@ impl Facts {
                         facts.again[v as usize] = pure;
                     }
                 }
-                What::Add => {
+                ScriptOp::Add => {
                     facts.again[refs[1] as usize] = false;
                     // Whoever read the first partial's does not read it any more.
                     let when = &mut facts.overwritten[refs[1] as usize];
                     *when = (*when).min(t as u32);
                 }
-                What::Carry => {
+                ScriptOp::Carry => {
                     let when = &mut facts.overwritten[refs[1] as usize];
                     *when = (*when).min(t as u32);
                 }
-                What::Move => {}
+                ScriptOp::Move => {}
             }
         }
         for &v in &script.outputs {

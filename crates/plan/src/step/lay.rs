@@ -3,18 +3,18 @@
 
 use crate::document::error::{Holders, PlanError};
 use crate::document::plan::{
-    Act, Buffer, BufferId, InputPlace, OutputPlace, Place, Plan, Space, Step, TIERS, Tier,
+    Act, Buffer, BufferId, BufferRange, InputPlace, OutputPlace, Plan, Space, Step, TIERS, Tier,
 };
 use crate::document::residence::Residence;
-use crate::step::layout::{Span, pack};
+use crate::step::layout::{Lifespan, pack};
 use crate::step::lifetime::Lifetimes;
 use crate::step::outline::{BoundSizes, Outline};
-use crate::step::script::{Script, VersionId, What};
+use crate::step::script::{Script, ScriptOp, VersionId};
 use crate::step::wait::add_waits;
 use gulliver_graph::graph::{Graph, NodeId, Role, Value};
 
 /// Memory that a script is laid out in.
-pub struct Arena<'a> {
+pub struct LayoutArena<'a> {
     /// Where persistent inputs reside, in the graph's order of all inputs.
     pub residences: &'a [Option<Residence>],
     /// First byte after them in each tier.
@@ -31,12 +31,12 @@ pub fn lay_out(
     graph: &Graph,
     (script, life): (&Script, &Lifetimes),
     sizes: &BoundSizes,
-    arena: &Arena,
+    arena: &LayoutArena,
 ) -> Result<Plan, PlanError> {
     let bytes = |v: Value| sizes.bytes[outline.kinds.type_of[v.index()] as usize];
     let storages = &life.storages;
     let mut buffers: Vec<Buffer> = Vec::with_capacity(storages.len() + script.acts.len());
-    let mut spans: [Vec<Span>; TIERS.len()] = Default::default();
+    let mut spans: [Vec<Lifespan>; TIERS.len()] = Default::default();
     let mut moving: [Vec<usize>; TIERS.len()] = Default::default();
     for (i, s) in storages.iter().enumerate() {
         let total = bytes(s.value) * u64::from(s.copies);
@@ -52,19 +52,19 @@ pub fn lay_out(
             }
         } else {
             let bytes = total.next_multiple_of(s.tier.grain());
-            spans[space].push(Span { bytes, start: s.start, end: s.end });
+            spans[space].push(Lifespan { bytes, start: s.start, end: s.end });
             moving[space].push(i);
         }
         buffers.push(buffer);
     }
     let mut scratch_of = vec![None; script.acts.len()];
     for (t, act) in script.acts.iter().enumerate() {
-        let What::Run(id, _) = act.what else { continue };
+        let ScriptOp::Run(id, _) = act.what else { continue };
         let bytes = sizes.scratch[outline.kinds.kind_of[id.index()] as usize];
         if bytes > 0 {
             scratch_of[t] = Some(BufferId(buffers.len() as u32));
             moving[0].push(buffers.len());
-            spans[0].push(Span { bytes, start: t as u32, end: t as u32 });
+            spans[0].push(Lifespan { bytes, start: t as u32, end: t as u32 });
             buffers.push(Buffer { space: 0, offset: 0, bytes, value: None });
         }
     }
@@ -79,9 +79,9 @@ pub fn lay_out(
     }
     let place = |v: VersionId| {
         let (residence, bytes) = (life.slots[v as usize], bytes(script.versions[v as usize].of.value));
-        Place { buffer: BufferId(residence.storage), start: bytes * u64::from(residence.slice), bytes }
+        BufferRange { buffer: BufferId(residence.storage), start: bytes * u64::from(residence.slice), bytes }
     };
-    let whole = |id: BufferId| Place { buffer: id, start: 0, bytes: buffers[id.0 as usize].bytes };
+    let whole = |id: BufferId| BufferRange { buffer: id, start: 0, bytes: buffers[id.0 as usize].bytes };
     let inputs = graph.inputs().enumerate().map(|(storage, (value, role, _))| InputPlace {
         value,
         place: whole(BufferId(storage as u32)),
@@ -121,8 +121,8 @@ fn steps(
     life: &Lifetimes,
     scratch_of: &[Option<BufferId>],
     meets: impl Fn(NodeId) -> bool,
-    place: impl Fn(VersionId) -> Place,
-    whole: impl Fn(BufferId) -> Place,
+    place: impl Fn(VersionId) -> BufferRange,
+    whole: impl Fn(BufferId) -> BufferRange,
 ) -> Vec<Step> {
     let storages = &life.storages;
     let acts = script.acts.len();
@@ -135,20 +135,21 @@ fn steps(
     for (t, scratch) in scratch_of.iter().enumerate() {
         steps.extend(starts.of(t).iter().map(|&s| Act::Alloc(BufferId(s)).into()));
         let (ins, outs) = script.split(t);
-        let at = |versions: &[VersionId]| -> Vec<Place> { versions.iter().map(|v| place(*v)).collect() };
+        let at =
+            |versions: &[VersionId]| -> Vec<BufferRange> { versions.iter().map(|v| place(*v)).collect() };
         match script.acts[t].what {
-            What::Run(node, partial) if meets(node) => {
+            ScriptOp::Run(node, partial) if meets(node) => {
                 let (own, result) = (ins.first().map(|v| place(*v)), place(outs[0]));
                 steps.push(Act::Exchange { node, partial, own, result }.into());
             }
-            What::Run(node, partial) => {
+            ScriptOp::Run(node, partial) => {
                 steps.extend(scratch.map(|b| Act::Alloc(b).into()));
                 let at_work = scratch.map(&whole);
                 steps.push(Act::Run { node, partial, ins: at(ins), outs: at(outs), scratch: at_work }.into());
                 steps.extend(scratch.map(|b| Act::Free(b).into()));
             }
-            What::Add => steps.push(Act::Add { from: place(ins[0]), into: place(ins[1]) }.into()),
-            What::Carry => {
+            ScriptOp::Add => steps.push(Act::Add { from: place(ins[0]), into: place(ins[1]) }.into()),
+            ScriptOp::Carry => {
                 let [next, input] = [0, 1].map(|i| script.refs(t)[i]);
                 let (from, to) = (place(next), place(input));
                 let tier = |v: VersionId| script.versions[v as usize].tier;
@@ -158,7 +159,7 @@ fn steps(
                     steps.push(Act::Copy { from, to }.into());
                 }
             }
-            What::Move => steps.push(Act::Move { from: place(ins[0]), to: place(outs[0]) }.into()),
+            ScriptOp::Move => steps.push(Act::Move { from: place(ins[0]), to: place(outs[0]) }.into()),
         }
         steps.extend(ends.of(t).iter().map(|&s| Act::Free(BufferId(s)).into()));
     }

@@ -10,7 +10,7 @@ mod ranked;
 
 /// A buffer to be placed: its size and the inclusive range of times at which it is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct Lifespan {
     /// Number of bytes.
     pub bytes: u64,
     /// First time of use.
@@ -37,7 +37,7 @@ const PAIRS: [usize; 2] = [1_000_000, 5_000_000];
 
 /// An offset per span, from `base` up, and the end of the arena. If there is a limit to that which can be
 /// kept to, ways are tried until one does, at leisure or only those that take next to no time.
-pub fn pack(spans: &[Span], base: u64, limit: Option<u64>, at_leisure: bool) -> (Vec<u64>, u64) {
+pub fn pack(spans: &[Lifespan], base: u64, limit: Option<u64>, at_leisure: bool) -> (Vec<u64>, u64) {
     let events = Events::of(spans);
     let needed = events.live_peak(spans);
     let room = limit.map(|limit| limit.saturating_sub(base)).filter(|room| *room >= needed);
@@ -63,7 +63,7 @@ pub fn pack(spans: &[Span], base: u64, limit: Option<u64>, at_leisure: bool) -> 
 }
 
 /// The largest spans, largest first.
-fn largest(spans: &[Span], count: usize) -> Vec<u32> {
+fn largest(spans: &[Lifespan], count: usize) -> Vec<u32> {
     let mut all: Vec<u32> = (0..spans.len() as u32).filter(|&i| spans[i as usize].bytes > 0).collect();
     let key = |&i: &u32| (std::cmp::Reverse(spans[i as usize].bytes), i);
     if count < all.len() {
@@ -82,7 +82,7 @@ struct Ground {
 }
 
 impl Ground {
-    fn of(spans: &[Span], large: &[u32]) -> Ground {
+    fn of(spans: &[Lifespan], large: &[u32]) -> Ground {
         let mut ground = Ground::default();
         let mut beside = Vec::new();
         for &i in large {
@@ -103,7 +103,7 @@ impl Ground {
     }
 
     /// Start and end of those in use at some time when span `i` is, lowest first.
-    fn beside(&self, spans: &[Span], i: usize, out: &mut Vec<(u64, u64)>) {
+    fn beside(&self, spans: &[Lifespan], i: usize, out: &mut Vec<(u64, u64)>) {
         let span = spans[i];
         out.clear();
         for &(start, end, other) in &self.placed {
@@ -115,7 +115,7 @@ impl Ground {
 }
 
 /// Most aligned bytes in use at once: no layout needs less.
-pub fn live_peak(spans: &[Span]) -> u64 {
+pub fn live_peak(spans: &[Lifespan]) -> u64 {
     Events::of(spans).live_peak(spans)
 }
 
@@ -126,7 +126,7 @@ struct Events {
 }
 
 impl Events {
-    fn of(spans: &[Span]) -> Events {
+    fn of(spans: &[Lifespan]) -> Events {
         let all = || (0..spans.len() as u32).filter(|&i| spans[i as usize].bytes > 0);
         let (mut by_start, mut by_end): (Vec<u32>, Vec<u32>) = (all().collect(), all().collect());
         by_start.sort_by_key(|&i| (spans[i as usize].start, std::cmp::Reverse(spans[i as usize].bytes), i));
@@ -135,7 +135,7 @@ impl Events {
     }
 
     /// Calls `visit` with every span when it comes (true) and goes (false).
-    fn each(&self, spans: &[Span], mut visit: impl FnMut(usize, bool)) {
+    fn each(&self, spans: &[Lifespan], mut visit: impl FnMut(usize, bool)) {
         let mut gone = 0;
         for &i in &self.by_start {
             let now = spans[i as usize].start;
@@ -147,7 +147,7 @@ impl Events {
         }
     }
 
-    fn live_peak(&self, spans: &[Span]) -> u64 {
+    fn live_peak(&self, spans: &[Lifespan]) -> u64 {
         let (mut now, mut peak) = (0u64, 0u64);
         self.each(spans, |i, comes| {
             let bytes = aligned(spans[i].bytes);
@@ -159,7 +159,7 @@ impl Events {
 }
 
 /// One walk through time: offsets and the height reached.
-fn walk(spans: &[Span], events: &Events, short: u32, height: u64, ground: &Ground) -> (Vec<u64>, u64) {
+fn walk(spans: &[Lifespan], events: &Events, short: u32, height: u64, ground: &Ground) -> (Vec<u64>, u64) {
     let mut offsets = vec![0; spans.len()];
     let mut grounded = vec![false; spans.len()];
     let mut reached = 0;
@@ -281,7 +281,7 @@ impl Free {
 mod tests {
     use super::*;
 
-    fn random_spans(count: usize, mut x: u64) -> Vec<Span> {
+    fn random_spans(count: usize, mut x: u64) -> Vec<Lifespan> {
         let mut next = move |n: u64| {
             x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             (x >> 33) % n
@@ -289,7 +289,7 @@ mod tests {
         let times = count as u64 * 2 / 3 + 1;
         let span = |_| {
             let start = next(times) as u32;
-            Span { bytes: next(5000), start, end: start + next(40) as u32 }
+            Lifespan { bytes: next(5000), start, end: start + next(40) as u32 }
         };
         (0..count).map(span).collect()
     }
@@ -328,9 +328,9 @@ mod tests {
         let mut spans = Vec::new();
         for layer in 0..layers {
             let back = 4 * layers - 2 * layer;
-            spans.push(Span { bytes: 1000 + 64 * u64::from(layer % 3), start: 2 * layer, end: back });
-            spans.push(Span { bytes: 3000, start: 2 * layer, end: 2 * layer + 1 });
-            spans.push(Span { bytes: 2000, start: back - 1, end: back + 1 });
+            spans.push(Lifespan { bytes: 1000 + 64 * u64::from(layer % 3), start: 2 * layer, end: back });
+            spans.push(Lifespan { bytes: 3000, start: 2 * layer, end: 2 * layer + 1 });
+            spans.push(Lifespan { bytes: 2000, start: back - 1, end: back + 1 });
         }
         let needed = live_peak(&spans);
         let top = pack(&spans, 0, None, true).1;
@@ -339,7 +339,7 @@ mod tests {
 
     #[test]
     fn space_is_used_again() {
-        let span = |start, end| Span { bytes: 64, start, end };
+        let span = |start, end| Lifespan { bytes: 64, start, end };
         let (offsets, top) = pack(&[span(0, 1), span(1, 2), span(2, 3)], 0, None, false);
         assert!(top == 128 && offsets[0] == offsets[2] && offsets[1] != offsets[0], "{offsets:?} {top}");
     }

@@ -5,7 +5,7 @@
 use crate::document::plan::Tier;
 use crate::step::layout::aligned;
 use crate::step::readers::Readers;
-use crate::step::script::{Script, VersionId, What, copies};
+use crate::step::script::{Script, ScriptOp, VersionId, copies};
 use gulliver_graph::graph::{Graph, Role, Value};
 
 /// A piece of memory shared by versions, and the acts between which it is needed.
@@ -29,7 +29,7 @@ pub struct Storage {
 
 /// Where a version is: its storage, and how many instances lie before it there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slot {
+pub struct VersionSlot {
     /// Index of the storage.
     pub storage: u32,
     /// Instances before it.
@@ -42,12 +42,12 @@ pub struct Lifetimes {
     /// The storages.
     pub storages: Vec<Storage>,
     /// By version.
-    pub slots: Vec<Slot>,
+    pub slots: Vec<VersionSlot>,
 }
 
 /// What a graph says about sharing, whatever is done with its values; found once.
 #[derive(Clone, Debug)]
-pub struct Sharing {
+pub struct StorageSharing {
     /// Slices of the batch.
     pub partials: u32,
     /// Inputs in the graph's order, with their number of instances and what they are.
@@ -62,9 +62,9 @@ pub struct Sharing {
     apart: Vec<bool>,
 }
 
-impl Sharing {
+impl StorageSharing {
     /// In time linear in the graph.
-    pub fn of(graph: &Graph, readers: &Readers, partials: u32) -> Sharing {
+    pub fn of(graph: &Graph, readers: &Readers, partials: u32) -> StorageSharing {
         let mut carried: Vec<Option<Value>> = vec![None; graph.values.len()];
         for (input, next) in &graph.carries {
             carried[readers.root[next.index()].index()] = Some(*input);
@@ -83,7 +83,7 @@ impl Sharing {
         }
         let inputs = graph.inputs().map(|(value, role, _)| (value, copies(role, partials), role));
         let apart = readers.summed.iter().map(|summed| partials > 1 && *summed);
-        Sharing { partials, inputs: inputs.collect(), pairs, first, carried, apart: apart.collect() }
+        StorageSharing { partials, inputs: inputs.collect(), pairs, first, carried, apart: apart.collect() }
     }
 
     /// Inputs in the graph's order, with their number of instances and their roles.
@@ -97,13 +97,13 @@ impl Sharing {
     }
 
     /// Whether some result of an act may take the place of one of its operands.
-    pub(crate) fn may_replace(&self, what: What, result: usize) -> bool {
+    pub(crate) fn may_replace(&self, what: ScriptOp, result: usize) -> bool {
         self.pairs(what).iter().any(|pair| pair.1 as usize == result)
     }
 
-    fn pairs(&self, what: What) -> &[(u32, u32)] {
+    fn pairs(&self, what: ScriptOp) -> &[(u32, u32)] {
         match what {
-            What::Run(id, _) => {
+            ScriptOp::Run(id, _) => {
                 &self.pairs[self.first[id.index()] as usize..self.first[id.index() + 1] as usize]
             }
             _ => &[],
@@ -112,7 +112,7 @@ impl Sharing {
 }
 
 /// Decides where every version lives, in time linear in the acts.
-pub fn lifetimes(sharing: &Sharing, script: &Script) -> Lifetimes {
+pub fn lifetimes(sharing: &StorageSharing, script: &Script) -> Lifetimes {
     let mut life = Lifetimes::default();
     lifetimes_into(sharing, script, &mut Vec::new(), &mut life);
     life
@@ -122,19 +122,19 @@ pub fn lifetimes(sharing: &Sharing, script: &Script) -> Lifetimes {
 const UNREAD: u32 = u32::MAX;
 
 /// As [`lifetimes`], without new memory: `last` is overwritten by the last act that reads each version.
-pub fn lifetimes_into(sharing: &Sharing, script: &Script, last: &mut Vec<u32>, life: &mut Lifetimes) {
+pub fn lifetimes_into(sharing: &StorageSharing, script: &Script, last: &mut Vec<u32>, life: &mut Lifetimes) {
     let end_of_step = script.acts.len() as u32;
     last_refs(script, last);
     let Lifetimes { storages, slots } = life;
     storages.clear();
     slots.clear();
-    slots.resize(script.versions.len(), Slot { storage: u32::MAX, slice: 0 });
+    slots.resize(script.versions.len(), VersionSlot { storage: u32::MAX, slice: 0 });
     let mut input: VersionId = 0;
     for &(value, copies, role) in &sharing.inputs {
         let first = input;
         input += copies;
         for slice in 0..copies {
-            slots[(first + slice) as usize] = Slot { storage: storages.len() as u32, slice };
+            slots[(first + slice) as usize] = VersionSlot { storage: storages.len() as u32, slice };
         }
         let sliced = role.repeats();
         let used = last[first as usize..input as usize].iter().filter(|l| **l != UNREAD).max();
@@ -189,7 +189,7 @@ pub fn lifetimes_into(sharing: &Sharing, script: &Script, last: &mut Vec<u32>, l
                         persistent: false,
                         input: false,
                     });
-                    Slot { storage: storages.len() as u32 - 1, slice: 0 }
+                    VersionSlot { storage: storages.len() as u32 - 1, slice: 0 }
                 }
             };
         }
@@ -242,7 +242,7 @@ pub(crate) fn profile_into(
     for ((act, during), freed) in script.acts.iter().zip(during).zip(freed) {
         now = now.saturating_add(*during);
         let more = match act.what {
-            What::Run(id, _) => scratch(id.index()),
+            ScriptOp::Run(id, _) => scratch(id.index()),
             _ => 0,
         };
         *during = now.saturating_add(more);

@@ -3,9 +3,9 @@
 use crate::document::error::PlanError;
 use crate::document::links::Links;
 use crate::document::residence::Persistent;
-use crate::step::order::Turn;
+use crate::step::order::PartialTurn;
 use crate::step::progress::{Activity, Observer, Progress, unobserved};
-use crate::time::cost::{Beside, Curves, Rates};
+use crate::time::cost::{Curves, Rates, TierLimits};
 use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::graph::{Graph, Node};
 
@@ -19,13 +19,13 @@ pub struct PlanOptions<'a> {
     /// Hard limit of the device's arena, if there is one.
     pub memory: Option<u64>,
     /// Hard limits of the other tiers.
-    pub beside: Beside,
-    /// Whether values may be computed again.
+    pub beside: TierLimits,
+    /// Whether values may be recomputed.
     pub recompute: bool,
     /// Whether partials take turns layer by layer, so that weights are fetched once for all of them.
     pub grouped: bool,
     /// The turns of all nodes, if a schedule has given them any.
-    pub turns: Option<&'a [Turn]>,
+    pub turns: Option<&'a [PartialTurn]>,
     /// Working memory of the kernel that will run a node, for the sizes of one partial. Nodes of one
     /// kind need the same.
     pub scratch: &'a dyn Fn(&Graph, &Node, &Bindings) -> Result<u64, DimError>,
@@ -51,7 +51,7 @@ impl<'a> PlanOptions<'a> {
             persistent,
             partials: 1,
             memory: None,
-            beside: Beside { host: None, disk: None },
+            beside: TierLimits { host: None, disk: None },
             recompute: true,
             grouped: false,
             turns: None,

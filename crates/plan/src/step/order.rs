@@ -2,13 +2,13 @@
 //! and update nodes may move, as long as no update comes before its objective's loss. An order never
 //! changes a result, so whoever plans may take the one that needs the least memory.
 
-use crate::step::arrange::{Scene, arrange};
+use crate::step::arrange::{ArrangeInput, arrange};
 use crate::step::readers::{Instance, Readers, for_each_root};
 use gulliver_graph::graph::{Graph, Node, NodeId, Origin, Phase, Role, Value};
 
 /// Something that happens, in order. Views do not happen: they are where their operand is.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Task {
+pub enum OrderedTask {
     /// A node runs for one partial.
     Run(NodeId, u32),
     /// A partial result is added to the sum over the partials.
@@ -19,7 +19,7 @@ pub enum Task {
 
 /// Some nodes, in order, for one partial: a piece of a schedule. Views and updates are not in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Turn {
+pub struct PartialTurn {
     /// What runs.
     pub nodes: Vec<NodeId>,
     /// For which slice of the batch.
@@ -28,7 +28,7 @@ pub struct Turn {
 
 /// How backward and update nodes are put in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
+pub enum OrderRule {
     /// As in the graph, all updates last.
     Plain,
     /// As in the graph, each update as soon as its gradient is there and nothing reads the weight.
@@ -42,17 +42,17 @@ pub enum Rule {
     Grouped,
 }
 
-impl Rule {
+impl OrderRule {
     /// The order in words.
     pub fn words(self) -> &'static str {
         match self {
-            Rule::Plain => "the graph's own order, all updates last",
-            Rule::UpdateEarly => "each update as soon as its gradient is there",
-            Rule::LeastGrowth => "operators that free most memory, or take least, run first",
-            Rule::GradientsLate => {
+            OrderRule::Plain => "the graph's own order, all updates last",
+            OrderRule::UpdateEarly => "each update as soon as its gradient is there",
+            OrderRule::LeastGrowth => "operators that free most memory, or take least, run first",
+            OrderRule::GradientsLate => {
                 "operators that free most memory run first, gradients of weights when they must"
             }
-            Rule::Grouped => {
+            OrderRule::Grouped => {
                 "all partials of a few layers after each other, so that their weights are fetched once"
             }
         }
@@ -60,11 +60,18 @@ impl Rule {
 }
 
 /// Every rule that needs little memory, simplest first.
-pub const RULES: [Rule; 4] = [Rule::Plain, Rule::UpdateEarly, Rule::LeastGrowth, Rule::GradientsLate];
+pub const RULES: [OrderRule; 4] =
+    [OrderRule::Plain, OrderRule::UpdateEarly, OrderRule::LeastGrowth, OrderRule::GradientsLate];
 
 /// All that happens in a step. `bytes` is the size of one instance of each value, which only the
 /// rules that weigh memory look at.
-pub fn tasks(graph: &Graph, readers: &Readers, partials: u32, rule: Rule, bytes: &[u64]) -> Vec<Task> {
+pub fn tasks(
+    graph: &Graph,
+    readers: &Readers,
+    partials: u32,
+    rule: OrderRule,
+    bytes: &[u64],
+) -> Vec<OrderedTask> {
     let objectives = graph.nodes.iter().map(|n| n.objective as usize + 1).max().unwrap_or(0);
     let mut forward: Vec<Vec<NodeId>> = vec![Vec::new(); objectives];
     let mut rest: Vec<Vec<NodeId>> = vec![Vec::new(); objectives];
@@ -76,7 +83,7 @@ pub fn tasks(graph: &Graph, readers: &Readers, partials: u32, rule: Rule, bytes:
     let mut out = Emitter::new(graph, readers, partials);
     // Whoever is met in the middle of a step need not have the same packs.
     let meets = |n: &Node| n.op.def().meets() && n.phase != Phase::Update;
-    if rule == Rule::Grouped && !graph.nodes.iter().any(meets) && out.all_carry_early() {
+    if rule == OrderRule::Grouped && !graph.nodes.iter().any(meets) && out.all_carry_early() {
         out.grouped(&forward, &rest, bytes);
         return out.tasks;
     }
@@ -97,15 +104,15 @@ pub fn tasks(graph: &Graph, readers: &Readers, partials: u32, rule: Rule, bytes:
             node.phase == Phase::Forward && node.outs.iter().any(|v| readers.output[v.index()])
         });
         let order = match rule {
-            Rule::UpdateEarly | Rule::LeastGrowth | Rule::GradientsLate if !late_loss => {
-                let scene = Scene {
+            OrderRule::UpdateEarly | OrderRule::LeastGrowth | OrderRule::GradientsLate if !late_loss => {
+                let scene = ArrangeInput {
                     graph,
                     readers,
                     sums_exist: partials > 1,
                     remaining: &out.remaining,
                     carries: &out.update,
-                    bytes: (rule != Rule::UpdateEarly).then_some(bytes),
-                    gradients_late: rule == Rule::GradientsLate,
+                    bytes: (rule != OrderRule::UpdateEarly).then_some(bytes),
+                    gradients_late: rule == OrderRule::GradientsLate,
                 };
                 arrange(&scene, rest)
             }
@@ -147,7 +154,12 @@ fn meets_early(graph: &Graph, nodes: &[NodeId]) -> bool {
 
 /// All that happens in a step whose nodes have turns; each update comes as soon as it can. None if a partial
 /// would see other states than the one before it left.
-pub fn in_turns(graph: &Graph, readers: &Readers, partials: u32, turns: &[Turn]) -> Option<Vec<Task>> {
+pub fn in_turns(
+    graph: &Graph,
+    readers: &Readers,
+    partials: u32,
+    turns: &[PartialTurn],
+) -> Option<Vec<OrderedTask>> {
     let mut out = Emitter::new(graph, readers, partials);
     let meets = |id: &NodeId| graph.nodes[id.index()].op.def().meets();
     if !out.all_carry_early() {
@@ -188,7 +200,7 @@ struct Emitter<'a> {
     graph: &'a Graph,
     readers: &'a Readers,
     partials: u32,
-    tasks: Vec<Task>,
+    tasks: Vec<OrderedTask>,
     /// Readers of each root that have not run for the last time.
     remaining: Vec<u32>,
     /// Carried by forward nodes: (objective, input, next).
@@ -228,18 +240,18 @@ impl<'a> Emitter<'a> {
 
     fn run(&mut self, id: NodeId, partial: u32) {
         let node = &self.graph.nodes[id.index()];
-        self.tasks.push(Task::Run(id, partial));
+        self.tasks.push(OrderedTask::Run(id, partial));
         if node.phase == Phase::Update || partial + 1 == self.partials {
             self.ran[id.index()] = true;
             for_each_root(&self.readers.root, &node.ins, |v| self.remaining[v.index()] -= 1);
         }
         if node.phase != Phase::Update && partial > 0 {
             let sums = node.outs.iter().filter(|v| self.readers.summed[v.index()]);
-            self.tasks.extend(sums.map(|v| Task::Accumulate(*v, partial)));
+            self.tasks.extend(sums.map(|v| OrderedTask::Accumulate(*v, partial)));
         }
     }
 
-    /// The tasks of every objective by [`Rule::Grouped`].
+    /// The tasks of every objective by [`OrderRule::Grouped`].
     fn grouped(&mut self, forward: &[Vec<NodeId>], rest: &[Vec<NodeId>], bytes: &[u64]) {
         let graph = self.graph;
         for (forward, rest) in forward.iter().zip(rest) {
@@ -335,7 +347,7 @@ impl<'a> Emitter<'a> {
     }
 
     fn carry(&mut self, input: Value, next: Value, partial: u32) {
-        self.tasks.push(Task::Carry(input, self.readers.seen(next, partial)));
+        self.tasks.push(OrderedTask::Carry(input, self.readers.seen(next, partial)));
     }
 
     fn forward_carries(&mut self, objective: u32, partial: u32) {

@@ -4,10 +4,10 @@
 use crate::document::collectives::collective_of;
 use crate::document::error::PlanError;
 use crate::document::links::Links;
-use crate::step::base::{Base, Facts};
-use crate::step::lifetime::{Lifetimes, Sharing, lifetimes, profile};
+use crate::step::base::{Base, VersionFacts};
+use crate::step::lifetime::{Lifetimes, StorageSharing, lifetimes, profile};
 use crate::step::options::PlanOptions;
-use crate::step::order::{RULES, Rule, in_turns, tasks};
+use crate::step::order::{OrderRule, RULES, in_turns, tasks};
 use crate::step::progress::Activity;
 use crate::step::readers::Readers;
 use crate::step::script::Script;
@@ -23,7 +23,7 @@ pub struct Outline {
     /// Slices of the batch.
     pub partials: u32,
     /// How backward and update nodes are ordered.
-    pub rule: Rule,
+    pub rule: OrderRule,
     /// What happens if everything stays on the device.
     pub script: Script,
     /// What then shares storage.
@@ -31,11 +31,11 @@ pub struct Outline {
     /// Who reads what.
     pub readers: Readers,
     /// What may share storage.
-    pub sharing: Sharing,
+    pub sharing: StorageSharing,
     /// What repeats.
     pub kinds: Kinds,
     /// What may be done with the versions of the script.
-    facts: Facts,
+    facts: VersionFacts,
     /// What every kind of node has to do.
     work: Vec<Work>,
 }
@@ -61,7 +61,7 @@ impl Outline {
     /// Chooses the order that needs least memory for inputs of these sizes (of the whole batch), never
     /// more than the graph's own; it serves inputs of any size.
     pub fn new(graph: &Graph, sizes: &Bindings, options: &PlanOptions) -> Result<Outline, PlanError> {
-        Outline::best(graph, sizes, options, if options.grouped { &[Rule::Grouped] } else { &RULES })
+        Outline::best(graph, sizes, options, if options.grouped { &[OrderRule::Grouped] } else { &RULES })
     }
 
     /// The outline with one rule of order.
@@ -69,7 +69,7 @@ impl Outline {
         graph: &Graph,
         sizes: &Bindings,
         options: &PlanOptions,
-        rule: Rule,
+        rule: OrderRule,
     ) -> Result<Outline, PlanError> {
         Outline::best(graph, sizes, options, &[rule])
     }
@@ -78,17 +78,17 @@ impl Outline {
         graph: &Graph,
         sizes: &Bindings,
         options: &PlanOptions,
-        rules: &[Rule],
+        rules: &[OrderRule],
     ) -> Result<Outline, PlanError> {
         let (kinds, readers) = (Kinds::of(graph), Readers::of(graph));
         let partials = options.partials.max(1);
         let sizes = bind_sizes(graph, &kinds, sizes, options)?;
         let bytes: Vec<u64> = kinds.type_of.iter().map(|&k| sizes.bytes[k as usize]).collect();
-        let sharing = Sharing::of(graph, &readers, partials);
+        let sharing = StorageSharing::of(graph, &readers, partials);
         let turns = |turns| in_turns(graph, &readers, partials, turns).ok_or(PlanError::Turns);
         let in_turns = options.turns.map(turns).transpose()?;
         let rules = if in_turns.is_some() { &rules[..1] } else { rules };
-        let mut best: Option<(u64, Rule, Script, Lifetimes)> = None;
+        let mut best: Option<(u64, OrderRule, Script, Lifetimes)> = None;
         for (i, &rule) in rules.iter().enumerate() {
             options.told(Activity::Order, i, rules.len())?;
             let tasks = in_turns.clone().unwrap_or_else(|| tasks(graph, &readers, partials, rule, &bytes));
@@ -101,7 +101,7 @@ impl Outline {
         }
         let (_, rule, script, life) = best.expect("at least one rule is given");
         let work = kinds.nodes.iter().map(|id| Work::of(graph, &graph.nodes[id.index()])).collect();
-        let facts = Facts::of(graph, &script);
+        let facts = VersionFacts::of(graph, &script);
         Ok(Outline { partials, rule, script, life, readers, sharing, kinds, facts, work })
     }
 

@@ -1,9 +1,9 @@
 //! What happens in a step, and to which copy of what: a list of acts over versions. A version is a value
-//! of one partial in one place for one stretch of time; a value that is moved or computed again has several.
+//! of one partial in one place for one stretch of time; a value that is moved or recomputed has several.
 //! Sizes and offsets play no part.
 
 use crate::document::plan::Tier;
-use crate::step::order::Task;
+use crate::step::order::OrderedTask;
 use crate::step::readers::{Instance, Readers};
 use gulliver_graph::graph::{Graph, NodeId, Phase, Role, Value};
 
@@ -23,7 +23,7 @@ pub struct Version {
 
 /// What an act does to the versions it names.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum What {
+pub enum ScriptOp {
     /// A node runs for one partial: operands, then results.
     Run(NodeId, u32),
     /// The first is added to the second.
@@ -36,9 +36,9 @@ pub enum What {
 
 /// One thing that happens.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Act {
+pub struct ScriptAct {
     /// What.
-    pub what: What,
+    pub what: ScriptOp,
     /// Where its versions begin in [`Script::refs`]; they end where those of the next act begin.
     pub refs: u32,
     /// How many of them it reads; a sum counts as read, and an input that is carried neither as read nor made.
@@ -47,13 +47,13 @@ pub struct Act {
     pub base: u32,
 }
 
-/// See the top of this file.
+/// The acts of a step in order, over versions of values.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Script {
     /// All versions; inputs first, in the graph's order, one for each partial that has its own.
     pub versions: Vec<Version>,
     /// What happens, in order.
-    pub acts: Vec<Act>,
+    pub acts: Vec<ScriptAct>,
     /// The versions of all acts, one after the other.
     pub refs: Vec<VersionId>,
     /// What holds each output of the graph after the last act.
@@ -62,7 +62,7 @@ pub struct Script {
 
 impl Script {
     /// Everything stays where it is made.
-    pub fn of(graph: &Graph, readers: &Readers, tasks: &[Task], partials: u32) -> Script {
+    pub fn of(graph: &Graph, readers: &Readers, tasks: &[OrderedTask], partials: u32) -> Script {
         let mut script = Script::default();
         let mut known: Vec<Option<VersionId>> = vec![None; graph.values.len() * partials as usize];
         let at = |i: Instance| i.value.index() * partials as usize + i.partial as usize;
@@ -74,11 +74,11 @@ impl Script {
         }
         for (t, task) in tasks.iter().enumerate() {
             match *task {
-                Task::Run(id, partial) => {
+                OrderedTask::Run(id, partial) => {
                     let node = &graph.nodes[id.index()];
                     let partial = if node.phase == Phase::Update { 0 } else { partial };
                     let start = script.refs.len();
-                    script.act(What::Run(id, partial), 0, t as u32);
+                    script.act(ScriptOp::Run(id, partial), 0, t as u32);
                     for (i, v) in node.ins.iter().enumerate() {
                         let each = node.phase == Phase::Update && node.op.def().each_partial(i);
                         let seen = if each { 0..partials } else { partial..partial + 1 };
@@ -96,13 +96,13 @@ impl Script {
                         script.refs.push(new);
                     }
                 }
-                Task::Accumulate(value, partial) => {
-                    script.act(What::Add, 2, t as u32);
+                OrderedTask::Accumulate(value, partial) => {
+                    script.act(ScriptOp::Add, 2, t as u32);
                     let both = [partial, 0].map(|partial| known[at(Instance { value, partial })]);
                     script.refs.extend(both.into_iter().flatten());
                 }
-                Task::Carry(input, next) => {
-                    script.act(What::Carry, 1, t as u32);
+                OrderedTask::Carry(input, next) => {
+                    script.act(ScriptOp::Carry, 1, t as u32);
                     let both = [known[at(next)], known[at(Instance { value: input, partial: 0 })]];
                     script.refs.extend(both.into_iter().flatten());
                 }
@@ -122,8 +122,8 @@ impl Script {
     /// Adds an act that reads so many versions, written for an act of another script; all it names are to be
     /// pushed to `refs`.
     #[inline]
-    pub fn act(&mut self, what: What, reads: usize, base: u32) {
-        self.acts.push(Act { what, refs: self.refs.len() as u32, reads: reads as u32, base });
+    pub fn act(&mut self, what: ScriptOp, reads: usize, base: u32) {
+        self.acts.push(ScriptAct { what, refs: self.refs.len() as u32, reads: reads as u32, base });
     }
 
     /// The versions of an act.
@@ -138,7 +138,7 @@ impl Script {
     #[inline]
     pub fn split(&self, act: usize) -> (&[VersionId], &[VersionId]) {
         let (reads, rest) = self.refs(act).split_at(self.acts[act].reads as usize);
-        let made = matches!(self.acts[act].what, What::Run(..) | What::Move);
+        let made = matches!(self.acts[act].what, ScriptOp::Run(..) | ScriptOp::Move);
         (reads, if made { rest } else { &[] })
     }
 }

@@ -1,7 +1,7 @@
 //! Who waits for whom: streams do their steps side by side, so a step that touches bytes waits for the
 //! steps of other streams that touched them before, unless both only read.
 
-use crate::document::plan::{Act, BufferId, Place, Plan, STREAMS};
+use crate::document::plan::{Act, BufferId, BufferRange, Plan, STREAMS};
 use std::collections::BTreeMap;
 
 /// For each stream, the step after the last one meant; zero is none.
@@ -68,7 +68,7 @@ pub fn add_waits(plan: &mut Plan) {
     }
 }
 
-fn ids(places: &[Place]) -> Vec<BufferId> {
+fn ids(places: &[BufferRange]) -> Vec<BufferId> {
     places.iter().map(|p| p.buffer).collect()
 }
 

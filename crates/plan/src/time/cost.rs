@@ -4,14 +4,14 @@ mod curve;
 mod profile;
 mod roofline;
 
-pub use curve::{CollectivePrice, Curves, Point, explained};
-pub use profile::{Profile, Scaling};
+pub use curve::{CollectivePrice, CurvePoint, Curves, explained};
+pub use profile::{MachineProfile, Scaling};
 
 use serde::{Deserialize, Serialize};
 
 /// Hard limits of the tiers beside the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Beside {
+pub struct TierLimits {
     /// Bytes of host memory; none is no limit.
     pub host: Option<u64>,
     /// Bytes on disk; none is no disk.
@@ -45,13 +45,13 @@ impl Rates {
 
 /// Seconds that the kinds of nodes of one graph were measured to take, against what [`Rates`] say.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Measured {
+pub struct MeasuredKinds {
     /// By kind: seconds thought, and seconds measured, of all that was measured.
     sums: Vec<[f64; 2]>,
     slower: Vec<f64>,
 }
 
-impl Measured {
+impl MeasuredKinds {
     /// Notes what one node of a kind was thought to take and what it took; what is not a time is ignored.
     pub fn note(&mut self, kind: usize, thought: f64, measured: f64) {
         let times = [thought, measured];
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn measured_times_correct_those_thought() {
-        let mut measured = Measured::default();
+        let mut measured = MeasuredKinds::default();
         assert!(measured.slower().is_empty());
         for (kind, thought, seconds) in [(2, 1.0, 3.0), (2, 3.0, 3.0), (0, 2.0, 1.0)] {
             measured.note(kind, thought, seconds);

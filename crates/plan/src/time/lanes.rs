@@ -6,7 +6,7 @@ use crate::time::cost::Rates;
 
 /// Lanes side by side, each of which trains one member at a time.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Division {
+pub struct LaneDivision {
     /// Predicted seconds of a step in each lane while all are at work.
     pub seconds: Vec<f64>,
     /// Bytes of device and host memory that all lanes take together.
@@ -15,7 +15,7 @@ pub struct Division {
 
 /// What is to be trained, and how much memory there is for it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Array {
+pub struct ArrayLoad {
     /// Jobs.
     pub members: usize,
     /// Steps of each.
@@ -28,7 +28,7 @@ pub struct Array {
 
 /// What comes of a division.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Width {
+pub struct LaneWidth {
     /// Members that are in memory at once, those in lanes included. The others have not begun, and need no
     /// memory until one of these has ended.
     pub resident: usize,
@@ -37,13 +37,13 @@ pub struct Width {
 }
 
 /// The division that is done soonest, by its position, the first of equals; none if none is possible.
-pub fn choose(divisions: &[Division], array: &Array) -> Option<(usize, Width)> {
+pub fn choose(divisions: &[LaneDivision], array: &ArrayLoad) -> Option<(usize, LaneWidth)> {
     let possible = divisions.iter().enumerate().filter_map(|(i, one)| Some((i, weigh(one, array)?)));
     possible.min_by(|(_, a), (_, b)| a.seconds.total_cmp(&b.seconds))
 }
 
 /// What comes of a division; nothing if it has no lanes, more lanes than members, or does not fit.
-pub fn weigh(division: &Division, array: &Array) -> Option<Width> {
+pub fn weigh(division: &LaneDivision, array: &ArrayLoad) -> Option<LaneWidth> {
     let lanes = division.seconds.len();
     if lanes == 0 || lanes > array.members {
         return None;
@@ -61,7 +61,7 @@ pub fn weigh(division: &Division, array: &Array) -> Option<Width> {
         left.map_or(usize::MAX, |left| usize::try_from(left / array.state.max(1)).unwrap_or(usize::MAX));
     let resident = rooms.max(lanes).min(array.members);
     let seconds = array.steps as f64 * rounds(&division.seconds, array.members, resident);
-    Some(Width { resident, seconds })
+    Some(LaneWidth { resident, seconds })
 }
 
 /// Seconds until every member has done one step of each round, if all lanes do their share.
@@ -101,12 +101,12 @@ pub fn share((rates, links): (Rates, Links), (threads, of): (usize, usize), lane
 mod tests {
     use super::*;
 
-    fn array(members: usize, budgets: [Option<u64>; 2]) -> Array {
-        Array { members, steps: 10, state: 100, budgets }
+    fn array(members: usize, budgets: [Option<u64>; 2]) -> ArrayLoad {
+        ArrayLoad { members, steps: 10, state: 100, budgets }
     }
 
-    fn division(lanes: usize, seconds: f64, bytes: u64) -> Division {
-        Division { seconds: vec![seconds; lanes], bytes: [bytes * lanes as u64, 0] }
+    fn division(lanes: usize, seconds: f64, bytes: u64) -> LaneDivision {
+        LaneDivision { seconds: vec![seconds; lanes], bytes: [bytes * lanes as u64, 0] }
     }
 
     #[test]
@@ -138,7 +138,7 @@ mod tests {
             let width = weigh(&division(2, 1.0, 1000), &array(members, budgets)).unwrap();
             assert_eq!(width.seconds, seconds, "{members} {budgets:?}");
         }
-        let uneven = Division { seconds: vec![1.0, 3.0], bytes: [2000, 0] };
+        let uneven = LaneDivision { seconds: vec![1.0, 3.0], bytes: [2000, 0] };
         assert_eq!(weigh(&uneven, &array(4, tight)).unwrap().seconds, 30.0);
         assert_eq!(weigh(&uneven, &array(4, [None; 2])).unwrap().seconds, 30.0);
     }

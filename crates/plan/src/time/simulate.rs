@@ -3,11 +3,13 @@
 
 mod together;
 
-pub use together::{LinkUse, RankPlan, Stuck, Together, Uneven, crowds, over_links, together};
+pub use together::{
+    JointTiming, LinkUse, RankPlan, SimulatedDeadlock, Unevenness, crowds, over_links, together,
+};
 
 use crate::document::ledger::Ledger;
 use crate::document::links::Links;
-use crate::document::plan::{Act, Place, Plan, STREAMS, Stream, Tier};
+use crate::document::plan::{Act, BufferRange, Plan, PlanStream, STREAMS, Tier};
 use gulliver_graph::graph::NodeId;
 use serde::Serialize;
 
@@ -24,7 +26,7 @@ pub struct Timing {
     pub moved: Ledger,
 }
 
-fn tier(plan: &Plan, place: &Place) -> Tier {
+fn tier(plan: &Plan, place: &BufferRange) -> Tier {
     plan.spaces[plan.buffer(place.buffer).space as usize].tier
 }
 
@@ -64,7 +66,7 @@ pub fn simulate(plan: &Plan, node: impl Fn(NodeId) -> f64, links: &Links) -> Tim
             Act::Add { from, .. } => ADDED * from.bytes as f64 / pass,
             Act::Move { from, to } => from.bytes as f64 * per_byte(links, tier(plan, from), tier(plan, to)),
         };
-        let stream = plan.stream(&step.act).unwrap_or(Stream::Compute) as usize;
+        let stream = plan.stream(&step.act).unwrap_or(PlanStream::Compute) as usize;
         let ready = step.after.iter().map(|&other| done[other as usize]).fold(free[stream], f64::max);
         done[i] = ready + seconds;
         free[stream] = done[i];

@@ -1,7 +1,7 @@
 //! What our planner chooses where nothing may be done but to compute again.
 
 use gulliver_plan::budget::choices::Choices;
-use gulliver_plan::budget::choose::{Selection, Shortfall, Terms, fit};
+use gulliver_plan::budget::choose::{ChoiceTerms, Selection, Shortfall, fit};
 use gulliver_plan::comparator::Case;
 
 /// What is chosen from `start` on for a target of bytes in use.
@@ -13,7 +13,7 @@ pub fn recompute(
 ) -> Result<Selection, Shortfall> {
     let base = case.base;
     let seconds: Vec<f64> = (0..base.script.acts.len() as u32).map(|act| case.seconds(act)).collect();
-    let terms = Terms {
+    let terms = ChoiceTerms {
         sharing: case.sharing,
         bytes: &case.bytes,
         scratch: &|node| case.scratch[node],

@@ -14,7 +14,7 @@ use gulliver_graph::role::OutputRole;
 use gulliver_plan::document::residence::Persistent;
 use gulliver_plan::step::options::PlanOptions;
 use gulliver_plan::step::outline::{BoundSizes, Outline};
-use gulliver_plan::time::cost::{Beside, Rates};
+use gulliver_plan::time::cost::{Rates, TierLimits};
 
 const ROWS: usize = 64;
 
@@ -70,7 +70,7 @@ impl Outlined {
     /// Calls cost nothing, so that small kernels differ as large ones do.
     pub fn new(graph: Graph, sizes: &Bindings) -> Outlined {
         let persistent = Persistent::of(&graph).unwrap();
-        let beside = Beside { host: Some(0), disk: None };
+        let beside = TierLimits { host: Some(0), disk: None };
         let rates = Rates { call: 0.0, ..Rates::default() };
         let options = PlanOptions { beside, rates, ..PlanOptions::new(&persistent) };
         let outline = Outline::new(&graph, sizes, &options).unwrap();

@@ -5,7 +5,7 @@
 use gulliver_graph::graph::{Origin, Phase, Role};
 use gulliver_plan::comparator::Case;
 use gulliver_plan::step::base::Base;
-use gulliver_plan::step::script::{VersionId, What};
+use gulliver_plan::step::script::{ScriptOp, VersionId};
 
 /// One act. Values are numbers of what is not an input.
 pub struct Move {
@@ -86,7 +86,7 @@ fn one(
         again: writes.iter().any(|&w| base.again[w as usize] && !base.output[w as usize]),
         in_place: Vec::new(),
     };
-    if let What::Run(id, _) = base.script.acts[t].what {
+    if let ScriptOp::Run(id, _) = base.script.acts[t].what {
         let node = &base.graph.nodes[id.index()];
         let may = |&(i, o): &(usize, usize)| {
             let alone = reads.iter().filter(|&&r| r == reads[i]).count() == 1;

@@ -9,7 +9,7 @@ pub use error::RunError;
 use crate::peers::Peers;
 use gulliver_graph::graph::{Graph, Value};
 use gulliver_plan::document::ledger::Ledger;
-use gulliver_plan::document::plan::{Plan, Stream, TIERS, Tier};
+use gulliver_plan::document::plan::{Plan, PlanStream, TIERS, Tier};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -95,7 +95,7 @@ pub enum Observe<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct StepTime {
     /// The stream.
-    pub stream: Stream,
+    pub stream: PlanStream,
     /// The step.
     pub step: u32,
     /// Its start; a collective starts when this device comes to it.

@@ -126,12 +126,12 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gulliver_plan::document::topology::{Device, Wiring};
+    use gulliver_plan::document::topology::{BoxWiring, DeviceSpec};
 
     /// Links so slow that sleeping is exact enough.
     fn shared(shared: bool) -> Arc<Throttle> {
-        let wiring = Wiring { host: Some(1e7), shared, latency: 1e-3, ..Wiring::default() };
-        Arc::new(Throttle::new(Topology::wired(vec![Device::default(); 2], &wiring).unwrap()))
+        let wiring = BoxWiring { host: Some(1e7), shared, latency: 1e-3, ..BoxWiring::default() };
+        Arc::new(Throttle::new(Topology::wired(vec![DeviceSpec::default(); 2], &wiring).unwrap()))
     }
 
     #[test]

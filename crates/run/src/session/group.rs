@@ -3,7 +3,6 @@
 use super::feed::batch_of_rank;
 use super::{Evaluated, Hyper, RankSession, Scalar, Scalars, Session, SessionError, StepKey, StepOutcome};
 use crate::data::Batch;
-use crate::device::RunError;
 use crate::team::{Team, side_by_side};
 use gulliver_graph::dim::{BATCH, Bindings};
 use gulliver_graph::graph::{Graph, Origin, Phase, Role, Value, ValueInfo};
@@ -137,11 +136,8 @@ impl Session {
         &mut self,
         f: impl FnOnce(&Team, Vec<&mut RankSession>) -> Result<T, SessionError>,
     ) -> Result<T, SessionError> {
-        if self.crew.is_none() {
-            self.crew = Some(Team::started(self.ranks.len()).map_err(RunError::from)?);
-        }
         let Session { crew, ranks, .. } = self;
-        f(crew.as_ref().expect("started above"), ranks.iter_mut().collect())
+        f(crew.as_ref().expect("several devices have threads"), ranks.iter_mut().collect())
     }
 
     /// The outcome of a step in which every device has some of the results of all partials.

@@ -8,7 +8,7 @@ use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, Phase, Value};
 use gulliver_plan::document::collectives::Collective;
 use gulliver_plan::document::job::{Purpose, SizedPlan};
-use gulliver_plan::document::plan::{Act, OutputPlace, Place, Plan, Tier};
+use gulliver_plan::document::plan::{Act, BufferRange, OutputPlace, Plan, Tier};
 use std::collections::HashMap;
 
 /// Bytes of memory that programs may take together; the last one made always stays.
@@ -23,7 +23,7 @@ pub(super) struct Spot {
 }
 
 /// Where a place of a plan is.
-pub(super) fn spot(plan: &Plan, place: &Place) -> Spot {
+pub(super) fn spot(plan: &Plan, place: &BufferRange) -> Spot {
     let buffer = plan.buffer(place.buffer);
     let tier = plan.spaces[buffer.space as usize].tier;
     Spot { tier, offset: buffer.offset + place.start, bytes: place.bytes }

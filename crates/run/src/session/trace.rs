@@ -4,7 +4,7 @@ use super::{RankSession, Session};
 use crate::device::StepTime;
 use gulliver_graph::graph::Graph;
 use gulliver_plan::document::plan::Plan;
-use gulliver_plan::document::timeline::{self, Span};
+use gulliver_plan::document::timeline::{self, StepSpan};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -23,7 +23,7 @@ impl Session {
 
     /// When each step of the plans of all devices ran in the last training step, from the start of the first; empty
     /// unless that is noted.
-    pub fn recorded(&self) -> Vec<Span> {
+    pub fn recorded(&self) -> Vec<StepSpan> {
         let runs = self.ranks.iter().zip(0..).filter_map(|(rank, d)| Some((rank.traced.as_ref()?, d)));
         let all: Vec<(&StepTime, u32)> =
             runs.flat_map(|(traced, d)| traced.times.iter().map(move |time| (time, d))).collect();
@@ -31,7 +31,7 @@ impl Session {
         let since = |time: Instant| (time - began).as_secs_f64();
         let span = |(time, device): (&StepTime, u32)| {
             let (start, end) = (since(time.start), since(time.end));
-            Span { device, stream: time.stream, step: time.step, start, end }
+            StepSpan { device, stream: time.stream, step: time.step, start, end }
         };
         all.into_iter().map(span).collect()
     }

@@ -6,7 +6,7 @@ use gulliver_graph::graph::{Graph, Value};
 use gulliver_graph::tensor::Tensor;
 use gulliver_plan::document::collectives::collective_of;
 use gulliver_plan::document::ledger::Ledger;
-use gulliver_plan::document::plan::{Act, BufferId, Place, Plan, TIERS, Tier};
+use gulliver_plan::document::plan::{Act, BufferId, BufferRange, Plan, TIERS, Tier};
 use gulliver_run::device::{Device, LoadedProgram, Observe, ProgramId, RunError, StepTime};
 use gulliver_run::lower::KernelError;
 use gulliver_run::peers::{ExchangeBuffer, Peers};
@@ -38,7 +38,7 @@ pub struct CheckDevice {
 }
 
 /// The bytes of a place: its tier and range there.
-fn range_of(plan: &Plan, place: &Place) -> (usize, Range<usize>) {
+fn range_of(plan: &Plan, place: &BufferRange) -> (usize, Range<usize>) {
     let buffer = plan.buffer(place.buffer);
     let start = (buffer.offset + place.start) as usize;
     assert!(place.start + place.bytes <= buffer.bytes, "{place:?} ends beyond its buffer");
@@ -46,14 +46,14 @@ fn range_of(plan: &Plan, place: &Place) -> (usize, Range<usize>) {
 }
 
 impl CheckDevice {
-    fn get(&self, plan: &Plan, place: &Place, step: usize) -> Vec<u8> {
+    fn get(&self, plan: &Plan, place: &BufferRange, step: usize) -> Vec<u8> {
         let (tier, range) = range_of(plan, place);
         let fine = self.known[tier][range.clone()].iter().all(|byte| *byte == Byte::Written);
         assert!(fine, "step {step} reads bytes that are not live and written: {place:?}");
         self.memory[tier][range].to_vec()
     }
 
-    fn put(&mut self, plan: &Plan, place: &Place, bytes: &[u8], step: usize) {
+    fn put(&mut self, plan: &Plan, place: &BufferRange, bytes: &[u8], step: usize) {
         let (tier, range) = range_of(plan, place);
         assert_eq!(range.len(), bytes.len(), "step {step} writes as many bytes as there are");
         let fine = self.known[tier][range.clone()].iter().all(|byte| *byte != Byte::Free);
@@ -132,7 +132,7 @@ impl CheckDevice {
             }
             Act::Run { node: id, ins, outs, .. } => {
                 let (node, sizes) = (&graph.nodes[id.index()], plan.bindings());
-                let tensor = |(v, place): (&Value, &Place)| {
+                let tensor = |(v, place): (&Value, &BufferRange)| {
                     let ty = graph.ty(*v);
                     let data = widen(ty.dtype, &self.get(plan, place, step));
                     Tensor::new(&ty.bind(&sizes).unwrap(), data)

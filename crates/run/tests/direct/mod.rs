@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use gulliver_graph::graph::{Graph, Value};
-use gulliver_plan::document::plan::{Place, Plan, TIERS, Tier};
+use gulliver_plan::document::plan::{BufferRange, Plan, TIERS, Tier};
 use gulliver_run::device::cpu::{Cpu, CpuOptions};
 use gulliver_run::device::{Device, Observe, ProgramId, RunError};
 use gulliver_run::host::{HostTensor, as_bytes};
@@ -32,7 +32,7 @@ impl<D: Device> Direct<D> {
         Direct { device, graph, plan, program }
     }
 
-    fn place(&self, place: &Place) -> (Tier, u64) {
+    fn place(&self, place: &BufferRange) -> (Tier, u64) {
         let buffer = self.plan.buffer(place.buffer);
         (self.plan.spaces[buffer.space as usize].tier, buffer.offset + place.start)
     }

@@ -6,7 +6,7 @@ use crate::setup::threads;
 use gulliver_plan::devices::planner::Planner;
 use gulliver_plan::devices::predict::predict;
 use gulliver_plan::document::job::Purpose;
-use gulliver_plan::time::cost::Profile;
+use gulliver_plan::time::cost::MachineProfile;
 use gulliver_run::collector::Record;
 use gulliver_run::team::side_by_side;
 use gulliver_run::train::Done;
@@ -16,7 +16,7 @@ use gulliver_run::train::Done;
 pub fn ran(
     job: &Job,
     strategy: &'static str,
-    machine: Option<&Profile>,
+    machine: Option<&MachineProfile>,
     mut planners: Vec<Planner>,
     done: &Done,
 ) -> Option<Ran> {

@@ -2,7 +2,7 @@
 //! are changed, exchanged and undone at random (the same at random every time), worse ones less and less
 //! often, and the cheapest that keeps within the target is kept.
 
-use super::search::{Candidate, Search};
+use super::search::{GapCandidate, Search};
 use crate::budget::choices::Choices;
 use crate::document::plan::{Choice, Tier};
 use crate::step::layout::aligned;
@@ -58,7 +58,7 @@ impl Search<'_> {
         if looks < LEAST {
             return None;
         }
-        let mut open: Vec<Candidate> = self.candidates.clone();
+        let mut open: Vec<GapCandidate> = self.candidates.clone();
         open.retain(|c| {
             self.prices(c).iter().any(Option::is_some) || self.choices.gaps[c.gap] != Choice::Keep
         });
@@ -105,7 +105,7 @@ impl Search<'_> {
         (0..self.base.persistent.len()).filter(here).map(bytes).fold(0, u64::saturating_add)
     }
 
-    fn change(&mut self, open: &[Candidate], dice: &mut Dice) {
+    fn change(&mut self, open: &[GapCandidate], dice: &mut Dice) {
         match dice.below(8) {
             0 => {
                 let v = open[dice.below(open.len())].version as usize;
@@ -133,7 +133,7 @@ impl Search<'_> {
     }
 
     /// Another choice for one gap. Tiers that may be full are left alone.
-    fn turn(&mut self, c: &Candidate, dice: &mut Dice) {
+    fn turn(&mut self, c: &GapCandidate, dice: &mut Dice) {
         let (v, now) = (c.version as usize, self.choices.gaps[c.gap]);
         let again = (self.terms.recompute && self.base.again[v]).then_some(Choice::Recompute);
         let residence = match self.choices.residences[v] {

@@ -1,15 +1,15 @@
 //! What choices cost: seconds to have a value back, by computing it again or from another tier, given what
 //! is chosen so far; and the reasons that are told.
 
-use super::search::{Candidate, Search};
+use super::search::{GapCandidate, Search};
 use crate::document::plan::{Choice, Decision, Tier};
 use crate::step::base::NEVER;
-use crate::step::script::{Act, What};
+use crate::step::script::{ScriptAct, ScriptOp};
 
 impl Search<'_> {
     /// The act before which a candidate's bytes are needed again: that of its next use, or sooner if it
-    /// is computed again and something else is that is made of it.
-    pub(super) fn back(&self, c: &Candidate, choice: Choice) -> u32 {
+    /// is recomputed and something else is that is made of it.
+    pub(super) fn back(&self, c: &GapCandidate, choice: Choice) -> u32 {
         if choice != Choice::Recompute {
             return c.to;
         }
@@ -18,7 +18,7 @@ impl Search<'_> {
     }
 
     /// Every way to free a candidate's bytes: by computing it again, in host memory, on disk.
-    pub(super) fn prices(&mut self, c: &Candidate) -> [Option<(Choice, f64)>; 3] {
+    pub(super) fn prices(&mut self, c: &GapCandidate) -> [Option<(Choice, f64)>; 3] {
         let mut all = [None; 3];
         if self.terms.recompute && self.base.again[c.version as usize] {
             all[0] = self.again(c).map(|seconds| (Choice::Recompute, seconds));
@@ -43,7 +43,7 @@ impl Search<'_> {
     }
 
     /// Seconds to compute a version again just before it is used, given what is chosen so far.
-    pub(super) fn again(&mut self, c: &Candidate) -> Option<f64> {
+    pub(super) fn again(&mut self, c: &GapCandidate) -> Option<f64> {
         self.mark += 1;
         let base = self.base;
         let back = self.back(c, Choice::Recompute);
@@ -91,14 +91,14 @@ impl Search<'_> {
             let choice = if tier == Tier::Host { Choice::Host } else { Choice::Disk };
             self.terms.away.iter().flatten().find(|(other, _)| *other == choice).map_or(0.0, |(_, s)| 0.5 * s)
         };
-        let one = |(t, act): (usize, &Act)| match act.what {
-            What::Run(id, _) => (self.terms.node)(id.index()),
-            What::Move => {
+        let one = |(t, act): (usize, &ScriptAct)| match act.what {
+            ScriptOp::Run(id, _) => (self.terms.node)(id.index()),
+            ScriptOp::Move => {
                 let [from, to] = [0, 1].map(|i| script.versions[script.refs(t)[i] as usize]);
                 let bytes = self.terms.bytes[from.of.value.index()] as f64;
                 bytes * away(if from.tier == Tier::Device { to.tier } else { from.tier })
             }
-            What::Add | What::Carry => 0.0,
+            ScriptOp::Add | ScriptOp::Carry => 0.0,
         };
         script.acts.iter().enumerate().map(one).sum()
     }

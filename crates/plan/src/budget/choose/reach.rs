@@ -4,14 +4,14 @@
 //! halving.
 
 use super::search::Search;
-use super::{STARTS, Shortfall, Terms};
+use super::{ChoiceTerms, STARTS, Shortfall};
 use crate::budget::choices::Choices;
-use crate::budget::evaluate::Evaluation;
+use crate::budget::evaluate::ScriptEvaluation;
 use crate::document::plan::{Choice, Tier};
 use crate::step::base::{Base, NEVER};
 use crate::step::layout::aligned;
 use crate::step::progress::Activity;
-use crate::step::script::{VersionId, What};
+use crate::step::script::{ScriptOp, VersionId};
 use gulliver_graph::graph::Phase;
 
 /// Times that are tried.
@@ -20,10 +20,10 @@ const TRIES: usize = 14;
 /// Choices, or how little was enough on the way.
 pub(super) fn by_reach(
     base: &Base,
-    terms: &Terms,
+    terms: &ChoiceTerms,
     start: &Choices,
     target: u64,
-    work: &mut Evaluation,
+    work: &mut ScriptEvaluation,
 ) -> Result<Choices, Shortfall> {
     let mut gaps = gaps(base, terms, start);
     let mut lengths: Vec<f64> = gaps.iter().map(|gap| gap.seconds).collect();
@@ -59,21 +59,21 @@ pub(super) fn by_reach(
     Ok(if better { search.choices } else { choices })
 }
 
-/// Carries the choices out; most bytes in use at once. What cannot be computed again does from now on what it would
-/// otherwise.
+/// Carries the choices out; most bytes in use at once. Values that cannot be recomputed fall back to
+/// `otherwise`.
 fn carried_out(
     base: &Base,
-    terms: &Terms,
+    terms: &ChoiceTerms,
     choices: &mut Choices,
     gaps: &mut [Gap],
-    work: &mut Evaluation,
+    work: &mut ScriptEvaluation,
 ) -> u64 {
     let all = gaps.len();
     while !work.of(base, terms.sharing, choices, terms.bytes, terms.scratch) {
         for failed in &work.writer.failed {
             let gap = gaps.binary_search_by_key(&failed.gap, |gap| gap.at).ok();
             let gap = gap.filter(|&k| choices.gaps[gaps[k].at] == Choice::Recompute);
-            // If it is not this value but what it is made of that is missing, nothing is computed again.
+            // If it is not this value but what it is made of that is missing, nothing is recomputed.
             for gap in &mut gaps[gap.map_or(0..all, |k| k..k + 1)] {
                 if choices.gaps[gap.at] == Choice::Recompute {
                     choices.gaps[gap.at] = gap.otherwise;
@@ -91,15 +91,15 @@ struct Gap {
     at: usize,
     seconds: f64,
     choice: Choice,
-    /// If it cannot be computed again.
+    /// If it cannot be recomputed.
     otherwise: Choice,
 }
 
 /// By place.
-fn gaps(base: &Base, terms: &Terms, start: &Choices) -> Vec<Gap> {
+fn gaps(base: &Base, terms: &ChoiceTerms, start: &Choices) -> Vec<Gap> {
     let forward = |act: u32| match base.script.acts[act as usize].what {
-        What::Run(id, _) => base.graph.nodes[id.index()].phase == Phase::Forward,
-        What::Add | What::Carry | What::Move => false,
+        ScriptOp::Run(id, _) => base.graph.nodes[id.index()].phase == Phase::Forward,
+        ScriptOp::Add | ScriptOp::Carry | ScriptOp::Move => false,
     };
     let beside = terms.away.iter().flatten().next().map(|(choice, _)| *choice);
     let tiny = |v: VersionId| {

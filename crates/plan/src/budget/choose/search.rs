@@ -1,9 +1,9 @@
 //! One way through the choices: candidates are ranked by seconds per wanting byte where most is wanting, and
 //! the result is carried out and looked at, round after round.
 
-use super::Terms;
+use super::ChoiceTerms;
 use crate::budget::choices::Choices;
-use crate::budget::evaluate::Evaluation;
+use crate::budget::evaluate::ScriptEvaluation;
 use crate::document::plan::{Choice, Tier};
 use crate::step::base::{Base, NEVER};
 use crate::step::layout::aligned;
@@ -19,7 +19,7 @@ const MARK: f64 = 1e-9;
 
 /// How costs are looked at.
 #[derive(Clone, Copy)]
-pub(super) struct Way {
+pub(super) struct SearchWay {
     /// Whether no computation may reach back over others that are done again later, so that a longer
     /// stretch of the graph would be computed at once.
     pub(super) near: bool,
@@ -31,7 +31,7 @@ pub(super) struct Way {
 
 /// A way to free bytes: a version between two of its uses, or a weight or state whenever it is not used.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Candidate {
+pub(super) struct GapCandidate {
     pub(super) version: VersionId,
     /// Index into [`Base::uses`].
     pub(super) gap: usize,
@@ -45,16 +45,16 @@ pub(super) struct Candidate {
 
 pub(super) struct Search<'a> {
     pub(super) base: &'a Base<'a>,
-    pub(super) terms: &'a Terms<'a>,
+    pub(super) terms: &'a ChoiceTerms<'a>,
     pub(super) choices: Choices,
     pub(super) target: u64,
-    pub(super) work: &'a mut Evaluation,
-    pub(super) candidates: Vec<Candidate>,
+    pub(super) work: &'a mut ScriptEvaluation,
+    pub(super) candidates: Vec<GapCandidate>,
     /// Bytes wanting at each act of the base; negative where some are to spare.
     pub(super) over: Vec<i64>,
     /// Sums of what is wanting before each act.
     pub(super) wanting: Vec<f64>,
-    /// How many outputs of an act are to be computed again.
+    /// How many outputs of an act are to be recomputed.
     pub(super) reran: Vec<u32>,
     /// The act before which that happens first.
     pub(super) revived: Vec<u32>,
@@ -62,7 +62,7 @@ pub(super) struct Search<'a> {
     pub(super) beside: [Vec<u64>; 2],
     /// Never less than the most of these.
     pub(super) most_beside: [u64; 2],
-    pub(super) way: Way,
+    pub(super) way: SearchWay,
     /// The least each candidate cost for what it freed when it was last looked at, and how much more than
     /// its own bytes that was.
     pub(super) costs: Vec<Option<(f64, f64)>>,
@@ -80,11 +80,11 @@ pub(super) struct Search<'a> {
 impl<'a> Search<'a> {
     pub(super) fn new(
         base: &'a Base<'a>,
-        terms: &'a Terms<'a>,
+        terms: &'a ChoiceTerms<'a>,
         choices: Choices,
         target: u64,
-        way: Way,
-        work: &'a mut Evaluation,
+        way: SearchWay,
+        work: &'a mut ScriptEvaluation,
     ) -> Search<'a> {
         let acts = base.script.acts.len();
         let mut search = Search {
@@ -135,7 +135,7 @@ impl<'a> Search<'a> {
             let (from, to) = (pair[0], pair[1]);
             let taken = self.choices.gaps[gap] != Choice::Keep;
             if to - from > 1 {
-                self.candidates.push(Candidate { version: v, gap, from, to, bytes, taken, barred: false });
+                self.candidates.push(GapCandidate { version: v, gap, from, to, bytes, taken, barred: false });
                 if taken {
                     self.count(self.candidates.len() - 1, true);
                 }
@@ -211,7 +211,7 @@ impl<'a> Search<'a> {
                 (self.candidates[at].taken, self.candidates[at].barred) = (false, true);
                 self.choices.gaps[gap] = Choice::Keep;
             }
-            // It is not this value but what it is made of that is missing: nothing is computed again.
+            // It is not this value but what it is made of that is missing: nothing is recomputed.
             None => {
                 for at in 0..self.candidates.len() {
                     let c = self.candidates[at];
@@ -279,7 +279,7 @@ impl<'a> Search<'a> {
     }
 
     /// The candidates that cover an act and are results of what is run again for another, just looked at.
-    fn find_riders(&mut self, c: &Candidate, worst: u32, back: u32) {
+    fn find_riders(&mut self, c: &GapCandidate, worst: u32, back: u32) {
         self.riders.clear();
         if !self.way.riders {
             return;
@@ -304,13 +304,13 @@ impl<'a> Search<'a> {
     /// The candidate that covers an act and frees what is wanting at least cost, and how.
     fn cheapest(&mut self, worst: u32, most: f64) -> Option<(usize, Choice)> {
         let mut best: Option<(f64, usize, Choice)> = None;
-        let covers = |c: &Candidate| c.from < worst && worst < c.to && !c.taken && !c.barred;
+        let covers = |c: &GapCandidate| c.from < worst && worst < c.to && !c.taken && !c.barred;
         let mut next = 0;
         while let Some(skipped) = self.candidates[next..].iter().position(covers) {
             let at = next + skipped;
             next = at + 1;
             let c = self.candidates[at];
-            let gain = |search: &Search, c: &Candidate, back: u32| {
+            let gain = |search: &Search, c: &GapCandidate, back: u32| {
                 let useful = (c.bytes as f64 / most).min(1.0);
                 (search.wanting[back as usize] - search.wanting[c.from as usize + 1]) * useful
             };

@@ -1,17 +1,17 @@
 //! Computation beside collectives: what needs the result of a collective is put off while there is something else
 //! to compute, until the collective should be over, as far as there is room for what it reads.
 
-use super::Room;
+use super::OverlapTerms;
 use crate::step::lifetime::Lifetimes;
 use crate::step::lifetime::profile;
-use crate::step::script::{Act, Script, What};
+use crate::step::script::{Script, ScriptAct, ScriptOp};
 use gulliver_graph::graph::{Graph, Node, Phase};
 
 /// Where time and acts have got to.
 struct Walk<'a> {
     graph: &'a Graph,
     script: &'a Script,
-    room: &'a Room<'a>,
+    room: &'a OverlapTerms<'a>,
     /// Device bytes in use during each act if nothing is put off.
     used: Vec<u64>,
     /// What is put off, in the script's order, and the bytes that it reads.
@@ -32,7 +32,12 @@ struct Walk<'a> {
 
 /// The script with what waits for collectives put off behind what does not, with at most so many acts put off at
 /// a time. Nothing passes the first update of an objective, or from one objective to another.
-pub fn put_off(graph: &Graph, (script, life): (&Script, &Lifetimes), room: &Room, most: usize) -> Script {
+pub fn put_off(
+    graph: &Graph,
+    (script, life): (&Script, &Lifetimes),
+    room: &OverlapTerms,
+    most: usize,
+) -> Script {
     let versions = script.versions.len();
     let mut walk = Walk {
         graph,
@@ -78,7 +83,7 @@ pub fn put_off(graph: &Graph, (script, life): (&Script, &Lifetimes), room: &Room
     let mut later =
         Script { versions: script.versions.clone(), outputs: script.outputs.clone(), ..Script::default() };
     for t in walk.order {
-        later.acts.push(Act { refs: later.refs.len() as u32, ..script.acts[t] });
+        later.acts.push(ScriptAct { refs: later.refs.len() as u32, ..script.acts[t] });
         later.refs.extend(script.refs(t));
     }
     later
@@ -87,7 +92,7 @@ pub fn put_off(graph: &Graph, (script, life): (&Script, &Lifetimes), room: &Room
 impl Walk<'_> {
     fn node(&self, t: usize) -> Option<&Node> {
         match self.script.acts[t].what {
-            What::Run(id, _) => Some(&self.graph.nodes[id.index()]),
+            ScriptOp::Run(id, _) => Some(&self.graph.nodes[id.index()]),
             _ => None,
         }
     }
@@ -98,7 +103,8 @@ impl Walk<'_> {
 
     /// The version that an act changes, if it changes one that was there before.
     fn changes(&self, t: usize) -> Option<usize> {
-        matches!(self.script.acts[t].what, What::Add | What::Carry).then(|| self.script.refs(t)[1] as usize)
+        matches!(self.script.acts[t].what, ScriptOp::Add | ScriptOp::Carry)
+            .then(|| self.script.refs(t)[1] as usize)
     }
 
     /// Whether it must not come before those held.
@@ -150,7 +156,7 @@ impl Walk<'_> {
     fn give(&mut self, t: usize) {
         let ready = self.ready(t);
         let seconds = match self.script.acts[t].what {
-            What::Run(id, _) => (self.room.seconds)(id.index()),
+            ScriptOp::Run(id, _) => (self.room.seconds)(id.index()),
             _ => 0.0,
         };
         let clock = if self.meets(t) { &mut self.met } else { &mut self.computed };

@@ -135,7 +135,7 @@ fn divisor(a: u64, b: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document::topology::{Device, Wiring};
+    use crate::document::topology::{BoxWiring, DeviceSpec};
     use crate::time::cost::Rates;
 
     fn of_speeds(speeds: &[f64]) -> CutMachine {
@@ -166,8 +166,9 @@ mod tests {
     #[test]
     fn the_slowest_links_come_first() {
         let wired = |sockets: &[u32]| {
-            let devices = sockets.iter().map(|&socket| Device { socket, ..Device::default() }).collect();
-            let wiring = Wiring { peer: Some(4e9), sockets: Some(1e9), ..Wiring::default() };
+            let devices =
+                sockets.iter().map(|&socket| DeviceSpec { socket, ..DeviceSpec::default() }).collect();
+            let wiring = BoxWiring { peer: Some(4e9), sockets: Some(1e9), ..BoxWiring::default() };
             let topology = Some(Topology::wired(devices, &wiring).unwrap());
             let levels = CutMachine { topology, ..CutMachine::new(sockets.len()) }.levels();
             levels.into_iter().map(|l| (l.shares.len(), l.bandwidth)).collect::<Vec<_>>()

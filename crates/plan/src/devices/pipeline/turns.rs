@@ -2,7 +2,7 @@
 //! collectives in the order of one imagined run, so that nobody waits for ever.
 
 use super::{Handover, Line, PipelineError, Placement};
-use crate::step::order::Turn;
+use crate::step::order::PartialTurn;
 use gulliver_graph::graph::{NodeId, Phase};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
@@ -29,7 +29,7 @@ pub fn turns(
     partials: u32,
     style: Style,
     seconds: &[[f64; 2]],
-) -> Result<Vec<Vec<Turn>>, PipelineError> {
+) -> Result<Vec<Vec<PartialTurn>>, PipelineError> {
     let seconds = |(pack, phase, _): Task| {
         let [forward, backward] = seconds.get(pack as usize).copied().unwrap_or([1.0, 2.0]);
         // Nothing takes no time: what follows must come after.
@@ -146,7 +146,7 @@ fn imagine(
     }
 }
 
-fn of_device(line: &Line, order: &[Task], partials: u32, run: &Run) -> Vec<Turn> {
+fn of_device(line: &Line, order: &[Task], partials: u32, run: &Run) -> Vec<PartialTurn> {
     let mut nodes: HashMap<(u32, Phase), Vec<NodeId>> = HashMap::new();
     for (id, (node, pack)) in line.graph.nodes.iter().zip(&line.pack_of).enumerate() {
         if let Some(pack) = pack
@@ -156,11 +156,11 @@ fn of_device(line: &Line, order: &[Task], partials: u32, run: &Run) -> Vec<Turn>
         }
     }
     // When; collectives before tasks; which.
-    let mut events: Vec<((f64, bool, u32), Turn)> = Vec::new();
+    let mut events: Vec<((f64, bool, u32), PartialTurn)> = Vec::new();
     for (place, &(pack, phase, partial)) in order.iter().enumerate() {
         let Some(nodes) = nodes.get(&(pack, phase)) else { continue };
         let [start, _] = run[&(pack, phase, partial)];
-        events.push(((start, true, place as u32), Turn { nodes: nodes.clone(), partial }));
+        events.push(((start, true, place as u32), PartialTurn { nodes: nodes.clone(), partial }));
     }
     for collective in &line.collectives {
         if line.graph.nodes[collective.node.index()].phase == Phase::Update {
@@ -170,7 +170,10 @@ fn of_device(line: &Line, order: &[Task], partials: u32, run: &Run) -> Vec<Turn>
             let of = |of: Option<(u32, Phase)>| of.and_then(|(pack, phase)| run.get(&(pack, phase, partial)));
             let made = of(collective.made).map(|[_, end]| *end);
             let time = made.or(of(collective.read).map(|[start, _]| *start)).unwrap_or(0.0);
-            events.push(((time, false, collective.number), Turn { nodes: vec![collective.node], partial }));
+            events.push((
+                (time, false, collective.number),
+                PartialTurn { nodes: vec![collective.node], partial },
+            ));
         }
     }
     let key = |a: &(f64, bool, u32), b: &(f64, bool, u32)| -> Ordering {

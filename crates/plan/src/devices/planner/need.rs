@@ -1,7 +1,7 @@
 //! How much memory a job needs: at least, at first, and as little as can be found.
 
 use super::{Planner, timing};
-use crate::budget::bound::Bound;
+use crate::budget::bound::MemoryBound;
 use crate::budget::residences::all_away;
 use crate::document::error::PlanError;
 use crate::document::job::Purpose;
@@ -19,7 +19,7 @@ impl Planner {
     }
 
     /// Device memory that inputs of these sizes cannot be trained and evaluated without, whatever is planned.
-    pub fn bound(&mut self, sizes: &Bindings) -> Result<Bound, PlanError> {
+    pub fn bound(&mut self, sizes: &Bindings) -> Result<MemoryBound, PlanError> {
         let slice = self.evaluated_at(sizes);
         let mut most =
             self.with(Purpose::Train, sizes, |graph, steps, options| steps.bound(graph, sizes, options))?;

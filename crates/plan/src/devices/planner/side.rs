@@ -5,9 +5,9 @@ use super::partitions::{Partition, Partitions};
 use crate::budget::planner::StepPlanner;
 use crate::document::error::PlanError;
 use crate::document::shard::Shard;
-use crate::step::order::Turn;
+use crate::step::order::PartialTurn;
 use crate::step::outline::slice_of;
-use crate::time::cost::Measured;
+use crate::time::cost::MeasuredKinds;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Value};
 use std::collections::HashMap;
@@ -19,13 +19,13 @@ pub(crate) struct Side {
     pub(crate) graph: Arc<Graph>,
     pub(crate) partials: u32,
     /// The turns of its nodes, if a schedule has given them any.
-    pub(super) turns: Option<Vec<Turn>>,
+    pub(super) turns: Option<Vec<PartialTurn>>,
     /// The job's graph, if this is one of several devices' shares of it.
     pub(super) whole: Option<Arc<Graph>>,
     /// Made for the first sizes met: they decide which order needs least memory.
     pub(super) steps: Option<StepPlanner>,
     /// How long kernels took, for plans made from then on.
-    pub(super) measured: Measured,
+    pub(super) measured: MeasuredKinds,
     /// Where graphs come from, if each serves one size.
     cut: Option<CutSide>,
 }
@@ -40,7 +40,7 @@ struct CutSide {
     /// The device's shard of each input.
     shards: Arc<HashMap<Value, Shard>>,
     /// Outlines and measured times of graphs for other sizes, the last used at the end.
-    shelf: Vec<(Bindings, Option<StepPlanner>, Measured)>,
+    shelf: Vec<(Bindings, Option<StepPlanner>, MeasuredKinds)>,
 }
 
 /// Sizes whose outlines and measured times are kept.
@@ -49,7 +49,7 @@ const SHELF: usize = 16;
 impl Side {
     pub(super) fn new(graph: Graph, partials: u32) -> Side {
         let graph = Arc::new(graph);
-        let (steps, measured) = (None, Measured::default());
+        let (steps, measured) = (None, MeasuredKinds::default());
         Side { graph, partials, turns: None, whole: None, steps, measured, cut: None }
     }
 
@@ -62,7 +62,7 @@ impl Side {
     ) -> Result<Side, PlanError> {
         let Partition { graph, shards } = partitions.share(device, &sizes)?;
         let whole = Some(Arc::clone(&partitions.whole));
-        let (steps, measured) = (None, Measured::default());
+        let (steps, measured) = (None, MeasuredKinds::default());
         let cut = Some(CutSide { partitions, device, sizes, shards, shelf: Vec::new() });
         Ok(Side { graph, partials, turns: None, whole, steps, measured, cut })
     }

@@ -93,7 +93,7 @@ fn of_device(
     if !head.is_finite() {
         return 0.0;
     }
-    // What is not computed again has to be kept.
+    // What is not recomputed has to be kept.
     let memory = machine.devices[device].memory as f64;
     load += again * if kept > memory { 1.0 - memory / kept } else { 0.0 };
     let compute = (head + if tail.is_finite() { tail } else { 0.0 }) / fastest + load / speed;

@@ -34,7 +34,7 @@ pub(crate) struct KeptInLane {
     pub(crate) state: Vec<bool>,
     /// By backward pack: its input is kept from the forward pass.
     pub(crate) stash: Vec<bool>,
-    /// By backward pack: all it needs of the forward pass is kept, so that nothing is computed again.
+    /// By backward pack: all it needs of the forward pass is kept, so that nothing is recomputed.
     pub(crate) inside: Vec<bool>,
 }
 

@@ -1,7 +1,7 @@
 //! The order in which streams touch bytes: whether every step waits for all it must, whenever the streams
 //! get to do their steps.
 
-use crate::document::plan::{BufferId, Plan, STREAMS, Stream};
+use crate::document::plan::{BufferId, Plan, PlanStream, STREAMS};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -43,7 +43,7 @@ impl Race {
     }
 
     /// A step starts when those before it in its stream and those it names are done.
-    pub fn start(&mut self, index: usize, stream: Stream, after: &[u32]) -> Result<(), String> {
+    pub fn start(&mut self, index: usize, stream: PlanStream, after: &[u32]) -> Result<(), String> {
         let known = &mut self.known[stream as usize];
         for &other in after {
             if other as usize >= index {
@@ -57,7 +57,13 @@ impl Race {
     }
 
     /// The step that started last in a stream reads or writes a buffer.
-    pub fn touch(&mut self, index: usize, stream: Stream, b: BufferId, write: bool) -> Result<(), String> {
+    pub fn touch(
+        &mut self,
+        index: usize,
+        stream: PlanStream,
+        b: BufferId,
+        write: bool,
+    ) -> Result<(), String> {
         let (known, touched) = (self.known[stream as usize], &mut self.touched[b.0 as usize]);
         let mut needed = later(touched.before, touched.written);
         if write {

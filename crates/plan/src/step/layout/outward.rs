@@ -2,13 +2,13 @@
 //! lived lowest; the others take the room these leave, going forwards and backwards in time. Where that leads
 //! too high, that moment is tried next.
 
-use super::{Free, Span, aligned};
+use super::{Free, Lifespan, aligned};
 
 /// Moments that are tried.
 const MOMENTS: usize = 6;
 
 /// What buffers are ordered by.
-type Rank = fn(&Span) -> (i64, i64);
+type Rank = fn(&Lifespan) -> (i64, i64);
 
 /// Orders of what is in use at the moment, from the lowest up.
 const ORDERS: [Rank; 3] = [
@@ -18,13 +18,13 @@ const ORDERS: [Rank; 3] = [
 ];
 
 /// Improves on the best layout so far, until it is no higher than `enough`; in a hurry, one order is tried.
-pub(super) fn improve(spans: &[Span], enough: u64, at_leisure: bool, best: &mut (Vec<u64>, u64)) {
+pub(super) fn improve(spans: &[Lifespan], enough: u64, at_leisure: bool, best: &mut (Vec<u64>, u64)) {
     if best.1 <= enough {
         return;
     }
     let last = spans.iter().map(|s| s.end).max().unwrap_or(0);
-    let mirrored: Vec<Span> =
-        spans.iter().map(|s| Span { start: last - s.end, end: last - s.start, ..*s }).collect();
+    let mirrored: Vec<Lifespan> =
+        spans.iter().map(|s| Lifespan { start: last - s.end, end: last - s.start, ..*s }).collect();
     let (ahead, behind) = (Half::of(spans), Half::of(&mirrored));
     for order in ORDERS.into_iter().take(if at_leisure { ORDERS.len() } else { 1 }) {
         let mut moment = busiest(spans, last);
@@ -56,7 +56,7 @@ pub(super) fn improve(spans: &[Span], enough: u64, at_leisure: bool, best: &mut 
 }
 
 /// A time at which most bytes are in use.
-fn busiest(spans: &[Span], last: u32) -> u32 {
+fn busiest(spans: &[Lifespan], last: u32) -> u32 {
     let mut change = vec![0i64; last as usize + 2];
     for span in spans {
         change[span.start as usize] += aligned(span.bytes) as i64;
@@ -79,7 +79,7 @@ struct Half {
 }
 
 impl Half {
-    fn of(spans: &[Span]) -> Half {
+    fn of(spans: &[Lifespan]) -> Half {
         let all = || (0..spans.len() as u32).filter(|&i| spans[i as usize].bytes > 0);
         let (mut by_start, mut by_end): (Vec<u32>, Vec<u32>) = (all().collect(), all().collect());
         let span = |i: u32| spans[i as usize];
@@ -91,7 +91,7 @@ impl Half {
 
     /// Places all that comes after a moment, around what is placed below `top` then. The height reached, and
     /// when.
-    fn place(&self, spans: &[Span], moment: u32, top: u64, offsets: &mut [u64]) -> (u64, u32) {
+    fn place(&self, spans: &[Lifespan], moment: u32, top: u64, offsets: &mut [u64]) -> (u64, u32) {
         let mut free = Free { pieces: Vec::new(), top };
         let (mut high, mut at) = (top, moment);
         let mut gone = self.by_end.partition_point(|&i| spans[i as usize].end < moment);

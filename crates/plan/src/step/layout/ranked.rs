@@ -1,7 +1,7 @@
 //! Placing buffers one after the other, each as low as those before it allow: largest first, and again with
 //! the one that ended highest moved to the front. Loses least of all ways, and takes longest.
 
-use super::{Span, aligned, largest};
+use super::{Lifespan, aligned, largest};
 
 /// Most passes.
 const PASSES: usize = 80;
@@ -10,7 +10,7 @@ const FEW: (usize, u64) = (10_000, 10);
 
 /// Improves on the best layout so far, until it is no higher than `enough` or about so many pairs of buffers
 /// have been looked at.
-pub(super) fn improve(spans: &[Span], enough: u64, pairs: usize, best: &mut (Vec<u64>, u64)) {
+pub(super) fn improve(spans: &[Lifespan], enough: u64, pairs: usize, best: &mut (Vec<u64>, u64)) {
     if best.1 <= enough {
         return;
     }
@@ -45,10 +45,10 @@ struct Placed {
 }
 
 /// Places spans in this order; the result is lowest first.
-fn place(spans: &[Span], order: &[u32], placed: &mut Vec<Placed>) {
+fn place(spans: &[Lifespan], order: &[u32], placed: &mut Vec<Placed>) {
     placed.clear();
     for &i in order {
-        let Span { bytes, start, end } = spans[i as usize];
+        let Lifespan { bytes, start, end } = spans[i as usize];
         let size = aligned(bytes);
         let mut low = 0;
         for other in placed.iter() {

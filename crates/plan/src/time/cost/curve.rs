@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 /// What one kind of node was measured to take.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "[f64; 10]", into = "[f64; 10]")]
-pub struct Point {
+pub struct CurvePoint {
     /// What it had to do.
     pub load: Load,
     /// Seconds when nothing disturbs it: a tenth of the repetitions were as fast.
@@ -20,21 +20,21 @@ pub struct Point {
     pub spread: f64,
 }
 
-impl Point {
+impl CurvePoint {
     /// Seconds as a rule.
     pub fn typical(&self) -> f64 {
         self.seconds * (1.0 + self.spread)
     }
 }
 
-impl From<[f64; 10]> for Point {
-    fn from([flops, bytes, a, b, c, d, e, f, seconds, spread]: [f64; 10]) -> Point {
-        Point { load: Load { flops, bytes, extents: [a, b, c, d, e, f] }, seconds, spread }
+impl From<[f64; 10]> for CurvePoint {
+    fn from([flops, bytes, a, b, c, d, e, f, seconds, spread]: [f64; 10]) -> CurvePoint {
+        CurvePoint { load: Load { flops, bytes, extents: [a, b, c, d, e, f] }, seconds, spread }
     }
 }
 
-impl From<Point> for [f64; 10] {
-    fn from(point: Point) -> [f64; 10] {
+impl From<CurvePoint> for [f64; 10] {
+    fn from(point: CurvePoint) -> [f64; 10] {
         let Load { flops, bytes, extents: [a, b, c, d, e, f] } = point.load;
         [flops, bytes, a, b, c, d, e, f, point.seconds, point.spread]
     }
@@ -136,7 +136,7 @@ pub struct Curves {
     /// The roofline.
     pub rates: Rates,
     /// By family.
-    pub families: BTreeMap<String, Vec<Point>>,
+    pub families: BTreeMap<String, Vec<CurvePoint>>,
     /// The same device while the others are at rest, if that was measured.
     #[serde(skip)]
     pub alone: Option<Box<Curves>>,
@@ -166,7 +166,7 @@ impl Curves {
     pub fn of(
         [threads, devices]: [usize; 2],
         rates: Rates,
-        families: BTreeMap<String, Vec<Point>>,
+        families: BTreeMap<String, Vec<CurvePoint>>,
     ) -> Curves {
         Curves {
             threads,
@@ -221,12 +221,12 @@ impl Curves {
     }
 
     /// Points of the family, or of those that have as many words as possible in common with it.
-    fn like(&self, family: &str) -> Option<Vec<&Point>> {
+    fn like(&self, family: &str) -> Option<Vec<&CurvePoint>> {
         let mut prefix = family;
         loop {
             let begins =
                 |name: &str| name.strip_prefix(prefix).is_some_and(|r| r.is_empty() || r.starts_with(' '));
-            let found: Vec<&Point> = self
+            let found: Vec<&CurvePoint> = self
                 .families
                 .iter()
                 .filter(|(name, _)| begins(name))
@@ -262,9 +262,9 @@ mod tests {
     }
 
     fn curves(points: &[(&str, f64, f64)]) -> Curves {
-        let mut families: BTreeMap<String, Vec<Point>> = BTreeMap::new();
+        let mut families: BTreeMap<String, Vec<CurvePoint>> = BTreeMap::new();
         for (family, flops, seconds) in points {
-            let point = Point { load: load(*flops), seconds: *seconds, spread: 0.0 };
+            let point = CurvePoint { load: load(*flops), seconds: *seconds, spread: 0.0 };
             families.entry(family.to_string()).or_default().push(point);
         }
         let rates = Rates { flops: 1e9, bytes: 1e9, call: 1e-6 };
@@ -303,7 +303,7 @@ mod tests {
             Load { flops: all, bytes: 8.0 * all, extents: [all, 1.0, all, 1.0, row, 1.0] }
         };
         let mut curves = curves(&[]);
-        let point = |rows, row, seconds| Point { load: load(rows, row), seconds, spread: 0.0 };
+        let point = |rows, row, seconds| CurvePoint { load: load(rows, row), seconds, spread: 0.0 };
         // Four times slower for each number in short rows, which were measured in small nodes only.
         let points =
             vec![point(1e3, 3.0, 4.0 * 2.4e-5), point(1e4, 48.0, 3.84e-3), point(2e4, 48.0, 7.68e-3)];
@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn as_a_rule_kernels_take_longer_than_undisturbed() {
-        let point = |spread| Point { load: load(1e6), seconds: 2.0, spread };
+        let point = |spread| CurvePoint { load: load(1e6), seconds: 2.0, spread };
         for (spread, typical) in [(0.0, 2.0), (0.05, 2.1), (0.5, 3.0)] {
             assert!((point(spread).typical() - typical).abs() < 1e-9);
         }

@@ -18,9 +18,9 @@ pub struct Scaling {
     pub spread: f64,
 }
 
-/// See the top of this file.
+/// Measured speeds of one machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Profile {
+pub struct MachineProfile {
     /// Cores of the machine.
     pub cores: usize,
     /// Which processor it has, in its own words.
@@ -33,7 +33,7 @@ pub struct Profile {
     pub curves: Vec<Curves>,
 }
 
-impl Profile {
+impl MachineProfile {
     /// The curves of so many devices of so many threads each: as measured, or scaled from the most similar way
     /// that was. Those of several know how fast one is while the others are at rest.
     pub fn at(&self, threads: usize, devices: usize) -> Option<Curves> {
@@ -76,14 +76,14 @@ impl Profile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::time::cost::{Point, Rates};
+    use crate::time::cost::{CurvePoint, Rates};
     use gulliver_graph::work::Load;
 
     #[test]
     fn ways_that_were_not_measured_are_scaled_from_the_nearest() {
         let curves = |threads, devices, seconds| {
             let load = Load { flops: 1e6, bytes: 1e6, extents: [1.0; 6] };
-            let families = [("conv".to_string(), vec![Point { load, seconds, spread: 0.0 }])];
+            let families = [("conv".to_string(), vec![CurvePoint { load, seconds, spread: 0.0 }])];
             let rates = Rates { flops: 1e9, bytes: 1e9, call: 1e-6 };
             Curves::of([threads, devices], rates, families.into_iter().collect())
         };
@@ -93,7 +93,7 @@ mod tests {
             bytes: 1.0,
             spread: 0.0,
         };
-        let profile = Profile {
+        let profile = MachineProfile {
             cores: 4,
             processor: String::new(),
             links: Links::default(),
@@ -108,6 +108,6 @@ mod tests {
             let seconds = found.families["conv"][0].seconds;
             assert!((seconds - expected).abs() < 1e-9, "{devices} of {threads}: {seconds}, not {expected}");
         }
-        assert_eq!(Profile { curves: Vec::new(), ..profile }.at(1, 1), None);
+        assert_eq!(MachineProfile { curves: Vec::new(), ..profile }.at(1, 1), None);
     }
 }

@@ -2,7 +2,7 @@
 //! one call. Weights of a family are fitted to its points where sums of products read weights, images and results at
 //! different speeds; elsewhere they are those of the machine.
 
-use super::{Point, Rates};
+use super::{CurvePoint, Rates};
 use gulliver_graph::work::Load;
 
 /// Elements of a vector that the columns of a product are made up to.
@@ -41,9 +41,9 @@ impl Roofline {
 
     /// What explains the points of a family best: least squares of shares of their seconds over weights that are not
     /// below zero, drawn a little to those of the machine.
-    pub(super) fn fitted(rates: &Rates, points: &[Point]) -> Roofline {
+    pub(super) fn fitted(rates: &Rates, points: &[CurvePoint]) -> Roofline {
         let plain = Roofline::plain(rates);
-        let wide: Vec<&Point> = points.iter().filter(|point| !is_narrow(&point.load)).collect();
+        let wide: Vec<&CurvePoint> = points.iter().filter(|point| !is_narrow(&point.load)).collect();
         let mut ratios: Vec<f64> = wide.iter().map(|p| p.typical() / plain.seconds(&p.load)).collect();
         ratios.sort_by(f64::total_cmp);
         let Some(scale) = ratios.get(ratios.len() / 2).copied().filter(|scale| scale.is_finite()) else {
@@ -51,7 +51,7 @@ impl Roofline {
         };
         let start = plain.0.map(|weight| weight * scale);
         // What each term takes of each point's seconds at the weights to start from; factors for them are sought.
-        let row = |point: &&Point| {
+        let row = |point: &&CurvePoint| {
             let terms = terms(&point.load);
             std::array::from_fn::<f64, TERMS, _>(|i| start[i] * terms[i] / point.typical())
         };
@@ -100,7 +100,7 @@ mod tests {
             for columns in [16.0, 64.0, 512.0] {
                 for depth in [64.0, 256.0, 2048.0] {
                     let load = load(rows, columns, depth);
-                    points.push(Point { load, seconds: truth(&load), spread: 0.0 });
+                    points.push(CurvePoint { load, seconds: truth(&load), spread: 0.0 });
                 }
             }
         }
@@ -129,7 +129,7 @@ mod tests {
         let rates = Rates { flops: 1e11, bytes: 2e10, call: 1e-6 };
         assert_eq!(Roofline::fitted(&rates, &[]), Roofline::plain(&rates));
         let load = load(64.0, 64.0, 64.0);
-        let one = Point { load, seconds: 3.0 * Roofline::plain(&rates).seconds(&load), spread: 0.0 };
+        let one = CurvePoint { load, seconds: 3.0 * Roofline::plain(&rates).seconds(&load), spread: 0.0 };
         let (fitted, plain) = (Roofline::fitted(&rates, &[one]), Roofline::plain(&rates));
         fitted.0.iter().zip(plain.0).for_each(|(a, b)| assert!((a / b / 3.0 - 1.0).abs() < 1e-6, "{a} {b}"));
     }

@@ -3,12 +3,12 @@
 //! passes a link takes turns with all else that does.
 
 use super::{ADDED, Ran, Timing, per_byte, tier};
-use crate::document::collectives::held_here;
+use crate::document::collectives::inline_collectives;
 use crate::document::collectives::with_collective;
 use crate::document::ledger::Ledger;
 use crate::document::links::Links;
-use crate::document::plan::{Act, Place, Plan, STREAMS, Stream, Tier};
-use crate::document::timeline::Span;
+use crate::document::plan::{Act, BufferRange, Plan, PlanStream, STREAMS, Tier};
+use crate::document::timeline::StepSpan;
 use crate::document::topology::booking::{Booking, Transfer};
 use crate::document::topology::{Site, Topology};
 use gulliver_graph::dim::Bindings;
@@ -33,14 +33,14 @@ pub struct RankPlan<'a> {
     /// and seconds it takes at least. None if there are cores.
     pub taken: Option<&'a dyn Fn(NodeId) -> [f64; 2]>,
     /// How late it may come to collectives.
-    pub uneven: Uneven,
+    pub uneven: Unevenness,
     /// How fast its own links are where the topology has none.
     pub links: &'a Links,
 }
 
 /// What all devices come to together.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Together {
+pub struct JointTiming {
     /// Seconds until the last device is done.
     pub seconds: f64,
     /// By device.
@@ -48,7 +48,7 @@ pub struct Together {
     /// By link of the topology.
     pub links: Vec<LinkUse>,
     /// Every step that does something; those of one stream in order.
-    pub spans: Vec<Span>,
+    pub spans: Vec<StepSpan>,
 }
 
 /// What passes a link.
@@ -65,7 +65,7 @@ pub struct LinkUse {
 /// Devices that would wait for ever.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("device {device} waits for ever at step {step} ({what}); {missing} does not come")]
-pub struct Stuck {
+pub struct SimulatedDeadlock {
     /// One of them.
     pub device: u32,
     /// Index of the step at which it waits.
@@ -100,7 +100,7 @@ pub fn over_links(plans: &[(&Graph, &Plan)], topology: &Topology) -> Vec<u64> {
     bytes
 }
 
-fn site(plan: &Plan, place: &Place, device: u32) -> Site {
+fn site(plan: &Plan, place: &BufferRange, device: u32) -> Site {
     match tier(plan, place) {
         Tier::Device => Site::Device(device),
         Tier::Host => Site::Host,
@@ -166,7 +166,7 @@ const SOON: f64 = 5e-4;
 
 /// How uneven devices of the same kind are, as others use the machine too.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Uneven {
+pub struct Unevenness {
     /// How much longer the slowest of all devices takes for a little work than they do on average, as a share.
     pub share: f64,
     /// The power of its length by which longer work is less uneven: 0 if who is slow stays so, a half if that changes
@@ -176,7 +176,7 @@ pub struct Uneven {
     pub resumes: f64,
 }
 
-impl Uneven {
+impl Unevenness {
     /// How late the slowest of several devices comes to a collective, after so many seconds of work.
     fn late(&self, seconds: f64) -> f64 {
         self.share * seconds * (1.0 + seconds / LITTLE).powf(-self.fades)
@@ -188,8 +188,8 @@ impl Uneven {
     }
 }
 
-/// How much later than the last of two is expected the later of them comes if the other is expected so much earlier, and
-/// it would be so `late` if both were expected at once.
+/// Expected delay of max(A, B) beyond the later mean, when the other mean is `earlier` seconds ahead; `late` is that
+/// delay for equal means.
 fn after(earlier: f64, late: f64) -> f64 {
     let scale = late / std::f64::consts::LN_2;
     if scale > 0.0 { scale * (-earlier / scale).exp().ln_1p() } else { 0.0 }
@@ -199,7 +199,7 @@ fn after(earlier: f64, late: f64) -> f64 {
 const AGAIN: usize = 3;
 
 /// Times the plans of all devices at once, by their numbers. Fails if they would wait for each other for ever.
-pub fn together(ranks: &[RankPlan], topology: &Topology) -> Result<Together, Stuck> {
+pub fn together(ranks: &[RankPlan], topology: &Topology) -> Result<JointTiming, SimulatedDeadlock> {
     let mut found = timed(ranks, topology, &[])?;
     if ranks.len() > 1 && ranks.iter().any(|rank| rank.alone.is_some()) {
         let steps: Vec<usize> = ranks.iter().map(|rank| rank.plan.steps.len()).collect();
@@ -213,16 +213,16 @@ pub fn together(ranks: &[RankPlan], topology: &Topology) -> Result<Together, Stu
 
 /// By device and step of the computation, how many of the other devices compute meanwhile, as a share of all others.
 /// Of each of several devices it takes the number of its plan's steps.
-pub fn crowds(steps: &[usize], spans: &[Span]) -> Vec<Vec<f32>> {
+pub fn crowds(steps: &[usize], spans: &[StepSpan]) -> Vec<Vec<f32>> {
     let computing = |device: usize| {
-        spans.iter().filter(move |s| s.device as usize == device && s.stream == Stream::Compute)
+        spans.iter().filter(move |s| s.device as usize == device && s.stream == PlanStream::Compute)
     };
     let mut all: Vec<Vec<f32>> = steps.iter().map(|steps| vec![0.0; *steps]).collect();
     let each = 1.0 / (steps.len() - 1) as f64;
     for (device, crowds) in all.iter_mut().enumerate() {
         for other in (0..steps.len()).filter(|&other| other != device) {
             let mut theirs = computing(other).peekable();
-            for Span { step, start, end, .. } in computing(device).filter(|span| span.end > span.start) {
+            for StepSpan { step, start, end, .. } in computing(device).filter(|span| span.end > span.start) {
                 let mut shared = 0.0;
                 while let Some(their) = theirs.peek() {
                     shared += (their.end.min(*end) - their.start.max(*start)).max(0.0);
@@ -239,7 +239,11 @@ pub fn crowds(steps: &[usize], spans: &[Span]) -> Vec<Vec<f32>> {
 }
 
 /// Times all devices once; kernels take as long as it says how crowded they are, or as if all were at work.
-fn timed(ranks: &[RankPlan], topology: &Topology, crowds: &[Vec<f32>]) -> Result<Together, Stuck> {
+fn timed(
+    ranks: &[RankPlan],
+    topology: &Topology,
+    crowds: &[Vec<f32>],
+) -> Result<JointTiming, SimulatedDeadlock> {
     let steps = ranks.iter().map(|rank| rank.plan.steps.len()).sum();
     let mut all = All {
         ranks,
@@ -257,10 +261,10 @@ fn timed(ranks: &[RankPlan], topology: &Topology, crowds: &[Vec<f32>]) -> Result
             all.next(device, step);
         }
     }
-    all.settle();
+    all.advance();
     while let Some(event) = all.events.pop() {
         all.send(event);
-        all.settle();
+        all.advance();
     }
     all.finish()
 }
@@ -295,7 +299,7 @@ impl State {
             ran: Ran::default(),
             due: Collectives::of(rank.graph, rank.plan),
             since: 0.0,
-            here: held_here(rank.plan),
+            here: inline_collectives(rank.plan),
         }
     }
 }
@@ -365,7 +369,7 @@ struct All<'a> {
     events: BinaryHeap<Event<'a>>,
     /// By number.
     open: HashMap<u32, Open>,
-    spans: Vec<Span>,
+    spans: Vec<StepSpan>,
     /// Devices that may get on.
     again: Vec<usize>,
     /// By device and step, the share of others that compute meanwhile; nothing if all do.
@@ -381,7 +385,7 @@ impl<'a> All<'a> {
         let s = stream as usize;
         if self.devices[device].waiting[s].is_empty() {
             let ready = self.ready(device, step, s);
-            if !ready.is_nan() && stream == Stream::Compute {
+            if !ready.is_nan() && stream == PlanStream::Compute {
                 self.begin(device, step, stream, ready);
                 return;
             }
@@ -401,10 +405,10 @@ impl<'a> All<'a> {
     }
 
     /// Begins a step; false if it is not known yet when it will be done, or it was told already.
-    fn begin(&mut self, device: usize, step: usize, stream: Stream, ready: f64) -> bool {
+    fn begin(&mut self, device: usize, step: usize, stream: PlanStream, ready: f64) -> bool {
         let RankPlan { plan, seconds: node, alone, links, .. } = self.ranks[device];
         // Whoever waits for a collective goes on when the others do.
-        if stream == Stream::Compute && ready > self.devices[device].free[stream as usize] {
+        if stream == PlanStream::Compute && ready > self.devices[device].free[stream as usize] {
             self.devices[device].since = 0.0;
         }
         let seconds = match &plan.steps[step].act {
@@ -450,17 +454,17 @@ impl<'a> All<'a> {
         true
     }
 
-    fn done(&mut self, device: usize, step: usize, stream: Stream, (start, end): (f64, f64), busy: f64) {
+    fn done(&mut self, device: usize, step: usize, stream: PlanStream, (start, end): (f64, f64), busy: f64) {
         let state = &mut self.devices[device];
         state.done[step] = end;
         state.free[stream as usize] = end;
         state.timing.busy[stream as usize] += busy;
         state.timing.seconds = state.timing.seconds.max(end);
-        self.spans.push(Span { device: device as u32, stream, step: step as u32, start, end });
+        self.spans.push(StepSpan { device: device as u32, stream, step: step as u32, start, end });
     }
 
     /// The first of a stream's waiting steps, which was under way, is done.
-    fn arrive(&mut self, device: usize, step: usize, stream: Stream, start: f64, end: f64) {
+    fn arrive(&mut self, device: usize, step: usize, stream: PlanStream, start: f64, end: f64) {
         self.done(device, step, stream, (start, end), end - start);
         let state = &mut self.devices[device];
         state.under_way[stream as usize] = false;
@@ -469,7 +473,7 @@ impl<'a> All<'a> {
     }
 
     /// Lets devices get on as far as they can.
-    fn settle(&mut self) {
+    fn advance(&mut self) {
         while let Some(device) = self.again.pop() {
             let mut moved = true;
             while std::mem::take(&mut moved) {
@@ -480,7 +484,7 @@ impl<'a> All<'a> {
         }
     }
 
-    fn get_on(&mut self, device: usize, stream: Stream) -> bool {
+    fn get_on(&mut self, device: usize, stream: PlanStream) -> bool {
         let s = stream as usize;
         let mut moved = false;
         while let Some(&step) = self.devices[device].waiting[s].front() {
@@ -548,9 +552,9 @@ impl<'a> All<'a> {
             let late = came.iter().map(late).fold(0.0, f64::max);
             for (device, step, ..) in came {
                 self.take_time(device, step, began);
-                self.arrive(device, step, Stream::Exchange, began, ends.max(carried + late));
+                self.arrive(device, step, PlanStream::Exchange, began, ends.max(carried + late));
                 // Links do not wait for who is late: what follows at once is under way meanwhile.
-                self.devices[device].free[Stream::Exchange as usize] = ends;
+                self.devices[device].free[PlanStream::Exchange as usize] = ends;
             }
         }
     }
@@ -560,11 +564,11 @@ impl<'a> All<'a> {
         let Some(taken) = self.ranks[device].taken else { return };
         let (_, node) = due_at(self.ranks, &self.devices, device, step);
         let state = &mut self.devices[device];
-        let free = &mut state.free[Stream::Compute as usize];
+        let free = &mut state.free[PlanStream::Compute as usize];
         if *free > began {
             let [seconds, _] = taken(node);
             *free += seconds;
-            state.timing.busy[Stream::Compute as usize] += seconds;
+            state.timing.busy[PlanStream::Compute as usize] += seconds;
         }
     }
 
@@ -586,15 +590,15 @@ impl<'a> All<'a> {
         }
         let plan = self.ranks[device].plan;
         match plan.stream(&plan.steps[step].act) {
-            Some(Stream::Exchange) | None => self.take(device, step, now, part + 1),
+            Some(PlanStream::Exchange) | None => self.take(device, step, now, part + 1),
             Some(stream) => self.arrive(device, step, stream, began, now),
         }
     }
 
-    fn finish(self) -> Result<Together, Stuck> {
+    fn finish(self) -> Result<JointTiming, SimulatedDeadlock> {
         for (device, state) in self.devices.iter().enumerate() {
             // What does not come to an end is at a collective, or waits for what is.
-            let meets = state.waiting[Stream::Exchange as usize].front();
+            let meets = state.waiting[PlanStream::Exchange as usize].front();
             let any = state.waiting.iter().filter_map(VecDeque::front).min();
             if let Some(&step) = meets.or(any) {
                 return Err(self.stuck(device, step));
@@ -604,10 +608,10 @@ impl<'a> All<'a> {
         let links = links.map(|(link, (&bytes, &busy))| LinkUse { name: link.name.clone(), bytes, busy });
         let devices: Vec<Timing> = self.devices.into_iter().map(|state| state.timing).collect();
         let seconds = devices.iter().map(|timing| timing.seconds).fold(0.0, f64::max);
-        Ok(Together { seconds, devices, links: links.collect(), spans: self.spans })
+        Ok(JointTiming { seconds, devices, links: links.collect(), spans: self.spans })
     }
 
-    fn stuck(&self, device: usize, step: u32) -> Stuck {
+    fn stuck(&self, device: usize, step: u32) -> SimulatedDeadlock {
         let rank = self.ranks[device];
         let met = match rank.plan.steps[step as usize].act {
             Act::Exchange { node, .. } => self.devices[device].due.get(node),
@@ -622,7 +626,7 @@ impl<'a> All<'a> {
             }
             None => ("what other streams do".into(), "somebody at a collective".into()),
         };
-        Stuck { device: device as u32, step, what, missing }
+        SimulatedDeadlock { device: device as u32, step, what, missing }
     }
 }
 
@@ -632,7 +636,7 @@ mod tests {
 
     #[test]
     fn short_work_is_as_uneven_as_it_can_be_and_long_work_less() {
-        let late = |share, fades, seconds| Uneven { share, fades, resumes: 0.0 }.late(seconds);
+        let late = |share, fades, seconds| Unevenness { share, fades, resumes: 0.0 }.late(seconds);
         assert_eq!((late(0.2, 0.5, 0.0), late(0.0, 0.5, 1.0)), (0.0, 0.0));
         let [short, long] = [1e-3, 1e4].map(|times| times * LITTLE);
         for fades in [0.0, 0.1, 0.5] {

@@ -18,7 +18,7 @@ use crate::team::{Team, cores};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::Graph;
 use gulliver_plan::document::ledger::Ledger;
-use gulliver_plan::document::plan::{Plan, Stream, TIERS, Tier};
+use gulliver_plan::document::plan::{Plan, PlanStream, TIERS, Tier};
 use program::{Instruction, Program};
 use std::ops::Range;
 use std::path::PathBuf;
@@ -182,7 +182,7 @@ impl Cpu {
                     times[step as usize] = end - start;
                 }
                 if let Some(seen) = &mut self.seen {
-                    seen.push(StepTime { stream: Stream::Compute, step, start, end });
+                    seen.push(StepTime { stream: PlanStream::Compute, step, start, end });
                 }
             }
         }

@@ -11,8 +11,8 @@ use crate::peers::Peers;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Value};
 use gulliver_graph::kinds::Kinds;
-use gulliver_plan::document::collectives::{collective_of, held_here};
-use gulliver_plan::document::plan::{Act, Place, Plan, Stream, Tier};
+use gulliver_plan::document::collectives::{collective_of, inline_collectives};
+use gulliver_plan::document::plan::{Act, BufferRange, Plan, PlanStream, Tier};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -110,7 +110,7 @@ impl Program {
             }
         }
         let (sizes, kinds) = (plan.bindings(), Kinds::of(graph));
-        let spot = |p: &Place| {
+        let spot = |p: &BufferRange| {
             let buffer = plan.buffer(p.buffer);
             let tier = plan.spaces[buffer.space as usize].tier;
             Spot { tier, offset: buffer.offset + p.start, bytes: p.bytes as usize }
@@ -146,11 +146,11 @@ impl Program {
         kinds: &Kinds,
         plan: &Plan,
         (peers, tiers, sizes): (Option<&Arc<dyn Peers>>, &Tiers, &Bindings),
-        spot: &dyn Fn(&Place) -> Spot,
+        spot: &dyn Fn(&BufferRange) -> Spot,
     ) -> Result<(), RunError> {
         let graph = Arc::clone(&self.graph);
-        let slot = |p: &Place| memory(tiers, spot(p)).expect("kernels work on device memory");
-        let end = |p: &Place| match memory(tiers, spot(p)) {
+        let slot = |p: &BufferRange| memory(tiers, spot(p)).expect("kernels work on device memory");
+        let end = |p: &BufferRange| match memory(tiers, spot(p)) {
             Some(slot) => Ok(End::Memory(slot)),
             None if spot(p).offset.is_multiple_of(BLOCK) => Ok(End::Disk(spot(p).offset)),
             None => Err(RunError::Unaligned { offset: spot(p).offset }),
@@ -160,7 +160,7 @@ impl Program {
         if let Some(b) = on_disk.into_iter().find(|b| !b.offset.is_multiple_of(BLOCK)) {
             return Err(RunError::Unaligned { offset: b.offset });
         }
-        let here = held_here(plan);
+        let here = inline_collectives(plan);
         // Of the computation, whether another thread waits for it.
         let mut awaited = vec![false; plan.steps.len()];
         let others = plan.steps.iter().zip(&here).filter(|(_, here)| !**here);
@@ -176,7 +176,7 @@ impl Program {
             };
             let waits: Vec<Wait> = step.after.iter().filter_map(wait).collect();
             let stream = plan.stream(&step.act);
-            if stream == Some(Stream::Compute) {
+            if stream == Some(PlanStream::Compute) {
                 self.instructions.extend(waits.iter().copied().map(Instruction::Wait));
             }
             let index = self.instructions.len();
@@ -211,9 +211,9 @@ impl Program {
                     let collective = ExchangeCall::new(&what, peers);
                     let task = Task::Exchange { collective, own, result, value: first };
                     let here = match here[i] {
-                        true => Some(beside.push_here(Stream::Exchange, (i, index), task, &waits) as u32),
+                        true => Some(beside.push_here(PlanStream::Exchange, (i, index), task, &waits) as u32),
                         false => {
-                            beside.push(Stream::Exchange, (i, index), task, &waits);
+                            beside.push(PlanStream::Exchange, (i, index), task, &waits);
                             None
                         }
                     };
@@ -235,7 +235,7 @@ impl Program {
                 }
             };
             self.instructions.push(instruction);
-            if awaited[i] && stream == Some(Stream::Compute) {
+            if awaited[i] && stream == Some(PlanStream::Compute) {
                 self.instructions.push(Instruction::Computed);
             }
             self.steps.resize(self.instructions.len(), i as u32);

@@ -13,7 +13,7 @@ use crate::team::wake::wake_promptly;
 use crate::team::{NoThread, polled, start, wait_until};
 use gulliver_graph::graph::Value;
 use gulliver_plan::document::ledger::Ledger;
-use gulliver_plan::document::plan::{STREAMS, Stream, Tier};
+use gulliver_plan::document::plan::{PlanStream, STREAMS, Tier};
 use gulliver_plan::document::topology::Site;
 use std::any::Any;
 use std::ops::Range;
@@ -37,7 +37,7 @@ pub enum End {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
     /// The stream.
-    pub stream: Stream,
+    pub stream: PlanStream,
     /// One more than the index of the instruction.
     pub until: u64,
 }
@@ -97,7 +97,7 @@ unsafe impl Sync for Tasks {}
 
 impl Tasks {
     /// Adds the next instruction of a stream, for a step of the plan.
-    pub(crate) fn push(&mut self, stream: Stream, at: (usize, usize), task: Task, waits: &[Wait]) {
+    pub(crate) fn push(&mut self, stream: PlanStream, at: (usize, usize), task: Task, waits: &[Wait]) {
         self.add(stream, at, task, waits, false);
     }
 
@@ -105,18 +105,26 @@ impl Tasks {
     /// among those of the stream.
     pub(crate) fn push_here(
         &mut self,
-        stream: Stream,
+        stream: PlanStream,
         at: (usize, usize),
         task: Task,
         waits: &[Wait],
     ) -> usize {
         // What it needs of the computation is done when that comes to it.
-        let waits: Vec<Wait> = waits.iter().copied().filter(|wait| wait.stream != Stream::Compute).collect();
+        let waits: Vec<Wait> =
+            waits.iter().copied().filter(|wait| wait.stream != PlanStream::Compute).collect();
         self.add(stream, at, task, &waits, true);
         self.queues[stream as usize].entries.len() - 1
     }
 
-    fn add(&mut self, stream: Stream, (step, index): (usize, usize), task: Task, waits: &[Wait], here: bool) {
+    fn add(
+        &mut self,
+        stream: PlanStream,
+        (step, index): (usize, usize),
+        task: Task,
+        waits: &[Wait],
+        here: bool,
+    ) {
         let queue = &mut self.queues[stream as usize];
         let first = queue.waits.len();
         queue.waits.extend_from_slice(waits);
@@ -134,14 +142,14 @@ impl Tasks {
     }
 
     /// The tasks of a stream among a range of instructions.
-    fn among(&self, stream: Stream, instructions: &Range<usize>) -> Range<usize> {
+    fn among(&self, stream: PlanStream, instructions: &Range<usize>) -> Range<usize> {
         let entries = &self.queues[stream as usize].entries;
         let before = |index: usize| entries.partition_point(|e| e.until <= index as u64);
         before(instructions.start)..before(instructions.end)
     }
 
     /// Whether a thread of its own has something to do for a stream among a range of instructions.
-    fn needs_thread(&self, stream: Stream, instructions: &Range<usize>) -> bool {
+    fn needs_thread(&self, stream: PlanStream, instructions: &Range<usize>) -> bool {
         let entries = &self.queues[stream as usize].entries;
         entries[self.among(stream, instructions)].iter().any(|entry| !entry.here)
     }
@@ -202,14 +210,14 @@ impl Shared {
     }
 
     /// A stream, and up to where it must have come, as one number.
-    fn code(stream: Stream, until: u64) -> u64 {
+    fn code(stream: PlanStream, until: u64) -> u64 {
         (stream as u64 + 1) << 56 | until
     }
 
     /// Wakes those who wait for just this, and nobody else; says whether the computation does. With the order of
     /// everyone's stores and loads that [`Shared::wait`] has, either it is seen here what somebody wants, or there
     /// that it is done.
-    fn done(&self, stream: Stream, until: u64) -> bool {
+    fn done(&self, stream: PlanStream, until: u64) -> bool {
         self.done[stream as usize].store(until, Ordering::SeqCst);
         let reached = |wanted: &AtomicU64| {
             (Shared::code(stream, 0)..=Shared::code(stream, until)).contains(&wanted.load(Ordering::SeqCst))
@@ -219,11 +227,11 @@ impl Shared {
                 thread.unpark();
             }
         }
-        reached(&self.wanted[Stream::Compute as usize])
+        reached(&self.wanted[PlanStream::Compute as usize])
     }
 
     /// One stream waits for another; false if there is no use in waiting any longer.
-    fn wait(&self, who: Stream, wait: Wait) -> bool {
+    fn wait(&self, who: PlanStream, wait: Wait) -> bool {
         let reached = || self.done[wait.stream as usize].load(Ordering::SeqCst) >= wait.until;
         let stopped = || self.stop.load(Ordering::Acquire);
         if !reached() {
@@ -231,7 +239,7 @@ impl Shared {
             wanted.store(Shared::code(wait.stream, wait.until), Ordering::SeqCst);
             let over = || reached() || stopped();
             // The computation has nothing else to do, and a core that sleeps is slow to wake up.
-            if self.crowded || who != Stream::Compute || !polled(over) {
+            if self.crowded || who != PlanStream::Compute || !polled(over) {
                 wait_until(over);
             }
             wanted.store(0, Ordering::Relaxed);
@@ -245,7 +253,12 @@ impl Shared {
     }
 
     /// Does something, and notes when, if somebody wants to know.
-    fn noting<T>(&self, stream: Stream, step: u32, f: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
+    fn noting<T>(
+        &self,
+        stream: PlanStream,
+        step: u32,
+        f: impl FnOnce() -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
         let start = self.recording.load(Ordering::Relaxed).then(Instant::now);
         let done = f()?;
         if let Some(start) = start {
@@ -355,13 +368,13 @@ pub struct Running<'a> {
 impl Running<'_> {
     /// Waits for another stream; false if one has failed.
     pub fn wait(&self, wait: Wait) -> bool {
-        self.shared.wait(Stream::Compute, wait)
+        self.shared.wait(PlanStream::Compute, wait)
     }
 
     /// Holds the collective of this place among those of its stream, on the computation's own thread; false if another
     /// stream has failed.
     pub fn hold(&self, place: usize) -> Result<bool, Fault> {
-        let Queue { entries, waits } = &self.tasks.queues[Stream::Exchange as usize];
+        let Queue { entries, waits } = &self.tasks.queues[PlanStream::Exchange as usize];
         let one = &entries[place];
         if !waits[one.waits.clone()].iter().all(|wait| self.wait(*wait)) {
             return Ok(false);
@@ -369,14 +382,15 @@ impl Running<'_> {
         let Task::Exchange { collective, own, result, value } = &one.task else {
             unreachable!("only collectives are held by the computation");
         };
-        self.shared.noting(Stream::Exchange, one.step, || meet(collective, (*own, *result), *value, true))?;
-        self.shared.done(Stream::Exchange, one.until);
+        self.shared
+            .noting(PlanStream::Exchange, one.step, || meet(collective, (*own, *result), *value, true))?;
+        self.shared.done(PlanStream::Exchange, one.until);
         Ok(true)
     }
 
     /// The computation has done all instructions before this one.
     pub fn computed(&self, until: u64) {
-        self.shared.done(Stream::Compute, until);
+        self.shared.done(PlanStream::Compute, until);
     }
 
     /// Waits until all is done, or something has failed.
@@ -398,7 +412,7 @@ impl Drop for Running<'_> {
     }
 }
 
-fn work(shared: &Shared, stream: Stream, jobs: &Receiver<Job>, port: Option<Port>) {
+fn work(shared: &Shared, stream: PlanStream, jobs: &Receiver<Job>, port: Option<Port>) {
     wake_promptly();
     let mut pace = port.map(|port| (Pace::new(&port.throttle), port.device));
     for job in jobs {
@@ -482,13 +496,17 @@ unsafe fn bytes_mut<'a>(slot: MemorySlot) -> &'a mut [u8] {
 }
 
 /// Does a move; over which link of the ledger, and how many bytes.
-fn transfer(ends: (End, End), stream: Stream, disk: Option<&Arc<Disk>>) -> Result<(usize, usize), DiskError> {
+fn transfer(
+    ends: (End, End),
+    stream: PlanStream,
+    disk: Option<&Arc<Disk>>,
+) -> Result<(usize, usize), DiskError> {
     let disk = || disk.expect("moves to and from disk have one");
     match ends {
         (End::Memory(from), End::Memory(to)) => {
             // SAFETY: by the contract of `begin`; the ends lie in different arenas and have the same size.
             unsafe { copy(from.start, to.start, from.bytes) };
-            Ok((if stream == Stream::In { 0 } else { 1 }, from.bytes))
+            Ok((if stream == PlanStream::In { 0 } else { 1 }, from.bytes))
         }
         (End::Disk(from), End::Memory(to)) => {
             // SAFETY: by the contract of `begin`.

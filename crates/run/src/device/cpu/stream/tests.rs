@@ -4,13 +4,13 @@ use super::*;
 use crate::peers::link::Throttle;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::op::exchange::{Exchange, Piece};
-use gulliver_plan::document::topology::{Device, Topology, Wiring};
+use gulliver_plan::document::topology::{BoxWiring, DeviceSpec, Topology};
 use std::sync::atomic::AtomicU32;
 
 /// A device behind a link of so many bytes a second.
 fn port(rate: f64) -> Port {
-    let wiring = Wiring { host: Some(rate), ..Wiring::default() };
-    let topology = Topology::wired(vec![Device::default()], &wiring).unwrap();
+    let wiring = BoxWiring { host: Some(rate), ..BoxWiring::default() };
+    let topology = Topology::wired(vec![DeviceSpec::default()], &wiring).unwrap();
     Port { throttle: Arc::new(Throttle::new(topology)), device: 0 }
 }
 
@@ -30,9 +30,19 @@ fn ping_pong(rounds: usize, a: End, b: End) -> (Arc<Tasks>, Vec<Wait>) {
         let (device, host) = (Tier::Device, Tier::Host);
         let out = Task::Move { from: a, to: b, tiers: (device, host) };
         let back = Task::Move { from: b, to: a, tiers: (host, device) };
-        tasks.push(Stream::Out, (at(1), at(1)), out, &[Wait { stream: Stream::Compute, until: until(0) }]);
-        tasks.push(Stream::In, (at(2), at(2)), back, &[Wait { stream: Stream::Out, until: until(1) }]);
-        waits.push(Wait { stream: Stream::In, until: until(2) });
+        tasks.push(
+            PlanStream::Out,
+            (at(1), at(1)),
+            out,
+            &[Wait { stream: PlanStream::Compute, until: until(0) }],
+        );
+        tasks.push(
+            PlanStream::In,
+            (at(2), at(2)),
+            back,
+            &[Wait { stream: PlanStream::Out, until: until(1) }],
+        );
+        waits.push(Wait { stream: PlanStream::In, until: until(2) });
     }
     (Arc::new(tasks), waits)
 }
@@ -98,11 +108,11 @@ fn meetings_keep_their_order_whoever_holds_them() {
             let task =
                 Task::Exchange { collective, own: Some(cell(i)), result: cell(i + 1), value: Value(0) };
             // Computes at 0, meets at 1.
-            let computed = [Wait { stream: Stream::Compute, until: 2 * i as u64 + 1 }];
+            let computed = [Wait { stream: PlanStream::Compute, until: 2 * i as u64 + 1 }];
             places.push(match here(i) {
-                true => Some(tasks.push_here(Stream::Exchange, (i, 2 * i + 1), task, &computed)),
+                true => Some(tasks.push_here(PlanStream::Exchange, (i, 2 * i + 1), task, &computed)),
                 false => {
-                    tasks.push(Stream::Exchange, (i, 2 * i + 1), task, &computed);
+                    tasks.push(PlanStream::Exchange, (i, 2 * i + 1), task, &computed);
                     None
                 }
             });
@@ -118,7 +128,7 @@ fn meetings_keep_their_order_whoever_holds_them() {
                 Some(place) => assert!(running.hold(place).unwrap()),
                 None => {
                     running.computed(2 * i as u64 + 1);
-                    assert!(running.wait(Wait { stream: Stream::Exchange, until: 2 * i as u64 + 2 }));
+                    assert!(running.wait(Wait { stream: PlanStream::Exchange, until: 2 * i as u64 + 2 }));
                 }
             }
         }
@@ -150,13 +160,13 @@ fn a_panic_of_a_stream_reaches_the_caller() {
     let mut moves = Tasks::default();
     let tiers = (Tier::Device, Tier::Disk);
     let task = Task::Move { from: End::Memory(slot(&mut device)), to: End::Disk(0), tiers };
-    moves.push(Stream::Write, (0, 0), task, &[]);
+    moves.push(PlanStream::Write, (0, 0), task, &[]);
     let moves = Arc::new(moves);
     let mut streams = Streams::new(None, false);
     for _ in 0..3 {
         // SAFETY: the buffer outlives the run and only the stream touches it.
         let running = unsafe { streams.begin(&moves, &(0..1), None).unwrap() };
-        assert!(!running.wait(Wait { stream: Stream::Write, until: 1 }), "there is no disk");
+        assert!(!running.wait(Wait { stream: PlanStream::Write, until: 1 }), "there is no disk");
         assert!(catch_unwind(AssertUnwindSafe(|| running.finish())).is_err());
     }
 }
