@@ -11,9 +11,9 @@ use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
+use gulliver_lab::comparator::ComparedStep;
 use gulliver_plan::budget::choices::Choices;
 use gulliver_plan::budget::planner::StepPlanner;
-use gulliver_plan::comparator::Case;
 use gulliver_plan::document::residence::Persistent;
 use gulliver_plan::step::base::Base;
 use gulliver_plan::step::options::PlanOptions;
@@ -37,7 +37,7 @@ fn chosen(
     let bound = planner.outline.sizes(graph, sizes, options).unwrap();
     let mut found = false;
     let choose = |base: &Base, start: Choices| {
-        let case = Case::new(&planner.outline, base, &bound);
+        let case = ComparedStep::new(&planner.outline, base, &bound);
         let chosen = recompute(&case, &start, target, false);
         found = chosen.is_ok();
         chosen.map_or(start, |chosen| chosen.rewritten.choices)

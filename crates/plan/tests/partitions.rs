@@ -16,12 +16,11 @@ use gulliver_graph::random::{RandomStream, hash_name};
 use gulliver_graph::tensor::Tensor;
 use gulliver_graph::training::{Clip, training_graph};
 use gulliver_graph::verify::verify;
-use gulliver_plan::devices::cut::comparator::{data, filter, hybrid};
 use gulliver_plan::devices::cut::{
-    CutObjective, CutOptions, DeviceMesh, DevicePart, GraphCut, InputBox, MeshLevel, NodeCut, Sharding,
-    SizedGraph,
+    CutObjective, CutOptions, CutRule, DeviceMesh, DevicePart, GraphCut, InputBox, MeshLevel, NodeCut,
+    Sharding, SizedGraph, Undivided,
 };
-use gulliver_plan::devices::cut::{cut_traffic, find_cut, node_parts, partition};
+use gulliver_plan::devices::cut::{cut_by_rules, cut_traffic, find_cut, node_parts, partition};
 use std::collections::HashMap;
 
 fn graphs(optimizer: &str) -> Vec<(&'static str, Graph, Bindings)> {
@@ -314,11 +313,16 @@ fn what_is_exchanged_is_what_was_counted() {
         graph.outputs.clear();
         for groups in [&[2][..], &[3], &[2, 2]] {
             let levels: Vec<MeshLevel> = groups.iter().map(|&n| MeshLevel::even(n, 1e9)).collect();
+            let sized = SizedGraph::new(&graph, &sizes).unwrap();
+            let ruled = |first: CutRule, others: CutRule| {
+                let rules = [first, others][..groups.len()].to_vec();
+                cut_by_rules(&sized, &levels, &rules, Undivided::AnyAxis)
+            };
             let cuts = [
                 ("least bytes", find_cut(&graph, &sizes, &levels, &least).map(|found| found.cut)),
-                ("data", data(&graph, &sizes, &levels)),
-                ("filter", filter(&graph, &sizes, &levels)),
-                ("hybrid", hybrid(&graph, &sizes, &levels)),
+                ("data", ruled(CutRule::Data, CutRule::Data)),
+                ("filter", ruled(CutRule::Filter, CutRule::Filter)),
+                ("hybrid", ruled(CutRule::Data, CutRule::Filter)),
             ];
             for (how, cut) in cuts {
                 let cut = cut.unwrap();

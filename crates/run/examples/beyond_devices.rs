@@ -15,7 +15,7 @@ use gulliver_graph::model::param::{ParamValue, flag, int, ints};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::role::HyperRole;
 use gulliver_graph::training::training_graph;
-use gulliver_plan::comparator::paging::{Eviction, Paged};
+use gulliver_lab::comparator::paging::{Eviction, Paged};
 use gulliver_plan::devices::error::JobPlanError;
 use gulliver_plan::devices::pipeline::Style;
 use gulliver_plan::devices::planner::Planner;

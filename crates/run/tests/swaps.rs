@@ -13,7 +13,7 @@ use gulliver_graph::model::model;
 use gulliver_graph::model::param::{int, ints};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
-use gulliver_plan::comparator::paging::{Eviction, Paged};
+use gulliver_lab::comparator::paging::{Eviction, Paged};
 use gulliver_plan::devices::pipeline::Style;
 use gulliver_plan::devices::planner::Planner;
 use gulliver_plan::devices::predict::predict;

@@ -3,7 +3,6 @@
 //! adapts one to other sizes, [`partition`](partition()) makes the graph of each device.
 
 mod candidates;
-pub mod comparator;
 mod eliminate;
 mod evaluate;
 mod fit;
@@ -28,7 +27,7 @@ pub(crate) use mesh::whole_box;
 pub use mesh::{DeviceMesh, held_box, split_range};
 pub use partition::{DevicePart, InputBox, partition};
 pub use parts::{NeededBoxes, NodeCut, NodeParts, node_parts, same_axis};
-pub use rule::{CutRule, rule_cut};
+pub use rule::{CutRule, Undivided, cut_by_rules, rule_cut};
 pub use search::{FoundCut, find_cut};
 pub use sized::{NodeKind, SizedGraph};
 pub use traffic::fetches;

@@ -1,8 +1,7 @@
 //! Training a model that is larger than the memory of all devices together: its layers go through them in
 //! packs, and what is not at work waits in host memory. [`search()`] finds packs, micro-batches and devices
-//! (Li et al., "Harmony", VLDB 2022), [`simulate()`] times any such schedule, [`baseline`] holds what others do.
+//! (Li et al., "Harmony", VLDB 2022), [`simulate()`] times any such schedule.
 
-pub mod baseline;
 mod bound;
 mod chain;
 mod curve;

@@ -1,7 +1,6 @@
 //! What holds for schedules: bytes of weights as the paper counts them, bounds below simulations, peaks below
 //! budgets, and chains that are their graphs.
 
-use super::baseline::{Eviction, Request, WAYS, Way, best, sharded, virtualised};
 use super::*;
 use crate::time::cost::Rates;
 use gulliver_graph::dim::Bindings;
@@ -103,39 +102,6 @@ fn weights_pass_three_times_and_for_each_device_in_data_parallel() {
     }
 }
 
-/// Virtual memory that writes on every eviction moves each weight in and out in the forward and in the backward
-/// pass of each of m micro-batches, and in and out once more for the update. Exactly so if every layer's work
-/// drives out the layer before, and if first and last layer have no weights: else a weight would be used twice in
-/// a row where the passes turn.
-#[test]
-fn virtual_memory_moves_weights_for_every_micro_batch() {
-    for (devices, m) in [(1, 1), (1, 3), (2, 4), (4, 2)] {
-        let mut chain = sandwich(5, 1);
-        for layer in &mut chain.layers {
-            let beside = |weights: u64| SizeCurve::line((1000 - weights) as f64, 0.0);
-            layer.forward_working = beside(layer.weights);
-            layer.backward_working = beside(2 * layer.weights);
-            layer.backward_kept = SizeCurve::default();
-        }
-        let machine = ScheduleMachine::even(devices, 1000 + 20, 1e3);
-        let request = Request {
-            devices,
-            batch: m * devices as u32,
-            size: 1,
-            recompute: true,
-            eviction: Eviction::AlwaysWritten,
-        };
-        let outcome = virtualised(&chain, &machine, Way::DataParallel, &request).unwrap();
-        let expected = u64::from(4 * m + 2) * devices as u64 * chain.weights();
-        assert_eq!(outcome.swapped(MovedKind::Weights), expected, "{devices} devices, {m} micro-batches");
-        // Pages that have not changed need not be written.
-        let clean = Request { eviction: Eviction::CleanDropped, ..request };
-        let clean = virtualised(&chain, &machine, Way::DataParallel, &clean).unwrap();
-        let expected = u64::from(2 * m + 2) * devices as u64 * chain.weights();
-        assert_eq!(clean.swapped(MovedKind::Weights), expected);
-    }
-}
-
 /// Numbers that only look random.
 struct Dice(u64);
 
@@ -223,25 +189,6 @@ fn a_shared_uplink_slows_and_memory_stops_swapping() {
         let data: u64 = chain.layers[0].input * 8;
         assert!(best.outcome.swap_load() <= 2 * data, "{mode:?}: {:?}", best.outcome);
     }
-}
-
-#[test]
-fn swaps_less_than_virtual_memory_and_sharing_out() {
-    let chain = sandwich(24, 1);
-    let machine = ScheduleMachine { uplink: Some(400.0), ..ScheduleMachine::even(4, 700, 400.0) };
-    let ours = search(&chain, &machine, &ScheduleOptions::new(32)).unwrap().swap_remove(0).outcome;
-    for eviction in [Eviction::AlwaysWritten, Eviction::CleanDropped] {
-        for way in WAYS {
-            for recompute in [false, true] {
-                let request = Request { devices: 4, batch: 32, size: 1, recompute, eviction };
-                let Some((_, theirs)) = best(&chain, &machine, way, &request) else { continue };
-                assert!(ours.swap_load() < theirs.swap_load(), "{way:?} {recompute} {eviction:?}");
-                assert!(ours.seconds < theirs.seconds, "{way:?} {recompute} {eviction:?}");
-            }
-        }
-    }
-    let theirs = sharded(&chain, &machine, 4, 32, 8).unwrap();
-    assert!(ours.seconds <= theirs.seconds);
 }
 
 #[test]

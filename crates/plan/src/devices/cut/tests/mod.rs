@@ -1,5 +1,8 @@
 //! Tests of what a cut means: closed forms of communication, and parts against operators cut again and again.
 
+mod comparator;
+mod search;
+
 use super::mesh::DeviceMesh;
 use super::parts::node_parts;
 use super::tables::{CutState, of_state};
@@ -64,6 +67,19 @@ fn named(
     of_state(&sized, levels, &state).unwrap()
 }
 
+/// The cut by one rule at the first level and another at all others.
+fn by_rules(
+    graph: &Graph,
+    sizes: &Bindings,
+    levels: &[MeshLevel],
+    [first, others]: [CutRule; 2],
+) -> GraphCut {
+    let sized = SizedGraph::new(graph, sizes).unwrap();
+    let rules: Vec<CutRule> =
+        (0..levels.len()).map(|level| if level == 0 { first } else { others }).collect();
+    cut_by_rules(&sized, levels, &rules, Undivided::AnyAxis).unwrap()
+}
+
 fn moved(graph: &Graph, cut: &GraphCut) -> u64 {
     cut_traffic(graph, &Bindings::new(), cut).unwrap().total()
 }
@@ -84,7 +100,7 @@ fn perceptron(b: usize, i: usize, h: usize, o: usize) -> Graph {
 fn data_parallel_moves_twice_each_weight() {
     for p in [2, 3, 4, 5, 6, 7, 8] {
         let graph = perceptron(840, 12, 24, 16);
-        let cut = comparator::data(&graph, &Bindings::new(), &[MeshLevel::even(p, 1.0)]).unwrap();
+        let cut = by_rules(&graph, &Bindings::new(), &[MeshLevel::even(p, 1.0)], [CutRule::Data; 2]);
         let weights = 4 * (24 * 12 + 16 * 24);
         let bytes = cut_traffic(&graph, &Bindings::new(), &cut).unwrap();
         assert_eq!(bytes.total(), 2 * (p as u64 - 1) * weights);
@@ -116,7 +132,7 @@ fn filter_parallel_gathers_forward_and_reduces_backward() {
     for p in [2, 3, 4, 6] {
         let (b, h) = (10, 24);
         let graph = perceptron(b, 12, h, 36);
-        let cut = comparator::filter(&graph, &Bindings::new(), &[MeshLevel::even(p, 1.0)]).unwrap();
+        let cut = by_rules(&graph, &Bindings::new(), &[MeshLevel::even(p, 1.0)], [CutRule::Filter; 2]);
         let is = |id: usize, op: &str| {
             graph.nodes[id].op.def().name() == op && graph.nodes[id].phase == Phase::Backward
         };
@@ -139,7 +155,7 @@ fn data_and_filter_parallel_add_up() {
         let (b, i, h, o) = (24, 12, 24, 48);
         let graph = perceptron(b, i, h, o);
         let levels = [MeshLevel::even(groups, 1.0), MeshLevel::even(within, 1.0)];
-        let cut = comparator::hybrid(&graph, &Bindings::new(), &levels).unwrap();
+        let cut = by_rules(&graph, &Bindings::new(), &levels, [CutRule::Data, CutRule::Filter]);
         let is = |id: usize, op: &str| {
             graph.nodes[id].op.def().name() == op && graph.nodes[id].phase == Phase::Backward
         };
