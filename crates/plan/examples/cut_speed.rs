@@ -36,8 +36,8 @@ fn row(label: &str, graph: &Graph, sizes: &Bindings) -> Result<(), Failure> {
         let begin = Instant::now();
         let found = find_cut(graph, sizes, &levels, &options)?;
         let seconds = begin.elapsed().as_secs_f64();
-        let mega = found.bytes.total() as f64 / 1e6;
-        print!("  {objective:?}: {seconds:.3} s, {mega:.1} MB, step {:.3} s", found.seconds);
+        let mega = found.cost.bytes.total() as f64 / 1e6;
+        print!("  {objective:?}: {seconds:.3} s, {mega:.1} MB, step {:.3} s", found.cost.seconds());
         print!("{}", if found.exact { "" } else { " (limit passed)" });
     }
     let sized = SizedGraph::new(graph, sizes)?;
@@ -53,7 +53,7 @@ fn row(label: &str, graph: &Graph, sizes: &Bindings) -> Result<(), Failure> {
     // One cut of everything into as many parts as there are devices.
     let options = CutOptions { objective: CutObjective::Bytes, ..CutOptions::default() };
     let chop = find_cut(graph, sizes, &[MeshLevel::even(8, 2e9)], &options)?;
-    println!("  chop {:.1} MB", mega(chop.bytes.total()));
+    println!("  chop {:.1} MB", mega(chop.cost.bytes.total()));
     Ok(())
 }
 

@@ -42,17 +42,26 @@ fn devices_need_not_be_alike() {
     for devices in [vec![fast, slow], vec![slow, fast, fast], vec![fast, fast, slow, slow]] {
         let found = best_cut(&sized, &uneven(devices.clone())).unwrap();
         let even = find_cut(&graph, &sizes, &[MeshLevel::even(devices.len(), 1e12)], &of(&devices)).unwrap();
-        assert!(found.seconds < 0.8 * even.seconds, "{} against {}", found.seconds, even.seconds);
+        assert!(
+            found.cost.seconds() < 0.8 * even.cost.seconds(),
+            "{} against {}",
+            found.cost.seconds(),
+            even.cost.seconds()
+        );
     }
     // One of the devices has room for less than half of what the other holds: with shares by speed it does not fit.
-    let free = best_cut(&sized, &uneven(vec![fast, fast])).unwrap().memory;
+    let free = best_cut(&sized, &uneven(vec![fast, fast])).unwrap().cost.memory;
     let tight = CutDevice { memory: Some(free[0] / 2), ..fast };
     let roomy = CutDevice { memory: Some(2 * free[0]), ..fast };
     let found = best_cut(&sized, &uneven(vec![roomy, tight])).unwrap();
-    assert!(found.memory[1] <= free[0] / 2 && found.memory[0] <= 2 * free[0], "{:?}", found.memory);
+    assert!(
+        found.cost.memory[1] <= free[0] / 2 && found.cost.memory[0] <= 2 * free[0],
+        "{:?}",
+        found.cost.memory
+    );
     let nothing = CutDevice { memory: Some(1000), ..fast };
     let found = best_cut(&sized, &uneven(vec![roomy, nothing])).unwrap();
-    assert!(found.beyond > 0 && found.memory[1] == found.beyond + 1000, "{:?}", found.memory);
+    assert!(found.beyond > 0 && found.cost.memory[1] == found.beyond + 1000, "{:?}", found.cost.memory);
 }
 
 fn of(devices: &[CutDevice]) -> CutOptions {
@@ -73,9 +82,9 @@ fn slow_links_carry_less() {
             let wiring = BoxWiring { peer: Some(2e9), sockets: between, ..BoxWiring::default() };
             let topology = Some(Topology::wired(sockets.to_vec(), &wiring).unwrap());
             let found = best_cut(&sized, &CutMachine { topology, ..CutMachine::new(4) }).unwrap();
-            let pairs = &found.bytes.pairs;
+            let pairs = &found.cost.bytes.pairs;
             let passed = |to: usize| [2, 3].map(|from| pairs[to][from] + pairs[from][to]).iter().sum::<u64>();
-            (passed(0) + passed(1), found.bytes.total())
+            (passed(0) + passed(1), found.cost.bytes.total())
         };
         let (slow, even) = (across(Some(2e7)), across(None));
         assert!(slow.0 < even.0 && slow.0 * 2 < slow.1, "{name}: {slow:?} against {even:?}");
@@ -93,23 +102,31 @@ fn cuts_fit_into_memory_if_they_can() {
     };
     let free = limited(None, f64::INFINITY);
     let most = |memory: &[u64]| memory.iter().copied().max().unwrap();
-    let (all, least) = (most(&free.memory), most(&limited(Some(1), f64::INFINITY).memory));
+    let (all, least) = (most(&free.cost.memory), most(&limited(Some(1), f64::INFINITY).cost.memory));
     assert!(least < all);
     for limit in [all, (all + least) / 2, least] {
         let found = limited(Some(limit), f64::INFINITY);
-        assert!(found.beyond == 0 && most(&found.memory) <= limit, "{limit}: {:?}", found.memory);
+        assert!(found.beyond == 0 && most(&found.cost.memory) <= limit, "{limit}: {:?}", found.cost.memory);
         assert!(
-            found.seconds >= free.seconds * 0.999,
+            found.cost.seconds() >= free.cost.seconds() * 0.999,
             "{} within {limit}, free {}",
-            found.seconds,
-            free.seconds
+            found.cost.seconds(),
+            free.cost.seconds()
         );
         // The faster bytes beyond memory are swapped, the less is done to avoid them.
         let costs = [1e-6, 1e-9, 1e-12].map(|spill| limited(Some(limit), spill));
         for cheaper in costs.windows(2) {
-            assert!(cheaper[0].seconds >= cheaper[1].seconds && cheaper[0].beyond <= cheaper[1].beyond);
+            assert!(
+                cheaper[0].cost.seconds() >= cheaper[1].cost.seconds()
+                    && cheaper[0].beyond <= cheaper[1].beyond
+            );
         }
-        assert!(costs[2].seconds <= free.seconds * 1.001, "{} {}", costs[2].seconds, free.seconds);
+        assert!(
+            costs[2].cost.seconds() <= free.cost.seconds() * 1.001,
+            "{} {}",
+            costs[2].cost.seconds(),
+            free.cost.seconds()
+        );
     }
     let devices = vec![CutDevice { memory: Some(least / 2), ..CutDevice::default() }; 4];
     let tried = low_memory_cuts(&graph, &sizes, &CutMachine { devices, ..CutMachine::new(4) }).unwrap();

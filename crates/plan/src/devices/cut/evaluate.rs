@@ -5,7 +5,7 @@ use super::mesh::{DeviceMesh, area, held_box};
 use super::parts::{NeededBoxes, NodeCut, NodeParts, node_parts, seconds};
 use super::sized::SizedGraph;
 use super::traffic::fetches;
-use super::{CutDevice, CutError, GraphCut, Sharding, check_levels};
+use super::{CutDevice, CutError, CutObjective, GraphCut, Sharding, check_levels};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Origin};
 use std::collections::HashMap;
@@ -25,11 +25,6 @@ impl CutTraffic {
     pub fn total(&self) -> u64 {
         self.values.iter().sum()
     }
-
-    /// Bytes that one device receives.
-    pub fn received(&self, device: usize) -> u64 {
-        self.pairs[device].iter().sum()
-    }
 }
 
 /// Bytes, seconds and memory of a step.
@@ -46,6 +41,21 @@ pub struct CutCost {
     /// Bytes by device: weights, states, forward results that the backward pass reads, and the operands and results of
     /// the largest node.
     pub memory: Vec<u64>,
+}
+
+impl CutCost {
+    /// Seconds of a step in which nothing moves while nodes compute.
+    pub fn seconds(&self) -> f64 {
+        self.work + self.moving
+    }
+
+    /// The cost that the search minimises.
+    pub(crate) fn of(&self, objective: CutObjective) -> f64 {
+        match objective {
+            CutObjective::Seconds => self.seconds(),
+            CutObjective::Bytes => self.bytes.total() as f64,
+        }
+    }
 }
 
 /// The bytes that a cut moves in one step, without the outputs of the graph. The graphs of

@@ -26,11 +26,10 @@ pub use machine::CutMachine;
 pub(crate) use mesh::whole_box;
 pub use mesh::{DeviceMesh, held_box, split_range};
 pub use partition::{DevicePart, InputBox, partition};
-pub use parts::{NeededBoxes, NodeCut, NodeParts, node_parts, same_axis};
+pub use parts::{NeededBoxes, NodeCut, NodeParts, node_parts};
 pub use rule::{CutRule, Undivided, cut_by_rules, rule_cut};
 pub use search::{FoundCut, find_cut};
 pub use sized::{NodeKind, SizedGraph};
-pub use traffic::fetches;
 
 use crate::document::error::PlanError;
 use crate::time::cost::Rates;
@@ -194,7 +193,7 @@ pub enum CutError {
 }
 
 /// Most devices of a cut.
-pub const MOST_DEVICES: usize = 64;
+const MOST_DEVICES: usize = 64;
 
 impl From<CutError> for PlanError {
     fn from(e: CutError) -> PlanError {
@@ -216,11 +215,6 @@ pub(crate) fn check_levels(levels: &[MeshLevel]) -> Result<(), CutError> {
         }
     }
     Ok(())
-}
-
-/// Levels of prime numbers of groups, largest first, for equal devices with equal links.
-pub fn levels_of(devices: usize, bandwidth: f64) -> Vec<MeshLevel> {
-    primes(devices).into_iter().map(|groups| MeshLevel::even(groups, bandwidth)).collect()
 }
 
 /// The prime factors of a number, largest first.

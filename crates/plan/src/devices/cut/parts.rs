@@ -191,7 +191,7 @@ pub(crate) fn residences_at(
 
 /// The axis in the spec of a part that corresponds to `axis` of the whole spec, found by its position in the operands:
 /// numbers of axes differ where an extent became one.
-pub fn same_axis(spec: &Spec, axis: AxisId, part: &Spec) -> Option<AxisId> {
+pub(crate) fn same_axis(spec: &Spec, axis: AxisId, part: &Spec) -> Option<AxisId> {
     let pairs = |a: &[Vec<Index>], b: &[Vec<Index>]| {
         let operands = a.iter().zip(b).flat_map(|(a, b)| a.iter().zip(b));
         operands.filter(|(a, _)| first_axis(a) == Some(axis)).find_map(|(_, b)| first_axis(b))

@@ -4,7 +4,7 @@ mod comparator;
 mod search;
 
 use super::mesh::DeviceMesh;
-use super::parts::node_parts;
+use super::parts::{node_parts, same_axis};
 use super::tables::{CutState, of_state};
 use super::*;
 use crate::devices::cut::sized::SizedGraph;
@@ -106,7 +106,7 @@ fn data_parallel_moves_twice_each_weight() {
         assert_eq!(bytes.total(), 2 * (p as u64 - 1) * weights);
         if p < 5 {
             for device in 0..p {
-                assert_eq!(bytes.received(device), 2 * (p as u64 - 1) * weights / p as u64);
+                assert_eq!(bytes.pairs[device].iter().sum::<u64>(), 2 * (p as u64 - 1) * weights / p as u64);
             }
         }
     }

@@ -107,7 +107,7 @@ fn search_is_exhaustive(wanted: usize, most: u64) {
         assert_eq!(cut_traffic(&graph, &sizes, &best).unwrap().total(), total, "seed {seed}");
         let found = find_cut(&graph, &sizes, &[level], &fewest_bytes()).unwrap();
         assert!(found.exact, "seed {seed}");
-        assert_eq!(found.bytes.total(), total, "seed {seed}");
+        assert_eq!(found.cost.bytes.total(), total, "seed {seed}");
         moving += usize::from(total > 0);
         trained += usize::from(total > 0 && graph.nodes.iter().any(|n| n.phase == Phase::Update));
     }
@@ -153,14 +153,14 @@ fn no_cut_by_rule_moves_less() {
     for (name, graph, sizes) in models() {
         for devices in 2..=8 {
             let mut ways = vec![vec![MeshLevel::even(devices, 1e9)]];
-            let factors = levels_of(devices, 1e9);
+            let factors = CutMachine { bandwidth: 1e9, ..CutMachine::new(devices) }.levels();
             if factors.len() > 1 {
                 ways.push(factors);
             }
             let mut chop = u64::MAX;
             for levels in ways {
                 let found = find_cut(&graph, &sizes, &levels, &fewest_bytes()).unwrap();
-                let total = found.bytes.total();
+                let total = found.cost.bytes.total();
                 let count = |c| cut_traffic(&graph, &sizes, &c).unwrap().total();
                 let ruled = |first, others| count(by_rules(&graph, &sizes, &levels, [first, others]));
                 let rules = [
