@@ -1,9 +1,8 @@
 //! How long the search for a cut takes, and what it finds:
 //! `cargo run --release -p gulliver-plan --example cut_speed [MODEL]`.
 //!
-//! Each row is a graph over two times two times two devices, first for fewest bytes, then for least seconds;
-//! the rows of one model differ in their number of layers. An argument selects the models whose names begin
-//! with it.
+//! Each row is a graph over two times two times two devices, first for fewest bytes, then for least seconds. The rows of
+//! one model differ in their number of layers. An argument selects the models whose names begin with it.
 
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;

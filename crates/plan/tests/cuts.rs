@@ -1,4 +1,4 @@
-//! Devices that are not alike, links that are slow, and memory that is short: what the search makes of them.
+//! The search for cuts on devices that are not alike, over slow links, and within limits of memory.
 
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
@@ -30,7 +30,7 @@ fn slow_links_are_not_worth_a_second_device() {
     }
 }
 
-/// Whoever is faster has more to do, whoever has less memory holds less, and slow links carry less.
+/// Faster devices get more work, and devices with less memory hold less.
 #[test]
 fn devices_need_not_be_alike() {
     let graph = trained("mlp");
@@ -49,7 +49,7 @@ fn devices_need_not_be_alike() {
             even.cost.seconds()
         );
     }
-    // One of the devices has room for less than half of what the other holds: with shares by speed it does not fit.
+    // With shares by speed, the device with half the memory would not fit.
     let free = best_cut(&sized, &uneven(vec![fast, fast])).unwrap().cost.memory;
     let tight = CutDevice { memory: Some(free[0] / 2), ..fast };
     let roomy = CutDevice { memory: Some(2 * free[0]), ..fast };
@@ -68,7 +68,7 @@ fn of(devices: &[CutDevice]) -> CutOptions {
     CutOptions { devices: devices.to_vec(), ..CutOptions::default() }
 }
 
-/// Four devices on two sockets: what passes between the sockets is less than if links were alike.
+/// Four devices on two sockets: fewer bytes cross between the sockets than with equal links.
 #[test]
 fn slow_links_carry_less() {
     for (name, sizes) in [
@@ -113,7 +113,7 @@ fn cuts_fit_into_memory_if_they_can() {
             found.cost.seconds(),
             free.cost.seconds()
         );
-        // The faster bytes beyond memory are swapped, the less is done to avoid them.
+        // The cheaper swapping is, the less the search does to avoid it.
         let costs = [1e-6, 1e-9, 1e-12].map(|spill| limited(Some(limit), spill));
         for cheaper in costs.windows(2) {
             assert!(

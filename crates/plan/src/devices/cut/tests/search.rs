@@ -1,4 +1,4 @@
-//! The search against every cut there is, on small graphs, and against cuts by rule, on the reference models.
+//! The search for cuts against all cuts of small graphs, and against cuts by rule of the reference models.
 
 use super::by_rules;
 use super::comparator::{exhaustive, largest_first};
@@ -92,7 +92,7 @@ fn random_graph(seed: u64) -> Result<Graph, GraphError> {
     Ok(std::mem::replace(g, Builder::new(true)).finish())
 }
 
-/// Compares random graphs with at most `most` cuts, until so many were seen of which something must be moved.
+/// Compares random graphs with at most `most` cuts, until `wanted` of them had to move bytes.
 fn search_is_exhaustive(wanted: usize, most: u64) {
     let (mut moving, mut trained) = (0, 0);
     for seed in 0.. {
