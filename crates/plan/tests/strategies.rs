@@ -32,7 +32,9 @@ fn strategies_that_may_divide_a_sum_say_so() {
             let device = DeviceOptions { partials: 4, ..DeviceOptions::default() };
             match (strategy.plan)(job, &DeviceSet::new(vec![device; 4])) {
                 Ok(planned) => divides |= !planned.same_numbers,
-                Err(e) => assert!(e.to_string().contains("neither images nor volumes"), "{}: {e}", strategy.name),
+                Err(e) => {
+                    assert!(e.to_string().contains("neither images nor volumes"), "{}: {e}", strategy.name)
+                }
             }
         }
         assert_eq!(divides, strategy.divides_sums, "{}", strategy.name);

@@ -7,10 +7,9 @@ mod packs;
 mod turns;
 
 pub use follow::{follow, spread};
-pub use packs::scheduled;
+pub(crate) use packs::scheduled;
 pub use turns::{Style, turns};
 
-use crate::step::order::PartialTurn;
 use gulliver_graph::graph::op::send_receive::SendReceive;
 use gulliver_graph::graph::{
     Graph, GraphError, GraphOutput, Node, NodeId, ObjectivePhase, Origin, Phase, Role, Type, Value, ValueInfo,
@@ -61,15 +60,6 @@ pub struct Handover {
     pub made: Option<(u32, Phase)>,
     /// The pack and phase of who first reads it; none if it is an output.
     pub read: Option<(u32, Phase)>,
-}
-
-/// What each device does, with its turns.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Scheduled {
-    /// Its graph.
-    pub graph: Graph,
-    /// The turns of its nodes.
-    pub turns: Vec<PartialTurn>,
 }
 
 /// Why there is no pipeline.

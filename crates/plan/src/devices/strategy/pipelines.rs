@@ -126,14 +126,7 @@ fn machine(devices: &[DeviceOptions], left: impl Fn(u64) -> u64) -> ScheduleMach
         to_device,
         to_host,
     };
-    ScheduleMachine {
-        devices: devices.iter().map(device).collect(),
-        uplink: Some(down.min(up)),
-        peer: Some(peer),
-        between_hosts: None,
-        per_task: 0.0,
-        counts_buffers: true,
-    }
+    ScheduleMachine { devices: devices.iter().map(device).collect(), uplink: down.min(up), peer }
 }
 
 /// The same with the pack of every node given.

@@ -2,7 +2,7 @@
 
 use super::by_rules;
 use super::comparator::{exhaustive, largest_first};
-use crate::devices::cut::{CutObjective, CutOptions, CutRule, MeshLevel, cut_traffic, find_cut, levels_of};
+use crate::devices::cut::{CutMachine, CutObjective, CutOptions, CutRule, MeshLevel, cut_traffic, find_cut};
 use gulliver_graph::autodiff::differentiate;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;

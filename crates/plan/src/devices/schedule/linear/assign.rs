@@ -8,8 +8,6 @@ pub(super) struct Assigned {
     pub(super) layers: u32,
     /// By node.
     pub(super) layer_of: Vec<u32>,
-    /// By value.
-    pub(super) home_of: Vec<u32>,
     /// Whether some update needs gradients of several layers.
     pub(super) joint: bool,
 }
@@ -50,12 +48,7 @@ pub(super) fn assign(graph: &Graph, root: &[Value], forward: (Vec<Option<u32>>, 
     }
     lower(graph, root, &mut layer_of, &near, &first);
     let joint = updates(graph, root, &mut layer_of, &first);
-    let home_of = (0..graph.values.len() as u32).map(Value).map(|v| match maker(v) {
-        Some(node) => layer_of[node],
-        None => first(v),
-    });
-    let home_of = home_of.collect();
-    Assigned { layers, layer_of, home_of, joint }
+    Assigned { layers, layer_of, joint }
 }
 
 /// A node whose results only earlier layers need runs there, if they have its operands: sums for the gradient of
