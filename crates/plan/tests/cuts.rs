@@ -78,7 +78,7 @@ fn slow_links_carry_less() {
         let graph = trained(name);
         let sized = SizedGraph::new(&graph, &sizes).unwrap();
         let across = |between: Option<f64>| {
-            let sockets = [0, 0, 1, 1].map(|socket| DeviceSpec { socket, ..DeviceSpec::default() });
+            let sockets = [0, 0, 1, 1].map(|socket| DeviceSpec { socket });
             let wiring = BoxWiring { peer: Some(2e9), sockets: between, ..BoxWiring::default() };
             let topology = Some(Topology::wired(sockets.to_vec(), &wiring).unwrap());
             let found = best_cut(&sized, &CutMachine { topology, ..CutMachine::new(4) }).unwrap();

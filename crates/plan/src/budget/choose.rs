@@ -13,7 +13,6 @@ use crate::budget::evaluate::ScriptEvaluation;
 use crate::document::plan::{Choice, Decision};
 use crate::step::base::Base;
 use crate::step::lifetime::{Lifetimes, StorageSharing};
-use crate::step::outline::Outline;
 use crate::step::progress::{Activity, Progress};
 use crate::step::script::{Script, ScriptOp, VersionId};
 pub(crate) use polish::worthwhile as is_polished;
@@ -27,8 +26,8 @@ const FEW_ROUNDS: usize = 6;
 /// Rounds in which nothing gets better, before a way is given up.
 const IDLE: usize = 6;
 
-/// Acts of a script that is too long to be looked at in several ways.
-const LONG: usize = 6000;
+/// Scripts with more acts are too long for choices and plans to be compared.
+pub(crate) const LONG: usize = 6000;
 
 /// Ways to look at it: whether to leave alone what would have others computed sooner than they are needed,
 /// whether all acts at which something is wanting count the same, whether what comes for free counts; and the
@@ -188,11 +187,6 @@ fn chosen(
         decisions,
         peak,
     }
-}
-
-/// Whether the script of an outline is too long for plans to be weighed against each other.
-pub(crate) fn is_long(outline: &Outline) -> bool {
-    outline.script.acts.len() > LONG
 }
 
 /// One way.

@@ -6,8 +6,8 @@ mod collectives;
 pub use collectives::put_off;
 
 use crate::document::plan::{TIERS, Tier};
-use crate::step::lifetime::Lifetimes;
-use crate::step::lifetime::profile;
+use crate::step::layout::aligned;
+use crate::step::lifetime::{Lifetimes, profile};
 use crate::step::script::{Script, ScriptAct, ScriptOp};
 
 /// Seconds by which moves are ahead of their time where there is room: a thread has to wake up first, and
@@ -34,7 +34,7 @@ pub struct OverlapTerms<'a> {
 
 impl OverlapTerms<'_> {
     fn size(&self, script: &Script, v: u32) -> u64 {
-        crate::step::layout::aligned(self.bytes[script.versions[v as usize].of.value.index()])
+        aligned(self.bytes[script.versions[v as usize].of.value.index()])
     }
 
     fn move_seconds(&self, script: &Script, act: usize) -> f64 {
@@ -105,13 +105,7 @@ pub fn fetch_early(script: &Script, life: &Lifetimes, room: &OverlapTerms) -> Sc
         order[t] = (at, at == t, t);
     }
     order.sort();
-    let mut early =
-        Script { versions: script.versions.clone(), outputs: script.outputs.clone(), ..Script::default() };
-    for (_, _, t) in order {
-        early.acts.push(ScriptAct { refs: early.refs.len() as u32, ..script.acts[t] });
-        early.refs.extend(script.refs(t));
-    }
-    early
+    script.reordered(order.into_iter().map(|(_, _, t)| t))
 }
 
 /// Lets the bytes of what is stored stay in use until it should be away, and those of what is brought to a

@@ -3,14 +3,13 @@
 
 use crate::budget::bound::{MemoryBound, bound_anywhere};
 use crate::budget::choices::Choices;
-use crate::budget::choose;
+use crate::budget::choose::LONG;
 use crate::budget::finish::{Finished, finish_script, lay_resident};
 use crate::budget::learn::{Learned, closest, learn, recall};
 use crate::budget::passes::record;
 use crate::budget::problem::{Effort, Problem};
-use crate::budget::residences;
 use crate::budget::rewrite::rewrite;
-use crate::budget::squeeze::{roomier, smallest, squeeze};
+use crate::budget::squeeze::{roomier, squeeze};
 use crate::document::error::PlanError;
 use crate::document::plan::{Plan, Tier};
 use crate::document::residence::Persistent;
@@ -52,7 +51,7 @@ impl StepPlanner {
 
     /// Whether the script is too long for plans to be weighed against each other.
     pub fn is_long(&self) -> bool {
-        choose::is_long(&self.outline)
+        self.outline.script.acts.len() > LONG
     }
 
     /// The plan for inputs of these sizes, within the budgets.
@@ -140,34 +139,6 @@ impl StepPlanner {
             self.learned = learn(&self.outline, graph, sizes, options, budget)?;
         }
         Ok(())
-    }
-
-    /// Where weights and states should be between steps, so that inputs of these sizes can be trained on
-    /// within the budgets and the step takes least time: all on the device if that is possible, else
-    /// optimizer states first, then weights.
-    pub fn place_weights(
-        &self,
-        graph: &Graph,
-        sizes: &Bindings,
-        options: &PlanOptions,
-    ) -> Result<Persistent, PlanError> {
-        residences::place_weights(&self.outline, graph, sizes, options)
-    }
-
-    /// Places weights and states and plans a step quickly: all of them on the device, or else all beside it.
-    pub fn place_weights_simply(
-        &self,
-        graph: &Graph,
-        sizes: &Bindings,
-        options: &PlanOptions,
-    ) -> Result<(Persistent, Plan), PlanError> {
-        residences::place_weights_simply(&self.outline, graph, sizes, options)
-    }
-
-    /// The smallest budget of the device that will do for these sizes, with weights and states where they
-    /// are; found by quick searches, to within a hundredth.
-    pub fn smallest(&self, graph: &Graph, sizes: &Bindings, options: &PlanOptions) -> Result<u64, PlanError> {
-        smallest(&self.outline, graph, sizes, options)
     }
 
     /// Device bytes that no plan for inputs of these sizes can do without, wherever weights and states are between

@@ -164,24 +164,18 @@ impl Writer {
             self.here[i] = NEVER;
             return;
         }
-        let away = |tier| match tier {
-            Tier::Host => Choice::Host,
-            Tier::Disk => Choice::Disk,
-            Tier::Device => Choice::Keep,
-        };
         // After its last use an input is let go if it waits elsewhere for the next step.
         let choice = match choice {
-            Choice::Keep if fate == Fate::Leaves => away(choices.residences[i]),
+            Choice::Keep if fate == Fate::Leaves => choices.residences[i].into(),
             choice => choice,
         };
-        let tier = match choice {
-            Choice::Keep => return,
-            Choice::Recompute => {
+        let tier = match choice.tier() {
+            Some(Tier::Device) => return,
+            Some(tier) => tier,
+            None => {
                 self.here[i] = NEVER;
                 return;
             }
-            Choice::Host => Tier::Host,
-            Choice::Disk => Tier::Disk,
         };
         let from = std::mem::replace(&mut self.here[i], NEVER);
         if from != NEVER && self.copy[i] == NEVER {

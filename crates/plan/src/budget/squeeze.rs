@@ -6,6 +6,7 @@ use crate::budget::bound::bound;
 use crate::budget::choices::Choices;
 use crate::budget::choose::{Selection, Shortfall, is_polished};
 use crate::budget::finish::{Finished, finish, fits, seconds};
+use crate::budget::planner::StepPlanner;
 use crate::budget::problem::{Effort, Problem};
 use crate::document::error::PlanError;
 use crate::document::plan::{Act, Tier};
@@ -95,44 +96,42 @@ pub(crate) fn squeeze_at(
     Err(PlanError::DoesNotFit { needed: least, proven: false, budget, holders })
 }
 
-/// The smallest budget of the device that will do for these sizes, with weights and states where they
-/// are; found by quick searches, to within a hundredth.
-pub(crate) fn smallest(
-    outline: &Outline,
-    graph: &Graph,
-    sizes: &Bindings,
-    options: &PlanOptions,
-) -> Result<u64, PlanError> {
-    let options = &options.at_ordinary_prices();
-    let sizes = outline.sizes(graph, sizes, options)?;
-    let problem = Problem::new(outline, graph, &sizes, options)?;
-    let base = problem.base();
-    let start = problem.away_at_first(&base);
-    let chosen = problem.least(&base, &start)?;
-    // Little less than what was found to be least can be hoped for.
-    let mut low = bound(&problem).bytes.max(chosen.peak / 4 * 3).saturating_sub(1);
-    let plan = finish(&problem, chosen, 0, false)?.plan;
-    let mut high = plan.spaces[Tier::Device as usize].bytes;
-    let will_do = |budget: u64| -> Result<bool, PlanError> {
-        let options = PlanOptions { memory: Some(budget), ..*options };
-        let mut problem = Problem::new(outline, graph, &sizes, &options)?;
-        problem.effort = Effort::Quick;
-        Ok(try_ways(&problem, &base, &start, budget)?.is_ok())
-    };
-    // Other tiers may be too small for what needs least.
-    let mut will = fits(&problem, &plan, high);
-    while !will {
-        if high >= u64::MAX / 2 {
-            return Err(PlanError::NoRoom);
+impl StepPlanner {
+    /// The smallest budget of the device that will do for these sizes, with weights and states where they
+    /// are; found by quick searches, to within a hundredth.
+    pub fn smallest(&self, graph: &Graph, sizes: &Bindings, options: &PlanOptions) -> Result<u64, PlanError> {
+        let outline = &self.outline;
+        let options = &options.at_ordinary_prices();
+        let sizes = outline.sizes(graph, sizes, options)?;
+        let problem = Problem::new(outline, graph, &sizes, options)?;
+        let base = problem.base();
+        let start = problem.away_at_first(&base);
+        let chosen = problem.least(&base, &start)?;
+        // Little less than what was found to be least can be hoped for.
+        let mut low = bound(&problem).bytes.max(chosen.peak / 4 * 3).saturating_sub(1);
+        let plan = finish(&problem, chosen, 0, false)?.plan;
+        let mut high = plan.spaces[Tier::Device as usize].bytes;
+        let will_do = |budget: u64| -> Result<bool, PlanError> {
+            let options = PlanOptions { memory: Some(budget), ..*options };
+            let mut problem = Problem::new(outline, graph, &sizes, &options)?;
+            problem.effort = Effort::Quick;
+            Ok(try_ways(&problem, &base, &start, budget)?.is_ok())
+        };
+        // Other tiers may be too small for what needs least.
+        let mut will = fits(&problem, &plan, high);
+        while !will {
+            if high >= u64::MAX / 2 {
+                return Err(PlanError::NoRoom);
+            }
+            (low, high) = (high, high + high / 8 + 64);
+            will = will_do(high)?;
         }
-        (low, high) = (high, high + high / 8 + 64);
-        will = will_do(high)?;
+        while high.saturating_sub(low) > (high / 200).max(64) {
+            let middle = low + (high - low) / 2;
+            *(if will_do(middle)? { &mut high } else { &mut low }) = middle;
+        }
+        Ok(high)
     }
-    while high.saturating_sub(low) > (high / 200).max(64) {
-        let middle = low + (high - low) / 2;
-        *(if will_do(middle)? { &mut high } else { &mut low }) = middle;
-    }
-    Ok(high)
 }
 
 /// The plan, or if it moves something, one that keeps less so that moves can start earlier, if it takes

@@ -12,7 +12,7 @@ pub use turns::{Style, turns};
 
 use gulliver_graph::graph::op::send_receive::SendReceive;
 use gulliver_graph::graph::{
-    Graph, GraphError, GraphOutput, Node, NodeId, ObjectivePhase, Origin, Phase, Role, Type, Value, ValueInfo,
+    Graph, GraphError, GraphOutput, Node, NodeId, ObjectivePhase, Phase, Type, Value, ValueInfo,
 };
 use gulliver_graph::rewrite::Rewriter;
 use gulliver_graph::role::OutputRole;
@@ -157,18 +157,15 @@ impl<'a> Layer<'a> {
         let next: HashMap<Value, Value> = graph.carries.iter().copied().collect();
         for (v, role, info) in graph.inputs() {
             let read = &readers[v.index()];
-            let devices: Vec<u32> = match role {
-                Role::Weight(_) | Role::State(_) => {
-                    let made = next.get(&v).and_then(|next| match graph.value(*next).origin {
-                        Origin::Node { node, .. } => Some(placement.device(node)),
-                        Origin::Input(_) => None,
-                    });
-                    let residence = placement.residences.get(&info.name).copied().or(made);
-                    let residence = residence.or(read.first().copied()).unwrap_or(0);
-                    self.residence[v.index()] = Some(residence);
-                    vec![residence]
-                }
-                _ => (0..placement.devices).filter(|device| read.contains(device)).collect(),
+            let devices: Vec<u32> = if role.persists() {
+                let maker = next.get(&v).and_then(|next| graph.maker(*next));
+                let made = maker.map(|node| placement.device(node));
+                let residence = placement.residences.get(&info.name).copied().or(made);
+                let residence = residence.or(read.first().copied()).unwrap_or(0);
+                self.residence[v.index()] = Some(residence);
+                vec![residence]
+            } else {
+                (0..placement.devices).filter(|device| read.contains(device)).collect()
             };
             for device in devices {
                 let local = self.value(device, info.clone());
@@ -219,10 +216,7 @@ impl<'a> Layer<'a> {
             return local;
         }
         let from = self.residence[v.index()].expect("fed to everyone who reads it");
-        let made = match self.graph.value(v).origin {
-            Origin::Node { node, .. } => Some((node, &self.graph.nodes[node.index()])),
-            Origin::Input(_) => None,
-        };
+        let made = self.graph.maker(v).map(|id| (id, &self.graph.nodes[id.index()]));
         // What a partial makes is passed when it is made, all else when it is read.
         let early = made.filter(|(_, node)| node.phase != Phase::Update && phase != Phase::Update);
         let objective = early.map_or(objective, |(_, node)| node.objective);

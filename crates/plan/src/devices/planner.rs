@@ -45,6 +45,16 @@ pub(crate) struct DeviceGraph {
     pub(crate) whole: Arc<Graph>,
 }
 
+/// Seconds of a device by node.
+pub(crate) struct NodePrices {
+    /// While all devices compute. For a collective, the seconds of its bytes in memory, whatever links they pass.
+    pub(crate) crowded: Vec<f64>,
+    /// While the other devices are idle, if that is known.
+    pub(crate) alone: Option<Vec<f64>>,
+    /// Of collectives beside kernels: seconds that kernels lose, and seconds that they take.
+    pub(crate) met: Vec<[f64; 2]>,
+}
+
 /// Plans one device of a job.
 #[derive(Clone)]
 pub struct Planner {
@@ -86,17 +96,8 @@ impl Planner {
         self.options.watch = watch;
     }
 
-    /// A planner of one of several devices.
+    /// A planner of one of several devices, which holds these shards of some weights and states.
     pub(crate) fn of_graphs(
-        train: DeviceGraph,
-        evaluate: Option<DeviceGraph>,
-        options: DeviceOptions,
-    ) -> Result<Planner, PlanError> {
-        Planner::of_shards(train, evaluate, HashMap::new(), options)
-    }
-
-    /// The same for one that has but these shards of some weights and states.
-    pub(crate) fn of_shards(
         train: DeviceGraph,
         evaluate: Option<DeviceGraph>,
         shards: HashMap<String, Shard>,
@@ -419,33 +420,17 @@ impl Planner {
         })
     }
 
-    /// Seconds of every node by itself; of a collective, those of its bytes in memory, whatever links they pass.
-    pub fn seconds(&mut self, purpose: Purpose, sizes: &Bindings) -> Result<Vec<f64>, PlanError> {
+    /// Seconds of every node.
+    pub(crate) fn prices(&mut self, purpose: Purpose, sizes: &Bindings) -> Result<NodePrices, PlanError> {
         let links = self.options.links;
         self.with(purpose, sizes, |graph, steps, options| {
-            let bound = steps.outline.sizes(graph, sizes, options)?;
-            let of = |id| steps.outline.seconds_over(graph, &bound, &links, id);
-            Ok((0..graph.nodes.len()).map(of).collect())
-        })
-    }
-
-    /// Seconds of every node by itself while other devices are at rest, if that is known.
-    pub fn seconds_alone(
-        &mut self,
-        purpose: Purpose,
-        sizes: &Bindings,
-    ) -> Result<Option<Vec<f64>>, PlanError> {
-        self.with(purpose, sizes, |graph, steps, options| {
-            let bound = steps.outline.sizes(graph, sizes, options)?;
-            Ok((0..graph.nodes.len()).map(|id| steps.outline.seconds_alone(&bound, id)).collect())
-        })
-    }
-
-    /// Of each collective held beside kernels: seconds of its own that the device gives to it, and seconds it takes.
-    pub fn seconds_met(&mut self, purpose: Purpose, sizes: &Bindings) -> Result<Vec<[f64; 2]>, PlanError> {
-        self.with(purpose, sizes, |graph, steps, options| {
-            let bound = steps.outline.sizes(graph, sizes, options)?;
-            Ok((0..graph.nodes.len()).map(|id| steps.outline.seconds_met(graph, &bound, id)).collect())
+            let (outline, all) = (&steps.outline, 0..graph.nodes.len());
+            let bound = outline.sizes(graph, sizes, options)?;
+            Ok(NodePrices {
+                crowded: all.clone().map(|id| outline.seconds_over(graph, &bound, &links, id)).collect(),
+                alone: all.clone().map(|id| outline.seconds_alone(&bound, id)).collect(),
+                met: all.map(|id| outline.seconds_met(graph, &bound, id)).collect(),
+            })
         })
     }
 

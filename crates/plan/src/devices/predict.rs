@@ -3,7 +3,7 @@
 
 use crate::devices::error::JobPlanError;
 use crate::devices::options::ForEach;
-use crate::devices::planner::Planner;
+use crate::devices::planner::{NodePrices, Planner};
 use crate::document::job::Purpose;
 use crate::document::plan::Plan;
 use crate::document::topology::Topology;
@@ -79,22 +79,12 @@ pub fn fed(plan: &Plan) -> u64 {
     inputs.map(|input| input.place.bytes).sum()
 }
 
-/// Seconds of a device by node.
-struct Prices {
-    /// While all devices are at work.
-    crowded: Vec<f64>,
-    /// While the others are at rest, if that is known.
-    alone: Option<Vec<f64>>,
-    /// Of collectives beside kernels: those that kernels lose, and those that they take.
-    met: Vec<[f64; 2]>,
-}
-
 /// Plans of several devices with seconds for all they do.
 pub struct Priced<'a> {
     planners: &'a [Planner],
     plans: &'a [Plan],
     /// By device.
-    prices: Vec<Prices>,
+    prices: Vec<NodePrices>,
     /// Whether there are no cores for who holds collectives.
     crowded: bool,
     topology: Topology,
@@ -107,12 +97,8 @@ impl<'a> Priced<'a> {
         sizes: &Bindings,
         plans: &'a [Plan],
     ) -> Result<Priced<'a>, JobPlanError> {
-        let price = |planner: &mut Planner| -> Result<Prices, JobPlanError> {
-            let crowded = planner.seconds(Purpose::Train, sizes)?;
-            let alone = planner.seconds_alone(Purpose::Train, sizes)?;
-            Ok(Prices { crowded, alone, met: planner.seconds_met(Purpose::Train, sizes)? })
-        };
-        let prices = planners.iter_mut().map(price).collect::<Result<Vec<_>, _>>()?;
+        let prices = planners.iter_mut().map(|planner| planner.prices(Purpose::Train, sizes));
+        let prices = prices.collect::<Result<Vec<_>, _>>()?;
         let threads: usize = planners.iter().map(|planner| planner.options().threads).sum();
         let first = planners.first().map(|planner| planner.options());
         let crowded = first.is_some_and(|options| threads >= options.cores);

@@ -89,11 +89,9 @@ struct Late {
 impl Late {
     fn of(graph: &Graph, partials: usize) -> Result<Late, ReplicateError> {
         let carries = graph.carries.iter().filter(|(_, next)| graph.repeats(*next));
-        let carries = carries.filter_map(|&(state, next)| match graph.value(next).origin {
-            Origin::Node { node, .. } => Some((state, next, graph.nodes[node.index()].objective)),
-            Origin::Input(_) => None,
-        });
-        let carries: Vec<(Value, Value, u32)> = carries.collect();
+        let carries = carries.filter(|(_, next)| graph.maker(*next).is_some());
+        let carries: Vec<(Value, Value, u32)> =
+            carries.map(|&(state, next)| (state, next, graph.made_in(next).1)).collect();
         let mut depends = vec![false; graph.values.len()];
         carries.iter().for_each(|(state, ..)| depends[state.index()] = true);
         let mut late = vec![false; graph.nodes.len()];
@@ -215,8 +213,8 @@ impl<'a> Replica<'a> {
     /// The sums of single numbers that are outputs of an objective, for several partials on each device.
     fn total_numbers(&mut self, objective: u32) {
         for output in &self.from.outputs {
-            let made_here = matches!(self.from.value(output.value).origin,
-                Origin::Node { node, .. } if self.from.nodes[node.index()].objective == objective);
+            let made_here =
+                self.from.maker(output.value).is_some() && self.from.made_in(output.value).1 == objective;
             if let Some(&number) = self.numbers.get(&output.value).filter(|_| made_here) {
                 let value = self.total(number, objective);
                 self.to.output(GraphOutput { scope: OutputScope::AllDevices, value, ..output.clone() });
@@ -419,8 +417,7 @@ impl<'a> Replica<'a> {
         let nodes: Vec<&Node> = nodes.map(|(node, _)| node).collect();
         // What differs from device to device; the rest is everyone's.
         let mut gathered: HashMap<Value, Vec<Value>> = HashMap::new();
-        let makes_late =
-            |v: Value| matches!(from.value(v).origin, Origin::Node { node, .. } if late.node[node.index()]);
+        let makes_late = |v: Value| from.maker(v).is_some_and(|id| late.node[id.index()]);
         for v in nodes.iter().flat_map(|node| &node.ins).filter(|v| from.repeats(**v) && !makes_late(**v)) {
             if !gathered.contains_key(v) {
                 gathered.insert(*v, self.gather(*v, objective)?);

@@ -194,6 +194,29 @@ pub enum Choice {
     Disk,
 }
 
+impl Choice {
+    /// The tier in which the value waits; none if it is recomputed.
+    pub fn tier(self) -> Option<Tier> {
+        match self {
+            Choice::Keep => Some(Tier::Device),
+            Choice::Recompute => None,
+            Choice::Host => Some(Tier::Host),
+            Choice::Disk => Some(Tier::Disk),
+        }
+    }
+}
+
+impl From<Tier> for Choice {
+    /// The value waits in that tier.
+    fn from(tier: Tier) -> Choice {
+        match tier {
+            Tier::Device => Choice::Keep,
+            Tier::Host => Choice::Host,
+            Tier::Disk => Choice::Disk,
+        }
+    }
+}
+
 /// A choice and its reason, for one value between two of its uses.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
@@ -280,14 +303,18 @@ impl Plan {
         &self.buffers[id.0 as usize]
     }
 
-    /// The stream of an act; what only says which buffers are in use is in none.
+    /// The tier of some bytes.
+    pub fn tier(&self, place: &BufferRange) -> Tier {
+        self.spaces[self.buffer(place.buffer).space as usize].tier
+    }
+
+    /// The stream of an act; none for those that only say which buffers are in use.
     pub fn stream(&self, act: &Act) -> Option<PlanStream> {
-        let tier = |place: &BufferRange| self.spaces[self.buffer(place.buffer).space as usize].tier;
         match act {
             Act::Alloc(_) | Act::Free(_) => None,
             Act::Run { .. } | Act::Copy { .. } | Act::Add { .. } => Some(PlanStream::Compute),
             Act::Exchange { .. } => Some(PlanStream::Exchange),
-            Act::Move { from, to } => Some(match (tier(from), tier(to)) {
+            Act::Move { from, to } => Some(match (self.tier(from), self.tier(to)) {
                 (Tier::Disk, _) => PlanStream::Read,
                 (_, Tier::Disk) => PlanStream::Write,
                 (Tier::Host, _) => PlanStream::In,

@@ -5,38 +5,27 @@
 pub mod booking;
 
 use crate::document::links::Links;
-use serde::{Deserialize, Serialize};
 
 /// One of the devices, which need not be alike.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceSpec {
-    /// Its threads, if that is settled.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub threads: Option<usize>,
-    /// Hard limit of its memory, if there is one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub memory: Option<u64>,
-    /// Which of the host's sockets it is attached to.
+    /// The socket of the host that it is attached to.
     pub socket: u32,
 }
 
 /// Something that carries bytes in one direction.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct TopologyLink {
     /// Its name; no two links have the same.
     pub name: String,
     /// Bytes a second.
     pub rate: f64,
     /// Seconds before the first byte of a transfer is across.
-    #[serde(default)]
     pub latency: f64,
 }
 
 /// Where bytes come from or go to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Site {
     /// The memory of a device, by its number.
     Device(u32),
@@ -47,8 +36,7 @@ pub enum Site {
 }
 
 /// The links that transfers from one site to another pass, by number; all at once.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// From here.
     pub from: Site,
@@ -59,24 +47,12 @@ pub struct Route {
 }
 
 /// Devices, links and the routes of transfers over them.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "Parts", deny_unknown_fields)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Topology {
     /// The devices.
     pub devices: Vec<DeviceSpec>,
     links: Vec<TopologyLink>,
     /// In order of their ends; sites without one are as near as can be.
-    routes: Vec<Route>,
-}
-
-/// What a topology is read from.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Parts {
-    devices: Vec<DeviceSpec>,
-    #[serde(default)]
-    links: Vec<TopologyLink>,
-    #[serde(default)]
     routes: Vec<Route>,
 }
 
@@ -102,14 +78,6 @@ pub enum TopologyError {
         /// Its end.
         to: Site,
     },
-}
-
-impl TryFrom<Parts> for Topology {
-    type Error = TopologyError;
-
-    fn try_from(parts: Parts) -> Result<Topology, TopologyError> {
-        Topology::new(parts.devices, parts.links, parts.routes)
-    }
 }
 
 /// How a box of several devices is wired. What is `None` holds nothing up.
@@ -245,7 +213,7 @@ impl Topology {
     /// so many sockets, each of which has such an uplink and reaches the others as fast.
     pub fn pcie(devices: u32, rate: f64, latency: f64, sockets: u32) -> Result<Topology, TopologyError> {
         let socket = |d: u32| d * sockets.clamp(1, devices.max(1)) / devices.max(1);
-        let all = (0..devices).map(|d| DeviceSpec { socket: socket(d), ..DeviceSpec::default() }).collect();
+        let all = (0..devices).map(|d| DeviceSpec { socket: socket(d) }).collect();
         let (lane, between) = (Some(rate), (sockets > 1).then_some(rate));
         Topology::wired(
             all,

@@ -2,7 +2,7 @@
 //! that leaves least memory in use runs first. Deterministic, in n log n time.
 
 use crate::step::readers::{Readers, for_each_root};
-use gulliver_graph::graph::{Graph, Node, NodeId, Origin, Phase, Value};
+use gulliver_graph::graph::{Graph, Node, NodeId, Phase, Value};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
@@ -71,7 +71,7 @@ impl<'a> Arranger<'a> {
         for &id in nodes {
             let ins = &scene.graph.nodes[id.index()].ins;
             for_each_root(&scene.readers.root, ins, |v| {
-                a.missing[id.index()] += u32::from(a.producer(v).is_some_and(|p| a.open[p.index()]));
+                a.missing[id.index()] += u32::from(scene.graph.maker(v).is_some_and(|p| a.open[p.index()]));
             });
             for &(input, _) in &scene.carries[id.index()] {
                 let itself = u32::from(ins.iter().any(|v| scene.readers.root[v.index()] == input));
@@ -87,13 +87,6 @@ impl<'a> Arranger<'a> {
         }
         nodes.iter().for_each(|&id| a.offer(id));
         a
-    }
-
-    fn producer(&self, root: Value) -> Option<NodeId> {
-        match self.scene.graph.value(root).origin {
-            Origin::Node { node, .. } => Some(node),
-            Origin::Input(_) => None,
-        }
     }
 
     fn order(mut self) -> Vec<NodeId> {
@@ -183,7 +176,7 @@ impl<'a> Arranger<'a> {
     fn offer_gradient_of(&mut self, update: NodeId) {
         let scene = self.scene;
         for_each_root(&scene.readers.root, &scene.graph.nodes[update.index()].ins, |v| {
-            if let Some(producer) = self.producer(v) {
+            if let Some(producer) = scene.graph.maker(v) {
                 self.offer(producer);
             }
         });
@@ -207,7 +200,7 @@ impl<'a> Arranger<'a> {
         }
         for_each_root(&scene.readers.root, &node.ins, |v| {
             let last = self.remaining[v.index()] == 1 && !scene.readers.output[v.index()];
-            if last && self.producer(v).is_some() {
+            if last && scene.graph.maker(v).is_some() {
                 growth = growth.saturating_sub(size(v));
             }
         });

@@ -2,7 +2,7 @@
 //! and which inputs are overwritten. Choices under a budget are made over the gaps between two uses.
 
 use crate::step::script::{Script, ScriptOp, VersionId};
-use gulliver_graph::graph::{Graph, Origin, Phase, Role};
+use gulliver_graph::graph::{Graph, Origin, Phase};
 
 /// No act, no version.
 pub const NEVER: u32 = u32::MAX;
@@ -66,7 +66,7 @@ impl VersionFacts {
         let count = script.versions.len();
         let persistent = script.versions.iter().map(|version| {
             let origin = graph.value(version.of.value).origin;
-            version.input && matches!(origin, Origin::Input(Role::Weight(_) | Role::State(_)))
+            version.input && matches!(origin, Origin::Input(role) if role.persists())
         });
         let mut facts = VersionFacts {
             uses: Vec::new(),

@@ -11,7 +11,7 @@ use crate::step::lifetime::Lifetimes;
 use crate::step::outline::{BoundSizes, Outline};
 use crate::step::script::{Script, ScriptOp, VersionId};
 use crate::step::wait::add_waits;
-use gulliver_graph::graph::{Graph, NodeId, Role, Value};
+use gulliver_graph::graph::{Graph, NodeId, Value};
 
 /// Memory that a script is laid out in.
 pub struct LayoutArena<'a> {
@@ -85,7 +85,7 @@ pub fn lay_out(
     let inputs = graph.inputs().enumerate().map(|(storage, (value, role, _))| InputPlace {
         value,
         place: whole(BufferId(storage as u32)),
-        persistent: matches!(role, Role::Weight(_) | Role::State(_)),
+        persistent: role.persists(),
     });
     let inputs = inputs.collect();
     let outputs = graph.outputs.iter().zip(&script.outputs).map(|(output, v)| OutputPlace {

@@ -144,7 +144,7 @@ pub fn lifetimes_into(sharing: &StorageSharing, script: &Script, last: &mut Vec<
             tier: script.versions[first as usize].tier,
             start: 0,
             end: if sliced { used.copied().unwrap_or(0) } else { end_of_step },
-            persistent: matches!(role, Role::Weight(_) | Role::State(_)),
+            persistent: role.persists(),
             input: true,
         });
     }

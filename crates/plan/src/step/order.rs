@@ -219,10 +219,7 @@ impl<'a> Emitter<'a> {
     fn new(graph: &'a Graph, readers: &'a Readers, partials: u32) -> Emitter<'a> {
         let (mut forward, mut update, mut last) =
             (Vec::new(), vec![Vec::new(); graph.nodes.len()], Vec::new());
-        let producer = |v: Value| match graph.value(v).origin {
-            Origin::Node { node, .. } => Some((node, &graph.nodes[node.index()])),
-            Origin::Input(_) => None,
-        };
+        let producer = |v: Value| graph.maker(v).map(|id| (id, &graph.nodes[id.index()]));
         for &(input, next) in &graph.carries {
             let Some((_, node)) = producer(next) else { continue };
             // A view is carried when what it shows is made.
@@ -315,31 +312,20 @@ impl<'a> Emitter<'a> {
 
     /// The node that makes what a value shows.
     fn producer(&self, v: Value) -> Option<NodeId> {
-        match self.graph.value(self.readers.root[v.index()]).origin {
-            Origin::Node { node, .. } => Some(node),
-            Origin::Input(_) => None,
-        }
+        self.graph.maker(self.readers.root[v.index()])
     }
 
     /// Whether an update can run: all it reads is there, the losses too, and nobody else will read what
     /// it overwrites.
     fn ready(&self, id: NodeId) -> bool {
         let (graph, node) = (self.graph, &self.graph.nodes[id.index()]);
-        let made = |v: Value| match graph.value(v).origin {
-            Origin::Node { node, .. } => self.ran[node.index()],
-            Origin::Input(_) => true,
-        };
+        let made = |v: Value| graph.maker(v).is_none_or(|id| self.ran[id.index()]);
         let reads_it = |input: Value| node.ins.iter().any(|v| self.readers.root[v.index()] == input);
         let alone =
             |(input, _): &(Value, Value)| self.remaining[input.index()] <= u32::from(reads_it(*input));
-        let losses =
-            graph.outputs.iter().map(|output| output.value).filter(|v| match graph.value(*v).origin {
-                Origin::Node { node: of, .. } => {
-                    let of = &graph.nodes[of.index()];
-                    of.objective == node.objective && of.phase == Phase::Forward
-                }
-                Origin::Input(_) => false,
-            });
+        let is_loss =
+            |v: &Value| graph.maker(*v).is_some() && graph.made_in(*v) == (Phase::Forward, node.objective);
+        let losses = graph.outputs.iter().map(|output| output.value).filter(is_loss);
         let root = |v: &Value| self.readers.root[v.index()];
         node.ins.iter().all(|v| made(root(v)))
             && losses.into_iter().all(|v| made(root(&v)))

@@ -126,6 +126,17 @@ impl Script {
         self.acts.push(ScriptAct { what, refs: self.refs.len() as u32, reads: reads as u32, base });
     }
 
+    /// The same acts in another order.
+    pub fn reordered(&self, order: impl Iterator<Item = usize>) -> Script {
+        let (versions, outputs) = (self.versions.clone(), self.outputs.clone());
+        let mut script = Script { versions, outputs, ..Script::default() };
+        for t in order {
+            script.acts.push(ScriptAct { refs: script.refs.len() as u32, ..self.acts[t] });
+            script.refs.extend(self.refs(t));
+        }
+        script
+    }
+
     /// The versions of an act.
     #[inline]
     pub fn refs(&self, act: usize) -> &[VersionId] {

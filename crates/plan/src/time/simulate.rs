@@ -9,7 +9,7 @@ pub use together::{
 
 use crate::document::ledger::Ledger;
 use crate::document::links::Links;
-use crate::document::plan::{Act, BufferRange, Plan, PlanStream, STREAMS, Tier};
+use crate::document::plan::{Act, Plan, PlanStream, STREAMS, Tier};
 use gulliver_graph::graph::NodeId;
 use serde::Serialize;
 
@@ -24,10 +24,6 @@ pub struct Timing {
     pub again: f64,
     /// Bytes moved.
     pub moved: Ledger,
-}
-
-fn tier(plan: &Plan, place: &BufferRange) -> Tier {
-    plan.spaces[plan.buffer(place.buffer).space as usize].tier
 }
 
 /// Seconds a byte takes from tier to tier.
@@ -64,7 +60,7 @@ pub fn simulate(plan: &Plan, node: impl Fn(NodeId) -> f64, links: &Links) -> Tim
             Act::Exchange { node: id, .. } => node(*id),
             Act::Copy { from, .. } => from.bytes as f64 / pass,
             Act::Add { from, .. } => ADDED * from.bytes as f64 / pass,
-            Act::Move { from, to } => from.bytes as f64 * per_byte(links, tier(plan, from), tier(plan, to)),
+            Act::Move { from, to } => from.bytes as f64 * per_byte(links, plan.tier(from), plan.tier(to)),
         };
         let stream = plan.stream(&step.act).unwrap_or(PlanStream::Compute) as usize;
         let ready = step.after.iter().map(|&other| done[other as usize]).fold(free[stream], f64::max);

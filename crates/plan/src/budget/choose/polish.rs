@@ -136,11 +136,7 @@ impl Search<'_> {
     fn turn(&mut self, c: &GapCandidate, dice: &mut Dice) {
         let (v, now) = (c.version as usize, self.choices.gaps[c.gap]);
         let again = (self.terms.recompute && self.base.again[v]).then_some(Choice::Recompute);
-        let residence = match self.choices.residences[v] {
-            Tier::Device => Choice::Keep,
-            Tier::Host => Choice::Host,
-            Tier::Disk => Choice::Disk,
-        };
+        let residence = Choice::from(self.choices.residences[v]);
         let (terms, persistent) = (self.terms, self.base.persistent[v]);
         let away = terms.away.iter().zip(terms.room).filter_map(|(away, room)| {
             let choice = (*away)?.0;

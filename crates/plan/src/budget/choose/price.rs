@@ -27,8 +27,7 @@ impl Search<'_> {
         for (place, away) in self.terms.away.iter().enumerate() {
             let Some((choice, seconds)) = *away else { continue };
             if persistent {
-                let tier = self.choices.residences[c.version as usize];
-                let there = matches!((tier, choice), (Tier::Host, Choice::Host) | (Tier::Disk, Choice::Disk));
+                let there = choice == Choice::from(self.choices.residences[c.version as usize]);
                 // It is there already; it only has to be fetched.
                 all[place + 1] = there.then_some((choice, 0.5 * seconds * c.bytes as f64));
                 continue;
@@ -88,7 +87,7 @@ impl Search<'_> {
     pub(super) fn cost(&self) -> f64 {
         let script = &self.work.writer.script;
         let away = |tier: Tier| {
-            let choice = if tier == Tier::Host { Choice::Host } else { Choice::Disk };
+            let choice = Choice::from(tier);
             self.terms.away.iter().flatten().find(|(other, _)| *other == choice).map_or(0.0, |(_, s)| 0.5 * s)
         };
         let one = |(t, act): (usize, &ScriptAct)| match act.what {

@@ -120,8 +120,7 @@ fn gaps(base: &Base, terms: &ChoiceTerms, start: &Choices) -> Vec<Gap> {
         let away = match start.residences[v] {
             Tier::Device if version.input => continue,
             Tier::Device => beside,
-            Tier::Host => Some(Choice::Host),
-            Tier::Disk => Some(Choice::Disk),
+            tier => Some(tier.into()),
         };
         let small = tiny(v as u32);
         if small && !comes_along(v) {

@@ -150,23 +150,25 @@ impl<'a> Search<'a> {
     /// Takes note of a choice, or of its withdrawal.
     fn count(&mut self, candidate: usize, add: bool) {
         let c = self.candidates[candidate];
-        let tier = match self.choices.gaps[c.gap] {
-            Choice::Recompute => {
-                let act = self.base.producer[c.version as usize] as usize;
-                self.reran[act] = if add { self.reran[act] + 1 } else { self.reran[act].saturating_sub(1) };
-                self.revived[act] = match self.reran[act] {
-                    0 => NEVER,
-                    _ => self.revived[act].min(c.to),
-                };
-                return;
-            }
-            Choice::Host => Tier::Host,
-            Choice::Disk => Tier::Disk,
-            Choice::Keep => return,
+        let Some(tier) = self.choices.gaps[c.gap].tier() else {
+            let act = self.base.producer[c.version as usize] as usize;
+            self.reran[act] = if add { self.reran[act] + 1 } else { self.reran[act].saturating_sub(1) };
+            self.revived[act] = match self.reran[act] {
+                0 => NEVER,
+                _ => self.revived[act].min(c.to),
+            };
+            return;
         };
         if !self.base.persistent[c.version as usize] {
             self.hold(tier, c.from..=c.to, c.bytes, add);
         }
+    }
+
+    /// Withdraws a choice; the value stays.
+    fn withdraw(&mut self, at: usize) {
+        self.count(at, false);
+        self.candidates[at].taken = false;
+        self.choices.gaps[self.candidates[at].gap] = Choice::Keep;
     }
 
     fn hold(&mut self, tier: Tier, acts: std::ops::RangeInclusive<u32>, bytes: u64, add: bool) {
@@ -207,18 +209,15 @@ impl<'a> Search<'a> {
     fn bar(&mut self, gap: usize) {
         match self.candidates.iter().position(|c| c.gap == gap && c.taken) {
             Some(at) => {
-                self.count(at, false);
-                (self.candidates[at].taken, self.candidates[at].barred) = (false, true);
-                self.choices.gaps[gap] = Choice::Keep;
+                self.withdraw(at);
+                self.candidates[at].barred = true;
             }
             // It is not this value but what it is made of that is missing: nothing is recomputed.
             None => {
                 for at in 0..self.candidates.len() {
-                    let c = self.candidates[at];
-                    if self.choices.gaps[c.gap] == Choice::Recompute {
-                        self.count(at, false);
-                        (self.candidates[at].taken, self.candidates[at].barred) = (false, true);
-                        self.choices.gaps[c.gap] = Choice::Keep;
+                    if self.choices.gaps[self.candidates[at].gap] == Choice::Recompute {
+                        self.withdraw(at);
+                        self.candidates[at].barred = true;
                     }
                 }
             }
@@ -369,10 +368,9 @@ impl<'a> Search<'a> {
                 return true;
             }
             if self.candidates[at].taken {
-                self.count(at, false);
+                self.withdraw(at);
             }
-            (self.candidates[at].taken, self.candidates[at].barred) = (false, true);
-            self.choices.gaps[self.candidates[at].gap] = Choice::Keep;
+            self.candidates[at].barred = true;
             self.over.clone_from(&over);
         }
         false
@@ -426,11 +424,7 @@ impl<'a> Search<'a> {
             }
             if fits {
                 any = true;
-                for &(_, _, at) in together {
-                    self.count(at, false);
-                    self.candidates[at].taken = false;
-                    self.choices.gaps[self.candidates[at].gap] = Choice::Keep;
-                }
+                together.iter().for_each(|&(_, _, at)| self.withdraw(at));
             }
         }
         any

@@ -2,9 +2,8 @@
 //! to compute, until the collective should be over, as far as there is room for what it reads.
 
 use super::OverlapTerms;
-use crate::step::lifetime::Lifetimes;
-use crate::step::lifetime::profile;
-use crate::step::script::{Script, ScriptAct, ScriptOp};
+use crate::step::lifetime::{Lifetimes, profile};
+use crate::step::script::{Script, ScriptOp};
 use gulliver_graph::graph::{Graph, Node, Phase};
 
 /// Where time and acts have got to.
@@ -80,13 +79,7 @@ pub fn put_off(
         }
     }
     walk.release_all();
-    let mut later =
-        Script { versions: script.versions.clone(), outputs: script.outputs.clone(), ..Script::default() };
-    for t in walk.order {
-        later.acts.push(ScriptAct { refs: later.refs.len() as u32, ..script.acts[t] });
-        later.refs.extend(script.refs(t));
-    }
-    later
+    script.reordered(walk.order.into_iter())
 }
 
 impl Walk<'_> {

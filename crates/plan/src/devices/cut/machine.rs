@@ -166,8 +166,7 @@ mod tests {
     #[test]
     fn the_slowest_links_come_first() {
         let wired = |sockets: &[u32]| {
-            let devices =
-                sockets.iter().map(|&socket| DeviceSpec { socket, ..DeviceSpec::default() }).collect();
+            let devices = sockets.iter().map(|&socket| DeviceSpec { socket }).collect();
             let wiring = BoxWiring { peer: Some(4e9), sockets: Some(1e9), ..BoxWiring::default() };
             let topology = Some(Topology::wired(devices, &wiring).unwrap());
             let levels = CutMachine { topology, ..CutMachine::new(sockets.len()) }.levels();

@@ -127,18 +127,11 @@ pub struct CutOptions {
     pub devices: Vec<CutDevice>,
     /// Entries of the largest table of the exact search. Beyond it, some variables are fixed and the rest is solved.
     pub limit: usize,
-    /// Rounds in which each level is solved again, given the others.
-    pub rounds: usize,
 }
 
 impl Default for CutOptions {
     fn default() -> CutOptions {
-        CutOptions {
-            objective: CutObjective::Seconds,
-            devices: vec![CutDevice::default()],
-            limit: 1 << 16,
-            rounds: 1,
-        }
+        CutOptions { objective: CutObjective::Seconds, devices: vec![CutDevice::default()], limit: 1 << 16 }
     }
 }
 

@@ -267,17 +267,11 @@ impl Search<'_> {
         let costs: Vec<f64> = all.iter().map(|s| self.cost(s, &mesh)).collect();
         let best = (0..all.len()).min_by(|&a, &b| costs[a].total_cmp(&costs[b])).unwrap_or(0);
         let (mut state, mut cost) = (all.swap_remove(best), costs[best]);
-        for _ in 0..self.options.rounds {
-            let before = cost;
-            for level in 0..self.levels.len() {
-                let new = self.best_of(vec![state.clone()], level, self.levels);
-                let new_cost = self.cost(&new, &mesh);
-                if new_cost < cost {
-                    (state, cost) = (new, new_cost);
-                }
-            }
-            if cost >= before {
-                break;
+        for level in 0..self.levels.len() {
+            let new = self.best_of(vec![state.clone()], level, self.levels);
+            let new_cost = self.cost(&new, &mesh);
+            if new_cost < cost {
+                (state, cost) = (new, new_cost);
             }
         }
         state

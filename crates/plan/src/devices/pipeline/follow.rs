@@ -1,7 +1,7 @@
 //! Which pack a node is in: forward nodes in runs of about equal time, cut where little crosses; backward and
 //! update nodes where what they belong to is.
 
-use gulliver_graph::graph::{Graph, NodeId, Origin, Phase, Role, Value};
+use gulliver_graph::graph::{Graph, NodeId, Origin, Phase, Value};
 use std::collections::HashMap;
 
 /// Packs of about equal seconds of the forward pass of each objective, with boundaries where few bytes cross: the pack
@@ -86,12 +86,10 @@ pub fn follow(graph: &Graph, mut pack_of: Vec<u32>) -> Vec<u32> {
 fn follow_one(graph: &Graph, objective: u32, pack_of: &mut [u32]) {
     let of_objective = || graph.nodes.iter().enumerate().filter(|(_, node)| node.objective == objective);
     // What another objective made is as good as an input.
-    let maker = |v: Value| match graph.value(v).origin {
-        Origin::Node { node, .. } => Some(node.index()).filter(|&m| graph.nodes[m].objective == objective),
-        Origin::Input(_) => None,
-    };
+    let maker =
+        |v: Value| graph.maker(v).map(NodeId::index).filter(|&m| graph.nodes[m].objective == objective);
     let weight = |v: Value| match graph.value(v).origin {
-        Origin::Input(role) => matches!(role, Role::Weight(_) | Role::State(_)),
+        Origin::Input(role) => role.persists(),
         Origin::Node { node, .. } => graph.nodes[node.index()].phase == Phase::Update,
     };
     // Weights are where they are first read, states where their weight is.

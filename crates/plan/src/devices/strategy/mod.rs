@@ -38,10 +38,6 @@ pub const AUTO: &str = "auto";
 /// The strategy of a job on one device.
 pub const ALONE: &str = "alone";
 
-/// What [`AUTO`] does.
-pub const AUTO_HELP: &str =
-    "whichever is thought to be fastest and leaves the numbers as they are on one device";
-
 /// Every strategy.
 pub static STRATEGIES: [&Strategy; 12] = [
     &data::STRATEGY,

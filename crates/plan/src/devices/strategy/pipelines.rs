@@ -13,7 +13,7 @@ use crate::document::topology::Site;
 use crate::step::outline::slice_of;
 use crate::time::cost::Rates;
 use gulliver_graph::dim::{Bindings, Dim};
-use gulliver_graph::graph::{Graph, NodeId, Origin, Phase, Role, Value};
+use gulliver_graph::graph::{Graph, NodeId, Phase, Value};
 use gulliver_graph::kinds::Kinds;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -173,7 +173,7 @@ pub fn pipelined_as(
             (train, evaluate, options)
         });
     each(&*set.for_each, graphs.collect(), |(train, evaluate, options)| {
-        Ok(Planner::of_graphs(train, evaluate, options)?)
+        Ok(Planner::of_graphs(train, evaluate, HashMap::new(), options)?)
     })
 }
 
@@ -191,7 +191,7 @@ fn residences(lines: &[Line]) -> HashMap<String, u32> {
     let mut residences = HashMap::new();
     for (device, line) in lines.iter().enumerate() {
         for (_, role, info) in line.graph.inputs() {
-            if matches!(role, Role::Weight(_) | Role::State(_)) {
+            if role.persists() {
                 residences.insert(info.name.clone(), device as u32);
             }
         }
@@ -208,10 +208,7 @@ fn evaluation(
     let mut device_of: Vec<u32> = Vec::with_capacity(graph.nodes.len());
     for node in &graph.nodes {
         let weight = node.ins.iter().find_map(|v| residences.get(&graph.value(*v).name));
-        let mut made = node.ins.iter().filter_map(|v| match graph.value(*v).origin {
-            Origin::Node { node, .. } => Some(device_of[node.index()]),
-            Origin::Input(_) => None,
-        });
+        let mut made = node.ins.iter().filter_map(|v| Some(device_of[graph.maker(*v)?.index()]));
         device_of.push(weight.copied().or(made.next_back()).unwrap_or(0));
     }
     let packs = (0..trained.devices).collect();

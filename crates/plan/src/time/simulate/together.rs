@@ -2,16 +2,14 @@
 //! [`simulate`](super::simulate); at a collective all wait for the last to come and leave together; and whatever
 //! passes a link takes turns with all else that does.
 
-use super::{ADDED, Ran, Timing, per_byte, tier};
-use crate::document::collectives::inline_collectives;
-use crate::document::collectives::with_collective;
+use super::{ADDED, Ran, Timing, per_byte};
+use crate::document::collectives::{inline_collectives, with_collective};
 use crate::document::ledger::Ledger;
 use crate::document::links::Links;
 use crate::document::plan::{Act, BufferRange, Plan, PlanStream, STREAMS, Tier};
 use crate::document::timeline::StepSpan;
 use crate::document::topology::booking::{Booking, Transfer};
 use crate::document::topology::{Site, Topology};
-use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, NodeId};
 use serde::Serialize;
 use std::cmp::Ordering;
@@ -101,7 +99,7 @@ pub fn over_links(plans: &[(&Graph, &Plan)], topology: &Topology) -> Vec<u64> {
 }
 
 fn site(plan: &Plan, place: &BufferRange, device: u32) -> Site {
-    match tier(plan, place) {
+    match plan.tier(place) {
         Tier::Device => Site::Device(device),
         Tier::Host => Site::Host,
         Tier::Disk => Site::Disk,
@@ -125,8 +123,7 @@ struct Collectives {
 
 impl Collectives {
     fn of(graph: &Graph, plan: &Plan) -> Collectives {
-        let mut sizes = Bindings::new();
-        plan.sizes.iter().for_each(|(symbol, n)| sizes.set(symbol, *n));
+        let sizes = plan.bindings();
         let mut collectives = Collectives { all: Vec::new(), at: vec![u32::MAX; graph.nodes.len()] };
         for step in &plan.steps {
             let Act::Exchange { node, .. } = step.act else { continue };
@@ -439,7 +436,7 @@ impl<'a> All<'a> {
                     self.events.push(Event { transfer, route, device, step, began: ready, part: 0, sent: 0 });
                     return false;
                 }
-                from.bytes as f64 * per_byte(links, tier(plan, from), tier(plan, to))
+                from.bytes as f64 * per_byte(links, plan.tier(from), plan.tier(to))
             }
             Act::Exchange { node: id, .. } => {
                 if self.devices[device].due.get(*id).is_some_and(Due::others) {

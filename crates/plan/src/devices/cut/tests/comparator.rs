@@ -8,7 +8,7 @@ use crate::devices::cut::parts::{
 };
 use crate::devices::cut::sized::SizedGraph;
 use crate::devices::cut::tables::{CostTables, CutState, MemoryPrices, of_state};
-use crate::devices::cut::traffic::fetches;
+use crate::devices::cut::traffic::HeldBoxes;
 use crate::devices::cut::{CutError, CutObjective, CutOptions, GraphCut, MeshLevel, Sharding, check_levels};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Node, Origin};
@@ -37,10 +37,11 @@ pub(super) fn largest_first(
             problem.factors.push(CostFactor { scope: vec![node], table });
         }
         let mut weights: Vec<u64> = Vec::with_capacity(problem.domains.len());
-        let values = |node: &Node| node.outs.iter().map(|v| sized.value_bytes(v.index())).max().unwrap_or(0);
+        let bytes = |v: usize| sized.shapes[v].iter().product::<usize>() as u64 * sized.element[v];
+        let values = |node: &Node| node.outs.iter().map(|v| bytes(v.index())).max().unwrap_or(0);
         weights.extend(graph.nodes.iter().map(values));
         weights.resize(problem.domains.len(), 0);
-        tables.residences.iter().for_each(|(v, (variable, _))| weights[*variable] = sized.value_bytes(*v));
+        tables.residences.iter().for_each(|(v, (variable, _))| weights[*variable] = bytes(*v));
         let mut order: Vec<usize> = (0..weights.len()).collect();
         order.sort_by_key(|&v| std::cmp::Reverse(weights[v]));
         let choices = greedy(problem, &order);
@@ -156,7 +157,7 @@ fn total_of(
         let mut needs: Vec<&NeededBoxes> = sized.readers[v].iter().flat_map(read).collect();
         needs.extend(sized.carried_by[v].iter().filter_map(|&i| residence(i)).map(|h| &h.1));
         let mut add = |_: usize, _: usize, n: u64| total += n * sized.element[v];
-        fetches(&sized.shapes[v], shardings, &needs, mesh, &mut add)?;
+        HeldBoxes::new(&sized.shapes[v], shardings, mesh).fetches(&needs, &mut add)?;
     }
     Some(total)
 }

@@ -1,7 +1,7 @@
 //! Which layer every node belongs to, given the layers of the forward nodes. Gradients pass from later layers to
 //! earlier ones only.
 
-use gulliver_graph::graph::{Graph, Origin, Phase, Role, Value};
+use gulliver_graph::graph::{Graph, NodeId, Origin, Phase, Role, Value};
 
 /// The layers of nodes and values.
 pub(super) struct Assigned {
@@ -25,21 +25,14 @@ pub(super) fn assign(graph: &Graph, root: &[Value], forward: (Vec<Option<u32>>, 
         }
     }
     let first = |v: Value| near[v.index()].iter().min().copied().unwrap_or(0);
-    let made_in = |v: Value, phase: Phase| match graph.value(v).origin {
-        Origin::Node { node, .. } => graph.nodes[node.index()].phase == phase,
-        Origin::Input(_) => false,
-    };
-    let is_weight = |v: Value| matches!(graph.value(v).origin, Origin::Input(Role::Weight(_)));
-    let maker = |v: Value| match graph.value(v).origin {
-        Origin::Node { node, .. } => Some(node.index()),
-        Origin::Input(_) => None,
-    };
+    let maker = |v: Value| graph.maker(v).map(NodeId::index);
+    let made_in = |v: Value, phase: Phase| maker(v).is_some_and(|m| graph.nodes[m].phase == phase);
     for (n, node) in graph.nodes.iter().enumerate().filter(|(_, n)| n.phase == Phase::Backward) {
         let operands = || node.ins.iter().map(|v| root[v.index()]);
         let gradients = operands().filter(|v| made_in(*v, Phase::Backward)).filter_map(maker);
         let above = gradients.map(|m| layer_of[m]).min().unwrap_or(layers - 1);
         let mut layer = above;
-        for v in operands().filter(|v| is_weight(*v) || made_in(*v, Phase::Forward)) {
+        for v in operands().filter(|v| is_weight(graph, *v) || made_in(*v, Phase::Forward)) {
             // The latest layer that has it anyway.
             let has = near[v.index()].iter().copied().filter(|l| *l <= above).max();
             layer = layer.min(has.unwrap_or(above));
@@ -49,6 +42,10 @@ pub(super) fn assign(graph: &Graph, root: &[Value], forward: (Vec<Option<u32>>, 
     lower(graph, root, &mut layer_of, &near, &first);
     let joint = updates(graph, root, &mut layer_of, &first);
     Assigned { layers, layer_of, joint }
+}
+
+fn is_weight(graph: &Graph, v: Value) -> bool {
+    matches!(graph.value(v).origin, Origin::Input(Role::Weight(_)))
 }
 
 /// A node whose results only earlier layers need runs there, if they have its operands: sums for the gradient of
@@ -62,7 +59,7 @@ fn lower(
 ) {
     let mut wanted: Vec<Option<u32>> = vec![None; graph.nodes.len()];
     let raise = |wanted: &mut Vec<Option<u32>>, v: Value, layer: u32| {
-        if let Origin::Node { node, .. } = graph.value(v).origin {
+        if let Some(node) = graph.maker(v) {
             let wanted = &mut wanted[node.index()];
             *wanted = Some(wanted.map_or(layer, |w| w.max(layer)));
         }
@@ -71,14 +68,9 @@ fn lower(
         match node.phase {
             Phase::Forward => continue,
             Phase::Update => {
-                let weights = node.ins.iter().map(|v| root[v.index()]);
-                let mut weights =
-                    weights.filter(|v| matches!(graph.value(*v).origin, Origin::Input(Role::Weight(_))));
-                let Some(weight) = weights.next() else {
-                    node.ins.iter().for_each(|v| raise(&mut wanted, root[v.index()], u32::MAX));
-                    continue;
-                };
-                node.ins.iter().for_each(|v| raise(&mut wanted, root[v.index()], first(weight)));
+                let mut operands = node.ins.iter().map(|v| root[v.index()]);
+                let layer = operands.find(|v| is_weight(graph, *v)).map_or(u32::MAX, first);
+                node.ins.iter().for_each(|v| raise(&mut wanted, root[v.index()], layer));
             }
             Phase::Backward => {
                 let has = |v: &Value| {
@@ -106,18 +98,12 @@ fn updates(graph: &Graph, root: &[Value], layer_of: &mut [u32], first: &dyn Fn(V
     let mut joint = false;
     for (n, node) in graph.nodes.iter().enumerate().filter(|(_, n)| n.phase == Phase::Update) {
         let operands = || node.ins.iter().map(|v| root[v.index()]);
-        let mut weights =
-            operands().filter(|v| matches!(graph.value(*v).origin, Origin::Input(Role::Weight(_))));
-        if let Some(weight) = weights.next() {
+        if let Some(weight) = operands().find(|v| is_weight(graph, *v)) {
             layer_of[n] = first(weight);
             continue;
         }
-        let mut layers: Vec<u32> = operands()
-            .filter_map(|v| match graph.value(v).origin {
-                Origin::Node { node, .. } => Some(layer_of[node.index()]),
-                Origin::Input(_) => None,
-            })
-            .collect();
+        let mut layers: Vec<u32> =
+            operands().filter_map(|v| Some(layer_of[graph.maker(v)?.index()])).collect();
         layers.sort_unstable();
         layers.dedup();
         joint |= layers.len() > 1;

@@ -3,7 +3,7 @@
 use super::PricedGraph;
 use super::assign::Assigned;
 use crate::devices::schedule::chain::{ChainLayer, DistantGradient, LayerChain};
-use gulliver_graph::graph::{Graph, Origin, Phase, Role, Value};
+use gulliver_graph::graph::{Graph, NodeId, Origin, Phase, Role, Value};
 use std::collections::{HashMap, HashSet};
 
 pub(super) fn measure(graph: &Graph, priced: &PricedGraph, assigned: &Assigned) -> LayerChain {
@@ -74,10 +74,9 @@ fn passing(
             }
         }
     }
-    for node in graph.nodes.iter().filter(|n| n.phase != Phase::Update) {
+    for (n, node) in graph.nodes.iter().enumerate().filter(|(_, n)| n.phase != Phase::Update) {
         for v in node.outs.iter().filter(|v| root[v.index()] == **v).map(|v| v.index()) {
-            let Origin::Node { node: maker, .. } = graph.values[v].origin else { continue };
-            let made = assigned.layer_of[maker.index()];
+            let made = assigned.layer_of[n];
             let bytes = priced.bytes[v];
             for l in made + 1..=after[v] {
                 layers[l as usize].input += bytes;
@@ -108,13 +107,9 @@ fn memory(graph: &Graph, priced: &PricedGraph, assigned: &Assigned, layers: &mut
     // By value: the last node of its own layer and phase that reads it.
     let mut last = vec![usize::MAX; graph.values.len()];
     let mut kept = vec![false; graph.values.len()];
-    let made_by = |v: Value| match graph.value(v).origin {
-        Origin::Node { node, .. } => Some(node.index()),
-        Origin::Input(_) => None,
-    };
     for (n, node) in graph.nodes.iter().enumerate() {
         for v in node.ins.iter().map(|v| root[v.index()]) {
-            let Some(maker) = made_by(v) else { continue };
+            let Some(maker) = graph.maker(v).map(NodeId::index) else { continue };
             let same_phase = graph.nodes[maker].phase == node.phase;
             let same_layer = assigned.layer_of[maker] == assigned.layer_of[n];
             if same_phase && same_layer {
