@@ -8,6 +8,7 @@ use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
+use gulliver_lab::comparator::traffic::over_links;
 use gulliver_plan::budget::planner::StepPlanner;
 use gulliver_plan::devices::collectives::take_turns;
 use gulliver_plan::devices::replicate::replica;
@@ -20,7 +21,7 @@ use gulliver_plan::document::topology::{BoxWiring, DeviceSpec, Topology};
 use gulliver_plan::document::verify::verify;
 use gulliver_plan::step::options::PlanOptions;
 use gulliver_plan::time::cost::Rates;
-use gulliver_plan::time::simulate::{JointTiming, RankPlan, Unevenness, over_links, simulate, together};
+use gulliver_plan::time::simulate::{JointTiming, RankPlan, Unevenness, simulate, together};
 
 const BATCH: usize = 8;
 

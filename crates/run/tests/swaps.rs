@@ -14,6 +14,7 @@ use gulliver_graph::model::param::{int, ints};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
 use gulliver_lab::comparator::paging::{Eviction, Paged};
+use gulliver_lab::comparator::traffic::over_links;
 use gulliver_plan::devices::pipeline::Style;
 use gulliver_plan::devices::planner::Planner;
 use gulliver_plan::devices::predict::predict;
@@ -21,7 +22,6 @@ use gulliver_plan::devices::strategy::{Pipelined, packs, pipelined, pipelined_as
 use gulliver_plan::document::job::Purpose;
 use gulliver_plan::document::plan::{Act, Plan, PlanStream};
 use gulliver_plan::document::topology::Topology;
-use gulliver_plan::time::simulate::over_links;
 use gulliver_run::checkpoint::fingerprint;
 use gulliver_run::peers::link::Throttle;
 use gulliver_run::session::{Session, StepKey};

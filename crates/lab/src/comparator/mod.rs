@@ -7,6 +7,7 @@ pub mod paging;
 pub mod segments;
 pub mod static_greedy;
 pub mod sublinear;
+pub mod traffic;
 
 use gulliver_graph::graph::Phase;
 use gulliver_plan::budget::choices::Choices;

@@ -15,7 +15,7 @@ use crate::document::plan::{Plan, Tier};
 use crate::document::residence::Persistent;
 use crate::step::base::Base;
 use crate::step::options::PlanOptions;
-use crate::step::order::OrderRule;
+use crate::step::order::{OrderRule, RULES};
 use crate::step::outline::Outline;
 use crate::step::script::Script;
 use gulliver_graph::dim::Bindings;
@@ -35,7 +35,8 @@ impl StepPlanner {
     /// Chooses the order that needs least memory for inputs of these sizes, never more than the graph's own; it serves
     /// inputs of any size.
     pub fn new(graph: &Graph, sizes: &Bindings, options: &PlanOptions) -> Result<StepPlanner, PlanError> {
-        Ok(StepPlanner { outline: Outline::new(graph, sizes, options)?, learned: Vec::new() })
+        let rules: &[OrderRule] = if options.grouped { &[OrderRule::Grouped] } else { &RULES };
+        Ok(StepPlanner { outline: Outline::new(graph, sizes, options, rules)?, learned: Vec::new() })
     }
 
     /// The planner with one rule of order.
@@ -45,7 +46,7 @@ impl StepPlanner {
         options: &PlanOptions,
         rule: OrderRule,
     ) -> Result<StepPlanner, PlanError> {
-        let outline = Outline::with_rule(graph, sizes, options, rule)?;
+        let outline = Outline::new(graph, sizes, options, &[rule])?;
         Ok(StepPlanner { outline, learned: Vec::new() })
     }
 

@@ -153,12 +153,17 @@ impl Topology {
 
     /// Devices in one box.
     pub fn wired(devices: Vec<DeviceSpec>, wiring: &BoxWiring) -> Result<Topology, TopologyError> {
-        let mut links = Laid::default();
+        let mut links = Vec::new();
         let sockets = devices.iter().map(|device| device.socket + 1).max().unwrap_or(1);
         let latency = wiring.latency;
         let named = |socket: u32| if sockets > 1 { format!(" of socket {socket}") } else { String::new() };
         let mut each = |rate: Option<f64>, name: &dyn Fn(u32) -> String, count: u32| -> Vec<Vec<u32>> {
-            (0..count).map(|i| links.add(rate, name(i), latency)).collect()
+            let lay = |i: u32| {
+                let Some(rate) = rate else { return Vec::new() };
+                links.push(TopologyLink { name: name(i), rate, latency });
+                vec![links.len() as u32 - 1]
+            };
+            (0..count).map(lay).collect()
         };
         let count = devices.len() as u32;
         // By device if each has its own, else by socket.
@@ -178,7 +183,7 @@ impl Topology {
         let peer_ins = each(wiring.peer, &|d| format!("others to device {d}"), count);
         let across = each(wiring.sockets, &|s| format!("out of socket {s}"), sockets);
         let [read, write] = [(0, "from disk"), (1, "to disk")]
-            .map(|(i, name)| links.add(wiring.disk.map(|rates| rates[i]), name.into(), latency));
+            .map(|(i, name)| each(wiring.disk.map(|rates| rates[i]), &|_| name.into(), 1).remove(0));
         let socket = |d: u32| devices[d as usize].socket;
         let host = |d: u32| if wiring.shared { socket(d) as usize } else { d as usize };
         let up = |d: u32| [&outs[d as usize][..], &ups[host(d)]].concat();
@@ -206,7 +211,7 @@ impl Topology {
         }
         let some = routes.into_iter().filter(|(.., over)| !over.is_empty());
         let routes = some.map(|(from, to, links)| Route { from, to, links }).collect();
-        Topology::new(devices, links.all, routes)
+        Topology::new(devices, links, routes)
     }
 
     /// Equal devices behind one uplink of so many bytes a second, each with a lane as fast, spread evenly over
@@ -266,20 +271,6 @@ impl Topology {
             disk_write: slower(otherwise.disk_write, Site::Host, Site::Disk),
             from_peers: others.fold(otherwise.from_peers, from),
         }
-    }
-}
-
-/// Links being laid.
-#[derive(Default)]
-struct Laid {
-    all: Vec<TopologyLink>,
-}
-
-impl Laid {
-    fn add(&mut self, rate: Option<f64>, name: String, latency: f64) -> Vec<u32> {
-        let Some(rate) = rate else { return Vec::new() };
-        self.all.push(TopologyLink { name, rate, latency });
-        vec![self.all.len() as u32 - 1]
     }
 }
 

@@ -4,6 +4,7 @@
 //! before all others, largest first. Several ways are tried until one loses next to nothing.
 
 use crate::document::plan::ALIGN;
+use std::cmp::Reverse;
 
 mod outward;
 mod ranked;
@@ -38,7 +39,7 @@ const PAIRS: [usize; 2] = [1_000_000, 5_000_000];
 /// An offset per span, from `base` up, and the end of the arena. If there is a limit to that which can be
 /// kept to, ways are tried until one does, at leisure or only those that take next to no time.
 pub fn pack(spans: &[Lifespan], base: u64, limit: Option<u64>, at_leisure: bool) -> (Vec<u64>, u64) {
-    let events = Events::of(spans);
+    let events = Events::of(spans, |span| Reverse(span.bytes));
     let needed = events.live_peak(spans);
     let room = limit.map(|limit| limit.saturating_sub(base)).filter(|room| *room >= needed);
     let enough = room.unwrap_or(needed + needed / GOOD);
@@ -65,7 +66,7 @@ pub fn pack(spans: &[Lifespan], base: u64, limit: Option<u64>, at_leisure: bool)
 /// The largest spans, largest first.
 fn largest(spans: &[Lifespan], count: usize) -> Vec<u32> {
     let mut all: Vec<u32> = (0..spans.len() as u32).filter(|&i| spans[i as usize].bytes > 0).collect();
-    let key = |&i: &u32| (std::cmp::Reverse(spans[i as usize].bytes), i);
+    let key = |&i: &u32| (Reverse(spans[i as usize].bytes), i);
     if count < all.len() {
         all.select_nth_unstable_by_key(count, key);
         all.truncate(count);
@@ -116,20 +117,21 @@ impl Ground {
 
 /// Most aligned bytes in use at once: no layout needs less.
 pub fn live_peak(spans: &[Lifespan]) -> u64 {
-    Events::of(spans).live_peak(spans)
+    Events::of(spans, |span| Reverse(span.bytes)).live_peak(spans)
 }
 
-/// Spans in the order they come, largest first among those that come together, and in the order they go.
+/// Spans in the order they come and in the order they go.
 struct Events {
     by_start: Vec<u32>,
     by_end: Vec<u32>,
 }
 
 impl Events {
-    fn of(spans: &[Lifespan]) -> Events {
+    /// Spans that come together are in the order of `rank`.
+    fn of<K: Ord>(spans: &[Lifespan], rank: impl Fn(&Lifespan) -> K) -> Events {
         let all = || (0..spans.len() as u32).filter(|&i| spans[i as usize].bytes > 0);
         let (mut by_start, mut by_end): (Vec<u32>, Vec<u32>) = (all().collect(), all().collect());
-        by_start.sort_by_key(|&i| (spans[i as usize].start, std::cmp::Reverse(spans[i as usize].bytes), i));
+        by_start.sort_by_key(|&i| (spans[i as usize].start, rank(&spans[i as usize]), i));
         by_end.sort_by_key(|&i| (spans[i as usize].end, i));
         Events { by_start, by_end }
     }

@@ -1,4 +1,4 @@
-//! How much memory a job needs: at least, at first, and as little as can be found.
+//! The memory that a job needs: a lower bound, the first allocation, and the smallest that is found.
 
 use super::{Planner, timing};
 use crate::budget::bound::MemoryBound;
@@ -11,14 +11,14 @@ use crate::step::options::PlanOptions;
 use gulliver_graph::dim::Bindings;
 
 impl Planner {
-    /// Fails if no plan can keep within the budget, which is seen without a search.
+    /// Fails if the lower bound exceeds the budget.
     pub(super) fn check_bound(&mut self, largest: &Bindings) -> Result<(), PlanError> {
         let Some(budget) = self.options.memory else { return Ok(()) };
         let bound = self.bound(largest)?;
         if bound.bytes > budget { Err(bound.exceeds(budget)) } else { Ok(()) }
     }
 
-    /// Device memory that inputs of these sizes cannot be trained and evaluated without, whatever is planned.
+    /// A lower bound of the device memory for training and evaluating inputs of these sizes.
     pub fn bound(&mut self, sizes: &Bindings) -> Result<MemoryBound, PlanError> {
         let slice = self.evaluated_at(sizes);
         let mut most =
@@ -34,9 +34,8 @@ impl Planner {
         Ok(most)
     }
 
-    /// Device bytes to begin with: what the largest input needs if all of it stays, and some that layout may lose, as far
-    /// as the budget allows. Only a plan that layout loses more for needs more than that. Where the largest input is not
-    /// known, all of the budget.
+    /// Device bytes to allocate first: those of the largest input if everything stays, with a quarter for gaps, within
+    /// the budget. All of the budget if the largest input is not known.
     pub(super) fn first_bytes(&mut self) -> Result<u64, PlanError> {
         let state = self.persistent.ends[Tier::Device as usize];
         let Some(budget) = self.options.memory else { return Ok(state) };
@@ -53,7 +52,7 @@ impl Planner {
         Ok(budget.min(with_slack(most)).max(state))
     }
 
-    /// Seconds of a step with a plan that was found in a hurry, if there is one within the budget.
+    /// Seconds of a step by a quick plan within the budget.
     pub fn try_out(&mut self, sizes: &Bindings) -> Result<f64, PlanError> {
         self.check_bound(sizes)?;
         let (seconds, persistent) = self.with(Purpose::Train, sizes, |graph, steps, options| {
@@ -70,15 +69,15 @@ impl Planner {
         Ok(seconds)
     }
 
-    /// The smallest device memory that inputs of these sizes can be trained and evaluated in, weights and
-    /// states leaving the device if other tiers allow.
+    /// The smallest device memory found for training and evaluating inputs of these sizes, where weights and states leave
+    /// the device if other tiers allow.
     pub fn smallest(&mut self, sizes: &Bindings) -> Result<u64, PlanError> {
         let here = Persistent::of(self.graph(Purpose::Train))?;
         let away = self.with(Purpose::Train, sizes, |graph, _, options| all_away(graph, options))?;
         let slice = self.evaluated_at(sizes);
         let mut least: Option<u64> = None;
         for persistent in [away, Some(here)].into_iter().flatten() {
-            // All that is resident on the device stays there.
+            // Resident weights and states stay on the device.
             if least.is_some_and(|least| least <= persistent.ends[Tier::Device as usize]) {
                 break;
             }
@@ -105,7 +104,7 @@ impl Planner {
     }
 }
 
-/// Bytes with some to spare, so that memory seldom has to grow; pages that are not touched cost nothing.
+/// A quarter more, so that memory seldom has to grow; untouched pages cost nothing.
 fn with_slack(bytes: u64) -> u64 {
     bytes.saturating_add(bytes / 4)
 }

@@ -33,8 +33,8 @@ impl Partitions {
         Partitions { whole: Arc::new(whole), cut, known: Mutex::default() }
     }
 
-    /// A device's share, for inputs of these sizes (of one partial). Weights and states are the same shards for
-    /// all sizes.
+    /// The part of a device, for inputs of these sizes (of one partial). Shards of weights and states are the same for all
+    /// sizes.
     pub(crate) fn share(&self, device: usize, sizes: &Bindings) -> Result<Partition, CutError> {
         // A panic leaves no entry half made.
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);

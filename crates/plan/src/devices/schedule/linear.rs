@@ -8,7 +8,7 @@ use super::ScheduleError;
 use super::chain::LayerChain;
 use crate::step::readers::Readers;
 use crate::time::cost::Rates;
-use gulliver_graph::dim::{BATCH, Bindings, Dim};
+use gulliver_graph::dim::{BATCH, Bindings};
 use gulliver_graph::graph::{Graph, Origin, Phase, Role, Value};
 use gulliver_graph::kinds::Kinds;
 
@@ -65,20 +65,11 @@ impl PricedGraph {
             let one = bytes.bind(sizes)?;
             of_type.push((one as u64, bytes.bind(&doubled)? != one));
         }
-        let amount = |dim: &Dim| dim.bind(sizes).unwrap_or(0) as f64;
-        let of_kind = kinds.nodes.iter().map(|id| {
-            let node = &graph.nodes[id.index()];
-            // An operator without a number of FLOPs is priced by its bytes.
-            let flops = graph.flops(node).unwrap_or(Dim::from(0));
-            let view = node.op.def().is_view();
-            if view { 0.0 } else { rates.seconds(amount(&flops), amount(&graph.bytes(node))) }
-        });
-        let of_kind: Vec<f64> = of_kind.collect();
         Ok(PricedGraph {
             readers: Readers::of(graph),
             bytes: kinds.type_of.iter().map(|&ty| of_type[ty as usize].0).collect(),
             grows: kinds.type_of.iter().map(|&ty| of_type[ty as usize].1).collect(),
-            seconds: kinds.kind_of.iter().map(|&kind| of_kind[kind as usize]).collect(),
+            seconds: rates.of_nodes(graph, sizes),
         })
     }
 }

@@ -12,8 +12,8 @@ use crate::document::job::{Rank, WorkSharing};
 use crate::document::topology::Site;
 use crate::step::outline::slice_of;
 use crate::time::cost::Rates;
-use gulliver_graph::dim::{Bindings, Dim};
-use gulliver_graph::graph::{Graph, NodeId, Phase, Value};
+use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::{Graph, Phase, Value};
 use gulliver_graph::kinds::Kinds;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -101,7 +101,8 @@ fn besides(train: &Graph, slice: &Bindings, options: &DeviceOptions) -> Result<u
 /// The pack of every node, where packs take about the same time.
 fn evenly(train: &Graph, packs: usize, slice: &Bindings, rates: &Rates) -> Vec<u32> {
     let bytes = |v: Value| train.ty(v).bytes().bind(slice).unwrap_or(0) as f64;
-    spread(train, packs, |id| seconds(train, id, slice, rates), bytes)
+    let seconds = rates.of_nodes(train, slice);
+    spread(train, packs, |id| seconds[id.index()], bytes)
 }
 
 /// The devices as schedules see them, with what is left of their memory.
@@ -140,7 +141,7 @@ pub fn pipelined_as(
     let ranks = set.devices.len() as u32;
     let options = set.first();
     let slice = slice_of(sizes, options.partials.max(1))?;
-    let cost = |id: NodeId| seconds(train, id, &slice, &options.rates);
+    let cost = options.rates.of_nodes(train, &slice);
     let packs = pack_of.iter().max().map_or(1, |last| last + 1);
     let placement = Placement {
         devices: ranks,
@@ -151,7 +152,7 @@ pub fn pipelined_as(
     let mut seconds_of = vec![[0.0; 2]; packs as usize];
     for (id, (node, pack)) in train.nodes.iter().zip(&placement.pack_of).enumerate() {
         if node.phase != Phase::Update {
-            seconds_of[*pack as usize][usize::from(node.phase == Phase::Backward)] += cost(NodeId(id as u32));
+            seconds_of[*pack as usize][usize::from(node.phase == Phase::Backward)] += cost[id];
         }
     }
     let lines = pipeline(train, &placement)?;
@@ -175,15 +176,6 @@ pub fn pipelined_as(
     each(&*set.for_each, graphs.collect(), |(train, evaluate, options)| {
         Ok(Planner::of_graphs(train, evaluate, HashMap::new(), options)?)
     })
-}
-
-fn seconds(graph: &Graph, id: NodeId, slice: &Bindings, rates: &Rates) -> f64 {
-    let node = &graph.nodes[id.index()];
-    if node.op.def().is_view() {
-        return 0.0;
-    }
-    let bind = |dim: &Dim| dim.bind(slice).unwrap_or(0) as f64;
-    rates.seconds(graph.flops(node).as_ref().map_or(0.0, bind), bind(&graph.bytes(node)))
 }
 
 /// The device of every weight and state.

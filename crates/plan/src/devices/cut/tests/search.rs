@@ -2,6 +2,7 @@
 
 use super::by_rules;
 use super::comparator::{exhaustive, largest_first};
+use crate::devices::cut::machine::ShareBy;
 use crate::devices::cut::{CutMachine, CutObjective, CutOptions, CutRule, MeshLevel, cut_traffic, find_cut};
 use gulliver_graph::autodiff::differentiate;
 use gulliver_graph::dim::Bindings;
@@ -153,7 +154,7 @@ fn no_cut_by_rule_moves_less() {
     for (name, graph, sizes) in models() {
         for devices in 2..=8 {
             let mut ways = vec![vec![MeshLevel::even(devices, 1e9)]];
-            let factors = CutMachine { bandwidth: 1e9, ..CutMachine::new(devices) }.levels();
+            let factors = CutMachine { bandwidth: 1e9, ..CutMachine::new(devices) }.levels(ShareBy::Speed);
             if factors.len() > 1 {
                 ways.push(factors);
             }
