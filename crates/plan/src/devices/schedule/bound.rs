@@ -1,5 +1,5 @@
 //! A lower bound of the simulated seconds of packs: the work of each device, and the work of the others before it can
-//! begin and after it has ended.
+//! begin and after it has ended. It is above the simulation by at most the update of a pack, which may overlap that end.
 
 use super::ScheduleMachine;
 use super::chain::ChainSums;

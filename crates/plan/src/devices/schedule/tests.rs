@@ -126,7 +126,9 @@ fn found_packs_are_simulated_fit_and_are_not_below_their_bound() {
             let kept = keep(&PackNeeds { sums: &sums, machine: &machine }, packs, &tasks, partials).unwrap();
             assert!(seconds.is_finite() && kept.used.iter().all(|used| *used <= memory));
             let bound = bound(&sums, &machine, packs, partials);
-            assert!(bound <= seconds * (1.0 + 1e-9), "case {case}: {bound} above {seconds}");
+            // An update may overlap the end of other devices' backward passes.
+            let update = packs.iter().map(|pack| sums.update.of(pack)).fold(0.0, f64::max);
+            assert!(bound <= seconds * (1.0 + 1e-9) + update, "case {case}: {bound} above {seconds}");
             compared += 1;
         }
     }
